@@ -170,6 +170,7 @@ static lh_status_t check_folder(const char *folder)
 /* A check that did not pass. */
 typedef struct fault {
     const char *check;
+    uint32_t result;    /* RESULT_FAIL or worse */
     char sentence[512]; /* its beginning */
 } fault_t;
 enum { FAULTS = 64 };
@@ -208,6 +209,9 @@ static const struct {
     {"model.hugging_face", "model.opens"},
     {"model.tensor_ranks", "model.opens"},
     {"model.gradients", "model.recording"},
+    {"life.out_of_memory", "life.repeats"},
+    {"life.faulty_host", "life.repeats"},
+    {"model.options", "model.opens"},
     {"ops.gradients", "ops.shapes"},
     {"ops.kernels", "ops.shapes"},
     {"ops.rows", "ops.shapes"},
@@ -229,6 +233,12 @@ static const fault_t *fault_before(const tally_t *t, const check_t *c)
             if (strcmp(follows[k].check, c->name) == 0 &&
                 strcmp(follows[k].after, t->faults[i].check) == 0)
                 return &t->faults[i];
+    /* What crashes or hangs once does so in the other checks of its family. */
+    const size_t family = strcspn(c->name, ".");
+    for (uint32_t i = 0; i < t->fault_count; i++)
+        if (t->faults[i].result != RESULT_FAIL && strcmp(t->faults[i].check, c->name) != 0 &&
+            strncmp(c->name, t->faults[i].check, family + 1) == 0)
+            return &t->faults[i];
     return NULL;
 }
 
@@ -268,6 +278,7 @@ static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t 
     if (out.result >= RESULT_FAIL && tally->fault_count < FAULTS) {
         fault_t *fault = &tally->faults[tally->fault_count++];
         fault->check = c->name;
+        fault->result = out.result;
         (void)snprintf(fault->sentence, sizeof(fault->sentence), "%s", out.sentence);
     }
     if (o->only_failed && (out.result == RESULT_PASS || out.result == RESULT_SKIP)) return;

@@ -4,22 +4,11 @@
 #include "check_host.h"
 #include "exercise.h"
 
-#include <dirent.h>
 #include <stdio.h>
 
 #include <base/memory.h>
 
 enum { LIVES = 100, MOST_ALLOCS = 2000 };
-
-static uint32_t entries_of(const char *folder)
-{
-    uint32_t count = 0;
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
-        count += e->d_name[0] != '.';
-    if (d != NULL) (void)closedir(d);
-    return count;
-}
 
 /* Between two lives nothing of the plugin's is left. */
 static void nothing_left(const char *when)
@@ -44,15 +33,14 @@ static void lives_many_times(subject_t *s)
     void *config = subject_config(s, s->plugin);
     subject_need_device(s, config);
     live(s, config, "the first time"); /* what libraries set up once stays */
-    const uint32_t files = entries_of("/proc/self/fd"), tasks = entries_of("/proc/self/task");
+    const uint32_t files = subject_descriptors(), tasks = subject_tasks();
     for (int i = 0; i < LIVES; i++)
         live(s, config, "again");
-    if (entries_of("/proc/self/fd") > files)
-        check_fault("%u descriptors are open after %d lives, %u were before",
-                    entries_of("/proc/self/fd"), LIVES, files);
-    if (entries_of("/proc/self/task") > tasks + 2)
-        check_fault("%u threads run after %d lives, %u did before", entries_of("/proc/self/task"),
-                    LIVES, tasks);
+    if (subject_descriptors() > files)
+        check_fault("%u descriptors are open after %d lives, %u were before", subject_descriptors(),
+                    LIVES, files);
+    if (subject_tasks() > tasks + 2)
+        check_fault("%u threads run after %d lives, %u did before", subject_tasks(), LIVES, tasks);
 }
 
 static void survives_every_failing_alloc(subject_t *s)

@@ -394,6 +394,45 @@ static void compare_options(tiny_model_t *t, const char *folder)
     mem_free(path);
 }
 
+/* ---- options ---- */
+
+static bool *made_a_difference,
+    *was_changed; /* by row, over all instances of this process's check */
+
+/* Numbers and switches; a choice may be a name that only config.json has. */
+static bool must_matter(const lh_option_t *row)
+{
+    return row->type == LH_OPT_BOOL || row->type == LH_OPT_U64 || row->type == LH_OPT_U32 ||
+           row->type == LH_OPT_F64;
+}
+
+static void options_matter(subject_t *s, tiny_model_t *t)
+{
+    (void)s;
+    const option_table_t table = plugin_options(t->plugin);
+    for (uint32_t k = 0; k < table.count; k++) {
+        const lh_option_t *row = &table.rows[k];
+        if (!must_matter(row) || row->fallback == NULL || !tiny_model_changed(t, &table, k))
+            continue;
+        was_changed[k] = true;
+        made_a_difference[k] = made_a_difference[k] || matters(t, k, row->fallback);
+    }
+}
+
+static void check_options(subject_t *s)
+{
+    const option_table_t table = plugin_options(s->plugin);
+    made_a_difference = check_memory(table.count + 1u, sizeof(bool));
+    was_changed = check_memory(table.count + 1u, sizeof(bool));
+    tiny_model_each(s, options_matter);
+    for (uint32_t k = 0; k < table.count; k++)
+        if (was_changed[k] && !made_a_difference[k])
+            check_warn(
+                "option '%s' changes nothing in any instance that was tried: the model has the "
+                "same tables and recordings with its default",
+                table.rows[k].key);
+}
+
 static void hugging_face_and_back(subject_t *s, tiny_model_t *t)
 {
     if (t->api->hf == NULL) check_skip("it has no Hugging Face form");
@@ -450,6 +489,8 @@ const check_t checks_of_models[] = {
     MODEL("model.causal", "no token's logits depend on tokens that follow", 120, check_causal),
     MODEL("model.hugging_face", "export, then import gives every bit and every option back", 120,
           check_hugging_face),
+    MODEL("model.options", "each number and switch among its options changes the model", 60,
+          check_options),
     MODEL("model.tensor_ranks",
           "cut in two as shard, unit and its ops' split say, its parts compute the same", 120,
           model_is_cut),

@@ -284,6 +284,14 @@ static void waits_to_be_applied(ground_t *g)
                 check_fault("rule '%s': element %llu of %s changes in a step with LH_STEP_APPLY 0",
                             g->rule->name, (unsigned long long)i, what_of(g, s));
     update_free(&u);
+    (void)update(g, &whole, LH_DTYPE_F32, true, &u);
+    bool changes = false;
+    for (uint64_t i = 0; i < u.counts[0]; i++)
+        changes = changes || u.numbers[0][i] != number_of(g, 1, i);
+    if (!changes)
+        check_fault("rule '%s': no element of the parameter changes in a step that is applied",
+                    g->rule->name);
+    update_free(&u);
 }
 
 /* ---- pieces ---- */
@@ -415,8 +423,8 @@ const check_t checks_of_rules[] = {
      CHECK_EVERY_KIND, false, 20, check_states, NULL},
     {"rules.double", "its rules compute in F32 what they compute in double", CHECK_EVERY_KIND,
      false, 30, check_doubles, NULL},
-    {"rules.apply", "a step that is not applied changes nothing", CHECK_EVERY_KIND, false, 30,
-     check_apply, NULL},
+    {"rules.apply", "a step that is not applied changes nothing, one that is does",
+     CHECK_EVERY_KIND, false, 30, check_apply, NULL},
     {"rules.scale", "gradients count times LH_STEP_GRAD_SCALE", CHECK_EVERY_KIND, false, 30,
      check_scale, NULL},
     {"rules.shapes",

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <ctype.h>
+#include <fenv.h>
 #include <stdio.h>
 
 #include <base/file.h>
@@ -149,6 +150,32 @@ static void argument_text(uint32_t type, text_t *out)
     }
 }
 
+enum { TIMES = 8 };
+
+static double number_of(uint32_t type, const call_value_t *value)
+{
+    return type == CALL_F64   ? value->f64
+           : type == CALL_I64 ? (double)value->i64
+                              : (double)value->u64;
+}
+
+/* A failure has a reason of the function's own, and not the text of its status. */
+static void run_function(call_t *call, const lh_function_t *f, const call_value_t *value,
+                         call_value_t *out)
+{
+    char silent[256];
+    const int rounding = fegetround();
+    fail_clear();
+    check_alive();
+    const lh_status_t status = call_run(call, value, out);
+    (void)snprintf(silent, sizeof(silent), "longhaul-check: %s: %s", f->name, status_text(status));
+    if (status != LH_OK && (fail_reason()[0] == '\0' || strcmp(fail_reason(), silent) == 0))
+        check_fault("function '%s' fails ('%s') without saying why with host->fail", f->name,
+                    status_text(status));
+    if (fegetround() != rounding)
+        check_fault("function '%s' leaves another rounding mode behind", f->name);
+}
+
 /* What it answers is its business; that it can be called, and that a failure has a reason, is not.
  */
 static void call_function(subject_t *s, const lh_function_t *f)
@@ -178,10 +205,23 @@ static void call_function(subject_t *s, const lh_function_t *f)
         .variables = &variable, .variable_count = 1, .plugins = s->own, .host = s->plugin->host};
     call_t *call = NULL;
     check_ok(call_bind(text.data, "longhaul-check", &scope, signature.result, &call), text.data);
-    call_value_t value = {.tensor = &tensor}, out = {0};
-    fail_clear();
-    if (call_run(call, &value, &out) != LH_OK && fail_reason()[0] == '\0')
-        check_fault("%s fails without saying why", text.data);
+    call_value_t value = {.tensor = &tensor}, out = {0}, again = {0};
+    run_function(call, f, &value, &out);
+    /* A tensor's function may have changed it. */
+    bool takes_tensor = false;
+    for (uint32_t i = 0; i < signature.count; i++)
+        takes_tensor = takes_tensor || signature.params[i].type == CALL_TENSOR;
+    const uint32_t files = subject_descriptors();
+    for (int i = 0; i < TIMES; i++)
+        run_function(call, f, &value, &again);
+    if (subject_descriptors() > files)
+        check_fault("function '%s' leaves a descriptor open each time", f->name);
+    if (!takes_tensor && signature.result != CALL_STATUS && signature.result != CALL_STR &&
+        memcmp(&out, &again, sizeof(out)) != 0)
+        check_fault("function '%s' gives another result for the same arguments: %s was %.17g and "
+                    "is %.17g",
+                    f->name, text.data, number_of(signature.result, &out),
+                    number_of(signature.result, &again));
     call_free(call);
     text_free(&text);
 }
@@ -202,7 +242,8 @@ const check_t checks_of_tables[] = {
      10, option_keys_are_its_own, NULL},
     {"tables.refuses", "unknown keys and values that are none are refused", CHECK_EVERY_KIND, false,
      20, wrong_options_are_refused, NULL},
-    {"functions.calls", "its functions can be called, and say why when they fail", CHECK_EVERY_KIND,
-     false, 20, functions_can_be_called, NULL},
+    {"functions.calls",
+     "its functions can be called, give the same for the same, and say why when they fail",
+     CHECK_EVERY_KIND, false, 20, functions_can_be_called, NULL},
     {0},
 };

@@ -148,13 +148,40 @@ static void *attributes_of(const cut_t *c, const graph_node_t *node, uint32_t ra
     return out;
 }
 
-/* alone: what is added once, as a bias behind a matrix that is cut by columns, is for rank 0. */
+/* How two ranks are given what no row speaks of, in the order that is tried. */
+enum {
+    ALONE =
+        1u << 0, /* an optional parameter that is whole is rank 0's: a bias that is added once */
+    HALVES =
+        1u << 1, /* constants are cut like the heads that they are for: slopes of ALiBi        */
+    TRIES = 1u << 2
+};
+
 static bool is_left_out(const cut_t *c, const graph_node_t *node, uint32_t slot, uint32_t rank,
-                        bool alone)
+                        uint32_t try)
 {
     const lh_value_t v = node->slots[slot];
-    return alone && rank > 0 && node->op->optional[slot] && v != 0 &&
+    return (try & ALONE) != 0 && rank > 0 && node->op->optional[slot] && v != 0 &&
            c->r->values[v].kind == VALUE_PARAM && c->along[v] == WHOLE;
+}
+
+static uint32_t along_of(const cut_t *c, lh_value_t v, uint32_t try)
+{
+    const graph_value_t *value = &c->r->values[v];
+    const bool even = value->constant_count > 0 && value->constant_count % WAYS == 0;
+    return (try & HALVES) != 0 && value->kind == VALUE_CONSTANT && even ? 0 : c->along[v];
+}
+
+/* Whether trying it that way differs from another. */
+static bool is_of_use(const cut_t *c, const graph_node_t *node, uint32_t try)
+{
+    bool alone = false, halves = false;
+    for (uint32_t i = 0; i < node->op->in_count; i++) {
+        alone = alone || is_left_out(c, node, i, 1, ALONE);
+        halves = halves || (node->slots[i] != 0 &&
+                            along_of(c, node->slots[i], HALVES) != along_of(c, node->slots[i], 0));
+    }
+    return ((try & ALONE) == 0 || alone) && ((try & HALVES) == 0 || halves);
 }
 
 static const char *parameter_of_node(const cut_t *c, const graph_node_t *node)
@@ -175,8 +202,9 @@ static const char *about_parameter(const cut_t *c, const graph_node_t *node)
     return text;
 }
 
+/* NULL after fail(): the op does not take what a rank has. */
 static recording_t *record_on_rank(const cut_t *c, const graph_node_t *node, uint32_t rank,
-                                   bool alone, lh_value_t *in, lh_value_t *out)
+                                   uint32_t try, lh_value_t *in, lh_value_t *out)
 {
     const recording_how_t how = {.ops = c->model->ops,
                                  .host = check_host(),
@@ -191,35 +219,38 @@ static recording_t *record_on_rank(const cut_t *c, const graph_node_t *node, uin
     check_ok(recording_new(&how, &r), "recording");
     for (uint32_t i = 0; i < node->op->in_count; i++) {
         const lh_value_t v = node->slots[i];
-        if (v == 0 || is_left_out(c, node, i, rank, alone)) continue;
-        const lh_arg_t arg = half_of(&c->r->values[v].arg, c->along[v]);
+        if (v == 0 || is_left_out(c, node, i, rank, try)) continue;
+        const lh_arg_t arg = half_of(&c->r->values[v].arg, along_of(c, v, try));
         in[i] = recording_argument(r, arg.dtype, arg.rank, arg.shape);
     }
     void *attributes = attributes_of(c, node, rank);
     out[0] = r->graph.api->op(&r->graph, node->op->row.name, attributes, in, node->op->in_count,
                               &out[1]);
     mem_free(attributes);
-    if (recording_status(r) != LH_OK)
-        check_fault("%s: cut in two as shard and unit say, %s%s gets what it does not take: %s",
-                    place_of(c), node->op->row.name, about_parameter(c, node), fail_reason());
-    r->output = out[0];
-    return r;
+    if (recording_status(r) == LH_OK && out[0] != 0) {
+        r->output = out[0];
+        return r;
+    }
+    recording_free(r);
+    return NULL;
 }
 
-/* False: the reference device has no kernel for it. */
-static bool run_on_rank(const cut_t *c, const graph_node_t *node, uint32_t rank, bool alone,
+/* False after fail(): the op does not take it. */
+static bool run_on_rank(const cut_t *c, const graph_node_t *node, uint32_t rank, uint32_t try,
                         made_t *made)
 {
     lh_value_t in[OP_SLOTS] = {0}, out[OP_SLOTS] = {0};
     node_run_t *n;
-    recording_t *r = record_on_rank(c, node, rank, alone, in, out);
+    recording_t *r = record_on_rank(c, node, rank, try, in, out);
+    if (r == NULL) return false;
     const node_run_how_t how = {.on = c->on, .others = c->plugins, .other_count = c->plugin_count};
-    if (node_run_new(&how, r, &n) != LH_OK) return false;
+    if (node_run_new(&how, r, &n) != LH_OK)
+        check_skip("the reference device has no kernel for '%s' in double", node_run_lacking());
     for (uint32_t i = 0; i < node->op->in_count; i++) {
         if (in[i] == 0) continue;
         const lh_value_t v = node->slots[i];
         double *numbers = numbers_of(c, v);
-        double *half = take_half(numbers, &c->r->values[v].arg, c->along[v], rank);
+        double *half = take_half(numbers, &c->r->values[v].arg, along_of(c, v, try), rank);
         node_run_set(n, in[i], half);
         mem_free(half);
         mem_free(numbers);
@@ -307,20 +338,26 @@ static bool has_cut_input(const cut_t *c, const graph_node_t *node)
 
 static void follow_node(cut_t *c, const graph_node_t *node)
 {
-    bool understood = false;
+    bool understood = false, ran_once = false;
+    char refusal[512] = "";
     if (!has_cut_input(c, node)) return;
     c->any = true;
-    for (uint32_t alone = 0; alone < 2 && !understood; alone++) {
+    for (uint32_t try = 0; try < TRIES && !understood; try++) {
         made_t made[WAYS] = {0};
-        bool ran = true;
-        for (uint32_t rank = 0; rank < WAYS && ran; rank++)
-            ran = run_on_rank(c, node, rank, alone != 0, &made[rank]);
-        if (!ran)
-            check_skip("the reference device has no kernel for '%s' in double", node_run_lacking());
-        understood = understand(c, node, made);
+        bool ran = is_of_use(c, node, try);
+        for (uint32_t rank = 0; rank < WAYS && ran; rank++) {
+            ran = run_on_rank(c, node, rank, try, &made[rank]);
+            if (!ran && refusal[0] == '\0')
+                (void)snprintf(refusal, sizeof(refusal), "%s", fail_reason());
+        }
+        ran_once = ran_once || ran;
+        understood = ran && understand(c, node, made);
         for (uint32_t rank = 0; rank < WAYS; rank++)
             made_free(&made[rank]);
     }
+    if (!understood && !ran_once)
+        check_fault("%s: cut in two as shard and unit say, %s%s gets what it does not take: %s",
+                    place_of(c), node->op->row.name, about_parameter(c, node), refusal);
     if (!understood)
         check_fault("%s: cut in two as shard and unit say, what %s%s gives is neither the whole, "
                     "nor its halves, nor parts of a sum",

@@ -1,6 +1,7 @@
 /* subject.c - finds out about a plugin's file and loads it. */
 #include "check.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -256,4 +257,24 @@ void subject_need_device(const subject_t *s, const void *config)
     if (status != LH_NO_DEVICE) return;
     if (check_host_reason()[0] == '\0') check_fault("it finds no device and does not say why");
     check_skip("it finds no device here: %s", check_host_reason());
+}
+
+static uint32_t entries_of(const char *folder)
+{
+    uint32_t count = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        count += e->d_name[0] != '.';
+    if (d != NULL) (void)closedir(d);
+    return count;
+}
+
+uint32_t subject_descriptors(void)
+{
+    return entries_of("/proc/self/fd");
+}
+
+uint32_t subject_tasks(void)
+{
+    return entries_of("/proc/self/task");
 }

@@ -45,6 +45,11 @@ const plugin_t *const *subject_plugins(subject_t *s, uint32_t *count);
 /* The core's ops and those plugins'; the caller frees. Ends the check where they are refused. */
 op_table_t *subject_ops(subject_t *s);
 
+/* How many descriptors this process has open. */
+uint32_t subject_descriptors(void);
+/* And threads. */
+uint32_t subject_tasks(void);
+
 /* Every --set names an option of the plugin and a value that it takes. */
 lh_status_t subject_check_sets(const subject_t *s) LH_MUST_CHECK;
 

@@ -97,7 +97,10 @@ static lh_status_t record_each(const tiny_model_t *t)
 /* Opens it with the config at hand; closed again where it is of no use. */
 static lh_status_t try_open(tiny_model_t *t)
 {
+    check_alive();
+    check_host_faults(NULL);
     lh_status_t status = t->api->open(check_host(), t->config, &t->model);
+    t->refused = status != LH_OK;
     if (status != LH_OK) {
         t->model = NULL;
         return fail(status, "%s", check_host_reason());
@@ -111,7 +114,9 @@ static lh_status_t try_open(tiny_model_t *t)
 /* Elements of the model that the config makes; UINT64_MAX: none that is of use. */
 static uint64_t size_of(tiny_model_t *t)
 {
-    if (try_open(t) != LH_OK) return UINT64_MAX;
+    const lh_status_t status = try_open(t);
+    t->unusable = status != LH_OK && !t->refused;
+    if (status != LH_OK) return UINT64_MAX;
     const parameters_t *p = t->parameters;
     const bool good = p->blocks >= LEAST_BLOCKS && p->hidden >= LEAST_HIDDEN &&
                       p->vocab >= LEAST_VOCAB && p->max_tokens >= LEAST_TOKENS;
@@ -178,7 +183,9 @@ void tiny_model_open(subject_t *s, tiny_model_t *out)
     tiny_model_t t = {.plugin = s->plugin, .api = s->plugin->model};
     t.config = subject_config(s, s->plugin);
     t.ops = subject_ops(s);
-    if (try_open(&t) != LH_OK)
+    if (try_open(&t) != LH_OK && !t.refused)
+        check_fault("with the defaults of its options: %s", fail_reason());
+    if (t.refused)
         check_fault("it refuses the defaults of its options: %s; give others with --set",
                     fail_reason());
     uint64_t size = t.parameters->elements;
@@ -210,7 +217,7 @@ bool tiny_model_like(const tiny_model_t *t, void *config, tiny_model_t *out)
 
 /* ---- instances ---- */
 
-enum { MOST_ELEMENTS = 24000, MOST_INSTANCES = 6, PASSES = 2 };
+enum { MOST_ELEMENTS = 24000, LEAST_INSTANCES = 4, MOST_INSTANCES = 6 };
 
 /* As an INI writes it; of the plugin's options, valid until the next call. */
 static const char *text_of(const lh_option_t *row, const void *config)
@@ -220,7 +227,7 @@ static const char *text_of(const lh_option_t *row, const void *config)
     return it == NULL ? "" : it;
 }
 
-static bool is_default(const tiny_model_t *t, const option_table_t *table, uint32_t i)
+bool tiny_model_changed(const tiny_model_t *t, const option_table_t *table, uint32_t i)
 {
     char is[OPTION_TEXT];
     void *usual = check_memory(1, table->config_size + 64);
@@ -230,7 +237,7 @@ static bool is_default(const tiny_model_t *t, const option_table_t *table, uint3
                     LH_OK &&
                 strcmp(is, text_of(&table->rows[i], usual)) == 0;
     mem_free(usual);
-    return same;
+    return !same;
 }
 
 /* No option of an earlier row has this value. */
@@ -252,8 +259,14 @@ static bool try_value(tiny_model_t *t, const lh_option_t *row, const char *value
     char was[OPTION_TEXT];
     (void)snprintf(was, sizeof(was), "%s", text_of(row, t->config));
     if (strcmp(was, value) == 0) return false;
-    if (option_set(row, value, row->key, "/", t->config) == LH_OK && size_of(t) <= MOST_ELEMENTS)
-        return true;
+    const bool taken = option_set(row, value, row->key, "/", t->config) == LH_OK;
+    const uint64_t size = taken ? size_of(t) : 0;
+    if (taken && t->refused && fail_reason()[0] == '\0')
+        check_fault("open() refuses %s = %s without saying why", row->key, value);
+    if (taken && t->unusable)
+        check_fault("open() takes %s = %s, and then the model can't be recorded: %s", row->key,
+                    value, fail_reason());
+    if (taken && size <= MOST_ELEMENTS) return true;
     check_ok(option_set(row, was, row->key, "/", t->config), row->key);
     return false;
 }
@@ -318,23 +331,49 @@ static void vary_choice(tiny_model_t *t, const lh_option_t *row, uint32_t turn)
     (void)try_value(t, row, word);
 }
 
-/* Options in the order of the table, and once more for those that another made possible. */
+/* Switches are all the other way in the first turn; later, by the bits of their numbers, so that any
+ * two of them differ in some turn. */
+static bool is_switched(uint32_t number, uint32_t turn)
+{
+    return turn == 1 || (number >> (turn - 2) & 1) != 0;
+}
+
+static void vary_row(tiny_model_t *t, const option_table_t *table, uint32_t i, uint32_t turn,
+                     bool first)
+{
+    const lh_option_t *row = &table->rows[i];
+    uint32_t number = 0; /* among switches */
+    for (uint32_t k = 0; k < i; k++)
+        number += table->rows[k].type == LH_OPT_BOOL;
+    switch (row->type) {
+    case LH_OPT_CHOICE: vary_choice(t, row, turn); break;
+    case LH_OPT_BOOL:
+        if (is_switched(number, turn))
+            (void)try_value(t, row, strcmp(text_of(row, t->config), "yes") == 0 ? "no" : "yes");
+        break;
+    case LH_OPT_U64:
+    case LH_OPT_U32: vary_number(t, table, i, turn, first); break;
+    case LH_OPT_F64: vary_fraction(t, row); break;
+    default: break;
+    }
+}
+
+/* Choices and switches, then numbers, as what these may be depends on those; and once more all that
+ * another has made possible. */
 static void vary(const subject_t *s, tiny_model_t *t, uint32_t turn)
 {
+    enum { PASSES = 3 };
     const option_table_t table = plugin_options(t->plugin);
     bool *done = check_memory(table.count + 1u, sizeof(*done));
     for (uint32_t pass = 0; pass < PASSES; pass++)
         for (uint32_t i = 0; i < table.count; i++) {
             const lh_option_t *row = &table.rows[i];
+            const bool words = row->type == LH_OPT_CHOICE || row->type == LH_OPT_BOOL;
             char was[OPTION_TEXT];
-            if (is_fixed(s, row->key) || done[i]) continue;
+            if (is_fixed(s, row->key) || done[i] || words == (pass == 1)) continue;
+            if (pass == 0 && !words) continue;
             (void)snprintf(was, sizeof(was), "%s", text_of(row, t->config));
-            if (row->type == LH_OPT_CHOICE) vary_choice(t, row, turn);
-            if (row->type == LH_OPT_BOOL && turn % 2 == 1)
-                (void)try_value(t, row, strcmp(was, "yes") == 0 ? "no" : "yes");
-            if (row->type == LH_OPT_U64 || row->type == LH_OPT_U32)
-                vary_number(t, &table, i, turn, pass == 0);
-            if (row->type == LH_OPT_F64) vary_fraction(t, row);
+            vary_row(t, &table, i, turn, pass < 2);
             done[i] = strcmp(was, text_of(row, t->config)) != 0;
         }
     mem_free(done);
@@ -347,7 +386,7 @@ static void tell_about(const tiny_model_t *t)
     int length = snprintf(text, sizeof(text), "with");
     const option_table_t table = plugin_options(t->plugin);
     for (uint32_t i = 0; i < table.count && length < (int)sizeof(text); i++)
-        if (!is_default(t, &table, i))
+        if (tiny_model_changed(t, &table, i))
             length += snprintf(text + length, sizeof(text) - (size_t)length, " %s=%s",
                                table.rows[i].key, text_of(&table.rows[i], t->config));
     check_about(text);
@@ -356,7 +395,7 @@ static void tell_about(const tiny_model_t *t)
 void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t))
 {
     const option_table_t table = plugin_options(s->plugin);
-    uint32_t instances = 2;
+    uint32_t instances = LEAST_INSTANCES;
     for (uint32_t i = 0; i < table.count; i++)
         if (choices_of(&table.rows[i]) > instances) instances = choices_of(&table.rows[i]);
     if (instances > MOST_INSTANCES) instances = MOST_INSTANCES;

@@ -19,6 +19,8 @@ typedef struct tiny_model {
     op_table_t *ops;
     parameters_t *parameters;
     registry_t *registry; /* whose functions have its config */
+    bool refused;         /* open() said no at the last try */
+    bool unusable;        /* it said yes, and the rest went wrong */
 } tiny_model_t;
 
 /* Options of whole numbers are halved while the model gets smaller and can still be recorded: at
@@ -37,6 +39,8 @@ void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t));
 /* A model of the same plugin with other options, to be closed before `t`; config becomes the
  * model's. False after fail(): it refuses them, and config is freed. */
 bool tiny_model_like(const tiny_model_t *t, void *config, tiny_model_t *out);
+/* Whether an option of that row is another than its default. */
+bool tiny_model_changed(const tiny_model_t *t, const option_table_t *table, uint32_t row);
 /* Whether both have the same tables, sizes and recordings. */
 bool tiny_model_equal(tiny_model_t *a, tiny_model_t *b);
 /* Part (LH_PART_*) and block of the i-th: embedding, the blocks, head; there are blocks + 2. */

@@ -21,7 +21,9 @@ static const lh_option_t options[] = {
     LH_OPTION_CHOICE(gemma_config_t, kind, "kind", "gemma2", "gemma|gemma2|gemma3_text", "which of them"),
     LH_DECODER_OPTIONS(gemma_config_t, "8192", "1e-6", "yes"),
     LH_DECODER_FFN(gemma_config_t), LH_DECODER_HEADS(gemma_config_t),
-    LH_ROTARY_OPTIONS(gemma_config_t),
+    LH_OPTION_F64(gemma_config_t, rope.base, "rope_base", "10000", "1..1e12", "base of the rotary frequencies"),
+    LH_OPTION_CHOICE(gemma_config_t, rope.scaling, "rope_scaling", "default", "default|linear", "gemma3_text: how rotary frequencies are stretched for longer sequences"),
+    LH_OPTION_F64(gemma_config_t, rope.factor, "rope_factor", "1", "1..1e6", "linear: how much longer"),
     REAL(rope_local, "10000", "1..1e12", "gemma3_text: rope_base of blocks with a window"),
     LH_OPTION_U64(gemma_config_t, window, "window", "4096", "0..16777216", "tokens that a token sees in blocks with a window; 0: all before"),
     LH_OPTION_STRING(gemma_config_t, layers, "layers", "", "w (window) or f (full) for each block, beginning again; empty: wf, of gemma3_text wwwwwf"),
@@ -84,6 +86,8 @@ static lh_status_t model_open(const lh_host_t *host, const void *config, lh_mode
     const gemma_config_t *c = config;
     if (c->layers != NULL && c->layers[strspn(c->layers, "wf")] != '\0')
         return host->fail(host, LH_INVALID, "layers = %.64s: expected letters w and f", c->layers);
+    if (c->rope.scaling != LH_ROTARY_DEFAULT && c->kind != GEMMA3)
+        return host->fail(host, LH_INVALID, "rope_scaling = linear wants kind = gemma3_text");
     return lh_decoder_open_rotary(host, &c->base, c, list_params, out);
 }
 
