@@ -21,6 +21,7 @@
 typedef struct report {
     _Atomic int taken;
     _Atomic uint64_t alive_ns; /* when check_alive was called last */
+    _Atomic int finished;      /* the check came to its end */
     uint32_t result;
     char sentence[2048];
 } report_t;
@@ -101,6 +102,7 @@ static void run_here(const check_t *c, subject_t *s)
 {
     jumper = getpid();
     if (setjmp(back) == 0) c->run(s);
+    atomic_store(&report->finished, 1);
     jumper = 0;
 }
 
@@ -111,6 +113,7 @@ static void be_child(const check_t *c, subject_t *s, int said)
     (void)dup2(said, STDOUT_FILENO);
     (void)dup2(said, STDERR_FILENO);
     c->run(s);
+    atomic_store(&report->finished, 1);
     (void)fflush(NULL);
     _exit(0); /* what the plugin leaks the host has counted; the kit frees little */
 }
@@ -169,9 +172,10 @@ static void judge(outcome_t *out, uint32_t stopped, int how)
         out->result = RESULT_CRASH;
         (void)snprintf(out->sentence, sizeof(out->sentence), "killed by signal %d (%s)",
                        WTERMSIG(how), strsignal(WTERMSIG(how)));
-    } else if (WEXITSTATUS(how) != 0) {
+    } else if (WEXITSTATUS(how) != 0 || atomic_load(&report->finished) == 0) {
         out->result = RESULT_CRASH;
-        (void)snprintf(out->sentence, sizeof(out->sentence), "the process ended with exit code %d",
+        (void)snprintf(out->sentence, sizeof(out->sentence),
+                       "the process ended with exit code %d before the check was done",
                        WEXITSTATUS(how));
     }
 }

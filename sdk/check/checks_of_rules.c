@@ -15,6 +15,7 @@
 
 enum { ROWS = 12, COLUMNS = 24, STATES = 8 };
 static const double tolerance = 1e-5;
+#define NOTHING "records nothing"
 
 typedef struct ground {
     subject_t *s;
@@ -192,8 +193,7 @@ static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t d
     out[0] = rule->record(g->rule_config, &r->graph, &piece, in[0], in[1], &out[1], &value);
     r->output = out[0];
     if (recording_status(r) == LH_OK && out[0] != 0 && out[0] < r->value_count) return r;
-    if (recording_status(r) == LH_OK)
-        (void)fail(LH_INVALID, "rule '%s' records nothing", rule->name);
+    if (recording_status(r) == LH_OK) (void)fail(LH_INVALID, "rule '%s' " NOTHING, rule->name);
     recording_free(r);
     return NULL;
 }
@@ -368,7 +368,9 @@ static void form_is_taken(ground_t *g)
     lh_value_t in[2 + STATES], made[1 + STATES];
     recording_t *r = try_record(g, &whole, LH_DTYPE_F32, in, made);
     if (r == NULL) {
-        if (fail_reason()[0] == '\0' || strstr(fail_reason(), g->rule->name) == NULL)
+        const bool silent = fail_reason()[0] == '\0' || strstr(fail_reason(), NOTHING) != NULL;
+        if (silent) check_fault("rule '%s' records nothing, and does not say why", g->rule->name);
+        if (strstr(fail_reason(), g->rule->name) == NULL)
             check_fault("rule '%s' can't be recorded, and its sentence does not say that it is the "
                         "rule that wants something else: %s",
                         g->rule->name, fail_reason());

@@ -11,7 +11,10 @@
 #include "check.h"
 
 static const uint64_t patience_ns = 60000000000ull;
-enum { CANARY = 0xff }; /* of every byte that nobody set: not-a-number in all floating dtypes */
+enum {
+    CANARY = 0xff,
+    BETWEEN = 0x3f
+}; /* of every byte that nobody set: not-a-number in all floating dtypes */
 
 typedef struct step {
     const lh_kernel_t *kernel;
@@ -25,7 +28,7 @@ typedef struct step {
 typedef struct lot { /* where a value lies */
     uint64_t offset, bytes, rows, width, pitch;
     lh_dtype_t dtype;
-    bool present;
+    bool present, given; /* by node_run_set */
 } lot_t;
 
 struct node_run {
@@ -199,8 +202,11 @@ static double number_read(lh_dtype_t dtype, const char *from)
 
 void node_run_set(node_run_t *n, lh_value_t v, const double *values)
 {
-    const lot_t *lot = lot_at(n, v);
+    lot_t *lot = &n->lots[n->owner[v]];
     const uint64_t size = lh_dtype_bytes(lot->dtype);
+    /* Numbers, as a kernel that goes on between rows would hand not-a-numbers through. */
+    memset(n->before + lot->offset, BETWEEN, lot->bytes);
+    lot->given = true;
     for (uint64_t row = 0; row < lot->rows; row++)
         for (uint64_t c = 0; c < lot->width; c++)
             number_write(lot->dtype, n->before + lot->offset + (row * lot->pitch + c) * size,
@@ -224,7 +230,8 @@ bool node_run_kept_between(const node_run_t *n)
         const uint64_t size = lh_dtype_bytes(lot->dtype);
         for (uint64_t row = 0; lot->present && row < lot->rows; row++)
             for (uint64_t b = lot->width * size; b < lot->pitch * size; b++)
-                if ((uint8_t)n->after[lot->offset + row * lot->pitch * size + b] != CANARY)
+                if ((uint8_t)n->after[lot->offset + row * lot->pitch * size + b] !=
+                    (lot->given ? BETWEEN : CANARY))
                     return false;
     }
     return true;

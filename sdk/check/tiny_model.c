@@ -60,6 +60,16 @@ lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compu
         recording_failed(r, fail(LH_INVALID, "it records nothing"));
         status = recording_status_of(r, use->part, use->block);
     }
+    const uint64_t columns = use->part == LH_PART_HEAD ? t->parameters->vocab
+                                                       : t->parameters->hidden;
+    const lh_arg_t *y = status == LH_OK ? &r->values[r->output].arg : NULL;
+    if (y != NULL && (y->rank != 2 || y->shape[0] != tokens || y->shape[1] != columns)) {
+        recording_failed(r, fail(LH_INVALID,
+                                 "its output is [%llu, %llu] of rank %u, expected [%llu, %llu]",
+                                 (unsigned long long)y->shape[0], (unsigned long long)y->shape[1],
+                                 y->rank, (unsigned long long)tokens, (unsigned long long)columns));
+        status = recording_status_of(r, use->part, use->block);
+    }
     if (status == LH_OK)
         *out = r;
     else

@@ -40,6 +40,24 @@ static void copy_tables(void)
     if (transport.mapping != NULL) mapping = *transport.mapping, transport.mapping = &mapping;
 }
 
+fault_t *faults;
+
+#ifdef FIXTURE_PLANTED
+#include <stdlib.h>
+void FIXTURE_WRONG(void);
+void FIXTURE_WRONG(void)
+{
+    const char *name = getenv("LONGHAUL_PLANT");
+    for (const fault_t *f = faults; f != NULL && name != NULL; f = f->next)
+        if (strcmp(f->name, name) == 0) {
+            f->plant();
+            return;
+        }
+}
+#else
+void FIXTURE_WRONG(void);
+#endif
+
 #ifdef FIXTURE_EXPORTS
 LH_EXPORT extern int another_symbol;
 int another_symbol = 1;
@@ -49,7 +67,6 @@ extern int nobody_has_this(void);
 int (*wanted_by_nobody)(void) = nobody_has_this;
 #endif
 
-void FIXTURE_WRONG(void);
 __attribute__((constructor)) static void make_wrong(void)
 {
     copy_tables();

@@ -24,10 +24,24 @@ extern lh_op_t ops[MOST];
 extern lh_rule_t rules[MOST];
 extern lh_draft_t drafts[MOST];
 
-/* A fixture: named in CMakeLists.txt with the checks that it fails. */
-#define WRONG(name)  \
-    void name(void); \
+/* A fault: a fixture of its own, named in CMakeLists.txt with the checks that it fails; or one of
+ * those of planted.py, whose fixtures take the fault that LONGHAUL_PLANT names. */
+#define WRONG(name)                                             \
+    void name(void);                                            \
+    __attribute__((constructor(101))) static void name##_(void) \
+    {                                                           \
+        static fault_t fault = {#name, name, NULL};             \
+        fault.next = faults;                                    \
+        faults = &fault;                                        \
+    }                                                           \
     void name(void)
+
+typedef struct fault {
+    const char *name;
+    void (*plant)(void);
+    struct fault *next;
+} fault_t;
+extern fault_t *faults;
 
 /* wrong_kernels.c */
 extern lh_kernel_t right_row; /* of what the two below stand for */
