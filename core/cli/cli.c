@@ -161,6 +161,18 @@ static lh_status_t take_word(cli_t *cli, const char *word)
     return LH_OK;
 }
 
+/* `longhaul COMMAND ... --help` is `longhaul help COMMAND`, whatever stands beside it: of the command
+ * alone, and not of a section or plugin that has its name. */
+static void ask_for_help(cli_t *cli)
+{
+    const command_t *of = cli->command;
+    memset(cli->values, 0, sizeof(cli->values));
+    if (find_command("help", &cli->command) != LH_OK) return;
+    cli->help_of = of;
+    cli->name = cli->member = cli->ini = NULL;
+    cli->set_count = 0;
+}
+
 /* "--" ends the flags, so that a file may be called --set. sets and plugin_folders have room
  * for a value for every word. */
 lh_status_t cli_parse(int argc, char **argv, cli_t *out)
@@ -180,10 +192,13 @@ lh_status_t cli_parse(int argc, char **argv, cli_t *out)
 
     words_t w = {argc, argv, 2};
     /* Behind "--". */
-    bool only_words = false;
-    while (status == LH_OK && w.at < argc) {
+    bool only_words = false, asks = false;
+    while (status == LH_OK && w.at < argc && !asks) {
         const char *word = argv[w.at++];
-        if (!only_words && strcmp(word, "--") == 0)
+        asks = !only_words && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0);
+        if (asks)
+            ask_for_help(&cli);
+        else if (!only_words && strcmp(word, "--") == 0)
             only_words = true;
         else if (!only_words && strncmp(word, "--", 2) == 0)
             status = take_flag(&cli, &w, word + 2);

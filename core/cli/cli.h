@@ -75,10 +75,11 @@ typedef struct command {
 struct cli {
     const command_t *command;
     /* Words of the command line, argv's own strings. */
-    const char *name;   /* optional argument, or NULL              */
-    const char *member; /* of what is named: `help op matmul`; or NULL */
-    const char *ini;    /* PIPELINE.ini                            */
-    const char **sets;  /* --set section.key=value                 */
+    const command_t *help_of; /* COMMAND --help asks for this one's; NULL */
+    const char *name;         /* optional argument, or NULL              */
+    const char *member;       /* of what is named: `help op matmul`; or NULL */
+    const char *ini;          /* PIPELINE.ini                            */
+    const char **sets;        /* --set section.key=value                 */
     uint32_t set_count;
     const char **plugin_folders; /* --plugins DIR, in the order given         */
     uint32_t plugin_folder_count;

@@ -6,7 +6,9 @@
  * What NAME may be, and what is then printed: nothing (commands and all sections of the INI), a
  * command (usage and flags), a section ([train] as train), a plugin (its options, functions, rules
  * and ops), op (all ops, or the one that MEMBER names, with its shapes, formula and gradient), or
- * functions (all that an INI or a model's row can call).
+ * functions (all that an INI or a model's row can call), rules (all update rules with their keys), or
+ * hooks (where an INI calls a function, and what it may use there). `longhaul COMMAND --help` prints
+ * the command alone.
  * `longhaul plugins` is here as well, since it prints from the same tables: a line for each plugin
  * that is installed, and why one is not usable. */
 #include <stdio.h>
@@ -47,10 +49,10 @@ static void print_overview(text_t *out)
     for (uint32_t i = 0; i < count; i++)
         text_printf(out, "  %-9s %s\n", all[i]->name, all[i]->summary);
     text_append(
-        out,
-        "\nlonghaul help NAME tells more of a command, a section or a plugin; "
-        "longhaul help op of ops,\nlonghaul help functions of functions; longhaul --version\n\n"
-        "Sections of PIPELINE.ini:\n\n");
+        out, "\nlonghaul help NAME tells more of a command, a section or a plugin; "
+             "longhaul help op of ops,\nlonghaul help functions, rules and hooks of what they say; "
+             "longhaul COMMAND --help; longhaul --version\n\n"
+             "Sections of PIPELINE.ini:\n\n");
     const job_section_t *sections = job_sections(&count);
     for (uint32_t i = 0; i < count; i++) {
         print_section(&sections[i], out);
@@ -194,6 +196,8 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     search_t s = {.name = cli->name, .near = {.typed = cli->name}};
     text_nearest_offer(&s.near, "op");
     text_nearest_offer(&s.near, "functions");
+    text_nearest_offer(&s.near, "rules");
+    text_nearest_offer(&s.near, "hooks");
     const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++) {
         text_nearest_offer(&s.near, all[i]->name);
@@ -337,6 +341,47 @@ static lh_status_t print_all_functions(cli_t *cli, text_t *out)
     return status;
 }
 
+/* ---- help rules, help hooks ---- */
+
+/* Plugins that are not usable bring none. */
+static lh_status_t add_rules_of(void *context, const char *name)
+{
+    function_search_t *s = context;
+    const plugin_t *p;
+    const lh_status_t status = registry_load(s->plugins, s->kind, name, &p);
+    if (status == LH_NO_MEMORY) return status;
+    if (status == LH_OK) print_rules(p, s->out);
+    return LH_OK;
+}
+
+static lh_status_t print_all_rules(cli_t *cli, text_t *out)
+{
+    function_search_t s = {.plugins = cli->plugins, .out = out};
+    lh_status_t status = LH_OK;
+    text_append(out,
+                "Update rules, as [optimizer] rule names them, and the keys of their sections; "
+                "of all plugins that are installed:\n");
+    for (s.kind = LH_KIND_MODEL; s.kind <= LH_KIND_PARTS && status == LH_OK; s.kind++)
+        status = registry_list(cli->plugins, s.kind, add_rules_of, &s);
+    return status;
+}
+
+/* From the table by which calls are bound. */
+static void print_hooks(text_t *out)
+{
+    text_append(out, "Where an INI calls a function, the type that it must give, and the variables "
+                     "that it may use:\n");
+    for (uint32_t i = 0; i < step_call_kind_count; i++) {
+        const step_call_t *c = &step_call_kinds[i];
+        text_printf(out, "\n[%s] %s  gives %s; called %s\n", c->section, c->key,
+                    plugin_type_text(c->result), c->when);
+        for (uint32_t k = 0; k < c->variable_count; k++)
+            text_printf(out, "  %s %s\n", plugin_type_text(c->variables[k].type),
+                        c->variables[k].name);
+    }
+    text_append(out, "\nlonghaul help functions lists what can be called there.\n");
+}
+
 /* Collected as one text first, so that a failure in the middle prints nothing. */
 static int help(cli_t *cli)
 {
@@ -351,12 +396,18 @@ static int help(cli_t *cli)
         status = fail(LH_INVALID, "help --as %s is of everything: without '%s'", form, cli->name);
     else if (form != NULL)
         status = manual_append(cli, form, &out);
+    else if (cli->help_of != NULL)
+        print_command(cli->help_of, &out);
     else if (cli->name == NULL)
         print_overview(&out);
     else if (ops)
         status = print_ops(cli, &out);
     else if (strcmp(cli->name, "functions") == 0)
         status = print_all_functions(cli, &out);
+    else if (strcmp(cli->name, "rules") == 0)
+        status = print_all_rules(cli, &out);
+    else if (strcmp(cli->name, "hooks") == 0)
+        print_hooks(&out);
     else
         status = print_named(cli, &out);
     if (status == LH_OK) status = text_status(&out);
@@ -368,7 +419,7 @@ static int help(cli_t *cli)
 const command_t command_help = {
     .name = "help",
     .summary = "commands and options; of a command, an INI section or a plugin with its NAME; op "
-               "lists ops, op NAME tells of one; functions lists what an INI can call",
+               "lists ops, op NAME tells of one; functions, rules, hooks list those",
     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_TAKES_MEMBER,
     .run = help,
     .flags = {{"as", "FORM",

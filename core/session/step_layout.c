@@ -227,6 +227,17 @@ static call_scope_t scope_of(registry_t *registry, const lh_host_t *host,
 
 #define COUNT(t) (uint32_t)(sizeof(t) / sizeof((t)[0]))
 
+const step_call_t step_call_kinds[] = {
+    {"optimizer", "learning_rate", CALL_F64,
+     "before each step; steps is [train] steps, step counts those already made", rate_variables,
+     COUNT(rate_variables)},
+    {"hook.after_step", "call", CALL_STATUS, "after each step; step counts from 1", step_variables,
+     COUNT(step_variables)},
+    {"hook.before_save", "call", CALL_STATUS, "before each checkpoint is written", save_variables,
+     COUNT(save_variables)},
+};
+const uint32_t step_call_kind_count = COUNT(step_call_kinds);
+
 lh_status_t step_calls_new(const job_t *job, registry_t *registry, step_calls_t **out)
 {
     const lh_host_t *host;

@@ -81,6 +81,17 @@ lh_status_t step_calls_new(const job_t *job, registry_t *registry,
                            step_calls_t **out) LH_MUST_CHECK;
 void step_calls_free(step_calls_t *b); /* NULL does nothing */
 
+/* What an INI may call around a step, as help shows it. */
+typedef struct step_call {
+    const char *section, *key; /* "hook.after_step", "call"                 */
+    uint32_t result;           /* CALL_* that the call must give            */
+    const char *when;          /* "after every step, once its loss is known" */
+    const call_variable_t *variables;
+    uint32_t variable_count;
+} step_call_t;
+extern const step_call_t step_call_kinds[];
+extern const uint32_t step_call_kind_count;
+
 /* step counts the steps already made: 0 for the first. A rate that is negative or
  * not finite is refused. */
 lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out) LH_MUST_CHECK;

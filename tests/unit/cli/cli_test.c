@@ -32,6 +32,17 @@ static void what_is_typed_ends_in_its_place(void **state)
     assert_int_equal(parse("longhaul help train", &cli), LH_OK);
     assert_string_equal(cli.name, "train");
     cli_free(&cli);
+    assert_int_equal(parse("longhaul train a.ini --resume --set train.steps=3 --help", &cli),
+                     LH_OK);
+    assert_string_equal(cli.command->name, "help");
+    assert_string_equal(cli.help_of->name, "train");
+    assert_null(cli.ini);
+    assert_int_equal(cli.set_count, 0);
+    cli_free(&cli);
+    assert_int_equal(parse("longhaul check --plugins /a --plugins /b a.ini", &cli), LH_OK);
+    assert_int_equal(cli.plugin_folder_count, 2);
+    assert_string_equal(cli.plugin_folders[1], "/b");
+    cli_free(&cli);
     assert_int_equal(parse("longhaul --help", &cli), LH_OK);
     assert_string_equal(cli.command->name, "help");
     cli_free(&cli);
