@@ -9,7 +9,7 @@
 #include <graph/op_table.h>
 #include <ops/ops_collective.h>
 
-#include <longhaul/ops.h>
+#include <longhaul/model.h>
 
 #include <cmocka.h> /* last: it has a fail() of its own */
 
@@ -312,6 +312,21 @@ static void a_call_that_cannot_be_recorded_is_remembered_with_its_reason(void **
     }
 }
 
+static void the_sentence_begins_with_the_part(void **state)
+{
+    (void)state;
+    recording_t *r = new_recording(LH_DTYPE_F32);
+    assert_int_equal(recording_status_of(r, LH_PART_BLOCK, 3), LH_OK);
+    wrong_width(r);
+    assert_int_equal(recording_status_of(r, LH_PART_BLOCK, 3), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "block 3, norm: rms_norm wants w of 17, or of a group's width "
+                        "that divides it, found 16");
+    assert_int_equal(recording_status_of(r, LH_PART_HEAD, 0), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "head, norm: "));
+    recording_free(r);
+}
+
 /* ---- equality ---- */
 
 typedef struct variant {
@@ -493,6 +508,7 @@ int main(void)
         cmocka_unit_test(outputs_named_like_an_input_lie_in_its_memory),
         cmocka_unit_test(communication_in_a_group_of_one_vanishes),
         cmocka_unit_test(a_call_that_cannot_be_recorded_is_remembered_with_its_reason),
+        cmocka_unit_test(the_sentence_begins_with_the_part),
         cmocka_unit_test(recordings_are_equal_when_nothing_differs),
         cmocka_unit_test(only_what_is_wanted_has_a_gradient),
         cmocka_unit_test(a_loss_is_seeded_with_one),
