@@ -249,7 +249,8 @@ static const fault_t *fault_before(const tally_t *t, const check_t *c)
 static const fault_t *fault_again(const tally_t *t, const outcome_t *out)
 {
     for (uint32_t i = 0; i < t->fault_count && out->result == RESULT_FAIL; i++)
-        if (strcmp(t->faults[i].sentence, out->sentence) == 0) return &t->faults[i];
+        if (strncmp(t->faults[i].sentence, out->sentence, sizeof(t->faults[i].sentence) - 1) == 0)
+            return &t->faults[i];
     return NULL;
 }
 
@@ -283,7 +284,8 @@ static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t 
         fault_t *fault = &tally->faults[tally->fault_count++];
         fault->check = c->name;
         fault->result = out.result;
-        (void)snprintf(fault->sentence, sizeof(fault->sentence), "%s", out.sentence);
+        (void)snprintf(fault->sentence, sizeof(fault->sentence), "%.*s",
+                       (int)sizeof(fault->sentence) - 1, out.sentence);
     }
     if (o->only_failed && (out.result == RESULT_PASS || out.result == RESULT_SKIP)) return;
     if (o->json)
