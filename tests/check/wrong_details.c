@@ -357,7 +357,8 @@ WRONG(decay_by_length)
         it.function_count = 1;                                                                    \
     }
 
-FUNCTION(a_function_that_hangs, f64, for (; step > 0;)(void) pause(); return 1)
+FUNCTION(
+    a_function_that_hangs, f64, while (step > 0 && pause() != 0) {} return 1)
 FUNCTION(a_function_that_leaves, f64, if (step > 0) _exit(0); return 1)
 FUNCTION(a_function_that_aborts, f64, if (step > 0) abort(); return 1)
 FUNCTION(a_function_that_counts, f64, static double times; return times += (double)step)
