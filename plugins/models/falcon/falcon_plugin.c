@@ -84,18 +84,11 @@ static lh_status_t model_open(const lh_host_t *host, const void *config, lh_mode
     return lh_decoder_open_rotary(host, &d, c, list_params, out);
 }
 
-/* ALiBi as Press et al. write it: for 2^n heads 2^(-8 i / 2^n), for others every second one of twice
- * as many behind those. Divided by the root of head_dim, as Falcon adds it before it scales. */
+/* ALiBi's slopes, divided by the root of head_dim, as Falcon adds them before it scales. */
 static lh_value_t slopes(const lh_decoder_t *d, lh_graph_t *g)
 {
     float s[1024];
-    uint64_t whole = 1;
-    while (2 * whole <= d->heads)
-        whole *= 2;
-    for (uint64_t i = 0; i < d->heads; i++) {
-        const double at = i < whole ? (double)(i + 1) : (double)(2 * (i - whole) + 1) / 2;
-        s[i] = (float)(exp2(-8 * at / (double)whole) / sqrt((double)d->head_dim));
-    }
+    lh_alibi_fill(d->heads, sqrt((double)d->head_dim), s);
     return g->api->constant(g, s, d->heads);
 }
 

@@ -8,12 +8,12 @@
 #ifndef LH_DECODER_H
 #define LH_DECODER_H
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <longhaul/plugin.h>
+#include <longhaul/positions.h>
 
 /* What every such model is asked for. */
 typedef struct lh_decoder {
@@ -21,14 +21,6 @@ typedef struct lh_decoder {
     double epsilon;
     bool tied;
 } lh_decoder_t;
-
-/* How rotary frequencies are made. */
-typedef struct lh_rotary {
-    uint64_t original;
-    double base, factor, low, high;
-    uint32_t scaling; /* LH_ROTARY_* */
-} lh_rotary_t;
-enum { LH_ROTARY_DEFAULT, LH_ROTARY_LINEAR, LH_ROTARY_LLAMA3 };
 
 /* ---- options and keys, as rows of a plugin's tables; S: its config struct ---- */
 
@@ -222,27 +214,12 @@ static inline lh_value_t lh_times(lh_graph_t *g, lh_value_t x, double factor)
     return g->api->op(g, "scale", NULL, in, 2, NULL);
 }
 
-/* Llama 3.1's stretching, as in Meta's apply_scaling: long waves by the factor, short ones not,
- * those between by a mix of both. */
-static inline double lh_rotary_stretched(const lh_rotary_t *r, double f)
-{
-    if (r->scaling == LH_ROTARY_DEFAULT) return f;
-    if (r->scaling == LH_ROTARY_LINEAR) return f / r->factor;
-
-    const double original = (double)r->original, wave = 2 * 3.14159265358979323846 / f;
-    if (wave < original / r->high) return f;
-    if (wave > original / r->low) return f / r->factor;
-    const double t = (original / wave - r->low) / (r->high - r->low);
-    return (1 - t) * f / r->factor + t * f;
-}
-
 /* [dims / 2] F32: the angles by which pairs of the first `dims` components of a head turn from one
  * position to the next. dims is at most 2 LH_DECODER_PAIRS. */
 static inline lh_value_t lh_rotary_frequencies(lh_graph_t *g, const lh_rotary_t *r, uint64_t dims)
 {
     float f[LH_DECODER_PAIRS];
-    for (uint64_t i = 0; i < dims / 2; i++)
-        f[i] = (float)lh_rotary_stretched(r, pow(r->base, -2.0 * (double)i / (double)dims));
+    lh_rotary_fill(r, dims, f);
     return g->api->constant(g, f, dims / 2);
 }
 
