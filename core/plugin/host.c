@@ -25,6 +25,7 @@ typedef struct service { /* lh_host_t first: a plugin's pointer is one to this *
     host_t *host;
     struct service *next;
     char plugin[32];
+    const void *kept; /* host_keep */
 } service_t;
 
 struct host {
@@ -309,6 +310,17 @@ lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
     if (s == NULL) return LH_NO_MEMORY;
     *out = &s->api;
     return LH_OK;
+}
+
+/* The services are this file's; what was handed out is const for plugins alone. */
+void host_keep(const lh_host_t *host, const void *kept)
+{
+    ((service_t *)(uintptr_t)host)->kept = kept;
+}
+
+const void *host_kept(const lh_host_t *host)
+{
+    return service_of(host)->kept;
 }
 
 /* Plugins hold a pointer to h->world: it is filled in, never moved. */

@@ -20,6 +20,11 @@ void host_free(host_t *h);
  */
 lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out) LH_MUST_CHECK;
 
+/* A pointer of the core's own beside the services of that name, for a plugin that is none: its
+ * functions get nothing else by which to know whose they are. NULL at first. */
+void host_keep(const lh_host_t *host, const void *kept);
+const void *host_kept(const lh_host_t *host);
+
 /* The ranks of the job, as host->world, rank_info and derive_key tell of them. Before any transport
  * is open; what it points to lives until the next call. NULL: this process is alone, as at first.
  */

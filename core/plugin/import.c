@@ -372,12 +372,12 @@ static bool is_set_before(const lh_hf_t *hf, uint32_t end, const char *name, siz
 }
 
 /* A value that a row of config.json's keys has for its option is one that the option takes. */
-static lh_status_t check_hf_value(const importer_t *i, const lh_hf_key_t *row, const char *what,
+static lh_status_t check_hf_value(const char *path, const lh_hf_key_t *row, const char *what,
                                   const char *value, const lh_option_t *option)
 {
     char where[WHAT_BYTES];
-    (void)snprintf(where, sizeof(where), "%s: config.json key '%s', where it is %s", i->path,
-                   row->key, what);
+    (void)snprintf(where, sizeof(where), "%s: config.json key '%s', where it is %s", path, row->key,
+                   what);
     /* Rows say it as the file does. */
     if (strcmp(value, "true") == 0) value = "yes";
     if (strcmp(value, "false") == 0) value = "no";
@@ -387,18 +387,19 @@ static lh_status_t check_hf_value(const importer_t *i, const lh_hf_key_t *row, c
 
 /* A row that names an option which the plugin lacks would import a wrong model: its value would go
  * nowhere. A condition asks about a row before it, as rows are read in their order. */
-static lh_status_t check_hf_key(const importer_t *i, const lh_hf_t *hf, uint32_t k)
+lh_status_t import_check_hf_key(const plugin_t *plugin, const char *path, const lh_hf_t *hf,
+                                uint32_t k)
 {
     enum { PATH = 127 }; /* of a place; hf cuts off longer ones */
     const lh_hf_key_t *row = &hf->keys[k];
     if (row->key == NULL || row->key[0] == '\0')
-        return fail(LH_ABI, "%s: row %u of the config.json keys has no key", i->path, k);
+        return fail(LH_ABI, "%s: row %u of the config.json keys has no key", path, k);
     for (const char *at = row->key; *at != '\0'; at += *at == '|') {
         const size_t length = strcspn(at, "|");
         if (length == 0 || length > PATH)
             return fail(LH_ABI,
                         "%s: config.json key '%.140s' has a place of %zu bytes, expected 1 to %d",
-                        i->path, row->key, length, PATH);
+                        path, row->key, length, PATH);
         at += length;
     }
     if (row->when != NULL) {
@@ -407,19 +408,19 @@ static lh_status_t check_hf_key(const importer_t *i, const lh_hf_t *hf, uint32_t
             return fail(
                 LH_ABI,
                 "%s: config.json key '%s' asks for '%s', and no row before it sets that option",
-                i->path, row->key, row->when);
+                path, row->key, row->when);
     }
     if (row->option == NULL) return LH_OK;
-    const lh_option_t *option = find_option(i->plugin, row->option, strlen(row->option));
+    const lh_option_t *option = find_option(plugin, row->option, strlen(row->option));
     if (option == NULL)
         return fail(LH_ABI,
-                    "%s: config.json key '%s' sets the option '%s', which the plugin has not",
-                    i->path, row->key, row->option);
+                    "%s: config.json key '%s' sets the option '%s', which the plugin has not", path,
+                    row->key, row->option);
     lh_status_t status = LH_OK;
     if (row->fixed != NULL && !is_set_before(hf, k, row->fixed, strlen(row->fixed)))
-        status = check_hf_value(i, row, "absent", row->fixed, option);
+        status = check_hf_value(path, row, "absent", row->fixed, option);
     if (status == LH_OK && row->null != NULL)
-        status = check_hf_value(i, row, "null", row->null, option);
+        status = check_hf_value(path, row, "null", row->null, option);
     return status;
 }
 
@@ -439,7 +440,7 @@ static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
     hf->keys = keys;
     hf->key_size = sizeof(lh_hf_key_t);
     for (uint32_t k = 0; status == LH_OK && k < hf->key_count; k++)
-        status = check_hf_key(i, hf, k);
+        status = import_check_hf_key(i->plugin, i->path, hf, k);
     return status;
 }
 

@@ -34,4 +34,9 @@ typedef struct importer {
 lh_status_t import_plugin(importer_t *i, const void *symbol) LH_MUST_CHECK;
 void import_free(importer_t *i);
 
+/* Row k of a model's table of config.json keys: its places, its condition, and that its option
+ * is one of the plugin's and takes the values that the row has for it. path begins the sentence. */
+lh_status_t import_check_hf_key(const plugin_t *plugin, const char *path, const lh_hf_t *hf,
+                                uint32_t k) LH_MUST_CHECK;
+
 #endif

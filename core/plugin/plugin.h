@@ -46,6 +46,9 @@ typedef struct plugin {
     const void *config; /* given to its functions (lh_call_t.config); set with registry_configure */
     char *path;         /* of the file, absolute; owned                                      */
     char sha256[SHA256_TEXT]; /* of the file's bytes */
+    /* Of a model that the core made: a digest of what it computes, by which checkpoints are told from
+     * those of another. "" of a file. */
+    char architecture[SHA256_TEXT];
     plugin_origin_t origin;
 } plugin_t;
 

@@ -27,8 +27,10 @@
 /* One plugin that is loaded, at an address of its own: readers keep pointers to `plugin`. */
 typedef struct loaded {
     plugin_t plugin;
-    importer_t importer; /* owns what `plugin` points to */
-    void *config;        /* of kind parts, parsed here */
+    importer_t importer;         /* owns what `plugin` points to */
+    void *config;                /* of kind parts, parsed here */
+    void (*forget)(void *maker); /* NULL: it was loaded; else made by the core */
+    void *maker;
 } loaded_t;
 
 struct registry {
@@ -122,6 +124,7 @@ static void loaded_free(loaded_t *l)
     import_free(&l->importer);
     plugin_origin_free(&l->plugin.origin);
     mem_free(l->plugin.path);
+    if (l->forget != NULL) l->forget(l->maker);
     mem_free(l);
 }
 
@@ -538,6 +541,27 @@ lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out)
      * parts. */
     if (found == NULL) return registry_load(r, LH_KIND_PARTS, name, out);
     *out = found;
+    return LH_OK;
+}
+
+lh_status_t registry_adopt(registry_t *r, plugin_t *made, void (*forget)(void *maker), void *maker)
+{
+    lh_assert(made->path != NULL && forget != NULL && plugin_name_fits(made->name));
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->plugins[i]->plugin.kind == made->kind &&
+            strcmp(r->plugins[i]->plugin.name, made->name) == 0)
+            return fail(LH_INVALID, "%s: the plugin %s is there already: %s", made->path,
+                        made->name, r->plugins[i]->plugin.path);
+    loaded_t **plugins = mem_grow(r->plugins, &r->capacity, r->count + 1u, sizeof(*plugins));
+    if (plugins == NULL) return LH_NO_MEMORY;
+    r->plugins = plugins;
+    loaded_t *l = mem_new(sizeof(*l));
+    if (l == NULL) return LH_NO_MEMORY;
+    l->plugin = *made;
+    l->forget = forget;
+    l->maker = maker;
+    made->path = NULL;
+    r->plugins[r->count++] = l;
     return LH_OK;
 }
 

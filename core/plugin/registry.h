@@ -55,6 +55,13 @@ lh_status_t registry_list(registry_t *r, uint32_t kind,
 uint32_t registry_count(const registry_t *r);
 const plugin_t *registry_at(const registry_t *r, uint32_t index);
 
+/* Takes a plugin that the core has made of something else than a file, as if it had been loaded:
+ * it is copied, but what it points to is the maker's, who frees it in forget(maker) at
+ * registry_free. path goes over to the registry's copy. A kind and name that are there already
+ * are refused. */
+lh_status_t registry_adopt(registry_t *r, plugin_t *made, void (*forget)(void *maker),
+                           void *maker) LH_MUST_CHECK;
+
 /* What its functions get as call->config; must live as long as they are called. */
 void registry_configure(registry_t *r, const plugin_t *plugin, const void *config);
 
