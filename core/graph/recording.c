@@ -14,9 +14,9 @@
 #include <base/memory.h>
 #include <base/text.h>
 
-/* The LH_INPUT_* that an input slot of this name takes if it is left out; 0: none. It goes by
- * names, so a plugin's op with a slot `positions` gets the positions as the core's ops do. */
-static uint32_t lowering_input(const char *slot)
+/* It goes by names, so a plugin's op with a slot `positions` gets the positions as the core's ops
+ * do. */
+uint32_t recording_input_of(const char *slot)
 {
     static const struct {
         const char *slot;
@@ -44,6 +44,20 @@ void recording_failed(recording_t *r, lh_status_t status)
     if (status == LH_OK || r->status != LH_OK) return;
     r->status = status;
     r->reason = mem_text(fail_reason());
+}
+
+/* Without memory the sentence stays as it is. */
+void recording_explain(recording_t *r, const char *before)
+{
+    text_t text = {0};
+    if (r->reason == NULL) return;
+    text_printf(&text, "%s%s", before, r->reason);
+    if (text.failed) {
+        text_free(&text);
+        return;
+    }
+    mem_free(r->reason);
+    r->reason = text.data;
 }
 
 /* Values never change their ids. The array may move, so a pointer into it does not outlive the next
@@ -236,7 +250,7 @@ static lh_status_t fill_inputs(recording_t *r, const lh_value_t *in, uint32_t in
                     in_count);
     for (uint32_t i = 0; i < op->in_count; i++) {
         lh_value_t v = i < in_count ? in[i] : 0;
-        const uint32_t which = v == 0 ? lowering_input(op->slot_name[i]) : 0;
+        const uint32_t which = v == 0 ? recording_input_of(op->slot_name[i]) : 0;
         if (which != 0 && !op->optional[i]) {
             v = record_input(&r->graph, which);
             if (v == 0) return fail(r->status, "%s", r->reason == NULL ? "" : r->reason);

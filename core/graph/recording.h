@@ -124,6 +124,10 @@ bool recording_equal(const recording_t *a, const recording_t *b);
 /* Keeps the first failure: its status and the sentence of the last fail(). LH_OK changes
  * nothing. */
 void recording_failed(recording_t *r, lh_status_t status);
+/* Puts words before the sentence of the first failure: where it was called, and with what. */
+void recording_explain(recording_t *r, const char *before);
+/* The LH_INPUT_* that an input slot of this name takes where it is left out; 0: none. */
+uint32_t recording_input_of(const char *slot);
 
 /* An op with its inputs, before it becomes a node. Fused ops and those that models record go
  * through the same checks. */
