@@ -470,6 +470,30 @@ static void explain_groups(const check_t *c, const char *prefix, const option_ta
     }
 }
 
+/* An architecture in the INI: a key of these sections is whatever the spec calls it, so there
+ * are as many rows as entries. */
+static lh_status_t explain_spec(const check_t *c)
+{
+    for (uint32_t i = 0; i < document_section_count(c->job->document); i++) {
+        const document_section_t *s = document_section(c->job->document, i);
+        if (!text_equal(s->name, "spec") && !text_starts(s->name, "spec.")) continue;
+        lh_option_t *rows = mem_array(s->entry_count, sizeof(*rows));
+        if (rows == NULL) return LH_NO_MEMORY;
+        for (uint32_t k = 0; k < s->entry_count; k++)
+            rows[k] = (lh_option_t){.key = s->entries[k]->key,
+                                    .fallback = "",
+                                    .help = "a line of a spec",
+                                    .type = LH_OPT_STRING};
+        const option_table_t table = {.rows = rows, .count = s->entry_count, .owner = "the core"};
+        const options_how_t how = {
+            .document = c->job->document, .section = s->name, .tables = &table, .table_count = 1};
+        options_explain(&how, c->out);
+        text_append(c->out, "\n");
+        mem_free(rows);
+    }
+    return LH_OK;
+}
+
 /* Plugins that only bring functions, ops or rules are known by having been loaded. */
 static void explain_parts(const check_t *c)
 {
@@ -487,7 +511,7 @@ static void explain_parts(const check_t *c)
  * with the plugins and the digests of their files, so that a printed check says what it was checked
  * against. Sections with a star stand for any number of the INI's own; the others are printed once,
  * if anything reads them. */
-static void explain_all(const check_t *c)
+static lh_status_t explain_all(const check_t *c)
 {
     uint32_t count;
     char prefix[32];
@@ -518,6 +542,7 @@ static void explain_all(const check_t *c)
     if (c->rule.plugin != NULL && c->rule.options.count > 0)
         explain_one(c, c->rule_section, &c->rule);
     explain_parts(c);
+    return explain_spec(c);
 }
 
 /* Everything may be missing, where a check failed early. */
@@ -582,8 +607,8 @@ static int check(cli_t *cli)
     }
     status = check_all(&c);
     if (status == LH_OK) {
-        explain_all(&c);
-        if (c.step.session != NULL) status = check_step_memory(&c.step, &out);
+        status = explain_all(&c);
+        if (status == LH_OK && c.step.session != NULL) status = check_step_memory(&c.step, &out);
         if (status == LH_OK && c.step.session != NULL) status = explain_room(&c);
     }
     if (status == LH_OK) {

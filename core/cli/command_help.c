@@ -21,6 +21,7 @@
 #include <graph/op_table.h>
 #include <hf/hf_weights.h>
 #include <session/step_layout.h>
+#include <spec/spec.h>
 
 /* Usage, summary, and a line for each flag. */
 static void print_command(const command_t *c, text_t *out)
@@ -211,6 +212,7 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
         if (strcmp(sections[i].name, cli->name) != 0) continue;
         text_append(out, known ? "\n" : "");
         print_section(&sections[i], out);
+        if (strcmp(cli->name, "spec") == 0) spec_help(out);
         known = true;
     }
     const lh_status_t status = print_plugins(cli, out, &s);

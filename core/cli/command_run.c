@@ -50,8 +50,9 @@ typedef struct stage_facts {
  * [comm] and the like are taken to change how a result is reached and not which it is. */
 static const stage_facts_t facts[JOB_STAGES] = {
     [STAGE_PREPARE] = {"prepare,limits", "prepare.json"},
-    [STAGE_IMPORT] = {"import,model,limits", "import"},
-    [STAGE_TRAIN] = {"data,model,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},
+    [STAGE_IMPORT] = {"import,model,spec,spec.*,limits", "import"},
+    [STAGE_TRAIN] =
+        {"data,model,spec,spec.*,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},
     [STAGE_EVAL] = {"eval,device", "eval.json"},
     [STAGE_EXPORT] = {"export", NULL},
     [STAGE_GENERATE] = {"generate,device", "generated.json"},

@@ -15,6 +15,7 @@
 #include <hf/hf_weights.h>
 #include <session/session.h>
 #include <session/snapshot.h>
+#include <spec/spec.h>
 
 /* A job imports where [import] from is set, whether or not it has that stage. Folders are named
  * here whether or not they are there yet. */
@@ -121,7 +122,7 @@ lh_status_t model_source_choose(job_t *job, registry_t *registry)
     char *path;
     json_document_t *file = NULL;
     choice_t choice = {.registry = registry};
-    if (!text_equal(job->model.plugin, FROM_IMPORT)) return LH_OK;
+    if (!text_equal(job->model.plugin, FROM_IMPORT)) return spec_adopt(job, registry);
     if (job->import.from == NULL)
         return fail(LH_INVALID,
                     "%s: [model] plugin = " FROM_IMPORT ", but [import] from is not set",

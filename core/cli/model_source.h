@@ -50,7 +50,8 @@ int32_t model_source_eod(const model_source_t *s);
 
 /* [model] plugin = from_import becomes the installed plugin whose table reads the model_type of the
  * config.json that the job imports; every model plugin is loaded for that. Any other job stays as
- * it is. Refused: no such plugin, or two. */
+ * it is. Refused: no such plugin, or two. An architecture in the INI, [model] plugin = spec, is put
+ * into the registry (spec/spec.h). */
 lh_status_t model_source_choose(job_t *job, registry_t *registry) LH_MUST_CHECK;
 /* The job's model plugin; one without a Hugging Face form is refused. */
 lh_status_t model_source_plugin(const job_t *job, registry_t *registry,

@@ -74,7 +74,7 @@ static const lh_option_t data_rows[] = {
 /* vocab is text, as it may be a number or where to take it from; the plugin's own table has a row
  * of that name for the number. */
 static const lh_option_t model_rows[] = {
-    TEXT(job_model_t, plugin, NULL, "model plugin, or from_import"),
+    TEXT(job_model_t, plugin, NULL, "model plugin, from_import or spec"),
     TEXT(job_model_t, vocab, "from_tokenizer",
          "rows of the embedding: from_tokenizer, from_import or a number"),
     WHOLE(job_model_t, vocab_multiple, "64", "1..65536",
@@ -351,6 +351,10 @@ static const job_section_t sections[] = {
      sizeof(job_group_text_t), 0, 0, NULL},
     {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows),
      sizeof(job_pin_t), 0, 0, NULL},
+    {"spec", "an architecture in the INI, where [model] plugin = spec: what it is called", NULL, 0,
+     0, 0, 0, NULL},
+    {"spec.*", "its options, parameters, lines of ops and keys of config.json (docs/specs.md)",
+     NULL, 0, 0, 0, 0, NULL},
     {"rule.*", "keys of the update rule of that name", NULL, 0, 0, 0, 0, NULL},
     {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0,
      0, 0, 0, NULL},

@@ -325,6 +325,8 @@ void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const voi
 {
     const option_table_t table = plugin_options(plugin);
     text_printf(out, "model.plugin = %s\n", job->model.plugin);
+    if (plugin->architecture[0] != '\0')
+        text_printf(out, "model.architecture = %.16s\n", plugin->architecture);
     for (uint32_t i = 0; i < table.count; i++) {
         char buffer[OPTION_TEXT];
         const char *value = option_text(&table.rows[i], config, buffer);

@@ -262,7 +262,7 @@ static void a_section_that_no_stage_needs_may_be_absent(void **state)
     assert_int_equal(job_require(job, STAGE_TRAIN), LH_INVALID);
     assert_string_equal(
         fail_reason(),
-        "[model] is missing; it needs at least 'plugin' (model plugin, or from_import)");
+        "[model] is missing; it needs at least 'plugin' (model plugin, from_import or spec)");
     job_free(job);
 }
 

@@ -1,0 +1,397 @@
+/* spec_check.c - what names in a spec mean, before anything is recorded: none unknown, none in a
+ * circle, none that nobody reads.
+ *
+ * A line may name what stands above it, so its order is that of the recording; a name from
+ * further down is told as a cycle where that line needs this one. Values may stand in any order,
+ * as they are only numbers. What an op makes of its arguments is known when it is recorded: here
+ * a word behind a keyword may be a tensor, a number or the word of a choice, and whichever it is
+ * counts as read.
+ *
+ * In a part a name is, in this order: the latest line above of that name; the part's input; one
+ * of its parameters; another output of a line above, line.slot. Outside of parts it is an option
+ * or a value, and behind a keyword that before it is a tensor. Each look-up marks what it finds,
+ * and what is unmarked at the end is told. */
+#include <spec/spec.h>
+
+#include <stdio.h>
+
+#include <base/memory.h>
+
+/* ---- look-ups ---- */
+
+uint32_t spec_find_value(const spec_t *s, const char *name)
+{
+    uint32_t i = 0;
+    while (i < s->value_count && strcmp(s->values[i].at->key, name) != 0)
+        i++;
+    return i;
+}
+
+/* The last line above `before`: a line may take the name of the part's input over. */
+uint32_t spec_find_line(const spec_part_t *part, const char *name, uint32_t before)
+{
+    for (uint32_t i = before; i-- > 0;)
+        if (strcmp(part->lines[i].at->key, name) == 0) return i;
+    return part->count;
+}
+
+/* Of a parameter without classes all blocks have one. */
+bool spec_part_has(const spec_t *s, const spec_part_t *part, const spec_parameter_t *p)
+{
+    if (p->text.part + 1 != part->part) return false;
+    return p->text.classes == NULL || strchr(p->text.classes, s->letters[part->class]) != NULL;
+}
+
+/* Of the part alone: a line of the head can't name a block's parameter. */
+const spec_parameter_t *spec_find_parameter(const spec_t *s, const spec_part_t *part,
+                                            const char *name)
+{
+    for (uint32_t i = 0; i < s->parameter_count; i++)
+        if (strcmp(s->parameters[i].name, name) == 0 && spec_part_has(s, part, &s->parameters[i]))
+            return &s->parameters[i];
+    return NULL;
+}
+
+size_t spec_slot_dot(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot == NULL ? 0 : (size_t)(dot - name);
+}
+
+/* ---- a walk over the names of trees ---- */
+
+/* Where the walk is: sentences begin with it. */
+typedef struct spec_checker {
+    spec_t *s;
+    spec_part_t *part; /* NULL: outside of parts */
+    uint32_t line;     /* of the part, at hand   */
+    char where[700];
+} spec_checker_t;
+
+/* Marks an option or a value as read; false: it is neither. */
+static bool number_mark(spec_t *s, const char *name)
+{
+    uint32_t index;
+    if (spec_find_option(s, name, &index) != NULL) {
+        s->options[index].used = true;
+        return true;
+    }
+    index = spec_find_value(s, name);
+    if (index == s->value_count) return false;
+    s->values[index].used = true;
+    return true;
+}
+
+/* Names of numbers, wherever they stand in a tree; words of choices are passed over. */
+static void numbers_mark(spec_t *s, const spec_node_t *node)
+{
+    if (node->kind == SPEC_NODE_WORD) (void)number_mark(s, node->text);
+    for (const spec_node_t *child = node->first; child != NULL; child = child->next)
+        numbers_mark(s, child);
+}
+
+static void list_mark(spec_t *s, const spec_node_t *list)
+{
+    for (const spec_node_t *node = list; node != NULL; node = node->next)
+        numbers_mark(s, node);
+}
+
+/* Whether a tree of line `from` names another line, as it stands or with a slot. The name of the
+ * part's input is that line's only from there on. */
+static bool names_line(const spec_part_t *part, uint32_t from, const spec_node_t *node,
+                       uint32_t line)
+{
+    const char *key = part->lines[line].at->key;
+    if (line >= from && strcmp(key, part->input) == 0) return false;
+    if (node->kind == SPEC_NODE_WORD &&
+        (strcmp(node->text, key) == 0 ||
+         (spec_slot_dot(node->text) == strlen(key) && text_starts(node->text, key))))
+        return true;
+    for (const spec_node_t *child = node->first; child != NULL; child = child->next)
+        if (names_line(part, from, child, line)) return true;
+    return false;
+}
+
+/* Whether line `from` needs line `to`, by whatever lines between; seen [count] ends circles. */
+static bool line_needs(const spec_part_t *part, uint32_t from, uint32_t to, bool *seen)
+{
+    if (names_line(part, from, part->lines[from].tree, to)) return true;
+    seen[from] = true;
+    for (uint32_t i = 0; i < part->count; i++)
+        if (!seen[i] && names_line(part, from, part->lines[from].tree, i) &&
+            line_needs(part, i, to, seen))
+            return true;
+    return false;
+}
+
+/* A name that is made further down, or by the line itself. */
+static lh_status_t refuse_later(const spec_checker_t *c, uint32_t line)
+{
+    const spec_part_t *part = c->part;
+    bool seen[SPEC_LINES] = {false};
+    const char *key = part->lines[line].at->key, *own = part->lines[c->line].at->key;
+    if (line == c->line) return fail(LH_INVALID, "%s: a cycle: %s reads itself", c->where, own);
+    if (line_needs(part, line, c->line, seen))
+        return fail(LH_INVALID, "%s: a cycle: %s reads %s, and %s (line %u) needs %s", c->where,
+                    own, key, key, part->lines[line].at->line, own);
+    return fail(LH_INVALID, "%s: '%s' is made further down, at line %u", c->where, key,
+                part->lines[line].at->line);
+}
+
+/* With the nearest of what could stand there. */
+static lh_status_t refuse_unknown(const spec_checker_t *c, const char *name)
+{
+    text_nearest_t near = {.typed = name};
+    text_nearest_offer(&near, c->part->input);
+    for (uint32_t i = 0; i < c->line; i++)
+        text_nearest_offer(&near, c->part->lines[i].at->key);
+    for (uint32_t i = 0; i < c->s->parameter_count; i++)
+        if (spec_part_has(c->s, c->part, &c->s->parameters[i]))
+            text_nearest_offer(&near, c->s->parameters[i].name);
+    char meant[SPEC_MEANT];
+    return fail(LH_INVALID,
+                "%s: '%s' is no line above, no parameter of this part and not its input, %s%s",
+                c->where, name, c->part->input, spec_meant(&near, meant));
+}
+
+/* Marks what a tensor's name stands for; *known false: nothing of the part. */
+static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
+{
+    spec_part_t *part = c->part;
+    char base[SPEC_NAME] = "";
+    *known = true;
+    uint32_t line = spec_find_line(part, name, c->line);
+    const spec_parameter_t *p = spec_find_parameter(c->s, part, name);
+    if (line == part->count && strcmp(name, part->input) == 0) {
+        part->reads_input = true;
+        return LH_OK;
+    }
+    if (line == part->count && p != NULL) {
+        ((spec_parameter_t *)p)->used = true;
+        return LH_OK;
+    }
+    memcpy(base, name, spec_slot_dot(name));
+    if (line == part->count) line = spec_find_line(part, base, c->line);
+    if (line != part->count) {
+        part->lines[line].used = true;
+        return LH_OK;
+    }
+    line = spec_find_line(part, name, part->count);
+    if (line == part->count) line = spec_find_line(part, base, part->count);
+    *known = line != part->count;
+    return *known ? refuse_later(c, line) : LH_OK;
+}
+
+/* A call of an op or of what makes a constant. An argument without a keyword is a tensor; one
+ * with a keyword may be a number too. */
+static lh_status_t call_check(spec_checker_t *c, const spec_node_t *call)
+{
+    lh_status_t status = LH_OK;
+    if (strcmp(call->text, "input") == 0) {
+        if (call->first != NULL && call->first->next == NULL && spec_input(call->first->text) != 0)
+            return LH_OK;
+        return fail(LH_INVALID, "%s: input() takes tokens, positions, starts or seed", c->where);
+    }
+    for (const spec_node_t *arg = call->first; arg != NULL && status == LH_OK; arg = arg->next) {
+        const bool named = arg->keyword[0] != '\0';
+        bool known = true;
+        if (arg->kind == SPEC_NODE_CALL && !spec_is_function(arg->text))
+            status = call_check(c, arg);
+        else if (named && arg->kind != SPEC_NODE_WORD)
+            numbers_mark(c->s, arg);
+        else if (named && number_mark(c->s, arg->text))
+            continue;
+        else if (arg->kind == SPEC_NODE_WORD)
+            status = tensor_mark(c, arg->text, &known);
+        else
+            return fail(LH_INVALID,
+                        "%s: %s() takes a number or an expression by its name, as in "
+                        "%s(..., NAME=%s)",
+                        c->where, call->text, call->text, arg->text[0] != '\0' ? arg->text : "2");
+        if (status == LH_OK && !known && !named) status = refuse_unknown(c, arg->text);
+    }
+    return status;
+}
+
+/* A line calls something, or gives a tensor another name. */
+static lh_status_t line_check(spec_checker_t *c)
+{
+    const spec_line_t *line = &c->part->lines[c->line];
+    bool known;
+    spec_where_line(c->part->section, line->at, c->where, sizeof(c->where));
+    if (spec_find_parameter(c->s, c->part, line->at->key) != NULL)
+        return fail(LH_INVALID, "%s: a parameter has this name too: [spec.parameter.%s]", c->where,
+                    line->at->key);
+    if (line->tree->kind == SPEC_NODE_CALL && !spec_is_function(line->tree->text))
+        return call_check(c, line->tree);
+    if (line->tree->kind != SPEC_NODE_WORD)
+        return fail(LH_INVALID, "%s = %s: expected a call of an op", c->where, line->at->value);
+    const lh_status_t status = tensor_mark(c, line->tree->text, &known);
+    return status == LH_OK && !known ? refuse_unknown(c, line->tree->text) : status;
+}
+
+/* Line by line, then what the walk has not met. A line that nobody reads is most often one whose
+ * reader names another by mistake. */
+static lh_status_t part_check(spec_t *s, spec_part_t *part)
+{
+    spec_checker_t c = {.s = s, .part = part};
+    for (c.line = 0; c.line < part->count; c.line++) {
+        const lh_status_t status = line_check(&c);
+        if (status != LH_OK) return status;
+    }
+    for (uint32_t i = 0; i + 1 < part->count; i++) {
+        if (part->lines[i].used) continue;
+        spec_where_line(part->section, part->lines[i].at, c.where, sizeof(c.where));
+        return fail(LH_INVALID,
+                    "%s: no line below reads it, and it is not the last, which is the "
+                    "part's result",
+                    c.where);
+    }
+    if (part->reads_input || part->part == LH_PART_EMBED) return LH_OK;
+    document_where(part->section->file, part->section->line, c.where, sizeof(c.where));
+    return fail(LH_INVALID, "%s: no line of [%s] reads its input, %s", c.where, part->section->name,
+                part->input);
+}
+
+/* ---- values ---- */
+
+/* state [count]: 0 not seen, 1 being looked into, 2 fine. */
+static lh_status_t value_circle(const spec_t *s, uint32_t index, const spec_node_t *node,
+                                uint8_t *state)
+{
+    const uint32_t other = node->kind == SPEC_NODE_WORD &&
+                                   spec_find_option(s, node->text, NULL) == NULL
+                               ? spec_find_value(s, node->text)
+                               : s->value_count;
+    lh_status_t status = LH_OK;
+    if (other < s->value_count && state[other] == 1) {
+        char where[700];
+        spec_where_line(document_find(s->document, "spec.values"), s->values[index].at, where,
+                        sizeof(where));
+        return fail(LH_INVALID, "%s: a cycle: %s reads %s, and %s (line %u) needs %s", where,
+                    s->values[index].at->key, node->text, node->text, s->values[other].at->line,
+                    s->values[index].at->key);
+    }
+    if (other < s->value_count && state[other] == 0) {
+        state[other] = 1;
+        status = value_circle(s, other, s->values[other].tree, state);
+        state[other] = 2;
+    }
+    for (const spec_node_t *child = node->first; child != NULL && status == LH_OK;
+         child = child->next)
+        status = value_circle(s, index, child, state);
+    return status;
+}
+
+/* Each value is walked from once; what it reads is marked as read. */
+static lh_status_t values_check(spec_t *s)
+{
+    uint8_t state[SPEC_LINES] = {0};
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < s->value_count && status == LH_OK; i++) {
+        char where[700];
+        const char *key = s->values[i].at->key;
+        numbers_mark(s, s->values[i].tree);
+        spec_where_line(document_find(s->document, "spec.values"), s->values[i].at, where,
+                        sizeof(where));
+        if (spec_find_option(s, key, NULL) != NULL)
+            return fail(LH_INVALID, "%s: an option has this name too", where);
+        if (state[i] != 0) continue;
+        state[i] = 1;
+        status = value_circle(s, i, s->values[i].tree, state);
+        state[i] = 2;
+    }
+    return status;
+}
+
+/* ---- parameters, and what nobody reads ---- */
+
+/* Names between braces in a text that calls a function. Whether the braces are right is seen when
+ * the text is made. */
+static void braces_mark(spec_t *s, const char *text)
+{
+    for (const char *at = text; at != NULL && (at = strchr(at, '{')) != NULL;) {
+        const size_t length = strcspn(++at, "}");
+        spec_node_t *tree;
+        char *inside = length == 0 ? NULL : spec_pool_text(&s->pool, at, length);
+        if (inside != NULL && spec_parse(inside, "", &s->pool, &tree) == LH_OK)
+            numbers_mark(s, tree);
+        fail_clear();
+    }
+}
+
+/* Options and values that shapes, conditions and transforms name count as read. */
+static void parameters_mark(spec_t *s)
+{
+    for (uint32_t i = 0; i < s->parameter_count; i++) {
+        const spec_parameter_t *p = &s->parameters[i];
+        const spec_node_t *const lists[] = {p->shape, p->hf_shape, p->unit,
+                                            p->std,   p->tied,     p->when};
+        for (size_t k = 0; k < sizeof(lists) / sizeof(lists[0]); k++)
+            list_mark(s, lists[k]);
+        braces_mark(s, p->text.import);
+        braces_mark(s, p->text.export);
+    }
+}
+
+/* What is written down and has no effect is told: a parameter that no line names would be trained
+ * nowhere, and yet be saved and exported. */
+static lh_status_t unused_check(const spec_t *s)
+{
+    char where[700];
+    for (uint32_t i = 0; i < s->parameter_count; i++) {
+        const spec_parameter_t *p = &s->parameters[i];
+        static const char *const parts[] = {"[spec.embedding]", "[spec.block]", "[spec.head]"};
+        if (p->used) continue;
+        document_where(p->section->file, p->section->line, where, sizeof(where));
+        return fail(LH_INVALID, "%s: [%s] is read by no line of %s", where, p->section->name,
+                    parts[p->text.part]);
+    }
+    for (uint32_t i = 0; i < s->option_count; i++) {
+        if (s->options[i].used) continue;
+        document_where(s->options[i].at->file, s->options[i].at->line, where, sizeof(where));
+        return fail(LH_INVALID, "%s: [spec.options] %s is read by no line, shape or value", where,
+                    s->rows[i].key);
+    }
+    for (uint32_t i = 0; i < s->value_count; i++) {
+        if (s->values[i].used) continue;
+        document_where(s->values[i].at->file, s->values[i].at->line, where, sizeof(where));
+        return fail(LH_INVALID, "%s: [spec.values] %s is read by no line, shape or value", where,
+                    s->values[i].at->key);
+    }
+    return LH_OK;
+}
+
+/* What describe() must say is an option or a value of that name. */
+static lh_status_t sizes_check(spec_t *s)
+{
+    static const char *const names[] = {"blocks", "hidden", "vocab", "max_tokens"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (!number_mark(s, names[i]))
+            return fail(LH_INVALID, "%s: expected an option or a value named %s", s->where,
+                        names[i]);
+    const lh_option_t *vocab = spec_find_option(s, "vocab", NULL);
+    if (vocab == NULL || vocab->type != LH_OPT_U64)
+        return fail(LH_INVALID, "%s: vocab must be an option, and a count: the tokenizer says it",
+                    s->where);
+    if (s->head.classes != NULL) (void)number_mark(s, s->head.classes);
+    /* An option by which model_type is chosen is read by whoever writes config.json. */
+    for (uint32_t i = 0; i < s->key_count; i++)
+        if (strcmp(s->keys[i].key, "model_type") == 0 && s->keys[i].option != NULL)
+            (void)number_mark(s, s->keys[i].option);
+    return LH_OK;
+}
+
+/* Marks first and judges last: any section may name an option. */
+lh_status_t spec_check(spec_t *s)
+{
+    lh_status_t status = sizes_check(s);
+    if (status == LH_OK) status = values_check(s);
+    if (status != LH_OK) return status;
+    parameters_mark(s);
+    status = part_check(s, &s->embedding);
+    for (uint32_t i = 0; i < s->class_count && status == LH_OK; i++)
+        status = part_check(s, &s->blocks[i]);
+    if (status == LH_OK) status = part_check(s, &s->tail);
+    return status == LH_OK ? unused_check(s) : status;
+}
