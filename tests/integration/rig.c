@@ -91,7 +91,9 @@ void rig_open_how(rig_t *rig, const rig_how_t *how)
     take_plugins(rig);
     OK(op_table_new(&rig->ops));
     OK(registry_load(rig->registry, LH_KIND_DEVICE, rig_device(), &rig->device));
-    OK(registry_load(rig->registry, LH_KIND_MODEL, how->model, &rig->model_plugin));
+    rig->model_plugin = how->made;
+    if (how->made == NULL)
+        OK(registry_load(rig->registry, LH_KIND_MODEL, how->model, &rig->model_plugin));
     plugin_ops(rig, rig->device);
     plugin_ops(rig, rig->model_plugin);
     if (how->parts != NULL) plugin_ops(rig, how->parts);

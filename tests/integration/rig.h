@@ -49,6 +49,7 @@ void rig_ok(lh_status_t status, const char *what, const char *file, int line);
 void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute);
 typedef struct rig_how {
     const char *model;
+    const plugin_t *made;        /* instead of the plugin of that name; NULL */
     const rig_option_t *options; /* ends with a row of NULL */
     lh_dtype_t compute;
     const char *variants;      /* as engine_how_t.variants; NULL */
