@@ -270,6 +270,22 @@ static void lines_are_recorded_in_order_with_the_attributes_of_the_op(void **sta
     bed_close(&b);
 }
 
+static void numbers_may_depend_on_flags_and_choices(void **state)
+{
+    static const struct {
+        const char *set;
+        uint64_t rows;
+    } cases[] = {{"model.act=gelu", 64}, {"model.act=silu", 16}, {"model.biased=yes", 32}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        bed_t b;
+        bed_of(&b, *state, "wide = 4 * hidden",
+               "wide = if(is(act, silu), 1, if(not(biased), 8 / 2, 1 + or(0, 1))) * hidden",
+               cases[i].set);
+        assert_int_equal(parameter_of(&b, "blocks.0.up")->shape[0], cases[i].rows);
+        bed_close(&b);
+    }
+}
+
 /* Outputs behind the first by line.slot, inputs by name, the block's number, another name for a
  * line. */
 static void more_ways_to_write_a_line(void **state)
@@ -292,6 +308,15 @@ static void more_ways_to_write_a_line(void **state)
     assert_true(((const lh_norm_t *)norm->attributes)->epsilon == 1e-5);
     assert_int_equal(route->slots[0], node_of(r, "top_k")->slots[2]); /* ids */
     assert_true(r->values[scale->slots[1]].constant[0] == -0.25f);
+    bed_close(&b);
+
+    /* Slopes are the fourth of the inputs that the core does not fill in. */
+    bed_of(&b, *state, "attention(t, t, q, ", "attention(t, t, q, alibi(heads=heads, divisor=2), ",
+           NULL);
+    r = b.parts[LH_PART_BLOCK - 1];
+    const graph_node_t *attention = node_of(r, "attention");
+    assert_int_equal(r->values[attention->slots[3]].kind, VALUE_INPUT); /* starts */
+    assert_true(r->values[attention->slots[4]].constant[0] == 0.125f);  /* 2 ^ (-8 / 4) / 2 */
     bed_close(&b);
 }
 
@@ -595,6 +620,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_those_of_a_plugin),
         cmocka_unit_test(lines_are_recorded_in_order_with_the_attributes_of_the_op),
+        cmocka_unit_test(numbers_may_depend_on_flags_and_choices),
         cmocka_unit_test(more_ways_to_write_a_line),
         cmocka_unit_test(blocks_may_be_of_classes),
         cmocka_unit_test(a_mistake_is_one_sentence_with_its_place),
