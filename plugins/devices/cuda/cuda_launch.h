@@ -1,0 +1,16 @@
+/* cuda_launch.h - how a kernel row starts one of the plugin's own kernels. */
+#ifndef CUDA_LAUNCH_H
+#define CUDA_LAUNCH_H
+
+#include <longhaul/kernel.h>
+
+typedef struct cuda_shape {
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes; /* dynamic shared memory of a block; may pass 48 KiB */
+} cuda_shape_t;
+
+/* [queue] Queues the kernel of this name with `bytes` of params, which are copied before it returns. */
+lh_status_t cuda_launch(lh_stream_t *s, const char *kernel, const cuda_shape_t *shape,
+                        const void *params, size_t bytes);
+
+#endif

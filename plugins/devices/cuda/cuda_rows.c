@@ -1,0 +1,319 @@
+/* cuda_rows.c - prepares and launches the plugin's own kernels: what all ops have in common. */
+#include "cuda_rows.h"
+
+#include <stdio.h>
+
+static const cuda_op_t *const tables[] = {
+    cuda_element_ops,   cuda_norm_ops,  cuda_loss_ops,    cuda_update_ops,
+    cuda_attention_ops, cuda_route_ops, cuda_product_ops,
+};
+
+static const cuda_op_t *op_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        for (const cuda_op_t *op = tables[i]; op->name != NULL; op++) {
+            if (strcmp(op->name, name) == 0) return op;
+        }
+    }
+    return NULL;
+}
+
+/* By the host's size of a row: its lh_arg_t may be longer than this plugin's. */
+static const lh_arg_t *desc_arg(const lh_kernel_desc_t *desc, uint32_t slot)
+{
+    static const lh_arg_t none = {.dtype = LH_DTYPE_NONE};
+    if (slot >= desc->arg_count) return &none;
+    return (const lh_arg_t *)((const char *)desc->args + (size_t)slot * desc->arg_size);
+}
+
+#define BIT(dtype) (1u << LH_DTYPE_##dtype)
+
+/* The letters of cuda_op_t.slots, as bits of dtypes. */
+static uint32_t letter_dtypes(char letter)
+{
+    switch (letter) {
+    case 'x':
+    case 'y':
+    case 'm': return BIT(F32) | BIT(BF16) | BIT(F16);
+    case 'v':
+        return BIT(F32) | BIT(BF16) | BIT(F16) | BIT(F64) | BIT(I32) | BIT(I64) | BIT(U8) |
+               BIT(I8) | BIT(F8E4M3) | BIT(F8E5M2);
+    case 'f': return BIT(F32);
+    case 'i': return BIT(I32);
+    default: return 0;
+    }
+}
+
+/* Lower case, as kernels' names have it; lh_dtype_name is that of files. */
+static const char *dtype_text(lh_dtype_t dtype)
+{
+    static const char *const names[LH_DTYPES] = {"none", "f32", "bf16", "f16", "f8e4m3", "f8e5m2",
+                                                 "f64",  "i32", "i64",  "u8",  "i8"};
+    return dtype < LH_DTYPES && names[dtype] != NULL ? names[dtype] : "?";
+}
+
+/* One slot against its letter; same[] remembers what x and y stood for. */
+static lh_status_t slot_check(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
+                              char letter, bool optional, lh_dtype_t same[2])
+{
+    const lh_arg_t *arg = desc_arg(desc, slot);
+    if (arg->dtype == LH_DTYPE_NONE) {
+        if (optional || letter == '-') return LH_OK;
+        return host->fail(host, LH_INVALID, "%s: slot %u is left out", desc->op, slot + 1);
+    }
+    if (arg->dtype >= LH_DTYPES || (letter_dtypes(letter) & (1u << arg->dtype)) == 0)
+        return host->fail(host, LH_UNSUPPORTED, "%s on cuda does not take %s in slot %u", desc->op,
+                          dtype_text(arg->dtype), slot + 1);
+    if (letter == 'x' || letter == 'y') {
+        lh_dtype_t *first = &same[letter - 'x'];
+        if (*first == LH_DTYPE_NONE) *first = arg->dtype;
+        if (*first != arg->dtype)
+            return host->fail(host, LH_UNSUPPORTED, "%s on cuda does not mix %s and %s (slot %u)",
+                              desc->op, dtype_text(*first), dtype_text(arg->dtype), slot + 1);
+    }
+    if (arg->count_slot != 0)
+        return host->fail(host, LH_UNSUPPORTED, "%s on cuda takes no counted rows (slot %u)",
+                          desc->op, slot + 1);
+    if (arg->layout != LH_LAYOUT_DENSE && arg->layout != LH_LAYOUT_ANY)
+        return host->fail(host, LH_UNSUPPORTED, "%s on cuda takes dense tensors only (slot %u)",
+                          desc->op, slot + 1);
+    return LH_OK;
+}
+
+/* By dtypes alone; shapes are for plan(). Also asked without a device, by `longhaul check`. */
+lh_status_t cuda_rows_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
+                           const lh_kernel_desc_t *desc)
+{
+    (void)d;
+    (void)config;
+    const cuda_op_t *op = op_find(desc->op);
+    if (op == NULL) return host->fail(host, LH_UNSUPPORTED, "cuda has no %s", desc->op);
+
+    lh_dtype_t same[2] = {LH_DTYPE_NONE, LH_DTYPE_NONE};
+    uint32_t slot = 0;
+    for (const char *p = op->slots; *p != '\0'; p++, slot++) {
+        const char letter = *p;
+        const bool optional = p[1] == '?';
+        const lh_status_t status = slot_check(host, desc, slot, letter, optional, same);
+        if (status != LH_OK) return status;
+        if (optional) p++;
+    }
+    if (desc->arg_count > slot)
+        return host->fail(host, LH_UNSUPPORTED, "%s on cuda has %u slots, %u are given", desc->op,
+                          slot, desc->arg_count);
+    return LH_OK;
+}
+
+/* Folds the leading dimensions into rows, where they lie evenly; pitch 0 where they don't. */
+static lh_status_t view_make(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
+                             const lh_arg_t *arg, cuda_view_t *out)
+{
+    cuda_view_t v = {.rows = 1, .width = 1, .pitch = 1, .dtype = arg->dtype};
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < arg->rank; i++) {
+        if (arg->shape[i] == 0 || arg->shape[i] > ((uint64_t)1 << 48) / elements)
+            return host->fail(host, LH_INVALID, "%s: dimension %u of slot %u has %llu elements",
+                              desc->op, i + 1, slot + 1, (unsigned long long)arg->shape[i]);
+        elements *= arg->shape[i];
+    }
+    if (arg->rank > 0) {
+        v.width = arg->shape[arg->rank - 1];
+        v.rows = elements / v.width;
+        v.pitch = arg->rank > 1 ? arg->stride[arg->rank - 2] : v.width;
+        if (arg->stride[arg->rank - 1] != 1 && v.width > 1)
+            return host->fail(host, LH_UNSUPPORTED, "%s: the last stride of slot %u is %llu, not 1",
+                              desc->op, slot + 1, (unsigned long long)arg->stride[arg->rank - 1]);
+    }
+    /* Two dimensions are one where the step of the outer is the inner's whole length. */
+    for (uint32_t i = 0; i + 2 < arg->rank; i++) {
+        if (arg->shape[i] > 1 && arg->stride[i] != arg->stride[i + 1] * arg->shape[i + 1])
+            v.pitch = 0;
+    }
+    if ((arg->flags & LH_ARG_ADD) != 0) v.flags |= CUDA_VIEW_ADD;
+    *out = v;
+    return LH_OK;
+}
+
+static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
+{
+    k->arg_count = desc->arg_count;
+    for (uint32_t i = 0; i < desc->arg_count; i++) {
+        const lh_arg_t *arg = desc_arg(desc, i);
+        if (arg->dtype == LH_DTYPE_NONE) continue;
+        if (arg->rank > LH_MAX_RANK)
+            return k->host->fail(k->host, LH_INVALID, "%s: slot %u has rank %u", desc->op, i + 1,
+                                 arg->rank);
+        k->arg[i] = *arg;
+        const lh_status_t status = view_make(k->host, desc, i, arg, &k->view[i]);
+        if (status != LH_OK) return status;
+        if (k->view[i].pitch == 0 && k->view[i].rows > 1 && strchr(k->op->slots, 'v') == NULL)
+            return k->host->fail(k->host, LH_UNSUPPORTED, "%s: the rows of slot %u lie unevenly",
+                                 desc->op, i + 1);
+    }
+    return LH_OK;
+}
+
+/* As much of the op's struct as both sides know; the rest is zero. */
+static void attributes_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
+{
+    if (desc->attributes == NULL) return;
+    uint32_t bytes;
+    memcpy(&bytes, desc->attributes, sizeof(bytes));
+    memcpy(&k->how, desc->attributes, bytes < sizeof(k->how) ? bytes : sizeof(k->how));
+}
+
+/* One variant: 1. Who changes an order of sums counts it up. */
+static lh_status_t plan_finish(const lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                               lh_kernel_plan_t *mine)
+{
+    mine->struct_size = sizeof(*mine);
+    mine->flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE;
+    mine->host_bytes += sizeof(*k);
+    mine->variant = 1;
+    snprintf(mine->name, sizeof(mine->name), "%s.%s.cuda", desc->op, dtype_text(k->arg[0].dtype));
+    if (desc->variant != 0 && desc->variant != mine->variant)
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED, "%s: variant %llx is wanted, this is %llx (%s)", desc->op,
+            (unsigned long long)desc->variant, (unsigned long long)mine->variant, mine->name);
+    if (mine->scratch_bytes > desc->scratch_limit_bytes && desc->scratch_limit_bytes != 0)
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED, "%s needs %llu bytes of scratch, %llu are allowed", desc->op,
+            (unsigned long long)mine->scratch_bytes, (unsigned long long)desc->scratch_limit_bytes);
+    for (uint32_t i = 0; i < k->arg_count; i++) {
+        mine->layout[i] = LH_LAYOUT_DENSE;
+        mine->layout_bytes[i] = cuda_elements(&k->view[i]) * lh_dtype_bytes(k->view[i].dtype);
+    }
+    return LH_OK;
+}
+
+lh_status_t cuda_rows_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
+                              lh_kernel_plan_t *plan, lh_prepared_t **out)
+{
+    lh_status_t status = cuda_rows_fits(host, d, NULL, desc);
+    if (status != LH_OK) return status;
+    lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
+    if (k == NULL) return LH_NO_MEMORY;
+
+    /* The plugin's own struct first; the host's, which may be shorter, gets a copy at the end. */
+    lh_kernel_plan_t mine = {0};
+    k->host = host;
+    k->op = op_find(desc->op);
+    attributes_take(k, desc);
+    status = args_take(k, desc);
+    if (status == LH_OK) status = k->op->plan(k, &mine);
+    if (status == LH_OK) status = plan_finish(k, desc, &mine);
+    if (status != LH_OK) {
+        cuda_rows_release(k);
+        return status;
+    }
+    lh_fill(plan, &mine, sizeof(mine));
+    *out = k;
+    return LH_OK;
+}
+
+/* Whether octets lie on 16 bytes is known only here: it takes the address. */
+static void view_place(cuda_view_t *v, void *address)
+{
+    const uint64_t bytes = lh_dtype_bytes(v->dtype);
+    v->at = address;
+    v->flags &= ~(uint32_t)CUDA_VIEW_VECTOR;
+    if ((uintptr_t)address % 16 == 0 && (v->rows == 1 || v->pitch * bytes % 16 == 0))
+        v->flags |= CUDA_VIEW_VECTOR;
+}
+
+lh_status_t cuda_rows_launch(lh_prepared_t *k, const lh_launch_t *call)
+{
+    for (uint32_t i = 0; i < k->arg_count; i++) {
+        if (k->view[i].rows != 0) view_place(&k->view[i], call->args[i].address);
+    }
+    k->scratch = call->scratch.address;
+    return k->op->launch(k, call->stream);
+}
+
+void cuda_rows_release(lh_prepared_t *k)
+{
+    if (k != NULL) k->host->release(k->host, k);
+}
+
+/* ---- for plans ---- */
+
+lh_status_t cuda_check_shape(const lh_prepared_t *k, uint32_t slot, uint64_t rows, uint64_t width)
+{
+    const cuda_view_t *v = &k->view[slot];
+    if (!cuda_has(k, slot) || (v->rows == rows && v->width == width)) return LH_OK;
+    return k->host->fail(k->host, LH_UNSUPPORTED, "%s: slot %u is %llu x %llu, not %llu x %llu",
+                         k->op->name, slot + 1, (unsigned long long)v->rows,
+                         (unsigned long long)v->width, (unsigned long long)rows,
+                         (unsigned long long)width);
+}
+
+lh_status_t cuda_check_like(const lh_prepared_t *k, uint32_t like, uint32_t slot)
+{
+    const cuda_view_t *v = &k->view[slot], *other = &k->view[like];
+    if (!cuda_has(k, slot) || (v->rows == other->rows && v->width == other->width)) return LH_OK;
+    return k->host->fail(
+        k->host, LH_UNSUPPORTED, "%s: slot %u is %llu x %llu, slot %u is %llu x %llu", k->op->name,
+        slot + 1, (unsigned long long)v->rows, (unsigned long long)v->width, like + 1,
+        (unsigned long long)other->rows, (unsigned long long)other->width);
+}
+
+lh_status_t cuda_check_flat(const lh_prepared_t *k, uint32_t slot, uint64_t elements)
+{
+    const cuda_view_t *v = &k->view[slot];
+    if (!cuda_has(k, slot)) return LH_OK;
+    if (cuda_elements(v) == elements && (v->rows == 1 || v->pitch == v->width)) return LH_OK;
+    return k->host->fail(k->host, LH_UNSUPPORTED,
+                         "%s: slot %u is not a flat array of %llu elements", k->op->name, slot + 1,
+                         (unsigned long long)elements);
+}
+
+/* ---- for launches ---- */
+
+void cuda_fold(cuda_view_t *const *views, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const cuda_view_t *v = views[i];
+        if (v->at != NULL && v->rows > 1 && v->pitch != v->width) return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        views[i]->width *= views[i]->rows;
+        views[i]->pitch = views[i]->width;
+        views[i]->rows = 1;
+        if (views[i]->at != NULL) view_place(views[i], views[i]->at);
+    }
+}
+
+lh_status_t cuda_launch_octets(lh_stream_t *s, const char *kernel, const cuda_view_t *x,
+                               const void *params, size_t bytes)
+{
+    const uint64_t octets = x->rows * cuda_parts(x->width, 8);
+    const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(octets, CUDA_THREADS), 1, 1},
+                                .block = {CUDA_THREADS, 1, 1}};
+    return cuda_launch(s, kernel, &shape, params, bytes);
+}
+
+uint32_t cuda_team(uint64_t width)
+{
+    uint32_t threads = 32;
+    while (threads < CUDA_TEAM_LIMIT && (uint64_t)threads * 8 < width)
+        threads *= 2;
+    return threads;
+}
+
+lh_status_t cuda_launch_teams(lh_stream_t *s, const char *kernel, uint64_t rows, uint64_t width,
+                              const void *params, size_t bytes)
+{
+    const uint32_t team = cuda_team(width), teams = team < CUDA_THREADS ? CUDA_THREADS / team : 1;
+    const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(rows, teams), 1, 1},
+                                .block = {team, teams, 1}};
+    return cuda_launch(s, kernel, &shape, params, bytes);
+}
+
+lh_status_t cuda_launch_partials(lh_stream_t *s, const float *partial, uint64_t parts,
+                                 const cuda_view_t *y)
+{
+    const cuda_sum_partials_t p = {.partial = partial, .parts = parts, .y = *y};
+    const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(y->width, CUDA_COLUMN_LANES), 1, 1},
+                                .block = {CUDA_COLUMN_LANES, CUDA_ROW_LANES, 1}};
+    return cuda_launch(s, "cuda_sum_partials", &shape, &p, sizeof(p));
+}
