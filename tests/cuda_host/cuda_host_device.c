@@ -67,11 +67,11 @@ lh_status_t cuda_launch(lh_stream_t *s, const char *kernel, const cuda_shape_t *
     return LH_OK;
 }
 
-#define KERNEL_ROW(name, text)       \
-    {.op = #name,                    \
-     .fits = cuda_rows_fits,         \
-     .prepare = cuda_rows_prepare,   \
-     .launch = cuda_rows_launch,     \
+#define KERNEL_ROW(name, text)     \
+    {.op = #name,                  \
+     .fits = cuda_rows_fits,       \
+     .prepare = cuda_rows_prepare, \
+     .launch = cuda_rows_launch,   \
      .release = cuda_rows_release},
 static const lh_kernel_t kernels[] = {LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL_ROW)};
 
@@ -105,13 +105,12 @@ static void device_close(lh_device_t *d)
 static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out)
 {
     (void)d;
-    LH_FILL(lh_device_properties_t, out, .flags = LH_DEVICE_SYNCHRONOUS | LH_DEVICE_HOST_ACCESS,
-            .name = "cuda kernels on the host", .fingerprint = "cuda_host 1", .numa_node = -1,
-            .cores = 1, .memory_bytes = (uint64_t)2 << 30, .memory_bytes_per_second = 1000000000,
-            .host_bytes_per_second = 1000000000, .launch_ns = 1000, .alignment_bytes = 256,
-            .flops_per_second = {[LH_DTYPE_F32] = 1e7,
-                                 [LH_DTYPE_BF16] = 1e7,
-                                 [LH_DTYPE_F16] = 1e7});
+    LH_FILL(
+        lh_device_properties_t, out, .flags = LH_DEVICE_SYNCHRONOUS | LH_DEVICE_HOST_ACCESS,
+        .name = "cuda kernels on the host", .fingerprint = "cuda_host 1", .numa_node = -1,
+        .cores = 1, .memory_bytes = (uint64_t)2 << 30, .memory_bytes_per_second = 1000000000,
+        .host_bytes_per_second = 1000000000, .launch_ns = 1000, .alignment_bytes = 256,
+        .flops_per_second = {[LH_DTYPE_F32] = 1e7, [LH_DTYPE_BF16] = 1e7, [LH_DTYPE_F16] = 1e7});
     return LH_OK;
 }
 

@@ -1,6 +1,7 @@
 /* The cpu's attention against the reference device: every attribute, odd lengths, documents,
  * groups, at every instruction set that this processor has; and the same bits with 1, 2 and 3
- * threads.
+ * threads. Likewise cuda's own kernels on the host (RIGS_OF_CUDA in cpu_rigs.h), forwards and
+ * backwards.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "device_rig.h"
+#include "cpu_rigs.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -230,14 +231,24 @@ static void near(const char *name, const char *part, const double *got, const do
 static rig_t reference;
 
 enum { ISAS = 4 };
+#if defined(RIGS_OF_CUDA)
+enum { MOST_THREADS = 2 }; /* which stands for the other order */
+#else
+enum { MOST_THREADS = 3 };
+#endif
 
-/* The cpu with every instruction set that this processor has. */
+/* The cpu with every instruction set that this processor has; cuda's kernels in one order of threads. */
 static uint32_t rigs_open(rig_t *rigs, uint64_t threads)
 {
     uint32_t count = 0;
+#if defined(RIGS_OF_CUDA)
+    rig_open_with(&rigs[count++], RIGS_PLUGIN,
+                  (const rig_setting_t[]){{"order", threads % 2}, {0}});
+    return count;
+#endif
     for (uint64_t isa = 1; isa <= ISAS; isa++) {
         const rig_setting_t settings[] = {{"threads", threads}, {"isa", isa}, {0}};
-        if (rig_offers("cpu", settings)) rig_open_with(&rigs[count++], "cpu", settings);
+        if (rig_offers(RIGS_PLUGIN, settings)) rig_open_with(&rigs[count++], RIGS_PLUGIN, settings);
     }
     return count;
 }
@@ -282,11 +293,15 @@ static void bf16_is_near_the_reference_at_every_isa(void **state)
 
 static void threads_compare(lh_dtype_t dtype, uint64_t threads)
 {
+#if defined(RIGS_OF_CUDA)
+    const rig_setting_t one[] = {{"order", 0}, {0}}, several[] = {{"order", threads - 1}, {0}};
+#else
     const rig_setting_t one[] = {{"threads", 1}, {0}}, several[] = {{"threads", threads}, {0}};
+#endif
     rig_t single, twin;
 
-    rig_open_with(&single, "cpu", one);
-    rig_open_with(&twin, "cpu", several);
+    rig_open_with(&single, RIGS_PLUGIN, one);
+    rig_open_with(&twin, RIGS_PLUGIN, several);
     for (size_t i = 0; i < COUNT(cases); i++) {
         numbers_t a = numbers_new(&cases[i], dtype), b = numbers_new(&cases[i], dtype);
         run_case(&single, &cases[i], dtype, LH_DTYPE_F32, &a);
@@ -306,7 +321,7 @@ static void threads_compare(lh_dtype_t dtype, uint64_t threads)
 static void any_number_of_threads_gives_the_same_bits(void **state)
 {
     (void)state;
-    for (uint64_t threads = 2; threads <= 3; threads++) {
+    for (uint64_t threads = 2; threads <= MOST_THREADS; threads++) {
         threads_compare(LH_DTYPE_F32, threads);
         threads_compare(LH_DTYPE_BF16, threads);
     }
@@ -354,7 +369,11 @@ static void generation_compare(lh_dtype_t dtype, double tolerance)
     static double y[MOST], expected[MOST];
     rig_t cpu;
 
-    rig_open_with(&cpu, "cpu", (const rig_setting_t[]){{"threads", 2}, {0}});
+#if defined(RIGS_OF_CUDA)
+    rig_open_with(&cpu, RIGS_PLUGIN, (const rig_setting_t[]){{"order", 1}, {0}});
+#else
+    rig_open_with(&cpu, RIGS_PLUGIN, (const rig_setting_t[]){{"threads", 2}, {0}});
+#endif
     for (size_t i = 0; i < COUNT(hows) * COUNT(row_counts); i++) {
         const uint64_t rows = row_counts[i / COUNT(hows)];
         const uint64_t count = SEQUENCES * rows * HEADS * DIM;

@@ -460,7 +460,7 @@ static void long_products_are_cut_into_blocks(void **state)
     }
 }
 
-static void what_the_cpu_cannot_do_is_refused_with_a_reason(void **state)
+static void what_the_device_cannot_do_is_refused_with_a_reason(void **state)
 {
     (void)state;
     const rig_slot_t x = cpu_in(LH_DTYPE_F32, data[0], 4, 8), y = cpu_out(LH_DTYPE_F32, 4, 8);
@@ -471,7 +471,8 @@ static void what_the_cpu_cannot_do_is_refused_with_a_reason(void **state)
     assert_int_equal(rig_run(rig, "activate", NULL, none, 2), LH_INVALID);
     assert_string_equal(rig_reason(), "activate: dimension 1 of slot 1 has 0 elements");
     assert_int_equal(rig_run(rig, "activate", NULL, mixed, 2), LH_UNSUPPORTED);
-    assert_string_equal(rig_reason(), "activate on the cpu does not mix f32 and bf16 (slot 2)");
+    assert_string_equal(rig_reason(),
+                        "activate on " RIGS_DEVICE " does not mix f32 and bf16 (slot 2)");
     assert_int_equal(rig_run(rig, "add", NULL, shapes, 3), LH_UNSUPPORTED);
     assert_string_equal(rig_reason(), "add: slot 2 is 5 x 8, slot 1 is 4 x 8");
 }
@@ -497,7 +498,7 @@ int main(void)
         cmocka_unit_test(updates_follow_torch),
         cmocka_unit_test(products_of_all_transposes),
         cmocka_unit_test(long_products_are_cut_into_blocks),
-        cmocka_unit_test(what_the_cpu_cannot_do_is_refused_with_a_reason),
+        cmocka_unit_test(what_the_device_cannot_do_is_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

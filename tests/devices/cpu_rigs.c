@@ -22,14 +22,21 @@ static double compared; /* address that marks an output */
 void cpu_rigs_open(void)
 {
     rig_open(&reference, "reference", NULL);
+#if defined(RIGS_OF_CUDA)
+    for (uint32_t order = 0; order < THREAD_COUNTS; order++) {
+        const rig_setting_t settings[] = {{"order", order}, {0}};
+        rig_open_with(&rigs[rig_count++], RIGS_PLUGIN, settings);
+    }
+#else
     for (uint32_t isa = 1; rig_count < MOST_RIGS; isa++) { /* 0 is auto */
         const rig_setting_t wanted[] = {{"isa", isa}, {0}};
-        if (!rig_offers("cpu", wanted)) break;
+        if (!rig_offers(RIGS_PLUGIN, wanted)) break;
         for (uint32_t threads = 1; threads <= THREAD_COUNTS; threads++) {
             const rig_setting_t settings[] = {{"isa", isa}, {"threads", threads}, {0}};
-            rig_open_with(&rigs[rig_count++], "cpu", settings);
+            rig_open_with(&rigs[rig_count++], RIGS_PLUGIN, settings);
         }
     }
+#endif
 }
 
 void cpu_rigs_close(void)

@@ -1,11 +1,23 @@
 /* cpu_rigs.h - the cpu device opened in every way that matters (instruction set, one and two
- * threads), and a check of one call on all of them against the reference device. */
+ * threads), and a check of one call on all of them against the reference device.
+ *
+ * Compiled with RIGS_OF_CUDA it is the cuda device's own kernels on the host (tests/cuda_host), which
+ * are to pass the same tests: with threads in their order and the last one first, in place of one and
+ * two threads. */
 #ifndef CPU_RIGS_H
 #define CPU_RIGS_H
 
 #include "device_rig.h"
 
 enum { CPU_RIGS_MAX_ELEMENTS = 1 << 20 };
+
+#if defined(RIGS_OF_CUDA)
+#define RIGS_PLUGIN "cuda_host"
+#define RIGS_DEVICE "cuda"
+#else
+#define RIGS_PLUGIN "cpu"
+#define RIGS_DEVICE "the cpu"
+#endif
 
 void cpu_rigs_open(void);
 void cpu_rigs_close(void);

@@ -16,7 +16,7 @@
 
 #if defined(__CUDACC__)
 #define CUDA_KERNEL(name, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const name##_t p)
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const name##_t p)
 #define CUDA_DYNAMIC(type, name)                              \
     extern __shared__ __align__(16) unsigned char dynamic_[]; \
     type *const name = reinterpret_cast<type *>(dynamic_)

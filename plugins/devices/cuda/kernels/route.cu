@@ -48,8 +48,9 @@ CUDA_KERNEL(cuda_top_k_grad, CUDA_THREADS)
     for (uint64_t j = 0; j < p.ids.width; j++) {
         const uint64_t at = static_cast<uint64_t>(ids[j]) - column;
         const float value = view_load(p.gvalues, row, j);
+#pragma unroll
         for (uint32_t i = 0; i < OCTET; i++)
-            if (at == i) g.v[i] = value;
+            g.v[i] = at == i ? value : g.v[i];
     }
     octet_store(p.gx, row, column, p.gx.width, g);
 }
@@ -138,11 +139,12 @@ CUDA_KERNEL(cuda_scatter_rows_grad, CUDA_TEAM_LIMIT)
 {
     const uint64_t i = team_row(), width = i < p.x.rows ? p.x.width : 0;
     const uint32_t pick = width > 0 ? static_cast<uint32_t>(p.order[i]) : 0;
-    const uint64_t row = pick / p.k, j = pick % p.k;
-    const float share = width > 0 ? view_load(p.shares, row, j) : 0.0f;
+    const uint32_t row = pick / p.k, j = pick - row * p.k;
     float along = 0;
 
+#pragma unroll 1
     for (uint64_t c = threadIdx.x * OCTET; c < width; c += blockDim.x * OCTET) {
+        const float share = view_load(p.shares, row, j); /* from the first-level cache, not a register */
         octet g = octet_load(p.gy, row, c, width);
         const octet x = octet_load(p.x, i, c, width);
         for (uint32_t n = 0; n < OCTET; n++) {
