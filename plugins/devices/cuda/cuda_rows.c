@@ -162,15 +162,17 @@ static void attributes_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
     memcpy(&k->how, desc->attributes, bytes < sizeof(k->how) ? bytes : sizeof(k->how));
 }
 
-/* One variant: 1. Who changes an order of sums counts it up. */
+/* Variant 1, where a plan did not choose among several. Who changes an order of sums counts it up. */
 static lh_status_t plan_finish(const lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *mine)
 {
     mine->struct_size = sizeof(*mine);
     mine->flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE;
     mine->host_bytes += sizeof(*k);
-    mine->variant = 1;
-    snprintf(mine->name, sizeof(mine->name), "%s.%s.cuda", desc->op, dtype_text(k->arg[0].dtype));
+    if (mine->variant == 0) mine->variant = 1;
+    if (mine->name[0] == '\0')
+        snprintf(mine->name, sizeof(mine->name), "%s.%s.cuda", desc->op,
+                 dtype_text(k->arg[0].dtype));
     if (desc->variant != 0 && desc->variant != mine->variant)
         return k->host->fail(
             k->host, LH_UNSUPPORTED, "%s: variant %llx is wanted, this is %llx (%s)", desc->op,

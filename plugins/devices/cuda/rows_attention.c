@@ -2,6 +2,7 @@
 #include "cuda_rows.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* Shared memory of a block that every GPU from sm_80 on gives: 163 KiB there, 227 on sm_90 and
  * sm_100, less what the kernels keep besides. */
@@ -53,6 +54,33 @@ static cuda_attention_how_t how_fill(const lh_prepared_t *k, uint32_t slopes)
                                   .soft_cap = (float)how->soft_cap};
 }
 
+/* Tensor cores take BF16 and heads of up to 128 components; 0: the plain kernels, else the components
+ * that a tile's rows are filled up to. */
+enum { TENSOR = 0 }; /* k->number[] */
+
+static uint64_t tensor_width(const lh_prepared_t *k)
+{
+    const lh_attention_t *how = &k->how.attention;
+    const uint64_t most = how->head_dim > value_dim(how) ? how->head_dim : value_dim(how);
+    if (k->arg[0].dtype != LH_DTYPE_BF16 || most > 128) return 0;
+    return most <= 64 ? 64 : 128;
+}
+
+/* The bits are others than the plain kernels'. */
+static void tensor_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    k->number[TENSOR] = tensor_width(k);
+    if (k->number[TENSOR] == 0) return;
+    plan->variant = 2;
+    snprintf(plan->name, sizeof(plan->name), "%s.bf16.cuda.tensor", k->op->name);
+}
+
+/* `rows` of BF16 in shared memory, as kernels/tensor.cuh lays them out. */
+static uint32_t tensor_shared(uint64_t rows, uint64_t width)
+{
+    return (uint32_t)(rows * (width + 8) * sizeof(uint16_t));
+}
+
 /* ---- attention: q k v starts slopes? -> y lse? ---- */
 
 static uint64_t forward_shared(const lh_attention_t *how)
@@ -64,7 +92,7 @@ static uint64_t forward_shared(const lh_attention_t *how)
 static lh_status_t attention_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_ATTENTION_TEXT);
-    (void)plan;
+    tensor_plan(k, plan);
     const lh_attention_t *how = &k->how.attention;
     const uint64_t t = k->view[in_q].rows, keys = k->view[in_k].rows;
     lh_status_t status = heads_check(k, forward_shared(how));
@@ -90,10 +118,16 @@ static lh_status_t attention_launch(const lh_prepared_t *k, lh_stream_t *s)
                           .lse_pitch = k->view[out_lse].pitch};
     p.how.starts = k->view[in_starts].at;
     p.how.documents = (uint32_t)(cuda_elements(&k->view[in_starts]) - 1);
-    const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(p.q.rows, CUDA_TILE), p.how.heads, 1},
-                                .block = {CUDA_TILE * CUDA_TILE_COLUMNS, 1, 1},
-                                .shared_bytes = (uint32_t)forward_shared(&k->how.attention)};
-    return cuda_launch(s, "cuda_attention", &shape, &p, sizeof(p));
+    cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(p.q.rows, CUDA_TILE), p.how.heads, 1},
+                          .block = {CUDA_TILE * CUDA_TILE_COLUMNS, 1, 1},
+                          .shared_bytes = (uint32_t)forward_shared(&k->how.attention)};
+    if (k->number[TENSOR] == 0) return cuda_launch(s, "cuda_attention", &shape, &p, sizeof(p));
+    shape.grid[0] = (uint32_t)cuda_parts(p.q.rows, CUDA_TENSOR_ROWS);
+    shape.block[0] = CUDA_TENSOR_THREADS;
+    shape.shared_bytes = tensor_shared(3 * (uint64_t)CUDA_TENSOR_ROWS, k->number[TENSOR]);
+    return cuda_launch(
+        s, k->number[TENSOR] == 64 ? "cuda_attention_tensor_64" : "cuda_attention_tensor_128",
+        &shape, &p, sizeof(p));
 }
 
 /* ---- attention_grad: gy q k v starts slopes? y lse -> gq gk gv ---- */
@@ -121,8 +155,16 @@ static lh_status_t attention_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
     if (status == LH_OK) status = cuda_check_like(k, in_k, out_gk);
     if (status == LH_OK) status = cuda_check_like(k, in_v, out_gv);
     plan->scratch_bytes = how->heads * t * sizeof(float); /* level */
+    tensor_plan(k, plan);
     return status;
 }
+
+static const char *const query_kernels[] = {"cuda_attention_grad_query",
+                                            "cuda_attention_tensor_grad_query_64",
+                                            "cuda_attention_tensor_grad_query_128"};
+static const char *const key_kernels[] = {"cuda_attention_grad_key",
+                                          "cuda_attention_tensor_grad_key_64",
+                                          "cuda_attention_tensor_grad_key_128"};
 
 static lh_status_t attention_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
 {
@@ -155,11 +197,21 @@ static lh_status_t attention_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
     cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(p.q.rows, CUDA_TILE), p.how.heads, 1},
                           .block = {CUDA_TILE * CUDA_TILE_COLUMNS, 1, 1},
                           .shared_bytes = (uint32_t)backward_shared(&k->how.attention)};
-    status = cuda_launch(s, "cuda_attention_grad_query", &shape, &p, sizeof(p));
+    uint64_t tile = CUDA_TILE;
+    uint32_t which = 0; /* of the kernels below */
+    if (k->number[TENSOR] != 0) {
+        tile = CUDA_TENSOR_ROWS;
+        which = k->number[TENSOR] == 64 ? 1 : 2;
+        shape.block[0] = CUDA_TENSOR_THREADS;
+        shape.shared_bytes = tensor_shared(2 * (CUDA_TENSOR_ROWS + CUDA_TENSOR_WALK),
+                                           k->number[TENSOR]);
+    }
+    shape.grid[0] = (uint32_t)cuda_parts(p.q.rows, tile);
+    status = cuda_launch(s, query_kernels[which], &shape, &p, sizeof(p));
     if (status != LH_OK) return status;
-    shape.grid[0] = (uint32_t)cuda_parts(p.k.rows, CUDA_TILE);
+    shape.grid[0] = (uint32_t)cuda_parts(p.k.rows, tile);
     shape.grid[1] = p.how.kv_heads;
-    return cuda_launch(s, "cuda_attention_grad_key", &shape, &p, sizeof(p));
+    return cuda_launch(s, key_kernels[which], &shape, &p, sizeof(p));
 }
 
 /* ---- cache_write and attention_cached ---- */

@@ -133,4 +133,35 @@ CUDA_INLINE float pair_score(const cuda_attention_how_t &how, uint32_t head, flo
     return s;
 }
 
+/* What the gradients need of a tile of queries beside their rows; loaded by the block's first threads. */
+template <uint32_t Rows> struct queries_known {
+    key_range seen[Rows];
+    float lse[Rows], level[Rows];
+};
+
+template <uint32_t Rows>
+CUDA_INLINE void queries_load(queries_known<Rows> *known, const cuda_attention_grad_query_t &p,
+                              uint32_t head, uint64_t first)
+{
+    if (threadIdx.x >= Rows) return;
+    const uint64_t i = first + threadIdx.x;
+    const bool mine = i < p.q.rows;
+    const key_range none = {0, 0};
+    known->seen[threadIdx.x] = mine ? keys_seen(p.how, query_position(p.how, i, 0), p.k.rows) : none;
+    known->lse[threadIdx.x] = mine ? p.lse[head * p.lse_pitch + i] : 0.0f;
+    known->level[threadIdx.x] = mine ? p.level[head * p.q.rows + i] : 0.0f;
+}
+
+/* Keys that any of the queries sees; begin >= end: none. */
+template <uint32_t Rows> CUDA_INLINE key_range queries_range(const queries_known<Rows> &known)
+{
+    key_range r = {INT64_MAX, 0};
+    for (uint32_t i = 0; i < Rows; i++) {
+        if (known.seen[i].begin >= known.seen[i].end) continue;
+        r.begin = at_most(r.begin, known.seen[i].begin);
+        r.end = at_least(r.end, known.seen[i].end);
+    }
+    return r;
+}
+
 #endif

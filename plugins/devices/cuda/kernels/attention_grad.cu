@@ -52,36 +52,6 @@ CUDA_INLINE grad_tiles tiles_at(float *shared, const cuda_attention_how_t &how)
     return t;
 }
 
-/* What a tile of queries needs beside its rows; loaded by the first 32 threads. */
-struct query_tile {
-    key_range seen[TILE];
-    float lse[TILE], level[TILE];
-};
-
-CUDA_INLINE void query_tile_load(query_tile *tile, const cuda_attention_grad_query_t &p,
-                                 uint32_t head, uint64_t first)
-{
-    if (threadIdx.x >= TILE) return;
-    const uint64_t i = first + threadIdx.x;
-    const key_range none = {0, 0};
-    const bool mine = i < p.q.rows;
-    tile->seen[threadIdx.x] = mine ? keys_seen(p.how, query_position(p.how, i, 0), p.k.rows) : none;
-    tile->lse[threadIdx.x] = mine ? p.lse[head * p.lse_pitch + i] : 0.0f;
-    tile->level[threadIdx.x] = mine ? p.level[head * p.q.rows + i] : 0.0f;
-}
-
-/* Keys that any row of the tile sees; begin >= end: none. */
-CUDA_INLINE key_range query_tile_range(const query_tile *tile)
-{
-    key_range r = {INT64_MAX, 0};
-    for (uint32_t i = 0; i < TILE; i++) {
-        if (tile->seen[i].begin >= tile->seen[i].end) continue;
-        r.begin = at_most(r.begin, tile->seen[i].begin);
-        r.end = at_least(r.end, tile->seen[i].end);
-    }
-    return r;
-}
-
 CUDA_INLINE uint64_t tile_rows(uint64_t rows, uint64_t first)
 {
     return rows - first < TILE ? rows - first : TILE;
@@ -91,7 +61,7 @@ CUDA_INLINE uint64_t tile_rows(uint64_t rows, uint64_t first)
 CUDA_KERNEL(cuda_attention_grad_query, TILE_THREADS)
 {
     CUDA_DYNAMIC(float, shared);
-    __shared__ query_tile queries;
+    __shared__ queries_known<TILE> queries;
     __shared__ float along[TILE][TILE + 1];
     const cuda_attention_how_t &how = p.how;
     const grad_tiles t = tiles_at(shared, how);
@@ -101,11 +71,11 @@ CUDA_KERNEL(cuda_attention_grad_query, TILE_THREADS)
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * TILE;
     const uint64_t rows = tile_rows(p.q.rows, first);
 
-    query_tile_load(&queries, p, head, first);
+    queries_load(&queries, p, head, first);
     tile_load(t.q, t.pitch, p.q, first, rows, static_cast<uint64_t>(head) * d, d);
     tile_load(t.gy, t.value_pitch, p.gy, first, rows, static_cast<uint64_t>(head) * dv, dv);
     __syncthreads();
-    const key_range all = query_tile_range(&queries), mine = queries.seen[row];
+    const key_range all = queries_range(queries), mine = queries.seen[row];
     const float lse = queries.lse[row], level = queries.level[row];
     const int64_t apart = static_cast<int64_t>(how.k_begin) - query_position(how, first + row, 0);
     float sums[COMPONENTS] = {};
@@ -145,7 +115,7 @@ CUDA_KERNEL(cuda_attention_grad_query, TILE_THREADS)
 CUDA_KERNEL(cuda_attention_grad_key, TILE_THREADS)
 {
     CUDA_DYNAMIC(float, shared);
-    __shared__ query_tile queries;
+    __shared__ queries_known<TILE> queries;
     __shared__ float along[TILE][TILE + 1], shares[TILE][TILE + 1]; /* [key, query] */
     const cuda_attention_how_t &how = p.how;
     const grad_tiles t = tiles_at(shared, how);
@@ -163,9 +133,9 @@ CUDA_KERNEL(cuda_attention_grad_key, TILE_THREADS)
         if (head * how.kv_heads / how.heads != key_head) continue;
         for (uint64_t i0 = 0; i0 < p.q.rows; i0 += TILE) {
             __syncthreads();
-            query_tile_load(&queries, p, head, i0);
+            queries_load(&queries, p, head, i0);
             __syncthreads();
-            const key_range all = query_tile_range(&queries);
+            const key_range all = queries_range(queries);
             if (all.begin >= k0 + TILE || all.end <= k0) continue; /* the same for all threads */
             tile_load(t.q, t.pitch, p.q, i0, tile_rows(p.q.rows, i0),
                       static_cast<uint64_t>(head) * d, d);

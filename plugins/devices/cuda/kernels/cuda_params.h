@@ -33,10 +33,13 @@ enum {
     CUDA_ROW_LANES = 8,     /* ... and on top of each other                                     */
     CUDA_SQUARES = 4096,    /* elements to a sum of sum_squares                                 */
     CUDA_EMBED_COLUMNS =
-        2048,               /* of the table's gradient, to a block: 8 a thread                  */
-    CUDA_TILE = 32,         /* query and key rows of a tile of attention                        */
-    CUDA_TILE_COLUMNS = 8,  /* threads to a row of that tile                                    */
-    CUDA_HEAD_LIMIT = 256,  /* head_dim and value_dim of attention                              */
+        2048,              /* of the table's gradient, to a block: 8 a thread                  */
+    CUDA_TILE = 32,        /* query and key rows of a tile of attention                        */
+    CUDA_TILE_COLUMNS = 8, /* threads to a row of that tile                                    */
+    CUDA_HEAD_LIMIT = 256, /* head_dim and value_dim of attention                              */
+    CUDA_TENSOR_ROWS = 64, /* rows that a block of attention on tensor cores owns                 */
+    CUDA_TENSOR_THREADS = 128,
+    CUDA_TENSOR_WALK = 32, /* rows of a tile that the gradient's blocks walk                      */
     CUDA_PRODUCT_TILE = 64, /* rows and columns of a tile of matmul                             */
     CUDA_PRODUCT_DEPTH = 16,
 };
@@ -245,7 +248,7 @@ typedef struct {
     cuda_view_t q, k, v, y;
     float *lse; /* rows lse_pitch apart, one a head; or NULL */
     uint64_t lse_pitch;
-} cuda_attention_t;
+} cuda_attention_t, cuda_attention_tensor_64_t, cuda_attention_tensor_128_t;
 
 typedef struct { /* level[head, i] = gy[i].y[i] */
     cuda_view_t gy, y;
@@ -258,7 +261,9 @@ typedef struct {
     cuda_view_t gy, q, k, v, gq, gk, gv;
     const float *lse, *level; /* level: [heads, t] */
     uint64_t lse_pitch;
-} cuda_attention_grad_query_t, cuda_attention_grad_key_t;
+} cuda_attention_grad_query_t, cuda_attention_grad_key_t, cuda_attention_tensor_grad_query_64_t,
+    cuda_attention_tensor_grad_query_128_t, cuda_attention_tensor_grad_key_64_t,
+    cuda_attention_tensor_grad_key_128_t;
 
 typedef struct {
     cuda_view_t x, cache;

@@ -43,7 +43,7 @@ asm(".text\n"
 namespace
 {
 
-enum { LANES = 32, STACK_BYTES = 64 << 10 };
+enum { LANES = 32, WORDS = 8, STACK_BYTES = 64 << 10 };
 
 /* Where a flow of control stands while another runs. */
 struct context {
@@ -61,11 +61,20 @@ struct context {
 
 enum lane_state { READY, AT_WARP, AT_BLOCK, DONE };
 
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    uint32_t group;
+};
+
 struct lane {
     lane_state state = READY;
     context *worker = nullptr; /* NULL: not begun, or ended */
     host_dim at = {0, 0, 0};
     uint32_t calls = 0; /* of shuffles and ballots: two buffers take turns */
+    std::vector<copy> copies;
+    uint32_t groups = 0; /* of copies, closed */
 };
 
 /* One launch, of this thread. */
@@ -75,6 +84,7 @@ struct launch {
     std::vector<lane> lanes;
     std::vector<uint32_t> exchange; /* [warps, 2, LANES] */
     std::vector<uint32_t> brought;  /* [warps, 2, LANES]: the call that wrote the word */
+    std::vector<uint32_t> words;    /* [warps, 2, LANES, WORDS] */
     char *shared = nullptr;
     context scheduler;
     unsigned current = 0;
@@ -221,6 +231,8 @@ void block_run(uint32_t shared_bytes)
         lane *l = &now->lanes[i];
         l->state = READY;
         l->calls = 0;
+        l->copies.clear();
+        l->groups = 0;
         l->at.x = i % host_threads.x;
         l->at.y = i / host_threads.x % host_threads.y;
         l->at.z = i / host_threads.x / host_threads.y;
@@ -305,6 +317,40 @@ uint32_t host_ballot(bool bit)
     return bits;
 }
 
+const uint32_t *host_words(const uint32_t *words, unsigned count)
+{
+    uint32_t *brought, call;
+    const size_t side = now->lanes[now->current].calls % 2;
+    uint32_t *all = &now->words[(now->current / LANES * 2 + side) * LANES * WORDS];
+    memcpy(all + now->current % LANES * count, words, count * sizeof(*words));
+    lane_bring(0, &brought, &call);
+    return all;
+}
+
+void host_copy_begin(void *to, const void *from, size_t bytes)
+{
+    lane *l = &now->lanes[now->current];
+    l->copies.push_back({to, from, bytes, l->groups});
+}
+
+void host_copy_group()
+{
+    now->lanes[now->current].groups++;
+}
+
+void host_copy_wait(unsigned behind)
+{
+    lane *l = &now->lanes[now->current];
+    std::vector<copy> later;
+    for (const copy &c : l->copies) {
+        if (c.group + behind < l->groups)
+            memcpy(c.to, c.from, c.bytes);
+        else
+            later.push_back(c);
+    }
+    l->copies.swap(later);
+}
+
 void host_run_order(uint32_t wanted)
 {
     order = wanted;
@@ -323,6 +369,7 @@ void host_run(const uint32_t grid[3], const uint32_t block[3], uint32_t shared_b
     mine.lanes.resize(threads);
     mine.exchange.resize((threads + LANES - 1) / LANES * 2 * LANES);
     mine.brought.resize(mine.exchange.size());
+    mine.words.resize(mine.exchange.size() * WORDS);
     /* 16 bytes more than a size that 16 divides is what no kernel may touch: malloc's own end. */
     mine.shared = static_cast<char *>(aligned_alloc(16, (shared_bytes + 15) / 16 * 16 + 16));
     if (mine.shared == nullptr) abort();

@@ -10,6 +10,7 @@
 #define CUDA_HOST_RUN_H
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -44,6 +45,14 @@ void host_barrier_warp();
 /* What lane `from` of the warp brought to the same call; bits that are set where a lane brought one. */
 uint32_t host_shuffle(uint32_t value, unsigned from);
 uint32_t host_ballot(bool bit);
+/* What all lanes brought to the same call: [32, count], count at most 8; valid until the call after
+ * next. */
+const uint32_t *host_words(const uint32_t *words, unsigned count);
+/* Copies of the calling thread that happen when they are waited for: all but the last `behind` groups,
+ * and those that are in no group yet. What is never waited for never happens. */
+void host_copy_begin(void *to, const void *from, size_t bytes);
+void host_copy_group();
+void host_copy_wait(unsigned behind);
 unsigned host_lane();
 void *host_shared();
 

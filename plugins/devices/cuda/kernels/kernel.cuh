@@ -83,6 +83,18 @@ CUDA_INLINE uint16_t float_f16(float value)
 #endif
 }
 
+/* Two in one word, the first in its lower half. */
+CUDA_INLINE uint32_t bf16_pair(float low, float high)
+{
+#if defined(__CUDACC__)
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+#else
+    return float_bf16(low) | static_cast<uint32_t>(float_bf16(high)) << 16;
+#endif
+}
+
 /* ---- elements ---- */
 
 CUDA_INLINE float element_load(const void *at, uint32_t dtype, uint64_t i)
@@ -131,8 +143,7 @@ CUDA_INLINE float half_float(uint32_t dtype, uint32_t bits)
 
 CUDA_INLINE uint32_t halves(uint32_t dtype, float low, float high)
 {
-    if (dtype == LH_DTYPE_BF16)
-        return float_bf16(low) | static_cast<uint32_t>(float_bf16(high)) << 16;
+    if (dtype == LH_DTYPE_BF16) return bf16_pair(low, high);
     return float_f16(low) | static_cast<uint32_t>(float_f16(high)) << 16;
 }
 
