@@ -113,12 +113,15 @@ static void run_on(rig_t *rig, double (*out)[CPU_RIGS_MAX_ELEMENTS], const char 
         fail_msg("%s on %s: %s", op, rig->properties.fingerprint, rig_reason());
 }
 
-/* A difference of the size of BF16's last bit may come from a sum that lay near a tie. */
+/* A difference of the size of the last bit of BF16 or F16 may come from a sum that lay near a tie. */
 static double allowed_at(const rig_slot_t *slot, double tolerance, double size, double value)
 {
     const double allowed = tolerance * size;
-    const bool near_a_tie = slot->dtype == LH_DTYPE_BF16 && tolerance > 0;
-    return near_a_tie ? allowed + fabs(value) / 128 : allowed;
+    if (tolerance == 0) return 0;
+    if (slot->dtype == LH_DTYPE_BF16) return allowed + fabs(value) / 128;
+    /* Subnormals, below 2^-14, have steps of 2^-24. */
+    if (slot->dtype == LH_DTYPE_F16) return allowed + fmax(fabs(value) / 1024, 0x1p-24);
+    return allowed;
 }
 
 static void compare(const rig_t *rig, const char *op, uint32_t i, const rig_slot_t *slot,

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include <longhaul/dtype.h>
+
 #include "device_rig.h"
 
 static _Thread_local char reason[512];
@@ -278,26 +280,29 @@ static void number_write(lh_dtype_t dtype, char *to, double value)
 {
     const float single = (float)value;
     const int32_t integer = isfinite(value) ? (int32_t)value : -1;
-    const uint16_t half = bf16_bits(single);
+    const uint16_t half = bf16_bits(single), f16 = lh_f32_to_f16(single);
 
     switch (dtype) {
     case LH_DTYPE_F32: memcpy(to, &single, 4); break;
     case LH_DTYPE_F64: memcpy(to, &value, 8); break;
     case LH_DTYPE_I32: memcpy(to, &integer, 4); break;
     case LH_DTYPE_BF16: memcpy(to, &half, 2); break;
+    case LH_DTYPE_F16: memcpy(to, &f16, 2); break;
     default: memset(to, 0xff, bytes_of(dtype)); break;
     }
 }
 
-/* The small formats are raw bits for the test. */
+/* The formats of 8 bits are raw bits for the test. */
 static double number_read(lh_dtype_t dtype, const char *from)
 {
     float single;
     double value;
     int32_t integer;
     uint32_t bits = 0;
+    uint16_t f16;
 
     switch (dtype) {
+    case LH_DTYPE_F16: memcpy(&f16, from, 2); return (double)lh_f16_to_f32(f16);
     case LH_DTYPE_F32: memcpy(&single, from, 4); return (double)single;
     case LH_DTYPE_F64: memcpy(&value, from, 8); return value;
     case LH_DTYPE_I32: memcpy(&integer, from, 4); return integer;

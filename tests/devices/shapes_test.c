@@ -18,7 +18,11 @@
 
 enum { DATA = 4, ELEMENTS = 1 << 17, MOST_PICKS = 600 };
 static double data[DATA][ELEMENTS], positive[ELEMENTS];
+#if defined(RIGS_OF_CUDA)
+static const lh_dtype_t dtypes[] = {LH_DTYPE_F32, LH_DTYPE_BF16, LH_DTYPE_F16};
+#else
 static const lh_dtype_t dtypes[] = {LH_DTYPE_F32, LH_DTYPE_BF16};
+#endif
 
 static int setup(void **state)
 {

@@ -6,6 +6,7 @@
  * sanitizers are told of every switch. */
 #include "host_run.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
