@@ -252,7 +252,8 @@ static lh_status_t attention_cached_plan(lh_prepared_t *k, lh_kernel_plan_t *pla
     const uint64_t sequences = cuda_elements(&k->view[in_lengths]), t = k->view[in_q].rows;
     const uint64_t capacity = k->arg[in_k_cache].shape[1], rows = sequences * capacity;
     lh_status_t status = heads_check(k, forward_shared(how));
-    if (status == LH_OK && (k->arg[in_k_cache].rank != 3 || t % sequences != 0))
+    if (status == LH_OK &&
+        (k->arg[in_k_cache].rank != 3 || t % sequences != 0 || sequences > 65535))
         status = k->host->fail(k->host, LH_UNSUPPORTED,
                                "attention_cached: %llu queries of %llu sequences",
                                (unsigned long long)t, (unsigned long long)sequences);
