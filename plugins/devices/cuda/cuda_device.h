@@ -1,0 +1,138 @@
+/* cuda_device.h - the cuda device: its options and what lies behind the core's handles.
+ *
+ * One GPU a process, in its primary context. The driver keeps the current context for each thread,
+ * and the core may call from any: every function sets it (cuda_enter), which costs some 50 ns. */
+#ifndef CUDA_DEVICE_H
+#define CUDA_DEVICE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <longhaul/plugin.h>
+
+#include "cuda_launch.h"
+#include "cuda_library.h"
+
+typedef struct cuda_config {
+    char *libraries; /* folders, between colons; NULL: none */
+    char *index;     /* "auto" or a number */
+    bool tf32;       /* F32 products may round their inputs to TF32 */
+} cuda_config_t;
+
+/* A kernel by its name. Found at its first launch, for ever after without a lock: a list is captured
+ * only once it has run. */
+typedef struct cuda_kernel {
+    const char *name; /* the caller's, which is constant */
+    cuda_function_t function;
+    uint32_t shared_bytes; /* that it may take */
+} cuda_kernel_t;
+
+enum { CUDA_KERNELS = 256 };
+
+/* The context has as many users as devices are open; the core opens one. */
+struct lh_device {
+    const lh_host_t *host;
+    cuda_library_t library;
+    cuda_context_t context;
+    cuda_ordinal_t ordinal;
+    uint32_t index;    /* that the driver counts it by */
+    int capability;    /* 10 major + minor */
+    char name[64];     /* "NVIDIA H200" */
+    char pci_path[32]; /* "0000:1b:00.0" */
+    bool tf32;
+    cublas_handle_t cublas;
+    cuda_module_t module;   /* of the own kernels; NULL: built without nvcc */
+    uint64_t library_bytes; /* of device memory that module and handle took */
+
+    pthread_mutex_t lock; /* of kernels that are looked up, and of the clock */
+    cuda_kernel_t kernels[CUDA_KERNELS];
+    atomic_uint kernel_count;
+    _Atomic(const char *) last; /* queued; for the sentence of a lost device */
+    atomic_bool lost;
+
+    /* The common clock: when `anchor` was passed, by the host's. */
+    cuda_stream_t anchor_stream;
+    cuda_event_t anchor;
+    uint64_t anchor_ns;
+};
+
+struct lh_memory {
+    lh_device_t *device;
+    uint32_t space; /* LH_SPACE_* */
+    uint64_t bytes;
+    void *address;
+};
+
+struct lh_stream {
+    lh_device_t *device;
+    cuda_stream_t stream;
+};
+
+struct lh_event {
+    lh_device_t *device;
+    cuda_event_t event;
+    bool recorded; /* since it was made */
+};
+
+struct lh_replay {
+    lh_device_t *device;
+    cuda_exec_t exec;
+};
+
+/* Names what is queued now, for the sentence that a lost device ends with. */
+static inline void cuda_queued(lh_device_t *d, const char *what)
+{
+    atomic_store_explicit(&d->last, what, memory_order_relaxed);
+}
+
+/* Makes the device's context the calling thread's. */
+lh_status_t cuda_enter(lh_device_t *d);
+/* The driver's answer to `call` as ours, after host->fail(). An answer that leaves the context useless
+ * is LH_DEVICE_LOST: GPU, rank, host and the last call queued are named. */
+lh_status_t cuda_check(lh_device_t *d, cuda_result_t result, const char *call);
+lh_status_t cuda_check_cublas(lh_device_t *d, cublas_status_t status, const char *call);
+
+static inline cuda_address_t cuda_address(const void *p)
+{
+    return (cuda_address_t)(uintptr_t)p;
+}
+
+/* cuda_memory.c */
+lh_status_t cuda_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                       void **address);
+void cuda_release(lh_memory_t *memory);
+lh_status_t cuda_memory(lh_device_t *d, lh_device_memory_t *out);
+lh_status_t cuda_share(lh_memory_t *memory, uint32_t kind, lh_share_t *out);
+
+/* cuda_queue.c */
+lh_status_t cuda_stream_new(lh_device_t *d, const lh_stream_how_t *how, lh_stream_t **out);
+void cuda_stream_free(lh_stream_t *s);
+lh_status_t cuda_native(lh_stream_t *s, lh_native_t *out);
+lh_status_t cuda_event_new(lh_device_t *d, lh_event_t **out);
+void cuda_event_free(lh_event_t *e);
+lh_status_t cuda_record(lh_stream_t *s, lh_event_t *e);
+lh_status_t cuda_wait(lh_stream_t *s, lh_event_t *e);
+lh_status_t cuda_test(lh_event_t *e, uint64_t timeout_ns);
+lh_status_t cuda_event_time(lh_event_t *e, uint64_t *ns);
+lh_status_t cuda_copy(lh_stream_t *s, const lh_place_t *to, const lh_place_t *from, uint64_t bytes);
+lh_status_t cuda_fill(lh_stream_t *s, const lh_place_t *to, uint8_t byte, uint64_t bytes);
+lh_status_t cuda_await(lh_stream_t *s, const lh_place_t *word);
+lh_status_t cuda_signal(lh_stream_t *s, const lh_place_t *word);
+lh_status_t cuda_capture_begin(lh_stream_t *s);
+lh_status_t cuda_capture_end(lh_stream_t *s, lh_replay_t **out);
+lh_status_t cuda_replay(lh_replay_t *r, lh_stream_t *s);
+void cuda_replay_free(lh_replay_t *r);
+
+/* cuda_product.c: matmul by cuBLASLt. */
+lh_status_t cuda_product_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
+                              const lh_kernel_desc_t *desc);
+lh_status_t cuda_product_prepare(const lh_host_t *host, lh_device_t *d,
+                                 const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                 lh_prepared_t **out);
+lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call);
+void cuda_product_release(lh_prepared_t *k);
+
+/* cuda_device.c */
+extern const lh_device_api_t cuda_device_api;
+
+#endif
