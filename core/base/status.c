@@ -77,6 +77,7 @@ int status_exit_code(lh_status_t status)
     case LH_OK: return EXIT_DONE;
     case LH_PEER_LOST:
     case LH_UNREACHABLE:
+    case LH_DEVICE_LOST:
     case LH_TIMED_OUT: return EXIT_LOST;
     case LH_AGAIN:
     case STATUS_INTERNAL: return EXIT_INTERNAL;

@@ -65,7 +65,10 @@ lh_status_t cuda_check(lh_device_t *d, cuda_result_t result, const char *call)
     if (text == NULL) text = "no text";
     if (result_is_end(result)) return device_lost(d, result, name, text);
     errno = 0; /* the sentence ends with what errno says */
-    return d->host->fail(d->host, result == CUDA_NO_MEMORY ? LH_NO_MEMORY : LH_IO,
+    lh_status_t ours = LH_IO;
+    if (result == CUDA_NO_MEMORY) ours = LH_NO_MEMORY;
+    if (result >= CUDA_CAPTURE_UNSUPPORTED && result <= CUDA_CAPTURED_EVENT) ours = LH_INVALID;
+    return d->host->fail(d->host, ours,
                          "GPU %u (%s): %s says %s (%d), %s", d->index, d->name, call, name, result,
                          text);
 }

@@ -9,6 +9,9 @@ lh_status_t cuda_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory
                        void **address)
 {
     const cuda_library_t *l = &d->library;
+    if (bytes > (uint64_t)1 << 60)
+        return d->host->fail(d->host, LH_NO_MEMORY, "%llu bytes are more than any GPU has",
+                             (unsigned long long)bytes);
     lh_status_t status = cuda_enter(d);
     if (status != LH_OK) return status;
     lh_memory_t *m = d->host->alloc(d->host, sizeof(*m), _Alignof(lh_memory_t));

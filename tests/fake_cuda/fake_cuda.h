@@ -1,0 +1,154 @@
+/* fake_cuda.h - libcuda and libcublasLt in host memory: one shared object that is both, so that the
+ * real cuda plugin runs where there is no GPU.
+ *
+ * What it keeps of the real ones is what a plugin may get wrong: calls need the context to be current
+ * in their thread; work is queued and done later, by one worker that takes it from the streams after
+ * random delays; device memory has addresses behind which the host finds nothing, and begins as
+ * not-a-number; kernels get their parameters by value; captures must be joined and closed in
+ * themselves; an error of queued work shows at a later call and ends the context. Kernels are those of
+ * the plugin, compiled for the host (libcuda_host_kernels.so), found by their names.
+ *
+ * LH_FAKE_CUDA holds words `key=value`, read at cuInit():
+ *   gpus=1 capability=90 driver=13000 cublas=130002 memory_mib=2048 dmabuf=0
+ *   delay_us=100 seed=1        most that an operation waits, and the seed of that
+ *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE; `work` is the Nth
+ *                              operation that the worker does, and CODE then ends the context */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "cuda_api.h"
+
+#define FAKE_EXPORT __attribute__((visibility("default")))
+
+typedef void fake_kernel_t(const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes,
+                           const void *params);
+
+enum {
+    ITEM_WORK,   /* work(data), free(data) where it ran once */
+    ITEM_RECORD, /* event, ticket */
+    ITEM_WAIT,   /* event, ticket */
+    ITEM_EDGE,   /* of a graph: `ticket` items of lane `lane` are done */
+    ITEM_AWAIT,  /* *word - value >= 0 */
+    ITEM_WRITE,  /* *word = value */
+    ITEM_GRAPH,  /* exec */
+};
+
+typedef struct fake_item {
+    uint32_t type; /* ITEM_* */
+    uint32_t lane;
+    cuda_result_t (*work)(const void *data);
+    void *data; /* of malloc */
+    cuda_event_t event;
+    uint64_t ticket;
+    uint32_t *word;
+    uint32_t value;
+    cuda_exec_t exec;
+} fake_item_t;
+
+/* What is done in order: a stream, or one stream's share of a graph. */
+typedef struct fake_lane {
+    struct fake_lane *next; /* of all that may have work */
+    cuda_exec_t part_of;    /* NULL: a stream's own */
+    fake_item_t *items;     /* grows; a stream's begins anew when it is empty */
+    uint64_t capacity, done, queued;
+    uint64_t due_ns;      /* when the next one may run; 0: not thrown yet */
+} fake_lane_t;
+
+enum { GRAPH_LANES = 8 };
+
+struct CUstream_st {
+    fake_lane_t lane;
+    cuda_graph_t graph; /* that it is captured into; NULL: none */
+    uint32_t graph_lane;
+    bool loose; /* captured work that nobody has waited for yet */
+    cuda_stream_t next;
+};
+
+struct CUevent_st {
+    uint64_t recorded, passed; /* tickets */
+    uint64_t passed_ns;
+    cuda_graph_t graph; /* of the capture it was last recorded in */
+    cuda_stream_t stream;
+    uint32_t graph_lane;
+    uint64_t graph_ticket;
+    cuda_event_t next;
+};
+
+struct CUgraph_st {
+    fake_lane_t lanes[GRAPH_LANES];
+    uint32_t lane_count;
+    cuda_stream_t origin;
+    bool broken; /* by a call that no capture takes */
+};
+
+struct CUgraphExec_st {
+    fake_lane_t lanes[GRAPH_LANES];
+    uint32_t lane_count;
+    const fake_lane_t *runs_in; /* the stream whose turn it is; NULL: does not run */
+};
+
+struct CUfunc_st {
+    fake_kernel_t *run;
+    char name[64];
+    cuda_function_t next;
+};
+
+/* One for the process. */
+typedef struct fake {
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t changed;
+    int gpus, capability, driver;
+    bool dmabuf;
+    uint64_t cublas, memory_bytes, used_bytes;
+    uint64_t delay_ns, random;
+    char fail_call[64];
+    uint64_t fail_number;
+    cuda_result_t fail_code;
+    bool started; /* cuInit() */
+    uint32_t contexts;
+    bool closing;
+    pthread_t worker;
+    fake_lane_t *lanes;
+    cuda_stream_t streams;
+    cuda_event_t events; /* kept to the end: queued work may still name them */
+    cuda_function_t functions;
+    cuda_result_t error; /* of queued work: the context is lost */
+} fake_t;
+
+extern fake_t fake;
+
+/* fake_driver.c: begins a call: whether it shall fail, whether a context is current where it must be,
+ * and the error that work has left. Takes the lock where all is well. */
+cuda_result_t fake_begin(const char *call, bool in_context);
+cuda_result_t fake_end(cuda_result_t result);
+/* With the lock: counts a call or an operation of that name; its code where it is to fail. */
+cuda_result_t fake_fails(const char *name);
+
+#define FAKE_BEGIN(call)                                      \
+    do {                                                      \
+        const cuda_result_t begun_ = fake_begin(#call, true); \
+        if (begun_ != CUDA_OK) return begun_;                 \
+    } while (0)
+
+/* fake_memory.c: with the lock. The address as the worker may use it; NULL: not `bytes` of one
+ * allocation. */
+void *fake_real(cuda_address_t address, uint64_t bytes);
+/* The same for every word of a kernel's parameters that points into device memory. */
+void fake_real_words(void *params, size_t bytes);
+
+/* fake_queue.c: with the lock. Data is freed by whoever takes the item. */
+cuda_result_t fake_push(cuda_stream_t s, const fake_item_t *item);
+cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *data),
+                             const void *data, size_t bytes);
+
+/* fake_worker.c */
+void *fake_worker(void *unused);
+void fake_lane_link(fake_lane_t *lane);
+void fake_lane_unlink(const fake_lane_t *lane);
+uint64_t fake_now_ns(void);
+
+#endif
