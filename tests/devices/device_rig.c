@@ -127,6 +127,13 @@ static void host_thread_join(const lh_host_t *host, lh_thread_t *thread)
     free(thread);
 }
 
+static lh_status_t host_rank_info(const lh_host_t *host, uint32_t rank, lh_rank_info_t *out)
+{
+    (void)host;
+    LH_FILL(lh_rank_info_t, out, .rank = rank, .host_name = "rig");
+    return LH_OK;
+}
+
 static const void *host_extension(const lh_host_t *host, const char *id)
 {
     (void)host;
@@ -147,6 +154,7 @@ static const lh_host_t test_host = {
     .now_ns = host_now_ns,
     .stopping = host_stopping,
     .count = host_count,
+    .rank_info = host_rank_info,
     .thread_start = host_thread_start,
     .thread_join = host_thread_join,
     .extension = host_extension,

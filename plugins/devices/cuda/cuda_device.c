@@ -68,9 +68,8 @@ lh_status_t cuda_check(lh_device_t *d, cuda_result_t result, const char *call)
     lh_status_t ours = LH_IO;
     if (result == CUDA_NO_MEMORY) ours = LH_NO_MEMORY;
     if (result >= CUDA_CAPTURE_UNSUPPORTED && result <= CUDA_CAPTURED_EVENT) ours = LH_INVALID;
-    return d->host->fail(d->host, ours,
-                         "GPU %u (%s): %s says %s (%d), %s", d->index, d->name, call, name, result,
-                         text);
+    return d->host->fail(d->host, ours, "GPU %u (%s): %s says %s (%d), %s", d->index, d->name, call,
+                         name, result, text);
 }
 
 lh_status_t cuda_check_cublas(lh_device_t *d, cublas_status_t status, const char *call)
@@ -287,6 +286,7 @@ static lh_status_t device_open(const lh_host_t *host, const void *config, uint32
     if (d == NULL) return LH_NO_MEMORY;
     d->host = host;
     d->tf32 = c->tf32;
+    d->capture = c->capture;
     pthread_mutex_init(&d->lock, NULL);
     const lh_status_t status = device_start(d, c, index);
     if (status != LH_OK) {
@@ -328,7 +328,7 @@ static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out
     const double hertz = 1e3 * attribute_or_zero(d, CUDA_ATTRIBUTE_CLOCK_KHZ);
     const double per_clock = cores * hertz;
     lh_device_properties_t mine = {
-        .flags = LH_DEVICE_CAPTURE | LH_DEVICE_WORDS,
+        .flags = LH_DEVICE_WORDS | (d->capture ? (uint32_t)LH_DEVICE_CAPTURE : 0),
         .native = "cuda",
         .numa_node = -1,
         .cores = cores > 0 ? (uint32_t)cores : 1,

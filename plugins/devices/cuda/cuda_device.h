@@ -16,6 +16,7 @@
 typedef struct cuda_config {
     char *libraries; /* folders, between colons; NULL: none */
     char *index;     /* "auto" or a number */
+    bool capture;    /* lists are captured and replayed */
     bool tf32;       /* F32 products may round their inputs to TF32 */
 } cuda_config_t;
 
@@ -39,7 +40,7 @@ struct lh_device {
     int capability;    /* 10 major + minor */
     char name[64];     /* "NVIDIA H200" */
     char pci_path[32]; /* "0000:1b:00.0" */
-    bool tf32;
+    bool tf32, capture;
     cublas_handle_t cublas;
     cuda_module_t module;   /* of the own kernels; NULL: built without nvcc */
     uint64_t library_bytes; /* of device memory that module and handle took */

@@ -143,13 +143,15 @@ static lh_status_t cublas_take(cuda_library_t *l, void *library, const char *nam
     return LH_OK;
 }
 
-/* The newest that the driver can serve; the plain name, a developer's link, comes last. */
+/* The newest that the driver can serve; the plain name, a developer's link, where there is no other. */
 lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders)
 {
+    enum { PLAIN_NAME = 2 };
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     char error[PLACES_BYTES] = "", places[PLACES_BYTES];
     lh_status_t status = LH_AGAIN; /* none seen */
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (i == PLAIN_NAME && status != LH_AGAIN) break; /* it would be one of those again */
         void *library = library_open(folders, names[i], error);
         if (library == NULL) continue;
         status = cublas_take(l, library, names[i]);

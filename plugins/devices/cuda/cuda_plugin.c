@@ -12,6 +12,9 @@ static const lh_option_t options[] = {
     LH_OPTION_STRING(cuda_config_t, index, "index", "auto",
                      "which GPU; auto: a rank's number on its machine; a number puts all ranks on "
                      "that one"),
+    LH_OPTION_BOOL(
+        cuda_config_t, capture, "capture", "yes",
+        "lists of launches become graphs; no: each is launched anew, to look for faults"),
     LH_OPTION_BOOL(cuda_config_t, tf32, "tf32", "no",
                    "F32 products may round their inputs to TF32 (10 bits of mantissa)"),
 };

@@ -1,0 +1,506 @@
+/* The cuda plugin over the stand-ins of NVIDIA's libraries (tests/fake_cuda): that its queues, events,
+ * captures and words keep the device's promises, that products are right in every form, and that what
+ * fails is said. Exit code 77 without the stand-ins. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "device_rig.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define MUST(call)                                         \
+    do {                                                   \
+        if ((call) != LH_OK) fail_msg("%s", rig_reason()); \
+    } while (0)
+
+enum { NUMBERS = 1000, BYTES = NUMBERS * sizeof(float) };
+
+static const uint64_t minute_ns = (uint64_t)60 * 1000000000u;
+static const rig_setting_t plain[] = {{"capture", 1}, {0}};
+
+typedef struct bench {
+    rig_t rig;
+    lh_stream_t *other;
+    lh_event_t *first, *second;
+    lh_memory_t *memory[3];
+    lh_place_t in, device, out; /* NUMBERS of F32: pinned, device, pinned */
+} bench_t;
+
+static lh_memory_t *memory_new(rig_t *rig, uint32_t space, lh_place_t *place)
+{
+    lh_memory_t *memory;
+    void *address;
+    MUST(rig->api->alloc(rig->device, space, BYTES, &memory, &address));
+    *place = (lh_place_t){.memory = memory, .address = address};
+    return memory;
+}
+
+/* fake: what LH_FAKE_CUDA says. */
+static void bench_open(bench_t *b, const char *fake)
+{
+    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
+    setenv("LH_FAKE_CUDA", fake, 1);
+    rig_open_with(&b->rig, "cuda", plain);
+    MUST(b->rig.api->stream_new(b->rig.device, &how, &b->other));
+    MUST(b->rig.api->event_new(b->rig.device, &b->first));
+    MUST(b->rig.api->event_new(b->rig.device, &b->second));
+    b->memory[0] = memory_new(&b->rig, LH_SPACE_PINNED, &b->in);
+    b->memory[1] = memory_new(&b->rig, LH_SPACE_DEVICE, &b->device);
+    b->memory[2] = memory_new(&b->rig, LH_SPACE_PINNED, &b->out);
+    for (int i = 0; i < NUMBERS; i++)
+        ((float *)b->in.address)[i] = (float)i;
+}
+
+static void bench_close(bench_t *b)
+{
+    b->rig.api->event_free(b->second);
+    b->rig.api->event_free(b->first);
+    b->rig.api->stream_free(b->other);
+    for (size_t i = 0; i < COUNT(b->memory); i++)
+        b->rig.api->release(b->memory[i]);
+    rig_close(&b->rig);
+}
+
+static bool out_is_in(const bench_t *b)
+{
+    return memcmp(b->out.address, b->in.address, BYTES) == 0;
+}
+
+/* ---- queues ---- */
+
+/* Pinned to device on one stream, device to pinned on the other. */
+static void pass_on(bench_t *b, bool with_wait)
+{
+    const lh_device_api_t *api = b->rig.api;
+    for (int i = 0; i < 5; i++)
+        MUST(api->fill(b->rig.stream, &b->device, 0, BYTES));
+    MUST(api->copy(b->rig.stream, &b->device, &b->in, BYTES));
+    MUST(api->record(b->rig.stream, b->first));
+    if (with_wait) MUST(api->wait(b->other, b->first));
+    MUST(api->copy(b->other, &b->out, &b->device, BYTES));
+    MUST(api->record(b->other, b->second));
+    MUST(api->test(b->second, minute_ns));
+    MUST(api->test(b->first, minute_ns));
+}
+
+static void a_wait_orders_streams_and_a_missing_one_shows(void **state)
+{
+    (void)state;
+    uint32_t shown = 0;
+    for (int seed = 1; seed <= 5; seed++) {
+        char fake[32];
+        bench_t b;
+        (void)snprintf(fake, sizeof(fake), "delay_us=300 seed=%d", seed);
+        bench_open(&b, fake);
+        pass_on(&b, false);
+        shown += !out_is_in(&b);
+        pass_on(&b, true);
+        assert_true(out_is_in(&b));
+        bench_close(&b);
+    }
+    assert_true(shown > 0);
+}
+
+static bool touch_dies(const volatile float *address)
+{
+    int status;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        signal(SIGSEGV, SIG_DFL);
+        const float value = *address;
+        _exit(value == value + 1 ? 1 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+static void the_host_reaches_pinned_memory_only(void **state)
+{
+    (void)state;
+    bench_t b;
+    bench_open(&b, "");
+    assert_true(touch_dies(b.device.address));
+    assert_false(touch_dies(b.out.address));
+    bench_close(&b);
+}
+
+static void an_event_is_past_at_a_time_of_the_hosts_clock(void **state)
+{
+    (void)state;
+    bench_t b;
+    uint64_t first = 0, second = 0;
+    bench_open(&b, "delay_us=3000");
+    const lh_device_api_t *api = b.rig.api;
+    const uint64_t before = rig_now_ns();
+    MUST(api->record(b.rig.stream, b.first));
+    for (int i = 0; i < 10; i++)
+        MUST(api->fill(b.rig.stream, &b.device, 0, 4));
+    MUST(api->record(b.rig.stream, b.second));
+    assert_int_equal(api->test(b.second, 0), LH_AGAIN);
+    MUST(api->test(b.second, minute_ns));
+    const uint64_t after = rig_now_ns();
+    MUST(api->event_time(b.first, &first));
+    MUST(api->event_time(b.second, &second));
+    /* The clocks are compared through a thread that may be held up. */
+    const uint64_t slack = 50000000;
+    assert_true(first + slack > before && second < after + slack);
+    assert_true(second > first && second - first < after - before);
+    bench_close(&b);
+}
+
+static void words_hold_a_stream_and_tell_the_host(void **state)
+{
+    (void)state;
+    bench_t b;
+    bench_open(&b, "");
+    const lh_device_api_t *api = b.rig.api;
+    uint32_t *word = b.in.address, *told = b.out.address;
+    *word = *told = 0;
+    MUST(api->await(b.rig.stream, &b.in));
+    MUST(api->signal(b.rig.stream, &b.out));
+    MUST(api->record(b.rig.stream, b.first));
+    assert_int_equal(api->test(b.first, 5000000), LH_AGAIN);
+    assert_int_equal(__atomic_load_n(told, __ATOMIC_ACQUIRE), 0);
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    MUST(api->test(b.first, minute_ns));
+    assert_int_equal(__atomic_load_n(told, __ATOMIC_ACQUIRE), 1);
+    assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), 0);
+    assert_int_equal(api->await(b.rig.stream, &b.device), LH_INVALID);
+    bench_close(&b);
+}
+
+/* ---- captures ---- */
+
+static void a_capture_runs_when_it_is_replayed(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_replay_t *replay;
+    bench_open(&b, "");
+    const lh_device_api_t *api = b.rig.api;
+    MUST(api->capture_begin(b.rig.stream));
+    MUST(api->copy(b.rig.stream, &b.device, &b.in, BYTES));
+    MUST(api->record(b.rig.stream, b.first));
+    MUST(api->wait(b.other, b.first));
+    MUST(api->copy(b.other, &b.out, &b.device, BYTES));
+    MUST(api->record(b.other, b.second));
+    MUST(api->wait(b.rig.stream, b.second));
+    MUST(api->fill(b.rig.stream, &b.device, 0, BYTES));
+    MUST(api->capture_end(b.rig.stream, &replay));
+    rig_wait(&b.rig);
+    assert_false(out_is_in(&b));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < NUMBERS; i++)
+            ((float *)b.in.address)[i] = (float)(i * round + 1);
+        MUST(api->replay(replay, b.rig.stream));
+        rig_wait(&b.rig);
+        assert_true(out_is_in(&b));
+    }
+    api->replay_free(replay);
+    bench_close(&b);
+}
+
+static void a_capture_must_be_closed_in_itself(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_replay_t *replay;
+    bench_open(&b, "");
+    const lh_device_api_t *api = b.rig.api;
+    MUST(api->capture_begin(b.rig.stream));
+    MUST(api->record(b.rig.stream, b.first));
+    MUST(api->wait(b.other, b.first));
+    MUST(api->fill(b.other, &b.device, 0, 4));
+    assert_int_equal(api->capture_end(b.rig.stream, &replay), LH_INVALID);
+    MUST(api->record(b.other, b.second));
+    MUST(api->test(b.second, minute_ns));
+    MUST(api->capture_begin(b.rig.stream));
+    assert_int_equal(api->wait(b.rig.stream, b.second), LH_INVALID);
+    assert_int_equal(api->capture_end(b.rig.stream, &replay), LH_INVALID);
+    bench_close(&b);
+}
+
+/* ---- products ---- */
+
+typedef struct shape {
+    uint64_t m, n, k;
+} shape_t;
+
+typedef struct form {
+    lh_dtype_t dtype, out;
+    bool transpose_a, transpose_b, bias, gelu, aux, add;
+} form_t;
+
+enum { MOST = 48 * 48 };
+
+static double gelu_by_tanh(double x)
+{
+    return 0.5 * x * (1 + __builtin_tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+/* By the formula, in double, of what the dtype keeps. */
+static void product_expect(const form_t *f, const shape_t *s, const double *a, const double *b,
+                           const double *bias, const double *before, double *c, double *aux)
+{
+    for (uint64_t i = 0; i < s->m; i++) {
+        for (uint64_t j = 0; j < s->n; j++) {
+            double sum = f->bias ? rig_round(f->out, bias[j]) : 0;
+            for (uint64_t k = 0; k < s->k; k++)
+                sum += rig_round(f->dtype, a[f->transpose_a ? k * s->m + i : i * s->k + k]) *
+                       rig_round(f->dtype, b[f->transpose_b ? j * s->k + k : k * s->n + j]);
+            aux[i * s->n + j] = sum;
+            c[i * s->n + j] = (f->gelu ? gelu_by_tanh(sum) : sum) +
+                              (f->add ? rig_round(f->out, before[i * s->n + j]) : 0);
+        }
+    }
+}
+
+static rig_slot_t matrix(lh_dtype_t dtype, uint64_t rows, uint64_t columns, const double *in,
+                         double *out)
+{
+    return (rig_slot_t){.dtype = dtype, .rank = 2, .shape = {rows, columns}, .in = in, .out = out};
+}
+
+static void product_compare(rig_t *rig, const form_t *f, const shape_t *s)
+{
+    static double a[MOST], b[MOST], bias[48], before[MOST];
+    static double c[MOST], aux[MOST], expected[MOST], expected_aux[MOST];
+    rig_random(1, a, s->m * s->k);
+    rig_random(2, b, s->k * s->n);
+    rig_random(3, bias, s->n);
+    rig_random(4, before, s->m * s->n);
+    const lh_matmul_t how = {.struct_size = sizeof(how),
+                             .transpose_a = f->transpose_a,
+                             .transpose_b = f->transpose_b,
+                             .activation = f->gelu ? LH_ACT_GELU_TANH : LH_ACT_NONE};
+    rig_slot_t slots[] = {
+        f->transpose_a ? matrix(f->dtype, s->k, s->m, a, NULL)
+                       : matrix(f->dtype, s->m, s->k, a, NULL),
+        f->transpose_b ? matrix(f->dtype, s->n, s->k, b, NULL)
+                       : matrix(f->dtype, s->k, s->n, b, NULL),
+        RIG_NONE,
+        RIG_NONE,
+        RIG_NONE,
+        matrix(f->out, s->m, s->n, f->add ? before : NULL, c),
+        RIG_NONE,
+    };
+    if (f->bias) slots[2] = (rig_slot_t){.dtype = f->out, .rank = 1, .shape = {s->n}, .in = bias};
+    if (f->add) slots[5].flags = LH_ARG_ADD;
+    if (f->aux) slots[6] = matrix(f->out, s->m, s->n, NULL, aux);
+    MUST(rig_run(rig, "matmul", &how, slots, COUNT(slots)));
+
+    product_expect(f, s, a, b, bias, before, expected, expected_aux);
+    const double most = f->out == LH_DTYPE_F32 ? 2e-5 : 1e-2;
+    /* Terms are of size 1, and may cancel. */
+    const double distance = rig_distance(c, expected, s->m * s->n);
+    if (distance > most * (1 + rig_size(expected, s->m * s->n)))
+        fail_msg("%llu x %llu x %llu, dtypes %u to %u: differs by %g", (unsigned long long)s->m,
+                 (unsigned long long)s->n, (unsigned long long)s->k, f->dtype, f->out, distance);
+    if (!f->aux) return;
+    assert_true(rig_distance(aux, expected_aux, s->m * s->n) <=
+                most * (1 + rig_size(expected_aux, s->m * s->n)));
+}
+
+static void products_of_every_form_are_right(void **state)
+{
+    (void)state;
+    static const shape_t shapes[] = {{1, 1, 1}, {7, 5, 3}, {16, 24, 32}, {33, 48, 17}, {5, 40, 8}};
+    static const lh_dtype_t dtypes[][2] = {{LH_DTYPE_F32, LH_DTYPE_F32},
+                                           {LH_DTYPE_BF16, LH_DTYPE_BF16},
+                                           {LH_DTYPE_BF16, LH_DTYPE_F32},
+                                           {LH_DTYPE_F16, LH_DTYPE_F16}};
+    bench_t b;
+    bench_open(&b, "delay_us=0");
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        for (size_t d = 0; d < COUNT(dtypes); d++)
+            for (uint32_t bits = 0; bits < 64; bits++) {
+                const form_t f = {.dtype = dtypes[d][0],
+                                  .out = dtypes[d][1],
+                                  .transpose_a = bits & 1,
+                                  .transpose_b = bits & 2,
+                                  .bias = bits & 4,
+                                  .gelu = bits & 8,
+                                  .aux = bits & 16,
+                                  .add = bits & 32};
+                product_compare(&b.rig, &f, &shapes[s]);
+            }
+    bench_close(&b);
+}
+
+static lh_status_t product_prepare(rig_t *rig, const lh_arg_t *args, uint64_t variant,
+                                   lh_kernel_plan_t *plan)
+{
+    const lh_kernel_t *row = &rig->plugin->kernels[0];
+    const lh_matmul_t how = {.struct_size = sizeof(how)};
+    const lh_kernel_desc_t desc = {.struct_size = sizeof(desc),
+                                   .op = "matmul",
+                                   .attributes = &how,
+                                   .args = args,
+                                   .arg_size = sizeof(*args),
+                                   .arg_count = 6,
+                                   .scratch_limit_bytes = 1 << 20,
+                                   .variant = variant,
+                                   .stream = rig->stream};
+    lh_prepared_t *k = NULL;
+    *plan = (lh_kernel_plan_t){.struct_size = sizeof(*plan)};
+    const lh_status_t status = row->prepare(rig_host(), rig->device, &desc, plan, &k);
+    if (status == LH_OK) row->release(k);
+    return status;
+}
+
+static void a_variant_is_taken_again_or_refused(void **state)
+{
+    (void)state;
+    const lh_arg_t square = {
+        .dtype = LH_DTYPE_BF16, .rank = 2, .shape = {16, 16}, .stride = {16, 1}};
+    const lh_arg_t args[6] = {[0] = square, [1] = square, [5] = square};
+    lh_kernel_plan_t plan, again;
+    bench_t b;
+    bench_open(&b, "");
+    MUST(product_prepare(&b.rig, args, 0, &plan));
+    assert_string_equal(plan.name, "matmul.bf16.cublaslt");
+    assert_int_not_equal(plan.variant, 0);
+    MUST(product_prepare(&b.rig, args, plan.variant, &again));
+    assert_true(again.variant == plan.variant);
+    assert_int_equal(product_prepare(&b.rig, args, plan.variant ^ 1, &again), LH_UNSUPPORTED);
+    assert_non_null(strstr(rig_reason(), "another GPU, driver or library"));
+    assert_int_equal(product_prepare(&b.rig, args, 1, &again), LH_UNSUPPORTED);
+    bench_close(&b);
+}
+
+/* ---- facts, sharing, failures ---- */
+
+static void its_facts_name_gpu_driver_and_library(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_device_memory_t memory = {.struct_size = sizeof(memory)};
+    lh_native_t native;
+    bench_open(&b, "");
+    const lh_device_properties_t *p = &b.rig.properties;
+    assert_string_equal(p->name, "Fake GPU 9.0");
+    assert_string_equal(p->pci_path, "0000:1b:00.0");
+    assert_string_equal(p->fingerprint,
+                        "Fake GPU 9.0, compute capability 9.0, driver for CUDA 13.0, "
+                        "cuBLASLt 130002");
+    assert_true(p->flags == (LH_DEVICE_CAPTURE | LH_DEVICE_WORDS));
+    MUST(b.rig.api->memory(b.rig.device, &memory));
+    assert_true(memory.total_bytes == (uint64_t)2048 << 20);
+    assert_true(memory.free_bytes < memory.total_bytes);
+    MUST(b.rig.api->native(b.rig.stream, &native));
+    assert_string_equal(native.kind, "cuda");
+    assert_true(native.handle != 0);
+    bench_close(&b);
+}
+
+static void device_memory_is_shared_where_the_driver_offers_it(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_share_t share = {.struct_size = sizeof(share)};
+    bench_open(&b, "dmabuf=0");
+    assert_int_equal(b.rig.api->share(b.memory[1], LH_SHARE_DMABUF, &share), LH_UNSUPPORTED);
+    assert_non_null(strstr(rig_reason(), "offers no dma-buf"));
+    bench_close(&b);
+
+    bench_open(&b, "dmabuf=1");
+    assert_int_equal(b.rig.api->share(b.memory[0], LH_SHARE_DMABUF, &share), LH_UNSUPPORTED);
+    MUST(b.rig.api->share(b.memory[1], LH_SHARE_DMABUF, &share));
+    assert_int_equal(share.kind, LH_SHARE_DMABUF);
+    assert_true(share.bytes >= BYTES);
+    MUST(b.rig.api->copy(b.rig.stream, &b.device, &b.in, BYTES));
+    rig_wait(&b.rig);
+    void *seen = mmap(NULL, share.bytes, PROT_READ, MAP_SHARED, share.fd, 0);
+    assert_true(seen != MAP_FAILED);
+    assert_memory_equal(seen, b.in.address, BYTES);
+    munmap(seen, share.bytes);
+    close(share.fd);
+    bench_close(&b);
+}
+
+static void an_open_that_fails_anywhere_gives_all_back(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {
+        "cuInit:1:999",         "cuDevicePrimaryCtxRetain:1:2",   "cuMemGetInfo_v2:1:46",
+        "cuMemGetInfo_v2:2:46", "cuModuleLoadData:1:209",         "cuModuleGetFunction:1:500",
+        "cuEventCreate:1:2",    "cuStreamCreateWithPriority:1:2",
+    };
+    for (size_t i = 0; i < COUNT(calls); i++) {
+        char fake[64];
+        (void)snprintf(fake, sizeof(fake), "fail=%s", calls[i]);
+        setenv("LH_FAKE_CUDA", fake, 1);
+        assert_false(rig_offers("cuda", plain));
+        assert_true(rig_reason()[0] != '\0');
+        setenv("LH_FAKE_CUDA", "", 1);
+        assert_true(rig_offers("cuda", plain));
+    }
+}
+
+static void memory_that_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_memory_t *memory;
+    void *address;
+    bench_open(&b, "memory_mib=16");
+    const lh_status_t status = b.rig.api->alloc(b.rig.device, LH_SPACE_DEVICE, (uint64_t)17 << 20,
+                                                &memory, &address);
+    assert_int_equal(status, LH_NO_MEMORY);
+    assert_non_null(strstr(rig_reason(), "CUDA_ERROR_OUT_OF_MEMORY"));
+    MUST(b.rig.api->alloc(b.rig.device, LH_SPACE_DEVICE, (uint64_t)8 << 20, &memory, &address));
+    b.rig.api->release(memory);
+    bench_close(&b);
+}
+
+static void work_that_fails_ends_the_device_by_name(void **state)
+{
+    (void)state;
+    bench_t b;
+    bench_open(&b, "fail=work:3:700");
+    const lh_device_api_t *api = b.rig.api;
+    for (int i = 0; i < 4; i++)
+        (void)api->fill(b.rig.stream, &b.device, 0, 4);
+    lh_status_t status = api->record(b.rig.stream, b.first);
+    if (status == LH_OK) status = api->test(b.first, minute_ns);
+    assert_int_equal(status, LH_DEVICE_LOST);
+    assert_non_null(strstr(rig_reason(), "GPU 0 (Fake GPU 9.0, 0000:1b:00.0) of rank 0 on rig"));
+    assert_non_null(strstr(rig_reason(), "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
+    assert_non_null(strstr(rig_reason(), "last queued: fill"));
+    bench_close(&b);
+}
+
+int main(void)
+{
+    if (getenv("LD_LIBRARY_PATH") == NULL || strstr(getenv("LD_LIBRARY_PATH"), "fake_cuda") == NULL)
+        return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_wait_orders_streams_and_a_missing_one_shows),
+        cmocka_unit_test(the_host_reaches_pinned_memory_only),
+        cmocka_unit_test(an_event_is_past_at_a_time_of_the_hosts_clock),
+        cmocka_unit_test(words_hold_a_stream_and_tell_the_host),
+        cmocka_unit_test(a_capture_runs_when_it_is_replayed),
+        cmocka_unit_test(a_capture_must_be_closed_in_itself),
+        cmocka_unit_test(products_of_every_form_are_right),
+        cmocka_unit_test(a_variant_is_taken_again_or_refused),
+        cmocka_unit_test(its_facts_name_gpu_driver_and_library),
+        cmocka_unit_test(device_memory_is_shared_where_the_driver_offers_it),
+        cmocka_unit_test(an_open_that_fails_anywhere_gives_all_back),
+        cmocka_unit_test(memory_that_is_not_there_is_refused),
+        cmocka_unit_test(work_that_fails_ends_the_device_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,101 @@
+"""The real cuda plugin, end to end, where there is no GPU: over the stand-ins of libcuda and libcublasLt
+(tests/fake_cuda), which `[device] libraries` names. Losses are those of `reference`; captured or not,
+and at every stage of ZeRO, the bits are the same."""
+import os
+
+from pipeline_case import DONE, LOST, REFUSED, PipelineCase, logical, main, read_json_lines
+
+LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
+TWO = ["launch.ranks_per_node=2"]
+
+
+class Cuda(PipelineCase):
+    def prepared(self):
+        job = self.small_job(train={"steps": 3, "batch": 4, "micro_batch": 1},
+                             comm={"bucket": "16KiB"}, device={"threads": None})
+        self.run_longhaul("prepare", job)
+        return job
+
+    def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=()):
+        """Trains in a folder of its own; what it said."""
+        if not os.path.isdir(self.path(folder)):
+            os.makedirs(self.path(folder))
+            for file in ("corpus.bin", "corpus.idx"):
+                os.link(self.path("out", file), self.path(folder, file))
+        texts = ("pipeline.folder=" + folder, "device.plugin=" + device) + sets
+        if device == "cuda":
+            texts += ("device.libraries=" + LIBRARIES,)
+        words = [word for text in texts for word in ("--set", text)]
+        env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 " + fake).strip())
+        out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
+        return out + said
+
+    def curve(self, folder):
+        return [(r["step"], r["loss"], r["gradient_norm"])
+                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]
+
+    def assert_near(self, folder, other, most):
+        ours, theirs = self.curve(folder), self.curve(other)
+        self.assertEqual([row[0] for row in ours], [row[0] for row in theirs])
+        for row, like in zip(ours, theirs):
+            for a, b in zip(row[1:], like[1:]):
+                self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
+
+    def assert_same(self, folder, other):
+        self.assertEqual(self.curve(folder), self.curve(other))
+        self.assertEqual(logical(self.step_folder(3, folder)), logical(self.step_folder(3, other)))
+
+    def test_losses_are_those_of_reference_and_captures_change_no_bit(self):
+        job = self.prepared()
+        self.train(job, "reference", device="reference")
+        self.train(job, "captured", fake="seed=1")
+        self.assert_near("captured", "reference", 1e-4)
+        self.train(job, "launched", "device.capture=no", fake="seed=2")
+        self.assert_same("launched", "captured")
+
+    def test_a_resume_goes_on_with_the_same_bits(self):
+        job = self.prepared()
+        self.train(job, "whole")
+        self.train(job, "parts", "checkpoint.every=2", fake="fail=cuGraphLaunch:12:214", code=LOST)
+        self.assertTrue(os.path.isdir(self.step_folder(2, "parts")))
+        self.train(job, "parts", "checkpoint.every=2", flags=["--resume"])
+        self.assert_same("parts", "whole")
+
+    def test_two_ranks_are_the_same_at_every_stage_of_zero(self):
+        job = self.prepared()
+        self.train(job, "one")
+        for stage in range(4):
+            folder = "two%d" % stage
+            where = ["device.index=0"] if stage % 2 == 0 else []
+            self.train(job, folder, "optimizer.plugin=zero%d" % stage,
+                       "parallel.accumulation=breadth", *TWO, *where,
+                       fake="gpus=2 seed=%d" % stage)
+            self.assert_near(folder, "one", 1e-4)
+            if stage > 0:
+                self.assert_same(folder, "two0")
+
+    def test_a_gpu_that_fails_in_a_step_is_named(self):
+        job = self.prepared()
+        said = self.train(job, "fails", fake="fail=work:900:214", code=LOST)
+        for text in ("GPU 0 (Fake GPU 9.0, 0000:1b:00.0) of rank 0", "CUDA_ERROR_ECC_UNCORRECTABLE",
+                     "last queued: "):
+            self.assertIn(text, said)
+
+    def test_what_is_missing_is_said(self):
+        job = self.prepared()
+        for number, (fake, sets, text) in enumerate((
+                ("gpus=0", [], "finds no GPU"),
+                ("capability=75", [], "has compute capability 7.5, 8.0 (A100) or later is needed"),
+                ("driver=11080", [], "supports CUDA 11.8, 12.0 or later is needed"),
+                ("cublas=110900", [], "libcublasLt.so.13 is cuBLASLt 11.9, this plugin knows 12 and 13"),
+                ("driver=12040", [], "supports CUDA 12.4, libcublasLt.so.13 (cuBLASLt 13.0) needs "
+                                     "13.0"),
+                ("gpus=1", ["device.index=1"], "[device] index is 1, this machine has 1 GPU"),
+                ("gpus=1", TWO, "this machine has 1 GPU and rank 1 would be the one to use number 1"),
+        )):
+            said = self.train(job, "refused%d" % number, *sets, fake=fake, code=REFUSED)
+            self.assertIn(text, said)
+
+
+if __name__ == "__main__":
+    main()
