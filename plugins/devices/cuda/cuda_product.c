@@ -288,7 +288,7 @@ static lh_status_t algorithms_choose(lh_prepared_t *k, const lh_kernel_desc_t *d
         status = algorithm_choose(k, ALIGNED, VECTOR_BYTES, most, first);
         digest[ALIGNED] = algorithm_digest(&k->algorithm[ALIGNED]);
     }
-    if (status == LH_OK && !k->has_aux) {
+    if (status == LH_OK) {
         status = algorithm_choose(k, UNALIGNED, element, most, second);
         digest[UNALIGNED] = algorithm_digest(&k->algorithm[UNALIGNED]);
     }
@@ -380,9 +380,8 @@ lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)
     const lh_place_t *args = call->args;
     const uint32_t which = places_choose(k, args);
     lh_status_t status = cuda_enter(d);
-    if (status == LH_OK && which == UNALIGNED && k->has_aux)
-        status = d->host->fail(d->host, LH_UNSUPPORTED,
-                               "cuBLASLt: a product with aux lies on no 16 bytes");
+    if (status == LH_OK && k->has_aux && (uintptr_t)args[out_aux].address % VECTOR_BYTES != 0)
+        status = d->host->fail(d->host, LH_INVALID, "matmul: aux lies on no 16 bytes");
     if (status == LH_OK && k->has_bias)
         status = product_set(k, CUBLAS_DESC_BIAS, &args[in_bias].address, sizeof(void *));
     if (status == LH_OK && k->has_aux)
