@@ -55,7 +55,7 @@ typedef struct fake_lane {
     cuda_exec_t part_of;    /* NULL: a stream's own */
     fake_item_t *items;     /* grows; a stream's begins anew when it is empty */
     uint64_t capacity, done, queued;
-    uint64_t due_ns;      /* when the next one may run; 0: not thrown yet */
+    uint64_t due_ns; /* when the next one may run; 0: not thrown yet */
 } fake_lane_t;
 
 enum { GRAPH_LANES = 8 };
@@ -121,7 +121,7 @@ typedef struct fake {
 
 extern fake_t fake;
 
-/* fake_driver.c: begins a call: whether it shall fail, whether a context is current where it must be,
+/* fake_cuda_driver.c: begins a call: whether it shall fail, whether a context is current where it must be,
  * and the error that work has left. Takes the lock where all is well. */
 cuda_result_t fake_begin(const char *call, bool in_context);
 cuda_result_t fake_end(cuda_result_t result);
@@ -134,18 +134,18 @@ cuda_result_t fake_fails(const char *name);
         if (begun_ != CUDA_OK) return begun_;                 \
     } while (0)
 
-/* fake_memory.c: with the lock. The address as the worker may use it; NULL: not `bytes` of one
+/* fake_cuda_memory.c: with the lock. The address as the worker may use it; NULL: not `bytes` of one
  * allocation. */
 void *fake_real(cuda_address_t address, uint64_t bytes);
 /* The same for every word of a kernel's parameters that points into device memory. */
 void fake_real_words(void *params, size_t bytes);
 
-/* fake_queue.c: with the lock. Data is freed by whoever takes the item. */
+/* fake_cuda_queue.c: with the lock. Data is freed by whoever takes the item. */
 cuda_result_t fake_push(cuda_stream_t s, const fake_item_t *item);
 cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *data),
                              const void *data, size_t bytes);
 
-/* fake_worker.c */
+/* fake_cuda_worker.c */
 void *fake_worker(void *unused);
 void fake_lane_link(fake_lane_t *lane);
 void fake_lane_unlink(const fake_lane_t *lane);

@@ -1,4 +1,4 @@
-/* fake_worker.c - the thread that is the GPU: of all lanes whose next item may run, it takes the one
+/* fake_cuda_worker.c - the thread that is the GPU: of all lanes whose next item may run, it takes the one
  * that is due first. */
 #include <stdlib.h>
 #include <time.h>

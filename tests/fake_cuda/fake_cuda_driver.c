@@ -1,4 +1,4 @@
-/* fake_driver.c - starting, devices, contexts, modules, launches; and calls that fail on request. */
+/* fake_cuda_driver.c - starting, devices, contexts, modules, launches; and calls that fail on request. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* fake_queue.c - streams, events, words, and captures: one lane a stream, edges where one waits for
+/* fake_cuda_queue.c - streams, events, words, and captures: one lane a stream, edges where one waits for
  * another. */
 #include <stdlib.h>
 

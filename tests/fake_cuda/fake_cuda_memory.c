@@ -1,4 +1,4 @@
-/* fake_memory.c - device memory as a GPU shows it to the host: addresses that are reserved and behind
+/* fake_cuda_memory.c - device memory as a GPU shows it to the host: addresses that are reserved and behind
  * which nothing is, so that every access ends the program. The worker has the memory elsewhere; what a
  * kernel's parameters point to is looked up word by word. */
 #include <stdlib.h>
