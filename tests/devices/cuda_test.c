@@ -233,6 +233,33 @@ static void a_capture_must_be_closed_in_itself(void **state)
     bench_close(&b);
 }
 
+/* One of the plugin's own kernels, by its name. */
+static void a_captured_kernel_runs_at_every_replay(void **state)
+{
+    (void)state;
+    static const double x[] = {1, 2, 3, 4};
+    static const lh_activate_t silu = {sizeof(silu), LH_ACT_SILU};
+    double y[4] = {0};
+    bench_t b;
+    lh_replay_t *replay;
+    rig_call_t *call;
+    bench_open(&b, "");
+    const rig_slot_t slots[] = {RIG_IN(F32, x, 4), RIG_OUT(F32, y, 4)};
+    MUST(rig_prepare(&b.rig, "activate", &silu, slots, COUNT(slots), &call));
+    MUST(b.rig.api->capture_begin(b.rig.stream));
+    rig_launch(call);
+    MUST(b.rig.api->capture_end(b.rig.stream, &replay));
+    rig_read(call);
+    assert_true(y[0] != y[0]); /* nothing has run */
+    MUST(b.rig.api->replay(replay, b.rig.stream));
+    rig_wait(&b.rig);
+    rig_read(call);
+    assert_true(y[0] > 0.731 && y[0] < 0.732);
+    b.rig.api->replay_free(replay);
+    rig_free(call);
+    bench_close(&b);
+}
+
 /* ---- products ---- */
 
 typedef struct shape {
@@ -494,6 +521,7 @@ int main(void)
         cmocka_unit_test(words_hold_a_stream_and_tell_the_host),
         cmocka_unit_test(a_capture_runs_when_it_is_replayed),
         cmocka_unit_test(a_capture_must_be_closed_in_itself),
+        cmocka_unit_test(a_captured_kernel_runs_at_every_replay),
         cmocka_unit_test(products_of_every_form_are_right),
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),

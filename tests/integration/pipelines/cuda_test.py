@@ -1,12 +1,21 @@
 """The real cuda plugin, end to end, where there is no GPU: over the stand-ins of libcuda and libcublasLt
 (tests/fake_cuda), which `[device] libraries` names. Losses are those of `reference`; captured or not,
 and at every stage of ZeRO, the bits are the same."""
+import ctypes
 import os
 
 from pipeline_case import DONE, LOST, REFUSED, PipelineCase, logical, main, read_json_lines
 
 LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
 TWO = ["launch.ranks_per_node=2"]
+
+
+def machine_has(name):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
 
 
 class Cuda(PipelineCase):
@@ -16,7 +25,8 @@ class Cuda(PipelineCase):
         self.run_longhaul("prepare", job)
         return job
 
-    def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=()):
+    def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=(),
+              libraries=LIBRARIES):
         """Trains in a folder of its own; what it said."""
         if not os.path.isdir(self.path(folder)):
             os.makedirs(self.path(folder))
@@ -24,7 +34,7 @@ class Cuda(PipelineCase):
                 os.link(self.path("out", file), self.path(folder, file))
         texts = ("pipeline.folder=" + folder, "device.plugin=" + device) + sets
         if device == "cuda":
-            texts += ("device.libraries=" + LIBRARIES,)
+            texts += ("device.libraries=" + libraries,)
         words = [word for text in texts for word in ("--set", text)]
         env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 " + fake).strip())
         out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
@@ -95,6 +105,20 @@ class Cuda(PipelineCase):
         )):
             said = self.train(job, "refused%d" % number, *sets, fake=fake, code=REFUSED)
             self.assertIn(text, said)
+
+    def test_a_library_that_is_missing_is_named_with_where_it_was_looked_for(self):
+        job = self.prepared()
+        os.makedirs(self.path("half"))
+        os.symlink(os.path.join(LIBRARIES, "libcuda.so.1"), self.path("half", "libcuda.so.1"))
+        if not machine_has("libcuda.so.1"):
+            said = self.train(job, "no_driver", libraries="/nowhere", code=REFUSED)
+            self.assertIn("no NVIDIA driver: libcuda.so.1 was looked for in /nowhere, then where the "
+                          "system's loader looks ([device] libraries", said)
+            self.assertFalse(os.path.exists(self.path("no_driver", "metrics.jsonl")))
+        if not any(machine_has("libcublasLt.so" + end) for end in (".13", ".12", "")):
+            said = self.train(job, "no_cublas", libraries=self.path("half"), code=REFUSED)
+            self.assertIn("libcublasLt.so.13 or libcublasLt.so.12", said)
+            self.assertIn("[device] libraries", said)
 
 
 if __name__ == "__main__":
