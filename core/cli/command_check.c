@@ -37,7 +37,7 @@
 #include <session/step_layout.h>
 #include <watch/scrape.h>
 
-/* config is owned; options and given are borrowed. */
+/* config is owned, but for a rule's; options and given are borrowed. */
 typedef struct checked { /* a plugin (or rule) and what it reads */
     const plugin_t *plugin;
     option_table_t options;
@@ -52,10 +52,10 @@ typedef struct check {
     cli_t *cli;
     const job_t *job;
     /* One for each plugin that the job names; transports by class of link. */
-    checked_t model, optimizer, device, rule;
+    checked_t model, optimizer, device;
     checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES];
     check_step_t step; /* none where the job does not train */
-    char rule_section[64];
+    rule_set_t rules;  /* of [optimizer] and its groups */
     char vocab[32];
     uint64_t guessed_vocab; /* 0: the INI or an import says it */
     /* given points into it, and model.given at given. */
@@ -161,25 +161,6 @@ static lh_status_t check_optimizer(check_t *c)
     return status;
 }
 
-/* As session.c opens it. */
-static lh_status_t check_rule(check_t *c)
-{
-    char plugin[32];
-    const char *name;
-    if (c->job->optimizer.rule == NULL) return LH_OK;
-    lh_status_t status = plugin_name_split(c->job->optimizer.rule, plugin, &name);
-    if (status == LH_OK) status = registry_find(c->cli->plugins, plugin, &c->rule.plugin);
-    if (status != LH_OK) return status;
-    const lh_rule_t *rule = plugin_rule(c->rule.plugin, name);
-    if (rule == NULL) return LH_INVALID;
-    (void)snprintf(c->rule_section, sizeof(c->rule_section), "rule.%s", name);
-    c->rule.options = plugin_rule_options(rule);
-    status = job_parse_plugin(c->job, c->rule_section, &c->rule.options, NULL, 0, &c->rule.config);
-    if (status == LH_OK && rule->check != NULL)
-        status = rule->check(c->rule.plugin->host, c->rule.config);
-    return status;
-}
-
 /* [rule.X] of a rule that the job does not use, [parts.X] or [plugin.X] of a plugin that is not
  * there. A section of a name that nobody reads is most often a misspelt one. */
 static lh_status_t check_named_sections(check_t *c)
@@ -198,11 +179,16 @@ static lh_status_t check_named_sections(check_t *c)
             const lh_status_t status = registry_has(c->cli->plugins, s->name + 7, where);
             if (status != LH_OK) return status;
         }
-        if (text_starts(s->name, "rule.") && strcmp(s->name, c->rule_section) != 0) {
+        if (text_starts(s->name, "rule.") && !rule_set_reads(&c->rules, s->name)) {
+            text_t named = {0};
+            for (uint32_t k = 0; k < c->rules.count; k++)
+                text_printf(&named, "%s%s", k > 0 ? ", " : "", c->rules.named[k].text);
             document_where(s->file, s->line, where, sizeof(where));
-            return fail(LH_INVALID, "%s: [%s] is read by nobody: the job's rule is %s", where,
-                        s->name,
-                        c->job->optimizer.rule != NULL ? c->job->optimizer.rule : "not set");
+            const lh_status_t status = fail(
+                LH_INVALID, "%s: [%s] is read by nobody: the job's rule is %s", where, s->name,
+                c->rules.count > 0 && named.data != NULL ? named.data : "not set");
+            text_free(&named);
+            return status;
         }
     }
     return LH_OK;
@@ -386,7 +372,7 @@ static lh_status_t check_options(check_t *c)
     lh_status_t status = check_skips(c->job);
     if (status == LH_OK) status = check_model(c);
     if (status == LH_OK) status = check_optimizer(c);
-    if (status == LH_OK) status = check_rule(c);
+    if (status == LH_OK) status = rule_set_make(c->job, c->cli->plugins, &c->rules);
     if (status == LH_OK)
         status = open_plugin(c, LH_KIND_DEVICE, "device", c->job->device.plugin, &c->device);
     if (status == LH_OK) status = check_transports(c);
@@ -539,8 +525,11 @@ static lh_status_t explain_all(const check_t *c)
             explain_one(c, s->name, s->plugin_key == NULL ? &none : checked_of(c, s->name));
         }
     }
-    if (c->rule.plugin != NULL && c->rule.options.count > 0)
-        explain_one(c, c->rule_section, &c->rule);
+    for (uint32_t i = 0; i < c->rules.count; i++) {
+        const rule_named_t *named = &c->rules.named[i];
+        const checked_t rule = {.plugin = named->plugin, .options = named->table};
+        if (named->table.count > 0) explain_one(c, named->section, &rule);
+    }
     explain_parts(c);
     return explain_spec(c);
 }
@@ -548,7 +537,7 @@ static lh_status_t explain_all(const check_t *c)
 /* Everything may be missing, where a check failed early. */
 static void free_check(check_t *c)
 {
-    checked_t *const checked[] = {&c->model, &c->optimizer, &c->device, &c->rule};
+    checked_t *const checked[] = {&c->model, &c->optimizer, &c->device};
     check_step_close(&c->step);
     for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
         if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
@@ -557,6 +546,7 @@ static void free_check(check_t *c)
         if (t->config != NULL) job_free_config(&t->options, t->config);
         if (f->config != NULL) job_free_config(&f->options, f->config);
     }
+    rule_set_free(&c->rules);
     mem_free(c->given);
     hf_config_free(&c->imported);
 }

@@ -306,6 +306,8 @@ const lh_option_t job_group_rows[] = {
     LH_OPTION_F64(job_group_text_t, rate, "rate", "1", "0..", "factor on the learning rate"),
     TEXT(job_group_text_t, decay, "",
          "weight decay of these parameters; as [optimizer] if not set"),
+    TEXT(job_group_text_t, rule, "",
+         "update rule of these parameters, as plugin:rule; as [optimizer] if not set"),
     YES_NO(job_group_text_t, frozen, "no", "they are not trained"),
 };
 
@@ -347,7 +349,7 @@ static const job_section_t sections[] = {
     SECTION(train, TRAIN, NULL, "a step and how many"),
     SECTION(optimizer, TRAIN, "plugin",
             "how weights change; the optimizer plugin's own keys stand here too"),
-    {"group.*", "parameters with rates of their own", ROWS(job_group_rows),
+    {"group.*", "parameters with a rate, a decay or a rule of their own", ROWS(job_group_rows),
      sizeof(job_group_text_t), 0, 0, NULL},
     {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows),
      sizeof(job_pin_t), 0, 0, NULL},

@@ -125,17 +125,19 @@ typedef struct job_optimizer {
     char *learning_rate; /* a call, or a number                                   */
 } job_optimizer_t;
 
-typedef struct job_group { /* [group.NAME]: parameters that match get rates of their own */
+typedef struct job_group { /* [group.NAME]: parameters that match get a rate, decay or rule
+                              of their own */
     char *name;
     char *match;  /* globs over logical names, comma-separated: "blocks.*.norm" */
     double rate;  /* factor on the learning rate; 1                        */
     double decay; /* NAN: as [optimizer]                                   */
+    char *rule;   /* NULL: as [optimizer]                                  */
     bool frozen;
 } job_group_t;
 
 /* decay is parsed by job_load.c, as NAN is not a value that can be typed. */
 typedef struct job_group_text { /* what the table of [group.NAME] fills */
-    char *match, *decay;
+    char *match, *decay, *rule;
     double rate;
     bool frozen;
 } job_group_text_t;

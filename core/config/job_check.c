@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <fnmatch.h>
+#include <stdio.h>
 
 #include <longhaul/link.h>
 
@@ -46,6 +47,27 @@ static lh_status_t check_outage(const job_t *job)
     return LH_OK;
 }
 
+/* NULL, where none is named, is well. */
+static lh_status_t check_rule_name(const job_t *job, const char *section, const char *rule)
+{
+    const char *colon = rule == NULL ? NULL : strchr(rule, ':');
+    if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))
+        JOB_REFUSE(job, section, "rule", "%s: expected plugin:rule, such as rules:adamw", rule);
+    return LH_OK;
+}
+
+/* Of [optimizer], and of every group. */
+static lh_status_t check_rules(const job_t *job)
+{
+    lh_status_t status = check_rule_name(job, "optimizer", job->optimizer.rule);
+    for (uint32_t i = 0; status == LH_OK && i < job->group_count; i++) {
+        char section[64];
+        (void)snprintf(section, sizeof(section), "group.%s", job->groups[i].name);
+        status = check_rule_name(job, section, job->groups[i].rule);
+    }
+    return status;
+}
+
 /* Rank counts do not matter here: a rank that gets fewer sequences than others pads. */
 static lh_status_t check_train(job_t *job)
 {
@@ -63,11 +85,7 @@ static lh_status_t check_train(job_t *job)
         JOB_REFUSE(job, "train", "max_documents",
                    "%llu: expected at most the %llu tokens of a micro-batch",
                    (unsigned long long)t->max_documents, (unsigned long long)tokens);
-    const char *rule = job->optimizer.rule;
-    const char *colon = rule == NULL ? NULL : strchr(rule, ':');
-    if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))
-        JOB_REFUSE(job, "optimizer", "rule", "%s: expected plugin:rule, such as rules:adamw", rule);
-    return LH_OK;
+    return check_rules(job);
 }
 
 /* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. As Megatron reads it: three weights, not

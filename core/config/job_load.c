@@ -174,6 +174,7 @@ static lh_status_t parse_group(job_t *job, const document_section_t *s, job_grou
     if (status != LH_OK) return status;
 
     group->match = text.match;
+    group->rule = text.rule;
     group->rate = text.rate;
     group->frozen = text.frozen;
     group->decay = NAN;
@@ -540,6 +541,7 @@ void job_free(job_t *job)
     for (uint32_t i = 0; i < job->group_count; i++) {
         mem_free(job->groups[i].name);
         mem_free(job->groups[i].match);
+        mem_free(job->groups[i].rule);
     }
     mem_free(job->groups);
     for (uint32_t i = 0; i < job->pin_count; i++) {

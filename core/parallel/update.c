@@ -211,8 +211,8 @@ static lh_status_t piece_record(piece_update_t *s)
     if (status != LH_OK) return status;
 
     const lh_slice_t mine = slice_of(u, s->parameter);
-    /* What the rule is told: where the piece begins in the parameter, the parameter's shape, its
-     * decay. A parameter flagged NO_DECAY gets 0, whatever its group says. */
+    /* What the rule is told: where the piece begins in the parameter, the parameter's name and
+     * shape, its decay. A parameter flagged NO_DECAY gets 0, whatever its group says. */
     const lh_piece_t piece = {
         .struct_size = sizeof(piece),
         .param = s->parameter,
@@ -223,13 +223,19 @@ static lh_status_t piece_record(piece_update_t *s)
         .decay = (p->row->flags & LH_PARAM_NO_DECAY) != 0 ? 0 : group->decay,
         .value_dtype = w->compute,
         .grad_dtype = w->grad->shards[s->parameter].dtype,
+        .name = p->name,
+        .matrices = p->rank > 2 ? p->shape[0] : 1,
     };
     memcpy(s->new_states, s->states, sizeof(s->states));
     s->new_master = rule->rule->record(rule->config, &s->r->graph, &piece, s->grad, s->master,
                                        s->new_states, &s->new_value);
     status = recording_status(s->r);
-    if (status == LH_OK && s->new_master == 0)
-        return fail(LH_INVALID, "rule '%s' records nothing", rule->rule->name);
+    if (status == LH_OK && s->new_master == 0) status = fail(LH_INVALID, "it records nothing");
+    if (status == LH_OK) return status;
+    char *reason = mem_text(fail_reason()); /* fail() writes over its own sentence */
+    status = fail(status, "rule '%s' of parameter '%s': %s", rule->rule->name, p->name,
+                  reason != NULL ? reason : "refused");
+    mem_free(reason);
     return status;
 }
 

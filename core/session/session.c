@@ -39,13 +39,14 @@ static void groups_freeze(groups_t *g, const parameters_t *p, uint32_t parameter
 
 /* The first group that matches has a parameter, so the order of the INI counts. matched counts what
  * this group got; a group that got nothing, as an earlier one took all, is refused too. */
-static lh_status_t group_fill(groups_t *g, const job_t *job, uint32_t index, const parameters_t *p)
+static lh_status_t group_fill(groups_t *g, const job_t *job, const rule_set_t *rules,
+                              uint32_t index, const parameters_t *p)
 {
     lh_assert(index < job->group_count && index + 1 < g->count);
     const job_group_t *group = &job->groups[index];
     const double decay = isnan(group->decay) ? job->optimizer.decay : group->decay;
     uint32_t matched = 0;
-    g->list[index + 1] = (optimizer_group_t){.rule = 0, .decay = decay};
+    g->list[index + 1] = (optimizer_group_t){.rule = rules->of[index + 1], .decay = decay};
     g->rates[index + 1] = group->rate;
     for (uint32_t i = 0; i < p->count; i++) {
         if (g->of[i] != 0 || !groups_matches(group->match, p->items[i].name)) continue;
@@ -69,7 +70,8 @@ static void groups_free(groups_t *g)
 
 /* Sorts every parameter into the first [group.NAME] that matches its logical name, else into group
  * 0. A group that matches none is refused. */
-static lh_status_t groups_new(const job_t *job, const parameters_t *parameters, groups_t *out)
+static lh_status_t groups_new(const job_t *job, const rule_set_t *rules,
+                              const parameters_t *parameters, groups_t *out)
 {
     groups_t g = {.count = job->group_count + 1};
     g.list = mem_array(g.count, sizeof(*g.list));
@@ -80,7 +82,7 @@ static lh_status_t groups_new(const job_t *job, const parameters_t *parameters, 
     if (g.list == NULL || g.rates == NULL || g.of == NULL || g.frozen == NULL)
         status = LH_NO_MEMORY;
     if (status == LH_OK) {
-        g.list[0] = (optimizer_group_t){.rule = 0, .decay = job->optimizer.decay};
+        g.list[0] = (optimizer_group_t){.rule = rules->of[0], .decay = job->optimizer.decay};
         g.rates[0] = 1;
     }
     for (uint32_t i = 0; status == LH_OK && i < parameters->count; i++) {
@@ -88,7 +90,7 @@ static lh_status_t groups_new(const job_t *job, const parameters_t *parameters, 
         if ((own->row->flags & LH_PARAM_FROZEN) != 0) groups_freeze(&g, parameters, i);
     }
     for (uint32_t i = 0; status == LH_OK && i < job->group_count; i++)
-        status = group_fill(&g, job, i, parameters);
+        status = group_fill(&g, job, rules, i, parameters);
     if (status != LH_OK) {
         groups_free(&g);
         return status;
@@ -114,8 +116,6 @@ static lh_status_t load_ops(session_t *s, const char *list)
     return status;
 }
 
-/* The rule is named as plugin:rule. Its section is [rule.NAME], parsed here since the optimizer's
- * plugin does not know it. */
 static lh_status_t load_plugins(session_t *s, bool frozen)
 {
     const job_t *job = s->job;
@@ -128,28 +128,10 @@ static lh_status_t load_plugins(session_t *s, bool frozen)
 
     status = registry_load(s->registry, LH_KIND_OPTIMIZER, job->optimizer.plugin,
                            &s->optimizer_plugin);
-    if (status != LH_OK) return status;
-
-    char owner[32];
-    const char *rule_name;
-    const plugin_t *plugin;
-    status = plugin_name_split(job->optimizer.rule, owner, &rule_name);
-    if (status == LH_OK) status = registry_find(s->registry, owner, &plugin);
-    if (status != LH_OK) return status;
-    s->rule.rule = plugin_rule(plugin, rule_name);
-    if (s->rule.rule == NULL) return LH_INVALID;
-
-    char section[64];
-    (void)snprintf(section, sizeof(section), "rule.%s", rule_name);
-    s->rule_table = plugin_rule_options(s->rule.rule);
-    status = job_parse_plugin(job, section, &s->rule_table, NULL, 0, &s->rule_config);
-    s->rule.config = s->rule_config;
-    if (status == LH_OK && s->rule.rule->check != NULL)
-        status = s->rule.rule->check(plugin->host, s->rule_config);
-    return status;
+    return status == LH_OK ? rule_set_make(job, s->registry, &s->rules) : status;
 }
 
-/* Of every plugin that is loaded by now, those of [model] ops and the rule's included. */
+/* Of every plugin that is loaded by now, those of [model] ops and the rules' included. */
 static lh_status_t make_op_table(session_t *s)
 {
     lh_status_t status = op_table_new(&s->ops);
@@ -229,7 +211,7 @@ static lh_status_t open_engine(session_t *s, const session_how_t *how)
 static lh_status_t make_groups(session_t *s)
 {
     const parameters_t *p = weights_parameters(s->weights);
-    const lh_status_t status = groups_new(s->job, p, &s->groups);
+    const lh_status_t status = groups_new(s->job, &s->rules, p, &s->groups);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < p->count; i++)
         if (s->groups.frozen[i]) weights_freeze(s->weights, i);
@@ -304,8 +286,8 @@ update_how_t session_update_how(session_t *s, const world_t *world, uint32_t mic
 {
     return (update_how_t){.optimizer = {.api = s->optimizer_plugin->optimizer,
                                         .optimizer = s->optimizer,
-                                        .rules = &s->rule,
-                                        .rule_count = 1,
+                                        .rules = s->rules.rules,
+                                        .rule_count = s->rules.count,
                                         .groups = s->groups.list,
                                         .group_count = s->groups.count,
                                         .group_of = s->groups.of,
@@ -383,7 +365,7 @@ void session_close(session_t *s)
     free_config(s->model_plugin, s->model_config);
     free_config(s->device_plugin, s->device_config);
     free_config(s->optimizer_plugin, s->optimizer_config);
-    if (s->rule_config != NULL) job_free_config(&s->rule_table, s->rule_config);
+    rule_set_free(&s->rules);
     groups_free(&s->groups);
     mem_free(s);
 }

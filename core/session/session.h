@@ -14,6 +14,7 @@
 #include <graph/op_table.h>
 #include <parallel/update.h>
 #include <plugin/registry.h>
+#include <session/rule_set.h>
 
 /* The parameter groups of a job: [optimizer], then every [group.NAME], and which of them each
  * parameter is in. Needs no device. Owned by the session. Group 0 has what no [group.NAME] matches.
@@ -45,7 +46,7 @@ typedef struct session_how {
 } session_how_t;
 
 /* Fields that are pointers are owned, but for job, registry, the plugins, comm and world.
- * optimizer, rule and groups are empty where it is frozen. */
+ * optimizer, rules and groups are empty where it is frozen. */
 typedef struct session {
     const job_t *job;
     registry_t *registry;
@@ -64,12 +65,8 @@ typedef struct session {
     const world_t *world;   /* NULL: alone */
     transfers_t *transfers; /* NULL: alone */
 
-    /* The rule may be another plugin's than the optimizer: which elements a rank updates, and how
-     * an element is updated, are two choices. */
-    optimizer_rule_t rule; /* of [optimizer] */
-    void *rule_config;
-    option_table_t rule_table;
-    groups_t groups; /* none where it is frozen */
+    rule_set_t rules; /* of [optimizer] and its groups */
+    groups_t groups;  /* none where it is frozen */
 } session_t;
 
 /* The model plugin's options: the INI's, what an import gives, and the vocabulary (0: theirs). The

@@ -365,6 +365,9 @@ void snapshot_identity(const session_t *s, text_t *out)
                 job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
     text_printf(out, "optimizer.plugin = %s\n", job->optimizer.plugin);
     text_printf(out, "optimizer.rule = %s\n", job->optimizer.rule);
+    for (uint32_t i = 0; i < job->group_count; i++)
+        if (job->groups[i].rule != NULL)
+            text_printf(out, "group.%s.rule = %s\n", job->groups[i].name, job->groups[i].rule);
 }
 
 /* The line of a text that begins with these bytes; NULL: none. */

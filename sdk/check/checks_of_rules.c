@@ -173,7 +173,9 @@ static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t d
                               .columns = g->columns,
                               .decay = 0.1,
                               .value_dtype = dtype,
-                              .grad_dtype = dtype};
+                              .grad_dtype = dtype,
+                              .name = "check.matrix",
+                              .matrices = 1};
     lh_value_t value = 0;
     recording_t *r;
     check_ok(recording_new(&how, &r), "recording");
