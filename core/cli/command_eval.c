@@ -178,6 +178,7 @@ static lh_status_t eval_split(const job_t *job, session_t *session, const model_
                                 .folder = job->pipeline.folder,
                                 .split = split,
                                 .sequence = job->train.sequence,
+                                .phase = job->train.phase,
                                 .vocab = (uint32_t)weights_parameters(session->weights)->vocab,
                                 .eod = model_source_eod(source)};
     batches_t *batches = NULL;

@@ -155,6 +155,7 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
                                .line_bytes = job->limits.line_bytes,
                                .window_bytes = job->limits.window_bytes,
                                .tokenizer = tokenizer,
+                               .chat = &job->chat,
                                .accept = filter == NULL ? NULL : filter_run,
                                .accept_context = filter,
                                .progress = prepare_progress_show,

@@ -49,7 +49,7 @@ typedef struct stage_facts {
 /* A section that is missing in a row does not make the stage run again when it changes: [launch],
  * [comm] and the like are taken to change how a result is reached and not which it is. */
 static const stage_facts_t facts[JOB_STAGES] = {
-    [STAGE_PREPARE] = {"prepare,limits", "prepare.json"},
+    [STAGE_PREPARE] = {"prepare,chat,limits", "prepare.json"},
     [STAGE_IMPORT] = {"import,model,spec,spec.*,limits", "import"},
     [STAGE_TRAIN] =
         {"data,model,spec,spec.*,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},

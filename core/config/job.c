@@ -58,6 +58,25 @@ static const lh_option_t prepare_rows[] = {
     TEXT(job_prepare_t, accept, "", "call of a filter: a document for which it gives 0 is dropped"),
 };
 
+/* In the parts \n, \t, \s (a blank) and \\ are what they are in C, and {content}, {system}, {bos} and
+ * {eos} what they say. */
+static const lh_option_t chat_rows[] = {
+    CHOICE(job_chat_t, format, "none",
+           JOB_CHAT_FORMATS,
+           "what stands around messages; none: lines are documents"),
+    TEXT(job_chat_t, messages, "messages", "key of a line's list of {role, content}"),
+    TEXT(job_chat_t, prompt, "prompt", "key of the prompt, where a line has no messages"),
+    TEXT(job_chat_t, answer, "answer", "key of its answer"),
+    TEXT(job_chat_t, begin, "", "before the first message, in place of the format's"),
+    TEXT(job_chat_t, system, "", "a system message: text with {content}; likewise"),
+    TEXT(job_chat_t, user, "", "a user's message; likewise"),
+    TEXT(job_chat_t, reply, "", "an answer: {content} and what follows it is trained on; likewise"),
+    TEXT(job_chat_t, tail, "", "behind an answer, not trained on; likewise"),
+    TEXT(job_chat_t, joined, "",
+         "the first user's message with a system message in it, {system}, where the format has no "
+         "place of its own for that; likewise"),
+};
+
 /* Defaults are Megatron's where Megatron has the option, so that a data set is cut and shuffled as
  * there. */
 static const lh_option_t data_rows[] = {
@@ -69,6 +88,9 @@ static const lh_option_t data_rows[] = {
            "whether attention and positions run on over documents in a sequence"),
     WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
     TEXT(job_data_t, skip, "", "batches, from 1, that are not trained on: 1000..1200, 4000..4010"),
+    YES_NO(job_data_t, packing, "yes", "phase sft: several conversations in a sequence"),
+    CHOICE(job_data_t, too_long, "fail", "fail|skip|cut",
+           "phase sft: what a conversation does that is longer than a sequence"),
 };
 
 /* vocab is text, as it may be a number or where to take it from; the plugin's own table has a row
@@ -90,6 +112,8 @@ static const lh_option_t train_rows[] = {
     WHOLE(job_train_t, batch, NULL, "1..16777216", "sequences a step, over all ranks"),
     WHOLE(job_train_t, micro_batch, "0", "0..16777216",
           "sequences a rank holds at once; 0: the whole batch"),
+    CHOICE(job_train_t, phase, "pretrain", "pretrain|sft",
+           "train on every token, or on the answers of conversations"),
     WHOLE(job_train_t, steps, NULL, NULL, "steps to train; 0 only saves the start weights"),
     WHOLE(job_train_t, seed, "1", NULL, "of new weights and of everything random in a step"),
     CHOICE(job_train_t, precision, "bf16", "bf16|f32", "dtype of compute; master weights are f32"),
@@ -343,6 +367,7 @@ static const lh_option_t hook_rows[] = {
 static const job_section_t sections[] = {
     SECTION(pipeline, ALL, NULL, "the job: its name, its stages, its folder"),
     SECTION(prepare, PREPARE, NULL, "raw text to token files"),
+    SECTION(chat, 0, NULL, "conversations to token files"),
     SECTION(data, 0, NULL, "which token files are trained on"),
     SECTION(model, IMPORT | TRAIN | EVAL | EXPORT | GENERATE, "plugin",
             "the architecture; the model plugin's own keys stand here too"),

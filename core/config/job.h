@@ -50,9 +50,36 @@ typedef struct job_prepare {
     char *accept; /* call of a data filter, or NULL: u64(u64 tokens, ...), 0 drops the document */
 } job_prepare_t;
 
+/* What stands around the messages of a conversation (data/chat.h). */
+enum {
+    CHAT_NONE,
+    CHAT_CHATML,
+    CHAT_LLAMA2,
+    CHAT_LLAMA3,
+    CHAT_MISTRAL,
+    CHAT_GEMMA,
+    CHAT_PHI3,
+    CHAT_ZEPHYR,
+    CHAT_PLAIN
+};
+
+/* Their names, in that order. */
+#define JOB_CHAT_FORMATS "none|chatml|llama2|llama3|mistral|gemma|phi3|zephyr|plain"
+
+/* [chat]: how a line of JSONL with messages, or with a prompt and its answer, becomes one text. */
+typedef struct job_chat {
+    uint32_t format; /* CHAT_*; none: lines are documents */
+    /* Keys of each line's object. */
+    char *messages, *prompt, *answer;
+    /* In place of the format's parts; NULL: as there. */
+    char *begin, *system, *user, *reply, *tail, *joined;
+} job_chat_t;
+
 /* joined: a sequence is a piece of one long text, as Megatron trains. apart: attention and
  * positions begin anew at each document in it. */
 enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
+/* What becomes of a conversation that is longer than a sequence. */
+enum { TOO_LONG_FAIL, TOO_LONG_SKIP, TOO_LONG_CUT };
 
 #define JOB_SPLIT_MOST 1e15 /* of a part: their sum stays exact enough */
 
@@ -68,6 +95,9 @@ typedef struct job_data {
      * it for itself. */
     uint64_t seed; /* of the sample order; 1234, Megatron's default                 */
     char *skip;    /* batches that are left out; NULL. As typed: batch_skips_parse  */
+    /* Of conversations, which are never cut in two: */
+    bool packing;      /* several in a sequence, as many as fit                        */
+    uint32_t too_long; /* TOO_LONG_*                                                 */
 } job_data_t;
 
 /* [model]: what of it the core reads; the rest is the plugin's. */
@@ -83,6 +113,8 @@ typedef struct job_model {
 
 /* dtype of forward and backward; masters and states of the optimizer are FP32 with either. */
 enum { PRECISION_BF16, PRECISION_F32 };
+/* pretrain: every token counts. sft, supervised fine-tuning: those of answers do. */
+enum { PHASE_PRETRAIN, PHASE_SFT };
 enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 
 /* [train]: a step and how many of them. Sizes are global; how ranks share a batch is
@@ -91,6 +123,7 @@ typedef struct job_train {
     /* batch is over all ranks. A rank takes its share in passes of at most micro_batch sequences; 0
      * becomes the whole batch (job_check). */
     uint64_t sequence, batch, micro_batch; /* tokens, sequences a step, sequences at once */
+    uint32_t phase;                        /* PHASE_* */
     uint64_t steps;
     uint64_t seed;
     uint32_t precision; /* PRECISION_* */
@@ -311,6 +344,7 @@ typedef struct job {
 
     job_pipeline_t pipeline;
     job_prepare_t prepare;
+    job_chat_t chat;
     job_data_t data;
     job_model_t model;
     job_train_t train;

@@ -47,6 +47,26 @@ static lh_status_t check_outage(const job_t *job)
     return LH_OK;
 }
 
+/* Conversations lie apart in a sequence. A job that prepares its data prepares what it trains on. */
+static lh_status_t check_phase(job_t *job)
+{
+    const bool sft = job->train.phase == PHASE_SFT, chat = job->chat.format != CHAT_NONE;
+    const bool both = job_has_stage(job, STAGE_PREPARE) && job_has_stage(job, STAGE_TRAIN);
+    if (both && sft && !chat)
+        JOB_REFUSE(job, "train", "phase",
+                   "sft: answers are trained on, and [chat] format is none; "
+                   "expected one such as chatml");
+    if (both && chat && !sft)
+        JOB_REFUSE(job, "train", "phase",
+                   "pretrain: [chat] format prepares conversations; expected sft");
+    if (!sft) return LH_OK;
+    const document_section_t *data = document_find(job->document, "data");
+    if (document_entry(data, "documents") != NULL && job->data.documents == DOCUMENTS_JOINED)
+        JOB_REFUSE(job, "data", "documents", "joined: [train] phase is sft; expected apart");
+    job->data.documents = DOCUMENTS_APART;
+    return LH_OK;
+}
+
 /* NULL, where none is named, is well. */
 static lh_status_t check_rule_name(const job_t *job, const char *section, const char *rule)
 {
@@ -85,7 +105,8 @@ static lh_status_t check_train(job_t *job)
         JOB_REFUSE(job, "train", "max_documents",
                    "%llu: expected at most the %llu tokens of a micro-batch",
                    (unsigned long long)t->max_documents, (unsigned long long)tokens);
-    return check_rules(job);
+    const lh_status_t status = check_phase(job);
+    return status == LH_OK ? check_rules(job) : status;
 }
 
 /* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. As Megatron reads it: three weights, not

@@ -1,8 +1,8 @@
 /* batches.c - opens the data sets of a split, orders their samples and lays them out in rows.
  *
  * The chain from a global sample index to tokens: a blend says which set and which of its samples;
- * the set's order says where that sample begins (samples.c); the tokens are read from the .bin
- * (indexed.c). None of it depends on what was asked before, on the rank or on their number. */
+ * the set's order says where that sample begins (samples.c), or which conversations it holds
+ * (packs.c); the tokens are read from the .bin (indexed.c). None of it depends on what was asked before, on the rank or on their number. */
 #include <data/batches.h>
 
 #include <math.h>
@@ -11,16 +11,20 @@
 
 #include <base/digest.h>
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/quantity.h>
+#include <data/packs.h>
 #include <data/prepare.h>
 #include <data/samples.h>
 
-/* A data set and the order of its samples in this split. */
+/* A data set and the order of its samples in this split, by one of two ways. */
 typedef struct batch_set {
     indexed_t *set;
-    samples_t *samples;
+    samples_t *samples; /* NULL in phase sft */
+    packs_t *packs;     /* NULL in phase pretrain */
+    uint64_t count;     /* samples that it has */
 } batch_set_t;
 
 /* All that batches_fill needs; owned. */
@@ -33,6 +37,7 @@ struct batches {
     samples_blend_t blend; /* empty: one set, or sets one after the other */
     int32_t *tokens;       /* [sequence + 1] of the sample at hand        */
     uint8_t *begins;       /* [sequence + 1]                              */
+    uint32_t *packed;      /* [sequence + 1] where documents begin; NULL in phase pretrain */
 };
 
 static const char *const split_names[] = {"train", "valid", "test"};
@@ -72,6 +77,30 @@ static lh_status_t pair_open(const batches_how_t *how, const char *path, indexed
     return status == LH_OK ? indexed_open(path, how->vocab, out) : status;
 }
 
+/* What is cut or left out is told once, at the start. */
+static lh_status_t set_pack(const batches_how_t *how, const char *name, uint64_t first,
+                            uint64_t end, uint64_t wanted, batch_set_t *out)
+{
+    const packs_how_t order = {.set = out->set,
+                               .name = name,
+                               .first = first,
+                               .end = end,
+                               .sequence = how->sequence,
+                               .wanted = wanted,
+                               .seed = how->data->seed,
+                               .together = how->data->packing,
+                               .too_long = how->data->too_long};
+    const lh_status_t status = packs_new(&order, &out->packs);
+    if (status != LH_OK) return status;
+    const packs_t *p = out->packs;
+    out->count = p->count;
+    if (p->cut + p->left_out > 0)
+        log_line(LH_LOG_WARN, "%s: of %llu documents %llu are cut and %llu left out, too long",
+                 name, (unsigned long long)(end - first), (unsigned long long)p->cut,
+                 (unsigned long long)p->left_out);
+    return LH_OK;
+}
+
 /* One set: its pair, the bounds of the split in it, and the order of `wanted` samples. */
 static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t *part, bool whole,
                             uint64_t wanted, batch_set_t *out)
@@ -85,20 +114,26 @@ static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t
     lh_status_t status = pair_open(how, path, &out->set);
     mem_free(path);
     if (status != LH_OK) return status;
-    status = samples_split(how->data->split, out->set->sequences, bounds);
+    const bool packs = how->phase == PHASE_SFT;
+    const uint64_t all = packs ? out->set->documents : out->set->sequences;
+    status = samples_split(how->data->split, all, bounds);
     if (status != LH_OK) return status;
-    lh_assert(bounds[how->split][0] <= bounds[how->split][1]);
-    lh_assert(bounds[how->split][1] <= out->set->sequences);
+    const uint64_t first = whole ? 0 : bounds[how->split][0];
+    const uint64_t end = whole ? all : bounds[how->split][1];
+    lh_assert(first <= end && end <= all);
+    if (packs) return set_pack(how, name, first, end, wanted, out);
     const samples_how_t order = {
         .set = out->set,
         .name = name,
-        .first = whole ? 0 : bounds[how->split][0],
-        .end = whole ? out->set->sequences : bounds[how->split][1],
+        .first = first,
+        .end = end,
         .sequence = how->sequence,
         .wanted = wanted,
         .seed = how->data->seed,
     };
-    return samples_new(&order, &out->samples);
+    status = samples_new(&order, &out->samples);
+    if (status == LH_OK) out->count = out->samples->count;
+    return status;
 }
 
 /* All sets of a list. set_count counts those whose memory must be given back, also on failure.
@@ -116,7 +151,7 @@ static lh_status_t sets_open(const batches_how_t *how, const samples_blend_list_
         b->set_count = i + 1;
         const lh_status_t status = set_open(how, &list->parts[i], whole, wanted, &b->sets[i]);
         if (status != LH_OK) return status;
-        b->count += b->sets[i].samples->count;
+        b->count += b->sets[i].count;
     }
     if (list->count == 1 || how->samples == 0) return LH_OK;
     b->count = how->samples;
@@ -146,6 +181,10 @@ lh_status_t batches_open(const batches_how_t *how, batches_t **out)
     b->tokens = mem_array(how->sequence + 1, sizeof(*b->tokens));
     b->begins = mem_array(how->sequence + 1, sizeof(*b->begins));
     if (b->tokens == NULL || b->begins == NULL) goto close_batches;
+    if (how->phase == PHASE_SFT) {
+        b->packed = mem_array(how->sequence + 1, sizeof(*b->packed));
+        if (b->packed == NULL) goto close_batches;
+    }
     status = sets_open(how, &list, whole, b);
     if (status != LH_OK) goto close_batches;
     samples_blend_list_free(&list);
@@ -164,9 +203,11 @@ void batches_close(batches_t *b)
     if (b == NULL) return;
     for (uint32_t i = 0; i < b->set_count; i++) {
         samples_free(b->sets[i].samples);
+        packs_free(b->sets[i].packs);
         indexed_close(b->sets[i].set);
     }
     samples_blend_free(&b->blend);
+    mem_free(b->packed);
     mem_free(b->begins);
     mem_free(b->tokens);
     mem_free(b->sets);
@@ -191,12 +232,15 @@ uint64_t batches_samples(const batches_t *b)
     return b->count;
 }
 
-/* Looks at all cuts of all sets: a sample touches the sequences from its cut to the next one. */
+/* Looks at all cuts of all sets: a sample touches the sequences from its cut to the next one. A row
+ * of packs has what is left behind its documents as one more. */
 uint64_t batches_documents_per_sample(const batches_t *b)
 {
     uint64_t most = 1;
     for (uint32_t i = 0; i < b->set_count; i++) {
         const samples_t *s = b->sets[i].samples;
+        if (s == NULL && b->sets[i].packs->most + 1 > most) most = b->sets[i].packs->most + 1;
+        if (s == NULL) continue;
         for (uint64_t k = 0; k < s->count; k++) {
             /* From the sequence that it begins in to the one in which the next sample does. */
             const uint64_t touched = (uint64_t)s->cuts[k + 1].place - s->cuts[k].place + 1;
@@ -206,24 +250,28 @@ uint64_t batches_documents_per_sample(const batches_t *b)
     return most;
 }
 
-/* Reads global sample i into b->tokens and b->begins. */
-static lh_status_t sample_read(batches_t *b, uint64_t i)
+/* The set that global sample i is of; *sample: which of its samples. */
+static lh_status_t sample_find(const batches_t *b, uint64_t i, const batch_set_t **set,
+                               uint64_t *sample)
 {
     if (i >= b->count)
         return fail(LH_INVALID, "sample %llu is asked for, there are %llu", (unsigned long long)i,
                     (unsigned long long)b->count);
     if (b->blend.count > 0) {
         lh_assert(i < b->blend.count && b->blend.set[i] < b->set_count);
-        return samples_read(b->sets[b->blend.set[i]].samples, b->blend.sample[i], b->tokens,
-                            b->begins);
+        *set = &b->sets[b->blend.set[i]];
+        *sample = b->blend.sample[i];
+        return LH_OK;
     }
     /* Without a blend the sets follow each other. */
     uint32_t k = 0;
-    while (i >= b->sets[k].samples->count) {
-        i -= b->sets[k++].samples->count;
+    while (i >= b->sets[k].count) {
+        i -= b->sets[k++].count;
         lh_assert(k < b->set_count);
     }
-    return samples_read(b->sets[k].samples, i, b->tokens, b->begins);
+    *set = &b->sets[k];
+    *sample = i;
+    return LH_OK;
 }
 
 /* True if token k of the sample at hand is the first of a segment. */
@@ -232,6 +280,13 @@ static bool segment_begins(const batches_t *b, uint64_t k)
     if (k == 0) return true;
     if (b->documents == DOCUMENTS_JOINED) return false;
     return b->begins[k] != 0 || (b->eod >= 0 && b->tokens[k - 1] == b->eod);
+}
+
+static lh_status_t refuse_documents(const batch_rows_t *out)
+{
+    return fail(LH_INVALID,
+                "a micro-batch holds more than %llu documents; raise [train] max_documents",
+                (unsigned long long)out->max_documents);
 }
 
 /* Lays the sample at hand out as row `row`; *documents counts the segments so far. */
@@ -245,11 +300,7 @@ static lh_status_t row_fill(const batches_t *b, uint64_t row, const batch_rows_t
     int32_t position = 0;
     for (uint64_t k = 0; k < b->sequence; k++) {
         if (segment_begins(b, k)) {
-            if (*documents == out->max_documents)
-                return fail(LH_INVALID,
-                            "a micro-batch holds more than %llu documents; raise [train] "
-                            "max_documents",
-                            (unsigned long long)out->max_documents);
+            if (*documents == out->max_documents) return refuse_documents(out);
             out->starts[(*documents)++] = (int32_t)(at + k);
             position = 0;
         }
@@ -261,12 +312,39 @@ static lh_status_t row_fill(const batches_t *b, uint64_t row, const batch_rows_t
     return LH_OK;
 }
 
+/* Row `row` of a set of conversations, sample `sample` of its order. */
+static lh_status_t row_unpack(const batches_t *b, packs_t *packs, uint64_t sample, uint64_t row,
+                              const batch_rows_t *out, uint64_t *documents)
+{
+    const uint64_t at = row * b->sequence;
+    packs_row_t packed = {.tokens = out->tokens + at,
+                          .labels = out->labels + at,
+                          .positions = out->positions + at,
+                          .weights = out->weights + at,
+                          .begins = b->packed};
+    const lh_status_t status = packs_read(packs, sample, &packed);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < packed.begin_count; i++) {
+        if (*documents == out->max_documents) return refuse_documents(out);
+        out->starts[(*documents)++] = (int32_t)(at + packed.begins[i]);
+    }
+    return LH_OK;
+}
+
 lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows, const batch_rows_t *out)
 {
     uint64_t documents = 0;
     for (uint64_t row = 0; row < rows; row++) {
-        lh_status_t status = sample_read(b, first + row);
-        if (status == LH_OK) status = row_fill(b, row, out, &documents);
+        const batch_set_t *set = NULL;
+        uint64_t sample = 0;
+        lh_status_t status = sample_find(b, first + row, &set, &sample);
+        if (status != LH_OK) return status;
+        if (set->packs != NULL) {
+            status = row_unpack(b, set->packs, sample, row, out, &documents);
+        } else {
+            status = samples_read(set->samples, sample, b->tokens, b->begins);
+            if (status == LH_OK) status = row_fill(b, row, out, &documents);
+        }
         if (status != LH_OK) return status;
     }
     for (uint64_t i = documents; i <= out->max_documents; i++)
@@ -298,7 +376,7 @@ void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_r
 
 bool batches_weigh_all(const batches_t *b)
 {
-    return b->documents == DOCUMENTS_JOINED;
+    return b->documents == DOCUMENTS_JOINED && b->packed == NULL;
 }
 
 /* Cuts a global batch over ranks and passes. */

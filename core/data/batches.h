@@ -19,6 +19,7 @@ typedef struct batches_how {
     const char *folder;
     uint32_t split;    /* SPLIT_*                                                  */
     uint64_t sequence; /* tokens of a sample                                       */
+    uint32_t phase;    /* PHASE_*: sft reads sets of conversations, by packs.h      */
     /* How many samples will be asked for. It decides the epochs and with them the order: the same
      * number must be given when a run is resumed. 0: each sample once. */
     uint64_t samples;
@@ -50,7 +51,8 @@ uint64_t batches_documents_per_sample(const batches_t *b);
 
 /* What a model needs of `rows` samples, row after row; the caller's memory. With documents = joined
  * a row is one segment. With apart a document is one: positions restart, starts has a row for each,
- * and the weight of a document's last token, whose label belongs to the next, is 0. */
+ * and the weight of a document's last token, whose label belongs to the next, is 0. In phase sft a
+ * row is documents, each whole, and what is left behind them; weights are 1 for labels of answers. */
 typedef struct batch_rows {
     int32_t *tokens, *labels, *positions; /* [rows * sequence] */
     float *weights;                       /* [rows * sequence] 1 or 0 */

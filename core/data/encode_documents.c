@@ -81,7 +81,7 @@ static void batch_empty(encoded_batch_t *b)
         b->bytes_capacity = 0;
     }
     if (b->ids.capacity > KEPT_BYTES / sizeof(*b->ids.ids)) token_ids_free(&b->ids);
-    b->ids.count = b->count = b->length = b->reasons.length = b->why.length = 0;
+    b->ids.count = b->parts.count = b->count = b->length = b->reasons.length = b->why.length = 0;
     b->status = LH_OK;
     b->last = b->encoded = false;
 }
@@ -169,7 +169,22 @@ static lh_status_t line_tokenize(const encode_how_t *how, tokenizer_scratch_t *s
 typedef struct worker {
     tokenizer_scratch_t *scratch;
     json_document_t *document;
+    chat_scratch_t chat;
 } worker_t;
+
+/* A line as a conversation. */
+static lh_status_t line_converse(const encode_how_t *how, worker_t *worker, encoded_batch_t *b,
+                                 encoded_line_t *line)
+{
+    const size_t ids = b->ids.count, parts = b->parts.count;
+    const lh_status_t status = chat_encode(how->chat, &worker->chat, worker->scratch,
+                                           b->bytes + line->at, line->length, &b->ids, &b->parts);
+    if (status != LH_OK) return status;
+    line->result = ENCODED_TEXT;
+    line->tokens = b->ids.count - ids;
+    line->parts = b->parts.count - parts;
+    return LH_OK;
+}
 
 /* Sets the result of a line. Anything but LH_OK is a failure of ours, such as missing memory, and
  * ends the stage; what is wrong with the line is a sentence in b->reasons. */
@@ -187,8 +202,12 @@ static lh_status_t line_encode(const encode_how_t *how, worker_t *worker, encode
         line->result = ENCODED_BLANK;
         return LH_OK;
     } else {
-        status = json_line_text(bytes, line->length, how->key, &worker->document, &text, &length);
-        if (status == LH_OK)
+        if (how->chat != NULL)
+            status = line_converse(how, worker, b, line);
+        else
+            status = json_line_text(bytes, line->length, how->key, &worker->document, &text,
+                                    &length);
+        if (status == LH_OK && how->chat == NULL)
             status = line_tokenize(how, worker->scratch, b, line, text, length);
         else if (status == LH_INVALID)
             text_append(&b->reasons, fail_reason());
@@ -239,6 +258,7 @@ static void *worker_run(void *argument)
         (void)pthread_mutex_unlock(&ring->lock);
     }
     json_free(worker.document);
+    chat_scratch_free(&worker.chat);
     if (made == LH_OK) tokenizer_scratch_free(worker.scratch);
     return NULL;
 }
@@ -306,6 +326,7 @@ void encode_ring_stop(encode_ring_t *ring)
         text_free(&b->why);
         text_free(&b->reasons);
         token_ids_free(&b->ids);
+        token_ids_free(&b->parts);
         mem_free(b->lines);
         mem_free(b->bytes);
     }

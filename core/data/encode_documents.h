@@ -11,6 +11,7 @@
 #define DATA_ENCODE_DOCUMENTS_H
 
 #include <base/status.h>
+#include <data/chat.h>
 #include <data/input_lines.h>
 #include <tokenizer/tokenizer.h>
 
@@ -22,6 +23,8 @@ typedef struct encode_how {
     const char *key;
     uint64_t line_bytes, window_bytes;
     const tokenizer_t *tokenizer;
+    /* NULL, or how lines become conversations; key, prepend and append are then not asked. */
+    const chat_t *chat;
     /* Ids around a document that has any tokens; -1: none. */
     int32_t prepend, append;
     uint32_t workers; /* at least 1                                          */
@@ -39,6 +42,8 @@ typedef struct encoded_line {
     /* Of ENCODED_TEXT: how many ids of the batch are this line's; they follow those of the lines
      * before it. */
     size_t tokens;
+    /* Of a conversation: how many of the batch's parts are this line's; likewise. Else 0. */
+    size_t parts;
     /* Of ENCODED_REJECTED: where its sentence begins in the batch's reasons. */
     size_t reason_at;
     bool too_long;
@@ -50,8 +55,9 @@ typedef struct encoded_line {
 typedef struct encoded_batch {
     encoded_line_t *lines; /* [count] in input order */
     size_t count;
-    token_ids_t ids; /* of all documents, one after the other */
-    text_t reasons;  /* NUL-terminated sentences              */
+    token_ids_t ids;   /* of all documents, one after the other */
+    token_ids_t parts; /* chat_encode's, of all conversations   */
+    text_t reasons;    /* NUL-terminated sentences              */
     /* Bytes of all files that were read when the batch was filled, as stored: for progress. */
     uint64_t taken;
 

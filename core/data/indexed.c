@@ -206,6 +206,34 @@ lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out)
     return LH_OK;
 }
 
+/* indexed_open has checked the table that is read again here, and what was made of it since then is
+ * checked where it would be an index. */
+lh_status_t indexed_boundaries(indexed_t *set)
+{
+    if (set->boundaries != NULL) return LH_OK;
+    int fd;
+    uint64_t size;
+    text_t idx = {0};
+    text_printf(&idx, "%.*sidx", (int)(strlen(set->bin_path) - strlen("bin")), set->bin_path);
+    uint64_t *all = mem_array(set->documents + 1, sizeof(*all));
+    lh_status_t status = all == NULL ? LH_NO_MEMORY : text_status(&idx);
+    if (status == LH_OK) status = file_open(idx.data, &fd, &size);
+    if (status == LH_OK) {
+        status = file_pread(fd, idx.data, all, (set->documents + 1) * sizeof(*all),
+                            INDEXED_HEAD_BYTES + 12 * set->sequences);
+        (void)sys()->close(fd);
+    }
+    for (uint64_t i = 0; status == LH_OK && i <= set->documents; i++)
+        if (all[i] > set->sequences || (i > 0 && all[i] < all[i - 1]))
+            status = fail(LH_INVALID, "%s: has changed since it was opened", idx.data);
+    text_free(&idx);
+    if (status == LH_OK)
+        set->boundaries = all;
+    else
+        mem_free(all);
+    return status;
+}
+
 indexed_t *indexed_share(indexed_t *set)
 {
     lh_assert(set->users > 0);
@@ -225,6 +253,7 @@ void indexed_close(indexed_t *set)
     lh_assert(set == NULL || set->users > 0);
     if (set == NULL || --set->users > 0) return;
     if (set->fd >= 0) (void)sys()->close(set->fd);
+    mem_free(set->boundaries);
     mem_free(set->offsets);
     mem_free(set->lengths);
     mem_free(set->bin_path);
@@ -319,6 +348,7 @@ struct indexed_writer {
     char *folder;
     uint32_t vocab, dtype_code, token_bytes;
     uint64_t documents, sequences;
+    uint64_t lengths; /* in FILE_LENGTHS: one for each sequence, 0 for a document without */
     out_file_t files[FILE_COUNT];
     bool finished;
 };
@@ -465,8 +495,27 @@ lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids, uint64_t
     status = out_put(&w->files[FILE_LENGTHS], &length, sizeof(length));
     if (status != LH_OK) return status;
     w->documents++;
+    w->lengths++;
     if (count > 0) w->sequences++;
     return LH_OK;
+}
+
+/* The first as any document; what follows it as the lengths of sequences that begin none, below 0. */
+lh_status_t indexed_writer_add_parts(indexed_writer_t *w, const int32_t *ids,
+                                     const int32_t *lengths, uint64_t parts)
+{
+    lh_assert(parts > 0);
+    lh_status_t status = indexed_writer_add(w, ids, (uint64_t)lengths[0]);
+    for (uint64_t i = 1; status == LH_OK && i < parts; i++) {
+        ids += lengths[i - 1];
+        lh_assert(lengths[i - 1] > 0 && lengths[i] > 0);
+        const int32_t more = -lengths[i];
+        status = put_ids(w, ids, (uint64_t)lengths[i]);
+        if (status == LH_OK) status = out_put(&w->files[FILE_LENGTHS], &more, sizeof(more));
+        w->lengths++;
+        w->sequences++;
+    }
+    return status;
 }
 
 /* The reverse of head_read. */
@@ -485,7 +534,8 @@ static lh_status_t put_head(indexed_writer_t *w)
 /* In the order in which they lie in the index. */
 enum { TABLE_LENGTHS, TABLE_OFFSETS, TABLE_BOUNDARIES, TABLE_COUNT };
 
-/* One of the index's tables, from the documents' lengths read once more. */
+/* One of the index's tables, from the lengths read once more. A document's boundary is known once
+ * the next one begins. */
 static lh_status_t put_table(indexed_writer_t *w, int table)
 {
     enum { PIECE = 4096 };
@@ -496,24 +546,27 @@ static lh_status_t put_table(indexed_writer_t *w, int table)
     lh_assert(from->held == 0);
     if (table == TABLE_BOUNDARIES) status = out_put(idx, &boundary, sizeof(boundary));
 
-    for (uint64_t at = 0; at < w->documents && status == LH_OK; at += PIECE) {
-        const uint64_t left = w->documents - at, now = left < PIECE ? left : PIECE;
+    for (uint64_t at = 0; at < w->lengths && status == LH_OK; at += PIECE) {
+        const uint64_t left = w->lengths - at, now = left < PIECE ? left : PIECE;
         status = file_pread(from->fd, from->path, lengths, now * sizeof(*lengths),
                             at * sizeof(*lengths));
         for (uint64_t i = 0; i < now && status == LH_OK; i++) {
             /* An empty document is a boundary that repeats the one before it; it has no
              * sequence. */
-            const bool empty = lengths[i] == 0;
-            boundary += empty ? 0 : 1;
-            if (table == TABLE_BOUNDARIES)
+            const bool empty = lengths[i] == 0, begins = lengths[i] >= 0 && at + i > 0;
+            const int32_t length = lengths[i] < 0 ? -lengths[i] : lengths[i];
+            if (table == TABLE_BOUNDARIES && begins)
                 status = out_put(idx, &boundary, sizeof(boundary));
             else if (!empty && table == TABLE_OFFSETS)
                 status = out_put(idx, &offset, sizeof(offset));
-            else if (!empty)
-                status = out_put(idx, &lengths[i], sizeof(lengths[i]));
-            offset += (uint64_t)lengths[i] * w->token_bytes;
+            else if (!empty && table == TABLE_LENGTHS)
+                status = out_put(idx, &length, sizeof(length));
+            boundary += empty ? 0 : 1;
+            offset += (uint64_t)length * w->token_bytes;
         }
     }
+    if (status == LH_OK && table == TABLE_BOUNDARIES && w->lengths > 0)
+        status = out_put(idx, &boundary, sizeof(boundary));
     return status;
 }
 

@@ -39,8 +39,9 @@ typedef struct indexed {
     uint32_t dtype_code, token_bytes;
     uint32_t vocab; /* ids are below this, checked when they are read */
     uint64_t sequences, documents, tokens;
-    int32_t *lengths;  /* [sequences] tokens */
-    uint64_t *offsets; /* [sequences] bytes  */
+    int32_t *lengths;     /* [sequences] tokens */
+    uint64_t *offsets;    /* [sequences] bytes  */
+    uint64_t *boundaries; /* [documents + 1] sequences before each document; NULL until asked for */
 } indexed_t;
 
 /* Opens PREFIX.bin and PREFIX.idx and checks the whole index. Tokens are checked against vocab when
@@ -48,6 +49,9 @@ typedef struct indexed {
 lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out) LH_MUST_CHECK;
 /* The same set for one user more, who closes it as well. [serial] */
 indexed_t *indexed_share(indexed_t *set);
+/* Fills boundaries, for who reads documents of several sequences; 8 bytes each, so most go without.
+ * [serial] */
+lh_status_t indexed_boundaries(indexed_t *set) LH_MUST_CHECK;
 /* Whether this is the pair that was opened by the prefix. */
 bool indexed_has_prefix(const indexed_t *set, const char *prefix);
 void indexed_close(indexed_t *set); /* NULL does nothing */
@@ -84,6 +88,11 @@ lh_status_t indexed_writer_open(const char *prefix, uint32_t vocab,
 /* One document of one sequence. An empty one is a document boundary without a sequence. */
 lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids,
                                uint64_t count) LH_MUST_CHECK;
+
+/* One document of several sequences of the lengths [parts], none of which is 0; ids are theirs one
+ * after the other. */
+lh_status_t indexed_writer_add_parts(indexed_writer_t *w, const int32_t *ids,
+                                     const int32_t *lengths, uint64_t parts) LH_MUST_CHECK;
 
 /* Writes what is left, the index too, and tells what the files are now. Nothing can be added then.
  * Commit does it where it was not done. */

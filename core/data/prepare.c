@@ -93,6 +93,11 @@ static void put_input(json_writer_t *w, const prepare_facts_t *facts)
     json_close(w);
 }
 
+static uint32_t chat_of(const prepare_how_t *how)
+{
+    return how->chat == NULL ? CHAT_NONE : how->chat->format;
+}
+
 /* Appends the text of prepare.json. */
 static lh_status_t prepare_summary_text(const prepare_facts_t *facts, text_t *out)
 {
@@ -101,11 +106,14 @@ static lh_status_t prepare_summary_text(const prepare_facts_t *facts, text_t *ou
     const prepare_how_t *how = facts->how;
     const prepare_counts_t *c = facts->counts;
     json_writer_t w = {.to = out, .style = 1};
+    char chat[CHAT_NAME];
+    chat_format_name(chat_of(how), chat);
     json_open(&w, NULL, '{');
     json_put_text(&w, "output", how->prepare->output);
     json_put_text(&w, "key", how->prepare->key);
     json_put_text(&w, "prepend", prepends[how->prepare->prepend]);
     json_put_text(&w, "append", appends[how->prepare->append]);
+    json_put_text(&w, "chat", chat);
     json_put_u64(&w, "documents", c->documents);
     json_put_u64(&w, "empty", c->empty);
     json_put_u64(&w, "tokens", c->tokens);
@@ -237,6 +245,7 @@ typedef struct prepare {
     input_files_t files;
     indexed_writer_t *writer;
     rejected_list_t *rejected;
+    chat_t *chat; /* NULL: lines are documents */
     encode_ring_t *ring;
     prepare_counts_t counts;
 } prepare_t;
@@ -309,7 +318,8 @@ static lh_status_t take_rejected(prepare_t *p, const encoded_line_t *line, const
 
 /* Writes a document, unless the job's filter drops it. The filter sees how many tokens it has, with
  * those around it. */
-static lh_status_t take_document(prepare_t *p, const int32_t *ids, uint64_t count)
+static lh_status_t take_document(prepare_t *p, const int32_t *ids, uint64_t count,
+                                 const int32_t *lengths, uint64_t parts)
 {
     bool keep = true;
     lh_status_t status = LH_OK;
@@ -319,7 +329,8 @@ static lh_status_t take_document(prepare_t *p, const int32_t *ids, uint64_t coun
         p->counts.filtered++;
         return LH_OK;
     }
-    status = indexed_writer_add(p->writer, ids, count);
+    status = parts > 0 ? indexed_writer_add_parts(p->writer, ids, lengths, parts)
+                       : indexed_writer_add(p->writer, ids, count);
     if (status != LH_OK) return status;
     p->counts.documents++;
     p->counts.empty += count == 0 ? 1 : 0;
@@ -330,15 +341,16 @@ static lh_status_t take_document(prepare_t *p, const int32_t *ids, uint64_t coun
 /* The ids of a batch lie one after the other in the order of its lines. */
 static lh_status_t take_batch(prepare_t *p, const encoded_batch_t *batch)
 {
-    const int32_t *ids = batch->ids.ids;
+    const int32_t *ids = batch->ids.ids, *parts = batch->parts.ids;
     for (size_t i = 0; i < batch->count; i++) {
         const encoded_line_t *line = &batch->lines[i];
         lh_status_t status = LH_OK;
         if (line->result == ENCODED_REJECTED)
             status = take_rejected(p, line, batch->reasons.data + line->reason_at);
         if (line->result == ENCODED_TEXT) {
-            status = take_document(p, ids, line->tokens);
+            status = take_document(p, ids, line->tokens, parts, line->parts);
             ids = ids == NULL ? NULL : ids + line->tokens;
+            parts = parts == NULL ? NULL : parts + line->parts;
         }
         if (status != LH_OK) return status;
     }
@@ -368,7 +380,10 @@ static lh_status_t prepare_open(prepare_t *p)
 {
     const job_prepare_t *job = p->how->prepare;
     lh_status_t status = limit_parse(job->on_error, &p->rejected_limit);
-    if (status == LH_OK) status = ends_find(p->how, &p->ends);
+    const bool converses = chat_of(p->how) != CHAT_NONE;
+    p->ends = (prepare_ends_t){-1, -1}; /* a format has what stands around its documents */
+    if (status == LH_OK && !converses) status = ends_find(p->how, &p->ends);
+    if (status == LH_OK && converses) status = chat_new(p->how->chat, p->how->tokenizer, &p->chat);
     if (status == LH_OK)
         status = input_files_find(p->how->base, job->input, p->how->own, &p->files);
     if (status != LH_OK) return status;
@@ -389,6 +404,7 @@ static lh_status_t prepare_open(prepare_t *p)
         .line_bytes = p->how->line_bytes,
         .window_bytes = p->how->window_bytes,
         .tokenizer = p->how->tokenizer,
+        .chat = p->chat,
         .prepend = p->ends.prepend,
         .append = p->ends.append,
         .workers = worker_count(job->workers),
@@ -444,6 +460,7 @@ lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
     if (status == LH_OK) status = take_all(&p);
     if (status == LH_OK) status = prepare_commit(&p);
     encode_ring_stop(p.ring);
+    chat_free(p.chat);
     rejected_list_close(p.rejected);
     indexed_writer_discard(p.writer);
     input_files_free(&p.files);

@@ -40,6 +40,7 @@ typedef struct prepare_how {
     const char *folder;
     uint64_t line_bytes, window_bytes; /* of [limits] */
     const tokenizer_t *tokenizer;
+    const job_chat_t *chat; /* NULL, or of format CHAT_NONE: lines are documents */
 
     /* Optional. A data filter: *keep says whether the document is written. Called in input order,
      * on the thread that runs prepare. */

@@ -397,8 +397,7 @@ static lh_status_t check_line(const json_document_t *d)
 
 /* Numbers are not converted: a line of a corpus is read for one text, and its numbers cost time and
  * may be larger than any type holds. */
-lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
-                           json_document_t **line, const char **text, size_t *text_length)
+lh_status_t json_line_read(const char *bytes, size_t length, json_document_t **line)
 {
     yyjson_read_err error;
     budget_t budget = {.most_bytes = UINT64_MAX};
@@ -412,7 +411,13 @@ lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
         return fail(LH_INVALID, "at byte %zu%s: %s", error.pos + 1,
                     byte_at(bytes, length, error.pos, found), sentence(&error));
     }
-    const lh_status_t status = check_line(*line);
+    return check_line(*line);
+}
+
+lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
+                           json_document_t **line, const char **text, size_t *text_length)
+{
+    const lh_status_t status = json_line_read(bytes, length, line);
     if (status != LH_OK) return status;
 
     /* All members are looked at, as a key that stands twice at the top makes the line a bad one. */
@@ -573,6 +578,8 @@ void json_put_value(json_writer_t *w, const char *key, const json_value_t *v)
         json_put_real(w, key, json_number(v));
     } else if (json_is_flag(v)) {
         json_put_flag(w, key, json_is_yes(v));
+    } else if (yyjson_is_raw(asked(v))) {
+        json_put_as_is(w, key, yyjson_get_raw(asked(v))); /* a number of a line */
     } else {
         json_put_nil(w, key);
     }

@@ -98,6 +98,8 @@ lh_status_t json_take_text(const char *path, const json_value_t *map, const char
 lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
                            json_document_t **line, const char **text,
                            size_t *text_length) LH_MUST_CHECK;
+/* The line itself, for who looks at more of it than one text; what is wrong with it likewise. */
+lh_status_t json_line_read(const char *bytes, size_t length, json_document_t **line) LH_MUST_CHECK;
 /* Nothing but white space. */
 bool json_line_blank(const char *bytes, size_t length);
 

@@ -355,6 +355,13 @@ void snapshot_identity(const session_t *s, text_t *out)
     text_printf(out, "data.documents = %s\n",
                 job->data.documents == DOCUMENTS_APART ? "apart" : "joined");
     text_printf(out, "data.seed = %llu\n", (unsigned long long)job->data.seed);
+    text_printf(out, "train.phase = %s\n", job->train.phase == PHASE_SFT ? "sft" : "pretrain");
+    if (job->train.phase == PHASE_SFT)
+        text_printf(out, "data.packing = %s\ndata.too_long = %s\n",
+                    job->data.packing ? "yes" : "no",
+                    job->data.too_long == TOO_LONG_FAIL   ? "fail"
+                    : job->data.too_long == TOO_LONG_SKIP ? "skip"
+                                                          : "cut");
     text_printf(out, "train.sequence = %llu\n", (unsigned long long)job->train.sequence);
     text_printf(out, "train.batch = %llu\n", (unsigned long long)job->train.batch);
     text_printf(out, "train.micro_batch = %llu\n", (unsigned long long)job->train.micro_batch);

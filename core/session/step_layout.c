@@ -154,6 +154,7 @@ lh_status_t step_batches_open(const job_t *job, uint32_t split, uint64_t samples
                                .folder = job->pipeline.folder,
                                .split = split,
                                .sequence = train->sequence,
+                               .phase = train->phase,
                                .samples = split == SPLIT_TRAIN ? samples : 0,
                                .vocab = vocab,
                                .eod = eod,
@@ -169,7 +170,9 @@ bool step_asks_data(const job_t *job)
 uint64_t step_documents(const job_t *job, const batches_t *train, const batches_t *valid,
                         int32_t eod)
 {
-    if (eod >= 0 || !step_asks_data(job)) return 0;
+    /* What an eod may do to joined documents it does not do to conversations. */
+    const bool cuts = eod >= 0 && job->train.phase != PHASE_SFT;
+    if (cuts || !step_asks_data(job)) return 0;
     const uint64_t most = batches_documents_per_sample(train);
     const uint64_t more = valid == NULL ? 0 : batches_documents_per_sample(valid);
     return more > most ? more : most;

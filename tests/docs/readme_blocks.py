@@ -71,6 +71,12 @@ class Readme(unittest.TestCase):
                 ran += 1
         self.assertGreaterEqual(ran, 5)
 
+    def test_commands_of_fine_tuning_run(self):
+        (block,) = blocks("docs/fine-tuning.md", "sh")
+        for line in block.splitlines():
+            command = line.split("#")[0].strip().replace("longhaul ", BINARY + " ", 1)
+            self.shell(command + (FEW if re.search(r"longhaul (run|plan|generate) ", command) else ""))
+
     def test_pages_that_are_linked_exist(self):
         pages = ["README.md"] + ["docs/" + p for p in os.listdir(os.path.join(SOURCE, "docs"))]
         for page in pages:
@@ -82,7 +88,7 @@ class Readme(unittest.TestCase):
                     self.assertTrue(os.path.exists(path), f"{page} links {target}")
 
     def test_keys_that_pages_name_are_known(self):
-        for page in ("docs/data.md", "docs/hugging-face.md"):
+        for page in ("docs/data.md", "docs/hugging-face.md", "docs/fine-tuning.md"):
             for block in blocks(page, "ini"):
                 for section in re.findall(r"^\[([\w.]+)\]", block, re.M):
                     known = self.shell(f"{BINARY} help {section}")

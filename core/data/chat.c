@@ -1,0 +1,525 @@
+/* chat.c - formats of conversations as tables, and what becomes of a line by one of them.
+ *
+ * The tables are those of the models' own templates, which are programs in Jinja: what these do
+ * with messages of text, without tools, fits a line for each role. A message that spells one of a
+ * format's own tokens would end its turn early, in training as later in use; such a line is
+ * refused.
+ *
+ * A text is encoded whole. Where an answer begins and ends among the ids is found by encoding what
+ * stands before: its ids are the beginning of the whole's, as formats have a token of their own or
+ * a line feed there. Where a token reaches over the border all the same, it counts as the answer's.
+ * That costs as many encodings of half the text as it has answers twice; keeping offsets of bytes
+ * beside ids would cost every tokenizer more. */
+#include <data/chat.h>
+
+#include <stdio.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <format/json.h>
+
+enum { PART_BEGIN, PART_SYSTEM, PART_USER, PART_REPLY, PART_TAIL, PART_JOINED, PARTS };
+
+/* trim: messages lose white space at both ends, as the model's own template does. spelt: what stands
+ * in <..> is letters and no token, as the model itself has it. */
+typedef struct chat_format {
+    const char *part[PARTS];
+    bool trim, spelt;
+} chat_format_t;
+
+static const char turns_joined[] = "{system}\n\n{content}";
+
+/* By CHAT_*. */
+static const chat_format_t formats[] = {
+    [CHAT_NONE] = {.part = {""}},
+    [CHAT_CHATML] = {.part = {"", "<|im_start|>system\n{content}<|im_end|>\n",
+                              "<|im_start|>user\n{content}<|im_end|>\n",
+                              "<|im_start|>assistant\n{content}<|im_end|>", "\n", ""}},
+    [CHAT_LLAMA2] = {.part = {"", "", "{bos}[INST] {content} [/INST]", " {content} {eos}", "",
+                              "<<SYS>>\n{system}\n<</SYS>>\n\n{content}"},
+                     .trim = true},
+    [CHAT_LLAMA3] =
+        {.part = {"{bos}", "<|start_header_id|>system<|end_header_id|>\n\n{content}<|eot_id|>",
+                  "<|start_header_id|>user<|end_header_id|>\n\n{content}<|eot_id|>",
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n{content}<|eot_id|>", "", ""},
+         .trim = true},
+    [CHAT_MISTRAL] = {.part = {"{bos}", "", "[INST] {content}[/INST]", " {content}{eos}", "",
+                               turns_joined},
+                      .trim = true},
+    [CHAT_GEMMA] = {.part = {"{bos}", "", "<start_of_turn>user\n{content}<end_of_turn>\n",
+                             "<start_of_turn>model\n{content}<end_of_turn>", "\n", turns_joined},
+                    .trim = true},
+    [CHAT_PHI3] = {.part = {"", "<|system|>\n{content}<|end|>\n", "<|user|>\n{content}<|end|>\n",
+                            "<|assistant|>\n{content}<|end|>", "\n", ""}},
+    [CHAT_ZEPHYR] = {.part = {"", "<|system|>\n{content}{eos}\n", "<|user|>\n{content}{eos}\n",
+                              "<|assistant|>\n{content}{eos}", "\n", ""},
+                     .spelt = true},
+    [CHAT_PLAIN] = {.part = {"", "{content}\n", "{content}", "{content}{eos}", "", ""}},
+};
+
+/* Texts of a format's own tokens, which messages may not spell. */
+enum { MARKS = 16 };
+
+struct chat {
+    const tokenizer_t *tokenizer;
+    char name[CHAT_NAME];
+    char *messages, *prompt, *answer;
+    /* With escapes and {bos}, {eos} already written out; {content} and {system} are left. */
+    text_t part[PARTS];
+    char *marks[MARKS];
+    uint32_t mark_count;
+    bool trim, spelt;
+};
+
+void chat_format_name(uint32_t format, char out[CHAT_NAME])
+{
+    const char *at = JOB_CHAT_FORMATS;
+    for (uint32_t i = 0; i < format; i++)
+        at += strcspn(at, "|") + 1;
+    (void)snprintf(out, CHAT_NAME, "%.*s", (int)strcspn(at, "|"), at);
+}
+
+/* ---- the parts ---- */
+
+static const char content_word[] = "{content}", system_word[] = "{system}";
+
+/* A token that the text spells, so that a message that spells it can be told. */
+static lh_status_t mark_add(chat_t *c, const char *text, size_t length)
+{
+    if (length == 0 || c->mark_count == MARKS) return LH_OK;
+    char *mark = mem_new(length + 1);
+    if (mark == NULL) return LH_NO_MEMORY;
+    memcpy(mark, text, length);
+    for (uint32_t i = 0; i < c->mark_count; i++)
+        if (strcmp(c->marks[i], mark) == 0) {
+            mem_free(mark);
+            return LH_OK;
+        }
+    c->marks[c->mark_count++] = mark;
+    return LH_OK;
+}
+
+/* {bos} or {eos} as the tokenizer spells it. */
+static lh_status_t token_write(chat_t *c, const char *word, int32_t id, text_t *out)
+{
+    const size_t at = out->length;
+    if (id < 0)
+        return fail(LH_INVALID, "[chat] format = %s has %s, but the tokenizer has no such token",
+                    c->name, word);
+    lh_status_t status = tokenizer_decode(c->tokenizer, &id, 1, false, out);
+    return status == LH_OK ? mark_add(c, out->data + at, out->length - at) : status;
+}
+
+/* One character or {word} of a part, as typed in an INI or in the tables above; *at moves on. */
+static lh_status_t part_step(chat_t *c, const char *key, const char **at, text_t *out)
+{
+    static const char escapes[] = "nts\\", means[] = "\n\t \\";
+    const tokenizer_special_t *special = tokenizer_special(c->tokenizer);
+    if (**at == '\\') {
+        const char *known = (*at)[1] == '\0' ? NULL : strchr(escapes, (*at)[1]);
+        if (known == NULL)
+            return fail(LH_INVALID, "[chat] %s: '%.2s' found, expected \\n, \\t, \\s or \\\\", key,
+                        *at);
+        text_append_n(out, &means[known - escapes], 1);
+        *at += 2;
+        return LH_OK;
+    }
+    const bool bos = text_starts(*at, "{bos}");
+    if (bos || text_starts(*at, "{eos}")) {
+        *at += strlen("{bos}");
+        return bos ? token_write(c, "{bos}", special->bos, out)
+                   : token_write(c, "{eos}", special->eos, out);
+    }
+    text_append_n(out, (*at)++, 1);
+    return LH_OK;
+}
+
+/* Told once: a tokenizer that lacks one token of a format mostly lacks them all. */
+static void mark_missing(chat_t *c, const char *word)
+{
+    c->spelt = true;
+    log_line(LH_LOG_WARN,
+             "[chat] format = %s: the tokenizer has no token '%s', so it is encoded as text",
+             c->name, word);
+}
+
+/* Words in <..> and [..] that are tokens. A format that names a token which the tokenizer does not
+ * have is encoded as text, letter for letter: that may be meant, and mostly is not. */
+static lh_status_t marks_find(chat_t *c, const text_t *part)
+{
+    const char *text = part->data == NULL ? "" : part->data;
+    lh_status_t status = LH_OK;
+    for (const char *at = text; status == LH_OK && (at = strpbrk(at, "<[")) != NULL; at++) {
+        const char *end = strchr(at, *at == '<' ? '>' : ']');
+        char word[64];
+        if (end == NULL || (size_t)(end - at) + 2 > sizeof(word)) continue;
+        memcpy(word, at, (size_t)(end - at) + 1);
+        word[end - at + 1] = '\0';
+        if (tokenizer_find(c->tokenizer, word) >= 0)
+            status = mark_add(c, word, strlen(word));
+        else if (!c->spelt && at[0] == '<' && at[1] != '<' && at[1] != '/' &&
+                 (at == text || at[-1] != '<'))
+            mark_missing(c, word);
+    }
+    return status;
+}
+
+static lh_status_t part_make(chat_t *c, const char *key, const char *text, text_t *out)
+{
+    lh_status_t status = LH_OK;
+    for (const char *at = text; status == LH_OK && *at != '\0';)
+        status = part_step(c, key, &at, out);
+    if (status == LH_OK) text_append_n(out, "", 0);
+    if (status == LH_OK) status = text_status(out);
+    return status == LH_OK ? marks_find(c, out) : status;
+}
+
+static bool part_is_empty(const chat_t *c, uint32_t part)
+{
+    return c->part[part].length == 0;
+}
+
+/* Parts of [chat] take the place of the format's. */
+static lh_status_t parts_make(chat_t *c, const job_chat_t *job)
+{
+    static const char *const keys[] = {"begin", "system", "user", "reply", "tail", "joined"};
+    const char *const own[] = {job->begin, job->system, job->user,
+                               job->reply, job->tail,   job->joined};
+    const chat_format_t *format = &formats[job->format];
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < PARTS; i++) {
+        const char *text = own[i] != NULL ? own[i] : format->part[i];
+        const bool message = i == PART_USER || i == PART_REPLY ||
+                             (text[0] != '\0' && i == PART_SYSTEM);
+        if (message && strstr(text, content_word) == NULL)
+            return fail(LH_INVALID, "[chat] %s = %s: expected {content} in it", keys[i], text);
+        status = part_make(c, keys[i], text, &c->part[i]);
+    }
+    return status;
+}
+
+lh_status_t chat_new(const job_chat_t *job, const tokenizer_t *tokenizer, chat_t **out)
+{
+    lh_assert(job->format != CHAT_NONE && job->format < sizeof(formats) / sizeof(formats[0]));
+    chat_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return LH_NO_MEMORY;
+    c->tokenizer = tokenizer;
+    chat_format_name(job->format, c->name);
+    c->trim = formats[job->format].trim;
+    c->spelt = formats[job->format].spelt;
+    c->messages = mem_text(job->messages);
+    c->prompt = mem_text(job->prompt);
+    c->answer = mem_text(job->answer);
+    lh_status_t status = c->messages == NULL || c->prompt == NULL || c->answer == NULL
+                             ? LH_NO_MEMORY
+                             : parts_make(c, job);
+    if (status != LH_OK) {
+        chat_free(c);
+        return status;
+    }
+    *out = c;
+    return LH_OK;
+}
+
+void chat_free(chat_t *c)
+{
+    if (c == NULL) return;
+    for (uint32_t i = 0; i < PARTS; i++)
+        text_free(&c->part[i]);
+    for (uint32_t i = 0; i < c->mark_count; i++)
+        mem_free(c->marks[i]);
+    mem_free(c->messages);
+    mem_free(c->prompt);
+    mem_free(c->answer);
+    mem_free(c);
+}
+
+void chat_scratch_free(chat_scratch_t *scratch)
+{
+    json_free(scratch->line);
+    text_free(&scratch->text);
+    mem_free(scratch->cuts);
+    token_ids_free(&scratch->before);
+    *scratch = (chat_scratch_t){0};
+}
+
+/* ---- a line as text ---- */
+
+/* A message's text, which lies in the line's document. */
+typedef struct message_text {
+    const char *bytes;
+    size_t length;
+} message_text_t;
+
+/* One conversation while it is written. */
+typedef struct conversation {
+    const chat_t *chat;
+    chat_scratch_t *scratch;
+    message_text_t system; /* that still has to be joined with a user's message; NULL: none */
+} conversation_t;
+
+static lh_status_t cut_add(chat_scratch_t *s)
+{
+    size_t *cuts = mem_grow(s->cuts, &s->cut_capacity, s->cut_count + 1, sizeof(*cuts));
+    if (cuts == NULL) return LH_NO_MEMORY;
+    s->cuts = cuts;
+    cuts[s->cut_count++] = s->text.length;
+    return LH_OK;
+}
+
+/* White space of ASCII at both ends. */
+static message_text_t trimmed(message_text_t m)
+{
+    static const char blanks[] = " \t\r\n\v\f";
+    while (m.length > 0 && memchr(blanks, m.bytes[0], sizeof(blanks) - 1) != NULL) {
+        m.bytes++;
+        m.length--;
+    }
+    while (m.length > 0 && memchr(blanks, m.bytes[m.length - 1], sizeof(blanks) - 1) != NULL)
+        m.length--;
+    return m;
+}
+
+/* A part with its words filled in: {content} may hold {system}'s text in the joined one. Of a reply
+ * what is trained on begins with {content} and goes to the end. */
+static lh_status_t part_write(conversation_t *v, const text_t *part, message_text_t content,
+                              bool reply)
+{
+    text_t *out = &v->scratch->text;
+    const bool joins = v->system.bytes != NULL;
+    lh_status_t status = LH_OK;
+    for (const char *at = part->data == NULL ? "" : part->data; status == LH_OK && *at != '\0';) {
+        if (text_starts(at, content_word)) {
+            if (reply) status = cut_add(v->scratch);
+            text_append_n(out, content.bytes, content.length);
+            at += strlen(content_word);
+        } else if (joins && text_starts(at, system_word)) {
+            text_append_n(out, v->system.bytes, v->system.length);
+            at += strlen(system_word);
+        } else {
+            text_append_n(out, at++, 1);
+        }
+    }
+    if (status == LH_OK && reply) status = cut_add(v->scratch);
+    return status == LH_OK ? text_status(out) : status;
+}
+
+/* The user's part around the joined text. */
+static lh_status_t joined_write(conversation_t *v, message_text_t content)
+{
+    chat_scratch_t inner = {0};
+    conversation_t w = {.chat = v->chat, .scratch = &inner, .system = v->system};
+    lh_status_t status = part_write(&w, &v->chat->part[PART_JOINED], content, false);
+    v->system = (message_text_t){0};
+    if (status == LH_OK) {
+        const message_text_t all = {inner.text.data, inner.text.length};
+        status = part_write(v, &v->chat->part[PART_USER], all, false);
+    }
+    chat_scratch_free(&inner);
+    return status;
+}
+
+/* number counts from 1, for sentences. */
+static lh_status_t marks_check(const chat_t *c, message_text_t m, size_t number)
+{
+    for (uint32_t i = 0; i < c->mark_count; i++)
+        if (memmem(m.bytes, m.length, c->marks[i], strlen(c->marks[i])) != NULL)
+            return fail(LH_INVALID,
+                        "message %zu holds '%s', which is a token of the format %s; expected text",
+                        number, c->marks[i], c->name);
+    return LH_OK;
+}
+
+/* A role is whatever stands in the file: it is shown, not copied. */
+static lh_status_t role_refuse(const char *role, size_t number)
+{
+    text_t shown = {0};
+    text_append_shown(&shown, role, false);
+    const lh_status_t status = fail(
+        LH_INVALID, "message %zu: role '%.40s' found, expected system, user or assistant", number,
+        shown.data == NULL ? "" : shown.data);
+    text_free(&shown);
+    return status;
+}
+
+static lh_status_t message_write(conversation_t *v, const char *role, message_text_t m,
+                                 size_t number)
+{
+    const chat_t *c = v->chat;
+    lh_status_t status = marks_check(c, m, number);
+    if (status != LH_OK) return status;
+    if (c->trim) m = trimmed(m);
+    if (strcmp(role, "user") == 0)
+        return v->system.bytes != NULL ? joined_write(v, m)
+                                       : part_write(v, &c->part[PART_USER], m, false);
+    if (strcmp(role, "assistant") == 0) {
+        if (v->system.bytes != NULL)
+            return fail(LH_INVALID,
+                        "message %zu: role 'assistant' found, expected 'user', whose message holds "
+                        "the system's in the format %s",
+                        number, c->name);
+        status = part_write(v, &c->part[PART_REPLY], m, true);
+        return status == LH_OK ? part_write(v, &c->part[PART_TAIL], m, false) : status;
+    }
+    if (strcmp(role, "system") != 0) return role_refuse(role, number);
+    if (number != 1)
+        return fail(LH_INVALID,
+                    "message %zu: role 'system' found, expected user or assistant behind the first",
+                    number);
+    if (!part_is_empty(c, PART_SYSTEM)) return part_write(v, &c->part[PART_SYSTEM], m, false);
+    if (part_is_empty(c, PART_JOINED))
+        return fail(LH_INVALID, "message %zu: the format %s has no place for role 'system'", number,
+                    c->name);
+    v->system = m;
+    return LH_OK;
+}
+
+/* A text of an object, with a sentence for what else stands there. */
+static lh_status_t take_text(const json_value_t *map, const char *key, size_t number,
+                             message_text_t *out)
+{
+    char found[JSON_FOUND], where[32] = "";
+    const json_value_t *v = json_member(map, key);
+    if (json_is_text(v)) {
+        *out = (message_text_t){json_text(v), json_text_length(v)};
+        return LH_OK;
+    }
+    if (number > 0) (void)snprintf(where, sizeof(where), "message %zu: ", number);
+    json_found(v, found);
+    return fail(LH_INVALID, "%s'%.40s' is %s, a text was expected", where, key, found);
+}
+
+static lh_status_t messages_write(conversation_t *v, const json_value_t *list)
+{
+    char found[JSON_FOUND];
+    lh_status_t status = LH_OK;
+    if (!json_is_list(list) || json_size(list) == 0) {
+        json_found(list, found);
+        return fail(LH_INVALID, "'%.40s' is %s, a list of messages was expected", v->chat->messages,
+                    found);
+    }
+    for (json_walk_t w = json_walk(list); status == LH_OK && json_next(&w);) {
+        message_text_t role, content;
+        status = take_text(w.value, "role", w.index + 1, &role);
+        if (status == LH_OK) status = take_text(w.value, "content", w.index + 1, &content);
+        if (status == LH_OK) status = message_write(v, role.bytes, content, w.index + 1);
+    }
+    return status;
+}
+
+/* The line's conversation as scratch->text and its cuts. */
+static lh_status_t line_write(const chat_t *c, chat_scratch_t *s, const char *line, size_t length)
+{
+    conversation_t v = {.chat = c, .scratch = s};
+    message_text_t prompt, answer;
+    s->text.length = s->cut_count = 0;
+    lh_status_t status = json_line_read(line, length, &s->line);
+    if (status != LH_OK) return status;
+    const json_value_t *root = json_root(s->line), *list = json_member(root, c->messages);
+    if (list == NULL && json_member(root, c->prompt) == NULL)
+        return fail(LH_INVALID,
+                    "neither '%.40s' nor '%.40s' is there; expected messages, or a prompt "
+                    "and its answer",
+                    c->messages, c->prompt);
+    status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
+    if (status != LH_OK) return status;
+    if (list != NULL) {
+        status = messages_write(&v, list);
+    } else {
+        status = take_text(root, c->prompt, 0, &prompt);
+        if (status == LH_OK) status = take_text(root, c->answer, 0, &answer);
+        if (status == LH_OK) status = message_write(&v, "user", prompt, 1);
+        if (status == LH_OK) status = message_write(&v, "assistant", answer, 2);
+    }
+    if (status == LH_OK && s->cut_count == 0)
+        status = fail(LH_INVALID, "no message is the assistant's; expected an answer to train on");
+    return status;
+}
+
+/* ---- a text as ids ---- */
+
+/* Whether ids [count] of the whole say what the text before has left, in other pieces; *out: how
+ * many of them. A line feed before a word, for one, may be cut otherwise than one at the end. */
+static lh_status_t ids_respelt(const chat_t *c, const int32_t *left, size_t left_count,
+                               const int32_t *ids, size_t count, size_t *out)
+{
+    enum { PIECES = 16 };
+    text_t wanted = {0}, found = {0};
+    lh_status_t status = tokenizer_decode(c->tokenizer, left, left_count, false, &wanted);
+    *out = 0;
+    for (size_t k = 1; status == LH_OK && *out == 0 && k <= PIECES && k <= count; k++) {
+        found.length = 0;
+        status = tokenizer_decode(c->tokenizer, ids, k, false, &found);
+        if (status == LH_OK && found.length == wanted.length &&
+            (found.length == 0 || memcmp(found.data, wanted.data, found.length) == 0))
+            *out = k;
+    }
+    text_free(&wanted);
+    text_free(&found);
+    return status;
+}
+
+/* How many of the whole's ids stand before byte `at`: as many as the text before has in common with
+ * it, and those that say the rest of it in other pieces. */
+static lh_status_t ids_before(const chat_t *c, chat_scratch_t *s, tokenizer_scratch_t *tokenizer,
+                              size_t at, const int32_t *ids, size_t count, size_t *out)
+{
+    token_ids_t *before = &s->before;
+    before->count = 0;
+    lh_status_t status = tokenizer_encode(c->tokenizer, tokenizer, s->text.data, at,
+                                          SPELLING_IS_TOKEN, before);
+    size_t same = 0, more = 0;
+    while (status == LH_OK && same < before->count && same < count &&
+           before->ids[same] == ids[same])
+        same++;
+    if (status == LH_OK && same < before->count)
+        status = ids_respelt(c, before->ids + same, before->count - same, ids + same, count - same,
+                             &more);
+    *out = same + more;
+    return status;
+}
+
+/* Parts in turn: what is no answer, then an answer, and so on. At each cut the part at hand ends; one
+ * that would be empty is taken back instead, and the part before it goes on. The first id of all is
+ * never an answer's, as nothing comes before it. */
+static lh_status_t parts_find(const chat_t *c, chat_scratch_t *s, tokenizer_scratch_t *tokenizer,
+                              const int32_t *ids, size_t count, token_ids_t *parts)
+{
+    const size_t first = parts->count;
+    size_t done = 0;
+    lh_status_t status = LH_OK;
+    for (size_t i = 0; status == LH_OK && i < s->cut_count; i++) {
+        size_t at = count;
+        if (s->cuts[i] < s->text.length)
+            status = ids_before(c, s, tokenizer, s->cuts[i], ids, count, &at);
+        if (at < 1) at = 1;
+        if (at > count) at = count;
+        if (status != LH_OK) break;
+        if (at > done)
+            status = token_ids_add(parts, (int32_t)(at - done));
+        else if (parts->count > first)
+            at = done - (size_t)parts->ids[--parts->count];
+        done = at;
+    }
+    if (status == LH_OK && done < count) status = token_ids_add(parts, (int32_t)(count - done));
+    if (status == LH_OK && parts->count - first < 2)
+        status = fail(LH_INVALID, "its answers have no token; expected some to train on");
+    return status;
+}
+
+lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scratch_t *tokenizer,
+                        const char *line, size_t length, token_ids_t *ids, token_ids_t *parts)
+{
+    const size_t ids_were = ids->count, parts_were = parts->count;
+    lh_status_t status = line_write(c, scratch, line, length);
+    if (status == LH_OK)
+        status = tokenizer_encode(c->tokenizer, tokenizer, scratch->text.data, scratch->text.length,
+                                  SPELLING_IS_TOKEN, ids);
+    if (status == LH_OK)
+        status = parts_find(c, scratch, tokenizer, ids->ids + ids_were, ids->count - ids_were,
+                            parts);
+    if (status == LH_OK) return LH_OK;
+    ids->count = ids_were;
+    parts->count = parts_were;
+    return status;
+}

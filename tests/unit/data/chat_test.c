@@ -1,0 +1,200 @@
+/* chat_test.c - formats of conversations: the text that each model's own template makes, and which
+ * of its ids are answers.
+ *
+ * The expected texts are what the chat_template of each model's published tokenizer_config.json
+ * gives for these messages. */
+#include <unit/base/scratch_files.h>
+
+#include <data/chat.h>
+
+#define TOKENIZERS LH_TEST_DATA "/tokenizers/"
+
+static const char talk[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"},"
+                           "{\"role\": \"user\", \"content\": \" Hi \\u00e9\\n\"},"
+                           "{\"role\": \"assistant\", \"content\": \"Hello!\"},"
+                           "{\"role\": \"user\", \"content\": \"Bye\"},"
+                           "{\"role\": \"assistant\", \"content\": \"So long.\"}]}";
+
+typedef struct talker {
+    tokenizer_t *tokenizer;
+    tokenizer_scratch_t *scratch;
+    chat_t *chat;
+    chat_scratch_t room;
+    token_ids_t ids, parts;
+} talker_t;
+
+static char messages_key[] = "messages", prompt_key[] = "prompt", answer_key[] = "answer";
+
+static lh_status_t talker_open(talker_t *t, const char *tokenizer, job_chat_t job)
+{
+    *t = (talker_t){0};
+    job.messages = messages_key;
+    job.prompt = prompt_key;
+    job.answer = answer_key;
+    assert_int_equal(tokenizer_load(tokenizer, NULL, &t->tokenizer), LH_OK);
+    assert_int_equal(tokenizer_scratch_new(t->tokenizer, &t->scratch), LH_OK);
+    return chat_new(&job, t->tokenizer, &t->chat);
+}
+
+static void talker_close(talker_t *t)
+{
+    chat_free(t->chat);
+    chat_scratch_free(&t->room);
+    token_ids_free(&t->ids);
+    token_ids_free(&t->parts);
+    tokenizer_scratch_free(t->scratch);
+    tokenizer_free(t->tokenizer);
+}
+
+static lh_status_t say(talker_t *t, const char *line)
+{
+    t->ids.count = t->parts.count = 0;
+    return chat_encode(t->chat, &t->room, t->scratch, line, strlen(line), &t->ids, &t->parts);
+}
+
+/* Parts decoded one by one, with a '|' between them. */
+static void expect(talker_t *t, const char *wanted)
+{
+    text_t all = {0};
+    size_t at = 0;
+    for (size_t i = 0; i < t->parts.count; i++) {
+        if (i > 0) text_append(&all, "|");
+        assert_true(t->parts.ids[i] > 0);
+        assert_int_equal(
+            tokenizer_decode(t->tokenizer, t->ids.ids + at, (size_t)t->parts.ids[i], false, &all),
+            LH_OK);
+        at += (size_t)t->parts.ids[i];
+    }
+    assert_int_equal(at, t->ids.count);
+    assert_string_equal(all.data, wanted);
+    text_free(&all);
+}
+
+/* A byte-level tokenizer without any of the formats' tokens, so that what is written can be read
+ * back letter for letter; its begin and end token is <|endoftext|>. */
+static void texts_are_those_of_the_models(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t format;
+        const char *text;
+    } cases[] = {
+        {CHAT_CHATML, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hi \xC3\xA9\n"
+                      "<|im_end|>\n<|im_start|>assistant\n|Hello!<|im_end|>|\n<|im_start|>user\nBye"
+                      "<|im_end|>\n<|im_start|>assistant\n|So long.<|im_end|>|\n"},
+        {CHAT_LLAMA2, "<|endoftext|>[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\nHi \xC3\xA9 [/INST]| "
+                      "Hello! <|endoftext|>|<|endoftext|>[INST] Bye [/INST]| So long. "
+                      "<|endoftext|>"},
+        {CHAT_LLAMA3, "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nBe kind."
+                      "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi \xC3\xA9<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n|Hello!<|eot_id|>|"
+                      "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n|So long.<|eot_id|>"},
+        {CHAT_MISTRAL, "<|endoftext|>[INST] Be kind.\n\nHi \xC3\xA9[/INST]| Hello!<|endoftext|>|"
+                       "[INST] Bye[/INST]| So long.<|endoftext|>"},
+        {CHAT_GEMMA, "<|endoftext|><start_of_turn>user\nBe kind.\n\nHi \xC3\xA9<end_of_turn>\n"
+                     "<start_of_turn>model\n|Hello!<end_of_turn>|\n<start_of_turn>user\nBye"
+                     "<end_of_turn>\n<start_of_turn>model\n|So long.<end_of_turn>|\n"},
+        {CHAT_PHI3, "<|system|>\nBe kind.<|end|>\n<|user|>\n Hi \xC3\xA9\n<|end|>\n<|assistant|>\n|"
+                    "Hello!<|end|>|\n<|user|>\nBye<|end|>\n<|assistant|>\n|So long.<|end|>|\n"},
+        {CHAT_ZEPHYR, "<|system|>\nBe kind.<|endoftext|>\n<|user|>\n Hi \xC3\xA9\n<|endoftext|>\n"
+                      "<|assistant|>\n|Hello!<|endoftext|>|\n<|user|>\nBye<|endoftext|>\n"
+                      "<|assistant|>\n|So long.<|endoftext|>|\n"},
+        {CHAT_PLAIN, "Be kind.\n Hi \xC3\xA9\n|Hello!<|endoftext|>|Bye|So long.<|endoftext|>"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        talker_t t;
+        assert_int_equal(
+            talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = cases[i].format}),
+            LH_OK);
+        if (say(&t, talk) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        expect(&t, cases[i].text);
+        talker_close(&t);
+    }
+}
+
+/* Tokens that the tokenizer has become one id each, and a message may not spell them. */
+static void tokens_of_a_format_are_tokens(void **state)
+{
+    (void)state;
+    talker_t t;
+    assert_int_equal(talker_open(&t, TOKENIZERS "mini-llama", (job_chat_t){.format = CHAT_LLAMA3}),
+                     LH_OK);
+    assert_int_equal(say(&t, "{\"prompt\": \"a\", \"answer\": \"b\"}"), LH_OK);
+    const int32_t begin = tokenizer_special(t.tokenizer)->bos;
+    assert_true(begin >= 0);
+    assert_int_equal(t.ids.ids[0], begin);
+    char *spelt = NULL;
+    text_t word = {0}, line = {0};
+    assert_int_equal(tokenizer_decode(t.tokenizer, &begin, 1, false, &word), LH_OK);
+    text_printf(&line, "{\"prompt\": \"a %s\", \"answer\": \"b\"}", word.data);
+    spelt = line.data;
+    assert_int_equal(say(&t, spelt), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "message 1 holds '"));
+    assert_non_null(strstr(fail_reason(), "a token of the format llama3"));
+    assert_int_equal(t.ids.count, 0);
+    text_free(&word);
+    text_free(&line);
+    talker_close(&t);
+}
+
+static void parts_of_ones_own(void **state)
+{
+    (void)state;
+    talker_t t;
+    char user[] = "Q:\\s{content}\\n", reply[] = "A:{content}\\n", system[] = "{content}\\t";
+    const job_chat_t job = {.format = CHAT_PLAIN, .user = user, .reply = reply, .system = system};
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_OK);
+    assert_int_equal(say(&t, talk), LH_OK);
+    expect(&t, "Be kind.\tQ:  Hi \xC3\xA9\n\nA:|Hello!\n|Q: Bye\nA:|So long.\n");
+    talker_close(&t);
+}
+
+/* Answers side by side are one; an empty one is none; the first id is nobody's answer. */
+static void parts_are_never_empty(void **state)
+{
+    (void)state;
+    talker_t t;
+    char nothing[] = "{content}", none[] = "";
+    const job_chat_t job = {.format = CHAT_PLAIN, .reply = nothing, .tail = none};
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_OK);
+    assert_int_equal(say(&t, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"},"
+                             "{\"role\": \"assistant\", \"content\": \" b\"},"
+                             "{\"role\": \"assistant\", \"content\": \" c\"}]}"),
+                     LH_OK);
+    expect(&t, "a| b c");
+    assert_int_equal(say(&t, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"},"
+                             "{\"role\": \"assistant\", \"content\": \"\"},"
+                             "{\"role\": \"user\", \"content\": \" b\"},"
+                             "{\"role\": \"assistant\", \"content\": \" c\"}]}"),
+                     LH_OK);
+    expect(&t, "a b| c");
+    assert_int_equal(say(&t, "{\"prompt\": \"\", \"answer\": \" c c\"}"), LH_OK);
+    expect(&t, " c| c");
+    assert_int_equal(say(&t, "{\"prompt\": \"a\", \"answer\": \"\"}"), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "its answers have no token"));
+    assert_int_equal(say(&t, "{\"prompt\": \"\", \"answer\": \"\"}"), LH_INVALID);
+    talker_close(&t);
+}
+
+static void a_format_needs_its_tokens(void **state)
+{
+    (void)state;
+    talker_t t;
+    assert_int_equal(talker_open(&t, TOKENIZERS "wordpiece", (job_chat_t){.format = CHAT_PLAIN}),
+                     LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "has {eos}, but the tokenizer has no such token"));
+    talker_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_are_those_of_the_models),
+        cmocka_unit_test(tokens_of_a_format_are_tokens),
+        cmocka_unit_test(parts_of_ones_own),
+        cmocka_unit_test(parts_are_never_empty),
+        cmocka_unit_test(a_format_needs_its_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
