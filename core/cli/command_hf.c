@@ -96,10 +96,11 @@ static lh_status_t import_paths_find(const cli_t *cli, import_paths_t *out)
     if (sys()->list(from, add_link, &listing) != 0 && fail_reason()[0] != '\0') goto no_memory;
     uint32_t folder_count;
     const char *const *folders = registry_folders(cli->plugins, &folder_count);
-    p.read = mem_array(p.link_count + LIBRARIES + folder_count + 2u, sizeof(*p.read));
+    p.read = mem_array(p.link_count + LIBRARIES + folder_count + 3u, sizeof(*p.read));
     if (p.read == NULL) goto no_memory;
     uint32_t count = 0;
     p.read[count++] = from;
+    if (cli->job->import.adapter != NULL) p.read[count++] = cli->job->import.adapter;
     for (uint32_t i = 0; i < folder_count; i++)
         p.read[count++] = folders[i];
     for (uint32_t i = 0; i < LIBRARIES; i++)
@@ -125,6 +126,13 @@ static lh_status_t import_layout(const cli_t *cli, const hf_config_t *config, mo
     return status;
 }
 
+/* What PEFT's configuration says of the job's adapter. */
+static hf_adapter_t adapter_of(const job_t *job)
+{
+    return (hf_adapter_t){
+        .rank = job->adapter.rank, .alpha = job->adapter.alpha, .base = job->import.from};
+}
+
 /* Tensors, shard by shard, into a checkpoint of step 0. model_options is what the manifest keeps of
  * the config.json. */
 static lh_status_t import_tensors(const cli_t *cli, const hf_config_t *config,
@@ -141,6 +149,8 @@ static lh_status_t import_tensors(const cli_t *cli, const hf_config_t *config,
                                  .folder = folder,
                                  .table = layout->plugin->model->hf,
                                  .parameters = layout->parameters,
+                                 .adapter = cli->job->import.adapter,
+                                 .adapter_is = adapter_of(cli->job),
                                  .model_options = options.data,
                                  .limits = &shards,
                                  .host = layout->plugin->host,
@@ -276,8 +286,10 @@ static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *sou
 {
     const job_export_t *wanted = &cli->job->export;
     const bool own_tokenizer = source->tokenizer != NULL && source->import_folder == NULL;
+    const hf_adapter_t adapter = adapter_of(cli->job);
     const hf_export_how_t how = {
         .from = from,
+        .separate = wanted->adapter == EXPORT_ADAPTER_SEPARATE ? &adapter : NULL,
         .folder = wanted->folder,
         .imported = source->import_folder,
         .tokenizer = own_tokenizer ? cli->job->prepare.tokenizer : NULL,

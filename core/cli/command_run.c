@@ -37,6 +37,7 @@
 #include <data/input_lines.h>
 #include <data/samples.h>
 #include <format/json.h>
+#include <hf/hf_adapter.h>
 
 enum { STATE_LIMIT = 1 << 20 };
 
@@ -50,9 +51,11 @@ typedef struct stage_facts {
  * [comm] and the like are taken to change how a result is reached and not which it is. */
 static const stage_facts_t facts[JOB_STAGES] = {
     [STAGE_PREPARE] = {"prepare,chat,limits", "prepare.json"},
-    [STAGE_IMPORT] = {"import,model,spec,spec.*,limits", "import"},
+    [STAGE_IMPORT] = {"import,model,spec,spec.*,adapter.*,limits", "import"},
     [STAGE_TRAIN] =
-        {"data,model,spec,spec.*,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},
+        {"data,model,spec,spec.*,train,optimizer,group.*,adapter.*,rule.*,hook.*,device,"
+         "checkpoint",
+         NULL},
     [STAGE_EVAL] = {"eval,device", "eval.json"},
     [STAGE_EXPORT] = {"export", NULL},
     [STAGE_GENERATE] = {"generate,device", "generated.json"},
@@ -216,6 +219,7 @@ static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
 static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);
+    if (stage == STAGE_IMPORT) add_input(job->import.adapter, out);
     if (stage == STAGE_EVAL) add_input(job->eval.data, out);
     if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
     if (stage == STAGE_TRAIN) {
@@ -324,8 +328,10 @@ static bool output_is_there(const job_t *job, uint32_t stage)
 {
     lh_assert(stage < JOB_STAGES);
     if (stage == STAGE_TRAIN) return last_step_is_there(job->checkpoint.folder);
-    char *path = stage == STAGE_EXPORT ? path_join(job->export.folder, "config.json")
-                                       : path_join(job->pipeline.folder, facts[stage].output);
+    const bool alone = job->export.adapter == EXPORT_ADAPTER_SEPARATE;
+    char *path = stage == STAGE_EXPORT
+                     ? path_join(job->export.folder, alone ? HF_ADAPTER_CONFIG : "config.json")
+                     : path_join(job->pipeline.folder, facts[stage].output);
     const bool there = path != NULL && file_exists(path);
     mem_free(path);
     if (stage != STAGE_PREPARE || !there) return there;

@@ -368,6 +368,9 @@ lh_status_t model_layout_open(const job_t *job, registry_t *registry, const opti
         status = l.plugin->model->open(l.plugin->host, l.config, &l.model);
     }
     if (status == LH_OK) status = parameters_new(l.plugin->model, l.model, &l.parameters);
+    parameters_adapter_t adapter;
+    if (status == LH_OK && session_adapter(job, &adapter) != NULL)
+        status = parameters_adapt(l.parameters, &adapter);
     if (status == LH_OK)
         *out = l;
     else

@@ -182,6 +182,7 @@ static const lh_option_t device_rows[] = {
 
 static const lh_option_t import_rows[] = {
     PATH(job_import_t, from, NULL, "Hugging Face folder to take weights from"),
+    PATH(job_import_t, adapter, "", "PEFT folder to take the values of [adapter.NAME] from"),
 };
 
 /* data is a word or a file, so it is text here and becomes a path in job_load.c. */
@@ -199,6 +200,8 @@ static const lh_option_t eval_rows[] = {
 static const lh_option_t export_rows[] = {
     TEXT(job_export_t, folder, "hf", "Hugging Face folder to write"),
     CHOICE(job_export_t, dtype, "as_imported", "as_imported|f32|bf16|f16", "dtype of the weights"),
+    CHOICE(job_export_t, adapter, "merged", "merged|separate",
+           "what becomes of [adapter.NAME]: added to the weights, or alone in PEFT's format"),
     BYTES(job_export_t, shard_bytes, "5GB", "4KiB..", "largest file of weights"),
 };
 
@@ -315,7 +318,7 @@ static const lh_option_t wan_rows[] = {
 typedef struct site_text {
     char *hosts;
 } site_text_t;
-/* The next three tables are of sections that may come many times, [site.NAME], [group.NAME] and
+/* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME] and
  * [plugin.NAME]: job_load.c parses each of them. */
 const lh_option_t job_site_rows[] = {
     TEXT(site_text_t, hosts, NULL,
@@ -333,6 +336,13 @@ const lh_option_t job_group_rows[] = {
     TEXT(job_group_text_t, rule, "",
          "update rule of these parameters, as plugin:rule; as [optimizer] if not set"),
     YES_NO(job_group_text_t, frozen, "no", "they are not trained"),
+};
+
+const lh_option_t job_adapter_rows[] = {
+    TEXT(job_adapter_t, match, NULL,
+         "globs over names of the blocks' matrices, comma-separated: blocks.*.wq"),
+    WHOLE(job_adapter_t, rank, "8", "1..4096", "columns of the change's two factors (LoRA's r)"),
+    REAL(job_adapter_t, alpha, "16", "0..", "the change counts alpha / rank"),
 };
 
 const lh_option_t job_pin_rows[] = {
@@ -376,6 +386,8 @@ static const job_section_t sections[] = {
             "how weights change; the optimizer plugin's own keys stand here too"),
     {"group.*", "parameters with a rate, a decay or a rule of their own", ROWS(job_group_rows),
      sizeof(job_group_text_t), 0, 0, NULL},
+    {"adapter.*", "matrices that stay as they are, with a low-rank change that is trained (LoRA)",
+     ROWS(job_adapter_rows), sizeof(job_adapter_t), 0, 0, NULL},
     {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows),
      sizeof(job_pin_t), 0, 0, NULL},
     {"spec", "an architecture in the INI, where [model] plugin = spec: what it is called", NULL, 0,

@@ -158,6 +158,14 @@ typedef struct job_optimizer {
     char *learning_rate; /* a call, or a number                                   */
 } job_optimizer_t;
 
+/* [adapter.NAME]: matrices that stay as they are and get a low-rank change that is trained. */
+typedef struct job_adapter {
+    char *name;  /* NULL: the job has none */
+    char *match; /* globs over logical names */
+    uint64_t rank;
+    double alpha; /* the change counts alpha / rank */
+} job_adapter_t;
+
 typedef struct job_group { /* [group.NAME]: parameters that match get a rate, decay or rule
                               of their own */
     char *name;
@@ -203,7 +211,8 @@ typedef struct job_device {
 } job_device_t;
 
 typedef struct job_import {
-    char *from; /* Hugging Face folder */
+    char *from;    /* Hugging Face folder */
+    char *adapter; /* PEFT folder whose values [adapter.NAME] starts with; NULL: new ones */
 } job_import_t;
 
 /* [eval]: what `longhaul eval` scores. Evaluations during training are [train]'s. */
@@ -219,11 +228,14 @@ typedef struct job_eval {
 /* as_imported: the dtype that the import had; what it falls back to without an import is hf's to
  * say. */
 enum { EXPORT_AS_IMPORTED, EXPORT_F32, EXPORT_BF16, EXPORT_F16 };
+/* Added to the weights, or alone in PEFT's format. */
+enum { EXPORT_ADAPTER_MERGED, EXPORT_ADAPTER_SEPARATE };
 
 /* [export]: where a Hugging Face folder is written, and in which dtype. */
 typedef struct job_export {
-    char *folder;   /* (in folder) "hf" */
-    uint32_t dtype; /* EXPORT_*         */
+    char *folder;     /* (in folder) "hf" */
+    uint32_t dtype;   /* EXPORT_*         */
+    uint32_t adapter; /* EXPORT_ADAPTER_*: where the job has one */
     uint64_t shard_bytes;
 } job_export_t;
 
@@ -351,6 +363,7 @@ typedef struct job {
     job_optimizer_t optimizer;
     job_group_t *groups;
     uint32_t group_count;
+    job_adapter_t adapter;
     job_pin_t *pins;
     uint32_t pin_count;
     job_checkpoint_t checkpoint;
@@ -413,7 +426,7 @@ typedef struct job_section {
 } job_section_t;
 /* The place of a section that is not in job_t. */
 #define JOB_APART UINT32_MAX
-extern const lh_option_t job_group_rows[], job_pin_rows[], job_site_rows[];
+extern const lh_option_t job_group_rows[], job_adapter_rows[], job_pin_rows[], job_site_rows[];
 /* The order is that of `help` and `check`. */
 const job_section_t *job_sections(uint32_t *count);
 /* A name such as "group.main" is not found here, but "group.*" is. */

@@ -205,6 +205,37 @@ static lh_status_t parse_groups(job_t *job)
     return LH_OK;
 }
 
+/* One adapter a job: all of it trains. */
+static lh_status_t parse_adapter(job_t *job)
+{
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!matches("adapter.*", s->name)) continue;
+        if (job->adapter.name != NULL) {
+            char where[JOB_WHERE_BYTES];
+            document_where(s->file, s->line, where, sizeof(where));
+            return fail(LH_INVALID,
+                        "%s: [%s] is the second adapter; expected one beside [adapter.%s]", where,
+                        s->name, job->adapter.name);
+        }
+        const option_table_t table = job_section_table(job_section("adapter.*"), &job->adapter);
+        const options_how_t how = {
+            .document = job->document, .section = s->name, .tables = &table, .table_count = 1};
+        const lh_status_t status = options_parse(&how);
+        if (status != LH_OK) return status;
+        job->adapter.name = mem_text(s->name + strlen("adapter."));
+        if (job->adapter.name == NULL) return LH_NO_MEMORY;
+    }
+    if (job->import.adapter != NULL && job->adapter.name == NULL)
+        JOB_REFUSE(job, "import", "adapter",
+                   "%s: the job has no [adapter.NAME]; expected one that "
+                   "says which matrices it changes",
+                   job->import.adapter);
+    if (job->export.adapter == EXPORT_ADAPTER_SEPARATE && job->adapter.name == NULL)
+        JOB_REFUSE(job, "export", "adapter", "separate: the job has no [adapter.NAME]");
+    return LH_OK;
+}
+
 static bool is_sha256(const char *text)
 {
     return strlen(text) == 64 && strspn(text, "0123456789abcdefABCDEF") == 64;
@@ -488,6 +519,7 @@ static lh_status_t parse_all(job_t *job)
         if (has_struct(&all[i])) status = parse_section(job, &all[i], stage_bits(job));
     if (status == LH_OK) status = job_watch_parse(job, NULL);
     if (status == LH_OK) status = parse_groups(job);
+    if (status == LH_OK) status = parse_adapter(job);
     if (status == LH_OK) status = parse_pins(job);
     if (status == LH_OK) status = parse_sites(job);
     if (status == LH_OK) status = parse_restart(job);
@@ -544,6 +576,8 @@ void job_free(job_t *job)
         mem_free(job->groups[i].rule);
     }
     mem_free(job->groups);
+    mem_free(job->adapter.name);
+    mem_free(job->adapter.match);
     for (uint32_t i = 0; i < job->pin_count; i++) {
         mem_free(job->pins[i].name);
         mem_free(job->pins[i].sha256);

@@ -32,6 +32,41 @@ static lh_status_t local_shape(void *context, const char *name, uint64_t shape[L
     return LH_OK;
 }
 
+/* recording_how_t.adapted. */
+static bool local_adapted(void *context, const char *name, double *scale)
+{
+    const local_names_t *local = context;
+    const parameters_t *p = local->weights->parameters;
+    uint32_t index;
+    if (!parameters_find_local(p, local->part, local->block, name, &index) ||
+        p->items[index].adapter == 0)
+        return false;
+    *scale = p->adapter_scale;
+    return true;
+}
+
+/* Each adapted matrix of a part was taken by a linear layer; in another op its adapter would be
+ * trained in vain. */
+static lh_status_t adapters_check(const local_names_t *local, const recording_t *r)
+{
+    const parameters_t *p = local->weights->parameters;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const parameter_t *item = &p->items[i];
+        if (item->adapter == 0 || item->part != local->part || item->block != local->block)
+            continue;
+        const char *factor = p->items[item->adapter].row->name;
+        bool used = false;
+        for (lh_value_t v = 1; v < r->value_count && !used; v++)
+            used = r->values[v].kind == VALUE_PARAM && strcmp(r->values[v].name, factor) == 0;
+        if (!used)
+            return fail(LH_UNSUPPORTED,
+                        "parameter '%s' is not the matrix of a linear layer; an adapter is for "
+                        "those alone",
+                        item->name);
+    }
+    return LH_OK;
+}
+
 /* For gradient_append: whether a parameter of the part has a gradient, as it exists and is not
  * frozen. */
 static bool local_wanted(void *context, const char *name)
@@ -65,6 +100,7 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
         .compute = w->compute,
         .accumulate = w->accumulate,
         .param = local_shape,
+        .adapted = w->parameters->factor_rows != NULL ? local_adapted : NULL,
         .context = local,
         .offers = offers,
         .device = p->engine,
@@ -135,6 +171,7 @@ lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t to
     local_names_t local = {p->weights, part, block};
     lh_status_t status = part_record_whole(p, part, block, tokens, &local, out);
     if (status == LH_OK) status = output_check(out, tokens, p->weights->parameters->hidden);
+    if (status == LH_OK) status = adapters_check(&local, out->r);
     if (status == LH_OK) status = losses_average(p, out->r);
     if (status == LH_OK) status = fusion_apply(out->r);
     if (status != LH_OK) return status;

@@ -150,13 +150,16 @@ static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
     w->compute = how->compute;
     w->accumulate = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
     lh_status_t status = parameters_new(how->api, how->model, &w->parameters);
+    if (status == LH_OK && how->adapter != NULL)
+        status = parameters_adapt(w->parameters, how->adapter);
     if (status != LH_OK) return status;
 
     w->frozen = mem_array(w->parameters->count, sizeof(*w->frozen));
     if (w->frozen == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         const parameter_t *p = &w->parameters->items[i];
-        w->frozen[i] = (w->parameters->items[p->storage].row->flags & LH_PARAM_FROZEN) != 0;
+        w->frozen[i] = (w->parameters->items[p->storage].row->flags & LH_PARAM_FROZEN) != 0 ||
+                       (how->adapter != NULL && !p->factor);
     }
     status = weights_store_add(w, "value", LH_HOLDS_VALUE, &w->value);
     return status == LH_OK ? whole_shards(w, w->value, w->compute, true) : status;

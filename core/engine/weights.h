@@ -20,8 +20,9 @@
 
 typedef struct weights_how {
     const lh_model_api_t *api;
-    lh_model_t *model;  /* opened; closed by the caller after engine_close      */
-    lh_dtype_t compute; /* BF16, F32 (F64 in tests)                             */
+    lh_model_t *model;                   /* opened; closed by the caller after engine_close      */
+    lh_dtype_t compute;                  /* BF16, F32 (F64 in tests)                             */
+    const parameters_adapter_t *adapter; /* NULL: none; all that is no factor is then frozen */
 } weights_how_t;
 
 /* Kinds of a parameter's data, by which others ask for it. */

@@ -5,6 +5,7 @@
  * differ (every other block with experts, say) lists the rows of all kinds once. */
 #include <graph/parameters.h>
 
+#include <fnmatch.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -196,6 +197,165 @@ lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model, paramet
     return LH_OK;
 }
 
+/* ---- adapters ---- */
+
+bool parameters_match(const char *globs, const char *name)
+{
+    char glob[512];
+    while (globs != NULL && *globs != '\0') {
+        const size_t length = strcspn(globs, ",");
+        if (length < sizeof(glob)) {
+            memcpy(glob, globs, length);
+            glob[length] = '\0';
+            if (fnmatch(text_trim(glob), name, 0) == 0) return true;
+        }
+        globs += length + (globs[length] == ',' ? 1 : 0);
+    }
+    return false;
+}
+
+/* Matrices of blocks alone: what stands in the head and the embedding is cut and looked up in ways
+ * of its own, and experts are no single matrix. */
+static bool is_adapted(const parameters_t *p, uint32_t index, const parameters_adapter_t *how)
+{
+    const parameter_t *item = &p->items[index];
+    return item->part == LH_PART_BLOCK && item->rank == 2 && item->storage == index &&
+           parameters_match(how->match, item->name);
+}
+
+/* "model.layers.{}.mlp.up_proj.weight" is "base_model.model.model.layers.{}.mlp.up_proj.lora_A.weight"
+ * in PEFT's files. NULL where the matrix has no tensor of its own as it is, which `merged` does not
+ * need: then *failed says whether memory was short. */
+static char *factor_hf_name(const lh_param_t *row, const char *factor, bool *failed)
+{
+    static const char weight[] = ".weight";
+    text_t name = {0};
+    *failed = false;
+    if (row->hf_name == NULL || row->hf_import != NULL || !text_ends(row->hf_name, weight))
+        return NULL;
+    text_printf(&name, "base_model.model.%.*s.lora_%s%s",
+                (int)(strlen(row->hf_name) - strlen(weight)), row->hf_name, factor, weight);
+    if (text_status(&name) == LH_OK) return name.data;
+    *failed = true;
+    text_free(&name);
+    return NULL;
+}
+
+/* Fills the rows of both factors of a matrix's row. */
+static lh_status_t factor_rows_make(const lh_param_t *of, const parameters_adapter_t *how,
+                                    lh_param_t rows[2])
+{
+    const uint64_t out = of->shape[0], in = of->shape[1];
+    if (how->rank > out || how->rank > in)
+        return fail(
+            LH_INVALID,
+            "the adapter's rank is %llu, parameter '%s' is [%llu, %llu]; expected a rank of "
+            "at most its shorter side",
+            (unsigned long long)how->rank, of->name, (unsigned long long)out,
+            (unsigned long long)in);
+    for (int i = 0; i < 2; i++) {
+        bool failed;
+        text_t name = {0};
+        text_printf(&name, "%s.lora_%c", of->name, "ab"[i]);
+        rows[i] = (lh_param_t){.name = name.data,
+                               .hf_name = factor_hf_name(of, i == 0 ? "A" : "B", &failed),
+                               .part = LH_PART_BLOCK,
+                               .init = i == 0 ? LH_INIT_NORMAL : LH_INIT_ZERO,
+                               .unit = 1,
+                               .shape = {i == 0 ? how->rank : out, i == 0 ? in : how->rank},
+                               .classes = of->classes,
+                               /* of kaiming_uniform_(a=sqrt(5)): uniform to 1 / sqrt(in) */
+                               .init_scale = i == 0 ? 1 / sqrt(3.0 * (double)in) : 0};
+        if (failed || name.failed) return LH_NO_MEMORY;
+    }
+    return LH_OK;
+}
+
+/* The index of a row's factors in factor_rows, which are made at the first block that has them. */
+static lh_status_t factor_rows_of(parameters_t *p, const lh_param_t *row,
+                                  const parameters_adapter_t *how, lh_param_t **out)
+{
+    lh_param_t *rows = &p->factor_rows[2 * (size_t)(row - p->rows)];
+    *out = rows;
+    return rows[0].name != NULL ? LH_OK : factor_rows_make(row, how, rows);
+}
+
+/* A factor behind its matrix; its index is p->count. */
+static lh_status_t factor_add(parameters_t *p, const lh_param_t *row, uint32_t block)
+{
+    parameter_t *item = &p->items[p->count];
+    item->name = logical_name(row, block);
+    if (item->name == NULL) return LH_NO_MEMORY;
+    item->row = row;
+    item->part = LH_PART_BLOCK;
+    item->block = block;
+    item->factor = true;
+    item->rank = 2;
+    memcpy(item->shape, row->shape, 2 * sizeof(item->shape[0]));
+    item->rows = row->shape[0];
+    item->columns = row->shape[1];
+    item->elements = item->rows * item->columns;
+    p->elements += item->elements;
+    item->storage = p->count++;
+    return LH_OK;
+}
+
+/* Takes the old list over into p->items, each adapted matrix followed by its factors. moved [count]:
+ * the new index of each. */
+static lh_status_t items_adapt(parameters_t *p, const parameters_t *old,
+                               const parameters_adapter_t *how, uint32_t *moved)
+{
+    for (uint32_t i = 0; i < old->count; i++) {
+        lh_param_t *rows;
+        const uint32_t at = p->count++;
+        p->items[at] = old->items[i];
+        moved[i] = at;
+        if (!is_adapted(old, i, how)) continue;
+        p->items[at].adapter = at + 1;
+        lh_status_t status = factor_rows_of(p, old->items[i].row, how, &rows);
+        for (int k = 0; k < 2 && status == LH_OK; k++)
+            status = factor_add(p, &rows[k], old->items[i].block);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_status_t parameters_adapt(parameters_t *p, const parameters_adapter_t *how)
+{
+    const parameters_t old = *p;
+    uint32_t matched = 0;
+    lh_assert(p->factor_rows == NULL);
+    for (uint32_t i = 0; i < old.count; i++)
+        matched += is_adapted(&old, i, how) ? 1 : 0;
+    if (matched == 0)
+        return fail(LH_INVALID, "the adapter's match = %s names no matrix of the model's blocks",
+                    how->match);
+    uint32_t *moved = mem_array(old.count, sizeof(*moved));
+    p->items = mem_array(old.count + 2 * (size_t)matched, sizeof(*p->items));
+    p->factor_rows = mem_array(p->row_count, 2 * sizeof(*p->factor_rows));
+    p->factor_row_count = 2 * p->row_count;
+    p->adapter_scale = how->scale;
+    p->count = 0;
+    lh_status_t status = moved == NULL || p->items == NULL || p->factor_rows == NULL
+                             ? LH_NO_MEMORY
+                             : items_adapt(p, &old, how, moved);
+    if (status == LH_OK)
+        for (uint32_t i = 0; i < old.count; i++)
+            p->items[moved[i]].storage = moved[old.items[i].storage];
+    /* Names of matrices belong to one of the two lists: after a failure to the old one. */
+    if (status != LH_OK) {
+        for (uint32_t i = 0; p->items != NULL && i < p->count; i++)
+            if (p->items[i].factor) mem_free(p->items[i].name);
+        mem_free(p->items);
+        p->items = old.items;
+        p->count = old.count;
+    } else {
+        mem_free(old.items);
+    }
+    mem_free(moved);
+    return status;
+}
+
 void parameters_free(parameters_t *p)
 {
     if (p == NULL) return;
@@ -203,6 +363,11 @@ void parameters_free(parameters_t *p)
         mem_free(p->items[i].name);
     mem_free(p->items);
     mem_free(p->block_classes);
+    for (uint32_t i = 0; p->factor_rows != NULL && i < p->factor_row_count; i++) {
+        mem_free((char *)(uintptr_t)p->factor_rows[i].name);
+        mem_free((char *)(uintptr_t)p->factor_rows[i].hf_name);
+    }
+    mem_free(p->factor_rows);
     mem_free(p->rows);
     mem_free(p);
 }

@@ -25,6 +25,10 @@ typedef struct parameter {
     uint64_t shape[LH_MAX_RANK];
     uint64_t rows, columns; /* the product of all dimensions but the last; the last           */
     uint64_t elements;
+    /* Of a matrix that is adapted: index of the first factor, behind which the second one stands.
+     * 0: none, as the first parameter is never a factor. */
+    uint32_t adapter;
+    bool factor;      /* it is one of an adapter's */
     uint32_t storage; /* index of the parameter in whose memory this one lies: its own, or that of
                          the parameter it is tied to, which is counted, stored and updated once */
 } parameter_t;
@@ -39,7 +43,28 @@ typedef struct parameters {
     uint8_t *block_classes;             /* [blocks] */
     lh_param_t *rows;                   /* [row_count] the model's table, imported */
     uint32_t row_count;
+    /* Of an adapter: rows of the factors, with names of their own, and alpha / rank. */
+    lh_param_t *factor_rows;
+    uint32_t factor_row_count;
+    double adapter_scale;
 } parameters_t;
+
+/* A low-rank change of matrices (Hu et al., "LoRA: low-rank adaptation of large language models",
+ * 2021): y = x W' becomes x W' + scale (x A') B', with the factors A [rank, in] and B [out, rank]
+ * as parameters NAME.lora_a and NAME.lora_b behind the matrix NAME [out, in]. A new A is normal with
+ * the variance of PEFT's, a new B zero, so that nothing changes at first. */
+typedef struct parameters_adapter {
+    const char *match; /* globs over logical names, of matrices of blocks */
+    uint64_t rank;
+    double scale; /* alpha / rank */
+} parameters_adapter_t;
+
+/* Adds the factors, once. Refused where nothing matches that can be adapted, or the rank is larger
+ * than a matrix's side. Indices of parameters change. */
+lh_status_t parameters_adapt(parameters_t *p, const parameters_adapter_t *how) LH_MUST_CHECK;
+/* Whether one of the comma-separated globs matches a name. Globs are those of fnmatch without
+ * flags, so a star matches dots, too. NULL matches nothing. */
+bool parameters_match(const char *globs, const char *name);
 
 /* The parameters of an opened model, as its describe() says. Order: embed, block 0 .. block n - 1,
  * head; within a part the order of the table. LH_INVALID with a sentence that names the parameter.

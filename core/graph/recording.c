@@ -425,6 +425,33 @@ static lh_status_t call_refused(const recording_t *r, const op_t *op, const lh_v
     return status;
 }
 
+/* What a linear layer adds where its matrix has an adapter: y + scale (x A') B'. A model knows
+ * nothing of it. x and weight are inputs of the layer, y its output. */
+static lh_value_t record_adapted(recording_t *r, const lh_value_t *in, uint32_t in_count,
+                                 lh_value_t y)
+{
+    double scale;
+    const char *name = in_count > 1 && in[1] != 0 ? r->values[in[1]].name : NULL;
+    if (y == 0 || name == NULL || r->values[in[1]].kind != VALUE_PARAM || r->how.adapted == NULL ||
+        !r->how.adapted(r->how.context, name, &scale))
+        return y;
+    const lh_graph_api_t *api = r->graph.api;
+    const float factor = (float)scale;
+    lh_value_t change = in[0];
+    for (int i = 0; i < 2; i++) {
+        text_t part = {0};
+        text_printf(&part, "%s.lora_%c", name, "ab"[i]);
+        const lh_status_t status = text_status(&part);
+        recording_failed(r, status);
+        const lh_value_t of[] = {change, status == LH_OK ? api->param(&r->graph, part.data) : 0};
+        change = api->op(&r->graph, "linear", NULL, of, 2, NULL);
+        text_free(&part);
+    }
+    const lh_value_t scaled[] = {change, api->constant(&r->graph, &factor, 1)};
+    const lh_value_t sum[] = {y, api->op(&r->graph, "scale", NULL, scaled, 2, NULL)};
+    return api->op(&r->graph, "add", NULL, sum, 2, NULL);
+}
+
 /* lh_graph_api_t.op, in this order: finds the op, checks and completes the call, leaves it out
  * where it does nothing, expands it where the device has no kernel, else appends a node. */
 static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
@@ -452,14 +479,18 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         mem_free(call.attributes);
         return call.in[0];
     }
-    if (op->row.expand != NULL && !recording_offers(r, &call))
-        return record_expanded(r, &call, more);
+    const bool layer = r->how.adapted != NULL && strcmp(name, "linear") == 0;
+    if (op->row.expand != NULL && !recording_offers(r, &call)) {
+        const lh_value_t y = record_expanded(r, &call, more);
+        return layer ? record_adapted(r, in, in_count, y) : y;
+    }
     const uint32_t index = call_append(r, &call);
     if (index == 0) return 0;
 
     const lh_value_t *outputs = r->nodes[index].slots + op->in_count;
     for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
         more[i - 1] = outputs[i];
+    if (layer) return record_adapted(r, in, in_count, outputs[0]);
     return op->out_count == 0 ? 0 : outputs[0];
 }
 

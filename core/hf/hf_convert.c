@@ -21,6 +21,7 @@
 #include <checkpoint/commit.h>
 #include <format/safetensors.h>
 #include <format/shard_index.h>
+#include <hf/hf_adapter.h>
 #include <hf/hf_folder.h>
 #include <hf/hf_weights.h>
 
@@ -32,6 +33,7 @@ typedef struct import {
     hf_table_t table;
     hf_weights_t weights;
     shard_index_t *files;
+    hf_adapter_files_t adapter;    /* of PEFT's folder; empty: none */
     const shard_tensor_t **source; /* of each of weights.tensors */
     checkpoint_tensor_t *tensors;  /* of the checkpoint          */
     uint32_t *index;               /* [parameters] the first of each in tensors */
@@ -43,7 +45,8 @@ typedef struct import {
  * out. NULL: neither is there. */
 static const shard_tensor_t *find_source(const import_t *im, const char *name)
 {
-    const shard_tensor_t *t = shard_index_find(im->files, name);
+    const shard_tensor_t *t = hf_adapter_find(&im->adapter, name);
+    if (t == NULL) t = shard_index_find(im->files, name);
     const char *prefix = im->table.head.prefix;
     if (t != NULL || prefix == NULL || !text_starts(name, prefix)) return t;
     return shard_index_find(im->files, name + strlen(prefix));
@@ -98,8 +101,9 @@ static lh_status_t match_sources(import_t *im)
         if (status != LH_OK) return status;
     }
     if (missing_count == 0) return LH_OK;
-    return fail(LH_INVALID, "%s: tensor %s is missing%s", im->how->from, missing->name,
-                missing_count > 1 ? ", and others are" : "");
+    const bool factor = im->how->parameters->items[missing->users[0].parameter].factor;
+    return fail(LH_INVALID, "%s: tensor %s is missing%s", factor ? im->how->adapter : im->how->from,
+                missing->name, missing_count > 1 ? ", and others are" : "");
 }
 
 /* globs: patterns with commas or blanks between them; NULL: none */
@@ -131,7 +135,8 @@ static lh_status_t refuse_extra(const import_t *im)
     if (used == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < im->weights.count; i++)
         /* Sources point into the list of the folder's tensors, so their place there is a number. */
-        used[im->source[i] - im->files->tensors] = true;
+        if (!hf_adapter_has(&im->adapter, im->source[i]))
+            used[im->source[i] - im->files->tensors] = true;
 
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < im->files->count && status == LH_OK; i++) {
@@ -300,10 +305,14 @@ lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out)
 {
     import_t im = {.how = how};
     lh_status_t status = hf_table_import(how->table, &im.table);
-    if (status == LH_OK) status = hf_weights_new(how->parameters, &im.weights);
+    const uint32_t which = how->adapter == NULL ? HF_OF_MODEL : HF_OF_BOTH;
+    if (status == LH_OK) status = hf_weights_new(how->parameters, which, &im.weights);
+    if (status == LH_OK && how->adapter != NULL)
+        status = hf_adapter_open(how->adapter, &how->adapter_is, how->limits, &im.adapter);
     if (status == LH_OK) status = shard_index_open(how->from, how->limits, &im.files);
     if (status == LH_OK) status = match_sources(&im);
     if (status == LH_OK) status = refuse_extra(&im);
+    if (status == LH_OK) status = hf_adapter_refuse_extra(&im.adapter, im.source, im.weights.count);
     if (status == LH_OK) status = list_tensors(&im);
     if (status == LH_OK) status = import_fill(&im);
     if (status == LH_OK && out != NULL) *out = im.result;
@@ -311,6 +320,7 @@ lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out)
     mem_free(im.tensors);
     mem_free(im.source);
     shard_index_close(im.files);
+    hf_adapter_close(&im.adapter);
     hf_weights_free(&im.weights);
     hf_table_free(&im.table);
     return status;
@@ -365,7 +375,8 @@ static lh_status_t plan_shards(export_t *ex)
     ex->shard = mem_array(count, sizeof(ex->shard[0]));
     if (ex->dtype == NULL || ex->bytes == NULL || ex->shard == NULL) return LH_NO_MEMORY;
 
-    const uint64_t most = ex->how->shard_bytes == 0 ? UINT64_MAX : ex->how->shard_bytes;
+    const bool one = ex->how->shard_bytes == 0 || ex->how->separate != NULL;
+    const uint64_t most = one ? UINT64_MAX : ex->how->shard_bytes;
     uint64_t held = 0;
     ex->shards = 1;
     for (uint32_t i = 0; i < count; i++) {
@@ -389,10 +400,46 @@ static lh_status_t plan_shards(export_t *ex)
 static void shard_name(const export_t *ex, uint32_t shard, char out[FILE_NAME])
 {
     lh_assert(shard < ex->shards);
-    if (ex->shards == 1)
+    if (ex->how->separate != NULL)
+        (void)snprintf(out, FILE_NAME, HF_ADAPTER_WEIGHTS);
+    else if (ex->shards == 1)
         (void)snprintf(out, FILE_NAME, "model.safetensors");
     else
         (void)snprintf(out, FILE_NAME, "model-%05u-of-%05u.safetensors", shard + 1, ex->shards);
+}
+
+/* weight [out, in] += scale B A, in doubles. A checkpoint without the adapter, as that of an import,
+ * has nothing to add. */
+static lh_status_t add_adapter(const export_t *ex, const parameter_t *item, float *weight)
+{
+    const parameters_t *p = ex->how->parameters;
+    const parameter_t *a = &p->items[item->adapter], *b = &p->items[item->adapter + 1];
+    const manifest_tensor_t *of_a = checkpoint_find(ex->how->from, a->name),
+                            *of_b = checkpoint_find(ex->how->from, b->name);
+    if (of_a == NULL || of_b == NULL) return LH_OK;
+    const tensor_part_t whole = {.count = 0};
+    float *in = mem_array((size_t)a->elements, sizeof(*in));
+    float *out = mem_array((size_t)b->elements, sizeof(*out));
+    double *sums = mem_array((size_t)item->columns, sizeof(*sums));
+    lh_status_t status = in == NULL || out == NULL || sums == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && (of_a->shape[0] != a->shape[0] || of_b->shape[1] != b->shape[1]))
+        status = fail(LH_INVALID, "%s: %s is of rank %llu, [adapter] has %llu", ex->how->from->path,
+                      a->name, (unsigned long long)of_a->shape[0], (unsigned long long)a->shape[0]);
+    if (status == LH_OK) status = checkpoint_read(ex->how->from, of_a, &whole, in);
+    if (status == LH_OK) status = checkpoint_read(ex->how->from, of_b, &whole, out);
+    for (uint64_t row = 0; status == LH_OK && row < item->rows; row++) {
+        float *at = &weight[row * item->columns];
+        memset(sums, 0, item->columns * sizeof(*sums));
+        for (uint64_t k = 0; k < a->rows; k++)
+            for (uint64_t i = 0; i < item->columns; i++)
+                sums[i] += (double)out[row * a->rows + k] * (double)in[k * item->columns + i];
+        for (uint64_t i = 0; i < item->columns; i++)
+            at[i] = (float)((double)at[i] + p->adapter_scale * sums[i]);
+    }
+    mem_free(sums);
+    mem_free(in);
+    mem_free(out);
+    return status;
 }
 
 /* What a tensor holds of a parameter, from the checkpoint, wherever its shards lie in it. Its shape is
@@ -413,7 +460,8 @@ static lh_status_t read_parameter(const export_t *ex, const hf_user_t *user, flo
     /* no cut: all elements */
     tensor_part_t part = {.count = 0};
     if (user->expert != HF_NO_EXPERT) part = expert_part(item, user->expert);
-    return checkpoint_read(ex->how->from, t, &part, out);
+    const lh_status_t status = checkpoint_read(ex->how->from, t, &part, out);
+    return status == LH_OK && item->adapter != 0 ? add_adapter(ex, item, out) : status;
 }
 
 /* Puts a Hugging Face tensor together from its parameters and writes it as one row of a file. */
@@ -565,6 +613,8 @@ static lh_status_t export_fill(export_t *ex)
     const hf_export_how_t *how = ex->how;
     const char *folder = hf_folder_path(ex->folder);
     lh_status_t status = write_shards(ex);
+    if (status == LH_OK && how->separate != NULL)
+        return hf_adapter_write_config(how->separate, &ex->weights, folder);
     if (status == LH_OK) status = write_index(ex);
     if (status == LH_OK) status = write_config(ex);
     if (status == LH_OK && how->tokenizer != NULL)
@@ -576,7 +626,8 @@ static lh_status_t export_fill(export_t *ex)
 /* The tokenizer's own file belongs to the export as well, whatever it is called. */
 static lh_status_t write_folder(export_t *ex)
 {
-    hf_own_files_t own = hf_own_files_of_export;
+    hf_own_files_t own = ex->how->separate != NULL ? hf_own_files_of_adapter
+                                                   : hf_own_files_of_export;
     if (ex->how->tokenizer != NULL) own.extra = path_name(ex->how->tokenizer);
     lh_status_t status = hf_folder_begin(ex->how->folder, &own, &ex->folder);
     if (status != LH_OK) return status;
@@ -603,7 +654,8 @@ lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out)
     export_t ex = {.how = how};
     lh_status_t status = checkpoint_refuse_extra(how->from, how->parameters);
     if (status != LH_OK) return status;
-    status = hf_weights_new(how->parameters, &ex.weights);
+    status = hf_weights_new(how->parameters, how->separate != NULL ? HF_OF_ADAPTER : HF_OF_MODEL,
+                            &ex.weights);
     if (status == LH_OK) status = open_imported(&ex);
     if (status == LH_OK) status = plan_shards(&ex);
     if (status == LH_OK) status = write_folder(&ex);

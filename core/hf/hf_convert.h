@@ -7,6 +7,7 @@
 #include <config/job.h>
 #include <format/shard_index.h>
 #include <graph/parameters.h>
+#include <hf/hf_adapter.h>
 #include <hf/hf_config.h>
 #include <plugin/call.h>
 
@@ -18,6 +19,10 @@ typedef struct hf_import_how {
     /* The model plugin's rows for config.json; stays the plugin's. */
     const lh_hf_t *table;
     const parameters_t *parameters;
+    /* A folder in PEFT's format, for the factors of the parameters' adapter; NULL: they are not in
+     * the checkpoint, and begin anew. */
+    const char *adapter;
+    hf_adapter_t adapter_is; /* what its configuration must say */
     /* The model's options as "key = value" lines, for the manifest; NULL: none. */
     const char *model_options;
     const shard_limits_t *limits; /* NULL: defaults                                  */
@@ -43,6 +48,9 @@ typedef struct hf_export_how {
     const char *tokenizer; /* file of the run's own tokenizer, or NULL: the imported one */
     const lh_hf_t *table;
     const parameters_t *parameters;
+    /* NULL, or what is written of the parameters' adapter into an adapter_config.json: then the
+     * adapter is exported alone, else added to the weights. */
+    const hf_adapter_t *separate;
     const char *(*option)(void *context, const char *key); /* of the model, as text */
     void *context;
     uint32_t dtype;        /* EXPORT_* of config/job.h                       */

@@ -444,9 +444,12 @@ static const char *const import_files[] = {
     STAGED "/shard-*.safetensors",
     NULL,
 };
+static const char *const adapter_files[] = {"adapter_model.safetensors", "adapter_config.json",
+                                            NULL};
 static const char *const import_folders[] = {"checkpoints", STEP, STAGED, NULL};
 
 const hf_own_files_t hf_own_files_of_export = {.files = export_files, .folders = none};
+const hf_own_files_t hf_own_files_of_adapter = {.files = adapter_files, .folders = none};
 const hf_own_files_t hf_own_files_of_import = {.files = import_files, .folders = import_folders};
 
 /* One folder on the way down. */

@@ -67,7 +67,7 @@ static lh_status_t count_tensors(const parameter_t *item, uint32_t *out)
 
 /* A name for each tensor in which a parameter lies. A tied one has no tensor of its own; its name is
  * noted apart, as some files hold a copy under it. */
-static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
+static lh_status_t list_users(const parameters_t *p, uint32_t which, hf_weights_t *w)
 {
     uint64_t all = 0;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -83,9 +83,16 @@ static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
     for (uint32_t i = 0; i < p->count; i++) {
         const parameter_t *item = &p->items[i];
         uint32_t count;
+        if ((which & (item->factor ? HF_OF_ADAPTER : HF_OF_MODEL)) == 0) continue;
         /* Its memory is another parameter's. */
         const bool tied = item->storage != i;
         if (item->row->hf_name == NULL && tied) continue;
+        if (item->row->hf_name == NULL && item->factor)
+            return fail(
+                LH_UNSUPPORTED,
+                "parameter %s has no PEFT name: its matrix is no tensor of its own in Hugging "
+                "Face's files; use [export] adapter = merged",
+                item->name);
         if (item->row->hf_name == NULL)
             return fail(LH_UNSUPPORTED, "parameter %s has no Hugging Face name", item->name);
         const bool experts = strstr(item->row->hf_name, EXPERT) != NULL;
@@ -166,10 +173,10 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
 
 /* Sorted users become tensors in one pass: a user with the name of the last tensor belongs to
  * it. */
-lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out)
+lh_status_t hf_weights_new(const parameters_t *parameters, uint32_t which, hf_weights_t *out)
 {
     hf_weights_t w = {0};
-    lh_status_t status = list_users(parameters, &w);
+    lh_status_t status = list_users(parameters, which, &w);
     if (status != LH_OK) goto free_all;
     w.tensors = mem_array(w.user_count, sizeof(w.tensors[0]));
     if (w.tensors == NULL) {

@@ -55,6 +55,10 @@ bool hf_same_value(const char *a, const char *b);
 /* Whether some row of the table sets an option of this name. */
 bool hf_is_option(const hf_table_t *t, const char *name);
 
+/* Which parameters: those of the model itself, the factors of an adapter, whose tensors are PEFT's, or
+ * all. */
+enum { HF_OF_MODEL = 1, HF_OF_ADAPTER = 2, HF_OF_BOTH = 3 };
+
 /* Of a user that is a whole parameter. */
 #define HF_NO_EXPERT UINT32_MAX
 
@@ -90,7 +94,8 @@ typedef struct hf_weights {
 } hf_weights_t;
 
 /* Checks that the rows that share a tensor agree on its shape and fill it. */
-lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out) LH_MUST_CHECK;
+lh_status_t hf_weights_new(const parameters_t *parameters, uint32_t which,
+                           hf_weights_t *out) LH_MUST_CHECK;
 void hf_weights_free(hf_weights_t *w);
 
 /* What a transform's text may refer to. */

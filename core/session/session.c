@@ -4,7 +4,6 @@
  * the engine: a plugin that dislikes its options says so before a device is touched. */
 #include <session/session.h>
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -14,19 +13,6 @@
 #include <plugin/host.h>
 
 /* ---- groups of parameters ---- */
-
-/* Whether one of the comma-separated globs matches a parameter's name. Globs are those of fnmatch
- * without flags, so a star matches dots, too. A list that is longer than the buffer matches
- * nothing, and the group is then refused for matching nothing. */
-static bool groups_matches(const char *globs, const char *name)
-{
-    char list[512], *rest = NULL;
-    if (globs == NULL || snprintf(list, sizeof(list), "%s", globs) >= (int)sizeof(list))
-        return false;
-    for (char *glob = strtok_r(list, ",", &rest); glob != NULL; glob = strtok_r(NULL, ",", &rest))
-        if (fnmatch(text_trim(glob), name, 0) == 0) return true;
-    return false;
-}
 
 /* A tied parameter is frozen with the one whose memory it shares. Storage decides and not the
  * parameter: of two names for one memory none may be trained if the other is not. */
@@ -49,7 +35,7 @@ static lh_status_t group_fill(groups_t *g, const job_t *job, const rule_set_t *r
     g->list[index + 1] = (optimizer_group_t){.rule = rules->of[index + 1], .decay = decay};
     g->rates[index + 1] = group->rate;
     for (uint32_t i = 0; i < p->count; i++) {
-        if (g->of[i] != 0 || !groups_matches(group->match, p->items[i].name)) continue;
+        if (g->of[i] != 0 || !parameters_match(group->match, p->items[i].name)) continue;
         g->of[i] = index + 1;
         if (group->frozen) groups_freeze(g, p, i);
         matched++;
@@ -87,7 +73,8 @@ static lh_status_t groups_new(const job_t *job, const rule_set_t *rules,
     }
     for (uint32_t i = 0; status == LH_OK && i < parameters->count; i++) {
         const parameter_t *own = &parameters->items[parameters->items[i].storage];
-        if ((own->row->flags & LH_PARAM_FROZEN) != 0) groups_freeze(&g, parameters, i);
+        const bool base = job->adapter.name != NULL && !parameters->items[i].factor;
+        if (base || (own->row->flags & LH_PARAM_FROZEN) != 0) groups_freeze(&g, parameters, i);
     }
     for (uint32_t i = 0; status == LH_OK && i < job->group_count; i++)
         status = group_fill(&g, job, rules, i, parameters);
@@ -173,6 +160,15 @@ lh_status_t session_model_options(const job_t *job, const plugin_t *plugin, uint
     return status;
 }
 
+const parameters_adapter_t *session_adapter(const job_t *job, parameters_adapter_t *out)
+{
+    if (job->adapter.name == NULL) return NULL;
+    *out = (parameters_adapter_t){.match = job->adapter.match,
+                                  .rank = job->adapter.rank,
+                                  .scale = job->adapter.alpha / (double)job->adapter.rank};
+    return out;
+}
+
 static lh_status_t open_model(session_t *s, const session_how_t *how)
 {
     const lh_status_t status = session_model_options(
@@ -242,8 +238,11 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
                                                       s->optimizer_config, &s->optimizer);
     if (status == LH_OK) status = open_engine(s, how);
     if (status == LH_OK) {
-        const weights_how_t weights = {
-            .api = s->model_plugin->model, .model = s->model, .compute = s->compute};
+        parameters_adapter_t adapter;
+        const weights_how_t weights = {.api = s->model_plugin->model,
+                                       .model = s->model,
+                                       .compute = s->compute,
+                                       .adapter = session_adapter(s->job, &adapter)};
         status = weights_new(s->engine, &weights, &s->weights);
     }
     if (status == LH_OK && !how->frozen) status = make_groups(s);

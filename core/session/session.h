@@ -76,6 +76,9 @@ lh_status_t session_model_options(const job_t *job, const plugin_t *plugin, uint
                                   const option_given_t *given, uint32_t given_count,
                                   void **out) LH_MUST_CHECK;
 
+/* The job's [adapter.NAME] for parameters_adapt, as *out; NULL: it has none. */
+const parameters_adapter_t *session_adapter(const job_t *job, parameters_adapter_t *out);
+
 /* Loads plugins, parses their options, opens model and device, makes the weights. Refuses whatever
  * of the job can be known without data. No memory of the device is taken yet; engine_build does
  * that, after all programs are stated. */

@@ -236,15 +236,32 @@ static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
     (void)snprintf(out + length, 96 - (size_t)length, "]");
 }
 
+/* Zeros. */
+static lh_status_t clear_row(const snapshot_t *s, const snapshot_row_t *row)
+{
+    float *zeros = mem_array(row->count, sizeof(*zeros));
+    if (zeros == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = weights_write(s->weights, row->space, row->parameter, row->begin,
+                                             row->count, LH_DTYPE_F32, zeros);
+    mem_free(zeros);
+    return status;
+}
+
 /* Reads only the rows of shards that hold elements of this range; each is checked against its
  * digest. */
-static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snapshot_row_t *want)
+static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snapshot_row_t *want,
+                            bool states)
 {
     const manifest_tensor_t *have = checkpoint_find(from, want->name);
     if (have == NULL && want->space == SNAPSHOT_ERRORS) {
         memset(want->errors, 0, want->count * sizeof(float));
         return LH_OK;
     }
+    /* An adapter that is new to the model, as its weights come from an import or from a run without:
+     * the first steps begin with it as it was drawn, and who only looks has none of it. */
+    const bool new = have == NULL &&
+                     !states &&weights_parameters(s->weights)->items[want->parameter].factor;
+    if (new) return s->adds_nothing ? clear_row(s, want) : LH_OK;
     if (have == NULL)
         return fail(LH_INVALID, "%s: holds no tensor %s, which the model needs", from->path,
                     want->name);
@@ -274,7 +291,8 @@ static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool state
 {
     lh_status_t status = checkpoint_refuse_extra(from, weights_parameters(s->weights));
     for (uint32_t i = 0; i < s->row_count && status == LH_OK; i++)
-        if (states || s->rows[i].space < SPACE_STATE) status = load_row(s, from, &s->rows[i]);
+        if (states || s->rows[i].space < SPACE_STATE)
+            status = load_row(s, from, &s->rows[i], states);
     return status;
 }
 
@@ -296,6 +314,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
     *found = false;
     lh_status_t status = snapshot_new(w, NULL, &s);
     if (status != LH_OK) return status;
+    s->adds_nothing = true;
     for (uint64_t below = UINT64_MAX; status == LH_OK && !*found;) {
         checkpoint_t *newest = NULL;
         status = checkpoint_open_newest(folder, below, &newest);
@@ -332,6 +351,9 @@ void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const voi
         const char *value = option_text(&table.rows[i], config, buffer);
         text_printf(out, "model.%s = %s\n", table.rows[i].key, value == NULL ? "" : value);
     }
+    if (job->adapter.name != NULL)
+        text_printf(out, "model.adapter = %s, rank %llu, alpha %.17g\n", job->adapter.match,
+                    (unsigned long long)job->adapter.rank, job->adapter.alpha);
 }
 
 void snapshot_identity_tokenizer(uint64_t digest, text_t *out)

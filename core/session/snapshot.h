@@ -36,6 +36,8 @@ typedef struct snapshot {
     checkpoint_tensor_t *tensors; /* what a save consists of: the parts that this rank owns */
     uint32_t *row_of;             /* [count] */
     uint32_t count;
+    bool
+        adds_nothing; /* an adapter that a checkpoint lacks is loaded as zeros, else left as it is */
 } snapshot_t;
 
 /* Lists every stored parameter and every state held here, and of them what weights_owned gives this

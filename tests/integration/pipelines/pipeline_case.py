@@ -89,6 +89,38 @@ def logical(folder):
     return whole
 
 
+def write_pair(prefix, documents):
+    """Megatron's pair: each document a list of sequences, each of uint16 ids."""
+    lengths, offsets, boundaries, ids = [], [], [0], []
+    for document in documents:
+        for sequence in document:
+            offsets.append(2 * len(ids))
+            lengths.append(len(sequence))
+            ids += sequence
+        boundaries.append(len(lengths))
+    with open(prefix + ".bin", "wb") as f:
+        f.write(struct.pack("<%dH" % len(ids), *ids))
+    with open(prefix + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(boundaries)))
+        f.write(struct.pack("<%di" % len(lengths), *lengths))
+        f.write(struct.pack("<%dQ" % len(offsets), *offsets))
+        f.write(struct.pack("<%dQ" % len(boundaries), *boundaries))
+
+
+def read_pair(prefix):
+    """The reverse."""
+    with open(prefix + ".idx", "rb") as f:
+        data = f.read()
+    sequences, bounds = struct.unpack_from("<QQ", data, 18)
+    lengths = struct.unpack_from("<%di" % sequences, data, 34)
+    offsets = struct.unpack_from("<%dQ" % sequences, data, 34 + 4 * sequences)
+    boundaries = struct.unpack_from("<%dQ" % bounds, data, 34 + 12 * sequences)
+    with open(prefix + ".bin", "rb") as f:
+        tokens = f.read()
+    parts = [list(struct.unpack_from("<%dH" % n, tokens, at)) for n, at in zip(lengths, offsets)]
+    return [parts[a:b] for a, b in zip(boundaries, boundaries[1:])]
+
+
 def read_json_lines(path):
     with open(path) as f:
         return [json.loads(line) for line in f if line.strip()]

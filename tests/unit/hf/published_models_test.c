@@ -45,7 +45,7 @@ static void names_and_bytes_are_those_of_the_index(void **state)
         (void)snprintf(path, sizeof(path), "%s/%s", folder, models[m].index);
         kit_open(&k, models[m].plugin, folder);
         assert_null(k.config.unread.data);
-        assert_int_equal(hf_weights_new(k.parameters, &w), LH_OK);
+        assert_int_equal(hf_weights_new(k.parameters, HF_OF_BOTH, &w), LH_OK);
         assert_int_equal(json_read(path, 1 << 20, UINT64_MAX, &file), LH_OK);
 
         const json_value_t *names = json_member(json_root(file), "weight_map");

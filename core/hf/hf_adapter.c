@@ -1,0 +1,189 @@
+/* hf_adapter.c - PEFT's two files of an adapter.
+ *
+ * A tensor is called base_model.model.MODULE.lora_A.weight, where MODULE is a matrix's name in
+ * Transformers without ".weight". target_modules, by which PEFT finds them when it loads, are the last
+ * words of those names. */
+#include <hf/hf_adapter.h>
+
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/text.h>
+#include <format/json.h>
+
+enum { CONFIG_MOST = 1 << 20, CONFIG_VALUES = 100000 };
+
+/* ---- reading ---- */
+
+/* A flag that is not set, or no flag. */
+static lh_status_t refuse_set(const char *path, const json_value_t *root, const char *key)
+{
+    const json_value_t *v = json_member(root, key);
+    if (v == NULL || json_is_nil(v) || (json_is_flag(v) && !json_is_yes(v))) return LH_OK;
+    return json_refuse(path, key, v, "false");
+}
+
+/* A list or an object that holds nothing. */
+static lh_status_t refuse_filled(const char *path, const json_value_t *root, const char *key)
+{
+    const json_value_t *v = json_member(root, key);
+    const bool holder = json_is_map(v) || json_is_list(v);
+    if (v == NULL || json_is_nil(v) || (holder && json_size(v) == 0)) return LH_OK;
+    return json_refuse(path, key, v, "nothing");
+}
+
+/* The value that [adapter.NAME] has. */
+static lh_status_t refuse_other(const char *path, const json_value_t *root, const char *key,
+                                double wanted)
+{
+    char text[64];
+    const json_value_t *v = json_member(root, key);
+    if (json_is_numeric(v) && json_number(v) == wanted) return LH_OK;
+    (void)snprintf(text, sizeof(text), "%g, as [adapter.NAME] has it,", wanted);
+    return json_refuse(path, key, v, text);
+}
+
+static lh_status_t config_check(const char *path, const json_value_t *root,
+                                const hf_adapter_t *wanted)
+{
+    static const char *const flags[] = {"use_dora",  "use_rslora", "fan_in_fan_out",
+                                        "lora_bias", "use_qalora", "use_bdlora"};
+    static const char *const empty[] = {"rank_pattern",      "alpha_pattern",
+                                        "modules_to_save",   "layer_replication",
+                                        "target_parameters", "trainable_token_indices"};
+    const json_value_t *type = json_member(root, "peft_type"), *bias = json_member(root, "bias");
+    if (!text_equal(json_text(type), "LORA"))
+        return json_refuse(path, "peft_type", type, "\"LORA\"");
+    if (bias != NULL && !text_equal(json_text(bias), "none"))
+        return json_refuse(path, "bias", bias, "\"none\"");
+    lh_status_t status = refuse_other(path, root, "r", (double)wanted->rank);
+    if (status == LH_OK) status = refuse_other(path, root, "lora_alpha", wanted->alpha);
+    for (size_t i = 0; status == LH_OK && i < sizeof(flags) / sizeof(flags[0]); i++)
+        status = refuse_set(path, root, flags[i]);
+    for (size_t i = 0; status == LH_OK && i < sizeof(empty) / sizeof(empty[0]); i++)
+        status = refuse_filled(path, root, empty[i]);
+    return status;
+}
+
+static lh_status_t config_read(const char *folder, const hf_adapter_t *wanted)
+{
+    json_document_t *file = NULL;
+    char *path = path_join(folder, HF_ADAPTER_CONFIG);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = json_read(path, CONFIG_MOST, CONFIG_VALUES, &file);
+    if (status == LH_OK) status = config_check(path, json_root(file), wanted);
+    json_free(file);
+    mem_free(path);
+    return status;
+}
+
+lh_status_t hf_adapter_open(const char *folder, const hf_adapter_t *wanted,
+                            const shard_limits_t *limits, hf_adapter_files_t *out)
+{
+    lh_status_t status = config_read(folder, wanted);
+    if (status != LH_OK) return status;
+    char *path = path_join(folder, HF_ADAPTER_WEIGHTS);
+    if (path == NULL) return LH_NO_MEMORY;
+    status = safetensors_open(path, limits == NULL ? NULL : &limits->file, &out->file);
+    mem_free(path);
+    if (status != LH_OK) return status;
+    out->tensors = mem_array(out->file->count, sizeof(*out->tensors));
+    if (out->tensors == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < out->file->count; i++)
+        out->tensors[i] = (shard_tensor_t){out->file, &out->file->tensors[i]};
+    return LH_OK;
+}
+
+void hf_adapter_close(hf_adapter_files_t *a)
+{
+    safetensors_close(a->file);
+    mem_free(a->tensors);
+    *a = (hf_adapter_files_t){0};
+}
+
+const shard_tensor_t *hf_adapter_find(const hf_adapter_files_t *a, const char *name)
+{
+    const safetensor_t *t = a->file == NULL ? NULL : safetensors_find(a->file, name);
+    return t == NULL ? NULL : &a->tensors[t - a->file->tensors];
+}
+
+bool hf_adapter_has(const hf_adapter_files_t *a, const shard_tensor_t *t)
+{
+    return a->file != NULL && t->file == a->file;
+}
+
+lh_status_t hf_adapter_refuse_extra(const hf_adapter_files_t *a, const shard_tensor_t *const *used,
+                                    uint32_t count)
+{
+    for (uint32_t i = 0; a->file != NULL && i < a->file->count; i++) {
+        bool found = false;
+        for (uint32_t k = 0; k < count && !found; k++)
+            found = used[k] == &a->tensors[i];
+        if (!found)
+            return fail(LH_INVALID, "%s: tensor %s is of no matrix that [adapter.NAME] match names",
+                        a->file->path, a->tensors[i].tensor->name);
+    }
+    return LH_OK;
+}
+
+/* ---- writing ---- */
+
+/* The last word of a tensor's module: "down_proj". */
+static void module_of(const char *tensor, char out[64])
+{
+    const char *end = strstr(tensor, ".lora_"), *begin = end;
+    lh_assert(end != NULL);
+    while (begin > tensor && begin[-1] != '.')
+        begin--;
+    (void)snprintf(out, 64, "%.*s", (int)(end - begin), begin);
+}
+
+/* Each once, in the order of the tensors' names. */
+static void put_modules(json_writer_t *w, const hf_weights_t *weights)
+{
+    char name[64], before[64];
+    json_open(w, "target_modules", '[');
+    for (uint32_t i = 0; i < weights->count; i++) {
+        bool told = false;
+        module_of(weights->tensors[i].name, name);
+        for (uint32_t k = 0; k < i && !told; k++) {
+            module_of(weights->tensors[k].name, before);
+            told = strcmp(name, before) == 0;
+        }
+        if (!told) json_put_text(w, NULL, name);
+    }
+    json_close(w);
+}
+
+lh_status_t hf_adapter_write_config(const hf_adapter_t *adapter, const hf_weights_t *weights,
+                                    const char *folder)
+{
+    text_t text = {0};
+    json_writer_t w = {.to = &text, .style = 2};
+    char *path = path_join(folder, HF_ADAPTER_CONFIG);
+    if (path == NULL) return LH_NO_MEMORY;
+    json_open(&w, NULL, '{');
+    if (adapter->base == NULL)
+        json_put_nil(&w, "base_model_name_or_path");
+    else
+        json_put_text(&w, "base_model_name_or_path", adapter->base);
+    json_put_text(&w, "bias", "none");
+    json_put_flag(&w, "fan_in_fan_out", false);
+    json_put_flag(&w, "inference_mode", true);
+    json_put_real(&w, "lora_alpha", adapter->alpha);
+    json_put_real(&w, "lora_dropout", 0);
+    json_put_text(&w, "peft_type", "LORA");
+    json_put_u64(&w, "r", adapter->rank);
+    put_modules(&w, weights);
+    json_put_text(&w, "task_type", "CAUSAL_LM");
+    json_put_flag(&w, "use_dora", false);
+    json_put_flag(&w, "use_rslora", false);
+    json_close(&w);
+    text_append(&text, "\n");
+    lh_status_t status = text_status(&text);
+    if (status == LH_OK) status = file_replace(path, text.data, text.length);
+    text_free(&text);
+    mem_free(path);
+    return status;
+}

@@ -1,0 +1,176 @@
+"""[adapter.NAME]: PEFT's losses, gradients and merged weights; its files in and out; what is refused."""
+import json
+import os
+import shutil
+import struct
+
+from pipeline_case import (REFUSED, SOURCE, PipelineCase, checkpoint_digest, floats, main,
+                           read_json_lines, tensors_of, write_pair, write_tensors)
+
+GOLDEN = os.path.join(SOURCE, "tests", "golden")
+LORA = os.path.join(GOLDEN, "phases", "lora")
+MATCH = "blocks.*.wq, blocks.*.wv, blocks.*.w_down"
+STEPS, BATCH, TOKENS = 8, 4, 33
+
+
+class Lora(PipelineCase):
+    def job(self, name="job", **changes):
+        sections = {
+            "pipeline": {"name": "lora", "stages": "import train export", "folder": name},
+            "import": {"from": os.path.join(GOLDEN, "llama"), "adapter": LORA},
+            "adapter.a": {"match": MATCH, "rank": 4, "alpha": 8},
+            "data": {"train": self.path("batches"), "split": "1,0,0", "packing": "no"},
+            "model": {"plugin": "llama", "vocab": "from_import"},
+            "train": {"phase": "sft", "sequence": 32, "batch": BATCH, "steps": STEPS,
+                      "precision": "f32"},
+            "optimizer": {"plugin": "zero0", "rule": "rules:adamw", "clip": 0,
+                          "learning_rate": 1e-2},
+            "device": {"plugin": "cpu", "threads": 1}}
+        for section, keys in changes.items():
+            sections.setdefault(section.replace("__", "."), {}).update(keys)
+        return self.ini(sections, name + ".ini")
+
+    def batches(self):
+        """Row j of training is sequence j of the golden batches: the order is asked first."""
+        (dtype, shape, data), = [t for n, t in tensors_of(os.path.join(
+            GOLDEN, "llama", "batch.safetensors")).items() if n == "tokens"]
+        tokens = struct.unpack("<%di" % (len(data) // 4), data)
+        rows = [list(tokens[i * TOKENS:(i + 1) * TOKENS]) for i in range(STEPS * BATCH)]
+        count = len(rows)
+        write_pair(self.path("batches"), [[[i], [i] * (TOKENS - 1)] for i in range(count)])
+        job = self.job("order", pipeline={"stages": "import train"})
+        self.run_longhaul("import", job)
+        self.run_longhaul("train", job, "--dump-batches", str(STEPS))
+        order = tensors_of(self.path("order", "batches.safetensors"))["tokens"][2]
+        first = struct.unpack("<%di" % (len(order) // 4), order)[::TOKENS - 1]
+        documents = [None] * count
+        for j, i in enumerate(first):
+            documents[i] = [rows[j][:1], rows[j][1:]]
+        write_pair(self.path("batches"), documents)
+
+    def losses(self, name):
+        return [r["loss"] for r in read_json_lines(self.path(name, "metrics.jsonl"))
+                if "learning_rate" in r]
+
+    def close(self, found, expected, tolerance, what):
+        self.assertEqual(len(found), len(expected), what)
+        for i, (a, b) in enumerate(zip(found, expected)):
+            self.assertLessEqual(abs(a - b), tolerance * (1 + abs(b)), "%s, element %d" % (what, i))
+
+    def test_losses_and_merged_weights_are_pefts(self):
+        with open(os.path.join(LORA, "expected.json")) as f:
+            curve = json.load(f)["loss_curve"]
+        merged = tensors_of(os.path.join(LORA, "merged_after.safetensors"))
+        base = tensors_of(os.path.join(GOLDEN, "llama", "model.safetensors"))
+        self.batches()
+        for name, changes in (("one", {}),
+                              ("two", {"launch": {"ranks_per_node": 2},
+                                       "optimizer": {"plugin": "zero3"}}),
+                              ("full", {"train": {"recompute": "full", "micro_batch": 1}})):
+            with self.subTest(name=name):
+                self.run_longhaul("run", self.job(name, **changes))
+                self.close(self.losses(name), curve, 1e-5, "loss")
+                written = tensors_of(self.path(name, "hf", "model.safetensors"))
+                self.assertEqual(sorted(written), sorted(base))
+                for tensor, row in written.items():
+                    if tensor in merged:
+                        self.close(floats(row[2]), floats(merged[tensor][2]), 2e-5, tensor)
+                    else:
+                        self.assertEqual(row, base[tensor], tensor)
+
+    def test_gradients_are_pefts_and_a_separate_export_is_its_files(self):
+        self.batches()
+        # One step of plain descent at rate 1: what is gone is the gradient.
+        job = self.job("step", train={"steps": 1}, rule__sgd={"momentum": 0},
+                       optimizer={"rule": "rules:sgd", "learning_rate": 1},
+                       export={"adapter": "separate"})
+        self.run_longhaul("run", job)
+        start = tensors_of(os.path.join(LORA, "adapter_model.safetensors"))
+        gradients = tensors_of(os.path.join(LORA, "gradients.safetensors"))
+        written = tensors_of(self.path("step", "hf", "adapter_model.safetensors"))
+        self.assertEqual({n: (d, s) for n, (d, s, _) in written.items()},
+                         {n: (d, s) for n, (d, s, _) in start.items()})
+        for name, (_, _, data) in written.items():
+            gone = [a - b for a, b in zip(floats(start[name][2]), floats(data))]
+            key = "grad." + name.replace(".weight", ".default.weight")
+            wanted = floats(gradients[key][2])
+            most = max(abs(g) for g in wanted)
+            self.assertLessEqual(max(abs(a - b) for a, b in zip(gone, wanted)), 1e-3 * most + 1e-7)
+        with open(self.path("step", "hf", "adapter_config.json")) as f:
+            said = json.load(f)
+        with open(os.path.join(LORA, "adapter_config.json")) as f:
+            for key, value in json.load(f).items():
+                if key not in said or key == "base_model_name_or_path":
+                    continue
+                self.assertEqual(said[key], value, key)
+        # Its own files come in again, and an import that nothing trained goes out as it came.
+        again = self.job("again", train={"steps": 0}, export={"adapter": "separate"},
+                         **{"import": {"adapter": self.path("step", "hf")}})
+        self.run_longhaul("run", again)
+        self.assertEqual(tensors_of(self.path("again", "hf", "adapter_model.safetensors")), written)
+
+    def test_a_new_adapter_changes_nothing_at_first_and_resumes(self):
+        self.batches()
+        job = self.job("new", train={"steps": 4}, **{"import": {"adapter": None}})
+        self.run_longhaul("run", job)
+        names = checkpoint_digest(self.step_folder(4, "new"))[1]
+        states = [n for n in names if n.startswith("exp_avg/")]
+        self.assertEqual(len(states), 12)
+        self.assertTrue(all(".lora_" in n for n in states))
+        whole = checkpoint_digest(self.step_folder(4, "new"))
+        first = self.losses("new")[0]
+        shutil.rmtree(self.path("new", "checkpoints"))
+        self.run_longhaul("train", job, "--set", "train.steps=2")
+        self.run_longhaul("train", job, "--resume")
+        self.assertEqual(checkpoint_digest(self.step_folder(4, "new")), whole)
+        # Without an adapter the first loss is the same.
+        with open(os.path.join(GOLDEN, "llama", "expected.json")) as f:
+            self.assertAlmostEqual(first, json.load(f)["loss_first_batch"], delta=1e-5)
+        self.run_longhaul("generate", job, "--ids", "1,2,3", "--tokens", "2")
+        _, said = self.run_longhaul("generate", job, "--ids", "1,2,3", "--tokens", "2", "--set",
+                                    "adapter.a.alpha=4", code=REFUSED)
+        self.assertIn("was made with 'model.adapter = ", said)
+
+    def test_what_does_not_fit_is_refused(self):
+        write_pair(self.path("batches"), [[[1], [2, 3]]])
+
+        def refused(sentence, *sets, **changes):
+            job = self.job("bad", **changes)
+            more = [word for pair in sets for word in ("--set", pair)]
+            _, said = self.run_longhaul("run", job, *more, code=REFUSED)
+            self.assertIn(sentence, said)
+            self.assertFalse(os.path.exists(self.path("bad", "checkpoints")))
+        refused("r is 4, 3, as [adapter.NAME] has it, was expected", "adapter.a.rank=3")
+        refused("lora_alpha is 8, 16, as [adapter.NAME] has it", "adapter.a.alpha=16")
+        refused("names no matrix of the model's blocks", "adapter.a.match=blocks.*.norm1, embed")
+        refused("expected a rank of at most its shorter side", "adapter.a.rank=17",
+                **{"import": {"adapter": None}})
+        refused("is of no matrix that [adapter.NAME] match names",
+                "adapter.a.match=" + MATCH.split(",")[0])
+        refused("is the second adapter", adapter__b={"match": "blocks.*"})
+        folder = self.path("peft")
+        shutil.copytree(LORA, folder)
+        os.chmod(folder, 0o755)
+        with open(os.path.join(LORA, "adapter_config.json")) as f:
+            config = json.load(f)
+        for key, value, sentence in (("use_dora", True, "use_dora is true, false was expected"),
+                                     ("bias", "all", "bias is \"all\""),
+                                     ("rank_pattern", {"q_proj": 2}, "rank_pattern is"),
+                                     ("peft_type", "IA3", "peft_type is \"IA3\"")):
+            with open(os.path.join(folder, "adapter_config.json"), "w") as f:
+                json.dump(dict(config, **{key: value}), f)
+            refused(sentence, "import.adapter=" + folder)
+        with open(os.path.join(folder, "adapter_config.json"), "w") as f:
+            json.dump(config, f)
+        tensors = tensors_of(os.path.join(LORA, "adapter_model.safetensors"))
+        name = sorted(tensors)[0]
+        dtype, shape, data = tensors[name]
+        write_tensors(os.path.join(folder, "adapter_model.safetensors"),
+                      dict(tensors, **{name: (dtype, [shape[1], shape[0]], data)}))
+        refused("the model wants [4, 56]", "import.adapter=" + folder)
+        tensors.pop(name)
+        write_tensors(os.path.join(folder, "adapter_model.safetensors"), tensors)
+        refused("peft: tensor %s is missing" % name, "import.adapter=" + folder)
+
+
+main()
