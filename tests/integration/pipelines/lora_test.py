@@ -131,6 +131,47 @@ class Lora(PipelineCase):
                                     "adapter.a.alpha=4", code=REFUSED)
         self.assertIn("was made with 'model.adapter = ", said)
 
+    def test_any_model_has_adapters(self):
+        """Also where several matrices are one tensor, or lie the other way round, merged alone."""
+        write_pair(self.path("batches"), [[[1], list(range(2, 34))] for _ in range(8)])
+        for model, plugin, alone in (("qwen3", "qwen", True), ("gemma2", "gemma", True),
+                                     ("gpt2", "gpt2", False), ("falcon-7b-kind", "falcon", False),
+                                     ("gptneox", "gptneox", False), ("mixtral", "mixtral", True)):
+            with self.subTest(model=model):
+                job = self.job(model, adapter__a={"match": "blocks.*.w*", "rank": 2},
+                               train={"steps": 6, "micro_batch": 2},
+                               model={"plugin": plugin},
+                               **{"import": {"from": os.path.join(GOLDEN, model),
+                                             "adapter": None}})
+                self.run_longhaul("run", job)
+                losses = self.losses(model)
+                self.assertLess(losses[-1], losses[0] - 0.1)
+                before = tensors_of(os.path.join(GOLDEN, model, "model.safetensors"))
+                after = tensors_of(self.path(model, "hf", "model.safetensors"))
+                self.assertEqual(sorted(after), sorted(before))
+                changed = [n for n in after if after[n] != before[n]]
+                self.assertTrue(changed)
+                self.assertFalse([n for n in changed if "norm" in n or "embed" in n or "wte" in n])
+                # What was merged alone gives what the adapter gave beside the weights.
+                out, _ = self.run_longhaul("generate", job, "--ids", "5,6,7", "--tokens", "8",
+                                           "--greedy", "--json")
+                plain = self.ini({"pipeline": {"name": "m", "stages": "import",
+                                               "folder": model + "-merged"},
+                                  "import": {"from": self.path(model, "hf")},
+                                  "train": {"precision": "f32"},
+                                  "model": {"plugin": plugin, "vocab": "from_import"},
+                                  "device": {"plugin": "cpu", "threads": 1}}, "merged.ini")
+                self.run_longhaul("import", plain)
+                merged, _ = self.run_longhaul("generate", plain, "--ids", "5,6,7", "--tokens", "8",
+                                              "--greedy", "--json")
+                self.assertEqual(json.loads(out)["new_ids"], json.loads(merged)["new_ids"])
+                more = ["--set", "export.adapter=separate", "--set", "export.folder=alone"]
+                if alone:
+                    self.run_longhaul("export", job, *more)
+                else:
+                    _, said = self.run_longhaul("export", job, *more, code=REFUSED)
+                    self.assertIn("is no tensor of its own", said)
+
     def test_what_does_not_fit_is_refused(self):
         write_pair(self.path("batches"), [[[1], [2, 3]]])
 
