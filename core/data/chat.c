@@ -107,7 +107,8 @@ static lh_status_t token_write(chat_t *c, const char *word, int32_t id, text_t *
         return fail(LH_INVALID, "[chat] format = %s has %s, but the tokenizer has no such token",
                     c->name, word);
     lh_status_t status = tokenizer_decode(c->tokenizer, &id, 1, false, out);
-    return status == LH_OK ? mark_add(c, out->data + at, out->length - at) : status;
+    if (status != LH_OK || out->length == at) return status;
+    return mark_add(c, out->data + at, out->length - at);
 }
 
 /* One character or {word} of a part, as typed in an INI or in the tables above; *at moves on. */
@@ -291,7 +292,7 @@ static lh_status_t part_write(conversation_t *v, const text_t *part, message_tex
     for (const char *at = part->data == NULL ? "" : part->data; status == LH_OK && *at != '\0';) {
         if (text_starts(at, content_word)) {
             if (reply) status = cut_add(v->scratch);
-            text_append_n(out, content.bytes, content.length);
+            if (content.length > 0) text_append_n(out, content.bytes, content.length);
             at += strlen(content_word);
         } else if (joins && text_starts(at, system_word)) {
             text_append_n(out, v->system.bytes, v->system.length);
@@ -513,11 +514,14 @@ lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scra
     const size_t ids_were = ids->count, parts_were = parts->count;
     lh_status_t status = line_write(c, scratch, line, length);
     if (status == LH_OK)
-        status = tokenizer_encode(c->tokenizer, tokenizer, scratch->text.data, scratch->text.length,
-                                  SPELLING_IS_TOKEN, ids);
-    if (status == LH_OK)
+        status = tokenizer_encode(c->tokenizer, tokenizer,
+                                  scratch->text.data == NULL ? "" : scratch->text.data,
+                                  scratch->text.length, SPELLING_IS_TOKEN, ids);
+    if (status == LH_OK && ids->count > ids_were)
         status = parts_find(c, scratch, tokenizer, ids->ids + ids_were, ids->count - ids_were,
                             parts);
+    else if (status == LH_OK)
+        status = fail(LH_INVALID, "it has no token; expected an answer to train on");
     if (status == LH_OK) return LH_OK;
     ids->count = ids_were;
     parts->count = parts_were;

@@ -479,7 +479,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         mem_free(call.attributes);
         return call.in[0];
     }
-    const bool layer = r->how.adapted != NULL && strcmp(name, "linear") == 0;
+    const bool layer = r->how.adapted != NULL && op == op_table_find(r->how.ops, "linear");
     if (op->row.expand != NULL && !recording_offers(r, &call)) {
         const lh_value_t y = record_expanded(r, &call, more);
         return layer ? record_adapted(r, in, in_count, y) : y;

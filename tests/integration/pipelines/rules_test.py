@@ -1,7 +1,8 @@
 """[group.*] rule: matrices by Muon or Adafactor, the rest by the job's rule; over ranks and resumes."""
 import os
 
-from pipeline_case import REFUSED, PipelineCase, checkpoint_digest, main, read_json_lines
+from pipeline_case import (REFUSED, PipelineCase, add_plugin, checkpoint_digest, logical, main,
+                           read_json_lines)
 
 
 class Rules(PipelineCase):
@@ -65,6 +66,15 @@ class Rules(PipelineCase):
             self.train(job, "--resume", *one, folder=rule + "half")
             self.assertEqual(checkpoint_digest(self.step_folder(4, rule + "whole")),
                              checkpoint_digest(self.step_folder(4, rule + "half")))
+
+    def test_a_rule_is_told_the_name_of_its_parameter(self):
+        plugins = add_plugin(self, "parts", "test_hooks")
+        job = self.small_job(train={"steps": 2}, checkpoint={"every": 1},
+                             optimizer={"rule": "test_hooks:spare", "learning_rate": "0.1"})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job, "--plugins", plugins)
+        one, two = (logical(self.step_folder(step)) for step in (1, 2))
+        self.assertEqual([name for name in one if one[name] == two[name]], ["embed"])
 
     def test_what_does_not_fit_is_refused(self):
         job = self.job()

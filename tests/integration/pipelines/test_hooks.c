@@ -1,5 +1,7 @@
 /* test_hooks.c - a third party's plugin whose functions an INI calls: hooks, a learning rate and a
  * filter of documents. */
+#include <string.h>
+
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -65,6 +67,28 @@ static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
 };
 
+/* A rule that goes by names: what is called embed stays as it is, all else descends. */
+static lh_value_t spare_record(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                               lh_value_t grad, lh_value_t master, lh_value_t *states,
+                               lh_value_t *value)
+{
+    (void)config, (void)states;
+    if (strcmp(piece->name, "embed") == 0) return master;
+    const lh_sgd_t how = {.struct_size = sizeof(how), .decay = piece->decay};
+    const lh_value_t in[] = {grad, master};
+    lh_value_t more[2] = {0};
+    const lh_value_t updated = g->api->op(g, "sgd", &how, in, 2, more);
+    *value = more[1];
+    return updated;
+}
+
+static const lh_rule_t rules[] = {{
+    .name = "spare",
+    .help = "leaves embed as it is",
+    .grain = LH_GRAIN_ELEMENT,
+    .record = spare_record,
+}};
+
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,
     .kind = LH_KIND_PARTS,
@@ -72,4 +96,5 @@ LH_PLUGIN = {
     .version = "1.0.0",
     .summary = "functions that tests call from an INI",
     LH_TABLE_FUNCTIONS(functions),
+    LH_TABLE_RULES(rules),
 };
