@@ -114,7 +114,8 @@ static void engine_start(subject_t *s, run_t *run, const plugin_t *reference)
                               .plugin_count = count + 1u,
                               .ops = run->model->ops};
     check_ok(engine_open(&how, &run->engine), "engine");
-    const weights_how_t weights = {run->model->api, run->model->model, LH_DTYPE_F64};
+    const weights_how_t weights = {
+        .api = run->model->api, .model = run->model->model, .compute = LH_DTYPE_F64};
     check_ok(weights_new(run->engine, &weights, &run->weights), "weights");
     program_how_t program = {.use = USE_TRAIN, .sequences = SEQUENCES, .rows = ROWS};
     check_ok(program_new(run->engine, run->weights, &program, &run->train), "training program");

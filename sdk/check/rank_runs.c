@@ -100,7 +100,7 @@ static lh_status_t open_engine(rank_state_t *r)
     if (status == LH_OK) status = engine_open(&how, &r->engine);
     if (status == LH_OK) status = check_model.open(j->s->plugin->host, NULL, &r->model);
     if (status == LH_OK) status = j->run->api->open(j->run->host, j->run->config, &r->optimizer);
-    const weights_how_t weights = {&check_model, r->model, LH_DTYPE_F32};
+    const weights_how_t weights = {.api = &check_model, .model = r->model, .compute = LH_DTYPE_F32};
     if (status == LH_OK) status = weights_new(r->engine, &weights, &r->weights);
     return status;
 }

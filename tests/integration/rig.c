@@ -117,8 +117,9 @@ void rig_open_how(rig_t *rig, const rig_how_t *how)
                                  .unordered = how->unordered,
                                  .variants = how->variants};
     OK(engine_open(&engine, &rig->engine));
-    const weights_how_t weights = {how->api != NULL ? how->api : rig->model_plugin->model,
-                                   rig->model, how->compute};
+    const weights_how_t weights = {.api = how->api != NULL ? how->api : rig->model_plugin->model,
+                                   .model = rig->model,
+                                   .compute = how->compute};
     OK(weights_new(rig->engine, &weights, &rig->weights));
     rig->parameters = weights_parameters(rig->weights);
 }
