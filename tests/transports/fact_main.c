@@ -15,11 +15,12 @@ int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const cha
     subject_t s;
     uint32_t bad = 0, run = 0;
     const uint32_t limit = torture_wanted() ? TORTURE_S : LIMIT_S;
+    const char *const folders[] = {LH_TEST_PLUGINS};
     char path[512];
     fact_out = fdopen(dup(STDOUT_FILENO), "w");
     if (fact_out == NULL) return 1;
     (void)snprintf(path, sizeof(path), "%s/transports/%s.so", LH_TEST_PLUGINS, plugin);
-    if (subject_open(path, LH_TEST_PLUGINS, &s) != LH_OK || subject_load(&s) != LH_OK) {
+    if (subject_open(path, folders, 1, &s) != LH_OK || subject_load(&s) != LH_OK) {
         (void)fprintf(stderr, "%s\n", fail_reason());
         return 1;
     }
