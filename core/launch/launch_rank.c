@@ -73,9 +73,10 @@ static lh_status_t facts_add_plugin(launch_facts_t *f, const plugin_t *p)
  * rank 0 listens may differ. */
 static bool facts_has_key(const char *section, const char *key)
 {
-    static const char *const sections[] = {
-        "data",   "model",      "train", "optimizer", "group.*",     "rule.*",  "parts.*",
-        "hook.*", "checkpoint", "comm",  "site.*",    "transport.*", "parallel"};
+    static const char *const sections[] = {"data",       "model",  "train",   "optimizer",
+                                           "group.*",    "rule.*", "parts.*", "hook.*",
+                                           "checkpoint", "comm",   "site.*",  "transport.*",
+                                           "parallel",   "spec",   "spec.*",  "adapter.*"};
     if (strcmp(section, "device") == 0) return strcmp(key, "plugin") == 0;
     if (strcmp(section, "launch") == 0)
         return strcmp(key, "ranks_per_node") == 0 || text_starts(key, "restart") ||

@@ -27,6 +27,12 @@ lh_status_t rules_prepare(const lh_host_t *host, const rules_kernel_t *kernel,
         if (i != kernel->step && (kernel->w == 0 || i != kernel->w) &&
             desc->args[i].dtype != shaped->dtype)
             return host->fail(host, LH_UNSUPPORTED, "%s takes arguments of one dtype", desc->op);
+    /* Parts of a parameter lie in stores one row behind the other. */
+    for (uint32_t i = 0; i < desc->arg_count; i++)
+        if (desc->args[i].rank == 2 && desc->args[i].shape[0] > 1 &&
+            desc->args[i].stride[0] != desc->args[i].shape[1])
+            return host->fail(host, LH_UNSUPPORTED, "%s takes rows without room between them only",
+                              desc->op);
     lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
     if (k == NULL) return LH_NO_MEMORY;
 

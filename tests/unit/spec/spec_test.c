@@ -402,8 +402,8 @@ static const struct {
     {"z = scale(x, ", "z = scale(head, ", "s.ini:63: no line of [spec.head] reads its input, x"},
     /* shapes */
     {"shape = wide, hidden", "shape = hidden, wide",
-     "s.ini:61: [spec.block] u: linear() of x [8, 16], weight [16, 64]: linear: input "
-     "weight is F32 [16, 64], expected F32 [any, 16]"},
+     "s.ini:61: [spec.block] u: linear() of x [8, 16], weight [16, 64]: up: linear: "
+     "input weight is F32 [16, 64], expected F32 [any, 16]"},
     {"x = add(h, linear(u, down))", "o = linear(u, down)\nx = multiply(u, linear(add(h, o), up))",
      "s.ini:63: [spec.block] x: the part's result is [8, 64], expected [8, 16]: tokens, hidden"},
     {"logits = linear(z, head)", "l = linear(z, head)\nlogits = z",
