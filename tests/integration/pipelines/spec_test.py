@@ -175,7 +175,7 @@ class Specs(PipelineCase):
     def test_a_mistake_is_told_with_line_call_and_shapes(self):
         for change, sentence in (
                 (SWAPPED,
-                 r"arch.ini:%d: \[spec.block\] x: linear\(\) of x \[\d+, 32\], weight \[32, 56\]: linear: "
+                 r"arch.ini:%d: \[spec.block\] x: linear\(\) of x \[\d+, 32\], weight \[32, 56\]: w_up: linear: "
                  r"input weight is \w+ \[32, 56\], expected \w+ \[any, 32\]"),
                 (("linear(n, w_up)", "lniear(n, w_up)"),
                  r"arch.ini:%d: \[spec.block\] x: there is no op 'lniear' in the core or in \[model\] ops; "
@@ -240,7 +240,7 @@ class Specs(PipelineCase):
         self.run_longhaul("run", path, "--set", "train.steps=2", "--set", "train.batch=4")
         rows = [row for row in read_json_lines(self.path("out", "parallel", "metrics.jsonl")) if "loss" in row]
         self.assertTrue(rows and all(row["loss"] > 0 for row in rows))
-        said = re.search(r"```\nlonghaul: arch.ini:159: (.*?)\n```", page).group(1)
+        said = re.search(r"```\nlonghaul: block 0, arch.ini:159: (.*?)\n```", page).group(1)
         _, told = self.run_longhaul("check", self.spec_job(SWAPPED), code=REFUSED)
         self.assertIn("arch.ini:159: " + said, told)
 
