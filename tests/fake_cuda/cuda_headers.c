@@ -57,9 +57,11 @@ SAME(CUDA_WAIT_GEQ, CU_STREAM_WAIT_VALUE_GEQ);
 SAME(CUDA_WRITE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT);
 SAME(CUDA_RANGE_DMABUF, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 SAME(CUDA_FUNCTION_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+#ifndef __clang__ /* for which a pointer made of a number is no constant */
 SAME((uintptr_t)CUDA_LAUNCH_END, (uintptr_t)CU_LAUNCH_PARAM_END);
 SAME((uintptr_t)CUDA_LAUNCH_BUFFER, (uintptr_t)CU_LAUNCH_PARAM_BUFFER_POINTER);
 SAME((uintptr_t)CUDA_LAUNCH_BYTES, (uintptr_t)CU_LAUNCH_PARAM_BUFFER_SIZE);
+#endif
 SAME(sizeof(cuda_result_t), sizeof(CUresult));
 SAME(sizeof(cuda_address_t), sizeof(CUdeviceptr));
 
