@@ -11,7 +11,7 @@
 #include <base/log.h>
 #include <cli/cli.h>
 
-static volatile sig_atomic_t stop;
+static _Atomic int stop;
 
 static void on_term(int number)
 {
