@@ -7,6 +7,8 @@
 
 #include <base/memory.h>
 #include <plugin/host.h>
+#include <spec/spec_check.h>
+#include <spec/spec_record.h>
 
 #define SPEC_PLUGIN "spec"
 
@@ -37,7 +39,7 @@ static lh_status_t plugin_fill(spec_t *s, registry_t *registry)
                               .open = spec_model_open,
                               .close = spec_model_close,
                               .describe = spec_model_describe,
-                              .record = spec_model_record,
+                              .record = spec_record,
                               .hf = s->head.model_type == NULL ? NULL : &s->hf};
     p->kind = LH_KIND_MODEL;
     p->name = SPEC_PLUGIN;
@@ -78,4 +80,25 @@ lh_status_t spec_adopt(const job_t *job, registry_t *registry)
     else
         spec_free(s);
     return status;
+}
+
+/* All or nothing: a spec with one mistake is no spec. */
+lh_status_t spec_read(const document_t *document, spec_t **out)
+{
+    spec_t *s;
+    lh_status_t status = spec_read_sections(document, &s);
+    if (status != LH_OK) return status;
+    status = spec_check(s);
+    if (status != LH_OK) {
+        spec_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void spec_help(text_t *out)
+{
+    spec_read_help(out);
+    spec_record_help(out);
 }

@@ -11,7 +11,7 @@
  * of its parameters; another output of a line above, line.slot. Outside of parts it is an option
  * or a value, and behind a keyword that before it is a tensor. Each look-up marks what it finds,
  * and what is unmarked at the end is told. */
-#include <spec/spec.h>
+#include <spec/spec_check.h>
 
 #include <stdio.h>
 
@@ -56,6 +56,20 @@ size_t spec_slot_dot(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return dot == NULL ? 0 : (size_t)(dot - name);
+}
+
+uint32_t spec_input(const char *name)
+{
+    static const struct {
+        const char *name;
+        uint32_t which;
+    } inputs[] = {{"tokens", LH_INPUT_TOKENS},
+                  {"positions", LH_INPUT_POSITIONS},
+                  {"starts", LH_INPUT_STARTS},
+                  {"seed", LH_INPUT_SEED}};
+    for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++)
+        if (strcmp(inputs[i].name, name) == 0) return inputs[i].which;
+    return 0;
 }
 
 /* ---- a walk over the names of trees ---- */

@@ -9,13 +9,14 @@
  * Values are worked out in the order in which they need each other, and kept: lines and shapes
  * read them as they read options. Rows of parameters that are not there with these options
  * (when) are left out, so that import, export and checkpoints know nothing of them. */
-#include <spec/spec.h>
+#include <spec/spec_model.h>
 
 #include <math.h>
 #include <stdio.h>
 
 #include <base/memory.h>
 #include <plugin/host.h>
+#include <spec/spec_check.h>
 
 /* ---- names of numbers ---- */
 

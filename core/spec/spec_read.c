@@ -22,7 +22,7 @@
  *                       two trees, worked out when a model is opened
  *     q = linear(n, wq)
  *                       a tree, recorded where it stands */
-#include <spec/spec.h>
+#include <spec/spec_read.h>
 
 #include <ctype.h>
 #include <stdio.h>
@@ -537,8 +537,8 @@ static lh_status_t sections_digest(const spec_t *s, bool computes, char out[SHA2
     return status;
 }
 
-/* All or nothing: a spec with one mistake is no spec. */
-lh_status_t spec_read(const document_t *document, spec_t **out)
+/* What was read before a mistake goes with it. */
+lh_status_t spec_read_sections(const document_t *document, spec_t **out)
 {
     spec_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
@@ -550,7 +550,6 @@ lh_status_t spec_read(const document_t *document, spec_t **out)
     if (status == LH_OK) status = parts_read(s);
     if (status == LH_OK) status = parameters_read(s);
     if (status == LH_OK) status = config_read(s);
-    if (status == LH_OK) status = spec_check(s);
     if (status == LH_OK) status = sections_digest(s, false, s->plugin.sha256);
     if (status == LH_OK) status = sections_digest(s, true, s->plugin.architecture);
     if (status != LH_OK) {
@@ -561,13 +560,12 @@ lh_status_t spec_read(const document_t *document, spec_t **out)
     return LH_OK;
 }
 
-void spec_help(text_t *out)
+void spec_read_help(text_t *out)
 {
     text_append(out, "\n[spec]\n");
     options_explain_table(head_rows, ROW_COUNT(head_rows), out);
     text_append(out, "\n[spec.parameter.NAME]\n");
     options_explain_table(parameter_rows, ROW_COUNT(parameter_rows), out);
-    spec_makers_help(out);
 }
 
 void spec_free(spec_t *s)

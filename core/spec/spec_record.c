@@ -22,7 +22,7 @@
  *
  * and leaves in the line's place what rope gave, and rope itself, which knows the slots of its
  * other outputs. */
-#include <spec/spec.h>
+#include <spec/spec_record.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -30,6 +30,7 @@
 #include <base/memory.h>
 #include <graph/recording.h>
 #include <longhaul/positions.h>
+#include <spec/spec_check.h>
 
 /* What a line has made: the first output of its op, and the others by slot. */
 typedef struct made {
@@ -237,27 +238,13 @@ static const struct maker *maker_find(const char *name)
     return NULL;
 }
 
-void spec_makers_help(text_t *out)
+void spec_record_help(text_t *out)
 {
     for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]); i++) {
         text_printf(out, "\n%s(...) makes a constant of:\n", makers[i].name);
         options_explain_table(makers[i].rows, makers[i].count, out);
     }
     text_append(out, "\ninput(NAME) is an input of the step: tokens, positions, starts, seed\n");
-}
-
-uint32_t spec_input(const char *name)
-{
-    static const struct {
-        const char *name;
-        uint32_t which;
-    } inputs[] = {{"tokens", LH_INPUT_TOKENS},
-                  {"positions", LH_INPUT_POSITIONS},
-                  {"starts", LH_INPUT_STARTS},
-                  {"seed", LH_INPUT_SEED}};
-    for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++)
-        if (strcmp(inputs[i].name, name) == 0) return inputs[i].which;
-    return 0;
 }
 
 /* The recorder copies the numbers, and knows equal ones again: all blocks share their
@@ -510,8 +497,8 @@ static lh_value_t output_check(const spec_writer_t *w, lh_value_t output)
 }
 
 /* lh_model_api_t.record. The last line's value is the part's output. */
-lh_value_t spec_model_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
-                             lh_value_t input)
+lh_value_t spec_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
+                       lh_value_t input)
 {
     const spec_part_t *lines = part_of(m, part, block);
     spec_writer_t w = {.m = m,

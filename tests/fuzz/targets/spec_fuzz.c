@@ -10,6 +10,7 @@
 #include <graph/recording.h>
 #include <plugin/host.h>
 #include <spec/spec.h>
+#include <spec/spec_record.h>
 
 enum { TOKENS = 8 };
 
@@ -42,7 +43,7 @@ static void record_part(lh_model_t *m, const op_table_t *ops, const lh_host_t *h
     FUZZ_ASSERT(recording_new(&how, &r) == LH_OK);
     const lh_value_t input = part == LH_PART_EMBED ? r->graph.api->input(&r->graph, LH_INPUT_TOKENS)
                                                    : recording_argument(r, LH_DTYPE_F32, 2, shape);
-    const lh_value_t output = spec_model_record(m, &r->graph, part, block, input);
+    const lh_value_t output = spec_record(m, &r->graph, part, block, input);
     if (fuzz_accepted(recording_status(r))) FUZZ_ASSERT(output != 0 && output < r->value_count);
     recording_free(r);
 }
