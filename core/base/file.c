@@ -443,6 +443,8 @@ char *path_absolute(const char *path)
 {
     char folder[PATH_MAX];
     if (path[0] == '/') return mem_text(path);
+    while (path[0] == '.' && path[1] == '/')
+        path += 1 + strspn(path + 1, "/");
     if (getcwd(folder, sizeof(folder)) == NULL) {
         if (errno == ERANGE)
             (void)fail(LH_INVALID, "%s: the path of the working folder is longer than %d bytes",
@@ -451,7 +453,7 @@ char *path_absolute(const char *path)
             (void)fail_io(errno, "%s: the working folder has no name", path);
         return NULL;
     }
-    return path_join(folder, path);
+    return strcmp(path, ".") == 0 || path[0] == '\0' ? mem_text(folder) : path_join(folder, path);
 }
 
 char *path_folder(const char *path)

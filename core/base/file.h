@@ -87,8 +87,8 @@ bool folder_holds(const char *above, const char *below);
 
 /* "a/b" from "a" and "b"; an absolute name stands alone. NULL after fail(LH_NO_MEMORY). */
 char *path_join(const char *folder, const char *name);
-/* The path from the root on: a relative one is taken against the working folder. NULL after fail().
- */
+/* The path from the root on: a relative one is taken against the working folder, without "./" at
+ * its head. NULL after fail(). */
 char *path_absolute(const char *path);
 /* Folder part of a path ("." if it has none); NULL after fail(LH_NO_MEMORY). */
 char *path_folder(const char *path);

@@ -228,6 +228,14 @@ static void paths_are_joined_and_cut(void **state)
     char *absolute = path_absolute("x"), *already = path_absolute("/x");
     assert_true(absolute[0] == '/' && text_ends(absolute, "/x"));
     assert_string_equal(already, "/x");
+    char *dotted = path_absolute(".//./x"), *whole = path_absolute("."),
+         *room = path_absolute("./");
+    assert_string_equal(dotted, absolute);
+    assert_string_equal(room, whole);
+    assert_int_equal(strlen(whole) + strlen("/x"), strlen(absolute));
+    mem_free(dotted);
+    mem_free(whole);
+    mem_free(room);
     mem_free(absolute);
     mem_free(already);
 }
