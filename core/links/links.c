@@ -359,7 +359,7 @@ void links_lose(link_t *k, lh_status_t status, const char *reason)
     (void)snprintf(l->failure, sizeof(l->failure), "%s, link over %s: %s", who,
                    k->carrier->plugin->name,
                    reason != NULL && reason[0] != '\0' ? reason : status_text(status));
-    control_fail(l->how.control, k->peer, l->failed, l->failure);
+    if (!l->how.apart) control_fail(l->how.control, k->peer, l->failed, l->failure);
 }
 
 /* An event of a connection; its cookie is the link. */

@@ -27,6 +27,7 @@ typedef struct links_how {
     registry_t *registry;
     const world_t *world;
     control_t *control; /* carries the addresses */
+    bool apart;         /* a link that breaks is told to its caller alone, and the job goes on */
 } links_how_t;
 
 /* Opens the transports of the classes of link that this world has, listens, exchanges addresses.
@@ -65,7 +66,7 @@ typedef struct links_event {
     uint64_t bytes;
 } links_event_t;
 /* Makes progress; *count may be 0. A lost or broken link ends in a status with the peer named; it
- * has been told to the control plane then. */
+ * has been told to the control plane then (but where links are `apart`). */
 lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max,
                        uint32_t *count) LH_MUST_CHECK;
 /* Sleeps until there may be something to poll, the control plane has a failure, `wake_fd` is

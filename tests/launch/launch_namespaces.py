@@ -15,11 +15,13 @@ def ip(*words):
 
 
 class NamespaceCase(LaunchCase):
+    hosts = HOSTS
+
     def setUp(self):
         super().setUp()
         tag = uuid.uuid4().hex[:5]
         self.bridge = f"lhb{tag}"
-        self.names = {h: f"lh-{h}-{tag}" for h in HOSTS}
+        self.names = {h: f"lh-{h}-{tag}" for h in self.hosts}
         self.addCleanup(self.remove)
         self.must("link", "add", self.bridge, "type", "bridge")
         self.must("link", "set", self.bridge, "up")

@@ -69,8 +69,9 @@ class Bridges(NamespaceCase):
                                                             places=PLACES.replace("restart = 0\n", ""))]
         for code, _, err in results:
             self.assertEqual(code, 3, err)
-            self.assertRegex(err, r"rank 2 on osaka/o1, link over tcp: .*172\.17\.0\.1:\d+: no connection after")
+            self.assertIn("1 of 1 pairs of hosts do not reach each other", err)
             self.assertNotIn("starting again", err)
+        self.assertRegex(results[0][1], r"(?m)^tokyo/t1 +osaka/o1 +wan +tcp +none: rank 2 on osaka/o1, link over tcp: .*172\.17\.0\.1:\d+: no connection after")
 
     def test_a_link_that_does_not_come_is_told_with_its_address(self):
         begin = time.time()
@@ -81,6 +82,35 @@ class Bridges(NamespaceCase):
             self.assertRegex(err, r"rank 2 on osaka/o1, link over tcp: \S* ?rank 2 on o1 at 172\.17\.0\.1:\d+: no connection after 6\.1 s: Connection refused")
         self.assertRegex(results[0][2], r"waiting for rank 2 on osaka/o1 since 5 s: link over tcp, which this rank dials at 172\.17\.0\.1:\d+")
         self.assertRegex(results[1][2], r"waiting for ranks 0 to 1 on tokyo/t1 since 5 s: link over tcp, which it dials at this rank's 172\.17\.0\.1:\d+")
+
+
+class OneWayClosed(NamespaceCase):
+    hosts = ("t1", "o1", "k1", "k2")
+
+    def test_check_connect_tells_of_every_pair(self):
+        """Of six pairs two are closed; all meet at t1, and the other four are measured."""
+        for a, b in (("o1", 4), ("k2", 2), ("k1", 4), ("k2", 3)):
+            self.must("-n", self.names[a], "route", "add", "unreachable", f"10.77.0.{b}/32")
+        ini = os.path.join(self.folder, "job.ini")
+        with open(ini, "w") as f:
+            f.write(JOB.format(source=SOURCE, steps=1, ranks=1) + PLACES.replace("30s", "5s") + "[site.kobe]\nhosts = k1:1, k2:2\n")
+        subprocess.run([launch_case.LONGHAUL, "prepare", ini], check=True, capture_output=True)
+        begin = time.time()
+        results = [self.finish(p) for p in [
+            subprocess.Popen([*self.wrap(host), launch_case.LONGHAUL, "check", "--connect", ini, "--host", host],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=clean_environment(LH_MARK=self.folder)) for host in self.hosts]]
+        self.assertLess(time.time() - begin, 30)
+        rows = [row.split(None, 4) for row in results[0][1].splitlines()[1:]]
+        told = {tuple(row[:4]): row[4] for row in rows}
+        kobe = ("kobe/k1", "kobe/k2", "site", "tcp"), ("osaka/o1", "kobe/k2", "wan", "tcp")
+        self.assertEqual(len(told), 6, results)
+        for pair, trip in told.items():
+            self.assertRegex(trip, r"\Anone: rank \d on kobe/k2, .*No route to host" if pair in kobe else r"\A\d+\.\d{3} ms\Z", pair)
+        for code, _, err in results:
+            self.assertEqual(code, 3, err)
+            self.assertIn("2 of 6 pairs of hosts do not reach each other", err)
+        self.nothing_is_left()
 
 
 class Sites(NamespaceCase):

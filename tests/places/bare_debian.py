@@ -6,13 +6,9 @@ folder that `debootstrap --variant=minbase bookworm` has filled: it is copied an
 import hashlib
 import os
 import shutil
-import subprocess
-import tempfile
 
-from places_case import BUILD, CMAKE, SOURCE, TORTURE, PlacesCase, main, read, skip
+from places_case import BUILD, CMAKE, TORTURE, PlacesCase, bare_debian, bare_debian_or_skip, main
 
-MIRROR = os.environ.get("LONGHAUL_MIRROR", "http://deb.debian.org/debian")
-READY = os.environ.get("LONGHAUL_DEBIAN", "")
 # What dpkg and apt write down of everything that they do.
 RECORDS = ("var/log/", "var/lib/dpkg/status", "var/lib/dpkg/status-old", "var/lib/dpkg/lock", "var/lib/dpkg/triggers/",
            "var/cache/apt/", "var/cache/ldconfig/", "etc/ld.so.cache", "var/lib/dpkg/available", "proc/", "dev/", "sys/")
@@ -22,11 +18,7 @@ class BareDebian(PlacesCase):
     def setUp(self):
         super().setUp()
         self.root = os.path.join(self.folder, "debian")
-        if READY:
-            self.call("cp", "-a", READY, self.root)
-        else:
-            self.call("debootstrap", "--variant=minbase", "bookworm", self.root, MIRROR, timeout=1200)
-        shutil.copy("/etc/resolv.conf", os.path.join(self.root, "etc", "resolv.conf"))
+        bare_debian(self, self.root)
 
     def inside(self, script, user="root", **how):
         """A shell script in there, in mounts of its own, which end with it."""
@@ -81,14 +73,5 @@ class BareDebian(PlacesCase):
 
 
 if __name__ == "__main__":
-    if not TORTURE and not READY:
-        skip("part of make torture only")
-    if os.geteuid() != 0:
-        skip("chroot and mounts need root")
-    if not READY and shutil.which("debootstrap") is None and not os.path.exists("/usr/sbin/debootstrap"):
-        skip("there is no debootstrap (Debian: debootstrap)")
-    with tempfile.TemporaryDirectory() as scratch:
-        if not READY and subprocess.run(["/usr/lib/apt/apt-helper", "download-file", MIRROR + "/dists/bookworm/Release",
-                                         os.path.join(scratch, "Release")], capture_output=True, timeout=60).returncode:
-            skip(f"{MIRROR} is not in reach; LONGHAUL_MIRROR may name another")
+    bare_debian_or_skip()
     main()

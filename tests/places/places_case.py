@@ -10,6 +10,8 @@ SOURCE, BUILD, CMAKE = (os.path.abspath(p) for p in sys.argv[1:4])
 LONGHAUL = os.path.join(BUILD, "bin", "longhaul")
 DATA = os.path.join(SOURCE, "examples", "data")
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
+MIRROR = os.environ.get("LONGHAUL_MIRROR", "http://deb.debian.org/debian")
+READY = os.environ.get("LONGHAUL_DEBIAN", "")
 
 
 def skip(reason):
@@ -35,6 +37,29 @@ class PlacesCase(unittest.TestCase):
         done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, **how)
         self.assertEqual(done.returncode, code, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done.stdout
+
+
+def bare_debian_or_skip():
+    """Ends a test that can't have a bare Debian here, or that nobody asked for."""
+    if not TORTURE and not READY:
+        skip("part of make torture only")
+    if os.geteuid() != 0:
+        skip("chroot and mounts need root")
+    if not READY and shutil.which("debootstrap") is None and not os.path.exists("/usr/sbin/debootstrap"):
+        skip("there is no debootstrap (Debian: debootstrap)")
+    with tempfile.TemporaryDirectory() as scratch:
+        if not READY and subprocess.run(["/usr/lib/apt/apt-helper", "download-file", MIRROR + "/dists/bookworm/Release",
+                                         os.path.join(scratch, "Release")], capture_output=True, timeout=60).returncode:
+            skip(f"{MIRROR} is not in reach; LONGHAUL_MIRROR may name another")
+
+
+def bare_debian(case, root):
+    """Debian 12 and nothing else, in that folder."""
+    if READY:
+        case.call("cp", "-a", READY, root)
+    else:
+        case.call("debootstrap", "--variant=minbase", "bookworm", root, MIRROR, timeout=1200)
+    shutil.copy("/etc/resolv.conf", os.path.join(root, "etc", "resolv.conf"))
 
 
 def main():

@@ -181,7 +181,7 @@ class Manifest(PlacesCase):
         os.mkdir(keys)
         ini = os.path.join(self.folder, "job.ini")
         with open(ini, "w") as f:
-            f.write(self.documents["ConfigMap"]["data"]["job.ini"].replace("/work", work).replace("/keys", keys))
+            f.write(self.documents["ConfigMap"]["data"]["job.ini"].replace("/job/", work + "/").replace("/keys", keys))
         # The init container's command, on a key made as the comment says.
         secret = os.path.join(self.folder, "secret.key")
         with open(secret, "w") as f:
