@@ -9,6 +9,7 @@
 #include <cli/check.h>
 
 #include <fcntl.h>
+#include <stdio.h>
 
 #include <base/file.h>
 #include <base/log.h>
@@ -68,7 +69,6 @@ lh_status_t check_inputs(const job_t *job)
         const char *key, *path;
     } files[] = {
         {"[prepare] tokenizer", job->prepare.tokenizer},
-        {"[eval] data", job->eval.data},
         {"[eval] tokenizer", job->eval.tokenizer},
         {"[launch] secret", job->launch.secret},
     };
@@ -76,6 +76,8 @@ lh_status_t check_inputs(const job_t *job)
     if (status == LH_OK) status = check_list(&outputs, "[prepare] input", job->prepare.input);
     for (size_t i = 0; status == LH_OK && i < sizeof(files) / sizeof(files[0]); i++)
         status = check_file(&outputs, files[i].key, files[i].path);
+    for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
+        status = check_file(&outputs, "[eval] data", job->eval_sets[i].data);
     job_outputs_free(&outputs);
     return status;
 }
@@ -177,14 +179,22 @@ static lh_status_t need_train(const job_t *job)
 }
 
 /* data is the name of a split, or a file. */
-static lh_status_t need_eval(const job_t *job)
+static lh_status_t need_eval_set(const job_t *job, const job_eval_set_t *set)
 {
-    const char *data = job->eval.data;
+    const char *data = set->data;
     const bool split = text_equal(data, "train") || text_equal(data, "valid") ||
                        text_equal(data, "test");
-    const lh_status_t status = need_file(job, "eval", "tokenizer", job->eval.tokenizer);
-    if (status != LH_OK || data == NULL) return status;
-    return split ? need_split(job, data, STAGE_EVAL) : need_file(job, "eval", "data", data);
+    char section[128] = "eval";
+    if (set->name != NULL) (void)snprintf(section, sizeof(section), "eval.%s", set->name);
+    return split ? need_split(job, data, STAGE_EVAL) : need_file(job, section, "data", data);
+}
+
+static lh_status_t need_eval(const job_t *job)
+{
+    lh_status_t status = need_file(job, "eval", "tokenizer", job->eval.tokenizer);
+    for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
+        status = need_eval_set(job, &job->eval_sets[i]);
+    return status;
 }
 
 /* In the order of a whole pipeline, whatever the order of the INI. */

@@ -1,18 +1,26 @@
-/* command_eval.c - longhaul eval PIPELINE.ini [--json] [--per-document]: the loss of a split of the
- * data, or of a JSONL file document by document.
+/* command_eval.c - longhaul eval PIPELINE.ini [--json] [--per-document]: the loss of held-out data,
+ * and how often the right one of several continuations is the likeliest.
  *
- * Two ways that share a model and a printer. A split of the job's data goes through in sequences of
- * training's length, as the evaluation during training does it; a JSONL file goes document by
- * document, each from its own beginning, and is tokenized here. The result is printed, and kept as
- * eval.json in the pipeline's folder.
+ * A job has one set, that of [eval], or several, [eval.NAME]. A split of the job's data goes through
+ * in sequences of training's length, as the evaluation during training does it; a JSONL file goes
+ * document by document, each from its own beginning, and is tokenized here; so do choices, as
+ * documents of which the prompt does not count. All files share one program, all splits another; the
+ * weights are read once. The result is printed, and kept as eval.json in the pipeline's folder.
  *
- * With --json, and in eval.json:
+ * With --json, and in eval.json, of one set:
  *
  *     {"loss": 1.52, "perplexity": 4.57, "tokens": 98304}
+ *     {"acc": 0.25, "acc_norm": 0.5, "acc_bytes": 0.5, "questions": 4}
  *
- * With --per-document a line like the following comes before it for each document, numbered from 0:
+ * and of several {"sets": [{"name": "wiki", "loss": ...}, ...]}. acc, acc_norm and acc_bytes are the
+ * share of questions whose right choice has the largest log-likelihood, that divided by the
+ * choice's characters, and by its bytes; of equals the first counts, as in lm-evaluation-harness.
  *
- *     {"document": 7, "tokens": 212, "loss": 1.48} */
+ * With --per-document a line like the following comes before it for each document or question,
+ * numbered from 0, with "set" in front where there are several:
+ *
+ *     {"document": 7, "tokens": 212, "loss": 1.48}
+ *     {"question": 7, "answer": 1, "loglikelihood": [-9.25, -8.5]} */
 #include <cli/command_run.h>
 
 #include <math.h>
@@ -21,9 +29,12 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/text.h>
 #include <cli/model_source.h>
+#include <data/choices.h>
 #include <data/encode_documents.h>
 #include <engine/weights.h>
+#include <format/json.h>
 #include <session/evaluation.h>
 #include <session/snapshot.h>
 
@@ -42,11 +53,27 @@ typedef struct corpus { /* all documents of a file */
     uint64_t longest;
 } corpus_t;
 
-/* Adds up what on_document is told. */
-typedef struct printer {
-    bool per_document;
+/* A set on its way: what is read of it, and what came of it. */
+typedef struct eval_set {
+    const job_eval_set_t *job;
+    bool by_split;
+    uint32_t split;
+    corpus_t corpus;   /* of a file of documents */
+    choices_t choices; /* of a file of questions */
+    bool per_document, named;
     evaluation_sum_t sum;
-} printer_t;
+    double *loglikelihood; /* [choices.all_count] */
+    uint64_t right[3];     /* questions answered: by sum, by characters, by bytes */
+} eval_set_t;
+
+/* What all sets share. */
+typedef struct eval_run {
+    const job_t *job;
+    session_t *session;
+    const model_source_t *source;
+    eval_set_t *sets;             /* [job->eval_set_count] */
+    evaluation_t *splits, *files; /* NULL: there is no such set */
+} eval_run_t;
 
 /* *out is SPLIT_*, whose order is that of the names. */
 static bool is_split(const char *data, uint32_t *out)
@@ -87,15 +114,16 @@ static lh_status_t add_document(corpus_t *c, const int32_t *ids, size_t count)
 }
 
 /* The limits are those of [limits], as for prepare: the file may be a stranger's. */
-static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, corpus_t *out)
+static lh_status_t read_corpus(const job_t *job, const job_eval_set_t *set,
+                               const tokenizer_t *tokenizer, corpus_t *out)
 {
-    const documents_how_t how = {.path = job->eval.data,
-                                 .key = job->eval.key,
+    const documents_how_t how = {.path = set->data,
+                                 .key = set->key,
                                  .tokenizer = tokenizer,
                                  .line_bytes = job->limits.line_bytes,
                                  .window_bytes = job->limits.window_bytes,
-                                 .bos = job->eval.bos,
-                                 .tokens = job->eval.tokens_per_document};
+                                 .bos = set->bos,
+                                 .tokens = set->tokens_per_document};
     documents_t *reader;
     lh_status_t status = documents_open(&how, &reader);
     if (status != LH_OK) return status;
@@ -117,152 +145,328 @@ static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, c
     return status;
 }
 
+/* The front of a line about one document or question. */
+static void line_begin(const eval_set_t *s, const char *what, uint64_t number)
+{
+    text_t name = {0};
+    json_writer_t w = {.to = &name, .style = JSON_SPACED};
+    if (s->named) json_put_text(&w, NULL, s->job->name);
+    if (s->named)
+        (void)printf("{\"set\": %s, \"%s\": %llu", name.data == NULL ? "null" : name.data, what,
+                     (unsigned long long)number);
+    else
+        (void)printf("{\"%s\": %llu", what, (unsigned long long)number);
+    text_free(&name);
+}
+
 /* The mean of a document; a document without tokens that count has none. */
 static void on_document(void *context, uint64_t document, const evaluation_sum_t *sum)
 {
-    printer_t *p = context;
-    p->sum.nll += sum->nll;
-    p->sum.tokens += sum->tokens;
-    if (!p->per_document) return;
+    eval_set_t *s = context;
+    s->sum.nll += sum->nll;
+    s->sum.tokens += sum->tokens;
+    if (!s->per_document) return;
+    line_begin(s, "document", document);
     if (sum->tokens == 0)
-        (void)printf("{\"document\": %llu, \"tokens\": 0, \"loss\": null}\n",
-                     (unsigned long long)document);
+        (void)printf(", \"tokens\": 0, \"loss\": null}\n");
     else
-        (void)printf("{\"document\": %llu, \"tokens\": %llu, \"loss\": %.9g}\n",
-                     (unsigned long long)document, (unsigned long long)sum->tokens,
+        (void)printf(", \"tokens\": %llu, \"loss\": %.9g}\n", (unsigned long long)sum->tokens,
                      sum->nll / (double)sum->tokens);
 }
 
-/* Weights are read after the programs are built, when their memory is there. */
-static lh_status_t prepare_weights(session_t *session, const model_source_t *source)
+static void on_choice(void *context, uint64_t choice, const evaluation_sum_t *sum)
 {
-    const lh_status_t status = engine_build(session->engine);
-    return status == LH_OK ? model_source_weights(source, session) : status;
+    eval_set_t *s = context;
+    lh_assert(choice < s->choices.all_count);
+    s->loglikelihood[choice] = -sum->nll;
 }
 
-/* The program's row is as long as the longest document, so that each is scored in one piece. */
-static lh_status_t eval_documents(const job_t *job, session_t *session,
-                                  const model_source_t *source, printer_t *printer)
+/* Which of a question's choices has the largest log-likelihood, divided by nothing (0), its
+ * characters (1) or its bytes (2). */
+static uint32_t likeliest(const eval_set_t *s, const question_t *q, int by)
 {
-    corpus_t corpus = {0};
-    evaluation_t *evaluation = NULL;
-    lh_status_t status = read_corpus(job, source->tokenizer, &corpus);
-    if (status == LH_OK && corpus.longest > weights_parameters(session->weights)->max_tokens + 1)
-        status = fail(LH_INVALID,
-                      "%s: a document has %llu tokens, the model is made for %llu; set [eval] "
-                      "tokens_per_document",
-                      job->eval.data, (unsigned long long)corpus.longest,
-                      (unsigned long long)weights_parameters(session->weights)->max_tokens);
-    if (status == LH_OK) {
-        /* A row holds a document without its last id, so this has room to spare. */
-        const uint64_t rows = corpus.longest > PACKED_TOKENS ? corpus.longest : PACKED_TOKENS;
-        const evaluation_how_t how = {
-            .session = session, .sequences = 1, .rows = rows, .max_documents = PACKED_DOCUMENTS};
-        status = evaluation_new(&how, &evaluation);
+    uint32_t best = 0;
+    double most = 0;
+    for (uint32_t i = 0; i < q->count; i++) {
+        const choice_t *c = &s->choices.all[q->first + i];
+        const double by_what = by == 0 ? 1 : (double)(by == 1 ? c->characters : c->bytes);
+        const double value = s->loglikelihood[q->first + i] / by_what;
+        if (i > 0 && !(value > most)) continue;
+        most = value;
+        best = i;
     }
-    if (status == LH_OK) status = prepare_weights(session, source);
-    if (status == LH_OK)
-        status = evaluation_documents(evaluation, corpus.documents, corpus.count, on_document,
-                                      printer);
-    evaluation_free(evaluation);
-    mem_free(corpus.documents);
-    mem_free(corpus.ids);
+    return best;
+}
+
+/* Counts the questions that are answered right, and shows each where that is asked for. */
+static void questions_count(eval_set_t *s)
+{
+    for (size_t n = 0; n < s->choices.count; n++) {
+        const question_t *q = &s->choices.questions[n];
+        for (int by = 0; by < 3; by++)
+            s->right[by] += likeliest(s, q, by) == q->right;
+        if (!s->per_document) continue;
+        line_begin(s, "question", n);
+        (void)printf(", \"answer\": %u, \"loglikelihood\": [", q->right);
+        for (uint32_t i = 0; i < q->count; i++)
+            (void)printf("%s%.9g", i > 0 ? ", " : "", s->loglikelihood[q->first + i]);
+        (void)printf("]}\n");
+    }
+}
+
+/* A choice is a document of which the prompt does not count. */
+static lh_status_t eval_choices(const eval_run_t *r, eval_set_t *s)
+{
+    const size_t count = s->choices.all_count;
+    evaluation_document_t *documents = mem_array(count, sizeof(*documents));
+    s->loglikelihood = mem_array(count, sizeof(*s->loglikelihood));
+    lh_status_t status = documents == NULL || s->loglikelihood == NULL ? LH_NO_MEMORY : LH_OK;
+    for (size_t i = 0; status == LH_OK && i < count; i++) {
+        const choice_t *c = &s->choices.all[i];
+        documents[i] = (evaluation_document_t){c->ids, c->count, c->context};
+    }
+    if (status == LH_OK) status = evaluation_documents(r->files, documents, count, on_choice, s);
+    if (status == LH_OK) questions_count(s);
+    mem_free(documents);
     return status;
 }
 
 /* Each sample of the split once, in sequences of training's length. */
-static lh_status_t eval_split(const job_t *job, session_t *session, const model_source_t *source,
-                              uint32_t split, printer_t *printer)
+static lh_status_t eval_split(const eval_run_t *r, eval_set_t *s)
 {
-    const batches_how_t data = {.data = &job->data,
-                                .folder = job->pipeline.folder,
-                                .split = split,
-                                .sequence = job->train.sequence,
-                                .phase = job->train.phase,
-                                .vocab = (uint32_t)weights_parameters(session->weights)->vocab,
-                                .eod = model_source_eod(source)};
+    const batches_how_t data = {.data = &r->job->data,
+                                .folder = r->job->pipeline.folder,
+                                .split = s->split,
+                                .sequence = r->job->train.sequence,
+                                .phase = r->job->train.phase,
+                                .vocab = (uint32_t)weights_parameters(r->session->weights)->vocab,
+                                .eod = model_source_eod(r->source)};
     batches_t *batches = NULL;
-    evaluation_t *evaluation = NULL;
-    lh_status_t status = session_check_sequence(session);
-    if (status == LH_OK) status = batches_open(&data, &batches);
-    if (status == LH_OK) {
-        const bool apart = job->data.documents == DOCUMENTS_APART;
-        const evaluation_how_t how = {.session = session,
-                                      .sequences = job->train.micro_batch,
-                                      .rows = job->train.sequence,
-                                      .max_documents = job->train.micro_batch *
-                                                       (apart ? job->train.sequence : 1)};
-        status = evaluation_new(&how, &evaluation);
-    }
-    if (status == LH_OK) status = prepare_weights(session, source);
-    if (status == LH_OK) status = evaluation_split(evaluation, batches, 0, &printer->sum);
-    evaluation_free(evaluation);
+    lh_status_t status = batches_open(&data, &batches);
+    if (status == LH_OK) status = evaluation_split(r->splits, batches, 0, &s->sum);
     batches_close(batches);
     return status;
 }
 
-/* perplexity is e to the mean loss; it may be too large for a number where the loss is not, and is
- * null then. */
-static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
+/* What a set's file holds. */
+static lh_status_t set_read(const eval_run_t *r, eval_set_t *s)
 {
-    char json[160];
-    if (sum->tokens == 0) return fail(LH_INVALID, "%s: no tokens to evaluate", cli->job->eval.data);
-    const double loss = sum->nll / (double)sum->tokens;
+    const uint64_t most = weights_parameters(r->session->weights)->max_tokens;
+    if (s->job->kind == EVAL_CHOICE) {
+        const choices_how_t how = {.set = s->job,
+                                   .tokenizer = r->source->tokenizer,
+                                   .line_bytes = r->job->limits.line_bytes,
+                                   .window_bytes = r->job->limits.window_bytes,
+                                   .tokens = most};
+        return choices_read(&how, &s->choices);
+    }
+    const lh_status_t status = read_corpus(r->job, s->job, r->source->tokenizer, &s->corpus);
+    if (status != LH_OK || s->corpus.longest <= most + 1) return status;
+    return fail(LH_INVALID,
+                "%s: a document has %llu tokens, the model is made for %llu; set [eval] "
+                "tokens_per_document",
+                s->job->data, (unsigned long long)s->corpus.longest, (unsigned long long)most);
+}
+
+/* A program for all splits, in sequences of training's length. */
+static lh_status_t splits_program(eval_run_t *r)
+{
+    const job_t *job = r->job;
+    const bool apart = job->data.documents == DOCUMENTS_APART;
+    const evaluation_how_t how = {.session = r->session,
+                                  .sequences = job->train.micro_batch,
+                                  .rows = job->train.sequence,
+                                  .max_documents = job->train.micro_batch *
+                                                   (apart ? job->train.sequence : 1)};
+    const lh_status_t status = session_check_sequence(r->session);
+    return status == LH_OK ? evaluation_new(&how, &r->splits) : status;
+}
+
+/* Files are read and programs made before the engine is built, when there is memory for weights. The
+ * row of the files' program is as long as the longest document, so that each is scored in one
+ * piece. */
+static lh_status_t sets_prepare(eval_run_t *r)
+{
+    uint64_t rows = PACKED_TOKENS;
+    bool splits = false, files = false;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
+        eval_set_t *s = &r->sets[i];
+        if (s->by_split) splits = true;
+        if (s->by_split) continue;
+        files = true;
+        status = set_read(r, s);
+        /* A row holds a document without its last id, so this has room to spare. */
+        if (s->corpus.longest > rows) rows = s->corpus.longest;
+        if (s->choices.longest > rows) rows = s->choices.longest;
+    }
+    if (status == LH_OK && splits) status = splits_program(r);
+    if (status == LH_OK && files) {
+        const evaluation_how_t how = {
+            .session = r->session, .sequences = 1, .rows = rows, .max_documents = PACKED_DOCUMENTS};
+        status = evaluation_new(&how, &r->files);
+    }
+    if (status == LH_OK) status = engine_build(r->session->engine);
+    return status == LH_OK ? model_source_weights(r->source, r->session) : status;
+}
+
+/* In the order of the INI. */
+static lh_status_t sets_run(eval_run_t *r)
+{
+    lh_status_t status = sets_prepare(r);
+    for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
+        eval_set_t *s = &r->sets[i];
+        if (s->by_split)
+            status = eval_split(r, s);
+        else if (s->job->kind == EVAL_CHOICE)
+            status = eval_choices(r, s);
+        else
+            status = evaluation_documents(r->files, s->corpus.documents, s->corpus.count,
+                                          on_document, s);
+    }
+    return status;
+}
+
+static void sets_free(eval_run_t *r)
+{
+    evaluation_free(r->splits);
+    evaluation_free(r->files);
+    for (uint32_t i = 0; r->sets != NULL && i < r->job->eval_set_count; i++) {
+        mem_free(r->sets[i].corpus.documents);
+        mem_free(r->sets[i].corpus.ids);
+        choices_free(&r->sets[i].choices);
+        mem_free(r->sets[i].loglikelihood);
+    }
+    mem_free(r->sets);
+}
+
+/* The name of a set in front of its line, where it has one. */
+static void tell_line(const eval_set_t *s, const char *line)
+{
+    if (s->named)
+        cli_print_line("%s: %s of %s", s->job->name, line, s->job->data);
+    else
+        cli_print_line("%s of %s", line, s->job->data);
+}
+
+/* The members of a set's result, without brackets. perplexity is e to the mean loss; it may be too
+ * large for a number where the loss is not, and is null then. */
+static lh_status_t tell_loss(const eval_set_t *s, bool json, text_t *out)
+{
+    char line[160];
+    if (s->sum.tokens == 0) return fail(LH_INVALID, "%s: no tokens to evaluate", s->job->data);
+    const double loss = s->sum.nll / (double)s->sum.tokens;
+    if (!isfinite(loss)) return fail(LH_INVALID, "the loss of %s is not finite", s->job->data);
     char perplexity[32] = "null"; /* JSON has no infinity */
     if (isfinite(exp(loss))) (void)snprintf(perplexity, sizeof(perplexity), "%.9g", exp(loss));
-    if (!isfinite(loss))
-        return fail(LH_INVALID, "the loss of %s is not finite", cli->job->eval.data);
-    const int length = snprintf(json, sizeof(json),
-                                "{\"loss\": %.9g, \"perplexity\": %s, \"tokens\": %llu}\n", loss,
-                                perplexity, (unsigned long long)sum->tokens);
-    if (cli_flag(cli, "json") != NULL)
-        (void)fputs(json, stdout);
-    else
-        cli_print_line("loss %.6f  perplexity %.4f  over %llu tokens of %s", loss, exp(loss),
-                       (unsigned long long)sum->tokens, cli->job->eval.data);
+    text_printf(out, "\"loss\": %.9g, \"perplexity\": %s, \"tokens\": %llu", loss, perplexity,
+                (unsigned long long)s->sum.tokens);
+    (void)snprintf(line, sizeof(line), "loss %.6f  perplexity %.4f  over %llu tokens", loss,
+                   exp(loss), (unsigned long long)s->sum.tokens);
+    if (!json) tell_line(s, line);
+    return LH_OK;
+}
 
-    char *path = path_join(cli->job->pipeline.folder, "eval.json");
-    lh_status_t status = path == NULL ? LH_NO_MEMORY : folder_make(cli->job->pipeline.folder);
-    if (status == LH_OK) status = file_replace(path, json, (size_t)length);
+static lh_status_t tell_choices(const eval_set_t *s, bool json, text_t *out)
+{
+    char line[160];
+    const double n = (double)s->choices.count;
+    if (s->choices.count == 0) return fail(LH_INVALID, "%s: no questions to ask", s->job->data);
+    for (size_t i = 0; i < s->choices.all_count; i++)
+        if (!isfinite(s->loglikelihood[i]))
+            return fail(LH_INVALID, "a log-likelihood of %s is not finite", s->job->data);
+    const double share[] = {(double)s->right[0] / n, (double)s->right[1] / n,
+                            (double)s->right[2] / n};
+    text_printf(out, "\"acc\": %.9g, \"acc_norm\": %.9g, \"acc_bytes\": %.9g, \"questions\": %zu",
+                share[0], share[1], share[2], s->choices.count);
+    (void)snprintf(line, sizeof(line), "acc %.4f  acc_norm %.4f  over %zu questions", share[0],
+                   share[1], s->choices.count);
+    if (!json) tell_line(s, line);
+    return LH_OK;
+}
+
+static lh_status_t tell(const cli_t *cli, const eval_run_t *r)
+{
+    text_t json = {0};
+    lh_status_t status = LH_OK;
+    const bool as_json = cli_flag(cli, "json") != NULL, several = r->sets[0].named;
+    text_append(&json, several ? "{\"sets\": [" : "{");
+    for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
+        const eval_set_t *s = &r->sets[i];
+        if (several) {
+            json_writer_t w = {.to = &json, .style = JSON_SPACED};
+            text_append(&json, i > 0 ? ", {\"name\": " : "{\"name\": ");
+            json_put_text(&w, NULL, s->job->name);
+            text_append(&json, ", ");
+        }
+        status = s->job->kind == EVAL_CHOICE ? tell_choices(s, as_json, &json)
+                                             : tell_loss(s, as_json, &json);
+        if (several) text_append(&json, "}");
+    }
+    text_append(&json, several ? "]}\n" : "}\n");
+    if (status == LH_OK) status = text_status(&json);
+    if (status == LH_OK && as_json) (void)fputs(json.data, stdout);
+
+    char *path = path_join(r->job->pipeline.folder, "eval.json");
+    if (status == LH_OK)
+        status = path == NULL ? LH_NO_MEMORY : folder_make(r->job->pipeline.folder);
+    if (status == LH_OK) status = file_replace(path, json.data, json.length);
     mem_free(path);
+    text_free(&json);
     return status;
+}
+
+/* Whether sets are splits, which are ids already and have no documents. */
+static lh_status_t sets_begin(const cli_t *cli, eval_run_t *r, bool *text)
+{
+    const bool per_document = cli_flag(cli, "per-document") != NULL;
+    r->sets = mem_array(r->job->eval_set_count, sizeof(*r->sets));
+    if (r->sets == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < r->job->eval_set_count; i++) {
+        eval_set_t *s = &r->sets[i];
+        s->job = &r->job->eval_sets[i];
+        s->named = s->job->name != NULL;
+        s->per_document = per_document;
+        s->by_split = is_split(s->job->data, &s->split);
+        if (!s->by_split) *text = true;
+        if (s->by_split && per_document)
+            return fail(LH_INVALID, "--per-document needs [eval] data to be a JSONL file; it is %s",
+                        s->job->data);
+    }
+    return LH_OK;
 }
 
 /* The model is opened frozen: no optimizer, no gradients. Tokenizers are needed for text alone; a
  * split is ids already. */
 static int eval_stage(cli_t *cli)
 {
-    const job_t *job = cli->job;
-    uint32_t split = 0;
-    const bool by_split = is_split(job->eval.data, &split);
-    printer_t printer = {.per_document = cli_flag(cli, "per-document") != NULL};
-    model_source_t source;
-    session_t *session = NULL;
-    if (by_split && printer.per_document)
-        return fail(LH_INVALID, "--per-document needs [eval] data to be a JSONL file; it is %s",
-                    job->eval.data);
-
-    lh_status_t status = model_source_open(
-        job, cli->plugins, by_split ? TOKENIZER_IF_NAMED : TOKENIZER_NEEDED, &source);
-    if (status != LH_OK) return status;
-    session_how_t how = model_source_session(&source, cli->plugins);
-    how.frozen = true;
-    status = session_open(&how, &session);
-    if (status == LH_OK && by_split)
-        status = eval_split(job, session, &source, split, &printer);
-    else if (status == LH_OK)
-        status = eval_documents(job, session, &source, &printer);
-    if (status == LH_OK) status = tell(cli, &printer.sum);
-    session_close(session);
+    eval_run_t run = {.job = cli->job};
+    model_source_t source = {0};
+    bool text = false;
+    lh_status_t status = sets_begin(cli, &run, &text);
+    if (status == LH_OK)
+        status = model_source_open(cli->job, cli->plugins,
+                                   text ? TOKENIZER_NEEDED : TOKENIZER_IF_NAMED, &source);
+    if (status == LH_OK) {
+        session_how_t how = model_source_session(&source, cli->plugins);
+        how.frozen = true;
+        run.source = &source;
+        status = session_open(&how, &run.session);
+    }
+    if (status == LH_OK) status = sets_run(&run);
+    if (status == LH_OK) status = tell(cli, &run);
+    sets_free(&run);
+    session_close(run.session);
     model_source_close(&source);
     return status;
 }
 
 const command_t command_eval = {
     .name = "eval",
-    .summary = "loss of held-out data, or of a JSONL file document by document",
+    .summary = "loss of held-out data, or of a JSONL file document by document; choices",
     .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = command_run_stage,
     .stage = eval_stage,
-    .flags = {CLI_FLAG_JSON, {"per-document", NULL, "a line of JSON for each document"}},
+    .flags = {CLI_FLAG_JSON,
+              {"per-document", NULL, "a line of JSON for each document or question"}},
 };

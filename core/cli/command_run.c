@@ -56,7 +56,7 @@ static const stage_facts_t facts[JOB_STAGES] = {
         {"data,model,spec,spec.*,train,optimizer,group.*,adapter.*,rule.*,hook.*,device,"
          "checkpoint",
          NULL},
-    [STAGE_EVAL] = {"eval,device", "eval.json"},
+    [STAGE_EVAL] = {"eval,eval.*,device", "eval.json"},
     [STAGE_EXPORT] = {"export", NULL},
     [STAGE_GENERATE] = {"generate,device", "generated.json"},
 };
@@ -220,7 +220,8 @@ static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);
     if (stage == STAGE_IMPORT) add_input(job->import.adapter, out);
-    if (stage == STAGE_EVAL) add_input(job->eval.data, out);
+    for (uint32_t i = 0; stage == STAGE_EVAL && i < job->eval_set_count; i++)
+        add_input(job->eval_sets[i].data, out);
     if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
     if (stage == STAGE_TRAIN) {
         lh_status_t status = add_data(job, job->data.train, out);

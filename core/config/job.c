@@ -318,8 +318,8 @@ static const lh_option_t wan_rows[] = {
 typedef struct site_text {
     char *hosts;
 } site_text_t;
-/* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME] and
- * [plugin.NAME]: job_load.c parses each of them. */
+/* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME],
+ * [eval.NAME] and [plugin.NAME]: job_load.c parses each of them. */
 const lh_option_t job_site_rows[] = {
     TEXT(site_text_t, hosts, NULL,
          "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what "
@@ -344,6 +344,22 @@ const lh_option_t job_adapter_rows[] = {
     WHOLE(job_adapter_t, rank, "8", "1..4096", "columns of the change's two factors (LoRA's r)"),
     REAL(job_adapter_t, alpha, "16", "0..", "the change counts alpha / rank"),
 };
+
+/* clang-format off */
+const lh_option_t job_eval_set_rows[] = {
+    CHOICE(job_eval_set_t, kind, "perplexity", "perplexity|choice",
+           "loss of text, or how often the likeliest of several continuations is the right one"),
+    TEXT(job_eval_set_t, data, NULL, "train, valid, test or a JSONL file; of choices a file"),
+    WHOLE(job_eval_set_t, tokens_per_document, "0", NULL,
+          "tokens after which a document is cut; 0: never"),
+    YES_NO(job_eval_set_t, bos, "no", "documents and prompts start with the begin token"),
+    TEXT(job_eval_set_t, key, "text", "key of each line's object that holds the document"),
+    TEXT(job_eval_set_t, prompt, "prompt", "of choices: key of the text that they continue"),
+    TEXT(job_eval_set_t, choices, "choices", "of choices: key of their list"),
+    TEXT(job_eval_set_t, answer, "answer", "of choices: key of the right one, by number from 0 or by text"),
+    CHOICE(job_eval_set_t, delimiter, "space", "space|line|none", "what stands between a prompt and a choice"),
+};
+/* clang-format on */
 
 const lh_option_t job_pin_rows[] = {
     TEXT(job_pin_t, sha256, "",
@@ -398,12 +414,14 @@ static const job_section_t sections[] = {
     {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0,
      0, 0, 0, NULL},
     SECTION(checkpoint, 0, NULL, "when weights and states are saved"),
-    {"watch", "figures for whoever looks on while it trains", ROWS(watch_rows),
-     sizeof(job_watch_t), JOB_APART, 0, NULL},
+    {"watch", "figures for whoever looks on while it trains", ROWS(watch_rows), sizeof(job_watch_t),
+     JOB_APART, 0, NULL},
     SECTION(device, TRAIN | EVAL | GENERATE, "plugin",
             "what computes; the device plugin's own keys stand here too"),
     SECTION(import, IMPORT, NULL, "weights from a Hugging Face folder"),
     SECTION(eval, 0, NULL, "loss on held-out text"),
+    {"eval.*", "one of several sets of held-out text or of choices, in place of that of [eval]",
+     ROWS(job_eval_set_rows), sizeof(job_eval_set_t), 0, 0, NULL},
     SECTION(export, 0, NULL, "weights to a Hugging Face folder"),
     SECTION(generate, 0, NULL, "text from the model"),
     SECTION(launch, 0, NULL, "how many ranks start where, and how they meet"),

@@ -225,6 +225,24 @@ typedef struct job_eval {
     char *tokenizer; /* NULL: the one of [prepare] or of the imported folder */
 } job_eval_t;
 
+/* perplexity: of a split, or of documents. choice: which of several continuations of a prompt the
+ * model finds likeliest. */
+enum { EVAL_PERPLEXITY, EVAL_CHOICE };
+/* What stands between a prompt and each of its choices. */
+enum { DELIMITER_SPACE, DELIMITER_LINE, DELIMITER_NONE };
+
+/* [eval.NAME]: one of several sets that `longhaul eval` scores. */
+typedef struct job_eval_set {
+    char *name;    /* NULL: that of [eval], which is the only one then */
+    uint32_t kind; /* EVAL_*                                        */
+    char *data;    /* as [eval] data; of choices a JSONL file       */
+    uint64_t tokens_per_document;
+    bool bos; /* documents, and prompts, start with BOS */
+    char *key;
+    char *prompt, *choices, *answer; /* keys of a line of choices */
+    uint32_t delimiter;              /* DELIMITER_*               */
+} job_eval_set_t;
+
 /* as_imported: the dtype that the import had; what it falls back to without an import is hf's to
  * say. */
 enum { EXPORT_AS_IMPORTED, EXPORT_F32, EXPORT_BF16, EXPORT_F16 };
@@ -370,6 +388,8 @@ typedef struct job {
     job_device_t device;
     job_import_t import;
     job_eval_t eval;
+    job_eval_set_t *eval_sets; /* [eval.NAME] in order, or the one of [eval] */
+    uint32_t eval_set_count;
     job_export_t export;
     job_generate_t generate;
     job_limits_t limits;
@@ -426,7 +446,8 @@ typedef struct job_section {
 } job_section_t;
 /* The place of a section that is not in job_t. */
 #define JOB_APART UINT32_MAX
-extern const lh_option_t job_group_rows[], job_adapter_rows[], job_pin_rows[], job_site_rows[];
+extern const lh_option_t job_group_rows[], job_adapter_rows[], job_pin_rows[], job_site_rows[],
+    job_eval_set_rows[];
 /* The order is that of `help` and `check`. */
 const job_section_t *job_sections(uint32_t *count);
 /* A name such as "group.main" is not found here, but "group.*" is. */

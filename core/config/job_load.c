@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 
 #include <base/file.h>
 #include <base/memory.h>
@@ -233,6 +234,38 @@ static lh_status_t parse_adapter(job_t *job)
                    job->import.adapter);
     if (job->export.adapter == EXPORT_ADAPTER_SEPARATE && job->adapter.name == NULL)
         JOB_REFUSE(job, "export", "adapter", "separate: the job has no [adapter.NAME]");
+    return LH_OK;
+}
+
+/* A set is counted before it is parsed, as a group. */
+static lh_status_t parse_eval_sets(job_t *job)
+{
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!matches("eval.*", s->name)) continue;
+        if (document_entry(document_find(job->document, "eval"), "data") != NULL)
+            JOB_REFUSE(job, "eval", "data",
+                       "%s: what is scored are the sets [eval.NAME] of this job; expected no data "
+                       "beside them",
+                       job->eval.data);
+        job_eval_set_t *sets = mem_grow(job->eval_sets, &capacity, job->eval_set_count + 1u,
+                                        sizeof(*sets));
+        if (sets == NULL) return LH_NO_MEMORY;
+        job->eval_sets = sets;
+        job_eval_set_t *set = &sets[job->eval_set_count++];
+        const option_table_t table = job_section_table(job_section("eval.*"), set);
+        const options_how_t how = {
+            .document = job->document, .section = s->name, .tables = &table, .table_count = 1};
+        const lh_status_t status = options_parse(&how);
+        if (status != LH_OK) return status;
+        set->name = mem_text(s->name + strlen("eval."));
+        if (set->name == NULL) return LH_NO_MEMORY;
+        if (set->kind == EVAL_CHOICE &&
+            quantity_choice(set->data, "train|valid|test", &(uint32_t){0}))
+            JOB_REFUSE(job, s->name, "data", "%s: expected a JSONL file of prompts and choices",
+                       set->data);
+    }
     return LH_OK;
 }
 
@@ -480,14 +513,34 @@ static lh_status_t resolve_input(job_t *job)
 }
 
 /* A name of a split is no path. */
-static lh_status_t resolve_eval(job_t *job)
+static lh_status_t resolve_eval_data(const job_t *job, const char *section, char **data)
 {
     uint32_t index;
-    if (quantity_choice(job->eval.data, "train|valid|test", &index)) return LH_OK;
-    char *folder = folder_of(job, "eval", "data");
-    const lh_status_t status = folder == NULL ? LH_NO_MEMORY : resolve(folder, &job->eval.data);
+    if (quantity_choice(*data, "train|valid|test", &index)) return LH_OK;
+    char *folder = folder_of(job, section, "data");
+    const lh_status_t status = folder == NULL ? LH_NO_MEMORY : resolve(folder, data);
     mem_free(folder);
     return status;
+}
+
+/* Where no set is named, [eval] is the only one. */
+static lh_status_t resolve_eval(job_t *job)
+{
+    lh_status_t status = resolve_eval_data(job, "eval", &job->eval.data);
+    for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++) {
+        char section[128];
+        (void)snprintf(section, sizeof(section), "eval.%s", job->eval_sets[i].name);
+        status = resolve_eval_data(job, section, &job->eval_sets[i].data);
+    }
+    if (status != LH_OK || job->eval_set_count > 0) return status;
+    job->eval_sets = mem_new(sizeof(*job->eval_sets));
+    if (job->eval_sets == NULL) return LH_NO_MEMORY;
+    job->eval_set_count = 1;
+    *job->eval_sets = (job_eval_set_t){.data = mem_text(job->eval.data),
+                                       .tokens_per_document = job->eval.tokens_per_document,
+                                       .bos = job->eval.bos,
+                                       .key = mem_text(job->eval.key)};
+    return job->eval_sets->data == NULL || job->eval_sets->key == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
 /* Last, once values are checked as they were typed: sentences then show what stands in the file.
@@ -520,6 +573,7 @@ static lh_status_t parse_all(job_t *job)
     if (status == LH_OK) status = job_watch_parse(job, NULL);
     if (status == LH_OK) status = parse_groups(job);
     if (status == LH_OK) status = parse_adapter(job);
+    if (status == LH_OK) status = parse_eval_sets(job);
     if (status == LH_OK) status = parse_pins(job);
     if (status == LH_OK) status = parse_sites(job);
     if (status == LH_OK) status = parse_restart(job);
@@ -578,6 +632,12 @@ void job_free(job_t *job)
     mem_free(job->groups);
     mem_free(job->adapter.name);
     mem_free(job->adapter.match);
+    for (uint32_t i = 0; i < job->eval_set_count; i++) {
+        mem_free(job->eval_sets[i].name);
+        const option_table_t table = job_section_table(job_section("eval.*"), &job->eval_sets[i]);
+        options_free(table.rows, table.count, &job->eval_sets[i]);
+    }
+    mem_free(job->eval_sets);
     for (uint32_t i = 0; i < job->pin_count; i++) {
         mem_free(job->pins[i].name);
         mem_free(job->pins[i].sha256);

@@ -433,7 +433,8 @@ lh_status_t input_texts_place(const input_texts_t *lines, lh_status_t status)
 }
 
 /* A line that is too long has no bytes to look at, so it can't be a blank one. */
-lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *length, bool *end)
+lh_status_t input_texts_next_line(input_texts_t *lines, const char **bytes, size_t *length,
+                                  bool *end)
 {
     line_t line;
     do {
@@ -443,11 +444,19 @@ lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *le
 
     lines->file = line.file;
     lines->number = line.number;
-    lh_status_t status;
-    if (line.too_long)
-        status = fail(LH_INVALID, "longer than %llu bytes", (unsigned long long)lines->line_bytes);
-    else
-        status = json_line_text(line.bytes, line.length, lines->key, &lines->document, text,
-                                length);
-    return input_texts_place(lines, status);
+    *bytes = line.bytes;
+    *length = line.length;
+    if (!line.too_long) return LH_OK;
+    return input_texts_place(
+        lines, fail(LH_INVALID, "longer than %llu bytes", (unsigned long long)lines->line_bytes));
+}
+
+lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *length, bool *end)
+{
+    const char *bytes;
+    size_t size;
+    const lh_status_t status = input_texts_next_line(lines, &bytes, &size, end);
+    if (status != LH_OK || *end) return status;
+    return input_texts_place(
+        lines, json_line_text(bytes, size, lines->key, &lines->document, text, length));
 }

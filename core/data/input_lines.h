@@ -67,7 +67,8 @@ const line_file_t *line_reader_files(const line_reader_t *r);
  * first bad line. `prepare` reads lines in batches instead. */
 typedef struct input_texts input_texts_t;
 
-/* paths and key stay the caller's and must live as long as the reader. */
+/* paths and key stay the caller's and must live as long as the reader; key may be NULL where only
+ * lines are asked for. */
 lh_status_t input_texts_open(const char *const *paths, uint32_t count, const char *key,
                              uint64_t line_bytes, uint64_t window_bytes,
                              input_texts_t **out) LH_MUST_CHECK;
@@ -77,6 +78,10 @@ void input_texts_close(input_texts_t *lines); /* NULL does nothing */
  * over. A bad line is LH_INVALID with "file:line: reason". */
 lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *length,
                              bool *end) LH_MUST_CHECK;
+/* The next line itself, for who looks at more of it than one text: not parsed yet, and not
+ * NUL-terminated. */
+lh_status_t input_texts_next_line(input_texts_t *lines, const char **bytes, size_t *length,
+                                  bool *end) LH_MUST_CHECK;
 /* LH_INVALID gets the place of the last text in front of its reason, as a text may be refused by
  * who knows what is wrong with it and not where it stands. Any other status is returned as it
  * is. */

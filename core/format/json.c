@@ -277,8 +277,20 @@ double json_number(const json_value_t *v)
     return yyjson_get_num(asked(v));
 }
 
+/* Numbers of lines stand as they were written. */
+static bool count_of_digits(const char *text, size_t length, uint64_t *out)
+{
+    if (length == 0 || length > 18) return false;
+    for (size_t i = 0; i < length; i++)
+        if (text[i] < '0' || text[i] > '9') return false;
+    *out = strtoull(text, NULL, 10);
+    return true;
+}
+
 bool json_count(const json_value_t *v, uint64_t *out)
 {
+    if (v != NULL && yyjson_is_raw(asked(v)))
+        return count_of_digits(yyjson_get_raw(asked(v)), yyjson_get_len(asked(v)), out);
     if (!json_is_whole(v) || json_whole(v) < 0) return false;
     *out = (uint64_t)json_whole(v);
     return true;

@@ -56,7 +56,8 @@ enum { JSON_WHOLE_TEXT = 24 };
 /* The digits of an integer of up to 64 bits; false: it is none. */
 bool json_whole_text(const json_value_t *v, char out[JSON_WHOLE_TEXT]);
 double json_number(const json_value_t *v);
-/* A whole number of 0 or more: what files hold counts and sizes in. */
+/* A whole number of 0 or more: what files hold counts and sizes in. Also one of a line, whose other
+ * numbers are not converted. */
 bool json_count(const json_value_t *v, uint64_t *out);
 
 /* Of a list or an object: how many; the one of a key or a place, found by walking there. */

@@ -179,7 +179,7 @@ static void place(evaluation_t *e, const evaluation_document_t *d, uint64_t used
         e->batch.tokens[used + i] = d->ids[i];
         e->batch.labels[used + i] = d->ids[i + 1];
         e->batch.positions[used + i] = (int32_t)i;
-        e->batch.weights[used + i] = 1;
+        e->batch.weights[used + i] = i + 1 >= d->context ? 1 : 0;
     }
     e->batch.starts[number] = (int32_t)used;
     e->batch.starts[number + 1] = (int32_t)(used + d->count - 1);

@@ -46,6 +46,7 @@ lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs,
 typedef struct evaluation_document { /* ids [count]; the loss is of ids 1 to count - 1 */
     const int32_t *ids;
     uint64_t count;
+    uint64_t context; /* ids at the front that have no loss, though they are read: of a prompt */
 } evaluation_document_t;
 
 /* Documents in order; each(context, i, sum) sees every one. One with more than sequences * rows + 1
