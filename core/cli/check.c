@@ -70,6 +70,7 @@ lh_status_t check_inputs(const job_t *job)
     } files[] = {
         {"[prepare] tokenizer", job->prepare.tokenizer},
         {"[eval] tokenizer", job->eval.tokenizer},
+        {"[generate] prompts", job->generate.prompts},
         {"[launch] secret", job->launch.secret},
     };
     status = check_document(&outputs, job->document);
@@ -204,6 +205,8 @@ lh_status_t check_inputs_there(const job_t *job)
     if (job_has_stage(job, STAGE_PREPARE)) status = need_prepare(job);
     if (status == LH_OK && job_has_stage(job, STAGE_TRAIN)) status = need_train(job);
     if (status == LH_OK && job_has_stage(job, STAGE_EVAL)) status = need_eval(job);
+    if (status == LH_OK && job_has_stage(job, STAGE_GENERATE))
+        status = need_file(job, "generate", "prompts", job->generate.prompts);
     return status;
 }
 

@@ -1,13 +1,16 @@
-/* command_generate.c - longhaul generate PIPELINE.ini [--prompt TEXT | --ids 1,2,3] [--greedy] ...
+/* command_generate.c - longhaul generate PIPELINE.ini [--prompt TEXT | --ids 1,2,3 | --prompts FILE]
+ * [--chat] [--greedy] ...
  *
- * The text is shown as it is made. A token may end in the middle of a character, or be changed in
+ * One text is shown as it is made. A token may end in the middle of a character, or be changed in
  * its look by the next one (a blank that belongs to the word behind it), so what is printed is only
- * what no later token can change. All of it stands in generated.json at the end, with the ids.
+ * what no later token can change. The texts of a file are continued some at once, and each is shown
+ * when its batch is done. All stands in generated.json at the end, with the ids.
  *
  * generated.json, and what --json prints instead of text:
  *
  *     {"prompt_ids": [..], "new_ids": [..], "text": "..."}
  *
+ * and of a file such an object for each line, {"texts": [{..}, ..]}, which --json prints as lines.
  * text is of the new ids alone, and null where their bytes are no UTF-8. */
 #include <cli/command_run.h>
 
@@ -20,17 +23,38 @@
 #include <base/text.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
+#include <data/chat.h>
+#include <data/input_lines.h>
 #include <format/json.h>
 #include <session/generation.h>
 #include <session/snapshot.h>
 
 /* Strings belong to the job or to the command line. */
 typedef struct request { /* [generate] with the flags of the command line on top */
-    const char *prompt, *ids;
-    uint64_t tokens;
+    const char *prompt, *ids, *prompts;
+    uint64_t tokens, batch;
     sampling_t sampling;
-    bool json;
+    bool json, chat;
 } request_t;
+
+/* What is continued. */
+typedef struct prompts {
+    token_ids_t *list; /* [count] */
+    size_t count, capacity;
+    uint64_t longest;
+    int32_t end; /* of an answer in the format of a conversation; -1: none */
+} prompts_t;
+
+/* What reads prompts. */
+typedef struct prompt_reader {
+    const cli_t *cli;
+    const request_t *request;
+    const tokenizer_t *tokenizer;
+    tokenizer_scratch_t *scratch;
+    chat_t *chat; /* NULL: texts are continued as they are */
+    chat_scratch_t chat_scratch;
+    json_document_t *line;
+} prompt_reader_t;
 
 /* ids are all tokens so far, those of the prompt included: decoding begins from the first, as what
  * a token looks like depends on those before it. */
@@ -80,8 +104,14 @@ static lh_status_t real_flag(const cli_t *cli, const char *name, const char *key
 static lh_status_t check_flags(const cli_t *cli)
 {
     static const char *const draws[] = {"temperature", "top-k", "top-p"};
-    if (cli_flag(cli, "prompt") != NULL && cli_flag(cli, "ids") != NULL)
-        return fail(LH_INVALID, "--prompt and --ids: only one of them can be the start");
+    static const char *const starts[] = {"prompt", "ids", "prompts"};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t k = i + 1; k < 3; k++)
+            if (cli_flag(cli, starts[i]) != NULL && cli_flag(cli, starts[k]) != NULL)
+                return fail(LH_INVALID, "--%s and --%s: only one of them can be the start",
+                            starts[i], starts[k]);
+    if (cli_flag(cli, "ids") != NULL && cli_flag(cli, "chat") != NULL)
+        return fail(LH_INVALID, "--ids and --chat: ids are taken as they are");
     for (size_t i = 0; i < sizeof(draws) / sizeof(draws[0]); i++)
         if (cli_flag(cli, "greedy") != NULL && cli_flag(cli, draws[i]) != NULL)
             return fail(LH_INVALID, "--greedy and --%s: what takes the likeliest token draws none",
@@ -89,20 +119,27 @@ static lh_status_t check_flags(const cli_t *cli)
     return LH_OK;
 }
 
-/* A prompt on the command line takes the place of ids in the INI. */
+/* What is the start on the command line takes the place of the INI's. */
 static lh_status_t read_request(const cli_t *cli, request_t *out)
 {
     const job_generate_t *g = &cli->job->generate;
+    const char *prompt = cli_flag(cli, "prompt"), *ids = cli_flag(cli, "ids"),
+               *prompts = cli_flag(cli, "prompts");
     *out = (request_t){.prompt = g->prompt,
                        .ids = g->ids,
+                       .prompts = g->prompts,
                        .tokens = g->tokens,
+                       .batch = g->batch,
                        .sampling = {g->greedy, g->temperature, g->top_k, g->top_p, g->seed},
-                       .json = cli_flag(cli, "json") != NULL};
-    if (cli_flag(cli, "prompt") != NULL) {
-        out->prompt = cli_flag(cli, "prompt");
-        out->ids = NULL;
+                       .json = cli_flag(cli, "json") != NULL,
+                       .chat = g->chat || cli_flag(cli, "chat") != NULL};
+    if (prompt != NULL || ids != NULL || prompts != NULL) {
+        out->prompt = prompt;
+        out->ids = ids;
+        out->prompts = prompts;
     }
-    if (cli_flag(cli, "ids") != NULL) out->ids = cli_flag(cli, "ids");
+    if (out->prompts != NULL) out->ids = NULL;
+    if (out->ids != NULL) out->chat = false;
     if (cli_flag(cli, "greedy") != NULL) out->sampling.greedy = true;
 
     lh_status_t status = check_flags(cli);
@@ -133,27 +170,115 @@ static lh_status_t parse_ids(const char *text, token_ids_t *out)
     return status;
 }
 
-/* ids are taken as they are; a text is encoded, with a begin token before it where [generate] bos
- * asks for one. */
-static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
-                               token_ids_t *out)
+/* A text as it is, with a begin token before it where [generate] bos asks for one. */
+static lh_status_t encode_plain(prompt_reader_t *r, const char *text, size_t length,
+                                token_ids_t *out)
 {
-    if (r->ids != NULL) return parse_ids(r->ids, out);
-
+    const tokenizer_special_t *special = tokenizer_special(r->tokenizer);
+    const int32_t bos = special->bos, eod = special->eod;
     lh_status_t status = LH_OK;
-    const int32_t bos = tokenizer_special(tokenizer)->bos, eod = tokenizer_special(tokenizer)->eod;
-    if (cli->job->generate.bos && bos >= 0) status = token_ids_add(out, bos);
-    /* What encoding needs between calls; one text is encoded here. */
-    tokenizer_scratch_t *scratch = NULL;
-    if (status == LH_OK) status = tokenizer_scratch_new(tokenizer, &scratch);
-    if (status == LH_OK && r->prompt != NULL)
-        status = tokenizer_encode(tokenizer, scratch, r->prompt, strlen(r->prompt),
-                                  SPELLING_IS_TOKEN, out);
-    tokenizer_scratch_free(scratch);
+    if (r->cli->job->generate.bos && bos >= 0) status = token_ids_add(out, bos);
+    if (status == LH_OK && length > 0)
+        status = tokenizer_encode(r->tokenizer, r->scratch, text, length, SPELLING_IS_TOKEN, out);
     /* Nothing to begin with: what stands before a document in training. */
     if (status == LH_OK && out->count == 0 && (bos >= 0 || eod >= 0))
         status = token_ids_add(out, bos >= 0 ? bos : eod);
     return status;
+}
+
+/* A place for one more; its ids are the caller's to add. */
+static lh_status_t prompt_new(prompts_t *p, token_ids_t **out)
+{
+    token_ids_t *list = mem_grow(p->list, &p->capacity, p->count + 1, sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    p->list = list;
+    p->list[p->count] = (token_ids_t){0};
+    *out = &p->list[p->count++];
+    return LH_OK;
+}
+
+static lh_status_t read_line(prompt_reader_t *r, const char *line, size_t length, token_ids_t *out)
+{
+    const char *text;
+    size_t bytes;
+    if (r->chat != NULL)
+        return chat_encode_line(r->chat, &r->chat_scratch, r->scratch, line, length, out);
+    const lh_status_t status = json_line_text(line, length, r->cli->job->chat.prompt, &r->line,
+                                              &text, &bytes);
+    return status == LH_OK ? encode_plain(r, text, bytes, out) : status;
+}
+
+/* Every line of the file, before anything is generated: a bad one costs no time. */
+static lh_status_t read_file(prompt_reader_t *r, prompts_t *out)
+{
+    const job_limits_t *limits = &r->cli->job->limits;
+    const char *const path = r->request->prompts;
+    input_texts_t *lines = NULL;
+    lh_status_t status = input_texts_open(&path, 1, NULL, limits->line_bytes, limits->window_bytes,
+                                          &lines);
+    for (bool end = false; status == LH_OK && !end;) {
+        const char *line;
+        size_t length;
+        token_ids_t *ids;
+        status = input_texts_next_line(lines, &line, &length, &end);
+        if (status != LH_OK || end) break;
+        status = prompt_new(out, &ids);
+        if (status == LH_OK) status = input_texts_place(lines, read_line(r, line, length, ids));
+    }
+    input_texts_close(lines);
+    if (status == LH_OK && out->count == 0)
+        status = fail(LH_INVALID, "%s: no prompt in it; expected one a line", path);
+    return status;
+}
+
+/* The format of [chat], and the token by which its answers end. */
+static lh_status_t reader_open(prompt_reader_t *r, int32_t *end)
+{
+    const job_t *job = r->cli->job;
+    lh_status_t status = tokenizer_scratch_new(r->tokenizer, &r->scratch);
+    if (status != LH_OK || !r->request->chat) return status;
+    if (job->chat.format == CHAT_NONE)
+        JOB_REFUSE(job, "generate", "chat", "yes: [chat] format is not set; longhaul help chat");
+    status = chat_new(&job->chat, r->tokenizer, &r->chat);
+    return status == LH_OK ? chat_end(r->chat, r->scratch, end) : status;
+}
+
+/* ids are taken as they are; texts are encoded. */
+static lh_status_t read_prompts(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
+                                prompts_t *out)
+{
+    prompt_reader_t reader = {.cli = cli, .request = r, .tokenizer = tokenizer};
+    const char *prompt = r->prompt == NULL ? "" : r->prompt;
+    token_ids_t *ids;
+    lh_status_t status = LH_OK;
+    out->end = -1;
+    if (r->ids == NULL) status = reader_open(&reader, &out->end);
+    if (status == LH_OK && r->prompts != NULL) {
+        status = read_file(&reader, out);
+    } else if (status == LH_OK) {
+        status = prompt_new(out, &ids);
+        if (status == LH_OK && r->ids != NULL)
+            status = parse_ids(r->ids, ids);
+        else if (status == LH_OK && reader.chat != NULL)
+            status = chat_encode_prompt(reader.chat, &reader.chat_scratch, reader.scratch, prompt,
+                                        strlen(prompt), ids);
+        else if (status == LH_OK)
+            status = encode_plain(&reader, prompt, strlen(prompt), ids);
+    }
+    for (size_t i = 0; i < out->count; i++)
+        if (out->list[i].count > out->longest) out->longest = out->list[i].count;
+    chat_free(reader.chat);
+    chat_scratch_free(&reader.chat_scratch);
+    json_free(reader.line);
+    tokenizer_scratch_free(reader.scratch);
+    return status;
+}
+
+static void prompts_free(prompts_t *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        token_ids_free(&p->list[i]);
+    mem_free(p->list);
 }
 
 /* Bytes of a text without a character at its end that is not whole yet: it can come in several
@@ -207,9 +332,9 @@ static void show_text(printer_t *p, bool all)
     text_free(&text);
 }
 
-/* generation_run's callback, once for each new id. It can't return a status, so that is kept. Also
- * called for the ids of the prompt, so that the text begins with it. */
-static void show(void *context, int32_t id)
+/* generation_run's callback, once for each new id of the only text. It can't return a status, so that
+ * is kept. Also called for the ids of the prompt, so that the text begins with it. */
+static void show(void *context, LH_UNUSED uint64_t text, int32_t id)
 {
     printer_t *p = context;
     if (p->silent || p->status != LH_OK) return;
@@ -225,75 +350,153 @@ static void put_ids(json_writer_t *w, const char *key, const int32_t *ids, uint6
     json_close(w);
 }
 
-/* Written after the text was shown: a file that can't be written fails the command but not the
- * reader. */
-static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
-                        const token_ids_t *prompt, const int32_t *ids, uint64_t count)
+/* One text as a member of generated.json. */
+static lh_status_t put_text(const tokenizer_t *tokenizer, const generation_text_t *t,
+                            json_writer_t *w)
 {
     text_t text = {0};
     lh_status_t status = LH_OK;
-    if (tokenizer != NULL) status = tokenizer_decode(tokenizer, ids, count, true, &text);
-    text_t dump = {0};
-    json_writer_t w = {.to = &dump, .style = JSON_SPACED};
-    json_open(&w, NULL, '{');
-    put_ids(&w, "prompt_ids", prompt->ids, prompt->count);
-    put_ids(&w, "new_ids", ids, count);
+    if (tokenizer != NULL) status = tokenizer_decode(tokenizer, t->out, t->made, true, &text);
+    json_open(w, NULL, '{');
+    put_ids(w, "prompt_ids", t->prompt, t->prompt_count);
+    put_ids(w, "new_ids", t->out, t->made);
     /* Bytes that are no UTF-8 have no JSON string: the ids say all. */
     if (text_utf8_valid(text.data, text.length))
-        json_put_text_n(&w, "text", text.data, text.length);
+        json_put_text_n(w, "text", text.data, text.length);
     else
-        json_put_nil(&w, "text");
-    json_close(&w);
-    char *path = path_join(cli->job->pipeline.folder, "generated.json");
-    if (status == LH_OK) status = path == NULL ? LH_NO_MEMORY : text_status(&dump);
-    if (status == LH_OK && r->json) (void)printf("%s\n", dump.data);
-    if (status == LH_OK) status = folder_make(cli->job->pipeline.folder);
-    if (status == LH_OK) status = file_replace(path, dump.data, dump.length);
-    mem_free(path);
-    text_free(&dump);
+        json_put_nil(w, "text");
+    json_close(w);
     text_free(&text);
     return status;
 }
 
-/* Memory and programs are made for the prompt that is there and the tokens that are asked for. */
+/* What becomes of texts. */
+typedef struct teller {
+    const cli_t *cli;
+    const request_t *request;
+    const tokenizer_t *tokenizer;
+    text_t dump; /* of generated.json, so far */
+} teller_t;
+
+/* A text of a file is shown whole, with its number. */
+static lh_status_t show_whole(const teller_t *t, const generation_text_t *text)
+{
+    printer_t printer = {.tokenizer = t->tokenizer};
+    lh_status_t status = LH_OK;
+    for (uint64_t i = 0; status == LH_OK && i < text->prompt_count; i++)
+        status = token_ids_add(&printer.ids, text->prompt[i]);
+    for (uint64_t i = 0; status == LH_OK && i < text->made; i++)
+        status = token_ids_add(&printer.ids, text->out[i]);
+    (void)printf("[%llu] ", (unsigned long long)text->number);
+    if (status == LH_OK) show_text(&printer, true);
+    if (status == LH_OK) status = printer.status;
+    (void)printf("\n");
+    token_ids_free(&printer.ids);
+    return status;
+}
+
+/* Texts that are done. */
+static lh_status_t tell(teller_t *t, const generation_text_t *texts, uint64_t count)
+{
+    lh_status_t status = LH_OK;
+    for (uint64_t i = 0; status == LH_OK && i < count; i++) {
+        const bool first = t->dump.length == 0;
+        const bool several = t->request->prompts != NULL;
+        if (several) text_append(&t->dump, first ? "{\"texts\": [" : ", ");
+        const size_t begin = t->dump.length;
+        json_writer_t w = {.to = &t->dump, .style = JSON_SPACED};
+        status = put_text(t->tokenizer, &texts[i], &w);
+        if (status == LH_OK) status = text_status(&t->dump);
+        if (status == LH_OK && t->request->json) (void)printf("%s\n", t->dump.data + begin);
+        if (status == LH_OK && !t->request->json && several) status = show_whole(t, &texts[i]);
+    }
+    return status;
+}
+
+/* Written after all was shown: a file that can't be written fails the command but not the reader. */
+static lh_status_t tell_end(teller_t *t)
+{
+    const char *folder = t->cli->job->pipeline.folder;
+    if (t->request->prompts != NULL) text_append(&t->dump, "]}");
+    char *path = path_join(folder, "generated.json");
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : text_status(&t->dump);
+    if (status == LH_OK) status = folder_make(folder);
+    if (status == LH_OK) status = file_replace(path, t->dump.data, t->dump.length);
+    mem_free(path);
+    return status;
+}
+
+/* The only text, as it is made. */
+static lh_status_t generate_one(generation_t *generation, teller_t *t, generation_text_t *text)
+{
+    printer_t printer = {.tokenizer = t->tokenizer,
+                         .silent = t->request->json || t->tokenizer == NULL};
+    for (uint64_t i = 0; i < text->prompt_count; i++)
+        show(&printer, 0, text->prompt[i]);
+    lh_status_t status = generation_run(generation, text, 1, show, &printer);
+    if (status == LH_OK) status = printer.status;
+    if (status == LH_OK) show_text(&printer, true);
+    if (status == LH_OK) status = printer.status;
+    if (status == LH_OK && !printer.silent) (void)printf("\n");
+    token_ids_free(&printer.ids);
+    return status == LH_OK ? tell(t, text, 1) : status;
+}
+
+/* A batch at a time, in the order of the file. */
+static lh_status_t generate_all(generation_t *generation, teller_t *t, const prompts_t *prompts,
+                                uint64_t batch)
+{
+    const uint64_t tokens = t->request->tokens;
+    generation_text_t *texts = mem_array(batch, sizeof(*texts));
+    int32_t *ids = mem_array(batch * (tokens + 1), sizeof(*ids));
+    lh_status_t status = texts == NULL || ids == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint64_t at = 0; status == LH_OK && at < prompts->count; at += batch) {
+        const uint64_t left = prompts->count - at, count = left < batch ? left : batch;
+        for (uint64_t i = 0; i < count; i++)
+            texts[i] = (generation_text_t){.prompt = prompts->list[at + i].ids,
+                                           .prompt_count = prompts->list[at + i].count,
+                                           .number = at + i,
+                                           .out = ids + i * (tokens + 1)};
+        if (t->request->prompts == NULL) {
+            status = generate_one(generation, t, texts);
+            continue;
+        }
+        status = generation_run(generation, texts, count, NULL, NULL);
+        if (status == LH_OK) status = tell(t, texts, count);
+    }
+    mem_free(ids);
+    mem_free(texts);
+    return status;
+}
+
+/* Memory and programs are made for the prompts that are there and the tokens that are asked for. The
+ * text ends where the model says so: at the id that ends a document, or an answer. */
 static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t *source,
-                            const token_ids_t *prompt)
+                            const prompts_t *prompts)
 {
     session_how_t how = model_source_session(source, cli->plugins);
     how.frozen = true;
     session_t *session = NULL;
     generation_t *generation = NULL;
-    int32_t *ids = mem_array(r->tokens + 1, sizeof(*ids));
-    uint64_t count = 0;
-    printer_t printer = {.tokenizer = source->tokenizer,
-                         .silent = r->json || source->tokenizer == NULL};
-
-    lh_status_t status = ids == NULL ? LH_NO_MEMORY : session_open(&how, &session);
+    teller_t teller = {.cli = cli, .request = r, .tokenizer = source->tokenizer};
+    const uint64_t batch = r->batch < prompts->count ? r->batch : prompts->count;
+    lh_status_t status = session_open(&how, &session);
     if (status == LH_OK) {
         const generation_how_t what = {.session = session,
-                                       .prompt = prompt->count,
+                                       .sequences = batch,
+                                       .prompt = prompts->longest,
                                        .tokens = r->tokens,
                                        .vocabulary = model_source_vocabulary(source),
+                                       .ends = {model_source_eod(source), prompts->end},
                                        .sampling = r->sampling};
         status = generation_new(&what, &generation);
     }
     if (status == LH_OK) status = model_source_weights(source, session);
-    for (size_t i = 0; status == LH_OK && i < prompt->count; i++)
-        show(&printer, prompt->ids[i]);
-    /* The text ends where the model says so, at the id that ends a document. */
-    const int32_t end = model_source_eod(source);
-    if (status == LH_OK)
-        status = generation_run(generation, prompt->ids, prompt->count, end, show, &printer, ids,
-                                &count);
-    if (status == LH_OK) status = printer.status;
-    if (status == LH_OK) show_text(&printer, true);
-    if (status == LH_OK) status = printer.status;
-    if (status == LH_OK && !printer.silent) (void)printf("\n");
-    if (status == LH_OK) status = tell(cli, r, source->tokenizer, prompt, ids, count);
+    if (status == LH_OK) status = generate_all(generation, &teller, prompts, batch);
+    if (status == LH_OK) status = tell_end(&teller);
+    text_free(&teller.dump);
     generation_free(generation);
     session_close(session);
-    token_ids_free(&printer.ids);
-    mem_free(ids);
     return status;
 }
 
@@ -302,7 +505,7 @@ static int generate_stage(cli_t *cli)
 {
     request_t request;
     model_source_t source;
-    token_ids_t prompt = {0};
+    prompts_t prompts = {0};
 
     lh_status_t status = read_request(cli, &request);
     if (status == LH_OK)
@@ -310,21 +513,23 @@ static int generate_stage(cli_t *cli)
                                    request.ids == NULL ? TOKENIZER_NEEDED : TOKENIZER_IF_THERE,
                                    &source);
     if (status != LH_OK) return status;
-    status = read_prompt(cli, &request, source.tokenizer, &prompt);
-    if (status == LH_OK) status = generate(cli, &request, &source, &prompt);
-    token_ids_free(&prompt);
+    status = read_prompts(cli, &request, source.tokenizer, &prompts);
+    if (status == LH_OK) status = generate(cli, &request, &source, &prompts);
+    prompts_free(&prompts);
     model_source_close(&source);
     return status;
 }
 
 const command_t command_generate = {
     .name = "generate",
-    .summary = "continue a prompt",
+    .summary = "continue a prompt, or those of a file",
     .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = command_run_stage,
     .stage = generate_stage,
     .flags = {{"prompt", "TEXT", "instead of [generate] prompt"},
               {"ids", "LIST", "token ids, separated by commas, instead of a prompt"},
+              {"prompts", "FILE", "a prompt, or messages, a line of JSON, instead of one"},
+              {"chat", NULL, "prompts are what a user says, in the format of [chat]"},
               {"tokens", "N", "how many new ones at most"},
               {"greedy", NULL, "always the likeliest token"},
               {"temperature", "T", "above 0; lower is more certain"},

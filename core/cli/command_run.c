@@ -58,7 +58,7 @@ static const stage_facts_t facts[JOB_STAGES] = {
          NULL},
     [STAGE_EVAL] = {"eval,eval.*,device", "eval.json"},
     [STAGE_EXPORT] = {"export", NULL},
-    [STAGE_GENERATE] = {"generate,device", "generated.json"},
+    [STAGE_GENERATE] = {"generate,chat,device", "generated.json"},
 };
 
 /* "process 4711 on t1 since 2026-11-23T08:15:00Z: longhaul run job.ini" This text lies in the
@@ -215,7 +215,7 @@ static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
     return status;
 }
 
-/* export and generate read only what the stages before have made. */
+/* export reads only what the stages before have made. */
 static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);
@@ -223,6 +223,7 @@ static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
     for (uint32_t i = 0; stage == STAGE_EVAL && i < job->eval_set_count; i++)
         add_input(job->eval_sets[i].data, out);
     if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
+    if (stage == STAGE_GENERATE) add_input(job->generate.prompts, out);
     if (stage == STAGE_TRAIN) {
         lh_status_t status = add_data(job, job->data.train, out);
         if (status == LH_OK) status = add_data(job, job->data.valid, out);

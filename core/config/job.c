@@ -209,6 +209,9 @@ static const lh_option_t export_rows[] = {
 static const lh_option_t generate_rows[] = {
     TEXT(job_generate_t, prompt, "", "text to go on from"),
     TEXT(job_generate_t, ids, "", "token ids to go on from, comma-separated, instead of a prompt"),
+    PATH(job_generate_t, prompts, "", "JSONL file with a prompt, or messages, a line, instead of one"),
+    WHOLE(job_generate_t, batch, "8", "1..4096", "prompts of that file that are continued at once"),
+    YES_NO(job_generate_t, chat, "no", "prompts are what a user says, in the format of [chat]"),
     WHOLE(job_generate_t, tokens, "64", "1..1M", "tokens to generate"),
     YES_NO(job_generate_t, greedy, "no", "always take the likeliest token"),
     REAL(job_generate_t, temperature, "1", "0..100", "under 1 likelier tokens get likelier"),

@@ -260,7 +260,10 @@ typedef struct job_export {
 /* [generate]: defaults of `longhaul generate`, whose flags go before them. */
 typedef struct job_generate {
     char *prompt;
-    char *ids; /* comma-separated token ids instead of a prompt */
+    char *ids;      /* comma-separated token ids instead of a prompt */
+    char *prompts;  /* JSONL file of prompts or messages; NULL: one prompt */
+    uint64_t batch; /* of its lines that are continued at once            */
+    bool chat;      /* by [chat] format: a prompt is a user's message     */
     uint64_t tokens;
     bool greedy;
     double temperature, top_p;

@@ -408,22 +408,31 @@ static lh_status_t messages_write(conversation_t *v, const json_value_t *list)
     return status;
 }
 
+/* The line's object, with messages or a prompt, which begins a text. */
+static lh_status_t line_begin(conversation_t *v, const char *line, size_t length)
+{
+    const chat_t *c = v->chat;
+    chat_scratch_t *s = v->scratch;
+    s->text.length = s->cut_count = 0;
+    const lh_status_t status = json_line_read(line, length, &s->line);
+    if (status != LH_OK) return status;
+    const json_value_t *root = json_root(s->line);
+    if (json_member(root, c->messages) == NULL && json_member(root, c->prompt) == NULL)
+        return fail(LH_INVALID,
+                    "neither '%.40s' nor '%.40s' is there; expected messages, or a prompt "
+                    "and its answer",
+                    c->messages, c->prompt);
+    return part_write(v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
+}
+
 /* The line's conversation as scratch->text and its cuts. */
 static lh_status_t line_write(const chat_t *c, chat_scratch_t *s, const char *line, size_t length)
 {
     conversation_t v = {.chat = c, .scratch = s};
     message_text_t prompt, answer;
-    s->text.length = s->cut_count = 0;
-    lh_status_t status = json_line_read(line, length, &s->line);
+    lh_status_t status = line_begin(&v, line, length);
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(s->line), *list = json_member(root, c->messages);
-    if (list == NULL && json_member(root, c->prompt) == NULL)
-        return fail(LH_INVALID,
-                    "neither '%.40s' nor '%.40s' is there; expected messages, or a prompt "
-                    "and its answer",
-                    c->messages, c->prompt);
-    status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
-    if (status != LH_OK) return status;
     if (list != NULL) {
         status = messages_write(&v, list);
     } else {
@@ -435,6 +444,18 @@ static lh_status_t line_write(const chat_t *c, chat_scratch_t *s, const char *li
     if (status == LH_OK && s->cut_count == 0)
         status = fail(LH_INVALID, "no message is the assistant's; expected an answer to train on");
     return status;
+}
+
+/* What stands before an answer, without blanks at its end: these are of the answer's first token. */
+static lh_status_t answer_open(conversation_t *v)
+{
+    const text_t *reply = &v->chat->part[PART_REPLY];
+    const char *content = strstr(reply->data, content_word);
+    size_t length = (size_t)(content - reply->data);
+    while (length > 0 && reply->data[length - 1] == ' ')
+        length--;
+    text_append_n(&v->scratch->text, reply->data, length);
+    return text_status(&v->scratch->text);
 }
 
 /* ---- a text as ids ---- */
@@ -525,5 +546,69 @@ lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scra
     if (status == LH_OK) return LH_OK;
     ids->count = ids_were;
     parts->count = parts_were;
+    return status;
+}
+
+/* scratch->text as ids, whole. */
+static lh_status_t prompt_ids(const chat_t *c, const chat_scratch_t *s,
+                              tokenizer_scratch_t *tokenizer, token_ids_t *ids)
+{
+    return tokenizer_encode(c->tokenizer, tokenizer, s->text.data == NULL ? "" : s->text.data,
+                            s->text.length, SPELLING_IS_TOKEN, ids);
+}
+
+lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
+                             tokenizer_scratch_t *tokenizer, const char *line, size_t length,
+                             token_ids_t *ids)
+{
+    conversation_t v = {.chat = c, .scratch = scratch};
+    message_text_t prompt;
+    lh_status_t status = line_begin(&v, line, length);
+    if (status != LH_OK) return status;
+    const json_value_t *root = json_root(scratch->line), *list = json_member(root, c->messages);
+    if (list != NULL) {
+        status = messages_write(&v, list);
+        const json_value_t *last = json_item(list, json_size(list) - 1);
+        if (status == LH_OK && strcmp(json_text(json_member(last, "role")), "user") != 0)
+            status = fail(LH_INVALID,
+                          "the last message is of role '%s', expected a user's to answer",
+                          json_text(json_member(last, "role")));
+    } else {
+        status = take_text(root, c->prompt, 0, &prompt);
+        if (status == LH_OK) status = message_write(&v, "user", prompt, 1);
+    }
+    if (status == LH_OK) status = answer_open(&v);
+    return status == LH_OK ? prompt_ids(c, scratch, tokenizer, ids) : status;
+}
+
+lh_status_t chat_encode_prompt(const chat_t *c, chat_scratch_t *scratch,
+                               tokenizer_scratch_t *tokenizer, const char *text, size_t length,
+                               token_ids_t *ids)
+{
+    conversation_t v = {.chat = c, .scratch = scratch};
+    scratch->text.length = scratch->cut_count = 0;
+    lh_status_t status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
+    if (status == LH_OK) status = message_write(&v, "user", (message_text_t){text, length}, 1);
+    if (status == LH_OK) status = answer_open(&v);
+    return status == LH_OK ? prompt_ids(c, scratch, tokenizer, ids) : status;
+}
+
+/* What stands behind an answer's content ends with it, where its last id spells one of the format's
+ * tokens. */
+lh_status_t chat_end(const chat_t *c, tokenizer_scratch_t *tokenizer, int32_t *out)
+{
+    const text_t *reply = &c->part[PART_REPLY];
+    const char *behind = strstr(reply->data, content_word) + strlen(content_word);
+    token_ids_t ids = {0};
+    text_t spelt = {0};
+    *out = -1;
+    lh_status_t status = tokenizer_encode(c->tokenizer, tokenizer, behind, strlen(behind),
+                                          SPELLING_IS_TOKEN, &ids);
+    if (status == LH_OK && ids.count > 0)
+        status = tokenizer_decode(c->tokenizer, &ids.ids[ids.count - 1], 1, false, &spelt);
+    for (uint32_t i = 0; status == LH_OK && spelt.data != NULL && i < c->mark_count; i++)
+        if (strcmp(c->marks[i], spelt.data) == 0) *out = ids.ids[ids.count - 1];
+    token_ids_free(&ids);
+    text_free(&spelt);
     return status;
 }

@@ -43,4 +43,16 @@ lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scra
                         const char *line, size_t length, token_ids_t *ids,
                         token_ids_t *parts) LH_MUST_CHECK;
 
+/* Appends the ids of what is to be answered, and of what stands before an answer: of a line whose
+ * messages end with a user's, or of its prompt. A line's answer is not looked at. */
+lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
+                             tokenizer_scratch_t *tokenizer, const char *line, size_t length,
+                             token_ids_t *ids) LH_MUST_CHECK;
+/* Likewise of a text that is a user's only message. */
+lh_status_t chat_encode_prompt(const chat_t *c, chat_scratch_t *scratch,
+                               tokenizer_scratch_t *tokenizer, const char *text, size_t length,
+                               token_ids_t *ids) LH_MUST_CHECK;
+/* The token that ends an answer in this format; -1: it is spelt in several, or not at all. */
+lh_status_t chat_end(const chat_t *c, tokenizer_scratch_t *tokenizer, int32_t *out) LH_MUST_CHECK;
+
 #endif

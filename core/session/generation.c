@@ -1,8 +1,9 @@
-/* generation.c - a prompt goes through in pieces of PREFILL rows, then one row a token.
+/* generation.c - prompts go through in pieces of PREFILL rows, then one row a token.
  *
- * The last piece of a prompt is padded to PREFILL rows with its own last token. The cache rows of
- * that padding are garbage, but length tells which rows count, and the tokens that follow are
- * written over them. */
+ * All texts of a batch go through together. The last piece of a prompt is padded to PREFILL rows with
+ * its own last token; a text that has no more to say, or that another one is longer than, is fed
+ * padding alone. The cache rows of padding are garbage, but a text's length tells which rows count,
+ * and the tokens that follow are written over them. */
 #include <session/generation.h>
 
 #include <math.h>
@@ -16,24 +17,49 @@
 
 enum { PREFILL = 32 };
 
+/* What a text is fed next: ids [valid]; 0: padding. */
+typedef struct feed {
+    const int32_t *ids;
+    uint64_t valid;
+} feed_t;
+
 struct generation {
     generation_how_t how;
     program_t *prefill, *decode;
     sampler_t *sampler;
-    uint64_t vocab;  /* columns of the logits */
-    float *logits;   /* [PREFILL, vocab]      */
-    int32_t *tokens; /* [PREFILL]             */
-    int32_t *positions;
-    int32_t length; /* rows in the cache */
+    uint64_t vocab;     /* columns of the logits              */
+    float *logits;      /* [sequences, PREFILL, vocab]        */
+    int32_t *tokens;    /* [sequences, PREFILL]               */
+    int32_t *positions; /* likewise                           */
+    int32_t *lengths;   /* [sequences]: rows in each's cache  */
+    feed_t *feeds;      /* [sequences]                        */
+    const float **last; /* [sequences]: the logits behind the last token so far */
+    bool *done;         /* [sequences]                        */
 };
 
-/* capacity: rows of the cache, a multiple of PREFILL, so that a padded piece never runs over its
- * end. */
+/* capacity: rows of a cache. Pieces of a text begin at multiples of PREFILL, so that a padded one
+ * never runs over the end of a multiple; padding of a text beside others begins anywhere. */
 static lh_status_t new_program(generation_t *g, uint64_t rows, uint64_t capacity, program_t **out)
 {
     const program_how_t how = {
-        .use = USE_DECODE, .sequences = 1, .rows = rows, .capacity = capacity};
+        .use = USE_DECODE, .sequences = g->how.sequences, .rows = rows, .capacity = capacity};
     return program_new(g->how.session->engine, g->how.session->weights, &how, out);
+}
+
+static lh_status_t buffers_new(generation_t *g)
+{
+    const uint64_t n = g->how.sequences;
+    g->logits = mem_array(n * PREFILL * g->vocab, sizeof(*g->logits));
+    g->tokens = mem_array(n * PREFILL, sizeof(*g->tokens));
+    g->positions = mem_array(n * PREFILL, sizeof(*g->positions));
+    g->lengths = mem_array(n, sizeof(*g->lengths));
+    g->feeds = mem_array(n, sizeof(*g->feeds));
+    g->last = mem_array(n, sizeof(*g->last));
+    g->done = mem_array(n, sizeof(*g->done));
+    return g->logits == NULL || g->tokens == NULL || g->positions == NULL || g->lengths == NULL ||
+                   g->feeds == NULL || g->last == NULL || g->done == NULL
+               ? LH_NO_MEMORY
+               : LH_OK;
 }
 
 lh_status_t generation_new(const generation_how_t *how, generation_t **out)
@@ -42,6 +68,7 @@ lh_status_t generation_new(const generation_how_t *how, generation_t **out)
     const uint64_t vocabulary = how->vocabulary == 0 || how->vocabulary > p->vocab
                                     ? p->vocab
                                     : how->vocabulary;
+    lh_assert(how->sequences > 0);
     if (how->prompt == 0)
         return fail(LH_INVALID, "the prompt is empty; at least one token is needed");
     if (how->prompt > p->max_tokens || how->tokens > p->max_tokens - how->prompt)
@@ -54,17 +81,13 @@ lh_status_t generation_new(const generation_how_t *how, generation_t **out)
     if (g == NULL) return LH_NO_MEMORY;
     g->how = *how;
     g->vocab = p->vocab;
-    const uint64_t capacity = (how->prompt + how->tokens + PREFILL - 1) / PREFILL * PREFILL;
+    uint64_t capacity = (how->prompt + how->tokens + PREFILL - 1) / PREFILL * PREFILL;
+    if (how->sequences > 1) capacity += PREFILL;
     lh_status_t status = generation_sampler_new(&how->sampling, vocabulary, &g->sampler);
     if (status == LH_OK) status = new_program(g, PREFILL, capacity, &g->prefill);
     if (status == LH_OK) status = new_program(g, 1, capacity, &g->decode);
     if (status == LH_OK) status = engine_build(how->session->engine);
-    if (status == LH_OK) {
-        g->logits = mem_array(PREFILL * p->vocab, sizeof(*g->logits));
-        g->tokens = mem_array(PREFILL, sizeof(*g->tokens));
-        g->positions = mem_array(PREFILL, sizeof(*g->positions));
-        if (g->logits == NULL || g->tokens == NULL || g->positions == NULL) status = LH_NO_MEMORY;
-    }
+    if (status == LH_OK) status = buffers_new(g);
     if (status != LH_OK) {
         generation_free(g);
         return status;
@@ -78,66 +101,143 @@ void generation_free(generation_t *g)
 {
     if (g == NULL) return;
     generation_sampler_free(g->sampler);
+    mem_free(g->done);
+    mem_free(g->last);
+    mem_free(g->feeds);
+    mem_free(g->lengths);
     mem_free(g->positions);
     mem_free(g->tokens);
     mem_free(g->logits);
     mem_free(g);
 }
 
-/* Runs rows [length, length + rows) with `valid` of them meant; the rest is padding, whose cache
- * rows are written again before anybody sees them. Leaves the logits of all rows. */
-static lh_status_t generation_feed(generation_t *g, program_t *p, uint64_t rows, const int32_t *ids,
-                                   uint64_t valid)
+/* The rows of one text. Padding repeats what is meant, at its position, as a position must be one
+ * that the model has. */
+static void feed_place(generation_t *g, uint64_t text, uint64_t rows)
 {
-    lh_assert(valid > 0 && valid <= rows && rows <= PREFILL);
+    const feed_t *f = &g->feeds[text];
+    const int32_t length = g->lengths[text];
+    lh_assert(f->valid <= rows);
     for (uint64_t i = 0; i < rows; i++) {
-        const uint64_t at = i < valid ? i : valid - 1;
-        g->tokens[i] = ids[at];
-        g->positions[i] = g->length + (int32_t)at;
+        const uint64_t at = i < f->valid ? i : f->valid - 1, row = text * rows + i;
+        g->tokens[row] = f->valid == 0 ? 0 : f->ids[at];
+        if (f->valid > 0)
+            g->positions[row] = length + (int32_t)at;
+        else
+            g->positions[row] = length > 0 ? length - 1 : 0;
     }
-    const uint64_t bytes = rows * sizeof(int32_t);
+}
+
+/* Runs `rows` rows of each text, of which its feed says how many are meant; the cache rows of the
+ * rest are written again before anybody sees them. Leaves the logits of all rows, and in last those
+ * of each text that was fed. */
+static lh_status_t generation_feed(generation_t *g, program_t *p, uint64_t rows)
+{
+    const uint64_t n = g->how.sequences, bytes = n * rows * sizeof(int32_t);
+    lh_assert(rows <= PREFILL);
+    for (uint64_t t = 0; t < n; t++)
+        feed_place(g, t, rows);
     lh_status_t status = program_input(p, LH_INPUT_TOKENS, g->tokens, bytes);
     if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, g->positions, bytes);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_LENGTHS, &g->length, sizeof(g->length));
+    if (status == LH_OK)
+        status = program_input(p, LH_INPUT_LENGTHS, g->lengths, n * sizeof(*g->lengths));
     if (status == LH_OK) status = program_run(p, 0);
     if (status == LH_OK)
-        status = program_output(p, OUTPUT_LOGITS, g->logits, rows * g->vocab * sizeof(float));
-    if (status == LH_OK) g->length += (int32_t)valid;
+        status = program_output(p, OUTPUT_LOGITS, g->logits, n * rows * g->vocab * sizeof(float));
+    for (uint64_t t = 0; status == LH_OK && t < n; t++) {
+        const uint64_t valid = g->feeds[t].valid;
+        if (valid == 0) continue;
+        g->lengths[t] += (int32_t)valid;
+        g->last[t] = g->logits + (t * rows + valid - 1) * g->vocab;
+    }
     return status;
 }
 
-/* last points at the logits behind the last token so far: of the prompt's last row, then of the
- * only row. */
-lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prompt_count,
-                           int32_t end, void (*each)(void *context, int32_t id), void *context,
-                           int32_t *out, uint64_t *out_count)
+/* The place of a text is told where there are several. */
+static lh_status_t prompts_check(const generation_t *g, const generation_text_t *texts,
+                                 uint64_t count)
 {
-    if (prompt_count == 0 || prompt_count > g->how.prompt)
-        return fail(LH_INVALID, "a prompt of %llu tokens; 1 to %llu were planned",
-                    (unsigned long long)prompt_count, (unsigned long long)g->how.prompt);
-    for (uint64_t i = 0; i < prompt_count; i++)
-        if (prompt[i] < 0 || (uint64_t)prompt[i] >= g->vocab)
-            return fail(LH_INVALID, "token %llu of the prompt is %d; the model has ids 0 to %llu",
-                        (unsigned long long)i, prompt[i], (unsigned long long)g->vocab - 1);
+    lh_assert(count > 0 && count <= g->how.sequences);
+    for (uint64_t t = 0; t < count; t++) {
+        const generation_text_t *text = &texts[t];
+        if (text->prompt_count == 0 || text->prompt_count > g->how.prompt)
+            return fail(LH_INVALID, "a prompt of %llu tokens; 1 to %llu were planned",
+                        (unsigned long long)text->prompt_count, (unsigned long long)g->how.prompt);
+        for (uint64_t i = 0; i < text->prompt_count; i++)
+            if (text->prompt[i] < 0 || (uint64_t)text->prompt[i] >= g->vocab)
+                return fail(
+                    LH_INVALID, "token %llu of the prompt is %d; the model has ids 0 to %llu",
+                    (unsigned long long)i, text->prompt[i], (unsigned long long)g->vocab - 1);
+    }
+    return LH_OK;
+}
 
+/* Prompts, piece by piece, until the longest is through. What a shorter one's last piece has left in
+ * last would be written over, so its first id is picked at once. */
+static lh_status_t prompts_feed(generation_t *g, const generation_text_t *texts, uint64_t count,
+                                int32_t *first)
+{
+    uint64_t longest = 0;
     lh_status_t status = LH_OK;
-    const float *last = g->logits;
-    g->length = 0;
-    for (uint64_t at = 0; at < prompt_count && status == LH_OK; at += PREFILL) {
-        const uint64_t valid = prompt_count - at < PREFILL ? prompt_count - at : PREFILL;
-        status = generation_feed(g, g->prefill, PREFILL, prompt + at, valid);
-        last = g->logits + (valid - 1) * g->vocab;
+    for (uint64_t t = 0; t < count; t++)
+        if (texts[t].prompt_count > longest) longest = texts[t].prompt_count;
+    for (uint64_t at = 0; at < longest && status == LH_OK; at += PREFILL) {
+        for (uint64_t t = 0; t < g->how.sequences; t++) {
+            const uint64_t left = t >= count || texts[t].prompt_count <= at
+                                      ? 0
+                                      : texts[t].prompt_count - at;
+            g->feeds[t] = (feed_t){left > 0 ? texts[t].prompt + at : NULL,
+                                   left < PREFILL ? left : PREFILL};
+        }
+        status = generation_feed(g, g->prefill, PREFILL);
+        for (uint64_t t = 0; t < count && status == LH_OK; t++)
+            if (g->feeds[t].valid > 0 && texts[t].prompt_count <= at + PREFILL)
+                first[t] = (int32_t)generation_sampler_pick(g->sampler, g->last[t],
+                                                            texts[t].number << 32);
     }
-    uint64_t made = 0;
-    while (status == LH_OK && made < g->how.tokens) {
-        const int32_t id = (int32_t)generation_sampler_pick(g->sampler, last, made);
-        out[made++] = id;
-        if (each != NULL) each(context, id);
-        if (id == end || made == g->how.tokens) break;
-        status = generation_feed(g, g->decode, 1, &id, 1);
-        last = g->logits;
+    return status;
+}
+
+/* An id that was picked is written and shown; a text that ends with it is fed no more. */
+static void text_take(generation_t *g, generation_text_t *texts, uint64_t t, int32_t id,
+                      void (*each)(void *context, uint64_t text, int32_t id), void *context)
+{
+    generation_text_t *text = &texts[t];
+    text->out[text->made++] = id;
+    if (each != NULL) each(context, t, id);
+    g->done[t] = id == g->how.ends[0] || id == g->how.ends[1] || text->made == g->how.tokens;
+}
+
+lh_status_t generation_run(generation_t *g, generation_text_t *texts, uint64_t count,
+                           void (*each)(void *context, uint64_t text, int32_t id), void *context)
+{
+    lh_status_t status = prompts_check(g, texts, count);
+    int32_t *ids = status == LH_OK ? mem_array(count, sizeof(*ids)) : NULL;
+    if (ids == NULL) return status == LH_OK ? LH_NO_MEMORY : status;
+    memset(g->lengths, 0, g->how.sequences * sizeof(*g->lengths));
+    for (uint64_t t = 0; t < g->how.sequences; t++)
+        g->done[t] = t >= count || g->how.tokens == 0;
+    for (uint64_t t = 0; t < count; t++)
+        texts[t].made = 0;
+    status = prompts_feed(g, texts, count, ids);
+    for (uint64_t t = 0; t < count && status == LH_OK; t++)
+        if (!g->done[t]) text_take(g, texts, t, ids[t], each, context);
+    while (status == LH_OK) {
+        uint64_t going = 0;
+        for (uint64_t t = 0; t < g->how.sequences; t++) {
+            g->feeds[t] = g->done[t] ? (feed_t){NULL, 0} : (feed_t){&ids[t], 1};
+            going += !g->done[t];
+        }
+        if (going == 0) break;
+        status = generation_feed(g, g->decode, 1);
+        for (uint64_t t = 0; t < count && status == LH_OK; t++) {
+            if (g->done[t]) continue;
+            ids[t] = (int32_t)generation_sampler_pick(g->sampler, g->last[t],
+                                                      texts[t].number << 32 | texts[t].made);
+            text_take(g, texts, t, ids[t], each, context);
+        }
     }
-    if (status == LH_OK) *out_count = made;
+    mem_free(ids);
     return status;
 }
 

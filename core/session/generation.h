@@ -1,9 +1,9 @@
-/* session/generation.h - continues a row of token ids, token by token, with a cache of keys and
- * values.
+/* session/generation.h - continues rows of token ids, token by token, with a cache of keys and
+ * values for each.
  *
- * Two programs share one cache: one takes PREFILL rows at a time for the prompt, the other a single
- * row for each new token. Both are planned for the longest text that was asked for, so nothing is
- * allocated while text is made. */
+ * Two programs share one cache: one takes PREFILL rows of each text at a time for the prompts, the
+ * other a single row of each for new tokens. Both are planned for as many texts and the longest one
+ * that were asked for, so nothing is allocated while text is made. */
 #ifndef SESSION_GENERATION_H
 #define SESSION_GENERATION_H
 
@@ -37,9 +37,11 @@ typedef struct generation generation_t;
 /* Stays unchanged while the generation lives; prompts of generation_run may be shorter. */
 typedef struct generation_how {
     session_t *session;  /* its engine is built here: no other program may follow */
+    uint64_t sequences;  /* texts that are continued at once                      */
     uint64_t prompt;     /* longest prompt, in tokens                            */
     uint64_t tokens;     /* most new ones                                        */
     uint64_t vocabulary; /* ids from here on are never picked (rows of padding); 0: all rows */
+    int32_t ends[2];     /* ids behind which a text is done; -1: none            */
     sampling_t sampling;
 } generation_how_t;
 
@@ -47,11 +49,20 @@ typedef struct generation_how {
 lh_status_t generation_new(const generation_how_t *how, generation_t **out) LH_MUST_CHECK;
 void generation_free(generation_t *g); /* NULL does nothing */
 
-/* Writes up to `tokens` new ids after the prompt; ends early behind an id equal to `end` (-1:
- * none), which is written too. each, if not NULL, sees every id as it is made. May be called again
- * with another prompt; the cache begins anew. out has room for `tokens` ids. */
-lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prompt_count,
-                           int32_t end, void (*each)(void *context, int32_t id), void *context,
-                           int32_t *out, uint64_t *out_count) LH_MUST_CHECK;
+/* One text. number tells its draws from those of other texts with the same seed, wherever it stands
+ * in a batch. out has room for `tokens` ids. */
+typedef struct generation_text {
+    const int32_t *prompt; /* [prompt_count] */
+    uint64_t prompt_count, number;
+    int32_t *out;
+    uint64_t made; /* how many of out are there; an end is written too */
+} generation_text_t;
+
+/* Continues up to `sequences` texts; each ends behind one of `ends`, or after `tokens` ids. each, if
+ * not NULL, sees every id as it is made, with the text's place. May be called again with others; the
+ * caches begin anew. */
+lh_status_t generation_run(generation_t *g, generation_text_t *texts, uint64_t count,
+                           void (*each)(void *context, uint64_t text, int32_t id),
+                           void *context) LH_MUST_CHECK;
 
 #endif

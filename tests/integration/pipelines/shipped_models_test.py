@@ -63,6 +63,66 @@ class TrainedModels(PipelineCase):
         self.assertEqual(got["prompt_ids"], prompt["ids"])
         self.assertEqual(got["new_ids"], [prompt["argmax"]])
 
+    def test_prompts_of_a_file_are_continued_as_each_alone(self):
+        texts = ["", "Once upon a time, there was a little girl named Lily.", "Tom", "The dog " * 30,
+                 "One day, a big bear came to the park and", "She"]
+        self.write("prompts.jsonl", "".join(json.dumps({"prompt": t}) + "\n" for t in texts))
+        job = self.imported(STORIES, "llama", generate={"bos": "yes", "greedy": "yes", "tokens": 90})
+        expected = reference(STORIES)["greedy_from_bos"]["ids"]
+        alone = []
+        for text in texts:
+            out, _ = self.run_longhaul("generate", job, "--prompt", text, "--json")
+            alone.append(json.loads(out))
+        for batch in (1, 4, 6):
+            out, _ = self.run_longhaul("generate", job, "--prompts", self.path("prompts.jsonl"), "--json",
+                                       "--set", "generate.batch=%d" % batch)
+            lines = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual(lines, alone)
+            with open(self.path("out", "generated.json")) as f:
+                self.assertEqual(json.load(f), {"texts": lines})
+            self.assertEqual(lines[0]["prompt_ids"] + lines[0]["new_ids"], expected[:91])
+        # What is drawn for a text depends on its line, not on the batch.
+        drawn = [self.run_longhaul("generate", job, "--prompts", self.path("prompts.jsonl"), "--json", "--set",
+                                   "generate.greedy=no", "--set", "generate.batch=%d" % batch)[0]
+                 for batch in (1, 2)]
+        self.assertEqual(drawn[0], drawn[1])
+        out, _ = self.run_longhaul("generate", job, "--prompts", self.path("prompts.jsonl"))
+        self.assertIn("\n[2] Tom", out)
+
+    def test_prompts_that_are_no_good(self):
+        job = self.imported(STORIES, "llama", generate={"prompts": "prompts.jsonl", "tokens": 8})
+        for line, sentence in (('{"text": "a"}', r"prompts.jsonl:2: key 'prompt' is missing"),
+                               ('{"prompt": 1}', r"prompts.jsonl:2: .*prompt"),
+                               ('nothing', r"prompts.jsonl:2: at byte 1")):
+            self.write("prompts.jsonl", '{"prompt": "a"}\n' + line + "\n")
+            _, said = self.run_longhaul("generate", job, code=1)
+            self.assertRegex(said, sentence)
+            self.assertFalse(os.path.exists(self.path("out", "generated.json")))
+        self.write("prompts.jsonl", "\n")
+        _, said = self.run_longhaul("generate", job, code=1)
+        self.assertIn("no prompt in it; expected one a line", said)
+        _, said = self.run_longhaul("generate", job, "--chat", code=1)
+        self.assertIn("chat = yes: [chat] format is not set", said)
+        _, said = self.run_longhaul("generate", job, "--prompt", "a", "--prompts", "b", code=1)
+        self.assertIn("--prompt and --prompts: only one of them can be the start", said)
+
+    def test_conversations_are_answered(self):
+        job = self.imported(STORIES, "llama", chat={"format": "llama2"},
+                            generate={"chat": "yes", "tokens": 12, "greedy": "yes"})
+        self.write("talk.jsonl", json.dumps({"messages": [{"role": "user", "content": "Who was Tom?"},
+                                                          {"role": "assistant", "content": "A boy."},
+                                                          {"role": "user", "content": "And Lily?"}]}) + "\n" +
+                   json.dumps({"prompt": "Who was Lily?", "answer": "not looked at"}) + "\n")
+        out, _ = self.run_longhaul("generate", job, "--prompts", self.path("talk.jsonl"), "--json")
+        lines = [json.loads(line) for line in out.splitlines()]
+        texts = ("<s>[INST] Who was Tom? [/INST] A boy. </s><s>[INST] And Lily? [/INST]",
+                 "<s>[INST] Who was Lily? [/INST]")
+        for line, text in zip(lines, texts):
+            out, _ = self.run_longhaul("generate", job, "--prompt", text, "--json", "--set", "generate.chat=no")
+            self.assertEqual(json.loads(out), line)
+        out, _ = self.run_longhaul("generate", job, "--prompt", "Who was Lily?", "--json")
+        self.assertEqual(json.loads(out), lines[1])
+
     def test_text_on_the_terminal_is_that_of_the_whole(self):
         job = self.imported(STORIES, "llama")
         byte = lambda b: b + 3  # the id of <0xNN>

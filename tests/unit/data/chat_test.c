@@ -113,6 +113,100 @@ static void texts_are_those_of_the_models(void **state)
     }
 }
 
+/* As the templates end with add_generation_prompt; a blank there would be of the answer's token. */
+static void answers_begin_as_those_of_the_models(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t format;
+        const char *text;
+    } cases[] = {
+        {CHAT_CHATML, "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
+        {CHAT_LLAMA2, "<|endoftext|>[INST] Bye [/INST]"},
+        {CHAT_LLAMA3, "<|endoftext|><|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {CHAT_MISTRAL, "<|endoftext|>[INST] Bye[/INST]"},
+        {CHAT_GEMMA, "<|endoftext|><start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"},
+        {CHAT_PHI3, "<|user|>\nBye<|end|>\n<|assistant|>\n"},
+        {CHAT_ZEPHYR, "<|user|>\nBye<|endoftext|>\n<|assistant|>\n"},
+        {CHAT_PLAIN, "Bye"},
+    };
+    static const char *const lines[] = {
+        "{\"prompt\": \"Bye\"}", "{\"messages\": [{\"role\": \"user\", \"content\": \"Bye\"}]}"};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        talker_t t;
+        assert_int_equal(
+            talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = cases[i].format}),
+            LH_OK);
+        for (int how = 0; how < 3; how++) {
+            text_t text = {0};
+            t.ids.count = 0;
+            const lh_status_t status = how == 2 ? chat_encode_prompt(t.chat, &t.room, t.scratch,
+                                                                     "Bye", 3, &t.ids)
+                                                : chat_encode_line(t.chat, &t.room, t.scratch,
+                                                                   lines[how], strlen(lines[how]),
+                                                                   &t.ids);
+            assert_int_equal(status, LH_OK);
+            assert_int_equal(tokenizer_decode(t.tokenizer, t.ids.ids, t.ids.count, false, &text),
+                             LH_OK);
+            assert_string_equal(text.data, cases[i].text);
+            text_free(&text);
+        }
+        talker_close(&t);
+    }
+}
+
+/* Only what the tokenizer has as one token ends an answer. */
+static void answers_end_with_a_token_of_the_format(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t format;
+        const char *tokenizer;
+        bool has;
+    } cases[] = {{CHAT_PLAIN, TOKENIZERS "gpt2-tiny", true},
+                 {CHAT_CHATML, TOKENIZERS "gpt2-tiny", false},
+                 {CHAT_LLAMA2, TOKENIZERS "stories260K", true},
+                 {CHAT_MISTRAL, TOKENIZERS "stories260K", true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        talker_t t;
+        int32_t end = 0;
+        assert_int_equal(
+            talker_open(&t, cases[i].tokenizer, (job_chat_t){.format = cases[i].format}), LH_OK);
+        assert_int_equal(chat_end(t.chat, t.scratch, &end), LH_OK);
+        assert_int_equal(end, cases[i].has ? tokenizer_special(t.tokenizer)->eod : -1);
+        talker_close(&t);
+    }
+}
+
+static void there_must_be_something_to_answer(void **state)
+{
+    (void)state;
+    talker_t t;
+    static const struct {
+        const char *line, *sentence;
+    } cases[] = {
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+         "\"content\": \"b\"}]}",
+         "the last message is of role 'assistant', expected a user's to answer"},
+        {"{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}",
+         "the last message is of role 'system', expected a user's to answer"},
+        {"{\"messages\": []}", "a list of messages was expected"},
+        {"{\"answer\": \"a\"}", "neither 'messages' nor 'prompt' is there"},
+        {"{\"prompt\": 3}", "'prompt' is 3, a text was expected"},
+    };
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = CHAT_GEMMA}),
+                     LH_OK);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(chat_encode_line(t.chat, &t.room, t.scratch, cases[i].line,
+                                          strlen(cases[i].line), &t.ids),
+                         LH_INVALID);
+        if (strstr(fail_reason(), cases[i].sentence) == NULL) FAIL_TEST("%s\n", fail_reason());
+        assert_int_equal(t.ids.count, 0);
+    }
+    talker_close(&t);
+}
+
 /* Tokens that the tokenizer has become one id each, and a message may not spell them. */
 static void tokens_of_a_format_are_tokens(void **state)
 {
@@ -191,6 +285,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_of_the_models),
+        cmocka_unit_test(answers_begin_as_those_of_the_models),
+        cmocka_unit_test(answers_end_with_a_token_of_the_format),
+        cmocka_unit_test(there_must_be_something_to_answer),
         cmocka_unit_test(tokens_of_a_format_are_tokens),
         cmocka_unit_test(parts_of_ones_own),
         cmocka_unit_test(parts_are_never_empty),
