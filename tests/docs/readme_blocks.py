@@ -72,8 +72,9 @@ class Readme(unittest.TestCase):
         self.assertGreaterEqual(ran, 5)
 
     def test_commands_of_fine_tuning_run(self):
-        (block,) = blocks("docs/fine-tuning.md", "sh")
-        for line in block.splitlines():
+        for line in "\n".join(blocks("docs/fine-tuning.md", "sh")).splitlines():
+            if not line.strip():
+                continue
             command = line.split("#")[0].strip().replace("longhaul ", BINARY + " ", 1)
             self.shell(command + (FEW if re.search(r"longhaul (run|plan|generate) ", command) else ""))
 
@@ -91,7 +92,7 @@ class Readme(unittest.TestCase):
         for page in ("docs/data.md", "docs/hugging-face.md", "docs/fine-tuning.md"):
             for block in blocks(page, "ini"):
                 for section in re.findall(r"^\[([\w.]+)\]", block, re.M):
-                    known = self.shell("%s help '%s'" % (BINARY, re.sub(r"^(group|adapter)\..*", r"\1.*", section)))
+                    known = self.shell("%s help '%s'" % (BINARY, re.sub(r"^(group|adapter|eval)\..*", r"\1.*", section)))
                     body = block.split(f"[{section}]", 1)[1].split("\n[", 1)[0]
                     for key in re.findall(r"^(\w+)\s*=", body, re.M):
                         self.assertIn(key, known, f"{page}: [{section}] {key}")
