@@ -165,6 +165,17 @@ static lh_status_t losses_average(const program_t *p, recording_t *r)
     return recording_status(r);
 }
 
+/* Sums over blocks are added to before the head and read there. */
+static lh_status_t sums_check(const recording_t *r, uint32_t part)
+{
+    if (part == LH_PART_HEAD && r->added_count > 0)
+        return fail(LH_UNSUPPORTED, "the head adds to sum '%s'; only embedding and blocks may",
+                    r->added[0].name);
+    if (part != LH_PART_HEAD && r->total_count > 0)
+        return fail(LH_UNSUPPORTED, "a block reads sum '%s'; only the head may", r->totals[0].name);
+    return LH_OK;
+}
+
 /* The names that param() may use lie on this function's stack, so the recording forgets them. */
 lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t tokens, part_t *out)
 {
@@ -172,6 +183,7 @@ lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t to
     lh_status_t status = part_record_whole(p, part, block, tokens, &local, out);
     if (status == LH_OK) status = output_check(out, tokens, p->weights->parameters->hidden);
     if (status == LH_OK) status = adapters_check(&local, out->r);
+    if (status == LH_OK) status = sums_check(out->r, part);
     if (status == LH_OK) status = losses_average(p, out->r);
     if (status == LH_OK) status = fusion_apply(out->r);
     if (status != LH_OK) return status;
@@ -193,6 +205,10 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
     uint64_t shape[LH_MAX_RANK];
     memcpy(shape, arg->shape, sizeof(shape));
     part->seed = recording_argument(r, seed_dtype, rank, shape);
+    for (uint32_t i = 0; i < r->added_count; i++) {
+        const lh_arg_t added = r->values[r->added[i].value].arg;
+        r->added[i].gradient = recording_argument(r, added.dtype, 1, added.shape);
+    }
     const lh_status_t status = gradient_append(r, part->seed, part->input, local_wanted, &local,
                                                &part->gradient);
     r->how.context = NULL;
@@ -263,9 +279,30 @@ static void replay_node(replay_t *s, uint32_t index)
     }
 }
 
+/* Marks the values that `value` is made of, itself included; marks is [r->value_count]. */
+static void mark_makers(const recording_t *r, lh_value_t value, bool *marks)
+{
+    marks[value] = true;
+    for (uint32_t n = r->node_count; n-- > 1;) {
+        const graph_node_t *node = &r->nodes[n];
+        bool makes = false;
+        for (uint32_t s = node->op->in_count; s < node_slots(node); s++)
+            makes = makes || (node->slots[s] != 0 && marks[node->slots[s]]);
+        for (uint32_t s = 0; makes && s < node->op->in_count; s++)
+            marks[node->slots[s]] = true;
+    }
+}
+
+static bool makes_marked(const graph_node_t *node, const bool *marks)
+{
+    for (uint32_t s = node->op->in_count; s < node_slots(node); s++)
+        if (node->slots[s] != 0 && marks[node->slots[s]]) return true;
+    return false;
+}
+
 /* Records nodes [range[0], range[1]) of `from` once more, as a part of their own: its argument,
  * shaped like `argument`, stands for value border[0], and its output is what value border[1]
- * became. */
+ * became. Nodes that this output is not made of are left out. */
 static lh_status_t section_record(program_t *p, const part_t *from, const uint32_t range[2],
                                   const lh_value_t border[2], const lh_arg_t *argument, part_t *out)
 {
@@ -279,8 +316,15 @@ static lh_status_t section_record(program_t *p, const part_t *from, const uint32
     if (s.map == NULL) return LH_NO_MEMORY;
     out->input = recording_argument(out->r, argument->dtype, argument->rank, argument->shape);
     s.map[border[0]] = out->input;
+    bool *marks = mem_array(from->r->value_count, sizeof(*marks));
+    if (marks == NULL) {
+        mem_free(s.map);
+        return LH_NO_MEMORY;
+    }
+    mark_makers(from->r, border[1], marks);
     for (uint32_t i = range[0]; i < range[1]; i++)
-        replay_node(&s, i);
+        if (makes_marked(&from->r->nodes[i], marks)) replay_node(&s, i);
+    mem_free(marks);
     out->output = s.map[border[1]];
     out->r->output = out->output;
     mem_free(s.map);
@@ -339,12 +383,13 @@ static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
     return fail(LH_UNSUPPORTED, "the head's logits do not come from a matmul with a parameter");
 }
 
-/* Whether no node from `begin` on takes a parameter or an input, of which a chunk would need other
- * rows. */
-static bool only_constants(const recording_t *r, uint32_t begin)
+/* Whether no node from `begin` on that the logits are made of takes a parameter or an input, of
+ * which a chunk would need other rows. */
+static bool only_constants(const recording_t *r, uint32_t begin, const bool *logits)
 {
     for (uint32_t n = begin; n < r->node_count; n++)
-        for (uint32_t i = 0; i < r->nodes[n].op->in_count; i++) {
+        for (uint32_t i = 0; makes_marked(&r->nodes[n], logits) && i < r->nodes[n].op->in_count;
+             i++) {
             const lh_value_t v = r->nodes[n].slots[i];
             if (v != 0 && (r->values[v].kind == VALUE_PARAM || r->values[v].kind == VALUE_INPUT))
                 return false;
@@ -406,7 +451,12 @@ static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_c
 static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                               uint64_t rows, part_t *out)
 {
-    if (!only_constants(whole->r, cut->matmul + 1))
+    bool *marks = mem_array(whole->r->value_count, sizeof(*marks));
+    if (marks == NULL) return LH_NO_MEMORY;
+    mark_makers(whole->r, whole->output, marks);
+    const bool simple = only_constants(whole->r, cut->matmul + 1, marks);
+    mem_free(marks);
+    if (!simple)
         return fail(LH_UNSUPPORTED, "an op behind the head's last matmul takes a parameter or an "
                                     "input; only constants may");
     const uint64_t shape[] = {rows, p->weights->parameters->vocab};
@@ -427,6 +477,71 @@ static lh_status_t front_record(program_t *p, const part_t *whole, const head_cu
     return section_record(p, whole, range, border, &hidden, out);
 }
 
+/* Logits exist for a chunk of rows at a time and sums for the whole micro-batch, so neither may be
+ * made of the other. */
+static lh_status_t head_apart(const part_t *whole)
+{
+    const recording_t *r = whole->r;
+    bool *marks = mem_array(r->value_count, sizeof(*marks));
+    lh_status_t status = marks == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK) mark_makers(r, whole->output, marks);
+    for (uint32_t i = 0; status == LH_OK && i < r->total_count; i++)
+        if (marks[r->totals[i].value])
+            status = fail(LH_UNSUPPORTED, "the head's logits depend on sum '%s'; only losses may",
+                          r->totals[i].name);
+    if (status == LH_OK) memset(marks, 0, r->value_count * sizeof(*marks));
+    for (uint32_t i = 0; status == LH_OK && i < r->loss_count; i++) {
+        mark_makers(r, r->losses[i].value, marks);
+        if (marks[whole->input])
+            status = fail(LH_UNSUPPORTED,
+                          "loss '%s' of the head depends on rows; only sums over the blocks may be "
+                          "minimised there",
+                          r->losses[i].metric);
+    }
+    for (uint32_t i = 0; status == LH_OK && i < r->total_count; i++)
+        if (!marks[r->totals[i].value])
+            status = fail(LH_INVALID, "the head reads sum '%s', and no loss depends on it",
+                          r->totals[i].name);
+    mem_free(marks);
+    return status;
+}
+
+/* Records what the head's losses are made of, as a part whose arguments are the sums. */
+static lh_status_t sums_record(program_t *p, part_t *whole, bool differentiate, part_t *out)
+{
+    recording_t *from = whole->r;
+    local_names_t local = {p->weights, LH_PART_HEAD, 0};
+    *out = (part_t){.part = LH_PART_HEAD};
+    if (from->loss_count == 0) return LH_OK;
+    lh_status_t status = losses_average(p, from);
+    if (status == LH_OK) status = recording_for(p, p->tokens, &local, &out->r);
+    if (status != LH_OK) return status;
+    lh_graph_t *g = &out->r->graph;
+    replay_t s = {from, out->r, mem_array(from->value_count, sizeof(lh_value_t))};
+    bool *marks = mem_array(from->value_count, sizeof(*marks));
+    if (s.map == NULL || marks == NULL) status = LH_NO_MEMORY;
+    for (uint32_t i = 0; status == LH_OK && i < from->total_count; i++)
+        s.map[from->totals[i].value] = g->api->total(
+            g, from->totals[i].name, from->values[from->totals[i].value].arg.shape[0]);
+    for (uint32_t i = 0; status == LH_OK && i < from->loss_count; i++)
+        mark_makers(from, from->losses[i].value, marks);
+    for (uint32_t i = 1; status == LH_OK && i < from->node_count; i++)
+        if (makes_marked(&from->nodes[i], marks)) replay_node(&s, i);
+    for (uint32_t i = 0; status == LH_OK && i < from->loss_count; i++) {
+        out->output = replay_value(&s, from->losses[i].value);
+        g->api->loss(g, from->losses[i].metric, out->output);
+    }
+    mem_free(s.map);
+    mem_free(marks);
+    if (status == LH_OK) status = recording_status(out->r);
+    if (status == LH_OK) status = fusion_apply(out->r);
+    out->forward_end = out->r->node_count;
+    if (status == LH_OK && differentiate)
+        status = gradient_append(out->r, 0, 0, local_wanted, &local, &out->gradient);
+    out->r->how.context = NULL;
+    return status;
+}
+
 /* The whole head is recorded for all tokens first, to be checked and cut; no program runs that
  * recording. */
 lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, head_parts_t *out)
@@ -438,9 +553,8 @@ lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, he
     *out = (head_parts_t){0};
     lh_status_t status = part_record_whole(p, LH_PART_HEAD, 0, p->tokens, &local, &whole);
     if (status == LH_OK) status = output_check(&whole, p->tokens, w->parameters->vocab);
-    if (status == LH_OK && whole.r->loss_count > 0)
-        status = fail(LH_UNSUPPORTED, "the model adds loss '%s' in the head; only blocks may",
-                      whole.r->losses[0].metric);
+    if (status == LH_OK) status = sums_check(whole.r, LH_PART_HEAD);
+    if (status == LH_OK) status = head_apart(&whole);
     if (status == LH_OK) status = head_cut_find(&whole, &cut);
     if (status != LH_OK) return status;
 
@@ -449,6 +563,8 @@ lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, he
     if (status == LH_OK) status = matmul_record(p, &whole, &cut, rows, &out->matmul);
     if (status == LH_OK && capped) status = cap_record(p, &whole, &cut, rows, &out->cap);
     if (status == LH_OK) status = loss_record(p, rows, capped, &out->loss);
+    if (status == LH_OK && p->how.use != USE_DECODE)
+        status = sums_record(p, &whole, differentiate, &out->sums);
     whole.r->how.context = NULL;
     if (!differentiate) return status;
     if (status == LH_OK && fronted) status = part_differentiate(p, &out->front, w->compute);

@@ -43,6 +43,7 @@ typedef struct head_parts {
     part_t matmul; /* a chunk: the product that makes the logits, [rows, vocab] in F32           */
     part_t cap;    /* a chunk: ops by element behind the product, in F32; r NULL: nothing        */
     part_t loss;   /* a chunk: cross-entropy; output is the gradient of the logits               */
+    part_t sums;   /* once: losses of sums over the blocks, which depend on nothing else; r NULL */
 } head_parts_t;
 
 /* Records the front for all tokens of a micro-batch and the rest for `rows`. differentiate: appends

@@ -74,12 +74,15 @@ static bool in_match(const match_t *m, uint32_t node)
     return false;
 }
 
-/* Whether something outside of the match uses a value: another node, the part's output, a loss. */
+/* Whether something outside of the match uses a value: another node, the part's output, a loss, a
+ * sum over blocks. */
 static bool used_outside(const recording_t *r, const match_t *m, lh_value_t v)
 {
     if (r->output == v) return true;
     for (uint32_t i = 0; i < r->loss_count; i++)
         if (r->losses[i].value == v) return true;
+    for (uint32_t i = 0; i < r->added_count; i++)
+        if (r->added[i].value == v) return true;
     for (uint32_t n = 1; n < r->node_count; n++)
         for (uint32_t s = 0; r->nodes[n].op != NULL && s < r->nodes[n].op->in_count; s++)
             if (r->nodes[n].slots[s] == v && !in_match(m, n)) return true;

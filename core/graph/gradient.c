@@ -42,6 +42,8 @@ static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, c
     for (lh_value_t v = 1; v < p->value_end; v++)
         if (r->values[v].kind == VALUE_PARAM) p->needed[v] = wanted(context, r->values[v].name);
     if (input != 0) p->needed[input] = true;
+    for (uint32_t i = 0; i < r->total_count; i++)
+        p->needed[r->totals[i].value] = true;
 
     for (uint32_t n = 1; n < p->node_end; n++) {
         const graph_node_t *node = &r->nodes[n];
@@ -229,8 +231,8 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     return status;
 }
 
-/* Begins the way back: with `seed` for the part's output, and with 1 for each loss of the model's
- * own. */
+/* Begins the way back: with `seed` for the part's output, with 1 for each loss of the model's own,
+ * and with the sum's gradient for each value that is added to one. */
 static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
 {
     recording_t *r = p->r;
@@ -243,6 +245,8 @@ static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
     const float one = 1;
     for (uint32_t i = 0; i < r->loss_count; i++)
         contribute(p, r->losses[i].value, r->graph.api->constant(&r->graph, &one, 1));
+    for (uint32_t i = 0; i < r->added_count; i++)
+        if (r->added[i].gradient != 0) contribute(p, r->added[i].value, r->added[i].gradient);
     return recording_status(r);
 }
 
@@ -276,6 +280,8 @@ lh_status_t gradient_append(recording_t *r, lh_value_t seed, lh_value_t input,
     mark_needed(&p, input, wanted, context);
     status = walk(&p, seed);
     if (status == LH_OK) *input_gradient = input == 0 ? 0 : p.gradient[input];
+    for (uint32_t i = 0; i < r->total_count; i++)
+        r->totals[i].gradient = p.gradient[r->totals[i].value];
     recording_failed(r, status);
 
     mem_free(p.gradient);

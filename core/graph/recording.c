@@ -533,6 +533,55 @@ static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
         r->loss_count++;
 }
 
+/* A vector in a wide dtype, which sums over blocks and micro-batches keep. */
+static bool sum_takes(const recording_t *r, lh_value_t value)
+{
+    const lh_arg_t *arg = value < r->value_count ? &r->values[value].arg : NULL;
+    return value != 0 && arg->rank == 1 &&
+           (arg->dtype == LH_DTYPE_F32 || arg->dtype == LH_DTYPE_F64);
+}
+
+static void sum_add(recording_t *r, const char *name, lh_value_t value, graph_sum_t **list,
+                    uint32_t *count, size_t *capacity)
+{
+    graph_sum_t *sums = mem_grow(*list, capacity, (size_t)*count + 1, sizeof(*sums));
+    char *copy = mem_text(name);
+    if (sums != NULL) *list = sums;
+    if (sums == NULL || copy == NULL) {
+        mem_free(copy);
+        recording_failed(r, LH_NO_MEMORY);
+        return;
+    }
+    sums[(*count)++] = (graph_sum_t){.name = copy, .value = value};
+}
+
+/* lh_graph_api_t.accumulate */
+static void record_accumulate(lh_graph_t *g, const char *name, lh_value_t value)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return;
+    if (!sum_takes(r, value)) {
+        recording_failed(r, fail(LH_INVALID, "what is added to %s is not a vector of F32", name));
+        return;
+    }
+    sum_add(r, name, value, &r->added, &r->added_count, &r->added_capacity);
+}
+
+/* lh_graph_api_t.total. A sum that is asked for twice is one value. */
+static lh_value_t record_total(lh_graph_t *g, const char *name, uint64_t count)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return 0;
+    for (uint32_t i = 0; i < r->total_count; i++)
+        if (strcmp(r->totals[i].name, name) == 0 &&
+            r->values[r->totals[i].value].arg.shape[0] == count)
+            return r->totals[i].value;
+    const lh_dtype_t dtype = r->how.compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    const lh_value_t value = recording_argument(r, dtype, 1, &count);
+    if (value != 0) sum_add(r, name, value, &r->totals, &r->total_count, &r->total_capacity);
+    return r->status == LH_OK ? value : 0;
+}
+
 static const lh_graph_api_t recorder_api = {
     .struct_size = sizeof(recorder_api),
     .param = record_param,
@@ -541,6 +590,8 @@ static const lh_graph_api_t recorder_api = {
     .op = record_op,
     .shape = value_shape,
     .loss = record_loss,
+    .accumulate = record_accumulate,
+    .total = record_total,
 };
 
 /* ---- life, and equality ---- */
@@ -576,6 +627,12 @@ void recording_free(recording_t *r)
         mem_free(r->nodes[n].attributes);
     for (uint32_t i = 0; i < r->loss_count; i++)
         mem_free((char *)r->losses[i].metric);
+    for (uint32_t i = 0; i < r->added_count; i++)
+        mem_free((char *)r->added[i].name);
+    for (uint32_t i = 0; i < r->total_count; i++)
+        mem_free((char *)r->totals[i].name);
+    mem_free(r->added);
+    mem_free(r->totals);
     mem_free(r->values);
     mem_free(r->nodes);
     mem_free(r->losses);
@@ -658,6 +715,13 @@ static bool same_node(const graph_node_t *a, const graph_node_t *b)
            memcmp(a->attributes, b->attributes, a->op->row.attributes_bytes) == 0;
 }
 
+static bool same_sums(const graph_sum_t *a, const graph_sum_t *b, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (a[i].value != b[i].value || !text_equal(a[i].name, b[i].name)) return false;
+    return true;
+}
+
 /* Ids are compared too, as equal blocks are recorded by the same calls in the same order. */
 bool recording_equal(const recording_t *a, const recording_t *b)
 {
@@ -671,5 +735,7 @@ bool recording_equal(const recording_t *a, const recording_t *b)
         if (a->losses[i].value != b->losses[i].value ||
             !text_equal(a->losses[i].metric, b->losses[i].metric))
             return false;
-    return true;
+    return a->added_count == b->added_count && a->total_count == b->total_count &&
+           same_sums(a->added, b->added, a->added_count) &&
+           same_sums(a->totals, b->totals, a->total_count);
 }

@@ -62,6 +62,16 @@ typedef struct graph_loss {
     lh_value_t value;   /* [1], F32 or F64 */
 } graph_loss_t;
 
+/* A sum over the parts of a micro-batch: what this part adds to it, or the argument by which the
+ * head reads it. */
+typedef struct graph_sum {
+    const char *name; /* owned by the recording */
+    lh_value_t value; /* [count], F32 or F64    */
+    /* Where the recording is differentiated: of what is added, the argument in which the sum's
+     * gradient comes; of what is read, the gradient itself (0: no loss depends on it). */
+    lh_value_t gradient;
+} graph_sum_t;
+
 /* What a recording is made for: sizes, dtypes, and whom to ask for shapes of parameters and for
  * kernels. */
 typedef struct recording_how {
@@ -95,6 +105,9 @@ typedef struct recording {
     graph_loss_t *losses;
     uint32_t loss_count;
     size_t loss_capacity;
+    graph_sum_t *added, *totals;
+    uint32_t added_count, total_count;
+    size_t added_capacity, total_capacity;
     lh_status_t status; /* the first failure */
     char *reason;       /* its sentence; NULL: none, or memory was short */
     bool backward;      /* nodes that are recorded now belong to the reverse pass */

@@ -232,6 +232,84 @@ static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const l
     if (wanted[in_shares]) into[in_shares] = gshares;
 }
 
+/* ---- how even the load of experts is ---- */
+
+static lh_status_t route_load_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_ROUTE_LOAD_TEXT);
+    const arg_rule_t rule = {"offsets", INDEX, 1, {ANY}};
+    const lh_status_t status = op_args_check("route_load", args, &rule, 1);
+    if (status != LH_OK) return status;
+    if (args[in_offsets].shape[0] < 2)
+        return fail(LH_INVALID, "route_load: one offset is for no expert");
+    op_arg_set(&args[out_load], LH_DTYPE_F32, 1, args[in_offsets].shape[0] - 1, 0);
+    return LH_OK;
+}
+
+static lh_status_t mean_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                   uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_MEAN_ROWS_TEXT);
+    const arg_rule_t rule = {"x", FLOATS, 2, {ANY, ANY}};
+    const lh_status_t status = op_args_check("mean_rows", args, &rule, 1);
+    if (status == LH_OK)
+        op_arg_set(&args[out_y], op_dtype_wide(args[in_x].dtype), 1, args[in_x].shape[1], 0);
+    return status;
+}
+
+static lh_status_t mean_rows_grad_shape(const lh_host_t *host, const void *attributes,
+                                        lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_MEAN_ROWS_GRAD_TEXT);
+    const arg_rule_t rules[] = {{"gy", WIDE, 1, {args[in_x].shape[1]}},
+                                {"x", FLOATS, 2, {ANY, ANY}}};
+    const lh_status_t status = op_args_check("mean_rows_grad", args, rules, COUNT(rules));
+    if (status == LH_OK) op_arg_like(&args[out_gx], &args[in_x]);
+    return status;
+}
+
+static void mean_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)attributes;
+    LH_SLOTS(LH_MEAN_ROWS_TEXT);
+    if (wanted[in_x]) into[in_x] = op_record(g, "mean_rows_grad", NULL, from[0], forward[in_x]);
+}
+
+/* Loads are F32 even beside means in F64. */
+static lh_status_t dot_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                             uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_DOT_TEXT);
+    const arg_rule_t rules[] = {{"a", WIDE, 1, {ANY}}, {"b", WIDE, 1, {args[in_a].shape[0]}}};
+    const lh_status_t status = op_args_check("dot", args, rules, COUNT(rules));
+    const bool f64 = args[in_a].dtype == LH_DTYPE_F64 || args[in_b].dtype == LH_DTYPE_F64;
+    if (status == LH_OK) op_arg_set(&args[out_y], f64 ? LH_DTYPE_F64 : LH_DTYPE_F32, 1, 1, 0);
+    return status;
+}
+
+static void dot_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                         const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)attributes;
+    LH_SLOTS(LH_DOT_TEXT);
+    if (wanted[in_a]) into[in_a] = op_record(g, "scale", NULL, forward[in_b], from[0]);
+    if (wanted[in_b]) into[in_b] = op_record(g, "scale", NULL, forward[in_a], from[0]);
+}
+
+/* Two FLOPs an element of the first input. */
+static void pass_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                      lh_cost_t *out)
+{
+    (void)attributes;
+    op_cost_set(out, 2 * op_arg_elements(&args[0]), args, arg_count);
+}
+
 /* ---- grouped_matmul ---- */
 
 /* a [picks, in], b [experts, in, out] (transpose_b: [experts, out, in]) and offsets [experts + 1]
@@ -348,6 +426,29 @@ static const lh_op_t rows[] = {
         ATTRIBUTES(lh_route_t, route_attributes),
         .shape = route_shape,
         .cost = moved_cost,
+    },
+    {
+        LH_OP_TEXT(LH_ROUTE_LOAD_TEXT),
+        .shape = route_load_shape,
+        .cost = pass_cost,
+    },
+    {
+        LH_OP_TEXT(LH_MEAN_ROWS_TEXT),
+        .flags = LH_OP_COLUMNS,
+        .shape = mean_rows_shape,
+        .cost = pass_cost,
+        .gradient = mean_rows_gradient,
+    },
+    {
+        LH_OP_TEXT(LH_MEAN_ROWS_GRAD_TEXT),
+        .shape = mean_rows_grad_shape,
+        .cost = pass_cost,
+    },
+    {
+        LH_OP_TEXT(LH_DOT_TEXT),
+        .shape = dot_shape,
+        .cost = pass_cost,
+        .gradient = dot_gradient,
     },
     {
         LH_OP_TEXT(LH_GATHER_ROWS_TEXT),

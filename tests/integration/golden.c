@@ -264,9 +264,10 @@ double golden_norm_tolerance(const rig_t *rig, lh_dtype_t compute)
     return rig->parameters->blocks > 4 ? 0.15 : 5e-2;
 }
 
-uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, uint32_t max)
+static uint32_t numbers_of(const golden_model_t *m, const char *file, const char *key, double *out,
+                           uint32_t max)
 {
-    char *path = path_of(m, "expected.json"), *text;
+    char *path = path_of(m, file), *text;
     size_t length;
     OK(file_read(path, 1 << 20, &text, &length));
     text_t quoted = {0};
@@ -287,4 +288,30 @@ uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, u
     mem_free(text);
     mem_free(path);
     return count;
+}
+
+uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, uint32_t max)
+{
+    return numbers_of(m, "expected.json", key, out, max);
+}
+
+double golden_curve(const golden_model_t *m, lh_dtype_t compute, uint32_t rows,
+                    double losses[GOLDEN_STEPS], double norms[GOLDEN_STEPS])
+{
+    static const char own[] = "micro_batches.json";
+    const bool wide = compute == LH_DTYPE_F32;
+    char *path = path_of(m, own), curve[64], norm[64], by[16] = "";
+    const char *file = "expected.json";
+    double tolerance;
+    if (rows < GOLDEN_BATCH && file_exists(path)) {
+        file = own;
+        (void)snprintf(by, sizeof(by), "_by_%u", rows);
+    }
+    mem_free(path);
+    (void)snprintf(curve, sizeof(curve), "loss_curve_%s%s", wide ? "fp32" : "bf16_autocast", by);
+    (void)snprintf(norm, sizeof(norm), "gradient_norms_fp32%s", by);
+    assert_int_equal(numbers_of(m, file, curve, losses, GOLDEN_STEPS), GOLDEN_STEPS);
+    assert_int_equal(numbers_of(m, file, norm, norms, GOLDEN_STEPS), GOLDEN_STEPS);
+    golden_numbers(m, wide ? "curve_fp32_rel" : "curve_bf16_rel", &tolerance, 1);
+    return tolerance;
 }

@@ -12,9 +12,8 @@ typedef struct golden_model {
     rig_option_t options[20];  /* config.json by hand; none: golden_options reads it */
 } golden_model_t;
 
-/* GOLDEN_FIRST of them go every way that a test has, the others some. Those from GOLDEN_TRAINED on have
- * Transformers' logits; its gradients are of a loss that these plugins do not record. */
-enum { GOLDEN_FIRST = 3, GOLDEN_TRAINED = 13, GOLDEN_MODELS = 14, GOLDEN_OPTIONS = 32 };
+/* GOLDEN_FIRST of them go every way that a test has, the others some. */
+enum { GOLDEN_FIRST = 3, GOLDEN_MODELS = 14, GOLDEN_OPTIONS = 32 };
 extern const golden_model_t golden_models[GOLDEN_MODELS];
 
 /* Ended by a row of NULL; of the process's life. */
@@ -35,5 +34,9 @@ double golden_norm_tolerance(const rig_t *rig, lh_dtype_t compute);
 /* Numbers of an array in expected.json, up to max; returns how many. A plain number counts as one.
  */
 uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, uint32_t max);
+/* The curve of micro-batches of `rows` sequences; returns how far it may be off, relatively. A loss
+ * of a model's own may depend on how a batch is cut (micro_batches.json). */
+double golden_curve(const golden_model_t *m, lh_dtype_t compute, uint32_t rows,
+                    double losses[GOLDEN_STEPS], double norms[GOLDEN_STEPS]);
 
 #endif

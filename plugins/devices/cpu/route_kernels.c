@@ -508,6 +508,101 @@ static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_de
     return LH_OK;
 }
 
+/* ---- how even the load is: offsets -> load; x -> y; gy x -> gx; a b -> y ---- */
+
+static void route_load_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_ROUTE_LOAD_TEXT);
+    (void)part;
+    const int32_t *offsets = cpu_row(k, in_offsets, 0);
+    float *load = cpu_row(k, out_load, 0);
+    const uint64_t experts = k->view[out_load].width;
+    for (uint64_t e = 0; e < experts; e++)
+        load[e] = (float)(offsets[e + 1] - offsets[e]) / (float)offsets[experts];
+}
+
+/* Columns [part LANES, ...) of all rows, one after the other. Each block of rows is summed for
+ * itself, so that thousands of rows lose no more than a block does. */
+CPU_INLINE void mean_rows_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    enum { BLOCK_ROWS = 256 };
+    LH_SLOTS(LH_MEAN_ROWS_TEXT);
+    const uint64_t rows = k->view[in_x].rows, width = k->view[in_x].width, at = part * LANES;
+    const uint64_t m = vf_span(at, width);
+    vf sum = vf_zero();
+    for (uint64_t first = 0; first < rows; first += BLOCK_ROWS) {
+        const uint64_t end = first + BLOCK_ROWS < rows ? first + BLOCK_ROWS : rows;
+        vf of_block = vf_zero();
+        for (uint64_t row = first; row < end; row++)
+            of_block = of_block + vf_get(cpu_row(k, in_x, row), d, at, m);
+        sum = sum + of_block;
+    }
+    vf_put(cpu_row(k, out_y, 0), LH_DTYPE_F32, at, m, sum / (float)rows);
+}
+CPU_BOTH(mean_rows_part)
+
+CPU_INLINE void mean_rows_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_MEAN_ROWS_GRAD_TEXT);
+    const uint64_t rows = k->view[out_gx].rows, width = k->view[out_gx].width;
+    const void *gy = cpu_row(k, in_gy, 0);
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], rows, &row, &end);
+    for (; row < end; row++) {
+        void *gx = cpu_row(k, out_gx, row);
+        VF_EACH(i, m, 0, width,
+                { vf_put(gx, d, i, m, vf_get(gy, LH_DTYPE_F32, i, m) / (float)rows); });
+    }
+}
+CPU_BOTH(mean_rows_grad_rows)
+
+static void dot_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_DOT_TEXT);
+    (void)part;
+    const float *a = cpu_row(k, in_a, 0), *b = cpu_row(k, in_b, 0);
+    double sum = 0;
+    for (uint64_t j = 0; j < k->view[in_a].width; j++)
+        sum += (double)a[j] * (double)b[j];
+    *(float *)cpu_row(k, out_y, 0) = (float)sum;
+}
+
+static lh_status_t route_load_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                   lh_kernel_plan_t *plan)
+{
+    (void)desc, (void)plan;
+    cpu_phase_add(k, route_load_part, 1, 1);
+    return LH_OK;
+}
+
+static lh_status_t mean_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                  lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_MEAN_ROWS_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *x = &k->view[in_x];
+    cpu_phase_add(k, CPU_PICK(mean_rows_part, x->dtype), (x->width + LANES - 1) / LANES, 1);
+    return LH_OK;
+}
+
+static lh_status_t mean_rows_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                       lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_MEAN_ROWS_GRAD_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *gx = &k->view[out_gx];
+    k->number[CHUNK] = route_chunk(gx->width);
+    cpu_phase_add(k, CPU_PICK(mean_rows_grad_rows, gx->dtype), gx->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+static lh_status_t dot_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
+{
+    (void)desc, (void)plan;
+    cpu_phase_add(k, dot_part, 1, 1);
+    return LH_OK;
+}
+
 extern const cpu_op_t CPU_ISA(route_ops)[];
 const cpu_op_t CPU_ISA(route_ops)[] = {
     {"softmax", "xx", softmax_plan},
@@ -515,6 +610,10 @@ const cpu_op_t CPU_ISA(route_ops)[] = {
     {"top_k", "xxi", top_k_plan},
     {"top_k_grad", "xix", top_k_grad_plan},
     {"route", "iii", route_plan},
+    {"route_load", "if", route_load_plan},
+    {"mean_rows", "xf", mean_rows_plan},
+    {"mean_rows_grad", "fxx", mean_rows_grad_plan},
+    {"dot", "fff", dot_plan},
     {"gather_rows", "xix", gather_rows_plan},
     {"scatter_rows", "xim?x", scatter_rows_plan},
     {"scatter_rows_grad", "xximxm", scatter_rows_grad_plan},

@@ -198,3 +198,56 @@ void op_grouped_matmul_grad(const attributes_t *how, const tensor_t *at)
         }
     }
 }
+
+/* offsets -> load */
+void op_route_load(const attributes_t *how, const tensor_t *at)
+{
+    (void)how;
+    LH_SLOTS(LH_ROUTE_LOAD_TEXT);
+    const tensor_t offsets = at[in_offsets], load = at[out_load];
+    const double all = (double)get_integer(&offsets, 0, load.width);
+
+    for (uint64_t e = 0; e < load.width; e++)
+        put(&load, 0, e,
+            (double)(get_integer(&offsets, 0, e + 1) - get_integer(&offsets, 0, e)) / all);
+}
+
+/* x -> y */
+void op_mean_rows(const attributes_t *how, const tensor_t *at)
+{
+    (void)how;
+    LH_SLOTS(LH_MEAN_ROWS_TEXT);
+    const tensor_t x = at[in_x], y = at[out_y];
+
+    for (uint64_t j = 0; j < x.width; j++) {
+        double sum = 0;
+        for (uint64_t i = 0; i < x.rows; i++)
+            sum += get(&x, i, j);
+        put(&y, 0, j, sum / (double)x.rows);
+    }
+}
+
+/* gy x -> gx */
+void op_mean_rows_grad(const attributes_t *how, const tensor_t *at)
+{
+    (void)how;
+    LH_SLOTS(LH_MEAN_ROWS_GRAD_TEXT);
+    const tensor_t gy = at[in_gy], gx = at[out_gx];
+
+    for (uint64_t i = 0; i < gx.rows; i++)
+        for (uint64_t j = 0; j < gx.width; j++)
+            put(&gx, i, j, get(&gy, 0, j) / (double)gx.rows);
+}
+
+/* a b -> y */
+void op_dot(const attributes_t *how, const tensor_t *at)
+{
+    (void)how;
+    LH_SLOTS(LH_DOT_TEXT);
+    const tensor_t a = at[in_a], b = at[in_b], y = at[out_y];
+    double sum = 0;
+
+    for (uint64_t j = 0; j < a.width; j++)
+        sum += get(&a, 0, j) * get(&b, 0, j);
+    put(&y, 0, 0, sum);
+}

@@ -1,13 +1,19 @@
 /* mixtral_plugin.c - Mixtral: Mistral with experts in place of the feed-forward part. Each token goes to
  * the few that its router scores highest; what they say counts by a softmax over those scores, which is
- * a softmax over all experts scaled so that the chosen ones sum to 1. The loss by which Transformers
- * balances experts over all blocks at once is not recorded. */
+ * a softmax over all experts scaled so that the chosen ones sum to 1.
+ *
+ * The loss that balances experts is Transformers' (load_balancing_loss_func, after Switch
+ * Transformers): experts times the sum over experts of the share of tokens that an expert is chosen
+ * by and of its mean probability, both means over the tokens of all blocks together. Blocks add
+ * both to sums which the head reads. */
 #include <longhaul/decoder.h>
 
 typedef struct mixtral_config {
     lh_decoder_t base;
     lh_rotary_t rope;
     uint64_t window, experts, chosen;
+    double balance;
+    bool balanced;
 } mixtral_config_t;
 
 /* clang-format off */
@@ -19,6 +25,8 @@ static const lh_option_t options[] = {
     LH_OPTION_U64(mixtral_config_t, window, "window", "0", "0..16777216", "tokens that a token sees, itself included; 0: all before"),
     LH_OPTION_U64(mixtral_config_t, experts, "experts", "8", "1..4096", "experts of a block"),
     LH_OPTION_U64(mixtral_config_t, chosen, "chosen", "2", "1..64", "experts that a token goes to"),
+    LH_OPTION_BOOL(mixtral_config_t, balanced, "balanced", "no", "minimise a loss that balances experts, too"),
+    LH_OPTION_F64(mixtral_config_t, balance, "balance", "0.001", "0..", "what that loss counts"),
 };
 
 static const lh_hf_key_t hf_keys[] = {
@@ -29,7 +37,7 @@ static const lh_hf_key_t hf_keys[] = {
     {.key = "sliding_window", .option = "window", .fixed = "0", .null = "0"},
     LH_HF_KEY("num_local_experts", "experts", "8"), LH_HF_KEY("num_experts_per_tok", "chosen", "2"),
     LH_HF_MUST("hidden_act", "silu"), {.key = "attention_dropout"}, {.key = "router_jitter_noise"},
-    {.key = "output_router_logits"}, LH_HF_ANY("router_aux_loss_coef"),
+    LH_HF_KEY("output_router_logits", "balanced", "false"), LH_HF_KEY("router_aux_loss_coef", "balance", "0.001"),
 };
 
 #define MOE LH_LAYER "block_sparse_moe."
@@ -81,6 +89,12 @@ static lh_value_t routed(const mixtral_config_t *c, lh_graph_t *g, lh_value_t x)
     const lh_value_t shares = g->api->op(g, "softmax", NULL, &best, 1, NULL);
     const lh_value_t order = g->api->op(g, "route", &sort, &ids, 1, &offsets);
 
+    if (c->balanced) {
+        const lh_value_t all = g->api->op(g, "softmax", NULL, &scores, 1, NULL);
+        g->api->accumulate(g, "load", g->api->op(g, "route_load", NULL, &offsets, 1, NULL));
+        g->api->accumulate(g, "probability", g->api->op(g, "mean_rows", NULL, &all, 1, NULL));
+    }
+
     const lh_value_t from[] = {x, order};
     const lh_value_t rows = g->api->op(g, "gather_rows", &picks, from, 2, NULL);
     const lh_value_t gate = lh_activate(g, experts(g, rows, "w_gate", offsets), LH_ACT_SILU);
@@ -106,13 +120,29 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, lh_value_t x)
     return lh_add(g, x, routed(c, g, lh_rms(g, x, "ffn_norm", d->epsilon)));
 }
 
+/* Both sums are over blocks: divided by their number they are means over the tokens of all. A load is
+ * of picks, of which a token has `chosen`. */
+static lh_value_t record_head(const lh_model_t *m, lh_graph_t *g, lh_value_t x)
+{
+    const mixtral_config_t *c = m->config;
+    const double blocks = (double)c->base.blocks;
+    if (c->balanced) {
+        const lh_value_t sums[] = {g->api->total(g, "load", c->experts),
+                                   g->api->total(g, "probability", c->experts)};
+        const lh_value_t even = g->api->op(g, "dot", NULL, sums, 2, NULL);
+        const double factor = c->balance * (double)(c->experts * c->chosen) / (blocks * blocks);
+        g->api->loss(g, "balance", lh_times(g, even, factor));
+    }
+    return lh_project(g, lh_rms(g, x, "norm", m->base.epsilon), "head", NULL);
+}
+
 static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
                                LH_UNUSED uint32_t block, lh_value_t x)
 {
     switch (part) {
     case LH_PART_EMBED: return lh_embed(g, x, lh_named(g, "embed"));
     case LH_PART_BLOCK: return record_block(m, g, x);
-    case LH_PART_HEAD: return lh_project(g, lh_rms(g, x, "norm", m->base.epsilon), "head", NULL);
+    case LH_PART_HEAD: return record_head(m, g, x);
     default: return 0;
     }
 }
