@@ -151,14 +151,18 @@ static void run_close(run_t *run)
     mem_free(run->device_config);
 }
 
+/* What is minimised: the cross-entropy, made in double of what it is made of, and the model's own
+ * losses, which are F64 here. */
 static double loss_of(run_t *run)
 {
-    double stats[TOKENS][3], sum = 0;
+    double stats[TOKENS][3], sum = 0, own = 0;
     check_ok(program_run(run->score, 0), "scoring");
     check_ok(program_output(run->score, OUTPUT_STATS, stats, sizeof(stats)), "scoring");
     for (uint32_t i = 0; i < TOKENS; i++)
         sum += log(stats[i][1]) + stats[i][0] - stats[i][2];
-    return sum / TOKENS;
+    if (program_output_bytes(run->score, OUTPUT_EXTRA) == sizeof(own))
+        check_ok(program_output(run->score, OUTPUT_EXTRA, &own, sizeof(own)), "own losses");
+    return sum / TOKENS + own;
 }
 
 /* Central difference in double: the error of the step is h squared times the third derivative, that
