@@ -32,7 +32,7 @@ folder = out
 train = ../tokens
 split = 100,0,0
 [model]
-plugin = llama
+%(kind)s
 vocab = %(vocab)d
 hidden = %(hidden)d
 blocks = %(layers)d
@@ -62,7 +62,9 @@ threads = %(threads)d
 
 def parameters(m):
     block = 2 * m["hidden"] ** 2 + 2 * m["hidden"] * (m["hidden"] // m["heads"]) * m["kv_heads"] \
-        + 3 * m["hidden"] * m["ffn"] + 2 * m["hidden"]
+        + 2 * m["hidden"]
+    experts = m.get("experts", 0)
+    block += (experts or 1) * 3 * m["hidden"] * m["ffn"] + experts * m["hidden"]
     return m["layers"] * block + 2 * m["vocab"] * m["hidden"] + m["hidden"]
 
 
@@ -95,7 +97,10 @@ def write_job(folder, m, precision, threads, steps):
     write_tokens(os.path.join(folder, "tokens"), m, (steps + 1) * m["batch"] * m["seq"])
     path = os.path.join(folder, "job.ini")
     with open(path, "w") as f:
-        f.write(JOB % dict(m, precision=PRECISIONS[precision], threads=threads, steps=steps))
+        kind = "plugin = llama"
+        if "experts" in m:
+            kind = "plugin = mixtral\nexperts = %d\nchosen = %d" % (m["experts"], m["chosen"])
+        f.write(JOB % dict(m, kind=kind, precision=PRECISIONS[precision], threads=threads, steps=steps))
     return path
 
 
@@ -129,6 +134,8 @@ def pytorch(python, m, precision, threads, steps, warm, compiled=False, cache=No
                "--steps", str(steps), "--warmup", str(warm)]
     for key in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "batch"):
         command += ["--" + key.replace("_", "-"), str(m[key])]
+    for key in ("experts", "chosen"):
+        command += ["--" + key, str(m[key])] if key in m else []
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
     if cache is not None:
         environment["TORCHINDUCTOR_CACHE_DIR"] = cache
