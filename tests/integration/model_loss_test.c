@@ -114,11 +114,44 @@ static lh_op_t ops[OPS] = {
 static bool same_first;    /* the loss is of test.same(output) */
 static uint32_t recompute; /* of the program */
 
+/* What is wrong with a sum over blocks; RIGHT: there is none. */
+enum {
+    RIGHT,
+    UNREAD,
+    UNADDED,
+    READ_IN_A_BLOCK,
+    ADDED_IN_THE_HEAD,
+    OF_ROWS,
+    IN_LOGITS,
+    UNEVEN,
+    UNUSED
+};
+static int wrong;
+
 static rig_t *recorded; /* whose model record() is */
+
+/* A block adds a number to "sum"; the head reads it and makes a loss of it. */
+static lh_value_t record_sum(lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t y)
+{
+    static const float ones[2] = {1, 1};
+    const lh_value_t one = g->api->constant(g, ones, wrong == UNEVEN ? 1 + block : 1);
+    if (part == LH_PART_BLOCK && wrong == READ_IN_A_BLOCK) (void)g->api->total(g, "sum", 1);
+    if (part == LH_PART_BLOCK && wrong != UNADDED) g->api->accumulate(g, "sum", one);
+    if (part != LH_PART_HEAD || wrong == UNREAD) return y;
+    if (wrong == ADDED_IN_THE_HEAD) g->api->accumulate(g, "sum", one);
+    const lh_value_t total = g->api->total(g, "sum", 1);
+    const lh_value_t in[] = {y, total};
+    if (wrong == IN_LOGITS) return g->api->op(g, "scale", NULL, in, 2, NULL);
+    if (wrong == OF_ROWS)
+        g->api->loss(g, "rows", g->api->op(g, "test.mean_square", NULL, &y, 1, NULL));
+    if (wrong != UNUSED) g->api->loss(g, "own", total);
+    return y;
+}
 
 static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t x)
 {
     const lh_value_t y = recorded->model_plugin->model->record(m, g, part, block, x);
+    if (wrong != RIGHT) return record_sum(g, part, block, y);
     if (part != LH_PART_BLOCK) return y;
     const lh_value_t of = same_first ? g->api->op(g, "test.same", NULL, &y, 1, NULL) : y;
     g->api->loss(g, "square", g->api->op(g, "test.mean_square", NULL, &of, 1, NULL));
@@ -135,7 +168,7 @@ typedef struct built {
 } built_t;
 
 /* Without memory and kernels. */
-static void record_program(built_t *b, uint32_t micro_batches, bool with_loss)
+static lh_status_t record_status(built_t *b, uint32_t micro_batches, bool with_loss)
 {
     const golden_model_t *m = &golden_models[0];
     for (uint32_t i = 0; i < OPS; i++)
@@ -171,7 +204,39 @@ static void record_program(built_t *b, uint32_t micro_batches, bool with_loss)
                                    .rows = GOLDEN_SEQUENCE,
                                    .recompute = recompute,
                                    .micro_batches = micro_batches};
-    OK(program_new(b->rig.engine, b->rig.weights, &program, &b->train));
+    return program_new(b->rig.engine, b->rig.weights, &program, &b->train);
+}
+
+static void record_program(built_t *b, uint32_t micro_batches, bool with_loss)
+{
+    OK(record_status(b, micro_batches, with_loss));
+}
+
+static void sums_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int what;
+        const char *sentence;
+    } cases[] = {
+        {UNREAD, "blocks add to sum 'sum', which the head does not read"},
+        {UNADDED, "the head reads sum 'sum' of 1 values, to which no block adds"},
+        {READ_IN_A_BLOCK, "a block reads sum 'sum'; only the head may"},
+        {ADDED_IN_THE_HEAD, "the head adds to sum 'sum'; only embedding and blocks may"},
+        {OF_ROWS, "loss 'rows' of the head depends on rows"},
+        {IN_LOGITS, "the head's logits depend on sum 'sum'; only losses may"},
+        {UNEVEN, "block 1 adds 2 values to sum 'sum', others 1"},
+        {UNUSED, "the head reads sum 'sum', and no loss depends on it"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        built_t b = {0};
+        wrong = cases[i].what;
+        assert_int_not_equal(record_status(&b, 1, true), LH_OK);
+        if (strstr(fail_reason(), cases[i].sentence) == NULL) print_error("%s\n", fail_reason());
+        assert_non_null(strstr(fail_reason(), cases[i].sentence));
+        rig_close(&b.rig);
+    }
+    wrong = RIGHT;
 }
 
 static void build(built_t *b, uint32_t micro_batches, bool with_loss)
@@ -319,6 +384,7 @@ static void a_kernel_that_promises_no_order_is_taken_where_that_is_asked_for(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_that_make_no_sense_are_refused),
         cmocka_unit_test(gradients_are_slopes_of_both_losses_together),
         cmocka_unit_test(the_models_loss_is_averaged_over_micro_batches),
         cmocka_unit_test(a_plugins_costly_op_is_not_computed_again),
