@@ -166,6 +166,8 @@ static const gradient_case_t cases[] = {
     {"multiply", "a factor per column", {0}, {M(T, 5), V(5)}},
     {"multiply", "a single column", {0}, {M(T, 1), M(T, 1)}},
     {"scale", "one factor", {0}, {M(T, 5), V(1)}},
+    {"dot", "two vectors", {0}, {V(5), V(5)}},
+    {"mean_rows", "a matrix", {0}, {M(T, 5)}},
     {"gate", "silu", ACT(SILU), {M(T, 5), M(T, 5)}},
     {"gate", "tanh gelu", ACT(GELU_TANH), {M(T, 5), M(T, 5)}},
     {"gate", "none", ACT(NONE), {M(T, 5), M(T, 5)}},
