@@ -64,9 +64,12 @@ static const lh_option_t chat_rows[] = {
     CHOICE(job_chat_t, format, "none",
            JOB_CHAT_FORMATS,
            "what stands around messages; none: lines are documents"),
+    YES_NO(job_chat_t, pairs, "no", "lines have two answers, of which one was chosen: phase dpo"),
     TEXT(job_chat_t, messages, "messages", "key of a line's list of {role, content}"),
     TEXT(job_chat_t, prompt, "prompt", "key of the prompt, where a line has no messages"),
     TEXT(job_chat_t, answer, "answer", "key of its answer"),
+    TEXT(job_chat_t, chosen, "chosen", "with pairs, key of the better answer: a text or messages"),
+    TEXT(job_chat_t, rejected, "rejected", "key of the other"),
     TEXT(job_chat_t, begin, "", "before the first message, in place of the format's"),
     TEXT(job_chat_t, system, "", "a system message: text with {content}; likewise"),
     TEXT(job_chat_t, user, "", "a user's message; likewise"),
@@ -88,9 +91,9 @@ static const lh_option_t data_rows[] = {
            "whether attention and positions run on over documents in a sequence"),
     WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
     TEXT(job_data_t, skip, "", "batches, from 1, that are not trained on: 1000..1200, 4000..4010"),
-    YES_NO(job_data_t, packing, "yes", "phase sft: several conversations in a sequence"),
+    YES_NO(job_data_t, packing, "yes", "phases sft, dpo: several conversations in a sequence"),
     CHOICE(job_data_t, too_long, "fail", "fail|skip|cut",
-           "phase sft: what a conversation does that is longer than a sequence"),
+           "phases sft, dpo: what a conversation, or a pair, does that is longer than a sequence"),
 };
 
 /* vocab is text, as it may be a number or where to take it from; the plugin's own table has a row
@@ -112,8 +115,8 @@ static const lh_option_t train_rows[] = {
     WHOLE(job_train_t, batch, NULL, "1..16777216", "sequences a step, over all ranks"),
     WHOLE(job_train_t, micro_batch, "0", "0..16777216",
           "sequences a rank holds at once; 0: the whole batch"),
-    CHOICE(job_train_t, phase, "pretrain", "pretrain|sft",
-           "train on every token, or on the answers of conversations"),
+    CHOICE(job_train_t, phase, "pretrain", "pretrain|sft|dpo",
+           "train on every token, on the answers of conversations, or on pairs of answers"),
     WHOLE(job_train_t, steps, NULL, NULL, "steps to train; 0 only saves the start weights"),
     WHOLE(job_train_t, seed, "1", NULL, "of new weights and of everything random in a step"),
     CHOICE(job_train_t, precision, "bf16", "bf16|f32", "dtype of compute; master weights are f32"),
@@ -133,6 +136,13 @@ static const lh_option_t train_rows[] = {
     YES_NO(job_train_t, deterministic, "yes",
            "only kernels that give the same bits every time; no: also faster ones of the device that "
            "sum in another order each time"),
+};
+
+static const lh_option_t dpo_rows[] = {
+    REAL(job_dpo_t, beta, "0.1", "0..1000", "how much a change of log-probability counts"),
+    PATH(job_dpo_t, reference, "",
+         "folder of checkpoints of the model that is compared with; what the run starts from if not "
+         "set"),
 };
 
 /* learning_rate has no default: none is right for every model. */
@@ -342,6 +352,8 @@ const lh_option_t job_group_rows[] = {
 };
 
 const lh_option_t job_adapter_rows[] = {
+    CHOICE(job_adapter_t, kind, "lora", "lora|dora",
+           "a change of low rank, or one with a magnitude for each row besides"),
     TEXT(job_adapter_t, match, NULL,
          "globs over names of the blocks' matrices, comma-separated: blocks.*.wq"),
     WHOLE(job_adapter_t, rank, "8", "1..4096", "columns of the change's two factors (LoRA's r)"),
@@ -401,11 +413,12 @@ static const job_section_t sections[] = {
     SECTION(model, IMPORT | TRAIN | EVAL | EXPORT | GENERATE, "plugin",
             "the architecture; the model plugin's own keys stand here too"),
     SECTION(train, TRAIN, NULL, "a step and how many"),
+    SECTION(dpo, 0, NULL, "training on pairs of answers: [train] phase = dpo"),
     SECTION(optimizer, TRAIN, "plugin",
             "how weights change; the optimizer plugin's own keys stand here too"),
     {"group.*", "parameters with a rate, a decay or a rule of their own", ROWS(job_group_rows),
      sizeof(job_group_text_t), 0, 0, NULL},
-    {"adapter.*", "matrices that stay as they are, with a low-rank change that is trained (LoRA)",
+    {"adapter.*", "matrices that stay as they are, with a low-rank change that is trained (LoRA, DoRA)",
      ROWS(job_adapter_rows), sizeof(job_adapter_t), 0, 0, NULL},
     {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows),
      sizeof(job_pin_t), 0, 0, NULL},

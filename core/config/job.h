@@ -69,8 +69,9 @@ enum {
 /* [chat]: how a line of JSONL with messages, or with a prompt and its answer, becomes one text. */
 typedef struct job_chat {
     uint32_t format; /* CHAT_*; none: lines are documents */
+    bool pairs;      /* lines have two answers, chosen and rejected */
     /* Keys of each line's object. */
-    char *messages, *prompt, *answer;
+    char *messages, *prompt, *answer, *chosen, *rejected;
     /* In place of the format's parts; NULL: as there. */
     char *begin, *system, *user, *reply, *tail, *joined;
 } job_chat_t;
@@ -82,6 +83,12 @@ enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
 enum { TOO_LONG_FAIL, TOO_LONG_SKIP, TOO_LONG_CUT };
 
 #define JOB_SPLIT_MOST 1e15 /* of a part: their sum stays exact enough */
+
+/* [dpo]: what [train] phase = dpo minimises. */
+typedef struct job_dpo {
+    double beta;     /* factor on the log ratios */
+    char *reference; /* folder of checkpoints of the frozen model; NULL: what the run starts from */
+} job_dpo_t;
 
 /* [data]: which token files are trained on, and in which order. */
 typedef struct job_data {
@@ -113,8 +120,9 @@ typedef struct job_model {
 
 /* dtype of forward and backward; masters and states of the optimizer are FP32 with either. */
 enum { PRECISION_BF16, PRECISION_F32 };
-/* pretrain: every token counts. sft, supervised fine-tuning: those of answers do. */
-enum { PHASE_PRETRAIN, PHASE_SFT };
+/* pretrain: every token counts. sft, supervised fine-tuning: those of answers do. dpo, direct
+ * preference optimization: of two answers one is to become likelier than the other. */
+enum { PHASE_PRETRAIN, PHASE_SFT, PHASE_DPO };
 enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 
 /* [train]: a step and how many of them. Sizes are global; how ranks share a batch is
@@ -158,10 +166,12 @@ typedef struct job_optimizer {
     char *learning_rate; /* a call, or a number                                   */
 } job_optimizer_t;
 
+enum { ADAPTER_LORA, ADAPTER_DORA };
 /* [adapter.NAME]: matrices that stay as they are and get a low-rank change that is trained. */
 typedef struct job_adapter {
-    char *name;  /* NULL: the job has none */
-    char *match; /* globs over logical names */
+    char *name;    /* NULL: the job has none */
+    uint32_t kind; /* ADAPTER_* */
+    char *match;   /* globs over logical names */
     uint64_t rank;
     double alpha; /* the change counts alpha / rank */
 } job_adapter_t;
@@ -381,6 +391,7 @@ typedef struct job {
     job_data_t data;
     job_model_t model;
     job_train_t train;
+    job_dpo_t dpo;
     job_optimizer_t optimizer;
     job_group_t *groups;
     uint32_t group_count;

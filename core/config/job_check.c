@@ -50,20 +50,42 @@ static lh_status_t check_outage(const job_t *job)
 /* Conversations lie apart in a sequence. A job that prepares its data prepares what it trains on. */
 static lh_status_t check_phase(job_t *job)
 {
-    const bool sft = job->train.phase == PHASE_SFT, chat = job->chat.format != CHAT_NONE;
+    static const char *const names[] = {
+        [PHASE_PRETRAIN] = "pretrain", [PHASE_SFT] = "sft", [PHASE_DPO] = "dpo"};
+    const uint32_t phase = job->train.phase;
+    const bool chat = job->chat.format != CHAT_NONE, pairs = job->chat.pairs;
     const bool both = job_has_stage(job, STAGE_PREPARE) && job_has_stage(job, STAGE_TRAIN);
-    if (both && sft && !chat)
+    if (pairs && !chat)
+        JOB_REFUSE(job, "chat", "pairs", "yes: [chat] format is none; expected one such as chatml");
+    if (both && phase != PHASE_PRETRAIN && !chat)
         JOB_REFUSE(job, "train", "phase",
-                   "sft: answers are trained on, and [chat] format is none; "
-                   "expected one such as chatml");
-    if (both && chat && !sft)
+                   "%s: answers are trained on, and [chat] format is none; "
+                   "expected one such as chatml",
+                   names[phase]);
+    if (both && chat && pairs != (phase == PHASE_DPO))
+        JOB_REFUSE(job, "train", "phase", "%s: [chat] pairs = %s prepares %s; expected %s",
+                   names[phase], pairs ? "yes" : "no", pairs ? "pairs of answers" : "conversations",
+                   pairs ? "dpo" : "sft");
+    if (both && chat && phase == PHASE_PRETRAIN)
         JOB_REFUSE(job, "train", "phase",
                    "pretrain: [chat] format prepares conversations; expected sft");
-    if (!sft) return LH_OK;
+    static const char *const own[] = {"beta", "reference"};
+    const document_section_t *dpo = document_find(job->document, "dpo");
+    for (int i = 0; phase != PHASE_DPO && job_has_stage(job, STAGE_TRAIN) && i < 2; i++)
+        if (document_entry(dpo, own[i]) != NULL)
+            JOB_REFUSE(job, "dpo", own[i], "%s: [train] phase is %s; expected dpo",
+                       document_entry(dpo, own[i])->value, names[phase]);
+    if (phase == PHASE_PRETRAIN) return LH_OK;
     const document_section_t *data = document_find(job->document, "data");
     if (document_entry(data, "documents") != NULL && job->data.documents == DOCUMENTS_JOINED)
-        JOB_REFUSE(job, "data", "documents", "joined: [train] phase is sft; expected apart");
+        JOB_REFUSE(job, "data", "documents", "joined: [train] phase is %s; expected apart",
+                   names[phase]);
     job->data.documents = DOCUMENTS_APART;
+    if (phase == PHASE_DPO && job_has_stage(job, STAGE_TRAIN) && job->dpo.reference == NULL &&
+        job->import.from == NULL && job->adapter.name == NULL)
+        JOB_REFUSE(job, "dpo", "reference",
+                   "(none): a new model has nothing to compare with; expected a folder of "
+                   "checkpoints, or [import] from");
     return LH_OK;
 }
 

@@ -22,7 +22,7 @@
 /* A data set and the order of its samples in this split, by one of two ways. */
 typedef struct batch_set {
     indexed_t *set;
-    samples_t *samples; /* NULL in phase sft */
+    samples_t *samples; /* NULL but in phase pretrain */
     packs_t *packs;     /* NULL in phase pretrain */
     uint64_t count;     /* samples that it has */
 } batch_set_t;
@@ -88,6 +88,7 @@ static lh_status_t set_pack(const batches_how_t *how, const char *name, uint64_t
                                .sequence = how->sequence,
                                .wanted = wanted,
                                .seed = how->data->seed,
+                               .pairs = how->phase == PHASE_DPO,
                                .together = how->data->packing,
                                .too_long = how->data->too_long};
     const lh_status_t status = packs_new(&order, &out->packs);
@@ -114,7 +115,7 @@ static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t
     lh_status_t status = pair_open(how, path, &out->set);
     mem_free(path);
     if (status != LH_OK) return status;
-    const bool packs = how->phase == PHASE_SFT;
+    const bool packs = how->phase != PHASE_PRETRAIN;
     const uint64_t all = packs ? out->set->documents : out->set->sequences;
     status = samples_split(how->data->split, all, bounds);
     if (status != LH_OK) return status;
@@ -181,7 +182,7 @@ lh_status_t batches_open(const batches_how_t *how, batches_t **out)
     b->tokens = mem_array(how->sequence + 1, sizeof(*b->tokens));
     b->begins = mem_array(how->sequence + 1, sizeof(*b->begins));
     if (b->tokens == NULL || b->begins == NULL) goto close_batches;
-    if (how->phase == PHASE_SFT) {
+    if (how->phase != PHASE_PRETRAIN) {
         b->packed = mem_array(how->sequence + 1, sizeof(*b->packed));
         if (b->packed == NULL) goto close_batches;
     }

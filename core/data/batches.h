@@ -19,7 +19,7 @@ typedef struct batches_how {
     const char *folder;
     uint32_t split;    /* SPLIT_*                                                  */
     uint64_t sequence; /* tokens of a sample                                       */
-    uint32_t phase;    /* PHASE_*: sft reads sets of conversations, by packs.h      */
+    uint32_t phase;    /* PHASE_*: sft and dpo read sets of conversations, by packs.h */
     /* How many samples will be asked for. It decides the epochs and with them the order: the same
      * number must be given when a run is resumed. 0: each sample once. */
     uint64_t samples;
@@ -52,10 +52,11 @@ uint64_t batches_documents_per_sample(const batches_t *b);
 /* What a model needs of `rows` samples, row after row; the caller's memory. With documents = joined
  * a row is one segment. With apart a document is one: positions restart, starts has a row for each,
  * and the weight of a document's last token, whose label belongs to the next, is 0. In phase sft a
- * row is documents, each whole, and what is left behind them; weights are 1 for labels of answers. */
+ * row is documents, each whole, and what is left behind them; weights are 1 for labels of answers. In
+ * phase dpo it is pairs of documents, and weights of the second's answers are -1. */
 typedef struct batch_rows {
     int32_t *tokens, *labels, *positions; /* [rows * sequence] */
-    float *weights;                       /* [rows * sequence] 1 or 0 */
+    float *weights;                       /* [rows * sequence] 1, 0 or -1 */
     int32_t *starts;                      /* [max_documents + 1], padded with rows * sequence */
     uint64_t max_documents;
 } batch_rows_t;

@@ -63,7 +63,8 @@ enum { MARKS = 16 };
 struct chat {
     const tokenizer_t *tokenizer;
     char name[CHAT_NAME];
-    char *messages, *prompt, *answer;
+    char *messages, *prompt, *answer, *chosen, *rejected;
+    bool pairs;
     /* With escapes and {bos}, {eos} already written out; {content} and {system} are left. */
     text_t part[PARTS];
     char *marks[MARKS];
@@ -211,9 +212,12 @@ lh_status_t chat_new(const job_chat_t *job, const tokenizer_t *tokenizer, chat_t
     c->messages = mem_text(job->messages);
     c->prompt = mem_text(job->prompt);
     c->answer = mem_text(job->answer);
-    lh_status_t status = c->messages == NULL || c->prompt == NULL || c->answer == NULL
-                             ? LH_NO_MEMORY
-                             : parts_make(c, job);
+    c->chosen = mem_text(job->chosen);
+    c->rejected = mem_text(job->rejected);
+    c->pairs = job->pairs;
+    const bool all = c->messages != NULL && c->prompt != NULL && c->answer != NULL &&
+                     c->chosen != NULL && c->rejected != NULL;
+    lh_status_t status = all ? parts_make(c, job) : LH_NO_MEMORY;
     if (status != LH_OK) {
         chat_free(c);
         return status;
@@ -232,6 +236,8 @@ void chat_free(chat_t *c)
     mem_free(c->messages);
     mem_free(c->prompt);
     mem_free(c->answer);
+    mem_free(c->chosen);
+    mem_free(c->rejected);
     mem_free(c);
 }
 
@@ -257,6 +263,9 @@ typedef struct conversation {
     const chat_t *chat;
     chat_scratch_t *scratch;
     message_text_t system; /* that still has to be joined with a user's message; NULL: none */
+    size_t number;         /* of messages written */
+    size_t known;          /* replies of so many first messages are no answers: what is trained on
+                              comes behind them */
 } conversation_t;
 
 static lh_status_t cut_add(chat_scratch_t *s)
@@ -343,10 +352,11 @@ static lh_status_t role_refuse(const char *role, size_t number)
     return status;
 }
 
-static lh_status_t message_write(conversation_t *v, const char *role, message_text_t m,
-                                 size_t number)
+/* The next message of the conversation. */
+static lh_status_t message_write(conversation_t *v, const char *role, message_text_t m)
 {
     const chat_t *c = v->chat;
+    const size_t number = ++v->number;
     lh_status_t status = marks_check(c, m, number);
     if (status != LH_OK) return status;
     if (c->trim) m = trimmed(m);
@@ -359,7 +369,7 @@ static lh_status_t message_write(conversation_t *v, const char *role, message_te
                         "message %zu: role 'assistant' found, expected 'user', whose message holds "
                         "the system's in the format %s",
                         number, c->name);
-        status = part_write(v, &c->part[PART_REPLY], m, true);
+        status = part_write(v, &c->part[PART_REPLY], m, number > v->known);
         return status == LH_OK ? part_write(v, &c->part[PART_TAIL], m, false) : status;
     }
     if (strcmp(role, "system") != 0) return role_refuse(role, number);
@@ -390,33 +400,35 @@ static lh_status_t take_text(const json_value_t *map, const char *key, size_t nu
     return fail(LH_INVALID, "%s'%.40s' is %s, a text was expected", where, key, found);
 }
 
-static lh_status_t messages_write(conversation_t *v, const json_value_t *list)
+/* A message of a list, [number] of the conversation. */
+static lh_status_t message_take(const json_value_t *map, size_t number, message_text_t *role,
+                                message_text_t *content)
+{
+    const lh_status_t status = take_text(map, "role", number, role);
+    return status == LH_OK ? take_text(map, "content", number, content) : status;
+}
+
+static lh_status_t messages_write(conversation_t *v, const char *key, const json_value_t *list)
 {
     char found[JSON_FOUND];
     lh_status_t status = LH_OK;
     if (!json_is_list(list) || json_size(list) == 0) {
         json_found(list, found);
-        return fail(LH_INVALID, "'%.40s' is %s, a list of messages was expected", v->chat->messages,
-                    found);
+        return fail(LH_INVALID, "'%.40s' is %s, a list of messages was expected", key, found);
     }
     for (json_walk_t w = json_walk(list); status == LH_OK && json_next(&w);) {
         message_text_t role, content;
-        status = take_text(w.value, "role", w.index + 1, &role);
-        if (status == LH_OK) status = take_text(w.value, "content", w.index + 1, &content);
-        if (status == LH_OK) status = message_write(v, role.bytes, content, w.index + 1);
+        status = message_take(w.value, v->number + 1, &role, &content);
+        if (status == LH_OK) status = message_write(v, role.bytes, content);
     }
     return status;
 }
 
-/* The line's object, with messages or a prompt, which begins a text. */
-static lh_status_t line_begin(conversation_t *v, const char *line, size_t length)
+/* A text begins, of the line that was read: its object has messages or a prompt. */
+static lh_status_t line_begin(conversation_t *v)
 {
     const chat_t *c = v->chat;
-    chat_scratch_t *s = v->scratch;
-    s->text.length = s->cut_count = 0;
-    const lh_status_t status = json_line_read(line, length, &s->line);
-    if (status != LH_OK) return status;
-    const json_value_t *root = json_root(s->line);
+    const json_value_t *root = json_root(v->scratch->line);
     if (json_member(root, c->messages) == NULL && json_member(root, c->prompt) == NULL)
         return fail(LH_INVALID,
                     "neither '%.40s' nor '%.40s' is there; expected messages, or a prompt "
@@ -426,20 +438,20 @@ static lh_status_t line_begin(conversation_t *v, const char *line, size_t length
 }
 
 /* The line's conversation as scratch->text and its cuts. */
-static lh_status_t line_write(const chat_t *c, chat_scratch_t *s, const char *line, size_t length)
+static lh_status_t line_write(const chat_t *c, chat_scratch_t *s)
 {
     conversation_t v = {.chat = c, .scratch = s};
     message_text_t prompt, answer;
-    lh_status_t status = line_begin(&v, line, length);
+    lh_status_t status = line_begin(&v);
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(s->line), *list = json_member(root, c->messages);
     if (list != NULL) {
-        status = messages_write(&v, list);
+        status = messages_write(&v, c->messages, list);
     } else {
         status = take_text(root, c->prompt, 0, &prompt);
         if (status == LH_OK) status = take_text(root, c->answer, 0, &answer);
-        if (status == LH_OK) status = message_write(&v, "user", prompt, 1);
-        if (status == LH_OK) status = message_write(&v, "assistant", answer, 2);
+        if (status == LH_OK) status = message_write(&v, "user", prompt);
+        if (status == LH_OK) status = message_write(&v, "assistant", answer);
     }
     if (status == LH_OK && s->cut_count == 0)
         status = fail(LH_INVALID, "no message is the assistant's; expected an answer to train on");
@@ -456,6 +468,72 @@ static lh_status_t answer_open(conversation_t *v)
         length--;
     text_append_n(&v->scratch->text, reply->data, length);
     return text_status(&v->scratch->text);
+}
+
+/* ---- a line with two answers ---- */
+
+/* How many messages two lists begin with in common; 0 where one of them is no list. */
+static size_t messages_common(const json_value_t *a, const json_value_t *b)
+{
+    size_t count = 0;
+    if (!json_is_list(a) || !json_is_list(b)) return 0;
+    json_walk_t of_a = json_walk(a), of_b = json_walk(b);
+    while (json_next(&of_a) && json_next(&of_b)) {
+        static const char *const keys[] = {"role", "content"};
+        for (int i = 0; i < 2; i++) {
+            const json_value_t *x = json_member(of_a.value, keys[i]);
+            const json_value_t *y = json_member(of_b.value, keys[i]);
+            if (!json_is_text(x) || !json_is_text(y) ||
+                json_text_length(x) != json_text_length(y) ||
+                memcmp(json_text(x), json_text(y), json_text_length(x)) != 0)
+                return count;
+        }
+        count++;
+    }
+    return count;
+}
+
+/* The conversation with the answer `key` names as scratch->text and its cuts. The prompt is a text,
+ * the user's, or a list of messages; so is the answer, the assistant's. Without a prompt each list
+ * is a conversation, and what both begin with in common is the prompt. */
+static lh_status_t side_write(const chat_t *c, chat_scratch_t *s, const char *key)
+{
+    conversation_t v = {.chat = c, .scratch = s};
+    message_text_t text;
+    const json_value_t *root = json_root(s->line), *prompt = json_member(root, c->prompt);
+    const json_value_t *answer = json_member(root, key);
+    const json_value_t *first = json_member(root, c->chosen),
+                       *second = json_member(root, c->rejected);
+    if (first == NULL || second == NULL)
+        return fail(LH_INVALID, "'%.40s' is not there; expected '%.40s' and '%.40s', two answers",
+                    first == NULL ? c->chosen : c->rejected, c->chosen, c->rejected);
+    if (prompt == NULL && !json_is_list(answer))
+        return fail(LH_INVALID,
+                    "'%.40s' is not there, and '%.40s' is no list; expected a prompt, or two lists "
+                    "of messages that begin with it",
+                    c->prompt, key);
+    v.known = SIZE_MAX;
+    lh_status_t status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
+    if (status == LH_OK && prompt != NULL && !json_is_list(prompt)) {
+        status = take_text(root, c->prompt, 0, &text);
+        if (status == LH_OK) status = message_write(&v, "user", text);
+    } else if (status == LH_OK && prompt != NULL) {
+        status = messages_write(&v, c->prompt, prompt);
+    }
+    v.known = v.number + messages_common(first, second);
+    if (status == LH_OK && json_is_list(answer)) {
+        status = messages_write(&v, key, answer);
+    } else if (status == LH_OK) {
+        status = take_text(root, key, 0, &text);
+        if (status == LH_OK) status = message_write(&v, "assistant", text);
+    }
+    if (status == LH_OK && s->cut_count == 0)
+        status = fail(
+            LH_INVALID,
+            "'%.40s' has no answer of its own; expected a message of the assistant's that "
+            "the other does not begin with",
+            key);
+    return status;
 }
 
 /* ---- a text as ids ---- */
@@ -529,20 +607,54 @@ static lh_status_t parts_find(const chat_t *c, chat_scratch_t *s, tokenizer_scra
     return status;
 }
 
+/* The text at hand as ids and parts, behind those that are there. */
+static lh_status_t text_encode(const chat_t *c, chat_scratch_t *scratch,
+                               tokenizer_scratch_t *tokenizer, token_ids_t *ids, token_ids_t *parts)
+{
+    const size_t ids_were = ids->count;
+    lh_status_t status = tokenizer_encode(c->tokenizer, tokenizer,
+                                          scratch->text.data == NULL ? "" : scratch->text.data,
+                                          scratch->text.length, SPELLING_IS_TOKEN, ids);
+    if (status == LH_OK && ids->count > ids_were)
+        return parts_find(c, scratch, tokenizer, ids->ids + ids_were, ids->count - ids_were, parts);
+    return status != LH_OK ? status
+                           : fail(LH_INVALID, "it has no token; expected an answer to train on");
+}
+
+/* Two that are equal say nothing of what is preferred: they are most likely a mistake. */
+static lh_status_t pair_encode(const chat_t *c, chat_scratch_t *scratch,
+                               tokenizer_scratch_t *tokenizer, token_ids_t *ids, token_ids_t *parts)
+{
+    const size_t begin = ids->count;
+    size_t second = begin;
+    lh_status_t status = LH_OK;
+    for (int i = 0; status == LH_OK && i < 2; i++) {
+        scratch->text.length = scratch->cut_count = 0;
+        second = ids->count;
+        if (i == 1) status = token_ids_add(parts, 0);
+        if (status == LH_OK) status = side_write(c, scratch, i == 0 ? c->chosen : c->rejected);
+        if (status == LH_OK) status = text_encode(c, scratch, tokenizer, ids, parts);
+    }
+    if (status != LH_OK) return status;
+    const size_t count = second - begin;
+    if (ids->count - second != count ||
+        memcmp(ids->ids + begin, ids->ids + second, count * sizeof(*ids->ids)) != 0)
+        return LH_OK;
+    return fail(LH_INVALID,
+                "'%.40s' and '%.40s' are equal, the same %zu tokens; expected answers that differ",
+                c->chosen, c->rejected, count);
+}
+
 lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scratch_t *tokenizer,
                         const char *line, size_t length, token_ids_t *ids, token_ids_t *parts)
 {
     const size_t ids_were = ids->count, parts_were = parts->count;
-    lh_status_t status = line_write(c, scratch, line, length);
-    if (status == LH_OK)
-        status = tokenizer_encode(c->tokenizer, tokenizer,
-                                  scratch->text.data == NULL ? "" : scratch->text.data,
-                                  scratch->text.length, SPELLING_IS_TOKEN, ids);
-    if (status == LH_OK && ids->count > ids_were)
-        status = parts_find(c, scratch, tokenizer, ids->ids + ids_were, ids->count - ids_were,
-                            parts);
-    else if (status == LH_OK)
-        status = fail(LH_INVALID, "it has no token; expected an answer to train on");
+    scratch->text.length = scratch->cut_count = 0;
+    lh_status_t status = json_line_read(line, length, &scratch->line);
+    if (status == LH_OK && c->pairs)
+        status = pair_encode(c, scratch, tokenizer, ids, parts);
+    else if (status == LH_OK && (status = line_write(c, scratch)) == LH_OK)
+        status = text_encode(c, scratch, tokenizer, ids, parts);
     if (status == LH_OK) return LH_OK;
     ids->count = ids_were;
     parts->count = parts_were;
@@ -563,11 +675,13 @@ lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
 {
     conversation_t v = {.chat = c, .scratch = scratch};
     message_text_t prompt;
-    lh_status_t status = line_begin(&v, line, length);
+    scratch->text.length = scratch->cut_count = 0;
+    lh_status_t status = json_line_read(line, length, &scratch->line);
+    if (status == LH_OK) status = line_begin(&v);
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(scratch->line), *list = json_member(root, c->messages);
     if (list != NULL) {
-        status = messages_write(&v, list);
+        status = messages_write(&v, c->messages, list);
         const json_value_t *last = json_item(list, json_size(list) - 1);
         if (status == LH_OK && strcmp(json_text(json_member(last, "role")), "user") != 0)
             status = fail(LH_INVALID,
@@ -575,7 +689,7 @@ lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
                           json_text(json_member(last, "role")));
     } else {
         status = take_text(root, c->prompt, 0, &prompt);
-        if (status == LH_OK) status = message_write(&v, "user", prompt, 1);
+        if (status == LH_OK) status = message_write(&v, "user", prompt);
     }
     if (status == LH_OK) status = answer_open(&v);
     return status == LH_OK ? prompt_ids(c, scratch, tokenizer, ids) : status;
@@ -588,7 +702,7 @@ lh_status_t chat_encode_prompt(const chat_t *c, chat_scratch_t *scratch,
     conversation_t v = {.chat = c, .scratch = scratch};
     scratch->text.length = scratch->cut_count = 0;
     lh_status_t status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
-    if (status == LH_OK) status = message_write(&v, "user", (message_text_t){text, length}, 1);
+    if (status == LH_OK) status = message_write(&v, "user", (message_text_t){text, length});
     if (status == LH_OK) status = answer_open(&v);
     return status == LH_OK ? prompt_ids(c, scratch, tokenizer, ids) : status;
 }

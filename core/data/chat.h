@@ -1,5 +1,6 @@
 /* data/chat.h - conversations as token ids: a line of JSONL with messages, or with a prompt and its
- * answer, becomes one text by a format, and that text ids of which those of answers are known.
+ * answer, becomes one text by a format, and that text ids of which those of answers are known. A line
+ * of a job with [chat] pairs has two answers, and becomes two such texts.
  *
  * A format is a table of texts: what stands before the first message, around each, and behind. The
  * ids are those of the whole text, as Transformers' apply_chat_template makes them. An answer's ids
@@ -37,7 +38,8 @@ typedef struct chat_scratch {
 void chat_scratch_free(chat_scratch_t *scratch);
 
 /* Appends a line's ids to ids, and to parts how many of them are no answer, are one, are none, ...
- * in turn; none of these numbers is 0, and there are at least two. LH_INVALID: fail_reason() says
+ * in turn; none of these numbers is 0, and there are at least two. With pairs those of the chosen
+ * answer's conversation come first, then a 0, then those of the rejected one's. LH_INVALID: fail_reason() says
  * what is wrong with the line. */
 lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scratch_t *tokenizer,
                         const char *line, size_t length, token_ids_t *ids,

@@ -500,16 +500,19 @@ lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids, uint64_t
     return LH_OK;
 }
 
+/* Stands in the file of lengths for an empty sequence inside a document. */
+enum { LENGTH_EMPTY = INT32_MIN };
+
 /* The first as any document; what follows it as the lengths of sequences that begin none, below 0. */
 lh_status_t indexed_writer_add_parts(indexed_writer_t *w, const int32_t *ids,
                                      const int32_t *lengths, uint64_t parts)
 {
-    lh_assert(parts > 0);
+    lh_assert(parts > 0 && lengths[0] > 0);
     lh_status_t status = indexed_writer_add(w, ids, (uint64_t)lengths[0]);
     for (uint64_t i = 1; status == LH_OK && i < parts; i++) {
         ids += lengths[i - 1];
-        lh_assert(lengths[i - 1] > 0 && lengths[i] > 0);
-        const int32_t more = -lengths[i];
+        lh_assert(lengths[i] >= 0);
+        const int32_t more = lengths[i] == 0 ? LENGTH_EMPTY : -lengths[i];
         status = put_ids(w, ids, (uint64_t)lengths[i]);
         if (status == LH_OK) status = out_put(&w->files[FILE_LENGTHS], &more, sizeof(more));
         w->lengths++;
@@ -554,7 +557,9 @@ static lh_status_t put_table(indexed_writer_t *w, int table)
             /* An empty document is a boundary that repeats the one before it; it has no
              * sequence. */
             const bool empty = lengths[i] == 0, begins = lengths[i] >= 0 && at + i > 0;
-            const int32_t length = lengths[i] < 0 ? -lengths[i] : lengths[i];
+            const int32_t length = lengths[i] == LENGTH_EMPTY ? 0
+                                   : lengths[i] < 0           ? -lengths[i]
+                                                              : lengths[i];
             if (table == TABLE_BOUNDARIES && begins)
                 status = out_put(idx, &boundary, sizeof(boundary));
             else if (!empty && table == TABLE_OFFSETS)

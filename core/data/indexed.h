@@ -89,8 +89,8 @@ lh_status_t indexed_writer_open(const char *prefix, uint32_t vocab,
 lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids,
                                uint64_t count) LH_MUST_CHECK;
 
-/* One document of several sequences of the lengths [parts], none of which is 0; ids are theirs one
- * after the other. */
+/* One document of several sequences of the lengths [parts], of which the first is not 0; ids are
+ * theirs one after the other. */
 lh_status_t indexed_writer_add_parts(indexed_writer_t *w, const int32_t *ids,
                                      const int32_t *lengths, uint64_t parts) LH_MUST_CHECK;
 

@@ -35,44 +35,90 @@ typedef struct packing {
     mt19937_t random;
 } packing_t;
 
-/* Tokens of a document, and of its first part; without parts it has no answer. */
-static uint64_t document_tokens(const indexed_t *set, uint64_t document)
+/* A conversation of a document: its sequences, and the places that it takes of a row. */
+typedef struct side {
+    uint64_t begin, end, places;
+} side_t;
+
+/* The conversations of a document: one, or two with an empty sequence between them. Returns how many
+ * there would be: out has the first two. */
+static uint32_t sides_find(const indexed_t *set, uint64_t document, side_t out[2])
 {
-    uint64_t tokens = 0;
-    for (uint64_t s = set->boundaries[document]; s < set->boundaries[document + 1]; s++)
-        tokens += (uint64_t)set->lengths[s];
-    return tokens;
+    const uint64_t end = set->boundaries[document + 1];
+    uint32_t count = 0;
+    for (uint64_t s = set->boundaries[document]; s < end; count++) {
+        side_t side = {.begin = s};
+        uint64_t tokens = 0;
+        for (; s < end && set->lengths[s] != 0; s++)
+            tokens += (uint64_t)set->lengths[s];
+        side.end = s;
+        side.places = tokens == 0 ? 0 : tokens - 1;
+        if (count < 2) out[count] = side;
+        s += s < end ? 1 : 0;
+    }
+    return count;
+}
+
+/* Cuts them to the places of a row. Of two the longer one is cut first. */
+static void sides_cut(side_t sides[2], bool pairs, uint64_t sequence)
+{
+    uint64_t *a = &sides[0].places, *b = &sides[1].places;
+    const uint64_t half = sequence / 2;
+    if (!pairs) {
+        if (*a > sequence) *a = sequence;
+    } else if (*a + *b > sequence) {
+        const uint64_t room = *b < sequence ? sequence - *b : 0;
+        if (*a > half) *a = room > half ? room : half;
+        if (*b > sequence - *a) *b = sequence - *a;
+    }
+}
+
+/* What a set's document must be for the phase. */
+static lh_status_t sides_check(const packs_how_t *how, uint64_t document, const side_t sides[2],
+                               uint32_t count)
+{
+    const uint32_t wanted = how->pairs ? 2 : 1;
+    bool answered = count == wanted;
+    if (count > wanted && !how->pairs)
+        return fail(LH_INVALID,
+                    "%s: document %llu has two answers to choose from; [train] phase = sft expects "
+                    "conversations, dpo pairs",
+                    how->name, (unsigned long long)document);
+    for (uint32_t i = 0; i < wanted && answered; i++)
+        answered = sides[i].end - sides[i].begin >= 2;
+    if (answered) return LH_OK;
+    return fail(LH_INVALID,
+                "%s: document %llu has no %s; [train] phase = %s expects a set that prepare made "
+                "with a [chat] format%s",
+                how->name, (unsigned long long)document,
+                how->pairs ? "two answers to choose from" : "answer", how->pairs ? "dpo" : "sft",
+                how->pairs ? " and pairs = yes" : "");
 }
 
 /* Places that it takes of a row; 0: it takes no part. */
 static lh_status_t document_places(packing_t *g, uint64_t document, uint64_t *out)
 {
     const packs_how_t *how = g->how;
-    const indexed_t *set = how->set;
-    const uint64_t begin = set->boundaries[document], end = set->boundaries[document + 1];
-    const uint64_t tokens = document_tokens(set, document);
-    *out = 0;
-    if (end - begin < 2)
-        return fail(LH_INVALID,
-                    "%s: document %llu has no answer; [train] phase = sft expects a set that "
-                    "prepare made with a [chat] format",
-                    how->name, (unsigned long long)document);
-    const uint64_t places = tokens - 1;
-    if (places <= how->sequence) {
-        *out = places;
-        return LH_OK;
-    }
+    side_t sides[2] = {{0}};
+    const uint32_t count = sides_find(how->set, document, sides);
+    const lh_status_t status = sides_check(how, document, sides, count);
+    if (status != LH_OK) return status;
+    *out = sides[0].places + sides[1].places;
+    if (*out <= how->sequence) return LH_OK;
+    const uint64_t more = how->pairs ? 2 : 1, tokens = *out + more;
     if (how->too_long == TOO_LONG_FAIL)
         return fail(
             LH_INVALID,
             "%s: document %llu has %llu tokens, a sequence of [train] sequence = %llu takes "
             "%llu; set [data] too_long = skip or cut",
             how->name, (unsigned long long)document, (unsigned long long)tokens,
-            (unsigned long long)how->sequence, (unsigned long long)how->sequence + 1);
+            (unsigned long long)how->sequence, (unsigned long long)(how->sequence + more));
     /* What is left of one that is cut must reach into its first answer. */
-    const bool keeps = how->too_long == TOO_LONG_CUT &&
-                       (uint64_t)set->lengths[begin] <= how->sequence;
-    if (keeps) *out = how->sequence;
+    bool keeps = how->too_long == TOO_LONG_CUT;
+    sides_cut(sides, how->pairs, how->sequence);
+    for (uint32_t i = 0; i < more; i++)
+        keeps = keeps && (uint64_t)how->set->lengths[sides[i].begin] <= sides[i].places;
+    *out = keeps ? how->sequence : 0;
     g->p->cut += keeps ? 1 : 0;
     g->p->left_out += keeps ? 0 : 1;
     return LH_OK;
@@ -114,8 +160,10 @@ static uint32_t open_find(packing_t *g, uint64_t places)
 
 static lh_status_t place(packing_t *g, uint32_t document)
 {
-    const uint64_t tokens = document_tokens(g->how->set, document);
-    const uint64_t places = tokens - 1 < g->how->sequence ? tokens - 1 : g->how->sequence;
+    side_t sides[2] = {{0}};
+    (void)sides_find(g->how->set, document, sides);
+    sides_cut(sides, g->how->pairs, g->how->sequence);
+    const uint64_t places = sides[0].places + sides[1].places;
     uint32_t *row_of = mem_grow(g->row_of, &g->row_capacity, g->placed + 1, sizeof(*row_of));
     if (row_of == NULL) return LH_NO_MEMORY;
     g->row_of = row_of;
@@ -162,6 +210,7 @@ static lh_status_t rows_list(packing_t *g)
         next[r] = p->rows[r];
         p->shuffle[r] = (uint32_t)r;
     }
+    if (p->pairs) p->most *= 2;
     for (uint64_t i = 0; i < g->placed; i++)
         p->documents[next[g->row_of[i]]++] = g->placed_order[i];
     mem_free(next);
@@ -208,6 +257,7 @@ lh_status_t packs_new(const packs_how_t *how, packs_t **out)
     if (p == NULL) return LH_NO_MEMORY;
     p->set = how->set;
     p->sequence = how->sequence;
+    p->pairs = how->pairs;
     packing_t g = {.how = how, .p = p};
     samples_mt19937_seed(&g.random, (uint32_t)how->seed);
     status = packs_fill(&g);
@@ -236,20 +286,22 @@ void packs_free(packs_t *p)
     mem_free(p);
 }
 
-/* A document at place `at` of the row, of at most `sequence` places; *at moves behind it. Sequences
- * of odd number in the document are answers. */
-static lh_status_t document_read(packs_t *p, uint32_t document, packs_row_t *row, uint64_t *at)
+/* A conversation at place *at of the row, which moves behind it; weight: of labels of answers.
+ * Sequences of odd number in it are answers. */
+static lh_status_t side_read(packs_t *p, const side_t *side, float weight, packs_row_t *row,
+                             uint64_t *at)
 {
     const indexed_t *set = p->set;
-    const uint64_t begin = set->boundaries[document], end = set->boundaries[document + 1];
+    const uint64_t most = side->places + 1;
     uint64_t held = 0;
-    for (uint64_t s = begin; s < end && held <= p->sequence; s++) {
-        const uint64_t length = (uint64_t)set->lengths[s], room = p->sequence + 1 - held;
+    row->begins[row->begin_count++] = (uint32_t)*at;
+    for (uint64_t s = side->begin; s < side->end && held < most; s++) {
+        const uint64_t length = (uint64_t)set->lengths[s], room = most - held;
         const uint64_t count = length < room ? length : room;
         const lh_status_t status = indexed_read(set, s, 0, count, p->ids + held);
         if (status != LH_OK) return status;
         for (uint64_t k = held == 0 ? 1 : held; k < held + count; k++)
-            row->weights[*at + k - 1] = (s - begin) % 2 != 0 ? 1.0f : 0.0f;
+            row->weights[*at + k - 1] = (s - side->begin) % 2 != 0 ? weight : 0.0f;
         held += count;
     }
     for (uint64_t k = 0; k + 1 < held; k++) {
@@ -262,6 +314,16 @@ static lh_status_t document_read(packs_t *p, uint32_t document, packs_row_t *row
     return LH_OK;
 }
 
+/* A document, of at most `sequence` places. */
+static lh_status_t document_read(packs_t *p, uint32_t document, packs_row_t *row, uint64_t *at)
+{
+    side_t sides[2] = {{0}};
+    (void)sides_find(p->set, document, sides);
+    sides_cut(sides, p->pairs, p->sequence);
+    const lh_status_t status = side_read(p, &sides[0], 1, row, at);
+    return status == LH_OK && p->pairs ? side_read(p, &sides[1], -1, row, at) : status;
+}
+
 lh_status_t packs_read(packs_t *p, uint64_t i, packs_row_t *row)
 {
     lh_assert(i < p->count);
@@ -269,7 +331,6 @@ lh_status_t packs_read(packs_t *p, uint64_t i, packs_row_t *row)
     uint64_t at = 0;
     row->begin_count = 0;
     for (uint64_t d = p->rows[r]; d < p->rows[r + 1]; d++) {
-        row->begins[row->begin_count++] = (uint32_t)at;
         const lh_status_t status = document_read(p, p->documents[d], row, &at);
         if (status != LH_OK) return status;
     }

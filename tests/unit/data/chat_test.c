@@ -24,6 +24,7 @@ typedef struct talker {
 } talker_t;
 
 static char messages_key[] = "messages", prompt_key[] = "prompt", answer_key[] = "answer";
+static char chosen_key[] = "chosen", rejected_key[] = "rejected";
 
 static lh_status_t talker_open(talker_t *t, const char *tokenizer, job_chat_t job)
 {
@@ -31,6 +32,8 @@ static lh_status_t talker_open(talker_t *t, const char *tokenizer, job_chat_t jo
     job.messages = messages_key;
     job.prompt = prompt_key;
     job.answer = answer_key;
+    job.chosen = chosen_key;
+    job.rejected = rejected_key;
     assert_int_equal(tokenizer_load(tokenizer, NULL, &t->tokenizer), LH_OK);
     assert_int_equal(tokenizer_scratch_new(t->tokenizer, &t->scratch), LH_OK);
     return chat_new(&job, t->tokenizer, &t->chat);
@@ -59,7 +62,7 @@ static void expect(talker_t *t, const char *wanted)
     size_t at = 0;
     for (size_t i = 0; i < t->parts.count; i++) {
         if (i > 0) text_append(&all, "|");
-        assert_true(t->parts.ids[i] > 0);
+        assert_true(t->parts.ids[i] >= 0);
         assert_int_equal(
             tokenizer_decode(t->tokenizer, t->ids.ids + at, (size_t)t->parts.ids[i], false, &all),
             LH_OK);
@@ -271,6 +274,36 @@ static void parts_are_never_empty(void **state)
     talker_close(&t);
 }
 
+/* The 0 between two answers is an empty part in what expect() shows. */
+static void pairs_are_two_conversations(void **state)
+{
+    (void)state;
+    talker_t t;
+    char reply[] = " {content}.", none[] = "";
+    const job_chat_t job = {.format = CHAT_PLAIN, .pairs = true, .reply = reply, .tail = none};
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_OK);
+    assert_int_equal(say(&t, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c d\"}"),
+                     LH_OK);
+    expect(&t, "a| b.||a| c d.");
+    const char *both = "{\"role\": \"user\", \"content\": \"a\"},"
+                       "{\"role\": \"assistant\", \"content\": \"b\"}";
+    char line[1024];
+    (void)snprintf(line, sizeof(line),
+                   "{\"chosen\": [%s, {\"role\": \"assistant\", \"content\": \"c\"}],"
+                   " \"rejected\": [%s, {\"role\": \"assistant\", \"content\": \"d\"}]}",
+                   both, both);
+    assert_int_equal(say(&t, line), LH_OK);
+    expect(&t, "a b.| c.||a b.| d.");
+    assert_int_equal(say(&t, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}"),
+                     LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "are equal"));
+    (void)snprintf(line, sizeof(line), "{\"chosen\": [%s], \"rejected\": [%s]}", both, both);
+    assert_int_equal(say(&t, line), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "'chosen' has no answer of its own"));
+    assert_int_equal(t.ids.count + t.parts.count, 0);
+    talker_close(&t);
+}
+
 static void a_format_needs_its_tokens(void **state)
 {
     (void)state;
@@ -291,6 +324,7 @@ int main(void)
         cmocka_unit_test(tokens_of_a_format_are_tokens),
         cmocka_unit_test(parts_of_ones_own),
         cmocka_unit_test(parts_are_never_empty),
+        cmocka_unit_test(pairs_are_two_conversations),
         cmocka_unit_test(a_format_needs_its_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,12 +180,64 @@ static void long_ones_are_refused_cut_or_left_out(void **state)
     indexed_close(set);
 }
 
+/* A pair stands in a row as two documents in turn, and weighs 1 and -1 where the answers are. */
+static void pairs_stand_beside_each_other(void **state)
+{
+    scratch_t *s = *state;
+    static rows_t rows;
+    static char name[] = "pairs", split[] = "1,0,0";
+    const int32_t lengths[] = {2, 3, 0, 2, 1}, long_ones[] = {4, 16, 0, 4, 9};
+    int32_t ids[33];
+    indexed_writer_t *w;
+    batches_t *b = NULL;
+    for (int32_t i = 0; i < 33; i++)
+        ids[i] = i + 1;
+    assert_int_equal(indexed_writer_open(scratch_path(s, name), VOCAB, &w), LH_OK);
+    assert_int_equal(indexed_writer_add_parts(w, ids, lengths, 5), LH_OK);
+    assert_int_equal(indexed_writer_add_parts(w, ids, long_ones, 5), LH_OK);
+    assert_int_equal(indexed_writer_commit(w), LH_OK);
+    const job_data_t data = {.train = name, .split = split, .too_long = TOO_LONG_CUT};
+    batches_how_t how = {.data = &data,
+                         .folder = s->folder,
+                         .sequence = SEQUENCE,
+                         .phase = PHASE_DPO,
+                         .vocab = VOCAB,
+                         .eod = -1};
+    if (batches_open(&how, &b) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(batches_samples(b), 2);
+    assert_int_equal(batches_documents_per_sample(b), 3);
+    for (uint64_t i = 0; i < 2; i++) {
+        assert_int_equal(batches_fill(b, i, 1, rows_init(&rows)), LH_OK);
+        double sum = 0, all = 0;
+        for (int k = 0; k < SEQUENCE; k++) {
+            sum += (double)rows.weights[k];
+            all += rows.weights[k] != 0;
+        }
+        if (rows.starts[1] == 4) { /* the short one: 4 places, 2, and what is left */
+            assert_int_equal(rows.starts[2], 6);
+            assert_int_equal(rows.tokens[4], 6);
+            assert_true(rows.weights[1] == 1 && rows.weights[5] == -1 && rows.weights[4] == 0);
+            assert_true(sum == 2 && all == 4);
+        } else { /* 19 + 12 places cut to 12 + 12 */
+            assert_int_equal(rows.starts[1], 12);
+            assert_int_equal(rows.starts[2], SEQUENCE);
+            assert_true(sum == 0 && all == 18);
+        }
+    }
+    batches_close(b);
+    b = NULL;
+    how.phase = PHASE_SFT;
+    assert_int_equal(batches_open(&how, &b), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "has two answers to choose from"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_document_is_in_each_epoch_once_and_whole),
         cmocka_unit_test(a_row_does_not_depend_on_what_was_asked_before),
         cmocka_unit_test(long_ones_are_refused_cut_or_left_out),
+        cmocka_unit_test(pairs_stand_beside_each_other),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
