@@ -192,7 +192,8 @@ static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, b
 
 /* Records the gradient of one node, if a gradient of one of its outputs has arrived and one of its
  * inputs needs one. The op may answer "none" for an input only where some output that is not
- * optional has got no gradient, and no optional output has got any. */
+ * optional has got no gradient, and no optional output has got any; or where its row says that it
+ * takes inputs for constants. */
 static lh_status_t walk_node(reverse_t *p, uint32_t index)
 {
     lh_assert(index > 0 && index < p->node_end);
@@ -221,13 +222,14 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
                     "lies behind it",
                     op->row.name);
 
+    const bool detached = (op->row.flags & LH_OP_DETACHED) != 0;
     p->call_begin = r->node_count;
     p->into = into;
     p->into_count = op->in_count;
     op->row.gradient(&r->graph, node.attributes, node.slots, from, wanted, into);
     lh_status_t status = recording_status(r);
     for (uint32_t i = 0; i < op->in_count && status == LH_OK; i++)
-        if (wanted[i]) status = take(p, &node, i, lacks && !extra);
+        if (wanted[i]) status = take(p, &node, i, detached || (lacks && !extra));
     return status;
 }
 

@@ -170,6 +170,42 @@ static lh_status_t sum_columns_shape(const lh_host_t *host, const void *attribut
     return status;
 }
 
+/* w and change [t, w], magnitude [t] give y and inverse [t]. */
+static lh_status_t dora_scale_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    const lh_arg_t *w = &args[in_w];
+    const arg_rule_t rules[] = {{"w", FLOATS, 2, {ANY, ANY}},
+                                {"change", FLOATS, 2, {w->shape[0], w->shape[1]}},
+                                {"magnitude", FLOATS, 1, {w->shape[0]}}};
+    const lh_status_t status = op_args_check("dora_scale", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    op_arg_set(&args[out_y], op_dtype_wide(w->dtype), 1, w->shape[0], 0);
+    op_arg_set(&args[out_inverse], op_dtype_wide(w->dtype), 1, w->shape[0], 0);
+    return LH_OK;
+}
+
+/* The norm is taken for a constant (Liu et al., "DoRA: weight-decomposed low-rank adaptation", 2024,
+ * 4.3), so that a matrix's change has the gradient of any product. */
+static void dora_scale_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                                const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)attributes;
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    if (from[0] != 0 && from[1] == 0 && wanted[in_magnitude])
+        into[in_magnitude] = op_record(g, "multiply", NULL, from[0], forward[out_inverse]);
+}
+
+/* Two squares and their sums. */
+static void dora_scale_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                            lh_cost_t *out)
+{
+    (void)attributes;
+    op_cost_set(out, 5 * op_arg_elements(&args[0]), args, arg_count);
+}
+
 /* One addition an element. */
 static void sum_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                      lh_cost_t *out)
@@ -208,6 +244,13 @@ static const lh_op_t linear_rows[] = {
         .flags = LH_OP_ROWS,
         .shape = sum_columns_shape,
         .cost = sum_cost,
+    },
+    {
+        LH_OP_TEXT(LH_DORA_SCALE_TEXT),
+        .flags = LH_OP_DETACHED,
+        .shape = dora_scale_shape,
+        .cost = dora_scale_cost,
+        .gradient = dora_scale_gradient,
     },
 };
 

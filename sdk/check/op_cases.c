@@ -116,6 +116,12 @@ CASE(product_of_rows)
 {
     return lh_multiply(g, x, W("a", rows, 1));
 }
+CASE(magnitude)
+{
+    return lh_multiply(
+        g, lh_linear(g, x, W("w", 10, width), 0),
+        op(g, "dora_scale", NULL, W("u", 10, width), W("v", 10, width), W("m", 10, 0), 0));
+}
 CASE(scaled)
 {
     static const float factor = 0.375f;
@@ -268,6 +274,7 @@ const op_case_t op_cases[] = {
     {"multiply by a row", product_of_columns, 0},
     {"multiply by a column", product_of_rows, 0},
     {"scale", scaled, 0},
+    {"dora_scale", magnitude, 0},
     {"embed", table, 0},
     {"rope by halves", rope_half, 0},
     {"rope by pairs", rope_pairs, 0},

@@ -241,6 +241,13 @@ static void rows_and_columns_are_summed(void **state)
         CPU_CHECK("sum_rows", NULL, SUM, x, cpu_adds(line, data[1]));
         CPU_CHECK("sum_columns", NULL, SUM, x, column);
         CPU_CHECK("sum_columns", NULL, SUM, x, cpu_adds(column, data[1]));
+        EACH_DTYPE(other)
+        {
+            const rig_slot_t change = cpu_in(*other, data[1], s->rows, s->width);
+            const rig_slot_t magnitude = cpu_line(*other, data[2], s->rows);
+            const rig_slot_t y = cpu_out_line(LH_DTYPE_F32, s->rows);
+            CPU_CHECK("dora_scale", NULL, SUM, x, change, magnitude, y, y);
+        }
     }
     CPU_CHECK("sum_rows", NULL, SUM, cpu_in(LH_DTYPE_F32, data[0], 4096, 61),
               cpu_out_line(LH_DTYPE_F32, 61));

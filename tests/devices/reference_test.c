@@ -292,6 +292,14 @@ static void sums_products_and_scales(void **state)
     CLOSE(side, across);
     RUN("add", NULL, in, in, out);
     CLOSE(y, twice);
+    static const double w[] = {3, 4, 0, 0, 0, 0}, change[] = {0, 8, 5, 0, 0, 0}, more[] = {2, 9};
+    static const double by[] = {7.0 / 13.341664064126334, 0},
+                        inverse[] = {1 / 13.341664064126334, 0};
+    double scales[2], inverses[2];
+    RUN("dora_scale", NULL, RIG_IN(F64, w, 2, 3), RIG_IN(F64, change, 2, 3), RIG_IN(F64, more, 2),
+        RIG_OUT(F64, scales, 2), RIG_OUT(F64, inverses, 2));
+    CLOSE(scales, by);
+    CLOSE(inverses, inverse);
     RUN("multiply", NULL, in, RIG_IN(F64, row, 3), out);
     CLOSE(y, by_row);
     RUN("multiply", NULL, in, RIG_IN(F64, column, 2, 1), out);

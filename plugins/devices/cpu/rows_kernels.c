@@ -1,9 +1,11 @@
 /* rows_kernels.c - ops that look rows up or sum over them: embed, embed_grad, sum_rows,
- * sum_columns.
+ * sum_columns, dora_scale.
  *
  * Sums over rows are made in chunks of rows, each a line of F32 in scratch, and then over the
  * chunks in order: as in norm_kernels.c, the cut is by shape alone. */
 #include "vector.h"
+
+#include <math.h>
 
 /* k->number[]: rows of a part, parts, floats of a line, and the rows of the vocabulary that the
  * table holds. */
@@ -229,10 +231,60 @@ static lh_status_t sum_columns_plan(lh_prepared_t *k, const lh_kernel_desc_t *de
     return LH_OK;
 }
 
+/* ---- dora_scale: w change magnitude -> y inverse? ---- */
+
+/* Both sums have one order, so that y is 1 to the bit where change and magnitude are 0. */
+CPU_INLINE void dora_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    const uint64_t width = k->view[in_w].width;
+    const lh_dtype_t of_change = k->view[in_change].dtype, of_m = k->view[in_magnitude].dtype;
+    uint64_t row, end;
+
+    cpu_range(part, k->number[CHUNK], k->view[in_w].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *w = cpu_row(k, in_w, row), *change = cpu_row(k, in_change, row);
+        vf before = vf_zero(), after = vf_zero();
+        VF_EACH(i, m, 0, width, {
+            const vf a = vf_get(w, d, i, m), b = a + vf_get(change, of_change, i, m);
+            before = vf_fma(a, a, before);
+            after = vf_fma(b, b, after);
+        });
+        const float norm = sqrtf(vf_sum(after));
+        const float more = vf_get(k->at[in_magnitude], of_m, row, 1)[0];
+        ((float *)k->at[out_y])[row] = norm > 0 ? (sqrtf(vf_sum(before)) + more) / norm : 0;
+        if (cpu_has(k, out_inverse)) ((float *)k->at[out_inverse])[row] = norm > 0 ? 1 / norm : 0;
+    }
+}
+CPU_BOTH(dora_rows)
+
+static lh_status_t dora_scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                   lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    (void)desc;
+    (void)plan;
+    const cpu_view_t *w = &k->view[in_w], *change = &k->view[in_change];
+    static const uint32_t lines[] = {in_magnitude, out_y, out_inverse};
+    bool fits = change->rows == w->rows && change->width == w->width;
+    for (uint32_t i = 0; i < 3; i++) {
+        const cpu_view_t *line = &k->view[lines[i]];
+        fits = fits && (!cpu_has(k, lines[i]) || (line->rows == 1 && line->width == w->rows));
+    }
+    if (!fits)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "dora_scale: %llu x %llu beside %llu x %llu",
+                             (unsigned long long)w->rows, (unsigned long long)w->width,
+                             (unsigned long long)change->rows, (unsigned long long)change->width);
+    k->number[CHUNK] = rows_chunk(w->width);
+    cpu_phase_add(k, CPU_PICK(dora_rows, w->dtype), w->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
 const cpu_op_t CPU_ISA(rows_ops)[] = {
     {"embed", "ixy", embed_plan},
     {"embed_grad", "ixf", embed_grad_plan},
     {"sum_rows", "xy", sum_rows_plan},
     {"sum_columns", "xy", sum_columns_plan},
+    {"dora_scale", "xmmff?", dora_scale_plan},
     {NULL, NULL, NULL},
 };

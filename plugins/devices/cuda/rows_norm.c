@@ -225,6 +225,28 @@ static lh_status_t sum_columns_launch(const lh_prepared_t *k, lh_stream_t *s)
     return cuda_launch_teams(s, "cuda_sum_columns", p.x.rows, p.x.width, &p, sizeof(p));
 }
 
+static lh_status_t dora_scale_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    (void)plan;
+    static const uint32_t lines[] = {in_magnitude, out_y, out_inverse};
+    lh_status_t status = cuda_check_like(k, in_w, in_change);
+    for (uint32_t i = 0; status == LH_OK && i < 3; i++)
+        status = cuda_check_flat(k, lines[i], k->view[in_w].rows);
+    return status;
+}
+
+static lh_status_t dora_scale_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    const cuda_dora_scale_t p = {.w = k->view[in_w],
+                                 .change = k->view[in_change],
+                                 .magnitude = k->view[in_magnitude],
+                                 .y = k->view[out_y].at,
+                                 .inverse = slot_at(k, out_inverse)};
+    return cuda_launch_teams(s, "cuda_dora_scale", p.w.rows, p.w.width, &p, sizeof(p));
+}
+
 static lh_status_t softmax_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_SOFTMAX_TEXT);
@@ -300,6 +322,7 @@ const cuda_op_t cuda_norm_ops[] = {
     {"layer_norm_grad", "xxmffxmm?", layer_norm_grad_plan, layer_norm_grad_launch},
     {"sum_rows", "mm", sum_rows_plan, sum_rows_launch},
     {"sum_columns", "mm", sum_columns_plan, sum_columns_launch},
+    {"dora_scale", "mmmff?", dora_scale_plan, dora_scale_launch},
     {"softmax", "mm", softmax_plan, softmax_launch},
     {"softmax_grad", "mmm", softmax_grad_plan, softmax_grad_launch},
     {"rope", "xifx", rope_plan, rope_launch},

@@ -71,6 +71,27 @@ void op_sum_columns(const attributes_t *how, const tensor_t *at)
     }
 }
 
+/* w change magnitude -> y inverse?; [t, w] twice and [t] to [t] */
+void op_dora_scale(const attributes_t *how, const tensor_t *at)
+{
+    LH_SLOTS(LH_DORA_SCALE_TEXT);
+    (void)how;
+    const tensor_t w = at[in_w], change = at[in_change], magnitude = at[in_magnitude];
+    const tensor_t y = at[out_y], inverse = at[out_inverse];
+
+    for (uint64_t i = 0; i < w.rows; i++) {
+        double before = 0, after = 0;
+        for (uint64_t j = 0; j < w.width; j++) {
+            const double a = get(&w, i, j), b = a + get(&change, i, j);
+            before += a * a;
+            after += b * b;
+        }
+        const double norm = sqrt(after);
+        put(&y, 0, i, norm > 0 ? (sqrt(before) + get(&magnitude, 0, i)) / norm : 0);
+        put(&inverse, 0, i, norm > 0 ? 1 / norm : 0);
+    }
+}
+
 /* Row of the table that holds this id, or its row count if another part does. Without attributes
  * the table is whole. */
 static uint64_t table_row(const lh_rows_t *how, const tensor_t *table, int64_t id)

@@ -148,6 +148,11 @@ typedef struct {
 } cuda_sum_columns_t;
 
 typedef struct {
+    cuda_view_t w, change, magnitude;
+    float *y, *inverse; /* [w.rows]; inverse NULL: not wanted */
+} cuda_dora_scale_t;
+
+typedef struct {
     cuda_view_t x, y;
 } cuda_softmax_t;
 

@@ -1,4 +1,4 @@
-/* rows.cu - sums over rows and over columns, and softmax. */
+/* rows.cu - sums over rows and over columns, norms of rows (dora_scale), and softmax. */
 #include "kernel.cuh"
 
 /* First step of a sum over rows: a block takes 32 octets of columns and a chunk of rows; its eight rows
@@ -60,6 +60,27 @@ CUDA_KERNEL(cuda_sum_columns, CUDA_TEAM_LIMIT)
     }
     sum = team_sum(sum);
     if (width > 0 && threadIdx.x == 0) view_store(p.y, row, 0, sum);
+}
+
+/* Both sums have one order, so that y is 1 to the bit where change and magnitude are 0. */
+CUDA_KERNEL(cuda_dora_scale, CUDA_TEAM_LIMIT)
+{
+    const uint64_t row = team_row(), width = row < p.w.rows ? p.w.width : 0;
+    float before = 0, after = 0;
+    for (uint64_t c = threadIdx.x * OCTET; c < width; c += blockDim.x * OCTET) {
+        const octet w = octet_load(p.w, row, c, width), change = octet_load(p.change, row, c, width);
+        for (uint32_t j = 0; j < OCTET; j++) {
+            const float changed = w.v[j] + change.v[j];
+            before += w.v[j] * w.v[j];
+            after += changed * changed;
+        }
+    }
+    before = team_sum(before);
+    after = team_sum(after);
+    if (width == 0 || threadIdx.x != 0) return;
+    const float norm = sqrtf(after);
+    p.y[row] = norm > 0 ? (sqrtf(before) + view_load(p.magnitude, 0, row)) / norm : 0;
+    if (p.inverse != nullptr) p.inverse[row] = norm > 0 ? 1 / norm : 0;
 }
 
 CUDA_KERNEL(cuda_softmax, CUDA_TEAM_LIMIT)
