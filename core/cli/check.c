@@ -68,9 +68,8 @@ lh_status_t check_inputs(const job_t *job)
     const struct {
         const char *key, *path;
     } files[] = {
-        {"[prepare] tokenizer", job->prepare.tokenizer},
-        {"[eval] tokenizer", job->eval.tokenizer},
-        {"[generate] prompts", job->generate.prompts},
+        {"[prepare] tokenizer", job->prepare.tokenizer}, {"[eval] tokenizer", job->eval.tokenizer},
+        {"[generate] prompts", job->generate.prompts},   {"[dpo] reference", job->dpo.reference},
         {"[launch] secret", job->launch.secret},
     };
     status = check_document(&outputs, job->document);
@@ -176,6 +175,8 @@ static lh_status_t need_train(const job_t *job)
     if (status == LH_OK) status = need_split(job, "train", STAGE_TRAIN);
     if (status == LH_OK && job->train.evaluate_every > 0)
         status = need_split(job, "valid", STAGE_TRAIN);
+    if (status == LH_OK && job->train.phase == PHASE_DPO)
+        status = need_file(job, "dpo", "reference", job->dpo.reference);
     return status;
 }
 
@@ -268,7 +269,8 @@ lh_status_t check_export_target(const job_t *job, const char *import_folder)
 /* Above this many ranks only rank 0 is counted: pieces differ by one unit at most. */
 enum { RANKS_COUNTED = 64, RANKS_SHOWN = 8 };
 
-static const uint32_t kinds[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_MASTER, MEMORY_STATE};
+static const uint32_t kinds[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_MASTER, MEMORY_STATE,
+                                 MEMORY_REFERENCE};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 /* What count_all fills and write_table prints. */
@@ -455,8 +457,13 @@ static lh_status_t count_rank(counting_t *c, uint32_t rank)
     world_t *world;
     lh_status_t status = world_plan(session->job, rank, &world);
     if (status != LH_OK) return status;
-    status = held_bytes(session, world, c->step->programs.schedule->rounds, &c->ranks[rank]);
+    memory_report_t *held = &c->ranks[rank];
+    status = held_bytes(session, world, c->step->programs.schedule->rounds, held);
     world_free(world);
+    if (session->reference != NULL) { /* whole on each */
+        held->bytes[MEMORY_REFERENCE] = session->reference->value->allocation.bytes;
+        held->total_bytes += held->bytes[MEMORY_REFERENCE];
+    }
     return status;
 }
 
@@ -471,13 +478,19 @@ static lh_status_t count_all(counting_t *c)
     return status;
 }
 
+/* The last is of phase dpo alone. */
+static uint32_t kinds_shown(const counting_t *c)
+{
+    return c->step->session->reference != NULL ? KINDS : KINDS - 1;
+}
+
 /* Bytes, unrounded: this is for comparing. */
 static void write_row(const counting_t *c, uint32_t rank, text_t *out)
 {
     lh_assert(rank < c->count);
     const memory_report_t *m = &c->ranks[rank];
     text_printf(out, "; %6u", rank);
-    for (uint32_t k = 0; k < KINDS; k++)
+    for (uint32_t k = 0; k < kinds_shown(c); k++)
         text_printf(out, " %17llu", (unsigned long long)m->bytes[kinds[k]]);
     text_printf(out, " %17llu\n", (unsigned long long)m->total_bytes);
 }
@@ -489,7 +502,7 @@ static void write_table(const counting_t *c, text_t *out)
     uint32_t most = 0;
     text_append(out, "; bytes that a rank holds from step to step; longhaul plan says the rest\n"
                      ";   rank");
-    for (uint32_t k = 0; k < KINDS; k++)
+    for (uint32_t k = 0; k < kinds_shown(c); k++)
         text_printf(out, " %17s", engine_memory_text(kinds[k]));
     text_printf(out, " %17s\n", "total");
     for (uint32_t r = 0; r < c->count; r++) {

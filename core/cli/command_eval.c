@@ -57,6 +57,7 @@ typedef struct corpus { /* all documents of a file */
 typedef struct eval_set {
     const job_eval_set_t *job;
     bool by_split;
+    bool pairs; /* of phase dpo: losses are of pairs, which the sum counts in place of tokens */
     uint32_t split;
     corpus_t corpus;   /* of a file of documents */
     choices_t choices; /* of a file of questions */
@@ -73,6 +74,7 @@ typedef struct eval_run {
     const model_source_t *source;
     eval_set_t *sets;             /* [job->eval_set_count] */
     evaluation_t *splits, *files; /* NULL: there is no such set */
+    bool by_split;                /* at least one */
 } eval_run_t;
 
 /* *out is SPLIT_*, whose order is that of the names. */
@@ -277,7 +279,8 @@ static lh_status_t splits_program(eval_run_t *r)
                                   .sequences = job->train.micro_batch,
                                   .rows = job->train.sequence,
                                   .max_documents = job->train.micro_batch *
-                                                   (apart ? job->train.sequence : 1)};
+                                                   (apart ? job->train.sequence : 1),
+                                  .pairs = job->train.phase == PHASE_DPO};
     const lh_status_t status = session_check_sequence(r->session);
     return status == LH_OK ? evaluation_new(&how, &r->splits) : status;
 }
@@ -288,11 +291,10 @@ static lh_status_t splits_program(eval_run_t *r)
 static lh_status_t sets_prepare(eval_run_t *r)
 {
     uint64_t rows = PACKED_TOKENS;
-    bool splits = false, files = false;
+    bool files = false;
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
         eval_set_t *s = &r->sets[i];
-        if (s->by_split) splits = true;
         if (s->by_split) continue;
         files = true;
         status = set_read(r, s);
@@ -300,7 +302,7 @@ static lh_status_t sets_prepare(eval_run_t *r)
         if (s->corpus.longest > rows) rows = s->corpus.longest;
         if (s->choices.longest > rows) rows = s->choices.longest;
     }
-    if (status == LH_OK && splits) status = splits_program(r);
+    if (status == LH_OK && r->by_split) status = splits_program(r);
     if (status == LH_OK && files) {
         const evaluation_how_t how = {
             .session = r->session, .sequences = 1, .rows = rows, .max_documents = PACKED_DOCUMENTS};
@@ -354,9 +356,19 @@ static void tell_line(const eval_set_t *s, const char *line)
 static lh_status_t tell_loss(const eval_set_t *s, bool json, text_t *out)
 {
     char line[160];
-    if (s->sum.tokens == 0) return fail(LH_INVALID, "%s: no tokens to evaluate", s->job->data);
+    if (s->sum.tokens == 0)
+        return fail(LH_INVALID, "%s: no %s to evaluate", s->job->data,
+                    s->pairs ? "pairs" : "tokens");
     const double loss = s->sum.nll / (double)s->sum.tokens;
     if (!isfinite(loss)) return fail(LH_INVALID, "the loss of %s is not finite", s->job->data);
+    if (s->pairs) {
+        text_printf(out, "\"loss\": %.9g, \"pairs\": %llu", loss,
+                    (unsigned long long)s->sum.tokens);
+        (void)snprintf(line, sizeof(line), "loss %.6f  over %llu pairs", loss,
+                       (unsigned long long)s->sum.tokens);
+        if (!json) tell_line(s, line);
+        return LH_OK;
+    }
     char perplexity[32] = "null"; /* JSON has no infinity */
     if (isfinite(exp(loss))) (void)snprintf(perplexity, sizeof(perplexity), "%.9g", exp(loss));
     text_printf(out, "\"loss\": %.9g, \"perplexity\": %s, \"tokens\": %llu", loss, perplexity,
@@ -428,6 +440,8 @@ static lh_status_t sets_begin(const cli_t *cli, eval_run_t *r, bool *text)
         s->named = s->job->name != NULL;
         s->per_document = per_document;
         s->by_split = is_split(s->job->data, &s->split);
+        s->pairs = s->by_split && r->job->train.phase == PHASE_DPO;
+        r->by_split |= s->by_split;
         if (!s->by_split) *text = true;
         if (s->by_split && per_document)
             return fail(LH_INVALID, "--per-document needs [eval] data to be a JSONL file; it is %s",
@@ -450,6 +464,7 @@ static int eval_stage(cli_t *cli)
     if (status == LH_OK) {
         session_how_t how = model_source_session(&source, cli->plugins);
         how.frozen = true;
+        how.pairs = run.by_split;
         run.source = &source;
         status = session_open(&how, &run.session);
     }

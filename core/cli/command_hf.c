@@ -129,8 +129,10 @@ static lh_status_t import_layout(const cli_t *cli, const hf_config_t *config, mo
 /* What PEFT's configuration says of the job's adapter. */
 static hf_adapter_t adapter_of(const job_t *job)
 {
-    return (hf_adapter_t){
-        .rank = job->adapter.rank, .alpha = job->adapter.alpha, .base = job->import.from};
+    return (hf_adapter_t){.rank = job->adapter.rank,
+                          .alpha = job->adapter.alpha,
+                          .dora = job->adapter.kind == ADAPTER_DORA,
+                          .base = job->import.from};
 }
 
 /* Tensors, shard by shard, into a checkpoint of step 0. model_options is what the manifest keeps of

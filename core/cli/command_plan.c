@@ -468,6 +468,9 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     lh_status_t status = step_plan_new(
         programs->programs.train, programs->programs.update, programs->programs.schedule->rounds,
         programs->session->transfers, p->known ? &p->rate : NULL, &p->step);
+    if (status == LH_OK)
+        status = step_plan_scores(&p->step, programs->programs.preference,
+                                  programs->layout.share.passes, p->known ? &p->rate : NULL);
     if (status == LH_OK) status = read_measured(p->job->pipeline.folder, &p->measured);
     if (status == LH_OK)
         status = check_disk(programs->session, programs->programs.schedule->rounds, &p->room);

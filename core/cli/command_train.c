@@ -82,9 +82,11 @@ static void predict(const train_programs_t *programs, train_prediction_t *out)
         log_line(LH_LOG_WARN, "the device's record is not used: %s", fail_reason());
     if (known && step_plan_new(programs->pass, programs->update, programs->micro_batches, NULL,
                                &rate, &plan) == LH_OK) {
+        const lh_status_t status = step_plan_scores(&plan, programs->preference, programs->passes,
+                                                    &rate);
         out->peak_flops = rate.peak_flops[s->compute];
         out->bytes_per_second = rate.bytes_per_second;
-        out->step_s = plan.unmeasured == 0 ? plan.all.seconds : 0;
+        out->step_s = status == LH_OK && plan.unmeasured == 0 ? plan.all.seconds : 0;
         step_plan_free(&plan);
     }
     device_rate_free(&rate);

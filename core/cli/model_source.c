@@ -298,8 +298,12 @@ lh_status_t model_source_weights(const model_source_t *s, const session_t *sessi
     for (int i = 0; i < 2 && status == LH_OK && !found; i++)
         if (folders[i] != NULL && file_exists(folders[i]))
             status = snapshot_load_newest(session->weights, folders[i], model.data, &found);
+    if (status == LH_OK && !found) status = no_checkpoint(s);
+    uint64_t digest;
+    if (status == LH_OK && session->reference != NULL)
+        status = snapshot_load_reference(session, s->import_checkpoints, model.data, &digest);
     text_free(&model);
-    return status == LH_OK && !found ? no_checkpoint(s) : status;
+    return status;
 }
 
 /* The same lines as model_source_weights compares, for a checkpoint that the caller has opened. */

@@ -427,14 +427,14 @@ lh_status_t engine_profile_frames(engine_t *e, profile_frame_t **frames, uint32_
 
 /* What memory is for, by MEMORY_*. */
 static const char *const kind_texts[MEMORY_KINDS] = {
-    [MEMORY_PARAMETERS] = "parameters",   [MEMORY_GRADIENTS] = "gradients",
-    [MEMORY_MASTER] = "master weights",   [MEMORY_STATE] = "optimizer state",
-    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_GATHERED] = "gathered blocks",
-    [MEMORY_BUCKETS] = "buckets",         [MEMORY_SCRATCH] = "scratch",
-    [MEMORY_INPUTS] = "inputs",           [MEMORY_OUTPUTS] = "outputs",
-    [MEMORY_CACHES] = "caches",           [MEMORY_CONSTANTS] = "constants",
-    [MEMORY_PINNED] = "pinned",           [MEMORY_LIBRARY] = "library",
-    [MEMORY_TRANSFERS] = "transfers",
+    [MEMORY_PARAMETERS] = "parameters",    [MEMORY_GRADIENTS] = "gradients",
+    [MEMORY_MASTER] = "master weights",    [MEMORY_STATE] = "optimizer state",
+    [MEMORY_REFERENCE] = "reference",      [MEMORY_ACTIVATIONS] = "activations",
+    [MEMORY_GATHERED] = "gathered blocks", [MEMORY_BUCKETS] = "buckets",
+    [MEMORY_SCRATCH] = "scratch",          [MEMORY_INPUTS] = "inputs",
+    [MEMORY_OUTPUTS] = "outputs",          [MEMORY_CACHES] = "caches",
+    [MEMORY_CONSTANTS] = "constants",      [MEMORY_PINNED] = "pinned",
+    [MEMORY_LIBRARY] = "library",          [MEMORY_TRANSFERS] = "transfers",
 };
 
 const char *engine_memory_text(uint32_t kind)

@@ -50,6 +50,7 @@ enum {
     MEMORY_GRADIENTS,
     MEMORY_MASTER,
     MEMORY_STATE,
+    MEMORY_REFERENCE, /* values of a frozen model beside the one that trains */
     MEMORY_ACTIVATIONS,
     MEMORY_GATHERED, /* whole values of the block instances under way, where values are cut */
     MEMORY_BUCKETS,  /* whole gradients on their way to their owners, where they are cut    */

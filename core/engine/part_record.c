@@ -33,7 +33,7 @@ static lh_status_t local_shape(void *context, const char *name, uint64_t shape[L
 }
 
 /* recording_how_t.adapted. */
-static bool local_adapted(void *context, const char *name, double *scale)
+static bool local_adapted(void *context, const char *name, double *scale, bool *magnitude)
 {
     const local_names_t *local = context;
     const parameters_t *p = local->weights->parameters;
@@ -42,6 +42,7 @@ static bool local_adapted(void *context, const char *name, double *scale)
         p->items[index].adapter == 0)
         return false;
     *scale = p->adapter_scale;
+    *magnitude = p->adapter_factors == ADAPTER_FACTORS;
     return true;
 }
 
@@ -50,7 +51,7 @@ static bool local_adapted(void *context, const char *name, double *scale)
 static lh_status_t adapters_check(const local_names_t *local, const recording_t *r)
 {
     const parameters_t *p = local->weights->parameters;
-    for (uint32_t i = 0; i < p->count; i++) {
+    for (uint32_t i = 0; r->how.adapted != NULL && i < p->count; i++) {
         const parameter_t *item = &p->items[i];
         if (item->adapter == 0 || item->part != local->part || item->block != local->block)
             continue;
@@ -100,7 +101,7 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
         .compute = w->compute,
         .accumulate = w->accumulate,
         .param = local_shape,
-        .adapted = w->parameters->factor_rows != NULL ? local_adapted : NULL,
+        .adapted = w->parameters->factor_rows != NULL && !p->how.unadapted ? local_adapted : NULL,
         .context = local,
         .offers = offers,
         .device = p->engine,

@@ -40,6 +40,7 @@ typedef struct program_how {
      * one micro-batch. */
     const schedule_t *schedule;
     bool wants_logits; /* SCORE: OUTPUT_LOGITS as well, which DECODE always has */
+    bool unadapted;    /* SCORE: the model as it is without its adapter */
 } program_how_t;
 
 enum {

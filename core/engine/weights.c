@@ -50,8 +50,9 @@ lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds, st
     }
     (void)snprintf(s->name, sizeof(s->name), "%s", name);
     s->holds = holds;
-    s->allocation = (allocation_t){
-        .name = s->name, .space = LH_SPACE_DEVICE, .kind = memory_kind_of(holds)};
+    s->allocation = (allocation_t){.name = s->name,
+                                   .space = LH_SPACE_DEVICE,
+                                   .kind = w->reference ? MEMORY_REFERENCE : memory_kind_of(holds)};
     w->stores[w->store_count++] = s;
     *out = s;
     return LH_OK;
@@ -148,6 +149,7 @@ static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
     w->api = how->api;
     w->model = how->model;
     w->compute = how->compute;
+    w->reference = how->reference;
     w->accumulate = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
     lh_status_t status = parameters_new(how->api, how->model, &w->parameters);
     if (status == LH_OK && how->adapter != NULL)
@@ -159,7 +161,7 @@ static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         const parameter_t *p = &w->parameters->items[i];
         w->frozen[i] = (w->parameters->items[p->storage].row->flags & LH_PARAM_FROZEN) != 0 ||
-                       (how->adapter != NULL && !p->factor);
+                       how->reference || (how->adapter != NULL && !p->factor);
     }
     status = weights_store_add(w, "value", LH_HOLDS_VALUE, &w->value);
     return status == LH_OK ? whole_shards(w, w->value, w->compute, true) : status;

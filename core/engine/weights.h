@@ -23,6 +23,7 @@ typedef struct weights_how {
     lh_model_t *model;                   /* opened; closed by the caller after engine_close      */
     lh_dtype_t compute;                  /* BF16, F32 (F64 in tests)                             */
     const parameters_adapter_t *adapter; /* NULL: none; all that is no factor is then frozen */
+    bool reference; /* of a frozen model beside the one that trains: whole on each rank */
 } weights_how_t;
 
 /* Kinds of a parameter's data, by which others ask for it. */
@@ -77,6 +78,7 @@ struct weights {
     lh_model_t *model;
     parameters_t *parameters;
     lh_dtype_t compute, accumulate;
+    bool reference;
     bool *frozen; /* [parameters] */
     store_t **stores;
     uint32_t store_count;

@@ -233,18 +233,19 @@ static char *factor_hf_name(const lh_param_t *row, const char *factor, bool *fai
     *failed = false;
     if (row->hf_name == NULL || row->hf_import != NULL || !text_ends(row->hf_name, weight))
         return NULL;
-    text_printf(&name, "base_model.model.%.*s.lora_%s%s",
-                (int)(strlen(row->hf_name) - strlen(weight)), row->hf_name, factor, weight);
+    text_printf(&name, "base_model.model.%.*s.lora_%s",
+                (int)(strlen(row->hf_name) - strlen(weight)), row->hf_name, factor);
     if (text_status(&name) == LH_OK) return name.data;
     *failed = true;
     text_free(&name);
     return NULL;
 }
 
-/* Fills the rows of both factors of a matrix's row. */
+/* Fills the rows of a matrix's row's factors. */
 static lh_status_t factor_rows_make(const lh_param_t *of, const parameters_adapter_t *how,
-                                    lh_param_t rows[2])
+                                    lh_param_t rows[ADAPTER_FACTORS])
 {
+    static const char *const hf_names[] = {"A.weight", "B.weight", "magnitude_vector"};
     const uint64_t out = of->shape[0], in = of->shape[1];
     if (how->rank > out || how->rank > in)
         return fail(
@@ -253,16 +254,19 @@ static lh_status_t factor_rows_make(const lh_param_t *of, const parameters_adapt
             "at most its shorter side",
             (unsigned long long)how->rank, of->name, (unsigned long long)out,
             (unsigned long long)in);
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < (how->magnitude ? ADAPTER_FACTORS : ADAPTER_M); i++) {
         bool failed;
         text_t name = {0};
-        text_printf(&name, "%s.lora_%c", of->name, "ab"[i]);
+        text_printf(&name, "%s.lora_%c", of->name, "abm"[i]);
         rows[i] = (lh_param_t){.name = name.data,
-                               .hf_name = factor_hf_name(of, i == 0 ? "A" : "B", &failed),
+                               .hf_name = factor_hf_name(of, hf_names[i], &failed),
                                .part = LH_PART_BLOCK,
-                               .init = i == 0 ? LH_INIT_NORMAL : LH_INIT_ZERO,
+                               .init = i == ADAPTER_A ? LH_INIT_NORMAL : LH_INIT_ZERO,
                                .unit = 1,
-                               .shape = {i == 0 ? how->rank : out, i == 0 ? in : how->rank},
+                               .shape = {i == ADAPTER_A ? how->rank : out, i == ADAPTER_A ? in
+                                                                           : i == ADAPTER_B
+                                                                               ? how->rank
+                                                                               : 0},
                                .classes = of->classes,
                                /* of kaiming_uniform_(a=sqrt(5)): uniform to 1 / sqrt(in) */
                                .init_scale = i == 0 ? 1 / sqrt(3.0 * (double)in) : 0};
@@ -275,7 +279,7 @@ static lh_status_t factor_rows_make(const lh_param_t *of, const parameters_adapt
 static lh_status_t factor_rows_of(parameters_t *p, const lh_param_t *row,
                                   const parameters_adapter_t *how, lh_param_t **out)
 {
-    lh_param_t *rows = &p->factor_rows[2 * (size_t)(row - p->rows)];
+    lh_param_t *rows = &p->factor_rows[ADAPTER_FACTORS * (size_t)(row - p->rows)];
     *out = rows;
     return rows[0].name != NULL ? LH_OK : factor_rows_make(row, how, rows);
 }
@@ -290,10 +294,10 @@ static lh_status_t factor_add(parameters_t *p, const lh_param_t *row, uint32_t b
     item->part = LH_PART_BLOCK;
     item->block = block;
     item->factor = true;
-    item->rank = 2;
-    memcpy(item->shape, row->shape, 2 * sizeof(item->shape[0]));
-    item->rows = row->shape[0];
-    item->columns = row->shape[1];
+    item->rank = row->shape[1] == 0 ? 1 : 2;
+    memcpy(item->shape, row->shape, item->rank * sizeof(item->shape[0]));
+    item->rows = item->rank == 1 ? 1 : row->shape[0];
+    item->columns = row->shape[item->rank - 1];
     item->elements = item->rows * item->columns;
     p->elements += item->elements;
     item->storage = p->count++;
@@ -313,7 +317,7 @@ static lh_status_t items_adapt(parameters_t *p, const parameters_t *old,
         if (!is_adapted(old, i, how)) continue;
         p->items[at].adapter = at + 1;
         lh_status_t status = factor_rows_of(p, old->items[i].row, how, &rows);
-        for (int k = 0; k < 2 && status == LH_OK; k++)
+        for (uint32_t k = 0; k < p->adapter_factors && status == LH_OK; k++)
             status = factor_add(p, &rows[k], old->items[i].block);
         if (status != LH_OK) return status;
     }
@@ -331,9 +335,10 @@ lh_status_t parameters_adapt(parameters_t *p, const parameters_adapter_t *how)
         return fail(LH_INVALID, "the adapter's match = %s names no matrix of the model's blocks",
                     how->match);
     uint32_t *moved = mem_array(old.count, sizeof(*moved));
-    p->items = mem_array(old.count + 2 * (size_t)matched, sizeof(*p->items));
-    p->factor_rows = mem_array(p->row_count, 2 * sizeof(*p->factor_rows));
-    p->factor_row_count = 2 * p->row_count;
+    p->adapter_factors = how->magnitude ? ADAPTER_FACTORS : ADAPTER_M;
+    p->items = mem_array(old.count + (size_t)p->adapter_factors * matched, sizeof(*p->items));
+    p->factor_rows = mem_array(p->row_count, ADAPTER_FACTORS * sizeof(*p->factor_rows));
+    p->factor_row_count = ADAPTER_FACTORS * p->row_count;
     p->adapter_scale = how->scale;
     p->count = 0;
     lh_status_t status = moved == NULL || p->items == NULL || p->factor_rows == NULL

@@ -25,7 +25,7 @@ typedef struct parameter {
     uint64_t shape[LH_MAX_RANK];
     uint64_t rows, columns; /* the product of all dimensions but the last; the last           */
     uint64_t elements;
-    /* Of a matrix that is adapted: index of the first factor, behind which the second one stands.
+    /* Of a matrix that is adapted: index of the first factor, behind which the others stand.
      * 0: none, as the first parameter is never a factor. */
     uint32_t adapter;
     bool factor;      /* it is one of an adapter's */
@@ -43,10 +43,12 @@ typedef struct parameters {
     uint8_t *block_classes;             /* [blocks] */
     lh_param_t *rows;                   /* [row_count] the model's table, imported */
     uint32_t row_count;
-    /* Of an adapter: rows of the factors, with names of their own, and alpha / rank. */
+    /* Of an adapter: rows of the factors, with names of their own, ADAPTER_FACTORS for each row of
+     * the model's, and alpha / rank. */
     lh_param_t *factor_rows;
     uint32_t factor_row_count;
     double adapter_scale;
+    uint32_t adapter_factors; /* of a matrix: ADAPTER_FACTORS, or without the magnitude ADAPTER_M */
 } parameters_t;
 
 /* A low-rank change of matrices (Hu et al., "LoRA: low-rank adaptation of large language models",
@@ -57,7 +59,24 @@ typedef struct parameters_adapter {
     const char *match; /* globs over logical names, of matrices of blocks */
     uint64_t rank;
     double scale; /* alpha / rank */
+    /* A third factor, NAME.lora_m [out] (Liu et al., "DoRA: weight-decomposed low-rank adaptation",
+     * 2024): each row of the changed matrix is scaled so that its norm is that of the row as it was,
+     * and lora_m. A difference and not the norm itself, as PEFT has it: so a new one is zero, whatever
+     * the matrix is, and a small one is not lost beside a BF16 number of the norm's size. */
+    bool magnitude;
 } parameters_adapter_t;
+enum { ADAPTER_A, ADAPTER_B, ADAPTER_M, ADAPTER_FACTORS };
+
+/* Of a matrix with an adapter, which has the three: index of a factor. */
+static inline uint32_t parameter_factor(const parameter_t *matrix, uint32_t factor)
+{
+    return matrix->adapter + factor;
+}
+/* Whether a parameter is a lora_m; then its matrix is ADAPTER_FACTORS before it. */
+static inline bool parameter_is_magnitude(const parameter_t *p)
+{
+    return p->factor && p->rank == 1;
+}
 
 /* Adds the factors, once. Refused where nothing matches that can be adapted, or the rank is larger
  * than a matrix's side. Indices of parameters change. */

@@ -84,8 +84,9 @@ typedef struct recording_how {
      * for experts. Fails with a sentence. NULL: there are no parameters. */
     lh_status_t (*param)(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
                          uint32_t *rank);
-    /* Whether a matrix has an adapter (parameters.h); *scale: alpha / rank. NULL: none has. */
-    bool (*adapted)(void *context, const char *name, double *scale);
+    /* Whether a matrix has an adapter (parameters.h); *scale: alpha / rank, *magnitude: it has a
+     * lora_m too. NULL: none has. */
+    bool (*adapted)(void *context, const char *name, double *scale, bool *magnitude);
     void *context;
     /* Whether the device has a kernel for a call; args: inputs, then outputs. NULL: no device is
      * known; ops that can be expanded are, and nothing is fused. */

@@ -1,6 +1,6 @@
 /* hf_adapter.c - PEFT's two files of an adapter.
  *
- * A tensor is called base_model.model.MODULE.lora_A.weight, where MODULE is a matrix's name in
+ * A tensor is called base_model.model.MODULE.lora_A.weight, or lora_magnitude_vector (DoRA), where MODULE is a matrix's name in
  * Transformers without ".weight". target_modules, by which PEFT finds them when it loads, are the last
  * words of those names. */
 #include <hf/hf_adapter.h>
@@ -16,12 +16,14 @@ enum { CONFIG_MOST = 1 << 20, CONFIG_VALUES = 100000 };
 
 /* ---- reading ---- */
 
-/* A flag that is not set, or no flag. */
-static lh_status_t refuse_set(const char *path, const json_value_t *root, const char *key)
+/* A flag that is not `wanted`; no flag says no. */
+static lh_status_t refuse_flag(const char *path, const json_value_t *root, const char *key,
+                               bool wanted)
 {
     const json_value_t *v = json_member(root, key);
-    if (v == NULL || json_is_nil(v) || (json_is_flag(v) && !json_is_yes(v))) return LH_OK;
-    return json_refuse(path, key, v, "false");
+    const bool none = v == NULL || json_is_nil(v);
+    if (none ? !wanted : json_is_flag(v) && json_is_yes(v) == wanted) return LH_OK;
+    return json_refuse(path, key, v, wanted ? "true" : "false");
 }
 
 /* A list or an object that holds nothing. */
@@ -47,8 +49,8 @@ static lh_status_t refuse_other(const char *path, const json_value_t *root, cons
 static lh_status_t config_check(const char *path, const json_value_t *root,
                                 const hf_adapter_t *wanted)
 {
-    static const char *const flags[] = {"use_dora",  "use_rslora", "fan_in_fan_out",
-                                        "lora_bias", "use_qalora", "use_bdlora"};
+    static const char *const flags[] = {"use_rslora", "fan_in_fan_out", "lora_bias", "use_qalora",
+                                        "use_bdlora"};
     static const char *const empty[] = {"rank_pattern",      "alpha_pattern",
                                         "modules_to_save",   "layer_replication",
                                         "target_parameters", "trainable_token_indices"};
@@ -59,8 +61,9 @@ static lh_status_t config_check(const char *path, const json_value_t *root,
         return json_refuse(path, "bias", bias, "\"none\"");
     lh_status_t status = refuse_other(path, root, "r", (double)wanted->rank);
     if (status == LH_OK) status = refuse_other(path, root, "lora_alpha", wanted->alpha);
+    if (status == LH_OK) status = refuse_flag(path, root, "use_dora", wanted->dora);
     for (size_t i = 0; status == LH_OK && i < sizeof(flags) / sizeof(flags[0]); i++)
-        status = refuse_set(path, root, flags[i]);
+        status = refuse_flag(path, root, flags[i], false);
     for (size_t i = 0; status == LH_OK && i < sizeof(empty) / sizeof(empty[0]); i++)
         status = refuse_filled(path, root, empty[i]);
     return status;
@@ -177,7 +180,7 @@ lh_status_t hf_adapter_write_config(const hf_adapter_t *adapter, const hf_weight
     json_put_u64(&w, "r", adapter->rank);
     put_modules(&w, weights);
     json_put_text(&w, "task_type", "CAUSAL_LM");
-    json_put_flag(&w, "use_dora", false);
+    json_put_flag(&w, "use_dora", adapter->dora);
     json_put_flag(&w, "use_rslora", false);
     json_close(&w);
     text_append(&text, "\n");

@@ -17,6 +17,7 @@
 typedef struct hf_adapter {
     uint64_t rank;
     double alpha;
+    bool dora;
     const char *base; /* the folder or name of the model that it changes; NULL: not said */
 } hf_adapter_t;
 

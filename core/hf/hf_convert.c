@@ -214,6 +214,42 @@ static void warn_of_values(const hf_tensor_t *t, const shard_tensor_t *s, const 
              s->tensor->name, (unsigned long long)count, (unsigned long long)t->elements);
 }
 
+/* Norms of the rows of a matrix, in doubles, times `by`, added to out [rows]. */
+static void norms_add(const float *matrix, uint64_t rows, uint64_t columns, double by, float *out)
+{
+    for (uint64_t row = 0; row < rows; row++) {
+        double sum = 0;
+        for (uint64_t i = 0; i < columns; i++) {
+            const double value = (double)matrix[row * columns + i];
+            sum += value * value;
+        }
+        out[row] = (float)((double)out[row] + by * sqrt(sum));
+    }
+}
+
+/* PEFT's magnitudes are norms, a lora_m the difference to those of the matrix: which is a tensor of
+ * its own, or it would have no PEFT name. */
+static lh_status_t import_magnitude(const import_t *im, uint32_t parameter, float *values)
+{
+    const uint32_t matrix = parameter - ADAPTER_FACTORS;
+    uint32_t i = 0;
+    while (i < im->weights.count && im->weights.tensors[i].users[0].parameter != matrix)
+        i++;
+    lh_assert(i < im->weights.count);
+    const shard_tensor_t *s = im->source[i];
+    const parameter_t *item = &im->how->parameters->items[matrix];
+    void *raw = mem_new((size_t)s->tensor->bytes);
+    float *weight = mem_array((size_t)item->elements, sizeof(*weight));
+    lh_status_t status = raw == NULL || weight == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK) status = safetensors_read(s->file, s->tensor, 0, raw, s->tensor->bytes);
+    if (status == LH_OK)
+        status = dtype_convert(LH_DTYPE_F32, weight, s->tensor->dtype->number, raw, item->elements);
+    if (status == LH_OK) norms_add(weight, item->rows, item->columns, -1, values);
+    mem_free(weight);
+    mem_free(raw);
+    return status;
+}
+
 /* One Hugging Face tensor into all parameters that lie in it. */
 static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
 {
@@ -234,6 +270,9 @@ static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
     if (status == LH_OK) warn_of_values(t, s, values);
     for (uint32_t i = 0; i < t->user_count && status == LH_OK; i++) {
         status = hf_transform_import(&how, t, &t->users[i], values, own);
+        const uint32_t parameter = t->users[i].parameter;
+        if (status == LH_OK && parameter_is_magnitude(&im->how->parameters->items[parameter]))
+            status = import_magnitude(im, parameter, own);
         if (status == LH_OK) status = commit_stream_tensor(c, user_index(im, &t->users[i]), own);
     }
     im->result.tensors++;
@@ -408,37 +447,85 @@ static void shard_name(const export_t *ex, uint32_t shard, char out[FILE_NAME])
         (void)snprintf(out, FILE_NAME, "model-%05u-of-%05u.safetensors", shard + 1, ex->shards);
 }
 
-/* weight [out, in] += scale B A, in doubles. A checkpoint without the adapter, as that of an import,
- * has nothing to add. */
+/* A tensor of the checkpoint whole, as F32 [elements of item]; the caller frees *out. NULL: the
+ * checkpoint has none, as that of an import has no adapter. */
+static lh_status_t read_factor(const export_t *ex, const parameter_t *item, float **out)
+{
+    const tensor_part_t whole = {.count = 0};
+    const manifest_tensor_t *t = checkpoint_find(ex->how->from, item->name);
+    *out = NULL;
+    if (t == NULL) return LH_OK;
+    if (t->rank != item->rank || memcmp(t->shape, item->shape, sizeof(t->shape)) != 0) {
+        char has[HF_SHAPE_TEXT], wants[HF_SHAPE_TEXT];
+        hf_shape_text(t->rank, t->shape, has);
+        hf_shape_text(item->rank, item->shape, wants);
+        return fail(LH_INVALID, "%s: tensor %s is %s, the [adapter] wants %s", ex->how->from->path,
+                    item->name, has, wants);
+    }
+    float *values = mem_array((size_t)item->elements, sizeof(*values));
+    if (values == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = checkpoint_read(ex->how->from, t, &whole, values);
+    if (status == LH_OK)
+        *out = values;
+    else
+        mem_free(values);
+    return status;
+}
+
+/* One row of weight += scale B A, b [rank] being B's, and with a magnitude scaled to the norm that it
+ * had and `more`. sums [columns]. */
+static void row_change(const parameters_t *p, float *row, uint64_t columns, const float *b,
+                       const float *a, uint64_t rank, const float *more, double *sums)
+{
+    double before = 0, after = 0, by = 1;
+    memset(sums, 0, columns * sizeof(*sums));
+    for (uint64_t k = 0; k < rank; k++)
+        for (uint64_t i = 0; i < columns; i++)
+            sums[i] += (double)b[k] * (double)a[k * columns + i];
+    for (uint64_t i = 0; i < columns; i++) {
+        sums[i] = (double)row[i] + p->adapter_scale * sums[i];
+        before += (double)row[i] * (double)row[i];
+        after += sums[i] * sums[i];
+    }
+    if (more != NULL) by = after > 0 ? (sqrt(before) + (double)*more) / sqrt(after) : 0;
+    for (uint64_t i = 0; i < columns; i++)
+        row[i] = (float)(by * sums[i]);
+}
+
+/* weight [out, in] as the adapter changes it, in doubles. A checkpoint without the adapter has
+ * nothing to add. */
 static lh_status_t add_adapter(const export_t *ex, const parameter_t *item, float *weight)
 {
     const parameters_t *p = ex->how->parameters;
-    const parameter_t *a = &p->items[item->adapter], *b = &p->items[item->adapter + 1];
-    const manifest_tensor_t *of_a = checkpoint_find(ex->how->from, a->name),
-                            *of_b = checkpoint_find(ex->how->from, b->name);
-    if (of_a == NULL || of_b == NULL) return LH_OK;
-    const tensor_part_t whole = {.count = 0};
-    float *in = mem_array((size_t)a->elements, sizeof(*in));
-    float *out = mem_array((size_t)b->elements, sizeof(*out));
+    const uint64_t rank = p->items[parameter_factor(item, ADAPTER_A)].rows;
+    float *factors[ADAPTER_FACTORS] = {NULL};
     double *sums = mem_array((size_t)item->columns, sizeof(*sums));
-    lh_status_t status = in == NULL || out == NULL || sums == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK && (of_a->shape[0] != a->shape[0] || of_b->shape[1] != b->shape[1]))
-        status = fail(LH_INVALID, "%s: %s is of rank %llu, [adapter] has %llu", ex->how->from->path,
-                      a->name, (unsigned long long)of_a->shape[0], (unsigned long long)a->shape[0]);
-    if (status == LH_OK) status = checkpoint_read(ex->how->from, of_a, &whole, in);
-    if (status == LH_OK) status = checkpoint_read(ex->how->from, of_b, &whole, out);
-    for (uint64_t row = 0; status == LH_OK && row < item->rows; row++) {
-        float *at = &weight[row * item->columns];
-        memset(sums, 0, item->columns * sizeof(*sums));
-        for (uint64_t k = 0; k < a->rows; k++)
-            for (uint64_t i = 0; i < item->columns; i++)
-                sums[i] += (double)out[row * a->rows + k] * (double)in[k * item->columns + i];
-        for (uint64_t i = 0; i < item->columns; i++)
-            at[i] = (float)((double)at[i] + p->adapter_scale * sums[i]);
+    lh_status_t status = sums == NULL ? LH_NO_MEMORY : LH_OK;
+    bool all = true;
+    for (uint32_t k = 0; status == LH_OK && k < p->adapter_factors; k++) {
+        status = read_factor(ex, &p->items[parameter_factor(item, k)], &factors[k]);
+        all = all && factors[k] != NULL;
     }
+    for (uint64_t row = 0; status == LH_OK && all && row < item->rows; row++)
+        row_change(p, &weight[row * item->columns], item->columns, factors[ADAPTER_B] + row * rank,
+                   factors[ADAPTER_A], rank,
+                   factors[ADAPTER_M] == NULL ? NULL : &factors[ADAPTER_M][row], sums);
+    for (uint32_t k = 0; k < ADAPTER_FACTORS; k++)
+        mem_free(factors[k]);
     mem_free(sums);
-    mem_free(in);
-    mem_free(out);
+    return status;
+}
+
+/* A lora_m as PEFT has it: the norms of its matrix's rows are added. */
+static lh_status_t export_magnitude(const export_t *ex, uint32_t parameter, float *values)
+{
+    const parameter_t *matrix = &ex->how->parameters->items[parameter - ADAPTER_FACTORS];
+    float *weight = NULL;
+    lh_status_t status = read_factor(ex, matrix, &weight);
+    if (status == LH_OK && weight == NULL)
+        status = fail(LH_INVALID, "%s: tensor %s is missing", ex->how->from->path, matrix->name);
+    if (status == LH_OK) norms_add(weight, matrix->rows, matrix->columns, 1, values);
+    mem_free(weight);
     return status;
 }
 
@@ -460,7 +547,9 @@ static lh_status_t read_parameter(const export_t *ex, const hf_user_t *user, flo
     /* no cut: all elements */
     tensor_part_t part = {.count = 0};
     if (user->expert != HF_NO_EXPERT) part = expert_part(item, user->expert);
-    const lh_status_t status = checkpoint_read(ex->how->from, t, &part, out);
+    lh_status_t status = checkpoint_read(ex->how->from, t, &part, out);
+    if (status == LH_OK && parameter_is_magnitude(item))
+        status = export_magnitude(ex, user->parameter, out);
     return status == LH_OK && item->adapter != 0 ? add_adapter(ex, item, out) : status;
 }
 

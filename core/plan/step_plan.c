@@ -122,9 +122,11 @@ void plan_ranks_free(plan_ranks_t *ranks)
 static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes)
 {
     step_plan_t plan;
-    const lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
-                                             p->programs.schedule->rounds, p->session->transfers,
-                                             NULL, &plan);
+    lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
+                                       p->programs.schedule->rounds, p->session->transfers, NULL,
+                                       &plan);
+    if (status == LH_OK)
+        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.passes, NULL);
     if (status != LH_OK) return status;
     *bytes = plan.border_bytes;
     step_plan_free(&plan);
@@ -313,6 +315,17 @@ lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64
     if (plan.kind_count > 0) qsort(plan.kinds, plan.kind_count, sizeof(*plan.kinds), slower_first);
     *out = plan;
     return LH_OK;
+}
+
+lh_status_t step_plan_scores(step_plan_t *plan, const preference_t *scores, uint64_t micro_batches,
+                             const device_rate_t *rate)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; scores != NULL && status == LH_OK && i < 2; i++)
+        status = list_add(plan, preference_program(scores, i), false, micro_batches, true, rate);
+    if (plan->kind_count > 0)
+        qsort(plan->kinds, plan->kind_count, sizeof(*plan->kinds), slower_first);
+    return status;
 }
 
 void step_plan_free(step_plan_t *plan)

@@ -113,6 +113,9 @@ typedef struct step_plan {
 lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
                           const transfers_t *moved, const device_rate_t *rate,
                           step_plan_t *out) LH_MUST_CHECK;
+/* Adds what phase dpo scores before a step, so many micro-batches. NULL: nothing is. */
+lh_status_t step_plan_scores(step_plan_t *plan, const preference_t *scores, uint64_t micro_batches,
+                             const device_rate_t *rate) LH_MUST_CHECK;
 /* Adds a call that a step makes so many times. Transfers count by themselves: they take the links'
  * time and not the device's. */
 lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_t times,

@@ -12,12 +12,14 @@
 #include <engine/model_program.h>
 #include <engine/program.h>
 #include <program/schedule.h>
+#include <session/preference.h>
 
 /* One set of buffers, used again for every run. */
 struct evaluation {
     evaluation_how_t how;
-    program_t *program;
-    uint64_t tokens; /* of one run */
+    program_t *program;       /* NULL with pairs */
+    preference_t *preference; /* NULL without */
+    uint64_t tokens;          /* of one run */
     batch_rows_t batch;
     float *stats;                 /* [tokens, 3] */
     evaluation_sum_t *mine, *all; /* of runs: [passes], [ranks][passes] */
@@ -48,7 +50,9 @@ lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
                                        .rows = how->rows,
                                        .max_documents = how->max_documents,
                                        .schedule = schedule};
-        status = program_new(how->session->engine, how->session->weights, &program, &e->program);
+        status = how->pairs ? preference_new(how->session, &program, &e->preference)
+                            : program_new(how->session->engine, how->session->weights, &program,
+                                          &e->program);
     }
     schedule_free(schedule);
     if (status != LH_OK) {
@@ -62,6 +66,7 @@ lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
 void evaluation_free(evaluation_t *e)
 {
     if (e == NULL) return;
+    preference_free(e->preference);
     mem_free(e->all);
     mem_free(e->mine);
     mem_free(e->stats);
@@ -110,6 +115,12 @@ static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, u
     lh_status_t status = batches_fill(data, first, count, &e->batch);
     if (status != LH_OK) return status;
     if (count < e->how.sequences) batches_pad(data, count, e->how.sequences, &e->batch);
+    if (e->preference != NULL) {
+        preference_sum_t pairs = {0};
+        status = preference_score(e->preference, &e->batch, false, &pairs);
+        *sum = (evaluation_sum_t){pairs.loss, (uint64_t)pairs.pairs};
+        return status;
+    }
     status = score(e);
     if (status == LH_OK) add_rows(e, 0, e->tokens, sum);
     return status;

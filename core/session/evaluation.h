@@ -17,8 +17,9 @@ typedef struct evaluation evaluation_t;
  * so how many documents are packed side by side. */
 typedef struct evaluation_how {
     session_t *session;
-    uint64_t sequences, rows;   /* of one run: sequences of rows tokens                       */
-    uint64_t max_documents;     /* in one run                                                 */
+    uint64_t sequences, rows; /* of one run: sequences of rows tokens                       */
+    uint64_t max_documents;   /* in one run                                                 */
+    bool pairs; /* of a split in phase dpo: losses are of pairs, which stand in place of tokens */
     const train_ranks_t *ranks; /* who share the runs of a split; NULL: alone */
 } evaluation_how_t;
 
@@ -29,7 +30,7 @@ void evaluation_free(evaluation_t *e); /* NULL does nothing */
 /* Adding two of them is adding their fields; the mean loss is nll / tokens, and what it is over no
  * tokens the caller decides. */
 typedef struct evaluation_sum {
-    double nll; /* natural log, summed over tokens */
+    double nll; /* natural log, summed over tokens; of pairs their loss */
     uint64_t tokens;
 } evaluation_sum_t;
 

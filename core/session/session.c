@@ -165,7 +165,8 @@ const parameters_adapter_t *session_adapter(const job_t *job, parameters_adapter
     if (job->adapter.name == NULL) return NULL;
     *out = (parameters_adapter_t){.match = job->adapter.match,
                                   .rank = job->adapter.rank,
-                                  .scale = job->adapter.alpha / (double)job->adapter.rank};
+                                  .scale = job->adapter.alpha / (double)job->adapter.rank,
+                                  .magnitude = job->adapter.kind == ADAPTER_DORA};
     return out;
 }
 
@@ -244,6 +245,11 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
                                        .compute = s->compute,
                                        .adapter = session_adapter(s->job, &adapter)};
         status = weights_new(s->engine, &weights, &s->weights);
+        const weights_how_t reference = {
+            .api = weights.api, .model = s->model, .compute = s->compute, .reference = true};
+        const bool pairs = s->job->train.phase == PHASE_DPO && (!how->frozen || how->pairs);
+        if (status == LH_OK && pairs && weights.adapter == NULL)
+            status = weights_new(s->engine, &reference, &s->reference);
     }
     if (status == LH_OK && !how->frozen) status = make_groups(s);
     if (status == LH_OK && !how->frozen) status = session_check_sequence(s);

@@ -40,6 +40,7 @@ typedef struct session_how {
     /* What of a session is left out. A recorded one has an engine without a device: it can state
      * programs and tell what they would refuse, which is all that `check` needs. */
     bool frozen;          /* no optimizer: for evaluation and generation */
+    bool pairs;           /* frozen, and pairs of phase dpo are scored all the same */
     bool recorded;        /* no device: programs are recorded, and never planned or built */
     comm_t *comm;         /* with others; NULL: alone, or planned only */
     const world_t *world; /* without comm: whose rank is planned; NULL: alone */
@@ -60,6 +61,7 @@ typedef struct session {
     op_table_t *ops;
     engine_t *engine;
     weights_t *weights;
+    weights_t *reference; /* phase dpo without an adapter: the frozen model; else NULL */
     lh_dtype_t compute;
     comm_t *comm;
     const world_t *world;   /* NULL: alone */

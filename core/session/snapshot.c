@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include <base/digest.h>
 #include <base/memory.h>
 #include <config/quantity.h>
 #include <engine/weights.h>
@@ -337,6 +338,45 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
     return status;
 }
 
+/* By the names of tensors and the digests of their parts. */
+static uint64_t tensors_digest(const manifest_t *m)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < m->tensor_count; i++)
+        for (uint32_t k = 0; k < m->tensors[i].part_count; k++) {
+            const manifest_tensor_t *tensor = &m->tensors[i];
+            const uint64_t words[] = {all, digest_xxh3(tensor->name, strlen(tensor->name)),
+                                      tensor->parts[k].xxh3};
+            all = digest_xxh3(words, sizeof(words));
+        }
+    return all;
+}
+
+lh_status_t snapshot_load_reference(const session_t *s, const char *imported, const char *model,
+                                    uint64_t *digest)
+{
+    const char *named = s->job->dpo.reference, *folder = named != NULL ? named : imported;
+    checkpoint_t *from = NULL;
+    snapshot_t *snapshot = NULL;
+    if (folder == NULL)
+        return fail(LH_INVALID,
+                    "%s: [train] phase = dpo has no model to compare with; expected [dpo] "
+                    "reference or [import] from",
+                    s->job->path);
+    lh_status_t status = checkpoint_open_newest(folder, UINT64_MAX, &from);
+    if (status == LH_OK && from == NULL)
+        status = fail(LH_INVALID, "%s: holds no checkpoint; [dpo] reference is a folder of some",
+                      folder);
+    if (status == LH_OK)
+        status = snapshot_identity_compare_model(from->path, from->manifest->meta.model, model);
+    if (status == LH_OK) status = snapshot_new(s->reference, NULL, &snapshot);
+    if (status == LH_OK) status = snapshot_load(snapshot, from, false);
+    if (status == LH_OK) *digest = tensors_digest(from->manifest);
+    snapshot_free(snapshot);
+    checkpoint_close(from);
+    return status;
+}
+
 /* ---- a run's identity as lines of text ---- */
 
 void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,
@@ -352,8 +392,9 @@ void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const voi
         text_printf(out, "model.%s = %s\n", table.rows[i].key, value == NULL ? "" : value);
     }
     if (job->adapter.name != NULL)
-        text_printf(out, "model.adapter = %s, rank %llu, alpha %.17g\n", job->adapter.match,
-                    (unsigned long long)job->adapter.rank, job->adapter.alpha);
+        text_printf(out, "model.adapter = %s, rank %llu, alpha %.17g%s\n", job->adapter.match,
+                    (unsigned long long)job->adapter.rank, job->adapter.alpha,
+                    job->adapter.kind == ADAPTER_DORA ? ", dora" : "");
 }
 
 void snapshot_identity_tokenizer(uint64_t digest, text_t *out)
@@ -377,8 +418,12 @@ void snapshot_identity(const session_t *s, text_t *out)
     text_printf(out, "data.documents = %s\n",
                 job->data.documents == DOCUMENTS_APART ? "apart" : "joined");
     text_printf(out, "data.seed = %llu\n", (unsigned long long)job->data.seed);
-    text_printf(out, "train.phase = %s\n", job->train.phase == PHASE_SFT ? "sft" : "pretrain");
-    if (job->train.phase == PHASE_SFT)
+    text_printf(out, "train.phase = %s\n",
+                job->train.phase == PHASE_PRETRAIN ? "pretrain"
+                : job->train.phase == PHASE_SFT    ? "sft"
+                                                   : "dpo");
+    if (job->train.phase == PHASE_DPO) text_printf(out, "dpo.beta = %.17g\n", job->dpo.beta);
+    if (job->train.phase != PHASE_PRETRAIN)
         text_printf(out, "data.packing = %s\ndata.too_long = %s\n",
                     job->data.packing ? "yes" : "no",
                     job->data.too_long == TOO_LONG_FAIL   ? "fail"

@@ -69,6 +69,12 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) 
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
                                  bool *found) LH_MUST_CHECK;
 
+/* Fills the session's reference, whole, from the newest checkpoint of [dpo] reference, else of
+ * `imported` (NULL: none). model as above. *digest: of its tensors, the same for another import of the
+ * same files. */
+lh_status_t snapshot_load_reference(const session_t *s, const char *imported, const char *model,
+                                    uint64_t *digest) LH_MUST_CHECK;
+
 /* ---- what a run's bits depend on besides its checkpoint: changed, it would be another run ---- */
 
 /* Appends "section.key = value" lines: the model's options, the data and its order, the batch and

@@ -106,6 +106,7 @@ lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const t
                                          .sequences = layout->score.sequences,
                                          .rows = layout->score.rows,
                                          .max_documents = layout->score.max_documents,
+                                         .pairs = s->job->train.phase == PHASE_DPO,
                                          .ranks = ranks};
     *out = (step_programs_t){0};
     /* The optimizer first: it says which gradients there are. */
@@ -114,6 +115,8 @@ lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const t
     program_how_t train = layout->train;
     train.schedule = out->schedule;
     if (status == LH_OK) status = program_new(s->engine, s->weights, &train, &out->train);
+    if (status == LH_OK && s->job->train.phase == PHASE_DPO)
+        status = preference_new(s, &train, &out->preference);
     if (status == LH_OK && layout->score.use != 0)
         status = evaluation_new(&evaluation, &out->evaluation);
     return status;
@@ -122,6 +125,7 @@ lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const t
 void step_programs_free(step_programs_t *p)
 {
     evaluation_free(p->evaluation);
+    preference_free(p->preference);
     schedule_free(p->schedule);
     *p = (step_programs_t){0};
 }
@@ -171,7 +175,7 @@ uint64_t step_documents(const job_t *job, const batches_t *train, const batches_
                         int32_t eod)
 {
     /* What an eod may do to joined documents it does not do to conversations. */
-    const bool cuts = eod >= 0 && job->train.phase != PHASE_SFT;
+    const bool cuts = eod >= 0 && job->train.phase == PHASE_PRETRAIN;
     if (cuts || !step_asks_data(job)) return 0;
     const uint64_t most = batches_documents_per_sample(train);
     const uint64_t more = valid == NULL ? 0 : batches_documents_per_sample(valid);

@@ -17,6 +17,7 @@
 #include <plugin/call.h>
 #include <program/schedule.h>
 #include <session/evaluation.h>
+#include <session/preference.h>
 #include <session/session.h>
 
 /* Values; owns nothing. */
@@ -31,10 +32,11 @@ typedef struct step_layout {
 step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
                           uint64_t documents_per_sample);
 
-/* train and update belong to the engine; schedule and evaluation to this struct. */
+/* train and update belong to the engine; the rest to this struct. */
 typedef struct step_programs {
     schedule_t *schedule; /* of this rank's micro-batches; a run of `train` is one of its rounds */
     program_t *train, *update;
+    preference_t *preference; /* of a micro-batch; NULL but in phase dpo */
     evaluation_t *evaluation; /* NULL: none during training */
 } step_programs_t;
 

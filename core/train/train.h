@@ -13,6 +13,7 @@
 #include <engine/engine.h>
 #include <links/link_probe.h>
 #include <plugin/registry.h>
+#include <session/preference.h>
 #include <session/session.h>
 
 /* ---- what it tells ----
@@ -42,6 +43,7 @@ typedef struct run_start {
     /* The last three are in tokens and sequences as [train] names them; batch is the global one, of
      * all ranks. */
     uint64_t parameters, tokens_per_step, sequence, batch, micro_batch;
+    bool pairs; /* phase dpo: losses are of pairs of answers, and have no perplexity */
     uint32_t ranks, sites;
     /* The next four let a watcher say how near the run comes to what the device can do. The first
      * is counted from the programs; the others are 0 where nobody has measured the device, and a
@@ -77,6 +79,9 @@ typedef struct step_report {
     double loss, cross_entropy;
     double learning_rate, gradient_norm;
     bool applied; /* false: loss or gradients were not finite, nothing was changed */
+    /* Phase dpo, else 0: of the batch, and how many of them the chosen answer has gained in; the
+     * gain over the rejected one is the mean margin of preference.h. */
+    double pairs, pairs_won, margin;
     /* Wall time since the report before, and how it divides: what the parts do not cover is time
      * between them. */
     double seconds, part_s[STEP_PARTS];
@@ -89,8 +94,9 @@ typedef struct step_report {
 /* Of a held-out split, after the step that it names; step 0 is the start weights. */
 typedef struct evaluation_report {
     uint64_t step;
-    double loss; /* mean over tokens */
-    uint64_t tokens;
+    double loss; /* mean over tokens, or in phase dpo over pairs */
+    bool pairs;
+    uint64_t tokens; /* or pairs */
     double seconds;
 } evaluation_report_t;
 
@@ -149,6 +155,9 @@ typedef struct train_programs { /* of one step */
     const session_t *session;
     const program_t *pass, *update;
     uint64_t micro_batches; /* runs of pass on this rank */
+    /* Phase dpo: what is scored before, once a micro-batch; else NULL. */
+    const preference_t *preference;
+    uint64_t passes; /* micro-batches of this rank */
 } train_programs_t;
 
 /* Filled by the command, which knows the record of the device; this folder does not see `plan`. */

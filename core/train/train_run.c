@@ -123,8 +123,12 @@ static lh_status_t run_dump(trainer_t *t)
  * here. */
 static train_programs_t programs_of(const trainer_t *t)
 {
-    return (train_programs_t){t->session, t->programs.train, t->programs.update,
-                              t->programs.schedule->rounds};
+    return (train_programs_t){t->session,
+                              t->programs.train,
+                              t->programs.update,
+                              t->programs.schedule->rounds,
+                              t->programs.preference,
+                              t->layout.share.passes};
 }
 
 /* What carries the links of this rank, for the record of the run. */
@@ -151,6 +155,12 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
     if (t->how->predict != NULL) t->how->predict(&programs, &prediction);
     program_cost(t->programs.train, &pass);
     program_cost(t->programs.update, &update);
+    double scored = 0;
+    for (uint32_t i = 0; t->programs.preference != NULL && i < 2; i++) {
+        program_cost_t score;
+        program_cost(preference_program(t->programs.preference, i), &score);
+        scored += score.flops * (double)t->layout.share.passes;
+    }
     engine_memory(t->session->engine, memory);
     uint32_t link_count = 0;
     const probe_pair_t *links = t->comm.comm == NULL
@@ -165,6 +175,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .device_name = engine_properties(t->session->engine)->name,
                          .precision = job->train.precision == PRECISION_BF16 ? "bf16" : "f32",
                          .steps = job->train.steps,
+                         .pairs = t->programs.preference != NULL,
                          .ranks = train_agree_size(&t->agree),
                          .sites = t->how->world == NULL ? 1 : t->how->world->row.sites,
                          .first_step = t->first_step,
@@ -173,7 +184,8 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .sequence = job->train.sequence,
                          .batch = job->train.batch,
                          .micro_batch = job->train.micro_batch,
-                         .flops_per_step = pass.flops * t->programs.schedule->rounds + update.flops,
+                         .flops_per_step = pass.flops * t->programs.schedule->rounds +
+                                           update.flops + scored,
                          .peak_flops = prediction.peak_flops,
                          .bytes_per_second = prediction.bytes_per_second,
                          .predicted_step_s = prediction.step_s,
@@ -232,6 +244,22 @@ static uint64_t first_sample(const trainer_t *t, uint64_t pass)
     return batch_begin(t) + t->layout.share.first + pass * t->layout.share.rows;
 }
 
+/* Phase dpo: scores the pairs of all passes, which turns weights of 1 and -1 into those of the loss's
+ * gradient, summed over pairs. *total: pairs of the global batch, over all ranks. */
+static lh_status_t score_pairs(trainer_t *t, double *total)
+{
+    preference_sum_t *sum = &t->pairs[t->queued % STAGING_SLOTS];
+    lh_status_t status = LH_OK;
+    *sum = (preference_sum_t){0};
+    for (uint64_t i = 0; i < t->layout.share.passes && status == LH_OK; i++)
+        status = preference_score(t->programs.preference, &t->batch[i], true, sum);
+    double all[] = {sum->pairs, sum->loss, sum->margin, sum->won};
+    if (status == LH_OK) status = train_agree_sum(&t->agree, all, 4);
+    *sum = (preference_sum_t){all[0], all[1], all[2], all[3]};
+    *total = all[0];
+    return status;
+}
+
 /* The sum of token weights over the global batch, all ranks' passes. Where no token is masked the
  * sum is known without asking anybody. Else every rank must ask, even one whose own tokens all
  * count: the gather is a meeting of all. */
@@ -265,7 +293,8 @@ static lh_status_t fill_batch(trainer_t *t)
         status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
         if (status == LH_OK && used < rows) batches_pad(t->data, used, rows, &t->batch[i]);
     }
-    if (status == LH_OK) status = total_weight(t, &total);
+    if (status == LH_OK)
+        status = t->programs.preference != NULL ? score_pairs(t, &total) : total_weight(t, &total);
     if (status != LH_OK) return status;
     if (total <= 0)
         return fail(LH_INVALID, "step %llu: every token of the batch is masked",
@@ -386,6 +415,17 @@ static lh_status_t sum_losses(const trainer_t *t, step_loss_t *out)
     return status;
 }
 
+/* In phase dpo what the device adds up has the gradient of the loss and not its value: that was known
+ * before the step was queued. What the model adds by itself comes from there. */
+static void loss_prefer(const trainer_t *t, step_loss_t *loss)
+{
+    const preference_sum_t *sum = &t->pairs[t->step % STAGING_SLOTS];
+    if (t->programs.preference == NULL) return;
+    loss->all -= loss->cross_entropy;
+    loss->cross_entropy = sum->loss / sum->pairs;
+    loss->all += loss->cross_entropy;
+}
+
 /* Rates are over the wall time from report to report, so that they include what happens between
  * steps. The time of telling itself counts as PART_WATCH of the next step. */
 static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool applied)
@@ -398,6 +438,12 @@ static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool a
                        .gradient_norm = (double)t->step_rows[LH_STEP_NORM],
                        .applied = applied,
                        .tokens = t->tokens};
+    if (t->programs.preference != NULL) {
+        const preference_sum_t *sum = &t->pairs[(t->step - 1) % STAGING_SLOTS];
+        r.pairs = sum->pairs;
+        r.pairs_won = sum->won;
+        r.margin = sum->margin / sum->pairs;
+    }
     for (int i = 0; i < STEP_PARTS; i++)
         r.part_s[i] = (double)t->part_ns[i] * 1e-9;
     if (t->comm.comm != NULL) {
@@ -461,6 +507,7 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     status = program_output_of(t->programs.update, OUTPUT_STEP, steps_behind(t), t->step_rows,
                                step_rows_bytes(t));
     if (status == LH_OK) status = sum_losses(t, &loss);
+    loss_prefer(t, &loss);
     if (status == LH_OK) status = train_agree_finish(&t->agree, t->agreed, AGREE_NUMBERS);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_UPDATE, &clock);
@@ -508,6 +555,7 @@ static lh_status_t run_evaluate(trainer_t *t)
     t->valid_step = t->step;
     const evaluation_report_t report = {.step = t->step,
                                         .loss = t->valid_loss,
+                                        .pairs = t->programs.preference != NULL,
                                         .tokens = sum.tokens,
                                         .seconds = (double)(clock - since) * 1e-9};
     if (t->how->observer != NULL) t->how->observer->evaluated(t->how->observer, &report);

@@ -527,6 +527,28 @@ static lh_status_t load_imported(trainer_t *t)
     return status;
 }
 
+/* The frozen model of phase dpo, whole on each rank: what [dpo] reference names, else what this run's
+ * first weights are. Which it was is part of the identity, and all ranks must have the same. */
+static lh_status_t load_reference(trainer_t *t)
+{
+    weights_t *reference = t->session->reference;
+    char own[64] = "";
+    text_t all = {0};
+    uint64_t digest = 0;
+    if (reference == NULL) return LH_OK;
+    lh_status_t status = snapshot_load_reference(t->session, t->how->imported, t->identity.data,
+                                                 &digest);
+    (void)snprintf(own, sizeof(own), "%016llx", (unsigned long long)digest);
+    if (status == LH_OK) status = train_agree_text(&t->agree, own, &all);
+    if (status == LH_OK && !text_equal(all.data, own))
+        status = fail(LH_MISMATCH, "the ranks' reference models differ (digests: %s)", all.data);
+    text_printf(&t->identity, "dpo.reference = %s\n", own);
+    if (status == LH_OK) status = text_status(&t->identity);
+    if (status == LH_OK) status = start_check_bits(t);
+    text_free(&all);
+    return status;
+}
+
 /* Every store is given its initial value first, whatever is loaded over it. With cut values each
  * rank has loaded its own slice, so all are gathered once before the first forward pass. */
 static lh_status_t start_weights(trainer_t *t)
@@ -538,6 +560,7 @@ static lh_status_t start_weights(trainer_t *t)
         status = start_resume(t);
     else if (t->how->imported != NULL)
         status = load_imported(t);
+    if (status == LH_OK) status = load_reference(t);
     if (status != LH_OK || t->session->transfers == NULL) return status;
     return transfers_value_gather(t->session->transfers);
 }

@@ -50,7 +50,9 @@ typedef struct trainer {
     double agreed[AGREE_NUMBERS]; /* what ranks told each other in the last step, or are about to */
     uint64_t agreed_step;         /* of which AGREE_ASKED wants a checkpoint */
     float *losses;                /* OUTPUT_LOSSES; NULL alone  */
-    int32_t (*seeds)[4];          /* [share.passes]             */
+    /* Phase dpo: of the global batches of steps that are queued, by step % STAGING_SLOTS. */
+    preference_sum_t pairs[STAGING_SLOTS];
+    int32_t (*seeds)[4]; /* [share.passes]             */
 
     /* Progress: what a checkpoint of this moment would say. tokens counts those of steps that were
      * refused, too. */

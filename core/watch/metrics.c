@@ -87,6 +87,11 @@ void metrics_step(metrics_t *m, const step_report_t *s)
     put_real(w, "learning_rate", s->learning_rate);
     put_real(w, "gradient_norm", s->gradient_norm);
     json_put_flag(w, "applied", s->applied);
+    if (s->pairs > 0) {
+        put_real(w, "pairs", s->pairs);
+        put_real(w, "accuracy", s->pairs_won / s->pairs);
+        put_real(w, "margin", s->margin);
+    }
     json_put_u64(w, "tokens", s->tokens);
     put_real(w, "tokens_per_s", s->tokens_per_s);
     put_real(w, "seconds", s->seconds);
@@ -127,14 +132,14 @@ void metrics_links(metrics_t *m, const run_start_t *start)
     line_end(m, w);
 }
 
-/* Perplexity is e to the mean loss. */
+/* Perplexity is e to the mean loss; that of pairs has none. */
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
     json_writer_t own, *w = line_begin(m, &own, e->step);
     json_open(w, "evaluation", '{');
     put_real(w, "loss", e->loss);
-    put_real(w, "perplexity", exp(e->loss));
-    json_put_u64(w, "tokens", e->tokens);
+    if (!e->pairs) put_real(w, "perplexity", exp(e->loss));
+    json_put_u64(w, e->pairs ? "pairs" : "tokens", e->tokens);
     put_real(w, "seconds", e->seconds);
     json_close(w);
     line_end(m, w);

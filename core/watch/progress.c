@@ -162,7 +162,8 @@ static uint32_t figures_text(const progress_line_t *p, const step_report_t *s, c
  * is the step at hand; only the time left looks further back. */
 static void show(progress_line_t *p, const step_report_t *s)
 {
-    char rate[16], left[24], share[32], exposed[40];
+    char rate[16], left[24], share[32], exposed[40], won[32] = "";
+    if (s->pairs > 0) (void)snprintf(won, sizeof(won), "  accuracy %.3f", s->pairs_won / s->pairs);
     text_count(s->tokens_per_s, rate);
     text_duration(p->seconds_a_step * (double)(p->steps - s->step), left);
     share_text(p, s->seconds, share);
@@ -170,8 +171,8 @@ static void show(progress_line_t *p, const step_report_t *s)
 
     if (!p->terminal) {
         log_line(LH_LOG_INFO,
-                 "step %llu/%llu  loss %.4f  rate %.3g  norm %.3f  %s tokens/s%s%s  ETA %s",
-                 (unsigned long long)s->step, (unsigned long long)p->steps, s->loss,
+                 "step %llu/%llu  loss %.4f%s  rate %.3g  norm %.3f  %s tokens/s%s%s  ETA %s",
+                 (unsigned long long)s->step, (unsigned long long)p->steps, s->loss, won,
                  s->learning_rate, s->gradient_norm, rate, share, exposed, left);
         return;
     }
@@ -207,6 +208,11 @@ void progress_step(progress_line_t *p, const step_report_t *s)
 void progress_evaluated(progress_line_t *p, const evaluation_report_t *e)
 {
     (void)p;
+    if (e->pairs) {
+        log_line(LH_LOG_INFO, "step %llu  held-out loss %.4f  (%llu pairs)",
+                 (unsigned long long)e->step, e->loss, (unsigned long long)e->tokens);
+        return;
+    }
     log_line(LH_LOG_INFO, "step %llu  held-out loss %.4f  perplexity %.2f  (%llu tokens)",
              (unsigned long long)e->step, e->loss, exp(e->loss), (unsigned long long)e->tokens);
 }

@@ -262,7 +262,7 @@ static void report_cards(const run_start_t *s, const run_end_t *e, const curves_
         (void)snprintf(value, sizeof(value), "%.4f", c->eloss[c->evaluations - 1]);
         report_card(out, value, "held-out loss");
         (void)snprintf(value, sizeof(value), "%.2f", exp(c->eloss[c->evaluations - 1]));
-        report_card(out, value, "held-out perplexity");
+        if (!s->pairs) report_card(out, value, "held-out perplexity");
     }
     if (isfinite(speed)) {
         text_count(speed, tokens);

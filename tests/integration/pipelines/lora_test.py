@@ -1,16 +1,27 @@
-"""[adapter.NAME]: PEFT's losses, gradients and merged weights; its files in and out; what is refused."""
+"""[adapter.NAME], LoRA and DoRA: PEFT's losses, gradients and merged weights; its files in and out; what is
+refused."""
 import json
 import os
 import shutil
 import struct
+import subprocess
+import unittest
 
 from pipeline_case import (REFUSED, SOURCE, PipelineCase, checkpoint_digest, floats, main,
                            read_json_lines, tensors_of, write_pair, write_tensors)
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 LORA = os.path.join(GOLDEN, "phases", "lora")
+DORA = os.path.join(GOLDEN, "phases", "dora")
+KINDS = (("lora", LORA), ("dora", DORA))
 MATCH = "blocks.*.wq, blocks.*.wv, blocks.*.w_down"
 STEPS, BATCH, TOKENS = 8, 4, 33
+PEERS = os.environ.get("LONGHAUL_PEERS", os.path.join(SOURCE, "build", "peers", "bin", "python"))
+
+
+def has_peft():
+    return os.access(PEERS, os.X_OK) and subprocess.run(
+        [PEERS, "-c", "import importlib.util as u; exit(u.find_spec('peft') is None)"]).returncode == 0
 
 
 class Lora(PipelineCase):
@@ -58,17 +69,24 @@ class Lora(PipelineCase):
             self.assertLessEqual(abs(a - b), tolerance * (1 + abs(b)), "%s, element %d" % (what, i))
 
     def test_losses_and_merged_weights_are_pefts(self):
-        with open(os.path.join(LORA, "expected.json")) as f:
-            curve = json.load(f)["loss_curve"]
-        merged = tensors_of(os.path.join(LORA, "merged_after.safetensors"))
-        base = tensors_of(os.path.join(GOLDEN, "llama", "model.safetensors"))
         self.batches()
+        for kind, folder in KINDS:
+            self.check_losses(kind, folder)
+
+    def check_losses(self, kind, folder):
+        with open(os.path.join(folder, "expected.json")) as f:
+            curve = json.load(f)["loss_curve"]
+        merged = tensors_of(os.path.join(folder, "merged_after.safetensors"))
+        base = tensors_of(os.path.join(GOLDEN, "llama", "model.safetensors"))
         for name, changes in (("one", {}),
                               ("two", {"launch": {"ranks_per_node": 2},
                                        "optimizer": {"plugin": "zero3"}}),
                               ("full", {"train": {"recompute": "full", "micro_batch": 1}})):
-            with self.subTest(name=name):
-                self.run_longhaul("run", self.job(name, **changes))
+            with self.subTest(kind=kind, name=name):
+                name = kind + name
+                job = self.job(name, adapter__a={"kind": kind}, **changes,
+                               **{"import": {"adapter": folder}})
+                self.run_longhaul("run", job)
                 self.close(self.losses(name), curve, 1e-5, "loss")
                 written = tensors_of(self.path(name, "hf", "model.safetensors"))
                 self.assertEqual(sorted(written), sorted(base))
@@ -80,34 +98,48 @@ class Lora(PipelineCase):
 
     def test_gradients_are_pefts_and_a_separate_export_is_its_files(self):
         self.batches()
+        for kind, folder in KINDS:
+            with self.subTest(kind=kind):
+                self.check_gradients(kind, folder)
+
+    def check_gradients(self, kind, folder):
         # One step of plain descent at rate 1: what is gone is the gradient.
-        job = self.job("step", train={"steps": 1}, rule__sgd={"momentum": 0},
+        step, again = kind + "step", kind + "again"
+        job = self.job(step, train={"steps": 1}, rule__sgd={"momentum": 0},
                        optimizer={"rule": "rules:sgd", "learning_rate": 1},
-                       export={"adapter": "separate"})
+                       export={"adapter": "separate"}, adapter__a={"kind": kind},
+                       **{"import": {"adapter": folder}})
         self.run_longhaul("run", job)
-        start = tensors_of(os.path.join(LORA, "adapter_model.safetensors"))
-        gradients = tensors_of(os.path.join(LORA, "gradients.safetensors"))
-        written = tensors_of(self.path("step", "hf", "adapter_model.safetensors"))
+        start = tensors_of(os.path.join(folder, "adapter_model.safetensors"))
+        gradients = tensors_of(os.path.join(folder, "gradients.safetensors"))
+        written = tensors_of(self.path(step, "hf", "adapter_model.safetensors"))
         self.assertEqual({n: (d, s) for n, (d, s, _) in written.items()},
                          {n: (d, s) for n, (d, s, _) in start.items()})
         for name, (_, _, data) in written.items():
             gone = [a - b for a, b in zip(floats(start[name][2]), floats(data))]
-            key = "grad." + name.replace(".weight", ".default.weight")
+            key = "grad." + (name.replace(".weight", ".default.weight") if name.endswith(".weight")
+                             else name + ".default.weight")
             wanted = floats(gradients[key][2])
             most = max(abs(g) for g in wanted)
             self.assertLessEqual(max(abs(a - b) for a, b in zip(gone, wanted)), 1e-3 * most + 1e-7)
-        with open(self.path("step", "hf", "adapter_config.json")) as f:
+        with open(self.path(step, "hf", "adapter_config.json")) as f:
             said = json.load(f)
-        with open(os.path.join(LORA, "adapter_config.json")) as f:
+        with open(os.path.join(folder, "adapter_config.json")) as f:
             for key, value in json.load(f).items():
                 if key not in said or key == "base_model_name_or_path":
                     continue
                 self.assertEqual(said[key], value, key)
         # Its own files come in again, and an import that nothing trained goes out as it came.
-        again = self.job("again", train={"steps": 0}, export={"adapter": "separate"},
-                         **{"import": {"adapter": self.path("step", "hf")}})
-        self.run_longhaul("run", again)
-        self.assertEqual(tensors_of(self.path("again", "hf", "adapter_model.safetensors")), written)
+        job = self.job(again, train={"steps": 0}, export={"adapter": "separate"},
+                       adapter__a={"kind": kind},
+                       **{"import": {"adapter": self.path(step, "hf")}})
+        self.run_longhaul("run", job)
+        same = tensors_of(self.path(again, "hf", "adapter_model.safetensors"))
+        for name, row in written.items():
+            if name.endswith("magnitude_vector"):  # kept as a difference
+                self.close(floats(same[name][2]), floats(row[2]), 2e-7, name)
+            else:
+                self.assertEqual(same[name], row, name)
 
     def test_a_new_adapter_changes_nothing_at_first_and_resumes(self):
         self.batches()
@@ -130,6 +162,65 @@ class Lora(PipelineCase):
         _, said = self.run_longhaul("generate", job, "--ids", "1,2,3", "--tokens", "2", "--set",
                                     "adapter.a.alpha=4", code=REFUSED)
         self.assertIn("was made with 'model.adapter = ", said)
+
+    @unittest.skipUnless(has_peft(), "PEFT is not there (make peers, or LONGHAUL_PEERS)")
+    def test_peft_loads_what_is_exported(self):
+        """Its logits with the adapter are those of the model that it was merged into, by our own tokens."""
+        self.batches()
+        models = []
+        for kind, _ in KINDS:
+            job = self.job(kind, adapter__a={"kind": kind}, train={"steps": 4},
+                           export={"adapter": "separate"}, **{"import": {"adapter": None}})
+            self.run_longhaul("run", job)
+            self.run_longhaul("export", job, "--set", "export.adapter=merged", "--set",
+                              "export.folder=merged")
+            models += [(base, self.path(kind, "hf"))
+                       for base in (os.path.join(GOLDEN, "llama"), self.path(kind, "merged"))]
+        request = {"models": models, "rows": [[5, 6, 7], [100, 3, 58, 21]]}
+        probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peft_probe.py")
+        done = subprocess.run([PEERS, "-B", probe, self.write("request.json", json.dumps(request))],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        found = json.loads(done.stdout)
+        self.assertEqual([f["complaints"] for f in found], [[]] * len(models))
+        for i in range(0, len(models), 2):
+            for with_adapter, merged, plain in zip(found[i]["logits"], found[i + 1]["alone"],
+                                                   found[i]["alone"]):
+                worst = max(abs(a - b) for a, b in zip(with_adapter, merged))
+                moved = max(abs(a - b) for a, b in zip(with_adapter, plain))
+                self.assertLess(worst, 2e-5)
+                self.assertGreater(moved, 1e-2)
+
+    def test_dora_of_layers_with_biases_and_in_bf16(self):
+        """A new one changes nothing at first; what is merged gives what it gave beside the weights."""
+        write_pair(self.path("batches"), [[[1], list(range(2, 34))] for _ in range(8)])
+        for model, plugin, more in (("qwen2", "qwen", {}), ("gptneox", "gptneox", {}),
+                                    ("gpt2", "gpt2", {"recompute": "full"}),
+                                    ("llama", "llama", {"precision": "bf16"})):
+            first = {}
+            for kind in ("lora", "dora"):
+                name = model + kind
+                job = self.job(name, adapter__a={"kind": kind, "match": "blocks.*.w*", "rank": 2},
+                               train=dict({"steps": 6, "micro_batch": 2}, **more),
+                               model={"plugin": plugin},
+                               **{"import": {"from": os.path.join(GOLDEN, model), "adapter": None}})
+                self.run_longhaul("run", job)
+                losses = self.losses(name)
+                first[kind] = losses[0]
+                self.assertLess(losses[-1], losses[0] - 0.1)
+            self.assertAlmostEqual(first["lora"], first["dora"], delta=1e-6, msg=model)
+            out, _ = self.run_longhaul("generate", job, "--ids", "5,6,7", "--tokens", "6",
+                                       "--greedy", "--json")
+            plain = self.ini({"pipeline": {"name": "m", "stages": "import",
+                                           "folder": name + "-merged"},
+                              "import": {"from": self.path(name, "hf")},
+                              "train": {"precision": more.get("precision", "f32")},
+                              "model": {"plugin": plugin, "vocab": "from_import"},
+                              "device": {"plugin": "cpu", "threads": 1}}, "merged.ini")
+            self.run_longhaul("import", plain)
+            merged, _ = self.run_longhaul("generate", plain, "--ids", "5,6,7", "--tokens", "6",
+                                          "--greedy", "--json")
+            self.assertEqual(json.loads(out)["new_ids"], json.loads(merged)["new_ids"], model)
 
     def test_any_model_has_adapters(self):
         """Also where several matrices are one tensor, or lie the other way round, merged alone."""
@@ -183,6 +274,7 @@ class Lora(PipelineCase):
             self.assertFalse(os.path.exists(self.path("bad", "checkpoints")))
         refused("r is 4, 3, as [adapter.NAME] has it, was expected", "adapter.a.rank=3")
         refused("lora_alpha is 8, 16, as [adapter.NAME] has it", "adapter.a.alpha=16")
+        refused("use_dora is false, true was expected", "adapter.a.kind=dora")
         refused("names no matrix of the model's blocks", "adapter.a.match=blocks.*.norm1, embed")
         refused("expected a rank of at most its shorter side", "adapter.a.rank=17",
                 **{"import": {"adapter": None}})

@@ -57,6 +57,28 @@ class QueuedRanks(PipelineCase):
             self.assertEqual(logical(self.step_folder(9, "fake%d" % i)),
                              logical(self.step_folder(9, "cpu%d" % i)), CASES[i])
 
+    def test_pairs_are_scored_between_steps_that_are_queued(self):
+        """Phase dpo asks for figures of a pass while the step before it is still under way."""
+        self.run_longhaul("run", self.small_job(pipeline={"folder": "start"}, train={"steps": 0}))
+        pairs = [{"prompt": "Once upon a time", "chosen": " there was a dog." * (1 + i % 2),
+                  "rejected": " no" * (1 + i % 3)} for i in range(24)]
+        lines = "".join(json.dumps(p) + "\n" for p in pairs)
+        job = self.small_job(
+            prepare={"input": self.write("pairs.jsonl", lines), "prepend": "none", "append": "none"},
+            chat={"format": "plain", "pairs": "yes"}, dpo={"reference": "start/checkpoints"},
+            data={"split": "20,4,0", "too_long": "cut"}, comm={"bucket": "16KiB"},
+            train={"phase": "dpo", "sequence": 64, "steps": 8, "batch": 8, "micro_batch": 1,
+                   "evaluate_every": 4})
+        self.run_longhaul("prepare", job)
+        for optimizer in ("zero1", "zero3"):
+            found = []
+            for name, more in (("cpu", []), ("fake", ["device.plugin=fake", "device.delay=30us"])):
+                folder = name + optimizer
+                self.run_longhaul("train", job, *self.settings(
+                    folder, *TWO, "optimizer.plugin=" + optimizer, *more))
+                found.append((self.curve(folder), logical(self.step_folder(8, folder))))
+            self.assertEqual(found[0], found[1], optimizer)
+
     def test_a_step_is_queued_before_the_one_before_it_is_told(self):
         """A stop that the hook of step 2 asks for: a device that queues work has step 3 by then, which
         is made and saved; one whose launches return when the work is done has not."""
