@@ -134,6 +134,7 @@ static void bench_norms(bench_t *b)
     const rig_slot_t each = line(b, f, TOKENS), gw = line(b, f, HIDDEN);
     MEASURE(b, "rms_norm", "rms_norm", &how, 0, x, w, x, each);
     MEASURE(b, "rms_norm_grad", "rms_norm_grad", &how, 0, x, x, w, each, x, gw);
+    MEASURE(b, "rms_norm_grad_add", "rms_norm_grad_add", &how, 0, x, x, w, each, x, x, gw);
     MEASURE(b, "add_rms_norm", "add_rms_norm", &how, 0, x, x, w, x, x, each);
     MEASURE(b, "layer_norm", "layer_norm", &how, 0, x, w, w, x, each, each);
     MEASURE(b, "layer_norm_grad", "layer_norm_grad", &how, 0, x, x, w, each, each, x, gw, gw);

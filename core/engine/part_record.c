@@ -210,8 +210,9 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
         const lh_arg_t added = r->values[r->added[i].value].arg;
         r->added[i].gradient = recording_argument(r, added.dtype, 1, added.shape);
     }
-    const lh_status_t status = gradient_append(r, part->seed, part->input, local_wanted, &local,
-                                               &part->gradient);
+    lh_status_t status = gradient_append(r, part->seed, part->input, local_wanted, &local,
+                                         &part->gradient);
+    if (status == LH_OK) status = fusion_apply_backward(r, part->gradient);
     r->how.context = NULL;
     return status != LH_OK ? status : recording_status(r);
 }

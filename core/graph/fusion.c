@@ -2,7 +2,12 @@
  *
  * A match is found from its last call back, along the values that calls hand to each other. The
  * fused op takes the place of the first call whose output lives on, as other nodes may read that
- * output from there on; so all inputs of the fused op must exist by then. */
+ * output from there on; so all inputs of the fused op must exist by then.
+ *
+ * The reverse pass is searched apart, and only for ops that have no gradient: those with one were
+ * found before it was recorded. Its values may be gradients of parameters, which stay what they
+ * are, and nodes may add onto the memory of other values, which only a slot that adds can take
+ * over. */
 #include <graph/fusion.h>
 
 #include <base/memory.h>
@@ -12,7 +17,9 @@
 /* A pattern found in a recording: which node each call is, and which value each word stands for. */
 typedef struct match {
     const op_pattern_t *pattern;
-    uint32_t node[LH_FUSES];         /* of each call */
+    bool backward;           /* its nodes are of the reverse pass, as all of one match are */
+    lh_value_t kept;         /* a value that is used outside of the recording; 0: none is  */
+    uint32_t node[LH_FUSES]; /* of each call */
     lh_value_t value[PATTERN_WORDS]; /* of each word; 0: an input that is left out */
     bool bound[PATTERN_WORDS];
 } match_t;
@@ -23,7 +30,7 @@ static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t
 {
     const pattern_call_t *c = &m->pattern->calls[call];
     const graph_node_t *node = &r->nodes[index];
-    if (node->op != c->op) return false;
+    if (node->op != c->op || node->backward != m->backward) return false;
     for (uint32_t s = 0; s < node_slots(node); s++) {
         const uint32_t word = c->word[s];
         if (word == PATTERN_NONE) {
@@ -54,10 +61,9 @@ static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
 
 /* Binds the last call to node `last`, then each call before it to the node that makes what a later
  * call takes. There is at most one such node, so nothing has to be tried twice. */
-static bool matches(const recording_t *r, const op_pattern_t *pattern, uint32_t last, match_t *m)
+static bool matches(const recording_t *r, uint32_t last, match_t *m)
 {
-    *m = (match_t){.pattern = pattern};
-    uint32_t call = pattern->call_count - 1;
+    uint32_t call = m->pattern->call_count - 1;
     if (!call_binds(r, m, call, last)) return false;
     while (call-- > 0) {
         const uint32_t index = maker(r, m, call);
@@ -74,18 +80,27 @@ static bool in_match(const match_t *m, uint32_t node)
     return false;
 }
 
+/* Whether a node outside of the match reads a value or adds onto its memory. */
+static bool node_uses(const recording_t *r, const match_t *m, uint32_t n, lh_value_t v)
+{
+    const graph_node_t *node = &r->nodes[n];
+    if (node->op == NULL || in_match(m, n)) return false;
+    for (uint32_t s = 0; s < node_slots(node); s++)
+        if ((s < node->op->in_count ? node->slots[s] : node->adds_to[s]) == v) return true;
+    return false;
+}
+
 /* Whether something outside of the match uses a value: another node, the part's output, a loss, a
- * sum over blocks. */
+ * sum over blocks, the sum of a parameter's gradient. */
 static bool used_outside(const recording_t *r, const match_t *m, lh_value_t v)
 {
-    if (r->output == v) return true;
+    if (r->output == v || m->kept == v || r->values[v].kind == VALUE_GRADIENT) return true;
     for (uint32_t i = 0; i < r->loss_count; i++)
         if (r->losses[i].value == v) return true;
     for (uint32_t i = 0; i < r->added_count; i++)
         if (r->added[i].value == v) return true;
     for (uint32_t n = 1; n < r->node_count; n++)
-        for (uint32_t s = 0; r->nodes[n].op != NULL && s < r->nodes[n].op->in_count; s++)
-            if (r->nodes[n].slots[s] == v && !in_match(m, n)) return true;
+        if (node_uses(r, m, n, v)) return true;
     return false;
 }
 
@@ -112,6 +127,25 @@ static uint32_t place_of(const recording_t *r, const match_t *m)
         }
     }
     return place == r->node_count ? 0 : place;
+}
+
+/* The values onto whose memory matched nodes add, by the fused op's slot. False where that slot
+ * can't add but an output that becomes it does, or must be able to. */
+static bool additions_join(const recording_t *r, const op_t *op, const match_t *m,
+                           lh_value_t *adds_to)
+{
+    for (uint32_t c = 0; c < m->pattern->call_count; c++) {
+        const graph_node_t *node = &r->nodes[m->node[c]];
+        for (uint32_t s = node->op->in_count; s < node_slots(node); s++) {
+            if (node->slots[s] == 0) continue;
+            const bool adds = node->adds_to[s] != 0 ||
+                              r->values[node->slots[s]].kind == VALUE_GRADIENT;
+            const uint32_t slot = fused_slot(m, c, s);
+            if (adds && (slot == PATTERN_NONE || !op->adds[slot])) return false;
+            if (slot != PATTERN_NONE) adds_to[slot] = node->adds_to[s];
+        }
+    }
+    return true;
 }
 
 /* Whether all that the fused op reads is made before `place`. What no node makes always is. */
@@ -193,21 +227,23 @@ static void match_drop(recording_t *r, const match_t *m)
 }
 
 /* Puts the call at `place`, with the values in slots as outputs (0: a new value is made). Values
- * that live on keep their ids, so that whoever reads them need not be changed. */
+ * that live on keep their ids and what they are, so that whoever reads them need not be changed. */
 static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *call,
-                              const lh_value_t *slots)
+                              const lh_value_t *slots, const lh_value_t *adds_to, bool backward)
 {
     lh_assert(place > 0 && place < r->node_count && r->nodes[place].op == NULL);
     const op_t *op = call->op;
-    graph_node_t node = {.op = op, .attributes = call->attributes};
+    graph_node_t node = {.op = op, .attributes = call->attributes, .backward = backward};
     memcpy(node.slots, call->in, op->in_count * sizeof(node.slots[0]));
+    memcpy(node.adds_to, adds_to, sizeof(node.adds_to));
     for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
         const graph_value_t value = {
             .kind = VALUE_RESULT, .node = place, .slot = s, .arg = call->args[s]};
         node.slots[s] = slots[s];
-        if (slots[s] != 0)
-            r->values[slots[s]] = value;
-        else if ((node.slots[s] = recording_value_add(r, &value)) == 0) {
+        if (slots[s] != 0) {
+            r->values[slots[s]].node = place;
+            r->values[slots[s]].slot = s;
+        } else if ((node.slots[s] = recording_value_add(r, &value)) == 0) {
             mem_free(call->attributes);
             return r->status;
         }
@@ -216,25 +252,25 @@ static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *c
     return LH_OK;
 }
 
-/* Tries one pattern of an op with its last call at node `last`. Nothing is changed before it is
- * known that the fused op can be used. */
-static lh_status_t fuse_at(recording_t *r, const op_t *op, const op_pattern_t *pattern,
-                           uint32_t last)
+/* Tries one pattern of an op with its last call at node `last`; m has the pattern, and which nodes
+ * to take. Nothing is changed before it is known that the fused op can be used. */
+static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t last)
 {
-    match_t m;
-    if (!matches(r, pattern, last, &m)) return LH_OK;
-    lh_value_t slots[OP_SLOTS] = {0};
+    const op_pattern_t *pattern = m.pattern;
+    if (!matches(r, last, &m)) return LH_OK;
+    lh_value_t slots[OP_SLOTS] = {0}, adds_to[OP_SLOTS] = {0};
     for (uint32_t w = 0; w < pattern->word_count; w++)
         if (pattern->slot[w] != PATTERN_NONE) slots[pattern->slot[w]] = m.value[w];
     const uint32_t place = place_of(r, &m);
-    if (place == 0 || !inputs_exist(r, op, slots, place)) return LH_OK;
+    if (place == 0 || !inputs_exist(r, op, slots, place) || !additions_join(r, op, &m, adds_to))
+        return LH_OK;
 
     op_call_t call;
     bool fits;
     const lh_status_t status = propose(r, op, &m, slots, &call, &fits);
     if (status != LH_OK || !fits) return status;
     match_drop(r, &m);
-    return place_call(r, place, &call, slots);
+    return place_call(r, place, &call, slots, adds_to, m.backward);
 }
 
 /* Closes the gaps that dropped nodes left. Values keep their ids, and get the new numbers of their
@@ -255,16 +291,29 @@ static void compact(recording_t *r)
 
 /* Tries every op of the table, the last first, at every node. A fused op may be fused again by an
  * op that is tried later. Recordings are short (a block), so no index is kept. */
-lh_status_t fusion_apply(recording_t *r)
+static lh_status_t apply(recording_t *r, bool backward, lh_value_t kept)
 {
     lh_status_t status = recording_status(r);
     for (uint32_t i = op_table_count(r->how.ops); i-- > 0;) {
         const op_t *op = op_table_at(r->how.ops, i);
+        if (backward && op->row.gradient != NULL) continue;
         for (uint32_t n = 1; n < r->node_count && op->pattern_count > 0; n++)
-            for (uint32_t p = 0; p < op->pattern_count && status == LH_OK; p++)
-                status = fuse_at(r, op, &op->patterns[p], n);
+            for (uint32_t p = 0; p < op->pattern_count && status == LH_OK; p++) {
+                const match_t m = {&op->patterns[p], .backward = backward, .kept = kept};
+                status = fuse_at(r, op, m, n);
+            }
     }
     compact(r);
     recording_failed(r, status);
     return status;
+}
+
+lh_status_t fusion_apply(recording_t *r)
+{
+    return apply(r, false, 0);
+}
+
+lh_status_t fusion_apply_backward(recording_t *r, lh_value_t kept)
+{
+    return apply(r, true, kept);
 }

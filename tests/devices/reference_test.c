@@ -70,6 +70,15 @@ static void rms_norm_and_its_gradient(void **state)
         assert_true(rig_distance(y, one_plus != 0 ? rms1_y : rms_y, 18) < 1e-12);
         assert_true(rig_distance(gx, one_plus != 0 ? rms1_gx : rms_gx, 18) < 1e-12);
         assert_true(rig_distance(gw, one_plus != 0 ? rms1_gw : rms_gw, 6) < 1e-12);
+
+        double sum[18], expected[18];
+        RUN("rms_norm_grad_add", &how, RIG_IN(F64, norm_gy, 3, 6), RIG_IN(F64, norm_x, 3, 6),
+            RIG_IN(F64, norm_w, 6), RIG_IN(F64, rstd, 3), RIG_IN(F64, norm_x, 3, 6),
+            RIG_OUT(F64, sum, 3, 6), RIG_OUT(F64, gw, 6));
+        for (int i = 0; i < 18; i++)
+            expected[i] = (one_plus != 0 ? rms1_gx : rms_gx)[i] + norm_x[i];
+        CLOSE(sum, expected);
+        assert_true(rig_distance(gw, one_plus != 0 ? rms1_gw : rms_gw, 6) < 1e-12);
     }
 }
 

@@ -248,10 +248,12 @@ static float *partial_line(const lh_prepared_t *k, uint64_t chunk, uint64_t whic
 }
 
 /* gx = rstd (g - n mean(g n)) with n = x rstd: `back` is rstd mean(g n), so that x itself is
- * scaled. gw gathers gy n in this chunk's line. */
-CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
+ * scaled. gw gathers gy n in this chunk's line. residual: the slot of what is added to gx once it
+ * is rounded, so that the fused op and its parts agree to the bit; 0: nothing is. */
+CPU_INLINE void rms_grad_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w,
+                               uint32_t residual, uint32_t out_gx)
 {
-    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    enum { in_gy, in_x, in_w, in_rstd }; /* of both ops */
     uint64_t row, end;
     const uint64_t width = k->view[in_gy].width;
     float *gw = partial_line(k, part, 0, 1);
@@ -259,6 +261,7 @@ CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
     cpu_range(part, k->number[CHUNK], k->view[in_gy].rows, &row, &end);
     for (; row < end; row++) {
         const void *gy = group_row(k, in_gy, row), *x = group_row(k, in_x, row);
+        const void *more = residual != 0 ? group_row(k, residual, row) : NULL;
         void *gx = group_row(k, out_gx, row);
         const float rstd = ((const float *)k->at[in_rstd])[row];
         vf sum = vf_zero();
@@ -273,10 +276,25 @@ CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
         VF_EACH(i, m, 0, width, {
             const vf scaled = vf_get(gy, d, i, m) * gain_get(w, i, m);
             vf_put(gx, d, i, m, (scaled - vf_get(x, d, i, m) * back) * rstd);
+            if (more != NULL) vf_put(gx, d, i, m, vf_get(gx, d, i, m) + vf_get(more, d, i, m));
         });
     }
 }
+
+CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    rms_grad_chunk(k, part, d, w, 0, out_gx);
+}
 NORM_BOTH(rms_grad_rows, LH_RMS_NORM_GRAD_TEXT)
+
+CPU_INLINE void rms_grad_add_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
+                                  const gain_t *w)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
+    rms_grad_chunk(k, part, d, w, in_residual, out_gx);
+}
+NORM_BOTH(rms_grad_add_rows, LH_RMS_NORM_GRAD_ADD_TEXT)
 
 /* level and slope are the two means of the formula; unit is n. */
 CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
@@ -338,6 +356,12 @@ static void rms_grad_sum(const lh_prepared_t *k, uint32_t part)
     partial_sum(k, part, out_gw, 0, 1);
 }
 
+static void rms_grad_add_sum(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
+    partial_sum(k, part, out_gw, 0, 1);
+}
+
 /* Line 0 of each chunk is of gw, line 1 of gb. */
 static void layer_grad_sum(const lh_prepared_t *k, uint32_t part)
 {
@@ -356,23 +380,44 @@ static void partials_plan(lh_prepared_t *k, uint64_t lines, lh_kernel_plan_t *pl
     plan->scratch_bytes = k->number[CHUNKS] * lines * k->number[COLUMNS] * sizeof(float);
 }
 
+/* Both ops: groups of all that is shaped like x, and the partial sums. The first four slots are the
+ * same ones; `like` ends with 0. */
+static void rms_grad_groups(lh_prepared_t *k, const uint32_t *like, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    const uint64_t width = k->view[in_w].rows * k->view[in_w].width;
+    k->number[GROUPS] = width == 0 || k->view[in_x].width % width != 0
+                            ? 1
+                            : k->view[in_x].width / width;
+    groups_take(k, in_gy, width);
+    for (; *like != 0; like++)
+        groups_take(k, *like, width);
+    partials_plan(k, 1, plan);
+}
+
 static lh_status_t rms_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                       lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
     static const uint32_t same[] = {in_x, out_gx, 0}, wide[] = {in_w, out_gw, 0},
                           tall[] = {in_rstd, 0};
-    const uint64_t width = k->view[in_w].rows * k->view[in_w].width;
-    k->number[GROUPS] = width == 0 || k->view[in_x].width % width != 0
-                            ? 1
-                            : k->view[in_x].width / width;
-    groups_take(k, in_gy, width);
-    groups_take(k, in_x, width);
-    groups_take(k, out_gx, width);
-    partials_plan(k, 1, plan);
+    rms_grad_groups(k, same, plan);
     cpu_phase_add(k, CPU_PICK(rms_grad_rows_gain, k->view[in_gy].dtype), k->view[in_gy].rows,
                   k->number[CHUNK]);
     if (cpu_has(k, out_gw)) cpu_phase_add(k, rms_grad_sum, k->view[in_gy].width, column_block);
+    return norm_shapes(k, desc->op, same, wide, tall);
+}
+
+static lh_status_t rms_norm_grad_add_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                          lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
+    static const uint32_t same[] = {in_x, in_residual, out_gx, 0}, wide[] = {in_w, out_gw, 0},
+                          tall[] = {in_rstd, 0};
+    rms_grad_groups(k, same, plan);
+    cpu_phase_add(k, CPU_PICK(rms_grad_add_rows_gain, k->view[in_gy].dtype), k->view[in_gy].rows,
+                  k->number[CHUNK]);
+    if (cpu_has(k, out_gw)) cpu_phase_add(k, rms_grad_add_sum, k->view[in_gy].width, column_block);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
@@ -394,6 +439,7 @@ static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t
 const cpu_op_t CPU_ISA(norm_ops)[] = {
     {"rms_norm", "xyxf?", rms_norm_plan},
     {"rms_norm_grad", "xxyfx?f?", rms_norm_grad_plan},
+    {"rms_norm_grad_add", "xxyfxxf?", rms_norm_grad_add_plan},
     {"add_rms_norm", "xxyxxf?", add_rms_norm_plan},
     {"layer_norm", "xyy?xf?f?", layer_norm_plan},
     {"layer_norm_grad", "xxyffx?f?f?", layer_norm_grad_plan},

@@ -157,6 +157,32 @@ static lh_status_t rms_norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
     return norm_grad_launch(k, s, &p, &k->view[out_gw], NULL);
 }
 
+static lh_status_t rms_norm_grad_add_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
+    lh_status_t status = cuda_check_like(k, in_x, in_gy);
+    if (status == LH_OK) status = cuda_check_like(k, in_x, in_residual);
+    if (status == LH_OK) status = cuda_check_like(k, in_x, out_gx);
+    if (status == LH_OK) status = groups_check(k, in_x, in_w, in_rstd);
+    if (status == LH_OK) status = cuda_check_like(k, in_w, out_gw);
+    if (status != LH_OK) return status;
+    parts_plan(k, k->view[in_x].rows * (k->view[in_x].width / k->view[in_w].width));
+    plan->scratch_bytes = k->number[PARTS] * k->view[in_w].width * sizeof(float);
+    return LH_OK;
+}
+
+static lh_status_t rms_norm_grad_add_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
+    cuda_norm_grad_t p = {.gy = k->view[in_gy],
+                          .x = k->view[in_x],
+                          .w = k->view[in_w],
+                          .gx = k->view[out_gx],
+                          .residual = k->view[in_residual],
+                          .rstd = k->view[in_rstd].at};
+    return norm_grad_launch(k, s, &p, &k->view[out_gw], NULL);
+}
+
 static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
@@ -318,6 +344,7 @@ const cuda_op_t cuda_norm_ops[] = {
     {"rms_norm", "xmxf?", rms_norm_plan, rms_norm_launch},
     {"add_rms_norm", "xxmxxf?", add_rms_norm_plan, add_rms_norm_launch},
     {"rms_norm_grad", "xxmfxm", rms_norm_grad_plan, rms_norm_grad_launch},
+    {"rms_norm_grad_add", "xxmfxxm", rms_norm_grad_add_plan, rms_norm_grad_add_launch},
     {"layer_norm", "xmm?xf?f?", layer_norm_plan, layer_norm_launch},
     {"layer_norm_grad", "xxmffxmm?", layer_norm_grad_plan, layer_norm_grad_launch},
     {"sum_rows", "mm", sum_rows_plan, sum_rows_launch},

@@ -95,6 +95,21 @@ void op_rms_norm_grad(const attributes_t *how, const tensor_t *at)
     }
 }
 
+/* gy x w rstd residual -> gx gw+
+ * The two ops one after the other: gx is rounded to its dtype before residual is added. */
+void op_rms_norm_grad_add(const attributes_t *how, const tensor_t *at)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
+    const tensor_t gx = at[out_gx], residual = at[in_residual];
+    const tensor_t grad[] = {at[in_gy], at[in_x], at[in_w], at[in_rstd], gx, at[out_gw]};
+
+    op_rms_norm_grad(how, grad);
+    for (uint64_t i = 0; i < gx.rows; i++) {
+        for (uint64_t j = 0; j < gx.width; j++)
+            put(&gx, i, j, get(&gx, i, j) + get(&residual, i, j));
+    }
+}
+
 /* x w b? -> y mean? rstd? */
 void op_layer_norm(const attributes_t *how, const tensor_t *at)
 {

@@ -120,6 +120,7 @@ typedef struct {
 
 typedef struct {
     cuda_view_t gy, x, w, gx;
+    cuda_view_t residual; /* like gx, to which it is added; at: NULL, nothing is */
     const float *mean, *rstd;
     float *weight_sums; /* [blocks, d]: of gy n over the block's groups          */
     float *bias_sums;   /* the same of gy; NULL: not wanted                      */

@@ -106,6 +106,11 @@ CUDA_INLINE void grad_group(const cuda_norm_grad_t &p, uint64_t group, bool mine
             const float g = gy.v[j] * (p.one_plus != 0 ? 1.0f + w.v[j] : w.v[j]);
             gy.v[j] = rstd * (g - level - (x.v[j] - mean) * rstd * along);
         }
+        if (p.residual.at != nullptr) {
+            const octet more = octet_load(p.residual, row, first + c, first + d);
+            for (uint32_t j = 0; j < OCTET; j++)
+                gy.v[j] += more.v[j];
+        }
         octet_store(p.gx, row, first + c, first + d, gy);
     }
 }
