@@ -314,12 +314,13 @@ static bool want_all(void *context, const char *name)
     return true;
 }
 
-static lh_status_t differentiate(recording_t *r, lh_value_t x)
+static lh_status_t differentiate(recording_t *r, lh_value_t x, bool fused)
 {
     const lh_arg_t y = r->values[r->output].arg;
     lh_value_t into;
     const lh_value_t seed = recording_argument(r, y.dtype, y.rank, y.shape);
-    return gradient_append(r, seed, x, want_all, NULL, &into);
+    const lh_status_t status = gradient_append(r, seed, x, want_all, NULL, &into);
+    return status == LH_OK && fused ? fusion_apply_backward(r, into) : status;
 }
 
 lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plugin_t *device,
@@ -343,8 +344,9 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
     const lh_value_t x = recording_argument(r, compute, 2, shape);
     r->output = c->record(&r->graph, x, rows, width);
     status = recording_status(r);
-    if (status == LH_OK && (c->flags & OP_CASE_FUSED) != 0) status = fusion_apply(r);
-    if (status == LH_OK && (c->flags & OP_CASE_FORWARD) == 0) status = differentiate(r, x);
+    const bool fused = (c->flags & OP_CASE_FUSED) != 0;
+    if (status == LH_OK && fused) status = fusion_apply(r);
+    if (status == LH_OK && (c->flags & OP_CASE_FORWARD) == 0) status = differentiate(r, x, fused);
     if (status == LH_OK)
         *out = r;
     else
