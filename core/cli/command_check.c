@@ -53,7 +53,7 @@ typedef struct check {
     const job_t *job;
     /* One for each plugin that the job names; transports by class of link. */
     checked_t model, optimizer, device;
-    checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES];
+    checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES], collectives[JOB_SCOPES];
     check_step_t step; /* none where the job does not train */
     rule_set_t rules;  /* of [optimizer] and its groups */
     char vocab[32];
@@ -261,27 +261,45 @@ static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *n
     return carrier_check(c->job, c->cli->plugins, scope, second, name);
 }
 
-/* A transport and its fallback stand in one section, where each reads its own keys. Each parse
- * knows the other plugin's keys, so that neither refuses a key of the other. */
+/* A plugin of a section that others share, parsed beside the keys of those. */
+static lh_status_t parse_transport(const check_t *c, uint32_t scope, checked_t *one,
+                                   const checked_t *two, const checked_t *three)
+{
+    const option_table_t others[2] = {two->options, three->options};
+    if (one->plugin == NULL) return LH_OK;
+    return job_parse_transport(c->job, scope, &one->options, others, 2, &one->config);
+}
+
+static lh_status_t load_transport(const check_t *c, const char *name, checked_t *out)
+{
+    if (name == NULL) return LH_OK;
+    const lh_status_t status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, name,
+                                             &out->plugin);
+    if (status == LH_OK) out->options = plugin_options(out->plugin);
+    return status;
+}
+
+/* A transport, its fallback and the plugin of collectives stand in one section, where each reads its own
+ * keys. Each parse knows the others' keys, so that none refuses a key of another. */
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
     lh_assert(scope > 0 && scope < JOB_SCOPES);
     const job_transport_t *t = &c->job->transports[scope];
     const char *name;
     char usual[32];
-    checked_t *one = &c->transports[scope], *two = &c->fallbacks[scope];
+    checked_t *one = &c->transports[scope], *two = &c->fallbacks[scope],
+              *three = &c->collectives[scope];
     lh_status_t status = find_transport(c, scope, usual, &name);
     if (status != LH_OK || name == NULL) return status;
-    status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, name, &one->plugin);
-    if (status == LH_OK && t->fallback != NULL)
-        status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, t->fallback, &two->plugin);
-    if (status != LH_OK) return status;
-    one->options = plugin_options(one->plugin);
-    if (two->plugin != NULL) two->options = plugin_options(two->plugin);
-    status = job_parse_transport(c->job, scope, &one->options,
-                                 two->plugin != NULL ? &two->options : NULL, &one->config);
-    if (status == LH_OK && two->plugin != NULL)
-        status = job_parse_transport(c->job, scope, &two->options, &one->options, &two->config);
+    status = load_transport(c, name, one);
+    if (status == LH_OK) status = load_transport(c, t->fallback, two);
+    if (status == LH_OK) status = load_transport(c, t->collectives, three);
+    if (status == LH_OK && three->plugin != NULL && three->plugin->transport->collectives == NULL)
+        status = fail(LH_UNSUPPORTED, "[transport.%s] collectives = %s: it makes no collectives",
+                      job_scope_names[scope], t->collectives);
+    if (status == LH_OK) status = parse_transport(c, scope, one, two, three);
+    if (status == LH_OK) status = parse_transport(c, scope, two, one, three);
+    if (status == LH_OK) status = parse_transport(c, scope, three, one, two);
     return status == LH_OK ? check_carrier(c, scope, name) : status;
 }
 
@@ -421,7 +439,7 @@ static bool is_shown(const check_t *c, const job_section_t *s)
            strcmp(s->name, "export") != 0;
 }
 
-/* Three tables: the core's, the plugin's, the fallback's. */
+/* Four tables: the core's, the plugin's, the fallback's, that of the collectives. */
 static void explain_transport(const check_t *c, const char *section)
 {
     uint32_t scope = LH_LINK_NODE;
@@ -429,9 +447,12 @@ static void explain_transport(const check_t *c, const char *section)
         scope++;
         lh_assert(scope < JOB_SCOPES);
     }
-    option_table_t tables[3] = {{0}, c->transports[scope].options, c->fallbacks[scope].options};
+    option_table_t tables[4] = {{0},
+                                c->transports[scope].options,
+                                c->fallbacks[scope].options,
+                                c->collectives[scope].options};
     options_how_t how = job_plugin_how(c->job, section, tables, NULL, 0);
-    how.table_count = 3;
+    how.table_count = 4;
     options_explain(&how, c->out);
     text_append(c->out, "\n");
 }
@@ -542,9 +563,9 @@ static void free_check(check_t *c)
     for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
         if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
     for (uint32_t i = 0; i < JOB_SCOPES; i++) {
-        const checked_t *t = &c->transports[i], *f = &c->fallbacks[i];
-        if (t->config != NULL) job_free_config(&t->options, t->config);
-        if (f->config != NULL) job_free_config(&f->options, f->config);
+        const checked_t *const all[] = {&c->transports[i], &c->fallbacks[i], &c->collectives[i]};
+        for (uint32_t k = 0; k < 3; k++)
+            if (all[k]->config != NULL) job_free_config(&all[k]->options, all[k]->config);
     }
     rule_set_free(&c->rules);
     mem_free(c->given);

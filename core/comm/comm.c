@@ -58,6 +58,7 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
         .job = how->job, .registry = how->registry, .world = how->world, .control = how->control};
     lh_status_t status = c->wake_fd < 0 ? fail_io(errno, "eventfd") : LH_OK;
     if (status == LH_OK && !how->planned) status = links_open(&links, &c->links);
+    if (status == LH_OK) status = native_open(how->job, how->registry, how->world, &c->native);
     if (status != LH_OK) {
         comm_close(c);
         return status;
@@ -85,6 +86,7 @@ void comm_close(comm_t *c)
 {
     if (c == NULL) return;
     comm_stop(c);
+    native_close(c->native);
     links_close(c->links); /* from here on nobody touches buffers */
     for (uint32_t i = 0; i < c->plan_count; i++)
         collective_free(c->plans[i]);
@@ -114,6 +116,16 @@ bool comm_is_planned(const comm_t *c)
 control_t *comm_control(const comm_t *c)
 {
     return c->control;
+}
+
+native_t *comm_native(const comm_t *c)
+{
+    return c->native;
+}
+
+void comm_cancel(comm_t *c)
+{
+    native_cancel(c->native);
 }
 
 links_t *comm_links(comm_t *c)
@@ -437,6 +449,7 @@ lh_status_t comm_connect(comm_t *c)
     if (status == LH_OK) status = comm_verdict(c, scripts_make(c, all));
     mem_free(all);
     if (status == LH_OK) status = comm_agree_lanes(c);
+    if (status == LH_OK) status = native_join(c->native, c->control);
     if (status == LH_OK) status = thread_start(c);
     if (status == LH_OK) c->connected = true;
     return status;

@@ -12,6 +12,7 @@
 #define COMM_COMM_H
 
 #include <comm/collective.h>
+#include <comm/native.h>
 
 /* All that is named here outlives the comm. */
 typedef struct comm_how {
@@ -29,6 +30,8 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out) LH_MUST_CHECK;
  * nothing polls the links any more and one that ends is no failure. The caller then waits for all
  * ranks (a barrier), and calls comm_close. */
 void comm_stop(comm_t *c);
+/* After a failure, before comm_stop: what waits on the device for other ranks ends. */
+void comm_cancel(comm_t *c);
 void comm_close(comm_t *c); /* frees its plans; NULL does nothing */
 
 const world_t *comm_world(const comm_t *c);
@@ -36,6 +39,8 @@ control_t *comm_control(const comm_t *c);
 /* No rank is ever asked: plans are counted, and no run is possible. */
 bool comm_is_planned(const comm_t *c);
 links_t *comm_links(comm_t *c);
+/* Collectives on the device's own queue; NULL: none. They are joined by comm_connect. */
+native_t *comm_native(const comm_t *c);
 /* The group LH_GROUP_*, made once. NULL after fail(). */
 const group_t *comm_group(comm_t *c, uint32_t which);
 

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <comm/native.h>
 #include <comm/script.h>
 
 typedef struct comm comm_t; /* comm.h */
@@ -123,6 +124,7 @@ struct comm {
     bool threaded;      /* a progress thread is wanted */
     bool planned;       /* no links: plans are only counted */
     links_t *links;
+    native_t *native;          /* NULL: none */
     const probe_pair_t *known; /* [known_count] until the ranks are connected */
     uint32_t known_count;
     group_t *groups[LH_GROUPS];

@@ -315,7 +315,12 @@ static const lh_option_t comm_rows[] = {
              "transport plugin where the other cannot; refused if not set"),     \
         CHOICE(job_transport_t, security, security_, "plain|known|proven|private", \
                "open; both ends prove the job's key; every byte is sealed, too; and encrypted")
-static const lh_option_t node_rows[] = {TRANSPORT_ROWS("plain")};
+static const lh_option_t node_rows[] = {
+    TRANSPORT_ROWS("plain"),
+    TEXT(job_transport_t, collectives, "",
+         "transport plugin that makes the collectives of a machine's ranks on their devices, such as "
+         "nvlink; none if not set"),
+};
 static const lh_option_t site_rows[] = {TRANSPORT_ROWS("proven")};
 static const lh_option_t wan_rows[] = {
     TRANSPORT_ROWS("private"),
@@ -555,11 +560,11 @@ options_how_t job_plugin_how(const job_t *job, const char *section, option_table
                            .folder = job->base};
 }
 
-/* other: NULL, or a table whose keys may stand in the section too. The config is allocated here and
+/* others: tables whose keys may stand in the section too. The config is allocated here and
  * zeroed, so a row that nobody sets is 0 or NULL. */
 static lh_status_t parse_config(const job_t *job, const char *section, const option_table_t *table,
                                 const option_given_t *given, uint32_t given_count,
-                                const option_table_t *other, void **out)
+                                const option_table_t *others, uint32_t other_count, void **out)
 {
     option_table_t tables[2] = {{0}, *table};
     void *config = mem_new(table->config_size);
@@ -567,7 +572,8 @@ static lh_status_t parse_config(const job_t *job, const char *section, const opt
 
     tables[1].config = config;
     options_how_t how = job_plugin_how(job, section, tables, given, given_count);
-    how.other = other;
+    how.others = others;
+    how.other_count = other_count;
     const lh_status_t status = options_parse(&how);
     if (status != LH_OK) {
         mem_free(config);
@@ -580,16 +586,16 @@ static lh_status_t parse_config(const job_t *job, const char *section, const opt
 lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
                              const option_given_t *given, uint32_t given_count, void **out)
 {
-    return parse_config(job, section, table, given, given_count, NULL, out);
+    return parse_config(job, section, table, given, given_count, NULL, 0, out);
 }
 
 lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
-                                const option_table_t *other, void **out)
+                                const option_table_t *others, uint32_t other_count, void **out)
 {
     lh_assert(scope > 0 && scope < JOB_SCOPES);
     char section[32];
     (void)snprintf(section, sizeof(section), "transport.%s", job_scope_names[scope]);
-    return parse_config(job, section, table, NULL, 0, other, out);
+    return parse_config(job, section, table, NULL, 0, others, other_count, out);
 }
 
 void job_free_config(const option_table_t *table, void *config)

@@ -357,6 +357,7 @@ typedef struct job_transport { /* [transport.node|site|wan] */
      * fails. */
     char *fallback;    /* plugin that is used where it cannot; NULL: none */
     uint32_t security; /* LH_SECURITY_*                            */
+    char *collectives; /* of node: plugin of the whole-group collectives; NULL: none */
     /* The last two are read for links between sites alone. */
     uint64_t outage_ns; /* of wan: longest cut that is waited out   */
     uint64_t rate;      /* of wan: bytes/s of a site's link, each way; 0: unknown */
@@ -477,10 +478,11 @@ option_table_t job_section_table(const job_section_t *s, void *config);
 lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
                              const option_given_t *given, uint32_t given_count,
                              void **out) LH_MUST_CHECK;
-/* Likewise for [transport.*], where the plugin and its fallback each find their own keys; other is
- * the table of the other one, or NULL. */
+/* Likewise for [transport.*], where the plugin, its fallback and that of the collectives each find their
+ * own keys; others [other_count]: the tables of the others. */
 lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
-                                const option_table_t *other, void **out) LH_MUST_CHECK;
+                                const option_table_t *others, uint32_t other_count,
+                                void **out) LH_MUST_CHECK;
 /* The same as a question for options_explain: tables[1] is the plugin's. */
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
                              const option_given_t *given, uint32_t given_count);

@@ -35,6 +35,22 @@ static lh_status_t check_parallel(const job_t *job)
     return LH_OK;
 }
 
+/* A library's sums have an order of their own, so `bits` unset means ordered beside it, and the order
+ * that it can't have is refused where it is asked for. */
+static lh_status_t check_collectives(job_t *job)
+{
+    const char *plugin = job->transports[LH_LINK_NODE].collectives;
+    if (plugin == NULL) return LH_OK;
+    const document_section_t *comm = document_find(job->document, "comm");
+    if (document_entry(comm, "bits") != NULL && job->comm.bits == BITS_CANONICAL)
+        JOB_REFUSE(job, "comm", "bits",
+                   "canonical: [transport.node] collectives = %s adds in an order of its own; "
+                   "expected [comm] bits = ordered, or no collectives there",
+                   plugin);
+    job->comm.bits = BITS_ORDERED;
+    return LH_OK;
+}
+
 /* A transfer that stands still for longer ends the job, whatever its link would still wait for. */
 static lh_status_t check_outage(const job_t *job)
 {
@@ -343,6 +359,7 @@ lh_status_t job_check(job_t *job)
 {
     lh_status_t status = check_parallel(job);
     if (status == LH_OK) status = check_outage(job);
+    if (status == LH_OK) status = check_collectives(job);
     if (status == LH_OK) status = check_train(job);
     if (status == LH_OK) status = check_split(job);
     if (status == LH_OK) status = check_prepare(job);

@@ -343,8 +343,9 @@ static lh_status_t refuse_key(const options_how_t *how, const document_entry_t *
     for (uint32_t t = 0; t < how->table_count; t++)
         for (uint32_t i = 0; i < how->tables[t].count; i++)
             text_nearest_offer(&near, how->tables[t].rows[i].key);
-    for (uint32_t i = 0; how->other != NULL && i < how->other->count; i++)
-        text_nearest_offer(&near, how->other->rows[i].key);
+    for (uint32_t o = 0; o < how->other_count; o++)
+        for (uint32_t i = 0; i < how->others[o].count; i++)
+            text_nearest_offer(&near, how->others[o].rows[i].key);
     const char *best = text_nearest_name(&near);
     document_where(entry->file, entry->line, where, sizeof(where));
     if (best == NULL)
@@ -359,7 +360,9 @@ static lh_status_t check_keys(const options_how_t *how)
     const document_section_t *section = document_find(how->document, how->section);
     if (section == NULL || how->open) return LH_OK;
     for (uint32_t i = 0; i < section->entry_count; i++) {
-        bool known = how->other != NULL && table_find(how->other, section->entries[i]->key) != NULL;
+        bool known = false;
+        for (uint32_t o = 0; o < how->other_count && !known; o++)
+            known = table_find(&how->others[o], section->entries[i]->key) != NULL;
         for (uint32_t t = 0; t < how->table_count && !known; t++)
             known = table_find(&how->tables[t], section->entries[i]->key) != NULL;
         if (!known) return refuse_key(how, section->entries[i]);

@@ -43,7 +43,9 @@ typedef struct options_how {
     const option_table_t *tables; /* core's, then the plugin's: a key in two of them is refused,
                                      unless a fixed given covers it                          */
     uint32_t table_count;
-    const option_table_t *other; /* NULL, or whose keys may stand here too and are not parsed */
+    /* [other_count] whose keys may stand here too and are not parsed */
+    const option_table_t *others;
+    uint32_t other_count;
     const option_given_t *given;
     uint32_t given_count;
     /* How strict the parsing is: what may be missing, and whether keys of no table are left alone.

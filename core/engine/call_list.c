@@ -1,7 +1,8 @@
 /* call_list.c - makes call lists of flows and runs them.
  *
  * There are three ways to run a list: launch each call; replay what was captured; or, while
- * profiling, launch each call and take the time. */
+ * profiling, launch each call and take the time. Where the device itself makes transfers, which no
+ * capture takes, a list is captured in the pieces between its transfers. */
 #include <engine/call_list.h>
 
 #include <base/memory.h>
@@ -162,9 +163,59 @@ static bool list_captures(const engine_t *e, const call_list_t *list)
     for (uint32_t i = 0; i < list->count; i++) {
         const kernel_t *kernel = list->calls[i].kernel;
         if (kernel != NULL && (kernel->plan.flags & LH_KERNEL_CAPTURE) == 0) return false;
-        if (list->calls[i].source->transfer != NULL && !handovers_capture(e)) return false;
+        if (list->calls[i].source->transfer != NULL && !e->exchanges && !handovers_capture(e))
+            return false;
     }
     return true;
+}
+
+static bool list_has_transfers(const call_list_t *list)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->calls[i].source->transfer != NULL) return true;
+    return false;
+}
+
+/* One piece: a transfer, or all calls up to the next one. */
+static lh_status_t piece_capture(engine_t *e, const call_list_t *list, list_piece_t *piece)
+{
+    lh_status_t status = LH_OK;
+    piece->end = piece->begin + 1;
+    if (list->calls[piece->begin].source->transfer != NULL) return LH_OK;
+    while (piece->end < list->count && list->calls[piece->end].source->transfer == NULL)
+        piece->end++;
+    status = e->api->capture_begin(e->stream);
+    if (status != LH_OK) return status;
+    for (uint32_t i = piece->begin; i < piece->end && status == LH_OK; i++)
+        status = launch_one(e, &list->calls[i]);
+    const lh_status_t ended = e->api->capture_end(e->stream, &piece->replay);
+    return status != LH_OK ? status : ended;
+}
+
+/* There are at most as many pieces as calls. */
+static lh_status_t pieces_capture(engine_t *e, call_list_t *list)
+{
+    lh_status_t status = LH_OK;
+    list->pieces = mem_array(list->count, sizeof(*list->pieces));
+    if (list->pieces == NULL) return LH_NO_MEMORY;
+    for (uint32_t at = 0; at < list->count && status == LH_OK;) {
+        list_piece_t *piece = &list->pieces[list->piece_count++];
+        piece->begin = at;
+        status = piece_capture(e, list, piece);
+        at = piece->end;
+    }
+    return status;
+}
+
+static lh_status_t pieces_run(engine_t *e, call_list_t *list)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < list->piece_count && status == LH_OK; i++) {
+        const list_piece_t *p = &list->pieces[i];
+        status = p->replay != NULL ? e->api->replay(p->replay, e->stream)
+                                   : launch_transfer(e, list->calls[p->begin].source);
+    }
+    return status;
 }
 
 /* Launches the list between the beginning and the end of a capture. last: captures what the last
@@ -188,6 +239,7 @@ lh_status_t call_list_capture(engine_t *e, call_list_t *list)
 {
     bool last_differs = false;
     if (!list_captures(e, list)) return LH_OK;
+    if (e->exchanges && list_has_transfers(list)) return pieces_capture(e, list);
     for (uint32_t i = 0; i < list->count; i++)
         last_differs = last_differs || list->calls[i].source->last_only;
     lh_status_t status = list_capture(e, list, false, &list->replay);
@@ -237,6 +289,7 @@ lh_status_t call_list_run(engine_t *e, call_list_t *list)
     expect_all(e, list);
     if (e->profiling) return run_timed(e, list);
     if (list->replay != NULL) return list_replay(e, list);
+    if (list->piece_count > 0) return pieces_run(e, list);
     return launch_all(e, list);
 }
 
@@ -292,6 +345,9 @@ void call_list_free(engine_t *e, call_list_t *list)
     marks_free(e, list);
     if (list->replay != NULL) e->api->replay_free(list->replay);
     if (list->last_replay != NULL) e->api->replay_free(list->last_replay);
+    for (uint32_t i = 0; i < list->piece_count; i++)
+        if (list->pieces[i].replay != NULL) e->api->replay_free(list->pieces[i].replay);
+    mem_free(list->pieces);
     mem_free(list->calls);
     mem_free(list->places);
     *list = (call_list_t){0};

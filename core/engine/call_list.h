@@ -27,6 +27,12 @@ typedef struct exec_call {
     uint64_t ns;               /* time of all profiled runs */
 } exec_call_t;
 
+/* Calls [begin, end) of a list, replayed together, or one transfer (replay NULL). */
+typedef struct list_piece {
+    uint32_t begin, end;
+    lh_replay_t *replay;
+} list_piece_t;
+
 /* Owned by a program. Arrays are made by call_list_choose and stay where they are. */
 typedef struct call_list {
     exec_call_t *calls; /* [count] */
@@ -34,7 +40,9 @@ typedef struct call_list {
     uint32_t count;
     lh_replay_t *replay;      /* NULL: calls are launched one by one */
     lh_replay_t *last_replay; /* for the last round of a step; NULL: it is as the others */
-    lh_event_t **marks;       /* [count + 1] while profiling on an asynchronous device */
+    list_piece_t *pieces;     /* [piece_count] in order; 0: the list is not captured in pieces */
+    uint32_t piece_count;
+    lh_event_t **marks; /* [count + 1] while profiling on an asynchronous device */
     uint64_t profiled_runs;
 } call_list_t;
 

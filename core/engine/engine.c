@@ -38,6 +38,7 @@ static void allocations_name(engine_t *e)
     ALLOCATION(outputs, OUTPUTS, DEVICE);
     ALLOCATION(constants, CONSTANTS, DEVICE);
     ALLOCATION(caches, CACHES, DEVICE);
+    ALLOCATION(workspace, TRANSFERS, DEVICE);
     ALLOCATION(pinned, PINNED, PINNED);
 #undef ALLOCATION
 }
@@ -129,8 +130,8 @@ void engine_close(engine_t *e)
 {
     if (e == NULL) return;
     /* Nothing may be queued on what is released. */
-    lh_stream_t *const streams[] = {e->stream, e->leaving, e->coming};
-    for (uint32_t i = 0; i < 3; i++)
+    lh_stream_t *const streams[] = {e->stream, e->leaving, e->coming, e->exchanging};
+    for (uint32_t i = 0; i < 4; i++)
         if (streams[i] != NULL && e->event != NULL) stream_drain(e, streams[i]);
     handovers_free(e);
     for (uint32_t i = 0; i < e->program_count; i++)

@@ -60,15 +60,15 @@ enum {
     MEMORY_CACHES,
     MEMORY_CONSTANTS,
     MEMORY_PINNED,
-    MEMORY_LIBRARY,   /* what the device keeps for itself, weights packed for kernels */
-    MEMORY_TRANSFERS, /* staging and plans between ranks; the engine knows of none */
+    MEMORY_LIBRARY, /* what the device keeps for itself, weights packed for kernels */
+    MEMORY_TRANSFERS, /* staging and plans between ranks, of which the engine knows its workspace alone */
     MEMORY_KINDS
 };
 
 /* Bytes to which places in memory are aligned, unless the device asks for more: a cache line. */
 enum { ENGINE_ALIGNMENT = 64 };
-/* Scratch, inputs, outputs, constants, caches, pinned, and the arenas. */
-enum { ENGINE_ALLOCATIONS = 6 + ARENAS };
+/* Scratch, inputs, outputs, constants, caches, workspace, pinned, and the arenas. */
+enum { ENGINE_ALLOCATIONS = 7 + ARENAS };
 
 /* F32 [count], shared by all calls that name equal values. */
 typedef struct engine_constant {
@@ -100,7 +100,7 @@ typedef struct engine {
      * run to the next. In the other allocations every program has places of its own. */
     union {
         struct {
-            allocation_t scratch, inputs, outputs, constants, caches, pinned;
+            allocation_t scratch, inputs, outputs, constants, caches, workspace, pinned;
             allocation_t arenas[ARENAS]; /* ARENA_* */
         };
         allocation_t allocations[ENGINE_ALLOCATIONS];
@@ -121,6 +121,12 @@ typedef struct engine {
     uint32_t mirror_count;
     size_t mirror_capacity;
     lh_stream_t *leaving, *coming; /* copies to mirrors and from them; NULL: none */
+    /* Of transfers that the device makes on a queue of its own (exchange_t.native). They share the
+     * workspace, as one is done before the next begins. */
+    lh_stream_t *exchanging; /* NULL: none is */
+    lh_native_t exchanging_native;
+    lh_event_t *exchanged; /* behind the last of them; not owned. NULL: none has been queued */
+    bool exchanges;        /* some transfer is native */
 
     uint32_t micro_batch; /* the round of the schedule that is queued, from 0 */
     bool last_micro;      /* that round is the last of its step */

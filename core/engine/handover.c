@@ -39,7 +39,7 @@ static const allocation_t *allocation_of(const engine_t *e, const flow_t *f, uin
 bool handovers_capture(const engine_t *e)
 {
     return !e->how.no_capture && (e->properties.flags & LH_DEVICE_CAPTURE) != 0 && !is_direct(e) &&
-           awaits_words(e) && e->api->signal != NULL;
+           !e->exchanges && awaits_words(e) && e->api->signal != NULL;
 }
 
 /* ---- mirrors ---- */
@@ -176,6 +176,19 @@ static void crossings_find(engine_t *e, const flow_t *f, bool later, bool last)
     }
 }
 
+/* Finds out whether the device makes the transfer itself; the workspace is then as large as that
+ * needs. */
+static lh_status_t native_ask(handover_t *h)
+{
+    uint64_t bytes = 0;
+    engine_t *e = h->engine;
+    if (e->exchange->native == NULL) return LH_OK;
+    const lh_status_t status = e->exchange->native(e->exchange, h->transfer, &h->native, &bytes);
+    if (bytes > e->workspace.bytes) e->workspace.bytes = bytes;
+    e->exchanges = e->exchanges || h->native;
+    return status;
+}
+
 /* Makes a handover, with three words of its own, for a transfer that has none. */
 static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
 {
@@ -194,7 +207,9 @@ static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
     h->engine = e;
     h->transfer = transfer;
     e->handovers[number] = h;
-    lh_status_t status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->word);
+    lh_status_t status = native_ask(h);
+    if (status != LH_OK || h->native) return status;
+    status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->word);
     if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->asked);
     if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->there);
     return status;
@@ -210,8 +225,9 @@ lh_status_t handovers_plan(engine_t *e)
         const flow_t *f = e->flows[i];
         for (uint32_t c = 1; c < f->call_count && status == LH_OK; c++) {
             if (f->calls[c].kind != FLOW_COLLECTIVE) continue;
-            status = call_mirror(e, f, &f->calls[c]);
-            if (status == LH_OK) status = handover_add(e, f->calls[c].transfer);
+            status = handover_add(e, f->calls[c].transfer);
+            if (status == LH_OK && !e->handovers[f->calls[c].transfer->number]->native)
+                status = call_mirror(e, f, &f->calls[c]);
         }
     }
     for (uint32_t i = 0; i < e->mirror_count && status == LH_OK; i++)
@@ -242,14 +258,15 @@ static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_
 {
     const engine_t *e = h->engine;
     if (h->copies != NULL || e->mirror_count == 0) return LH_OK;
-    h->copies = mem_array(moved->read_count + moved->write_count + 1u, sizeof(*h->copies));
-    if (h->copies == NULL) return LH_NO_MEMORY;
-    h->out_count = moved->read_count;
+    const uint32_t reads = h->transfer->takes_over ? moved->writes : moved->reads;
+    h->out_count = h->transfer->takes_over ? moved->write_count : moved->read_count;
     h->in_count = moved->write_count;
-    for (uint32_t i = 0; i < moved->read_count; i++)
-        h->copies[i] = copy_of(e, f, f->moved[moved->reads + i]);
-    for (uint32_t i = 0; i < moved->write_count; i++)
-        h->copies[moved->read_count + i] = copy_of(e, f, f->moved[moved->writes + i]);
+    h->copies = mem_array(h->out_count + h->in_count + 1u, sizeof(*h->copies));
+    if (h->copies == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < h->out_count; i++)
+        h->copies[i] = copy_of(e, f, f->moved[reads + i]);
+    for (uint32_t i = 0; i < h->in_count; i++)
+        h->copies[h->out_count + i] = copy_of(e, f, f->moved[moved->writes + i]);
     return LH_OK;
 }
 
@@ -264,9 +281,11 @@ static lh_status_t handover_place(handover_t *h)
 {
     engine_t *e = h->engine;
     lh_status_t status = LH_OK;
-    atomic_store(word_at(h, h->word), 0);
-    atomic_store(word_at(h, h->asked), 0);
-    atomic_store(word_at(h, h->there), 0);
+    if (!h->native) {
+        atomic_store(word_at(h, h->word), 0);
+        atomic_store(word_at(h, h->asked), 0);
+        atomic_store(word_at(h, h->there), 0);
+    }
     for (uint32_t i = 0; i <= HANDOVER_CAPTURED && status == LH_OK; i++) {
         handover_turn_t *turn = &h->turns[i];
         status = e->api->event_new(e->device, &turn->made);
@@ -284,12 +303,18 @@ lh_status_t handovers_place(engine_t *e)
     if (e->handover_count == 0) return LH_OK;
     status = e->api->stream_new(e->device, &how, &e->leaving);
     if (status == LH_OK) status = e->api->stream_new(e->device, &how, &e->coming);
+    if (status == LH_OK && e->exchanges) {
+        const lh_stream_how_t comm = {.struct_size = sizeof(comm), .role = LH_STREAM_COMM};
+        status = e->api->stream_new(e->device, &comm, &e->exchanging);
+        if (status == LH_OK) status = e->api->native(e->exchanging, &e->exchanging_native);
+    }
     for (uint32_t i = 0; i < e->handover_count && status == LH_OK; i++)
         if (e->handovers[i] != NULL) status = handover_place(e->handovers[i]);
     for (uint32_t i = 0; i < e->program_count; i++) {
         const flow_t *f = e->flows[i];
         for (uint32_t c = 1; c < f->call_count && status == LH_OK; c++)
-            if (f->calls[c].kind == FLOW_COLLECTIVE)
+            if (f->calls[c].kind == FLOW_COLLECTIVE &&
+                !e->handovers[f->calls[c].transfer->number]->native)
                 status = copies_make(e->handovers[f->calls[c].transfer->number], f,
                                      &f->calls[c].moved);
     }
@@ -312,6 +337,7 @@ void handovers_free(engine_t *e)
     mem_free(e->handovers);
     if (e->leaving != NULL) e->api->stream_free(e->leaving);
     if (e->coming != NULL) e->api->stream_free(e->coming);
+    if (e->exchanging != NULL) e->api->stream_free(e->exchanging);
     for (uint32_t i = 0; i < e->mirror_count; i++) {
         allocation_release(&e->mirrors[i].pinned, e->api);
         mem_free(e->mirrors[i].extents);
@@ -379,6 +405,8 @@ static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *tur
     const engine_t *e = h->engine;
     lh_status_t status = e->api->record(e->stream, turn->made);
     if (status == LH_OK) status = e->api->wait(e->leaving, turn->made);
+    /* A sum over sites reads what a sum on the device has left, for which nothing else waits yet. */
+    if (status == LH_OK && e->exchanged != NULL) status = e->api->wait(e->leaving, e->exchanged);
     return status == LH_OK ? copies_queue(h, e->leaving, false) : status;
 }
 
@@ -478,12 +506,29 @@ lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
     return waits ? replay_wait(h) : replay_start(h);
 }
 
+/* A start that the device makes itself, behind what is queued so far. */
+static lh_status_t native_start(handover_t *h)
+{
+    engine_t *e = h->engine;
+    lh_status_t status = turn_take(h);
+    const handover_turn_t *turn = &h->turns[h->turn];
+    lh_assert(!e->capturing);
+    if (status == LH_OK) status = e->api->record(e->stream, turn->made);
+    if (status == LH_OK) status = e->api->wait(e->exchanging, turn->made);
+    if (status == LH_OK) status = e->exchange->queue(e->exchange, h->transfer);
+    if (status == LH_OK) status = e->api->record(e->exchanging, turn->arrived);
+    if (status == LH_OK) e->exchanged = turn->arrived;
+    h->under_way = status == LH_OK;
+    return status;
+}
+
 /* A start in a list that is launched. `made` and `read` are recorded behind what is queued so far;
  * the transfer begins once `read` is past. Where the device awaits words, the copies in are queued
  * at once. */
 static lh_status_t queued_start(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
+    if (h->native) return native_start(h);
     if (e->capturing) return captured_start(h);
     lh_status_t status = h->under_way ? handover_wait(e, t) : LH_OK;
     /* The gate belongs to the run before until that run is done, so the host is at most one run
@@ -511,7 +556,7 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     if (!h->under_way) return LH_OK;
     h->under_way = false;
     if (h->crosses) return there_await(h);
-    if (awaits_words(e)) return e->api->wait(e->stream, h->turns[h->turn].arrived);
+    if (h->native || awaits_words(e)) return e->api->wait(e->stream, h->turns[h->turn].arrived);
     const lh_status_t status = e->exchange->wait(e->exchange, t);
     return status == LH_OK ? copies_queue(h, e->stream, true) : status;
 }

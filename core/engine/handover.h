@@ -21,6 +21,11 @@
  * for inside another. A replay waits for that word in any case, so the host sets it where nothing
  * is under way.
  *
+ * A transfer that the device makes itself (exchange_t.native) has neither mirror nor words: a stream of its
+ * own waits until what is read is made, the exchange queues the transfer there, and the computing stream
+ * waits for the event behind it. The host waits for nothing. Such transfers are in no captured list: their
+ * lists are captured in the pieces between transfers (call_list.c).
+ *
  * A mirror holds what travels and nothing else: of an allocation with frozen parameters, or with
  * activations of which few are summed, that is a small part. */
 #ifndef ENGINE_HANDOVER_H
@@ -76,6 +81,7 @@ struct handover {
     bool under_way; /* started, and no stream waits for it yet */
     bool crosses;   /* a list may wait for what another one started */
     bool open;      /* the list that is captured has started it, and not yet waited */
+    bool native;    /* the device makes it; of a turn's events made and arrived are used */
     /* Offsets of the three words in the engine's pinned allocation. */
     uint64_t word;           /* the transfer has written */
     uint64_t asked;          /* captured lists: what the transfer reads is copied out */

@@ -71,19 +71,22 @@ const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope
     return read_default(r, scope, name) == LH_OK ? name : NULL;
 }
 
-/* A section may hold options of its plugin and of its fallback side by side; those of `other` are
- * known, too, and left alone. */
-static lh_status_t parse_config(const job_t *job, registry_t *r, carrier_t *c, const char *other)
+lh_status_t carrier_parse(const job_t *job, registry_t *r, uint32_t scope, const plugin_t *plugin,
+                          const char *const names[2], void **config)
 {
-    const plugin_t *second = NULL;
-    option_table_t others;
-    const option_table_t own = plugin_options(c->plugin);
-    if (other != NULL) {
+    option_table_t others[2];
+    uint32_t count = 0;
+    const option_table_t own = plugin_options(plugin);
+    for (uint32_t i = 0; i < 2; i++) {
+        const plugin_t *other;
+        if (names[i] == NULL) continue;
         /* Only its option names are wanted; where it can't be loaded its keys are unknown. */
-        if (registry_load(r, LH_KIND_TRANSPORT, other, &second) != LH_OK) fail_clear();
+        if (registry_load(r, LH_KIND_TRANSPORT, names[i], &other) == LH_OK)
+            others[count++] = plugin_options(other);
+        else
+            fail_clear();
     }
-    if (second != NULL) others = plugin_options(second);
-    return job_parse_transport(job, c->scope, &own, second != NULL ? &others : NULL, &c->config);
+    return job_parse_transport(job, scope, &own, others, count, config);
 }
 
 /* What was asked for and can't be given is refused, never lowered. */
@@ -136,7 +139,13 @@ static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c,
     lh_status_t status = registry_load(r, LH_KIND_TRANSPORT, name, &c->plugin);
     if (status != LH_OK) return status;
     c->api = c->plugin->transport;
-    status = parse_config(job, r, c, other);
+    if (plugin_is_without_messages(c->api))
+        return fail(LH_UNSUPPORTED,
+                    "[transport.%s] plugin = %s: it carries no messages; name it as collectives = "
+                    "%s in [transport.node], beside a plugin that does",
+                    job_scope_names[c->scope], name, name);
+    const char *const others[2] = {other, job->transports[c->scope].collectives};
+    status = carrier_parse(job, r, c->scope, c->plugin, others, &c->config);
     return status == LH_OK ? c->api->open(c->plugin->host, c->config, &c->transport) : status;
 }
 

@@ -31,6 +31,11 @@ extern const char *const carrier_levels[]; /* by LH_SECURITY_* */
  * folder of plugins says. The text is the job's or is written to `name`. NULL after fail(). */
 const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope, char name[32]);
 
+/* The plugin's own keys of [transport.SCOPE], which may hold options of several plugins side by side:
+ * those of `names` (NULL: none) are known, too, and left alone. *config is freed with
+ * job_free_config. */
+lh_status_t carrier_parse(const job_t *job, registry_t *r, uint32_t scope, const plugin_t *plugin,
+                          const char *const names[2], void **config) LH_MUST_CHECK;
 /* Opens the plugin `name` with its keys of [transport.SCOPE] (other: the one that shares the
  * section, or NULL), checks that it can give the security that the section asks for, and listens.
  */

@@ -55,12 +55,21 @@ static uint32_t *list_copy(const uint32_t *list, uint32_t count)
     return copy;
 }
 
+/* Pieces and their segments are one allocation each, the segments that of the first piece. */
+static void native_free(lh_coll_t *call)
+{
+    if (call->pieces != NULL) mem_free((void *)(uintptr_t)call->pieces[0].segments);
+    mem_free((void *)(uintptr_t)call->pieces);
+    call->pieces = NULL;
+}
+
 /* All but the move's plan, which belongs to comm. */
 static void move_free(move_t *m)
 {
     if (m == NULL) return;
     mem_free(m->parameters);
     mem_free(m->values);
+    native_free(&m->call);
     mem_free(m);
 }
 
@@ -92,6 +101,26 @@ static uint64_t elements_of(const transfers_t *t, const move_t *m)
         elements += m->kind == MOVE_ACROSS ? mine.end - mine.begin : p->elements;
     }
     return elements;
+}
+
+/* The collectives of a transfer (COLLECTIVE_*) as plugins call them (LH_COLL_*). */
+static const uint32_t native_ops[COLLECTIVES] = {
+    [COLLECTIVE_ALL_REDUCE] = LH_COLL_ALL_REDUCE,
+    [COLLECTIVE_REDUCE_SCATTER] = LH_COLL_REDUCE_SCATTER,
+    [COLLECTIVE_ALL_GATHER] = LH_COLL_ALL_GATHER,
+};
+
+/* Whether the device makes the transfer itself. An ACROSS goes between machines, and takes over from the
+ * sum before it. */
+static void transfer_choose(const transfers_t *t, move_t *m)
+{
+    const transfer_t *x = &m->transfer;
+    const native_t *n = t->comm == NULL ? NULL : comm_native(t->comm);
+    if (m->kind == MOVE_ACROSS)
+        m->transfer.takes_over = m->after->native;
+    else
+        m->native = native_offers(n, t->engine->properties.native, x->group, native_ops[x->op],
+                                  x->dtype);
 }
 
 /* The transfer of a recorded row comes complete from its recording. */
@@ -128,6 +157,7 @@ lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out)
     }
     m->transfer.dtype = dtype_of(t, m);
     m->transfer.elements = elements_of(t, m);
+    transfer_choose(t, m);
     return LH_OK;
 }
 
@@ -302,21 +332,30 @@ static const allocation_t *whole_allocation(const transfers_t *t, const move_t *
     return x->kind == MOVE_SUM ? &t->weights->grad->allocation : &t->weights->value->allocation;
 }
 
-/* First element of the k-th parameter in the whole form, from the start of its allocation or of its
- * mirror. */
-static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
+/* An element of the k-th parameter in the whole form, from the start of its allocation or of its mirror,
+ * in which it must travel. */
+static uint64_t whole_element(const transfers_t *t, const move_t *x, uint32_t k, uint64_t element)
 {
     lh_assert(k < x->count);
     const uint64_t wide = lh_dtype_bytes(x->transfer.dtype);
-    if (x->program != NULL) {
-        const flow_value_t *v = &x->program->flow->values[x->values[k]];
-        const uint64_t at = x->program->flow->buffers[v->buffer].offset + v->offset;
-        return handover_offset(t->engine, &t->engine->arenas[x->arena], at) / wide;
-    }
     const bool grad = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS;
     const store_t *store = grad ? t->weights->grad : t->weights->value;
-    const uint64_t at = store->shards[x->parameters[k]].offset;
-    return handover_offset(t->engine, &store->allocation, at) / wide;
+    const allocation_t *allocation = &store->allocation;
+    uint64_t at;
+    if (x->program != NULL) {
+        const flow_value_t *v = &x->program->flow->values[x->values[k]];
+        at = x->program->flow->buffers[v->buffer].offset + v->offset;
+        allocation = &t->engine->arenas[x->arena];
+    } else {
+        at = store->shards[x->parameters[k]].offset;
+    }
+    at += element * wide;
+    return (x->native ? at : handover_offset(t->engine, allocation, at)) / wide;
+}
+
+static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
+{
+    return whole_element(t, x, k, 0);
 }
 
 /* A member's segments of a transfer, in the order of the parameters; returns how many. Partial sums
@@ -416,8 +455,9 @@ static lh_status_t across_make(const planner_t *pl, const move_t *x, const group
             const uint32_t i = x->parameters[k];
             const lh_slice_t s = shard_shares_slice(t->shares, i, t->group->self);
             const lh_slice_t part = across_slice(t, i, m);
+            if (s.end == s.begin) continue;
             const uint64_t base = cut ? pl->grad_cuts[(size_t)i * t->group->size + t->group->self]
-                                      : whole_at(t, x, k) + s.begin;
+                                      : whole_element(t, x, k, s.begin);
             if (part.end > part.begin)
                 mine[count++] = (coll_segment_t){base + (part.begin - s.begin),
                                                  part.end - part.begin, 0};
@@ -552,6 +592,126 @@ static collective_t *continued_by(const transfers_t *t, const move_t *x)
     return first->plan;
 }
 
+/* ---- transfers that the device makes itself ---- */
+
+/* Losses: in place, rank r's words are the r-th of equal pieces. */
+static lh_status_t losses_pieces(const planner_t *pl, const move_t *x, pieces_t *out)
+{
+    const uint32_t ways = x->transfer.ways;
+    const uint64_t each = x->transfer.elements / ways, at = whole_at(pl->t, x, 0);
+    out->rows = mem_array(ways, sizeof(*out->rows));
+    out->segments = mem_array(ways, sizeof(*out->segments));
+    if (out->rows == NULL || out->segments == NULL) return LH_NO_MEMORY;
+    for (uint32_t m = 0; m < ways; m++) {
+        out->segments[m] = (coll_segment_t){.whole = at + m * each, .count = each};
+        out->rows[m] = (coll_piece_t){&out->segments[m], 1};
+    }
+    return LH_OK;
+}
+
+/* A piece in the plugin's form, with neighbours joined; returns how many segments it has. */
+static uint64_t native_piece(const coll_piece_t *p, lh_coll_segment_t *out)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const coll_segment_t *s = &p->segments[i];
+        lh_coll_segment_t *last = count > 0 ? &out[count - 1] : NULL;
+        if (last != NULL && last->whole + last->count == s->whole &&
+            last->part + last->count == s->cut)
+            last->count += s->count;
+        else
+            out[count++] = (lh_coll_segment_t){s->whole, s->count, s->cut};
+    }
+    return count;
+}
+
+/* There is room for a segment more, as the first piece owns the list. */
+static lh_status_t native_pieces(const pieces_t *pieces, uint32_t ways, lh_coll_t *call)
+{
+    uint64_t room = 1, at = 0;
+    for (uint32_t m = 0; m < ways; m++)
+        room += pieces->rows[m].count;
+    lh_coll_piece_t *rows = mem_array(ways, sizeof(*rows));
+    lh_coll_segment_t *segments = mem_array(room, sizeof(*segments));
+    if (rows == NULL || segments == NULL) {
+        mem_free(rows);
+        mem_free(segments);
+        return LH_NO_MEMORY;
+    }
+    for (uint32_t m = 0; m < ways; m++) {
+        rows[m] = (lh_coll_piece_t){&segments[at], native_piece(&pieces->rows[m], &segments[at])};
+        at += rows[m].count;
+    }
+    call->pieces = rows;
+    return LH_OK;
+}
+
+/* The store of this rank's part, where the whole form lies elsewhere; NULL: pieces lie in the whole. */
+static const store_t *part_store(const transfers_t *t, const move_t *x)
+{
+    if (x->kind == MOVE_INSTANCE) return t->weights->value;
+    return x->kind == MOVE_SUM && t->weights->bucketed ? t->weights->grad : NULL;
+}
+
+/* Everything but addresses, which are there once memory is. */
+static lh_status_t native_make(const planner_t *pl, move_t *x)
+{
+    const transfers_t *t = pl->t;
+    const store_t *part = part_store(t, x);
+    const uint64_t *cuts = x->kind == MOVE_INSTANCE ? pl->value_cuts : pl->grad_cuts;
+    pieces_t pieces = {0};
+    native_free(&x->call);
+    x->call = (lh_coll_t){.struct_size = sizeof(x->call),
+                          .op = native_ops[x->transfer.op],
+                          .dtype = x->transfer.dtype,
+                          .add = x->transfer.add};
+    if (part != NULL) x->call.part = allocation_place(&part->allocation, 0);
+    lh_status_t status = x->kind == MOVE_LOSSES
+                             ? losses_pieces(pl, x, &pieces)
+                             : pieces_make(pl, x, part != NULL ? cuts : NULL, &pieces);
+    if (status == LH_OK) status = native_pieces(&pieces, x->transfer.ways, &x->call);
+    pieces_free(&pieces);
+    return status;
+}
+
+/* exchange_t.native: the workspace follows from how the pieces lie, whatever the addresses. */
+static lh_status_t on_native(exchange_t *x, const transfer_t *transfer, bool *native,
+                             uint64_t *bytes)
+{
+    transfers_t *t = (transfers_t *)x;
+    move_t *m = (move_t *)(uintptr_t)transfer;
+    const planner_t pl = {.t = t};
+    *native = m->native;
+    if (!m->native) return LH_OK;
+    const lh_status_t status = native_make(&pl, m);
+    if (status == LH_OK) *bytes = native_use(comm_native(t->comm), transfer->group, &m->call);
+    return status;
+}
+
+static lh_status_t native_plan(const planner_t *pl, move_t *x)
+{
+    const transfers_t *t = pl->t;
+    const lh_status_t status = native_make(pl, x);
+    x->call.whole = allocation_place(whole_allocation(t, x), 0);
+    x->call.workspace = allocation_place(&t->engine->workspace, 0);
+    native_queue(comm_native(t->comm), &t->engine->exchanging_native);
+    return status;
+}
+
+/* exchange_t.queue. Without other ranks nothing moves; of the partial sums see start_alone. */
+static lh_status_t on_queue(exchange_t *x, const transfer_t *transfer)
+{
+    const transfers_t *t = (transfers_t *)x;
+    const move_t *m = (const move_t *)transfer;
+    const engine_t *e = t->engine;
+    if (!comm_is_planned(t->comm))
+        return native_enqueue(comm_native(t->comm), transfer->group, &m->call);
+    if (m->kind != MOVE_PARTIALS) return LH_OK;
+    const lh_place_t to = allocation_place(whole_allocation(t, m),
+                                           whole_at(t, m, 0) * lh_dtype_bytes(transfer->dtype));
+    return e->api->fill(e->exchanging, &to, 0, transfer_bytes(transfer));
+}
+
 /* Plans one transfer. Gradients, values and activations have connections of their own, so that none
  * waits behind another. The losses, which are needed after the gradients only, go with those: a
  * connection more between all ranks would be one for a few words a step. */
@@ -566,6 +726,7 @@ static lh_status_t move_plan(planner_t *pl, move_t *x)
                       .continues = continued_by(pl->t, x),
                       .add = x->transfer.add,
                       .service = gradients ? LH_SERVICE_GRADIENT : LH_SERVICE_PARAMETER};
+    if (x->native) return pl->planned ? LH_OK : native_plan(pl, x);
     switch (x->kind) {
     case MOVE_ACROSS: return across_plan(pl, x, &how);
     case MOVE_LOSSES: return losses_plan(pl, x, &how);
@@ -820,7 +981,9 @@ static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
                                .bind = on_bind,
                                .expect = on_expect,
                                .start = on_start,
-                               .wait = on_wait};
+                               .wait = on_wait,
+                               .native = on_native,
+                               .queue = on_queue};
     engine_use_exchange(how->engine, &t->exchange);
     return LH_OK;
 }

@@ -17,6 +17,10 @@
  *    LOSSES         all-gather over all ranks        each rank's loss of the step, for the host
  *    RECORDED       as a model recorded it           activations
  *
+ * Where the job names a plugin for collectives inside a machine, transfers over groups of one machine are
+ * made on the device's own queue (comm/native.h), recorded ones excepted; an ACROSS then copies out what
+ * its SUM has left on the device.
+ *
  * With P elements over n ranks, a rank sends about 2 P (n - 1) / n elements in a step where nothing
  * is cut (an all-reduce of gradients), and as many where the update is cut (a reduce-scatter of
  * gradients, a gather of values). Whole gradients that live for a bucket are summed in every round
@@ -61,6 +65,8 @@ typedef struct move {
     bool begun;         /* start_alone: since the device's queue was last empty */
     collective_t *plan; /* core/comm's; NULL until memory is there */
     bool running;       /* started by the host, and not waited for by the host */
+    bool native;        /* made on the device's own queue (comm/native.h): it has no plan */
+    lh_coll_t call;     /* native; its lists are owned */
 } move_t;
 
 /* How many allocations may travel: values, gradients, and three arenas. */

@@ -99,7 +99,7 @@ lh_status_t plan_programs_open(const plan_programs_how_t *how, plan_programs_t *
 void plan_programs_memory(const plan_programs_t *p, memory_report_t *out)
 {
     engine_memory(p->session->engine, out);
-    out->bytes[MEMORY_TRANSFERS] = p->comm.planned_bytes;
+    out->bytes[MEMORY_TRANSFERS] += p->comm.planned_bytes;
     out->total_bytes += p->comm.planned_bytes;
 }
 

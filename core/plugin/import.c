@@ -444,12 +444,30 @@ static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
     return status;
 }
 
+/* A transport's collectives; optional, but whole. */
+static lh_status_t import_collectives(importer_t *i, lh_transport_api_t *t)
+{
+    void *copy;
+    const lh_status_t status = import_optional(i, "collectives", t->collectives,
+                                               sizeof(lh_collective_api_t),
+                                               UP_TO(lh_collective_api_t, leave), &copy);
+    const lh_collective_api_t *c = copy;
+    t->collectives = c;
+    if (status != LH_OK || c == NULL) return status;
+    if (c->offers == NULL || c->workspace == NULL || c->new_token == NULL || c->join == NULL ||
+        c->test == NULL || c->enqueue == NULL || c->cancel == NULL || c->leave == NULL)
+        return fail(LH_ABI, "%s: collectives lacks one of its eight functions", i->path);
+    return LH_OK;
+}
+
 /* A transport's mapping of peers' memory; optional, but whole. */
 static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
 {
     void *copy;
-    const lh_status_t status = import_optional(i, "mapping", t->mapping, sizeof(lh_mapping_api_t),
-                                               UP_TO(lh_mapping_api_t, map), &copy);
+    lh_status_t status = import_collectives(i, t);
+    if (status != LH_OK) return status;
+    status = import_optional(i, "mapping", t->mapping, sizeof(lh_mapping_api_t),
+                             UP_TO(lh_mapping_api_t, map), &copy);
     const lh_mapping_api_t *mapping = copy;
     t->mapping = mapping;
     if (status != LH_OK || mapping == NULL) return status;

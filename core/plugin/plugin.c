@@ -88,10 +88,18 @@ const plugin_kind_t *plugin_kind(uint32_t kind)
 
 /* Each function pointer is read by memcpy at its offset: no cast is needed, and its type does not
  * matter where only NULL is asked for. */
+bool plugin_is_without_messages(const lh_transport_api_t *t)
+{
+    return t->collectives != NULL && t->nic_count == NULL;
+}
+
 const char *plugin_kind_lacks(const plugin_kind_t *kind, const void *api)
 {
     lh_assert(api != NULL && kind->required != NULL);
+    const bool opens_only = kind == plugin_kind(LH_KIND_TRANSPORT) &&
+                            plugin_is_without_messages(api);
     for (const required_t *r = kind->required; r->name != NULL; r++) {
+        if (opens_only && r->offset >= offsetof(lh_transport_api_t, nic_count)) continue;
         void (*fn)(void);
         memcpy(&fn, (const char *)api + r->offset, sizeof(fn));
         if (fn == NULL) return r->name;

@@ -84,6 +84,8 @@ typedef struct kind {
 } plugin_kind_t;
 
 const plugin_kind_t *plugin_kind(uint32_t kind); /* LH_KIND_*; NULL: none */
+/* A transport that brings collectives and no messages. */
+bool plugin_is_without_messages(const lh_transport_api_t *t);
 /* The first required function that is NULL in api, or NULL. */
 const char *plugin_kind_lacks(const plugin_kind_t *kind, const void *api);
 const char *plugin_kind_text(uint32_t kind);   /* "model"; "parts"; else "unknown" */

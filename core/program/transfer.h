@@ -30,6 +30,7 @@ struct transfer {
     lh_dtype_t dtype;
     uint64_t elements; /* of the whole form, which all ranks of the group hold before or after */
     bool add;          /* REDUCE_SCATTER: adds the sum to what was there, instead of replacing it */
+    bool takes_over;   /* reads what it writes, as a transfer that the device made has left it */
 };
 
 /* Bytes of the whole form. */
@@ -68,6 +69,11 @@ struct exchange {
      * transfer was not started since the last wait. */
     lh_status_t (*start)(exchange_t *x, const transfer_t *t, const transfer_gate_t *gate);
     lh_status_t (*wait)(exchange_t *x, const transfer_t *t);
+    /* Whether a transfer is made on the device's own queue, and not by the host: queue is then called in
+     * place of start and wait. Asked once memory is planned; *bytes: of workspace. NULL: none is. */
+    lh_status_t (*native)(exchange_t *x, const transfer_t *t, bool *native, uint64_t *bytes);
+    /* Queues it on the engine's stream for such transfers. */
+    lh_status_t (*queue)(exchange_t *x, const transfer_t *t);
 };
 
 #endif

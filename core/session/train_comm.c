@@ -124,6 +124,7 @@ lh_status_t train_comm_connect(train_comm_t *t)
 void train_comm_close(train_comm_t *t, bool together)
 {
     if (t->comm == NULL) return;
+    if (!together) comm_cancel(t->comm);
     comm_stop(t->comm);
     if (together && control_barrier(t->control, "the end of training") != LH_OK) {
         /* Somebody failed after all; the control plane tells who. */

@@ -267,10 +267,10 @@ static rank_memory_t own_memory(const trainer_t *t)
     engine_memory(e, &m.planned);
     engine_memory_measured(e, &m.measured);
     if (t->comm.comm != NULL) {
-        m.planned.bytes[MEMORY_TRANSFERS] = t->comm.planned_bytes;
+        m.planned.bytes[MEMORY_TRANSFERS] += t->comm.planned_bytes;
         m.planned.total_bytes += t->comm.planned_bytes;
-        m.measured.bytes[MEMORY_TRANSFERS] = comm_bytes(t->comm.comm);
-        m.measured.total_bytes += m.measured.bytes[MEMORY_TRANSFERS];
+        m.measured.bytes[MEMORY_TRANSFERS] += comm_bytes(t->comm.comm);
+        m.measured.total_bytes += comm_bytes(t->comm.comm);
     }
     if (engine_device_memory(e, &device)) m.device_bytes = device.process_bytes;
     if (getrusage(RUSAGE_SELF, &usage) == 0) m.resident_bytes = (uint64_t)usage.ru_maxrss * 1024;

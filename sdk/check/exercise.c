@@ -77,6 +77,10 @@ static lh_status_t use_transport(subject_t *s, const lh_host_t *host, const void
     uint32_t nics = 0;
     lh_status_t status = api->open(host, config, &t);
     if (status != LH_OK) return status;
+    if (plugin_is_without_messages(api)) {
+        api->close(t);
+        return LH_OK;
+    }
     status = api->nic_count(t, &nics);
     if (status == LH_OK) status = api->nic_info(t, 0, &info);
     if (status == LH_OK) status = use_listener(api, t);

@@ -2,8 +2,12 @@
  * of cuda_api.h are NVIDIA's. */
 #include <cublasLt.h>
 #include <cuda.h>
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
 
 #include "cuda_api.h"
+#include "nccl_api.h"
 
 #define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #ours)
 
@@ -97,3 +101,22 @@ SAME(sizeof(cublas_found_t), sizeof(cublasLtMatmulHeuristicResult_t));
 SAME(offsetof(cublas_found_t, workspace_bytes),
      offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
 SAME(offsetof(cublas_found_t, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+
+#ifdef NCCL_MAJOR
+SAME(NCCL_OK, ncclSuccess);
+SAME(NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
+SAME(NCCL_INVALID_USAGE, ncclInvalidUsage);
+SAME(NCCL_REMOTE_ERROR, ncclRemoteError);
+SAME(NCCL_IN_PROGRESS, ncclInProgress);
+SAME(NCCL_INT8, ncclInt8);
+SAME(NCCL_FLOAT16, ncclFloat16);
+SAME(NCCL_FLOAT32, ncclFloat32);
+SAME(NCCL_FLOAT64, ncclFloat64);
+SAME(NCCL_BFLOAT16, ncclBfloat16);
+SAME(NCCL_SUM, ncclSum);
+SAME(NCCL_VERSION_2_14, NCCL_VERSION(2, 14, 0));
+SAME(sizeof(nccl_id_t), sizeof(ncclUniqueId));
+SAME(offsetof(nccl_config_t, magic), offsetof(ncclConfig_t, magic));
+SAME(offsetof(nccl_config_t, version), offsetof(ncclConfig_t, version));
+SAME(offsetof(nccl_config_t, blocking), offsetof(ncclConfig_t, blocking));
+#endif

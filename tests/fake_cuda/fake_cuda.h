@@ -1,5 +1,5 @@
-/* fake_cuda.h - libcuda and libcublasLt in host memory: one shared object that is both, so that the
- * real cuda plugin runs where there is no GPU.
+/* fake_cuda.h - libcuda, libcublasLt and libnccl in host memory: one shared object that is all three, so
+ * that the real plugins cuda and nvlink run where there is no GPU.
  *
  * What it keeps of the real ones is what a plugin may get wrong: calls need the context to be current
  * in their thread; work is queued and done later, by one worker that takes it from the streams after
@@ -9,7 +9,7 @@
  * the plugin, compiled for the host (libcuda_host_kernels.so), found by their names.
  *
  * LH_FAKE_CUDA holds words `key=value`, read at cuInit():
- *   gpus=1 capability=90 driver=13000 cublas=130002 memory_mib=2048 dmabuf=0
+ *   gpus=1 capability=90 driver=13000 cublas=130002 nccl=22809 memory_mib=2048 dmabuf=0
  *   delay_us=100 seed=1        most that an operation waits, and the seed of that
  *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE; `work` is the Nth
  *                              operation that the worker does, and CODE then ends the context */
@@ -41,7 +41,8 @@ typedef struct fake_item {
     uint32_t type; /* ITEM_* */
     uint32_t lane;
     cuda_result_t (*work)(const void *data);
-    void *data; /* of malloc */
+    bool (*ready)(const void *data); /* asked with the lock; NULL: it is */
+    void *data;                      /* of malloc; with `ready`, fake.kept's */
     cuda_event_t event;
     uint64_t ticket;
     uint32_t *word;
@@ -89,6 +90,7 @@ struct CUgraphExec_st {
     fake_lane_t lanes[GRAPH_LANES];
     uint32_t lane_count;
     const fake_lane_t *runs_in; /* the stream whose turn it is; NULL: does not run */
+    uint32_t launches;          /* queued and not past */
 };
 
 struct CUfunc_st {
@@ -103,20 +105,21 @@ typedef struct fake {
     pthread_cond_t changed;
     int gpus, capability, driver;
     bool dmabuf;
-    uint64_t cublas, memory_bytes, used_bytes;
+    uint64_t cublas, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     char fail_call[64];
     uint64_t fail_number;
     cuda_result_t fail_code;
     bool started; /* cuInit() */
     uint32_t contexts;
-    bool closing;
+    bool closing, working; /* working: the worker does an item, without the lock */
     pthread_t worker;
     fake_lane_t *lanes;
     cuda_stream_t streams;
     cuda_event_t events; /* kept to the end: queued work may still name them */
     cuda_function_t functions;
-    cuda_result_t error; /* of queued work: the context is lost */
+    struct fake_kept *kept; /* what lives as long as the process: queued work and graphs name it */
+    cuda_result_t error;    /* of queued work: the context is lost */
 } fake_t;
 
 extern fake_t fake;
@@ -125,6 +128,7 @@ extern fake_t fake;
  * and the error that work has left. Takes the lock where all is well. */
 cuda_result_t fake_begin(const char *call, bool in_context);
 cuda_result_t fake_end(cuda_result_t result);
+cuda_context_t fake_context(void);
 /* With the lock: counts a call or an operation of that name; its code where it is to fail. */
 cuda_result_t fake_fails(const char *name);
 
@@ -145,7 +149,15 @@ cuda_result_t fake_push(cuda_stream_t s, const fake_item_t *item);
 cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *data),
                              const void *data, size_t bytes);
 
+/* The same for work that begins once `ready` says so; data is of fake_keep(). */
+cuda_result_t fake_push_polled(cuda_stream_t s, cuda_result_t (*work)(const void *data),
+                               bool (*ready)(const void *data), void *data);
+/* A copy that is never freed, and is found from `fake`; NULL: no memory. */
+void *fake_keep(const void *data, size_t bytes);
+
 /* fake_cuda_worker.c */
+/* With the lock: waits for the item that the worker does. */
+void fake_idle(void);
 void *fake_worker(void *unused);
 void fake_lane_link(fake_lane_t *lane);
 void fake_lane_unlink(const fake_lane_t *lane);

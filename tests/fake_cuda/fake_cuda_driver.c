@@ -40,6 +40,7 @@ static void settings_read(void)
     fake.capability = (int)key_read(text, "capability", 90);
     fake.driver = (int)key_read(text, "driver", 13000);
     fake.cublas = key_read(text, "cublas", 130002);
+    fake.nccl = key_read(text, "nccl", 22809);
     fake.memory_bytes = key_read(text, "memory_mib", 2048) << 20;
     fake.dmabuf = key_read(text, "dmabuf", 0) != 0;
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
@@ -201,6 +202,11 @@ FAKE_EXPORT cuda_result_t cuCtxGetStreamPriorityRange(int *least, int *greatest)
     *least = 0;
     *greatest = -5;
     return CUDA_OK;
+}
+
+cuda_context_t fake_context(void)
+{
+    return (cuda_context_t)(void *)&the_context;
 }
 
 /* ---- modules ---- */

@@ -79,9 +79,11 @@ fail:
     return NULL;
 }
 
-/* The driver waits until nothing that is queued may still use the memory. */
+/* The driver waits until nothing may still use the memory. Of a lost context that is the one operation
+ * under way: what is queued behind it never runs. */
 static cuda_result_t area_end(cuda_address_t address)
 {
+    fake_idle();
     for (area_t **at = &areas; *at != NULL; at = &(*at)->next) {
         area_t *a = *at;
         if ((cuda_address_t)(uintptr_t)a->shown != address) continue;

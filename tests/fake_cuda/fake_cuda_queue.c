@@ -26,7 +26,7 @@ static cuda_result_t lane_push(fake_lane_t *lane, const fake_item_t *item)
 static void lane_free(fake_lane_t *lane)
 {
     for (uint64_t i = 0; i < lane->queued; i++)
-        free(lane->items[i].data);
+        if (lane->items[i].ready == NULL) free(lane->items[i].data);
     free(lane->items);
 }
 
@@ -45,7 +45,7 @@ cuda_result_t fake_push(cuda_stream_t s, const fake_item_t *item)
         result = lane_push(&s->lane, item);
         pthread_cond_broadcast(&fake.changed);
     }
-    if (result != CUDA_OK) free(item->data);
+    if (result != CUDA_OK && item->ready == NULL) free(item->data);
     return result;
 }
 
@@ -56,6 +56,28 @@ cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *
     if (copy == NULL) return CUDA_NO_MEMORY;
     memcpy(copy, data, bytes);
     const fake_item_t item = {.type = ITEM_WORK, .work = work, .data = copy};
+    return fake_push(s, &item);
+}
+
+typedef struct fake_kept {
+    struct fake_kept *next;
+    _Alignas(16) unsigned char data[];
+} fake_kept_t;
+
+void *fake_keep(const void *data, size_t bytes)
+{
+    fake_kept_t *k = malloc(sizeof(*k) + bytes);
+    if (k == NULL) return NULL;
+    memcpy(k->data, data, bytes);
+    k->next = fake.kept;
+    fake.kept = k;
+    return k->data;
+}
+
+cuda_result_t fake_push_polled(cuda_stream_t s, cuda_result_t (*work)(const void *data),
+                               bool (*ready)(const void *data), void *data)
+{
+    const fake_item_t item = {.type = ITEM_WORK, .work = work, .ready = ready, .data = data};
     return fake_push(s, &item);
 }
 
@@ -102,6 +124,14 @@ FAKE_EXPORT cuda_result_t cuStreamSynchronize(cuda_stream_t s)
     FAKE_BEGIN(cuStreamSynchronize);
     stream_drain(s);
     return fake_end(fake.error);
+}
+
+FAKE_EXPORT cuda_result_t cuStreamGetCtx(cuda_stream_t s, cuda_context_t *out)
+{
+    (void)s;
+    pthread_mutex_lock(&fake.lock);
+    *out = fake_context();
+    return fake_end(fake.contexts > 0 ? CUDA_OK : CUDA_INVALID_CONTEXT);
 }
 
 /* ---- events ---- */
@@ -279,13 +309,16 @@ FAKE_EXPORT cuda_result_t cuGraphLaunch(cuda_exec_t exec, cuda_stream_t s)
 {
     FAKE_BEGIN(cuGraphLaunch);
     const fake_item_t item = {.type = ITEM_GRAPH, .exec = exec};
-    return fake_end(fake_push(s, &item));
+    const cuda_result_t result = fake_push(s, &item);
+    if (result == CUDA_OK) exec->launches++;
+    return fake_end(result);
 }
 
+/* Also of a lost context, whose streams run dry: launches that are queued still name the graph. */
 FAKE_EXPORT cuda_result_t cuGraphExecDestroy(cuda_exec_t x)
 {
     pthread_mutex_lock(&fake.lock);
-    while (x->runs_in != NULL && fake.contexts > 0)
+    while (x->launches > 0 && fake.contexts > 0)
         pthread_cond_wait(&fake.changed, &fake.lock);
     pthread_mutex_unlock(&fake.lock);
     for (uint32_t i = 0; i < x->lane_count; i++)

@@ -49,7 +49,7 @@ static bool item_ready(const fake_lane_t *lane, const fake_item_t *item)
     case ITEM_GRAPH:
         if (item->exec->runs_in == NULL) return true;
         return item->exec->runs_in == lane && exec_finished(item->exec);
-    default: return true;
+    default: return item->ready == NULL || fake.error != CUDA_OK || item->ready(item->data);
     }
 }
 
@@ -69,7 +69,7 @@ static fake_lane_t *lane_choose(uint64_t *wake_ns)
         if (lane->done == lane->queued) continue;
         const fake_item_t *item = &lane->items[lane->done];
         if (!item_ready(lane, item)) {
-            if (item->type == ITEM_AWAIT && now + word_poll_ns < *wake_ns)
+            if ((item->type == ITEM_AWAIT || item->ready != NULL) && now + word_poll_ns < *wake_ns)
                 *wake_ns = now + word_poll_ns;
             continue;
         }
@@ -96,15 +96,19 @@ static void exec_end(cuda_exec_t x)
     for (uint32_t i = 0; i < x->lane_count; i++)
         fake_lane_unlink(&x->lanes[i]);
     x->runs_in = NULL;
+    x->launches--;
 }
 
-/* Works without the lock. */
+/* Works without the lock; calls that give memory back wait for its end (fake_idle). */
 static void item_work(const fake_item_t *item)
 {
     cuda_result_t result = fake_fails("work");
+    fake.working = true;
     pthread_mutex_unlock(&fake.lock);
     if (result == CUDA_OK) result = item->work(item->data);
     pthread_mutex_lock(&fake.lock);
+    fake.working = false;
+    pthread_cond_broadcast(&fake.changed);
     if (fake.error == CUDA_OK) fake.error = result;
 }
 
@@ -115,7 +119,7 @@ static void lane_step(fake_lane_t *lane)
     switch (item.type) {
     case ITEM_WORK:
         if (fake.error == CUDA_OK) item_work(&item);
-        if (lane->part_of == NULL) free(item.data);
+        if (lane->part_of == NULL && item.ready == NULL) free(item.data);
         break;
     case ITEM_RECORD:
         item.event->passed = item.ticket;
@@ -133,6 +137,12 @@ static void lane_step(fake_lane_t *lane)
     }
     lane->done++;
     pthread_cond_broadcast(&fake.changed);
+}
+
+void fake_idle(void)
+{
+    while (fake.working)
+        pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
 void *fake_worker(void *unused)

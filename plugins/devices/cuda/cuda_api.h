@@ -116,6 +116,7 @@ enum {
     X(cuStreamCreateWithPriority, (cuda_stream_t * out, unsigned flags, int priority))             \
     X(cuStreamDestroy_v2, (cuda_stream_t stream))                                                  \
     X(cuStreamSynchronize, (cuda_stream_t stream))                                                 \
+    X(cuStreamGetCtx, (cuda_stream_t stream, cuda_context_t * out))                                \
     X(cuStreamWaitEvent, (cuda_stream_t stream, cuda_event_t event, unsigned flags))               \
     X(cuEventCreate, (cuda_event_t * out, unsigned flags))                                         \
     X(cuEventDestroy_v2, (cuda_event_t event))                                                     \

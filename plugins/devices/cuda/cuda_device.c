@@ -131,7 +131,7 @@ static lh_status_t capability_refuse(const lh_host_t *host, int index, const cha
 static lh_status_t device_count(const lh_host_t *host, const void *config, uint32_t *out)
 {
     const cuda_config_t *c = config;
-    cuda_library_t l = {0};
+    cuda_library_t l = {.key = "[device] libraries"};
     int count = 0;
     lh_status_t status = cuda_library_driver(&l, host, c->libraries);
     if (status == LH_OK) status = count_read(&l, &count);
@@ -259,6 +259,7 @@ static lh_status_t device_start(lh_device_t *d, const cuda_config_t *c, uint32_t
 {
     cuda_library_t *l = &d->library;
     size_t before = 0, after = 0, total = 0;
+    l->key = "[device] libraries";
     lh_status_t status = cuda_library_driver(l, d->host, c->libraries);
     if (status == LH_OK) status = device_choose(d, c, index);
     if (status == LH_OK) status = cuda_library_cublas(l, c->libraries);

@@ -12,11 +12,9 @@
 
 #define DRIVER_NAME "libcuda.so.1"
 
-enum { PATH_BYTES = 4096, PLACES_BYTES = 512, VERSION_BYTES = 24 };
+enum { PATH_BYTES = 4096, VERSION_BYTES = 24 };
 
-/* `folders` by the name that loads, or by the loader's rules. Says in `error` what dlopen said of the
- * last try. */
-static void *library_open(const char *folders, const char *name, char error[PLACES_BYTES])
+void *cuda_library_open(const char *folders, const char *name, char error[CUDA_PLACES_BYTES])
 {
     for (const char *p = folders; p != NULL && *p != '\0';) {
         const size_t length = strcspn(p, ":");
@@ -32,15 +30,15 @@ static void *library_open(const char *folders, const char *name, char error[PLAC
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         const char *said = dlerror();
-        (void)snprintf(error, PLACES_BYTES, "%s", said != NULL ? said : "not found");
+        (void)snprintf(error, CUDA_PLACES_BYTES, "%s", said != NULL ? said : "not found");
     }
     return library;
 }
 
-static const char *places_text(const char *folders, char out[PLACES_BYTES])
+const char *cuda_library_places(const char *folders, char out[CUDA_PLACES_BYTES])
 {
     if (folders == NULL || folders[0] == '\0') return "where the system's loader looks";
-    (void)snprintf(out, PLACES_BYTES, "in %s, then where the system's loader looks", folders);
+    (void)snprintf(out, CUDA_PLACES_BYTES, "in %s, then where the system's loader looks", folders);
     return out;
 }
 
@@ -82,15 +80,14 @@ static lh_status_t driver_refuse(const cuda_library_t *l, cuda_result_t result, 
 
 lh_status_t cuda_library_driver(cuda_library_t *l, const lh_host_t *host, const char *folders)
 {
-    char error[PLACES_BYTES] = "", places[PLACES_BYTES];
+    char error[CUDA_PLACES_BYTES] = "", places[CUDA_PLACES_BYTES];
     l->host = host;
-    void *library = library_open(folders, DRIVER_NAME, error);
+    void *library = cuda_library_open(folders, DRIVER_NAME, error);
     if (library == NULL)
         return host->fail(
             host, LH_NO_DEVICE,
-            "no NVIDIA driver: %s was looked for %s ([device] libraries names folders "
-            "to look in first): %s",
-            DRIVER_NAME, places_text(folders, places), error);
+            "no NVIDIA driver: %s was looked for %s (%s names folders to look in first): %s",
+            DRIVER_NAME, cuda_library_places(folders, places), l->key, error);
 
     lh_status_t status = LH_OK;
 #define DRIVER_LOAD(name, parameters) \
@@ -148,11 +145,11 @@ lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders)
 {
     enum { PLAIN_NAME = 2 };
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
-    char error[PLACES_BYTES] = "", places[PLACES_BYTES];
+    char error[CUDA_PLACES_BYTES] = "", places[CUDA_PLACES_BYTES];
     lh_status_t status = LH_AGAIN; /* none seen */
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (i == PLAIN_NAME && status != LH_AGAIN) break; /* it would be one of those again */
-        void *library = library_open(folders, names[i], error);
+        void *library = cuda_library_open(folders, names[i], error);
         if (library == NULL) continue;
         status = cublas_take(l, library, names[i]);
         if (status == LH_OK) return LH_OK;
@@ -163,5 +160,5 @@ lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders)
         "the library libcublasLt.so.13 or libcublasLt.so.12 (cuBLASLt, of the CUDA "
         "toolkit or of PyTorch's wheels) was looked for %s and not found: [device] "
         "libraries names folders to look in first",
-        places_text(folders, places));
+        cuda_library_places(folders, places));
 }

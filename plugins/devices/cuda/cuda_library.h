@@ -8,6 +8,7 @@
 
 typedef struct cuda_library {
     const lh_host_t *host;
+    const char *key;    /* "[device] libraries": names `folders` */
     int driver_version; /* 1000 major + 10 minor, of the CUDA that it supports */
     size_t cublas_version;
     char cublas_name[32];
@@ -23,8 +24,14 @@ typedef struct cuda_library {
 /* The oldest driver that has every call of cuda_api.h: CUDA 12.0. */
 enum { CUDA_DRIVER_NEEDED = 12000 };
 
-/* Finds the driver's library and starts it; folders: option `libraries`, NULL or names between
- * colons. LH_NO_DEVICE after host->fail() where there is none, or no GPU, or it is too old. */
+enum { CUDA_PLACES_BYTES = 512 };
+/* A library in one of `folders` (NULL, or names between colons), or by the loader's rules. NULL: says
+ * in `error` what dlopen said of the last try. */
+void *cuda_library_open(const char *folders, const char *name, char error[CUDA_PLACES_BYTES]);
+/* "in FOLDERS, then where the system's loader looks", in `out` or constant. */
+const char *cuda_library_places(const char *folders, char out[CUDA_PLACES_BYTES]);
+
+/* Finds the driver's library and starts it; l->key is set. LH_NO_DEVICE after host->fail() where there is none, or no GPU, or it is too old. */
 lh_status_t cuda_library_driver(cuda_library_t *l, const lh_host_t *host, const char *folders);
 /* Then cuBLASLt, of a version that this driver can serve. */
 lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders);

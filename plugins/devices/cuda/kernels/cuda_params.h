@@ -337,4 +337,22 @@ typedef struct {
     uint32_t k, reserved;
 } cuda_scatter_rows_grad_t;
 
+/* ---- pack.cu ---- */
+
+/* As many as a kernel's 4 KiB of parameters hold, and no word of them an address. */
+enum { CUDA_PACK_SEGMENTS = 120 };
+
+typedef struct {
+    uint64_t from, to, count; /* elements of x and of y */
+} cuda_pack_segment_t;
+
+typedef struct {
+    const void *x;
+    void *y;
+    uint32_t bytes, dtype; /* of an element */
+    uint32_t add;          /* not 0: y += x, of F32, BF16 or F16 */
+    uint32_t count;        /* segments: rows of blocks */
+    cuda_pack_segment_t segments[CUDA_PACK_SEGMENTS];
+} cuda_pack_t;
+
 #endif
