@@ -69,7 +69,7 @@ const golden_model_t golden_models[GOLDEN_MODELS] = {
 static char *path_of(const golden_model_t *m, const char *file)
 {
     text_t path = {0};
-    text_printf(&path, "%s/%s/%s", LH_TEST_GOLDEN, m->name, file);
+    text_printf(&path, "%s/%s/%s", rig_folder("LH_TEST_GOLDEN", LH_TEST_GOLDEN), m->name, file);
     return path.data;
 }
 
@@ -90,7 +90,7 @@ static read_config_t *read_config(const golden_model_t *m)
     const plugin_t *plugin;
     assert_non_null(c);
     OK(host_new(&host));
-    OK(registry_new(LH_TEST_PLUGINS, host, &registry));
+    OK(registry_new(rig_folder("LH_TEST_PLUGINS", LH_TEST_PLUGINS), host, &registry));
     OK(registry_load(registry, LH_KIND_MODEL, m->plugin, &plugin));
     OK(hf_config_read(plugin->model->hf, path, &c->config));
     assert_true(c->config.count < GOLDEN_OPTIONS);

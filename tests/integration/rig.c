@@ -27,6 +27,12 @@ const char *rig_device(void)
     return name != NULL ? name : "reference";
 }
 
+const char *rig_folder(const char *name, const char *built)
+{
+    const char *given = getenv(name);
+    return given != NULL ? given : built;
+}
+
 static void configure(const lh_option_t *rows, uint32_t count, const rig_option_t *options,
                       void *config)
 {
@@ -64,7 +70,7 @@ static void take_plugins(rig_t *rig)
         p = mem_new(sizeof(*p));
         assert_non_null(p);
         OK(host_new(&p->host));
-        OK(registry_new(LH_TEST_PLUGINS, p->host, &p->registry));
+        OK(registry_new(rig_folder("LH_TEST_PLUGINS", LH_TEST_PLUGINS), p->host, &p->registry));
     }
     rig->plugins = p;
     rig->host = p->host;

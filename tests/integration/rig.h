@@ -60,6 +60,9 @@ typedef struct rig_how {
 void rig_open_how(rig_t *rig, const rig_how_t *how);
 void rig_close(rig_t *rig);
 const char *rig_device(void);
+/* A folder that the build knows, or where a copy of the test that runs elsewhere finds it: the variable
+ * of that name. */
+const char *rig_folder(const char *name, const char *built);
 
 /* zero0 with rules:adamw of betas 0.9 and 0.95, epsilon 1e-8. */
 program_t *rig_update(rig_t *rig, double decay);

@@ -1,60 +1,13 @@
 """The real cuda plugin, end to end, where there is no GPU: over the stand-ins of libcuda and libcublasLt
 (tests/fake_cuda), which `[device] libraries` names. Losses are those of `reference`; captured or not,
 and at every stage of ZeRO, the bits are the same."""
-import ctypes
 import os
 
-from pipeline_case import DONE, LOST, REFUSED, PipelineCase, logical, main, read_json_lines
-
-LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
-TWO = ["launch.ranks_per_node=2"]
+from cuda_case import LIBRARIES, TWO, CudaCase, machine_has
+from pipeline_case import LOST, REFUSED, main
 
 
-def machine_has(name):
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
-
-
-class Cuda(PipelineCase):
-    def prepared(self):
-        job = self.small_job(train={"steps": 3, "batch": 4, "micro_batch": 1},
-                             comm={"bucket": "16KiB"}, device={"threads": None})
-        self.run_longhaul("prepare", job)
-        return job
-
-    def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=(),
-              libraries=LIBRARIES):
-        """Trains in a folder of its own; what it said."""
-        if not os.path.isdir(self.path(folder)):
-            os.makedirs(self.path(folder))
-            for file in ("corpus.bin", "corpus.idx"):
-                os.link(self.path("out", file), self.path(folder, file))
-        texts = ("pipeline.folder=" + folder, "device.plugin=" + device) + sets
-        if device == "cuda":
-            texts += ("device.libraries=" + libraries,)
-        words = [word for text in texts for word in ("--set", text)]
-        env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 " + fake).strip())
-        out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
-        return out + said
-
-    def curve(self, folder):
-        return [(r["step"], r["loss"], r["gradient_norm"])
-                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]
-
-    def assert_near(self, folder, other, most):
-        ours, theirs = self.curve(folder), self.curve(other)
-        self.assertEqual([row[0] for row in ours], [row[0] for row in theirs])
-        for row, like in zip(ours, theirs):
-            for a, b in zip(row[1:], like[1:]):
-                self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
-
-    def assert_same(self, folder, other):
-        self.assertEqual(self.curve(folder), self.curve(other))
-        self.assertEqual(logical(self.step_folder(3, folder)), logical(self.step_folder(3, other)))
-
+class Cuda(CudaCase):
     def test_losses_are_those_of_reference_and_captures_change_no_bit(self):
         job = self.prepared()
         self.train(job, "reference", device="reference")

@@ -1,0 +1,417 @@
+"""The parts of bench/gpu/run: what each runs, in which order, and what becomes of it where something is missing.
+
+A part is a list of rows, measured one after the other; each is written down when it is there, so that what breaks later costs
+nothing. Peers are measured in turn with ours (A B A B). FLOPs of a token: 6 x parameters (a table that only embeds not
+counted) + 6 x blocks x width x sequence; shares are of 989.4 TFLOP/s, a dense H100's BF16."""
+import glob
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import llama_step
+import turns
+
+PEAK = 989.4e12
+TOKENS = 131072
+# Sequences at a time that are tried, the first that fits the memory is taken.
+SIZES = {
+    "160M": dict(hidden=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=50304, seq=2048, tied=False, micros=(16, 8, 4)),
+    "1B": dict(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192, vocab=128256, seq=2048, tied=True, micros=(8, 4, 2)),
+    "3B": dict(hidden=3072, layers=28, heads=24, kv_heads=8, ffn=8192, vocab=128256, seq=2048, tied=True, micros=(4, 2, 1)),
+}
+TINY = dict(hidden=32, layers=2, heads=2, kv_heads=1, ffn=48, vocab=64, seq=16, tied=True, micros=(4,))
+GOALS = {"160M": 1.3, "1B": 1.15, "3B": 1.15}  # tokens/s, of torch.compile's
+
+
+class Part:
+    """What a part has at hand; collects its rows."""
+
+    def __init__(self, given, bundle):
+        self.given, self.until = given, time.monotonic() + 60 * given.minutes - 5
+        self.out = os.path.abspath(given.out)
+        os.makedirs(self.out, exist_ok=True)
+        build = bundle or given.build
+        self.bin = os.path.join(build, "bin")
+        self.plugins = os.path.join(build, "lib", "longhaul")
+        self.golden = os.path.join(bundle, "golden") if bundle else os.path.join(turns.ROOT, "tests", "golden")
+        self.curves = os.path.join(build, "tests", "golden_curves_test")
+        self.env = dict(os.environ)
+        folders = ([os.path.join(bundle, "libs")] if bundle else []) + given.libraries.split(":") + wheels()
+        self.libraries = ":".join(f for f in given.libraries.split(":") + wheels() if f)
+        self.env["LD_LIBRARY_PATH"] = ":".join([f for f in folders if f] + [self.env.get("LD_LIBRARY_PATH", "")]).rstrip(":")
+        self.rows, self.notes, self.failed = [], [], 0
+        self.gpus = None
+
+    def left(self):
+        return self.until - time.monotonic()
+
+    def note(self, sentence):
+        print(sentence, flush=True)
+        self.notes.append(sentence)
+
+    def row(self, what, result, **figures):
+        """result: ok, failed, or a figure's text."""
+        self.failed += result == "failed"
+        self.rows.append(dict(figures, what=what, result=result))
+        print("%-44s %s" % (what, result), flush=True)
+        self.write()
+
+    def write(self):
+        name = os.path.join(self.out, self.given.part)
+        with open(name + ".json", "w") as f:
+            json.dump({"part": self.given.part, "facts": self.facts, "rows": self.rows, "notes": self.notes}, f, indent=1)
+        with open(name + ".txt", "w") as f:
+            f.write("".join("%-44s %s\n" % (row["what"], row["result"]) for row in self.rows) +
+                    "".join(note + "\n" for note in self.notes))
+
+    def call(self, command, **more):
+        """(exit code, what it said); 124 where the part's time was over."""
+        if self.left() <= 1:
+            return 124, "no time was left"
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                              env=dict(self.env, **more.pop("env", {})), start_new_session=True, **more) as process:
+            try:
+                said, _ = process.communicate(timeout=self.left())
+                return process.returncode, said
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return 124, process.communicate()[0]
+
+    def over(self, what, code):
+        """Whether a row had no time, which is no fault of ours."""
+        if code == 124:
+            self.note("%s is left out: its time was over" % what)
+        return code == 124
+
+    def checked(self, what, command, **more):
+        """A row of a command that must end with 0; what it said is kept where it does not."""
+        code, said = self.call(command, **more)
+        if not self.over(what, code):
+            self.row(what, "ok" if code == 0 else "failed", said=said[-4000:] if code else "")
+        return code == 0
+
+    def longhaul(self, *words, **more):
+        return self.call([os.path.join(self.bin, "longhaul"), *words, "--plugins", self.plugins], **more)
+
+
+def wheels():
+    """Folders of CUDA's libraries in a PyTorch that this Python has."""
+    found = []
+    for path in sys.path:
+        found += sorted(glob.glob(os.path.join(path, "nvidia", "*", "lib")))
+    return found
+
+
+def facts(part):
+    """What nvidia-smi tells of the GPUs; without it, that it is missing."""
+    asked = "name,pci.bus_id,driver_version,compute_cap,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit,ecc.mode.current"
+    if shutil.which("nvidia-smi") is None:
+        part.note("nvidia-smi is not here, so no clocks and no power are told")
+        return []
+    code, said = part.call(["nvidia-smi", "--query-gpu=" + asked, "--format=csv,noheader"])
+    if code != 0:
+        part.note("nvidia-smi fails: %s" % said.strip().split("\n")[0])
+        return []
+    return [dict(zip(asked.split(","), (cell.strip() for cell in line.split(",")))) for line in said.strip().split("\n")]
+
+
+def has_gpu(part):
+    """Whether the device can be opened; says why not."""
+    code, said = part.longhaul("bench", "device", "--quick", "--json", "--device", "cuda")
+    if code == 0:
+        return json.JSONDecoder().raw_decode(said[said.index("{"):])[0]
+    part.note("no part of a training runs here: %s" % said.strip().split("\n")[-1])
+    return None
+
+
+# ---- trainings ----
+
+def shape(part, name):
+    m = dict(TINY if part.given.tiny else SIZES[name])
+    m["batch"] = 8 if part.given.tiny else TOKENS // m["seq"]
+    return m
+
+
+def parameters(m):
+    return llama_step.parameters(m) - (m["vocab"] * m["hidden"] if m["tied"] else 0)
+
+
+def flops(m):
+    """Of a token."""
+    embeds = 0 if m["tied"] else m["vocab"] * m["hidden"]
+    return 6 * (parameters(m) - embeds) + 6 * m["layers"] * m["hidden"] * m["seq"]
+
+
+def job_of(part, name, m, steps, precision="bf16", device="cuda"):
+    """An INI with its tokens, in a folder of its own."""
+    folder = os.path.join(part.out, "jobs", name)
+    if not os.path.exists(os.path.join(folder, "tokens.bin")):
+        os.makedirs(folder, exist_ok=True)
+        width = "<u4" if m["vocab"] > 65535 else "<u2"
+        write_tokens(os.path.join(folder, "tokens"), m, (steps + 1) * m["batch"] * m["seq"], width)
+    path = os.path.join(folder, "job.ini")
+    with open(path, "w") as f:
+        f.write((llama_step.JOB % dict(m, micro=m["micros"][0], precision=llama_step.PRECISIONS[precision], threads=1,
+                                       steps=steps)).replace("plugin = cpu\nthreads = 1\n", "plugin = %s\n" % device)
+                .replace("[train]\n", "tied = %s\n[train]\n" % ("yes" if m["tied"] else "no")))
+        if part.libraries and device == "cuda":
+            f.write("libraries = %s\n" % part.libraries)
+    return path
+
+
+def write_tokens(prefix, m, count, width):
+    """As llama_step.write_tokens, for vocabularies of any size."""
+    if width == "<u2":
+        llama_step.write_tokens(prefix, m, count)
+        return
+    import array
+    import random
+    import struct
+    draw, length = random.Random(1), m["seq"] + 1
+    documents = count // length + 2
+    with open(prefix + ".bin", "wb") as f:
+        for _ in range(documents):
+            array.array("I", (draw.randrange(m["vocab"]) for _ in range(length))).tofile(f)
+    with open(prefix + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, documents, documents + 1))
+        f.write(struct.pack("<%di" % documents, *[length] * documents))
+        f.write(struct.pack("<%dq" % documents, *[4 * length * i for i in range(documents)]))
+        f.write(struct.pack("<%dq" % (documents + 1), *range(documents + 1)))
+
+
+def train(part, job, folder, *sets, resume=False):
+    """(exit code, what it said, the rows of metrics.jsonl)."""
+    words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
+    code, said = part.longhaul("train", job, *(["--resume"] if resume else []), *words)
+    path = os.path.join(os.path.dirname(job), folder, "metrics.jsonl")
+    rows = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
+    return code, said, rows
+
+
+def curve(rows):
+    return [(r["step"], r["loss"], r["gradient_norm"]) for r in rows if "loss" in r]
+
+
+def ours(part, job, warm, *sets):
+    """Figures of one training, or None where it failed, with what it said last."""
+    folder = "speed"
+    shutil.rmtree(os.path.join(os.path.dirname(job), folder), ignore_errors=True)
+    begun = time.monotonic()
+    code, said, rows = train(part, job, folder, *sets)
+    steps = [r for r in rows if "seconds" in r]
+    if code != 0 or len(steps) <= warm:
+        return None, said.strip().split("\n")[-1] if code != 124 else "its time was over"
+    memory = [r["memory"] for r in rows if "memory" in r]
+    return {"step_s": statistics.median(r["seconds"] for r in steps[warm:]), "whole_s": time.monotonic() - begun,
+            "losses": [r["loss"] for r in steps], "memory": memory[-1] if memory else None}, None
+
+
+def micro_of(part, job, m):
+    """The largest of the candidates that trains a step."""
+    said = "none was tried"
+    for micro in m["micros"]:
+        got, said = ours(part, job, 0, "train.steps=1", "train.micro_batch=%d" % micro)
+        if got is not None:
+            return micro, None
+    return None, said
+
+
+def peer(part, m, micro, compiled, steps, warm):
+    """PyTorch's figures, or None with a sentence."""
+    script = os.path.join(turns.PEERS, "pytorch_step.py")
+    command = [sys.executable, script, "--device", "cuda", "--dtype", "bf16", "--steps", str(steps), "--warmup", str(warm),
+               "--micro", str(micro)]
+    for key in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "batch"):
+        command += ["--" + key.replace("_", "-"), str(m[key])]
+    code, said = part.call(command + ["--tied"] * m["tied"] + ["--compile"] * compiled,
+                           env={"TORCHINDUCTOR_CACHE_DIR": os.path.join(part.out, "inductor")})
+    if code != 0:
+        return None, said.strip().split("\n")[-1][:300]
+    return json.loads(said.strip().split("\n")[-1]), None
+
+
+def torch_missing():
+    code = subprocess.run([sys.executable, "-c", "import torch, transformers; assert torch.cuda.is_available()"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return None if code.returncode == 0 else code.stderr.strip().split("\n")[-1]
+
+
+def compare(part, name, steps=6, warm=2):
+    """One size beside PyTorch, in turn; ours ordered and not."""
+    m = shape(part, name)
+    job = job_of(part, name, m, steps + warm)
+    micro, why = micro_of(part, job, m)
+    if micro is None:
+        part.note("%s does not train here: %s" % (name, why))
+        return
+    sides = {"ours": lambda: ours(part, job, warm, "train.micro_batch=%d" % micro, "train.deterministic=no"),
+             "ours, ordered": lambda: ours(part, job, warm, "train.micro_batch=%d" % micro)}
+    missing = torch_missing()
+    if missing:
+        part.note("only ours is measured: PyTorch with CUDA and Transformers is not in this Python (%s)" % missing)
+    else:
+        sides["PyTorch eager"] = lambda: peer(part, m, micro, False, steps, warm)
+        sides["torch.compile"] = lambda: peer(part, m, micro, True, steps, warm)
+    got = turns.in_turn(sides, part.given.rounds)
+    medians = {}
+    for side, results in got.items():
+        figures = [result for result, _ in results if result is not None]
+        if not figures:
+            part.note("%s, %s is left out: %s" % (name, side, results[0][1]))
+            continue
+        step = medians[side] = statistics.median(f["step_s"] for f in figures)
+        rate = m["batch"] * m["seq"] / step
+        part.row("%s, %s" % (name, side), "%.0f tokens/s, %.1f %% of the peak, micro-batch %d" %
+                 (rate, 100 * rate * flops(m) / PEAK, micro), tokens_per_s=rate, micro=micro, rounds=figures)
+    if "torch.compile" in medians and "ours" in medians:
+        ratio = medians["torch.compile"] / medians["ours"]
+        part.row("%s, of torch.compile" % name, "%.2fx, goal %.2fx" % (ratio, GOALS[name]), ratio=ratio)
+
+
+# ---- the parts ----
+
+def check(part):
+    device = has_gpu(part)
+    if device is not None:
+        part.row("matrix rate, BF16", "%.1f TFLOP/s" % (device["peak_flops"].get("BF16", 0) / 1e12), device=device)
+        part.row("copies", "%.2f TB/s" % (device["bytes_per_second"] / 1e12))
+    code, said = part.call([os.path.join(part.bin, "longhaul-check"), "--only-failed", "--plugins", part.plugins,
+                            os.path.join(part.plugins, "devices", "cuda.so")] +
+                           (["--only", "device.memory|device.streams|file"] if part.given.tiny else []))
+    part.row("longhaul-check cuda", "ok" if code == 0 else "failed", said=said[-8000:])
+    if device is None:
+        return
+    if os.path.exists(part.curves) and not part.given.tiny:
+        part.checked("golden curves", [part.curves], env={"LH_TEST_DEVICE": "cuda", "LH_TEST_PLUGINS": part.plugins,
+                                                          "LH_TEST_GOLDEN": part.golden})
+    m = TINY | {"batch": 8}
+    job = job_of(part, "bits", m, 6, "fp32")
+    _, said, whole = train(part, job, "captured")
+    _, _, launched = train(part, job, "launched", "device.capture=no")
+    _, _, again = train(part, job, "again")
+    _, _, truth = train(part, job_of(part, "truth", m, 6, "fp32", "reference"), "reference")
+    whole, launched, again, truth = map(curve, (whole, launched, again, truth))
+    part.row("captured or not, the same bits", "ok" if whole and whole == launched else "failed", said=said[-2000:])
+    part.row("twice the same bits", "ok" if whole and whole == again else "failed")
+    near = len(truth) == len(whole) > 0 and all(abs(a[1] - b[1]) < 1e-4 for a, b in zip(whole, truth))
+    part.row("losses of the reference device", "ok" if near else "failed", ours=whole, reference=truth)
+    killed(part, job)
+
+
+def killed(part, job):
+    """A training that is killed behind a save, and its resume, beside one that is left alone."""
+    sets = ("train.steps=12", "checkpoint.every=3")
+    _, said, whole = train(part, job, "alone", *sets)
+    folder = os.path.join(os.path.dirname(job), "killed")
+    words = [word for text in ("pipeline.folder=killed",) + sets for word in ("--set", text)]
+    with subprocess.Popen([os.path.join(part.bin, "longhaul"), "train", job, *words, "--plugins", part.plugins], env=part.env,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        path = os.path.join(folder, "metrics.jsonl")
+        while process.poll() is None and part.left() > 0:
+            if os.path.exists(path) and '"save"' in open(path).read():
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+            time.sleep(0.005)
+    if process.returncode == 0:
+        part.note("it trained to its end before it could be killed")
+    _, more, rows = train(part, job, "killed", *sets, resume=True)
+    same = curve(rows) == curve(whole) != []
+    part.row("killed and resumed, the same bits", "ok" if same else "failed", said=said[-1000:] + more[-1000:])
+
+
+def speed(part):
+    if has_gpu(part) is not None:
+        for name in ("160M", "1B"):
+            compare(part, name)
+
+
+def step_row(part, what, result):
+    got, why = result
+    if got is None:
+        part.note("%s is left out: %s" % (what, why))
+    else:
+        part.row(what, "%.3f s a step" % got["step_s"], figures=got)
+
+
+def large(part):
+    if has_gpu(part) is None:
+        return
+    m = shape(part, "3B")
+    job = job_of(part, "3B", m, 8)
+    compare(part, "3B", steps=4)
+    for micro in m["micros"]:
+        step_row(part, "3B, micro-batch %d" % micro, ours(part, job, 1, "train.steps=3", "train.micro_batch=%d" % micro))
+    step_row(part, "3B, with saves", ours(part, job, 1, "train.steps=%d" % (6 if part.given.tiny else 24),
+                                            "checkpoint.every=%d" % (2 if part.given.tiny else 20)))
+    code, said = part.longhaul("train", job, "--profile", "--set", "pipeline.folder=profile", "--set", "train.steps=2")
+    if not part.over("3B, kernel by kernel", code):
+        part.row("3B, kernel by kernel", "ok" if code == 0 else "failed", said=said[-12000:])
+
+
+def sanitize(part):
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if tool is None:
+        part.note("compute-sanitizer is not here: the CUDA toolkit has it, in PATH or in /usr/local/cuda/bin")
+        return
+    if has_gpu(part) is None:
+        return
+    for name in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        part.checked(name, [tool, "--tool", name, "--error-exitcode", "1", os.path.join(part.bin, "longhaul-check"),
+                            "--in-process", "--only", "device.kernels", "--plugins", part.plugins,
+                            os.path.join(part.plugins, "devices", "cuda.so")])
+
+
+def ranks(part):
+    if has_gpu(part) is None:
+        return
+    m = shape(part, "160M")
+    job = job_of(part, "ranks", m, 4)
+    fixed = ("train.steps=4", "optimizer.clip=1.0")
+    code, said, rows = train(part, job, "one", *fixed)
+    one = curve(rows)
+    part.row("one rank", "ok" if code == 0 else "failed", curve=one, said=said[-2000:])
+    first = None
+    for stage in range(4):
+        code, said, rows = train(part, job, "two%d" % stage, *fixed, "optimizer.plugin=zero%d" % stage, "device.index=0",
+                                 "launch.ranks_per_node=2", "parallel.accumulation=breadth")
+        if part.over("ZeRO %d" % stage, code):
+            return
+        got = curve(rows)
+        first = first or got
+        near = len(got) == len(one) > 0 and all(abs(a[1] - b[1]) < 1e-4 * abs(b[1]) for a, b in zip(got, one))
+        part.row("two ranks on a GPU, ZeRO %d" % stage, "ok" if code == 0 and near and got == first else "failed",
+                 curve=got, said="" if code == 0 else said[-2000:])
+    count = len(part.facts) or part.given.tiny * 2
+    if count < 2:
+        part.note("NCCL is left out: it takes a GPU for each rank, and there is one")
+        return
+    more = ("launch.ranks_per_node=%d" % count, "transport.node.collectives=nvlink") + \
+        (("transport.node.libraries=" + part.libraries,) if part.libraries else ())
+    for stage in range(4):
+        code, said, rows = train(part, job, "nccl%d" % stage, *fixed, "optimizer.plugin=zero%d" % stage, *more)
+        if part.over("NCCL", code):
+            return
+        steps = [r["seconds"] for r in rows if "seconds" in r]
+        part.row("NCCL over %d GPUs, ZeRO %d" % (count, stage),
+                 "%.3f s a step" % statistics.median(steps[1:]) if code == 0 and len(steps) > 1 else "failed",
+                 curve=curve(rows), said="" if code == 0 else said[-2000:])
+
+
+PARTS = {"check": check, "speed": speed, "large": large, "sanitize": sanitize, "ranks": ranks}
+
+
+def run(given, bundle):
+    part = Part(given, bundle)
+    begun = time.monotonic()
+    part.facts = []
+    part.facts = facts(part)
+    PARTS[given.part](part)
+    part.write()
+    print("%s: %d rows, %d failed, %.0f s; %s" % (given.part, len(part.rows), part.failed, time.monotonic() - begun,
+                                                os.path.join(part.out, given.part + ".json")))
+    return 1 if part.failed else 0

@@ -1,0 +1,125 @@
+"""Several ranks on the real cuda plugin over the stand-ins of NVIDIA's libraries: through the host, and by
+NCCL (`[transport.node] collectives = nvlink`)."""
+import json
+import os
+import signal
+import time
+
+from cuda_case import LIBRARIES, TWO, CudaCase, machine_has
+from pipeline_case import LOST, REFUSED, TORTURE, main
+
+FOUR = ["launch.ranks_per_node=4"]
+SITES = ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
+NCCL = ["transport.node.collectives=nvlink", "transport.node.libraries=" + LIBRARIES]
+
+
+def children_of(parent):
+    children = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % pid) as f:
+                if int(f.read().rsplit(")", 1)[1].split()[1]) == parent:
+                    children.append(int(pid))
+        except (OSError, IndexError):
+            continue
+    return children
+
+
+class CudaRanks(CudaCase):
+    def ranks(self, job, folder, world, stage, order, *sets, seed=1, **how):
+        return self.train(job, folder, "optimizer.plugin=zero%d" % stage,
+                          "parallel.accumulation=" + order, *world, *sets,
+                          fake="gpus=4 seed=%d" % seed, **how)
+
+    def test_four_ranks_are_the_same_at_every_stage_captured_or_not(self):
+        job = self.prepared()
+        self.train(job, "one")
+        for stage in range(4):
+            folder = "four%d" % stage
+            self.ranks(job, folder, FOUR, stage, "breadth",
+                       "device.capture=" + ("yes" if stage % 2 else "no"), seed=stage)
+            self.assert_near(folder, "one", 1e-4)
+            if stage > 0:
+                self.assert_same(folder, "four0")
+
+    def test_nccl_gives_the_losses_of_the_host(self):
+        job = self.prepared()
+        cases = [(world, stage, order)
+                 for world in (TWO, FOUR, SITES) for stage in range(4) for order in ("depth", "breadth")]
+        if not TORTURE:
+            cases = [(TWO, 0, "depth"), (TWO, 1, "breadth"), (FOUR, 2, "depth"), (FOUR, 3, "breadth"),
+                     (SITES, 1, "depth"), (SITES, 2, "breadth")]
+        for number, (world, stage, order) in enumerate(cases):
+            more = ["optimizer.cut=site"] if world is SITES and stage > 0 else []
+            names = ["%s%d" % (kind, number) for kind in ("host", "nccl", "again")]
+            self.ranks(job, names[0], world, stage, order, "comm.bits=ordered", *more)
+            self.ranks(job, names[1], world, stage, order, *NCCL, *more, seed=number)
+            self.ranks(job, names[2], world, stage, order, *NCCL, "device.capture=no", *more,
+                       seed=number + 7)
+            self.assert_near(names[1], names[0], 1e-5)
+            self.assert_same(names[2], names[1])
+
+    def test_what_can_not_be_is_said(self):
+        job = self.prepared()
+        for number, (fake, sets, text) in enumerate((
+                ("", NCCL + ["comm.bits=canonical"],
+                 "bits = canonical: [transport.node] collectives = nvlink adds in an order of its own; expected "
+                 "[comm] bits = ordered"),
+                ("", ["transport.node.plugin=nvlink"],
+                 "it carries no messages; name it as collectives = nvlink in [transport.node]"),
+                ("", ["transport.node.collectives=shm"], "it makes no collectives"),
+                ("", NCCL[:1] + ["transport.node.library=x"], "did you mean 'libraries'?"),
+                ("nccl=20500", NCCL, "libnccl.so.2 is NCCL 2.5, this plugin knows 2.14 and later of 2"),
+                ("nccl=30000", NCCL, "libnccl.so.2 is NCCL 3.0"),
+        )):
+            said = self.train(job, "refused%d" % number, *TWO, *sets, fake="gpus=2 " + fake, code=REFUSED)
+            self.assertIn(text, said)
+        half = self.path("half")
+        os.makedirs(half)
+        os.symlink(os.path.join(LIBRARIES, "libcuda.so.1"), os.path.join(half, "libcuda.so.1"))
+        if not machine_has("libnccl.so.2"):
+            said = self.train(job, "no_nccl", *TWO, NCCL[0], "transport.node.libraries=" + half,
+                              fake="gpus=2", code=REFUSED)
+            self.assertIn("the library libnccl.so.2 (NCCL, of NVIDIA or of PyTorch's wheels) was looked for in "
+                          + half, said)
+            self.assertFalse(os.path.exists(self.path("no_nccl", "metrics.jsonl")))
+
+    def test_a_plan_counts_the_workspace(self):
+        """Two ranks' pieces of zero3 are no run of memory, so they are packed; what travels by the host has
+        mirrors there instead."""
+        job = self.prepared()
+        memory = []
+        for more in ([], NCCL):
+            texts = TWO + more + ["device.plugin=cuda", "device.libraries=" + LIBRARIES,
+                                  "optimizer.plugin=zero3"]
+            words = [word for text in texts for word in ("--set", text)]
+            said, _ = self.run_longhaul("plan", job, "--json", *words,
+                                        env=dict(os.environ, LH_FAKE_CUDA="gpus=2"))
+            memory.append(json.loads(said)["memory"])
+        packed = max(memory[1]["gathered blocks"], memory[1]["buckets"]) // 4
+        self.assertGreater(memory[1]["transfers"], packed)
+        self.assertLess(memory[1]["pinned"], memory[0]["pinned"])
+
+    def test_a_rank_that_dies_leaves_nobody_waiting(self):
+        job = self.prepared()
+        for number, world in enumerate((TWO, SITES)):
+            folder = "dies%d" % number
+            self.assert_dies(job, folder, world)
+
+    def assert_dies(self, job, folder, world):
+        self.link_data(folder)
+        texts = ["pipeline.folder=" + folder, "device.plugin=cuda", "device.libraries=" + LIBRARIES,
+                 "optimizer.plugin=zero2", "train.steps=100000"] + world + NCCL
+        runner = self.start("train", job, *[word for text in texts for word in ("--set", text)],
+                            env=dict(os.environ, LH_FAKE_CUDA="gpus=4 delay_us=20"))
+        self.assertTrue(self.wait_for(lambda: os.path.exists(self.path(folder, "metrics.jsonl")) and
+                                      len(self.curve(folder)) > 3, runner))
+        os.kill(max(children_of(runner.pid)), signal.SIGKILL)
+        since = time.monotonic()
+        _, said = runner.communicate(timeout=60)
+        self.assertEqual(runner.returncode, LOST, said)
+        self.assertLess(time.monotonic() - since, 30)
+
+
+if __name__ == "__main__":
+    main()
