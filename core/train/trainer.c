@@ -489,6 +489,57 @@ static lh_status_t check_schedule(trainer_t *t)
     return status;
 }
 
+/* What would fit, by what is known of this plan: activations grow with the micro-batch, and with
+ * recompute = full those that are saved for the way back are gone but for a block's. Estimates. */
+static void memory_advise(const trainer_t *t, const memory_report_t *m, uint64_t needed,
+                          uint64_t free_bytes, text_t *out)
+{
+    const uint64_t micro = t->job->train.micro_batch;
+    const struct {
+        const char *key;
+        uint64_t less;
+    } ways[] = {
+        {"micro_batch = 1", micro > 1 ? m->bytes[MEMORY_ACTIVATIONS] / micro * (micro - 1) : 0},
+        {"recompute = full", t->job->train.recompute == RECOMPUTE_NONE ? m->saved_bytes : 0},
+    };
+    for (uint32_t i = 0; i < 2; i++) {
+        char size[16];
+        if (ways[i].less == 0) continue;
+        text_bytes((double)(needed - ways[i].less), size);
+        text_printf(out, "; with [train] %s some %s, which would%s fit", ways[i].key, size,
+                    needed - ways[i].less <= free_bytes ? "" : " not");
+    }
+}
+
+/* Where the device's memory is not the host's: refused before any of it is taken. What a library keeps
+ * is taken already. */
+static lh_status_t memory_check(const trainer_t *t)
+{
+    const engine_t *e = t->session->engine;
+    lh_device_memory_t device;
+    memory_report_t m;
+    char size[16], room[16];
+    text_t kinds = {0};
+    engine_memory(e, &m);
+    const uint64_t needed = m.total_bytes - m.bytes[MEMORY_LIBRARY];
+    if ((engine_properties(e)->flags & LH_DEVICE_HOST_ACCESS) != 0 ||
+        !engine_device_memory(e, &device) || needed <= device.free_bytes)
+        return LH_OK;
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
+        if (k == MEMORY_PINNED || k == MEMORY_LIBRARY || m.bytes[k] == 0) continue;
+        text_bytes((double)m.bytes[k], size);
+        text_printf(&kinds, "%s%s %s", kinds.length > 0 ? ", " : "", engine_memory_text(k), size);
+    }
+    memory_advise(t, &m, needed, device.free_bytes, &kinds);
+    text_bytes((double)needed, size);
+    text_bytes((double)device.free_bytes, room);
+    const lh_status_t status = fail(LH_NO_MEMORY, "%s %s has %s free, this rank needs %s: %s",
+                                    engine_properties(e)->name, engine_properties(e)->pci_path,
+                                    room, size, kinds.failed ? "" : kinds.data);
+    text_free(&kinds);
+    return status;
+}
+
 /* Here device memory is taken. The connections between ranks are made last, as they register that
  * memory. */
 static lh_status_t make_programs(trainer_t *t)
@@ -498,6 +549,8 @@ static lh_status_t make_programs(trainer_t *t)
     if (status == LH_OK)
         status = step_programs_new(t->session, &t->layout, t->agree.ranks, &t->programs);
     if (status == LH_OK) status = check_schedule(t);
+    if (status == LH_OK) status = engine_plan(t->session->engine);
+    if (status == LH_OK) status = memory_check(t);
     if (status == LH_OK) status = engine_build(t->session->engine);
     if (status == LH_OK && t->comm.comm != NULL) status = train_comm_connect(&t->comm);
     if (status != LH_OK) return status;

@@ -59,6 +59,30 @@ class Cuda(CudaCase):
             said = self.train(job, "refused%d" % number, *sets, fake=fake, code=REFUSED)
             self.assertIn(text, said)
 
+    def test_too_little_memory_is_said_before_any_is_taken(self):
+        job = self.prepared()
+        said = self.train(job, "small", "train.micro_batch=4", fake="memory_mib=1", code=REFUSED)
+        self.assertRegex(said, r"Fake GPU 9\.0 0000:1b:00\.0 has 1\.00 MiB free, this rank needs 1\.\d\d MiB: parameters .*, "
+                               r"gradients .*, activations .*; with \[train\] micro_batch = 1 some .*, which would fit; "
+                               r"with \[train\] recompute = full some .*, which would not fit")
+        self.assertFalse(os.path.exists(self.path("small", "metrics.jsonl")))
+        self.train(job, "fits", "train.micro_batch=1", "train.recompute=full", "train.steps=1", fake="memory_mib=1")
+
+    def test_another_gpu_or_library_is_refused_at_a_resume(self):
+        job = self.prepared()
+        self.train(job, "moved")
+        for fake, text in (("cublas=130100", "cuBLASLt 130100"), ("capability=100", "compute capability 10.0")):
+            said = self.train(job, "moved", "train.steps=5", fake=fake, flags=["--resume"], code=REFUSED)
+            for part in ("was made on 'Fake GPU 9.0, compute capability 9.0", "cuBLASLt 130002", text,
+                         "set [train] same_bits = no to go on"):
+                self.assertIn(part, said)
+
+    def test_other_commands_need_no_driver(self):
+        job = self.prepared()
+        for words in (["check", job, "--set", "device.plugin=cuda", "--set", "device.libraries=/nowhere"], ["plugins"],
+                      ["help", "cuda"]):
+            self.run_longhaul(*words)
+
     def test_a_library_that_is_missing_is_named_with_where_it_was_looked_for(self):
         job = self.prepared()
         os.makedirs(self.path("half"))
