@@ -66,7 +66,7 @@ class Cuda(CudaCase):
                                r"gradients .*, activations .*; with \[train\] micro_batch = 1 some .*, which would fit; "
                                r"with \[train\] recompute = full some .*, which would not fit")
         self.assertFalse(os.path.exists(self.path("small", "metrics.jsonl")))
-        self.train(job, "fits", "train.micro_batch=1", "train.recompute=full", "train.steps=1", fake="memory_mib=1")
+        self.train(job, "fits", "train.micro_batch=1", "train.steps=1", fake="memory_mib=2")
 
     def test_another_gpu_or_library_is_refused_at_a_resume(self):
         job = self.prepared()
