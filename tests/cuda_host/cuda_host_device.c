@@ -17,17 +17,8 @@ struct lh_device {
     const lh_host_t *host;
     cuda_host_config_t config;
 };
-struct lh_memory {
-    const lh_host_t *host;
-    void *bytes;
-};
-struct lh_stream {
-    lh_device_t *device;
-};
-struct lh_event {
-    const lh_host_t *host;
-    uint64_t passed_ns;
-};
+
+#include "../../plugins/devices/plain_device.h"
 
 static const lh_option_t options[] = {
     LH_OPTION_CHOICE(cuda_host_config_t, order, "order", "forward", "forward|reverse",
@@ -77,14 +68,6 @@ static const lh_kernel_t kernels[] = {LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL
 
 /* ---- device ---- */
 
-static lh_status_t device_count(const lh_host_t *host, const void *config, uint32_t *out)
-{
-    (void)host;
-    (void)config;
-    *out = 1;
-    return LH_OK;
-}
-
 static lh_status_t device_open(const lh_host_t *host, const void *config, uint32_t index,
                                lh_device_t **out)
 {
@@ -95,11 +78,6 @@ static lh_status_t device_open(const lh_host_t *host, const void *config, uint32
     d->config = *(const cuda_host_config_t *)config;
     *out = d;
     return LH_OK;
-}
-
-static void device_close(lh_device_t *d)
-{
-    d->host->release(d->host, d);
 }
 
 static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out)
@@ -114,111 +92,7 @@ static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out
     return LH_OK;
 }
 
-static lh_status_t memory_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
-                                void **address)
-{
-    (void)space;
-    lh_memory_t *m = d->host->alloc(d->host, sizeof(*m), _Alignof(lh_memory_t));
-    if (m == NULL) return LH_NO_MEMORY;
-    m->host = d->host;
-    m->bytes = d->host->alloc(d->host, bytes, 256);
-    if (m->bytes == NULL) {
-        d->host->release(d->host, m);
-        return LH_NO_MEMORY;
-    }
-    *out = m;
-    *address = m->bytes;
-    return LH_OK;
-}
-
-static void memory_release(lh_memory_t *memory)
-{
-    memory->host->release(memory->host, memory->bytes);
-    memory->host->release(memory->host, memory);
-}
-
-static lh_status_t stream_new(lh_device_t *d, const lh_stream_how_t *how, lh_stream_t **out)
-{
-    (void)how;
-    lh_stream_t *s = d->host->alloc(d->host, sizeof(*s), _Alignof(lh_stream_t));
-    if (s == NULL) return LH_NO_MEMORY;
-    s->device = d;
-    *out = s;
-    return LH_OK;
-}
-
-static void stream_free(lh_stream_t *s)
-{
-    s->device->host->release(s->device->host, s);
-}
-
-static lh_status_t event_new(lh_device_t *d, lh_event_t **out)
-{
-    lh_event_t *e = d->host->alloc(d->host, sizeof(*e), _Alignof(lh_event_t));
-    if (e == NULL) return LH_NO_MEMORY;
-    e->host = d->host;
-    *out = e;
-    return LH_OK;
-}
-
-static void event_free(lh_event_t *e)
-{
-    e->host->release(e->host, e);
-}
-
-static lh_status_t event_record(lh_stream_t *s, lh_event_t *e)
-{
-    e->passed_ns = s->device->host->now_ns(s->device->host);
-    return LH_OK;
-}
-
-static lh_status_t event_wait(lh_stream_t *s, lh_event_t *e)
-{
-    (void)s;
-    (void)e;
-    return LH_OK;
-}
-
-static lh_status_t event_test(lh_event_t *e, uint64_t timeout_ns)
-{
-    (void)e;
-    (void)timeout_ns;
-    return LH_OK;
-}
-
-static lh_status_t memory_copy(lh_stream_t *s, const lh_place_t *to, const lh_place_t *from,
-                               uint64_t bytes)
-{
-    (void)s;
-    memcpy(to->address, from->address, bytes);
-    return LH_OK;
-}
-
-static lh_status_t memory_fill(lh_stream_t *s, const lh_place_t *to, uint8_t byte, uint64_t bytes)
-{
-    (void)s;
-    memset(to->address, byte, bytes);
-    return LH_OK;
-}
-
-static const lh_device_api_t api = {
-    .struct_size = sizeof(api),
-    .count = device_count,
-    .open = device_open,
-    .close = device_close,
-    .properties = device_properties,
-    .alloc = memory_alloc,
-    .release = memory_release,
-    .stream_new = stream_new,
-    .stream_free = stream_free,
-    .event_new = event_new,
-    .event_free = event_free,
-    .record = event_record,
-    .wait = event_wait,
-    .test = event_test,
-    .copy = memory_copy,
-    .fill = memory_fill,
-};
+static const lh_device_api_t api = PLAIN_DEVICE_API(device_open, device_properties);
 
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,

@@ -6,6 +6,8 @@
  * when it is launched. On x86-64 there are four sets, elsewhere one. */
 #include "cpu_prepare.h"
 
+#include "../op_slots.h"
+
 #include "onednn.h"
 #include "processor.h"
 
@@ -83,14 +85,6 @@ lh_status_t cpu_selftest(const lh_host_t *host)
     return LH_OK;
 }
 
-/* By the host's size of a row: its lh_arg_t may be longer than this plugin's. */
-static const lh_arg_t *desc_arg(const lh_kernel_desc_t *desc, uint32_t slot)
-{
-    static const lh_arg_t none = {.dtype = LH_DTYPE_NONE};
-    if (slot >= desc->arg_count) return &none;
-    return (const lh_arg_t *)((const char *)desc->args + (size_t)slot * desc->arg_size);
-}
-
 #define BIT(dtype) (1u << LH_DTYPE_##dtype)
 
 /* The letters of cpu_op_t.slots, as bits of dtypes. */
@@ -107,94 +101,28 @@ static uint32_t letter_dtypes(char letter)
     }
 }
 
-/* Lower case, as kernels' names have it; lh_dtype_name is that of files. */
-static const char *dtype_text(lh_dtype_t dtype)
-{
-    static const char *const names[LH_DTYPES] = {"none", "f32", "bf16", "f16", "f8e4m3", "f8e5m2",
-                                                 "f64",  "i32", "i64",  "u8",  "i8"};
-    return dtype < LH_DTYPES && names[dtype] != NULL ? names[dtype] : "?";
-}
+static const op_slots_how_t how_slots = {.device = "the cpu", .dtypes = letter_dtypes};
 
-/* One slot against its letter; same[] remembers what x and y stood for. */
-static lh_status_t slot_check(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
-                              char letter, bool optional, lh_dtype_t same[2])
+/* Rows of the instruction sets differ in plan() only. */
+lh_status_t cpu_fits(const lh_host_t *host, LH_UNUSED const lh_device_t *d,
+                     LH_UNUSED const void *config, const lh_kernel_desc_t *desc)
 {
-    const lh_arg_t *arg = desc_arg(desc, slot);
-    if (arg->dtype == LH_DTYPE_NONE) {
-        if (optional) return LH_OK;
-        return host->fail(host, LH_INVALID, "%s: slot %u is left out", desc->op, slot + 1);
-    }
-    if (arg->dtype >= LH_DTYPES || (letter_dtypes(letter) & (1u << arg->dtype)) == 0)
-        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu does not take %s in slot %u",
-                          desc->op, dtype_text(arg->dtype), slot + 1);
-    if (letter == 'x' || letter == 'y') {
-        lh_dtype_t *first = &same[letter - 'x'];
-        if (*first == LH_DTYPE_NONE) *first = arg->dtype;
-        if (*first != arg->dtype)
-            return host->fail(host, LH_UNSUPPORTED,
-                              "%s on the cpu does not mix %s and %s (slot %u)", desc->op,
-                              dtype_text(*first), dtype_text(arg->dtype), slot + 1);
-    }
-    /* Counted rows and other layouts are for devices that gain by them. */
-    if (arg->count_slot != 0)
-        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu takes no counted rows (slot %u)",
-                          desc->op, slot + 1);
-    if (arg->layout != LH_LAYOUT_DENSE && arg->layout != LH_LAYOUT_ANY)
-        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu takes dense tensors only (slot %u)",
-                          desc->op, slot + 1);
-    return LH_OK;
-}
-
-/* By dtypes alone; shapes are for plan(). Also asked without a device, by `longhaul check`. */
-lh_status_t cpu_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
-                     const lh_kernel_desc_t *desc)
-{
-    (void)d;
-    (void)config;
-    const cpu_op_t *op = op_find(CPU_BASELINE, desc->op); /* rows differ in plan() only */
+    const cpu_op_t *op = op_find(CPU_BASELINE, desc->op);
     if (op == NULL) return host->fail(host, LH_UNSUPPORTED, "the cpu has no %s", desc->op);
-
-    lh_dtype_t same[2] = {LH_DTYPE_NONE, LH_DTYPE_NONE};
-    uint32_t slot = 0;
-    for (const char *p = op->slots; *p != '\0'; p++, slot++) {
-        const char letter = *p;
-        const bool optional = p[1] == '?';
-        const lh_status_t status = slot_check(host, desc, slot, letter, optional, same);
-        if (status != LH_OK) return status;
-        if (optional) p++;
-    }
-    if (desc->arg_count > slot)
-        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu has %u slots, %u are given",
-                          desc->op, slot, desc->arg_count);
-    return LH_OK;
+    return op_slots_check(&how_slots, host, op->slots, desc);
 }
 
-/* Folds the leading dimensions into rows, where they lie evenly. */
 static lh_status_t view_make(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
                              const lh_arg_t *arg, cpu_view_t *out)
 {
-    cpu_view_t v = {.rows = 1, .width = 1, .pitch = 1, .dtype = arg->dtype, .flags = arg->flags};
-    uint64_t elements = 1;
-    for (uint32_t i = 0; i < arg->rank; i++) {
-        if (arg->shape[i] == 0 || arg->shape[i] > ((uint64_t)1 << 48) / elements)
-            return host->fail(host, LH_INVALID, "%s: dimension %u of slot %u has %llu elements",
-                              desc->op, i + 1, slot + 1, (unsigned long long)arg->shape[i]);
-        elements *= arg->shape[i];
-    }
-    if (arg->rank > 0) {
-        v.width = arg->shape[arg->rank - 1];
-        v.rows = elements / v.width;
-        v.pitch = arg->rank > 1 ? arg->stride[arg->rank - 2] : v.width;
-        if (arg->stride[arg->rank - 1] != 1 && v.width > 1)
-            return host->fail(host, LH_UNSUPPORTED, "%s: the last stride of slot %u is %llu, not 1",
-                              desc->op, slot + 1, (unsigned long long)arg->stride[arg->rank - 1]);
-    }
-    /* Two dimensions are one where the step of the outer is the inner's whole length. */
-    for (uint32_t i = 0; i + 2 < arg->rank; i++) {
-        if (arg->shape[i] > 1 && arg->stride[i] != arg->stride[i + 1] * arg->shape[i + 1])
-            v.pitch = 0; /* uneven: only copy, which looks at arg[], can walk it */
-    }
-    *out = v;
+    op_slots_rows_t rows = {0};
+    const lh_status_t status = op_slots_fold(host, desc, slot, arg, &rows);
+    if (status != LH_OK) return status;
+    *out = (cpu_view_t){.rows = rows.rows,
+                        .width = rows.width,
+                        .pitch = rows.pitch,
+                        .dtype = arg->dtype,
+                        .flags = arg->flags};
     return LH_OK;
 }
 
@@ -203,7 +131,7 @@ static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
 {
     k->arg_count = desc->arg_count;
     for (uint32_t i = 0; i < desc->arg_count; i++) {
-        const lh_arg_t *arg = desc_arg(desc, i);
+        const lh_arg_t *arg = op_slots_arg(desc, i);
         if (arg->dtype == LH_DTYPE_NONE) continue;
         if (arg->rank > LH_MAX_RANK)
             return k->host->fail(k->host, LH_INVALID, "%s: slot %u has rank %u", desc->op, i + 1,
@@ -239,8 +167,8 @@ static lh_status_t plan_finish(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     /* A resume on a processor with other instructions is refused by this: other bits. */
     if (mine->variant == 0) mine->variant = isa + 1;
     if (mine->name[0] == '\0')
-        snprintf(mine->name, sizeof(mine->name), "%s.%s.%s", desc->op, dtype_text(k->arg[0].dtype),
-                 processor_isa_name(isa));
+        snprintf(mine->name, sizeof(mine->name), "%s.%s.%s", desc->op,
+                 op_slots_dtype_text(k->arg[0].dtype), processor_isa_name(isa));
     if (desc->variant != 0 && desc->variant != mine->variant)
         return k->host->fail(
             k->host, LH_UNSUPPORTED, "%s: variant %llx is wanted, this is %llx (%s)", desc->op,
