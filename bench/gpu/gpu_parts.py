@@ -312,11 +312,10 @@ def killed(part, job):
     with subprocess.Popen([os.path.join(part.bin, "longhaul"), "train", job, *words, "--plugins", part.plugins], env=part.env,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         path = os.path.join(folder, "metrics.jsonl")
-        while process.poll() is None and part.left() > 0:
-            if os.path.exists(path) and '"save"' in open(path).read():
-                os.killpg(process.pid, signal.SIGKILL)
-                break
+        while process.poll() is None and part.left() > 0 and not (os.path.exists(path) and '"save"' in open(path).read()):
             time.sleep(0.005)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     if process.returncode == 0:
         part.note("it trained to its end before it could be killed")
     _, more, rows = train(part, job, "killed", *sets, resume=True)
@@ -346,6 +345,9 @@ def large(part):
     compare(part, "3B", steps=4)
     for micro in m["micros"]:
         step_row(part, "3B, micro-batch %d" % micro, ours(part, job, 1, "train.steps=3", "train.micro_batch=%d" % micro))
+    for rows in (1024, 4096, 16384):
+        step_row(part, "3B, %d rows of logits at a time" % rows,
+                 ours(part, job, 1, "train.steps=3", "train.head_chunk=%d" % rows))
     step_row(part, "3B, with saves", ours(part, job, 1, "train.steps=%d" % (6 if part.given.tiny else 24),
                                             "checkpoint.every=%d" % (2 if part.given.tiny else 20)))
     code, said = part.longhaul("train", job, "--profile", "--set", "pipeline.folder=profile", "--set", "train.steps=2")

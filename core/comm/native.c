@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <links/carrier.h>
@@ -183,6 +184,25 @@ static lh_status_t group_meet(native_t *n, uint32_t kind, control_t *control, me
     return meeting_hold(n, control, &mine, all);
 }
 
+/* Once, by rank 0: whether what the job asked for is what it gets. */
+static void native_tell(const native_t *n)
+{
+    bool any = false;
+    if (n->world->row.rank != 0) return;
+    for (uint32_t kind = 0; kind < LH_GROUPS; kind++) {
+        if (n->joined[kind] == NULL) continue;
+        any = true;
+        log_line(LH_LOG_INFO, "collectives of %u ranks of a machine by %s, on their devices",
+                 n->groups[kind]->size, n->plugin->name);
+    }
+    if (!any)
+        log_line(
+            LH_LOG_INFO,
+            "[transport.node] collectives = %s is not used: the device has no queues for it, or "
+            "all groups go over several machines",
+            n->plugin->name);
+}
+
 lh_status_t native_join(native_t *n, control_t *control)
 {
     if (n == NULL) return LH_OK;
@@ -192,6 +212,7 @@ lh_status_t native_join(native_t *n, control_t *control)
     for (uint32_t kind = LH_GROUP_DATA; status == LH_OK && kind <= LH_GROUP_SITE; kind++)
         status = group_meet(n, kind, control, all);
     mem_free(all);
+    if (status == LH_OK) native_tell(n);
     return status;
 }
 

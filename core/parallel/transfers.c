@@ -115,7 +115,8 @@ static const uint32_t native_ops[COLLECTIVES] = {
 static void transfer_choose(const transfers_t *t, move_t *m)
 {
     const transfer_t *x = &m->transfer;
-    const native_t *n = t->comm == NULL ? NULL : comm_native(t->comm);
+    const bool queues = t->engine->api != NULL && t->engine->api->native != NULL;
+    const native_t *n = t->comm == NULL || !queues ? NULL : comm_native(t->comm);
     if (m->kind == MOVE_ACROSS)
         m->transfer.takes_over = m->after->native;
     else

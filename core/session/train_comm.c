@@ -127,7 +127,7 @@ void train_comm_close(train_comm_t *t, bool together)
     if (!together) comm_cancel(t->comm);
     comm_stop(t->comm);
     if (together && control_barrier(t->control, "the end of training") != LH_OK) {
-        /* Somebody failed after all; the control plane tells who. */
+        comm_cancel(t->comm); /* somebody failed after all; the control plane tells who */
     }
     comm_close(t->comm);
     mem_free(t->memory);

@@ -190,7 +190,8 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
 {
     const golden_model_t *m = &golden_models[0];
     memset(s, 0, sizeof(*s));
-    s->exchange = (exchange_t){on_arrange, on_bind, NULL, on_start, on_wait};
+    s->exchange = (exchange_t){
+        .arrange = on_arrange, .bind = on_bind, .start = on_start, .wait = on_wait};
     for (uint32_t i = 0; i < TRANSFERS; i++)
         s->list[i].transfer = (transfer_t){.number = i,
                                            .op = COLLECTIVE_ALL_REDUCE,

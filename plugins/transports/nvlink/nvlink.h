@@ -33,6 +33,7 @@ struct lh_group {
     lh_transport_t *transport;
     nccl_comm_t comm; /* NULL: aborted */
     cuda_context_t context;
+    cuda_stream_t stream; /* of all calls */
     uint32_t rank, size;
 };
 

@@ -205,7 +205,7 @@ static lh_status_t group_join(lh_transport_t *t, const lh_address_t *token, uint
                              "nvlink works on queues of 'cuda', found '%s'", queue->kind);
     lh_group_t *g = t->host->alloc(t->host, sizeof(*g), _Alignof(lh_group_t));
     if (g == NULL) return LH_NO_MEMORY;
-    *g = (lh_group_t){.transport = t, .rank = rank, .size = size};
+    *g = (lh_group_t){.transport = t, .rank = rank, .size = size, .stream = stream_of(queue)};
     *out = g;
     return group_start(g, token, queue);
 }
@@ -410,6 +410,7 @@ static void group_leave(lh_group_t *g)
     const lh_transport_t *t = g->transport;
     if (g->comm != NULL) {
         (void)t->cuda.cuCtxSetCurrent(g->context);
+        (void)t->cuda.cuStreamSynchronize(g->stream);
         (void)t->ncclCommDestroy(g->comm);
     }
     t->host->release(t->host, g);

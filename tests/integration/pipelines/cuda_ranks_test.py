@@ -53,7 +53,9 @@ class CudaRanks(CudaCase):
             more = ["optimizer.cut=site"] if world is SITES and stage > 0 else []
             names = ["%s%d" % (kind, number) for kind in ("host", "nccl", "again")]
             self.ranks(job, names[0], world, stage, order, "comm.bits=ordered", *more)
-            self.ranks(job, names[1], world, stage, order, *NCCL, *more, seed=number)
+            said = self.ranks(job, names[1], world, stage, order, *NCCL, *more, seed=number)
+            whole = world is not SITES or more
+            self.assertIn("ranks of a machine by nvlink" if whole else "nvlink is not used", said)
             self.ranks(job, names[2], world, stage, order, *NCCL, "device.capture=no", *more,
                        seed=number + 7)
             self.assert_near(names[1], names[0], 1e-5)
