@@ -33,7 +33,7 @@ typedef struct ib_config {
     uint64_t pace;
 } ib_config_t;
 
-/* ib_plugin.c or apn_plugin.c: which of the two this is. */
+/* ib_plugin.c: which of the two this is. */
 extern const ib_rules_t ib_rules;
 
 /* What the context of a cm_id_t points to: the first member of a listener or of a queue pair. An id

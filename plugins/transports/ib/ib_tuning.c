@@ -9,6 +9,7 @@ enum { TIMEOUT_MOST = 22 };
 enum { MORE_PAIRS, MORE_WINDOW, LARGER_CHUNK, FEWER_PAIRS, CHANGES };
 
 static const uint64_t mib = 1 << 20;
+static const uint64_t window_far = (uint64_t)1 << 50; /* more than any card holds */
 
 static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
 {
@@ -17,11 +18,10 @@ static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
 
 uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns, uint32_t unknown)
 {
-    if (round_trip_ns == 0) return unknown;
     const uint64_t most = 1000000000000;
     const uint64_t wanted_ns = 4 * clamp(round_trip_ns, 0, most) + 1000000 +
                                clamp(burst_ns, 0, most);
-    uint32_t t = 1;
+    uint32_t t = round_trip_ns == 0 ? unknown : 1;
     while (t < TIMEOUT_MOST && ((uint64_t)4096 << t) < wanted_ns)
         t++;
     return t;
@@ -73,7 +73,10 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
     if (tuning->inflight_bytes != 0) window = tuning->inflight_bytes;
     if (wish->window_bytes != 0) window = wish->window_bytes;
 
-    const uint64_t burst_ns = rate == 0 ? 0 : (uint64_t)((double)chunk * 2e9 / (double)rate);
+    /* What waits on the line: all that is under way beyond what fills it. */
+    const uint64_t waits = clamp(window > in_flight ? window - in_flight : 0, 2 * chunk,
+                                 window_far);
+    const uint64_t burst_ns = rate == 0 ? 0 : (uint64_t)((double)waits * 1e9 / (double)rate);
 
     uint64_t pairs = pairs_by_loss(link, in_flight);
     if (link->scope == LH_LINK_WAN && pairs < rules->pairs_least) pairs = rules->pairs_least;

@@ -39,9 +39,10 @@ uint64_t ib_bucket_due(const ib_bucket_t *b); /* when it opens; 0: it is open */
 ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_link_t *link,
                       const lh_tuning_t *tuning, uint64_t rate);
 
-/* The smallest t with 4.096 us x 2^t >= 4 round trips + 1 ms + burst, so that a queue behind a burst
- * is no loss, and a loss costs a few round trips. burst_ns: the time of two chunks on the line, which
- * are acknowledged at their ends only; it matters on slow ones. */
+/* The smallest t with 4.096 us x 2^t >= 4 round trips + 1 ms + burst, so that a queue on the line is
+ * no loss, and a loss costs a few round trips. burst_ns: the time at the link's rate of what is under
+ * way beyond what fills it, two chunks at least, as these are acknowledged at their ends only. With
+ * a round trip of 0, not known, `unknown` is the least. */
 uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns, uint32_t unknown);
 
 /* Choice 0 is ib_tuning's own; others change one thing of it that the INI leaves open, the one that

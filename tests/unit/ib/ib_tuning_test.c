@@ -41,6 +41,13 @@ static void the_ack_timeout_is_the_least_that_is_patient(void **state)
     assert_int_equal(ib_ack_timeout(UINT64_MAX, UINT64_MAX, 14), 22);
     /* Two chunks of 1 MiB take 84 ms at 0.2 Gb/s. */
     assert_int_equal(chosen(400000, GBIT / 5, 0).ack_timeout, 15);
+    /* So do a window's 16 of a link that nobody has measured, in 0.67 s; and one set by hand, 64 MiB
+     * of which 1.25 MB are on the way and the rest wait 0.53 s at 1 Gb/s. */
+    const lh_link_t thin = {.bytes_per_second = GBIT / 5},
+                    wide = {.round_trip_ns = 10 * MS, .bytes_per_second = GBIT};
+    const ib_wish_t wish = {.window_bytes = 64 * MIB};
+    assert_int_equal(ib_tuning(&near, &no_wish, &thin, &no_tuning, 0).ack_timeout, 18);
+    assert_int_equal(ib_tuning(&near, &wish, &wide, &no_tuning, 0).ack_timeout, 18);
 }
 
 static void the_window_holds_what_is_under_way(void **state)
