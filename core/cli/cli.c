@@ -420,6 +420,20 @@ lh_status_t cli_print_text(text_t *text)
     return status;
 }
 
+static void add_card_line(void *context, const char *line)
+{
+    text_printf(context, "%s\n", line);
+}
+
+void cli_cards(const plugin_t *transport, text_t *out)
+{
+    const lh_transport_api_t *api = transport->transport;
+    if (api == NULL || api->cards == NULL) return;
+    if (api->cards(transport->host, add_card_line, out) == LH_OK) return;
+    text_printf(out, "%s\n", fail_reason());
+    fail_clear();
+}
+
 void cli_print_line(const char *fmt, ...)
 {
     text_t line = {0}, shown = {0};

@@ -116,6 +116,9 @@ lh_status_t cli_print_shown(const char *text) LH_MUST_CHECK;
 
 /* Prints a text that this program wrote, such as JSON, as lines of its own; frees it. */
 lh_status_t cli_print_text(text_t *text) LH_MUST_CHECK;
+/* What a transport tells of this machine's cards, a line each, or the sentence why there are none;
+ * nothing for a plugin that does not tell. */
+void cli_cards(const plugin_t *transport, text_t *out);
 
 /* A line of results that holds others' texts, such as a path: likewise, and it stays one line. What
  * cannot be shown for want of memory is left out. */

@@ -14,7 +14,8 @@
  *     device       peak of products by dtype, memory, launch; with an INI then a row for each kind
  *                  of call: us each, GFLOP/s, GB/s, share of the ideal time, share of the step
  *     collectives  bytes, elements, algorithm, median and least time, algbw, busbw, wrong elements
- *     links        from, to, round trip, its 99th percentile, under load, rate, burst, loss, MTU
+ *     links        from, to, round trip, its 99th percentile, under load, rate, burst, loss, MTU;
+ *                  then the cards of each machine, where the transport tells of them
  */
 #include <errno.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@
 #include <config/quantity.h>
 #include <format/json.h>
 #include <launch/machine.h>
+#include <links/carrier.h>
 #include <links/links_probe.h>
 #include <plan/collective_bench.h>
 #include <plan/device_bench.h>
@@ -553,6 +555,39 @@ static lh_status_t links_tell(cli_t *cli, const links_t *links)
     return LH_OK;
 }
 
+/* The cards of the transport between sites, of each machine by its first rank; all ranks call it.
+ * What does not fit into the bytes that travel is cut. */
+static lh_status_t links_cards(cli_t *cli)
+{
+    enum { CARDS_BYTES = 4096 };
+    const world_t *world = launch_world(cli->launch);
+    const plugin_t *plugin;
+    char name[32], mine[CARDS_BYTES] = "";
+    const char *carrier = carrier_plugin(cli->job, cli->plugins, LH_LINK_WAN, name);
+    if (carrier == NULL) return LH_IO;
+    lh_status_t status = registry_load(cli->plugins, LH_KIND_TRANSPORT, carrier, &plugin);
+    char *all = status == LH_OK ? mem_array(world->row.size, CARDS_BYTES) : NULL;
+    if (status == LH_OK && all == NULL) status = LH_NO_MEMORY;
+    if (status == LH_OK && world->ranks[world->row.rank].local_rank == 0) {
+        text_t text = {0};
+        cli_cards(plugin, &text);
+        if (text.data != NULL) (void)snprintf(mine, sizeof(mine), "%s", text.data);
+        text_free(&text);
+    }
+    if (status == LH_OK)
+        status = control_gather(launch_control(cli->launch), mine, CARDS_BYTES, all);
+    for (uint32_t r = 0; status == LH_OK && world->row.rank == 0 && r < world->row.size; r++) {
+        const char *at = all + (size_t)r * CARDS_BYTES;
+        while (*at != '\0') {
+            const int length = (int)strcspn(at, "\n");
+            cli_print_line("%s: %.*s", world->ranks[r].host, length, at);
+            at += length + (at[length] == '\n');
+        }
+    }
+    mem_free(all);
+    return status;
+}
+
 /* Runs in each rank. The last barrier keeps the others until rank 0 has told. */
 static int links_measure(void *context)
 {
@@ -566,6 +601,7 @@ static int links_measure(void *context)
     if (status == LH_OK) status = links_probe(comm_links(comm), NULL, 0);
     if (status == LH_OK && launch_rank(cli->launch) == 0)
         status = links_tell(cli, comm_links(comm));
+    if (status == LH_OK && cli_flag(cli, "json") == NULL) status = links_cards(cli);
     if (status == LH_OK) status = control_barrier(how.control, "the end of the measurement");
     comm_close(comm);
     return status;

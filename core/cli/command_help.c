@@ -436,9 +436,30 @@ typedef struct plugin_listing {
     registry_t *plugins;
     uint32_t kind;
     uint32_t usable, refused;
+    text_t cards; /* as the last transport told of them */
 } plugin_listing_t;
 
-/* Two lines for what is usable: what it is, and where it lies; one for what is not, with the reason
+/* Two transports of one library tell of the same cards: they are shown once. */
+static void list_cards(plugin_listing_t *l, const plugin_t *p)
+{
+    text_t cards = {0};
+    cli_cards(p, &cards);
+    const bool told = cards.data == NULL ||
+                      (l->cards.data != NULL && strcmp(l->cards.data, cards.data) == 0);
+    for (const char *at = told ? "" : cards.data; *at != '\0';) {
+        const int length = (int)strcspn(at, "\n");
+        cli_print_line("%24s%.*s", "", length, at);
+        at += length + (at[length] == '\n');
+    }
+    if (told) {
+        text_free(&cards);
+    } else {
+        text_free(&l->cards);
+        l->cards = cards;
+    }
+}
+
+/* Two lines for what is usable, what it is and where it lies, and those of its cards; one for what is not, with the reason
  * that loading it has just given. Loading is the only way to know what is in a file. */
 static lh_status_t list_one(void *context, const char *name)
 {
@@ -455,6 +476,7 @@ static lh_status_t list_one(void *context, const char *name)
     l->usable++;
     cli_print_line("%-10s %-12s %-8s %s", kind, name, p->version, p->summary);
     cli_print_line("%24s%s", "", p->path);
+    list_cards(l, p);
     return LH_OK;
 }
 
@@ -464,8 +486,12 @@ static int list_plugins(cli_t *cli)
     plugin_listing_t l = {.plugins = cli->plugins};
     for (l.kind = LH_KIND_MODEL; l.kind <= LH_KIND_PARTS; l.kind++) {
         const lh_status_t status = registry_list(cli->plugins, l.kind, list_one, &l);
-        if (status != LH_OK) return status;
+        if (status != LH_OK) {
+            text_free(&l.cards);
+            return status;
+        }
     }
+    text_free(&l.cards);
     /* An empty folder is most often the wrong one. */
     if (l.usable + l.refused == 0)
         cli_print_line("no plugin lies in %s", registry_folder_text(cli->plugins));
@@ -474,7 +500,9 @@ static int list_plugins(cli_t *cli)
 
 const command_t command_plugins = {
     .name = "plugins",
-    .summary = "what is installed, and why what is not usable is not",
+    .summary =
+        "what is installed, with the cards that transports tell of, and why what is not usable "
+        "is not",
     .needs = CLI_NEEDS_PLUGINS,
     .run = list_plugins,
 };

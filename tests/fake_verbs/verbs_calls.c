@@ -10,6 +10,8 @@
 CALL(verbs_device_t **, ibv_get_device_list)(int *count);
 CALL(void, ibv_free_device_list)(verbs_device_t **list);
 CALL(const char *, ibv_get_device_name)(verbs_device_t *device);
+CALL(verbs_context_t *, ibv_open_device)(verbs_device_t *device);
+CALL(int, ibv_close_device)(verbs_context_t *context);
 CALL(int, ibv_query_port)(verbs_context_t *context, uint8_t port, verbs_port_t *out);
 CALL(verbs_pd_t *, ibv_alloc_pd)(verbs_context_t *context);
 CALL(int, ibv_dealloc_pd)(verbs_pd_t *pd);
@@ -24,20 +26,29 @@ CALL(int, ibv_get_cq_event)(verbs_channel_t *channel, verbs_cq_t **cq, void **cq
 CALL(void, ibv_ack_cq_events)(verbs_cq_t *cq, unsigned int count);
 CALL(const char *, ibv_wc_status_str)(int status);
 
-static int the_device; /* nobody looks into a device */
+verbs_device_t fake_device = {.name = "fake0"};
+
+/* Of the environment, for who asks before an engine runs. */
+static bool is_ordered_at_first(const char *order)
+{
+    const char *text = getenv("FAKE_VERBS");
+    return text != NULL && engine.users == 0 && strstr(text, order) != NULL;
+}
 
 static bool has_device(void)
 {
-    const char *text = getenv("FAKE_VERBS"); /* asked before an engine runs, too */
-    return engine.orders.no_device == 0 && (text == NULL || strstr(text, "no_device=1") == NULL);
+    return engine.orders.no_device == 0 && !is_ordered_at_first("no_device=1");
 }
 
 verbs_device_t **ibv_get_device_list(int *count)
 {
     verbs_device_t **list = calloc(2, sizeof(*list));
+    const char *folder = getenv("FAKE_VERBS_FOLDER");
     if (list == NULL) return NULL;
+    if (folder != NULL)
+        (void)snprintf(fake_device.folder, sizeof(fake_device.folder), "%s", folder);
     *count = has_device();
-    if (*count == 1) list[0] = (verbs_device_t *)(void *)&the_device;
+    if (*count == 1) list[0] = &fake_device;
     return list;
 }
 
@@ -48,8 +59,20 @@ void ibv_free_device_list(verbs_device_t **list)
 
 const char *ibv_get_device_name(verbs_device_t *device)
 {
-    (void)device;
-    return "fake0";
+    return device->name;
+}
+
+verbs_context_t *ibv_open_device(verbs_device_t *device)
+{
+    verbs_context_t *context = calloc(1, sizeof(*context));
+    if (context != NULL) *context = (verbs_context_t){.device = device, .ops = fake_ops};
+    return context;
+}
+
+int ibv_close_device(verbs_context_t *context)
+{
+    free(context);
+    return 0;
 }
 
 int ibv_query_port(verbs_context_t *context, uint8_t port, verbs_port_t *out)
@@ -57,7 +80,8 @@ int ibv_query_port(verbs_context_t *context, uint8_t port, verbs_port_t *out)
     (void)context;
     if (port != FAKE_DEVICE_PORT) return EINVAL;
     engine_lock();
-    *out = (verbs_port_t){.state = engine.orders.port_down != 0 ? 1 : VERBS_PORT_ACTIVE,
+    const bool down = engine.orders.port_down != 0 || is_ordered_at_first("port_down=1");
+    *out = (verbs_port_t){.state = down ? 1 : VERBS_PORT_ACTIVE,
                           .mtu_most = 5,
                           .mtu = 5,
                           .gids = 1,

@@ -233,8 +233,7 @@ bool engine_start(void)
     const char *text = getenv("FAKE_VERBS");
     engine_lock();
     if (engine.users == 0) {
-        engine.context = (verbs_context_t){.device = (verbs_device_t *)(void *)&engine,
-                                           .ops = fake_ops};
+        engine.context = (verbs_context_t){.device = &fake_device, .ops = fake_ops};
         engine.orders = (orders_t){0};
         if (text != NULL && !order_all(text)) started = false;
         engine.random ^= (uint64_t)getpid() << 20;

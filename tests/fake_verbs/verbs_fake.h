@@ -43,7 +43,8 @@ enum {
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \
     X(private_byte, 0, "the last byte of its next connect request or answer is XORed with it") \
-    X(post_fails, 0, "posting a send fails")
+    X(post_fails, 0, "posting a send fails")                                                   \
+    X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
 
 typedef struct orders {
 #define FAKE_ORDER(name, initial, text) uint64_t name;
@@ -52,7 +53,7 @@ typedef struct orders {
 } orders_t;
 
 /* What happened in this process, for tests to ask. */
-#define FAKE_COUNTS(X) X(lost) X(resent) X(rnr) X(overruns) X(packets) X(delayed)
+#define FAKE_COUNTS(X) X(lost) X(resent) X(rnr) X(overruns) X(packets) X(delayed) X(adaptive)
 
 typedef struct counts {
 #define FAKE_COUNT(name) uint64_t name;
@@ -104,8 +105,8 @@ struct fake_qp {
         end;                    /* packets: oldest not acknowledged, next to send, past the last */
     uint64_t expected, arrived; /* next packet to come; bytes of the message that it belongs to */
     bool complained;            /* of a gap, once */
-    uint32_t retries;
-    uint64_t since_ns, wait_until_ns;
+    uint32_t retries, early;    /* early: sent again by the adaptive timer, in a row */
+    uint64_t since_ns, early_ns, wait_until_ns;
 };
 
 typedef struct frame { /* what goes over a link, before its payload */
@@ -191,6 +192,7 @@ typedef struct engine {
 } engine_t;
 
 extern engine_t engine;
+extern verbs_device_t fake_device; /* verbs_calls.c */
 
 /* verbs_engine.c */
 void engine_lock(void);

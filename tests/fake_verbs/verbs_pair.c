@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
@@ -141,7 +142,10 @@ void pair_send(fake_qp_t *q)
             continue;
         }
         if (!send_packet(q, w)) return;
-        if (q->next == q->acknowledged) q->since_ns = engine_now();
+        if (q->next == q->acknowledged) {
+            q->early_ns = engine_now();
+            if (q->early == 0) q->since_ns = q->early_ns;
+        }
         q->next++;
     }
 }
@@ -161,10 +165,35 @@ static bool is_unread(const fake_id_t *id)
     return id->fd >= 0 && ioctl(id->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
+/* As in the kernel's folder of a card, where the tests have made one. */
+static void count_adaptive(void)
+{
+    char path[sizeof(fake_device.folder) + 64];
+    engine.counts.adaptive++;
+    if (fake_device.folder[0] == '\0') return;
+    (void)snprintf(path, sizeof(path), "%s/ports/%d/hw_counters/roce_adp_retrans",
+                   fake_device.folder, FAKE_DEVICE_PORT);
+    FILE *f = fopen(path, "r+");
+    if (f == NULL) return;
+    (void)fprintf(f, "%llu\n", (unsigned long long)engine.counts.adaptive);
+    (void)fclose(f);
+}
+
+/* ConnectX: after 2 ms, then 4, 8 and 16, an answer or not. */
+static void early_timer(fake_qp_t *q, uint64_t now)
+{
+    const uint64_t patience = engine.orders.adaptive_us * 1000 << (q->early < 3 ? q->early : 3);
+    if (patience == 0 || now - q->early_ns < patience || is_unread(q->id)) return;
+    q->early++;
+    go_back(q);
+    count_adaptive();
+}
+
 void pair_timers(fake_qp_t *q, uint64_t now)
 {
     const uint64_t patience = (uint64_t)4096 << q->id->timeout;
     if (!q->connected || q->failed || q->acknowledged == q->next) return;
+    early_timer(q, now);
     if (now - q->since_ns < patience) return;
     q->since_ns = now;
     if (is_unread(q->id)) return;
@@ -179,8 +208,8 @@ static void answered(fake_qp_t *q, const frame_t *head)
     if (head->number > q->acknowledged && head->number <= q->end) {
         q->acknowledged = head->number;
         if (q->next < q->acknowledged) q->next = q->acknowledged;
-        q->retries = 0;
-        q->since_ns = engine_now();
+        q->retries = q->early = 0;
+        q->since_ns = q->early_ns = engine_now();
         while (q->send_count > 0 &&
                send_at(q, 0)->first + send_at(q, 0)->packets <= q->acknowledged)
             retire(q, VERBS_WC_OK);

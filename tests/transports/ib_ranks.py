@@ -45,9 +45,9 @@ ranks_per_node = 2
 
 
 class Ranks(unittest.TestCase):
-    def run_job(self, node, faults="", more=()):
+    def run_job(self, node, faults="", more=(), card=""):
         """What longhaul's exit code, stderr and the digest of the weights are; node: keys of [transport.node]; more: lines
-        behind them."""
+        behind them; card: what the kernel tells of it."""
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
                 text = f.readlines()[:200]
@@ -57,7 +57,7 @@ class Ranks(unittest.TestCase):
             with open(ini, "w", encoding="utf-8") as f:
                 f.write(JOB.format(source=SOURCE) + "[transport.node]\n" + "\n".join([*node, *more]) + "\n")
             done = subprocess.run([LONGHAUL, "run", ini], capture_output=True, text=True, timeout=300,
-                                  env=dict(os.environ, FAKE_VERBS=faults))
+                                  env=dict(os.environ, FAKE_VERBS=faults, FAKE_VERBS_FOLDER=card))
             digest = hashlib.sha256()
             for path in sorted(glob.glob(os.path.join(folder, "out", "checkpoints", "step-*", "*.safetensors"))):
                 with open(path, "rb") as f:
@@ -99,6 +99,27 @@ class Ranks(unittest.TestCase):
                 self.assertIn("links between sites over apn: security = known", said)
         self.assertEqual(digests[0], digests[1])
         self.assertEqual(digests[0], digests[2])
+
+    def test_a_card_that_leaves_the_ack_timeout_aside_is_seen_by_its_counter(self):
+        sites = ["[site.a]", "hosts = localhost:1", "[site.b]", "hosts = localhost:1", "[transport.wan]", "plugin = apn",
+                 "security = plain"]
+        for order in ("delay_us=2000", "delay_us=2000 adaptive_us=2000"):
+            with tempfile.TemporaryDirectory() as card:
+                os.makedirs(os.path.join(card, "ports/1/hw_counters"))
+                with open(os.path.join(card, "ports/1/hw_counters/roce_adp_retrans"), "w", encoding="ascii") as f:
+                    f.write("0\n")
+                code, said, _ = self.run_job(["plugin = shm"], order, sites, card)
+            self.assertEqual(code, 0, said)
+            check = self.assertIn if "adaptive" in order else self.assertNotIn
+            check("fake0 sends again by a timer of its own, not by ack_timeout (roce_adp_retrans: ", said)
+            check("mlxreg -d fake0 --yes --reg_name ROCE_ACCL", said)
+
+    def test_cards_are_listed_once(self):
+        for order, said in (("", "fake0 port 1: active, 100 Gb/s, MTU 4096, Ethernet (RoCE)"),
+                            ("port_down=1", "fake0 port 1: down"), ("no_device=1", "ib: this machine has no RDMA device")):
+            out = subprocess.run([LONGHAUL, "plugins"], capture_output=True, text=True, timeout=60, check=True,
+                                 env=dict(os.environ, FAKE_VERBS=order)).stdout
+            self.assertEqual(out.count(said), 1, out)
 
     def test_a_level_it_cannot_give_is_refused_with_those_that_it_can(self):
         code, said, _ = self.run_job(["plugin = ib", "security = proven"])

@@ -9,6 +9,7 @@
 
 #include <longhaul/plugin.h>
 
+#include "ib_card.h"
 #include "ib_prove.h"
 #include "ib_ring.h"
 #include "ib_tuning.h"
@@ -201,7 +202,10 @@ struct lh_transport {
     verbs_pd_t *pd;
     verbs_channel_t *channel;
     uint64_t rate; /* of the port, bytes each second */
+    uint8_t port;
     bool ethernet;
+    uint64_t adaptive, looked_ns; /* its counter at first; when it was last looked at */
+    bool adaptive_said;
     int epoll, timer; /* timer: wakes a sleeper for what is due */
     bool armed;
     bool meeting; /* a queue pair dials, or is to be replaced */
@@ -229,6 +233,8 @@ typedef struct ib_sink { /* the caller's rows, which may be of another version's
 /* ib_device.c: which port this transport has */
 lh_status_t ib_device_open(lh_transport_t *t);
 void ib_device_close(lh_transport_t *t);
+/* Looks, once in pause_ns at most, whether the card sends again before answers can be here. */
+void ib_device_watch(lh_transport_t *t, uint64_t pause_ns);
 socklen_t ib_address_length(const struct sockaddr_storage *a);
 
 /* ib_place.c: addresses; ports are big-endian */

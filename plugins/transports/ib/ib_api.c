@@ -9,6 +9,7 @@
 #include "ib.h"
 
 enum { EVENTS_EVERY = 256 }; /* polls between two looks at the connection manager, a system call */
+enum { LOOK_NS = 1000000000 }; /* between two looks at the card's counters */
 
 /* May be called with everything still open. */
 static void ib_close(lh_transport_t *t)
@@ -73,9 +74,10 @@ static lh_status_t ib_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *i
         .max_sends = IB_DEPTH,
         .max_recvs = IB_DEPTH,
         .alignment_bytes = 64,
-        .numa = -1,
+        .numa = ib_card_numa(t->context->device->folder),
     };
     memcpy(mine.name, t->device, sizeof(mine.name));
+    ib_card_bus(t->context->device->folder, mine.pci_path, sizeof(mine.pci_path));
     lh_fill(info, &mine, sizeof(mine));
     return LH_OK;
 }
@@ -106,7 +108,9 @@ static lh_status_t ib_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t 
 {
     ib_sink_t s = {events, event_size, max, 0};
     if (t->armed) take_cq_events(t);
-    if (t->armed || t->meeting || ++t->polls % EVENTS_EVERY == 0) ib_meet_events(t);
+    const bool often = ++t->polls % EVENTS_EVERY == 0;
+    if (t->armed || t->meeting || often) ib_meet_events(t);
+    if (t->armed || often) ib_device_watch(t, LOOK_NS);
     t->armed = t->meeting = false;
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         ib_conn_step(c, &s);
@@ -184,4 +188,5 @@ const lh_transport_api_t ib_api = {
     .address_text = ib_address_text,
     .tune = ib_tune,
     .retune = ib_retune,
+    .cards = ib_cards,
 };

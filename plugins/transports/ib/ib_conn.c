@@ -90,6 +90,7 @@ void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
 void ib_cancel(lh_conn_t *c)
 {
     if (c->state >= IB_DRAINING) return;
+    if (c->state == IB_OPEN) ib_device_watch(c->transport, 0);
     if (c->state != IB_LEAVING) c->why = LH_CANCELLED;
     dismantle(c);
 }

@@ -108,6 +108,9 @@ static lh_status_t choose_address(lh_transport_t *t, const char *names)
                       device != NULL ? device : "", names);
 }
 
+/* Of ConnectX cards; others have none of this name. */
+static const char adaptive_counter[] = "roce_adp_retrans";
+
 static lh_status_t look_at_port(lh_transport_t *t)
 {
     const lh_host_t *host = t->host;
@@ -118,6 +121,8 @@ static lh_status_t look_at_port(lh_transport_t *t)
     if (port.state != VERBS_PORT_ACTIVE)
         return host->fail(host, LH_NO_DEVICE, "port %u of %s is down", number, t->device);
     t->rate = ib_port_rate(port.width, port.speed);
+    t->port = number;
+    t->adaptive = ib_card_counter(t->context->device->folder, number, adaptive_counter);
     t->ethernet = port.link_layer == VERBS_LINK_ETHERNET;
     return LH_OK;
 }
@@ -152,6 +157,44 @@ lh_status_t ib_device_open(lh_transport_t *t)
         return host->fail(host, LH_IO, "a protection domain and a completion channel of %s",
                           t->device);
     return LH_OK;
+}
+
+/* The longest way to a peer, as it was measured before or by short writes of this connection. */
+static uint64_t longest_round_trip(const lh_transport_t *t)
+{
+    uint64_t longest = 0;
+    for (const lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+        const uint64_t own = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
+        const uint64_t trip = c->link.round_trip_ns > own ? c->link.round_trip_ns : own;
+        if (c->state == IB_OPEN && trip > longest) longest = trip;
+    }
+    return longest;
+}
+
+/* Adaptive retransmission begins after 2 ms and leaves the ACK timeout aside. On a way that takes
+ * longer everything is then sent again before its answer can be here, which looks like a bad link;
+ * so it is said once, with what turns it off. */
+void ib_device_watch(lh_transport_t *t, uint64_t pause_ns)
+{
+    enum { ADAPTIVE_MS = 2 };
+    const lh_host_t *host = t->host;
+    const char *folder = t->context->device->folder;
+    const uint64_t now = host->now_ns(host);
+    char bus[128];
+    if (t->adaptive == UINT64_MAX || t->adaptive_said || now - t->looked_ns < pause_ns) return;
+    t->looked_ns = now;
+    const uint64_t trip = longest_round_trip(t);
+    const uint64_t counted = ib_card_counter(folder, t->port, adaptive_counter);
+    if (trip < ADAPTIVE_MS * 1000000ull || counted == UINT64_MAX || counted <= t->adaptive) return;
+    t->adaptive_said = true;
+    ib_card_bus(folder, bus, sizeof(bus));
+    host->log(host, LH_LOG_WARN,
+              "%s sends again by a timer of its own, not by ack_timeout (%s: %llu more): it begins "
+              "with 2 ms, and an answer takes %.1f ms. As root, at both ends: mlxreg -d %s --yes "
+              "--reg_name ROCE_ACCL --set "
+              "\"roce_adp_retrans_field_select=0x1,roce_adp_retrans_en=0x0\"",
+              t->device, adaptive_counter, (unsigned long long)(counted - t->adaptive),
+              (double)trip * 1e-6, bus[0] != '\0' ? bus : t->device);
 }
 
 /* Whatever of it was opened. */

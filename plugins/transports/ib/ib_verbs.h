@@ -18,7 +18,12 @@
 
 /* ---- libibverbs ---- */
 
-typedef struct verbs_device verbs_device_t;
+typedef struct verbs_device {
+    void (*former[2])(void);
+    int node_type, transport_type;
+    char name[64], uverbs_name[64];
+    char uverbs_folder[256], folder[256]; /* in sysfs: /sys/class/infiniband/NAME is `folder` */
+} verbs_device_t;
 typedef struct verbs_open_device verbs_context_t;
 typedef struct verbs_cq verbs_cq_t;
 typedef struct verbs_qp verbs_qp_t;
@@ -232,6 +237,8 @@ enum { CM_REQUEST_BYTES = 56, CM_REPLY_BYTES = 196, CM_REJECT_BYTES = 148 };
     X(get_device_list, "ibv_get_device_list", verbs_device_t **, (int *count))                   \
     X(free_device_list, "ibv_free_device_list", void, (verbs_device_t * *list))                  \
     X(get_device_name, "ibv_get_device_name", const char *, (verbs_device_t * device))           \
+    X(open_device, "ibv_open_device", verbs_context_t *, (verbs_device_t * device))              \
+    X(close_device, "ibv_close_device", int, (verbs_context_t * context))                        \
     X(query_port, "ibv_query_port", int,                                                         \
       (verbs_context_t * context, uint8_t port, verbs_port_t * out))                             \
     X(alloc_pd, "ibv_alloc_pd", verbs_pd_t *, (verbs_context_t * context))                       \

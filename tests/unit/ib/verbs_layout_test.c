@@ -28,6 +28,9 @@ static void compare(const char *what, size_t ours, size_t theirs)
 
 static void of_contexts(void)
 {
+    FIELD(verbs_device_t, name, struct ibv_device, name);
+    FIELD(verbs_device_t, folder, struct ibv_device, ibdev_path);
+    SIZE(verbs_device_t, struct ibv_device);
     FIELD(verbs_context_t, device, struct ibv_context, device);
     FIELD(verbs_context_t, ops, struct ibv_context, ops);
     FIELD(verbs_context_t, ops.poll_cq, struct ibv_context, ops.poll_cq);
@@ -89,6 +92,8 @@ static void of_requests(void)
     SIZE(verbs_port_t, struct ibv_port_attr);
     FIELD(verbs_port_t, state, struct ibv_port_attr, state);
     FIELD(verbs_port_t, message_most, struct ibv_port_attr, max_msg_sz);
+    FIELD(verbs_port_t, mtu, struct ibv_port_attr, active_mtu);
+    FIELD(verbs_port_t, gids, struct ibv_port_attr, gid_tbl_len);
     FIELD(verbs_port_t, width, struct ibv_port_attr, active_width);
     FIELD(verbs_port_t, speed, struct ibv_port_attr, active_speed);
     FIELD(verbs_port_t, link_layer, struct ibv_port_attr, link_layer);

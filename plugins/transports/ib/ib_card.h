@@ -1,0 +1,27 @@
+/* ib_card.h - a card as the kernel tells of it: firmware, NUMA node, GIDs, counters. */
+#ifndef IB_CARD_H
+#define IB_CARD_H
+
+#include <longhaul/link.h>
+
+#include "ib_verbs.h"
+
+typedef void (*ib_card_line_t)(void *context, const char *text);
+
+/* folder: of the device in sysfs, as libibverbs names it; "" where there is none.
+ *
+ * What a counter of a port says, of the firmware's or of the port's own; UINT64_MAX: it has none of
+ * that name. */
+uint64_t ib_card_counter(const char *folder, uint32_t port, const char *name);
+/* -1: unknown. */
+int32_t ib_card_numa(const char *folder);
+/* "0000:3b:00.0"; "" where it is on no bus. */
+void ib_card_bus(const char *folder, char *out, size_t room);
+/* A line with the port's figures, then one each for GIDs, NUMA distances and counters. */
+void ib_card_tell(const char *folder, const char *name, uint32_t port, const verbs_port_t *figures,
+                  ib_card_line_t line, void *context);
+
+/* lh_transport_api_t.cards */
+lh_status_t ib_cards(const lh_host_t *host, ib_card_line_t line, void *context);
+
+#endif
