@@ -10,7 +10,7 @@
 #include <longhaul/plugin.h>
 
 #include "ib_card.h"
-#include "ib_prove.h"
+#include "ib_pool.h"
 #include "ib_ring.h"
 #include "ib_tuning.h"
 #include "ib_verbs.h"
@@ -31,7 +31,7 @@ typedef struct ib_config {
     uint64_t port;
     uint64_t queue_pairs, chunk_bytes, window_bytes;
     uint64_t traffic_class, ack_timeout, keepalive_ns;
-    uint64_t pace;
+    uint64_t pace, seal_threads;
 } ib_config_t;
 
 /* ib_plugin.c: which of the two this is. */
@@ -54,6 +54,7 @@ typedef struct ib_sent { /* one send work request, as long as it is under way */
     uint64_t id, from, to, since_ns;
     uint32_t bytes, lkey, rkey, immediate; /* immediate: big-endian */
     bool has_immediate, signaled;
+    uint64_t frame; /* `private`: its number, and 1; 0: none */
 } ib_sent_t;
 
 typedef struct ib_pair { /* one queue pair of a connection */
@@ -102,6 +103,27 @@ typedef struct ib_operation {
     ib_inbox_t inbox; /* receive */
 } ib_operation_t;
 
+typedef struct ib_slot { /* a frame's place in a ring */
+    ib_job_t job;
+    bool over;      /* leaving: it has arrived; coming: it is opened, and older ones are not */
+    uint64_t taken; /* coming: the number, and 1, of the frame that it last held */
+} ib_slot_t;
+
+typedef struct ib_private { /* what a connection has with `private`: ib_private.c */
+    uint8_t random[IB_SHARE_BYTES];
+    bool told, ready_keys; /* this end's share has left; the peer's has come */
+    ib_keys_t out, in;
+    uint8_t *frames; /* [2][slots][slot_bytes] that leave, that come */
+    verbs_mr_t *mr;
+    ib_slot_t *rows; /* [2][slots] */
+    uint32_t slots, slot_bytes;
+    ib_share_t peer;
+    uint64_t out_first, out_next; /* frames: oldest whose place is in use; next */
+    uint64_t opened;              /* by the peer */
+    uint64_t in_first, in_told;   /* oldest not opened; as the peer knows */
+    ib_job_t *ready, **ready_end; /* sealed, and not written yet */
+} ib_private_t;
+
 typedef enum ib_state {
     IB_MET, /* accepted: the host has yet to admit it */
     IB_DIALING,
@@ -122,6 +144,7 @@ struct lh_conn {
     bool asking;               /* `known`, the end that dials: no challenge has come yet */
     uint32_t security;
     uint8_t nonce[IB_NONCE_BYTES], session[IB_SESSION_BYTES]; /* `known` */
+    ib_private_t sealed;
     uint32_t peer;
     uint32_t token;    /* of the peer's listener */
     uint64_t worse_ns; /* not before, since a peer that has gone is soon known as such */
@@ -185,7 +208,7 @@ struct lh_listener {
 
 struct lh_region {
     lh_region_t *next;
-    verbs_mr_t *mr;
+    verbs_mr_t *mr; /* NULL: no card knows of it, and none needs to with `private` */
     char *base;
     uint64_t bytes;
 };
@@ -214,6 +237,7 @@ struct lh_transport {
     lh_conn_t *conns;
     lh_listener_t *listeners;
     lh_region_t *regions;
+    ib_pool_t *pool; /* NULL: nothing is sealed */
 };
 
 /* What came with an event: it was acknowledged before it is acted on. */
@@ -277,6 +301,29 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
 /* ib_api.c: the functions of the transport, which the plugin's row names */
 extern const lh_transport_api_t ib_api;
 
+/* The threads that seal, from the first connection that needs them. */
+lh_status_t ib_transport_seals(lh_transport_t *t);
+
+/* ib_private.c: messages as sealed frames */
+lh_status_t ib_private_equip(lh_conn_t *c);
+uint8_t *ib_private_slot(const ib_private_t *s, bool in, uint64_t frame);
+/* From here on no thread knows of its buffers. */
+void ib_private_unmake(lh_conn_t *c);
+void ib_private_free(lh_conn_t *c);
+/* Tells the peer of this end's frames, and hears of the peer's. */
+void ib_private_meet(lh_conn_t *c);
+void ib_private_take_share(lh_conn_t *c);
+uint64_t ib_private_chunk(const lh_conn_t *c); /* bytes of a payload, at most */
+bool ib_private_room(const lh_conn_t *c);      /* for a frame more */
+void ib_private_begin(lh_conn_t *c, const ib_frame_t *head, const char *data);
+void ib_private_post(lh_conn_t *c); /* what is sealed */
+void ib_private_acked(lh_conn_t *c, uint64_t frame);
+/* False: more than were sent. */
+bool ib_private_take_opened(lh_conn_t *c, uint64_t opened);
+void ib_private_take_frame(lh_conn_t *c, uint32_t low, uint64_t bytes);
+bool ib_private_due(const lh_conn_t *c); /* the peer must be told of frames that are free */
+void ib_private_done(lh_transport_t *t); /* takes what threads have done */
+
 /* ib_conn.c: a connection's life */
 lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state);
 /* Completion queue, boards: before the first queue pair. */
@@ -322,6 +369,9 @@ void ib_pairs_notify(lh_conn_t *c);
 void ib_pairs_goodbye(lh_conn_t *c);
 /* One chunk of a begun send. False: no queue pair has room for it now, or the connection broke. */
 bool ib_pairs_write(lh_conn_t *c, uint64_t message);
+/* `private`: a frame that is sealed; and this end's share. False: likewise. */
+bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job);
+bool ib_pairs_share(lh_conn_t *c);
 
 /* ib_message.c */
 lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
@@ -340,6 +390,8 @@ static inline bool ib_sink_room(const ib_sink_t *s)
 }
 /* With a sentence that names the limit of locked memory where it fails. */
 verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes);
+/* The card's knowledge of the region, NULL after host->fail. */
+verbs_mr_t *ib_region_mr(lh_transport_t *t, lh_region_t *r);
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
                         lh_region_t **out);
 void ib_release(lh_transport_t *t, lh_region_t *r);

@@ -1,6 +1,7 @@
 /* ib_api.c - the transport as the host sees it: opening, the card's figures, and the poll that drives
  * everything. */
 #include <errno.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -20,6 +21,7 @@ static void ib_close(lh_transport_t *t)
         ib_close_listener(t->listeners);
     while (t->regions != NULL)
         ib_release(t, t->regions);
+    ib_pool_free(t->pool);
     ib_device_close(t);
     if (t->timer >= 0) (void)close(t->timer);
     if (t->epoll >= 0) (void)close(t->epoll);
@@ -30,6 +32,20 @@ static bool watch_fd(const lh_transport_t *t, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN};
     return epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+lh_status_t ib_transport_seals(lh_transport_t *t)
+{
+    enum { THREADS_MOST = 4 };
+    cpu_set_t own;
+    int fd = -1;
+    if (t->pool != NULL) return LH_OK;
+    const int all = sched_getaffinity(0, sizeof(own), &own) == 0 ? CPU_COUNT(&own) : 2;
+    uint32_t threads = all / 2 > THREADS_MOST ? THREADS_MOST : all < 4 ? 1 : (uint32_t)all / 2;
+    if (t->config->seal_threads != 0) threads = (uint32_t)t->config->seal_threads;
+    t->pool = ib_pool_new(t->host, threads, &fd);
+    if (t->pool == NULL) return LH_NO_MEMORY;
+    return watch_fd(t, fd) ? LH_OK : t->host->fail(t->host, LH_IO, "epoll_ctl");
 }
 
 static lh_status_t ib_open(const lh_host_t *host, const void *config, lh_transport_t **out)
@@ -65,7 +81,8 @@ static lh_status_t ib_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *i
     lh_nic_info_t mine = {
         .struct_size = sizeof(mine),
         .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX |
-                 LH_CAN_OUTLIVE_PATH | LH_CAN_KNOW | LH_CAN_PACE,
+                 LH_CAN_OUTLIVE_PATH | LH_CAN_KNOW | LH_CAN_PACE |
+                 (ib_rules.seals ? LH_CAN_ENCRYPT : 0u),
         .memory_kinds = LH_MEM_HOST,
         .bytes_per_second = t->rate,
         .latency_ns = 2000,
@@ -112,6 +129,7 @@ static lh_status_t ib_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t 
     if (t->armed || t->meeting || often) ib_meet_events(t);
     if (t->armed || often) ib_device_watch(t, LOOK_NS);
     t->armed = t->meeting = false;
+    ib_private_done(t);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         ib_conn_step(c, &s);
         t->meeting |= c->state == IB_DIALING ||
@@ -132,6 +150,7 @@ static lh_status_t ib_arm(lh_transport_t *t)
 {
     uint64_t due = UINT64_MAX;
     t->armed = true;
+    if (t->pool != NULL && ib_pool_waits(t->pool)) return LH_AGAIN;
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         if (ib_conn_stir(c)) return LH_AGAIN;
         const uint64_t next = ib_conn_due(c);

@@ -39,7 +39,7 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
     if (c->cq == NULL)
         return host->fail(host, LH_IO, "a completion queue of %d entries of %s", entries,
                           t->device);
-    return LH_OK;
+    return c->security == LH_SECURITY_PRIVATE ? ib_private_equip(c) : LH_OK;
 }
 
 /* From here on the device knows nothing of the connection. */
@@ -64,6 +64,7 @@ static void dismantle(lh_conn_t *c)
         p->sent = NULL;
         p->state = IB_PAIR_NONE;
     }
+    ib_private_unmake(c);
     if (c->cq != NULL) (void)v->destroy_cq(c->cq);
     if (c->boards != NULL) (void)v->dereg_mr(c->boards);
     c->cq = NULL;
@@ -104,13 +105,16 @@ void ib_close_conn(lh_conn_t *c)
         at = &(*at)->next;
     *at = c->next;
     if (c->board != NULL) t->host->release(t->host, c->board);
+    ib_private_free(c);
     t->host->release(t->host, c);
 }
 
 /* Pairs may fail later, one by one or all. */
 static bool is_up(const lh_conn_t *c)
 {
-    return c->up_said || (c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count);
+    if (c->up_said) return true;
+    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count &&
+           (c->security != LH_SECURITY_PRIVATE || (c->sealed.told && c->sealed.ready_keys));
 }
 
 static bool worse_is_due(const lh_conn_t *c)
@@ -127,6 +131,8 @@ static bool anything_to_tell(const lh_conn_t *c)
 bool ib_conn_stir(lh_conn_t *c)
 {
     if (c->state != IB_OPEN) return c->state == IB_LEAVING || c->state == IB_DRAINING;
+    if (!is_up(c) && c->security == LH_SECURITY_PRIVATE) ib_private_meet(c);
+    if (c->state != IB_OPEN) return true;
     if (!is_up(c)) return c->ended;
     if (!c->up_said) return true;
     (void)ib_pairs_pump(c);

@@ -122,7 +122,7 @@ static void take_more(lh_transport_t *t, cm_id_t *id, const ib_greeting_t *g,
         turn_away(t, id, ib_has_ended);
         return;
     }
-    if (c->security == LH_SECURITY_KNOWN && !ib_session_signed(c->session, false, raw)) {
+    if (c->security != LH_SECURITY_PLAIN && !ib_session_signed(c->session, false, raw)) {
         t->host->count(t->host, "ib.strangers", 1);
         turn_away(t, id, ib_not_proven);
         return;
@@ -184,7 +184,7 @@ static void take_request(lh_listener_t *l, cm_id_t *id, const cm_event_t *event,
 {
     lh_transport_t *t = l->transport;
     ib_request_t r = {.id = id, .greeting = *g};
-    const bool known = l->security == LH_SECURITY_KNOWN;
+    const bool known = l->security != LH_SECURITY_PLAIN;
     const char *why = NULL;
     if (event->status != 0 || g->pairs == 0 || g->token != l->token)
         why = ib_not_this_job;

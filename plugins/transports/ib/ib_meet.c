@@ -35,7 +35,7 @@ void ib_greeting_pack(const ib_pair_t *p, uint8_t out[IB_GREETING_BYTES])
     const lh_conn_t *c = p->conn;
     const ib_greeting_t g = greeting_of(p);
     (void)ib_greeting_write(&g, out);
-    if (c->security == LH_SECURITY_KNOWN && !g.asks) ib_session_sign(c->session, !c->dials, out);
+    if (c->security != LH_SECURITY_PLAIN && !g.asks) ib_session_sign(c->session, !c->dials, out);
 }
 
 /* The retries of what waits for receive work requests are endless (7), and never needed. */
@@ -119,7 +119,7 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
     c->token = token;
     c->hello = params->hello;
     c->security = params->security;
-    c->asking = c->security == LH_SECURITY_KNOWN;
+    c->asking = c->security != LH_SECURITY_PLAIN;
     status = ib_take_params(c, params);
     c->pair_count = c->tuning.queue_pairs;
     c->give_up_ns = host->now_ns(host) + (params->dial_ns != 0 ? params->dial_ns : DIAL_NS);
@@ -188,7 +188,7 @@ static bool is_answer(const ib_pair_t *p, const ib_greeting_t *reply,
     if (reply->pairs != c->pair_count || reply->turn != p->turn || reply->index != p->index)
         ib_conn_break(c, LH_UNREACHABLE, "rank %u answers as no rank of this version does",
                       c->peer);
-    else if (c->security == LH_SECURITY_KNOWN && !ib_session_signed(c->session, true, raw))
+    else if (c->security != LH_SECURITY_PLAIN && !ib_session_signed(c->session, true, raw))
         ib_conn_break(c, LH_DENIED, "rank %u could not prove that it has this job's key", c->peer);
     return c->state < IB_LEAVING;
 }

@@ -35,7 +35,7 @@ static bool begin_send(lh_conn_t *c, ib_operation_t *o)
         ib_conn_break(c, LH_TRUNCATED,
                       "a message of %llu bytes met a receive of %llu bytes (tag %u)",
                       (unsigned long long)o->bytes, (unsigned long long)grant.bytes, o->tag);
-    o->chunk = c->tuning.chunk_bytes;
+    o->chunk = c->security == LH_SECURITY_PRIVATE ? ib_private_chunk(c) : c->tuning.chunk_bytes;
     o->to = grant.address;
     o->to_key = grant.key;
     return c->state == IB_OPEN;
@@ -43,6 +43,7 @@ static bool begin_send(lh_conn_t *c, ib_operation_t *o)
 
 void ib_messages_write(lh_conn_t *c)
 {
+    ib_private_post(c);
     while (c->send_next < c->send_end && c->send_next < c->granted) {
         ib_operation_t *o = &c->sends[c->send_next % IB_DEPTH];
         if (o->chunk == 0 && !begin_send(c, o)) return;
@@ -110,7 +111,7 @@ bool ib_messages_drain(lh_conn_t *c, ib_sink_t *s)
     return true;
 }
 
-static lh_status_t may_post(lh_conn_t *c, const lh_region_t *r, const char *data, uint64_t bytes)
+static lh_status_t may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint64_t bytes)
 {
     const lh_host_t *host = c->transport->host;
     if (c->state >= IB_LEAVING)
@@ -124,7 +125,15 @@ static lh_status_t may_post(lh_conn_t *c, const lh_region_t *r, const char *data
         return host->fail(host, LH_INVALID,
                           "a message of %llu bytes does not lie in its registered memory",
                           (unsigned long long)bytes);
-    return LH_OK;
+    if (c->security == LH_SECURITY_PRIVATE || ib_region_mr(c->transport, r) != NULL) return LH_OK;
+    return LH_IO;
+}
+
+/* What the card knows that memory by, or 0 where it need not. */
+static uint32_t key_of(const lh_conn_t *c, const lh_region_t *r, uint64_t bytes, bool remote)
+{
+    if (bytes == 0 || c->security == LH_SECURITY_PRIVATE) return 0;
+    return remote ? r->mr->rkey : r->mr->lkey;
 }
 
 lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
@@ -137,7 +146,7 @@ lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64
                                                           .bytes = bytes,
                                                           .cookie = cookie,
                                                           .tag = tag,
-                                                          .key = bytes > 0 ? region->mr->lkey : 0};
+                                                          .key = key_of(c, region, bytes, false)};
     if (c->up_said && c->state == IB_OPEN) ib_messages_write(c);
     return LH_OK;
 }
@@ -150,13 +159,13 @@ lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t byt
     const lh_status_t status = may_post(c, region, data, bytes);
     if (status != LH_OK) return status;
     if (c->receive_end - c->receive_first == IB_DEPTH) return LH_AGAIN;
-    c->receives[c->receive_end++ % IB_DEPTH] = (ib_operation_t){.data = data,
-                                                                .bytes = bytes,
-                                                                .cookie = cookie,
-                                                                .tag = tag,
-                                                                .key = bytes > 0 ? region->mr->rkey
-                                                                                 : 0,
-                                                                .inbox = {.room = bytes}};
+    c->receives[c->receive_end++ % IB_DEPTH] = (ib_operation_t){
+        .data = data,
+        .bytes = bytes,
+        .cookie = cookie,
+        .tag = tag,
+        .key = key_of(c, region, bytes, true),
+        .inbox = {.room = bytes}};
     return LH_OK;
 }
 
@@ -180,6 +189,21 @@ verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes)
     return NULL;
 }
 
+verbs_mr_t *ib_region_mr(lh_transport_t *t, lh_region_t *r)
+{
+    if (r->mr == NULL) r->mr = ib_register_bytes(t, r->base, r->bytes);
+    return r->mr;
+}
+
+/* Then no peer shall be able to write to a rank's memory, and where another level is asked for after
+ * all it is registered with the first message. */
+static bool listens_in_private(const lh_transport_t *t)
+{
+    for (const lh_listener_t *l = t->listeners; l != NULL; l = l->next)
+        if (l->security == LH_SECURITY_PRIVATE) return true;
+    return false;
+}
+
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
                         lh_region_t **out)
 {
@@ -192,8 +216,7 @@ lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memor
     if (r == NULL) return LH_NO_MEMORY;
     r->base = memory->base;
     r->bytes = memory->bytes;
-    r->mr = ib_register_bytes(t, memory->base, memory->bytes);
-    if (r->mr == NULL) {
+    if (!listens_in_private(t) && ib_region_mr(t, r) == NULL) {
         host->release(host, r);
         return LH_IO;
     }
@@ -209,6 +232,6 @@ void ib_release(lh_transport_t *t, lh_region_t *r)
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    (void)t->verbs.dereg_mr(r->mr);
+    if (r->mr != NULL) (void)t->verbs.dereg_mr(r->mr);
     t->host->release(t->host, r);
 }

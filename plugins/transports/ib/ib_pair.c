@@ -175,7 +175,7 @@ static void carry(ib_sent_t *row, const ib_immediate_t *what)
 
 static bool anything_to_notify(const lh_conn_t *c)
 {
-    if (c->receive_end > c->receive_told) return true;
+    if (c->receive_end > c->receive_told || ib_private_due(c)) return true;
     for (uint32_t i = 0; i < c->pair_count; i++)
         if (ib_credits_due(&c->pairs[i].credits)) return true;
     return false;
@@ -191,10 +191,13 @@ void ib_pairs_notify(lh_conn_t *c)
     if (p->state != IB_PAIR_UP || !anything_to_notify(c) ||
         ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS || !ib_credits_for_notice(&p->credits))
         return;
-    uint64_t *posted = mine->posted[c->notices_out % IB_RECEIVES];
+    ib_notice_t *notice = &mine->notices[c->notices_out % IB_RECEIVES];
+    uint64_t *posted = notice->posted;
+    notice->opened = c->sealed.in_first;
     for (uint32_t i = 0; i < c->pair_count; i++)
         posted[i] = c->pairs[i].credits.posted;
-    rows[count++] = board_write(c, id, posted, c->pair_count * sizeof(posted[0]));
+    rows[count++] = board_write(c, id, notice,
+                                offsetof(ib_notice_t, posted) + c->pair_count * sizeof(posted[0]));
     uint64_t told = c->receive_told;
     while (told < c->receive_end) { /* at most twice: around the ring's end */
         const uint64_t slot = told % IB_DEPTH;
@@ -202,8 +205,9 @@ void ib_pairs_notify(lh_conn_t *c)
                                                                       : IB_DEPTH - slot;
         for (uint64_t i = 0; i < more; i++) {
             const ib_operation_t *o = &c->receives[slot + i];
-            mine->grants[slot + i] = (ib_grant_t){told + i + 1, (uint64_t)(uintptr_t)o->data,
-                                                  o->bytes, o->key, o->tag};
+            const uint64_t at = c->security == LH_SECURITY_PRIVATE ? 0
+                                                                   : (uint64_t)(uintptr_t)o->data;
+            mine->grants[slot + i] = (ib_grant_t){told + i + 1, at, o->bytes, o->key, o->tag};
         }
         rows[count++] = board_write(c, id, &mine->grants[slot], more * sizeof(ib_grant_t));
         told += more;
@@ -212,8 +216,18 @@ void ib_pairs_notify(lh_conn_t *c)
     if (!post(p, rows, count)) return;
     c->notices_out++;
     c->receive_told = told;
+    c->sealed.in_told = notice->opened;
     for (uint32_t i = 0; i < c->pair_count; i++)
         c->pairs[i].credits.told = posted[i];
+}
+
+bool ib_pairs_share(lh_conn_t *c)
+{
+    ib_pair_t *p = &c->pairs[0];
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, 0), &c->board[1].share,
+                                sizeof(ib_share_t));
+    carry(&row, &(ib_immediate_t){.kind = IB_SHARE});
+    return post(p, &row, 1);
 }
 
 void ib_pairs_goodbye(lh_conn_t *c)
@@ -265,12 +279,52 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes)
     return best;
 }
 
+/* Its way to a queue pair begins with a thread that seals it. */
+static bool begin_frame(lh_conn_t *c, uint64_t message, uint32_t bytes)
+{
+    ib_operation_t *o = &c->sends[message % IB_DEPTH];
+    if (!ib_private_room(c)) return false;
+    const ib_frame_t head = {.message = message,
+                             .offset = o->posted,
+                             .bytes = bytes,
+                             .index = o->out,
+                             .tag = o->tag,
+                             .last = o->posted + bytes == o->bytes};
+    ib_bucket_take(&c->bucket, bytes + IB_SEAL_OVER);
+    c->in_flight += bytes + IB_SEAL_OVER;
+    o->posted += bytes;
+    o->out++;
+    ib_private_begin(c, &head, o->data + head.offset);
+    ib_private_post(c);
+    return c->state == IB_OPEN;
+}
+
+bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
+{
+    const ib_share_t *peer = &c->sealed.peer;
+    const uint64_t bytes = job->head.bytes + IB_SEAL_OVER;
+    ib_pair_t *p = choose_pair(c, bytes);
+    if (p == NULL) return false;
+    ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, job->head.message % IB_DEPTH, bytes),
+                     .from = (uint64_t)(uintptr_t)job->frame,
+                     .to = peer->frames + job->sequence % peer->slots * peer->slot_bytes,
+                     .bytes = (uint32_t)bytes,
+                     .lkey = c->sealed.mr->lkey,
+                     .rkey = peer->key,
+                     .frame = job->sequence + 1};
+    carry(&row, &(ib_immediate_t){.kind = IB_CHUNK, .index = (uint32_t)job->sequence});
+    if (!post(p, &row, 1)) return false;
+    p->bytes += bytes;
+    return true;
+}
+
 bool ib_pairs_write(lh_conn_t *c, uint64_t message)
 {
     ib_operation_t *o = &c->sends[message % IB_DEPTH];
     const uint64_t left = o->bytes - o->posted, bytes = left < o->chunk ? left : o->chunk;
     if (c->in_flight > 0 && c->in_flight + bytes > c->tuning.window_bytes) return false;
     if (!ib_bucket_open(&c->bucket, now_of(c))) return false;
+    if (c->security == LH_SECURITY_PRIVATE) return begin_frame(c, message, (uint32_t)bytes);
     ib_pair_t *p = choose_pair(c, bytes);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, message % IB_DEPTH, bytes),
@@ -307,8 +361,9 @@ static void take_chunk(lh_conn_t *c, const ib_immediate_t *what, uint64_t bytes)
 static void take_notice(lh_conn_t *c, uint32_t low)
 {
     const int32_t more = ib_grants_new(c->granted, c->send_first, low);
-    const uint64_t *posted = c->board->posted[c->notices_in++ % IB_RECEIVES];
-    bool sound = more >= 0;
+    const ib_notice_t *notice = &c->board->notices[c->notices_in++ % IB_RECEIVES];
+    const uint64_t *posted = notice->posted;
+    bool sound = more >= 0 && ib_private_take_opened(c, notice->opened);
     for (uint32_t i = 0; sound && i < c->pair_count; i++)
         sound = ib_credits_take(&c->pairs[i].credits, posted[i]);
     if (sound)
@@ -330,6 +385,10 @@ static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
         !ib_immediate_read(ntohl(wc->immediate), &what)) {
         ib_conn_break(c, LH_CORRUPT, "rank %u wrote an immediate of no meaning: %08x", c->peer,
                       ntohl(wc->immediate));
+    } else if (what.kind == IB_SHARE) {
+        ib_private_take_share(c);
+    } else if (what.kind == IB_CHUNK && c->security == LH_SECURITY_PRIVATE) {
+        ib_private_take_frame(c, what.index, wc->bytes);
     } else if (what.kind == IB_CHUNK) {
         take_chunk(c, &what, wc->bytes);
     } else if (what.kind == IB_NOTICE) {
@@ -376,6 +435,7 @@ void ib_pair_done(ib_pair_t *p)
     p->bytes -= r->bytes;
     c->in_flight -= r->bytes;
     c->sends[id_row(r->id) % IB_DEPTH].back++;
+    if (r->frame != 0) ib_private_acked(c, r->frame - 1);
 }
 
 static void take_sent(ib_pair_t *p)

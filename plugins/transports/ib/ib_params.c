@@ -12,13 +12,16 @@ lh_status_t ib_check_security(lh_transport_t *t, uint32_t security)
     static const char *const names[] = {"plain", "known", "proven", "private"};
     uint8_t key[16];
     if (security == LH_SECURITY_PLAIN) return LH_OK;
-    if (security == LH_SECURITY_KNOWN) /* the host's sentence where the job has no key */
+    const bool sealed = security == LH_SECURITY_PRIVATE && ib_rules.seals;
+    if (security == LH_SECURITY_KNOWN || sealed) /* the host's sentence where the job has no key */
         return t->host->derive_key(t->host, "rdma known", t->host->world->rank, key, sizeof(key));
     return t->host->fail(t->host, LH_UNSUPPORTED,
                          "security = %s is asked for; RDMA writes past the processor, so this "
-                         "transport offers plain (a fabric that is trusted) and known (both ends "
-                         "prove the job's key when they meet)",
-                         security <= LH_SECURITY_PRIVATE ? names[security] : "unknown");
+                         "transport offers plain (a fabric that is trusted), known (both ends "
+                         "prove the job's key when they meet)%s",
+                         security <= LH_SECURITY_PRIVATE ? names[security] : "unknown",
+                         ib_rules.seals ? " and private (sealed frames, for memory of the host)"
+                                        : " and nothing more");
 }
 
 static ib_wish_t wish_of(const ib_config_t *config)

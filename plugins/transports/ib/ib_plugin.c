@@ -18,6 +18,7 @@
 #define IB_PAIRS_LEAST 4
 #define IB_TIMEOUT_UNKNOWN 16
 #define IB_PACED true
+#define IB_SEALS true
 #define IB_PACE "the rank's share of 0.97 b"
 #else
 #define IB_NAME "ib"
@@ -26,6 +27,7 @@
 #define IB_PAIRS_LEAST 1
 #define IB_TIMEOUT_UNKNOWN 14
 #define IB_PACED false
+#define IB_SEALS false
 #define IB_PACE "none"
 #endif
 #define IB_TEXT_OF(number) #number
@@ -34,7 +36,8 @@
 const ib_rules_t ib_rules = {.name = IB_NAME,
                              .pairs_least = IB_PAIRS_LEAST,
                              .timeout_unknown = IB_TIMEOUT_UNKNOWN,
-                             .paced = IB_PACED};
+                             .paced = IB_PACED,
+                             .seals = IB_SEALS};
 
 static const lh_option_t options[] = {
     LH_OPTION_STRING(ib_config_t, device, "device", "",
@@ -65,6 +68,11 @@ static const lh_option_t options[] = {
             IB_TIMEOUT_UNKNOWN)),
     LH_OPTION_RATE(ib_config_t, pace, "pace", "0", NULL,
                    "most that a connection sends, by a bucket of 2 c; 0: " IB_PACE),
+#ifdef IB_BETWEEN_SITES
+    LH_OPTION_U64(ib_config_t, seal_threads, "seal_threads", "0", "0..16",
+                  "threads that encrypt and decrypt with security = private; 0: half of the "
+                  "processors of this rank, 1 to 4"),
+#endif
     LH_OPTION_DURATION(
         ib_config_t, keepalive_ns, "keepalive", "1s", "0..1h",
         "a queue pair that was idle for so long sends one packet, so that a dead path "

@@ -51,3 +51,20 @@ bool ib_session_signed(const uint8_t session[IB_SESSION_BYTES], bool replies,
     return greeting_mac(session, replies, greeting, all) &&
            CRYPTO_memcmp(greeting + IB_SIGNED_BYTES, all, IB_MAC_BYTES) == 0;
 }
+
+void ib_session_mac(const uint8_t session[IB_SESSION_BYTES], const void *text, size_t bytes,
+                    uint8_t out[IB_SESSION_BYTES])
+{
+    memset(out, 0, IB_SESSION_BYTES);
+    (void)mac(session, text, bytes, out);
+}
+
+bool ib_same(const void *a, const void *b, size_t bytes)
+{
+    return CRYPTO_memcmp(a, b, bytes) == 0;
+}
+
+void ib_wipe(void *secret, size_t bytes)
+{
+    OPENSSL_cleanse(secret, bytes);
+}

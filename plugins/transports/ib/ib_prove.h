@@ -22,5 +22,12 @@ void ib_session_sign(const uint8_t session[IB_SESSION_BYTES], bool replies,
                      uint8_t greeting[IB_GREETING_BYTES]);
 bool ib_session_signed(const uint8_t session[IB_SESSION_BYTES], bool replies,
                        const uint8_t greeting[IB_GREETING_BYTES]);
+/* HMAC-SHA-256 under the session's key; zeros where the library fails. */
+void ib_session_mac(const uint8_t session[IB_SESSION_BYTES], const void *text, size_t bytes,
+                    uint8_t out[IB_SESSION_BYTES]);
+/* In a time that does not tell where they differ. */
+bool ib_same(const void *a, const void *b, size_t bytes);
+/* A memset that the compiler may not leave out. */
+void ib_wipe(void *secret, size_t bytes);
 
 #endif

@@ -10,7 +10,7 @@ uint32_t ib_immediate_write(const ib_immediate_t *from)
 {
     const uint32_t kind = from->kind << kind_shift;
     if (from->kind == IB_NOTICE) return kind | (from->number & notice_mask);
-    if (from->kind == IB_GOODBYE) return kind;
+    if (from->kind >= IB_GOODBYE) return kind;
     return kind | (from->last ? last_bit : 0) | (from->number & number_mask) << number_shift |
            (from->index & index_mask);
 }
@@ -26,7 +26,7 @@ bool ib_immediate_read(uint32_t word, ib_immediate_t *out)
     } else if (out->kind == IB_NOTICE) {
         out->number = word & notice_mask;
     }
-    return out->kind <= IB_GOODBYE && ib_immediate_write(out) == word;
+    return ib_immediate_write(out) == word;
 }
 
 int32_t ib_grants_new(uint64_t known, uint64_t used, uint32_t low)

@@ -24,7 +24,7 @@ enum {
 
 /* ---- immediates: the 32 bits that come with a write ---- */
 
-enum { IB_CHUNK = 0, IB_NOTICE = 1, IB_GOODBYE = 2 };
+enum { IB_CHUNK = 0, IB_NOTICE = 1, IB_GOODBYE = 2, IB_SHARE = 3 };
 enum {
     IB_INDEX_BITS = 20,
     IB_NUMBER_BITS = 9
@@ -36,7 +36,7 @@ typedef struct ib_immediate {
     uint32_t kind;
     bool last;       /* IB_CHUNK: no chunk of the message has a larger index */
     uint32_t number; /* IB_CHUNK: of the message, its low bits; IB_NOTICE: of grants, 16 low bits */
-    uint32_t index;  /* IB_CHUNK: in the message */
+    uint32_t index;  /* IB_CHUNK: in the message; `private`: the frame's number, its low bits */
 } ib_immediate_t;
 
 uint32_t ib_immediate_write(const ib_immediate_t *from);
@@ -51,9 +51,23 @@ typedef struct ib_grant { /* one receive; little-endian, as every field of the b
     uint32_t key, tag;
 } ib_grant_t;
 
+typedef struct ib_notice {
+    uint64_t
+        opened; /* `private`: frames of this end that the peer has opened, all before it, too */
+    uint64_t posted[IB_PAIRS_MOST]; /* the peer's receive work requests */
+} ib_notice_t;
+
+typedef struct ib_share { /* `private`: what an end must know of the other to send it frames */
+    uint8_t share[32];    /* X25519                                      */
+    uint64_t frames;      /* where they are written, and by which key    */
+    uint32_t key, slot_bytes, slots, reserved;
+    uint8_t mac[16]; /* of all before it */
+} ib_share_t;
+
 typedef struct ib_board {
-    uint64_t posted[IB_RECEIVES][IB_PAIRS_MOST]; /* by notice: the peer's receive work requests */
-    int32_t status;                              /* goodbye: why the peer ends the connection */
+    ib_notice_t notices[IB_RECEIVES];
+    ib_share_t share;
+    int32_t status; /* goodbye: why the peer ends the connection */
     uint32_t length;
     char reason[IB_REASON]; /* goodbye: no NUL at its end */
     ib_grant_t grants[IB_DEPTH];
@@ -112,8 +126,8 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
 /* ---- the greeting: private data of a connect request, and of the reply ---- */
 
-/* Raised with any change of what travels: "lhb2"; and of a rejection that asks for a proof. */
-enum { IB_MAGIC = 0x3262686c, IB_CHALLENGE_MAGIC = 0x3263686c };
+/* Raised with any change of what travels: "lhb3"; and of a rejection that asks for a proof. */
+enum { IB_MAGIC = 0x3362686c, IB_CHALLENGE_MAGIC = 0x3263686c };
 enum {
     IB_GREETING_BYTES = 56, /* all that a request can hold on every link layer */
     IB_SIGNED_BYTES = 44,   /* of them, those in front of the MAC */

@@ -51,7 +51,7 @@ typedef struct word { /* of the input: an immediate, and what the peer writes be
 static bool hear_notice(talk_t *t, const ib_immediate_t *what)
 {
     const int32_t more = ib_grants_new(t->granted, t->send_first, what->number);
-    if (more < 0 || !ib_credits_take(&t->credits, t->board.posted[0][0])) return false;
+    if (more < 0 || !ib_credits_take(&t->credits, t->board.notices[0].posted[0])) return false;
     FUZZ_ASSERT(t->credits.granted - t->credits.used <= IB_RECEIVES);
     t->granted += (uint32_t)more;
     FUZZ_ASSERT(t->granted - t->send_first <= IB_DEPTH);
@@ -68,7 +68,7 @@ static bool hear_notice(talk_t *t, const ib_immediate_t *what)
 static bool hear(talk_t *t, const word_t *w)
 {
     ib_immediate_t what;
-    t->board.posted[0][0] = w->posted;
+    t->board.notices[0].posted[0] = w->posted;
     t->board.grants[w->grant.number % IB_DEPTH] = w->grant;
     t->credits.posted++;
     if (!ib_immediate_read(w->immediate, &what)) return false;

@@ -1,0 +1,298 @@
+/* ib_private.c - `security = private`: messages travel as sealed frames through memory that this
+ * transport owns.
+ *
+ * Whoever can write packets can write into any memory that a card lets the peer write. So a rank's
+ * arenas are not registered here; what is, are this end's frames. A chunk is sealed by a thread from
+ * the sender's buffer into a frame, written into the frame of the same number at the peer, and
+ * opened by a thread there into its receive, so that nothing is copied that is not encrypted. Frames
+ * are numbered over the connection: a number is a nonce and a place in both rings. The receiver
+ * tells, with its grants, how many of the oldest frames may be written again.
+ *
+ * Before the connection is up both ends tell each other the key share and the place of the frames,
+ * with a MAC under the session that they have proven. What else travels (grants, credits, goodbyes)
+ * is open and not sealed: who changes that can end the connection, and no more. */
+#include "ib.h"
+
+enum { SLOTS_LEAST = 4, SLOTS_MOST = 1024, SMALL = 16 << 10 };
+
+static uint32_t slots_of(const lh_conn_t *c)
+{
+    const uint64_t slots = c->tuning.window_bytes / c->tuning.chunk_bytes + 2;
+    return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : (uint32_t)slots;
+}
+
+lh_status_t ib_private_equip(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    const lh_host_t *host = t->host;
+    ib_private_t *s = &c->sealed;
+    s->slots = slots_of(c);
+    s->slot_bytes = (uint32_t)(c->tuning.chunk_bytes + IB_SEAL_OVER + 63) / 64 * 64;
+    s->ready_end = &s->ready;
+    const uint64_t bytes = 2ull * s->slots * s->slot_bytes;
+    lh_status_t status = host->random(host, s->random, sizeof(s->random));
+    if (status != LH_OK) return status;
+    s->frames = host->alloc(host, bytes, 4096);
+    s->rows = host->alloc(host, 2 * s->slots * sizeof(s->rows[0]), 64);
+    if (s->frames == NULL || s->rows == NULL) return LH_NO_MEMORY;
+    s->mr = ib_register_bytes(t, s->frames, bytes);
+    if (s->mr == NULL) return LH_IO;
+    ib_share_t *mine = &c->board[1].share;
+    *mine = (ib_share_t){.frames = (uint64_t)(uintptr_t)ib_private_slot(s, true, 0),
+                         .key = s->mr->rkey,
+                         .slot_bytes = s->slot_bytes,
+                         .slots = s->slots};
+    if (!ib_share_make(s->random, mine->share))
+        return host->fail(host, LH_NO_MEMORY, "X25519 of OpenSSL");
+    return ib_transport_seals(t);
+}
+
+uint8_t *ib_private_slot(const ib_private_t *s, bool in, uint64_t frame)
+{
+    return s->frames + ((in ? s->slots : 0) + frame % s->slots) * s->slot_bytes;
+}
+
+/* Rows of frames that leave, then those of frames that come. */
+static ib_slot_t *row_of(const ib_private_t *s, bool in, uint64_t frame)
+{
+    return &s->rows[(in ? s->slots : 0) + frame % s->slots];
+}
+
+void ib_private_unmake(lh_conn_t *c)
+{
+    ib_private_t *s = &c->sealed;
+    if (c->transport->pool != NULL) ib_pool_drop(c->transport->pool, c);
+    if (s->mr != NULL) (void)c->transport->verbs.dereg_mr(s->mr);
+    s->mr = NULL;
+    s->ready = NULL;
+    s->ready_end = &s->ready;
+}
+
+/* Keys don't stay in memory that others get. */
+void ib_private_free(lh_conn_t *c)
+{
+    const lh_host_t *host = c->transport->host;
+    ib_private_t *s = &c->sealed;
+    if (s->frames != NULL) host->release(host, s->frames);
+    if (s->rows != NULL) host->release(host, s->rows);
+    ib_wipe(s, sizeof(*s));
+    ib_wipe(c->session, sizeof(c->session));
+}
+
+/* ---- meeting ---- */
+
+static void share_mac(const lh_conn_t *c, bool dials, const ib_share_t *share,
+                      uint8_t out[IB_SESSION_BYTES])
+{
+    uint8_t text[1 + offsetof(ib_share_t, mac)] = {dials ? 3 : 4};
+    memcpy(text + 1, share, offsetof(ib_share_t, mac));
+    ib_session_mac(c->session, text, sizeof(text), out);
+}
+
+void ib_private_meet(lh_conn_t *c)
+{
+    uint8_t mac[IB_SESSION_BYTES];
+    ib_share_t *mine = &c->board[1].share;
+    if (!c->sealed.told && c->pairs[0].state == IB_PAIR_UP) {
+        share_mac(c, c->dials, mine, mac);
+        memcpy(mine->mac, mac, sizeof(mine->mac));
+        c->sealed.told = ib_pairs_share(c);
+    }
+    if (c->state == IB_OPEN) (void)ib_pairs_pump(c);
+}
+
+void ib_private_take_share(lh_conn_t *c)
+{
+    ib_private_t *s = &c->sealed;
+    uint8_t mac[IB_SESSION_BYTES];
+    ib_share_t theirs;
+    memcpy(&theirs, &c->board->share, sizeof(theirs)); /* once: the peer can write it again */
+    if (c->security != LH_SECURITY_PRIVATE || s->ready_keys) {
+        ib_conn_break(c, LH_CORRUPT, "rank %u tells of frames that nobody has asked for", c->peer);
+        return;
+    }
+    share_mac(c, !c->dials, &theirs, mac);
+    if (!ib_same(mac, theirs.mac, sizeof(theirs.mac)) ||
+        !ib_keys_agree(c->session, s->random, c->board[1].share.share, theirs.share, c->dials,
+                       &s->out, &s->in)) {
+        ib_conn_break(c, LH_DENIED, "rank %u could not prove that its frames are its own", c->peer);
+        return;
+    }
+    if (theirs.slots < SLOTS_LEAST || theirs.slots > SLOTS_MOST ||
+        theirs.slot_bytes <= IB_SEAL_OVER) {
+        ib_conn_break(c, LH_CORRUPT, "rank %u has %u frames of %u bytes, which can't be", c->peer,
+                      theirs.slots, theirs.slot_bytes);
+        return;
+    }
+    s->peer = theirs;
+    s->ready_keys = true;
+}
+
+/* ---- frames that leave ---- */
+
+uint64_t ib_private_chunk(const lh_conn_t *c)
+{
+    const ib_private_t *s = &c->sealed;
+    const uint32_t least = s->slot_bytes < s->peer.slot_bytes ? s->slot_bytes : s->peer.slot_bytes;
+    const uint64_t room = least - IB_SEAL_OVER;
+    return c->tuning.chunk_bytes < room ? c->tuning.chunk_bytes : room;
+}
+
+bool ib_private_room(const lh_conn_t *c)
+{
+    const ib_private_t *s = &c->sealed;
+    return s->out_next - s->out_first < s->slots && s->out_next - s->opened < s->peer.slots;
+}
+
+static void is_ready(ib_private_t *s, ib_job_t *job)
+{
+    job->next = NULL;
+    *s->ready_end = job;
+    s->ready_end = &job->next;
+}
+
+static void seal_failed(lh_conn_t *c)
+{
+    ib_conn_break(c, LH_IO, "rank %u: OpenSSL could not seal a frame", c->peer);
+}
+
+void ib_private_begin(lh_conn_t *c, const ib_frame_t *head, const char *data)
+{
+    ib_private_t *s = &c->sealed;
+    const uint64_t frame = s->out_next++;
+    ib_slot_t *row = row_of(s, false, frame);
+    row->over = false;
+    row->job = (ib_job_t){.conn = c,
+                          .sequence = frame,
+                          .head = *head,
+                          .data = (char *)(uintptr_t)data,
+                          .frame = ib_private_slot(s, false, frame)};
+    if (!ib_keys_at(&s->out, frame)) {
+        seal_failed(c);
+        return;
+    }
+    row->job.key = s->out.now;
+    if (head->bytes > SMALL)
+        ib_pool_give(c->transport->pool, &row->job);
+    else if (ib_pool_do(c->transport->pool, &row->job))
+        is_ready(s, &row->job);
+    else
+        seal_failed(c);
+}
+
+void ib_private_post(lh_conn_t *c)
+{
+    ib_private_t *s = &c->sealed;
+    while (s->ready != NULL && c->state == IB_OPEN && ib_pairs_write_frame(c, s->ready)) {
+        s->ready = s->ready->next;
+        if (s->ready == NULL) s->ready_end = &s->ready;
+    }
+}
+
+void ib_private_acked(lh_conn_t *c, uint64_t frame)
+{
+    ib_private_t *s = &c->sealed;
+    row_of(s, false, frame)->over = true;
+    while (s->out_first < s->out_next && row_of(s, false, s->out_first)->over)
+        s->out_first++;
+}
+
+/* ---- frames that come ---- */
+
+bool ib_private_take_opened(lh_conn_t *c, uint64_t opened)
+{
+    ib_private_t *s = &c->sealed;
+    if (opened > s->out_next) return false;
+    if (opened > s->opened) s->opened = opened;
+    return true;
+}
+
+static void corrupt(lh_conn_t *c, uint64_t frame)
+{
+    ib_conn_break(c, LH_CORRUPT,
+                  "rank %u: frame %llu was not sealed with this connection's key for this place",
+                  c->peer, (unsigned long long)frame);
+}
+
+static void opened(lh_conn_t *c, const ib_job_t *job)
+{
+    ib_private_t *s = &c->sealed;
+    ib_operation_t *o = &c->receives[job->head.message % IB_DEPTH];
+    if (!job->good) {
+        corrupt(c, job->sequence);
+        return;
+    }
+    if (!ib_inbox_take(&o->inbox, job->head.index, job->head.last, job->head.bytes)) {
+        ib_conn_break(c, LH_CORRUPT,
+                      "rank %u wrote chunk %u of message %llu, which fits no receive", c->peer,
+                      job->head.index, (unsigned long long)job->head.message);
+        return;
+    }
+    row_of(s, true, job->sequence)->over = true;
+    while (s->in_first < job->sequence + s->slots && row_of(s, true, s->in_first)->over)
+        row_of(s, true, s->in_first++)->over = false;
+}
+
+/* The head is opened here, and tells where the payload belongs. */
+void ib_private_take_frame(lh_conn_t *c, uint32_t low, uint64_t bytes)
+{
+    ib_private_t *s = &c->sealed;
+    const uint32_t mask = (1u << IB_INDEX_BITS) - 1;
+    const uint64_t frame = s->in_first + ((low - (uint32_t)s->in_first) & mask);
+    ib_slot_t *row = row_of(s, true, frame);
+    ib_job_t *job = &row->job;
+    if (!s->ready_keys || frame >= s->in_first + s->slots || row->over || bytes < IB_SEAL_OVER ||
+        bytes > s->slot_bytes || (row->taken == frame + 1)) {
+        ib_conn_break(c, LH_CORRUPT, "rank %u wrote frame %u with %llu bytes, which has no place",
+                      c->peer, low, (unsigned long long)bytes);
+        return;
+    }
+    *job = (ib_job_t){
+        .conn = c, .opens = true, .sequence = frame, .frame = ib_private_slot(s, true, frame)};
+    row->taken = frame + 1;
+    if (!ib_keys_at(&s->in, frame) || !ib_open_head(ib_pool_cipher(c->transport->pool), &s->in.now,
+                                                    frame, job->frame, &job->head)) {
+        corrupt(c, frame);
+        return;
+    }
+    job->key = s->in.now;
+    const ib_frame_t *h = &job->head;
+    ib_operation_t *o = &c->receives[h->message % IB_DEPTH];
+    if (h->message < c->receive_first || h->message >= c->receive_told || h->tag != o->tag ||
+        h->bytes != bytes - IB_SEAL_OVER || h->offset > o->bytes ||
+        h->bytes > o->bytes - h->offset) {
+        ib_conn_break(c, LH_CORRUPT,
+                      "rank %u sealed chunk %u of message %llu, which fits no receive", c->peer,
+                      h->index, (unsigned long long)h->message);
+        return;
+    }
+    job->data = o->data + h->offset;
+    if (h->bytes > SMALL) {
+        ib_pool_give(c->transport->pool, job);
+        return;
+    }
+    (void)ib_pool_do(c->transport->pool, job);
+    opened(c, job);
+}
+
+bool ib_private_due(const lh_conn_t *c)
+{
+    const ib_private_t *s = &c->sealed;
+    return c->security == LH_SECURITY_PRIVATE && s->in_first - s->in_told >= s->slots / 4;
+}
+
+/* Of all connections. */
+void ib_private_done(lh_transport_t *t)
+{
+    ib_job_t *job;
+    while (t->pool != NULL && (job = ib_pool_take(t->pool)) != NULL) {
+        lh_conn_t *c = job->conn;
+        if (c->state != IB_OPEN) continue;
+        if (job->opens)
+            opened(c, job);
+        else if (job->good)
+            is_ready(&c->sealed, job);
+        else
+            seal_failed(c);
+    }
+}

@@ -1,0 +1,211 @@
+/* ib_seal.c - see ib_seal.h. As in TLS 1.3 (RFC 8446, 5.3) the nonce is a secret one XOR a counter:
+ * two numbers for each frame, head and payload. After 65536 frames comes another key, so that none
+ * ever seals more than GCM is good for. */
+#include "ib_seal.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+enum { GENERATION_LOG2 = 16, PIECE = 16 << 10 };
+enum { PART_HEAD = 0, PART_PAYLOAD = 1 };
+
+struct ib_cipher {
+    EVP_CIPHER_CTX *context;
+    uint8_t piece[PIECE];
+};
+
+ib_cipher_t *ib_cipher_new(void)
+{
+    ib_cipher_t *x = OPENSSL_zalloc(sizeof(*x));
+    if (x == NULL) return NULL;
+    x->context = EVP_CIPHER_CTX_new();
+    if (x->context != NULL &&
+        EVP_CipherInit_ex(x->context, EVP_aes_128_gcm(), NULL, NULL, NULL, 1) == 1)
+        return x;
+    ib_cipher_free(x);
+    return NULL;
+}
+
+void ib_cipher_free(ib_cipher_t *x)
+{
+    if (x == NULL) return;
+    EVP_CIPHER_CTX_free(x->context);
+    OPENSSL_clear_free(x, sizeof(*x));
+}
+
+/* ---- keys ---- */
+
+/* HMAC-SHA-256 of a purpose and a number. */
+static bool derive(const uint8_t secret[IB_SESSION_BYTES], const char *purpose, uint64_t number,
+                   uint8_t out[IB_SESSION_BYTES])
+{
+    uint8_t text[32] = {0};
+    unsigned length = IB_SESSION_BYTES;
+    const size_t bytes = strlen(purpose);
+    memcpy(text, purpose, bytes < 24 ? bytes : 24);
+    for (int i = 0; i < 8; i++)
+        text[24 + i] = (uint8_t)(number >> 8 * i);
+    return HMAC(EVP_sha256(), secret, IB_SESSION_BYTES, text, sizeof(text), out, &length) != NULL;
+}
+
+bool ib_share_make(const uint8_t random[IB_SHARE_BYTES], uint8_t out[IB_SHARE_BYTES])
+{
+    size_t bytes = IB_SHARE_BYTES;
+    EVP_PKEY *own = EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, NULL, random, IB_SHARE_BYTES);
+    const bool made = own != NULL && EVP_PKEY_get_raw_public_key(own, out, &bytes) == 1;
+    EVP_PKEY_free(own);
+    return made;
+}
+
+/* The library refuses shares that make a secret of zeros. */
+static bool agree(const uint8_t random[IB_SHARE_BYTES], const uint8_t theirs[IB_SHARE_BYTES],
+                  uint8_t out[IB_SHARE_BYTES])
+{
+    size_t bytes = IB_SHARE_BYTES;
+    EVP_PKEY *own = EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, NULL, random, IB_SHARE_BYTES);
+    EVP_PKEY *other = EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, NULL, theirs, IB_SHARE_BYTES);
+    EVP_PKEY_CTX *context = own != NULL ? EVP_PKEY_CTX_new(own, NULL) : NULL;
+    const bool made = context != NULL && other != NULL && EVP_PKEY_derive_init(context) == 1 &&
+                      EVP_PKEY_derive_set_peer(context, other) == 1 &&
+                      EVP_PKEY_derive(context, out, &bytes) == 1 && bytes == IB_SHARE_BYTES;
+    EVP_PKEY_CTX_free(context);
+    EVP_PKEY_free(own);
+    EVP_PKEY_free(other);
+    return made;
+}
+
+bool ib_keys_agree(const uint8_t session[IB_SESSION_BYTES], const uint8_t random[IB_SHARE_BYTES],
+                   const uint8_t mine[IB_SHARE_BYTES], const uint8_t theirs[IB_SHARE_BYTES],
+                   bool dials, ib_keys_t *out, ib_keys_t *in)
+{
+    uint8_t text[3 * IB_SHARE_BYTES], secret[IB_SESSION_BYTES];
+    unsigned length = sizeof(secret);
+    memcpy(text + IB_SHARE_BYTES, dials ? mine : theirs, IB_SHARE_BYTES);
+    memcpy(text + 2 * IB_SHARE_BYTES, dials ? theirs : mine, IB_SHARE_BYTES);
+    const bool made = agree(random, theirs, text) &&
+                      HMAC(EVP_sha256(), session, IB_SESSION_BYTES, text, sizeof(text), secret,
+                           &length) != NULL &&
+                      derive(secret, "longhaul rdma seal", dials ? 1 : 2, out->secret) &&
+                      derive(secret, "longhaul rdma seal", dials ? 2 : 1, in->secret);
+    OPENSSL_cleanse(text, sizeof(text));
+    OPENSSL_cleanse(secret, sizeof(secret));
+    out->generation = in->generation = 0;
+    return made;
+}
+
+bool ib_keys_at(ib_keys_t *k, uint64_t sequence)
+{
+    const uint64_t generation = (sequence >> GENERATION_LOG2) + 1;
+    uint8_t key[IB_SESSION_BYTES], nonce[IB_SESSION_BYTES];
+    if (k->generation == generation) return true;
+    if (!derive(k->secret, "longhaul rdma key", generation, key) ||
+        !derive(k->secret, "longhaul rdma nonce", generation, nonce))
+        return false;
+    memcpy(k->now.key, key, IB_SEAL_KEY);
+    memcpy(k->now.nonce, nonce, IB_NONCE_BYTES);
+    k->generation = generation;
+    OPENSSL_cleanse(key, sizeof(key));
+    return true;
+}
+
+/* ---- frames ---- */
+
+static bool begin(const ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, int part,
+                  bool opens)
+{
+    uint8_t nonce[IB_NONCE_BYTES];
+    const uint64_t number = 2 * sequence + (uint64_t)part;
+    memcpy(nonce, key->nonce, sizeof(nonce));
+    for (int i = 0; i < 8; i++)
+        nonce[IB_NONCE_BYTES - 1 - i] ^= (uint8_t)(number >> 8 * i);
+    return EVP_CipherInit_ex(x->context, NULL, NULL, key->key, nonce, opens ? 0 : 1) == 1;
+}
+
+static bool seal(const ib_cipher_t *x, const void *from, size_t bytes, uint8_t *to, uint8_t *tag)
+{
+    uint8_t none[IB_SEAL_TAG];
+    int length;
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        const size_t now = bytes - at < PIECE ? bytes - at : PIECE;
+        if (EVP_CipherUpdate(x->context, to + at, &length, (const uint8_t *)from + at, (int)now) !=
+            1)
+            return false;
+    }
+    return EVP_CipherFinal_ex(x->context, none, &length) == 1 &&
+           EVP_CIPHER_CTX_ctrl(x->context, EVP_CTRL_AEAD_GET_TAG, IB_SEAL_TAG, tag) == 1;
+}
+
+/* By way of a piece of this thread's own, as others can write the frame while it is read, and one
+ * pass for the tag and another for the text would read two texts. */
+static bool open_sealed(ib_cipher_t *x, const uint8_t *from, size_t bytes, uint8_t *to,
+                        const uint8_t *tag)
+{
+    uint8_t copy[IB_SEAL_TAG], none[IB_SEAL_TAG];
+    int length;
+    memcpy(copy, tag, sizeof(copy));
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        const size_t now = bytes - at < PIECE ? bytes - at : PIECE;
+        memcpy(x->piece, from + at, now);
+        if (EVP_CipherUpdate(x->context, to + at, &length, x->piece, (int)now) != 1) return false;
+    }
+    return EVP_CIPHER_CTX_ctrl(x->context, EVP_CTRL_AEAD_SET_TAG, IB_SEAL_TAG, copy) == 1 &&
+           EVP_CipherFinal_ex(x->context, none, &length) == 1;
+}
+
+/* Little-endian words: message, offset, bytes, index, tag, last. */
+static void head_write(const ib_frame_t *head, uint8_t out[IB_SEAL_HEAD])
+{
+    const uint32_t words[] = {(uint32_t)head->message,
+                              (uint32_t)(head->message >> 32),
+                              (uint32_t)head->offset,
+                              (uint32_t)(head->offset >> 32),
+                              head->bytes,
+                              head->index,
+                              head->tag,
+                              head->last};
+    for (int i = 0; i < IB_SEAL_HEAD; i++)
+        out[i] = (uint8_t)(words[i / 4] >> 8 * (i % 4));
+}
+
+static void head_read(const uint8_t from[IB_SEAL_HEAD], ib_frame_t *out)
+{
+    uint32_t words[IB_SEAL_HEAD / 4] = {0};
+    for (int i = 0; i < IB_SEAL_HEAD; i++)
+        words[i / 4] |= (uint32_t)from[i] << 8 * (i % 4);
+    *out = (ib_frame_t){.message = words[0] | (uint64_t)words[1] << 32,
+                        .offset = words[2] | (uint64_t)words[3] << 32,
+                        .bytes = words[4],
+                        .index = words[5],
+                        .tag = words[6],
+                        .last = words[7] != 0};
+}
+
+bool ib_seal_frame(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const ib_frame_t *head,
+                   const void *from, uint8_t *to)
+{
+    uint8_t text[IB_SEAL_HEAD];
+    head_write(head, text);
+    return begin(x, key, sequence, PART_HEAD, false) &&
+           seal(x, text, sizeof(text), to, to + IB_SEAL_HEAD) &&
+           begin(x, key, sequence, PART_PAYLOAD, false) &&
+           seal(x, from, head->bytes, to + IB_SEAL_OVER, to + IB_SEAL_HEAD + IB_SEAL_TAG);
+}
+
+bool ib_open_head(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const uint8_t *frame,
+                  ib_frame_t *out)
+{
+    uint8_t text[IB_SEAL_HEAD];
+    if (!begin(x, key, sequence, PART_HEAD, true) ||
+        !open_sealed(x, frame, sizeof(text), text, frame + IB_SEAL_HEAD))
+        return false;
+    head_read(text, out);
+    return true;
+}
+
+bool ib_open_payload(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const uint8_t *frame,
+                     uint32_t bytes, void *to)
+{
+    return begin(x, key, sequence, PART_PAYLOAD, true) &&
+           open_sealed(x, frame + IB_SEAL_OVER, bytes, to, frame + IB_SEAL_HEAD + IB_SEAL_TAG);
+}
