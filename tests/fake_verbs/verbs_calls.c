@@ -120,6 +120,7 @@ verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
         mr->lkey = mr->rkey = ++made % (1u << 20) * FAKE_MRS + at;
         engine.mrs[at] = mr;
         engine.access[at] = access;
+        engine.counts.regions++;
     }
     engine_unlock();
     if (mr == NULL) errno = ENOMEM;

@@ -92,6 +92,13 @@ uint64_t verbs_count(const char *name)
     return value;
 }
 
+void verbs_tap(const char *path)
+{
+    engine_lock();
+    (void)snprintf(engine.tap, sizeof(engine.tap), "%s", path);
+    engine_unlock();
+}
+
 /* ---- queues of events ---- */
 
 bool events_open(fake_events_t *e)

@@ -44,6 +44,7 @@ enum {
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \
     X(private_byte, 0, "the last byte of its next connect request or answer is XORed with it") \
     X(post_fails, 0, "posting a send fails")                                                   \
+    X(flip, 0, "a bit of that byte, from 1, of the next packet that has so many is flipped")   \
     X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
 
 typedef struct orders {
@@ -53,7 +54,8 @@ typedef struct orders {
 } orders_t;
 
 /* What happened in this process, for tests to ask. */
-#define FAKE_COUNTS(X) X(lost) X(resent) X(rnr) X(overruns) X(packets) X(delayed) X(adaptive)
+#define FAKE_COUNTS(X) \
+    X(lost) X(resent) X(rnr) X(overruns) X(packets) X(delayed) X(adaptive) X(regions)
 
 typedef struct counts {
 #define FAKE_COUNT(name) uint64_t name;
@@ -63,6 +65,8 @@ typedef struct counts {
 
 FAKE_EXPORT bool verbs_order(const char *text); /* "name=number name=number" */
 FAKE_EXPORT uint64_t verbs_count(const char *name);
+/* What this process sends from now on is also written to that file; "": to none. */
+FAKE_EXPORT void verbs_tap(const char *path);
 
 typedef struct fake_id fake_id_t;
 typedef struct fake_qp fake_qp_t;
@@ -185,6 +189,7 @@ typedef struct engine {
     uint64_t random;
     uint32_t pairs_made;
     uint32_t empty_polls; /* in a row */
+    char tap[128];
     fake_id_t *ids;
     verbs_mr_t *mrs[FAKE_MRS];
     int access[FAKE_MRS];

@@ -1,5 +1,6 @@
 /* verbs_link.c - frames over a socket: what is lost, late or on time. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -63,6 +64,20 @@ void link_flush(fake_id_t *id)
     id->full = false;
 }
 
+/* On the way of a payload: who changes it, and who reads it (verbs_tap). */
+static void meddle(char *payload, size_t bytes)
+{
+    if (engine.orders.flip != 0 && bytes >= engine.orders.flip) {
+        payload[engine.orders.flip - 1] ^= 4;
+        engine.orders.flip = 0;
+    }
+    if (engine.tap[0] == '\0') return;
+    FILE *f = fopen(engine.tap, "a");
+    if (f == NULL) return;
+    (void)fwrite(payload, 1, bytes, f);
+    (void)fclose(f);
+}
+
 /* False: there is no room now. What is lost was sent. */
 bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
 {
@@ -80,6 +95,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
     }
     memcpy(id->out + id->out_end, head, sizeof(*head));
     if (head->bytes > 0) memcpy(id->out + id->out_end + sizeof(*head), payload, head->bytes);
+    if (head->kind == FRAME_PACKET) meddle(id->out + id->out_end + sizeof(*head), head->bytes);
     id->out_end += bytes;
     link_flush(id);
     return true;

@@ -11,152 +11,43 @@
 
 #include <transport_facts.h>
 
-#include "../torture.h"
-#include "fact_main.h"
-
-static void *stand_in(const char *name)
-{
-    void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *found = library == NULL ? NULL : dlsym(library, name);
-    if (found == NULL) check_skip("libibverbs is not the stand-in of these tests");
-    return found;
-}
-
-static void order(const char *text)
-{
-    bool (*function)(const char *);
-    void *found = stand_in("verbs_order");
-    memcpy(&function, &found, sizeof(found));
-    CHECK(function(text), "%s", text);
-}
-
-static uint64_t count_of(const char *name)
-{
-    uint64_t (*function)(const char *);
-    void *found = stand_in("verbs_count");
-    memcpy(&function, &found, sizeof(found));
-    return function(name);
-}
+#include "ib_facts.h"
 
 /* ---- what a fabric does to packets ---- */
 
 static void lost_packets_are_sent_again(end_t *e)
 {
-    order("loss=250");
+    ib_order("loss=250");
     messages_of_a_direction_keep_their_order(e);
-    CHECK(count_of("lost") > 0);
-    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
+    CHECK(ib_count("lost") > 0);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
 }
 
 static void late_packets_and_completions_in_any_order_are_borne(end_t *e)
 {
-    order("delay_us=1000 reorder=1");
+    ib_order("delay_us=1000 reorder=1");
     messages_of_a_direction_keep_their_order(e);
-    CHECK(count_of("delayed") > 0);
-    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
+    CHECK(ib_count("delayed") > 0);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
 }
 
 static void all_of_it_at_once_is_borne(end_t *e)
 {
-    order("loss=1000 delay_us=200 reorder=1");
+    ib_order("loss=1000 delay_us=200 reorder=1");
     messages_of_a_direction_keep_their_order(e);
-    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
-}
-
-static void sizes_arrive_over_several_queue_pairs(end_t *e)
-{
-    order("reorder=1");
-    sizes_arrive(e);
-    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
-}
-
-/* ---- messages of random sizes, while the fabric gets better and worse and queue pairs fail ---- */
-
-enum { LARGEST = 300000, SLOTS = 16 };
-
-typedef struct flow { /* messages of one direction: [first, next) are under way */
-    uint64_t first, next;
-} flow_t;
-
-static uint64_t mix(uint64_t n)
-{
-    n = (n + 1) * 0x9e3779b97f4a7c15u;
-    n = (n ^ (n >> 30)) * 0xbf58476d1ce4e5b9u;
-    return n ^ (n >> 27);
-}
-
-static uint64_t size_of(uint32_t side, uint64_t n)
-{
-    const uint64_t x = mix(2 * n + side);
-    const uint64_t most = x % 64 == 0 ? LARGEST : x % 8 == 1 ? 20000 : 1000;
-    return (x >> 8) % (most + 1);
-}
-
-static bool is_busy_machine(void)
-{
-    double load = 0;
-    return getloadavg(&load, 1) == 1 && load > 2;
-}
-
-static void change_fabric(uint32_t side, uint64_t n)
-{
-    char text[80];
-    static const uint32_t loss[] = {0, 0, 3000, 500}, delay[] = {0, 0, 50, 500};
-    const uint64_t x = mix(2 * n + side);
-    (void)snprintf(text, sizeof(text), "loss=%u delay_us=%u reorder=%u fail_one=%u", loss[x % 4],
-                   delay[x / 4 % 4], (uint32_t)(x / 16 % 2), (uint32_t)(x / 32 % 6));
-    order(text);
-}
-
-static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, uint64_t messages)
-{
-    for (; in->next < messages && in->next - in->first < SLOTS; in->next++)
-        if (e->api->irecv(e->conn, b->region, b->data + (SLOTS + in->next % SLOTS) * LARGEST,
-                          LARGEST, (uint32_t)in->next, in->next) != LH_OK)
-            break;
-    for (; out->next < messages && out->next - out->first < SLOTS; out->next++) {
-        char *data = b->data + out->next % SLOTS * LARGEST;
-        const uint64_t bytes = size_of(e->side, out->next);
-        if (out->next % 256 == 0) change_fabric(e->side, out->next);
-        buffer_fill(data, bytes, 2 * out->next + e->side);
-        if (e->api->isend(e->conn, b->region, data, bytes, (uint32_t)out->next, out->next) != LH_OK)
-            break;
-    }
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
 }
 
 static void a_changing_fabric_is_borne(end_t *e)
 {
-    lh_wire_event_t events[64];
-    flow_t out = {0}, in = {0};
-    const bool all = torture_wanted();
-    const uint64_t messages = all ? 1000000 : 3000;
-    end_meet(e);
-    buffer_t b = buffer_new(e, 2 * (uint64_t)SLOTS * LARGEST, false, 0);
-    while (out.first < messages || in.first < messages) {
-        uint32_t count = 0;
-        post_messages(e, &b, &out, &in, messages);
-        CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
-        for (uint32_t i = 0; i < count; i++) {
-            const lh_wire_event_t *event = &events[i];
-            if (event->type == LH_WIRE_DEGRADED) continue;
-            CHECK(event->status == LH_OK && event->type < LH_WIRE_DOWN, "%s", event->reason);
-            flow_t *flow = event->type == LH_WIRE_SENT ? &out : &in;
-            const uint64_t n = flow->first++;
-            CHECK(event->cookie == n && event->tag == (uint32_t)n);
-            if (event->type == LH_WIRE_SENT) continue;
-            CHECK(event->bytes == size_of(1 - e->side, n));
-            buffer_check(b.data + (SLOTS + n % SLOTS) * LARGEST, event->bytes,
-                         2 * n + (1 - e->side));
-        }
-    }
-    for (int i = 0; i < 100; i++) {
-        uint32_t count = 0;
-        CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
-        for (uint32_t k = 0; k < count; k++)
-            CHECK(events[k].type == LH_WIRE_DEGRADED, "an event too many");
-    }
-    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
-    end_barrier(e);
+    ib_random_messages(e, LH_SECURITY_PLAIN);
+}
+
+static void sizes_arrive_over_several_queue_pairs(end_t *e)
+{
+    ib_order("reorder=1");
+    sizes_arrive(e);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
 }
 
 /* What it may have under way is what waits at the other end: a request for each write. */
@@ -175,7 +66,7 @@ static void a_peer_that_does_not_poll_keeps_its_requests(end_t *e)
             (void)end_await(e, LH_WIRE_RECEIVED, i);
         for (uint32_t i = 0; i < MESSAGES; i++)
             buffer_check(b.data + i * 8, 8, i);
-        CHECK(count_of("rnr") == 0);
+        CHECK(ib_count("rnr") == 0);
     } else {
         end_barrier(e);
         for (uint32_t i = 0; i < MESSAGES; i++) {
@@ -190,25 +81,17 @@ static void a_peer_that_does_not_poll_keeps_its_requests(end_t *e)
 
 /* ---- ends ---- */
 
-static void expect_end(end_t *e, lh_status_t why, const char *words)
-{
-    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
-    CHECK(down.status == why, "status %d: %s", down.status, down.reason);
-    CHECK(strstr(down.reason, words) != NULL, "%s", down.reason);
-    (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
-}
-
 static void a_cut_ends_both_as_lost(end_t *e)
 {
     end_meet(e);
     buffer_t b = buffer_new(e, 200000, false, 0);
     end_barrier(e);
-    order("mute=1");
+    ib_order("mute=1");
     for (uint32_t i = 0; i < 3; i++) {
         end_receive(e, &b, 0, 1000, 1, 100 + i);
         end_send(e, &b, 0, 1000, 1, 200 + i);
     }
-    expect_end(e, LH_PEER_LOST, "does not answer");
+    ib_expect_end(e, LH_PEER_LOST, "does not answer");
     for (uint32_t i = 0; i < 3; i++) {
         CHECK(end_await(e, LH_WIRE_RECEIVED, 100 + i).status == LH_PEER_LOST);
         CHECK(end_await(e, LH_WIRE_SENT, 200 + i).status == LH_PEER_LOST);
@@ -222,32 +105,15 @@ static void a_post_that_fails_ends_both(end_t *e)
     buffer_t b = buffer_new(e, 1000, false, 0);
     end_barrier(e);
     if (e->side == 0) {
-        order("post_fails=1");
+        ib_order("post_fails=1");
         end_receive(e, &b, 0, 1000, 1, 1);
     }
-    expect_end(e, e->side == 0 ? LH_IO : LH_PEER_LOST, e->side == 0 ? "takes no more" : "rank 0");
+    ib_expect_end(e, e->side == 0 ? LH_IO : LH_PEER_LOST,
+                  e->side == 0 ? "takes no more" : "rank 0");
     end_barrier(e);
 }
 
 /* ---- queue pairs that are replaced ---- */
-
-/* Messages both ways, whose end is awaited, in ns. */
-static uint64_t exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes)
-{
-    const uint64_t begin = check_now_ns();
-    for (uint32_t i = 0; i < messages; i++) {
-        end_receive(e, in, i * bytes, bytes, i, i);
-        buffer_fill(out->data + i * bytes, bytes, i + 100 * e->side);
-        end_send(e, out, i * bytes, bytes, i, i);
-    }
-    for (uint32_t i = 0; i < messages; i++) {
-        (void)end_await(e, LH_WIRE_SENT, i);
-        (void)end_await(e, LH_WIRE_RECEIVED, i);
-    }
-    for (uint32_t i = 0; i < messages; i++)
-        buffer_check(in->data + i * bytes, bytes, i + 100 * (1 - e->side));
-    return check_now_ns() - begin;
-}
 
 enum { REPLACED_MESSAGES = 8, REPLACED_BYTES = 1 << 20 };
 
@@ -255,9 +121,7 @@ enum { REPLACED_MESSAGES = 8, REPLACED_BYTES = 1 << 20 };
 static void replaces(end_t *e, uint32_t who, uint32_t pairs, uint32_t security)
 {
     const uint64_t all = (uint64_t)REPLACED_MESSAGES * REPLACED_BYTES;
-    end_listen(e, security);
-    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, security);
-    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    ib_meet(e, security);
     buffer_t out = buffer_new(e, all, false, 0), in = buffer_new(e, all, false, 0);
     for (uint32_t round = 1; round <= 4; round++) {
         char text[40];
@@ -271,7 +135,7 @@ static void replaces(end_t *e, uint32_t who, uint32_t pairs, uint32_t security)
         }
         for (int i = 0; i < 3; i++)
             end_poll(e);
-        if (e->side == who) order(text);
+        if (e->side == who) ib_order(text);
         const uint64_t begin = check_now_ns();
         for (uint32_t i = 0; i < REPLACED_MESSAGES; i++) {
             (void)end_await(e, LH_WIRE_SENT, i);
@@ -287,7 +151,7 @@ static void replaces(end_t *e, uint32_t who, uint32_t pairs, uint32_t security)
         end_barrier(e);
     }
     CHECK(check_host_metric("rdma.replaced") >= 4);
-    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
     end_barrier(e);
 }
 
@@ -311,9 +175,9 @@ static void a_blackout_of_100_ms_costs_no_more_than_half_a_second(end_t *e)
 {
     end_meet(e);
     buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
-    (void)exchange(e, &out, &in, 4, 1 << 18);
+    (void)ib_exchange(e, &out, &in, 4, 1 << 18);
     end_barrier(e);
-    order("mute=1");
+    ib_order("mute=1");
     const uint64_t begin = check_now_ns();
     for (uint32_t i = 0; i < 4; i++) {
         end_receive(e, &in, i << 18, 1 << 18, i, i);
@@ -321,14 +185,14 @@ static void a_blackout_of_100_ms_costs_no_more_than_half_a_second(end_t *e)
     }
     while (check_now_ns() < begin + 100000000)
         end_poll(e);
-    order("mute=0");
+    ib_order("mute=0");
     for (uint32_t i = 0; i < 4; i++) {
         (void)end_await(e, LH_WIRE_SENT, i);
         (void)end_await(e, LH_WIRE_RECEIVED, i);
     }
     const double took_ms = (double)(check_now_ns() - begin) / 1e6;
     (void)fprintf(stderr, "    %.0f ms with the cut of 100 ms\n", took_ms);
-    CHECK(took_ms < 600 || is_busy_machine(), "%.0f ms", took_ms);
+    CHECK(took_ms < 600 || ib_busy_machine(), "%.0f ms", took_ms);
     end_barrier(e);
 }
 
@@ -337,8 +201,8 @@ static void a_dead_path_is_seen_on_an_idle_link(end_t *e)
     end_meet(e);
     end_barrier(e);
     const uint64_t begin = check_now_ns();
-    order("mute=1");
-    expect_end(e, LH_PEER_LOST, "does not answer");
+    ib_order("mute=1");
+    ib_expect_end(e, LH_PEER_LOST, "does not answer");
     CHECK(check_now_ns() - begin < 5000000000);
     end_barrier(e);
 }
@@ -347,11 +211,9 @@ static void a_dead_path_is_seen_on_an_idle_link(end_t *e)
 
 static void both_ends_prove_the_key(end_t *e)
 {
-    end_listen(e, LH_SECURITY_KNOWN);
-    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_KNOWN);
-    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    ib_meet(e, LH_SECURITY_KNOWN);
     buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
-    (void)exchange(e, &out, &in, 4, 1 << 18);
+    (void)ib_exchange(e, &out, &in, 4, 1 << 18);
     CHECK(check_host_metric("ib.strangers") == 0);
     end_barrier(e);
 }
@@ -365,9 +227,9 @@ static void expect_denied(end_t *e, uint32_t level, const char *change, const ch
     if (e->side == 0) {
         lh_conn_params_t params = end_params(e, 1, RIG_CONN);
         params.security = level;
-        if (change != NULL) order(change);
+        if (change != NULL) ib_order(change);
         CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_OK);
-        expect_end(e, LH_DENIED, words);
+        ib_expect_end(e, LH_DENIED, words);
         end_tell(e, "", 1);
     } else {
         char word;
@@ -395,9 +257,9 @@ static void a_proof_that_is_wrong_is_denied(end_t *e)
 static void an_answer_that_is_not_proven_is_denied(end_t *e)
 {
     end_listen(e, LH_SECURITY_KNOWN);
-    if (e->side == 1) order("private_byte=1");
+    if (e->side == 1) ib_order("private_byte=1");
     e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_KNOWN);
-    if (e->side == 0) expect_end(e, LH_DENIED, "could not prove");
+    if (e->side == 0) ib_expect_end(e, LH_DENIED, "could not prove");
     if (e->side == 1) (void)end_await(e, LH_WIRE_DOWN, RIG_CONN);
     end_barrier(e);
 }
@@ -435,10 +297,10 @@ static void expect_corrupt(end_t *e, const char *change, const char *words)
     if (e->side == 0) {
         for (int i = 0; i < 100; i++)
             end_poll(e);
-        order(change);
+        ib_order(change);
         end_send(e, &b, 0, 5000, 3, 1);
     }
-    expect_end(e, LH_CORRUPT, words);
+    ib_expect_end(e, LH_CORRUPT, words);
     CHECK(end_await(e, e->side == 0 ? LH_WIRE_SENT : LH_WIRE_RECEIVED, 1).cookie == 1);
     end_barrier(e);
 }
@@ -463,7 +325,7 @@ static void a_chunk_behind_the_last_is_corrupt(end_t *e)
     if (e->side == 0) {
         for (int i = 0; i < 100; i++)
             end_poll(e);
-        order("immediate=0x20000000"); /* the first of several says that it is the last */
+        ib_order("immediate=0x20000000"); /* the first of several says that it is the last */
         end_send(e, &b, 0, 200000, 3, 1);
     }
     const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
@@ -477,10 +339,10 @@ static void grants_that_nobody_gave_are_corrupt(end_t *e)
     end_meet(e);
     buffer_t b = buffer_new(e, 5000, false, 0);
     if (e->side == 0) {
-        order("immediate=0x0000fff0");
+        ib_order("immediate=0x0000fff0");
         end_receive(e, &b, 0, 5000, 3, 1);
     }
-    expect_end(e, LH_CORRUPT, "can't have");
+    ib_expect_end(e, LH_CORRUPT, "can't have");
     end_barrier(e);
 }
 
@@ -494,7 +356,7 @@ static void a_stranger_is_turned_away_and_counted(end_t *e)
         lh_address_t wrong = e->address;
         wrong.bytes[4] ^= 1; /* the listener's token */
         CHECK(e->api->connect(e->transport, &wrong, &params, &conn) == LH_OK);
-        expect_end(e, LH_UNREACHABLE, "not this job");
+        ib_expect_end(e, LH_UNREACHABLE, "not this job");
         e->api->close_conn(conn);
         end_tell(e, "", 1);
     } else {
@@ -533,14 +395,14 @@ static void what_is_missing_is_said_in_one_sentence(end_t *e)
                               .bytes = sizeof(data),
                               .fd = -1,
                               .numa = -1};
-    order("no_device=1");
+    ib_order("no_device=1");
     expect_refusal(e, "this machine has no RDMA device");
-    order("no_device=0 port_down=1");
+    ib_order("no_device=0 port_down=1");
     expect_refusal(e, "port 1 of fake0 is down");
-    order("port_down=0 no_memory=1");
+    ib_order("port_down=0 no_memory=1");
     CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_IO);
     CHECK(strstr(check_host_reason(), "registering 64 bytes with fake0") != NULL);
-    order("no_memory=0");
+    ib_order("no_memory=0");
     memcpy(&kept, e->config, sizeof(kept)); /* device comes first */
     char *name = other;
     memcpy(e->config, &name, sizeof(name));

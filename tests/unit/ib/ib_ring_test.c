@@ -33,7 +33,7 @@ static void words_that_nobody_writes_are_refused(void **state)
 {
     ib_immediate_t out;
     (void)state;
-    assert_false(ib_immediate_read(0xc0000000u, &out)); /* a kind that is none */
+    assert_false(ib_immediate_read(0xc0000001u, &out)); /* a kind that is none */
     assert_false(ib_immediate_read(0x40010000u, &out)); /* a notice with bits to spare */
     assert_false(ib_immediate_read(0x80000001u, &out)); /* a goodbye that counts */
     assert_true(ib_immediate_read(0x80000000u, &out));

@@ -1,0 +1,161 @@
+/* ib_facts.c - see ib_facts.h. */
+#include "ib_facts.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../torture.h"
+
+static void *stand_in(const char *name)
+{
+    void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *found = library == NULL ? NULL : dlsym(library, name);
+    if (found == NULL) check_skip("libibverbs is not the stand-in of these tests");
+    return found;
+}
+
+void ib_order(const char *text)
+{
+    bool (*function)(const char *);
+    void *found = stand_in("verbs_order");
+    memcpy(&function, &found, sizeof(found));
+    CHECK(function(text), "%s", text);
+}
+
+void ib_tap(const char *path)
+{
+    void (*function)(const char *);
+    void *found = stand_in("verbs_tap");
+    memcpy(&function, &found, sizeof(found));
+    function(path);
+}
+
+uint64_t ib_count(const char *name)
+{
+    uint64_t (*function)(const char *);
+    void *found = stand_in("verbs_count");
+    memcpy(&function, &found, sizeof(found));
+    return function(name);
+}
+
+void ib_meet(end_t *e, uint32_t security)
+{
+    end_listen(e, security);
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, security);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+}
+
+void ib_expect_end(end_t *e, lh_status_t why, const char *words)
+{
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == why, "status %d: %s", down.status, down.reason);
+    CHECK(strstr(down.reason, words) != NULL, "%s", down.reason);
+    (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+}
+
+uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes)
+{
+    const uint64_t begin = check_now_ns();
+    for (uint32_t i = 0; i < messages; i++) {
+        end_receive(e, in, i * bytes, bytes, i, i);
+        buffer_fill(out->data + i * bytes, bytes, i + 100 * e->side);
+        end_send(e, out, i * bytes, bytes, i, i);
+    }
+    for (uint32_t i = 0; i < messages; i++) {
+        (void)end_await(e, LH_WIRE_SENT, i);
+        (void)end_await(e, LH_WIRE_RECEIVED, i);
+    }
+    for (uint32_t i = 0; i < messages; i++)
+        buffer_check(in->data + i * bytes, bytes, i + 100 * (1 - e->side));
+    return check_now_ns() - begin;
+}
+
+/* ---- messages of random sizes, while the fabric gets better and worse and queue pairs fail ---- */
+
+enum { LARGEST = 300000, SLOTS = 16 };
+
+typedef struct flow { /* messages of one direction: [first, next) are under way */
+    uint64_t first, next;
+} flow_t;
+
+static uint64_t mix(uint64_t n)
+{
+    n = (n + 1) * 0x9e3779b97f4a7c15u;
+    n = (n ^ (n >> 30)) * 0xbf58476d1ce4e5b9u;
+    return n ^ (n >> 27);
+}
+
+static uint64_t size_of(uint32_t side, uint64_t n)
+{
+    const uint64_t x = mix(2 * n + side);
+    const uint64_t most = x % 64 == 0 ? LARGEST : x % 8 == 1 ? 20000 : 1000;
+    return (x >> 8) % (most + 1);
+}
+
+bool ib_busy_machine(void)
+{
+    double load = 0;
+    return getloadavg(&load, 1) == 1 && load > 2;
+}
+
+static void change_fabric(uint32_t side, uint64_t n)
+{
+    char text[80];
+    static const uint32_t loss[] = {0, 0, 3000, 500}, delay[] = {0, 0, 50, 500};
+    const uint64_t x = mix(2 * n + side);
+    (void)snprintf(text, sizeof(text), "loss=%u delay_us=%u reorder=%u fail_one=%u", loss[x % 4],
+                   delay[x / 4 % 4], (uint32_t)(x / 16 % 2), (uint32_t)(x / 32 % 6));
+    ib_order(text);
+}
+
+static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, uint64_t messages)
+{
+    for (; in->next < messages && in->next - in->first < SLOTS; in->next++)
+        if (e->api->irecv(e->conn, b->region, b->data + (SLOTS + in->next % SLOTS) * LARGEST,
+                          LARGEST, (uint32_t)in->next, in->next) != LH_OK)
+            break;
+    for (; out->next < messages && out->next - out->first < SLOTS; out->next++) {
+        char *data = b->data + out->next % SLOTS * LARGEST;
+        const uint64_t bytes = size_of(e->side, out->next);
+        if (out->next % 256 == 0) change_fabric(e->side, out->next);
+        buffer_fill(data, bytes, 2 * out->next + e->side);
+        if (e->api->isend(e->conn, b->region, data, bytes, (uint32_t)out->next, out->next) != LH_OK)
+            break;
+    }
+}
+
+void ib_random_messages(end_t *e, uint32_t security)
+{
+    lh_wire_event_t events[64];
+    flow_t out = {0}, in = {0};
+    const bool all = torture_wanted();
+    const uint64_t messages = all ? 1000000 : 3000;
+    ib_meet(e, security);
+    buffer_t b = buffer_new(e, 2 * (uint64_t)SLOTS * LARGEST, false, 0);
+    while (out.first < messages || in.first < messages) {
+        uint32_t count = 0;
+        post_messages(e, &b, &out, &in, messages);
+        CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            const lh_wire_event_t *event = &events[i];
+            if (event->type == LH_WIRE_DEGRADED) continue;
+            CHECK(event->status == LH_OK && event->type < LH_WIRE_DOWN, "%s", event->reason);
+            flow_t *flow = event->type == LH_WIRE_SENT ? &out : &in;
+            const uint64_t n = flow->first++;
+            CHECK(event->cookie == n && event->tag == (uint32_t)n);
+            if (event->type == LH_WIRE_SENT) continue;
+            CHECK(event->bytes == size_of(1 - e->side, n));
+            buffer_check(b.data + (SLOTS + n % SLOTS) * LARGEST, event->bytes,
+                         2 * n + (1 - e->side));
+        }
+    }
+    for (int i = 0; i < 100; i++) {
+        uint32_t count = 0;
+        CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
+        for (uint32_t k = 0; k < count; k++)
+            CHECK(events[k].type == LH_WIRE_DEGRADED, "an event too many");
+    }
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}

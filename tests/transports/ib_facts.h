@@ -1,0 +1,26 @@
+/* ib_facts.h - what facts of ib and apn over the stand-in of libibverbs share. */
+#ifndef IB_FACTS_H
+#define IB_FACTS_H
+
+#include <transport_facts.h>
+
+#include "fact_main.h"
+
+/* An order to the stand-in in this process, and what it has counted; the fact is skipped where
+ * another library is loaded. */
+void ib_order(const char *text);
+uint64_t ib_count(const char *name);
+/* What this process sends from now on goes to that file, too; "": to none. */
+void ib_tap(const char *path);
+
+void ib_meet(end_t *e, uint32_t security);
+/* The connection ends for that reason, whose sentence has these words. */
+void ib_expect_end(end_t *e, lh_status_t why, const char *words);
+/* Messages both ways, whose end is awaited, in ns. */
+uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes);
+/* Messages of random sizes, while the fabric gets better and worse and queue pairs fail: 1,000,000
+ * each way with torture. Nothing is lost, doubled, reordered or torn. */
+void ib_random_messages(end_t *e, uint32_t security);
+bool ib_busy_machine(void);
+
+#endif

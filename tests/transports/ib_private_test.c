@@ -1,0 +1,178 @@
+/* ib_private_test.c - `security = private` of apn over the stand-in of libibverbs: what arrives is what
+ * was sent, over queue pairs that fail, too; what lies in the peer's memory is not the text; and
+ * what was changed on its way ends the connection before anybody reads it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ib_facts.h"
+
+static void sealed_messages_arrive(end_t *e)
+{
+    static const uint64_t sizes[] = {1, 8, 1000, 16384, 16385, 65536, 65537, 1000000, 3000001};
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t out = buffer_new(e, 4 << 20, false, 0), in = buffer_new(e, 4 << 20, false, 0);
+    for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        (void)ib_exchange(e, &out, &in, 1, sizes[i]);
+    (void)ib_exchange(e, &out, &in, 256, 8);
+    end_receive(e, &in, 0, 0, 1, 1);
+    end_send(e, &out, 0, 0, 1, 1);
+    CHECK(end_await(e, LH_WIRE_RECEIVED, 1).bytes == 0);
+    (void)end_await(e, LH_WIRE_SENT, 1);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+static void a_changing_fabric_is_borne(end_t *e)
+{
+    ib_random_messages(e, LH_SECURITY_PRIVATE);
+}
+
+/* Rings that are full all the time: four frames of 64 KiB, or as many as the window has. */
+static void a_few_frames_carry_many(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t out = buffer_new(e, 32 << 20, false, 0), in = buffer_new(e, 32 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 16, 2 << 20);
+    end_barrier(e);
+}
+
+/* The stand-in shows what it was given to send: ours is not among it. */
+static void nobody_reads_it_on_the_way(end_t *e)
+{
+    static const char text[] = "the quick brown fox jumps over the lazy dog";
+    char path[64];
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t b = buffer_new(e, 200000, false, 0);
+    (void)snprintf(path, sizeof(path), "/tmp/ib_private.%d", (int)getpid());
+    if (e->side == 0) {
+        ib_tap(path);
+        for (uint32_t i = 0; i + sizeof(text) < 200000; i += sizeof(text))
+            memcpy(b.data + i, text, sizeof(text));
+        end_send(e, &b, 0, 200000, 3, 1);
+        (void)end_await(e, LH_WIRE_SENT, 1);
+        ib_tap("");
+        FILE *f = fopen(path, "r");
+        CHECK(f != NULL);
+        (void)unlink(path);
+        static char all[1 << 20];
+        const size_t bytes = fread(all, 1, sizeof(all), f);
+        (void)fclose(f);
+        CHECK(bytes > 200000, "%zu bytes were seen", bytes);
+        CHECK(memmem(all, bytes, text, 8) == NULL);
+    } else {
+        end_receive(e, &b, 0, 200000, 3, 1);
+        (void)end_await(e, LH_WIRE_RECEIVED, 1);
+        CHECK(memcmp(b.data, text, sizeof(text)) == 0);
+    }
+    end_barrier(e);
+}
+
+/* Side 0 sends what was changed by a bit; `at`: which byte of its next packet of a frame. */
+static void changed(end_t *e, const char *order, const char *words)
+{
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t b = buffer_new(e, 50000, false, 0);
+    if (e->side == 1) end_receive(e, &b, 0, 50000, 3, 1);
+    if (e->side == 1) end_poll(e);
+    end_barrier(e);
+    if (e->side == 0) {
+        for (int i = 0; i < 100; i++)
+            end_poll(e);
+        ib_order(order);
+        end_send(e, &b, 0, 50000, 3, 1);
+    }
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == LH_CORRUPT, "status %d: %s", down.status, down.reason);
+    CHECK(strstr(down.reason, words) != NULL, "%s", down.reason);
+    (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+    const uint32_t type = e->side == 0 ? LH_WIRE_SENT : LH_WIRE_RECEIVED;
+    CHECK(end_await(e, type, 1).status == LH_CORRUPT || e->side == 0);
+    end_barrier(e);
+}
+
+static void a_payload_that_was_changed_is_corrupt(end_t *e)
+{
+    changed(e, "flip=1000", "was not sealed with this connection's key");
+}
+
+static void a_head_that_was_changed_is_corrupt(end_t *e)
+{
+    changed(e, "flip=9", "was not sealed with this connection's key");
+}
+
+/* A frame that says to be another than it is was sealed for another place. */
+static void a_frame_in_another_place_is_corrupt(end_t *e)
+{
+    changed(e, "immediate=1", "was not sealed with this connection's key");
+}
+
+static void a_frame_without_a_place_is_corrupt(end_t *e)
+{
+    changed(e, "immediate=0x80000", "has no place");
+}
+
+static void frames_of_a_peer_without_the_key_are_denied(end_t *e)
+{
+    end_listen(e, LH_SECURITY_PRIVATE);
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_PRIVATE);
+    if (e->side == 0) ib_order("flip=1"); /* of the share */
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    if (e->side == 1)
+        CHECK(down.status == LH_DENIED && strstr(down.reason, "could not prove") != NULL, "%s",
+              down.reason);
+    end_barrier(e);
+}
+
+/* No key of a rank's own memory exists that a peer could write by. */
+static void arenas_are_not_registered(end_t *e)
+{
+    end_listen(e, LH_SECURITY_PRIVATE);
+    const uint64_t before = ib_count("regions");
+    if (e->side == 1) {
+        (void)buffer_new(e, 1 << 20, false, 0);
+        CHECK(ib_count("regions") == before);
+    }
+    end_barrier(e);
+}
+
+/* While threads have frames of it. */
+static void a_cancel_waits_for_no_peer(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t b = buffer_new(e, 64 << 20, false, 0);
+    if (e->side == 1) end_receive(e, &b, 0, 64 << 20, 1, 1);
+    if (e->side == 1) end_poll(e);
+    end_barrier(e);
+    if (e->side == 0) end_send(e, &b, 0, 64 << 20, 1, 1);
+    for (int i = 0; i < 20; i++)
+        end_poll(e);
+    const uint64_t begin = check_now_ns();
+    e->api->cancel(e->conn);
+    (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+    CHECK(check_now_ns() - begin < 100000000 || ib_busy_machine());
+    memset(b.data, 1, b.bytes); /* it is this end's again */
+    end_barrier(e);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
+    static const char *const few[] = {"queue_pairs=2", "chunk=64KiB", "window=64KiB", NULL};
+    static const char *const threads[] = {"seal_threads=3", NULL};
+    static const fact_t facts[] = {
+#define FACT(name, settings) {#name, name, false, settings}
+        FACT(sealed_messages_arrive, NULL),
+        FACT(a_changing_fabric_is_borne, many),
+        FACT(a_few_frames_carry_many, few),
+        FACT(nobody_reads_it_on_the_way, NULL),
+        FACT(a_payload_that_was_changed_is_corrupt, NULL),
+        FACT(a_head_that_was_changed_is_corrupt, NULL),
+        FACT(a_frame_in_another_place_is_corrupt, NULL),
+        FACT(a_frame_without_a_place_is_corrupt, NULL),
+        FACT(frames_of_a_peer_without_the_key_are_denied, NULL),
+        FACT(arenas_are_not_registered, NULL),
+        FACT(a_cancel_waits_for_no_peer, threads),
+    };
+    return fact_main("apn", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);
+}
