@@ -427,7 +427,7 @@ void cm_frame(fake_id_t *id, const frame_t *head, const char *payload)
 /* The packets of a process that has died stop; the kernel of a real one disconnects for it. */
 void cm_gone(fake_id_t *id)
 {
-    if (engine.orders.mute != 0) return;
+    if (engine.orders.mute != 0 || engine.orders.port_down != 0) return;
     if (id->state == ID_OPEN || id->state == ID_ANSWERED)
         say(id, NULL, CM_DISCONNECTED, 0, NULL, 0);
     else if (id->state == ID_DIALING)

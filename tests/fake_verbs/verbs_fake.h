@@ -37,7 +37,7 @@ enum {
     X(reorder, 0, "completions of different queue pairs come in any order")                    \
     X(mute, 0, "nothing that this process sends arrives")                                      \
     X(no_device, 0, "there is no device")                                                      \
-    X(port_down, 0, "the port is down")                                                        \
+    X(port_down, 0, "the port is down, and nothing goes out or comes in")                      \
     X(no_memory, 0, "no memory can be registered")                                             \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
@@ -190,6 +190,9 @@ typedef struct engine {
     uint32_t pairs_made;
     uint32_t empty_polls; /* in a row */
     char tap[128];
+    const char *orders_path; /* FAKE_VERBS_ORDERS; NULL: nobody orders from outside */
+    long orders_at;          /* behind what was read */
+    uint64_t orders_ns;
     fake_id_t *ids;
     verbs_mr_t *mrs[FAKE_MRS];
     int access[FAKE_MRS];

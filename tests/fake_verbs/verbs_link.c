@@ -88,7 +88,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
         return false;
     const bool traffic = head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER;
     engine.counts.packets += head->kind == FRAME_PACKET;
-    if (engine.orders.mute != 0 ||
+    if (engine.orders.mute != 0 || engine.orders.port_down != 0 ||
         (traffic && engine.orders.loss != 0 && engine_random() % engine.orders.loss == 0)) {
         engine.counts.lost++;
         return true;
@@ -103,6 +103,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
 
 static void deliver(fake_id_t *id, const frame_t *head, const char *payload)
 {
+    if (engine.orders.port_down != 0) return;
     if (head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER) {
         if (id->qp != NULL) pair_frame(id->qp, head, payload);
     } else {

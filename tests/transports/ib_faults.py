@@ -1,0 +1,172 @@
+"""ib_faults.py LONGHAUL - a training between two sites over apn, by the stand-in of libibverbs (LD_LIBRARY_PATH), while at random a
+rank is killed or stopped, a port goes down, a queue pair fails, or the link is cut for 0.1, 1 or 10 s. What is over before the
+patience of a link (outage, 3 s) leaves the bits of an undisturbed run. What lasts longer ends all ranks within 3.5 s after it, with
+exit code 3 and a line that names both ends; and no process stays behind. One round of each kind that CI has time for; 200 rounds
+with LONGHAUL_TORTURE=1, whose seed is printed and may be given by LONGHAUL_SEED."""
+import glob
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import ib_ranks
+
+LONGHAUL = ""
+TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
+SEED = int(os.environ.get("LONGHAUL_SEED", random.randrange(1 << 32)))
+OUTAGE = 3
+SITES = """[site.a]
+hosts = localhost:1
+[site.b]
+hosts = localhost:1
+[transport.wan]
+plugin = apn
+security = %s
+queue_pairs = %d
+outage = 3s
+"""
+
+
+def read(path):
+    """What a file of /proc holds, or nothing where its process has ended."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""
+
+
+class Run:
+    """A run, in a folder of its own."""
+
+    def __init__(self, folder, security, pairs):
+        self.folder, self.orders = folder, os.path.join(folder, "orders")
+        with open(os.path.join(ib_ranks.SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
+            text = f.readlines()[:200]
+        with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(text)
+        job = ib_ranks.JOB.format(source=ib_ranks.SOURCE).replace("steps = 4", "steps = 120\nlog_every = 1")
+        job = job.replace("ranks_per_node = 2", "restart = 0")
+        with open(os.path.join(folder, "job.ini"), "w", encoding="utf-8") as f:
+            f.write(job + SITES % (security, pairs))
+        with open(self.orders, "w", encoding="ascii"):
+            pass
+        self.log = open(os.path.join(folder, "said"), "w+", encoding="utf-8")
+        self.process = subprocess.Popen([LONGHAUL, "run", os.path.join(folder, "job.ini")], stdout=self.log, stderr=self.log,
+                                        env=dict(os.environ, FAKE_VERBS_ORDERS=self.orders))
+
+    def ranks(self):
+        """The processes of the two ranks: those of this run that have loaded the stand-in."""
+        return [pid for pid in self.processes() if "/libibverbs.so.1" in read("/proc/%d/maps" % pid)]
+
+    def processes(self):
+        """All of this run but the first."""
+        words = [(int(path.split("/")[2]), read(path).split("\0")) for path in glob.glob("/proc/[0-9]*/cmdline")]
+        return sorted(pid for pid, line in words if os.path.join(self.folder, "job.ini") in line and pid != self.process.pid)
+
+    def await_step(self, step):
+        """False: it has ended before."""
+        path = os.path.join(self.folder, "out", "train.log")
+        while self.process.poll() is None:
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as f:
+                    if "step %d/" % step in f.read():
+                        return True
+            time.sleep(0.01)
+        return False
+
+    def order(self, pids, text):
+        with open(self.orders, "a", encoding="ascii") as f:
+            f.writelines("%d %s\n" % (pid, text) for pid in pids)
+
+    def end(self):
+        """Its exit code, what it has said, the digest of its weights."""
+        code = self.process.wait(timeout=120)
+        digest = hashlib.sha256()
+        for path in sorted(glob.glob(os.path.join(self.folder, "out", "checkpoints", "step-*", "*.safetensors"))):
+            with open(path, "rb") as f:
+                digest.update(f.read())
+        self.log.seek(0)
+        said = self.log.read()
+        for path in sorted(glob.glob(os.path.join(self.folder, "out", "*.log"))):
+            with open(path, encoding="utf-8") as f:
+                said += f.read()
+        return code, said, digest.hexdigest()
+
+
+# What is done to which ranks, how long it lasts, and how it ends; None: it does not.
+KINDS = {"queue pair": ("fail_one=1", 0, None), "cut of 0.1 s": ("mute=1", 0.1, "mute=0"), "cut of 1 s": ("mute=1", 1, "mute=0"),
+         "cut of 10 s": ("mute=1", 10, "mute=0"), "port down for 1 s": ("port_down=1", 1, "port_down=0"),
+         "stop of 1 s": (signal.SIGSTOP, 1, signal.SIGCONT), "kill": (signal.SIGKILL, 60, None)}
+
+
+class Faults(unittest.TestCase):
+    def round(self, kind, security, pairs, step, who):
+        """One run with one fault."""
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(folder, security, pairs)
+            fault, lasts, over = KINDS.get(kind, (None, 0, None))
+            try:
+                if fault is not None:
+                    self.assertTrue(run.await_step(step), "it ended before step %d" % step)
+                    ranks = run.ranks()
+                    self.assertEqual(len(ranks), 2)
+                    hit = ranks if "cut" in kind else [ranks[who % len(ranks)]]
+                    begin = time.monotonic()
+                    self.inflict(run, hit, fault)
+                    try:
+                        run.process.wait(timeout=max(lasts, 0.001))
+                    except subprocess.TimeoutExpired:
+                        if over is not None:
+                            self.inflict(run, hit, over)
+                code, said, digest = run.end()
+                took = 0 if fault is None else time.monotonic() - begin
+                if lasts <= OUTAGE:
+                    self.assertEqual(code, 0, said)
+                else:
+                    self.assertEqual(code, 3, said)
+                    self.assertLess(took, (0 if kind == "kill" else OUTAGE) + 3.5, said)
+                    self.assertRegex(said, r"rank 0.*rank 1|rank 1.*rank 0")
+                for _ in range(100):
+                    if not run.processes():
+                        break
+                    time.sleep(0.01)
+                self.assertEqual(run.processes(), [])
+                return digest
+            finally:
+                run.log.close()
+                for pid in [*run.processes(), *([run.process.pid] if run.process.poll() is None else [])]:
+                    os.kill(pid, signal.SIGKILL)
+
+    def inflict(self, run, ranks, fault):
+        if isinstance(fault, str):
+            run.order(ranks, fault)
+            return
+        for pid in ranks:
+            os.kill(pid, fault)
+
+    def test_short_faults_leave_the_bits_and_long_ones_end_the_run(self):
+        chance = random.Random(SEED)
+        print("seed", SEED, flush=True)
+        whole = self.round(None, "known", 2, 0, 0)
+        kinds = sorted(KINDS) if TORTURE else ["queue pair", "cut of 1 s", "cut of 10 s"]
+        for i in range(200 if TORTURE else len(kinds)):
+            kind = chance.choice(kinds) if TORTURE else kinds[i]
+            security = chance.choice(["plain", "known", "private"])
+            step, who, pairs = chance.randrange(2, 80), chance.randrange(2), chance.choice([1, 2, 4])
+            with self.subTest(round=i, kind=kind, security=security, pairs=pairs, step=step, who=who):
+                begin = time.monotonic()
+                digest = self.round(kind, security, pairs, step, who)
+                print("%s at step %d with %s: %.1f s" % (kind, step, security, time.monotonic() - begin), flush=True)
+                if KINDS[kind][1] <= OUTAGE:
+                    self.assertEqual(digest, whole)
+
+
+if __name__ == "__main__":
+    LONGHAUL = sys.argv.pop(1)
+    unittest.main()

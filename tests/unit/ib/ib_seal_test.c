@@ -1,0 +1,121 @@
+/* ib_seal_test.c - frames of `security = private`: keys and frames against another implementation
+ * (Python's hmac and cryptography, by the formulas of ib_seal.c) and RFC 7748, and every bit of a
+ * frame. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "ib_seal.h"
+
+enum { BYTES = 5, FRAME = IB_SEAL_OVER + BYTES };
+static const uint64_t sequence = 65536 + 3; /* the second key */
+static const ib_frame_t head = {.message = 7,
+                                .offset = 1ull << 33,
+                                .bytes = BYTES,
+                                .index = 2,
+                                .tag = 0x11223344,
+                                .last = true};
+
+static ib_keys_t counted_keys(void)
+{
+    ib_keys_t k = {.generation = 0};
+    for (uint8_t i = 0; i < IB_SESSION_BYTES; i++)
+        k.secret[i] = i;
+    return k;
+}
+
+static void a_frame_is_what_another_implementation_makes(void **state)
+{
+    static const uint8_t expected[FRAME] = {
+        0xe4, 0x60, 0x09, 0x23, 0xde, 0x1e, 0x74, 0x64, 0x2c, 0x24, 0xbd, 0x6e, 0x1a, 0x78,
+        0x27, 0xd2, 0x09, 0x1a, 0x43, 0x3a, 0x75, 0xdc, 0xb3, 0x6d, 0xb9, 0x47, 0x85, 0x13,
+        0xfb, 0x73, 0x7c, 0x86, 0x9d, 0xee, 0x46, 0xf0, 0xc4, 0x8f, 0x09, 0x58, 0xe6, 0xac,
+        0x31, 0x5b, 0xdf, 0x94, 0x20, 0x0c, 0x1f, 0x92, 0xb3, 0x23, 0x93, 0xea, 0xb2, 0x99,
+        0xcd, 0x24, 0x8d, 0xc9, 0x91, 0x0f, 0xc4, 0xa0, 0x50, 0xca, 0xe3, 0xfd, 0xea};
+    uint8_t frame[FRAME];
+    ib_keys_t k = counted_keys();
+    ib_cipher_t *x = ib_cipher_new();
+    (void)state;
+    assert_true(x != NULL && ib_keys_at(&k, sequence));
+    assert_true(ib_seal_frame(x, &k.now, sequence, &head, "chunk", frame));
+    assert_memory_equal(frame, expected, FRAME);
+    ib_cipher_free(x);
+}
+
+static bool opens(ib_cipher_t *x, const ib_key_t *key, uint64_t number, const uint8_t *frame)
+{
+    ib_frame_t h;
+    char text[BYTES];
+    return ib_open_head(x, key, number, frame, &h) && h.message == head.message &&
+           h.offset == head.offset && h.bytes == BYTES && h.index == head.index &&
+           h.tag == head.tag && h.last && ib_open_payload(x, key, number, frame, BYTES, text) &&
+           memcmp(text, "chunk", BYTES) == 0;
+}
+
+static void every_bit_and_the_place_are_sealed(void **state)
+{
+    uint8_t frame[FRAME];
+    ib_keys_t k = counted_keys();
+    ib_cipher_t *x = ib_cipher_new();
+    (void)state;
+    assert_true(x != NULL && ib_keys_at(&k, sequence));
+    assert_true(ib_seal_frame(x, &k.now, sequence, &head, "chunk", frame));
+    assert_true(opens(x, &k.now, sequence, frame));
+    assert_false(opens(x, &k.now, sequence + 1, frame));
+    for (uint32_t bit = 0; bit < 8 * FRAME; bit++) {
+        frame[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        assert_false(opens(x, &k.now, sequence, frame));
+        frame[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_true(ib_keys_at(&k, sequence - 65536)); /* the first key */
+    assert_false(opens(x, &k.now, sequence, frame));
+    ib_cipher_free(x);
+}
+
+/* RFC 7748, 6.1: Alice's private and public key. */
+static void a_share_is_that_of_the_standard(void **state)
+{
+    static const uint8_t own[IB_SHARE_BYTES] = {0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d,
+                                                0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2, 0x66, 0x45,
+                                                0xdf, 0x4c, 0x2f, 0x87, 0xeb, 0xc0, 0x99, 0x2a,
+                                                0xb1, 0x77, 0xfb, 0xa5, 0x1d, 0xb9, 0x2c, 0x2a};
+    static const uint8_t shown[IB_SHARE_BYTES] = {0x85, 0x20, 0xf0, 0x09, 0x89, 0x30, 0xa7, 0x54,
+                                                  0x74, 0x8b, 0x7d, 0xdc, 0xb4, 0x3e, 0xf7, 0x5a,
+                                                  0x0d, 0xbf, 0x3a, 0x0d, 0x26, 0x38, 0x1a, 0xf4,
+                                                  0xeb, 0xa4, 0xa9, 0x8e, 0xaa, 0x9b, 0x4e, 0x6a};
+    uint8_t out[IB_SHARE_BYTES];
+    (void)state;
+    assert_true(ib_share_make(own, out));
+    assert_memory_equal(out, shown, IB_SHARE_BYTES);
+}
+
+static void both_ends_have_the_same_keys_and_nobody_else(void **state)
+{
+    const uint8_t a[IB_SHARE_BYTES] = {1}, b[IB_SHARE_BYTES] = {2}, zeros[IB_SHARE_BYTES] = {0};
+    uint8_t session[IB_SESSION_BYTES] = {3}, share_a[IB_SHARE_BYTES], share_b[IB_SHARE_BYTES];
+    ib_keys_t out_a, in_a, out_b, in_b;
+    (void)state;
+    assert_true(ib_share_make(a, share_a) && ib_share_make(b, share_b));
+    assert_true(ib_keys_agree(session, a, share_a, share_b, true, &out_a, &in_a));
+    assert_true(ib_keys_agree(session, b, share_b, share_a, false, &out_b, &in_b));
+    assert_memory_equal(out_a.secret, in_b.secret, IB_SESSION_BYTES);
+    assert_memory_equal(in_a.secret, out_b.secret, IB_SESSION_BYTES);
+    assert_memory_not_equal(in_a.secret, out_a.secret, IB_SESSION_BYTES);
+    session[0]++; /* who does not know it, but has seen both shares and made one */
+    assert_true(ib_keys_agree(session, b, share_b, share_a, false, &out_b, &in_b));
+    assert_memory_not_equal(out_a.secret, in_b.secret, IB_SESSION_BYTES);
+    assert_false(ib_keys_agree(session, a, share_a, zeros, true, &out_a, &in_a));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_frame_is_what_another_implementation_makes),
+        cmocka_unit_test(every_bit_and_the_place_are_sealed),
+        cmocka_unit_test(a_share_is_that_of_the_standard),
+        cmocka_unit_test(both_ends_have_the_same_keys_and_nobody_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
