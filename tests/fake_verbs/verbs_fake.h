@@ -44,6 +44,7 @@ enum {
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \
     X(private_byte, 0, "the last byte of its next connect request or answer is XORed with it") \
     X(post_fails, 0, "posting a send fails")                                                   \
+    X(mtu_hole, 0, "packets with more bytes are lost: something on the way has a smaller MTU") \
     X(flip, 0, "a bit of that byte, from 1, of the next packet that has so many is flipped")   \
     X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
 

@@ -89,6 +89,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
     const bool traffic = head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER;
     engine.counts.packets += head->kind == FRAME_PACKET;
     if (engine.orders.mute != 0 || engine.orders.port_down != 0 ||
+        (engine.orders.mtu_hole != 0 && head->bytes > engine.orders.mtu_hole) ||
         (traffic && engine.orders.loss != 0 && engine_random() % engine.orders.loss == 0)) {
         engine.counts.lost++;
         return true;

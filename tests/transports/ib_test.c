@@ -374,6 +374,54 @@ static void a_stranger_is_turned_away_and_counted(end_t *e)
     end_barrier(e);
 }
 
+/* ---- ends that don't fit together ---- */
+
+/* Side 0 reads in the address of side 1 what `at` and `change` make of it. */
+static void expect_misfit(end_t *e, uint32_t at, uint8_t change, lh_status_t why, const char *words)
+{
+    lh_conn_t *conn;
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        const lh_conn_params_t params = end_params(e, 1, RIG_CONN);
+        lh_address_t other = e->address;
+        other.bytes[at] ^= change;
+        CHECK(e->api->connect(e->transport, &other, &params, &conn) == why);
+        CHECK(strstr(check_host_reason(), words) != NULL, "%s", check_host_reason());
+    }
+    end_barrier(e);
+}
+
+static void ports_that_differ_are_refused(end_t *e)
+{
+    expect_misfit(e, 28, 3, LH_UNSUPPORTED,
+                  "rank 1's port is InfiniBand with an MTU of 4096 bytes, that of fake0 here "
+                  "Ethernet (RoCE) with 4096; expected the same");
+}
+
+static void mtus_that_differ_are_refused(end_t *e)
+{
+    expect_misfit(e, 30, 6, LH_UNSUPPORTED,
+                  "rank 1's port is Ethernet (RoCE) with an MTU of 1024 bytes");
+}
+
+static void another_version_is_refused(end_t *e)
+{
+    expect_misfit(e, 3, 7, LH_ABI, "rank 1 has another version of this transport");
+}
+
+static void a_path_with_a_smaller_mtu_is_named(end_t *e)
+{
+    end_listen(e, LH_SECURITY_PLAIN);
+    ib_order("mtu_hole=2000");
+    e->conn = end_join(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == LH_UNREACHABLE || down.status == LH_PEER_LOST, "status %d", down.status);
+    CHECK(e->side == 1 || strstr(down.reason, "packets of 4096 bytes don't come through to rank 1, "
+                                              "though smaller ones do") != NULL,
+          "%s", down.reason);
+    end_barrier(e);
+}
+
 /* ---- nothing to use ---- */
 
 static void expect_refusal(end_t *e, const char *words)
@@ -469,6 +517,10 @@ int main(int argc, char **argv)
         FACT(a_chunk_behind_the_last_is_corrupt, two),
         FACT(grants_that_nobody_gave_are_corrupt, NULL),
         FACT(a_stranger_is_turned_away_and_counted, NULL),
+        FACT(ports_that_differ_are_refused, NULL),
+        FACT(mtus_that_differ_are_refused, NULL),
+        FACT(another_version_is_refused, NULL),
+        FACT(a_path_with_a_smaller_mtu_is_named, impatient),
         FACT(what_is_missing_is_said_in_one_sentence, NULL),
         FACT(nothing_stays_behind_a_close, two),
     };

@@ -25,7 +25,7 @@ outage = 10s
 """
 # The link is cut when the first step is done.
 SCRIPT = """cd $1
-for n in tcp apn; do
+for n in tcp apn private; do
     site 1 $2 run $n.ini --host s1 >$n.1 2>&1 & one=$!
     site 2 $2 run $n.ini --host s2 >$n.2 2>&1 & two=$!
     if [ $n = apn ]; then
@@ -58,6 +58,12 @@ class Vm(unittest.TestCase):
             self.assertEqual(code, 0, said)
             self.assertIn("transport.killed_peer", said)
 
+    def test_cards_are_told_of(self):
+        code, said = self.in_vm(["site", "1", LONGHAUL, "plugins"])
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"rxe1 port 1: active, [0-9.]+ Gb/s, MTU \d+, Ethernet \(RoCE\)")
+        self.assertIn("::ffff:10.77.0.1, RoCE v2, of eth0", said)
+
     def test_a_training_between_sites_outlives_a_cut(self):
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(ib_ranks.SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
@@ -70,7 +76,8 @@ class Vm(unittest.TestCase):
                              ("sequence = 64", "sequence = 16"), ("batch = 4", "batch = 2")):
                 self.assertIn(old, job)
                 job = job.replace(old, new)
-            for name, wan in (("tcp", "plugin = tcp\n"), ("apn", "plugin = apn\nsecurity = known\n")):
+            for name, wan in (("tcp", "plugin = tcp\n"), ("apn", "plugin = apn\nsecurity = known\n"),
+                              ("private", "plugin = apn\n")):
                 with open(os.path.join(folder, name + ".ini"), "w", encoding="utf-8") as f:
                     f.write(job.replace("folder = out", "folder = out-" + name) + SITES + wan)
             with open(os.path.join(folder, "go.sh"), "w", encoding="utf-8") as f:
@@ -79,11 +86,13 @@ class Vm(unittest.TestCase):
             self.assertEqual(code, 0, said)
             self.assertIn("tcp 0 0\n", said)
             self.assertIn("apn 0 0\n", said)
+            self.assertIn("private 0 0\n", said)
             self.assertIn("links between sites over apn: security = known", said)
+            self.assertIn("links between sites over apn: security = private", said)
             digests = re.findall(r"\b[0-9a-f]{64}(?=  -)", said)
-            self.assertEqual(len(digests), 2, said)
-            self.assertEqual(digests[0], digests[1], said)
-            self.assertEqual(re.findall(r"left: (\d+)", said), ["0", "0"], said)
+            self.assertEqual(len(digests), 3, said)
+            self.assertEqual(len(set(digests)), 1, said)
+            self.assertEqual(re.findall(r"left: (\d+)", said), ["0", "0", "0"], said)
 
 
 if __name__ == "__main__":

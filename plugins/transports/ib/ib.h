@@ -62,8 +62,9 @@ typedef struct ib_pair { /* one queue pair of a connection */
     lh_conn_t *conn;
     uint32_t index;
     ib_pair_state_t state;
-    bool reached; /* the other end knows of it, and must be told that it ends */
-    bool failing; /* an error was seen: it goes down when its completions have been taken */
+    bool reached;    /* the other end knows of it, and must be told that it ends */
+    bool unanswered; /* it fails since nothing of it was acknowledged */
+    bool failing;    /* an error was seen: it goes down when its completions have been taken */
     cm_id_t *id;
     /* Of the turns before: to destroy one says to the other end that this one has gone, so they
      * are kept until that knows of a later turn. */
@@ -139,9 +140,11 @@ struct lh_conn {
     ib_state_t state;
     bool up_said, down_said;
     bool dials;
-    bool ended;                /* the peer has gone; what it wrote before is still taken */
-    bool worse_due, whole_due; /* to be told: DEGRADED */
-    bool asking;               /* `known`, the end that dials: no challenge has come yet */
+    bool ended;                   /* the peer has gone; what it wrote before is still taken */
+    bool worse_due, whole_due;    /* to be told: DEGRADED */
+    bool path_asked, path_proven; /* a packet of the port's MTU is on its way; has come through */
+    uint32_t path_lost;           /* queue pairs that failed of it, without an answer */
+    bool asking;                  /* `known`, the end that dials: no challenge has come yet */
     uint32_t security;
     uint8_t nonce[IB_NONCE_BYTES], session[IB_SESSION_BYTES]; /* `known` */
     ib_private_t sealed;
@@ -226,7 +229,7 @@ struct lh_transport {
     verbs_channel_t *channel;
     uint64_t rate; /* of the port, bytes each second */
     uint8_t port;
-    bool ethernet;
+    uint16_t link_layer, mtu;     /* of the port, as verbs_port_t has them */
     uint64_t adaptive, looked_ns; /* its counter at first; when it was last looked at */
     bool adaptive_said;
     int epoll, timer; /* timer: wakes a sleeper for what is due */
@@ -262,9 +265,14 @@ void ib_device_watch(lh_transport_t *t, uint64_t pause_ns);
 socklen_t ib_address_length(const struct sockaddr_storage *a);
 
 /* ib_place.c: addresses; ports are big-endian */
-void ib_place_write(const struct sockaddr_storage *from, uint16_t port, uint32_t token,
-                    lh_address_t *out);
-bool ib_place_read(const lh_address_t *from, struct sockaddr_storage *out, uint32_t *token);
+typedef struct ib_place { /* what a listener's address holds */
+    struct sockaddr_storage at;
+    uint32_t token;
+    uint16_t link_layer, mtu; /* of its port, as verbs_port_t has them */
+} ib_place_t;
+void ib_place_write(const ib_place_t *from, lh_address_t *out);
+/* LH_INVALID: it is not of this plugin; LH_ABI: of another version of it. */
+lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *out);
 void ib_place_port(struct sockaddr_storage *a, uint16_t port);
 void ib_place_text(const struct sockaddr_storage *a, char *out, size_t room);
 
@@ -310,7 +318,7 @@ uint8_t *ib_private_slot(const ib_private_t *s, bool in, uint64_t frame);
 /* From here on no thread knows of its buffers. */
 void ib_private_unmake(lh_conn_t *c);
 void ib_private_free(lh_conn_t *c);
-/* Tells the peer of this end's frames, and hears of the peer's. */
+/* Tells the peer of this end's frames, once the first queue pair is up. */
 void ib_private_meet(lh_conn_t *c);
 void ib_private_take_share(lh_conn_t *c);
 uint64_t ib_private_chunk(const lh_conn_t *c); /* bytes of a payload, at most */
@@ -372,6 +380,8 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message);
 /* `private`: a frame that is sealed; and this end's share. False: likewise. */
 bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job);
 bool ib_pairs_share(lh_conn_t *c);
+/* A packet as large as the port sends them, before the connection is up. */
+bool ib_pairs_probe(lh_conn_t *c);
 
 /* ib_message.c */
 lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,

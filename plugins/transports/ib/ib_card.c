@@ -106,7 +106,8 @@ static void tell_port(const char *folder, const char *name, uint32_t port,
                state < sizeof(states) / sizeof(states[0]) && states[state] != NULL ? states[state]
                                                                                    : "unknown");
     if (rate != 0) write_more(&w, ", %.3g Gb/s", 8e-9 * (double)rate);
-    if (figures->mtu >= 1 && figures->mtu <= 5) write_more(&w, ", MTU %u", 128u << figures->mtu);
+    const uint32_t mtu = ib_mtu_bytes((uint32_t)figures->mtu);
+    if (mtu != 0) write_more(&w, ", MTU %u", mtu);
     write_more(&w, ", %s",
                figures->link_layer == VERBS_LINK_ETHERNET ? "Ethernet (RoCE)" : "InfiniBand");
     if (read_word(folder, "fw_ver", word) && word[0] != '\0') write_more(&w, ", firmware %s", word);

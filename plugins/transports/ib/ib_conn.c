@@ -113,8 +113,19 @@ void ib_close_conn(lh_conn_t *c)
 static bool is_up(const lh_conn_t *c)
 {
     if (c->up_said) return true;
-    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count &&
+    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count && c->path_proven &&
            (c->security != LH_SECURITY_PRIVATE || (c->sealed.told && c->sealed.ready_keys));
+}
+
+/* What comes before it is up: the path is tried with a packet of the port's MTU, and ends that seal
+ * tell each other of their frames. */
+static void begin(lh_conn_t *c)
+{
+    if (c->pairs[0].state == IB_PAIR_UP && !c->path_asked) c->path_asked = ib_pairs_probe(c);
+    if (c->pairs[0].state == IB_PAIR_UP && c->state == IB_OPEN &&
+        c->security == LH_SECURITY_PRIVATE)
+        ib_private_meet(c);
+    if (c->state == IB_OPEN) (void)ib_pairs_pump(c);
 }
 
 static bool worse_is_due(const lh_conn_t *c)
@@ -131,7 +142,7 @@ static bool anything_to_tell(const lh_conn_t *c)
 bool ib_conn_stir(lh_conn_t *c)
 {
     if (c->state != IB_OPEN) return c->state == IB_LEAVING || c->state == IB_DRAINING;
-    if (!is_up(c) && c->security == LH_SECURITY_PRIVATE) ib_private_meet(c);
+    if (!is_up(c)) begin(c);
     if (c->state != IB_OPEN) return true;
     if (!is_up(c)) return c->ended;
     if (!c->up_said) return true;

@@ -123,7 +123,8 @@ static lh_status_t look_at_port(lh_transport_t *t)
     t->rate = ib_port_rate(port.width, port.speed);
     t->port = number;
     t->adaptive = ib_card_counter(t->context->device->folder, number, adaptive_counter);
-    t->ethernet = port.link_layer == VERBS_LINK_ETHERNET;
+    t->link_layer = port.link_layer;
+    t->mtu = (uint16_t)port.mtu;
     return LH_OK;
 }
 

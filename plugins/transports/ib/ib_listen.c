@@ -54,7 +54,10 @@ lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_add
         ib_close_listener(l);
         return status;
     }
-    ib_place_write(&t->here, t->verbs.source_port(l->id), l->token, address);
+    ib_place_t place = {
+        .at = t->here, .token = l->token, .link_layer = t->link_layer, .mtu = t->mtu};
+    ib_place_port(&place.at, t->verbs.source_port(l->id));
+    ib_place_write(&place, address);
     *out = l;
     return LH_OK;
 }

@@ -99,24 +99,45 @@ bool ib_dial(ib_pair_t *p)
     return false;
 }
 
+static const char *layer_text(uint32_t link_layer)
+{
+    return link_layer == VERBS_LINK_ETHERNET ? "Ethernet (RoCE)" : "InfiniBand";
+}
+
+/* Whether two such ports can speak with each other at all. */
+static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_address_t *address,
+                               ib_place_t *place)
+{
+    const lh_host_t *host = t->host;
+    const lh_status_t status = ib_place_read(address, place);
+    if (status == LH_ABI)
+        return host->fail(host, LH_ABI, "rank %u has another version of this transport", peer);
+    if (status != LH_OK || place->at.ss_family != t->here.ss_family)
+        return host->fail(host, LH_INVALID,
+                          "rank %u: an address of %u bytes that is not of this plugin, or of "
+                          "another family than this end's",
+                          peer, address->length);
+    if (place->link_layer == t->link_layer && place->mtu == t->mtu) return LH_OK;
+    return host->fail(host, LH_UNSUPPORTED,
+                      "rank %u's port is %s with an MTU of %u bytes, that of %s here %s with %u; "
+                      "expected the same",
+                      peer, layer_text(place->link_layer), ib_mtu_bytes(place->mtu), t->device,
+                      layer_text(t->link_layer), ib_mtu_bytes(t->mtu));
+}
+
 lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
                        const lh_conn_params_t *params, lh_conn_t **out)
 {
     const lh_host_t *host = t->host;
-    struct sockaddr_storage to;
-    uint32_t token;
+    ib_place_t place;
     uint8_t raw[IB_GREETING_BYTES];
     lh_status_t status = ib_check_security(t, params->security);
+    if (status == LH_OK) status = check_place(t, params->peer, address, &place);
     if (status != LH_OK) return status;
-    if (!ib_place_read(address, &to, &token) || to.ss_family != t->here.ss_family)
-        return host->fail(host, LH_INVALID,
-                          "rank %u: an address of %u bytes that is not of this plugin, or of "
-                          "another family than this end's",
-                          params->peer, address->length);
     lh_conn_t *c = ib_conn_new(t, IB_DIALING);
     if (c == NULL) return LH_NO_MEMORY;
-    c->to = to;
-    c->token = token;
+    c->to = place.at;
+    c->token = place.token;
     c->hello = params->hello;
     c->security = params->security;
     c->asking = c->security != LH_SECURITY_PLAIN;

@@ -11,8 +11,10 @@
 
 enum { BATCH = 32, SMALL = 4096 };
 enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
+enum { OTHER_GOODBYE = 1, OTHER_PROBE = 2 };
 
-/* kind 2 bits, pair 4, row of the send 12, bytes 32; ID_OTHER: bytes is 1 for a goodbye */
+/* kind 2 bits, pair 4, row of the send 12, bytes 32; ID_OTHER: bytes is 1 for a goodbye, 2 for a
+ * probe of the path */
 static uint64_t id_write(uint32_t kind, uint32_t pair, uint64_t row, uint64_t bytes)
 {
     return kind | (uint64_t)pair << 2 | row << 12 | bytes << 24;
@@ -86,7 +88,7 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     if (failed != 0) return host->fail(host, LH_IO, "a queue pair of %s", t->device);
     p->qp = p->id->qp;
     p->spent = 0;
-    p->failing = false;
+    p->failing = p->unanswered = false;
     p->heard_ns = now_of(c);
     if (p->turn == 0) ib_credits_begin(&p->credits);
     if (!post_receives(p, IB_RECEIVES))
@@ -221,6 +223,15 @@ void ib_pairs_notify(lh_conn_t *c)
         c->pairs[i].credits.told = posted[i];
 }
 
+bool ib_pairs_probe(lh_conn_t *c)
+{
+    const uint32_t bytes = ib_mtu_bytes(c->transport->mtu);
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, OTHER_PROBE), c->board[1].probe,
+                                bytes != 0 ? bytes : 1);
+    row.signaled = true;
+    return post(&c->pairs[0], &row, 1);
+}
+
 bool ib_pairs_share(lh_conn_t *c)
 {
     ib_pair_t *p = &c->pairs[0];
@@ -236,7 +247,7 @@ void ib_pairs_goodbye(lh_conn_t *c)
     ib_board_t *mine = &c->board[1];
     if (ib_pair_wrs(p) == IB_SEND_WRS || p->credits.granted == p->credits.used) return;
     ib_goodbye_write(mine, c->why, c->reason);
-    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, 1), &mine->status,
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, OTHER_GOODBYE), &mine->status,
                                 offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
     carry(&row, &(ib_immediate_t){.kind = IB_GOODBYE});
     if (post(p, &row, 1)) c->leave_ns = now_of(c) + IB_LEAVE_MS * 1000000ull;
@@ -430,7 +441,8 @@ void ib_pair_done(ib_pair_t *p)
     lh_conn_t *c = p->conn;
     const ib_sent_t *r = &p->sent[p->sent_first++ % IB_SEND_WRS];
     p->acked += r->has_immediate;
-    if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == 1) c->leave_ns = 0;
+    if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_GOODBYE) c->leave_ns = 0;
+    if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_PROBE) c->path_proven = true;
     if (id_kind(r->id) != ID_CHUNK) return;
     p->bytes -= r->bytes;
     c->in_flight -= r->bytes;
@@ -461,6 +473,7 @@ static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
                       "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
     if (p->failing) return;
     p->failing = true;
+    p->unanswered = wc->status == VERBS_WC_RETRIES_EXCEEDED;
     p->failure = wc->status == VERBS_WC_FLUSHED ? "it went into its error state" : text;
 }
 

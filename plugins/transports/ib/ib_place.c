@@ -9,29 +9,43 @@ typedef struct place { /* what an address holds */
     uint32_t magic, token;
     uint16_t family, port; /* port: big-endian */
     uint8_t bytes[16];
-    uint32_t scope;
+    uint16_t link_layer, mtu;
 } place_t;
 
-void ib_place_write(const struct sockaddr_storage *from, uint16_t port, uint32_t token,
-                    lh_address_t *out)
+void ib_place_write(const ib_place_t *from, lh_address_t *out)
 {
-    place_t p = {.magic = IB_MAGIC, .token = token, .family = from->ss_family, .port = port};
-    if (from->ss_family == AF_INET)
-        memcpy(p.bytes, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
-    else
-        memcpy(p.bytes, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, 16);
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)&from->at;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)&from->at;
+    place_t p = {.magic = IB_MAGIC,
+                 .token = from->token,
+                 .family = from->at.ss_family,
+                 .link_layer = from->link_layer,
+                 .mtu = from->mtu};
+    if (p.family == AF_INET) {
+        p.port = four->sin_port;
+        memcpy(p.bytes, &four->sin_addr, 4);
+    } else {
+        p.port = six->sin6_port;
+        memcpy(p.bytes, &six->sin6_addr, 16);
+    }
     out->length = sizeof(p);
     memcpy(out->bytes, &p, sizeof(p));
 }
 
-bool ib_place_read(const lh_address_t *from, struct sockaddr_storage *out, uint32_t *token)
+/* The last byte of the magic is the version: "lhb2", "lhb3". */
+lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *place)
 {
-    place_t p;
-    if (from->length != sizeof(p)) return false;
-    memcpy(&p, from->bytes, sizeof(p));
-    if (p.magic != IB_MAGIC || (p.family != AF_INET && p.family != AF_INET6)) return false;
-    memset(out, 0, sizeof(*out));
-    *token = p.token;
+    place_t p = {0};
+    struct sockaddr_storage *out = &place->at;
+    memcpy(&p, from->bytes, from->length < sizeof(p) ? from->length : sizeof(p));
+    if (p.magic != IB_MAGIC && ((p.magic ^ IB_MAGIC) & 0xffffff) == 0) return LH_ABI;
+    if (p.magic != IB_MAGIC || from->length != sizeof(p) ||
+        (p.family != AF_INET && p.family != AF_INET6))
+        return LH_INVALID;
+    memset(place, 0, sizeof(*place));
+    place->token = p.token;
+    place->link_layer = p.link_layer;
+    place->mtu = p.mtu;
     if (p.family == AF_INET) {
         struct sockaddr_in *a = (struct sockaddr_in *)(void *)out;
         a->sin_family = AF_INET;
@@ -43,7 +57,7 @@ bool ib_place_read(const lh_address_t *from, struct sockaddr_storage *out, uint3
         a->sin6_port = p.port;
         memcpy(&a->sin6_addr, p.bytes, 16);
     }
-    return true;
+    return LH_OK;
 }
 
 void ib_place_port(struct sockaddr_storage *a, uint16_t port)
@@ -70,9 +84,9 @@ void ib_place_text(const struct sockaddr_storage *a, char *out, size_t room)
 lh_status_t ib_address_text(LH_UNUSED lh_transport_t *t, const lh_address_t *address, char *text,
                             size_t room)
 {
-    struct sockaddr_storage a;
-    uint32_t token;
-    if (!ib_place_read(address, &a, &token)) return LH_INVALID;
-    ib_place_text(&a, text, room);
+    ib_place_t place;
+    const lh_status_t status = ib_place_read(address, &place);
+    if (status != LH_OK) return status;
+    ib_place_text(&place.at, text, room);
     return LH_OK;
 }

@@ -93,12 +93,10 @@ void ib_private_meet(lh_conn_t *c)
 {
     uint8_t mac[IB_SESSION_BYTES];
     ib_share_t *mine = &c->board[1].share;
-    if (!c->sealed.told && c->pairs[0].state == IB_PAIR_UP) {
-        share_mac(c, c->dials, mine, mac);
-        memcpy(mine->mac, mac, sizeof(mine->mac));
-        c->sealed.told = ib_pairs_share(c);
-    }
-    if (c->state == IB_OPEN) (void)ib_pairs_pump(c);
+    if (c->sealed.told) return;
+    share_mac(c, c->dials, mine, mac);
+    memcpy(mine->mac, mac, sizeof(mine->mac));
+    c->sealed.told = ib_pairs_share(c);
 }
 
 void ib_private_take_share(lh_conn_t *c)

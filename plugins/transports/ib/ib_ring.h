@@ -20,6 +20,7 @@ enum {
     IB_CHUNK_LEAST = 64 << 10,
     IB_CHUNK_MOST = 64 << 20,
     IB_REASON = 240,
+    IB_MTU_MOST = 4096,
 };
 
 /* ---- immediates: the 32 bits that come with a write ---- */
@@ -71,6 +72,7 @@ typedef struct ib_board {
     uint32_t length;
     char reason[IB_REASON]; /* goodbye: no NUL at its end */
     ib_grant_t grants[IB_DEPTH];
+    uint8_t probe[IB_MTU_MOST]; /* nobody reads it */
 } ib_board_t;
 
 /* Grants that the 16 low bits of their count, `low`, add to the `known` ones, of which `used`

@@ -51,6 +51,12 @@ uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns, uint32_t unkn
 bool ib_tuning_offer(const ib_rules_t *rules, const ib_wish_t *wish, const lh_link_t *link,
                      uint64_t rate, uint32_t choice, lh_tuning_t *out);
 
+/* Of a port's code: 1 is 256, 5 is 4096; 0: an unknown code. */
+static inline uint32_t ib_mtu_bytes(uint32_t code)
+{
+    return code >= 1 && code <= 5 ? 128u << code : 0;
+}
+
 /* Bytes each second of a port, from the codes of its width and speed; 0: unknown codes. */
 uint64_t ib_port_rate(uint32_t width, uint32_t speed);
 
