@@ -101,11 +101,12 @@ bool ib_busy_machine(void)
 
 static void change_fabric(uint32_t side, uint64_t n)
 {
-    char text[80];
+    char text[120];
     static const uint32_t loss[] = {0, 0, 3000, 500}, delay[] = {0, 0, 50, 500};
     const uint64_t x = mix(2 * n + side);
-    (void)snprintf(text, sizeof(text), "loss=%u delay_us=%u reorder=%u fail_one=%u", loss[x % 4],
-                   delay[x / 4 % 4], (uint32_t)(x / 16 % 2), (uint32_t)(x / 32 % 6));
+    (void)snprintf(text, sizeof(text), "loss=%u delay_us=%u reorder=%u fail_one=%u adaptive_us=%u",
+                   loss[x % 4], delay[x / 4 % 4], (uint32_t)(x / 16 % 2), (uint32_t)(x / 32 % 6),
+                   x / 256 % 4 == 0 ? 2000u : 0u);
     ib_order(text);
 }
 
