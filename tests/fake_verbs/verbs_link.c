@@ -67,7 +67,8 @@ void link_flush(fake_id_t *id)
 /* On the way of a payload: who changes it, and who reads it (verbs_tap). */
 static void meddle(char *payload, size_t bytes)
 {
-    if (engine.orders.flip != 0 && bytes >= engine.orders.flip) {
+    if (engine.orders.flip != 0 && bytes >= engine.orders.flip &&
+        (engine.orders.flip_of == 0 || bytes == engine.orders.flip_of)) {
         payload[engine.orders.flip - 1] ^= 4;
         engine.orders.flip = 0;
     }

@@ -115,8 +115,8 @@ static void a_frame_without_a_place_is_corrupt(end_t *e)
 static void frames_of_a_peer_without_the_key_are_denied(end_t *e)
 {
     end_listen(e, LH_SECURITY_PRIVATE);
+    if (e->side == 0) ib_order("flip=1 flip_of=72"); /* the share */
     e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_PRIVATE);
-    if (e->side == 0) ib_order("flip=1"); /* of the share */
     const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
     if (e->side == 1)
         CHECK(down.status == LH_DENIED && strstr(down.reason, "could not prove") != NULL, "%s",

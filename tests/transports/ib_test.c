@@ -337,6 +337,7 @@ static void a_chunk_behind_the_last_is_corrupt(end_t *e)
 static void grants_that_nobody_gave_are_corrupt(end_t *e)
 {
     end_meet(e);
+    end_barrier(e);
     buffer_t b = buffer_new(e, 5000, false, 0);
     if (e->side == 0) {
         ib_order("immediate=0x0000fff0");
