@@ -1,6 +1,6 @@
 """rdma_vm.py LONGHAUL LONGHAUL-CHECK PLUGINS - ib and apn over the real libibverbs and librdmacm and a kernel's soft-RoCE, in a
-virtual machine: every fact of a transport, and two ranks of a training between two sites, whose link is cut for a second, have
-the weights that they have over tcp. LONGHAUL_RDMA_VM is the program that runs a command in such a machine (`--sites`,
+virtual machine: every fact of a transport; cards; the prober, and a cell of bench/rdma; and two ranks of a training between two
+sites, whose link is cut for a second, have the weights that they have over tcp. LONGHAUL_RDMA_VM is the program that runs a command in such a machine (`--sites`,
 `--delay-ms`, `--out`, `site K COMMAND`, /sbin/tc of wan1 and wan2); where it is not set this is skipped."""
 import os
 import re
@@ -43,6 +43,15 @@ done
 """
 
 
+LINKS = """cd $1
+site 1 $2 bench links apn.ini --host s1 >links.1 2>&1 & one=$!
+site 2 $2 bench links apn.ini --host s2 >links.2 2>&1 & two=$!
+wait $one; a=$?
+wait $two; echo "links $a $?"
+cat links.1 links.2
+"""
+
+
 class Vm(unittest.TestCase):
     def in_vm(self, command, *flags):
         for _ in range(3):  # 125: the machine did not start, as happens where processors are busy
@@ -64,24 +73,51 @@ class Vm(unittest.TestCase):
         self.assertRegex(said, r"rxe1 port 1: active, [0-9.]+ Gb/s, MTU \d+, Ethernet \(RoCE\)")
         self.assertIn("::ffff:10.77.0.1, RoCE v2, of eth0", said)
 
+    def write_jobs(self, folder):
+        """tcp.ini, apn.ini and private.ini, a text to train on, and both scripts."""
+        with open(os.path.join(ib_ranks.SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
+            text = f.readlines()[:20]
+        with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(text)
+        job = ib_ranks.JOB.format(source=ib_ranks.SOURCE)
+        for old, new in (("ranks_per_node = 2", "address = 10.77.0.1\nport = 29400\nsecret = job.key"),
+                         ("blocks = 2", "blocks = 1"), ("hidden = 64", "hidden = 32"), ("ffn = 128", "ffn = 64"),
+                         ("sequence = 64", "sequence = 16"), ("batch = 4", "batch = 2")):
+            self.assertIn(old, job)
+            job = job.replace(old, new)
+        for name, wan in (("tcp", "plugin = tcp\n"), ("apn", "plugin = apn\nsecurity = known\n"),
+                          ("private", "plugin = apn\n")):
+            with open(os.path.join(folder, name + ".ini"), "w", encoding="utf-8") as f:
+                f.write(job.replace("folder = out", "folder = out-" + name) + SITES + wan)
+        for name, script in (("go.sh", SCRIPT), ("links.sh", LINKS)):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                f.write(script)
+
+    def test_links_are_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.write_jobs(folder)
+            code, said = self.in_vm(["sh", os.path.join(folder, "links.sh"), folder, LONGHAUL], "--delay-ms", "2.5", "--rate-gbit",
+                                    "0.2")
+            self.assertEqual(code, 0, said)
+            self.assertIn("links 0 0\n", said)
+            row = re.search(r"^a +b +([0-9.]+) +[0-9.]+ +[0-9.]+ +([0-9.]+) .* 4096$", said, re.M)
+            self.assertIsNotNone(row, said)
+            print("the prober: %s ms, %s Gb/s of 5 ms and 0.2 Gb/s" % row.groups(), flush=True)
+            self.assertGreater(float(row.group(1)), 4.9)
+            self.assertLess(float(row.group(2)), 0.21)
+            self.assertIn("s2: rxe2 port 1: active", said)
+
+    def test_a_cell_of_the_table(self):
+        done = subprocess.run([os.path.join(ib_ranks.SOURCE, "bench", "rdma"), "--round-trips", "5", "--windows", "16384", "--losses",
+                               "0", "--sizes", "1M", "--pairs", "4", "--build", os.path.dirname(os.path.dirname(LONGHAUL))],
+                              capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        print(done.stdout, flush=True)
+        self.assertGreater(float(done.stdout.split()[-1]), 0.5, "of ib_write_bw: an emulated machine, which others may keep busy")
+
     def test_a_training_between_sites_outlives_a_cut(self):
         with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(ib_ranks.SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
-                text = f.readlines()[:20]
-            with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as f:
-                f.writelines(text)
-            job = ib_ranks.JOB.format(source=ib_ranks.SOURCE)
-            for old, new in (("ranks_per_node = 2", "address = 10.77.0.1\nport = 29400\nsecret = job.key"),
-                             ("blocks = 2", "blocks = 1"), ("hidden = 64", "hidden = 32"), ("ffn = 128", "ffn = 64"),
-                             ("sequence = 64", "sequence = 16"), ("batch = 4", "batch = 2")):
-                self.assertIn(old, job)
-                job = job.replace(old, new)
-            for name, wan in (("tcp", "plugin = tcp\n"), ("apn", "plugin = apn\nsecurity = known\n"),
-                              ("private", "plugin = apn\n")):
-                with open(os.path.join(folder, name + ".ini"), "w", encoding="utf-8") as f:
-                    f.write(job.replace("folder = out", "folder = out-" + name) + SITES + wan)
-            with open(os.path.join(folder, "go.sh"), "w", encoding="utf-8") as f:
-                f.write(SCRIPT)
+            self.write_jobs(folder)
             code, said = self.in_vm(["sh", os.path.join(folder, "go.sh"), folder, LONGHAUL], "--delay-ms", "1")
             self.assertEqual(code, 0, said)
             self.assertIn("tcp 0 0\n", said)

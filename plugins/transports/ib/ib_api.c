@@ -179,7 +179,8 @@ static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
             .round_trip_min_ns = load(&c->round_trip_min_ns), .bytes_sent = load(&c->bytes_sent),
             .bytes_received = load(&c->bytes_received),
             .bytes_retransmitted = load(&c->bytes_again), .bytes_per_second = load(&c->rate),
-            .silent_ns = heard != 0 && now > heard ? now - heard : 0);
+            .silent_ns = heard != 0 && now > heard ? now - heard : 0,
+            .path_mtu = c->path_proven ? ib_mtu_bytes(c->transport->mtu) : 0);
     return LH_OK;
 }
 

@@ -82,8 +82,8 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
     ib_pair_unmake(p);
     p->state = IB_PAIR_DOWN;
     t->meeting = true;
-    /* The card's own tries are part of the patience. */
-    const uint64_t tried = tried_ns(c);
+    /* The card's own tries are part of the patience, where it has tried. */
+    const uint64_t tried = p->unanswered ? tried_ns(c) : 0;
     p->give_up_ns = now + (c->patience_ns > tried + least ? c->patience_ns - tried : least);
     (void)atomic_fetch_sub(&c->pairs_up, 1);
     if (!c->worse_due) c->worse_ns = now + WORSE_MS * 1000000ull;
