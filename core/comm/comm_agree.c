@@ -448,25 +448,28 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
     return moves ? COLL_DIRECT : algorithm;
 }
 
-/* What was asked for, else what is good for links of the class. On a long link what is in flight is
- * the round trip (s) times the rate (bytes/s); a chunk is at least a quarter of that, up to 16 MiB.
- * Six chunks of a peer are under way at most (depth, below), 1.5 times what the link holds, so that
- * the link need not wait for an acknowledgement. Chunks also grow until a buffer has no more than
- * MOST_CHUNKS. */
-static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uint32_t scope,
-                             bool mapped)
+/* Bytes that the longest link of a group holds: the round trip (s) times the rate (bytes/s). 0: the
+ * group has none, or nothing was measured. */
+static double longest_flight(const collective_t *x, const comm_facts_t *all, uint32_t scope)
 {
-    lh_assert(scope < COMM_SCOPES);
-    const uint64_t asked = x->how.chunk_bytes != 0 ? x->how.chunk_bytes
-                                                   : x->comm->job->comm.chunk_bytes;
-    if (asked != 0) return asked;
-    uint64_t chunk = mapped ? map_chunk : chunk_by_scope[scope];
     double flight = 0;
     for (uint32_t m = 0; scope == LH_LINK_WAN && m < x->how.group->size; m++) {
         const link_figures_t *f = &all[x->how.group->ranks[m]].figures[scope];
         const double bytes = (double)f->round_trip_ns * 1e-9 * (double)f->bytes_per_second;
         if (bytes > flight) flight = bytes;
     }
+    return flight;
+}
+
+/* What was asked for, else what is good for links of the class; on a long link at least a quarter of
+ * its flight, up to 16 MiB. Chunks also grow until a buffer has no more than MOST_CHUNKS. */
+static uint64_t choose_chunk(const collective_t *x, double flight, uint32_t scope, bool mapped)
+{
+    lh_assert(scope < COMM_SCOPES);
+    const uint64_t asked = x->how.chunk_bytes != 0 ? x->how.chunk_bytes
+                                                   : x->comm->job->comm.chunk_bytes;
+    if (asked != 0) return asked;
+    uint64_t chunk = mapped ? map_chunk : chunk_by_scope[scope];
     while ((double)chunk < flight / 4 && chunk < (16 << 20))
         chunk *= 2;
     const uint64_t bytes = x->how.elements * lh_dtype_bytes(x->how.dtype);
@@ -568,21 +571,25 @@ static lh_status_t choose_between(const collective_t *x, script_how_t *out)
 }
 
 /* lag: how many chunks a phase leaves between itself and the next. Mapped memory needs one, since
- * only signals travel; a long link four, so that its round trip is filled. depth is two more. */
+ * only signals travel; a long link four. depth is two more. On a long link as many units may be under
+ * way, too, as are 1.25 times what it holds, so that it need not wait for an acknowledgement: most
+ * units are shorter than a chunk, as they end with a parameter. */
 lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)
 {
     const coll_how_t *how = &x->how;
     const uint64_t bytes = how->elements * lh_dtype_bytes(how->dtype);
     const uint32_t scope = widest_scope(x->comm->world, how->group);
+    const double flight = longest_flight(x, all, scope);
     const bool can_map = bytes >= MAP_BYTES && all_map(x, all);
     const uint32_t algorithm = choose_algorithm(x, bytes, can_map);
     const bool mapped = can_map && algorithm == COLL_DIRECT;
     *out = (script_how_t){.how = how,
                           .algorithm = algorithm,
-                          .chunk_bytes = choose_chunk(x, all, scope, mapped),
+                          .chunk_bytes = choose_chunk(x, flight, scope, mapped),
                           .lag = mapped                 ? 1
                                  : scope == LH_LINK_WAN ? 4
                                                         : 2,
+                          .window = (uint64_t)(1.25 * flight),
                           .peers = mapped ? x->peers : NULL};
     out->depth = out->lag + 2;
     out->at_once = how->op == COLL_ALL_REDUCE && how->group->sites == 1 &&

@@ -135,7 +135,8 @@ typedef struct script_how {
     uint32_t middle;       /* CHAIN: the site that adds                                       */
     uint64_t chunk_bytes;
     uint32_t lag;               /* chunks by which what follows a sum trails it              */
-    uint32_t depth;             /* staging slots for each peer                               */
+    uint32_t depth;             /* staging slots for each peer, at least                     */
+    uint64_t window;            /* bytes of a peer's units that they hold, at least          */
     bool at_once;               /* ALL_REDUCE of little: everybody sends everything to all   */
     const script_peer_t *peers; /* [group->size] or NULL: none is mapped                     */
 } script_how_t;

@@ -55,15 +55,40 @@ void build_edge(builder_t *b, uint32_t before, uint32_t after)
     b->edges[b->edge_count++] = (build_edge_t){before, after};
 }
 
-/* Slots are taken in turn, the one that was taken longest ago first. A slot can be taken again only
- * if the step that reads it last is known by now: else the pool gets one more, beyond `depth`,
- * since the unit that has the slot and the one that wants it would wait for each other. */
-uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, script_view_t *view)
+/* Bytes of the largest unit, and of all, in a dtype; those in blocks have their scales. */
+static uint64_t most_bytes(const builder_t *b, lh_dtype_t dtype)
 {
-    lh_assert(pool < POOLS && peer < b->g->size);
-    build_pool_t *p = &b->pools[(size_t)peer * POOLS + pool];
+    if (b->part == LH_DTYPE_I8 && dtype == LH_DTYPE_I8) return b->most_packed;
+    return b->most_elements * lh_dtype_bytes(dtype);
+}
+
+/* A long link holds `window` bytes, however small the units are: a pool of fewer would keep what
+ * comes behind waiting. Slots are counted as units of the average length. */
+static bool is_deep(const builder_t *b, const build_pool_t *p, lh_dtype_t dtype)
+{
+    if (p->count < b->in->depth) return false;
+    return (double)p->count * (double)b->elements * (double)lh_dtype_bytes(dtype) >=
+           (double)b->in->window * b->unit_count;
+}
+
+static build_pool_t *pool_of(const builder_t *b, uint32_t pool, uint32_t peer, lh_dtype_t dtype)
+{
+    uint32_t wide = 0;
+    while (lh_dtype_bytes(dtype) >> wide > 1)
+        wide++;
+    lh_assert(pool < POOLS && peer < b->g->size && wide < POOL_SIZES);
+    return &b->pools[((size_t)peer * POOLS + pool) * POOL_SIZES + wide];
+}
+
+/* Slots are taken in turn, the one that was taken longest ago first. A slot can be taken again only
+ * if the step that reads it last is known by now: else the pool gets one more, beyond its depth,
+ * since the unit that has the slot and the one that wants it would wait for each other. */
+uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, lh_dtype_t dtype, uint64_t bytes,
+                    script_view_t *view)
+{
+    build_pool_t *p = pool_of(b, pool, peer, dtype);
     uint32_t slot = SCRIPT_NONE;
-    if (p->count >= b->in->depth) slot = p->slots[p->turn % p->count];
+    if (is_deep(b, p, dtype)) slot = p->slots[p->turn % p->count];
     if (slot != SCRIPT_NONE && b->slots[slot].last != SCRIPT_NONE) {
         p->turn = (p->turn + 1) % p->count;
     } else {
@@ -76,16 +101,13 @@ uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, 
         p->slots = items;
         slot = b->slot_count++;
         p->slots[p->count++] = slot;
-        uint64_t size = b->most_elements * sizeof(float);
-        if (b->most_packed > size) size = b->most_packed;
+        uint64_t size = most_bytes(b, dtype);
         if (bytes > size) size = bytes;
         b->slots[slot] = (build_slot_t){.at = b->s->staging_bytes, .last = SCRIPT_NONE};
         b->s->staging_bytes += (size + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
     }
-    *view = (script_view_t){.buffer = BUFFER_STAGING,
-                            .layout = LAYOUT_PACKED,
-                            .dtype = LH_DTYPE_F32,
-                            .at = b->slots[slot].at};
+    *view = (script_view_t){
+        .buffer = BUFFER_STAGING, .layout = LAYOUT_PACKED, .dtype = dtype, .at = b->slots[slot].at};
     return slot;
 }
 
@@ -219,8 +241,7 @@ uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const scri
 {
     if (is_message(u, view, wire)) return unit_message(b, to, true, u, view, after);
     script_view_t packed;
-    const uint32_t slot = build_slot(b, POOL_OUT, to, 0, &packed);
-    packed.dtype = wire != 0 ? wire : view->dtype;
+    const uint32_t slot = build_slot(b, POOL_OUT, to, wire != 0 ? wire : view->dtype, 0, &packed);
     const uint32_t copy = build_copy(b, u, &packed, view);
     build_edge(b, after, copy);
     build_slot_use(b, slot, copy);
@@ -237,8 +258,7 @@ uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const sc
 {
     if (is_message(u, view, wire)) return unit_message(b, from, false, u, view, after);
     script_view_t packed;
-    const uint32_t slot = build_slot(b, POOL_IN, from, 0, &packed);
-    packed.dtype = wire != 0 ? wire : view->dtype;
+    const uint32_t slot = build_slot(b, POOL_IN, from, wire != 0 ? wire : view->dtype, 0, &packed);
     const uint32_t received = unit_message(b, from, false, u, &packed, SCRIPT_NONE);
     build_slot_use(b, slot, received);
     const uint32_t copy = build_copy(b, u, view, &packed);
@@ -302,6 +322,7 @@ static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, u
     if (!add_run(b, &part)) return false;
     u->run_count++;
     u->elements += part.count;
+    b->elements += part.count;
     if (u->elements > b->most_elements) b->most_elements = u->elements;
     run->offset += part.count;
     run->piece += part.count;
@@ -364,7 +385,7 @@ lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
                      .element_bytes = lh_dtype_bytes(in->how->dtype),
                      .s = s};
     b->unit_begin = mem_array((size_t)size + 1, sizeof(*b->unit_begin));
-    b->pools = mem_array((size_t)size * POOLS, sizeof(*b->pools));
+    b->pools = mem_array((size_t)size * POOLS * POOL_SIZES, sizeof(*b->pools));
     b->lent = mem_array(size, sizeof(*b->lent));
     b->joined = mem_array(size, sizeof(*b->joined));
     if (b->unit_begin == NULL || b->pools == NULL || b->lent == NULL || b->joined == NULL)
@@ -381,7 +402,7 @@ lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
 
 void build_close(builder_t *b)
 {
-    for (uint32_t i = 0; b->pools != NULL && i < b->g->size * POOLS; i++)
+    for (uint32_t i = 0; b->pools != NULL && i < b->g->size * POOLS * POOL_SIZES; i++)
         mem_free(b->pools[i].slots);
     mem_free(b->pools);
     mem_free(b->edges);

@@ -36,9 +36,10 @@ typedef struct build_slot {
     uint32_t last; /* step that reads it last; SCRIPT_NONE while that is not known */
 } build_slot_t;
 
-/* Slots of one peer for one purpose. It grows to `depth` slots, and beyond that only where no slot
- * is known to be free again (build_slot); this bounds how many of a peer's units are under way at
- * once, and with that staging memory. */
+/* Slots of one peer for one purpose and one size of elements. It grows to `depth` slots, to as many
+ * as hold `window` bytes of units, and beyond that only where no slot is known to be free again
+ * (build_slot); this bounds how many of a peer's units are under way at once, and with that staging
+ * memory. */
 typedef struct build_pool { /* slots are taken in turn */
     uint32_t *slots;
     uint32_t count, turn;
@@ -46,8 +47,9 @@ typedef struct build_pool { /* slots are taken in turn */
 } build_pool_t;
 
 /* For what comes from a peer; what is packed to leave to it; sums on their way, which have this
- * rank as their peer. */
+ * rank as their peer. Each for elements of 1, 2, 4 and 8 bytes. */
 enum { POOL_IN, POOL_OUT, POOL_SUM, POOLS };
+enum { POOL_SIZES = 4 };
 enum { BUILD_ALIGN = 64 }; /* elements: units start at whole cache lines where they can */
 
 /* Lives as long as one script_new. All but `s`, `in`, `how` and `g` is freed by build_close. */
@@ -65,11 +67,12 @@ typedef struct builder {
     build_unit_t *units;
     uint32_t unit_count, most_units; /* of a piece */
     uint32_t *unit_begin;            /* [size + 1] of each piece */
+    uint64_t elements;               /* of all units */
     uint64_t most_elements;          /* of a unit */
     uint64_t most_packed;            /* bytes of a unit in blocks, where `part` is I8 */
     build_slot_t *slots;
     uint32_t slot_count;
-    build_pool_t *pools; /* [size][POOLS] */
+    build_pool_t *pools; /* [size][POOLS][POOL_SIZES] */
     uint32_t label;      /* of what is being made: the same at both ends of a message */
     bool *lent;          /* [size] they read our memory in place */
     uint32_t *joined;    /* [size] step that comes after all reads of theirs */
@@ -83,9 +86,9 @@ void build_close(builder_t *b);
 
 /* Where either is SCRIPT_NONE there is no edge. */
 void build_edge(builder_t *b, uint32_t before, uint32_t after);
-/* A slot of staging memory of the largest unit in F32, or of `bytes` if that is more; view: how a
- * step sees it, as F32 until the caller says otherwise. */
-uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes,
+/* A slot of staging memory of the largest unit in that dtype, or of `bytes` if that is more; view:
+ * how a step sees it. */
+uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, lh_dtype_t dtype, uint64_t bytes,
                     script_view_t *view);
 /* `step` is the first to write into the slot, so it waits for who read it last. */
 void build_slot_use(builder_t *b, uint32_t slot, uint32_t step);

@@ -28,8 +28,8 @@ static bool result_adds(const builder_t *b)
 static uint32_t sum_to_carry(builder_t *b, build_unit_t *u, const script_view_t *sources,
                              uint32_t count, bool all_of_site)
 {
-    u->carry_slot = build_slot(b, POOL_SUM, b->self, 0, &u->carry);
-    if (all_of_site && b->part != 0) u->carry.dtype = b->part;
+    u->carry_slot = build_slot(b, POOL_SUM, b->self,
+                               all_of_site && b->part != 0 ? b->part : LH_DTYPE_F32, 0, &u->carry);
     const uint32_t sum = build_sum(b, u, &u->carry, false, sources, count);
     build_slot_use(b, u->carry_slot, sum);
     u->carry_step = sum;
@@ -78,8 +78,7 @@ static void unit_collect(builder_t *b, build_unit_t *u)
             arrived[k] = build_signal(b, from, false, SCRIPT_NONE);
             continue;
         }
-        slots[k] = build_slot(b, POOL_IN, from, 0, &sources[k]);
-        sources[k].dtype = b->how->dtype;
+        slots[k] = build_slot(b, POOL_IN, from, b->how->dtype, 0, &sources[k]);
         arrived[k] = build_recv(b, from, u, &sources[k], 0, SCRIPT_NONE);
         build_slot_use(b, slots[k], arrived[k]);
     }
@@ -133,8 +132,8 @@ static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
     if (b->self != to) return;
 
     script_view_t sources[2] = {{0}, own};
-    const uint32_t slot = build_slot(b, POOL_IN, from, 0, &sources[0]);
-    if (hop == 1) sources[0].dtype = b->how->dtype;
+    const uint32_t slot = build_slot(b, POOL_IN, from, hop == 1 ? b->how->dtype : LH_DTYPE_F32, 0,
+                                     &sources[0]);
     const uint32_t arrived = build_recv(b, from, u, &sources[0], 0, SCRIPT_NONE);
     build_slot_use(b, slot, arrived);
     const uint32_t sum = to == leader && b->g->sites == 1
@@ -198,8 +197,7 @@ static void across_sum(builder_t *b, uint32_t owner, build_unit_t *u, bool share
         }
         const uint32_t from = world_group_leader(b->g, site, owner);
         if (share) sent[k] = build_send(b, from, u, &part, 0, u->carry_step);
-        slots[k] = build_slot(b, POOL_IN, from, 0, &sources[k]);
-        sources[k].dtype = part_dtype(b, site);
+        slots[k] = build_slot(b, POOL_IN, from, part_dtype(b, site), 0, &sources[k]);
         arrived[k] = build_recv(b, from, u, &sources[k], 0, SCRIPT_NONE);
         build_slot_use(b, slots[k], arrived[k]);
     }
@@ -252,8 +250,8 @@ static void across_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
 
     script_view_t sources[2] = {{0}, site_part(b, u)};
     const uint32_t before = u->carry_step, before_slot = u->carry_slot;
-    const uint32_t slot = build_slot(b, POOL_IN, from, 0, &sources[0]);
-    if (hop == 1) sources[0].dtype = part_dtype(b, b->g->site_of[from]);
+    const lh_dtype_t comes = hop == 1 ? part_dtype(b, b->g->site_of[from]) : LH_DTYPE_F32;
+    const uint32_t slot = build_slot(b, POOL_IN, from, comes, 0, &sources[0]);
     const uint32_t arrived = build_recv(b, from, u, &sources[0], 0, SCRIPT_NONE);
     build_slot_use(b, slot, arrived);
     const uint32_t sum = to == owner ? sum_to_result(b, u, sources, 2)
@@ -288,8 +286,8 @@ static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_uni
     }
     const uint32_t before = u->carry_step, before_slot = u->carry_slot;
     script_view_t sources[2] = {{0}, mine};
-    const uint32_t slot = build_slot(b, POOL_IN, peer, 0, &sources[0]);
-    if (hop == 1) sources[0].dtype = b->how->dtype;
+    const uint32_t slot = build_slot(b, POOL_IN, peer, hop == 1 ? b->how->dtype : LH_DTYPE_F32, 0,
+                                     &sources[0]);
     const uint32_t arrived = build_recv(b, peer, u, &sources[0], 0, SCRIPT_NONE);
     build_slot_use(b, slot, arrived);
     const uint32_t sum = distance == 1 && b->g->sites == 1
@@ -340,9 +338,8 @@ void sums_at_once(builder_t *b)
     for (uint32_t m = 0; !b->failed && m < size; m++) {
         by_member[m] = own;
         if (m == b->self) continue;
-        (void)build_slot(b, POOL_IN, m, bytes, &by_member[m]);
+        (void)build_slot(b, POOL_IN, m, b->how->dtype, bytes, &by_member[m]);
         by_member[m].layout = LAYOUT_WHOLE;
-        by_member[m].dtype = b->how->dtype;
         (void)build_message(b, m, false, &by_member[m], bytes, SCRIPT_NONE);
         (void)build_message(b, m, true, &own, bytes, SCRIPT_NONE);
     }

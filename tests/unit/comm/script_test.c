@@ -185,6 +185,7 @@ static void make_script(bench_t *b, uint32_t r)
                               .chunk_bytes = b->spec.chunk,
                               .lag = b->lag,
                               .depth = 1 + (uint32_t)draw(b, 3),
+                              .window = draw(b, 2) * draw(b, 2000),
                               .at_once = b->spec.at_once,
                               .peers = k->peers};
     assert_int_equal(script_new(&how, &k->script), LH_OK);
@@ -605,6 +606,68 @@ static void every_way_between_sites_gives_the_same_bits(void **state)
     }
 }
 
+/* Bytes that rank 0 can have been sent before it has computed anything, in a sum over two sites of one
+ * rank each whose pieces are 40 segments of 8192 elements. */
+static uint64_t bytes_awaited(lh_dtype_t border, uint64_t window, uint64_t *staging)
+{
+    enum { SEGMENTS = 40, LONG = 8192 };
+    coll_segment_t segments[2][SEGMENTS];
+    world_t *world;
+    group_t *group;
+    script_t script;
+    uint64_t bytes = 0;
+    assert_int_equal(world_new(0, 2, &world), LH_OK);
+    for (uint32_t r = 0; r < 2; r++)
+        (void)snprintf(world->ranks[r].site_name, WORLD_SITE_NAME, "%u", r);
+    world_number(world);
+    assert_int_equal(world_group_new(world, LH_GROUP_DATA, &group), LH_OK);
+    for (uint64_t i = 0; i < 2 * SEGMENTS; i++)
+        segments[i % 2][i / 2] = (coll_segment_t){i * LONG, LONG, i / 2 * LONG};
+    const coll_piece_t pieces[2] = {{segments[0], SEGMENTS}, {segments[1], SEGMENTS}};
+    const coll_how_t how = {.name = "deep",
+                            .op = COLL_ALL_REDUCE,
+                            .group = group,
+                            .dtype = LH_DTYPE_F32,
+                            .border = border,
+                            .elements = (uint64_t)2 * SEGMENTS * LONG,
+                            .pieces = pieces};
+    const script_how_t in = {.how = &how,
+                             .algorithm = COLL_DIRECT,
+                             .between = BETWEEN_EXCHANGE,
+                             .chunk_bytes = 4 << 20,
+                             .lag = 4,
+                             .depth = 6,
+                             .window = window};
+    assert_int_equal(script_new(&in, &script), LH_OK);
+    for (uint32_t i = 0; i < script.step_count; i++)
+        if (script.steps[i].kind == STEP_RECV && script.steps[i].needs == 0)
+            bytes += script.steps[i].bytes;
+    *staging = script.staging_bytes;
+    script_free(&script);
+    world_group_free(group);
+    world_free(world);
+    return bytes;
+}
+
+/* Units end with a segment, so a number of them says nothing of what a long link holds. */
+static void as_much_is_under_way_as_a_link_holds(void **state)
+{
+    (void)state;
+    static const lh_dtype_t borders[] = {LH_DTYPE_F32, LH_DTYPE_BF16, LH_DTYPE_I8};
+    for (int i = 0; i < 3; i++) {
+        uint64_t few, deep, all, staging;
+        const uint64_t item = borders[i] == LH_DTYPE_I8 ? 1 : lh_dtype_bytes(borders[i]);
+        few = bytes_awaited(borders[i], 0, &staging);
+        deep = bytes_awaited(borders[i], 30 * 8192 * item, &staging);
+        assert_in_range(few, 6 * 8192 * item, 8 * 8192 * item);
+        assert_in_range(deep, 30 * 8192 * item, 32 * 8192 * item);
+        all = bytes_awaited(borders[i], UINT64_MAX, &staging);
+        assert_in_range(all, 80 * 8192 * item, 84 * 8192 * item);
+        /* What comes, and what is rounded to leave; no more. */
+        assert_true(staging <= 2 * all + 4096);
+    }
+}
+
 static void reduce_scatter_sums_in_order(void **state)
 {
     (void)state;
@@ -776,6 +839,7 @@ int main(void)
         cmocka_unit_test(every_level_of_instructions_gives_the_same_bits),
         cmocka_unit_test(all_reduce_sums_in_order),
         cmocka_unit_test(every_way_between_sites_gives_the_same_bits),
+        cmocka_unit_test(as_much_is_under_way_as_a_link_holds),
         cmocka_unit_test(reduce_scatter_sums_in_order),
         cmocka_unit_test(reduce_scatter_adds_to_what_is_there),
         cmocka_unit_test(reduce_sums_at_root),
