@@ -6,8 +6,9 @@
  * pieces. Small messages leave together, in one system call for up to BATCH frames. */
 #include "tcp.h"
 
-/* Of one turn of a connection; and how long grants wait for data that goes the same way. */
-enum { PUSH_BYTES = 1 << 20, GRANT_DELAY_NS = 50000 };
+/* Of one turn of a connection; how long grants wait for data that goes the same way; the shortest part
+ * of a message that goes over a stream of its own. */
+enum { PUSH_BYTES = 1 << 20, GRANT_DELAY_NS = 50000, LEAST_PART = 32 << 10 };
 
 /* The message that may leave next, or NULL. */
 static operation_t *next_send(lh_conn_t *c)
@@ -44,6 +45,23 @@ static bool grant_due(const lh_conn_t *c)
     return c->grant_now || c->transport->now - c->grant_since > GRANT_DELAY_NS;
 }
 
+/* How much of a message one stream takes. Between sites each is paced to its part of the rate, and
+ * what waits for a message waits for the last of it: so all of them carry a part. What may come before
+ * its receive is one frame, as it is kept in one slot. */
+static uint64_t part_of(const lh_conn_t *c, const operation_t *op)
+{
+    const uint64_t most = c->tuning.chunk_bytes, part = op->bytes / c->stream_count + 1;
+    if (c->link.scope != LH_LINK_WAN || op->bytes <= EAGER_BYTES || part >= most) return most;
+    return part < LEAST_PART ? LEAST_PART : part;
+}
+
+/* What a batch may hold. It is bounded, or grants and small messages of later turns would wait behind
+ * it; between sites to one part, as the next is for another stream. */
+static uint64_t batch_most(const lh_conn_t *c, uint64_t part)
+{
+    return c->link.scope == LH_LINK_WAN || part > BATCH_BYTES ? part : BATCH_BYTES;
+}
+
 /* True: the batch holds something. */
 static bool fill(stream_t *s)
 {
@@ -52,10 +70,9 @@ static bool fill(stream_t *s)
     uint64_t batch = 0;
     uint32_t frames = 0;
     while (frames < BATCH && (op = next_send(c)) != NULL) {
-        const uint64_t rest = op->bytes - op->total, most = c->tuning.chunk_bytes;
-        const uint64_t length = rest < most ? rest : most;
-        /* A batch is bounded, or grants and small messages of later turns would wait behind it. */
-        if (frames > 0 && batch + length > (most < BATCH_BYTES ? BATCH_BYTES : most)) break;
+        const uint64_t rest = op->bytes - op->total, part = part_of(c, op);
+        const uint64_t length = rest < part ? rest : part;
+        if (frames > 0 && batch + length > batch_most(c, part)) break;
         if (!cut(s, op, length)) return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
         batch += length;
         frames++;

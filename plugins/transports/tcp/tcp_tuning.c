@@ -26,6 +26,9 @@ enum {
     RATE_STREAMS = 16,     /* most for the rate alone */
     SCALE_MOST = 14,       /* RFC 7323 */
     SHORT_BYTES = 1 << 20, /* a stream's: the kernel's own tuning does as well */
+    WAN_CHUNK = 1 << 20,
+    SITE_CHUNK = 256 << 10,
+    CHUNK_MS = 16,
     LOWAT_CHUNKS = 2,
     COUNTED = 4, /* the kernel counts each buffer twice, and there is one a direction */
     GUESS_SHARE = 4,
@@ -192,6 +195,16 @@ static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, ui
     return streams;
 }
 
+/* What a stream takes at once between sites: what it sends in 16 ms. The kernel holds two of those
+ * unsent, so that a busy processor has that long to bring more, and what says that a receive is
+ * posted waits no longer behind them: it travels in the head of the next piece. */
+static uint64_t choose_chunk(uint64_t pace, uint32_t streams)
+{
+    const uint64_t bytes = pace / streams / 1000 * CHUNK_MS;
+    if (pace == 0 || pace == UINT64_MAX || bytes > WAN_CHUNK) return WAN_CHUNK;
+    return bytes < EAGER_BYTES ? EAGER_BYTES : bytes;
+}
+
 /* The first that is set. */
 static uint64_t first_of(uint64_t a, uint64_t b, uint64_t c)
 {
@@ -201,7 +214,7 @@ static uint64_t first_of(uint64_t a, uint64_t b, uint64_t c)
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    const limits_t *limits, lh_tuning_t *out)
 {
-    /* Streams, pieces, buffers, pace, control: in this order, as buffers are shared by the
+    /* Streams, pace, pieces, buffers, control: in this order, as pace and buffers are shared by the
      * streams. */
     const bool wan = link->scope == LH_LINK_WAN;
     const uint64_t rate = link->bytes_per_second;
@@ -213,17 +226,18 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
                                       choose_streams(link, limits, flight));
     out->streams = streams < 1 ? 1 : streams > STREAMS_MAX ? STREAMS_MAX : (uint32_t)streams;
 
+    /* A little below the rate, so that queues on the way drain. */
+    out->pace_bytes_per_second = first_of(config->pace, wanted->pace_bytes_per_second,
+                                          wan ? rate / 100 * 97 : 0);
     out->chunk_bytes = first_of(config->chunk_bytes, wanted->chunk_bytes,
-                                wan ? 1 << 20 : 256 << 10);
+                                wan ? choose_chunk(out->pace_bytes_per_second, out->streams)
+                                    : SITE_CHUNK);
     if (out->chunk_bytes > PAYLOAD_MAX) out->chunk_bytes = PAYLOAD_MAX;
     if (out->chunk_bytes < EAGER_BYTES) out->chunk_bytes = EAGER_BYTES;
 
     out->inflight_bytes = first_of(wanted->inflight_bytes, flight, 0);
     out->buffer_bytes = first_of(config->buffer_bytes, wanted->buffer_bytes,
                                  3 * out->inflight_bytes);
-    /* A little below the rate, so that queues on the way drain. */
-    out->pace_bytes_per_second = first_of(config->pace, wanted->pace_bytes_per_second,
-                                          wan ? rate / 100 * 97 : 0);
     out->control = wanted->control == CONTROL_BBR || wanted->control == CONTROL_CUBIC
                        ? wanted->control
                    : wan && limits->bbr ? CONTROL_BBR

@@ -51,13 +51,22 @@ static void between_sites_the_window_and_a_queue_fit(void **state)
     (void)state;
     const lh_tuning_t t = chosen(LH_LINK_WAN, GBIT, 50 * MS, &may_force);
     assert_int_equal(t.streams, 4);
-    assert_int_equal(t.chunk_bytes, 1 << 20);
     assert_int_equal(t.inflight_bytes, 6250000);
     assert_int_equal(t.buffer_bytes, 3 * 6250000);
     assert_int_equal(t.pace_bytes_per_second, GBIT / 100 * 97);
     assert_int_equal(chosen(LH_LINK_WAN, 400 * GBIT, MS, &may_force).streams, 16);
     /* 100 Gb/s at 100 ms: 1.25 GB on their way, and 67 MB a stream by the scale of windows. */
     assert_int_equal(chosen(LH_LINK_WAN, 100 * GBIT, 100 * MS, &may_force).streams, 24);
+}
+
+/* 16 ms of a stream's pace, in bounds: what waits in the kernel delays all that comes behind it. */
+static void between_sites_a_stream_takes_what_it_sends_soon(void **state)
+{
+    (void)state;
+    assert_int_equal(chosen(LH_LINK_WAN, GBIT, 50 * MS, &may_force).chunk_bytes, 16 * 30312);
+    assert_int_equal(chosen(LH_LINK_WAN, 10 * GBIT, 50 * MS, &may_force).chunk_bytes, 1 << 20);
+    assert_int_equal(chosen(LH_LINK_WAN, GBIT / 100, 50 * MS, &may_force).chunk_bytes, 64 << 10);
+    assert_int_equal(chosen(LH_LINK_WAN, 0, 50 * MS, &may_force).chunk_bytes, 1 << 20);
 }
 
 static void more_streams_where_buffers_cannot_be_forced(void **state)
@@ -178,6 +187,32 @@ static void sockets_between_sites_have_what_the_page_says(void **state)
     kit_close(&b);
 }
 
+/* Each stream is paced to its part of the rate: a message on one of them would take four times as long. */
+static void a_message_goes_over_all_streams(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static uint8_t from[400000], to[400000];
+    uint64_t before[STREAMS_MAX];
+    kit_fill(from, sizeof(from), 7);
+    join(&a, &b, LH_LINK_WAN, LH_SECURITY_PLAIN);
+    assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
+    assert_true(b.conn->stream_count >= 4);
+    for (uint32_t i = 0; i < b.conn->stream_count; i++)
+        before[i] = b.conn->streams[i]->out_sequence;
+    assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+    assert_non_null(kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 5000));
+    assert_memory_equal(from, to, sizeof(to));
+    /* Parts are not shorter than 32 KiB. */
+    uint32_t streams = 0;
+    for (uint32_t i = 0; i < b.conn->stream_count; i++)
+        streams += b.conn->streams[i]->out_sequence > before[i];
+    const uint32_t most = (sizeof(from) + (32 << 10) - 1) / (32 << 10);
+    assert_int_equal(streams, b.conn->stream_count < most ? b.conn->stream_count : most);
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* A batch of a small piece and a large one is sealed as one. */
 static void messages_of_all_sizes_pass_in_private(void **state)
 {
@@ -246,11 +281,13 @@ int main(void)
         cmocka_unit_test(neighbours_change_one_thing_that_is_not_set),
         cmocka_unit_test(a_near_link_is_left_to_the_kernel),
         cmocka_unit_test(between_sites_the_window_and_a_queue_fit),
+        cmocka_unit_test(between_sites_a_stream_takes_what_it_sends_soon),
         cmocka_unit_test(more_streams_where_buffers_cannot_be_forced),
         cmocka_unit_test(without_figures_a_rate_is_assumed_but_no_pace),
         cmocka_unit_test(options_win),
         cmocka_unit_test(memory_that_dead_programs_hold_is_named),
         cmocka_unit_test(sockets_between_sites_have_what_the_page_says),
+        cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(messages_of_all_sizes_pass_in_private),
     };
     return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
