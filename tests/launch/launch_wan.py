@@ -1,7 +1,10 @@
 """Two sites joined by an emulated long link (tests/lab): what the sockets between them are, and cuts of it."""
 import json
 import os
+import random
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,9 +14,10 @@ import launch_train
 from launch_case import LaunchCase, SOURCE, clean_environment
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "lab"))
-from lab import Lab, LabMissing, Link
+from lab import Lab, LabMissing, Link, mesh
 
 HOSTS = ("t1", "o1")
+THREE = ("t1", "o1", "n1")
 PORT = 29400
 PLACES = """address = 10.90.0.1
 port = {port}
@@ -52,10 +56,10 @@ class Wan(LaunchCase):
                     + more)
         return path
 
-    def start_sites(self, lab, ini, *flags):
+    def start_sites(self, lab, ini, *flags, hosts=HOSTS):
         started = [lab.popen(site, [launch_case.LONGHAUL, "run", ini, "--host", host, *flags], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, env=clean_environment(LH_MARK=self.folder))
-                   for site, host in enumerate(HOSTS)]
+                   for site, host in enumerate(hosts)]
         self.addCleanup(lambda: [p.kill() for p in started if p.poll() is None])
         return started
 
@@ -190,7 +194,7 @@ class Wan(LaunchCase):
             said = sum(b["bytes"] for b in plan["borders"])
             self.assertAlmostEqual(said / plan["parameters"], 2 * wide, delta=0.04)
             print(f"{border}: {bytes_a_step[border] / said:.3f} of what was planned, {said} bytes a step")
-            self.assertTrue(1 <= bytes_a_step[border] / said < 1.05, (bytes_a_step, said))
+            self.assertTrue(1 <= bytes_a_step[border] / said < 1.03, (bytes_a_step, said))
         self.assertEqual(len(losses["f32"]), steps)
         for border in ("bf16", "int8"):
             self.assertNotEqual(losses["f32"], losses[border])
@@ -234,6 +238,67 @@ class Wan(LaunchCase):
         for (_, _, err), other in zip(results, ("1 on osaka/o1", "0 on tokyo/t1")):
             self.assertRegex(err, rf"(?m)^longhaul: .*rank {other}.*(was lost|silent for)")
         self.nothing_is_left()
+
+    def hit(self, lab, what, draw, processes):
+        """Something happens to a link or to a rank. Returns the places of which a sentence must name one, or none where the
+        run goes on; when it happened; and whether a rank is frozen."""
+        if what in ("cut", "stays"):
+            link = draw.randrange(3)
+            lab.cut(link)
+            begin = time.time()
+            if what == "cut":
+                time.sleep(draw.uniform(0.1, 2))
+                lab.heal(link)
+                return [], begin, None
+            return [(lab.links[link].a, lab.links[link].b)], begin, None
+        victim = draw.randrange(3)
+        pid = self.seen()[victim]
+        os.kill(pid, signal.SIGSTOP if what == "stop" else signal.SIGKILL)
+        return [(victim, victim)], time.time(), pid if what == "stop" else None
+
+    def test_three_sites_are_killed_frozen_cut_and_healed(self):
+        """A cut that is shorter than the outage changes no bit; what is longer ends all, with who was lost."""
+        draw = random.Random(15)
+        lab = Lab(LAB, mesh(3, delay=0.0002))
+        self.addCleanup(lab.close)
+        more = "[transport.wan]\noutage = 4s\n[site.nagoya]\nhosts = n1:1\n"
+        whole, names = self.job(30, more, "whole"), ("tokyo/t1", "osaka/o1", "nagoya/n1")
+        results = [self.finish(p) for p in self.start_sites(lab, whole, hosts=THREE)]
+        self.assertEqual([r[0] for r in results], [0, 0, 0], results)
+        for link in range(3):
+            lab.set(link, delay=0.01)
+        kinds, slowest = ("kill", "stays", "cut", "stop"), 0
+        for n in range(200 if launch_case.TORTURE else 3):
+            what = kinds[n % len(kinds)]
+            with self.subTest(n=n, what=what):
+                ini = self.job(30 if what == "cut" else 100000, more, f"run-{n}")
+                processes = self.start_sites(lab, ini, hosts=THREE)
+                log = os.path.join(os.path.dirname(ini), "out", "rank-2.log")
+                launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count("a link between") > 1, 30)
+                time.sleep(draw.uniform(0, 0.5))
+                lost, begin, frozen = self.hit(lab, what, draw, processes)
+                done = [p for p in processes if frozen is None or p.pid != frozen]
+                results = [self.finish(p) for p in done]
+                took = time.time() - begin
+                if frozen is not None:
+                    os.kill(frozen, signal.SIGKILL)
+                for p in processes:
+                    p.wait()
+                for link in range(3):
+                    lab.heal(link)
+                if not lost:
+                    self.assertEqual([r[0] for r in results], [0, 0, 0], results)
+                    self.assertEqual(self.weights(ini, 30), self.weights(whole, 30))
+                else:
+                    slowest = max(slowest, took)
+                    self.assertLess(took, (4 if what in ("stays", "stop") else 0) + 3.5, results)
+                    self.assertEqual({r[0] for r in results} - {-signal.SIGKILL}, {3}, results)
+                    some = [names[site] for site in lost[0]]
+                    for code, _, err in results:
+                        self.assertTrue(code != 3 or any(re.search(rf"(?m)^longhaul: .*{name}", err) for name in some), err)
+                self.nothing_is_left()
+                shutil.rmtree(os.path.dirname(ini))
+        print(f"the slowest end came after {slowest:.1f} s")
 
 
 if __name__ == "__main__":
