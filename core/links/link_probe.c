@@ -140,12 +140,11 @@ static void loss_text(const probe_figures_t *f, char *out, size_t room)
 }
 
 /* What keeps a burst from going as fast as the ramp found. A burst is paced at 97 % of the rate. */
-static const char *limit_of(const probe_figures_t *f)
+static bool is_held_up(const probe_figures_t *f)
 {
     for (int way = 0; way < 2; way++)
-        if ((double)f->burst[way] < 0.97 * burst_share * (double)f->rate[way])
-            return "limited by this machine or its kernel";
-    return "limited by the link";
+        if ((double)f->burst[way] < 0.97 * burst_share * (double)f->rate[way]) return true;
+    return false;
 }
 
 /* Names the worse direction's loss, and what limits the link. */
@@ -157,7 +156,46 @@ void link_probe_text(const probe_pair_t *p, char *out, size_t room)
     loss_text(f, loss, sizeof(loss));
     (void)snprintf(out, room, "%s-%s: %.2f ms, %s, %s; %s%s%s", p->site[0], p->site[1],
                    (double)f->round_trip_ns * 1e-6, rate, loss, f->tuned,
-                   f->tuned[0] != '\0' ? "; " : "", limit_of(f));
+                   f->tuned[0] != '\0' ? "; " : "",
+                   is_held_up(f) ? "limited by this machine or its kernel" : "limited by the link");
+}
+
+/* What most often makes a link slow, by what was measured of it. */
+static const char *likely_cause(const probe_figures_t *f)
+{
+    const int worse = f->loss[1] > f->loss[0];
+    if (f->loss[worse] > 1e-4) return "packets are lost on the way";
+    if (is_held_up(f))
+        return "this machine or its kernel holds it up: few processors, or buffers that can't be "
+               "set "
+               "without CAP_NET_ADMIN";
+    if (f->loaded_ns > 4 * f->round_trip_ns) return "somebody else fills a queue on the way";
+    return "a shaper or a slower line on the way";
+}
+
+bool link_probe_doubts(const probe_pair_t *p, uint64_t card, const uint64_t mtu[2], char *out,
+                       size_t room)
+{
+    const probe_figures_t *f = &p->figures;
+    const uint64_t slowest_card = 12500000;
+    const uint64_t rate = f->rate[f->rate[1] < f->rate[0]];
+    if (mtu[0] != 0 && mtu[1] != 0 && mtu[0] != mtu[1]) {
+        (void)snprintf(
+            out, room,
+            "%s-%s: packets of %llu bytes may leave %s, and of %llu %s; expected the same "
+            "MTU at both ends and on all of the way",
+            p->site[0], p->site[1], (unsigned long long)mtu[0], p->site[0],
+            (unsigned long long)mtu[1], p->site[1]);
+        return true;
+    }
+    if (card < slowest_card || rate == 0 || rate >= card / 10) return false;
+    (void)snprintf(
+        out, room,
+        "%s-%s carries %.3g Gb/s, %.2g %% of the card's %.3g Gb/s; expected 10 %% or more. "
+        "Probably %s",
+        p->site[0], p->site[1], 8e-9 * (double)rate, 100 * (double)rate / (double)card,
+        8e-9 * (double)card, likely_cause(f));
+    return true;
 }
 
 double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t count,

@@ -46,6 +46,11 @@ typedef struct probe_pair { /* of sites; a row of the record */
 bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b);
 /* "tokyo-osaka: 0.53 ms, 98.1 Gb/s, loss < 1e-9; ...; limited by the link" */
 void link_probe_text(const probe_pair_t *p, char *out, size_t room);
+/* Whether a link gives little for what it hangs on, and then why that may be: its slower direction carries less than a
+ * tenth of the card's bytes a second (0, or less than 100 Mb/s: unknown), or its ends send packets of
+ * different lengths (mtu, by the pair's ends; 0: not told). */
+bool link_probe_doubts(const probe_pair_t *p, uint64_t card, const uint64_t mtu[2], char *out,
+                       size_t room);
 
 /* The search for the rate of one direction: each stage is sent faster than the most that came so
  * far, until several in turn bring no more. It begins as all zeroes; the first guess goes to

@@ -611,7 +611,12 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
     p.deadline_ns = p.begun_ns + link_probe_budget_ns(out->round_trip_ns);
     if (status == LH_OK) status = probe_ramp(&p);
     if (status == LH_OK) status = p.k->dials ? probe_lead(&p) : probe_follow(&p);
-    if (status == LH_OK) status = probe_part(&p, KIND_END);
+    if (status == LH_OK) {
+        lh_link_stats_t stats;
+        stats_look(&p, &stats); /* while the connection is there */
+        out->path_mtu = stats.path_mtu;
+        status = probe_part(&p, KIND_END);
+    }
     if (p.k != NULL) {
         p.k->leaving = true;
         link_drop(p.k);
@@ -625,16 +630,33 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
 
 /* ---- all pairs ---- */
 
-/* The same answer on all ranks: that of the rank `of`. */
-static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures)
+/* The same answer on all ranks: that of the rank `of`. mtu: NULL, or what each rank of the pair has
+ * found. */
+static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures,
+                               const uint32_t ranks[2], uint64_t mtu[2])
 {
     const uint32_t size = l->how.world->row.size;
     probe_figures_t *all = mem_array(size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     const lh_status_t status = control_gather(l->how.control, figures, sizeof(*figures), all);
     if (status == LH_OK) *figures = all[of];
+    for (int end = 0; status == LH_OK && mtu != NULL && end < 2; end++)
+        mtu[end] = all[ranks[end]].path_mtu;
     mem_free(all);
     return status;
+}
+
+/* Each of the two ranks says what is odd about its own card, and the first what is about both ends. */
+static void pair_doubt(const links_t *l, const probe_pair_t *p, const uint32_t ranks[2],
+                       const uint64_t mtu[2])
+{
+    static const uint64_t not_told[2] = {0};
+    char text[512];
+    const uint32_t self = l->how.world->row.rank;
+    const uint64_t card = l->carriers[LH_LINK_WAN]->nic.bytes_per_second;
+    if (self != ranks[0] && self != ranks[1]) return;
+    if (link_probe_doubts(p, card, self == ranks[0] ? mtu : not_told, text, sizeof(text)))
+        log_line(LH_LOG_WARN, "%s", text);
 }
 
 /* One line in the log of rank 0 for each pair. */
@@ -660,15 +682,19 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
     if (self == 0 && l->how.job->comm.probe != PROBE_ALWAYS)
         link_probe_take_known(p, known, count, sys()->wall_ns() / 1000000000,
                               l->how.job->comm.probe_age_ns / 1000000000);
-    lh_status_t status = pair_spread(l, 0, &p->figures);
+    const uint32_t ranks[2] = {one, two};
+    uint64_t mtu[2] = {0};
+    lh_status_t status = pair_spread(l, 0, &p->figures, ranks, NULL);
     const bool is_known = p->figures.measured_s != 0;
     if (status == LH_OK && !is_known && (self == one || self == two)) {
         probe_figures_t figures = {0};
         status = pair_probe(l, self == one ? two : one, &figures);
         p->figures = figures;
     }
-    if (status == LH_OK && !is_known) status = pair_spread(l, one < two ? one : two, &p->figures);
+    if (status == LH_OK && !is_known)
+        status = pair_spread(l, one < two ? one : two, &p->figures, ranks, mtu);
     if (status == LH_OK) pair_say(l, p, is_known);
+    if (status == LH_OK && !is_known) pair_doubt(l, p, ranks, mtu);
     return status;
 }
 

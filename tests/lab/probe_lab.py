@@ -2,8 +2,10 @@
 row a pair of sites. A busy machine makes a link slower than it is, never faster, so the best of several tries counts, and
 the sample only asks for what such a machine finds too: no link is found faster or nearer than it is, nor far from it.
 LONGHAUL_TORTURE=1, on an idle machine, takes all cells and holds each to 5 % of the round trip and 10 % of the rate."""
+import fcntl
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from lab import Lab, LabMissing, Link
 WAN_LAB = LONGHAUL = ""
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
 TRIES = 6
+SIOCSIFMTU = 0x8922
 LEAST = 0.9 if TORTURE else 0.25  # of the rate
 SITES = ("tokyo", "osaka", "nagoya", "sendai")
 JOB = """[pipeline]
@@ -48,12 +51,13 @@ def payload(link):
 
 
 class Probe(unittest.TestCase):
-    def bench(self, links, flags=("--json",), more=""):
-        """(exit code, stdout, stderr) of each site."""
+    def bench(self, links, flags=("--json",), more="", before=lambda lab: None):
+        """(exit code, stdout, stderr) of each site. before: called once the links are there."""
         with tempfile.TemporaryDirectory() as folder, Lab(WAN_LAB, links) as lab:
             ini = os.path.join(folder, "job.ini")
             with open(ini, "w") as f:
                 f.write(JOB + "".join(f"[site.{SITES[s]}]\nhosts = h{s}:1\n" for s in range(lab.sites)) + more)
+            before(lab)
             # The first makes the key that the others need.
             started = []
             for site in range(lab.sites):
@@ -114,6 +118,15 @@ class Probe(unittest.TestCase):
         for cell in ALL_CELLS if TORTURE else CELLS:
             with self.subTest(cell=cell):
                 self.check_cell(*cell)
+
+    def test_ends_of_different_mtu_are_told(self):
+        def shorten(lab):
+            with lab.socket(1) as s:
+                fcntl.ioctl(s, SIOCSIFMTU, struct.pack("16si12x", b"wan0", 1400))
+
+        results = self.bench([Link(0, 1, delay=0.002, rate=1e8)], before=shorten)
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertIn("packets of 1500 bytes may leave tokyo, and of 1400 osaka; expected the same MTU", results[0][2])
 
     def test_each_pair_of_sites_has_its_row(self):
         links = [Link(0, 1, delay=0.002, rate=1e8), Link(1, 2, delay=0.006, rate=1e8, seed=2)]

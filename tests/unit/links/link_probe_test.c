@@ -177,6 +177,36 @@ static void a_link_is_told_in_a_line(void **state)
                               "limited by this machine or its kernel");
 }
 
+static void what_is_odd_about_a_link_is_told(void **state)
+{
+    (void)state;
+    char text[512];
+    const uint64_t same[2] = {1500, 1500}, other[2] = {9000, 1500}, none[2] = {0};
+    const uint64_t card = 1250000000;
+    probe_pair_t p = {.site = {"tokyo", "osaka"},
+                      .figures = {.round_trip_ns = 10000000,
+                                  .rate = {100000000, 120000000},
+                                  .burst = {97000000, 116000000}}};
+    assert_true(link_probe_doubts(&p, card, same, text, sizeof(text)));
+    assert_string_equal(text,
+                        "tokyo-osaka carries 0.8 Gb/s, 8 % of the card's 10 Gb/s; expected 10 % or "
+                        "more. Probably a shaper or a slower line on the way");
+    p.figures.burst[1] = 50000000;
+    assert_true(link_probe_doubts(&p, card, none, text, sizeof(text)));
+    assert_non_null(strstr(text, "Probably this machine or its kernel"));
+    p.figures.loss[0] = 1e-3;
+    assert_true(link_probe_doubts(&p, card, same, text, sizeof(text)));
+    assert_non_null(strstr(text, "Probably packets are lost"));
+    p.figures.rate[0] = 125000000;
+    p.figures.rate[1] = 130000000;
+    assert_false(link_probe_doubts(&p, card, same, text, sizeof(text)));
+    assert_false(link_probe_doubts(&p, 1250000, same, text, sizeof(text))); /* a virtual card */
+    assert_true(link_probe_doubts(&p, card, other, text, sizeof(text)));
+    assert_string_equal(text,
+                        "tokyo-osaka: packets of 9000 bytes may leave tokyo, and of 1500 osaka; "
+                        "expected the same MTU at both ends and on all of the way");
+}
+
 static void a_record_is_of_a_link_by_sites_addresses_and_plugin(void **state)
 {
     (void)state;
@@ -241,6 +271,7 @@ int main(void)
         cmocka_unit_test(nothing_to_tell_changes_nothing),
         cmocka_unit_test(a_bound_of_loss_is_one_that_holds_19_times_of_20),
         cmocka_unit_test(a_link_is_told_in_a_line),
+        cmocka_unit_test(what_is_odd_about_a_link_is_told),
         cmocka_unit_test(a_record_is_of_a_link_by_sites_addresses_and_plugin),
         cmocka_unit_test(a_stage_counts_by_the_most_that_came),
         cmocka_unit_test(a_record_counts_while_it_is_young),
