@@ -258,6 +258,17 @@ static void nap(void)
     (void)nanosleep(&time, NULL);
 }
 
+/* Before this rank closes connections that have not failed: what it has told the control plane comes to
+ * all first, or its peers would tell of a connection that was closed, and not why. Word comes back
+ * within two trips; who hears nothing goes on. */
+static void word_spread(const links_t *l)
+{
+    const uint64_t until = sys()->now_ns() + 500000000;
+    if (l->how.control == NULL || l->failed == LH_OK) return;
+    while (control_status(l->how.control) == LH_OK && sys()->now_ns() < until)
+        nap();
+}
+
 /* How far a link has come; meeting_wait is told what to wait for. */
 typedef bool (*reached_t)(const link_t *k);
 
@@ -502,6 +513,7 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uin
         if (m.links[i]->dials) status = link_dial(l, m.links[i]);
     if (status == LH_OK) status = meeting_wait(l, &m, is_up, "not connected");
     if (status == LH_OK && m.count > 0) status = lists_exchange(l, &m);
+    if (status != LH_OK) word_spread(l);
     /* After a failure operations may still be out: their connections end before their memory
      * does. */
     for (uint32_t i = 0; status != LH_OK && i < m.count; i++)

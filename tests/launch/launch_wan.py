@@ -239,9 +239,21 @@ class Wan(LaunchCase):
             self.assertRegex(err, rf"(?m)^longhaul: .*rank {other}.*(was lost|silent for)")
         self.nothing_is_left()
 
+    def test_sites_without_a_path_to_each_other_are_named(self):
+        lab = Lab(LAB, mesh(3, delay=0.001))
+        self.addCleanup(lab.close)
+        lab.cut(2)  # osaka and nagoya; both reach tokyo, where the job meets
+        ini = self.job(2, "[site.nagoya]\nhosts = n1:1\n")
+        results = [self.finish(p) for p in self.start_sites(lab, ini, "--set", "launch.join_timeout=6s", hosts=THREE)]
+        self.assertEqual([r[0] for r in results], [3, 3, 3], results)
+        for _, _, err in results:
+            said = [line for line in err.splitlines() if line.startswith("longhaul: ")]
+            self.assertTrue(any("osaka/o1" in line and "nagoya/n1" in line for line in said), err)
+        self.nothing_is_left()
+
     def hit(self, lab, what, draw, processes):
         """Something happens to a link or to a rank. Returns the places of which a sentence must name one, or none where the
-        run goes on; when it happened; and whether a rank is frozen."""
+        run goes on; when it happened; and the frozen rank with its pid."""
         if what in ("cut", "stays"):
             link = draw.randrange(3)
             lab.cut(link)
@@ -254,7 +266,7 @@ class Wan(LaunchCase):
         victim = draw.randrange(3)
         pid = self.seen()[victim]
         os.kill(pid, signal.SIGSTOP if what == "stop" else signal.SIGKILL)
-        return [(victim, victim)], time.time(), pid if what == "stop" else None
+        return [(victim, victim)], time.time(), (victim, pid) if what == "stop" else None
 
     def test_three_sites_are_killed_frozen_cut_and_healed(self):
         """A cut that is shorter than the outage changes no bit; what is longer ends all, with who was lost."""
@@ -277,11 +289,10 @@ class Wan(LaunchCase):
                 launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count("a link between") > 1, 30)
                 time.sleep(draw.uniform(0, 0.5))
                 lost, begin, frozen = self.hit(lab, what, draw, processes)
-                done = [p for p in processes if frozen is None or p.pid != frozen]
-                results = [self.finish(p) for p in done]
+                results = [self.finish(p) for r, p in enumerate(processes) if frozen is None or r != frozen[0]]
                 took = time.time() - begin
                 if frozen is not None:
-                    os.kill(frozen, signal.SIGKILL)
+                    os.kill(frozen[1], signal.SIGKILL)
                 for p in processes:
                     p.wait()
                 for link in range(3):
