@@ -74,7 +74,8 @@ static lh_status_t tcp_open(const lh_host_t *host, const void *config, lh_transp
     t->host = host;
     t->config = config;
     t->epoll = t->timer = -1;
-    const lh_status_t status = tcp_start(t);
+    lh_status_t status = tcp_start(t);
+    if (status == LH_OK) status = buffers_check(t);
     if (status != LH_OK) {
         tcp_close(t);
         return status;

@@ -180,6 +180,21 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
     if (least < out->window) out->window = least;
 }
 
+/* Buffers that were chosen are cut to what is left; those that were asked for are not. */
+lh_status_t buffers_check(lh_transport_t *t)
+{
+    const uint64_t asked = t->config->buffer_bytes;
+    if (asked == 0) return LH_OK;
+    limits_read(t->host, t->here.name, &t->limits);
+    if (asked <= t->limits.budget / COUNTED) return LH_OK;
+    return t->host->fail(
+        t->host, LH_INVALID,
+        "buffer = %lluMiB: a connection takes four times that of the kernel's memory "
+        "for TCP; expected at most %lluMiB, a quarter of net.ipv4.tcp_mem for all "
+        "ranks of this machine",
+        (unsigned long long)asked >> 20, (unsigned long long)(t->limits.budget / COUNTED) >> 20);
+}
+
 /* By rate, as one stream is one core's work; between sites at least WAN_STREAMS, and as many as
  * windows need. */
 static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, uint64_t flight)

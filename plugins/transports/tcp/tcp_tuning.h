@@ -6,6 +6,8 @@
 
 /* What this kernel allows and this machine has: asked once a transport. */
 void limits_read(const lh_host_t *host, const char *interface, limits_t *out);
+/* Refuses a buffer that the INI asks for and this kernel can't give one connection. */
+lh_status_t buffers_check(lh_transport_t *t);
 /* What an interface says of its speed; 0: nothing. */
 uint64_t card_rate(const char *interface);
 /* The INI's word counts first, then the host's, then the link's figures. Pure. */

@@ -187,6 +187,24 @@ static void sockets_between_sites_have_what_the_page_says(void **state)
     kit_close(&b);
 }
 
+/* What was asked for is refused where it can't be had; what is chosen is cut. */
+static void a_buffer_beyond_the_kernels_memory_is_refused(void **state)
+{
+    (void)state;
+    static kit_end_t e;
+    lh_transport_t *other = NULL;
+    limits_t limits;
+    kit_open(&e, 0); /* gives it a host */
+    limits_read(&e.host.api, "", &limits);
+    e.config.buffer_bytes = limits.budget / 4 + (1 << 20);
+    assert_int_equal(kit_api->open(&e.host.api, &e.config, &other), LH_INVALID);
+    assert_non_null(strstr(e.host.reason, "expected at most"));
+    e.config.buffer_bytes = limits.budget / 4;
+    assert_int_equal(kit_api->open(&e.host.api, &e.config, &other), LH_OK);
+    kit_api->close(other);
+    kit_close(&e);
+}
+
 /* Each stream is paced to its part of the rate: a message on one of them would take four times as long. */
 static void a_message_goes_over_all_streams(void **state)
 {
@@ -287,6 +305,7 @@ int main(void)
         cmocka_unit_test(options_win),
         cmocka_unit_test(memory_that_dead_programs_hold_is_named),
         cmocka_unit_test(sockets_between_sites_have_what_the_page_says),
+        cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(messages_of_all_sizes_pass_in_private),
     };
