@@ -179,6 +179,10 @@ struct lh_conn {
     lh_tuning_t wanted, tuning;
     bool measures; /* link.round_trip_ns is of our own handshakes */
     uint64_t budget_used;
+    uint32_t site, service; /* of the peer; LH_SERVICE_*                            */
+    bool is_sending;        /* more than a little, since the ledger's last look      */
+    double share;           /* of its pace, in force; see tcp_ledger.c               */
+    uint64_t ledger_sent;   /* bytes_sent at that look                               */
 
     operation_t sends[DEPTH], recvs[DEPTH];   /* by number modulo DEPTH */
     uint32_t send_first, send_next, send_end; /* not told; not cut to the end; not posted */
@@ -245,6 +249,7 @@ struct lh_transport {
     uint32_t unsettled; /* listeners' strangers and streams that dial */
     uint32_t turns;
     uint64_t now, served; /* now_ns of this poll; of the last look at epoll */
+    uint64_t ledger_ns;   /* of the last look at who sends */
     uint64_t budget_used; /* of limits.budget */
     limits_t limits;
     place_t here;    /* listens here, dials from here                      */

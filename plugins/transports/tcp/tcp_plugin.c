@@ -200,6 +200,11 @@ static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
                params->tuning->struct_size < sizeof(c->wanted) ? params->tuning->struct_size
                                                                : sizeof(c->wanted));
     c->tuning.struct_size = sizeof(c->tuning);
+    lh_rank_info_t peer = {.struct_size = sizeof(peer)};
+    if (c->transport->host->rank_info(c->transport->host, params->peer, &peer) == LH_OK)
+        c->site = peer.site;
+    c->service = params->hello.service;
+    c->share = 1;
     conn_tune(c, c->streams[0] != NULL ? c->streams[0]->fd : -1);
     c->direction = params->direction;
     c->cookie = params->cookie;

@@ -7,6 +7,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "tcp_ledger.h"
+
 enum {
     DIRECT_STREAMS = 4, /* up to so many are read without asking epoll */
     LOOK_NS = 100000,   /* then epoll is asked so often                */
@@ -94,6 +96,7 @@ lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_
         serve_conn(c, direct);
         conn_tell(c, &sink);
     }
+    ledger_settle(t);
     *count = sink.count;
     return LH_OK;
 }

@@ -131,13 +131,13 @@ void socket_prepare(int fd, uint64_t silence_ns)
     set_int(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, PAUSE_MAX_MS);
 }
 
-/* Counts only where something could be sent at both ends of the time: what waits for the peer's
- * receive says nothing of the link. */
+/* Counts only where something could be sent at both ends of the time, at the connection's own pace:
+ * what waits for the peer's receive, or lets others go first, says nothing of the link. */
 static void sample_rate(lh_conn_t *c)
 {
     const uint64_t sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);
     const uint64_t ns = c->transport->now - c->rate_ns;
-    const bool busy = c->send_next != c->send_end && c->starved_since == 0;
+    const bool busy = c->send_next != c->send_end && c->starved_since == 0 && c->share == 1;
     if (busy && c->rate_busy && ns > 0 && sent > c->rate_bytes) {
         const double rate = (double)(sent - c->rate_bytes) * 1e9 / (double)ns;
         const uint64_t old = atomic_load_explicit(&c->rate, memory_order_relaxed);

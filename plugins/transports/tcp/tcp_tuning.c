@@ -415,7 +415,9 @@ void socket_tune(lh_conn_t *c, int fd, bool before_connect)
     if (before_connect) return;
     if (tuning->pace_bytes_per_second > 0) {
         const bool none = tuning->pace_bytes_per_second == UINT64_MAX;
-        const uint64_t pace = none ? UINT64_MAX : tuning->pace_bytes_per_second / streams;
+        const double part = c->share / (double)streams;
+        const uint64_t pace = none ? UINT64_MAX
+                                   : (uint64_t)((double)tuning->pace_bytes_per_second * part);
         (void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof(pace));
     }
     /* What waits unsent in the kernel is bounded: it would only be late there. */

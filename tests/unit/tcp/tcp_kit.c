@@ -12,6 +12,7 @@
 const lh_plugin_t *kit_plugin;
 const lh_transport_api_t *kit_api;
 lh_link_t kit_link;
+uint32_t kit_service = LH_SERVICE_GRADIENT;
 
 void kit_fault(const char *file, int line, const char *fact)
 {
@@ -166,7 +167,7 @@ lh_conn_params_t kit_params(const kit_end_t *from, uint32_t peer, uint32_t secur
                               .hello = {.job = from->host.world.job,
                                         .epoch = from->host.world.epoch,
                                         .rank = from->host.world.rank,
-                                        .service = LH_SERVICE_GRADIENT,
+                                        .service = kit_service,
                                         .direction = LH_SEND | LH_RECEIVE},
                               .cookie = 1000 + from->host.world.rank,
                               .dial_ns = 3000000000u,

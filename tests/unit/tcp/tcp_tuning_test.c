@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tcp_kit.h"
+#include "tcp_ledger.h"
 #include "tcp_tuning.h"
 
 #define GBIT 125000000ull
@@ -231,6 +232,92 @@ static void a_message_goes_over_all_streams(void **state)
     kit_close(&b);
 }
 
+static void who_sends_shares_the_pace_by_urgency(void **state)
+{
+    (void)state;
+    static lh_conn_t c[5];
+    static const uint32_t services[] = {LH_SERVICE_PARAMETER, LH_SERVICE_GRADIENT, LH_SERVICE_BULK,
+                                        LH_SERVICE_GRADIENT, LH_SERVICE_ACTIVATION};
+    memset(c, 0, sizeof(c));
+    for (int i = 0; i < 5; i++)
+        c[i] = (lh_conn_t){.service = services[i], .next = i < 4 ? &c[i + 1] : NULL};
+    c[4].site = 1; /* another link */
+    c[4].is_sending = c[0].is_sending = true;
+    assert_true(ledger_share(c, &c[0]) == 1 && ledger_share(c, &c[1]) == 1);
+    c[1].is_sending = c[2].is_sending = true;
+    assert_true(ledger_share(c, &c[1]) == 14.0 / 16);
+    assert_true(ledger_share(c, &c[0]) == 1.0 / 16 && ledger_share(c, &c[2]) == 1.0 / 16);
+    c[3].is_sending = true;
+    assert_true(ledger_share(c, &c[1]) == 7.0 / 16 && ledger_share(c, &c[3]) == 7.0 / 16);
+    assert_true(ledger_share(c, &c[4]) == 1);
+}
+
+/* Bytes a second over all streams. */
+static uint64_t pace_of(const lh_conn_t *c)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < c->stream_count; i++) {
+        uint64_t pace = 0;
+        socklen_t length = sizeof(pace);
+        assert_int_equal(
+            getsockopt(c->streams[i]->fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, &length), 0);
+        all += pace;
+    }
+    return all;
+}
+
+static void connections_that_send_at_once_keep_one_pace(void **state)
+{
+    (void)state;
+    enum { BYTES = 3 << 20, PACE = 16000000 };
+    static kit_end_t a, b;
+    static uint8_t from[BYTES], to[2][BYTES];
+    lh_conn_t *here[2], *there[2];
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    b.config.pace = PACE;
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link), .scope = LH_LINK_WAN};
+    kit_open(&a, 0);
+    kit_open(&b, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        kit_service = i == 0 ? LH_SERVICE_PARAMETER : LH_SERVICE_GRADIENT;
+        kit_join(&a, &b, LH_SECURITY_PLAIN);
+        here[i] = a.conn;
+        there[i] = b.conn;
+        while (there[i]->state != CONN_UP || here[i]->state != CONN_UP) {
+            kit_poll(&a);
+            kit_poll(&b);
+        }
+        assert_int_equal(kit_api->irecv(here[i], NULL, to[i], BYTES, i, i), LH_OK);
+    }
+    kit_service = LH_SERVICE_GRADIENT;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(kit_api->isend(there[i], NULL, from, BYTES, i, i), LH_OK);
+    bool shared = false;
+    uint32_t received = 0;
+    const uint64_t until = kit_now() + 10000 * MS;
+    for (uint32_t seen = 0; received < 2 && kit_now() < until;) {
+        kit_poll(&a);
+        kit_poll(&b);
+        for (; seen < a.count; seen++)
+            received += a.events[seen].type == LH_WIRE_RECEIVED;
+        const uint64_t values = pace_of(there[0]), gradients = pace_of(there[1]);
+        assert_in_range(values + gradients, PACE / 16 + PACE / 2, 2 * PACE);
+        if (values > PACE / 16 || gradients > PACE / 16 * 15) continue;
+        assert_in_range(values, PACE / 17, PACE / 16);
+        assert_in_range(gradients, PACE / 16 * 15 - 64, PACE / 16 * 15);
+        shared = true;
+    }
+    assert_int_equal(received, 2);
+    assert_true(shared);
+    for (const uint64_t over = kit_now() + 50 * MS; kit_now() < over;)
+        kit_poll(&b);
+    assert_in_range(pace_of(there[0]), PACE - 64, PACE);
+    assert_in_range(pace_of(there[1]), PACE - 64, PACE);
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* A batch of a small piece and a large one is sealed as one. */
 static void messages_of_all_sizes_pass_in_private(void **state)
 {
@@ -306,6 +393,8 @@ int main(void)
         cmocka_unit_test(memory_that_dead_programs_hold_is_named),
         cmocka_unit_test(sockets_between_sites_have_what_the_page_says),
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
+        cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
+        cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
         cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(messages_of_all_sizes_pass_in_private),
     };
