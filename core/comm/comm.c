@@ -183,7 +183,17 @@ static lh_status_t service_connect(comm_t *c, uint32_t service)
     return status;
 }
 
-/* Arenas that this rank can map of all its peers on the node, and what its links measured. Arenas
+/* What is known of a class of links before anything was sent over it. */
+static link_figures_t figures_known(const links_t *l, uint32_t scope)
+{
+    link_class_t class = {0};
+    if (l != NULL) links_class(l, scope, &class);
+    return (link_figures_t){class.known_trip_ns != 0 ? class.known_trip_ns : class.round_trip_ns,
+                            class.known_bytes_per_second != 0 ? class.known_bytes_per_second
+                                                              : class.bytes_per_second};
+}
+
+/* Arenas that this rank can map of all its peers on the node, and what is known of its links. Arenas
  * from the 33rd on are never read in place: there is a bit for 32. */
 static void facts_measure(comm_t *c, comm_facts_t *out)
 {
@@ -198,11 +208,8 @@ static void facts_measure(comm_t *c, comm_facts_t *out)
                 if (a >= c->arena_count || link_map(k, a) == NULL) out->maps[s] &= ~(1u << a);
         }
     }
-    for (uint32_t s = 1; s < COMM_SCOPES; s++) {
-        link_class_t class;
-        links_class(c->links, s, &class);
-        out->figures[s] = (link_figures_t){class.round_trip_ns, class.bytes_per_second};
-    }
+    for (uint32_t s = 1; s < COMM_SCOPES; s++)
+        out->figures[s] = figures_known(c->links, s);
 }
 
 static lh_status_t places_make(collective_t *x)
@@ -298,9 +305,8 @@ static lh_status_t lanes_make(comm_t *c)
 /* Bytes that links between sites hold, by what was measured of them; 0: nothing was. */
 static double flight_bytes(const comm_t *c)
 {
-    link_class_t class = {0};
-    if (c->links != NULL) links_class(c->links, LH_LINK_WAN, &class);
-    return (double)class.round_trip_ns * 1e-9 * (double)class.bytes_per_second;
+    const link_figures_t known = figures_known(c->links, LH_LINK_WAN);
+    return (double)known.round_trip_ns * 1e-9 * (double)known.bytes_per_second;
 }
 
 /* How many plans that stage are under way at a time: as many as fill 1.25 windows of the links

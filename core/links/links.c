@@ -544,7 +544,12 @@ void links_class(const links_t *l, uint32_t scope, link_class_t *out)
                           .bytes_received = l->received[scope]};
     for (uint32_t i = 0; i < l->link_count; i++) {
         lh_link_stats_t stats = {.struct_size = sizeof(stats)};
-        if (link_scope(l->links[i]) != scope || link_stats(l->links[i], &stats) != LH_OK) continue;
+        if (link_scope(l->links[i]) != scope) continue;
+        const lh_link_t *known = &l->links[i]->known;
+        if (known->round_trip_ns > out->known_trip_ns) out->known_trip_ns = known->round_trip_ns;
+        if (known->bytes_per_second > out->known_bytes_per_second)
+            out->known_bytes_per_second = known->bytes_per_second;
+        if (link_stats(l->links[i], &stats) != LH_OK) continue;
         if (stats.round_trip_ns > out->round_trip_ns) out->round_trip_ns = stats.round_trip_ns;
         if (stats.bytes_per_second > out->bytes_per_second)
             out->bytes_per_second = stats.bytes_per_second;

@@ -82,7 +82,10 @@ typedef struct link_class { /* by scope */
     const char *transport;  /* NULL: no such link here */
     const char *security;   /* its level, as the INI writes it */
     uint64_t bytes_sent, bytes_received;
-    uint64_t round_trip_ns, bytes_per_second; /* measured; 0: unknown */
+    uint64_t round_trip_ns,
+        bytes_per_second; /* as the transport tells; 0: unknown, or nothing was sent */
+    /* As it was known before the connections were made, which is all there is before the first step. */
+    uint64_t known_trip_ns, known_bytes_per_second;
 } link_class_t;
 void links_class(const links_t *l, uint32_t scope, link_class_t *out);
 /* What the link's transport tells of it; LH_UNSUPPORTED if it tells nothing. */
@@ -121,6 +124,7 @@ struct link {
     bool leaving;          /* it is about to end: that is no failure           */
     bool gone;             /* it is leaving, and the peer has closed it already      */
     uint32_t own_done;     /* of links_connect's own operations */
+    lh_link_t known;       /* of its way, as the connection was told; 0: not known */
     probe_follow_t follow; /* pace 0: it is not paced           */
     uint64_t told_rate;    /* by the transport, a step ago      */
     operation_t *operations;

@@ -97,6 +97,13 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
     out->tuning.pace_bytes_per_second = (uint64_t)(0.97 * (double)rate / ours);
 }
 
+/* What the connection has been told stays with the link. */
+static void link_known(link_t *k, const facts_t *facts)
+{
+    k->known = facts->link;
+    k->follow.pace = k->follow.most = (double)facts->tuning.pace_bytes_per_second;
+}
+
 /* Dialing ends an eighth of join_timeout, or 1 s at most, before meeting_wait gives up: the failure
  * is then the transport's, with its reason. */
 static lh_conn_params_t link_params(const links_t *l, const link_t *k, facts_t *facts)
@@ -232,7 +239,7 @@ static lh_status_t guests_admit(links_t *l)
             return links_status(l);
         }
         k->conn = guest.conn;
-        k->follow.pace = k->follow.most = (double)facts.tuning.pace_bytes_per_second;
+        link_known(k, &facts);
     }
     return LH_OK;
 }
@@ -245,7 +252,7 @@ static lh_status_t link_dial(links_t *l, link_t *k)
     const carrier_t *c = k->carrier;
     const lh_status_t status = c->api->connect(
         c->transport, &l->addresses[(size_t)k->peer * LINKS_SCOPES + c->scope], &params, &k->conn);
-    k->follow.pace = k->follow.most = (double)facts.tuning.pace_bytes_per_second;
+    link_known(k, &facts);
     if (status == LH_OK) return LH_OK;
     links_lose(k, status, fail_reason());
     return links_status(l);
