@@ -36,6 +36,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/memory_image.h>
 
 /* ---- one checkpoint by several savers -------------------------------------------------------- */
 
@@ -308,7 +309,7 @@ static lh_status_t saver_write(const saver_how_t *how, const char *arena, char s
     const void **data = mem_array(job->count, sizeof(*data));
     if (data == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < job->count; i++)
-        data[i] = arena + job->offset[i];
+        data[i] = arena + job->base + job->offset[i];
     const saver_share_t ranks = saver_ranks(how);
     const lh_status_t status = how->ranks <= 1
                                    ? saver_write_alone(how, data, self)
@@ -339,11 +340,25 @@ static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
     return status;
 }
 
+/* Nothing of the disk: only what the trainer has copied is hashed, and described behind it. */
+static lh_status_t saver_describe(const saver_how_t *how)
+{
+    const save_job_t *job = how->job;
+    const off_t begin = (off_t)(job->base - MEMORY_PAGE);
+    char *slot = mmap(NULL, job->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, how->arena_fd,
+                      begin);
+    if (slot == MAP_FAILED) return fail_io(errno, "cannot map the snapshot");
+    const lh_status_t status = memory_describe(how, slot, job->slot_bytes);
+    (void)munmap(slot, job->slot_bytes);
+    return status;
+}
+
 static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEXT])
 {
     const saver_share_t ranks = saver_ranks(l->how);
     const uint64_t since = sys()->now_ns();
     lh_status_t status;
+    if (task == SAVER_DESCRIBE) return saver_describe(l->how);
     if (task == SAVER_COMMIT) {
         l->wrote = false;
         status = saver_share_commit(&ranks, self);
@@ -489,7 +504,8 @@ static noreturn void saver_live(saver_life_t *l)
     uint32_t task;
     int passed[PASSED];
     while (saver_hear(l, &task, passed)) {
-        if (task == SAVER_SAVE || task == SAVER_COMMIT) saver_answer(l, task);
+        if (task == SAVER_SAVE || task == SAVER_COMMIT || task == SAVER_DESCRIBE)
+            saver_answer(l, task);
         if (task == SAVER_ABANDON) saver_abandon(l);
         if (task == SAVER_FORK && passed[0] >= 0) saver_fork_reserve(l, passed[0]);
         if (task == SAVER_LOCK) saver_take_lock(l, passed);

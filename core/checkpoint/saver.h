@@ -25,8 +25,10 @@ typedef struct save_job {
     checkpoint_meta_t meta;
     char parent[SHA256_TEXT]; /* of the checkpoint before; "": none */
     const checkpoint_tensor_t *tensors;
-    const uint64_t *offset; /* [count]: where each one's bytes begin in the arena */
+    const uint64_t *offset; /* [count]: where each one's bytes begin, from `base` on */
     uint32_t count;
+    uint64_t base;       /* of this save's tensors in the arena */
+    uint64_t slot_bytes; /* of the slot that begins a page before, see memory_image.h */
     uint64_t arena_bytes;
     uint64_t session; /* of saver_share_t, below */
     uint32_t attempt; /* which save, from 1 */
@@ -51,10 +53,11 @@ typedef struct saver {
     bool child; /* of the trainer, and so to be waited for */
 } saver_t;
 
-/* Requests of the trainer, a number each. SAVE and COMMIT are answered. SAVE is a whole checkpoint
- * where a rank is alone, else its share; COMMIT and ABANDON are for rank 0 of several, see below.
- * FORK and LOCK bring descriptors. */
-enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK, SAVER_LOCK };
+/* Requests of the trainer, a number each. SAVE, COMMIT and DESCRIBE are answered. SAVE is a whole
+ * checkpoint where a rank is alone, else its share; COMMIT and ABANDON are for rank 0 of several,
+ * see below. DESCRIBE: the snapshot stays in memory (memory_image.h). FORK and LOCK bring
+ * descriptors. */
+enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK, SAVER_LOCK, SAVER_DESCRIBE };
 
 /* One message of a socket that keeps messages whole. */
 typedef struct saver_answer {

@@ -30,12 +30,15 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/memory_image.h>
 #include <checkpoint/saver.h>
 #include <format/safetensors.h>
 
 /* Bytes of a cache line, so that copies into places are whole lines; and how long a killed saver is
  * waited for. */
 enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
+/* Bytes of a manifest in memory besides its parts: what the run says about itself. */
+enum { MANIFEST_HEAD = 256 << 10 };
 #define SECOND_NS ((uint64_t)1000000000)
 /* Addresses, not bytes, for what describes a save: pages come as they are written. */
 #define JOB_MOST ((uint64_t)2 * MANIFEST_MOST)
@@ -57,6 +60,14 @@ struct writer {
     checkpoint_tensor_t *tensors;
     uint64_t *offset, *bytes;
     uint32_t count;
+
+    /* Where each save's tensors begin in the arena: always 0 but with `memory`, where two slots take
+     * turns. */
+    bool memory;
+    memory_slots_t slots;
+    uint32_t slot, whole; /* of the save at hand or the next one; of the last whole image, or
+                             MEMORY_OWN: there is none */
+    bool image;           /* the save at hand stays in memory */
 
     bool begun;
     bool busy;  /* a save was submitted, and has not ended */
@@ -166,7 +177,13 @@ lh_status_t writer_start(const writer_how_t *how, writer_t **out)
                            .ranks = how->ranks,
                            .deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS
                                                                 : how->deadline_ns};
-    lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : writer_arena_open(&w->arena);
+    w->memory = how->memory;
+    w->whole = MEMORY_OWN;
+    lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && w->memory)
+        w->arena = (writer_arena_t){.fd = how->memory_fd};
+    else if (status == LH_OK)
+        status = writer_arena_open(&w->arena);
     w->how.arena_fd = w->arena.fd;
     if (status == LH_OK) status = start_savers(w);
     if (status != LH_OK) {
@@ -223,6 +240,28 @@ static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor
     return LH_OK;
 }
 
+/* The arena as long as its slots; nothing of what it held before is taken for an image. */
+static lh_status_t size_slots(writer_t *w)
+{
+    const uint32_t last = w->slots.count - 1;
+    const lh_status_t status = writer_arena_size(&w->arena, w->slots.slot[last].begin +
+                                                                w->slots.slot[last].bytes);
+    if (status == LH_OK) memory_slots_write(&w->slots, w->arena.memory);
+    w->whole = MEMORY_OWN;
+    return status;
+}
+
+/* Two slots for so many bytes of tensors, and for what describes them. */
+static lh_status_t lay_out_slots(writer_t *w, uint64_t bytes)
+{
+    uint64_t manifest;
+    const lh_status_t status = writer_manifest_bytes(w, &manifest);
+    if (status != LH_OK) return status;
+    w->slots = (memory_slots_t){.count = 0};
+    (void)memory_slots_add(&w->slots, memory_slot_bytes(bytes, manifest + MANIFEST_HEAD));
+    return size_slots(w);
+}
+
 /* All or nothing: where it fails the writer has no layout. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint32_t count)
 {
@@ -237,11 +276,60 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     if (w->tensors == NULL || w->offset == NULL || w->bytes == NULL) status = no_room();
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
         status = place_tensor(w, i, &tensors[i], &bytes);
-    if (status == LH_OK)
+    if (status == LH_OK && w->memory)
+        status = lay_out_slots(w, bytes);
+    else if (status == LH_OK)
         status = writer_arena_size(&w->arena, bytes == 0 ? PLACE_ALIGNMENT : bytes);
     if (status != LH_OK) forget_layout(w);
     w->fixed = w->used;
     return status;
+}
+
+lh_status_t writer_guests(writer_t *w, const uint64_t *bytes, uint32_t count)
+{
+    lh_assert(w->memory && !w->busy && w->slots.count == MEMORY_OWN);
+    if (count > (MEMORY_SLOTS - MEMORY_OWN) / 2)
+        return fail(LH_INVALID,
+                    "[checkpoint] memory_every: a rank would keep the snapshots of %u ranks of "
+                    "another machine, %d are the most",
+                    count, (MEMORY_SLOTS - MEMORY_OWN) / 2);
+    for (uint32_t i = 0; i < count; i++)
+        (void)memory_slots_add(&w->slots, bytes[i]);
+    return size_slots(w);
+}
+
+bool writer_has_memory(const writer_t *w)
+{
+    return w->memory;
+}
+
+uint64_t writer_slot_bytes(const writer_t *w)
+{
+    lh_assert(w->slots.count >= MEMORY_OWN);
+    return w->slots.slot[0].bytes;
+}
+
+void *writer_slot(const writer_t *w, uint32_t guest, uint32_t slot)
+{
+    lh_assert(slot < MEMORY_OWN && guest * MEMORY_OWN + slot < w->slots.count);
+    return w->arena.memory + w->slots.slot[guest * MEMORY_OWN + slot].begin;
+}
+
+void *writer_memory(const writer_t *w, uint64_t *bytes)
+{
+    *bytes = w->arena.bytes;
+    return w->arena.memory;
+}
+
+int writer_memory_fd(const writer_t *w)
+{
+    return w->memory ? w->arena.fd : -1;
+}
+
+/* From the arena's begin to where the tensors of the save at hand lie. */
+static uint64_t writer_base(const writer_t *w)
+{
+    return w->memory ? w->slots.slot[w->slot].begin + MEMORY_PAGE : 0;
 }
 
 lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes)
@@ -257,15 +345,18 @@ void writer_ahead(writer_t *w)
 
 lh_status_t writer_reserve(writer_t *w)
 {
-    return writer_arena_take(&w->arena);
+    if (!w->memory) return writer_arena_take(&w->arena);
+    return writer_arena_take_part(&w->arena, w->slots.slot[w->slot].begin,
+                                  w->slots.slot[w->slot].bytes);
 }
 
 lh_status_t writer_place(writer_t *w, uint32_t index, void **out)
 {
     lh_assert(index < w->count && w->arena.memory != NULL);
-    const lh_status_t status = writer_arena_take_part(&w->arena, w->offset[index], w->bytes[index]);
+    const uint64_t at = writer_base(w) + w->offset[index];
+    const lh_status_t status = writer_arena_take_part(&w->arena, at, w->bytes[index]);
     if (status != LH_OK) return status;
-    *out = w->arena.memory + w->offset[index];
+    *out = w->arena.memory + at;
     return LH_OK;
 }
 
@@ -320,6 +411,10 @@ lh_status_t writer_begin(writer_t *w)
         saver_fork(&w->saver, &w->spare);
     }
     lh_assert(w->arena.memory != NULL); /* writer_layout came first */
+    if (w->memory) {
+        w->slot = w->whole == 0 ? 1 : 0;
+        memory_empty(w->arena.memory + w->slots.slot[w->slot].begin);
+    }
     w->begun = true;
     return LH_OK;
 }
@@ -335,7 +430,7 @@ static void writer_ask(writer_t *w, uint32_t task)
 }
 
 /* From here on the places are the saver's until the save has ended. */
-lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
+static lh_status_t submit_task(writer_t *w, const checkpoint_meta_t *meta, uint32_t task)
 {
     lh_assert(w->begun && !w->busy);
     w->begun = false;
@@ -344,12 +439,35 @@ lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
     w->job->offset = w->offset;
     w->job->count = w->count;
     w->job->arena_bytes = w->arena.bytes;
+    w->job->base = writer_base(w);
+    w->job->slot_bytes = w->memory ? w->slots.slot[w->slot].bytes : 0;
+    w->image = task == SAVER_DESCRIBE;
     const lh_status_t status = job_meta(w, meta);
     if (status != LH_OK) return status;
     w->busy = true;
     w->step = meta->step;
-    writer_ask(w, SAVER_SAVE);
+    writer_ask(w, task);
     return LH_OK;
+}
+
+lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
+{
+    return submit_task(w, meta, SAVER_SAVE);
+}
+
+/* All ranks fill the same slot, so guests' images come into the same of theirs. */
+static void guests_arrived(writer_t *w, bool whole)
+{
+    for (uint32_t i = MEMORY_OWN + w->slot; i < w->slots.count; i += MEMORY_OWN)
+        memory_arrived(w->arena.memory, i, whole);
+}
+
+lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta, uint32_t *slot)
+{
+    lh_assert(w->memory && w->how.ranks > 1);
+    *slot = w->slot;
+    guests_arrived(w, false);
+    return submit_task(w, meta, SAVER_DESCRIBE);
 }
 
 void writer_commit(writer_t *w)
@@ -364,7 +482,12 @@ void writer_settle(writer_t *w, bool committed)
 {
     lh_assert(w->busy && !w->asked && w->how.ranks > 1);
     w->busy = false;
-    if (!committed && w->how.rank == 0 && !w->lost) (void)saver_ask(&w->saver, SAVER_ABANDON);
+    if (w->image && committed) {
+        w->whole = w->slot;
+        guests_arrived(w, true);
+    }
+    if (!committed && !w->image && w->how.rank == 0 && !w->lost)
+        (void)saver_ask(&w->saver, SAVER_ABANDON);
 }
 
 /* Fills the result. With several ranks the save stays busy until writer_settle: its places must not

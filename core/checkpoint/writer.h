@@ -8,6 +8,10 @@
  *     each save: writer_begin, fill each writer_place, writer_submit; writer_poll now and then
  *     at the end or on SIGTERM: writer_wait
  *
+ * With `memory` a snapshot may also stay in memory, where it outlives this process
+ * (writer_submit_memory); the arena is then laid out as memory_image.h says, and has room for the
+ * images of ranks on other machines (writer_guests).
+ *
  * A saver that dies, or is silent past the deadline and is killed, costs that save: its result is
  * a failure, training goes on, the one in reserve makes the next save. Where both died between two
  * saves there is nobody left to fork another: writer_lost. A trainer that dies after submit still
@@ -32,6 +36,9 @@ typedef struct writer_how {
     uint64_t lock_ns;       /* wait for another run's saver to finish; 0: 30 seconds */
     uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
                              one is a submit of all: saver.h */
+    bool memory;          /* of several ranks: room for snapshots that stay in memory */
+    int memory_fd; /* with `memory`: the arena, which somebody holds that outlives this process, and
+                      who inherits it after this one reads it (memory_find) */
 } writer_how_t;
 
 /* How a save ended, once. */
@@ -53,6 +60,17 @@ lh_status_t writer_open(writer_t *w) LH_MUST_CHECK;
  * unless writer_ahead has. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
+/* With `memory`, after writer_layout and before the first save: two slots more for each rank whose
+ * images are kept here, of so many bytes. What lay in the arena before is lost. */
+lh_status_t writer_guests(writer_t *w, const uint64_t *bytes, uint32_t count) LH_MUST_CHECK;
+bool writer_has_memory(const writer_t *w);
+int writer_memory_fd(const writer_t *w); /* of the arena; -1: there is none to be read */
+/* Bytes of one of this rank's two slots. */
+uint64_t writer_slot_bytes(const writer_t *w);
+/* Slot `slot` (0, 1) of this rank, or of guest `guest` - 1. */
+void *writer_slot(const writer_t *w, uint32_t guest, uint32_t slot);
+/* The whole arena, for who registers it. */
+void *writer_memory(const writer_t *w, uint64_t *bytes);
 /* What this rank's share of every save will take of the manifest, at most. */
 lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes) LH_MUST_CHECK;
 /* Begins to take the pages beside the caller, for a save that will come. */
@@ -73,6 +91,11 @@ void writer_parent(writer_t *w, const char *self);
 /* LH_OK: the places may be filled. LH_AGAIN: the save before is still being written. */
 lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;
+/* The same, but the snapshot stays in memory: a result is that it is described. writer_settle ends
+ * it, with `committed` once all ranks' images are where they are kept: only then may the one before
+ * be overwritten. *slot: in which of the two it lies. */
+lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta,
+                                 uint32_t *slot) LH_MUST_CHECK;
 /* ranks > 1: a result is that of this rank's share. Once it is known that all ranks have written,
  * rank 0 calls writer_commit, which has another result; then, or when one has failed and none
  * writes any more, all call writer_settle. */

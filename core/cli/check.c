@@ -570,8 +570,18 @@ lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
     status = held_bytes(session, alone, rounds, &held);
     world_free(alone);
     if (status != LH_OK) return status;
+    const job_t *job = session->job;
     const uint64_t weights = weights_parameters(session->weights)->elements * sizeof(float);
-    *out = (check_disk_t){.bytes = weights + held.bytes[MEMORY_STATE],
+    const uint64_t bytes = weights + held.bytes[MEMORY_STATE], ranks = job_ranks(job);
+    uint32_t hosts = 0;
+    for (uint32_t i = 0; i < job->site_count; i++)
+        hosts += job->sites[i].host_count;
+    const bool keeps = job->checkpoint.memory_every > 0 && ranks > 1;
+    *out = (check_disk_t){.bytes = bytes,
+                          .snapshot_bytes = keeps ? (bytes + ranks - 1) / ranks : 0,
+                          .snapshots = !keeps      ? 0
+                                       : hosts > 1 ? 4
+                                                   : 2,
                           .count = session->job->checkpoint.keep + 1,
                           .free_bytes = room_free(session->job->checkpoint.folder)};
     return LH_OK;
@@ -587,4 +597,8 @@ void check_disk_text(const job_t *job, const check_disk_t *room, text_t *out)
                 (unsigned long long)room->count, all);
     if (room->free_bytes != UINT64_MAX)
         text_printf(out, ", of %s free in %s", left, job->checkpoint.folder);
+    if (room->snapshots == 0) return;
+    text_bytes((double)room->snapshot_bytes, each);
+    text_printf(out, "; snapshots: %llu of %s in the memory of each rank",
+                (unsigned long long)room->snapshots, each);
 }

@@ -53,10 +53,13 @@ typedef struct check_disk {
     uint64_t bytes; /* of one: all weights and states, as FP32; headers and manifest left out */
     uint64_t count; /* that lie there at once: [checkpoint] keep, and the one that is saved */
     uint64_t free_bytes; /* where they lie, or will; UINT64_MAX: not known */
+    /* Of snapshots that stay in memory: about so many bytes, so many a rank; 0: none do. */
+    uint64_t snapshot_bytes, snapshots;
 } check_disk_t;
 /* session: with its model and optimizer, recorded or built. */
 lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out) LH_MUST_CHECK;
-/* "checkpoints: 2.3 GiB each, 4 at once: 9.2 GiB, of 21 GiB free in out/x/checkpoints" */
+/* "checkpoints: 2.3 GiB each, 4 at once: 9.2 GiB, of 21 GiB free in out/x/checkpoints; snapshots: 4 of 575 MiB in
+ * the memory of each rank", the last with [checkpoint] memory_every. */
 void check_disk_text(const job_t *job, const check_disk_t *room, text_t *out);
 /* Warns of a job whose values cross borders in every pass; for `plan` too. Nothing where there is
  * one site. */

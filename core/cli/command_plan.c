@@ -408,6 +408,12 @@ static lh_status_t print_json(const planned_t *p)
     json_put_u64(&w, "bytes", p->room.bytes);
     json_put_u64(&w, "at_once", p->room.count);
     if (p->room.free_bytes != UINT64_MAX) json_put_u64(&w, "free", p->room.free_bytes);
+    if (p->room.snapshots > 0) {
+        json_open(&w, "snapshots", '{');
+        json_put_u64(&w, "bytes", p->room.snapshot_bytes);
+        json_put_u64(&w, "a_rank", p->room.snapshots);
+        json_close(&w);
+    }
     json_close(&w);
     put_schedule(&w, p);
     put_memory(&w, "memory", &p->ranks[p->rank]);

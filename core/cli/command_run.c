@@ -487,7 +487,9 @@ static lh_status_t start_writer(cli_t *cli)
         .keep = {job->checkpoint.keep, job->checkpoint.keep_every, job->checkpoint.keep_best},
         .deadline_ns = job->checkpoint.deadline_ns,
         .rank = launch_rank(cli->launch),
-        .ranks = launch_size(cli->launch)};
+        .ranks = launch_size(cli->launch),
+        .memory = launch_memory(cli->launch) >= 0,
+        .memory_fd = launch_memory(cli->launch)};
     return launch_starts(cli->launch) ? LH_OK : writer_start(&how, &cli->writer);
 }
 

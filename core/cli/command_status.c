@@ -186,6 +186,9 @@ static void print_saves(const run_look_t *look)
                        words(json_member(saved, "time")), again);
     else
         cli_print_line("  saved: nothing yet%s", again);
+    if (json_count(json_member(member(look, "in_memory"), "step"), &step))
+        cli_print_line("  in memory: step %llu (%s)", (unsigned long long)step,
+                       words(json_member(member(look, "in_memory"), "time")));
     if (json_count(json_member(not_saved, "step"), &step))
         cli_print_line("  not saved: step %llu (%s): %s", (unsigned long long)step,
                        words(json_member(not_saved, "time")),

@@ -175,6 +175,9 @@ static const lh_option_t checkpoint_rows[] = {
           "those of steps that are a multiple of this are kept for good, too; 0: none"),
     YES_NO(job_checkpoint_t, keep_best, "no",
            "so is the one with the least held-out loss, of steps that evaluate_every evaluates"),
+    WHOLE(job_checkpoint_t, memory_every, "0", NULL,
+          "steps between snapshots that stay in memory, of the own machine and of another one, for "
+          "ranks that start again; 0: none"),
     TEXT(job_checkpoint_t, folder, "checkpoints", "where they lie"),
     LH_OPTION_DURATION(job_checkpoint_t, deadline_ns, "deadline", "600s", "1s..1d",
                        "a save that takes longer is given up, and training goes on"),

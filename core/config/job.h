@@ -207,7 +207,8 @@ typedef struct job_checkpoint {
      * of keep_every, and the one with the least held-out loss. */
     uint64_t keep, keep_every; /* keep_every 0: none */
     bool keep_best;
-    char *folder; /* (in folder) "checkpoints" */
+    uint64_t memory_every; /* steps between snapshots that stay in memory; 0: none */
+    char *folder;          /* (in folder) "checkpoints" */
     /* A save that is late is given up, and training goes on; one that is only slow makes the next
      * wait, for at most patience in all. */
     uint64_t deadline_ns; /* then a save is given up   */

@@ -134,6 +134,12 @@ static lh_status_t check_train(job_t *job)
     if (job->checkpoint.keep_best && t->evaluate_every == 0)
         JOB_REFUSE(job, "checkpoint", "keep_best",
                    "yes: nothing is evaluated; [train] evaluate_every was expected");
+    if (job->checkpoint.memory_every > 0 && job->comm.border == BORDER_INT8 && job->site_count > 1)
+        JOB_REFUSE(
+            job, "checkpoint", "memory_every",
+            "%llu: with [comm] border = int8 between sites 0 was expected: what rounding has "
+            "lost is known only after the memory is laid out",
+            (unsigned long long)job->checkpoint.memory_every);
     if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
         JOB_REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
                    (unsigned long long)t->batch, (unsigned long long)t->micro_batch);

@@ -51,6 +51,7 @@ static lh_status_t open_started(launch_t *l)
     (void)prctl(PR_SET_NAME, "longhaul"); /* it was started as /proc/self/exe */
     /* What this rank starts is not to keep the port open after the ranks have met. */
     if (l->place.listener >= 0) (void)fcntl(l->place.listener, F_SETFD, FD_CLOEXEC);
+    if (l->place.memory >= 0) (void)fcntl(l->place.memory, F_SETFD, FD_CLOEXEC);
     const lh_status_t status = launch_map_board(l->place.board, l->place.row + 1, &board);
     if (status == LH_OK) l->row = own_row = &board[l->place.row];
     if (l->row != NULL) l->again = (launch_again_t){l->row->restarts, l->row->before};
@@ -86,7 +87,7 @@ lh_status_t launch_open(const launch_how_t *how, launch_t **out)
     launch_t *l = mem_new(sizeof(*l));
     if (l == NULL) return LH_NO_MEMORY;
     *out = l;
-    *l = (launch_t){.how = *how, .place = {.size = 1}, .leads = true};
+    *l = (launch_t){.how = *how, .place = {.size = 1, .memory = -1}, .leads = true};
     return how->ranks && how->job != NULL ? open_ranks(l) : LH_OK;
 }
 
@@ -186,6 +187,11 @@ void launch_began(launch_t *l)
 launch_again_t launch_again(const launch_t *l)
 {
     return l == NULL || l->again.reason == NULL ? (launch_again_t){.reason = ""} : l->again;
+}
+
+int launch_memory(const launch_t *l)
+{
+    return l == NULL ? -1 : l->place.memory;
 }
 
 control_t *launch_control(const launch_t *l)

@@ -40,6 +40,10 @@ uint32_t launch_size(const launch_t *l);
 /* Whether this rank's launcher has started its training before. */
 launch_again_t launch_again(const launch_t *l);
 
+/* In a rank whose launcher holds memory for it that outlives it ([checkpoint] memory_every): its
+ * descriptor, the caller's; else -1. */
+int launch_memory(const launch_t *l);
+
 /* Whether the job may have links of this class, LH_LINK_*, as far as INI and starter tell. */
 bool launch_has_links(const launch_t *l, uint32_t scope);
 

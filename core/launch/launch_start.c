@@ -56,6 +56,7 @@ typedef struct started {
     pid_t pid; /* 0: it has ended */
     int pidfd, how;
     bool failed, killed; /* killed: by this launcher */
+    int memory;          /* of its snapshots, for the ranks that start after it; -1: none */
 } started_t;
 
 /* The launcher's state, on the stack of launch_start. */
@@ -87,7 +88,8 @@ static lh_status_t starter_add_rank(starter_t *s, size_t *capacity, uint32_t ran
     started_t *ranks = mem_grow(s->ranks, capacity, s->count + 1u, sizeof(*ranks));
     if (ranks == NULL) return LH_NO_MEMORY;
     s->ranks = ranks;
-    ranks[s->count++] = (started_t){.rank = rank, .host = host, .site = site, .pidfd = -1};
+    ranks[s->count++] = (started_t){
+        .rank = rank, .host = host, .site = site, .pidfd = -1, .memory = -1};
     return LH_OK;
 }
 
@@ -166,6 +168,18 @@ static lh_status_t starter_make_board(starter_t *s)
     return launch_map_board(s->place.board, s->count, &s->board);
 }
 
+/* Memory without pages, which ranks give it: it is here what a rank saves of its last steps, and
+ * stays when the rank dies. */
+static lh_status_t starter_make_memory(starter_t *s)
+{
+    const bool wanted = s->launch->how.job->checkpoint.memory_every > 0 && s->place.size > 1;
+    for (uint32_t i = 0; wanted && i < s->count; i++) {
+        s->ranks[i].memory = memfd_create("longhaul-snapshots", MFD_CLOEXEC);
+        if (s->ranks[i].memory < 0) return fail_io(errno, "cannot share memory for snapshots");
+    }
+    return LH_OK;
+}
+
 /* Of ranks that ended nothing is left but what their launcher knows. A training counts as started
  * again once it has begun; where rank 0 is, only its own launcher knows. */
 static void starter_clear_board(starter_t *s)
@@ -194,7 +208,7 @@ static lh_status_t starter_copy_environment(starter_t *s)
 static noreturn void become_rank(const starter_t *s, const launch_place_t *own, pid_t launcher,
                                  const cpu_set_t *processors)
 {
-    const int kept[] = {own->board, own->secret, own->listener};
+    const int kept[] = {own->board, own->secret, own->listener, own->memory};
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(EXIT_INTERNAL);
@@ -225,6 +239,7 @@ static lh_status_t starter_start_rank(starter_t *s, uint32_t index)
     own.rank = r->rank;
     own.row = index;
     if (r->rank != 0) own.listener = -1;
+    own.memory = r->memory;
     launch_place_write(&own, &place);
     lh_status_t status = text_status(&place);
     if (status != LH_OK) return status;
@@ -608,6 +623,7 @@ static lh_status_t starter_begin(starter_t *s)
 {
     lh_status_t status = starter_find_ranks(s);
     if (status == LH_OK) status = starter_make_board(s);
+    if (status == LH_OK) status = starter_make_memory(s);
     if (status == LH_OK) status = starter_copy_environment(s);
     return status;
 }
@@ -634,6 +650,8 @@ static lh_status_t starter_start_all(starter_t *s)
 static void starter_free(starter_t *s)
 {
     mem_free(s->variables);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->ranks[i].memory >= 0) (void)close(s->ranks[i].memory);
     if (s->board != NULL) (void)munmap(s->board, s->count * sizeof(board_row_t));
     if (s->place.board >= 0) (void)close(s->place.board);
     if (s->signals >= 0) {
@@ -677,7 +695,7 @@ int launch_start(launch_t *l, char *const *words)
     starter_t s = {.launch = l, .words = words, .signals = -1};
     bool again = true;
     s.place = (launch_place_t){
-        .listener = -1, .board = -1, .secret = -1, .skip = l->skip, .epoch = 1};
+        .listener = -1, .board = -1, .secret = -1, .memory = -1, .skip = l->skip, .epoch = 1};
     s.restarts = (restarts_t){.most = how->restarts, .window_ns = how->restart_window_ns};
     int code = starter_begin(&s);
     while (code >= 0 && again) {

@@ -243,9 +243,9 @@ static lh_status_t read_ours(const char *text, launch_place_t *p)
     char address[PLACE_ADDRESS];
     if (sscanf(text,
                "rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d listener=%d "
-               "address=%255s%n",
+               "memory=%d address=%255s%n",
                &rank, &size, &port, &row, &skip, &epoch, &p->board, &p->secret, &p->listener,
-               address, &end) != 10 ||
+               &p->memory, address, &end) != 11 ||
         text[end] != '\0' || rank >= size || size > JOB_RANKS || port > UINT16_MAX)
         return fail(LH_INVALID, "the variable " PLACE_OURS
                                 " is for ranks that longhaul starts itself: unset it");
@@ -266,16 +266,16 @@ void launch_place_write(const launch_place_t *p, text_t *out)
     lh_assert(p->rank < p->size && p->board >= 0 && p->secret >= 0);
     text_printf(out,
                 PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d "
-                           "listener=%d address=%s",
+                           "listener=%d memory=%d address=%s",
                 p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->epoch, p->board, p->secret,
-                p->listener, p->address);
+                p->listener, p->memory, p->address);
 }
 
 /* A launcher of ours goes before all others: it may itself run under one of them, whose variables
  * its ranks inherit. Of the others the first of the table that has set its variables counts. */
 lh_status_t launch_place_find(const job_t *job, launch_place_t *out)
 {
-    launch_place_t p = {.size = 1, .listener = -1, .board = -1, .secret = -1};
+    launch_place_t p = {.size = 1, .listener = -1, .board = -1, .secret = -1, .memory = -1};
     const char *ours = getenv(PLACE_OURS);
     lh_status_t status = LH_OK;
     if (ours != NULL) {

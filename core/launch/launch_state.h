@@ -44,7 +44,8 @@ typedef struct launch_place {
     bool ours;
     bool skip; /* this rank leads, and nothing is to be done: it tells the others */
     int board, secret, listener; /* inherited descriptors; listener may be -1 */
-    uint32_t row;                /* of the board */
+    int memory;     /* likewise: of this rank's snapshots, which outlive it; -1: there are none */
+    uint32_t row;   /* of the board */
     uint32_t epoch; /* the least that this rank can be of; 1: its launcher has met nobody yet */
 } launch_place_t;
 

@@ -64,6 +64,7 @@ typedef struct run_start {
     uint64_t save_every; /* steps; 0: only at the end */
     uint64_t restarts;   /* by the launcher, in this job, with this one; 0: it is the first start */
     const char *restart_reason; /* why the ranks before ended; NULL where restarts is 0 */
+    uint64_t memory_step; /* first_step, where it was found in memory alone; 0: it was on disk */
     /* Of a job of several ranks, until the run's end was told, from any thread: how the others
      * fare, and who they are. NULL: alone. */
     const control_t *control;
@@ -109,6 +110,7 @@ typedef struct save_report {
      * nobody. */
     double stall_s;
     bool committed;     /* false: refused or failed, see reason */
+    bool memory;        /* a snapshot that stays in memory: path is none that is there */
     const char *reason; /* NULL where it was committed */
 } save_report_t;
 

@@ -33,6 +33,7 @@
 #include <engine/weights.h>
 #include <format/safetensors.h>
 #include <train/train.h>
+#include <train/train_memory.h>
 #include <train/train_save.h>
 #include <train/trainer.h>
 
@@ -195,6 +196,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .link_count = link_count,
                          .save_every = job->checkpoint.every,
                          .restarts = t->how->restarts,
+                         .memory_step = t->memory.rescued,
                          .restart_reason = t->how->restart_reason,
                          .control = t->how->control,
                          .world = t->how->world};
@@ -219,8 +221,9 @@ static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint6
                            .frames = t->frames,
                            .frame_count = t->frame_count,
                            .resident_bytes = (uint64_t)usage.ru_maxrss * 1024,
-                           .memory = t->memory,
-                           .memory_count = t->memory == NULL ? 0 : train_agree_size(&t->agree)};
+                           .memory = t->ranks_memory,
+                           .memory_count = t->ranks_memory == NULL ? 0
+                                                                   : train_agree_size(&t->agree)};
     if (t->how->observer != NULL) t->how->observer->end(t->how->observer, &end);
 }
 
@@ -364,6 +367,8 @@ static lh_status_t run_update(trainer_t *t, double rate)
  * alone: somebody wants a checkpoint of `step`, the last that is queued. */
 static lh_status_t agree_begin(trainer_t *t, uint64_t step)
 {
+    const lh_status_t status = train_memory_start(t);
+    if (status != LH_OK) return status;
     t->agreed[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
     t->agreed[AGREE_SAVE] = trainer_save_word(t);
     t->agreed[AGREE_ASKED] = t->how->save_asked != NULL && train_agree_rank(&t->agree) == 0 &&
@@ -569,8 +574,13 @@ static lh_status_t run_save(trainer_t *t, bool last)
     const uint64_t every = t->job->checkpoint.every;
     uint64_t clock = sys()->now_ns();
     trainer_poll_save(t);
-    if (!last && t->asked_step != t->step && (every == 0 || t->step % every != 0)) return LH_OK;
-    const lh_status_t status = trainer_save(t, last);
+    lh_status_t status = LH_OK;
+    if (last || t->asked_step == t->step || (every != 0 && t->step % every == 0))
+        status = trainer_save(t, last);
+    else if (train_memory_due(t, t->step))
+        status = trainer_save_memory(t);
+    else
+        return LH_OK;
     trainer_clock(t, PART_SAVE, &clock);
     return status;
 }
@@ -620,6 +630,7 @@ static bool step_may_follow(const trainer_t *t)
     lh_assert(first > 0);
     if (!engine_queues(t->session->engine) || first >= train->steps || stop_asked(t)) return false;
     if ((every != 0 && first % every == 0) || t->asked_step == first) return false;
+    if (train_memory_due(t, first)) return false;
     if (t->programs.evaluation != NULL && first % train->evaluate_every == 0) return false;
     const uint64_t profiled = t->first_step + PROFILED_STEP;
     return first != profiled && first + 1 != profiled;

@@ -6,7 +6,11 @@
  *
  * A save of several ranks has two phases: each rank writes its part (SAVE_WRITES), and once all
  * have said so rank 0 commits the whole (SAVE_COMMITS). Between the two nothing of it can be
- * opened, and a crash leaves the checkpoint before. */
+ * opened, and a crash leaves the checkpoint before.
+ *
+ * A snapshot that stays in memory goes the same way: each rank's saver describes it
+ * (SAVE_DESCRIBES), and where there are several machines it then travels to another one
+ * (SAVE_COPIES). It is whole once all have said so, and never before the next may be begun. */
 #include <train/train_save.h>
 
 #include <errno.h>
@@ -19,29 +23,38 @@
 #include <base/sys.h>
 #include <engine/engine.h>
 #include <engine/weights.h>
+#include <train/train_memory.h>
 #include <train/trainer.h>
+
+/* A save of several ranks: all write; once all have, rank 0 commits. Alone, writing is all. Of a
+ * snapshot in memory: all describe it; once all have, it travels, where it does. */
+enum { SAVE_NONE, SAVE_WRITES, SAVE_COMMITS, SAVE_DESCRIBES, SAVE_COPIES };
+
+static bool save_in_memory(const trainer_t *t)
+{
+    return t->save_phase == SAVE_DESCRIBES || t->save_phase == SAVE_COPIES;
+}
 
 /* The observer is told. A rank without one says nothing, but for rank 0, which warns of a failure.
  */
-static void save_tell(trainer_t *t, const writer_result_t *r, double stall_s)
+static void save_tell(trainer_t *t, const writer_result_t *r, bool memory, double stall_s)
 {
     char path[512], name[32];
     (void)snprintf(name, sizeof(name), "step-%012llu", (unsigned long long)r->step);
     (void)snprintf(path, sizeof(path), "%s/%s", t->job->checkpoint.folder, name);
     const save_report_t report = {.step = r->step,
                                   .path = path,
+                                  .memory = memory,
                                   .stall_s = stall_s,
                                   .committed = r->status == LH_OK,
                                   .reason = r->status == LH_OK ? NULL : r->reason};
     if (t->how->observer != NULL)
         t->how->observer->saved(t->how->observer, &report);
     else if (report.reason != NULL && train_agree_rank(&t->agree) == 0)
-        log_line(LH_LOG_WARN, "step %llu was not saved: %s", (unsigned long long)r->step,
-                 r->reason);
+        log_line(LH_LOG_WARN, "step %llu was not %s: %s", (unsigned long long)r->step,
+                 memory ? "kept in memory" : "saved", r->reason);
 }
 
-/* A save of several ranks: all write; once all have, rank 0 commits. Alone, writing is all. */
-enum { SAVE_NONE, SAVE_WRITES, SAVE_COMMITS };
 /* One number of a sum over ranks tells two counts: its rest below SAVE_FAILED is how many are still
  * writing, its multiples how many have failed. Exact for as many ranks as this. */
 #define SAVE_FAILED ((double)(1 << 20))
@@ -49,11 +62,13 @@ enum { SAVE_NONE, SAVE_WRITES, SAVE_COMMITS };
 /* The save is over on all ranks, for better or worse; another may begin. */
 static void save_ended(trainer_t *t, const writer_result_t *result)
 {
+    const bool memory = save_in_memory(t);
     t->waited_ns = 0;
     t->save_phase = SAVE_NONE;
-    save_tell(t, result, 0);
+    save_tell(t, result, memory, 0);
     /* Forgotten, so that the last save of the run may be made of this step again. */
-    if (result->status != LH_OK && t->saved_step == result->step) t->saved_step = UINT64_MAX;
+    if (!memory && result->status != LH_OK && t->saved_step == result->step)
+        t->saved_step = UINT64_MAX;
 }
 
 static bool save_alone(const trainer_t *t)
@@ -76,6 +91,8 @@ double trainer_save_word(trainer_t *t)
 {
     if (save_alone(t) || t->save_phase == SAVE_NONE) return 0;
     if (t->save_phase == SAVE_COMMITS && train_agree_rank(&t->agree) > 0) return 0;
+    /* A failure is one of the links, and told where they are used next. */
+    if (t->save_phase == SAVE_COPIES) return train_memory_test(t) == LH_OK ? 0 : 1;
     if (!t->save_ended) t->save_ended = writer_poll(t->writer, &t->save_result) == LH_OK;
     if (!t->save_ended) return 1;
     return t->save_result.status == LH_OK ? 0 : SAVE_FAILED;
@@ -89,7 +106,13 @@ lh_status_t trainer_save_agreed(trainer_t *t, double words)
     const bool leads = train_agree_rank(&t->agree) == 0;
     if (save_alone(t) || t->save_phase == SAVE_NONE) return LH_OK;
     if (words - SAVE_FAILED * floor(words / SAVE_FAILED) > 0) return LH_OK; /* some are at it */
-    const bool committed = words == 0 && t->save_phase == SAVE_COMMITS;
+    const bool described = words == 0 && t->save_phase == SAVE_DESCRIBES;
+    if (described && train_memory_send(t, t->memory_slot)) {
+        t->save_phase = SAVE_COPIES;
+        return LH_OK;
+    }
+    const bool committed = described || (words == 0 && (t->save_phase == SAVE_COMMITS ||
+                                                        t->save_phase == SAVE_COPIES));
     if (words == 0 && !committed) {
         t->save_phase = SAVE_COMMITS;
         t->save_ended = false;
@@ -125,8 +148,9 @@ static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
     bool late = false;
     while (!late && (save_alone(t) ? writer_busy(t->writer) : t->save_phase != SAVE_NONE)) {
         const bool over = train_agree_rank(&t->agree) == 0 && sys()->now_ns() - since >= most_ns;
+        lh_status_t status = train_memory_start(t);
         double words[2] = {trainer_save_word(t), over};
-        lh_status_t status = train_agree_sum(&t->agree, words, 2);
+        if (status == LH_OK) status = train_agree_sum(&t->agree, words, 2);
         if (status == LH_OK) status = trainer_save_agreed(t, words[0]);
         if (status != LH_OK) return status;
         late = words[1] > 0;
@@ -156,7 +180,8 @@ static lh_status_t save_begin(trainer_t *t, bool last, lh_status_t *agreed)
     lh_assert(t->writer != NULL);
     const uint64_t most = t->job->checkpoint.patience_ns, since = sys()->now_ns();
     const uint64_t left = t->waited_ns > most ? 0 : most - t->waited_ns;
-    *agreed = save_await(t, last ? UINT64_MAX : left);
+    /* What stays in memory must not cost a checkpoint: it takes as long as its message does. */
+    *agreed = save_await(t, last || save_in_memory(t) ? UINT64_MAX : left);
     if (*agreed != LH_OK) return *agreed;
     lh_status_t status = writer_begin(t->writer);
     if (status == LH_AGAIN) t->waited_ns += sys()->now_ns() - since;
@@ -175,7 +200,7 @@ static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64
     if (last) return status;
     writer_result_t failed = {.status = status, .step = t->step};
     (void)snprintf(failed.reason, sizeof(failed.reason), "%s", fail_reason());
-    save_tell(t, &failed, (double)(sys()->now_ns() - since) * 1e-9);
+    save_tell(t, &failed, false, (double)(sys()->now_ns() - since) * 1e-9);
     return LH_OK;
 }
 
@@ -256,6 +281,33 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     return LH_OK;
 }
 
+/* A step that was not applied is none to go back to. */
+lh_status_t trainer_save_memory(trainer_t *t)
+{
+    if (t->save_phase != SAVE_NONE || t->not_finite > 0) return LH_OK;
+    trainer_doing(t, t->step, "a snapshot");
+    lh_status_t status = writer_begin(t->writer);
+    if (status == LH_OK) status = writer_reserve(t->writer);
+    double cannot = status != LH_OK;
+    const lh_status_t agreed = train_agree_sum(&t->agree, &cannot, 1);
+    if (agreed != LH_OK) return agreed;
+    if (cannot > 0) {
+        writer_result_t failed = {.status = LH_IO, .step = t->step};
+        (void)snprintf(failed.reason, sizeof(failed.reason), "%s",
+                       status == LH_OK ? "another rank can't" : fail_reason());
+        save_tell(t, &failed, true, 0);
+        return LH_OK;
+    }
+    status = snapshot_take(t->snapshot, t->writer);
+    if (status != LH_OK) return status;
+    const checkpoint_meta_t meta = save_describe(t);
+    status = writer_submit_memory(t->writer, &meta, &t->memory_slot);
+    if (status != LH_OK) return status;
+    t->save_phase = SAVE_DESCRIBES;
+    t->save_ended = false;
+    return LH_OK;
+}
+
 /* The memory of every rank, planned and measured, told to all at the end. Transfers are memory of
  * comm and not of the engine, so they are added here to both columns. */
 static rank_memory_t own_memory(const trainer_t *t)
@@ -281,7 +333,7 @@ static rank_memory_t own_memory(const trainer_t *t)
 lh_status_t trainer_memory(trainer_t *t)
 {
     const uint32_t size = train_agree_size(&t->agree);
-    if (t->memory != NULL) return LH_OK; /* the last save has asked before */
+    if (t->ranks_memory != NULL) return LH_OK; /* the last save has asked before */
     const rank_memory_t mine = own_memory(t);
     rank_memory_t *all = mem_array(size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
@@ -295,6 +347,6 @@ lh_status_t trainer_memory(trainer_t *t)
         mem_free(all);
         return status;
     }
-    t->memory = all;
+    t->ranks_memory = all;
     return LH_OK;
 }

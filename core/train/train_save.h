@@ -15,6 +15,9 @@
  * fails the run, as does [hook.before_save] where it refuses. Called by all ranks at the same
  * step. */
 lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
+/* A snapshot that stays in memory, where one is due and no save is under way. What keeps this rank
+ * from it costs this snapshot and a warning. Called by all ranks at the same step. */
+lh_status_t trainer_save_memory(trainer_t *t) LH_MUST_CHECK;
 /* For a rank that is alone: asks the writer, without waiting, whether the last save is done. Does
  * nothing where there are several ranks, which agree in trainer_save_agreed instead. */
 void trainer_poll_save(trainer_t *t);
@@ -25,7 +28,7 @@ lh_status_t trainer_save_agreed(trainer_t *t, double words) LH_MUST_CHECK;
 /* Waits until what was handed over is committed; fails if it was not. */
 lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
 
-/* All ranks tell all of their memory, once the steps are made: t->memory. Blocking, all ranks.
+/* All ranks tell all of their memory, once the steps are made: t->ranks_memory. Blocking, all ranks.
  * Asked at most once: the last save asks before it gives device memory back. */
 lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
 

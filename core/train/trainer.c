@@ -25,6 +25,7 @@
 #include <engine/engine.h>
 #include <engine/weights.h>
 #include <session/snapshot.h>
+#include <train/train_memory.h>
 
 /* What must be as it was where same_bits is promised. Compared are the lines that both texts have.
  * A line that is added later in opening is checked by the call after it. */
@@ -252,6 +253,9 @@ static lh_status_t start_find(trainer_t *t)
                               .ranks = train_agree_size(&t->agree)};
     lh_status_t status = t->writer != NULL ? LH_OK : writer_start(&how, &t->writer);
     if (status == LH_OK) status = writer_open(t->writer);
+    const lh_status_t rescued = status == LH_OK || how.rank == 0 ? train_memory_rescue(t, status)
+                                                                 : LH_OK;
+    if (rescued != LH_OK) return rescued;
     /* Not even rank 0's failure to open may leave the others waiting: it is told below. */
     status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
     if (status == LH_OK) take_start(t);
@@ -552,6 +556,7 @@ static lh_status_t make_programs(trainer_t *t)
     if (status == LH_OK) status = engine_plan(t->session->engine);
     if (status == LH_OK) status = memory_check(t);
     if (status == LH_OK) status = engine_build(t->session->engine);
+    if (status == LH_OK) status = train_memory_plan(t);
     if (status == LH_OK && t->comm.comm != NULL) status = train_comm_connect(&t->comm);
     if (status != LH_OK) return status;
 
@@ -651,7 +656,9 @@ static lh_status_t lay_out_saves(trainer_t *t)
 {
     lh_assert(t->snapshot != NULL);
     const uint64_t every = t->job->checkpoint.every;
-    lh_status_t status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    lh_status_t status = LH_OK;
+    if (!t->memory.on) /* which train_memory_plan has seen to */
+        status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
     if (status == LH_OK) status = check_manifest(t);
     if (status == LH_OK && every > 0 && (t->step / every + 1) * every < t->job->train.steps)
         writer_ahead(t->writer);
@@ -717,7 +724,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     if (status == LH_OK) status = check_profiler(t);
     if (status == LH_OK) status = open_data(t);
     if (status == LH_OK) status = make_programs(t);
-    if (status == LH_OK)
+    if (status == LH_OK && t->snapshot == NULL)
         status = snapshot_new(t->session->weights, t->session->transfers, &t->snapshot);
     if (status == LH_OK) status = start_weights(t);
     if (status == LH_OK) status = lay_out_saves(t);
@@ -739,6 +746,7 @@ void trainer_close(trainer_t *t)
         writer_leave(t->writer);
     else
         writer_close(t->writer);
+    train_memory_close(t);
     snapshot_free(t->snapshot);
     step_programs_free(&t->programs);
     batches_close(t->data);
@@ -750,7 +758,7 @@ void trainer_close(trainer_t *t)
     mem_free(t->losses);
     mem_free(t->profile);
     mem_free(t->frames);
-    mem_free(t->memory);
+    mem_free(t->ranks_memory);
     text_free(&t->variants);
     text_free(&t->identity);
     text_free(&t->devices);

@@ -17,6 +17,19 @@ enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 /* What all ranks agree on in each step. */
 enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
 
+/* Snapshots that stay in memory: train_memory.c. */
+typedef struct train_memory {
+    bool on;
+    uint64_t rescued; /* the step that this start has found in memory alone; 0: none */
+    /* Of several machines: the rank that keeps this one's images, and those whose images are kept
+     * here; a message each for both slots. */
+    bool travels, due; /* due: what is in `slot` is to be sent */
+    uint32_t partner, guest_count, slot;
+    uint32_t *guests;
+    uint32_t arena;
+    collective_t *send[2], **receive; /* receive: [guest_count][2] */
+} train_memory_t;
+
 /* Fields are roughly in the order in which they come to life. A pointer is NULL until its part is
  * made, so trainer_close can be called after any failure. */
 typedef struct trainer {
@@ -66,8 +79,10 @@ typedef struct trainer {
     uint64_t asked_step; /* somebody wants a checkpoint of this step, all ranks know it; 0: none */
     bool stop;           /* a rank was asked to save and end, all know it since the last step */
     /* The save under way. Once the run is open only train_save.c writes these. */
-    uint64_t saved_step;         /* of the last save that was handed over; UINT64_MAX: none */
-    uint32_t save_phase;         /* train_save.c: the same on all ranks */
+    uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
+    uint32_t save_phase; /* train_save.c: the same on all ranks */
+    train_memory_t memory;
+    uint32_t memory_slot;        /* of the snapshot in memory that is under way */
     writer_result_t save_result; /* of this rank in that phase, once save_ended */
     bool save_ended;
     uint64_t waited_ns; /* that training stood still for the save under way        */
@@ -94,7 +109,7 @@ typedef struct trainer {
     uint32_t profile_count;
     profile_frame_t *frames; /* of the same step */
     uint32_t frame_count;
-    rank_memory_t *memory; /* of all ranks, once the steps are made */
+    rank_memory_t *ranks_memory; /* of all ranks, once the steps are made */
 } trainer_t;
 
 /* Everything before step 1: all refusals that the job deserves come from here. t is closed by the

@@ -143,6 +143,15 @@ static void figures_of_saves(figures_t *f, const run_state_t *s, uint64_t free_b
         figures_gauge(f, "saved_step", "Step of the last checkpoint of this run.",
                       (double)s->saved.step);
     figures_moment(f, "saved_time_seconds", "When it was committed.", s->saved.wall);
+    if (s->snapshots + s->snapshot_failures > 0) {
+        figures_name(f, "snapshots_total", "counter",
+                     "Snapshots that stay in memory, by what became of them.");
+        figures_sample(f, "snapshots_total", ",result=\"kept\"", (double)s->snapshots);
+        figures_sample(f, "snapshots_total", ",result=\"failed\"", (double)s->snapshot_failures);
+    }
+    if (s->kept.wall != 0)
+        figures_gauge(f, "snapshot_step", "Step of the last snapshot that is whole in memory.",
+                      (double)s->kept.step);
     if (free_bytes != UINT64_MAX)
         figures_gauge(f, "free_bytes", "Room left where checkpoints are written.",
                       (double)free_bytes);

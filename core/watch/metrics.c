@@ -116,6 +116,7 @@ void metrics_restart(metrics_t *m, const run_start_t *start)
     json_open(w, "restart", '{');
     json_put_u64(w, "count", start->restarts);
     json_put_text(w, "reason", start->restart_reason);
+    if (start->memory_step > 0) json_put_u64(w, "memory_step", start->memory_step);
     json_close(w);
     line_end(m, w);
 }
@@ -152,6 +153,7 @@ void metrics_saved(metrics_t *m, const save_report_t *s)
     json_put_flag(w, "committed", s->committed);
     json_put_flag(w, "failed", s->reason != NULL);
     put_real(w, "stall_s", s->stall_s);
+    if (s->memory) json_put_flag(w, "memory", true);
     json_close(w);
     line_end(m, w);
 }

@@ -22,7 +22,8 @@ typedef struct metrics {
  * launcher has started this run before, whose lines of restarts stay in any case. */
 lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step,
                          bool restarted) LH_MUST_CHECK;
-/* {"step": N, "time": T, "restart": {"count": 2, "reason": "rank 3 on ..."}}, where the run was
+/* {"step": N, "time": T, "restart": {"count": 2, "reason": "rank 3 on ...", "memory_step": N}}, the last
+ * only where that step was in memory alone, where the run was
  * started again by its launcher: step is the one that it goes on after. */
 void metrics_restart(metrics_t *m, const run_start_t *start);
 /* The links between sites, where some are measured: as links.json has them. */

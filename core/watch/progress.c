@@ -221,8 +221,10 @@ void progress_saved(progress_line_t *p, const save_report_t *s)
 {
     (void)p;
     if (s->reason != NULL)
-        log_line(LH_LOG_WARN, "step %llu was not saved: %s", (unsigned long long)s->step,
-                 s->reason);
+        log_line(LH_LOG_WARN, "step %llu was not %s: %s", (unsigned long long)s->step,
+                 s->memory ? "kept in memory" : "saved", s->reason);
+    else if (s->memory) /* they come often */
+        log_line(LH_LOG_DEBUG, "step %llu is whole in memory", (unsigned long long)s->step);
     else if (s->committed)
         log_line(LH_LOG_INFO, "step %llu saved to %s", (unsigned long long)s->step, s->path);
 }

@@ -74,6 +74,16 @@ void run_state_evaluated(run_state_t *s, const evaluation_report_t *e)
 void run_state_saved(run_state_t *s, const save_report_t *save)
 {
     if (save->reason == NULL && !save->committed) return;
+    if (save->memory) {
+        if (save->reason == NULL) {
+            s->kept.step = save->step;
+            s->kept.wall = sys()->wall_ns();
+            s->snapshots++;
+        } else {
+            s->snapshot_failures++;
+        }
+        return;
+    }
     run_save_t *to = save->reason == NULL ? &s->saved : &s->failed;
     to->step = save->step;
     to->wall = sys()->wall_ns();
@@ -239,7 +249,7 @@ static void put_save(json_writer_t *w, const char *key, const run_save_t *save, 
     json_open(w, key, '{');
     json_put_u64(w, "step", save->step);
     put_wall(w, "time", save->wall);
-    json_put_text(w, what, save->text);
+    if (what != NULL) json_put_text(w, what, save->text);
     json_close(w);
 }
 
@@ -326,6 +336,7 @@ void run_state_write(const run_state_t *s, const lateness_t *late, text_t *out)
     json_put_u64(w, "save_every", s->save_every);
     put_save(w, "saved", &s->saved, "path");
     put_save(w, "not_saved", &s->failed, "reason");
+    put_save(w, "in_memory", &s->kept, NULL);
     json_put_u64(w, "asked_step", s->asked_step);
     json_put_u64(w, "restarts", s->restarts);
     json_put_u64(w, "launcher_restarts", s->launcher_restarts);
