@@ -168,6 +168,7 @@ int sys_rename_new(const char *from, const char *to)
  * sys_stop_requested. */
 static volatile sig_atomic_t requests; /* SIGTERM and SIGINT so far */
 static volatile sig_atomic_t hung_up;  /* a SIGHUP came             */
+static volatile sig_atomic_t by_hand;  /* a SIGINT, or that          */
 static _Atomic uint32_t reopens;       /* SIGHUPs that ask for new logs */
 
 /* Looked at before the terminal can have closed: one that is gone can't be told from none. */
@@ -201,9 +202,10 @@ static void on_signal(int number)
         return;
     }
     if (number == SIGHUP) {
-        hung_up = 1;
+        hung_up = by_hand = 1;
         return;
     }
+    if (number == SIGINT) by_hand = 1;
     requests = requests + 1;
     if (requests > 1) _exit(128 + number);
 }
@@ -224,7 +226,7 @@ lh_status_t sys_stop_watch(void)
     const bool terminal = sys_has_terminal();
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     (void)sigemptyset(&action.sa_mask);
-    requests = hung_up = 0;
+    requests = hung_up = by_hand = 0;
     for (int i = 0; i < WATCHED; i++) {
         if (sigaction(watched[i], &action, &before[i]) != 0)
             return fail_io(errno, "cannot watch for signal %d", watched[i]);
@@ -244,6 +246,11 @@ void sys_stop_unwatch(void)
 bool sys_stop_requested(void)
 {
     return requests > 0 || hung_up != 0;
+}
+
+bool sys_stop_by_hand(void)
+{
+    return by_hand != 0;
 }
 
 /* What end_at_once needs to know; set before its handler is. */

@@ -83,6 +83,8 @@ lh_status_t sys_stop_watch(void) LH_MUST_CHECK;
 void sys_stop_unwatch(void); /* brings back the handlers from before sys_stop_watch */
 /* Whether a signal that asks so has come since sys_stop_watch. Asked between steps. [any thread] */
 bool sys_stop_requested(void);
+/* Whether one of them was another than SIGTERM. [any thread] */
+bool sys_stop_by_hand(void);
 /* For a run where nothing watches yet or any more: from here on such a signal ends this process at
  * once by that exit code and with a line that names it, or by 128 + its number where it is the
  * second one. What is ignored stays so. Children that a fork makes end as if nothing had been set.

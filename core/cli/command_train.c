@@ -240,6 +240,7 @@ static int train_stage(cli_t *cli)
     if (status == LH_OK && profiled) print_profile(&profile);
     mem_free(profile.rows);
     const int code = status == LH_OK ? exit_code(job, &result) : status;
+    if (status == LH_OK && result.leaving) launch_leave(cli->launch);
     watch_free(watch); /* after the last line that train.log is to have */
     if (status != LH_OK && leads) folders_unmake(job->pipeline.folder, missing);
     model_source_close(&source);

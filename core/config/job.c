@@ -272,6 +272,9 @@ static const lh_option_t launch_rows[] = {
                        "time over which restarts are counted"),
     LH_OPTION_DURATION(job_launch_t, rejoin_ns, "rejoin", "5min", "1s..7d",
                        "how long ranks that started again wait for those of other machines"),
+    LH_OPTION_DURATION(job_launch_t, notice_ns, "notice", "0s", "0s..1d",
+                       "how long before its end a machine is told by SIGTERM: all save, its ranks "
+                       "leave, the others start again; 0s: SIGTERM ends the job"),
 };
 
 /* Nothing here changes what a step computes, but for the order of sums. */

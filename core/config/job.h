@@ -297,7 +297,8 @@ typedef struct job_launch {
     uint64_t join_timeout_ns;
     char *restart; /* as it is typed; restarts says what it comes to */
     uint64_t restart_window_ns, rejoin_ns;
-    uint64_t restarts; /* that a launcher makes within the window; 0: none */
+    uint64_t notice_ns; /* SIGTERM takes one machine away within it; 0: it ends the job */
+    uint64_t restarts;  /* that a launcher makes within the window; 0: none */
 } job_launch_t;
 
 enum { JOB_RESTARTS = 1000 }; /* the most */

@@ -184,6 +184,11 @@ void launch_began(launch_t *l)
     if (l->row != NULL) atomic_store(&l->row->began, 1);
 }
 
+void launch_leave(launch_t *l)
+{
+    if (l != NULL && l->row != NULL) atomic_store(&l->row->leaves, 1);
+}
+
 launch_again_t launch_again(const launch_t *l)
 {
     return l == NULL || l->again.reason == NULL ? (launch_again_t){.reason = ""} : l->again;

@@ -37,6 +37,9 @@ bool launch_is_started(const launch_t *l);
 uint32_t launch_rank(const launch_t *l);
 uint32_t launch_size(const launch_t *l);
 
+/* In a rank: it ends after a save, as a machine was told to leave, which need not be its own. */
+void launch_leave(launch_t *l);
+
 /* Whether this rank's launcher has started its training before. */
 launch_again_t launch_again(const launch_t *l);
 

@@ -80,7 +80,7 @@ static bool facts_has_key(const char *section, const char *key)
     if (strcmp(section, "device") == 0) return strcmp(key, "plugin") == 0;
     if (strcmp(section, "launch") == 0)
         return strcmp(key, "ranks_per_node") == 0 || text_starts(key, "restart") ||
-               strcmp(key, "rejoin") == 0;
+               strcmp(key, "rejoin") == 0 || strcmp(key, "notice") == 0;
     if (strcmp(section, "checkpoint") == 0 && strcmp(key, "folder") == 0) return false;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
         if (fnmatch(sections[i], section, 0) == 0) return true;

@@ -47,6 +47,7 @@ enum {
      * tell them of it. */
     UNMET_MS = 300,
     ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
+    NOTICE_REST = 10,   /* this part of a notice is left for the end of what runs on */
 };
 
 /* A rank that this launcher has started. The order is that of the board's rows. */
@@ -74,6 +75,7 @@ typedef struct starter {
     int first_stop;        /* which signal came first  */
     int last_stop;         /* which but SIGHUP came last */
     uint64_t deadline;     /* 0: none has failed      */
+    uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
     started_t *first;      /* that failed              */
     machine_kills_t kills; /* before the first was started */
     restarts_t restarts;
@@ -360,7 +362,12 @@ static void starter_hear_signal(starter_t *s)
         return;
     }
     const bool told = s->stops > 0 || s->hung_up;
+    const uint64_t notice = s->launch->how.job->launch.notice_ns;
+    /* `longhaul stop` comes from this process itself (request.c), and means the job. */
+    const bool leaves = notice > 0 && info.ssi_signo == SIGTERM &&
+                        info.ssi_pid != (uint32_t)getpid();
     if (!told) s->first_stop = (int)info.ssi_signo;
+    if (!told && leaves) s->leave_by = sys()->now_ns() + notice - notice / NOTICE_REST;
     if (info.ssi_signo == SIGHUP) {
         s->hung_up = true;
     } else {
@@ -368,7 +375,7 @@ static void starter_hear_signal(starter_t *s)
         s->stops++;
     }
     if (!told)
-        starter_kill_all(s, SIGTERM);
+        starter_kill_all(s, notice > 0 && !leaves ? SIGINT : SIGTERM);
     else if (s->stops > 1)
         starter_kill_all(s, SIGKILL);
 }
@@ -391,8 +398,9 @@ static lh_status_t starter_watch(starter_t *s)
         for (uint32_t i = 0; i < s->count; i++)
             if (s->ranks[i].pid != 0 && (fds[i].revents != 0 || fds[i].fd < 0))
                 starter_reap(s, &s->ranks[i]);
-        if (s->deadline == 0) continue;
         const uint64_t now = sys()->now_ns();
+        if (s->leave_by != 0 && now > s->leave_by) starter_kill_all(s, SIGKILL);
+        if (s->deadline == 0) continue;
         if (now > s->deadline) starter_kill_all(s, SIGKILL);
         starter_kill_stopped(s);
         /* A dying rank's connections end before it has ended itself: who died is seen first. */
@@ -550,7 +558,7 @@ static bool starter_restarts(starter_t *s, int *code)
 static bool starter_ended_as_asked(const starter_t *s)
 {
     return s->first_stop != 0 && s->first != NULL && WIFSIGNALED(s->first->how) &&
-           WTERMSIG(s->first->how) == SIGTERM;
+           (WTERMSIG(s->first->how) == SIGTERM || WTERMSIG(s->first->how) == SIGINT);
 }
 
 /* What the ranks that have ended leave to those after them: whether training has begun, and in which
@@ -562,6 +570,46 @@ static void starter_keep(starter_t *s)
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
         if (epoch >= s->place.epoch) s->place.epoch = epoch + 1;
     }
+}
+
+/* All have saved and ended as another machine was told to leave: these start again, and wait for it
+ * or for what is there. It counts as a restart: somebody who takes machines away all the time is no
+ * less to be noticed than a loss. */
+static bool starter_goes_on(starter_t *s)
+{
+    progress_t progress = {0};
+    bool left = s->first_stop == 0 && s->launch->how.job->launch.notice_ns > 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        left = left && atomic_load(&s->board[i].leaves) != 0;
+    if (!left) return false;
+    control_progress_read(&s->board[0].word, &progress);
+    const restart_cause_t cause = {.step = progress.step, .how = SIGTERM};
+    const uint64_t now = sys()->now_ns();
+    const enum restart_answer answer = restart_judge(&s->restarts, &cause, now);
+    text_t line = {0};
+    text_append(&line, "another machine was told to leave, and left after a save");
+    text_free(&s->ended);
+    if (!line.failed) text_append(&s->ended, line.data);
+    restart_tell(&s->restarts, answer, now, &line);
+    const char *sentence = line.failed ? "another machine left" : line.data;
+    log_line(LH_LOG_WARN, "%s", sentence);
+    launch_note_restart(s->launch, sentence);
+    text_free(&line);
+    return answer == RESTART_AGAIN;
+}
+
+/* A machine whose ranks did not come to their end in time leaves without their save. */
+static bool starter_left_late(const starter_t *s, char sentence[128])
+{
+    bool late = false;
+    char notice[24];
+    for (uint32_t i = 0; s->leave_by != 0 && i < s->count; i++)
+        late = late || s->ranks[i].killed;
+    text_duration((double)s->launch->how.job->launch.notice_ns * 1e-9, notice);
+    (void)snprintf(sentence, 128,
+                   "ranks were killed: no save came to its end within [launch] notice = %s",
+                   notice);
+    return late;
 }
 
 /* The exit code of the job: of the first that failed; of a stop that was asked for; else 0. *again:
@@ -583,6 +631,10 @@ static int starter_end_code(starter_t *s, bool *again)
         starter_tell(s, sentence);
         return EXIT_TERMINATED;
     }
+    if (starter_left_late(s, sentence)) {
+        starter_tell(s, sentence);
+        return EXIT_LOST;
+    }
     int code = EXIT_DONE;
     if (s->first != NULL) {
         *again = starter_restarts(s, &code);
@@ -590,6 +642,7 @@ static int starter_end_code(starter_t *s, bool *again)
     }
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].how != 0) code = WEXITSTATUS(s->ranks[i].how);
+    if (code == EXIT_TERMINATED) *again = starter_goes_on(s);
     return code;
 }
 

@@ -70,6 +70,7 @@ typedef struct board_row {
     _Atomic uint32_t began;     /* its training has, and train.log is open */
     _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */
     control_culprit_t culprit;  /* whom the job's end was about */
+    _Atomic uint32_t leaves;    /* it ended after a save as some machine was told to leave */
     _Atomic uint32_t closed;    /* it has come to its end; else exit code 0 is no success */
     _Atomic uint32_t has_words; /* what follows is written before it */
     bool died;                  /* it says no goodbye: others take it for lost */

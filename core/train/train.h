@@ -217,6 +217,7 @@ typedef struct train_result {
     uint32_t outcome; /* TRAIN_* */
     uint64_t steps;
     uint64_t refused;  /* the last steps in a row that were not applied */
+    bool leaving;      /* TRAIN_TERMINATED as a machine leaves, and the job goes on without it */
     double loss;       /* of the last step           */
     double valid_loss; /* last evaluation; NAN: none */
 } train_result_t;

@@ -362,6 +362,9 @@ static lh_status_t run_update(trainer_t *t, double rate)
     return status == LH_OK ? program_run(t->programs.update, 0) : status;
 }
 
+/* What a rank says that ends the job for all; as many as ranks may say 1: they leave with their machine. */
+#define STOP_ALL ((double)(1 << 20))
+
 /* Each rank may have been asked to stop, and may have written what it saves: one exchange for all of
  * it. stop counts ranks that were asked to stop, save is trainer_save_word, and asked is rank 0's
  * alone: somebody wants a checkpoint of `step`, the last that is queued. */
@@ -369,7 +372,7 @@ static lh_status_t agree_begin(trainer_t *t, uint64_t step)
 {
     const lh_status_t status = train_memory_start(t);
     if (status != LH_OK) return status;
-    t->agreed[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
+    t->agreed[AGREE_STOP] = !sys_stop_requested() ? 0 : sys_stop_by_hand() ? STOP_ALL : 1;
     t->agreed[AGREE_SAVE] = trainer_save_word(t);
     t->agreed[AGREE_ASKED] = t->how->save_asked != NULL && train_agree_rank(&t->agree) == 0 &&
                              t->how->save_asked(t->how->save_context, step);
@@ -524,6 +527,7 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     t->tokens += t->job->train.batch * t->job->train.sequence;
     t->loss = loss.all;
     t->stop = t->agreed[AGREE_STOP] > 0;
+    t->leaving = t->job->launch.notice_ns > 0 && t->agreed[AGREE_STOP] < STOP_ALL;
     if (t->agreed[AGREE_ASKED] > 0) t->asked_step = t->agreed_step;
     *applied = t->step_rows[LH_STEP_APPLY] != 0;
     const step_facts_t facts = {.step = t->step,
@@ -695,6 +699,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
         if (out->outcome == TRAIN_DONE && t.not_finite > 0) out->outcome = TRAIN_REFUSED;
         out->steps = t.step;
         out->refused = t.not_finite;
+        out->leaving = out->outcome == TRAIN_TERMINATED && t.leaving;
         out->loss = t.loss;
         out->valid_loss = t.valid_loss;
     }

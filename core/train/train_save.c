@@ -262,10 +262,12 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     trainer_doing(t, t->step, "a save");
     lh_status_t agreed, status = save_begin(t, last, &agreed);
     if (agreed != LH_OK) return agreed;
-    if (writer_lost(t->writer)) return status; /* no save would ever be made again */
     bool skip, saved;
     agreed = agree_save(t, status != LH_OK, &skip, &saved);
     if (agreed != LH_OK) return agreed;
+    /* No save would ever be made again. The others have heard that this one is not, and hear of the
+     * end from the control plane. */
+    if (writer_lost(t->writer)) return status;
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
     status = step_calls_before_save(t->calls, t->step, t->loss);
@@ -291,6 +293,7 @@ lh_status_t trainer_save_memory(trainer_t *t)
     double cannot = status != LH_OK;
     const lh_status_t agreed = train_agree_sum(&t->agree, &cannot, 1);
     if (agreed != LH_OK) return agreed;
+    if (writer_lost(t->writer)) return status;
     if (cannot > 0) {
         writer_result_t failed = {.status = LH_IO, .step = t->step};
         (void)snprintf(failed.reason, sizeof(failed.reason), "%s",

@@ -78,6 +78,7 @@ typedef struct trainer {
     bool failed;         /* others may be gone: nothing waits for them */
     uint64_t asked_step; /* somebody wants a checkpoint of this step, all ranks know it; 0: none */
     bool stop;           /* a rank was asked to save and end, all know it since the last step */
+    bool leaving;        /* it was its machine alone that is to leave: [launch] notice */
     /* The save under way. Once the run is open only train_save.c writes these. */
     uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
     uint32_t save_phase; /* train_save.c: the same on all ranks */

@@ -168,6 +168,22 @@ class Launchers(LaunchCase):
         self.assertRegex(err.splitlines()[-1], r"\Alonghaul: 2 of 4 ranks have come in 12 s; missing: ranks 2 to 3 on osaka/o1")
         self.nothing_is_left()
 
+    def test_a_machine_that_is_told_to_leave_leaves_within_its_notice(self):
+        """A program that does not end within it: the machine leaves all the same, and the others take it for lost."""
+        _, processes = self.start_both("notice = 2s\nrejoin = 3s\n", "10s", LH_STEPS=100000, LH_DEAF=1)
+        self.ranks(4)
+        self.met(1)
+        since = time.time()
+        processes[1].terminate()
+        code, _, err = self.finish(processes[1], WAIT)
+        self.assertLess(time.time() - since, 2.5)
+        self.assertEqual(code, 3, err)
+        self.assertIn("longhaul: ranks were killed: no save came to its end within [launch] notice = 2.0 s\n", err)
+        code, _, err = self.finish(processes[0], WAIT)
+        self.assertEqual(code, 3, err)
+        self.assertIn("starting again, 1 of 3", err)
+        self.nothing_is_left()
+
     def test_a_crash_loop_ends_all_launchers(self):
         _, processes = self.start_both("restart = 9\n", LH_STEPS=100000, LH_DIES=2)
         for code, _, err in [self.finish(p, WAIT) for p in processes]:
@@ -240,6 +256,52 @@ class Training(LaunchCase):
         self.assertIn("started again by its launcher 2 times, the last time after: rank",
                       launch_case.read(os.path.join(folder, "report.html")))
         self.nothing_is_left()
+
+    def test_a_machine_that_is_told_to_leave_saves_and_the_others_go_on(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        places = (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nnotice = 60s\n"
+                  "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:1\n")
+        hosts = ("t1", "o1")
+
+        def start(folder):
+            ini = self.job(folder, places)
+            with open(ini) as f:
+                text = f.read()
+            with open(ini, "w") as f:
+                f.write(text.replace("ranks_per_node = 3\n", "").replace("every = 4", "every = 1000"))
+            return ini, [self.start_run(ini, "--host", host) for host in hosts]
+
+        whole, launchers = start("whole")
+        self.assertEqual([self.finish(p, WAIT)[0] for p in launchers], [0, 0])
+        for leaves in (1, 0):
+            ini, launchers = start(f"leaves-{leaves}")
+            launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
+            launchers[leaves].terminate()
+            code, _, err = self.finish(launchers[leaves], 20)
+            self.assertEqual(code, 75, err)
+            self.assertNotIn("starting again", err)
+            launchers[leaves] = self.start_run(ini, "--host", hosts[leaves], "--resume")
+            code, _, err = self.finish(launchers[1 - leaves], WAIT)
+            self.assertEqual(code, 0, err)
+            self.assertIn("warning: another machine was told to leave, and left after a save; starting again, 1 of 3 within 1h 00m\n", err)
+            self.assertEqual(self.finish(launchers[leaves], WAIT)[0], 0)
+            self.assertEqual(self.weights(ini, STEPS), self.weights(whole, STEPS))
+            self.assertEqual(self.losses(ini), self.losses(whole))
+            self.nothing_is_left()
+        # The job as a whole is ended by hand, and by `longhaul stop`.
+        for end in ("interrupt", "stop"):
+            ini, launchers = start(end)
+            launch_case.wait_for(lambda: self.reached(ini, 3) and len(self.seen()) == 3, WAIT)
+            if end == "stop":
+                subprocess.run([launch_case.LONGHAUL, "stop", os.path.join(os.path.dirname(ini), "out")], check=True,
+                               capture_output=True, timeout=WAIT)
+            else:
+                launchers[0].send_signal(signal.SIGINT)
+            results = [self.finish(p, WAIT) for p in launchers]
+            self.assertEqual([code for code, _, _ in results], [75, 75], results)
+            self.assertNotIn("starting again", results[0][2] + results[1][2])
 
     def test_a_named_step_is_gone_on_from_once(self):
         """Ranks that start again take the newest checkpoint, whatever --resume has named at first."""

@@ -2,7 +2,8 @@
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
- * LH_EATS_MIB of memory; SIGTERM ends all after the next step, with code 75. */
+ * LH_EATS_MIB of memory; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1.
+ */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +68,7 @@ static int body(void *context)
     const long rank = (long)launch_rank(launch);
     bool all_stop = false;
     start_slowly();
-    (void)signal(SIGTERM, on_term);
+    (void)signal(SIGTERM, setting("LH_DEAF", 0) != 0 ? SIG_IGN : on_term);
     printf("rank %ld of %u on %s\n", rank, launch_size(launch),
            world == NULL ? "-" : world->ranks[rank].host);
     for (long i = 1; i <= steps && !all_stop; i++) {
