@@ -107,6 +107,22 @@ close_all:
     return status;
 }
 
+lh_status_t checkpoint_open_text(const char *path, const char *text, size_t length,
+                                 checkpoint_t **out)
+{
+    checkpoint_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return LH_NO_MEMORY;
+    c->path = mem_text(path);
+    lh_status_t status = c->path == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK) status = manifest_parse(path, text, length, true, &c->manifest);
+    if (status == LH_OK) status = check_name(c);
+    if (status == LH_OK)
+        *out = c;
+    else
+        checkpoint_close(c);
+    return status;
+}
+
 void checkpoint_close(checkpoint_t *c)
 {
     if (c == NULL) return;

@@ -22,6 +22,10 @@ typedef struct checkpoint {
 
 /* Manifest, its seal, every file's size and header against the manifest; not yet the data. */
 lh_status_t checkpoint_open(const char *path, checkpoint_t **out) LH_MUST_CHECK;
+/* Of a checkpoint that lies where this process can't see it: its manifest alone. Nothing can be read of
+ * it. */
+lh_status_t checkpoint_open_text(const char *path, const char *text, size_t length,
+                                 checkpoint_t **out) LH_MUST_CHECK;
 void checkpoint_close(checkpoint_t *c);
 const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name);
 

@@ -49,7 +49,9 @@ typedef struct stream {
 struct commit {
     char *folder, *staging, *target;
     manifest_t manifest;
-    uint32_t files;  /* made so far */
+    uint32_t files;   /* made so far */
+    const char *text; /* of the manifest, of a copy; NULL: it is made of `manifest` */
+    size_t text_bytes;
     stream_t stream; /* of commit_stream */
 };
 
@@ -125,6 +127,13 @@ const char *commit_staging(const commit_t *c)
 manifest_t *commit_manifest(commit_t *c)
 {
     return &c->manifest;
+}
+
+void commit_adopt(commit_t *c, const manifest_t *m, const char *text, size_t length)
+{
+    memcpy(c->manifest.self, m->self, sizeof(c->manifest.self));
+    c->text = text;
+    c->text_bytes = length;
 }
 
 /* Whatever is missing. A file that is not finished is abandoned, and stays in the staging folder.
@@ -385,7 +394,13 @@ static lh_status_t write_manifest(commit_t *c)
     text_t text = {0};
     int fd = -1;
     char *path = path_join(c->staging, MANIFEST_NAME);
-    lh_status_t status = path == NULL ? LH_NO_MEMORY : manifest_text(&c->manifest, &text);
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && c->text != NULL) {
+        text_append_n(&text, c->text, c->text_bytes);
+        status = text_status(&text);
+    } else if (status == LH_OK) {
+        status = manifest_text(&c->manifest, &text);
+    }
     if (status != LH_OK) goto free_text;
 
     fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);

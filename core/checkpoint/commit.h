@@ -23,6 +23,9 @@ lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const
                         const char *staging, bool leads, commit_t **out) LH_MUST_CHECK;
 const char *commit_staging(const commit_t *c); /* its path */
 manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
+/* Its manifest is to be this text, which m was read from, and nothing that was written through c: of a copy. Both
+ * outlive commit_finish. */
+void commit_adopt(commit_t *c, const manifest_t *m, const char *text, size_t length);
 /* Frees c and leaves the staging folder to who made it. */
 void commit_leave(commit_t *c);
 /* Writes safetensors files of at most shard_bytes (0: 4 GiB) with these tensors; one that is larger

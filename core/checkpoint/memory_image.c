@@ -198,22 +198,22 @@ void memory_image_close(memory_image_t *image)
     image->manifest = NULL;
 }
 
-/* Attempt 0 is no other save's: a run counts its own from 1. */
-static saver_share_t image_share(const memory_image_t *image, const char *folder)
+saver_share_t memory_image_share(const memory_image_t *image, const char *folder, uint32_t attempt)
 {
     return (saver_share_t){.folder = folder,
                            .rank = image->key.rank,
                            .ranks = image->key.ranks,
                            .session = image->key.session,
+                           .attempt = attempt,
                            .meta = &image->manifest->meta,
                            .parent = image->manifest->parent};
 }
 
-lh_status_t memory_image_write(const memory_image_t *image, const char *folder,
+lh_status_t memory_image_write(const memory_image_t *image, const char *folder, uint32_t attempt,
                                uint64_t shard_bytes)
 {
     const manifest_t *m = image->manifest;
-    saver_share_t share = image_share(image, folder);
+    saver_share_t share = memory_image_share(image, folder, attempt);
     uint32_t count = 0, at = 0;
     for (uint32_t i = 0; i < m->tensor_count; i++)
         count += m->tensors[i].part_count;
@@ -237,22 +237,6 @@ lh_status_t memory_image_write(const memory_image_t *image, const char *folder,
     mem_free(data);
     mem_free(tensors);
     return status;
-}
-
-lh_status_t memory_image_commit(const memory_image_t *image, const char *folder,
-                                const checkpoint_keep_t *keep)
-{
-    char self[SHA256_TEXT];
-    saver_share_t share = image_share(image, folder);
-    lh_assert(image->key.rank == 0);
-    share.keep = *keep;
-    return saver_share_commit(&share, self);
-}
-
-void memory_image_abandon(const memory_image_t *image, const char *folder)
-{
-    const saver_share_t share = image_share(image, folder);
-    saver_share_abandon(&share);
 }
 
 /* Maps it whole, as long as it is now: whoever wrote it may have had another layout. */

@@ -21,7 +21,7 @@
 
 /* MEMORY_PAGE: bytes of a head. MEMORY_SLOTS: at most, so that a machine keeps images for
  * (MEMORY_SLOTS - 2) / 2 ranks of others by each of its own. */
-enum { MEMORY_PAGE = 4096, MEMORY_SLOTS = 64, MEMORY_OWN = 2 };
+enum { MEMORY_PAGE = 4096, MEMORY_OWN = 2, MEMORY_SLOTS = MEMORY_OWN + 2 * SAVER_GUESTS };
 
 /* Which image of a job: a step of one epoch, whose number `session` is, by one of `ranks`. */
 typedef struct memory_key {
@@ -61,13 +61,12 @@ lh_status_t memory_describe(const saver_how_t *how, char *slot, uint64_t bytes) 
 /* LH_AGAIN: the slot is empty, or holds half of one. LH_CORRUPT: what it holds was changed. */
 lh_status_t memory_image_open(const char *slot, uint64_t bytes, memory_image_t *out) LH_MUST_CHECK;
 void memory_image_close(memory_image_t *image);
-/* Writes it into the staging folder as the share of its rank, whoever does so. */
-lh_status_t memory_image_write(const memory_image_t *image, const char *folder,
+/* Writes it into the staging folder of this attempt as the share of its rank, whoever does so. */
+lh_status_t memory_image_write(const memory_image_t *image, const char *folder, uint32_t attempt,
                                uint64_t shard_bytes) LH_MUST_CHECK;
-/* Once all shares of a step are there, by whoever has written that of rank 0. */
-lh_status_t memory_image_commit(const memory_image_t *image, const char *folder,
-                                const checkpoint_keep_t *keep) LH_MUST_CHECK;
-void memory_image_abandon(const memory_image_t *image, const char *folder);
+/* The share of an image, for the functions of saver.h; attempt 0 is no save's: a run counts its own
+ * from 1. */
+saver_share_t memory_image_share(const memory_image_t *image, const char *folder, uint32_t attempt);
 
 /* All whole images of a memory; images of which a byte has changed since they were whole are told in
  * a warning. fd: of

@@ -54,12 +54,12 @@ static void staging_name(const saver_share_t *how, char out[NAME_ROOM])
                    how->attempt);
 }
 
-/* Only rank 0 leads: it looks whether the step is there already. */
+/* Who leads looks whether the step is there already. */
 static lh_status_t staging_open(const saver_share_t *how, commit_t **out)
 {
     char name[NAME_ROOM];
     staging_name(how, name);
-    return commit_join(how->folder, how->meta, how->parent, name, how->rank == 0, out);
+    return commit_join(how->folder, how->meta, how->parent, name, how->leads, out);
 }
 
 static char *share_path(const char *staging, uint32_t rank)
@@ -164,7 +164,8 @@ static lh_status_t add_share(manifest_t *all, const manifest_t *share)
 }
 
 /* Reads, checks, adds and removes it: a committed checkpoint holds no shares. */
-static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t rank)
+static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t rank,
+                              manifest_t **first)
 {
     char *text = NULL, *path = share_path(commit_staging(c), rank);
     size_t length;
@@ -175,6 +176,13 @@ static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t ra
     if (status == LH_OK) status = add_share(commit_manifest(c), share);
     if (status == LH_OK && sys()->unlink(path) != 0)
         status = fail_io(errno, "%s: cannot remove it", path);
+    /* Ranks say of themselves what they are, such as their kernels: of several folders all say what
+     * rank 0 does. Its strings are the share's. */
+    if (status == LH_OK && how->apart && rank == 0) {
+        commit_manifest(c)->meta = share->meta;
+        *first = share;
+        share = NULL;
+    }
     manifest_free(share);
     mem_free(text);
     mem_free(path);
@@ -199,15 +207,19 @@ static lh_status_t check_whole(const saver_share_t *how, manifest_t *all)
 
 lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
 {
-    lh_assert(how->rank == 0);
+    lh_assert(how->leads);
     commit_t *c;
+    manifest_t *first = NULL;
     lh_status_t status = staging_open(how, &c);
     if (status != LH_OK) return status;
     for (uint32_t r = 0; r < how->ranks && status == LH_OK; r++)
-        status = take_share(how, c, r);
+        status = take_share(how, c, r, &first);
     if (status == LH_OK) status = check_whole(how, commit_manifest(c));
-    if (status == LH_OK) return commit_finish(c, &how->keep, self);
-    commit_leave(c);
+    if (status == LH_OK)
+        status = commit_finish(c, &how->keep, self);
+    else
+        commit_leave(c);
+    manifest_free(first);
     return status;
 }
 
@@ -294,6 +306,8 @@ static saver_share_t saver_ranks(const saver_how_t *how)
     return (saver_share_t){.folder = how->folder,
                            .rank = how->rank,
                            .ranks = how->ranks,
+                           .leads = how->leads,
+                           .apart = how->apart,
                            .session = how->job->session,
                            .attempt = how->job->attempt,
                            .keep = how->keep,
@@ -318,6 +332,29 @@ static lh_status_t saver_write(const saver_how_t *how, const char *arena, char s
     return status;
 }
 
+/* Of this rank, and what ranks of other sites have sent: checked to the last byte before any of it is on the
+ * disk. All sites write by images, so that their files are the same. */
+static lh_status_t saver_write_images(const saver_how_t *how, const char *arena)
+{
+    const save_job_t *job = how->job;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < job->image_count && status == LH_OK; i++) {
+        memory_image_t image;
+        status = memory_image_open(arena + job->images[i].begin, job->images[i].bytes, &image);
+        if (status == LH_AGAIN)
+            return fail(LH_CORRUPT, "a snapshot of another site did not come whole");
+        if (status != LH_OK) return status;
+        if (image.key.session != job->session || image.key.step != job->meta.step)
+            status = fail(LH_MISMATCH, "rank %u of another site sent step %llu, step %llu is saved",
+                          image.key.rank, (unsigned long long)image.key.step,
+                          (unsigned long long)job->meta.step);
+        if (status == LH_OK)
+            status = memory_image_write(&image, how->folder, job->attempt, how->shard_bytes);
+        memory_image_close(&image);
+    }
+    return status;
+}
+
 /* Here and not in the trainer: a file system that hangs does not answer this either. */
 static lh_status_t saver_check_folder(const saver_life_t *l)
 {
@@ -335,7 +372,8 @@ static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
     const uint64_t bytes = how->job->arena_bytes;
     void *arena = mmap(NULL, bytes, PROT_READ, MAP_SHARED, how->arena_fd, 0);
     if (arena == MAP_FAILED) return fail_io(errno, "cannot map the snapshot");
-    status = saver_write(how, arena, self);
+    status = how->job->image_count > 0 ? saver_write_images(how, arena)
+                                       : saver_write(how, arena, self);
     (void)munmap(arena, bytes);
     return status;
 }
@@ -364,7 +402,7 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
         status = saver_share_commit(&ranks, self);
     } else {
         status = saver_save(l, self);
-        l->wrote = status == LH_OK && l->how->ranks > 1 && l->how->rank == 0;
+        l->wrote = status == LH_OK && l->how->ranks > 1 && l->how->leads;
         l->write_ns = sys()->now_ns() - since;
     }
     /* A folder that went away in the middle of a save fails some call or other; this is why. */

@@ -63,11 +63,11 @@ struct writer {
 
     /* Where each save's tensors begin in the arena: always 0 but with `memory`, where two slots take
      * turns. */
-    bool memory;
+    bool memory, kept; /* kept: by somebody who outlives this process */
     memory_slots_t slots;
     uint32_t slot, whole; /* of the save at hand or the next one; of the last whole image, or
                              MEMORY_OWN: there is none */
-    bool image;           /* the save at hand stays in memory */
+    bool image, to_disk;  /* the save at hand is described in its slot, and is written as well */
 
     bool begun;
     bool busy;  /* a save was submitted, and has not ended */
@@ -178,9 +178,12 @@ lh_status_t writer_start(const writer_how_t *how, writer_t **out)
                            .deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS
                                                                 : how->deadline_ns};
     w->memory = how->memory;
+    w->kept = how->memory && how->memory_fd >= 0;
+    w->how.apart = how->apart;
+    w->how.leads = how->apart ? how->leads : how->rank == 0;
     w->whole = MEMORY_OWN;
     lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK && w->memory)
+    if (status == LH_OK && w->kept)
         w->arena = (writer_arena_t){.fd = how->memory_fd};
     else if (status == LH_OK)
         status = writer_arena_open(&w->arena);
@@ -199,7 +202,7 @@ lh_status_t writer_start(const writer_how_t *how, writer_t **out)
 lh_status_t writer_open(writer_t *w)
 {
     lh_assert(w->lock.fd < 0);
-    if (w->how.rank != 0) return LH_OK;
+    if (!w->how.leads) return LH_OK;
     const lh_status_t status = folder_lock_take(w->folder, w->lock_ns, &w->lock);
     if (status != LH_OK) return status;
     saver_lock(&w->saver, w->lock.fd, w->lock.folder_fd);
@@ -288,11 +291,12 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
 lh_status_t writer_guests(writer_t *w, const uint64_t *bytes, uint32_t count)
 {
     lh_assert(w->memory && !w->busy && w->slots.count == MEMORY_OWN);
-    if (count > (MEMORY_SLOTS - MEMORY_OWN) / 2)
-        return fail(LH_INVALID,
-                    "[checkpoint] memory_every: a rank would keep the snapshots of %u ranks of "
-                    "another machine, %d are the most",
-                    count, (MEMORY_SLOTS - MEMORY_OWN) / 2);
+    if (count > SAVER_GUESTS)
+        return fail(
+            LH_INVALID,
+            "[checkpoint]: a rank would keep the snapshots of %u ranks of other machines, %d "
+            "are the most",
+            count, SAVER_GUESTS);
     for (uint32_t i = 0; i < count; i++)
         (void)memory_slots_add(&w->slots, bytes[i]);
     return size_slots(w);
@@ -323,7 +327,12 @@ void *writer_memory(const writer_t *w, uint64_t *bytes)
 
 int writer_memory_fd(const writer_t *w)
 {
-    return w->memory ? w->arena.fd : -1;
+    return w->kept ? w->arena.fd : -1;
+}
+
+bool writer_leads(const writer_t *w)
+{
+    return w->how.leads;
 }
 
 /* From the arena's begin to where the tensors of the save at hand lie. */
@@ -442,6 +451,8 @@ static lh_status_t submit_task(writer_t *w, const checkpoint_meta_t *meta, uint3
     w->job->base = writer_base(w);
     w->job->slot_bytes = w->memory ? w->slots.slot[w->slot].bytes : 0;
     w->image = task == SAVER_DESCRIBE;
+    w->to_disk = task == SAVER_SAVE;
+    w->job->image_count = 0;
     const lh_status_t status = job_meta(w, meta);
     if (status != LH_OK) return status;
     w->busy = true;
@@ -462,17 +473,33 @@ static void guests_arrived(writer_t *w, bool whole)
         memory_arrived(w->arena.memory, i, whole);
 }
 
-lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta, uint32_t *slot)
+lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta, bool to_disk,
+                                 uint32_t *slot)
 {
     lh_assert(w->memory && w->how.ranks > 1);
     *slot = w->slot;
     guests_arrived(w, false);
-    return submit_task(w, meta, SAVER_DESCRIBE);
+    const lh_status_t status = submit_task(w, meta, SAVER_DESCRIBE);
+    w->to_disk = to_disk;
+    return status;
+}
+
+void writer_write(writer_t *w)
+{
+    lh_assert(w->busy && !w->asked && w->image && w->to_disk);
+    save_job_t *job = w->job;
+    for (uint32_t i = w->slot; i < w->slots.count; i += MEMORY_OWN) {
+        job->images[job->image_count].begin = w->slots.slot[i].begin;
+        job->images[job->image_count++].bytes = w->slots.slot[i].bytes;
+    }
+    /* What is described is in memory that another process sees as well. */
+    if (!w->lost && saver_gone(&w->saver)) take_over(w);
+    writer_ask(w, SAVER_SAVE);
 }
 
 void writer_commit(writer_t *w)
 {
-    lh_assert(w->busy && !w->asked && w->how.ranks > 1 && w->how.rank == 0);
+    lh_assert(w->busy && !w->asked && w->how.ranks > 1 && w->how.leads);
     /* All shares are in files, and so another process can do it as well. */
     if (!w->lost && saver_gone(&w->saver)) take_over(w);
     writer_ask(w, SAVER_COMMIT);
@@ -486,7 +513,7 @@ void writer_settle(writer_t *w, bool committed)
         w->whole = w->slot;
         guests_arrived(w, true);
     }
-    if (!committed && !w->image && w->how.rank == 0 && !w->lost)
+    if (!committed && w->to_disk && w->how.leads && !w->lost)
         (void)saver_ask(&w->saver, SAVER_ABANDON);
 }
 

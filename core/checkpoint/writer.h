@@ -36,9 +36,10 @@ typedef struct writer_how {
     uint64_t lock_ns;       /* wait for another run's saver to finish; 0: 30 seconds */
     uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
                              one is a submit of all: saver.h */
+    bool apart, leads;    /* sites have folders of their own; this rank leads in that of its site */
     bool memory;          /* of several ranks: room for snapshots that stay in memory */
     int memory_fd; /* with `memory`: the arena, which somebody holds that outlives this process, and
-                      who inherits it after this one reads it (memory_find) */
+                      who inherits it after this one reads it (memory_find); -1: nobody does */
 } writer_how_t;
 
 /* How a save ended, once. */
@@ -64,7 +65,9 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
  * images are kept here, of so many bytes. What lay in the arena before is lost. */
 lh_status_t writer_guests(writer_t *w, const uint64_t *bytes, uint32_t count) LH_MUST_CHECK;
 bool writer_has_memory(const writer_t *w);
-int writer_memory_fd(const writer_t *w); /* of the arena; -1: there is none to be read */
+int writer_memory_fd(const writer_t *w); /* of an arena that somebody holds; else -1 */
+/* Whether this rank locks its folder and commits there. */
+bool writer_leads(const writer_t *w);
 /* Bytes of one of this rank's two slots. */
 uint64_t writer_slot_bytes(const writer_t *w);
 /* Slot `slot` (0, 1) of this rank, or of guest `guest` - 1. */
@@ -93,11 +96,13 @@ lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;
 /* The same, but the snapshot stays in memory: a result is that it is described. writer_settle ends
  * it, with `committed` once all ranks' images are where they are kept: only then may the one before
- * be overwritten. *slot: in which of the two it lies. */
-lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta,
+ * be overwritten. *slot: in which of the two it lies. to_disk: it is to be on the disk, too: once
+ * guests' images are there writer_write is called, and the rest is as with writer_submit. */
+lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta, bool to_disk,
                                  uint32_t *slot) LH_MUST_CHECK;
+void writer_write(writer_t *w);
 /* ranks > 1: a result is that of this rank's share. Once it is known that all ranks have written,
- * rank 0 calls writer_commit, which has another result; then, or when one has failed and none
+ * who leads calls writer_commit, which has another result; then, or when one has failed and none
  * writes any more, all call writer_settle. */
 void writer_commit(writer_t *w);
 void writer_settle(writer_t *w, bool committed);

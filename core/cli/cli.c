@@ -300,6 +300,8 @@ lh_status_t cli_open(cli_t *cli)
     if (status == LH_OK && cli->job != NULL && (needs & CLI_NEEDS_MODEL) != 0)
         status = model_source_choose(cli->job, cli->plugins);
     if (status == LH_OK) status = open_launch(cli);
+    if (status == LH_OK && cli->job != NULL)
+        status = job_take_site(cli->job, launch_site(cli->launch));
     return status;
 }
 

@@ -340,7 +340,7 @@ static const lh_option_t wan_rows[] = {
 
 /* What the table of [site.NAME] fills; job_load.c takes it apart into hosts. */
 typedef struct site_text {
-    char *hosts;
+    char *hosts, *checkpoint_folder;
 } site_text_t;
 /* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME],
  * [eval.NAME] and [plugin.NAME]: job_load.c parses each of them. */
@@ -348,6 +348,9 @@ const lh_option_t job_site_rows[] = {
     TEXT(site_text_t, hosts, NULL,
          "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what "
          "--host says"),
+    TEXT(site_text_t, checkpoint_folder, "",
+         "where the checkpoints of this site lie: then each site has its own, in [checkpoint] folder "
+         "where none is named"),
 };
 
 /* decay is read as text, as "not set" is no number. */
@@ -628,4 +631,16 @@ void job_watch_free(job_watch_t *watch)
 {
     const job_section_t *s = job_section("watch");
     options_free(s->rows, s->count, watch);
+}
+
+lh_status_t job_take_site(job_t *job, const job_site_t *site)
+{
+    if (!job->checkpoint.apart || site == NULL || site->checkpoint_folder == NULL ||
+        *site->checkpoint_folder == '\0')
+        return LH_OK;
+    char *folder = mem_text(site->checkpoint_folder);
+    if (folder == NULL) return LH_NO_MEMORY;
+    mem_free(job->checkpoint.folder);
+    job->checkpoint.folder = folder;
+    return LH_OK;
 }

@@ -208,7 +208,8 @@ typedef struct job_checkpoint {
     uint64_t keep, keep_every; /* keep_every 0: none */
     bool keep_best;
     uint64_t memory_every; /* steps between snapshots that stay in memory; 0: none */
-    char *folder;          /* (in folder) "checkpoints" */
+    char *folder;          /* (in folder) "checkpoints"; with `apart` that of this process's site */
+    bool apart;            /* each site has a folder, and checkpoints, of its own */
     /* A save that is late is given up, and training goes on; one that is only slow makes the next
      * wait, for at most patience in all. */
     uint64_t deadline_ns; /* then a save is given up   */
@@ -348,6 +349,7 @@ typedef struct job_host { /* one of [site.NAME] hosts */
  */
 typedef struct job_site { /* [site.NAME], in order; ranks are numbered through all of them */
     char *name;
+    char *checkpoint_folder; /* absolute, or "": [checkpoint] folder */
     job_host_t *hosts;
     uint32_t host_count;
 } job_site_t;
@@ -444,6 +446,8 @@ uint32_t job_ranks(const job_t *job);
 /* Where a rank of [site.*] lives. Both NULL where the job has no sites. */
 void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
                     const job_host_t **host);
+/* From here on [checkpoint] folder is that of a site, where sites have their own. */
+lh_status_t job_take_site(job_t *job, const job_site_t *site) LH_MUST_CHECK;
 /* "node", "site", "wan" by LH_LINK_*: what follows [transport. */
 extern const char *const job_scope_names[JOB_SCOPES];
 bool job_has_stage(const job_t *job, uint32_t stage); /* STAGE_* */

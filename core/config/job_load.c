@@ -378,10 +378,10 @@ static lh_status_t add_host(site_reader_t *r, char *text)
 static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_t *site)
 {
     struct {
-        char *hosts;
+        char *hosts, *checkpoint_folder;
     } text = {0};
     const option_table_t table = {.rows = job_site_rows,
-                                  .count = 1,
+                                  .count = 2,
                                   .owner = "the core",
                                   .config_size = sizeof(text),
                                   .config = &text};
@@ -403,6 +403,9 @@ static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_
     for (char *rest = text.hosts; status == LH_OK && rest != NULL;)
         status = add_host(&r, text_trim(strsep(&rest, ",")));
     mem_free(text.hosts);
+    site->checkpoint_folder = text.checkpoint_folder;
+    if (site->checkpoint_folder != NULL && *site->checkpoint_folder != '\0')
+        job->checkpoint.apart = true;
     return status;
 }
 
@@ -454,6 +457,7 @@ static void free_sites(job_t *job)
             mem_free(job->sites[i].hosts[k].name);
         mem_free(job->sites[i].hosts);
         mem_free(job->sites[i].name);
+        mem_free(job->sites[i].checkpoint_folder);
     }
     mem_free(job->sites);
 }
@@ -552,6 +556,12 @@ static lh_status_t resolve_paths(job_t *job)
     for (size_t i = 0; i < sizeof(inside) / sizeof(inside[0]); i++) {
         const lh_status_t status = resolve(job->pipeline.folder, inside[i]);
         if (status != LH_OK) return status;
+    }
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        char **folder = &job->sites[i].checkpoint_folder;
+        if (*folder == NULL || **folder == '\0') continue;
+        const lh_status_t resolved = resolve(job->pipeline.folder, folder);
+        if (resolved != LH_OK) return resolved;
     }
     const lh_status_t status = job->prepare.input == NULL ? LH_OK : resolve_input(job);
     return status == LH_OK ? resolve_eval(job) : status;

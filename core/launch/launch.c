@@ -184,6 +184,22 @@ void launch_began(launch_t *l)
     if (l->row != NULL) atomic_store(&l->row->began, 1);
 }
 
+const job_site_t *launch_site(const launch_t *l)
+{
+    const job_site_t *site = NULL;
+    const job_host_t *host;
+    if (l == NULL || l->how.job == NULL || !l->how.ranks) return NULL;
+    if (!l->starts && l->place.size > 1) {
+        job_rank_place(l->how.job, l->place.rank, &site, &host);
+        return site;
+    }
+    for (uint32_t r = 0; r < job_ranks(l->how.job); r++) {
+        job_rank_place(l->how.job, r, &site, &host);
+        if (host != NULL && launch_is_here(l, host->name, l->how.machine != NULL)) return site;
+    }
+    return NULL;
+}
+
 void launch_leave(launch_t *l)
 {
     if (l != NULL && l->row != NULL) atomic_store(&l->row->leaves, 1);

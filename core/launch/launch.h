@@ -37,6 +37,9 @@ bool launch_is_started(const launch_t *l);
 uint32_t launch_rank(const launch_t *l);
 uint32_t launch_size(const launch_t *l);
 
+/* The site of this rank, or of this machine's first rank; NULL: there are no sites, or this process
+ * has to do with no ranks. */
+const job_site_t *launch_site(const launch_t *l);
 /* In a rank: it ends after a save, as a machine was told to leave, which need not be its own. */
 void launch_leave(launch_t *l);
 

@@ -30,8 +30,10 @@ enum { TOLD_MOST = 16 };
 
 /* As it travels. */
 typedef struct memory_told {
-    uint32_t resume, has; /* it may go on from a checkpoint; its launcher holds memory */
-    uint64_t newest;      /* of rank 0: the newest step on disk and 1; 0: none */
+    /* It may go on from a checkpoint; its launcher holds memory; it has its folder. */
+    uint32_t resume, has, opened;
+    uint32_t place;  /* its site where each has a folder of its own, else 0 */
+    uint64_t newest; /* of rank 0: the newest step on disk and 1; 0: none */
     uint32_t count;
     memory_key_t keys[TOLD_MOST];
 } memory_told_t;
@@ -48,25 +50,27 @@ static bool rank_tells(const memory_told_t *told, const memory_key_t *key, uint3
     return false;
 }
 
-/* Who writes the image of `rank`: that rank, else the lowest that has it. size: nobody has. */
-static uint32_t holder_of(const memory_told_t *all, uint32_t size, const memory_key_t *key,
-                          uint32_t rank)
+/* Of the ranks that write into the folder of a place: who writes the image of `rank`. That rank, else
+ * the lowest that has it. size: nobody has. */
+static uint32_t holder_of(const memory_told_t *all, uint32_t size, uint32_t place,
+                          const memory_key_t *key, uint32_t rank)
 {
-    if (rank < size && rank_tells(&all[rank], key, rank)) return rank;
+    if (rank < size && all[rank].place == place && rank_tells(&all[rank], key, rank)) return rank;
     uint32_t r = 0;
-    while (r < size && !rank_tells(&all[r], key, rank))
+    while (r < size && (all[r].place != place || !rank_tells(&all[r], key, rank)))
         r++;
     return r;
 }
 
-static bool all_held(const memory_told_t *all, uint32_t size, const memory_key_t *key)
+static bool all_held(const memory_told_t *all, uint32_t size, uint32_t place,
+                     const memory_key_t *key)
 {
     for (uint32_t r = 0; r < key->ranks; r++)
-        if (holder_of(all, size, key, r) == size) return false;
+        if (holder_of(all, size, place, key, r) == size) return false;
     return key->ranks > 0;
 }
 
-/* The newest step that is whole between all of them. All ranks find the same one. */
+/* The newest step that is whole between those of a place. All ranks find the same one. */
 static bool choose_image(const memory_told_t *all, uint32_t size, memory_key_t *out)
 {
     bool found = false;
@@ -74,18 +78,26 @@ static bool choose_image(const memory_told_t *all, uint32_t size, memory_key_t *
         for (uint32_t i = 0; i < all[r].count && i < TOLD_MOST; i++) {
             const memory_key_t *key = &all[r].keys[i];
             if (key->step < all[0].newest || (found && key->step <= out->step)) continue;
-            if (!all_held(all, size, key)) continue;
+            if (!all_held(all, size, all[r].place, key)) continue;
             *out = *key;
             found = true;
         }
     return found;
 }
 
+static uint32_t own_place(const trainer_t *t)
+{
+    const world_t *w = t->how->world;
+    return t->memory.apart ? w->ranks[w->row.rank].site : 0;
+}
+
 static lh_status_t tell_images(trainer_t *t, lh_status_t opened, const memory_found_t *found,
                                memory_told_t *all)
 {
     memory_told_t own = {.resume = opened == LH_OK && t->how->resume && t->how->resume_step == NULL,
-                         .has = writer_has_memory(t->writer)};
+                         .has = writer_memory_fd(t->writer) >= 0,
+                         .opened = opened == LH_OK,
+                         .place = own_place(t)};
     checkpoint_steps_t steps = {0};
     if (train_agree_rank(&t->agree) == 0 && own.resume) {
         if (checkpoint_steps(t->job->checkpoint.folder, &steps) != LH_OK)
@@ -113,12 +125,14 @@ static lh_status_t write_images(const trainer_t *t, const memory_found_t *found,
                                 const memory_told_t *all, const memory_key_t *key)
 {
     const uint32_t size = train_agree_size(&t->agree), self = train_agree_rank(&t->agree);
+    const uint32_t place = own_place(t);
     lh_status_t status = LH_OK;
+    if (!all_held(all, size, place, key)) return LH_OK; /* it gets a copy of another site's */
     for (uint32_t r = 0; r < key->ranks && status == LH_OK; r++) {
-        if (holder_of(all, size, key, r) != self) continue;
+        if (holder_of(all, size, place, key, r) != self) continue;
         const memory_image_t *image = find_image(found, key, r);
         lh_assert(image != NULL);
-        status = memory_image_write(image, t->job->checkpoint.folder, 0);
+        status = memory_image_write(image, t->job->checkpoint.folder, 0, 0);
     }
     return status;
 }
@@ -137,25 +151,26 @@ static lh_status_t agree_on(trainer_t *t, lh_status_t *status)
 static lh_status_t write_step(trainer_t *t, const memory_found_t *found, const memory_told_t *all,
                               const memory_key_t *key, lh_status_t *saved)
 {
-    const uint32_t size = train_agree_size(&t->agree);
-    const bool commits = holder_of(all, size, key, 0) == train_agree_rank(&t->agree);
-    const memory_image_t *first = commits ? find_image(found, key, 0) : NULL;
-    const char *folder = t->job->checkpoint.folder;
-    const checkpoint_keep_t keep = {t->job->checkpoint.keep, t->job->checkpoint.keep_every,
-                                    t->job->checkpoint.keep_best};
+    const uint32_t size = train_agree_size(&t->agree), place = own_place(t);
+    const bool commits = all_held(all, size, place, key) &&
+                         holder_of(all, size, place, key, 0) == train_agree_rank(&t->agree);
     *saved = write_images(t, found, all, key);
-    lh_status_t status = agree_on(t, saved);
-    if (status != LH_OK) return status;
-    if (commits && *saved == LH_OK) {
-        *saved = memory_image_commit(first, folder, &keep);
-    } else if (commits) {
-        char reason[AGREE_SENTENCE];
-        (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
-        memory_image_abandon(first, folder);
-        (void)fail(*saved, "%s", reason);
-        return LH_OK;
-    } else if (*saved != LH_OK) {
-        return LH_OK;
+    const lh_status_t status = agree_on(t, saved);
+    if (status != LH_OK || (!commits && *saved != LH_OK)) return status;
+    if (commits) {
+        char self[SHA256_TEXT], reason[AGREE_SENTENCE];
+        saver_share_t share = memory_image_share(find_image(found, key, 0),
+                                                 t->job->checkpoint.folder, 0);
+        share.leads = true;
+        share.apart = t->memory.apart;
+        share.keep = (checkpoint_keep_t){t->job->checkpoint.keep, t->job->checkpoint.keep_every,
+                                         t->job->checkpoint.keep_best};
+        const bool whole = *saved == LH_OK;
+        if (whole) *saved = saver_share_commit(&share, self);
+        (void)snprintf(reason, sizeof(reason), "%s", *saved == LH_OK ? "" : fail_reason());
+        if (*saved != LH_OK) saver_share_abandon(&share);
+        if (*saved != LH_OK) (void)fail(*saved, "%s", reason);
+        if (!whole) return LH_OK;
     }
     return agree_on(t, saved);
 }
@@ -166,7 +181,7 @@ static void tell_rescue(const trainer_t *t, const memory_told_t *all, const memo
     uint32_t elsewhere = 0;
     char newest[64] = "there was no checkpoint on disk";
     for (uint32_t r = 0; r < key->ranks; r++)
-        elsewhere += holder_of(all, train_agree_size(&t->agree), key, r) != r;
+        elsewhere += !rank_tells(&all[r < train_agree_size(&t->agree) ? r : 0], key, r);
     if (all[0].newest > 0)
         (void)snprintf(newest, sizeof(newest), "the newest on disk was step %llu",
                        (unsigned long long)(all[0].newest - 1));
@@ -180,29 +195,44 @@ static void tell_rescue(const trainer_t *t, const memory_told_t *all, const memo
                  (unsigned long long)key->step, fail_reason());
 }
 
-lh_status_t train_memory_rescue(trainer_t *t, lh_status_t opened)
+/* With t->memory.keeps. */
+static lh_status_t rescue(trainer_t *t, lh_status_t opened, memory_told_t *all)
 {
     const uint32_t size = train_agree_size(&t->agree);
-    if (t->job->checkpoint.memory_every == 0 || size == 1) return LH_OK;
     memory_found_t found;
     memory_key_t key;
-    memory_told_t *all = mem_array(size, sizeof(*all));
-    if (all == NULL) return LH_NO_MEMORY;
     memory_find(writer_memory_fd(t->writer), &found);
     lh_status_t status = tell_images(t, opened, &found, all), saved = LH_OK;
-    t->memory.on = status == LH_OK;
-    for (uint32_t r = 0; r < size; r++)
-        t->memory.on = t->memory.on && all[r].has;
-    if (status == LH_OK && !t->memory.on && train_agree_rank(&t->agree) == 0)
+    bool opens = status == LH_OK;
+    for (uint32_t r = 0; r < size; r++) {
+        t->memory.keeps = t->memory.keeps && all[r].has;
+        opens = opens && all[r].opened;
+    }
+    if (status == LH_OK && !t->memory.keeps && train_agree_rank(&t->agree) == 0)
         log_line(LH_LOG_WARN, "[checkpoint] memory_every: no rank's snapshots stay in memory, as "
                               "that needs ranks that longhaul itself has started");
-    if (status == LH_OK && all[0].resume && choose_image(all, size, &key)) {
+    if (opens && all[0].resume && choose_image(all, size, &key)) {
         status = write_step(t, &found, all, &key, &saved);
         if (status == LH_OK && saved == LH_OK) t->memory.rescued = key.step;
         if (status == LH_OK && train_agree_rank(&t->agree) == 0) tell_rescue(t, all, &key, saved);
     }
     memory_found_close(&found);
-    mem_free(all);
+    return status;
+}
+
+lh_status_t train_memory_rescue(trainer_t *t, lh_status_t opened)
+{
+    const uint32_t size = train_agree_size(&t->agree);
+    if (size == 1) return LH_OK;
+    t->memory.apart = t->job->checkpoint.apart && t->how->world->row.sites > 1;
+    t->memory.keeps = t->job->checkpoint.memory_every > 0;
+    lh_status_t status = LH_OK;
+    if (t->memory.keeps) {
+        memory_told_t *all = mem_array(size, sizeof(*all));
+        status = all == NULL ? LH_NO_MEMORY : rescue(t, opened, all);
+        mem_free(all);
+    }
+    t->memory.on = t->memory.apart || t->memory.keeps;
     return status;
 }
 
@@ -237,6 +267,33 @@ uint32_t train_memory_partner(const world_t *w, uint32_t rank)
     return w->row.size;
 }
 
+/* The n-th rank of a site, round and round. */
+static uint32_t rank_of_site(const world_t *w, uint32_t site, uint32_t n)
+{
+    uint32_t count = 0, r = 0;
+    for (uint32_t i = 0; i < w->row.size; i++)
+        count += w->ranks[i].site == site;
+    lh_assert(count > 0);
+    for (n %= count; r < w->row.size; r++)
+        if (w->ranks[r].site == site && n-- == 0) break;
+    return r;
+}
+
+/* Where sites have folders of their own, an image goes to each other site, in memory as well. */
+static uint32_t targets_of(const world_t *w, uint32_t rank, bool apart, uint32_t *out)
+{
+    uint32_t count = 0, place = 0;
+    if (!apart) {
+        out[0] = train_memory_partner(w, rank);
+        return out[0] == w->row.size ? 0 : 1;
+    }
+    for (uint32_t r = 0; r < rank; r++)
+        place += w->ranks[r].site == w->ranks[rank].site;
+    for (uint32_t i = 1; i < w->row.sites; i++)
+        out[count++] = rank_of_site(w, (w->ranks[rank].site + i) % w->row.sites, place);
+    return count;
+}
+
 static uint32_t member_of(const group_t *g, uint32_t rank)
 {
     uint32_t m = 0;
@@ -265,38 +322,47 @@ static lh_status_t plan_copy(trainer_t *t, uint32_t op, uint32_t peer, uint32_t 
     return collective_new(t->comm.comm, &how, out);
 }
 
-static lh_status_t plan_copies(trainer_t *t, const uint64_t *bytes)
+static lh_status_t plan_copies(trainer_t *t)
 {
     train_memory_t *m = &t->memory;
     uint64_t all;
     void *memory = writer_memory(t->writer, &all);
     lh_status_t status = comm_arena(t->comm.comm, memory, all, -1, 0, &m->arena);
+    const uint64_t own = m->bytes[train_agree_rank(&t->agree)];
     for (uint32_t slot = 0; slot < MEMORY_OWN && status == LH_OK; slot++) {
-        status = plan_copy(t, COLL_SEND, m->partner, 0, slot, bytes[train_agree_rank(&t->agree)],
-                           &m->send[slot]);
+        for (uint32_t i = 0; i < m->target_count && status == LH_OK; i++)
+            status = plan_copy(t, COLL_SEND, m->targets[i], 0, slot, own,
+                               &m->send[i * MEMORY_OWN + slot]);
         for (uint32_t i = 0; i < m->guest_count && status == LH_OK; i++)
-            status = plan_copy(t, COLL_RECV, m->guests[i], i + 1, slot, bytes[m->guests[i]],
+            status = plan_copy(t, COLL_RECV, m->guests[i], i + 1, slot, m->bytes[m->guests[i]],
                                &m->receive[i * MEMORY_OWN + slot]);
     }
     return status;
 }
 
 /* Whose images are kept here, and how long their slots are: each rank tells, as parts differ. */
-static lh_status_t find_guests(trainer_t *t, const world_t *w, uint64_t *bytes)
+static lh_status_t find_guests(trainer_t *t, const world_t *w)
 {
     train_memory_t *m = &t->memory;
     const uint64_t own = writer_slot_bytes(t->writer);
-    lh_status_t status = t->agree.ranks->gather(t->agree.ranks->context, &own, sizeof(own), bytes);
-    m->partner = train_memory_partner(w, w->row.rank);
-    for (uint32_t r = 0; r < w->row.size; r++)
-        if (train_memory_partner(w, r) == w->row.rank) m->guests[m->guest_count++] = r;
+    lh_status_t status = t->agree.ranks->gather(t->agree.ranks->context, &own, sizeof(own),
+                                                m->bytes);
+    uint32_t *targets = mem_array(w->row.size, sizeof(*targets));
     uint64_t *rooms = mem_array(w->row.size, sizeof(*rooms));
-    if (rooms == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < m->guest_count; i++)
-        rooms[i] = bytes[m->guests[i]];
+    if (targets == NULL || rooms == NULL) status = LH_NO_MEMORY;
+    m->target_count = targets_of(w, w->row.rank, m->apart, m->targets);
+    for (uint32_t r = 0; r < w->row.size && status == LH_OK; r++) {
+        const uint32_t count = targets_of(w, r, m->apart, targets);
+        for (uint32_t i = 0; i < count; i++) {
+            if (targets[i] != w->row.rank) continue;
+            rooms[m->guest_count] = m->bytes[r];
+            m->guests[m->guest_count++] = r;
+        }
+    }
     if (status == LH_OK && m->guest_count > 0)
         status = writer_guests(t->writer, rooms, m->guest_count);
     mem_free(rooms);
+    mem_free(targets);
     return status;
 }
 
@@ -309,21 +375,28 @@ lh_status_t train_memory_plan(trainer_t *t)
     if (status == LH_OK)
         status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
     if (status != LH_OK || w->row.nodes == 1) return status;
-    uint64_t *bytes = mem_array(w->row.size, sizeof(*bytes));
+    m->bytes = mem_array(w->row.size, sizeof(*m->bytes));
+    m->targets = mem_array(w->row.size, sizeof(*m->targets));
     m->guests = mem_array(w->row.size, sizeof(*m->guests));
+    m->send = mem_array((size_t)w->row.size * MEMORY_OWN, sizeof(*m->send));
     m->receive = mem_array((size_t)w->row.size * MEMORY_OWN, sizeof(*m->receive));
-    status = bytes == NULL || m->guests == NULL || m->receive == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK) status = find_guests(t, w, bytes);
-    if (status == LH_OK) status = plan_copies(t, bytes);
-    mem_free(bytes);
+    if (m->bytes == NULL || m->targets == NULL || m->guests == NULL || m->send == NULL ||
+        m->receive == NULL)
+        return LH_NO_MEMORY;
+    status = find_guests(t, w);
+    if (status == LH_OK) status = plan_copies(t);
     m->travels = status == LH_OK;
     return status;
 }
 
 void train_memory_close(trainer_t *t)
 {
-    mem_free(t->memory.guests);
-    mem_free(t->memory.receive);
+    train_memory_t *m = &t->memory;
+    mem_free(m->bytes);
+    mem_free(m->targets);
+    mem_free(m->guests);
+    mem_free(m->send);
+    mem_free(m->receive);
 }
 
 /* ---- beside the steps ------------------------------------------------------------------------ */
@@ -332,7 +405,7 @@ void train_memory_close(trainer_t *t)
 bool train_memory_due(const trainer_t *t, uint64_t step)
 {
     const job_checkpoint_t *how = &t->job->checkpoint;
-    if (!t->memory.on || step == 0 || step % how->memory_every != 0) return false;
+    if (!t->memory.keeps || step == 0 || step % how->memory_every != 0) return false;
     return (how->every == 0 || step % how->every != 0) && step < t->job->train.steps;
 }
 
@@ -351,15 +424,19 @@ lh_status_t train_memory_start(trainer_t *t)
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < m->guest_count && status == LH_OK; i++)
         status = collective_start(m->receive[i * MEMORY_OWN + m->slot]);
-    return status == LH_OK ? collective_start(m->send[m->slot]) : status;
+    for (uint32_t i = 0; i < m->target_count && status == LH_OK; i++)
+        status = collective_start(m->send[i * MEMORY_OWN + m->slot]);
+    return status;
 }
 
 lh_status_t train_memory_test(trainer_t *t)
 {
     train_memory_t *m = &t->memory;
     if (m->due) return LH_AGAIN;
-    lh_status_t status = collective_test(m->send[m->slot]);
+    lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < m->guest_count && status == LH_OK; i++)
         status = collective_test(m->receive[i * MEMORY_OWN + m->slot]);
+    for (uint32_t i = 0; i < m->target_count && status == LH_OK; i++)
+        status = collective_test(m->send[i * MEMORY_OWN + m->slot]);
     return status;
 }

@@ -10,7 +10,9 @@
  *
  * A snapshot that stays in memory goes the same way: each rank's saver describes it
  * (SAVE_DESCRIBES), and where there are several machines it then travels to another one
- * (SAVE_COPIES). It is whole once all have said so, and never before the next may be begun. */
+ * (SAVE_COPIES). It is whole once all have said so, and never before the next may be begun. Where sites
+ * have checkpoints of their own, a save goes through the same two phases first, so that every site has
+ * the images of all ranks; then each writes and commits all of it. */
 #include <train/train_save.h>
 
 #include <errno.h>
@@ -32,7 +34,7 @@ enum { SAVE_NONE, SAVE_WRITES, SAVE_COMMITS, SAVE_DESCRIBES, SAVE_COPIES };
 
 static bool save_in_memory(const trainer_t *t)
 {
-    return t->save_phase == SAVE_DESCRIBES || t->save_phase == SAVE_COPIES;
+    return !t->save_to_disk && (t->save_phase == SAVE_DESCRIBES || t->save_phase == SAVE_COPIES);
 }
 
 /* The observer is told. A rank without one says nothing, but for rank 0, which warns of a failure.
@@ -90,7 +92,7 @@ void trainer_poll_save(trainer_t *t)
 double trainer_save_word(trainer_t *t)
 {
     if (save_alone(t) || t->save_phase == SAVE_NONE) return 0;
-    if (t->save_phase == SAVE_COMMITS && train_agree_rank(&t->agree) > 0) return 0;
+    if (t->save_phase == SAVE_COMMITS && !writer_leads(t->writer)) return 0;
     /* A failure is one of the links, and told where they are used next. */
     if (t->save_phase == SAVE_COPIES) return train_memory_test(t) == LH_OK ? 0 : 1;
     if (!t->save_ended) t->save_ended = writer_poll(t->writer, &t->save_result) == LH_OK;
@@ -98,31 +100,42 @@ double trainer_save_word(trainer_t *t)
     return t->save_result.status == LH_OK ? 0 : SAVE_FAILED;
 }
 
+/* All ranks are through with a phase: the next one begins, or the save is whole, which it returns. */
+static bool save_moves_on(trainer_t *t)
+{
+    switch (t->save_phase) {
+    case SAVE_DESCRIBES:
+        t->save_phase = SAVE_COPIES;
+        if (train_memory_send(t, t->memory_slot)) return false;
+        return save_moves_on(t); /* there is nobody to send it to */
+    case SAVE_COPIES:
+        if (!t->save_to_disk) return true;
+        t->save_phase = SAVE_WRITES;
+        t->save_ended = false;
+        writer_write(t->writer);
+        return false;
+    case SAVE_WRITES:
+        t->save_phase = SAVE_COMMITS;
+        t->save_ended = false;
+        if (writer_leads(t->writer)) writer_commit(t->writer);
+        return false;
+    default: return true;
+    }
+}
+
 /* words is the sum that all ranks have, so all take the same branch. The order of the tests is that
  * of the phases: somebody still writes; all have written, so rank 0 commits; it is committed; or
  * somebody failed, and then one more exchange tells all why. */
 lh_status_t trainer_save_agreed(trainer_t *t, double words)
 {
-    const bool leads = train_agree_rank(&t->agree) == 0;
     if (save_alone(t) || t->save_phase == SAVE_NONE) return LH_OK;
     if (words - SAVE_FAILED * floor(words / SAVE_FAILED) > 0) return LH_OK; /* some are at it */
-    const bool described = words == 0 && t->save_phase == SAVE_DESCRIBES;
-    if (described && train_memory_send(t, t->memory_slot)) {
-        t->save_phase = SAVE_COPIES;
-        return LH_OK;
-    }
-    const bool committed = described || (words == 0 && (t->save_phase == SAVE_COMMITS ||
-                                                        t->save_phase == SAVE_COPIES));
-    if (words == 0 && !committed) {
-        t->save_phase = SAVE_COMMITS;
-        t->save_ended = false;
-        if (leads) writer_commit(t->writer);
-        return LH_OK;
-    }
+    const bool committed = words == 0 && save_moves_on(t);
+    if (words == 0 && !committed) return LH_OK;
     writer_result_t *r = &t->save_result;
     /* Those that did not fail take over the sentence of the first that did. */
     if (!committed) {
-        if (t->save_phase == SAVE_COMMITS && !leads) r->status = LH_OK;
+        if (t->save_phase == SAVE_COMMITS && !writer_leads(t->writer)) r->status = LH_OK;
         const lh_status_t status = train_agree_failure(&t->agree, &r->status, r->reason,
                                                        sizeof(r->reason));
         if (status != LH_OK) return status;
@@ -274,11 +287,13 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     if (status == LH_OK) status = take_snapshot(t, last);
     if (status != LH_OK) return status;
     const checkpoint_meta_t meta = save_describe(t);
-    status = writer_submit(t->writer, &meta);
+    status = t->memory.apart ? writer_submit_memory(t->writer, &meta, true, &t->memory_slot)
+                             : writer_submit(t->writer, &meta);
     /* One of several ranks can't leave out what all others save. */
     if (status != LH_OK) return alone ? not_saved(t, status, last, since) : status;
     t->saved_step = t->step;
-    t->save_phase = SAVE_WRITES;
+    t->save_to_disk = true;
+    t->save_phase = t->memory.apart ? SAVE_DESCRIBES : SAVE_WRITES;
     t->save_ended = false;
     return LH_OK;
 }
@@ -304,8 +319,9 @@ lh_status_t trainer_save_memory(trainer_t *t)
     status = snapshot_take(t->snapshot, t->writer);
     if (status != LH_OK) return status;
     const checkpoint_meta_t meta = save_describe(t);
-    status = writer_submit_memory(t->writer, &meta, &t->memory_slot);
+    status = writer_submit_memory(t->writer, &meta, false, &t->memory_slot);
     if (status != LH_OK) return status;
+    t->save_to_disk = false;
     t->save_phase = SAVE_DESCRIBES;
     t->save_ended = false;
     return LH_OK;

@@ -26,6 +26,7 @@
 #include <engine/weights.h>
 #include <session/snapshot.h>
 #include <train/train_memory.h>
+#include <train/train_sites.h>
 
 /* What must be as it was where same_bits is promised. Compared are the lines that both texts have.
  * A line that is added later in opening is checked by the call after it. */
@@ -183,7 +184,7 @@ static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
     const char *folder = t->job->checkpoint.folder;
     double seen = 1;
     if (train_agree_size(&t->agree) == 1) return LH_OK;
-    const bool leads = train_agree_rank(&t->agree) == 0;
+    const bool leads = writer_leads(t->writer);
     lh_status_t status = leads ? LH_OK : checkpoint_folder_look(folder, session);
     if (status == LH_OK) status = train_agree_sum(&t->agree, &seen, 1);
     if (leads) checkpoint_folder_unmark(folder, session);
@@ -229,6 +230,31 @@ static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
     return met == LH_OK && start.resumed ? open_named(t, &start) : met;
 }
 
+/* Where sites have folders of their own: all decide alike by what all tell, and rank 0 names the run.
+ * Each site's first rank marks its folder for the others of the site. */
+static lh_status_t start_apart(trainer_t *t, lh_status_t opened)
+{
+    start_t start = {.session = 0};
+    lh_status_t status = train_sites_find(t, opened);
+    if (status == LH_OK && t->resumed != NULL) status = check_data_order(t);
+    if (status == LH_OK && train_agree_rank(&t->agree) == 0) {
+        start.status = name_run(t, &start.session);
+        memcpy(start.run, t->run, sizeof(start.run));
+    }
+    if (status == LH_OK) status = train_agree_first(&t->agree, &start, sizeof(start));
+    if (status == LH_OK && start.status != LH_OK)
+        status = fail(start.status, "rank 0 has no random bytes");
+    if (status != LH_OK) return status;
+    memcpy(t->run, start.run, sizeof(t->run));
+    t->session_number = start.session;
+    writer_session(t->writer, start.session);
+    double marked = 1;
+    if (writer_leads(t->writer))
+        status = checkpoint_folder_mark(t->job->checkpoint.folder, start.session);
+    if (status == LH_OK) status = train_agree_sum(&t->agree, &marked, 1);
+    return status == LH_OK ? meet_in_folder(t, start.session) : status;
+}
+
 /* Called again when an older checkpoint takes the place of a damaged one. */
 static void take_start(trainer_t *t)
 {
@@ -241,23 +267,42 @@ static void take_start(trainer_t *t)
     writer_parent(t->writer, t->resumed->manifest->self);
 }
 
+/* The lowest rank of its site. */
+static bool leads_site(const world_t *w)
+{
+    uint32_t r = 0;
+    while (w->ranks[r].site != w->ranks[w->row.rank].site)
+        r++;
+    return r == w->row.rank;
+}
+
 /* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). Every
  * rank has a writer: one that nobody has forked before is forked here. */
 static lh_status_t start_find(trainer_t *t)
 {
+    const bool apart = t->job->checkpoint.apart && t->how->world != NULL &&
+                       t->how->world->row.sites > 1;
     const writer_how_t how = {.folder = t->job->checkpoint.folder,
                               .keep = {t->job->checkpoint.keep, t->job->checkpoint.keep_every,
                                        t->job->checkpoint.keep_best},
                               .deadline_ns = t->job->checkpoint.deadline_ns,
                               .rank = train_agree_rank(&t->agree),
-                              .ranks = train_agree_size(&t->agree)};
+                              .ranks = train_agree_size(&t->agree),
+                              .apart = apart,
+                              .leads = apart && leads_site(t->how->world),
+                              .memory = apart,
+                              .memory_fd = -1};
     lh_status_t status = t->writer != NULL ? LH_OK : writer_start(&how, &t->writer);
     if (status == LH_OK) status = writer_open(t->writer);
-    const lh_status_t rescued = status == LH_OK || how.rank == 0 ? train_memory_rescue(t, status)
-                                                                 : LH_OK;
+    const lh_status_t rescued = status == LH_OK || how.rank == 0 || how.apart
+                                    ? train_memory_rescue(t, status)
+                                    : LH_OK;
     if (rescued != LH_OK) return rescued;
     /* Not even rank 0's failure to open may leave the others waiting: it is told below. */
-    status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
+    if (t->memory.apart)
+        status = start_apart(t, status);
+    else
+        status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
     if (status == LH_OK) take_start(t);
     return status;
 }
@@ -298,7 +343,10 @@ static lh_status_t start_older(trainer_t *t, bool lost)
     checkpoint_close(t->resumed);
     t->resumed = NULL;
     t->below = step;
-    const lh_status_t status = leads ? lead_start(t, LH_OK) : follow_start(t, LH_OK);
+    lh_status_t status = t->memory.apart ? start_apart(t, LH_OK)
+                         : leads         ? lead_start(t, LH_OK)
+                                         : follow_start(t, LH_OK);
+    if (status == LH_OK) status = train_sites_fetch(t);
     if (status != LH_OK) return status;
     take_start(t);
     uint64_t samples;
@@ -320,6 +368,8 @@ static lh_status_t start_older(trainer_t *t, bool lost)
  * more. */
 static lh_status_t start_resume(trainer_t *t)
 {
+    lh_status_t fetched = train_sites_fetch(t);
+    if (fetched != LH_OK) return fetched;
     for (;;) {
         bool lost = false;
         lh_status_t status = start_load(t, &lost);
@@ -331,7 +381,7 @@ static lh_status_t start_resume(trainer_t *t)
         status = start_older(t, lost);
         if (status != LH_OK) return status;
     }
-    if (train_agree_rank(&t->agree) == 0)
+    if (writer_leads(t->writer))
         checkpoint_make_way(t->job->checkpoint.folder, t->step, t->how->resume_step != NULL);
     return LH_OK;
 }
@@ -732,6 +782,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 
     checkpoint_close(t->resumed);
     t->resumed = NULL;
+    train_sites_close(t);
     list_plugins(t);
     return LH_OK;
 }
@@ -747,6 +798,7 @@ void trainer_close(trainer_t *t)
     else
         writer_close(t->writer);
     train_memory_close(t);
+    train_sites_close(t);
     snapshot_free(t->snapshot);
     step_programs_free(&t->programs);
     batches_close(t->data);

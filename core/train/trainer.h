@@ -17,17 +17,20 @@ enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 /* What all ranks agree on in each step. */
 enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
 
-/* Snapshots that stay in memory: train_memory.c. */
+/* Images of what ranks save, and where they go: train_memory.c. */
 typedef struct train_memory {
-    bool on;
+    bool on;          /* the writer has slots for them */
+    bool keeps;       /* snapshots stay in memory: [checkpoint] memory_every */
+    bool apart;       /* sites have checkpoints of their own, for which images travel, too */
     uint64_t rescued; /* the step that this start has found in memory alone; 0: none */
-    /* Of several machines: the rank that keeps this one's images, and those whose images are kept
-     * here; a message each for both slots. */
-    bool travels, due; /* due: what is in `slot` is to be sent */
-    uint32_t partner, guest_count, slot;
-    uint32_t *guests;
+    /* To which ranks this one's images go, and those whose images come here; a message each for
+     * both slots. due: what is in `slot` is to be sent. */
+    bool travels, due;
+    uint32_t target_count, guest_count, slot;
+    uint32_t *targets, *guests;
+    uint64_t *bytes; /* [ranks] of a slot of each */
     uint32_t arena;
-    collective_t *send[2], **receive; /* receive: [guest_count][2] */
+    collective_t **send, **receive; /* [target_count][2], [guest_count][2] */
 } train_memory_t;
 
 /* Fields are roughly in the order in which they come to life. A pointer is NULL until its part is
@@ -83,7 +86,10 @@ typedef struct trainer {
     uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
     uint32_t save_phase; /* train_save.c: the same on all ranks */
     train_memory_t memory;
-    uint32_t memory_slot;        /* of the snapshot in memory that is under way */
+    uint32_t memory_slot;        /* of the image that is under way */
+    uint64_t session_number;     /* of this start, the same on all ranks */
+    bool save_to_disk;           /* it is to be written, too */
+    struct train_fetch *fetch;   /* while opening: what sites lack, train_sites.c */
     writer_result_t save_result; /* of this rank in that phase, once save_ended */
     bool save_ended;
     uint64_t waited_ns; /* that training stood still for the save under way        */

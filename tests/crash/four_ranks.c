@@ -100,6 +100,7 @@ static saver_share_t save_of(const attendant_t *a, const checkpoint_meta_t *meta
     return (saver_share_t){.folder = FOUR_FOLDER,
                            .rank = a->rank,
                            .ranks = RANKS,
+                           .leads = a->rank == 0,
                            .session = a->session,
                            .attempt = 1,
                            .shard_bytes = PART * sizeof(float), /* a file a tensor */

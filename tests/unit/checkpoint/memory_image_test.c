@@ -51,7 +51,7 @@ static uint32_t kept_take(kept_t *k, uint64_t step, bool whole)
             ((float *)place)[e] = world_value(step, k->place.which[i],
                                               k->place.tensors[i].part.first + e);
     }
-    assert_int_equal(writer_submit_memory(k->writer, &meta, &slot), LH_OK);
+    assert_int_equal(writer_submit_memory(k->writer, &meta, false, &slot), LH_OK);
     assert_int_equal(writer_wait(k->writer, &result), LH_OK);
     assert_string_equal(result.reason, "");
     assert_int_equal(result.status, LH_OK);
@@ -82,7 +82,6 @@ static void what_is_left_in_memory_becomes_a_checkpoint(void **state)
     }
     for (uint32_t r = 0; r < RANKS; r++)
         memory_find(ranks[r].fd, &found[r]);
-    const checkpoint_keep_t keep = {.newest = 2};
     for (uint64_t step = 5; step <= 7; step += 2) {
         memory_image_t *first = NULL;
         for (uint32_t r = 0; r < RANKS; r++)
@@ -91,11 +90,15 @@ static void what_is_left_in_memory_becomes_a_checkpoint(void **state)
                 if (image->key.step != step) continue;
                 assert_int_equal(image->key.rank, r);
                 assert_int_equal(image->key.session, SESSION);
-                assert_int_equal(memory_image_write(image, s->folder, 128), LH_OK);
+                assert_int_equal(memory_image_write(image, s->folder, 0, 128), LH_OK);
                 if (r == 0) first = image;
             }
         assert_non_null(first);
-        assert_int_equal(memory_image_commit(first, s->folder, &keep), LH_OK);
+        char self[SHA256_TEXT];
+        saver_share_t share = memory_image_share(first, s->folder, 0);
+        share.keep = (checkpoint_keep_t){.newest = 2};
+        share.leads = true;
+        assert_int_equal(saver_share_commit(&share, self), LH_OK);
         for (uint32_t of = 1; of <= 4; of++)
             world_check(s->folder, step, of);
     }

@@ -1,0 +1,18 @@
+/* train/train_sites.h - where each site has checkpoints of its own: which one a run goes on from, and
+ * how a site comes by one that it lacks. */
+#ifndef TRAIN_TRAIN_SITES_H
+#define TRAIN_TRAIN_SITES_H
+
+#include <train/trainer.h>
+
+/* What rank 0 and the ranks that lead in the other sites' folders find there, below t->below, and what
+ * all make of it: t->resumed, of a site that lacks it its manifest alone; NULL: no site has any. Of rank
+ * 0's answers besides only whether a run may go on counts. All ranks. `opened`: what became of opening
+ * this rank's writer. */
+lh_status_t train_sites_find(trainer_t *t, lh_status_t opened) LH_MUST_CHECK;
+/* Once the links are connected, all ranks, before t->resumed is read: brings it to the sites that lack
+ * it, where it then is a checkpoint like any other. */
+lh_status_t train_sites_fetch(trainer_t *t) LH_MUST_CHECK;
+void train_sites_close(trainer_t *t);
+
+#endif
