@@ -27,8 +27,8 @@ void copy_stream_begin(copy_stream_t *s, const manifest_t *manifest, const char 
 uint64_t copy_stream_bytes(const copy_stream_t *s); /* of all its files */
 /* The next `bytes` of it, or what is left, from or to `piece`. A file that is whole is synced. */
 lh_status_t copy_stream_move(copy_stream_t *s, void *piece, uint64_t bytes) LH_MUST_CHECK;
-/* LH_INVALID: it has not come to its end. */
-lh_status_t copy_stream_end(copy_stream_t *s) LH_MUST_CHECK;
+/* Closes what is open. LH_INVALID: it has not come to its end. */
+lh_status_t copy_stream_end(copy_stream_t *s);
 
 /* The text of a checkpoint's manifest, as it lies there; *out is the caller's. */
 lh_status_t copy_manifest_read(const char *path, char **out, size_t *length) LH_MUST_CHECK;

@@ -389,6 +389,7 @@ static lh_status_t fetch_all(fetch_work_t *w)
             const lh_status_t ended = copy_stream_end(&w->come[i]);
             note(w, ended);
         }
+    if (w->own.manifest != NULL) (void)copy_stream_end(&w->own);
     /* What went through the slots is no image. */
     for (uint32_t i = 0; i <= m->guest_count; i++)
         memory_empty(writer_slot(t->writer, i, 0));

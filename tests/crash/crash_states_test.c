@@ -173,6 +173,47 @@ static void ranks_that_meet_in_the_staging_folder(void **state)
     }
 }
 
+/* Steps 1 and 2 are here, step 3 with another site alone: the journal begins then. */
+static mem_fs_t *with_step_elsewhere(void)
+{
+    mem_fs_t *fs = with_steps(3);
+    assert_int_equal(sys()->mkdir(FOUR_OTHER, 0700), 0);
+    assert_int_equal(
+        sys()->rename(FOUR_FOLDER "/step-000000000003", FOUR_OTHER "/step-000000000003"), 0);
+    mem_fs_t *after = mem_fs_new(&fs->live);
+    mem_fs_free(fs);
+    after->random = 3;
+    mem_fs_use(after);
+    return after;
+}
+
+/* What a site lacks and gets from another: half of a copy is never found. */
+static void a_copy_of_another_site(void **state)
+{
+    (void)state;
+    state_of_all.pointer_may_lag = true; /* it names step 3 all the time */
+    mem_fs_t *fs = with_step_elsewhere();
+    assert_int_equal(four_found(&state_of_all), 2);
+    if (four_copy(3) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    walk_all("a copy of another site", fs, (crash_expect_t){2, 2, 0}, 0);
+    assert_int_equal(four_found(&state_of_all), 3);
+    mem_fs_free(fs);
+    for (uint32_t at = 1; at < 1000; at += torture ? 1 : 7) {
+        fs = with_step_elsewhere();
+        call_faults_use(&mem_table, CALL_FROZEN, at, 0);
+        (void)four_copy(3);
+        const bool struck = call_faults.struck != NULL;
+        sys_use(&mem_table);
+        memset(&call_faults, 0, sizeof(call_faults));
+        memset(fs->files, 0, sizeof(fs->files));
+        assert_true(four_found(&state_of_all) >= 2);
+        walk_all("a copy that was cut off", fs, (crash_expect_t){2, 2, 0}, 0);
+        mem_fs_free(fs);
+        if (!struck) break;
+    }
+    state_of_all.pointer_may_lag = false;
+}
+
 /* The newest is damaged: it is put aside, and its step saved anew. */
 static void a_damaged_step_is_saved_again(void **state)
 {
@@ -230,6 +271,7 @@ int main(void)
         cmocka_unit_test(a_run_after_one_that_was_killed_at_any_call),
         cmocka_unit_test(runs_after_power_losses),
         cmocka_unit_test(ranks_that_meet_in_the_staging_folder),
+        cmocka_unit_test(a_copy_of_another_site),
         cmocka_unit_test(a_damaged_step_is_saved_again),
     };
     return cmocka_run_group_tests(tests, quiet, tell);

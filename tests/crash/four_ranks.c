@@ -9,6 +9,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/checkpoint.h>
+#include <checkpoint/checkpoint_copy.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/saver.h>
@@ -144,6 +145,53 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
         mem_shared_mark(MARK_RETURNED + step);
     else
         saver_share_abandon(&how);
+    return status;
+}
+
+/* Each sender's stream from its begin to its end, as a rank of its own writes it. */
+static lh_status_t copy_files(const manifest_t *m, const char *from, const char *to)
+{
+    enum { SENDERS = 2 };
+    char piece[700];
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < SENDERS && status == LH_OK; i++) {
+        copy_stream_t out, in;
+        copy_stream_begin(&out, m, from, i, SENDERS, false);
+        copy_stream_begin(&in, m, to, i, SENDERS, true);
+        const uint64_t bytes = copy_stream_bytes(&out);
+        for (uint64_t at = 0; at < bytes && status == LH_OK; at += sizeof(piece)) {
+            status = copy_stream_move(&out, piece, sizeof(piece));
+            if (status == LH_OK) status = copy_stream_move(&in, piece, sizeof(piece));
+        }
+        const lh_status_t end = copy_stream_end(&in);
+        (void)copy_stream_end(&out);
+        if (status == LH_OK) status = end;
+    }
+    return status;
+}
+
+lh_status_t four_copy(uint64_t step)
+{
+    char name[CHECKPOINT_NAME], from[96], *text = NULL;
+    size_t length = 0;
+    checkpoint_t *c = NULL;
+    commit_t *commit = NULL;
+    checkpoint_name(step, name);
+    (void)snprintf(from, sizeof(from), "%s/%s", FOUR_OTHER, name);
+    mark(MARK_BEGUN + step);
+    lh_status_t status = checkpoint_open(from, &c);
+    if (status == LH_OK) status = copy_manifest_read(from, &text, &length);
+    if (status == LH_OK)
+        status = commit_join(FOUR_FOLDER, &c->manifest->meta, "", ".tmp-copy", false, &commit);
+    if (status == LH_OK) status = copy_files(c->manifest, from, commit_staging(commit));
+    if (status == LH_OK) {
+        status = copy_commit(commit, text, length);
+        commit = NULL;
+    }
+    if (status == LH_OK) mark(MARK_RETURNED + step);
+    if (commit != NULL) commit_leave(commit);
+    mem_free(text);
+    checkpoint_close(c);
     return status;
 }
 

@@ -1,6 +1,7 @@
-"""Snapshots that stay in memory: ranks, a machine and bits of it are lost, and the run ends as if nothing had been."""
+"""What is left of a run when ranks, machines, bits of memory or the checkpoints of a site are lost: it ends as if nothing had been."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -197,8 +198,138 @@ class Memory(Training):
         self.assertIn("warning: [checkpoint] memory_every: no rank's snapshots stay in memory", results[0][2])
 
 
+class Sites(Memory):
+    """Two sites, each with a folder of checkpoints that the other does not look into."""
+
+    hosts = ("t1", "o1")
+
+    def places(self, port):
+        return (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nrestart = 0\n"
+                "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\ncheckpoint_folder = osaka\n")
+
+    def setUp(self):
+        super().setUp()
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.more = self.places(s.getsockname()[1])
+
+    def start_sites(self, ini, *flags):
+        return [self.start_run(ini, "--host", host, *flags) for host in self.hosts]
+
+    def end_sites(self, ini, *flags, codes=(0, 0)):
+        results = [self.finish(p, WAIT) for p in self.start_sites(ini, *flags)]
+        self.assertEqual(tuple(code for code, _, _ in results), codes, results)
+        return results
+
+    def folders(self, ini):
+        out = os.path.join(os.path.dirname(ini), "out")
+        return os.path.join(out, "checkpoints"), os.path.join(out, "osaka")
+
+    def steps(self, folder):
+        return sorted(n for n in os.listdir(folder) if n.startswith("step-")) if os.path.isdir(folder) else []
+
+    def files(self, folder):
+        """All that is in it, but for what people may never see."""
+        found = {}
+        for top, _, names in os.walk(folder):
+            for name in names:
+                path = os.path.join(top, name)
+                if name != ".lock" and "/." not in path[len(folder):]:
+                    found[os.path.relpath(path, folder)] = launch_case.read(path, "rb")
+        return found
+
+    def test_each_site_has_a_copy_and_gets_what_it_lacks(self):
+        ini = self.job("job", self.more, memory=0, every=15)
+        reference = self.job("reference", self.more.replace("checkpoint_folder = osaka\n", ""), memory=0, every=15)
+        self.end_sites(reference)
+        self.end_sites(ini, "--set", "train.steps=30")
+        tokyo, osaka = self.folders(ini)
+        self.assertEqual(self.steps(tokyo), ["step-000000000015", "step-000000000030"])
+        self.assertEqual(self.files(tokyo), self.files(osaka))
+        # One that has lost the newest, one that is new; each of the two sites, as rank 0 is in one of them.
+        for steps, lacks, all_of_it in ((32, osaka, False), (34, tokyo, False), (36, osaka, True), (STEPS, tokyo, True)):
+            newest = self.steps(lacks)[-1]
+            before = self.files(os.path.join(lacks, newest))
+            shutil.rmtree(lacks if all_of_it else os.path.join(lacks, newest))
+            results = self.end_sites(ini, "--resume", "--set", f"train.steps={steps}")
+            self.assertIn("was brought to the sites that lacked it", results[0][2])
+            self.assertEqual(self.files(os.path.join(lacks, newest)) if newest in self.steps(lacks) else before, before)
+            last = f"step-{steps:012d}"
+            self.assertEqual(self.files(os.path.join(tokyo, last)), self.files(os.path.join(osaka, last)))
+        self.assertEqual(self.losses(ini), self.losses(reference))
+
+    def test_killed_at_any_moment_no_site_has_half_of_a_copy(self):
+        reference = self.job("reference", self.more.replace("checkpoint_folder = osaka\n", ""), memory=0, every=3)
+        self.end_sites(reference)
+        ini = self.job("job", self.more, memory=0, every=3)
+        tokyo, osaka = self.folders(ini)
+        random.seed(23)
+        for round_ in range(12 if launch_case.TORTURE else 4):
+            launchers = self.start_sites(ini, *(("--resume",) if round_ else ()))
+            before = set(self.steps(tokyo))
+            launch_case.wait_for(lambda: set(self.steps(tokyo)) - before or all(p.poll() is not None for p in launchers), WAIT)
+            time.sleep(random.random() * 0.3)
+            for p in launchers:
+                p.kill()
+            for p in launchers:
+                p.communicate()
+            launch_case.wait_for(lambda: not launch_case.processes_with(self.mark), WAIT)
+            for folder in (tokyo, osaka):
+                if self.steps(folder):
+                    done = launch_case.subprocess.run([launch_case.LONGHAUL, "verify", folder], capture_output=True, text=True)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            if self.reached(ini, STEPS):
+                break
+        self.end_sites(ini, "--resume")
+        self.assertEqual(self.files(os.path.join(tokyo, f"step-{STEPS:012d}")), self.files(os.path.join(osaka, f"step-{STEPS:012d}")))
+        self.assertEqual(self.losses(ini), self.losses(reference))
+
+    def test_sites_that_hold_other_training_are_refused(self):
+        ini = self.job("job", self.more, memory=0, every=15)
+        self.end_sites(ini, "--set", "train.steps=15")
+        tokyo, osaka = self.folders(ini)
+        shutil.move(osaka, osaka + ".kept")
+        shutil.rmtree(tokyo)
+        self.end_sites(ini, "--set", "train.steps=15", "--set", "train.seed=2")
+        shutil.rmtree(osaka)
+        shutil.move(osaka + ".kept", osaka)
+        results = self.end_sites(ini, "--resume", codes=(1, 1))
+        self.assertIn("sites have different checkpoints of step 15, as rank 2's and others", results[0][2])
+
+    def test_a_run_is_not_begun_over_what_one_site_holds(self):
+        ini = self.job("job", self.more, memory=0, every=15)
+        self.end_sites(ini, "--set", "train.steps=15")
+        shutil.rmtree(self.folders(ini)[0])
+        results = self.end_sites(ini, codes=(1, 1))
+        self.assertIn("a site holds step 15 of an earlier run; go on from it with --resume", results[0][2])
+
+    def test_a_machine_that_is_lost_with_its_memory_and_its_disk(self):
+        """Its site is left with nothing; the other has all images, and sends what comes of them."""
+        more = self.more.replace("restart = 0\n", "restart = 5\n")
+        reference = self.job("reference", more.replace("checkpoint_folder = osaka\n", ""), memory=0)
+        self.end_sites(reference)
+        for lost in (1, 0):
+            ini = self.job(f"lost-{lost}", more)
+            launchers = self.start_sites(ini)
+            launch_case.wait_for(lambda: self.kept(ini) >= 6 and len(self.seen()) == 4, WAIT)
+            launchers[lost].kill()
+            launchers[lost].communicate()
+            shutil.rmtree(self.folders(ini)[lost], True)
+            launchers[lost] = self.start_run(ini, "--host", self.hosts[lost], "--resume")
+            results = [self.finish(p, WAIT) for p in launchers]
+            self.assertEqual([code for code, _, _ in results], [0, 0], results)
+            self.assertRegex(results[0][2], r"step \d+ was whole in memory \(2 of 4 snapshots with a partner\) and is saved: ")
+            self.assertIn("was brought to the sites that lacked it", results[0][2])
+            tokyo, osaka = self.folders(ini)
+            self.assertEqual(self.files(os.path.join(tokyo, f"step-{STEPS:012d}")), self.files(os.path.join(osaka, f"step-{STEPS:012d}")))
+            self.assertEqual(self.losses(ini), self.losses(reference))
+
+
 for name in [n for n in dir(Training) if n.startswith("test_")]:
     setattr(Memory, name, None)
+for name in [n for n in dir(Memory) if n.startswith("test_")]:
+    if name not in vars(Sites):
+        setattr(Sites, name, None)
 del Training
 
 if __name__ == "__main__":
