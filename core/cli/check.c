@@ -576,10 +576,12 @@ lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < job->site_count; i++)
         hosts += job->sites[i].host_count;
-    const bool keeps = job->checkpoint.memory_every > 0 && ranks > 1;
+    const bool apart = job->checkpoint.apart && job->site_count > 1;
+    const bool keeps = (job->checkpoint.memory_every > 0 || apart) && ranks > 1;
     *out = (check_disk_t){.bytes = bytes,
                           .snapshot_bytes = keeps ? (bytes + ranks - 1) / ranks : 0,
                           .snapshots = !keeps      ? 0
+                                       : apart     ? 2 * (uint64_t)job->site_count
                                        : hosts > 1 ? 4
                                                    : 2,
                           .count = session->job->checkpoint.keep + 1,

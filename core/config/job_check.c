@@ -134,6 +134,11 @@ static lh_status_t check_train(job_t *job)
     if (job->checkpoint.keep_best && t->evaluate_every == 0)
         JOB_REFUSE(job, "checkpoint", "keep_best",
                    "yes: nothing is evaluated; [train] evaluate_every was expected");
+    if (job->checkpoint.apart && job->comm.border == BORDER_INT8)
+        JOB_REFUSE(job, "comm", "border",
+                   "int8: sites have checkpoint folders of their own: f32 or bf16 was expected, as "
+                   "what rounding "
+                   "has lost is known only after images are laid out");
     if (job->checkpoint.memory_every > 0 && job->comm.border == BORDER_INT8 && job->site_count > 1)
         JOB_REFUSE(
             job, "checkpoint", "memory_every",
