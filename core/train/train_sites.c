@@ -186,7 +186,7 @@ static lh_status_t tell_manifest(trainer_t *t, const char *path, uint32_t of)
     if (status != LH_OK) return status;
     if (gathered != LH_OK) return gathered;
     if (length == 0 || length > MANIFEST_MOST)
-        return fail(LH_IO, "%s: rank %u can't read its manifest", path, of);
+        return fail_io(0, "%s: rank %u can't read its manifest", path, of);
     char *all = mem_array(size, (size_t)length), *mine = mem_new((size_t)length);
     if (all != NULL && mine != NULL) {
         if (gives) memcpy(mine, f->text, (size_t)length);
