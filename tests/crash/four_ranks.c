@@ -172,12 +172,11 @@ static lh_status_t copy_files(const manifest_t *m, const char *from, const char 
 
 lh_status_t four_copy(uint64_t step)
 {
-    char name[CHECKPOINT_NAME], from[96], *text = NULL;
+    const char *from = FOUR_OTHER;
+    char *text = NULL;
     size_t length = 0;
     checkpoint_t *c = NULL;
     commit_t *commit = NULL;
-    checkpoint_name(step, name);
-    (void)snprintf(from, sizeof(from), "%s/%s", FOUR_OTHER, name);
     mark(MARK_BEGUN + step);
     lh_status_t status = checkpoint_open(from, &c);
     if (status == LH_OK) status = copy_manifest_read(from, &text, &length);

@@ -7,7 +7,8 @@
 #include <crash/crash_states.h>
 
 #define FOUR_FOLDER "/run/checkpoints"
-#define FOUR_OTHER "/run/elsewhere" /* of a site that has what this one lacks */
+#define FOUR_OTHER \
+    FOUR_FOLDER "/elsewhere" /* a checkpoint that another site has, which no loader finds */
 
 typedef struct four_ranks {
     char said[1024];      /* the last fault's sentence  */
@@ -21,7 +22,7 @@ lh_status_t four_save(uint64_t step, uint64_t keep);
 /* The same by four savers who write into one staging folder, a thread each; mem_shared_table must be
  * in force. */
 lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep);
-/* A copy of `step`, which lies in FOUR_OTHER, by pieces from two senders. */
+/* A copy of `step`, which is FOUR_OTHER, by pieces from two senders. */
 lh_status_t four_copy(uint64_t step);
 /* What a run does at its start and first save: lock, clean, open the newest, save `step`. */
 lh_status_t four_run(uint64_t step, uint64_t keep);

@@ -13,7 +13,7 @@
 static const char *const free_keys[] = {
     "pipeline *",        "prepare *",    "import *",   "eval *",       "export *",
     "generate *",        "limits *",     "plugin.* *", "device [!p]*", "device plugin_*",
-    "checkpoint folder", "launch [!r]*", "watch *",    "chat *",
+    "checkpoint folder", "launch [!nr]*", "watch *",    "chat *",
 };
 
 static bool counts(const char *section, const char *key)
