@@ -24,9 +24,8 @@
 
 /* ---- after a loss ---------------------------------------------------------------------------- */
 
-/* Images that one rank tells of; it holds four, or two more for each further rank it keeps them for.
- */
-enum { TOLD_MOST = 16 };
+/* Images that one rank tells of: all that it can hold. */
+enum { TOLD_MOST = MEMORY_SLOTS };
 
 /* As it travels. */
 typedef struct memory_told {
