@@ -14,7 +14,7 @@ from launch_case import SOURCE
 from launch_restart import Training, WAIT
 import launch_train
 
-STEPS = 60
+STEPS = 100
 PAGE = 4096
 SEALED = re.compile(r"step (\d+) was whole in memory \((\d) of (\d) snapshots with a partner\) and is saved: ")
 

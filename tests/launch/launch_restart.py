@@ -176,7 +176,7 @@ class Launchers(LaunchCase):
         since = time.time()
         processes[1].terminate()
         code, _, err = self.finish(processes[1], WAIT)
-        self.assertLess(time.time() - since, 2.5)
+        self.assertLess(time.time() - since, 5)
         self.assertEqual(code, 3, err)
         self.assertIn("longhaul: ranks were killed: no save came to its end within [launch] notice = 2.0 s\n", err)
         code, _, err = self.finish(processes[0], WAIT)
@@ -264,13 +264,14 @@ class Training(LaunchCase):
         places = (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nnotice = 60s\n"
                   "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:1\n")
         hosts = ("t1", "o1")
+        steps = 150  # so many that none is at its end before the signal comes
 
         def start(folder):
             ini = self.job(folder, places)
             with open(ini) as f:
                 text = f.read()
             with open(ini, "w") as f:
-                f.write(text.replace("ranks_per_node = 3\n", "").replace("every = 4", "every = 1000"))
+                f.write(text.replace("ranks_per_node = 3\n", "").replace("every = 4", "every = 1000").replace(f"steps = {STEPS}", f"steps = {steps}"))
             return ini, [self.start_run(ini, "--host", host) for host in hosts]
 
         whole, launchers = start("whole")
@@ -279,7 +280,7 @@ class Training(LaunchCase):
             ini, launchers = start(f"leaves-{leaves}")
             launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
             launchers[leaves].terminate()
-            code, _, err = self.finish(launchers[leaves], 20)
+            code, _, err = self.finish(launchers[leaves], WAIT)
             self.assertEqual(code, 75, err)
             self.assertNotIn("starting again", err)
             launchers[leaves] = self.start_run(ini, "--host", hosts[leaves], "--resume")
@@ -287,7 +288,7 @@ class Training(LaunchCase):
             self.assertEqual(code, 0, err)
             self.assertIn("warning: another machine was told to leave, and left after a save; starting again, 1 of 3 within 1h 00m\n", err)
             self.assertEqual(self.finish(launchers[leaves], WAIT)[0], 0)
-            self.assertEqual(self.weights(ini, STEPS), self.weights(whole, STEPS))
+            self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
             self.assertEqual(self.losses(ini), self.losses(whole))
             self.nothing_is_left()
         # The job as a whole is ended by hand, and by `longhaul stop`.
