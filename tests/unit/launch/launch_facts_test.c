@@ -11,8 +11,8 @@
 
 /* What ranks may say differently, "section key"; everything else counts. */
 static const char *const free_keys[] = {
-    "pipeline *",        "prepare *",    "import *",   "eval *",       "export *",
-    "generate *",        "limits *",     "plugin.* *", "device [!p]*", "device plugin_*",
+    "pipeline *",        "prepare *",     "import *",   "eval *",       "export *",
+    "generate *",        "limits *",      "plugin.* *", "device [!p]*", "device plugin_*",
     "checkpoint folder", "launch [!nr]*", "watch *",    "chat *",
 };
 
