@@ -430,7 +430,7 @@ static void run_job(uint32_t index, uint32_t rank, control_t *control, const wor
     const lh_status_t status = trainer_open(&t, &how);
     if (status == LH_OK) {
         OK(trainer_memory(&t));
-        write_made(t.session, &t.layout, t.programs.schedule, &t.memory[rank].planned, &made);
+        write_made(t.session, &t.layout, t.programs.schedule, &t.ranks_memory[rank].planned, &made);
     } else {
         print_error("job %u, rank %u: %s\n", index, rank, fail_reason());
         show_job(index);
