@@ -22,13 +22,14 @@
 #include <base/sys.h>
 #include <links/links_connect.h>
 
-enum { TRIPS = 16, PING = 64 /* bytes */, REASON = 300, NOBODY = UINT32_MAX };
+enum { TRIPS = 16, PING = 64 /* bytes */, REASON = 300 };
+static const uint32_t nobody = UINT32_MAX;
 static const uint32_t ping_tag = 0xffff0003;
 static const uint64_t dial_ns = 10 * 1000000000ull; /* most of a pair: all have met already */
 
 /* What one rank has of one round. */
 typedef struct outcome {
-    uint32_t peer;    /* NOBODY: it had none */
+    uint32_t peer;    /* nobody: it had none */
     uint64_t trip_ns; /* least; 0: failed, or the other one counts */
     lh_status_t status;
     char transport[32];
@@ -78,14 +79,14 @@ static uint32_t round_peer(const dialing_t *d, uint32_t round)
     uint32_t i = 0, j;
     while (i < d->host_count && d->hosts[i] != own)
         i++;
-    if (i == d->host_count) return NOBODY;
+    if (i == d->host_count) return nobody;
     if (i == turn) /* the last */
         j = round;
     else {
         j = (2 * round + turn - i) % turn;
         if (j == i) j = turn;
     }
-    return j < d->host_count ? d->hosts[j] : NOBODY;
+    return j < d->host_count ? d->hosts[j] : nobody;
 }
 
 /* The transport may have no room for a moment: tried again after the next events. */
@@ -158,7 +159,7 @@ static lh_status_t round_dial(dialing_t *d, const links_how_t *how, uint32_t rou
     if (status == LH_OK)
         status = links_arena(d->links, d->pair.memory, sizeof(d->pair.memory), -1, 0,
                              &d->pair.arena);
-    if (status == LH_OK && o->peer != NOBODY) {
+    if (status == LH_OK && o->peer != nobody) {
         o->status = links_connect(d->links, &o->peer, 1, LH_SERVICE_GRADIENT);
         if (o->status == LH_OK) o->status = pair_exchange(d, o->peer);
         if (o->status != LH_OK)
