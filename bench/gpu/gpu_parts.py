@@ -156,7 +156,7 @@ def job_of(part, name, m, steps, precision="bf16", device="cuda"):
         write_tokens(os.path.join(folder, "tokens"), m, (steps + 1) * m["batch"] * m["seq"], width)
     path = os.path.join(folder, "job.ini")
     with open(path, "w") as f:
-        f.write((llama_step.JOB % dict(m, micro=m["micros"][0], precision=llama_step.PRECISIONS[precision], threads=1,
+        f.write((llama_step.JOB % dict(m, kind="plugin = llama", micro=m["micros"][0], precision=llama_step.PRECISIONS[precision], threads=1,
                                        steps=steps)).replace("plugin = cpu\nthreads = 1\n", "plugin = %s\n" % device)
                 .replace("[train]\n", "tied = %s\n[train]\n" % ("yes" if m["tied"] else "no")))
         if part.libraries and device == "cuda":

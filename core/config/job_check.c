@@ -85,12 +85,14 @@ static lh_status_t check_phase(job_t *job)
     if (both && chat && phase == PHASE_PRETRAIN)
         JOB_REFUSE(job, "train", "phase",
                    "pretrain: [chat] format prepares conversations; expected sft");
+    /* `check` writes out every key: one that has its default is no demand. */
     static const char *const own[] = {"beta", "reference"};
-    const document_section_t *dpo = document_find(job->document, "dpo");
+    const bool asked[] = {job->dpo.beta < 0.1 || job->dpo.beta > 0.1, job->dpo.reference != NULL};
     for (int i = 0; phase != PHASE_DPO && job_has_stage(job, STAGE_TRAIN) && i < 2; i++)
-        if (document_entry(dpo, own[i]) != NULL)
+        if (asked[i])
             JOB_REFUSE(job, "dpo", own[i], "%s: [train] phase is %s; expected dpo",
-                       document_entry(dpo, own[i])->value, names[phase]);
+                       document_entry(document_find(job->document, "dpo"), own[i])->value,
+                       names[phase]);
     if (phase == PHASE_PRETRAIN) return LH_OK;
     const document_section_t *data = document_find(job->document, "data");
     if (document_entry(data, "documents") != NULL && job->data.documents == DOCUMENTS_JOINED)

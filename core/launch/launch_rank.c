@@ -73,15 +73,16 @@ static lh_status_t facts_add_plugin(launch_facts_t *f, const plugin_t *p)
  * rank 0 listens may differ. */
 static bool facts_has_key(const char *section, const char *key)
 {
-    static const char *const sections[] = {"data",       "model",  "train",   "optimizer",
-                                           "group.*",    "rule.*", "parts.*", "hook.*",
-                                           "checkpoint", "comm",   "site.*",  "transport.*",
-                                           "parallel",   "spec",   "spec.*",  "adapter.*"};
+    static const char *const sections[] = {
+        "data",     "model",  "train",      "optimizer", "group.*", "rule.*",
+        "parts.*",  "hook.*", "checkpoint", "comm",      "site.*",  "transport.*",
+        "parallel", "spec",   "spec.*",     "adapter.*", "dpo"};
     if (strcmp(section, "device") == 0) return strcmp(key, "plugin") == 0;
     if (strcmp(section, "launch") == 0)
         return strcmp(key, "ranks_per_node") == 0 || text_starts(key, "restart") ||
                strcmp(key, "rejoin") == 0 || strcmp(key, "notice") == 0;
     if (strcmp(section, "checkpoint") == 0 && strcmp(key, "folder") == 0) return false;
+    if (strcmp(section, "dpo") == 0 && strcmp(key, "reference") == 0) return false;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
         if (fnmatch(sections[i], section, 0) == 0) return true;
     return false;

@@ -159,8 +159,9 @@ static void rms_norm_and_its_gradient(void **state)
         CPU_CHECK("rms_norm_grad", &how, SUM, gy, x, w, rstd, y, gw);
         CPU_CHECK("rms_norm_grad", &how, SUM, gy, x, w, rstd, y, cpu_adds(gw, data[3]));
         const rig_slot_t residual = cpu_padded(cpu_in(*d, data[3], s->rows, s->width), s->pad);
-        CPU_CHECK("rms_norm_grad_add", &how, SUM, gy, x, w, rstd, residual, y, gw);
-        CPU_CHECK("rms_norm_grad_add", &how, SUM, gy, x, w, rstd, residual, y,
+        CPU_CHECK("rms_norm_grad_add", &how, cpu_rounded_part(SUM, *d), gy, x, w, rstd, residual, y,
+                  gw);
+        CPU_CHECK("rms_norm_grad_add", &how, cpu_rounded_part(SUM, *d), gy, x, w, rstd, residual, y,
                   cpu_adds(gw, data[3]));
         CPU_CHECK("add_rms_norm", &how, SUM, x, gy, w, y, y, cpu_out_line(LH_DTYPE_F32, s->rows));
     }

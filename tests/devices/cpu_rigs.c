@@ -124,6 +124,12 @@ static double allowed_at(const rig_slot_t *slot, double tolerance, double size, 
     return allowed;
 }
 
+double cpu_rounded_part(double tolerance, lh_dtype_t d)
+{
+    if (d == LH_DTYPE_BF16) return 1.0 / 128;
+    return d == LH_DTYPE_F16 ? 1.0 / 1024 : tolerance;
+}
+
 static void compare(const rig_t *rig, const char *op, uint32_t i, const rig_slot_t *slot,
                     double tolerance, const double *values)
 {

@@ -34,6 +34,9 @@ rig_slot_t cpu_adds(rig_slot_t out, const double *data);
 /* An output in the memory of a slot (from 1). */
 rig_slot_t cpu_over(rig_slot_t out, uint32_t slot);
 rig_slot_t cpu_padded(rig_slot_t slot, uint64_t pad);
+/* The tolerance of an op that rounds a part to d before it adds another: a part that lay near a tie is
+ * off by its own last bit, however small the sum is. */
+double cpu_rounded_part(double tolerance, lh_dtype_t d);
 
 /* Every output of op, on every rig: |difference| <= tolerance * the largest |expected| of the
  * tensor, or one step of BF16 of that element more, where the output is BF16; tolerance 0 means

@@ -372,15 +372,18 @@ static void memory_out_of_the_hosts_reach_is_what_the_device_gave(void **state)
     rig_close(&rig);
 }
 
-/* The loss in doubles, from the statistics of an F64 program. */
+/* What is minimised, in doubles: the cross-entropy from the statistics of an F64 program, and the
+ * model's own losses. */
 static double loss_of(program_t *score)
 {
-    double stats[TOKENS][3], sum = 0;
+    double stats[TOKENS][3], sum = 0, own = 0;
     OK(program_run(score, 0));
     OK(program_output(score, OUTPUT_STATS, stats, sizeof(stats)));
     for (uint32_t t = 0; t < TOKENS; t++)
         sum += log(stats[t][1]) + stats[t][0] - stats[t][2];
-    return sum / TOKENS;
+    if (program_output_bytes(score, OUTPUT_EXTRA) == sizeof(own))
+        OK(program_output(score, OUTPUT_EXTRA, &own, sizeof(own)));
+    return sum / TOKENS + own;
 }
 
 static void gradient_probe(rig_t *rig, program_t *score, uint32_t i, uint64_t element)

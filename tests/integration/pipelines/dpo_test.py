@@ -187,8 +187,8 @@ class Golden(PipelineCase):
         _, said = self.run_longhaul("run", self.job("bad", dpo={"reference": "nowhere"}),
                                     code=REFUSED)
         self.assertRegex(said, r"bad.ini:\d+: reference = .*nowhere: not there")
-        _, said = self.run_longhaul("run", self.job("bad", train={"phase": "sft"}), code=REFUSED)
-        self.assertRegex(said, r"bad.ini:\d+: beta = 0.1: \[train\] phase is sft; expected dpo")
+        _, said = self.run_longhaul("run", self.job("bad", train={"phase": "sft"}, dpo={"beta": 0.2, "reference": None}), code=REFUSED)
+        self.assertRegex(said, r"bad.ini:\d+: beta = 0.2: \[train\] phase is sft; expected dpo")
         # A reference of another shape.
         other = self.job("other", source=os.path.join(GOLDEN, "llama-tied-scaled-rope"),
                          pipeline={"stages": "import"}, dpo={"reference": None})

@@ -11,9 +11,10 @@
 
 /* What ranks may say differently, "section key"; everything else counts. */
 static const char *const free_keys[] = {
-    "pipeline *",        "prepare *",     "import *",   "eval *",       "export *",
-    "generate *",        "limits *",      "plugin.* *", "device [!p]*", "device plugin_*",
-    "checkpoint folder", "launch [!nr]*", "watch *",    "chat *",
+    "pipeline *",   "prepare *",       "import *",          "eval *",
+    "export *",     "generate *",      "limits *",          "plugin.* *",
+    "device [!p]*", "device plugin_*", "checkpoint folder", "launch [!nr]*",
+    "watch *",      "chat *",          "dpo reference",     "eval.* *",
 };
 
 static bool counts(const char *section, const char *key)

@@ -109,7 +109,7 @@ CUDA_INLINE void grad_group(const cuda_norm_grad_t &p, uint64_t group, bool mine
         if (p.residual.at != nullptr) {
             const octet more = octet_load(p.residual, row, first + c, first + d);
             for (uint32_t j = 0; j < OCTET; j++)
-                gy.v[j] += more.v[j];
+                gy.v[j] = as_stored(gy.v[j], p.gx.dtype) + more.v[j]; /* bits of the two ops */
         }
         octet_store(p.gx, row, first + c, first + d, gy);
     }
