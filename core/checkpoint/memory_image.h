@@ -13,7 +13,10 @@
  * The manifest is a rank's share of a checkpoint (manifest.h) whose parts' names are their places,
  * and it seals itself; each part's XXH3-64 stands in it, as on disk. Nothing here is believed
  * without that: whoever looks may find a slot that somebody was killed in the middle of. A slot is
- * the same bytes wherever it is copied to. */
+ * the same bytes wherever it is copied to.
+ *
+ * An image is described and written by what the saver has for any share, and the saver is the process
+ * that does so: the two include each other's headers in their .c, on purpose. */
 #ifndef CHECKPOINT_MEMORY_IMAGE_H
 #define CHECKPOINT_MEMORY_IMAGE_H
 

@@ -4,7 +4,7 @@
 #ifndef TRAIN_TRAIN_MEMORY_H
 #define TRAIN_TRAIN_MEMORY_H
 
-#include <train/trainer.h>
+#include <train/train_state.h>
 
 /* Before a checkpoint is looked for, all ranks. Where a step that is newer than the newest on disk is
  * whole in the memory of the ranks that are there, they write it to the disk: from then on it is a

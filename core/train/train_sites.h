@@ -3,7 +3,7 @@
 #ifndef TRAIN_TRAIN_SITES_H
 #define TRAIN_TRAIN_SITES_H
 
-#include <train/trainer.h>
+#include <train/train_state.h>
 
 /* What rank 0 and the ranks that lead in the other sites' folders find there, below t->below, and what
  * all make of it: t->resumed, of a site that lacks it its manifest alone; NULL: no site has any. Of rank
