@@ -41,6 +41,7 @@ if(TARGET longhaul AND NOT LH_SANITIZE)
 endif()
 install(FILES deploy/longhaul@.service DESTINATION lib/systemd/system)
 install(FILES LICENSE DESTINATION share/doc/longhaul RENAME copyright)
+install(DIRECTORY examples/recipes DESTINATION share/longhaul) # which `longhaul new` includes
 install(DIRECTORY docs DESTINATION share/doc/longhaul COMPONENT dev)
 install(DIRECTORY examples deploy DESTINATION share/doc/longhaul COMPONENT dev)
 install(FILES README.md SECURITY.md CHANGELOG.md DESTINATION share/doc/longhaul COMPONENT dev)

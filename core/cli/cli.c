@@ -23,7 +23,7 @@
 /* In the order that help shows. */
 /* clang-format off */
 #define COMMANDS(X) \
-    X(run) X(prepare) X(import) X(train) X(eval) X(export) X(generate) \
+    X(new) X(run) X(prepare) X(import) X(train) X(eval) X(export) X(generate) \
     X(status) X(stop) X(save) X(plan) X(bench) X(check) X(verify) X(plugins) X(help)
 /* clang-format on */
 

@@ -142,7 +142,7 @@ static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t 
     model_source_t source;
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK)
-        status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
+        status = model_source_open(cli->job, cli->plugins, TOKENIZER_PLANNED, &source);
     if (status != LH_OK) return status;
     plan_programs_how_t how = {.session = model_source_session(&source, cli->plugins),
                                .documents = plan_documents(cli->job, model_source_eod(&source))};

@@ -541,7 +541,7 @@ static int plan_job(cli_t *cli)
     model_source_t source;
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK)
-        status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
+        status = model_source_open(cli->job, cli->plugins, TOKENIZER_PLANNED, &source);
     if (status != LH_OK) return status;
     machine_take_share(cli->job);
     plan_programs_how_t how = {.session = model_source_session(&source, cli->plugins),

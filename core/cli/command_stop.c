@@ -10,8 +10,8 @@
 #include <time.h>
 
 #include <base/log.h>
-#include <cli/run_look.h>
 #include <launch/request.h>
+#include <watch/run_look.h>
 
 /* PAUSE_NS: between two looks at the folder. */
 enum { TAKE_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };

@@ -181,18 +181,21 @@ void model_source_tell(const plugin_t *plugin, const char *folder, const hf_conf
 
 /* A job that imports needs what its import stage has written, and not the folder that this was made
  * from: which may have changed since. */
-static lh_status_t read_config(model_source_t *s, registry_t *registry)
+static lh_status_t read_config(model_source_t *s, registry_t *registry, bool planned)
 {
     if (s->import_folder == NULL) return LH_OK;
     const plugin_t *plugin;
+    const char *folder = s->import_folder;
     lh_status_t status = model_source_plugin(s->job, registry, &plugin);
     if (status != LH_OK) return status;
-    char *path = path_join(s->import_folder, "config.json");
+    char *path = path_join(folder, "config.json");
     if (path == NULL) return LH_NO_MEMORY;
-    if (!file_exists(path))
+    if (!file_exists(path) && planned)
+        folder = s->job->import.from;
+    else if (!file_exists(path))
         status = fail(LH_INVALID, "%s: not there; run the import stage first", path);
     mem_free(path);
-    if (status == LH_OK) status = model_source_config(plugin, s->import_folder, &s->config);
+    if (status == LH_OK) status = model_source_config(plugin, folder, &s->config);
     if (status != LH_OK) return status;
 
     s->given_count = s->config.count;
@@ -215,7 +218,8 @@ static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
     const char *path = s->job->prepare.tokenizer;
     if (path == NULL) path = s->job->eval.tokenizer;
     const bool named = path != NULL;
-    if (!named && wanted != TOKENIZER_IF_NAMED) path = s->import_folder;
+    if (!named && wanted != TOKENIZER_IF_NAMED && wanted != TOKENIZER_PLANNED)
+        path = s->import_folder;
     if (path == NULL && wanted == TOKENIZER_NEEDED)
         return fail(LH_INVALID, "%s: no tokenizer; name one in [prepare] tokenizer", s->job->path);
     if (path == NULL) return LH_OK;
@@ -257,7 +261,7 @@ lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t t
 {
     model_source_t s = {.job = job};
     lh_status_t status = find_import(&s);
-    if (status == LH_OK) status = read_config(&s, registry);
+    if (status == LH_OK) status = read_config(&s, registry, tokenizer == TOKENIZER_PLANNED);
     if (status == LH_OK) status = load_tokenizer(&s, tokenizer);
     if (status == LH_OK) status = find_vocab(&s);
     if (status != LH_OK) {

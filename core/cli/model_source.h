@@ -33,6 +33,8 @@ typedef struct model_source {
 /* How much a command needs of the tokenizer; argument of model_source_open. */
 enum {
     TOKENIZER_IF_NAMED, /* by [prepare] or [eval] tokenizer              */
+    TOKENIZER_PLANNED,  /* likewise; and where the import stage has not run yet, config.json is
+                           read where it will take it from: no weights are asked for */
     TOKENIZER_IF_THERE, /* or the imported one, where it can be read     */
     TOKENIZER_NEEDED,   /* or the imported one; none is refused          */
 };

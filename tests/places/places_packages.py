@@ -57,7 +57,7 @@ class Packages(PlacesCase):
             for name, mode in files[deb].items():
                 self.assertNotRegex(mode, r"^.....w|^........w", name)  # the loader refuses what others can write
         for name in ("usr/bin/longhaul", "usr/bin/longhaul-check", "usr/lib/longhaul/models/llama.so",
-                     "usr/lib/longhaul/transports/defaults.ini", "usr/share/man/man1/longhaul.1",
+                     "usr/lib/longhaul/transports/defaults.ini", "usr/share/longhaul/recipes/small.ini", "usr/share/man/man1/longhaul.1",
                      "usr/share/man/man5/longhaul.ini.5", "usr/share/bash-completion/completions/longhaul",
                      "usr/lib/systemd/system/longhaul@.service", "usr/share/doc/longhaul/copyright"):
             self.assertIn("./" + name, files[runtime])

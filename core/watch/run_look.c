@@ -1,7 +1,7 @@
 /* run_look.c - the lock tells whether a run is at work in a folder, status.json what its training
  * does. Either may be missing: a run that prepares has no status yet, and one that has ended, or was
  * killed, no lock any more. */
-#include <cli/run_look.h>
+#include <watch/run_look.h>
 
 #include <base/file.h>
 #include <base/memory.h>

@@ -1,6 +1,6 @@
-/* cli/run_look.h - a run as it is seen from outside: by its folder, whoever runs it and wherever. */
-#ifndef CLI_RUN_LOOK_H
-#define CLI_RUN_LOOK_H
+/* watch/run_look.h - a run as it is seen from outside: by its folder, whoever runs it and wherever. */
+#ifndef WATCH_RUN_LOOK_H
+#define WATCH_RUN_LOOK_H
 
 #include <checkpoint/checkpoint_folder.h>
 #include <format/json.h>

@@ -1,0 +1,114 @@
+"""`longhaul new` and the recipes: what it writes is checked, planned and run as it is; a recipe has as many parameters as the
+model whose name it bears."""
+import json
+import os
+import shutil
+
+from pipeline_case import REFUSED, SOURCE, PipelineCase, main
+
+EXAMPLES = os.path.join(SOURCE, "examples")
+RECIPES = os.path.join(EXAMPLES, "recipes")
+REFERENCE = os.environ.get("LONGHAUL_REFERENCE", "")
+# As their publishers count them (safetensors' parameters of the model cards; Mistral's and Falcon's index files).
+PUBLISHED = {"llama-3-8b": 8030261248, "mistral-7b": 7248023552, "qwen3-8b": 8190735360, "gemma-2-9b": 9241705984,
+             "falcon-7b": 6921720704, "mixtral-8x7b": 46702792704}
+SHORT = ("--set", "train.steps=3", "--set", "train.evaluate_every=0", "--set", "device.threads=1")
+
+
+class New(PipelineCase):
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(os.path.join(EXAMPLES, "data"), self.path("data"))
+
+    def new(self, name, *words, code=0):
+        return self.run_longhaul("new", name, *words, code=code)
+
+    def run_short(self, name):
+        self.run_longhaul("check", name + ".ini")
+        self.run_longhaul("plan", name + ".ini")
+        self.run_longhaul("run", name + ".ini", *SHORT)
+        with open(self.path("out", name, "eval.json")) as f:
+            got = json.load(f)
+        self.assertTrue(os.path.exists(self.path("out", name, "hf", "model.safetensors")))
+        return got
+
+    def test_a_small_model_of_ones_own(self):
+        said, _ = self.new("story", "--data", "data/tinyshakespeare.jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json")
+        self.assertEqual(said, "story.ini: micro_batch = 4; longhaul run story.ini\n")
+        self.assertGreater(self.run_short("story")["tokens"], 1000)
+        self.assertEqual([n for n in os.listdir(self.folder) if n.startswith(".")], [])
+
+    def test_an_imported_model_goes_on_in_each_phase(self):
+        """The model and its tokenizer are those of the folder; nothing else is said of either."""
+        for phase, data, counted in (("pretrain", "tinystories-1000.jsonl", "tokens"), ("sft", "chat.jsonl", "tokens"),
+                                     ("dpo", "pairs.jsonl", "pairs")):
+            with self.subTest(phase=phase):
+                self.new(phase, "--data", "data/" + data, "--from", "data/stories260K", "--phase", phase)
+                self.assertGreater(self.run_short(phase)[counted], 0)
+
+    def test_the_key_of_a_text_is_found(self):
+        for name, line, key in (("usual", {"id": "a", "text": "b"}, "text"), ("only", {"n": 1, "story": "b"}, "story")):
+            self.write(name + ".jsonl", (json.dumps(line) + "\n") * 50)
+            self.new(name, "--data", name + ".jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json")
+            with open(self.path(name + ".ini")) as f:
+                self.assertIn("key       = %s\n" % key, f.read())
+
+    def test_what_is_refused_leaves_nothing(self):
+        own = ("--tokenizer", "data/gpt2-tiny/vocab.json")
+        text, chat = ("--data", "data/tinyshakespeare.jsonl"), ("--data", "data/chat.jsonl")
+        imported = ("--from", "data/stories260K")
+        self.write("two.jsonl", '{"title": "a", "story": "b"}\n')
+        self.write("taken.ini", "mine\n")
+        before = sorted(os.listdir(self.folder))
+        for name, words, sentence in (
+                ("a/b", text + own, "'a/b' is no name"),
+                ("x", own, "--data names the JSONL files"),
+                ("x", text, "--tokenizer names a tokenizer, or --from"),
+                ("x", ("--data", "none.jsonl") + own, "no file matches 'none.jsonl'"),
+                ("x", ("--data", "a;b.jsonl") + own, "--data: byte 0x3b in it can't stand in an INI"),
+                ("x", ("--data", "two.jsonl") + own, "two.jsonl:1: no key is a document's text for certain; found title, story"),
+                ("x", text + imported + ("--phase", "sft"), "tinyshakespeare.jsonl:1: --phase sft wants lines with messages"),
+                ("x", chat + imported + ("--phase", "dpo"), "chat.jsonl:1: --phase dpo wants lines with chosen and rejected"),
+                ("x", chat + own + ("--phase", "dpo"), "a new model has nothing to compare with"),
+                ("x", text + imported + ("--phase", "rlhf"), "--phase rlhf: expected pretrain, sft or dpo"),
+                ("x", text + own + ("--recipe", "lama"), "there is no recipe 'lama' in "),
+                ("x", text + imported + ("--recipe", "small"), "the model is the one of --from"),
+                ("x", text + ("--from", "data/gpt2-tiny"), "config.json"),
+                ("x", text + own + ("--recipe", "mixtral-8x7b"), "with micro_batch = 1 and recompute = full"),
+                ("taken", text + own, "taken.ini: is there already, and stays as it is")):
+            with self.subTest(words=words):
+                _, said = self.new(name, *words, code=REFUSED)
+                self.assertIn(sentence, said)
+                self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def recipe_job(self, recipe):
+        return self.write(recipe + ".ini", "include = %s/pretrain.ini, %s/%s.ini\n[pipeline]\nname = %s\nstages = prepare train\n"
+                          "[prepare]\ninput = data/tinyshakespeare.jsonl\ntokenizer = data/gpt2-tiny/vocab.json\n"
+                          "[train]\nmicro_batch = 1\n" % (RECIPES, RECIPES, recipe, recipe))
+
+    def test_recipes_are_the_models_of_their_names(self):
+        phases = {"pretrain", "sft", "dpo", "small"}
+        self.assertEqual({n[:-4] for n in os.listdir(RECIPES)}, phases | set(PUBLISHED))
+        for recipe, parameters in PUBLISHED.items():
+            with self.subTest(recipe=recipe):
+                job = self.recipe_job(recipe)
+                self.run_longhaul("check", job)
+                planned, _ = self.run_longhaul("plan", "--json", job)
+                self.assertEqual(json.loads(planned)["parameters"], parameters)
+
+    def test_recipes_are_what_their_config_says(self):
+        for recipe, folder in (("mistral-7b", "mistral-7b-v0.3"), ("falcon-7b", "falcon-7b")):
+            source = os.path.join(REFERENCE, "data", "hf-metadata", folder)
+            if not REFERENCE or not os.path.isdir(source):
+                self.skipTest("LONGHAUL_REFERENCE names no folder with published config.json files")
+            job = self.ini({"pipeline": {"name": "x", "stages": "import"}, "import": {"from": source},
+                            "model": {"plugin": "from_import"}})
+            said, _ = self.run_longhaul("import", "--print", job)
+            rows = {line for line in said.splitlines() if " = " in line and not line.endswith((" = 0", " = default"))}
+            with open(os.path.join(RECIPES, recipe + ".ini")) as f:
+                ours = f.read().split("[train]")[0]
+            self.assertEqual(rows, {line for line in ours.splitlines() if " = " in line and line[0] != ";"})
+
+
+if __name__ == "__main__":
+    main()
