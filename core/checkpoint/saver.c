@@ -646,10 +646,15 @@ void saver_fork(const saver_t *s, saver_t *out)
     (void)close(pair[1]);
 }
 
-/* Without asking it anything: the kernel says that the other end is closed. */
+/* Without asking it anything: the kernel says that the other end is closed, or that it has ended. The
+ * second comes first where it died while it forked a reserve, which holds that end for a moment. */
 bool saver_gone(const saver_t *s)
 {
     struct pollfd fd = {.fd = s->socket};
+    siginfo_t info = {.si_pid = 0};
+    if (s->child && waitid(P_PID, (id_t)s->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid != 0)
+        return true;
     return s->socket < 0 || (poll(&fd, 1, 0) == 1 && (fd.revents & (POLLHUP | POLLERR)) != 0);
 }
 

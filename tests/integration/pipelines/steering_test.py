@@ -113,9 +113,9 @@ class Steering(PipelineCase):
             self.assertNotIn("stopped after step", log_lines(self.path("out", "train.log"))[-1])
 
     def test_save_commits_the_step_at_hand_and_changes_no_bit(self):
-        for ranks in (1, 2):
+        for ranks, steps in ((1, 4000), (2, 2000)):  # some seconds, as a request takes part of one
             subprocess.run(["rm", "-rf", self.path("out")], check=True)
-            job, process = self.run_of(steps=1500, checkpoint={"every": 0}, launch={"ranks_per_node": ranks})
+            job, process = self.run_of(steps=steps, checkpoint={"every": 0}, launch={"ranks_per_node": ranks})
             before = self.now()["step"]
             out, _ = self.run_longhaul("save", "out")
             self.assertRegex(out, r"\Astep \d+ saved to \S+\n\Z")
@@ -125,10 +125,10 @@ class Steering(PipelineCase):
             _, err = process.communicate(timeout=120)
             self.assertEqual(process.returncode, DONE, err)
             self.assertRegex(err, r"a checkpoint is asked for by process \d+ on \S+\n")
-            asked = checkpoint_digest(self.step_folder(1500))
+            asked = checkpoint_digest(self.step_folder(steps))
             subprocess.run(["rm", "-rf", self.path("out", "checkpoints")], check=True)
             self.run_longhaul("train", job)
-            self.assertEqual(checkpoint_digest(self.step_folder(1500)), asked)
+            self.assertEqual(checkpoint_digest(self.step_folder(steps)), asked)
             _, said = self.run_longhaul("save", "out", code=REFUSED)
             self.assertEqual(said, "longhaul: out: no run is at work here\n")
 
