@@ -472,6 +472,13 @@ static lh_status_t answer_open(conversation_t *v)
 
 /* ---- a line with two answers ---- */
 
+/* False where one of them is no text. */
+static bool texts_same(const json_value_t *x, const json_value_t *y)
+{
+    return json_is_text(x) && json_is_text(y) && json_text_length(x) == json_text_length(y) &&
+           memcmp(json_text(x), json_text(y), json_text_length(x)) == 0;
+}
+
 /* How many messages two lists begin with in common; 0 where one of them is no list. */
 static size_t messages_common(const json_value_t *a, const json_value_t *b)
 {
@@ -480,17 +487,58 @@ static size_t messages_common(const json_value_t *a, const json_value_t *b)
     json_walk_t of_a = json_walk(a), of_b = json_walk(b);
     while (json_next(&of_a) && json_next(&of_b)) {
         static const char *const keys[] = {"role", "content"};
-        for (int i = 0; i < 2; i++) {
-            const json_value_t *x = json_member(of_a.value, keys[i]);
-            const json_value_t *y = json_member(of_b.value, keys[i]);
-            if (!json_is_text(x) || !json_is_text(y) ||
-                json_text_length(x) != json_text_length(y) ||
-                memcmp(json_text(x), json_text(y), json_text_length(x)) != 0)
+        for (int i = 0; i < 2; i++)
+            if (!texts_same(json_member(of_a.value, keys[i]), json_member(of_b.value, keys[i])))
                 return count;
-        }
         count++;
     }
     return count;
+}
+
+/* The role of a list's first message; NULL where there is none. */
+static const char *first_role(const json_value_t *list)
+{
+    json_walk_t w = json_walk(list);
+    return json_is_list(list) && json_next(&w) ? json_text(json_member(w.value, "role")) : NULL;
+}
+
+/* Whether a list of messages begins with the prompt, a text or a list itself. */
+static bool begins_with(const json_value_t *list, const json_value_t *prompt)
+{
+    json_walk_t w = json_walk(list);
+    if (json_is_list(prompt))
+        return json_size(prompt) > 0 && messages_common(list, prompt) == json_size(prompt);
+    return text_equal(first_role(list), "user") && json_next(&w) &&
+           texts_same(json_member(w.value, "content"), prompt);
+}
+
+/* What stands before both answers; *out NULL: nothing but what their lists begin with in common. Data
+ * sets such as UltraFeedback have the prompt, and in each list once more: it counts once. */
+static lh_status_t prompt_take(const chat_t *c, const json_value_t *root, const json_value_t **out)
+{
+    const json_value_t *first = json_member(root, c->chosen),
+                       *second = json_member(root, c->rejected);
+    const char *roles[] = {first_role(first), first_role(second)};
+    *out = json_member(root, c->prompt);
+    if (*out == NULL && json_is_list(first) && json_is_list(second) &&
+        messages_common(first, second) == 0)
+        return fail(LH_INVALID,
+                    "'%.40s' and '%.40s' have no message in common, and '%.40s' is not there; "
+                    "expected a prompt, or two lists of messages that begin with it",
+                    c->chosen, c->rejected, c->prompt);
+    if (*out == NULL) return LH_OK;
+    for (int i = 0; i < 2; i++) {
+        if (!text_equal(roles[i], "user") && !text_equal(roles[i], "system")) continue;
+        if (!begins_with(first, *out) || !begins_with(second, *out))
+            return fail(LH_INVALID,
+                        "'%.40s' begins with a message of role '%s', and '%.40s' is not what both "
+                        "answers begin with; expected answers of the assistant's, or that prompt "
+                        "before both",
+                        i == 0 ? c->chosen : c->rejected, roles[i], c->prompt);
+        *out = NULL;
+        return LH_OK;
+    }
+    return LH_OK;
 }
 
 /* The conversation with the answer `key` names as scratch->text and its cuts. The prompt is a text,
@@ -500,20 +548,22 @@ static lh_status_t side_write(const chat_t *c, chat_scratch_t *s, const char *ke
 {
     conversation_t v = {.chat = c, .scratch = s};
     message_text_t text;
-    const json_value_t *root = json_root(s->line), *prompt = json_member(root, c->prompt);
+    const json_value_t *root = json_root(s->line), *prompt;
     const json_value_t *answer = json_member(root, key);
     const json_value_t *first = json_member(root, c->chosen),
                        *second = json_member(root, c->rejected);
     if (first == NULL || second == NULL)
         return fail(LH_INVALID, "'%.40s' is not there; expected '%.40s' and '%.40s', two answers",
                     first == NULL ? c->chosen : c->rejected, c->chosen, c->rejected);
+    lh_status_t status = prompt_take(c, root, &prompt);
+    if (status != LH_OK) return status;
     if (prompt == NULL && !json_is_list(answer))
         return fail(LH_INVALID,
                     "'%.40s' is not there, and '%.40s' is no list; expected a prompt, or two lists "
                     "of messages that begin with it",
                     c->prompt, key);
     v.known = SIZE_MAX;
-    lh_status_t status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
+    status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
     if (status == LH_OK && prompt != NULL && !json_is_list(prompt)) {
         status = take_text(root, c->prompt, 0, &text);
         if (status == LH_OK) status = message_write(&v, "user", text);

@@ -301,6 +301,48 @@ static void pairs_are_two_conversations(void **state)
     assert_int_equal(say(&t, line), LH_INVALID);
     assert_non_null(strstr(fail_reason(), "'chosen' has no answer of its own"));
     assert_int_equal(t.ids.count + t.parts.count, 0);
+    assert_int_equal(say(&t, "{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"},"
+                             " {\"role\": \"assistant\", \"content\": \"b\"}],"
+                             " \"rejected\": [{\"role\": \"user\", \"content\": \"b\"},"
+                             " {\"role\": \"assistant\", \"content\": \"c\"}]}"),
+                     LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "'chosen' and 'rejected' have no message in common"));
+    talker_close(&t);
+}
+
+/* UltraFeedback's lines: the prompt by itself, and once more at the front of both lists. */
+static void a_prompt_that_both_answers_begin_with_counts_once(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *prompt, *chosen, *rejected, *wanted;
+    } lines[] = {
+        {"\"a\"", "a", "a", "a| b.||a| c."},
+        {"[{\"role\": \"user\", \"content\": \"a\"}]", "a", "a", "a| b.||a| c."},
+        {"\"x\"", "a", "a", NULL},
+        {"\"a\"", "a", "x", NULL},
+        {"[{\"role\": \"system\", \"content\": \"a\"}]", "a", "a", NULL},
+        {"[]", "a", "a", NULL},
+        {"3", "a", "a", NULL},
+    };
+    talker_t t;
+    char reply[] = " {content}.", none[] = "", line[1024];
+    const job_chat_t job = {.format = CHAT_PLAIN, .pairs = true, .reply = reply, .tail = none};
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_OK);
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        (void)snprintf(line, sizeof(line),
+                       "{\"prompt\": %s, \"chosen\": [{\"role\": \"user\", \"content\": \"%s\"},"
+                       " {\"role\": \"assistant\", \"content\": \"b\"}],"
+                       " \"rejected\": [{\"role\": \"user\", \"content\": \"%s\"},"
+                       " {\"role\": \"assistant\", \"content\": \"c\"}]}",
+                       lines[i].prompt, lines[i].chosen, lines[i].rejected);
+        assert_int_equal(say(&t, line), lines[i].wanted == NULL ? LH_INVALID : LH_OK);
+        if (lines[i].wanted != NULL)
+            expect(&t, lines[i].wanted);
+        else
+            assert_non_null(strstr(fail_reason(), "'chosen' begins with a message of role 'user', "
+                                                  "and 'prompt' is not what both answers begin"));
+    }
     talker_close(&t);
 }
 
@@ -325,6 +367,7 @@ int main(void)
         cmocka_unit_test(parts_of_ones_own),
         cmocka_unit_test(parts_are_never_empty),
         cmocka_unit_test(pairs_are_two_conversations),
+        cmocka_unit_test(a_prompt_that_both_answers_begin_with_counts_once),
         cmocka_unit_test(a_format_needs_its_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
