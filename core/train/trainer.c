@@ -658,17 +658,18 @@ static lh_status_t load_reference(trainer_t *t)
 }
 
 /* Every store is given its initial value first, whatever is loaded over it. With cut values each
- * rank has loaded its own slice, so all are gathered once before the first forward pass. */
+ * rank has loaded its own slice, so all are gathered once before the first forward pass. The reference
+ * comes before a resume, which puts newer checkpoints aside: not where it is refused. */
 static lh_status_t start_weights(trainer_t *t)
 {
     lh_status_t status = weights_initialize(t->session->weights, t->job->train.seed,
                                             t->job->model.init_std);
+    if (status == LH_OK) status = load_reference(t);
     if (status != LH_OK) return status;
     if (t->resumed != NULL)
         status = start_resume(t);
     else if (t->how->imported != NULL)
         status = load_imported(t);
-    if (status == LH_OK) status = load_reference(t);
     if (status != LH_OK || t->session->transfers == NULL) return status;
     return transfers_value_gather(t->session->transfers);
 }
