@@ -121,16 +121,15 @@ void plan_ranks_free(plan_ranks_t *ranks)
 /* By the step's own lists, as often as each is run. */
 static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes)
 {
-    step_plan_t plan;
+    step_plan_t plan = {0};
     lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
                                        p->programs.schedule->rounds, p->session->transfers, NULL,
                                        &plan);
     if (status == LH_OK)
         status = step_plan_scores(&plan, p->programs.preference, p->layout.share.passes, NULL);
-    if (status != LH_OK) return status;
-    *bytes = plan.border_bytes;
+    if (status == LH_OK) *bytes = plan.border_bytes;
     step_plan_free(&plan);
-    return LH_OK;
+    return status;
 }
 
 /* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
