@@ -180,22 +180,30 @@ static lh_status_t need_train(const job_t *job)
     return status;
 }
 
+static bool is_split(const char *data)
+{
+    return text_equal(data, "train") || text_equal(data, "valid") || text_equal(data, "test");
+}
+
 /* data is the name of a split, or a file. */
 static lh_status_t need_eval_set(const job_t *job, const job_eval_set_t *set)
 {
     const char *data = set->data;
-    const bool split = text_equal(data, "train") || text_equal(data, "valid") ||
-                       text_equal(data, "test");
     char section[128] = "eval";
     if (set->name != NULL) (void)snprintf(section, sizeof(section), "eval.%s", set->name);
-    return split ? need_split(job, data, STAGE_EVAL) : need_file(job, section, "data", data);
+    return is_split(data) ? need_split(job, data, STAGE_EVAL)
+                          : need_file(job, section, "data", data);
 }
 
+/* Splits of pairs are scored beside the reference. */
 static lh_status_t need_eval(const job_t *job)
 {
     lh_status_t status = need_file(job, "eval", "tokenizer", job->eval.tokenizer);
     for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
         status = need_eval_set(job, &job->eval_sets[i]);
+    for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
+        if (is_split(job->eval_sets[i].data) && job->train.phase == PHASE_DPO)
+            status = need_file(job, "dpo", "reference", job->dpo.reference);
     return status;
 }
 

@@ -420,6 +420,18 @@ static void explain_one(const check_t *c, const char *section, const checked_t *
     options_how_t how = job_plugin_how(c->job, section, tables, checked->given,
                                        checked->given_count);
     if (strcmp(section, "launch") == 0) how.hidden = "secret";
+    /* Where the INI says nothing, another section has decided: its default would be refused when it
+     * is read back. */
+    static const option_given_t apart = {"documents", "apart", "[train] phase", false},
+                                ordered = {"bits", "ordered", "[transport.node] collectives",
+                                           false};
+    const bool by_phase = strcmp(section, "data") == 0 && c->job->train.phase != PHASE_PRETRAIN;
+    const bool by_library = strcmp(section, "comm") == 0 &&
+                            c->job->transports[LH_LINK_NODE].collectives != NULL;
+    if (by_phase || by_library) {
+        how.given = by_phase ? &apart : &ordered;
+        how.given_count = 1;
+    }
     options_explain(&how, c->out);
     text_append(c->out, "\n");
 }

@@ -53,10 +53,10 @@ static const stage_facts_t facts[JOB_STAGES] = {
     [STAGE_PREPARE] = {"prepare,chat,limits", "prepare.json"},
     [STAGE_IMPORT] = {"import,model,spec,spec.*,adapter.*,limits", "import"},
     [STAGE_TRAIN] =
-        {"data,model,spec,spec.*,train,optimizer,group.*,adapter.*,rule.*,hook.*,device,"
+        {"data,model,spec,spec.*,train,dpo,optimizer,group.*,adapter.*,rule.*,hook.*,device,"
          "checkpoint",
          NULL},
-    [STAGE_EVAL] = {"eval,eval.*,device", "eval.json"},
+    [STAGE_EVAL] = {"eval,eval.*,dpo,device", "eval.json"},
     [STAGE_EXPORT] = {"export", NULL},
     [STAGE_GENERATE] = {"generate,chat,device", "generated.json"},
 };
@@ -224,6 +224,7 @@ static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
         add_input(job->eval_sets[i].data, out);
     if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
     if (stage == STAGE_GENERATE) add_input(job->generate.prompts, out);
+    if (stage == STAGE_TRAIN || stage == STAGE_EVAL) add_input(job->dpo.reference, out);
     if (stage == STAGE_TRAIN) {
         lh_status_t status = add_data(job, job->data.train, out);
         if (status == LH_OK) status = add_data(job, job->data.valid, out);

@@ -124,7 +124,7 @@ static const lh_option_t train_rows[] = {
            "what is computed again in the backward pass instead of kept"),
     WHOLE(job_train_t, evaluate_every, "0", NULL, "steps between evaluations; 0: never"),
     WHOLE(job_train_t, evaluate_batches, "0", NULL,
-          "micro-batches of an evaluation; 0: the whole valid part"),
+          "micro-batches of an evaluation; 0: as many as the valid part fills"),
     WHOLE(job_train_t, head_chunk, "0", NULL, "tokens whose logits exist at a time; 0: choose"),
     WHOLE(job_train_t, max_documents, "0", NULL,
           "documents in a micro-batch when they are apart; 0: choose"),
@@ -139,7 +139,7 @@ static const lh_option_t train_rows[] = {
 };
 
 static const lh_option_t dpo_rows[] = {
-    REAL(job_dpo_t, beta, "0.1", "0..1000", "how much a change of log-probability counts"),
+    REAL(job_dpo_t, beta, "0.1", "0..1000", "how much a change of log-probability counts; above 0"),
     PATH(job_dpo_t, reference, "",
          "folder of checkpoints of the model that is compared with; what the run starts from if not "
          "set"),

@@ -138,7 +138,7 @@ typedef struct job_train {
     uint32_t recompute; /* RECOMPUTE_* */
     /* Held-out loss during training; the start weights are evaluated, too. */
     uint64_t evaluate_every;   /* 0: never                                          */
-    uint64_t evaluate_batches; /* micro-batches of the valid split per evaluation; 0: all */
+    uint64_t evaluate_batches; /* micro-batches of the valid split; 0: all that it fills */
     /* Bounds on what the programs hold at a time. A resume must have the same head_chunk, as the
      * bits depend on it. */
     uint64_t head_chunk;    /* tokens whose logits exist at a time; 0: choose     */

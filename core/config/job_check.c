@@ -94,6 +94,15 @@ static lh_status_t check_phase(job_t *job)
                        document_entry(document_find(job->document, "dpo"), own[i])->value,
                        names[phase]);
     if (phase == PHASE_PRETRAIN) return LH_OK;
+    if (phase == PHASE_DPO && !(job->dpo.beta > 0))
+        JOB_REFUSE(job, "dpo", "beta", "%g: no pair would count; expected a number above 0",
+                   job->dpo.beta);
+    if (phase == PHASE_DPO && job->dpo.reference != NULL && job->adapter.name != NULL)
+        JOB_REFUSE(job, "dpo", "reference",
+                   "%s: a model with [adapter.%s] is compared with itself without it; expected "
+                   "none beside it",
+                   document_entry(document_find(job->document, "dpo"), "reference")->value,
+                   job->adapter.name);
     const document_section_t *data = document_find(job->document, "data");
     if (document_entry(data, "documents") != NULL && job->data.documents == DOCUMENTS_JOINED)
         JOB_REFUSE(job, "data", "documents", "joined: [train] phase is %s; expected apart",

@@ -237,6 +237,25 @@ static lh_status_t parse_adapter(job_t *job)
     return LH_OK;
 }
 
+/* Of [eval] beside sets, which have these keys themselves. `check` writes out every key: one that has
+ * its default is no demand. */
+static lh_status_t check_beside_sets(const job_t *job)
+{
+    const job_section_t *eval = job_section("eval");
+    for (uint32_t i = 0; i < eval->count; i++) {
+        char buffer[OPTION_TEXT];
+        const lh_option_t *row = &eval->rows[i];
+        if (strcmp(row->key, "tokenizer") == 0) continue;
+        const char *value = option_text(row, &job->eval, buffer);
+        if (!text_equal(value, row->fallback))
+            JOB_REFUSE(job, "eval", row->key,
+                       "%s: what is scored are the sets [eval.NAME] of this job; expected no %s "
+                       "beside them",
+                       value == NULL ? "" : value, row->key);
+    }
+    return LH_OK;
+}
+
 /* A set is counted before it is parsed, as a group. */
 static lh_status_t parse_eval_sets(job_t *job)
 {
@@ -244,11 +263,8 @@ static lh_status_t parse_eval_sets(job_t *job)
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {
         const document_section_t *s = document_section(job->document, i);
         if (!matches("eval.*", s->name)) continue;
-        if (document_entry(document_find(job->document, "eval"), "data") != NULL)
-            JOB_REFUSE(job, "eval", "data",
-                       "%s: what is scored are the sets [eval.NAME] of this job; expected no data "
-                       "beside them",
-                       job->eval.data);
+        const lh_status_t beside = check_beside_sets(job);
+        if (beside != LH_OK) return beside;
         job_eval_set_t *sets = mem_grow(job->eval_sets, &capacity, job->eval_set_count + 1u,
                                         sizeof(*sets));
         if (sets == NULL) return LH_NO_MEMORY;

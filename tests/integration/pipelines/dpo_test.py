@@ -152,6 +152,22 @@ class Golden(PipelineCase):
         held_out = [r["evaluation"] for r in rows if "evaluation" in r]
         self.assertEqual([e["pairs"] for e in held_out], [3, 3, 3])
         self.assertLess(held_out[-1]["loss"], held_out[0]["loss"])
+        # Refused: the newer checkpoint stays where it is.
+        steps = sorted(os.listdir(self.path("whole", "checkpoints")))
+        other = "dpo.reference=whole/import/checkpoints"
+        _, said = self.run_longhaul("train", job, "--resume", "2", "--set", other, code=REFUSED)
+        self.assertIn("dpo.reference = ", said)
+        self.assertEqual(sorted(os.listdir(self.path("whole", "checkpoints"))), steps)
+        # What the pairs are compared with, and how much it counts, is what training was made from.
+        latest = self.path("base", "import", "checkpoints", "latest")
+        for change in (["--set", other], ["--set", "dpo.beta=0.3"], []):
+            self.run_longhaul("run", job, "--resume")
+            _, said = self.run_longhaul("run", job)
+            self.assertIn("-- train: nothing has changed", said)
+            if not change:
+                os.utime(latest, (1, 1))
+            _, said = self.run_longhaul("run", job, *change, code=REFUSED)
+            self.assertNotIn("-- train: nothing has changed", said)
         shutil.rmtree(self.step_folder(4, "whole"))
         _, said = self.run_longhaul("train", job, "--resume", "--set", "dpo.reference=whole/import/checkpoints",
                                     code=REFUSED)
@@ -165,6 +181,14 @@ class Golden(PipelineCase):
         self.assertEqual(found["pairs"], 3)
         self.assertAlmostEqual(found["loss"], held_out[-1]["loss"], delta=1e-6)
         self.run_longhaul("generate", job, "--ids", "1,2,3", "--tokens", "2")
+
+    def test_what_check_prints_is_a_job_again(self):
+        for phase in ("dpo", "sft"):
+            dpo = {"beta": None, "reference": None} if phase == "sft" else {}
+            out, _ = self.run_longhaul("check", self.job(phase, train={"phase": phase}, dpo=dpo))
+            self.assertRegex(out, r"\ndocuments += apart +; \[train\] phase\n")
+            again, _ = self.run_longhaul("check", self.write("again.ini", out))
+            self.assertRegex(again, r"\ndocuments += apart +; .*again.ini:")
 
     def test_what_does_not_fit_is_refused(self):
         for made, phase, sentence in (
@@ -189,6 +213,15 @@ class Golden(PipelineCase):
         self.assertRegex(said, r"bad.ini:\d+: reference = .*nowhere: not there")
         _, said = self.run_longhaul("run", self.job("bad", train={"phase": "sft"}, dpo={"beta": 0.2, "reference": None}), code=REFUSED)
         self.assertRegex(said, r"bad.ini:\d+: beta = 0.2: \[train\] phase is sft; expected dpo")
+        for changes, sentence in (
+                ({"dpo": {"beta": 0}}, r"bad.ini:\d+: beta = 0: no pair would count"),
+                ({"adapter__a": {"match": "blocks.*.wq", "rank": 4}},
+                 r"bad.ini:\d+: reference = .*: a model with \[adapter.a\] is compared with itself"),
+                ({"pipeline": {"stages": "eval"}, "dpo": {"reference": "nowhere"}},
+                 r"bad.ini:\d+: reference = .*nowhere: not there")):
+            with self.subTest(sentence=sentence):
+                _, said = self.run_longhaul("check", self.job("bad", **changes), code=REFUSED)
+                self.assertRegex(said, sentence)
         # A reference of another shape.
         other = self.job("other", source=os.path.join(GOLDEN, "llama-tied-scaled-rope"),
                          pipeline={"stages": "import"}, dpo={"reference": None})
@@ -256,7 +289,8 @@ class Chat(PipelineCase):
             (line(prompt=None), "'prompt' is not there, and 'chosen' is no list"),
             (line(rejected=3), "'rejected' is 3, a text was expected"),
             (line(rejected=tool), "message 2: role 'tool' found, expected system, user or"),
-            (line(chosen=[{"role": "user", "content": "x"}]), "'chosen' has no answer of its own"),
+            (line(chosen=[{"role": "user", "content": "x"}]),
+             "'chosen' begins with a message of role 'user', and 'prompt' is not what both answers"),
             (line(chosen=[]), "'chosen' is [], a list of messages was expected"),
             (json.dumps(dict(self.PAIRS[2], rejected=self.PAIRS[2]["chosen"][:2])),
              "'rejected' has no answer of its own"),

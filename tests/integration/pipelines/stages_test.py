@@ -34,6 +34,12 @@ class Stages(PipelineCase):
         os.unlink(self.path("out", "eval.json"))
         self.assertIn("eval", self.stages_run(job)[0])
 
+    def test_what_check_prints_beside_a_library_is_a_job_again(self):
+        job = self.small_job(transport__node={"collectives": "nvlink"})
+        out, _ = self.run_longhaul("check", job)
+        self.assertRegex(out, r"\nbits += ordered +; \[transport.node\] collectives\n")
+        self.run_longhaul("check", self.write("again.ini", out))
+
     def test_a_change_of_the_data_reaches_every_stage_behind_it(self):
         job = self.small_job(stages="prepare train eval", train={"steps": 2},
                              eval={"data": "valid"})
