@@ -491,6 +491,8 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
                                        .sampling = r->sampling};
         status = generation_new(&what, &generation);
     }
+    for (size_t i = 0; status == LH_OK && i < prompts->count; i++)
+        status = generation_check(generation, prompts->list[i].ids, prompts->list[i].count);
     if (status == LH_OK) status = model_source_weights(source, session);
     if (status == LH_OK) status = generate_all(generation, &teller, prompts, batch);
     if (status == LH_OK) status = tell_end(&teller);

@@ -153,22 +153,15 @@ static lh_status_t generation_feed(generation_t *g, program_t *p, uint64_t rows)
     return status;
 }
 
-/* The place of a text is told where there are several. */
-static lh_status_t prompts_check(const generation_t *g, const generation_text_t *texts,
-                                 uint64_t count)
+lh_status_t generation_check(const generation_t *g, const int32_t *prompt, uint64_t count)
 {
-    lh_assert(count > 0 && count <= g->how.sequences);
-    for (uint64_t t = 0; t < count; t++) {
-        const generation_text_t *text = &texts[t];
-        if (text->prompt_count == 0 || text->prompt_count > g->how.prompt)
-            return fail(LH_INVALID, "a prompt of %llu tokens; 1 to %llu were planned",
-                        (unsigned long long)text->prompt_count, (unsigned long long)g->how.prompt);
-        for (uint64_t i = 0; i < text->prompt_count; i++)
-            if (text->prompt[i] < 0 || (uint64_t)text->prompt[i] >= g->vocab)
-                return fail(
-                    LH_INVALID, "token %llu of the prompt is %d; the model has ids 0 to %llu",
-                    (unsigned long long)i, text->prompt[i], (unsigned long long)g->vocab - 1);
-    }
+    if (count == 0 || count > g->how.prompt)
+        return fail(LH_INVALID, "a prompt of %llu tokens; 1 to %llu were planned",
+                    (unsigned long long)count, (unsigned long long)g->how.prompt);
+    for (uint64_t i = 0; i < count; i++)
+        if (prompt[i] < 0 || (uint64_t)prompt[i] >= g->vocab)
+            return fail(LH_INVALID, "token %llu of the prompt is %d; the model has ids 0 to %llu",
+                        (unsigned long long)i, prompt[i], (unsigned long long)g->vocab - 1);
     return LH_OK;
 }
 
@@ -211,7 +204,10 @@ static void text_take(generation_t *g, generation_text_t *texts, uint64_t t, int
 lh_status_t generation_run(generation_t *g, generation_text_t *texts, uint64_t count,
                            void (*each)(void *context, uint64_t text, int32_t id), void *context)
 {
-    lh_status_t status = prompts_check(g, texts, count);
+    lh_status_t status = LH_OK;
+    lh_assert(count > 0 && count <= g->how.sequences);
+    for (uint64_t t = 0; t < count && status == LH_OK; t++)
+        status = generation_check(g, texts[t].prompt, texts[t].prompt_count);
     int32_t *ids = status == LH_OK ? mem_array(count, sizeof(*ids)) : NULL;
     if (ids == NULL) return status == LH_OK ? LH_NO_MEMORY : status;
     memset(g->lengths, 0, g->how.sequences * sizeof(*g->lengths));

@@ -49,6 +49,11 @@ typedef struct generation_how {
 lh_status_t generation_new(const generation_how_t *how, generation_t **out) LH_MUST_CHECK;
 void generation_free(generation_t *g); /* NULL does nothing */
 
+/* Refuses a prompt that generation_run would refuse: of several, all can be checked before the first
+ * is continued. */
+lh_status_t generation_check(const generation_t *g, const int32_t *prompt,
+                             uint64_t count) LH_MUST_CHECK;
+
 /* One text. number tells its draws from those of other texts with the same seed, wherever it stands
  * in a batch. out has room for `tokens` ids. */
 typedef struct generation_text {

@@ -98,6 +98,14 @@ class TrainedModels(PipelineCase):
             _, said = self.run_longhaul("generate", job, code=1)
             self.assertRegex(said, sentence)
             self.assertFalse(os.path.exists(self.path("out", "generated.json")))
+        # All are checked before the first is continued, and before weights are read.
+        wide = "prepare.tokenizer=" + os.path.join(SOURCE, "tests", "data", "tokenizers", "unigram",
+                                                   "tokenizer.json")
+        self.write("prompts.jsonl", '{"prompt": "a"}\n{"prompt": "house"}\n')
+        out, said = self.run_longhaul("generate", job, "--set", wide, "--set", "generate.batch=1", "--json",
+                                      code=1)
+        self.assertEqual(out, "")
+        self.assertRegex(said, r"token \d+ of the prompt is \d+; the model has ids 0 to 511")
         self.write("prompts.jsonl", "\n")
         _, said = self.run_longhaul("generate", job, code=1)
         self.assertIn("no prompt in it; expected one a line", said)
