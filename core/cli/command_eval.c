@@ -59,8 +59,9 @@ typedef struct eval_set {
     bool by_split;
     bool pairs; /* of phase dpo: losses are of pairs, which the sum counts in place of tokens */
     uint32_t split;
-    corpus_t corpus;   /* of a file of documents */
-    choices_t choices; /* of a file of questions */
+    batches_t *batches; /* of a split */
+    corpus_t corpus;    /* of a file of documents */
+    choices_t choices;  /* of a file of questions */
     bool per_document, named;
     evaluation_sum_t sum;
     double *loglikelihood; /* [choices.all_count] */
@@ -87,6 +88,16 @@ static bool is_split(const char *data, uint32_t *out)
         return true;
     }
     return false;
+}
+
+enum { SECTION_NAME = 128 };
+
+/* "eval.wiki", or "eval" of the only one; what a sentence calls a set's section. */
+static const char *section_name(const eval_set_t *s, char out[SECTION_NAME])
+{
+    (void)snprintf(out, SECTION_NAME, "eval%s%s", s->named ? "." : "",
+                   s->named ? s->job->name : "");
+    return out;
 }
 
 /* An empty document has no ids and is still one. */
@@ -233,8 +244,8 @@ static lh_status_t eval_choices(const eval_run_t *r, eval_set_t *s)
     return status;
 }
 
-/* Each sample of the split once, in sequences of training's length. */
-static lh_status_t eval_split(const eval_run_t *r, eval_set_t *s)
+/* A split's samples, in sequences of training's length. */
+static lh_status_t split_open(const eval_run_t *r, eval_set_t *s)
 {
     const batches_how_t data = {.data = &r->job->data,
                                 .folder = r->job->pipeline.folder,
@@ -243,16 +254,13 @@ static lh_status_t eval_split(const eval_run_t *r, eval_set_t *s)
                                 .phase = r->job->train.phase,
                                 .vocab = (uint32_t)weights_parameters(r->session->weights)->vocab,
                                 .eod = model_source_eod(r->source)};
-    batches_t *batches = NULL;
-    lh_status_t status = batches_open(&data, &batches);
-    if (status == LH_OK) status = evaluation_split(r->splits, batches, 0, &s->sum);
-    batches_close(batches);
-    return status;
+    return batches_open(&data, &s->batches);
 }
 
 /* What a set's file holds. */
 static lh_status_t set_read(const eval_run_t *r, eval_set_t *s)
 {
+    char section[SECTION_NAME];
     const uint64_t most = weights_parameters(r->session->weights)->max_tokens;
     if (s->job->kind == EVAL_CHOICE) {
         const choices_how_t how = {.set = s->job,
@@ -265,9 +273,10 @@ static lh_status_t set_read(const eval_run_t *r, eval_set_t *s)
     const lh_status_t status = read_corpus(r->job, s->job, r->source->tokenizer, &s->corpus);
     if (status != LH_OK || s->corpus.longest <= most + 1) return status;
     return fail(LH_INVALID,
-                "%s: a document has %llu tokens, the model is made for %llu; set [eval] "
+                "%s: a document has %llu tokens, the model is made for %llu; set [%s] "
                 "tokens_per_document",
-                s->job->data, (unsigned long long)s->corpus.longest, (unsigned long long)most);
+                s->job->data, (unsigned long long)s->corpus.longest, (unsigned long long)most,
+                section_name(s, section));
 }
 
 /* A program for all splits, in sequences of training's length. */
@@ -285,9 +294,9 @@ static lh_status_t splits_program(eval_run_t *r)
     return status == LH_OK ? evaluation_new(&how, &r->splits) : status;
 }
 
-/* Files are read and programs made before the engine is built, when there is memory for weights. The
- * row of the files' program is as long as the longest document, so that each is scored in one
- * piece. */
+/* Files are read, splits opened and programs made before the engine is built, when there is memory
+ * for weights; so what is refused is refused before anything is scored. The row of the files'
+ * program is as long as the longest document, so that each is scored in one piece. */
 static lh_status_t sets_prepare(eval_run_t *r)
 {
     uint64_t rows = PACKED_TOKENS;
@@ -295,7 +304,10 @@ static lh_status_t sets_prepare(eval_run_t *r)
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
         eval_set_t *s = &r->sets[i];
-        if (s->by_split) continue;
+        if (s->by_split) {
+            status = split_open(r, s);
+            continue;
+        }
         files = true;
         status = set_read(r, s);
         /* A row holds a document without its last id, so this has room to spare. */
@@ -312,14 +324,15 @@ static lh_status_t sets_prepare(eval_run_t *r)
     return status == LH_OK ? model_source_weights(r->source, r->session) : status;
 }
 
-/* In the order of the INI. */
+/* In the order of the INI. Of a split each sample counts once, but for those at its end that don't
+ * fill a run of the program, where one is filled before. */
 static lh_status_t sets_run(eval_run_t *r)
 {
     lh_status_t status = sets_prepare(r);
     for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
         eval_set_t *s = &r->sets[i];
         if (s->by_split)
-            status = eval_split(r, s);
+            status = evaluation_split(r->splits, s->batches, 0, &s->sum);
         else if (s->job->kind == EVAL_CHOICE)
             status = eval_choices(r, s);
         else
@@ -334,6 +347,7 @@ static void sets_free(eval_run_t *r)
     evaluation_free(r->splits);
     evaluation_free(r->files);
     for (uint32_t i = 0; r->sets != NULL && i < r->job->eval_set_count; i++) {
+        batches_close(r->sets[i].batches);
         mem_free(r->sets[i].corpus.documents);
         mem_free(r->sets[i].corpus.ids);
         choices_free(&r->sets[i].choices);
@@ -436,6 +450,7 @@ static lh_status_t sets_begin(const cli_t *cli, eval_run_t *r, bool *text)
     if (r->sets == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < r->job->eval_set_count; i++) {
         eval_set_t *s = &r->sets[i];
+        char section[SECTION_NAME];
         s->job = &r->job->eval_sets[i];
         s->named = s->job->name != NULL;
         s->per_document = per_document;
@@ -444,8 +459,8 @@ static lh_status_t sets_begin(const cli_t *cli, eval_run_t *r, bool *text)
         r->by_split |= s->by_split;
         if (!s->by_split) *text = true;
         if (s->by_split && per_document)
-            return fail(LH_INVALID, "--per-document needs [eval] data to be a JSONL file; it is %s",
-                        s->job->data);
+            return fail(LH_INVALID, "--per-document needs [%s] data to be a JSONL file; it is %s",
+                        section_name(s, section), s->job->data);
     }
     return LH_OK;
 }

@@ -93,13 +93,39 @@ class EvalSets(PipelineCase):
             self.assertRegex(errors, sentence)
             self.assertFalse(os.path.exists(self.path("out", "eval.json")))
         self.questions("questions.jsonl", [good])
-        _, errors = self.run_longhaul("eval", job, "--set", "eval.data=valid", code=REFUSED)
-        self.assertRegex(errors, r"data = valid: what is scored are the sets \[eval.NAME\]")
+        for key, value in (("data", "test"), ("bos", "yes"), ("key", "story"),
+                           ("tokens_per_document", "64")):
+            _, errors = self.run_longhaul("eval", job, "--set", "eval.%s=%s" % (key, value),
+                                          code=REFUSED)
+            self.assertRegex(errors, r"%s = %s: what is scored are the sets \[eval.NAME\] of this "
+                                     r"job; expected no %s beside them" % (key, value, key))
+        out, _ = self.run_longhaul("check", job, "--set", "pipeline.stages=import eval")
+        self.assertRegex(out, r"\ndata +=? valid +; default\n")
+        self.run_longhaul("check", self.write("again.ini", out))
         _, errors = self.run_longhaul("eval", job, "--set", "eval.ask.data=test", code=REFUSED)
         self.assertRegex(errors, "data = test: expected a JSONL file of prompts and choices")
         _, errors = self.run_longhaul("check", job, "--set", "pipeline.stages=eval", "--set",
                                       "eval.ask.data=none.jsonl", code=REFUSED)
         self.assertRegex(errors, "none.jsonl: not there")
+        self.write("long.jsonl", json.dumps({"text": "word " * 600}) + "\n")
+        _, errors = self.run_longhaul("eval", job, "--set", "eval.long.data=long.jsonl", code=REFUSED)
+        self.assertRegex(errors, r"set \[eval.long\] tokens_per_document")
+        _, errors = self.run_longhaul("eval", job, "--set", "eval.split.data=valid", "--per-document",
+                                      code=REFUSED)
+        self.assertIn("--per-document needs [eval.split] data to be a JSONL file", errors)
+
+    def test_a_split_is_opened_before_anything_is_scored(self):
+        """Weights that are damaged, too, are not even read."""
+        self.write("first.jsonl", '{"text": "Once upon a time."}\n')
+        job = self.imported(eval__first={"data": "first.jsonl"}, eval__second={"data": "valid"},
+                            data={"train": "nowhere"},
+                            train={"precision": "f32", "sequence": 32, "batch": 1})
+        self.damage_shard(self.step_folder(0, "out/import"))
+        _, errors = self.run_longhaul("eval", job, "--set", "eval.second.data=first.jsonl",
+                                      code=REFUSED)
+        self.assertNotIn("nowhere", errors)
+        _, errors = self.run_longhaul("eval", job, code=REFUSED)
+        self.assertIn("nowhere", errors)
 
 
 main()

@@ -177,6 +177,16 @@ class PipelineCase(unittest.TestCase):
             sections.setdefault(section.replace("__", "."), {}).update(keys)
         return self.ini({k: v for k, v in sections.items() if v})
 
+    @staticmethod
+    def damage_shard(folder):
+        """A bit of a checkpoint's data, which only who reads all of it sees."""
+        shard = [n for n in os.listdir(folder) if n.startswith("shard-")][0]
+        with open(os.path.join(folder, shard), "r+b") as f:
+            f.seek(-1000, os.SEEK_END)
+            byte = f.read(1)[0]
+            f.seek(-1000, os.SEEK_END)
+            f.write(bytes([byte ^ 4]))
+
     def stories(self, count=60):
         path = self.path("stories.jsonl")
         if not os.path.exists(path):

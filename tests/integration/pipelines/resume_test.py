@@ -88,14 +88,7 @@ class Resume(PipelineCase):
         self.run_longhaul(*more, "--set", "train.same_bits=no")
 
     def damage(self, step):
-        """A bit of the data, which only who reads all of it sees."""
-        folder = self.step_folder(step)
-        shard = [n for n in os.listdir(folder) if n.startswith("shard-")][0]
-        with open(os.path.join(folder, shard), "r+b") as f:
-            f.seek(-1000, os.SEEK_END)
-            byte = f.read(1)[0]
-            f.seek(-1000, os.SEEK_END)
-            f.write(bytes([byte ^ 4]))
+        self.damage_shard(self.step_folder(step))
 
     def test_damage_that_a_load_finds_costs_the_steps_since_the_checkpoint_before(self):
         job = self.prepared(checkpoint={"every": 5})
