@@ -53,6 +53,7 @@ struct commit {
     const char *text; /* of the manifest, of a copy; NULL: it is made of `manifest` */
     size_t text_bytes;
     stream_t stream; /* of commit_stream */
+    bool again;      /* the step may be there already, the same one */
 };
 
 /* A staging folder of one's own must be new; one that several share is made by whoever comes first.
@@ -71,13 +72,26 @@ static lh_status_t refuse_saved(const commit_t *c)
     return fail(LH_INVALID, "%s is there already: a step is saved once", c->target);
 }
 
-/* leads: of several, who commits; alone: nobody else writes in this staging folder. */
+/* Whether the step is there with this manifest, whose text has been made. One that can't be read is not
+ * the same. */
+static bool is_saved(const commit_t *c)
+{
+    manifest_t *there = NULL;
+    char *path = path_join(c->target, MANIFEST_NAME);
+    const bool same = path != NULL && file_exists(path) && manifest_read(path, &there) == LH_OK &&
+                      strcmp(there->self, c->manifest.self) == 0;
+    manifest_free(there);
+    mem_free(path);
+    return same;
+}
+
+/* role: of several, who commits; alone: nobody else writes in this staging folder. */
 static lh_status_t commit_open(const char *folder, const checkpoint_meta_t *meta,
-                               const char *parent, const char *staging, bool leads, bool alone,
+                               const char *parent, const char *staging, uint32_t role, bool alone,
                                commit_t **out)
 {
     lh_assert(staging[0] != '\0');
-    lh_status_t status = leads ? checkpoint_folder_make(folder) : LH_OK;
+    lh_status_t status = role == COMMIT_FOLLOWS ? LH_OK : checkpoint_folder_make(folder);
     if (status != LH_OK) return status;
     commit_t *c = mem_new(sizeof(*c));
     if (c == NULL) return LH_NO_MEMORY;
@@ -86,11 +100,12 @@ static lh_status_t commit_open(const char *folder, const checkpoint_meta_t *meta
     checkpoint_name(meta->step, name);
     c->manifest.meta = *meta;
     (void)snprintf(c->manifest.parent, sizeof(c->manifest.parent), "%s", parent);
+    c->again = role == COMMIT_LEADS_AGAIN;
     c->folder = mem_text(folder);
     c->target = path_join(folder, name);
     c->staging = path_join(folder, staging);
     if (c->folder == NULL || c->target == NULL || c->staging == NULL) status = LH_NO_MEMORY;
-    if (status == LH_OK && leads) status = refuse_saved(c);
+    if (status == LH_OK && role == COMMIT_LEADS) status = refuse_saved(c);
     if (status == LH_OK) status = make_staging(c, alone);
     if (status != LH_OK) {
         commit_leave(c);
@@ -101,9 +116,9 @@ static lh_status_t commit_open(const char *folder, const checkpoint_meta_t *meta
 }
 
 lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
-                        const char *staging, bool leads, commit_t **out)
+                        const char *staging, uint32_t role, commit_t **out)
 {
-    return commit_open(folder, meta, parent, staging, leads, false, out);
+    return commit_open(folder, meta, parent, staging, role, false, out);
 }
 
 /* A random name, as the staging folder of a saver that hangs may still be there. */
@@ -116,7 +131,7 @@ lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, cons
         return fail_io(errno, "%s: no random bytes for a name", folder);
     checkpoint_name(meta->step, name);
     (void)snprintf(staging, sizeof(staging), ".tmp-%s-%08x", name, random);
-    return commit_open(folder, meta, parent, staging, true, true, out);
+    return commit_open(folder, meta, parent, staging, COMMIT_LEADS, true, out);
 }
 
 const char *commit_staging(const commit_t *c)
@@ -435,8 +450,11 @@ lh_status_t commit_finish(commit_t *c, const checkpoint_keep_t *keep, char self[
     lh_status_t status = folder_sync(c->staging);
     if (status == LH_OK) status = write_manifest(c);
     if (status == LH_OK) status = folder_sync(c->staging);
-    /* A name is used once: who would commit the same step a second time fails here. */
-    if (status == LH_OK && sys_rename_new(c->staging, c->target) != 0)
+    /* A name is used once: who would commit the same step a second time fails here. What was committed
+     * before may not have been synced, so that goes on as if it had been renamed now. */
+    if (status == LH_OK && c->again && is_saved(c))
+        checkpoint_discard(c->staging);
+    else if (status == LH_OK && sys_rename_new(c->staging, c->target) != 0)
         status = fail_io(errno, "%s: cannot rename %s to it", c->target, c->staging);
     if (status != LH_OK) {
         commit_abandon(c);

@@ -18,9 +18,11 @@ typedef struct commit commit_t;
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out) LH_MUST_CHECK;
 /* The same with a staging folder of this name, in which several processes write: whoever comes
- * first makes it. A step that is there is refused by who leads. */
+ * first makes it. A step that is there is refused by who leads; with COMMIT_LEADS_AGAIN by commit_finish,
+ * unless it has the same manifest: then it is committed. */
+enum { COMMIT_FOLLOWS, COMMIT_LEADS, COMMIT_LEADS_AGAIN };
 lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
-                        const char *staging, bool leads, commit_t **out) LH_MUST_CHECK;
+                        const char *staging, uint32_t role, commit_t **out) LH_MUST_CHECK;
 const char *commit_staging(const commit_t *c); /* its path */
 manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
 /* Its manifest is to be this text, which m was read from, and nothing that was written through c: of a copy. Both

@@ -54,12 +54,15 @@ static void staging_name(const saver_share_t *how, char out[NAME_ROOM])
                    how->attempt);
 }
 
-/* Who leads looks whether the step is there already. */
+/* Who leads looks whether the step is there already: of several folders one may have it of a save that
+ * failed in another. */
 static lh_status_t staging_open(const saver_share_t *how, commit_t **out)
 {
     char name[NAME_ROOM];
+    const uint32_t leads = how->apart ? COMMIT_LEADS_AGAIN : COMMIT_LEADS;
     staging_name(how, name);
-    return commit_join(how->folder, how->meta, how->parent, name, how->leads, out);
+    return commit_join(how->folder, how->meta, how->parent, name,
+                       how->leads ? leads : COMMIT_FOLLOWS, out);
 }
 
 static char *share_path(const char *staging, uint32_t rank)
@@ -176,10 +179,11 @@ static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t ra
     if (status == LH_OK) status = add_share(commit_manifest(c), share);
     if (status == LH_OK && sys()->unlink(path) != 0)
         status = fail_io(errno, "%s: cannot remove it", path);
-    /* Ranks say of themselves what they are, such as their kernels: of several folders all say what
-     * rank 0 does. Its strings are the share's. */
+    /* Ranks say of themselves what they are, such as their kernels, and each leader knows what it has
+     * committed: of several folders all say what rank 0 does. Its strings are the share's. */
     if (status == LH_OK && how->apart && rank == 0) {
         commit_manifest(c)->meta = share->meta;
+        memcpy(commit_manifest(c)->parent, share->parent, sizeof(share->parent));
         *first = share;
         share = NULL;
     }
@@ -378,16 +382,17 @@ static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
     return status;
 }
 
-/* Nothing of the disk: only what the trainer has copied is hashed, and described behind it. */
+/* Nothing of the disk: only what the trainer has copied is hashed, and described behind it. Mapped from
+ * its begin, as a slot need not begin at a page of this machine. */
 static lh_status_t saver_describe(const saver_how_t *how)
 {
     const save_job_t *job = how->job;
-    const off_t begin = (off_t)(job->base - MEMORY_PAGE);
-    char *slot = mmap(NULL, job->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, how->arena_fd,
-                      begin);
-    if (slot == MAP_FAILED) return fail_io(errno, "cannot map the snapshot");
-    const lh_status_t status = memory_describe(how, slot, job->slot_bytes);
-    (void)munmap(slot, job->slot_bytes);
+    char *arena = mmap(NULL, job->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, how->arena_fd,
+                       0);
+    if (arena == MAP_FAILED) return fail_io(errno, "cannot map the snapshot");
+    const lh_status_t status = memory_describe(how, arena + job->base - MEMORY_PAGE,
+                                               job->slot_bytes);
+    (void)munmap(arena, job->arena_bytes);
     return status;
 }
 

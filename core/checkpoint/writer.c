@@ -37,7 +37,7 @@
 /* Bytes of a cache line, so that copies into places are whole lines; and how long a killed saver is
  * waited for. */
 enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
-/* Bytes of a manifest in memory besides its parts: what the run says about itself. */
+/* Bytes of a manifest in memory besides its parts, at least: what the run says about itself. */
 enum { MANIFEST_HEAD = 256 << 10 };
 #define SECOND_NS ((uint64_t)1000000000)
 /* Addresses, not bytes, for what describes a save: pages come as they are written. */
@@ -60,6 +60,7 @@ struct writer {
     checkpoint_tensor_t *tensors;
     uint64_t *offset, *bytes;
     uint32_t count;
+    uint64_t head; /* of writer_head */
 
     /* Where each save's tensors begin in the arena: always 0 but with `memory`, where two slots take
      * turns. */
@@ -182,6 +183,7 @@ lh_status_t writer_start(const writer_how_t *how, writer_t **out)
     w->how.apart = how->apart;
     w->how.leads = how->apart ? how->leads : how->rank == 0;
     w->whole = MEMORY_OWN;
+    w->head = MANIFEST_HEAD;
     lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
     if (status == LH_OK && w->kept)
         w->arena = (writer_arena_t){.fd = how->memory_fd};
@@ -261,8 +263,13 @@ static lh_status_t lay_out_slots(writer_t *w, uint64_t bytes)
     const lh_status_t status = writer_manifest_bytes(w, &manifest);
     if (status != LH_OK) return status;
     w->slots = (memory_slots_t){.count = 0};
-    (void)memory_slots_add(&w->slots, memory_slot_bytes(bytes, manifest + MANIFEST_HEAD));
+    (void)memory_slots_add(&w->slots, memory_slot_bytes(bytes, manifest + w->head));
     return size_slots(w);
+}
+
+void writer_head(writer_t *w, uint64_t bytes)
+{
+    w->head = bytes > MANIFEST_HEAD ? bytes : MANIFEST_HEAD;
 }
 
 /* All or nothing: where it fails the writer has no layout. */
@@ -355,8 +362,10 @@ void writer_ahead(writer_t *w)
 lh_status_t writer_reserve(writer_t *w)
 {
     if (!w->memory) return writer_arena_take(&w->arena);
-    return writer_arena_take_part(&w->arena, w->slots.slot[w->slot].begin,
-                                  w->slots.slot[w->slot].bytes);
+    lh_status_t status = LH_OK;
+    for (uint32_t i = w->slot; i < w->slots.count && status == LH_OK; i += MEMORY_OWN)
+        status = writer_arena_take_part(&w->arena, w->slots.slot[i].begin, w->slots.slot[i].bytes);
+    return status;
 }
 
 lh_status_t writer_place(writer_t *w, uint32_t index, void **out)

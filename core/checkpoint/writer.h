@@ -57,6 +57,8 @@ lh_status_t writer_start(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
 /* Once, before writer_layout: on rank 0 locks the folder, which the savers then hold as well, and
  * removes what a crash left in it. Where it fails the writer is still to be closed. */
 lh_status_t writer_open(writer_t *w) LH_MUST_CHECK;
+/* With `memory`, before writer_layout: what a manifest takes besides its tensors, at most. */
+void writer_head(writer_t *w, uint64_t bytes);
 /* What every save consists of; shared memory for all of it, whose pages the first save takes
  * unless writer_ahead has. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
@@ -78,7 +80,8 @@ void *writer_memory(const writer_t *w, uint64_t *bytes);
 lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes) LH_MUST_CHECK;
 /* Begins to take the pages beside the caller, for a save that will come. */
 void writer_ahead(writer_t *w);
-/* Takes the memory of a whole save now, so that a lack of it is known before anything is copied. */
+/* Takes the memory of a whole save now, that of guests' images as well, so that a lack of it is known
+ * before anything is copied. */
 lh_status_t writer_reserve(writer_t *w) LH_MUST_CHECK;
 /* Where tensor `index` is to be copied: dense, 64-byte aligned, valid until layout or close. Fails
  * where there is no memory for it. */

@@ -21,6 +21,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/memory_image.h>
+#include <train/trainer.h>
 
 /* ---- after a loss ---------------------------------------------------------------------------- */
 
@@ -32,7 +33,7 @@ typedef struct memory_told {
     /* It may go on from a checkpoint; its launcher holds memory; it has its folder. */
     uint32_t resume, has, opened;
     uint32_t place;  /* its site where each has a folder of its own, else 0 */
-    uint64_t newest; /* of rank 0: the newest step on disk and 1; 0: none */
+    uint64_t newest; /* of who leads in a folder: the newest step there and 1; 0: none */
     uint32_t count;
     memory_key_t keys[TOLD_MOST];
 } memory_told_t;
@@ -69,14 +70,24 @@ static bool all_held(const memory_told_t *all, uint32_t size, uint32_t place,
     return key->ranks > 0;
 }
 
+/* The newest step in any folder, and 1. */
+static uint64_t newest_on_disk(const memory_told_t *all, uint32_t size)
+{
+    uint64_t newest = 0;
+    for (uint32_t r = 0; r < size; r++)
+        if (all[r].newest > newest) newest = all[r].newest;
+    return newest;
+}
+
 /* The newest step that is whole between those of a place. All ranks find the same one. */
 static bool choose_image(const memory_told_t *all, uint32_t size, memory_key_t *out)
 {
+    const uint64_t newest = newest_on_disk(all, size);
     bool found = false;
     for (uint32_t r = 0; r < size; r++)
         for (uint32_t i = 0; i < all[r].count && i < TOLD_MOST; i++) {
             const memory_key_t *key = &all[r].keys[i];
-            if (key->step < all[0].newest || (found && key->step <= out->step)) continue;
+            if (key->step < newest || (found && key->step <= out->step)) continue;
             if (!all_held(all, size, all[r].place, key)) continue;
             *out = *key;
             found = true;
@@ -94,13 +105,13 @@ static lh_status_t tell_images(trainer_t *t, lh_status_t opened, const memory_fo
                                memory_told_t *all)
 {
     memory_told_t own = {.resume = opened == LH_OK && t->how->resume && t->how->resume_step == NULL,
-                         .has = writer_memory_fd(t->writer) >= 0,
+                         .has = t->writer == NULL || writer_memory_fd(t->writer) >= 0,
                          .opened = opened == LH_OK,
                          .place = own_place(t)};
     checkpoint_steps_t steps = {0};
-    if (train_agree_rank(&t->agree) == 0 && own.resume) {
+    if (own.resume && writer_leads(t->writer)) {
         if (checkpoint_steps(t->job->checkpoint.folder, &steps) != LH_OK)
-            own.resume = 0; /* whoever looks for a checkpoint says why */
+            own.resume = own.opened = 0; /* whoever looks for a checkpoint says why */
         else if (steps.count > 0)
             own.newest = steps.steps[0] + 1;
         mem_free(steps.steps);
@@ -181,9 +192,10 @@ static void tell_rescue(const trainer_t *t, const memory_told_t *all, const memo
     char newest[64] = "there was no checkpoint on disk";
     for (uint32_t r = 0; r < key->ranks; r++)
         elsewhere += !rank_tells(&all[r < train_agree_size(&t->agree) ? r : 0], key, r);
-    if (all[0].newest > 0)
+    const uint64_t before = newest_on_disk(all, train_agree_size(&t->agree));
+    if (before > 0)
         (void)snprintf(newest, sizeof(newest), "the newest on disk was step %llu",
-                       (unsigned long long)(all[0].newest - 1));
+                       (unsigned long long)(before - 1));
     if (saved == LH_OK)
         log_line(
             LH_LOG_INFO,
@@ -200,7 +212,7 @@ static lh_status_t rescue(trainer_t *t, lh_status_t opened, memory_told_t *all)
     const uint32_t size = train_agree_size(&t->agree);
     memory_found_t found;
     memory_key_t key;
-    memory_find(writer_memory_fd(t->writer), &found);
+    memory_find(t->writer == NULL ? -1 : writer_memory_fd(t->writer), &found);
     lh_status_t status = tell_images(t, opened, &found, all), saved = LH_OK;
     bool opens = status == LH_OK;
     for (uint32_t r = 0; r < size; r++) {
@@ -371,6 +383,7 @@ lh_status_t train_memory_plan(trainer_t *t)
     train_memory_t *m = &t->memory;
     if (!m->on) return LH_OK;
     lh_status_t status = snapshot_new(t->session->weights, t->session->transfers, &t->snapshot);
+    writer_head(t->writer, trainer_manifest_head(t));
     if (status == LH_OK)
         status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
     if (status != LH_OK || w->row.nodes == 1) return status;

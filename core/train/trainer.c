@@ -606,11 +606,14 @@ static lh_status_t make_programs(trainer_t *t)
     if (status == LH_OK) status = engine_plan(t->session->engine);
     if (status == LH_OK) status = memory_check(t);
     if (status == LH_OK) status = engine_build(t->session->engine);
+    if (status == LH_OK) {
+        engine_variants(t->session->engine, &t->variants);
+        status = text_status(&t->variants);
+    }
     if (status == LH_OK) status = train_memory_plan(t);
     if (status == LH_OK && t->comm.comm != NULL) status = train_comm_connect(&t->comm);
     if (status != LH_OK) return status;
 
-    engine_variants(t->session->engine, &t->variants);
     t->step_rows = mem_array((size_t)t->session->groups.count * LH_STEP_WORDS,
                              sizeof(*t->step_rows));
     if (t->step_rows == NULL) return LH_NO_MEMORY;
@@ -618,7 +621,7 @@ static lh_status_t make_programs(trainer_t *t)
         t->losses = mem_new(program_output_bytes(t->programs.update, OUTPUT_LOSSES));
         if (t->losses == NULL) return LH_NO_MEMORY;
     }
-    return text_status(&t->variants);
+    return LH_OK;
 }
 
 /* Weights only: an imported model has no optimizer state, which starts from zero. */
@@ -674,9 +677,8 @@ static lh_status_t start_weights(trainer_t *t)
     return transfers_value_gather(t->session->transfers);
 }
 
-/* Of a manifest: what the run says about itself. Each byte counts twice, as JSON writes a line feed
- * as two. */
-static uint64_t head_bytes(const trainer_t *t)
+/* Each byte counts twice, as JSON writes a line feed as two. */
+uint64_t trainer_manifest_head(const trainer_t *t)
 {
     enum { REST = 8192 }; /* plugins, names, numbers */
     return 2 * (t->identity.length + t->variants.length + t->devices.length) + REST;
@@ -689,7 +691,8 @@ static lh_status_t check_manifest(trainer_t *t)
     const uint32_t ranks = train_agree_size(&t->agree);
     uint64_t own = 0;
     lh_status_t status = writer_manifest_bytes(t->writer, &own);
-    double bytes = (double)(own + (train_agree_rank(&t->agree) == 0 ? head_bytes(t) : 0));
+    double bytes = (double)(own +
+                            (train_agree_rank(&t->agree) == 0 ? trainer_manifest_head(t) : 0));
     if (status == LH_OK) status = train_agree_sum(&t->agree, &bytes, 1);
     if (status != LH_OK || bytes <= MANIFEST_MOST) return status;
     return fail(LH_INVALID,

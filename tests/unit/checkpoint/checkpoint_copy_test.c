@@ -32,9 +32,9 @@ static void copied_close(copied_t *c)
 static commit_t *copied_stage(copied_t *c)
 {
     commit_t *commit;
-    assert_int_equal(
-        commit_join(c->to, &c->manifest->meta, "", ".tmp-step-000000000003-copy", false, &commit),
-        LH_OK);
+    assert_int_equal(commit_join(c->to, &c->manifest->meta, "", ".tmp-step-000000000003-copy",
+                                 COMMIT_FOLLOWS, &commit),
+                     LH_OK);
     return commit;
 }
 

@@ -2,6 +2,8 @@
  * becomes a checkpoint of the same values; whatever byte of it changes, it is not taken. */
 #include <unit/checkpoint/rank_world.h>
 
+#include <base/file.h>
+#include <base/memory.h>
 #include <checkpoint/memory_image.h>
 
 enum { RANKS = 3, SESSION = 77 };
@@ -11,6 +13,7 @@ typedef struct kept {
     int fd;
     writer_t *writer;
     world_place_t place;
+    const char *model; /* NULL: nothing is said */
 } kept_t;
 
 /* One rank's writer, in this process, with room for a guest of as many bytes. */
@@ -39,7 +42,7 @@ static void kept_close(kept_t *k)
 static uint32_t kept_take(kept_t *k, uint64_t step, bool whole)
 {
     const checkpoint_meta_t meta = {
-        .run = "test", .step = step, .seed = UINT64_MAX, .cursor = 10 * step};
+        .run = "test", .model = k->model, .step = step, .seed = UINT64_MAX, .cursor = 10 * step};
     writer_result_t result;
     uint32_t slot;
     assert_int_equal(writer_begin(k->writer), LH_OK);
@@ -106,6 +109,101 @@ static void what_is_left_in_memory_becomes_a_checkpoint(void **state)
         memory_found_close(&found[r]);
         kept_close(&ranks[r]);
     }
+}
+
+/* All ranks' images of a step into one folder; `parent`: what who leads there takes for the one before. */
+static lh_status_t commit_apart(kept_t ranks[RANKS], uint64_t step, const char *folder,
+                                const char *parent, char self[SHA256_TEXT])
+{
+    memory_found_t found[RANKS];
+    memory_image_t *first = NULL;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        memory_find(ranks[r].fd, &found[r]);
+        for (uint32_t i = 0; i < found[r].count; i++) {
+            if (found[r].images[i].key.step != step) continue;
+            assert_int_equal(memory_image_write(&found[r].images[i], folder, 0, 128), LH_OK);
+            if (r == 0) first = &found[r].images[i];
+        }
+    }
+    assert_non_null(first);
+    saver_share_t share = memory_image_share(first, folder, 0);
+    share.leads = share.apart = true;
+    share.parent = parent;
+    const lh_status_t status = saver_share_commit(&share, self);
+    if (status != LH_OK) saver_share_abandon(&share);
+    for (uint32_t r = 0; r < RANKS; r++)
+        memory_found_close(&found[r]);
+    return status;
+}
+
+/* Whoever leads in a folder may have missed a checkpoint, or have one that others have not. */
+static void folders_of_sites_get_the_same_whatever_each_had_before(void **state)
+{
+    scratch_t *s = *state;
+    kept_t ranks[RANKS];
+    char own[SHA256_TEXT], other[SHA256_TEXT];
+    for (uint32_t r = 0; r < RANKS; r++) {
+        kept_open(&ranks[r], r, s->folder, false);
+        if (r == 0) writer_parent(ranks[r].writer, "of rank 0");
+        (void)kept_take(&ranks[r], 5, true);
+        (void)kept_take(&ranks[r], 7, true);
+    }
+    char *elsewhere = path_join(s->folder, "elsewhere");
+    assert_int_equal(mkdir(elsewhere, 0700), 0);
+    assert_int_equal(commit_apart(ranks, 5, s->folder, "of rank 0", own), LH_OK);
+    assert_int_equal(commit_apart(ranks, 5, elsewhere, "of another leader", other), LH_OK);
+    assert_string_equal(own, other);
+    /* Again, as it failed elsewhere: the same is there. Another one is not overwritten. */
+    assert_int_equal(commit_apart(ranks, 5, elsewhere, "", other), LH_OK);
+    assert_string_equal(own, other);
+    world_check(elsewhere, 5, 2);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        if (r == 0) writer_parent(ranks[r].writer, "of a later run");
+        (void)kept_take(&ranks[r], 9, true);
+        (void)kept_take(&ranks[r], 5, true);
+    }
+    assert_int_not_equal(commit_apart(ranks, 5, elsewhere, "", other), LH_OK);
+    world_check(elsewhere, 5, 2);
+    for (uint32_t r = 0; r < RANKS; r++)
+        kept_close(&ranks[r]);
+    mem_free(elsewhere);
+}
+
+/* What a message writes into a page that can't be had ends the process: all pages are taken before. */
+static void room_for_guests_is_taken_before_a_snapshot(void **state)
+{
+    scratch_t *s = *state;
+    kept_t k;
+    unsigned char there[2];
+    kept_open(&k, 1, s->folder, true);
+    for (uint32_t slot = 0; slot < MEMORY_OWN; slot++) {
+        char *guest = writer_slot(k.writer, 1, slot);
+        assert_int_equal(mincore(guest, 2 * MEMORY_PAGE, there), 0);
+        assert_int_equal(there[1] & 1, 0);
+        assert_int_equal(kept_take(&k, 3 + slot, true), slot);
+        assert_int_equal(mincore(guest, 2 * MEMORY_PAGE, there), 0);
+        assert_int_equal(there[1] & 1, 1);
+    }
+    kept_close(&k);
+}
+
+/* Thousands of ranks have many lines of layout and kernels. */
+static void what_a_run_says_about_itself_has_room(void **state)
+{
+    enum { LONG = 300 << 10 };
+    scratch_t *s = *state;
+    kept_t k;
+    uint64_t steps[MEMORY_SLOTS];
+    char *text = mem_new(LONG + 1);
+    memset(text, '\n', LONG);
+    kept_open(&k, 1, s->folder, false);
+    k.model = text;
+    writer_head(k.writer, 2 * LONG + 8192);
+    assert_int_equal(writer_layout(k.writer, k.place.tensors, k.place.count), LH_OK);
+    (void)kept_take(&k, 3, true);
+    assert_int_equal(steps_found(k.fd, steps), 1);
+    kept_close(&k);
+    mem_free(text);
 }
 
 static void one_of_two_slots_is_whole_at_any_moment(void **state)
@@ -228,6 +326,9 @@ int main(void)
 #define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
         FACT(what_is_left_in_memory_becomes_a_checkpoint),
+        FACT(folders_of_sites_get_the_same_whatever_each_had_before),
+        FACT(room_for_guests_is_taken_before_a_snapshot),
+        FACT(what_a_run_says_about_itself_has_room),
         FACT(one_of_two_slots_is_whole_at_any_moment),
         FACT(every_byte_that_changes_is_found),
         FACT(an_image_is_the_same_with_a_partner),
