@@ -18,6 +18,13 @@
 #include <base/sys.h>
 #include <control/control_state.h>
 
+/* Half a frame: heads take little of the rest. */
+size_t control_gather_most(uint32_t ranks)
+{
+    const size_t each = FRAME_LARGE / 2 / (size_t)ranks;
+    return each < FRAME_SMALL / 2 ? each : FRAME_SMALL / 2;
+}
+
 /* One round of a gather or a barrier. The thread sends this rank's bytes to rank 0, and copies what
  * comes back to `all` while the caller waits here. The round's number goes with it: a rank that has
  * missed one, or has made one too many, is found by its number rather than by bytes that lie at
@@ -27,7 +34,7 @@ static lh_status_t gather(control_t *c, const char *where, const void *mine, siz
                           void *all)
 {
     lh_assert(bytes == 0 || (mine != NULL && all != NULL));
-    if (bytes > FRAME_SMALL / 2 || bytes * c->how.size > FRAME_LARGE / 2)
+    if (bytes > control_gather_most(c->how.size))
         return fail(LH_INVALID, "%zu bytes of each of %u ranks are too many to gather", bytes,
                     c->how.size);
     (void)pthread_mutex_lock(&c->gather_lock);

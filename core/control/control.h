@@ -18,6 +18,8 @@ typedef struct control control_t;
  * a step. Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x
  * bytes]. Ends with LH_PEER_LOST when one is lost. */
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
+/* How many bytes each of `ranks` can give at once, at most. */
+size_t control_gather_most(uint32_t ranks);
 lh_status_t control_barrier(control_t *c, const char *where) LH_MUST_CHECK;
 
 /* [any thread, no system call] What this rank is doing, for the sentence when it or another is

@@ -22,6 +22,7 @@
 #include <checkpoint/checkpoint_copy.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/memory_image.h>
+#include <control/control.h>
 
 /* TOLD_STEPS: of the newest of a folder. */
 enum { TOLD_STEPS = 8, TOLD_REASON = 256 };
@@ -95,7 +96,7 @@ static lh_status_t tell_all(trainer_t *t, lh_status_t opened, site_told_t *all)
 {
     site_told_t own = {.status = opened,
                        .site = own_site(t),
-                       .leads = writer_leads(t->writer),
+                       .leads = t->writer != NULL && writer_leads(t->writer),
                        .resume = t->how->resume,
                        .named = t->how->resume_step != NULL};
     if (own.named != 0) own.named_step = *t->how->resume_step;
@@ -169,7 +170,7 @@ static lh_status_t find_lacks(const trainer_t *t, const site_told_t *all, uint32
     return LH_OK;
 }
 
-/* Whoever has it gives its bytes, all others as many of their own. */
+/* Whoever has it gives its bytes, all others as many of their own, in as many gathers as it takes. */
 static lh_status_t tell_manifest(trainer_t *t, const char *path, uint32_t of)
 {
     train_fetch_t *f = t->fetch;
@@ -187,13 +188,14 @@ static lh_status_t tell_manifest(trainer_t *t, const char *path, uint32_t of)
     if (gathered != LH_OK) return gathered;
     if (length == 0 || length > MANIFEST_MOST)
         return fail_io(0, "%s: rank %u can't read its manifest", path, of);
-    char *all = mem_array(size, (size_t)length), *mine = mem_new((size_t)length);
-    if (all != NULL && mine != NULL) {
-        if (gives) memcpy(mine, f->text, (size_t)length);
-        gathered = ranks->gather(ranks->context, mine, (size_t)length, all);
-        if (gathered == LH_OK) memcpy(mine, all + of * length, (size_t)length);
-    } else {
-        gathered = LH_NO_MEMORY;
+    const size_t most = control_gather_most(size);
+    char *all = mem_array(size, most), *mine = mem_new((size_t)length);
+    if (all == NULL || mine == NULL) gathered = LH_NO_MEMORY;
+    if (gives && mine != NULL) memcpy(mine, f->text, (size_t)length);
+    for (size_t at = 0; at < length && gathered == LH_OK; at += most) {
+        const size_t piece = length - at < most ? length - at : most;
+        gathered = ranks->gather(ranks->context, mine + at, piece, all);
+        if (gathered == LH_OK) memcpy(mine + at, all + of * piece, piece);
     }
     mem_free(all);
     mem_free(f->text);
@@ -304,7 +306,7 @@ static lh_status_t fetch_begin(fetch_work_t *w)
     w->come = mem_array(t->memory.guest_count + 1u, sizeof(*w->come));
     if (w->come == NULL) return LH_NO_MEMORY;
     const lh_status_t status = commit_join(t->job->checkpoint.folder, &m->meta, m->parent, staging,
-                                           false, &w->commit);
+                                           COMMIT_FOLLOWS, &w->commit);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < t->memory.guest_count; i++) {
         const uint32_t guest = t->memory.guests[i];

@@ -284,6 +284,39 @@ class Sites(Memory):
         self.assertEqual(self.files(os.path.join(tokyo, f"step-{STEPS:012d}")), self.files(os.path.join(osaka, f"step-{STEPS:012d}")))
         self.assertEqual(self.losses(ini), self.losses(reference))
 
+    def test_a_site_that_failed_to_commit_once_holds_the_same_afterwards(self):
+        """What stands in the way of one save is no checkpoint; those after it name one that the site never had, or had alone."""
+        for blocked in (1, 0):
+            ini = self.job(f"blocked-{blocked}", self.more, memory=0, every=45)
+            tokyo, osaka = folders = self.folders(ini)
+            os.makedirs(folders[blocked])
+            with open(os.path.join(folders[blocked], f"step-{45:012d}"), "w"):
+                pass
+            results = self.end_sites(ini, "--set", "checkpoint.keep=3")
+            self.assertIn("step 45 was not saved", results[0][2])
+            self.assertEqual(os.path.isdir(os.path.join(folders[1 - blocked], f"step-{45:012d}")), True)
+            for steps in (90, STEPS):
+                last = f"step-{steps:012d}"
+                self.assertTrue(self.files(os.path.join(tokyo, last)) == self.files(os.path.join(osaka, last)))
+            self.end_sites(ini, "--resume", "--set", f"train.steps={STEPS + 2}")
+
+    def test_a_manifest_of_more_than_one_message_comes_whole(self):
+        ini = self.job("job", self.more, memory=0)
+        with open(ini) as f:
+            text = f.read()
+        with open(ini, "w") as f:
+            f.write(text.replace("blocks = 2\nhidden = 64\nffn = 128\nheads = 2", "blocks = 140\nhidden = 16\nffn = 16\nheads = 1"))
+        self.end_sites(ini, "--set", "train.steps=2")
+        tokyo, osaka = self.folders(ini)
+        self.assertGreater(os.path.getsize(os.path.join(tokyo, f"step-{2:012d}", "manifest.json")), 512 << 10)
+        for steps, lacks in ((3, osaka), (4, tokyo)):
+            newest = os.path.join(lacks, self.steps(lacks)[-1])
+            before = self.files(newest)
+            shutil.rmtree(lacks)
+            results = self.end_sites(ini, "--resume", "--set", f"train.steps={steps}")
+            self.assertIn("was brought to the sites that lacked it", results[0][2])
+            self.assertTrue(self.files(newest) == before)
+
     def test_sites_that_hold_other_training_are_refused(self):
         ini = self.job("job", self.more, memory=0, every=15)
         self.end_sites(ini, "--set", "train.steps=15")
