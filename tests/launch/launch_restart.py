@@ -266,8 +266,8 @@ class Training(LaunchCase):
         hosts = ("t1", "o1")
         steps = 150  # so many that none is at its end before the signal comes
 
-        def start(folder):
-            ini = self.job(folder, places)
+        def start(folder, more=""):
+            ini = self.job(folder, places.replace("notice", more + "notice"))
             with open(ini) as f:
                 text = f.read()
             with open(ini, "w") as f:
@@ -291,6 +291,12 @@ class Training(LaunchCase):
             self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
             self.assertEqual(self.losses(ini), self.losses(whole))
             self.nothing_is_left()
+        ini, launchers = start("no-restart", "restart = 0\n")
+        launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
+        launchers[0].terminate()
+        results = [self.finish(p, WAIT) for p in launchers]
+        self.assertEqual([code for code, _, _ in results], [75, 75], results)
+        self.assertIn("warning: another machine was told to leave, and left after a save\n", results[1][2])
         # The job as a whole is ended by hand, and by `longhaul stop`.
         for end in ("interrupt", "stop"):
             ini, launchers = start(end)
