@@ -3,10 +3,11 @@
  * Each connection is told the whole part that this rank has of its site's link, since mostly one of
  * them sends at a time: sums in the backward pass, new values in the forward pass. Where several do,
  * services that overlap or several peers in a small site's other half, they would fill queues on the
- * way and delay what is urgent. So they share: what is most urgent (LH_SERVICE_*, in their order) has
- * all but a sixteenth for each of the others, which are kept from standing still, and who is equally
- * urgent the same. Who sends is seen by bytes, not by what is posted: a message that waits for its
- * receive needs no part, and a norm of some KiB takes none from a bucket.
+ * way and delay what is urgent. So they share: what is most urgent (LH_SERVICE_*, in their order)
+ * has all but a sixteenth for each of the others, which are kept from standing still and have half
+ * in all at most, and who is equally urgent the same. Who sends is seen by bytes, not by what is
+ * posted: a message that waits for its receive needs no part, and a norm of some KiB takes none from
+ * a bucket.
  *
  * Ranks of a site each have an equal part, whether or not they send; the host tells it. */
 #include "tcp_ledger.h"
@@ -57,15 +58,11 @@ static void share_take(lh_conn_t *c, double share)
 
 void ledger_settle(lh_transport_t *t)
 {
-    uint32_t paced = 0;
     const uint64_t ns = t->now - t->ledger_ns;
     if (ns < LOOK_NS) return;
     t->ledger_ns = t->now;
-    for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+    for (lh_conn_t *c = t->conns; c != NULL; c = c->next)
         c->is_sending = is_paced(c) && conn_sends(c, ns);
-        paced += is_paced(c);
-    }
-    if (paced < 2) return; /* a share of one is all, and stays so */
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         const double share = ledger_share(t->conns, c);
         if (is_paced(c) && share != c->share) share_take(c, share);

@@ -318,6 +318,49 @@ static void connections_that_send_at_once_keep_one_pace(void **state)
     kit_close(&b);
 }
 
+/* Of two that send at once one is closed: the other has the whole pace again. */
+static void a_connection_that_is_left_has_all_of_the_pace(void **state)
+{
+    (void)state;
+    enum { BYTES = 24 << 20, PACE = 16000000 };
+    static kit_end_t a, b;
+    static uint8_t from[BYTES], to[2][BYTES];
+    lh_conn_t *there[2];
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    b.config.pace = PACE;
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link), .scope = LH_LINK_WAN};
+    kit_open(&a, 0);
+    kit_open(&b, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        kit_service = i == 0 ? LH_SERVICE_PARAMETER : LH_SERVICE_GRADIENT;
+        kit_join(&a, &b, LH_SECURITY_PLAIN);
+        there[i] = b.conn;
+        while (there[i]->state != CONN_UP || a.conn->state != CONN_UP) {
+            kit_poll(&a);
+            kit_poll(&b);
+        }
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to[i], BYTES, i, i), LH_OK);
+    }
+    kit_service = LH_SERVICE_GRADIENT;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(kit_api->isend(there[i], NULL, from, BYTES, i, i), LH_OK);
+    const uint64_t until = kit_now() + 5000 * MS;
+    while (pace_of(there[0]) > PACE / 16 && kit_now() < until) {
+        kit_poll(&a);
+        kit_poll(&b);
+    }
+    assert_in_range(pace_of(there[0]), PACE / 17, PACE / 16);
+    kit_api->cancel(there[1]);
+    for (const uint64_t over = kit_now() + 50 * MS; kit_now() < over;) {
+        kit_poll(&a);
+        kit_poll(&b);
+    }
+    assert_in_range(pace_of(there[0]), PACE - 64, PACE);
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* A batch of a small piece and a large one is sealed as one. */
 static void messages_of_all_sizes_pass_in_private(void **state)
 {
@@ -395,6 +438,7 @@ int main(void)
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
+        cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
         cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(messages_of_all_sizes_pass_in_private),
     };
