@@ -47,6 +47,8 @@ enum {
     X(mtu_hole, 0, "packets with more bytes are lost: something on the way has a smaller MTU") \
     X(flip, 0, "a bit of that byte, from 1, of the next packet that has so many is flipped")   \
     X(flip_of, 0, "and that has so many bytes in all; 0: any")                                 \
+    X(astray, 0, "the next packet of astray_of bytes goes to an address so much higher")       \
+    X(astray_of, 0, "see astray")                                                              \
     X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
 
 typedef struct orders {

@@ -126,6 +126,10 @@ static bool send_packet(fake_qp_t *q, fake_wqe_t *w)
         head.immediate ^= htonl((uint32_t)engine.orders.immediate);
         engine.orders.immediate = 0;
     }
+    if (engine.orders.astray != 0 && engine.orders.astray_of == bytes) {
+        head.address += engine.orders.astray;
+        engine.orders.astray = 0;
+    }
     return link_send(q->id, &head, bytes > 0 ? from + index * FAKE_MTU : NULL);
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "ib_facts.h"
+#include "ib_ring.h"
 
 static void sealed_messages_arrive(end_t *e)
 {
@@ -136,6 +137,44 @@ static void arenas_are_not_registered(end_t *e)
     end_barrier(e);
 }
 
+/* What this end has yet to send is nobody's to write: neither the frames below those that come, nor
+ * the board above the one that is the peer's. Side 0 is a peer that knows key and address. */
+static void expect_refused(end_t *e)
+{
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    if (e->side == 0)
+        CHECK(down.status == LH_PEER_LOST && strstr(down.reason, "remote access error") != NULL,
+              "status %d: %s", down.status, down.reason);
+    (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+    end_barrier(e);
+}
+
+static void frames_that_leave_are_not_written_by_a_peer(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t b = buffer_new(e, 50000, false, 0);
+    if (e->side == 1) end_receive(e, &b, 0, 50000, 3, 1);
+    if (e->side == 1) end_poll(e);
+    end_barrier(e);
+    if (e->side == 0) {
+        ib_order(
+            "astray=-65536 astray_of=32768"); /* of the first frame, which is 64 KiB and more */
+        end_send(e, &b, 0, 50000, 3, 1);
+    }
+    expect_refused(e);
+}
+
+static void a_share_that_leaves_is_not_written_by_a_peer(end_t *e)
+{
+    char order[60];
+    end_listen(e, LH_SECURITY_PRIVATE);
+    (void)snprintf(order, sizeof(order), "astray=%zu astray_of=%zu", sizeof(ib_board_t),
+                   sizeof(ib_share_t));
+    if (e->side == 0) ib_order(order);
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_PRIVATE);
+    expect_refused(e);
+}
+
 /* While threads have frames of it. */
 static void a_cancel_waits_for_no_peer(end_t *e)
 {
@@ -172,6 +211,8 @@ int main(int argc, char **argv)
         FACT(a_frame_without_a_place_is_corrupt, NULL),
         FACT(frames_of_a_peer_without_the_key_are_denied, NULL),
         FACT(arenas_are_not_registered, NULL),
+        FACT(frames_that_leave_are_not_written_by_a_peer, few),
+        FACT(a_share_that_leaves_is_not_written_by_a_peer, NULL),
         FACT(a_cancel_waits_for_no_peer, threads),
     };
     return fact_main("apn", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);

@@ -114,9 +114,9 @@ typedef struct ib_private { /* what a connection has with `private`: ib_private.
     uint8_t random[IB_SHARE_BYTES];
     bool told, ready_keys; /* this end's share has left; the peer's has come */
     ib_keys_t out, in;
-    uint8_t *frames; /* [2][slots][slot_bytes] that leave, that come */
-    verbs_mr_t *mr;
-    ib_slot_t *rows; /* [2][slots] */
+    uint8_t *frames;            /* [2][slots][slot_bytes] that leave, that come */
+    verbs_mr_t *mr_out, *mr_in; /* of the halves: a peer may write into the second alone */
+    ib_slot_t *rows;            /* [2][slots] */
     uint32_t slots, slot_bytes;
     ib_share_t peer;
     uint64_t out_first, out_next; /* frames: oldest whose place is in use; next */
@@ -164,8 +164,8 @@ struct lh_conn {
     _Atomic uint32_t pairs_up; /* also read by stats */
     verbs_cq_t *cq;
 
-    ib_board_t *board;  /* the peer writes it: [0]; [1] is what this end writes into the peer's */
-    verbs_mr_t *boards; /* both */
+    ib_board_t *board; /* the peer writes it: [0]; [1] is what this end writes into the peer's */
+    verbs_mr_t *board_in, *board_out; /* of [0], of [1]: a peer may write into the first alone */
     uint64_t peer_board;
     uint32_t peer_key;
 
@@ -398,8 +398,9 @@ static inline bool ib_sink_room(const ib_sink_t *s)
 {
     return s->count < s->max;
 }
-/* With a sentence that names the limit of locked memory where it fails. */
-verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes);
+/* remote: a peer with the key may write there. With a sentence that names the limit of locked memory
+ * where it fails. */
+verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes, bool remote);
 /* The card's knowledge of the region, NULL after host->fail. */
 verbs_mr_t *ib_region_mr(lh_transport_t *t, lh_region_t *r);
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,

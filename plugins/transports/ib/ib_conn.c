@@ -33,8 +33,9 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
     const int entries = (int)c->pair_count * (IB_SEND_WRS + IB_RECEIVES);
     c->board = host->alloc(host, 2 * sizeof(*c->board), 4096);
     if (c->board == NULL) return LH_NO_MEMORY;
-    c->boards = ib_register_bytes(t, c->board, 2 * sizeof(*c->board));
-    if (c->boards == NULL) return LH_IO;
+    c->board_in = ib_register_bytes(t, &c->board[0], sizeof(*c->board), true);
+    c->board_out = ib_register_bytes(t, &c->board[1], sizeof(*c->board), false);
+    if (c->board_in == NULL || c->board_out == NULL) return LH_IO;
     c->cq = t->verbs.create_cq(t->context, entries, c, t->channel, 0);
     if (c->cq == NULL)
         return host->fail(host, LH_IO, "a completion queue of %d entries of %s", entries,
@@ -66,9 +67,10 @@ static void dismantle(lh_conn_t *c)
     }
     ib_private_unmake(c);
     if (c->cq != NULL) (void)v->destroy_cq(c->cq);
-    if (c->boards != NULL) (void)v->dereg_mr(c->boards);
+    if (c->board_in != NULL) (void)v->dereg_mr(c->board_in);
+    if (c->board_out != NULL) (void)v->dereg_mr(c->board_out);
     c->cq = NULL;
-    c->boards = NULL;
+    c->board_in = c->board_out = NULL;
     atomic_store(&c->pairs_up, 0);
     c->state = IB_DRAINING;
 }

@@ -18,7 +18,7 @@ static ib_greeting_t greeting_of(const ib_pair_t *p)
     const lh_conn_t *c = p->conn;
     ib_greeting_t g = {.token = c->token,
                        .board = p->turn == 0 ? (uint64_t)(uintptr_t)&c->board[0] : p->arrived,
-                       .key = p->turn == 0 ? c->boards->rkey : 0,
+                       .key = p->turn == 0 ? c->board_in->rkey : 0,
                        .turn = p->turn,
                        .index = p->index,
                        .pairs = c->pair_count,

@@ -169,10 +169,11 @@ lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t byt
     return LH_OK;
 }
 
-verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes)
+verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes, bool remote)
 {
     struct rlimit limit = {0};
-    verbs_mr_t *mr = t->verbs.reg_mr(t->pd, base, bytes, VERBS_LOCAL_WRITE | VERBS_REMOTE_WRITE);
+    verbs_mr_t *mr = t->verbs.reg_mr(t->pd, base, bytes,
+                                     VERBS_LOCAL_WRITE | (remote ? VERBS_REMOTE_WRITE : 0));
     if (mr != NULL) return mr;
     const int error = errno;
     (void)getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -191,7 +192,7 @@ verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes)
 
 verbs_mr_t *ib_region_mr(lh_transport_t *t, lh_region_t *r)
 {
-    if (r->mr == NULL) r->mr = ib_register_bytes(t, r->base, r->bytes);
+    if (r->mr == NULL) r->mr = ib_register_bytes(t, r->base, r->bytes, true);
     return r->mr;
 }
 

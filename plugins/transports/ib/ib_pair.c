@@ -165,7 +165,7 @@ static ib_sent_t board_write(const lh_conn_t *c, uint64_t id, const void *piece,
                        .from = from,
                        .to = c->peer_board + (from - (uint64_t)(uintptr_t)&c->board[1]),
                        .bytes = (uint32_t)bytes,
-                       .lkey = c->boards->lkey,
+                       .lkey = c->board_out->lkey,
                        .rkey = c->peer_key};
 }
 
@@ -320,7 +320,7 @@ bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
                      .from = (uint64_t)(uintptr_t)job->frame,
                      .to = peer->frames + job->sequence % peer->slots * peer->slot_bytes,
                      .bytes = (uint32_t)bytes,
-                     .lkey = c->sealed.mr->lkey,
+                     .lkey = c->sealed.mr_out->lkey,
                      .rkey = peer->key,
                      .frame = job->sequence + 1};
     carry(&row, &(ib_immediate_t){.kind = IB_CHUNK, .index = (uint32_t)job->sequence});

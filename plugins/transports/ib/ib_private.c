@@ -2,11 +2,13 @@
  * transport owns.
  *
  * Whoever can write packets can write into any memory that a card lets the peer write. So a rank's
- * arenas are not registered here; what is, are this end's frames. A chunk is sealed by a thread from
- * the sender's buffer into a frame, written into the frame of the same number at the peer, and
- * opened by a thread there into its receive, so that nothing is copied that is not encrypted. Frames
- * are numbered over the connection: a number is a nonce and a place in both rings. The receiver
- * tells, with its grants, how many of the oldest frames may be written again.
+ * arenas are not registered here; what is, are this end's frames, and only those that come can be
+ * written by a peer: one that changes a frame while it is sealed would have its change under a valid
+ * tag. A chunk is sealed by a thread from the sender's buffer into a frame, written into the frame
+ * of the same number at the peer, and opened by a thread there into its receive, so that nothing is
+ * copied that is not encrypted. Frames are numbered over the connection: a number is a nonce and a
+ * place in both rings. The receiver tells, with its grants, how many of the oldest frames may be
+ * written again.
  *
  * Before the connection is up both ends tell each other the key share and the place of the frames,
  * with a MAC under the session that they have proven. What else travels (grants, credits, goodbyes)
@@ -35,11 +37,12 @@ lh_status_t ib_private_equip(lh_conn_t *c)
     s->frames = host->alloc(host, bytes, 4096);
     s->rows = host->alloc(host, 2 * s->slots * sizeof(s->rows[0]), 64);
     if (s->frames == NULL || s->rows == NULL) return LH_NO_MEMORY;
-    s->mr = ib_register_bytes(t, s->frames, bytes);
-    if (s->mr == NULL) return LH_IO;
+    s->mr_out = ib_register_bytes(t, s->frames, bytes / 2, false);
+    s->mr_in = ib_register_bytes(t, s->frames + bytes / 2, bytes / 2, true);
+    if (s->mr_out == NULL || s->mr_in == NULL) return LH_IO;
     ib_share_t *mine = &c->board[1].share;
     *mine = (ib_share_t){.frames = (uint64_t)(uintptr_t)ib_private_slot(s, true, 0),
-                         .key = s->mr->rkey,
+                         .key = s->mr_in->rkey,
                          .slot_bytes = s->slot_bytes,
                          .slots = s->slots};
     if (!ib_share_make(s->random, mine->share))
@@ -62,8 +65,9 @@ void ib_private_unmake(lh_conn_t *c)
 {
     ib_private_t *s = &c->sealed;
     if (c->transport->pool != NULL) ib_pool_drop(c->transport->pool, c);
-    if (s->mr != NULL) (void)c->transport->verbs.dereg_mr(s->mr);
-    s->mr = NULL;
+    if (s->mr_out != NULL) (void)c->transport->verbs.dereg_mr(s->mr_out);
+    if (s->mr_in != NULL) (void)c->transport->verbs.dereg_mr(s->mr_in);
+    s->mr_out = s->mr_in = NULL;
     s->ready = NULL;
     s->ready_end = &s->ready;
 }
@@ -74,7 +78,10 @@ void ib_private_free(lh_conn_t *c)
     const lh_host_t *host = c->transport->host;
     ib_private_t *s = &c->sealed;
     if (s->frames != NULL) host->release(host, s->frames);
-    if (s->rows != NULL) host->release(host, s->rows);
+    if (s->rows != NULL) {
+        ib_wipe(s->rows, 2 * s->slots * sizeof(s->rows[0]));
+        host->release(host, s->rows);
+    }
     ib_wipe(s, sizeof(*s));
     ib_wipe(c->session, sizeof(c->session));
 }

@@ -19,7 +19,8 @@ enum { RECORD = 12, PAIRS = 2, OPERATIONS = 12, ROOM = 600, GUARD = 64, ROWS = 2
 
 static struct {
     uint64_t now;
-    verbs_mr_t mrs[3]; /* boards, frames, the rank's memory */
+    verbs_mr_t
+        mrs[4]; /* boards, frames, each one that comes and one that leaves; or the rank's memory */
     uint32_t mr_count;
     verbs_cq_t cq;
     verbs_qp_t qps[PAIRS];
@@ -113,7 +114,7 @@ static const lh_host_t host = {.struct_size = sizeof(host),
 static verbs_mr_t *reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
 {
     (void)access;
-    FUZZ_ASSERT(card.mr_count < 3);
+    FUZZ_ASSERT(card.mr_count < 4);
     verbs_mr_t *mr = &card.mrs[card.mr_count++];
     *mr = (verbs_mr_t){
         .pd = pd, .address = address, .bytes = bytes, .lkey = card.mr_count, .rkey = card.mr_count};
