@@ -175,6 +175,32 @@ static void a_share_that_leaves_is_not_written_by_a_peer(end_t *e)
     expect_refused(e);
 }
 
+/* It is with the threads while the peer's end is seen. */
+static void what_came_before_an_end_is_opened(end_t *e)
+{
+    enum { BYTES = 2 << 20 };
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    buffer_t b = buffer_new(e, BYTES, false, 0);
+    if (e->side == 1) end_receive(e, &b, 0, BYTES, 3, 1);
+    if (e->side == 1) end_poll(e);
+    end_barrier(e);
+    if (e->side == 0) {
+        buffer_fill(b.data, BYTES, 7);
+        end_send(e, &b, 0, BYTES, 3, 1);
+        CHECK(end_await(e, LH_WIRE_SENT, 1).status == LH_OK);
+        e->api->cancel(e->conn);
+        (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+    }
+    end_barrier(e); /* nobody has polled on side 1 */
+    if (e->side == 1) {
+        const lh_wire_event_t got = end_await(e, LH_WIRE_RECEIVED, 1);
+        CHECK(got.status == LH_OK, "status %d: %s", got.status, got.reason);
+        buffer_check(b.data, BYTES, 7);
+        CHECK(end_await(e, LH_WIRE_DOWN, RIG_CONN).status == LH_PEER_LOST);
+    }
+    end_barrier(e);
+}
+
 /* While threads have frames of it. */
 static void a_cancel_waits_for_no_peer(end_t *e)
 {
@@ -198,6 +224,7 @@ int main(int argc, char **argv)
 {
     static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
     static const char *const few[] = {"queue_pairs=2", "chunk=64KiB", "window=64KiB", NULL};
+    static const char *const one[] = {"chunk=64KiB", "window=4MiB", "seal_threads=1", NULL};
     static const char *const threads[] = {"seal_threads=3", NULL};
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
@@ -213,6 +240,7 @@ int main(int argc, char **argv)
         FACT(arenas_are_not_registered, NULL),
         FACT(frames_that_leave_are_not_written_by_a_peer, few),
         FACT(a_share_that_leaves_is_not_written_by_a_peer, NULL),
+        FACT(what_came_before_an_end_is_opened, one),
         FACT(a_cancel_waits_for_no_peer, threads),
     };
     return fact_main("apn", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);

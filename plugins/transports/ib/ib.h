@@ -122,6 +122,7 @@ typedef struct ib_private { /* what a connection has with `private`: ib_private.
     uint64_t out_first, out_next; /* frames: oldest whose place is in use; next */
     uint64_t opened;              /* by the peer */
     uint64_t in_first, in_told;   /* oldest not opened; as the peer knows */
+    uint32_t opening;             /* frames that came, and are with the pool's threads */
     ib_job_t *ready, **ready_end; /* sealed, and not written yet */
 } ib_private_t;
 

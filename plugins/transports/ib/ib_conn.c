@@ -213,8 +213,8 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
     }
     if (c->state != IB_OPEN) return;
     ib_messages_tell(c, s);
-    /* What a peer wrote before it ended has been taken by now. */
-    if (c->ended && !ib_messages_ready(c))
+    /* What a peer wrote before it ended has been taken by now, and is opened soon. */
+    if (c->ended && !ib_messages_ready(c) && c->sealed.opening == 0)
         ib_conn_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
 }
 
