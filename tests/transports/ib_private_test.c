@@ -201,6 +201,23 @@ static void what_came_before_an_end_is_opened(end_t *e)
     end_barrier(e);
 }
 
+/* Frames are as many, and as long, as they were made: what is in force says so. */
+static void a_new_tuning_tells_what_frames_allow(end_t *e)
+{
+    const lh_tuning_t wanted = {
+        .struct_size = sizeof(wanted), .chunk_bytes = 8 << 20, .inflight_bytes = 64 << 20};
+    lh_tuning_t got = {.struct_size = sizeof(got)};
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    CHECK(e->api->retune(e->conn, &wanted, &got) == LH_OK);
+    CHECK(got.chunk_bytes >= 64 << 10 && got.chunk_bytes < (64 << 10) + 64, "%llu",
+          (unsigned long long)got.chunk_bytes);
+    CHECK(got.inflight_bytes == 4 * got.chunk_bytes, "%llu",
+          (unsigned long long)got.inflight_bytes);
+    buffer_t out = buffer_new(e, 4 << 20, false, 0), in = buffer_new(e, 4 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 2, 2 << 20);
+    end_barrier(e);
+}
+
 /* While threads have frames of it. */
 static void a_cancel_waits_for_no_peer(end_t *e)
 {
@@ -241,6 +258,7 @@ int main(int argc, char **argv)
         FACT(frames_that_leave_are_not_written_by_a_peer, few),
         FACT(a_share_that_leaves_is_not_written_by_a_peer, NULL),
         FACT(what_came_before_an_end_is_opened, one),
+        FACT(a_new_tuning_tells_what_frames_allow, few),
         FACT(a_cancel_waits_for_no_peer, threads),
     };
     return fact_main("apn", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);

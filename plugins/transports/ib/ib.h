@@ -322,8 +322,9 @@ void ib_private_free(lh_conn_t *c);
 /* Tells the peer of this end's frames, once the first queue pair is up. */
 void ib_private_meet(lh_conn_t *c);
 void ib_private_take_share(lh_conn_t *c);
-uint64_t ib_private_chunk(const lh_conn_t *c); /* bytes of a payload, at most */
-bool ib_private_room(const lh_conn_t *c);      /* for a frame more */
+uint64_t ib_private_chunk(const lh_conn_t *c);  /* bytes of a payload, at most */
+uint64_t ib_private_window(const lh_conn_t *c); /* bytes of payloads under way, at most */
+bool ib_private_room(const lh_conn_t *c);       /* for a frame more */
 void ib_private_begin(lh_conn_t *c, const ib_frame_t *head, const char *data);
 void ib_private_post(lh_conn_t *c); /* what is sealed */
 void ib_private_acked(lh_conn_t *c, uint64_t frame);

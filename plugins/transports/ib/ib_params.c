@@ -68,9 +68,11 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
             u->pace = mine.pace_bytes_per_second == UINT64_MAX ? 0 : mine.pace_bytes_per_second;
         ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
     }
+    const bool framed = c->sealed.slots > 0; /* frames are as many and as long as they were made */
     if (in_force != NULL)
-        LH_FILL(lh_tuning_t, in_force, .streams = c->pair_count, .chunk_bytes = u->chunk_bytes,
-                .inflight_bytes = u->window_bytes,
+        LH_FILL(lh_tuning_t, in_force, .streams = c->pair_count,
+                .chunk_bytes = framed ? ib_private_chunk(c) : u->chunk_bytes,
+                .inflight_bytes = framed ? ib_private_window(c) : u->window_bytes,
                 .pace_bytes_per_second = u->pace == 0 ? UINT64_MAX : u->pace);
     return LH_OK;
 }

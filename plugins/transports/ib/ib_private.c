@@ -138,9 +138,19 @@ void ib_private_take_share(lh_conn_t *c)
 uint64_t ib_private_chunk(const lh_conn_t *c)
 {
     const ib_private_t *s = &c->sealed;
-    const uint32_t least = s->slot_bytes < s->peer.slot_bytes ? s->slot_bytes : s->peer.slot_bytes;
-    const uint64_t room = least - IB_SEAL_OVER;
+    uint64_t room = s->slot_bytes - IB_SEAL_OVER;
+    if (s->ready_keys && s->peer.slot_bytes < s->slot_bytes)
+        room = s->peer.slot_bytes - IB_SEAL_OVER;
     return c->tuning.chunk_bytes < room ? c->tuning.chunk_bytes : room;
+}
+
+uint64_t ib_private_window(const lh_conn_t *c)
+{
+    const ib_private_t *s = &c->sealed;
+    uint64_t slots = s->slots;
+    if (s->ready_keys && s->peer.slots < slots) slots = s->peer.slots;
+    const uint64_t room = slots * ib_private_chunk(c);
+    return c->tuning.window_bytes < room ? c->tuning.window_bytes : room;
 }
 
 bool ib_private_room(const lh_conn_t *c)
