@@ -74,8 +74,8 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
     /* Two queue pairs could be connected, by small packets, and the first that is large was lost. */
     if (p->index == 0 && p->unanswered && !c->path_proven && ++c->path_lost == 2) {
         ib_conn_break(c, LH_UNREACHABLE,
-                      "packets of %u bytes don't come through to rank %u, though smaller ones do: "
-                      "something between both has a smaller MTU than their ports",
+                      "packets of %u bytes don't come through to rank %u, though smaller ones did: "
+                      "something between both may have a smaller MTU than their ports",
                       ib_mtu_bytes(t->mtu), c->peer);
         return;
     }
