@@ -456,6 +456,20 @@ char *path_absolute(const char *path)
     return strcmp(path, ".") == 0 || path[0] == '\0' ? mem_text(folder) : path_join(folder, path);
 }
 
+lh_status_t path_program_root(char **out)
+{
+    char program[PATH_MAX];
+    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    if (length <= 0 || (size_t)length >= sizeof(program) - 1)
+        return fail_io(length <= 0 ? errno : ENAMETOOLONG,
+                       "/proc/self/exe: cannot tell where the program lies");
+    program[length] = '\0';
+    char *bin = path_folder(program);
+    *out = bin == NULL ? NULL : path_folder(bin);
+    mem_free(bin);
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
 char *path_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -90,6 +90,8 @@ char *path_join(const char *folder, const char *name);
 /* The path from the root on: a relative one is taken against the working folder, without "./" at
  * its head. NULL after fail(). */
 char *path_absolute(const char *path);
+/* ROOT of the running program's file ROOT/bin/NAME, wherever the tree was moved to. Owned. */
+lh_status_t path_program_root(char **out) LH_MUST_CHECK;
 /* Folder part of a path ("." if it has none); NULL after fail(LH_NO_MEMORY). */
 char *path_folder(const char *path);
 const char *path_name(const char *path); /* what follows the last slash, inside of `path` */

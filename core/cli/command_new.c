@@ -58,18 +58,15 @@ typedef struct fit {
 static lh_status_t recipe_find(const char *name, char **out)
 {
     static const char *const places[] = {"share/longhaul/recipes", "../../examples/recipes"};
-    char program[4096], file[NEW_KEY + 8];
+    char file[NEW_KEY + 8], *root;
     if (strchr(name, '/') != NULL || text_ends(name, ".ini")) {
         *out = path_absolute(name);
         if (*out == NULL) return LH_NO_MEMORY;
         return file_exists(*out) ? LH_OK : fail(LH_INVALID, "--recipe %s: not there", name);
     }
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    if (length <= 0) return fail_io(errno, "/proc/self/exe: cannot tell where the program lies");
-    program[length] = '\0';
+    lh_status_t status = path_program_root(&root);
+    if (status != LH_OK) return status;
     (void)snprintf(file, sizeof(file), "%.60s.ini", name);
-    char *bin = path_folder(program), *root = bin == NULL ? NULL : path_folder(bin);
-    lh_status_t status = root == NULL ? LH_NO_MEMORY : LH_OK;
     for (int i = 0; status == LH_OK && *out == NULL && i < 2; i++) {
         char *folder = path_join(root, places[i]);
         char *path = folder == NULL ? NULL : path_join(folder, file);
@@ -84,7 +81,6 @@ static lh_status_t recipe_find(const char *name, char **out)
         status = fail(LH_INVALID, "there is no recipe '%s' in %s/%s or %s/%s; a path names a file",
                       name, root, places[0], root, places[1]);
     mem_free(root);
-    mem_free(bin);
     return status;
 }
 

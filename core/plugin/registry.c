@@ -50,16 +50,10 @@ struct registry {
  * environment variable decides whose code runs. */
 static lh_status_t folder_beside_program(char **out)
 {
-    char program[4096];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    if (length <= 0 || (size_t)length >= sizeof(program) - 1)
-        return fail_io(length <= 0 ? errno : ENAMETOOLONG,
-                       "/proc/self/exe: cannot tell where the program lies");
-    program[length] = '\0';
-    char *bin = path_folder(program);
-    char *root = bin == NULL ? NULL : path_folder(bin);
-    *out = root == NULL ? NULL : path_join(root, "lib/longhaul");
-    mem_free(bin);
+    char *root;
+    const lh_status_t status = path_program_root(&root);
+    if (status != LH_OK) return status;
+    *out = path_join(root, "lib/longhaul");
     mem_free(root);
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
