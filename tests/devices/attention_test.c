@@ -1,7 +1,8 @@
 /* The cpu's attention against the reference device: every attribute, odd lengths, documents,
  * groups, at every instruction set that this processor has; and the same bits with 1, 2 and 3
  * threads. Likewise cuda's own kernels on the host (RIGS_OF_CUDA in cpu_rigs.h), forwards and
- * backwards.
+ * backwards; and with RIGS_OF_CUDNN the real cuda plugin, whose attention in BF16 and F16 is cuDNN's,
+ * over the stand-ins of NVIDIA's libraries.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -231,19 +232,29 @@ static void near(const char *name, const char *part, const double *got, const do
 static rig_t reference;
 
 enum { ISAS = 4 };
-#if defined(RIGS_OF_CUDA)
+#if defined(RIGS_OF_CUDNN)
+/* Work is done after random delays, and again after others. */
+#define RIG_OF(threads) {"attention", (threads) * 0}
+enum { MOST_THREADS = 2 };
+#elif defined(RIGS_OF_CUDA)
+#define RIG_OF(threads) {"order", (threads) % 2}
 enum { MOST_THREADS = 2 }; /* which stands for the other order */
 #else
+#define RIG_OF(threads) {"threads", threads}
 enum { MOST_THREADS = 3 };
 #endif
+
+static void one_open(rig_t *rig, uint64_t threads)
+{
+    rig_open_with(rig, RIGS_PLUGIN, (const rig_setting_t[]){RIG_OF(threads), {0}});
+}
 
 /* The cpu with every instruction set that this processor has; cuda's kernels in one order of threads. */
 static uint32_t rigs_open(rig_t *rigs, uint64_t threads)
 {
     uint32_t count = 0;
-#if defined(RIGS_OF_CUDA)
-    rig_open_with(&rigs[count++], RIGS_PLUGIN,
-                  (const rig_setting_t[]){{"order", threads % 2}, {0}});
+#if defined(RIGS_OF_CUDA) || defined(RIGS_OF_CUDNN)
+    one_open(&rigs[count++], threads);
     return count;
 #endif
     for (uint64_t isa = 1; isa <= ISAS; isa++) {
@@ -293,15 +304,10 @@ static void bf16_is_near_the_reference_at_every_isa(void **state)
 
 static void threads_compare(lh_dtype_t dtype, uint64_t threads)
 {
-#if defined(RIGS_OF_CUDA)
-    const rig_setting_t one[] = {{"order", 0}, {0}}, several[] = {{"order", threads - 1}, {0}};
-#else
-    const rig_setting_t one[] = {{"threads", 1}, {0}}, several[] = {{"threads", threads}, {0}};
-#endif
     rig_t single, twin;
 
-    rig_open_with(&single, RIGS_PLUGIN, one);
-    rig_open_with(&twin, RIGS_PLUGIN, several);
+    one_open(&single, 1);
+    one_open(&twin, threads);
     for (size_t i = 0; i < COUNT(cases); i++) {
         numbers_t a = numbers_new(&cases[i], dtype), b = numbers_new(&cases[i], dtype);
         run_case(&single, &cases[i], dtype, LH_DTYPE_F32, &a);
@@ -369,11 +375,7 @@ static void generation_compare(lh_dtype_t dtype, double tolerance)
     static double y[MOST], expected[MOST];
     rig_t cpu;
 
-#if defined(RIGS_OF_CUDA)
-    rig_open_with(&cpu, RIGS_PLUGIN, (const rig_setting_t[]){{"order", 1}, {0}});
-#else
-    rig_open_with(&cpu, RIGS_PLUGIN, (const rig_setting_t[]){{"threads", 2}, {0}});
-#endif
+    one_open(&cpu, 2);
     for (size_t i = 0; i < COUNT(hows) * COUNT(row_counts); i++) {
         const uint64_t rows = row_counts[i / COUNT(hows)];
         const uint64_t count = SEQUENCES * rows * HEADS * DIM;

@@ -11,7 +11,10 @@
 
 enum { CPU_RIGS_MAX_ELEMENTS = 1 << 20 };
 
-#if defined(RIGS_OF_CUDA)
+#if defined(RIGS_OF_CUDNN)
+#define RIGS_PLUGIN "cuda"
+#define RIGS_DEVICE "cuda"
+#elif defined(RIGS_OF_CUDA)
 #define RIGS_PLUGIN "cuda_host"
 #define RIGS_DEVICE "cuda"
 #else

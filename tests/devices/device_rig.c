@@ -499,7 +499,9 @@ static lh_status_t kernel_choose(rig_call_t *call, const char *op, const void *a
                                    .args = call->args,
                                    .arg_size = sizeof(lh_arg_t),
                                    .arg_count = call->count,
-                                   .scratch_limit_bytes = (uint64_t)1 << 32,
+                                   .scratch_limit_bytes = call->rig->scratch_limit != 0
+                                                              ? call->rig->scratch_limit
+                                                              : (uint64_t)1 << 32,
                                    .stream = call->rig->stream};
     lh_status_t status = LH_UNSUPPORTED;
 
@@ -514,6 +516,7 @@ static lh_status_t kernel_choose(rig_call_t *call, const char *op, const void *a
         status = kernel->prepare(&test_host, call->rig->device, &desc, plan, &call->prepared);
         if (status != LH_UNSUPPORTED) break;
     }
+    memcpy(call->rig->kernel, plan->name, sizeof(call->rig->kernel));
     return status;
 }
 

@@ -12,6 +12,8 @@ typedef struct rig {
     lh_stream_t *stream;
     lh_event_t *event;
     lh_device_properties_t properties;
+    uint64_t scratch_limit; /* bytes of scratch that a kernel is allowed; 0: 4 GiB */
+    char kernel[64];        /* what the plan of the last one prepared calls it */
 } rig_t;
 
 /* What the test passes for one slot. Zero: left out. */

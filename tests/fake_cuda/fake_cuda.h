@@ -1,5 +1,5 @@
-/* fake_cuda.h - libcuda, libcublasLt and libnccl in host memory: one shared object that is all three, so
- * that the real plugins cuda and nvlink run where there is no GPU.
+/* fake_cuda.h - libcuda, libcublasLt, libcudnn and libnccl in host memory: one shared object that is all of
+ * them, so that the real plugins cuda and nvlink run where there is no GPU.
  *
  * What it keeps of the real ones is what a plugin may get wrong: calls need the context to be current
  * in their thread; work is queued and done later, by one worker that takes it from the streams after
@@ -9,7 +9,7 @@
  * the plugin, compiled for the host (libcuda_host_kernels.so), found by their names.
  *
  * LH_FAKE_CUDA holds words `key=value`, read at cuInit():
- *   gpus=1 capability=90 driver=13000 cublas=130002 nccl=22809 memory_mib=2048 dmabuf=0
+ *   gpus=1 capability=90 driver=13000 cublas=130002 cudnn=91900 nccl=22809 memory_mib=2048 dmabuf=0
  *   delay_us=100 seed=1        most that an operation waits, and the seed of that
  *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE; `work` is the Nth
  *                              operation that the worker does, and CODE then ends the context */
@@ -105,7 +105,7 @@ typedef struct fake {
     pthread_cond_t changed;
     int gpus, capability, driver;
     bool dmabuf;
-    uint64_t cublas, nccl, memory_bytes, used_bytes;
+    uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     char fail_call[64];
     uint64_t fail_number;

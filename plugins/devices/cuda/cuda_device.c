@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cudnn_sdpa.h"
 #include "kernels/cuda_fatbin.h"
 
 /* The oldest GPU: BF16 on tensor cores and asynchronous copies came with the A100. */
@@ -248,11 +249,29 @@ static void device_close(lh_device_t *d)
         if (d->anchor != NULL) (void)l->cuEventDestroy_v2(d->anchor);
         if (d->anchor_stream != NULL) (void)l->cuStreamDestroy_v2(d->anchor_stream);
         if (d->cublas != NULL) (void)l->cublasLtDestroy(d->cublas);
+        if (d->cudnn != NULL) cudnn_sdpa_handle_free(d->cudnn);
         if (d->module != NULL) (void)l->cuModuleUnload(d->module);
         (void)l->cuDevicePrimaryCtxRelease_v2(d->ordinal);
     }
+    pthread_mutex_destroy(&d->cudnn_lock);
     pthread_mutex_destroy(&d->lock);
     d->host->release(d->host, d);
+}
+
+static bool cudnn_wanted(const cuda_config_t *c)
+{
+    return CUDNN_SDPA_BUILT && c->attention == CUDA_ATTENTION_CUDNN;
+}
+
+static lh_status_t cudnn_start(lh_device_t *d)
+{
+    char error[CUDNN_SDPA_ERROR_BYTES] = "";
+    d->cudnn = cudnn_sdpa_handle_new(error);
+    if (d->cudnn != NULL) return LH_OK;
+    return d->host->fail(d->host, LH_NO_DEVICE,
+                         "GPU %u (%s): %s does not start: %s. [device] libraries names folders to "
+                         "look in first, attention = own does without it",
+                         d->index, d->name, d->library.cudnn_name, error);
 }
 
 static lh_status_t device_start(lh_device_t *d, const cuda_config_t *c, uint32_t index)
@@ -263,6 +282,7 @@ static lh_status_t device_start(lh_device_t *d, const cuda_config_t *c, uint32_t
     lh_status_t status = cuda_library_driver(l, d->host, c->libraries);
     if (status == LH_OK) status = device_choose(d, c, index);
     if (status == LH_OK) status = cuda_library_cublas(l, c->libraries);
+    if (status == LH_OK && cudnn_wanted(c)) status = cuda_library_cudnn(l, c->libraries);
     if (status != LH_OK) return status;
 
     status = cuda_check(d, l->cuDevicePrimaryCtxRetain(&d->context, d->ordinal),
@@ -273,6 +293,7 @@ static lh_status_t device_start(lh_device_t *d, const cuda_config_t *c, uint32_t
     if (status == LH_OK) status = module_load(d);
     if (status == LH_OK)
         status = cuda_check_cublas(d, l->cublasLtCreate(&d->cublas), "cublasLtCreate");
+    if (status == LH_OK && cudnn_wanted(c)) status = cudnn_start(d);
     if (status == LH_OK) status = clock_start(d);
     if (status == LH_OK) status = cuda_check(d, l->cuMemGetInfo_v2(&after, &total), "cuMemGetInfo");
     if (status == LH_OK && before > after) d->library_bytes = before - after;
@@ -289,6 +310,7 @@ static lh_status_t device_open(const lh_host_t *host, const void *config, uint32
     d->tf32 = c->tf32;
     d->capture = c->capture;
     pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->cudnn_lock, NULL);
     const lh_status_t status = device_start(d, c, index);
     if (status != LH_OK) {
         device_close(d);
@@ -354,10 +376,13 @@ static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out
         mine.numa_node = node;
     memcpy(mine.name, d->name, sizeof(mine.name));
     memcpy(mine.pci_path, d->pci_path, sizeof(mine.pci_path));
+    char cudnn[32] = "";
+    if (d->cudnn != NULL) (void)snprintf(cudnn, sizeof(cudnn), ", cuDNN %zu", l->cudnn_version);
     (void)snprintf(mine.fingerprint, sizeof(mine.fingerprint),
-                   "%s, compute capability %d.%d, driver for CUDA %d.%d, cuBLASLt %zu%s", d->name,
+                   "%s, compute capability %d.%d, driver for CUDA %d.%d, cuBLASLt %zu%s%s", d->name,
                    d->capability / 10, d->capability % 10, l->driver_version / 1000,
-                   l->driver_version % 1000 / 10, l->cublas_version, d->tf32 ? ", TF32" : "");
+                   l->driver_version % 1000 / 10, l->cublas_version, cudnn,
+                   d->tf32 ? ", TF32" : "");
     lh_fill(out, &mine, sizeof(mine));
     return LH_OK;
 }

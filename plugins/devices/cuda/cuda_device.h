@@ -18,7 +18,10 @@ typedef struct cuda_config {
     char *index;     /* "auto" or a number */
     bool capture;    /* lists are captured and replayed */
     bool tf32;       /* F32 products may round their inputs to TF32 */
+    uint32_t attention; /* CUDA_ATTENTION_* */
 } cuda_config_t;
+
+enum { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_OWN };
 
 /* A kernel by its name. Found at its first launch, for ever after without a lock: a list is captured
  * only once it has run. */
@@ -42,6 +45,8 @@ struct lh_device {
     char pci_path[32]; /* "0000:1b:00.0" */
     bool tf32, capture;
     cublas_handle_t cublas;
+    void *cudnn; /* its handle; NULL: this build has none, or attention = own */
+    pthread_mutex_t cudnn_lock;
     cuda_module_t module;   /* of the own kernels; NULL: built without nvcc */
     uint64_t library_bytes; /* of device memory that module and handle took */
 
@@ -132,6 +137,14 @@ lh_status_t cuda_product_prepare(const lh_host_t *host, lh_device_t *d,
                                  lh_prepared_t **out);
 lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call);
 void cuda_product_release(lh_prepared_t *k);
+
+/* cuda_sdpa.c: attention by cuDNN, in builds that have it. */
+lh_status_t cuda_sdpa_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
+                           const lh_kernel_desc_t *desc);
+lh_status_t cuda_sdpa_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
+                              lh_kernel_plan_t *plan, lh_prepared_t **out);
+lh_status_t cuda_sdpa_launch(lh_prepared_t *k, const lh_launch_t *call);
+void cuda_sdpa_release(lh_prepared_t *k);
 
 /* cuda_device.c */
 extern const lh_device_api_t cuda_device_api;

@@ -1,14 +1,16 @@
-/* cuda_library.c - finds libcuda and libcublasLt at run time, and says in one sentence what is not
- * as it must be: nothing of NVIDIA's is needed to build or load the plugin.
+/* cuda_library.c - finds libcuda, libcublasLt and libcudnn at run time, and says in one sentence what is
+ * not as it must be: no library of NVIDIA's is needed to build or load the plugin.
  *
- * Folders of the option `libraries` come first, then the loader's own places. Neither library is
- * ever closed: both keep threads and handlers that outlive a device. cuBLASLt needs a driver of at
+ * Folders of the option `libraries` come first, then the loader's own places. No library is ever
+ * closed: all keep threads and handlers that outlive a device. cuBLASLt needs a driver of at
  * least its own major version (minor versions mix, by NVIDIA's rule), so an older driver is served
  * by an older library where both lie about. */
 #include "cuda_library.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
+
+#include "cudnn_sdpa.h"
 
 #define DRIVER_NAME "libcuda.so.1"
 
@@ -161,4 +163,39 @@ lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders)
         "toolkit or of PyTorch's wheels) was looked for %s and not found: [device] "
         "libraries names folders to look in first",
         cuda_library_places(folders, places));
+}
+
+/* The rows for attention are built by headers of cuDNN 9, whose numbers another major version may not
+ * share. libcudnn loads parts of its own, by name: from its own folder, as NVIDIA links it. */
+lh_status_t cuda_library_cudnn(cuda_library_t *l, const char *folders)
+{
+    enum { CUDNN_MAJOR = 9 };
+    static const char *const names[] = {"libcudnn.so.9", "libcudnn.so"};
+    char error[CUDA_PLACES_BYTES] = "", places[CUDA_PLACES_BYTES];
+    const lh_host_t *host = l->host;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        void *library = cuda_library_open(folders, names[i], error);
+        if (library == NULL) continue;
+        l->cudnn_name = names[i];
+        l->cudnn_version = cudnn_sdpa_library(library);
+        const size_t major = l->cudnn_version / 10000;
+        if (l->cudnn_version == 0)
+            return host->fail(host, LH_NO_DEVICE,
+                              "%s, looked for %s, is no cuDNN: [device] libraries names folders to "
+                              "look in first, attention = own does without it",
+                              names[i], cuda_library_places(folders, places));
+        if (major != CUDNN_MAJOR)
+            return host->fail(host, LH_NO_DEVICE,
+                              "%s, looked for %s, is cuDNN %zu.%zu, this plugin knows %d: [device] "
+                              "libraries names folders to look in first, attention = own does "
+                              "without it",
+                              names[i], cuda_library_places(folders, places), major,
+                              l->cudnn_version / 100 % 100, CUDNN_MAJOR);
+        return LH_OK;
+    }
+    return host->fail(host, LH_NO_DEVICE,
+                      "the library libcudnn.so.9 (cuDNN, of NVIDIA or of PyTorch's wheels) was looked "
+                      "for %s and not found: [device] libraries names folders to look in first, "
+                      "attention = own does without it",
+                      cuda_library_places(folders, places));
 }

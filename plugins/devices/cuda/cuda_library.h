@@ -12,6 +12,8 @@ typedef struct cuda_library {
     int driver_version; /* 1000 major + 10 minor, of the CUDA that it supports */
     size_t cublas_version;
     char cublas_name[32];
+    size_t cudnn_version; /* 10000 major + 100 minor + patch; 0: not opened */
+    const char *cudnn_name;
 #define CUDA_FIELD(name, parameters) cuda_result_t(*name) parameters;
     CUDA_DRIVER_CALLS(CUDA_FIELD)
 #undef CUDA_FIELD
@@ -35,5 +37,7 @@ const char *cuda_library_places(const char *folders, char out[CUDA_PLACES_BYTES]
 lh_status_t cuda_library_driver(cuda_library_t *l, const lh_host_t *host, const char *folders);
 /* Then cuBLASLt, of a version that this driver can serve. */
 lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders);
+/* Then cuDNN, in builds that have a use for it. */
+lh_status_t cuda_library_cudnn(cuda_library_t *l, const char *folders);
 
 #endif

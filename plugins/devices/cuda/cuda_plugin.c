@@ -1,14 +1,15 @@
 /* cuda_plugin.c - the cuda device: options and kernel table.
  *
- * Rows, best first: cuBLASLt for products, then the plugin's own kernels for every op of ops.h. */
+ * Rows, best first: cuBLASLt for products, cuDNN for attention in builds that have its headers, then
+ * the plugin's own kernels for every op of ops.h. */
 #include "cuda_device.h"
 #include "cuda_rows.h"
 
 static const lh_option_t options[] = {
     LH_OPTION_STRING(
         cuda_config_t, libraries, "libraries", "",
-        "folders, between colons, to look for NVIDIA's libraries in first: libcuda and "
-        "libcublasLt"),
+        "folders, between colons, to look for NVIDIA's libraries in first: libcuda, "
+        "libcublasLt and libcudnn"),
     LH_OPTION_STRING(cuda_config_t, index, "index", "auto",
                      "which GPU; auto: a rank's number on its machine; a number puts all ranks on "
                      "that one"),
@@ -17,22 +18,27 @@ static const lh_option_t options[] = {
         "lists of launches become graphs; no: each is launched anew, to look for faults"),
     LH_OPTION_BOOL(cuda_config_t, tf32, "tf32", "no",
                    "F32 products may round their inputs to TF32 (10 bits of mantissa)"),
+    LH_OPTION_CHOICE(cuda_config_t, attention, "attention", "cudnn", "cudnn|own",
+                     "what it can do of attention is cuDNN's, in builds that have it; own: the "
+                     "plugin's kernels do all of it"),
 };
 
-static const lh_kernel_t kernels[] = {{.op = "matmul",
-                                       .fits = cuda_product_fits,
-                                       .prepare = cuda_product_prepare,
-                                       .launch = cuda_product_launch,
-                                       .release = cuda_product_release},
-#define KERNEL_ROW(name, text)     \
-    {.op = #name,                  \
-     .fits = cuda_rows_fits,       \
-     .prepare = cuda_rows_prepare, \
-     .launch = cuda_rows_launch,   \
-     .release = cuda_rows_release},
-                                      LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL_ROW)
-#undef KERNEL_ROW
+#define KERNEL_ROW(name, calls)    \
+    {.op = name,                   \
+     .fits = cuda_##calls##_fits,       \
+     .prepare = cuda_##calls##_prepare, \
+     .launch = cuda_##calls##_launch,   \
+     .release = cuda_##calls##_release},
+#define OWN_ROW(name, text) KERNEL_ROW(#name, rows)
+static const lh_kernel_t kernels[] = {
+    KERNEL_ROW("matmul", product)
+#ifdef LH_CUDNN
+    KERNEL_ROW("attention", sdpa) KERNEL_ROW("attention_grad", sdpa)
+#endif
+    LH_OPS_BASE(OWN_ROW) LH_OPS_MORE(OWN_ROW)
 };
+#undef OWN_ROW
+#undef KERNEL_ROW
 
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,

@@ -91,6 +91,41 @@ CUDA_KERNEL(cuda_attention, TILE_THREADS)
         p.lse[head * p.lse_pitch + first + row] = total > 0 ? largest + logf(total) : -INFINITY;
 }
 
+/* A document's first row, of places up to and including the last: the end. */
+CUDA_INLINE int64_t document_first(const cuda_attention_packed_t &p, uint64_t place)
+{
+    const int64_t row = p.starts[place < p.documents ? place : p.documents];
+    return at_most(at_least(row, 0), static_cast<int64_t>(p.rows));
+}
+
+CUDA_KERNEL(cuda_attention_packed, CUDA_THREADS)
+{
+    const uint64_t place = static_cast<uint64_t>(blockIdx.x) * CUDA_THREADS + threadIdx.x;
+    if (place > p.places) return;
+    const int64_t first = document_first(p, place);
+    if (place < p.places)
+        p.lengths[place] = static_cast<int32_t>(document_first(p, place + 1) - first);
+    for (uint32_t i = 0; i < p.arrays; i++)
+        p.offsets[i * (static_cast<uint64_t>(p.places) + 1) + place] =
+            static_cast<int32_t>(first * p.factor[i]);
+}
+
+/* A block takes a row; nearly all end at once. */
+CUDA_KERNEL(cuda_attention_outside, CUDA_THREADS)
+{
+    const uint64_t row = blockIdx.x;
+    const int64_t at = static_cast<int64_t>(row);
+    if (p.documents > 0 && at >= p.starts[0] && at < p.starts[p.documents]) return;
+    for (uint32_t i = 0; i < 3; i++) {
+        if (p.out[i].at == nullptr) continue;
+        for (uint64_t c = threadIdx.x; c < p.out[i].width; c += CUDA_THREADS)
+            view_store(p.out[i], row, c, 0.0f);
+    }
+    if (p.lse == nullptr) return;
+    for (uint32_t head = threadIdx.x; head < p.heads; head += CUDA_THREADS)
+        p.lse[head * p.lse_pitch + row] = -INFINITY;
+}
+
 /* cache[s, lengths[s] + j] = x[s rows + j]; what lies past the capacity is dropped. */
 CUDA_KERNEL(cuda_cache_write, CUDA_THREADS)
 {

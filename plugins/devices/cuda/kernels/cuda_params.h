@@ -256,6 +256,26 @@ typedef struct {
     uint64_t lse_pitch;
 } cuda_attention_t, cuda_attention_tensor_64_t, cuda_attention_tensor_128_t;
 
+/* What a library asks of documents that are packed in rows: lengths[places], and for each factor an array
+ * of [places + 1] offsets, the document's first row times the factor. Places behind the documents are
+ * empty. */
+typedef struct {
+    const int32_t *starts; /* [documents + 1] */
+    int32_t *lengths, *offsets;
+    uint64_t rows;
+    uint32_t documents, places, arrays;
+    uint32_t factor[9];
+} cuda_attention_packed_t;
+
+/* Rows that are in no document: 0 in every out, -infinity in lse. */
+typedef struct {
+    cuda_view_t out[3]; /* at NULL: not there */
+    const int32_t *starts;
+    float *lse; /* as in cuda_attention_t */
+    uint64_t lse_pitch, rows;
+    uint32_t documents, heads;
+} cuda_attention_outside_t;
+
 typedef struct { /* level[head, i] = gy[i].y[i] */
     cuda_view_t gy, y;
     float *level; /* [heads, t] */
