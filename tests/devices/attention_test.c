@@ -234,13 +234,22 @@ static rig_t reference;
 enum { ISAS = 4 };
 #if defined(RIGS_OF_CUDNN)
 /* Work is done after random delays, and again after others. */
-#define RIG_OF(threads) {"attention", (threads) * 0}
+#define RIG_OF(threads)          \
+    {                            \
+        "attention", (threads)*0 \
+    }
 enum { MOST_THREADS = 2 };
 #elif defined(RIGS_OF_CUDA)
-#define RIG_OF(threads) {"order", (threads) % 2}
+#define RIG_OF(threads)        \
+    {                          \
+        "order", (threads) % 2 \
+    }
 enum { MOST_THREADS = 2 }; /* which stands for the other order */
 #else
-#define RIG_OF(threads) {"threads", threads}
+#define RIG_OF(threads)    \
+    {                      \
+        "threads", threads \
+    }
 enum { MOST_THREADS = 3 };
 #endif
 

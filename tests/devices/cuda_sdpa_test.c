@@ -86,7 +86,8 @@ static void slots_fill(const call_t *c, rig_slot_t forward[FORWARD], rig_slot_t 
 static void rig_start(rig_t *rig, const char *fake, uint64_t attention)
 {
     setenv("LH_FAKE_CUDA", fake, 1);
-    rig_open_with(rig, "cuda", (const rig_setting_t[]){{"capture", 1}, {"attention", attention}, {0}});
+    rig_open_with(rig, "cuda",
+                  (const rig_setting_t[]){{"capture", 1}, {"attention", attention}, {0}});
 }
 
 /* Forward, then backward; names of the kernels that did it. */
@@ -110,22 +111,36 @@ typedef struct choice {
 static void it_takes_what_cudnn_can_do(void **state)
 {
     (void)state;
-#define CALL(...) (call_t){__VA_ARGS__}
+#define CALL(...)   \
+    (call_t)        \
+    {               \
+        __VA_ARGS__ \
+    }
     const choice_t choices[] = {
         {"plain", plain, true, true},
         {"f16", CALL(LH_DTYPE_F16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 0, 0, false), true, true},
-        {"one head a key", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, 2, 2, DIM, 0, 0, 0, 0, false), true, true},
-        {"window", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 9, 0, 0, 0, false), true, true},
+        {"one head a key", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, 2, 2, DIM, 0, 0, 0, 0, false), true,
+         true},
+        {"window", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 9, 0, 0, 0, false), true,
+         true},
         {"full", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 1, 0, 0, false), true, true},
-        {"rows apart by 16 bytes", CALL(LH_DTYPE_BF16, ROWS, ROWS, 8, HEADS, 2, DIM, 0, 0, 0, 0, false), true, true},
-        {"rows apart by 2 bytes", CALL(LH_DTYPE_BF16, ROWS, ROWS, 1, HEADS, 2, DIM, 0, 0, 0, 0, false), false, false},
-        {"24 components", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, 24, 0, 0, 0, 0, false), true, false},
-        {"20 components", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, 20, 0, 0, 0, 0, false), false, false},
+        {"rows apart by 16 bytes",
+         CALL(LH_DTYPE_BF16, ROWS, ROWS, 8, HEADS, 2, DIM, 0, 0, 0, 0, false), true, true},
+        {"rows apart by 2 bytes",
+         CALL(LH_DTYPE_BF16, ROWS, ROWS, 1, HEADS, 2, DIM, 0, 0, 0, 0, false), false, false},
+        {"24 components", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, 24, 0, 0, 0, 0, false), true,
+         false},
+        {"20 components", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, 20, 0, 0, 0, 0, false),
+         false, false},
         {"f32", CALL(LH_DTYPE_F32, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 0, 0, false), false, false},
-        {"slopes", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 0, 0, true), false, false},
-        {"soft cap", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 0, 3, false), false, false},
-        {"a part of a sequence", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 5, 0, false), false, false},
-        {"other keys", CALL(LH_DTYPE_BF16, ROWS, 90, 0, HEADS, 2, DIM, 0, 0, 0, 0, false), false, false},
+        {"slopes", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 0, 0, true), false,
+         false},
+        {"soft cap", CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 0, 3, false), false,
+         false},
+        {"a part of a sequence",
+         CALL(LH_DTYPE_BF16, ROWS, ROWS, 0, HEADS, 2, DIM, 0, 0, 5, 0, false), false, false},
+        {"other keys", CALL(LH_DTYPE_BF16, ROWS, 90, 0, HEADS, 2, DIM, 0, 0, 0, 0, false), false,
+         false},
     };
 #undef CALL
     char names[2][64];
@@ -159,7 +174,7 @@ static void the_batch_is_walked_where_scratch_is_short(void **state)
 {
     (void)state;
     static double all[3][MOST];
-    static const uint64_t limits[] = {0, 400000, 240000, 160000};
+    static const uint64_t limits[] = {0, 400000, 300000, 200000};
     char names[2][64];
     rig_t rig;
     rig_start(&rig, "delay_us=5", 0);
@@ -176,7 +191,7 @@ static void the_batch_is_walked_where_scratch_is_short(void **state)
         assert_memory_equal(all[1], out_k, sizeof(out_k));
         assert_memory_equal(all[2], out_v, sizeof(out_v));
     }
-    rig.scratch_limit = 60000;
+    rig.scratch_limit = 100000;
     call_run(&rig, &plain, names);
     assert_string_equal(names[1], "attention_grad.bf16.cuda.tensor");
     rig_close(&rig);
@@ -186,8 +201,10 @@ static lh_status_t row_prepare(rig_t *rig, uint64_t variant, uint32_t flags, lh_
 {
     static const lh_arg_t none = {.dtype = LH_DTYPE_NONE};
     const lh_attention_t how = how_of(&plain);
-    const lh_arg_t wide = {
-        .dtype = LH_DTYPE_BF16, .rank = 2, .shape = {ROWS, HEADS * DIM}, .stride = {HEADS * DIM, 1}};
+    const lh_arg_t wide = {.dtype = LH_DTYPE_BF16,
+                           .rank = 2,
+                           .shape = {ROWS, HEADS * DIM},
+                           .stride = {HEADS * DIM, 1}};
     const lh_arg_t narrow = {
         .dtype = LH_DTYPE_BF16, .rank = 2, .shape = {ROWS, 2 * DIM}, .stride = {2 * DIM, 1}};
     const lh_arg_t lse = {
@@ -288,8 +305,9 @@ static void a_library_of_another_version_is_refused(void **state)
     static const rig_setting_t wanted[] = {{"attention", 0}, {0}}, own[] = {{"attention", 1}, {0}};
     setenv("LH_FAKE_CUDA", "cudnn=100000", 1);
     assert_false(rig_offers("cuda", wanted));
-    assert_non_null(strstr(rig_reason(), "libcudnn.so.9, looked for where the system's loader looks, "
-                                         "is cuDNN 10.0, this plugin knows 9"));
+    assert_non_null(strstr(rig_reason(),
+                           "libcudnn.so.9, looked for where the system's loader looks, "
+                           "is cuDNN 10.0, this plugin knows 9"));
     assert_non_null(strstr(rig_reason(), "[device] libraries"));
     assert_non_null(strstr(rig_reason(), "attention = own"));
     assert_true(rig_offers("cuda", own));
@@ -299,7 +317,7 @@ static void a_library_of_another_version_is_refused(void **state)
     assert_non_null(strstr(rig_reason(), "libcudnn.so.9 does not start: cudnnCreate says"));
     assert_non_null(strstr(rig_reason(), "attention = own"));
     setenv("LH_FAKE_CUDA", "", 1);
-    assert_true(rig_offers("cuda", wanted));
+    if (!rig_offers("cuda", wanted)) fail_msg("%s", rig_reason());
 }
 
 int main(void)

@@ -167,12 +167,11 @@ static int tensor_add(fake_graph_t *g, const descriptor_t *d)
     const int ragged = tensor_add(g, child_of(d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC));
     if (g->tensors == FAKE_TENSORS || ragged == -2 || !d->finalized) return -2;
     fake_tensor_t *t = &g->tensor[g->tensors];
-    *t = (fake_tensor_t){
-        .uid = uid,
-        .dtype = (cudnnDataType_t)number_of(d, CUDNN_ATTR_TENSOR_DATA_TYPE, -1),
-        .is_virtual = number_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, 0) != 0,
-        .by_value = number_of(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, 0) != 0,
-        .ragged = ragged};
+    *t = (fake_tensor_t){.uid = uid,
+                         .dtype = (cudnnDataType_t)number_of(d, CUDNN_ATTR_TENSOR_DATA_TYPE, -1),
+                         .is_virtual = number_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, 0) != 0,
+                         .by_value = number_of(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, 0) != 0,
+                         .ragged = ragged};
     if (!numbers_read(d, CUDNN_ATTR_TENSOR_DIMENSIONS, t->dim) ||
         !numbers_read(d, CUDNN_ATTR_TENSOR_STRIDES, t->stride))
         return -2;
@@ -288,7 +287,8 @@ static descriptor_t *descriptor_new(cudnnBackendDescriptorType_t type)
 }
 
 /* `config` shall be engine number `index` of the heuristics' graph. */
-static cudnnStatus_t config_fill(const descriptor_t *heuristics, int64_t index, descriptor_t *config)
+static cudnnStatus_t config_fill(const descriptor_t *heuristics, int64_t index,
+                                 descriptor_t *config)
 {
     descriptor_t *graph = child_of(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
     descriptor_t *engine = descriptor_new(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -435,8 +435,7 @@ FAKE_EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
     return CUDNN_STATUS_SUCCESS;
 }
 
-FAKE_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
-                                              cudnnBackendDescriptor_t plan,
+FAKE_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                               cudnnBackendDescriptor_t pack)
 {
     const fake_graph_t *g = graph_of(plan);

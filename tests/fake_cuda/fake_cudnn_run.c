@@ -195,10 +195,10 @@ static void reduction_do(const values_t *v, const fake_operation_t *o)
     for (int64_t h = 0; h < x->dim[1]; h++)
         for (int64_t i = 0; i < x->dim[2]; i++)
             for (int64_t j = 0; j < x->dim[3]; j++) {
-                float *to = &out[(h * y->dim[1] / x->dim[1] * y->dim[2] +
-                                  i * y->dim[2] / x->dim[2]) *
-                                     y->dim[3] +
-                                 j * y->dim[3] / x->dim[3]];
+                float *to =
+                    &out[(h * y->dim[1] / x->dim[1] * y->dim[2] + i * y->dim[2] / x->dim[2]) *
+                             y->dim[3] +
+                         j * y->dim[3] / x->dim[3]];
                 const float value = *in++;
                 *to = most ? (value > *to || value != value ? value : *to) : *to + value;
             }

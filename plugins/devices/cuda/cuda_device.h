@@ -14,10 +14,10 @@
 #include "cuda_library.h"
 
 typedef struct cuda_config {
-    char *libraries; /* folders, between colons; NULL: none */
-    char *index;     /* "auto" or a number */
-    bool capture;    /* lists are captured and replayed */
-    bool tf32;       /* F32 products may round their inputs to TF32 */
+    char *libraries;    /* folders, between colons; NULL: none */
+    char *index;        /* "auto" or a number */
+    bool capture;       /* lists are captured and replayed */
+    bool tf32;          /* F32 products may round their inputs to TF32 */
     uint32_t attention; /* CUDA_ATTENTION_* */
 } cuda_config_t;
 

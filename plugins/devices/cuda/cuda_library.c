@@ -193,9 +193,10 @@ lh_status_t cuda_library_cudnn(cuda_library_t *l, const char *folders)
                               l->cudnn_version / 100 % 100, CUDNN_MAJOR);
         return LH_OK;
     }
-    return host->fail(host, LH_NO_DEVICE,
-                      "the library libcudnn.so.9 (cuDNN, of NVIDIA or of PyTorch's wheels) was looked "
-                      "for %s and not found: [device] libraries names folders to look in first, "
-                      "attention = own does without it",
-                      cuda_library_places(folders, places));
+    return host->fail(
+        host, LH_NO_DEVICE,
+        "the library libcudnn.so.9 (cuDNN, of NVIDIA or of PyTorch's wheels) was looked "
+        "for %s and not found: [device] libraries names folders to look in first, "
+        "attention = own does without it",
+        cuda_library_places(folders, places));
 }

@@ -6,10 +6,9 @@
 #include "cuda_rows.h"
 
 static const lh_option_t options[] = {
-    LH_OPTION_STRING(
-        cuda_config_t, libraries, "libraries", "",
-        "folders, between colons, to look for NVIDIA's libraries in first: libcuda, "
-        "libcublasLt and libcudnn"),
+    LH_OPTION_STRING(cuda_config_t, libraries, "libraries", "",
+                     "folders, between colons, to look for NVIDIA's libraries in first: libcuda, "
+                     "libcublasLt and libcudnn"),
     LH_OPTION_STRING(cuda_config_t, index, "index", "auto",
                      "which GPU; auto: a rank's number on its machine; a number puts all ranks on "
                      "that one"),
@@ -23,20 +22,19 @@ static const lh_option_t options[] = {
                      "plugin's kernels do all of it"),
 };
 
-#define KERNEL_ROW(name, calls)    \
-    {.op = name,                   \
+#define KERNEL_ROW(name, calls)         \
+    {.op = name,                        \
      .fits = cuda_##calls##_fits,       \
      .prepare = cuda_##calls##_prepare, \
      .launch = cuda_##calls##_launch,   \
      .release = cuda_##calls##_release},
 #define OWN_ROW(name, text) KERNEL_ROW(#name, rows)
-static const lh_kernel_t kernels[] = {
-    KERNEL_ROW("matmul", product)
+static const lh_kernel_t kernels[] = {KERNEL_ROW("matmul", product)
 #ifdef LH_CUDNN
-    KERNEL_ROW("attention", sdpa) KERNEL_ROW("attention_grad", sdpa)
+                                          KERNEL_ROW("attention", sdpa)
+                                              KERNEL_ROW("attention_grad", sdpa)
 #endif
-    LH_OPS_BASE(OWN_ROW) LH_OPS_MORE(OWN_ROW)
-};
+                                                  LH_OPS_BASE(OWN_ROW) LH_OPS_MORE(OWN_ROW)};
 #undef OWN_ROW
 #undef KERNEL_ROW
 

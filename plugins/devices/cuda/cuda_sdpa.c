@@ -63,11 +63,10 @@ static sdpa_op_t op_of(const char *name)
                            .outputs = out_y};
     }
     LH_SLOTS(LH_ATTENTION_GRAD_TEXT);
-    return (sdpa_op_t){
-        .slot = {in_q, in_k, in_v, in_y, in_lse, in_gy, out_gq, out_gk, out_gv},
-        .starts = in_starts,
-        .slopes = in_slopes,
-        .outputs = out_gq};
+    return (sdpa_op_t){.slot = {in_q, in_k, in_v, in_y, in_lse, in_gy, out_gq, out_gk, out_gv},
+                       .starts = in_starts,
+                       .slopes = in_slopes,
+                       .outputs = out_gq};
 }
 
 static bool op_is_grad(const sdpa_op_t *op)
@@ -85,15 +84,15 @@ lh_status_t cuda_sdpa_fits(const lh_host_t *host, const lh_device_t *d, const vo
     lh_attention_t how = {.struct_size = sizeof(how)};
     uint32_t bytes = 0;
     if (desc->attributes != NULL) memcpy(&bytes, desc->attributes, sizeof(bytes));
-    if (bytes > 0)
-        memcpy(&how, desc->attributes, bytes < sizeof(how) ? bytes : sizeof(how));
+    if (bytes > 0) memcpy(&how, desc->attributes, bytes < sizeof(how) ? bytes : sizeof(how));
     if (d != NULL ? d->cudnn == NULL : c != NULL && c->attention == CUDA_ATTENTION_OWN)
         return host->fail(host, LH_UNSUPPORTED, "cuDNN: [device] attention = own");
     const lh_dtype_t dtype = op_slots_arg(desc, (uint32_t)op.slot[CUDNN_SDPA_Q])->dtype;
     if (dtype != LH_DTYPE_BF16 && dtype != LH_DTYPE_F16)
         return host->fail(host, LH_UNSUPPORTED, "cuDNN: attention in BF16 and F16 only");
     if (op_slots_arg(desc, op.slopes)->dtype != LH_DTYPE_NONE || how.soft_cap != 0)
-        return host->fail(host, LH_UNSUPPORTED, "cuDNN: attention without slopes and soft_cap only");
+        return host->fail(host, LH_UNSUPPORTED,
+                          "cuDNN: attention without slopes and soft_cap only");
     if (how.q_begin != 0 || how.k_begin != 0)
         return host->fail(host, LH_UNSUPPORTED, "cuDNN: attention over whole sequences only");
     return cuda_rows_fits(host, d, config, desc);
@@ -106,20 +105,19 @@ static void how_fill(sdpa_t *s)
     const lh_attention_t *a = &k->how.attention;
     const cuda_view_t *q = &k->view[s->op.slot[CUDNN_SDPA_Q]];
     const uint32_t value_dim = a->value_dim != 0 ? a->value_dim : a->head_dim;
-    s->how = (cudnn_sdpa_how_t){
-        .capability = s->device->capability,
-        .backward = op_is_grad(&s->op),
-        .f16 = q->dtype == LH_DTYPE_F16,
-        .full = a->full != 0,
-        .rows = (int64_t)q->rows,
-        .total_rows = (int64_t)q->rows,
-        .heads = a->heads,
-        .kv_heads = a->kv_heads != 0 ? a->kv_heads : a->heads,
-        .head_dim = a->head_dim,
-        .value_dim = value_dim,
-        /* A longer one sees no more. */
-        .window = a->window < q->rows ? a->window : 0,
-        .scale = a->scale != 0 ? a->scale : 1 / sqrt((double)a->head_dim)};
+    s->how = (cudnn_sdpa_how_t){.capability = s->device->capability,
+                                .backward = op_is_grad(&s->op),
+                                .f16 = q->dtype == LH_DTYPE_F16,
+                                .full = a->full != 0,
+                                .rows = (int64_t)q->rows,
+                                .total_rows = (int64_t)q->rows,
+                                .heads = a->heads,
+                                .kv_heads = a->kv_heads != 0 ? a->kv_heads : a->heads,
+                                .head_dim = a->head_dim,
+                                .value_dim = value_dim,
+                                /* A longer one sees no more. */
+                                .window = a->window < q->rows ? a->window : 0,
+                                .scale = a->scale != 0 ? a->scale : 1 / sqrt((double)a->head_dim)};
     for (int t = 0; t < CUDNN_SDPA_TENSORS; t++) {
         if (s->op.slot[t] < 0 || !cuda_has(k, (uint32_t)s->op.slot[t])) continue;
         const cuda_view_t *v = &k->view[s->op.slot[t]];

@@ -37,11 +37,13 @@
 
 namespace fe = cudnn_frontend;
 
-namespace cudnn_frontend {
+namespace cudnn_frontend
+{
 void *cudnn_dlhandle = nullptr;
 }
 
-namespace {
+namespace
+{
 
 /* Names of tensors for cuDNN: tensor t is UID_TENSOR + t, its offsets UID_OFFSET + t. */
 enum : int64_t { UID_TENSOR = 1, UID_OFFSET = 101, UID_LENGTHS_Q = 201, UID_LENGTHS_KV = 202 };
@@ -86,7 +88,8 @@ layout_t layout_of(const cudnn_sdpa_how_t &how, int t)
                      t == CUDNN_SDPA_GV;
     const int64_t heads = key ? how.kv_heads : how.heads;
     const int64_t width = value ? how.value_dim : how.head_dim;
-    return {{how.documents, heads, how.rows, width}, {how.rows * how.pitch[t], width, how.pitch[t], 1}};
+    return {{how.documents, heads, how.rows, width},
+            {how.rows * how.pitch[t], width, how.pitch[t], 1}};
 }
 
 /* Says how a tensor lies, of an input or of an output that an operation has made. */
@@ -106,9 +109,10 @@ void tensor_lay(fe::graph::Graph &graph, const cudnn_sdpa_how_t &how, int t, ten
 tensor_t tensor_in(fe::graph::Graph &graph, const cudnn_sdpa_how_t &how, int t)
 {
     const layout_t layout = layout_of(how, t);
-    tensor_t tensor = graph.tensor(
-        fe::graph::Tensor_attributes().set_uid(UID_TENSOR + t).set_dim(layout.dim).set_stride(
-            layout.stride));
+    tensor_t tensor = graph.tensor(fe::graph::Tensor_attributes()
+                                       .set_uid(UID_TENSOR + t)
+                                       .set_dim(layout.dim)
+                                       .set_stride(layout.stride));
     tensor_lay(graph, how, t, tensor);
     return tensor;
 }
@@ -135,12 +139,18 @@ void mask_set(fe::graph::Graph &graph, const cudnn_sdpa_how_t &how, attributes_t
     if (how.full && window > 0) attributes.set_diagonal_band_right_bound(window - 1);
 }
 
+/* COMPOSITE: the pattern that every cuDNN 9 knows. Later ones also have a single operation, which the
+ * frontend would take where that can do the call, and the pattern where not. */
 void forward_add(fe::graph::Graph &graph, const cudnn_sdpa_how_t &how)
 {
     const bool stats = how.pitch[CUDNN_SDPA_LSE] != 0;
-    auto attributes = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(stats);
+    auto attributes = fe::graph::SDPA_attributes()
+                          .set_name("attention")
+                          .set_generate_stats(stats)
+                          .set_implementation(fe::AttentionImplementation_t::COMPOSITE);
     mask_set(graph, how, attributes);
-    auto [y, lse] = graph.sdpa(tensor_in(graph, how, CUDNN_SDPA_Q), tensor_in(graph, how, CUDNN_SDPA_K),
+    auto [y, lse] = graph.sdpa(tensor_in(graph, how, CUDNN_SDPA_Q),
+                               tensor_in(graph, how, CUDNN_SDPA_K),
                                tensor_in(graph, how, CUDNN_SDPA_V), attributes);
     tensor_out(graph, how, CUDNN_SDPA_Y, y);
     if (stats) tensor_out(graph, how, CUDNN_SDPA_LSE, lse);
@@ -183,7 +193,8 @@ struct cudnn_sdpa {
     uint64_t workspace_bytes = 0;
 };
 
-namespace {
+namespace
+{
 
 /* Plans come best first. One whose variant is not the one wanted need not be built to be passed over. */
 bool plan_choose(cudnn_sdpa &s, uint32_t variant, uint64_t limit_bytes, char *error)
@@ -228,7 +239,8 @@ bool graph_make(cudnn_sdpa &s, cudnnHandle_t handle, const cudnn_sdpa_how_t &how
         forward_add(s.graph, how);
     if (!passed(s.graph.validate(), error)) return false;
     if (!passed(s.graph.build_operation_graph(handle), error)) return false;
-    if (!passed(s.graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), error))
+    if (!passed(s.graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}),
+                error))
         return false;
     if (!passed(s.graph.check_support(), error)) return false;
     if (!plan_choose(s, variant, limit_bytes, error)) return false;
@@ -267,7 +279,8 @@ template <typename call_t> bool guarded(char *error, call_t call)
 size_t cudnn_sdpa_library(void *library)
 {
     if (dlsym(library, "cudnnGetVersion") == nullptr ||
-        dlsym(library, "cudnnBackendExecute") == nullptr || dlsym(library, "cudnnCreate") == nullptr)
+        dlsym(library, "cudnnBackendExecute") == nullptr ||
+        dlsym(library, "cudnnCreate") == nullptr)
         return 0;
     fe::cudnn_dlhandle = library;
     return fe::detail::get_backend_version();
@@ -301,7 +314,8 @@ cudnn_sdpa_t *cudnn_sdpa_new(void *handle, const cudnn_sdpa_how_t *how, uint32_t
     std::unique_ptr<cudnn_sdpa> s;
     const bool made = guarded(error, [&] {
         s = std::make_unique<cudnn_sdpa>();
-        return graph_make(*s, static_cast<cudnnHandle_t>(handle), *how, variant, limit_bytes, error);
+        return graph_make(*s, static_cast<cudnnHandle_t>(handle), *how, variant, limit_bytes,
+                          error);
     });
     return made ? s.release() : nullptr;
 }
@@ -331,7 +345,8 @@ bool cudnn_sdpa_run(const cudnn_sdpa_t *s, void *handle, void *stream,
         at[i] = place_of(*places, s->uids[i]);
     return guarded(error, [&] {
         const auto own = static_cast<cudnnHandle_t>(handle);
-        if (fe::detail::set_stream(own, static_cast<cudaStream_t>(stream)) != CUDNN_STATUS_SUCCESS) {
+        if (fe::detail::set_stream(own, static_cast<cudaStream_t>(stream)) !=
+            CUDNN_STATUS_SUCCESS) {
             error_say(error, "cudnnSetStream fails");
             return false;
         }

@@ -31,16 +31,16 @@ enum {
 /* Documents lie one behind the other in rows that all tensors share; where each begins and how long it
  * is stand in device memory, so that one graph does for every step. */
 typedef struct cudnn_sdpa_how {
-    int capability; /* of the GPU: 10 major + minor */
-    bool backward;  /* the gradient */
-    bool ordered;   /* of the gradient: every sum in one order, the same bits every time */
-    bool f16;       /* F16; else BF16 */
-    bool full;      /* not causal */
-    int64_t documents, rows;   /* of a run; no document has more than `rows` rows */
-    int64_t total_rows;        /* of the tensors */
+    int capability;          /* of the GPU: 10 major + minor */
+    bool backward;           /* the gradient */
+    bool ordered;            /* of the gradient: every sum in one order, the same bits every time */
+    bool f16;                /* F16; else BF16 */
+    bool full;               /* not causal */
+    int64_t documents, rows; /* of a run; no document has more than `rows` rows */
+    int64_t total_rows;      /* of the tensors */
     int64_t heads, kv_heads, head_dim, value_dim;
-    int64_t window;            /* rows that a query sees, itself included; 0: all */
-    double scale;              /* on scores */
+    int64_t window; /* rows that a query sees, itself included; 0: all */
+    double scale;   /* on scores */
     /* Elements from row to row; of lse, whose rows lie side by side, from head to head. 0: not there. */
     int64_t pitch[CUDNN_SDPA_TENSORS];
 } cudnn_sdpa_how_t;
