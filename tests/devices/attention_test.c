@@ -299,7 +299,7 @@ static void cases_compare(lh_dtype_t dtype, uint64_t threads)
         rig_close(&rigs[isa]);
 }
 
-static void f32_is_near_the_reference_at_every_isa(void **state)
+LH_UNUSED static void f32_is_near_the_reference_at_every_isa(void **state)
 {
     (void)state;
     cases_compare(LH_DTYPE_F32, 2);
@@ -333,7 +333,7 @@ static void threads_compare(lh_dtype_t dtype, uint64_t threads)
     rig_close(&twin);
 }
 
-static void any_number_of_threads_gives_the_same_bits(void **state)
+LH_UNUSED static void any_number_of_threads_gives_the_same_bits(void **state)
 {
     (void)state;
     for (uint64_t threads = 2; threads <= MOST_THREADS; threads++) {
@@ -400,7 +400,7 @@ static void generation_compare(lh_dtype_t dtype, double tolerance)
     rig_close(&cpu);
 }
 
-static void generation_is_near_the_reference(void **state)
+LH_UNUSED static void generation_is_near_the_reference(void **state)
 {
     (void)state;
     generation_compare(LH_DTYPE_F32, 4e-6);
@@ -421,13 +421,33 @@ static int reference_close(void **state)
     return 0;
 }
 
+#if defined(RIGS_OF_CUDNN)
+static void f16_is_near_the_reference(void **state)
+{
+    (void)state;
+    cases_compare(LH_DTYPE_F16, 1);
+}
+
+static void delays_change_no_bit(void **state)
+{
+    (void)state;
+    threads_compare(LH_DTYPE_BF16, 2);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#if defined(RIGS_OF_CUDNN) /* the rest is the own kernels', which have tests of their own */
+        cmocka_unit_test(bf16_is_near_the_reference_at_every_isa),
+        cmocka_unit_test(f16_is_near_the_reference),
+        cmocka_unit_test(delays_change_no_bit),
+#else
         cmocka_unit_test(f32_is_near_the_reference_at_every_isa),
         cmocka_unit_test(bf16_is_near_the_reference_at_every_isa),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(generation_is_near_the_reference),
+#endif
     };
     return cmocka_run_group_tests(tests, reference_open, reference_close);
 }

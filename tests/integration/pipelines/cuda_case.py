@@ -6,6 +6,7 @@ import os
 from pipeline_case import DONE, PipelineCase, logical, read_json_lines
 
 LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
+CUDNN = os.environ.get("LONGHAUL_CUDNN", "")  # empty: the build found no headers of cuDNN
 TWO = ["launch.ranks_per_node=2"]
 
 
@@ -30,7 +31,7 @@ class CudaCase(PipelineCase):
             os.link(self.path("out", file), self.path(folder, file))
 
     def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=(),
-              libraries=LIBRARIES):
+              libraries=LIBRARIES, **environment):
         """Trains in a folder of its own; what it said."""
         if not os.path.isdir(self.path(folder)):
             self.link_data(folder)
@@ -38,7 +39,7 @@ class CudaCase(PipelineCase):
         if device == "cuda":
             texts += ("device.libraries=" + libraries,)
         words = [word for text in texts for word in ("--set", text)]
-        env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 " + fake).strip())
+        env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 " + fake).strip(), **environment)
         out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
         return out + said
 

@@ -2,8 +2,9 @@
 (tests/fake_cuda), which `[device] libraries` names. Losses are those of `reference`; captured or not,
 and at every stage of ZeRO, the bits are the same."""
 import os
+import unittest
 
-from cuda_case import LIBRARIES, TWO, CudaCase, machine_has
+from cuda_case import CUDNN, LIBRARIES, TWO, CudaCase, machine_has
 from pipeline_case import LOST, REFUSED, main
 
 
@@ -96,6 +97,46 @@ class Cuda(CudaCase):
             said = self.train(job, "no_cublas", libraries=self.path("half"), code=REFUSED)
             self.assertIn("libcublasLt.so.13 or libcublasLt.so.12", said)
             self.assertIn("[device] libraries", said)
+
+    @unittest.skipUnless(CUDNN, "a build without cuDNN's headers")
+    def test_attention_is_cudnns_where_it_can_be(self):
+        job = self.prepared()
+        half = ["train.precision=bf16", "model.hidden=64"]
+        self.train(job, "reference", *half, device="reference")
+        self.train(job, "own", *half, "device.attention=own")
+        self.train(job, "cudnn", *half, fake="seed=1")
+        self.train(job, "launched", *half, "device.capture=no", fake="seed=2")
+        self.assert_near("own", "reference", 3e-2)
+        self.assert_near("cudnn", "reference", 3e-2)
+        self.assert_same("launched", "cudnn")
+        said = self.train(job, "fails", *half, fake="fail=cudnnBackendExecute:3:999", code=REFUSED)
+        self.assertRegex(said, r"GPU 0 \(Fake GPU 9\.0\): attention(_grad)? of libcudnn\.so\.9: ")
+        said = self.train(job, "cudnn", *half, "device.attention=own", "train.steps=5", flags=["--resume"],
+                          code=REFUSED)
+        self.assertIn(", cuDNN 91900', this is ", said)
+
+    @unittest.skipUnless(CUDNN, "a build without cuDNN's headers")
+    def test_cudnn_that_is_missing_or_of_another_version_is_named(self):
+        """A file that is no library hides what the machine may have."""
+        job = self.prepared()
+        half = self.path("half")
+        os.makedirs(half)
+        for name in ("libcuda.so.1", "libcublasLt.so.13"):
+            os.symlink(os.path.join(LIBRARIES, name), os.path.join(half, name))
+        for name in ("libcudnn.so.9", "libcudnn.so"):
+            with open(os.path.join(half, name), "w") as f:
+                f.write("no library " * 100)
+        said = self.train(job, "missing", libraries=half, code=REFUSED, LD_LIBRARY_PATH=half)
+        for text in ("the library libcudnn.so.9 (cuDNN, of NVIDIA or of PyTorch's wheels) was looked for in " + half,
+                     "not found: [device] libraries names folders to look in first", "attention = own"):
+            self.assertIn(text, said)
+        said = self.train(job, "other", fake="cudnn=100100", code=REFUSED)
+        for text in ("libcudnn.so.9, looked for in " + LIBRARIES, "is cuDNN 10.1, this plugin knows 9: [device] libraries",
+                     "attention = own does without it"):
+            self.assertIn(text, said)
+        for folder in ("missing", "other"):
+            self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
+        self.train(job, "own", "device.attention=own", "train.steps=1", libraries=half, LD_LIBRARY_PATH=half)
 
 
 if __name__ == "__main__":
