@@ -100,6 +100,7 @@ static void print_flags(const lh_op_t *op, text_t *out)
         {LH_OP_COSTLY, "selective recomputation keeps its outputs"},
         {LH_OP_PRODUCT, "a head may be walked in chunks of its rows"},
         {LH_OP_DETACHED, "inputs without a gradient count as constants"},
+        {LH_OP_IN_PLACE, "may write over its first input"},
     };
     const char *between = "\n";
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

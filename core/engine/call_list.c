@@ -45,6 +45,15 @@ static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_
     }
 }
 
+bool call_list_offers(void *engine, const flow_t *flow, const flow_call_t *call)
+{
+    const engine_t *e = engine;
+    lh_arg_t args[OP_SLOTS];
+    if (call->kind != FLOW_KERNEL) return true;
+    args_of(flow, call, false, args);
+    return kernel_is_offered(e->kernels, call->op, call->attributes, args);
+}
+
 /* Fills in what is known before memory is there: a kernel's, or a fill's size. */
 static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_t *call, bool later,
                                exec_call_t *out)

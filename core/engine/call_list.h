@@ -46,6 +46,9 @@ typedef struct call_list {
     uint64_t profiled_runs;
 } call_list_t;
 
+/* Whether the device has a kernel for a kernel's call, by its arguments as they are in the flow; for
+ * any other call, true. `engine` is an engine_t * (packing_how_t.offers). */
+bool call_list_offers(void *engine, const flow_t *flow, const flow_call_t *call);
 /* Makes a list of a finished flow's calls, with kernels but without places. later: the list of the
  * second and all later rounds, in which gradients and losses are added to. Calls point into the
  * flow, which outlives the list. *out is freed with call_list_free, after a failure too. */

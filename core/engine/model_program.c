@@ -824,6 +824,7 @@ lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, pro
     if (status != LH_OK) return status;
     if (how->use == USE_TRAIN && !w->bucketed) status = weights_gradients_default(w);
     if (status == LH_OK) status = model_flow_write(p, how->schedule);
+    if (status == LH_OK) status = program_pack(p);
     if (status == LH_OK) *out = p;
     return status;
 }

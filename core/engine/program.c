@@ -8,6 +8,8 @@
 
 #include <base/dtype.h>
 #include <base/memory.h>
+#include <graph/op_table.h>
+#include <program/packing.h>
 #include <program/schedule.h>
 
 /* The engine owns the program once it is listed. */
@@ -182,7 +184,8 @@ uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parame
     const bool whole = shard->elements == param->elements;
     const lh_arg_t arg = flow_arg(shard->dtype, whole ? param->rank : 1,
                                   whole ? param->shape : &shard->elements);
-    return flow_value(f, &arg, *slot, 0);
+    const uint32_t buffer = f->buffers[*slot].joined != 0 ? f->buffers[*slot].joined : *slot;
+    return flow_value(f, &arg, buffer, shard->offset - f->buffers[buffer].offset);
 }
 
 /* The instance of the part that the flow is at, in a direction; NULL: there is none yet. */
@@ -272,7 +275,7 @@ static uint32_t bucket_gradient(program_t *p, uint32_t parameter)
         buffer->accumulates = true;
         buffer->each_micro = true;
     }
-    return flow_value(f, &arg, f->values[*value].buffer, 0);
+    return flow_value(f, &arg, f->values[*value].buffer, f->values[*value].offset);
 }
 
 uint32_t program_parameter(program_t *p, uint32_t parameter)
@@ -331,6 +334,40 @@ uint32_t *program_map(program_t *p, const recording_t *r)
     }
     p->maps[p->map_count++] = map;
     return map;
+}
+
+/* Numbers the buffers of weights and gradients by parameter, as these lie in every store: one behind
+ * the other. order: [buffer_count] zeros. */
+static void neighbours_number(const program_t *p, uint32_t *order)
+{
+    const uint32_t count = p->weights->parameters->count;
+    const flow_value_t *values = p->flow->values;
+    for (uint32_t s = 0; s < p->store_count; s++)
+        for (uint32_t i = 0; i < count; i++)
+            order[p->store_buffers[(size_t)s * count + i]] = i + 1;
+    for (uint32_t i = 0; i < p->instance_count; i++)
+        for (uint32_t k = 0; k < p->instances[i].count; k++)
+            order[values[p->instances[i].values[k]].buffer] = p->instances[i].parameters[k] + 1;
+    for (uint32_t i = 0; p->gradients != NULL && i < count; i++)
+        if (p->gradients[i] != 0) order[values[p->gradients[i]].buffer] = i + 1;
+    order[0] = 0;
+}
+
+lh_status_t program_pack(program_t *p)
+{
+    engine_t *e = p->engine;
+    if (e->device == NULL || (e->properties.flags & LH_DEVICE_PACKS) == 0) return LH_OK;
+    uint32_t *order = mem_array(p->flow->buffer_count, sizeof(*order));
+    if (order == NULL) return LH_NO_MEMORY;
+    neighbours_number(p, order);
+    const packing_how_t how = {.matmul = op_table_find(e->how.ops, "matmul"),
+                               .alignment = engine_alignment(e),
+                               .order = order,
+                               .offers = call_list_offers,
+                               .device = e};
+    const lh_status_t status = packing_apply(p->flow, &how);
+    mem_free(order);
+    return status;
 }
 
 /* Finds the most that a row of the schedule leaves to later rows: activations that it makes and

@@ -187,6 +187,9 @@ lh_status_t program_keep(program_t *p, recording_t *r) LH_MUST_CHECK;
 /* A map for a recording, [r->value_count] zeros, freed when the flow is finished. NULL, with
  * flow->status set, where memory is short. */
 uint32_t *program_map(program_t *p, const recording_t *r);
+/* Joins products that share an input where the device asks for it (program/packing.h). Once all calls
+ * but those of transfers are written. */
+lh_status_t program_pack(program_t *p) LH_MUST_CHECK;
 /* For engine_plan. Ends the flow: plans its arenas, lets the engine's grow to them, and frees
  * maps. */
 lh_status_t program_finish(program_t *p) LH_MUST_CHECK;

@@ -277,7 +277,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_ROPE_TEXT),
         ATTRIBUTES(lh_rope_t, rope_attributes),
-        .flags = LH_OP_ROWS,
+        .flags = LH_OP_ROWS | LH_OP_IN_PLACE,
         .shape = rope_shape,
         .cost = rope_cost,
         .split = rope_split,

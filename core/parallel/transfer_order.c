@@ -55,12 +55,14 @@ typedef struct walk {
     size_t row_capacity;
 } walk_t;
 
-/* Whether two buffers of flows may be one piece of memory. */
+/* Whether two buffers of flows may have memory in common: one program may have joined what another
+ * has not. */
 static bool is_same(const flow_t *a, uint32_t x, const flow_t *b, uint32_t y)
 {
     const flow_buffer_t *p = &a->buffers[x], *q = &b->buffers[y];
     if (p->allocation == NULL || q->allocation == NULL) return a == b && x == y;
-    return p->allocation == q->allocation && p->offset == q->offset;
+    return p->allocation == q->allocation && p->offset < q->offset + q->bytes &&
+           q->offset < p->offset + p->bytes;
 }
 
 /* Marks what one pending transfer touches in the flow of p: its own buffers if p started it, else

@@ -43,6 +43,7 @@ typedef struct flow_buffer {
     bool each_micro;      /* with accumulates: the first call of each run writes */
     bool kept;            /* LH_ARG_KEPT for calls that read it: no call of the program writes it */
     bool written;         /* while flow_finish decides: a call before writes it */
+    uint32_t joined;      /* the buffer that its values lie in since packing_apply; 0: this one */
 } flow_buffer_t;
 
 /* What a call sees of a buffer. Several values of one buffer may overlap. */

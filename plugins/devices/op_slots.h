@@ -114,4 +114,19 @@ static inline lh_status_t op_slots_fold(const lh_host_t *host, const lh_kernel_d
     return LH_OK;
 }
 
+/* A slot that is there, folded. uneven: the op walks rows that lie unevenly, as only copy does. */
+static inline lh_status_t op_slots_take(const lh_host_t *host, const lh_kernel_desc_t *desc,
+                                        uint32_t slot, bool uneven, op_slots_rows_t *out)
+{
+    const lh_arg_t *arg = op_slots_arg(desc, slot);
+    if (arg->rank > LH_MAX_RANK)
+        return host->fail(host, LH_INVALID, "%s: slot %u has rank %u", desc->op, slot + 1,
+                          arg->rank);
+    const lh_status_t status = op_slots_fold(host, desc, slot, arg, out);
+    if (status == LH_OK && out->pitch == 0 && !uneven)
+        return host->fail(host, LH_UNSUPPORTED, "%s: the rows of slot %u lie unevenly", desc->op,
+                          slot + 1);
+    return status;
+}
+
 #endif

@@ -424,7 +424,7 @@ static void its_facts_name_gpu_driver_and_library(void **state)
                         "Fake GPU 9.0, compute capability 9.0, driver for CUDA 13.0, "
                         "cuBLASLt 130002",
                         74) == 0);
-    assert_true(p->flags == (LH_DEVICE_CAPTURE | LH_DEVICE_WORDS));
+    assert_true(p->flags == (LH_DEVICE_CAPTURE | LH_DEVICE_WORDS | LH_DEVICE_PACKS));
     MUST(b.rig.api->memory(b.rig.device, &memory));
     assert_true(memory.total_bytes == (uint64_t)2048 << 20);
     assert_true(memory.free_bytes < memory.total_bytes);

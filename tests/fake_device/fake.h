@@ -21,6 +21,7 @@ typedef struct fake_config {
     bool words;            /* streams await and signal them */
     bool host_access;      /* the host reaches device memory, while work is queued too */
     uint64_t memory_bytes; /* in all, as the device says; 0: it does not */
+    bool packs;            /* LH_DEVICE_PACKS */
 } fake_config_t;
 
 enum { LANE_ITEMS = 4096, REPLAY_LANES = 8 };

@@ -82,6 +82,7 @@ static lh_status_t fake_properties(lh_device_t *d, lh_device_properties_t *out)
     mine.flags = LH_DEVICE_CAPTURE;
     if (d->config.words) mine.flags |= LH_DEVICE_WORDS;
     if (d->config.host_access) mine.flags |= LH_DEVICE_HOST_ACCESS;
+    if (d->config.packs) mine.flags |= LH_DEVICE_PACKS;
     memset(mine.native, 0, sizeof(mine.native));
     memset(mine.name, 0, sizeof(mine.name));
     snprintf(mine.name, sizeof(mine.name), "fake");

@@ -6,6 +6,7 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     uint64_t threads, delay_ns, seed;
     bool words, host_access;
     uint64_t memory_bytes;
+    bool packs;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -27,6 +28,8 @@ static const lh_option_t options[] = {
                    "the host reaches device memory"),
     LH_OPTION_BYTES(fake_options_t, memory_bytes, "memory", "0", NULL,
                     "that the device says it has in all; 0: it does not say"),
+    LH_OPTION_BOOL(fake_options_t, packs, "packs", "no",
+                   "products that share an input come as one"),
 };
 
 static const lh_kernel_t kernels[] = {

@@ -351,7 +351,7 @@ static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out
     const double hertz = 1e3 * attribute_or_zero(d, CUDA_ATTRIBUTE_CLOCK_KHZ);
     const double per_clock = cores * hertz;
     lh_device_properties_t mine = {
-        .flags = LH_DEVICE_WORDS | (d->capture ? (uint32_t)LH_DEVICE_CAPTURE : 0),
+        .flags = LH_DEVICE_WORDS | LH_DEVICE_PACKS | (d->capture ? (uint32_t)LH_DEVICE_CAPTURE : 0),
         .native = "cuda",
         .numa_node = -1,
         .cores = cores > 0 ? (uint32_t)cores : 1,

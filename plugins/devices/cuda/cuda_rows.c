@@ -48,35 +48,22 @@ lh_status_t cuda_rows_fits(const lh_host_t *host, LH_UNUSED const lh_device_t *d
     return op_slots_check(&how_slots, host, op->slots, desc);
 }
 
-static lh_status_t view_make(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
-                             const lh_arg_t *arg, cuda_view_t *out)
-{
-    op_slots_rows_t rows = {0};
-    const lh_status_t status = op_slots_fold(host, desc, slot, arg, &rows);
-    if (status != LH_OK) return status;
-    *out = (cuda_view_t){.rows = rows.rows,
-                         .width = rows.width,
-                         .pitch = rows.pitch,
-                         .dtype = arg->dtype,
-                         .flags = (arg->flags & LH_ARG_ADD) != 0 ? CUDA_VIEW_ADD : 0};
-    return LH_OK;
-}
-
 static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
 {
+    const bool uneven = strchr(k->op->slots, 'v') != NULL;
     k->arg_count = desc->arg_count;
     for (uint32_t i = 0; i < desc->arg_count; i++) {
         const lh_arg_t *arg = op_slots_arg(desc, i);
+        op_slots_rows_t rows = {0};
         if (arg->dtype == LH_DTYPE_NONE) continue;
-        if (arg->rank > LH_MAX_RANK)
-            return k->host->fail(k->host, LH_INVALID, "%s: slot %u has rank %u", desc->op, i + 1,
-                                 arg->rank);
-        k->arg[i] = *arg;
-        const lh_status_t status = view_make(k->host, desc, i, arg, &k->view[i]);
+        const lh_status_t status = op_slots_take(k->host, desc, i, uneven, &rows);
         if (status != LH_OK) return status;
-        if (k->view[i].pitch == 0 && k->view[i].rows > 1 && strchr(k->op->slots, 'v') == NULL)
-            return k->host->fail(k->host, LH_UNSUPPORTED, "%s: the rows of slot %u lie unevenly",
-                                 desc->op, i + 1);
+        k->arg[i] = *arg;
+        k->view[i] = (cuda_view_t){.rows = rows.rows,
+                                   .width = rows.width,
+                                   .pitch = rows.pitch,
+                                   .dtype = arg->dtype,
+                                   .flags = (arg->flags & LH_ARG_ADD) != 0 ? CUDA_VIEW_ADD : 0};
     }
     return LH_OK;
 }

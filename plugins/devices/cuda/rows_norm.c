@@ -133,17 +133,24 @@ static lh_status_t norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s, cuda
     return status;
 }
 
-static lh_status_t rms_norm_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+/* Of both gradients of RMS norm, whose inputs but the residual have the same slots. */
+static lh_status_t rms_grad_plan(lh_prepared_t *k, uint32_t gx, uint32_t gw, lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
     lh_status_t status = cuda_check_like(k, in_x, in_gy);
-    if (status == LH_OK) status = cuda_check_like(k, in_x, out_gx);
+    if (status == LH_OK) status = cuda_check_like(k, in_x, gx);
     if (status == LH_OK) status = groups_check(k, in_x, in_w, in_rstd);
-    if (status == LH_OK) status = cuda_check_like(k, in_w, out_gw);
+    if (status == LH_OK) status = cuda_check_like(k, in_w, gw);
     if (status != LH_OK) return status;
     parts_plan(k, k->view[in_x].rows * (k->view[in_x].width / k->view[in_w].width));
     plan->scratch_bytes = k->number[PARTS] * k->view[in_w].width * sizeof(float);
     return LH_OK;
+}
+
+static lh_status_t rms_norm_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    return rms_grad_plan(k, out_gx, out_gw, plan);
 }
 
 static lh_status_t rms_norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
@@ -160,15 +167,8 @@ static lh_status_t rms_norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
 static lh_status_t rms_norm_grad_add_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_RMS_NORM_GRAD_ADD_TEXT);
-    lh_status_t status = cuda_check_like(k, in_x, in_gy);
-    if (status == LH_OK) status = cuda_check_like(k, in_x, in_residual);
-    if (status == LH_OK) status = cuda_check_like(k, in_x, out_gx);
-    if (status == LH_OK) status = groups_check(k, in_x, in_w, in_rstd);
-    if (status == LH_OK) status = cuda_check_like(k, in_w, out_gw);
-    if (status != LH_OK) return status;
-    parts_plan(k, k->view[in_x].rows * (k->view[in_x].width / k->view[in_w].width));
-    plan->scratch_bytes = k->number[PARTS] * k->view[in_w].width * sizeof(float);
-    return LH_OK;
+    const lh_status_t status = cuda_check_like(k, in_x, in_residual);
+    return status != LH_OK ? status : rms_grad_plan(k, out_gx, out_gw, plan);
 }
 
 static lh_status_t rms_norm_grad_add_launch(const lh_prepared_t *k, lh_stream_t *s)

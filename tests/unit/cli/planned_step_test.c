@@ -142,7 +142,7 @@ static lh_op_t ops[] = {
     {.name = "test.mean_square_grad", .slots = "gy x -> gx", .shape = mean_grad_shape},
 };
 
-static lh_kernel_t kernels[4];
+static lh_kernel_t kernels[6];
 
 static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t x)
 {
@@ -161,9 +161,10 @@ static void add_loss_to_llama(void)
     const plugin_t *plugin;
     OK(registry_load(registry, LH_KIND_MODEL, "llama", &plugin));
     plugin_t *llama = (plugin_t *)(uintptr_t)plugin;
-    for (uint32_t i = 0; i < 4; i++)
+    static const char *const devices[] = {"cpu", "reference", "fake"};
+    for (uint32_t i = 0; i < 6; i++)
         kernels[i] = (lh_kernel_t){.op = ops[i % 2].name,
-                                   .device = i < 2 ? "cpu" : "reference",
+                                   .device = devices[i / 2],
                                    .prepare = mean_prepare,
                                    .launch = mean_launch,
                                    .release = mean_release};
@@ -174,7 +175,7 @@ static void add_loss_to_llama(void)
     llama->ops = ops;
     llama->op_count = 2;
     llama->kernels = kernels;
-    llama->kernel_count = 4;
+    llama->kernel_count = 6;
 }
 
 /* ---- jobs ---- */
@@ -282,14 +283,17 @@ static void make_random(one_job_t *j, uint32_t index)
     text_append(&ini, "[pipeline]\nname = random\nstages = train\n[checkpoint]\nevery = 0\n");
     write_model(llama, sequence, &ini);
     write_train(&shapes[j->shape], sequence, &ini);
+    /* Every other one where kernels are the cpu's joins products that share an input. */
     const char *device = shapes[j->shape].ranks == 1 ? ONE_OF("cpu", "reference") : "cpu";
-    text_printf(&ini, "[device]\nplugin = %s\n", device);
+    const bool packs = strcmp(device, "cpu") == 0 && index % 2 == 1;
+    if (packs) device = "fake";
+    text_printf(&ini, "[device]\nplugin = %s\n%s", device, packs ? "packs = yes\n" : "");
     write_world(&shapes[j->shape], &ini);
     OK(text_status(&ini));
     const char *path = in_folder("job%u.ini", index);
     OK(file_replace(path, ini.data, ini.length));
     text_free(&ini);
-    load(j, path, in_folder("job%u", index), strcmp(device, "cpu") == 0);
+    load(j, path, in_folder("job%u", index), strcmp(device, "reference") != 0);
     OK(model_source_open(j->job, registry, TOKENIZER_IF_NAMED, &j->source));
 }
 

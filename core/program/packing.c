@@ -1,0 +1,671 @@
+/* packing.c - finds products that share an input, joins their buffers, and puts one call in the
+ * place of several.
+ *
+ * In this order: what touches each buffer is listed; groups of calls are found whose weights are
+ * neighbours; each group is checked (packing_fits) and then applied, the largest first, so that a
+ * smaller one may use what a larger one has joined. Buffers are joined in two ways. Weights and
+ * their gradients are rows of one matrix: they lie one behind the other, in a store already, in an
+ * arena from here on. Outputs and their gradients are columns: every value in the buffer gets the
+ * longer stride of the common rows, and whoever reads or writes it sees a view.
+ *
+ * A gradient's first writer in a step writes, and later ones add: flow_finish decides that by
+ * buffer. So all calls that touch the gradients of a group must be of groups with the very same
+ * gradients (a set), and a set is joined as a whole or not at all.
+ *
+ * Columns live as long as the longest-lived of them. Where an op may work in place (LH_OP_IN_PLACE,
+ * rotary positions) and is the only one to read a column, its output takes over the column: else q
+ * and k as they were before they turned would be kept for v's sake until the way back. */
+#include <program/packing.h>
+
+#include <base/memory.h>
+#include <longhaul/dtype.h>
+#include <longhaul/ops.h>
+
+LH_SLOTS(LH_MATMUL_TEXT);
+
+enum { PACKING_MOST = 8 }; /* products in a group; what is beyond stays apart */
+
+/* The three products of a layer y = x W', told apart by which factor is transposed. `shared` is the
+ * slot of what all members have in common; `wide` that of the weight or its gradient, joined by
+ * rows; `columns` that of the output or its gradient, joined by columns. */
+enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, KINDS };
+static const struct {
+    uint32_t transpose_a, transpose_b, shared, wide, columns;
+} kinds[KINDS] = {
+    [FORWARD] = {0, 1, in_a, in_b, out_c},
+    [INPUT_GRADIENT] = {0, 0, out_c, in_b, in_a},
+    [WEIGHT_GRADIENT] = {1, 0, in_b, out_c, in_a},
+};
+
+/* Calls that become one. */
+typedef struct group {
+    uint32_t kind, count;
+    uint32_t calls[PACKING_MOST]; /* in the order of their weights */
+    uint32_t first, last;         /* of these, by their place in the flow */
+    flow_call_t packed;           /* what takes their place, once packing_fits has made it */
+    uint32_t next;                /* the next group of its set, from 1; 0: none */
+    bool member;                  /* of a set that begins with another group */
+} group_t;
+
+/* Lists by buffer: [begin[b], begin[b + 1]) of `items`. */
+typedef struct index {
+    uint32_t *begin, *items;
+} index_t;
+
+typedef struct packer {
+    flow_t *f;
+    const packing_how_t *how;
+    uint32_t buffers;     /* that the flow had before anything was joined */
+    index_t uses, values; /* calls that touch a buffer, ascending; values that lie in it */
+    uint32_t *origin;     /* [values that the flow had] the buffer in which each lay */
+    bool *fixed;          /* [buffers] touched by more than kernels, which alone take views */
+    uint32_t *host;       /* [buffers] where a buffer has been joined, itself included; 0: none */
+    uint64_t *at, *pitch; /* [buffers] bytes from the host's start; of a host's columns, elements
+                               from row to row */
+    bool *seen;           /* [calls] looked at */
+    uint32_t *joined;     /* [calls] the group that a call has been joined into, from 1; 0: none */
+    uint32_t *set;        /* [buffers] by the first gradient: its set's first group, from 1 */
+    group_t *groups;
+    uint32_t group_count;
+    size_t group_capacity;
+} packer_t;
+
+static uint32_t slots_of(const flow_call_t *call)
+{
+    switch (call->kind) {
+    case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
+    case FLOW_FILL: return 1;
+    default: return 0;
+    }
+}
+
+/* The buffer in which the value of a slot lay before anything was joined. */
+static uint32_t buffer_of(const packer_t *p, uint32_t call, uint32_t slot)
+{
+    return p->origin[p->f->calls[call].slots[slot]];
+}
+
+static const lh_arg_t *arg_of(const packer_t *p, uint32_t call, uint32_t slot)
+{
+    return &p->f->values[p->f->calls[call].slots[slot]].arg;
+}
+
+/* ---- what touches what ---- */
+
+/* Turns counts by buffer into beginnings, and makes room for the items. */
+static lh_status_t index_sum(index_t *x, uint32_t buffers)
+{
+    uint32_t sum = 0;
+    for (uint32_t b = 0; b <= buffers; b++) {
+        const uint32_t count = x->begin[b];
+        x->begin[b] = sum;
+        sum += count;
+    }
+    x->items = mem_array(sum + 1u, sizeof(*x->items));
+    return x->items == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* Counts (NULL) or lists the uses of every buffer. A call that touches a buffer twice stands there
+ * twice. next: [buffers] where the next item of a buffer goes. */
+static void uses_walk(packer_t *p, uint32_t *next)
+{
+    const flow_t *f = p->f;
+    for (uint32_t c = 1; c < f->call_count; c++)
+        for (uint32_t s = 0; s < slots_of(&f->calls[c]); s++) {
+            if (f->calls[c].slots[s] == 0) continue;
+            const uint32_t b = buffer_of(p, c, s);
+            if (next == NULL)
+                p->uses.begin[b]++;
+            else
+                p->uses.items[next[b]++] = c;
+            if (f->calls[c].kind != FLOW_KERNEL) p->fixed[b] = true;
+        }
+}
+
+static void values_walk(packer_t *p, uint32_t *next)
+{
+    const flow_t *f = p->f;
+    for (uint32_t v = 1; v < f->value_count; v++) {
+        if (next == NULL)
+            p->values.begin[f->values[v].buffer]++;
+        else
+            p->values.items[next[f->values[v].buffer]++] = v;
+    }
+}
+
+/* Fills both indices, and marks what transfers touch, as those take dense values. */
+static lh_status_t uses_find(packer_t *p)
+{
+    const flow_t *f = p->f;
+    uses_walk(p, NULL);
+    values_walk(p, NULL);
+    uint32_t *next = mem_array(p->buffers, sizeof(*next));
+    lh_status_t status = next == NULL ? LH_NO_MEMORY : index_sum(&p->uses, p->buffers);
+    if (status == LH_OK) status = index_sum(&p->values, p->buffers);
+    if (status == LH_OK) {
+        memcpy(next, p->uses.begin, p->buffers * sizeof(*next));
+        uses_walk(p, next);
+        memcpy(next, p->values.begin, p->buffers * sizeof(*next));
+        values_walk(p, next);
+    }
+    mem_free(next);
+    for (uint32_t i = 0; i < f->moved_count; i++)
+        p->fixed[f->values[f->moved[i]].buffer] = true;
+    return status;
+}
+
+static bool call_writes(const packer_t *p, uint32_t call, uint32_t buffer)
+{
+    const flow_call_t *c = &p->f->calls[call];
+    for (uint32_t s = c->kind == FLOW_KERNEL ? c->op->in_count : 0; s < slots_of(c); s++)
+        if (c->slots[s] != 0 && buffer_of(p, call, s) == buffer) return true;
+    return false;
+}
+
+/* ---- groups ---- */
+
+/* Whether an optional output is there for somebody: recorded products have all of theirs until
+ * flow_finish drops those that nobody reads. */
+static bool is_wanted(const packer_t *p, const flow_call_t *call, uint32_t slot)
+{
+    if (call->slots[slot] == 0) return false;
+    const uint32_t b = p->origin[call->slots[slot]];
+    return p->f->buffers[b].allocation != NULL || p->uses.begin[b + 1] - p->uses.begin[b] > 1;
+}
+
+/* Which of the three products a call is; KINDS: none that can be joined. */
+static uint32_t kind_of(const packer_t *p, const flow_call_t *call)
+{
+    if (call->kind != FLOW_KERNEL || call->op != p->how->matmul) return KINDS;
+    const lh_matmul_t *how = call->attributes;
+    uint32_t kind = 0;
+    while (kind < KINDS && (kinds[kind].transpose_a != how->transpose_a ||
+                            kinds[kind].transpose_b != how->transpose_b))
+        kind++;
+    if (kind == KINDS || how->activation != LH_ACT_NONE || call->slots[in_scale_a] != 0 ||
+        call->slots[in_scale_b] != 0 || is_wanted(p, call, out_aux) || is_wanted(p, call, out_amax))
+        return KINDS;
+    if (call->slots[in_bias] != 0 && kind != FORWARD) return KINDS;
+    const uint32_t wide = p->f->values[call->slots[kinds[kind].wide]].buffer;
+    if ((call->add != 0 && kind != INPUT_GRADIENT) || p->how->order[wide] == 0) return KINDS;
+    return kind;
+}
+
+/* Whether two products share what their kind shares, in one place of the schedule, and differ in
+ * their weights alone. */
+static bool calls_alike(const packer_t *p, uint32_t kind, uint32_t a, uint32_t b)
+{
+    const flow_t *f = p->f;
+    const flow_call_t *x = &f->calls[a], *y = &f->calls[b];
+    const uint32_t shared = kinds[kind].shared;
+    const flow_value_t *s = &f->values[x->slots[shared]], *t = &f->values[y->slots[shared]];
+    if (s->buffer != t->buffer || s->offset != t->offset || !recording_args_alike(&s->arg, &t->arg))
+        return false;
+    for (uint32_t i = 0; i < slots_of(x); i++)
+        if ((x->slots[i] == 0) != (y->slots[i] == 0) ||
+            (x->slots[i] != 0 && arg_of(p, a, i)->dtype != arg_of(p, b, i)->dtype))
+            return false;
+    return x->part == y->part && x->block == y->block && x->row == y->row &&
+           x->backward == y->backward && x->first_only == y->first_only &&
+           x->later_only == y->later_only && x->last_only == y->last_only;
+}
+
+/* Whether buffer y holds what comes right behind buffer x: in a store by where both lie already, in
+ * an arena by who they are, where x ends at a place that y may begin at. */
+static bool buffers_adjoin(const packer_t *p, uint32_t x, uint32_t y)
+{
+    const flow_buffer_t *a = &p->f->buffers[x], *b = &p->f->buffers[y];
+    if (p->how->order[x] == 0 || p->how->order[y] != p->how->order[x] + 1) return false;
+    if (a->allocation != b->allocation || a->kept != b->kept || a->accumulates != b->accumulates ||
+        a->each_micro != b->each_micro)
+        return false;
+    if (a->allocation != NULL) return a->offset + a->bytes == b->offset;
+    return a->arena == b->arena && a->bytes % p->how->alignment == 0;
+}
+
+/* The value in a slot is all of its buffer. */
+static bool is_whole(const packer_t *p, uint32_t call, uint32_t slot)
+{
+    const flow_value_t *v = &p->f->values[p->f->calls[call].slots[slot]];
+    return v->offset == 0 && flow_arg_bytes(&v->arg) == p->f->buffers[v->buffer].bytes;
+}
+
+/* Whether the weight of call b, and its bias if there is one, follow those of call a. */
+static bool weights_adjoin(const packer_t *p, uint32_t kind, uint32_t a, uint32_t b)
+{
+    const uint32_t wide = kinds[kind].wide;
+    if (!is_whole(p, a, wide) || !is_whole(p, b, wide) ||
+        !buffers_adjoin(p, buffer_of(p, a, wide), buffer_of(p, b, wide)))
+        return false;
+    if (p->f->calls[a].slots[in_bias] == 0) return true;
+    return is_whole(p, a, in_bias) && is_whole(p, b, in_bias) &&
+           buffers_adjoin(p, buffer_of(p, a, in_bias), buffer_of(p, b, in_bias));
+}
+
+/* Appends a group, unless it is of one. */
+static lh_status_t group_add(packer_t *p, uint32_t kind, const uint32_t *calls, uint32_t count)
+{
+    if (count < 2) return LH_OK;
+    group_t *groups = mem_grow(p->groups, &p->group_capacity, (size_t)p->group_count + 1,
+                               sizeof(*groups));
+    if (groups == NULL) return LH_NO_MEMORY;
+    p->groups = groups;
+    group_t *g = &groups[p->group_count++];
+    *g = (group_t){.kind = kind, .count = count, .first = calls[0], .last = calls[0]};
+    for (uint32_t i = 0; i < count; i++) {
+        g->calls[i] = calls[i];
+        if (calls[i] < g->first) g->first = calls[i];
+        if (calls[i] > g->last) g->last = calls[i];
+    }
+    return LH_OK;
+}
+
+/* Groups of all products that are like call c: they are sorted by their weights and cut where these
+ * do not adjoin. */
+static lh_status_t groups_of(packer_t *p, uint32_t kind, uint32_t c)
+{
+    const uint32_t shared = buffer_of(p, c, kinds[kind].shared), wide = kinds[kind].wide;
+    const uint32_t *order = p->how->order;
+    uint32_t calls[PACKING_MOST], count = 0;
+    for (uint32_t u = p->uses.begin[shared]; u < p->uses.begin[shared + 1]; u++) {
+        const uint32_t other = p->uses.items[u];
+        if (p->seen[other] || count == PACKING_MOST || kind_of(p, &p->f->calls[other]) != kind ||
+            !calls_alike(p, kind, c, other))
+            continue;
+        const uint32_t number = order[buffer_of(p, other, wide)];
+        uint32_t i = count;
+        while (i > 0 && order[buffer_of(p, calls[i - 1], wide)] > number)
+            i--;
+        if (i > 0 && order[buffer_of(p, calls[i - 1], wide)] == number)
+            continue; /* a group's next */
+        memmove(&calls[i + 1], &calls[i], (count - i) * sizeof(*calls));
+        calls[i] = other;
+        p->seen[other] = true;
+        count++;
+    }
+    lh_status_t status = LH_OK;
+    for (uint32_t begin = 0, end; begin < count && status == LH_OK; begin = end) {
+        for (end = begin + 1; end < count; end++)
+            if (!weights_adjoin(p, kind, calls[end - 1], calls[end])) break;
+        status = group_add(p, kind, &calls[begin], end - begin);
+    }
+    return status;
+}
+
+static lh_status_t groups_find(packer_t *p)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t c = 1; c < p->f->call_count && status == LH_OK; c++) {
+        const uint32_t kind = p->seen[c] ? KINDS : kind_of(p, &p->f->calls[c]);
+        if (kind != KINDS) status = groups_of(p, kind, c);
+    }
+    return status;
+}
+
+static bool groups_alike(const packer_t *p, const group_t *a, const group_t *b)
+{
+    bool alike = a->count == b->count;
+    for (uint32_t i = 0; alike && i < a->count; i++)
+        alike = buffer_of(p, a->calls[i], out_c) == buffer_of(p, b->calls[i], out_c);
+    return alike;
+}
+
+/* Chains the groups of gradients that are of one set behind the set's first. A set that others touch
+ * too is given up: its groups get no calls. */
+static void sets_make(packer_t *p)
+{
+    for (uint32_t i = 0; i < p->group_count; i++) {
+        group_t *g = &p->groups[i];
+        if (g->kind != WEIGHT_GRADIENT) continue;
+        uint32_t *first = &p->set[buffer_of(p, g->calls[0], out_c)];
+        if (*first == 0) {
+            *first = i + 1;
+        } else {
+            g->next = p->groups[*first - 1].next;
+            g->member = true;
+            p->groups[*first - 1].next = i + 1;
+        }
+    }
+    for (uint32_t i = 0; i < p->group_count; i++) {
+        group_t *g = &p->groups[i];
+        if (g->kind != WEIGHT_GRADIENT || g->member) continue;
+        uint32_t all = 1;
+        bool alike = true;
+        for (uint32_t n = g->next; n != 0; n = p->groups[n - 1].next, all++)
+            alike = alike && groups_alike(p, g, &p->groups[n - 1]);
+        for (uint32_t m = 0; alike && m < g->count; m++) {
+            const uint32_t b = buffer_of(p, g->calls[m], out_c);
+            alike = p->uses.begin[b + 1] - p->uses.begin[b] == all;
+        }
+        if (!alike) g->count = 0;
+    }
+}
+
+/* ---- may they be joined? ---- */
+
+static bool in_group(const group_t *g, uint32_t call)
+{
+    for (uint32_t i = 0; i < g->count; i++)
+        if (g->calls[i] == call) return true;
+    return false;
+}
+
+/* Whether no call between `since` and the group's last but its own touches a buffer; reads: reading
+ * is no harm. */
+static bool is_quiet(const packer_t *p, const group_t *g, uint32_t buffer, uint32_t since,
+                     bool reads)
+{
+    for (uint32_t u = p->uses.begin[buffer]; u < p->uses.begin[buffer + 1]; u++) {
+        const uint32_t c = p->uses.items[u];
+        if (c <= since || c >= g->last || in_group(g, c)) continue;
+        if (!reads || call_writes(p, c, buffer)) return false;
+    }
+    return true;
+}
+
+/* The forward product stands where its first member stood, the gradients where their last did: what
+ * they read must be the same there, and nobody may have looked for what they write. */
+static bool order_allows(const packer_t *p, const group_t *g)
+{
+    const uint32_t shared = kinds[g->kind].shared, wide = kinds[g->kind].wide,
+                   columns = kinds[g->kind].columns;
+    bool fine = is_quiet(p, g, buffer_of(p, g->first, shared), g->first, g->kind != INPUT_GRADIENT);
+    for (uint32_t i = 0; fine && i < g->count; i++) {
+        const uint32_t c = g->calls[i], column = buffer_of(p, c, columns);
+        fine = is_quiet(p, g, buffer_of(p, c, wide), g->first, g->kind != WEIGHT_GRADIENT);
+        if (g->kind == FORWARD)
+            fine = fine && p->uses.items[p->uses.begin[column]] == c;
+        else
+            fine = fine && is_quiet(p, g, column, c, true);
+        /* All but the first add to the gradient that it has begun. */
+        if (g->kind == INPUT_GRADIENT && c != g->first)
+            fine = fine && (p->f->calls[c].add >> out_c & 1u) != 0;
+    }
+    return fine;
+}
+
+/* Whether all that lies in a buffer are dense values [rows, width] of a dtype, touched by kernels
+ * alone: then all of them can become columns of longer rows. */
+static bool is_plain(const packer_t *p, uint32_t buffer, const lh_arg_t *like)
+{
+    const flow_buffer_t *b = &p->f->buffers[buffer];
+    if (b->allocation != NULL || b->arena != ARENA_ACTIVATIONS || b->accumulates || b->kept ||
+        p->fixed[buffer] || p->host[buffer] != 0)
+        return false;
+    for (uint32_t i = p->values.begin[buffer]; i < p->values.begin[buffer + 1]; i++) {
+        const flow_value_t *v = &p->f->values[p->values.items[i]];
+        if (v->offset != 0 || v->arg.rank != 2 || v->arg.count_slot != 0 ||
+            v->arg.stride[0] != v->arg.shape[1] || !recording_args_alike(&v->arg, like))
+            return false;
+    }
+    return true;
+}
+
+/* Bytes that a member adds to what its slot's buffers become: rows of one matrix, or columns. */
+static uint64_t step_of(const packer_t *p, uint32_t call, uint32_t slot, bool columns)
+{
+    const lh_arg_t *arg = arg_of(p, call, slot);
+    uint64_t elements = arg->shape[arg->rank - 1];
+    for (uint32_t i = 0; !columns && i + 1 < arg->rank; i++)
+        elements *= arg->shape[i];
+    return elements * lh_dtype_bytes(arg->dtype);
+}
+
+/* Whether none of the members' buffers in a slot is joined yet (FRESH), or all are, one behind the
+ * other as they should be (JOINED). */
+enum { NEVER, FRESH, JOINED };
+static uint32_t slot_state(const packer_t *p, const group_t *g, uint32_t slot, bool columns)
+{
+    const uint32_t first = buffer_of(p, g->calls[0], slot), host = p->host[first];
+    uint64_t at = p->at[first];
+    for (uint32_t i = 0; i < g->count; i++) {
+        const uint32_t b = buffer_of(p, g->calls[i], slot);
+        if (p->host[b] != host || (host != 0 && p->at[b] != at)) return NEVER;
+        for (uint32_t k = 0; k < i; k++)
+            if (buffer_of(p, g->calls[k], slot) == b) return NEVER;
+        if (columns && host == 0 &&
+            (!is_plain(p, b, arg_of(p, g->calls[i], slot)) || at % p->how->alignment != 0))
+            return NEVER;
+        at += step_of(p, g->calls[i], slot, columns);
+    }
+    return host == 0 ? FRESH : JOINED;
+}
+
+/* Gives all values of a buffer another distance of rows. */
+static void stride_set(packer_t *p, uint32_t buffer, uint64_t pitch)
+{
+    for (uint32_t i = p->values.begin[buffer]; i < p->values.begin[buffer + 1]; i++)
+        p->f->values[p->values.items[i]].arg.stride[0] = pitch;
+}
+
+/* Whether the device has a kernel for a call as it will be: without outputs that nobody wants. */
+static bool is_offered(const packer_t *p, const flow_call_t *call)
+{
+    flow_call_t asked = *call;
+    for (uint32_t s = 0; s < slots_of(call); s++)
+        if (call->kind == FLOW_KERNEL && s >= call->op->in_count && call->op->optional[s] &&
+            !is_wanted(p, call, s))
+            asked.slots[s] = 0;
+    return p->how->offers(p->how->device, p->f, &asked);
+}
+
+/* Whether the device has kernels for all that touch a buffer and stay, as its values are now. */
+static bool users_offered(const packer_t *p, const group_t *g, uint32_t buffer)
+{
+    for (uint32_t u = p->uses.begin[buffer]; u < p->uses.begin[buffer + 1]; u++) {
+        const uint32_t c = p->uses.items[u];
+        if (p->joined[c] == 0 && !in_group(g, c) && !is_offered(p, &p->f->calls[c])) return false;
+    }
+    return true;
+}
+
+/* Columns of all members together, in elements. */
+static uint64_t columns_of(const packer_t *p, const group_t *g)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < g->count; i++)
+        sum += arg_of(p, g->calls[i], kinds[g->kind].columns)->shape[1];
+    return sum;
+}
+
+/* Tries the strides of columns on, and takes them off again. */
+static bool columns_offered(packer_t *p, const group_t *g)
+{
+    const uint32_t slot = kinds[g->kind].columns;
+    const uint64_t pitch = columns_of(p, g);
+    bool offered = true;
+    for (uint32_t i = 0; i < g->count; i++)
+        stride_set(p, buffer_of(p, g->calls[i], slot), pitch);
+    for (uint32_t i = 0; offered && i < g->count; i++)
+        offered = users_offered(p, g, buffer_of(p, g->calls[i], slot));
+    for (uint32_t i = 0; i < g->count; i++)
+        stride_set(p, buffer_of(p, g->calls[i], slot), arg_of(p, g->calls[i], slot)->shape[1]);
+    return offered;
+}
+
+/* A value over what all members have in a slot, in the buffer that hosts it or will. 0 where memory
+ * is short. */
+static uint32_t wide_value(packer_t *p, const group_t *g, uint32_t slot, bool columns)
+{
+    const uint32_t first = buffer_of(p, g->calls[0], slot);
+    const uint32_t host = p->host[first] != 0 ? p->host[first] : first;
+    const uint32_t along = columns ? 1 : 0;
+    lh_arg_t arg = *arg_of(p, g->calls[0], slot);
+    for (uint32_t i = 1; i < g->count; i++)
+        arg.shape[along] += arg_of(p, g->calls[i], slot)->shape[along];
+    if (columns) arg.stride[0] = p->host[first] != 0 ? p->pitch[host] : arg.shape[1];
+    return flow_value(p->f, &arg, host, p->at[first]);
+}
+
+/* Makes the call that takes the members' place. False where memory is short. */
+static bool packed_make(packer_t *p, group_t *g)
+{
+    const uint32_t columns = kinds[g->kind].columns, wide = kinds[g->kind].wide;
+    const flow_call_t *first = &p->f->calls[g->first];
+    g->packed = *first;
+    g->packed.slots[out_aux] = g->packed.slots[out_amax] = 0;
+    g->packed.slots[columns] = wide_value(p, g, columns, true);
+    g->packed.slots[wide] = wide_value(p, g, wide, false);
+    if (first->slots[in_bias] != 0) g->packed.slots[in_bias] = wide_value(p, g, in_bias, false);
+    return p->f->status == LH_OK;
+}
+
+/* Whether a group can be joined as things are; its call is made then. */
+static bool packing_fits(packer_t *p, group_t *g)
+{
+    const uint32_t columns = kinds[g->kind].columns, wide = kinds[g->kind].wide;
+    if (g->count == 0 || !order_allows(p, g) || slot_state(p, g, wide, false) == NEVER)
+        return false;
+    if (p->f->calls[g->first].slots[in_bias] != 0 && slot_state(p, g, in_bias, false) == NEVER)
+        return false;
+    const uint32_t state = slot_state(p, g, columns, true);
+    if (state == NEVER || (state == FRESH && !columns_offered(p, g))) return false;
+    return packed_make(p, g) && p->how->offers(p->how->device, p->f, &g->packed);
+}
+
+/* ---- joining ---- */
+
+/* Moves all values of a buffer to `at` bytes from the start of its host. */
+static void buffer_move(packer_t *p, uint32_t buffer, uint32_t host, uint64_t at)
+{
+    p->host[buffer] = host;
+    p->at[buffer] = at;
+    p->f->buffers[buffer].joined = host;
+    for (uint32_t i = p->values.begin[buffer]; i < p->values.begin[buffer + 1]; i++) {
+        flow_value_t *v = &p->f->values[p->values.items[i]];
+        v->buffer = host;
+        v->offset += at;
+    }
+}
+
+/* Joins what the members have in a slot, unless it is joined. The first one's buffer is the host. */
+static void slot_join(packer_t *p, const group_t *g, uint32_t slot, bool columns)
+{
+    if (slot_state(p, g, slot, columns) != FRESH) return;
+    const uint32_t host = buffer_of(p, g->calls[0], slot);
+    const uint64_t pitch = columns ? columns_of(p, g) : 0;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        const uint32_t b = buffer_of(p, g->calls[i], slot);
+        const uint64_t step = step_of(p, g->calls[i], slot, columns);
+        if (columns) stride_set(p, b, pitch);
+        buffer_move(p, b, host, at);
+        at += step;
+    }
+    p->pitch[host] = pitch;
+    p->f->buffers[host].bytes = columns ? at * arg_of(p, g->calls[0], slot)->shape[0] : at;
+}
+
+/* Lets the one op that reads a column, and may work in place, write there too. */
+static void column_keep(packer_t *p, const group_t *g, uint32_t member)
+{
+    const uint32_t b = buffer_of(p, g->calls[member], out_c), begin = p->uses.begin[b];
+    if (p->uses.begin[b + 1] - begin != 2) return;
+    const uint32_t reader = p->uses.items[begin + 1];
+    const flow_call_t *call = &p->f->calls[reader];
+    if (p->joined[reader] != 0 || (call->op->row.flags & LH_OP_IN_PLACE) == 0 || call->add != 0 ||
+        call->slots[0] == 0 || buffer_of(p, reader, 0) != b || call->slots[call->op->in_count] == 0)
+        return;
+    const uint32_t to = buffer_of(p, reader, call->op->in_count);
+    if (!is_plain(p, to, arg_of(p, g->calls[member], out_c)) ||
+        p->uses.items[p->uses.begin[to]] != reader)
+        return;
+    const uint64_t dense = arg_of(p, reader, call->op->in_count)->stride[0];
+    stride_set(p, to, p->pitch[p->host[b]]);
+    if (users_offered(p, g, to))
+        buffer_move(p, to, p->host[b], p->at[b]);
+    else
+        stride_set(p, to, dense);
+}
+
+static void group_apply(packer_t *p, uint32_t index)
+{
+    const group_t *g = &p->groups[index];
+    slot_join(p, g, kinds[g->kind].columns, true);
+    slot_join(p, g, kinds[g->kind].wide, false);
+    if (p->f->calls[g->first].slots[in_bias] != 0) slot_join(p, g, in_bias, false);
+    for (uint32_t i = 0; i < g->count; i++)
+        p->joined[g->calls[i]] = index + 1;
+    for (uint32_t i = 0; g->kind == FORWARD && i < g->count; i++)
+        column_keep(p, g, i);
+}
+
+/* A set is applied as a whole; any other group is a set of its own. */
+static void set_apply(packer_t *p, uint32_t index)
+{
+    for (uint32_t n = index + 1; n != 0; n = p->groups[n - 1].next)
+        if (!packing_fits(p, &p->groups[n - 1])) return;
+    for (uint32_t n = index + 1; n != 0; n = p->groups[n - 1].next)
+        group_apply(p, n - 1);
+}
+
+/* Puts the new calls where they belong, and closes the gaps. */
+static void calls_replace(packer_t *p)
+{
+    flow_t *f = p->f;
+    uint32_t kept = 1, turn = 0;
+    for (uint32_t c = 1; c < f->call_count; c++) {
+        const group_t *g = p->joined[c] == 0 ? NULL : &p->groups[p->joined[c] - 1];
+        if (turn == 0 && f->turn != 0 && c >= f->turn) turn = kept;
+        if (g == NULL)
+            f->calls[kept++] = f->calls[c];
+        else if (c == (g->kind == FORWARD ? g->first : g->last))
+            f->calls[kept++] = g->packed;
+    }
+    f->turn = turn;
+    f->call_count = kept;
+}
+
+static lh_status_t packer_fill(packer_t *p)
+{
+    const size_t buffers = (size_t)p->buffers + 1, calls = p->f->call_count;
+    p->origin = mem_array(p->f->value_count, sizeof(*p->origin));
+    p->uses.begin = mem_array(buffers, sizeof(*p->uses.begin));
+    p->values.begin = mem_array(buffers, sizeof(*p->values.begin));
+    p->fixed = mem_array(buffers, sizeof(*p->fixed));
+    p->host = mem_array(buffers, sizeof(*p->host));
+    p->at = mem_array(buffers, sizeof(*p->at));
+    p->pitch = mem_array(buffers, sizeof(*p->pitch));
+    p->set = mem_array(buffers, sizeof(*p->set));
+    p->seen = mem_array(calls, sizeof(*p->seen));
+    p->joined = mem_array(calls, sizeof(*p->joined));
+    if (p->origin == NULL || p->uses.begin == NULL || p->values.begin == NULL || p->fixed == NULL ||
+        p->host == NULL || p->at == NULL || p->pitch == NULL || p->set == NULL || p->seen == NULL ||
+        p->joined == NULL)
+        return LH_NO_MEMORY;
+    for (uint32_t v = 1; v < p->f->value_count; v++)
+        p->origin[v] = p->f->values[v].buffer;
+    return uses_find(p);
+}
+
+static void packer_free(packer_t *p)
+{
+    mem_free(p->origin);
+    mem_free(p->uses.begin);
+    mem_free(p->uses.items);
+    mem_free(p->values.begin);
+    mem_free(p->values.items);
+    mem_free(p->fixed);
+    mem_free(p->host);
+    mem_free(p->at);
+    mem_free(p->pitch);
+    mem_free(p->set);
+    mem_free(p->seen);
+    mem_free(p->joined);
+    mem_free(p->groups);
+}
+
+lh_status_t packing_apply(flow_t *f, const packing_how_t *how)
+{
+    if (f->status != LH_OK) return f->status;
+    packer_t p = {.f = f, .how = how, .buffers = f->buffer_count};
+    lh_status_t status = packer_fill(&p);
+    if (status == LH_OK) status = groups_find(&p);
+    if (status == LH_OK) sets_make(&p);
+    for (uint32_t count = PACKING_MOST; status == LH_OK && count >= 2; count--)
+        for (uint32_t i = 0; i < p.group_count; i++)
+            if (p.groups[i].count == count && !p.groups[i].member) set_apply(&p, i);
+    if (status == LH_OK) calls_replace(&p);
+    packer_free(&p);
+    return status == LH_OK ? f->status : status;
+}
