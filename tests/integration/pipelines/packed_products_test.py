@@ -7,7 +7,7 @@ from pipeline_case import TORTURE, PipelineCase, checkpoint_digest, logical, mai
 
 TWO = ["launch.ranks_per_node=2"]
 SITES = ["site.a.hosts=localhost:1", "site.b.hosts=localhost:1"]
-FAKE = ["device.plugin=fake", "device.delay=10us"]
+FAKE = ["device.plugin=fake", "device.threads=1", "device.delay=10us"]
 PACKED = FAKE + ["device.packs=yes"]
 BLOCKS, ROUNDS = 2, 4
 # Of a block in a micro-batch: q, k and v, forward and both gradients; gate and up likewise.
@@ -44,8 +44,8 @@ class PackedProducts(PipelineCase):
 
     def assert_same(self, folder, other, step=3):
         self.assertEqual(self.curve(folder), self.curve(other))
-        self.assertEqual(logical(self.step_folder(step, folder)),
-                         logical(self.step_folder(step, other)))
+        self.assertTrue(logical(self.step_folder(step, folder)) ==
+                        logical(self.step_folder(step, other)), (folder, other))
 
     def planned(self, job, *sets):
         words = [word for text in sets for word in ("--set", text)]
@@ -74,8 +74,7 @@ class PackedProducts(PipelineCase):
         for world, more in worlds:
             for stage in range(4):
                 folder = "zero%d%d" % (stage, len(world))
-                order = "depth" if stage % 2 else "breadth"
-                layout = world + ["optimizer.plugin=zero%d" % stage, "parallel.accumulation=" + order]
+                layout = world + ["optimizer.plugin=zero%d" % stage, "parallel.accumulation=breadth"]
                 layout += more if stage > 0 else []
                 self.assertEqual(self.fewer(job, *layout), FEWER * BLOCKS * ROUNDS // 2)
                 self.train(job, folder, *PACKED, *layout, "device.seed=%d" % stage)
