@@ -38,6 +38,17 @@ class Cuda(CudaCase):
             if stage > 0:
                 self.assert_same(folder, "two0")
 
+    def test_products_that_share_an_input_are_one(self):
+        """At widths whose columns begin at whole places of the device, 256 bytes."""
+        job = self.small_job(model={"hidden": 128, "ffn": 192}, device={"threads": None},
+                             train={"steps": 3, "batch": 2, "micro_batch": 1})
+        self.run_longhaul("prepare", job)
+        self.train(job, "reference", device="reference")
+        self.train(job, "one")
+        self.assert_near("one", "reference", 1e-4)
+        self.train(job, "cut", "optimizer.plugin=zero3", *TWO, fake="gpus=2")
+        self.assert_near("cut", "reference", 1e-4)
+
     def test_a_gpu_that_fails_in_a_step_is_named(self):
         job = self.prepared()
         said = self.train(job, "fails", fake="fail=work:900:214", code=LOST)
