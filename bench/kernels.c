@@ -203,6 +203,10 @@ static void bench_loss(bench_t *b)
             tensor(b, d, CHUNK, VOCAB));
     MEASURE(b, "ce_grad over", "ce_grad", NULL, 0, logits, labels, stats, line(b, f, CHUNK),
             over(tensor(b, d, CHUNK, VOCAB), 1));
+    MEASURE(b, "cross_entropy", "cross_entropy", NULL, 0, logits, labels, line(b, f, CHUNK),
+            line(b, f, 1), tensor(b, d, CHUNK, VOCAB));
+    MEASURE(b, "cross_entropy over", "cross_entropy", NULL, 0, tensor(b, d, CHUNK, VOCAB), labels,
+            line(b, f, CHUNK), line(b, f, 1), over(tensor(b, d, CHUNK, VOCAB), 1));
     MEASURE(b, "ce_loss", "ce_loss", NULL, 0, stats, line(b, f, CHUNK), line(b, f, 1));
 }
 

@@ -289,6 +289,7 @@ static lh_status_t splits_program(eval_run_t *r)
                                   .rows = job->train.sequence,
                                   .max_documents = job->train.micro_batch *
                                                    (apart ? job->train.sequence : 1),
+                                  .narrow_logits = job->train.logits == LOGITS_COMPUTE,
                                   .pairs = job->train.phase == PHASE_DPO};
     const lh_status_t status = session_check_sequence(r->session);
     return status == LH_OK ? evaluation_new(&how, &r->splits) : status;
@@ -316,8 +317,11 @@ static lh_status_t sets_prepare(eval_run_t *r)
     }
     if (status == LH_OK && r->by_split) status = splits_program(r);
     if (status == LH_OK && files) {
-        const evaluation_how_t how = {
-            .session = r->session, .sequences = 1, .rows = rows, .max_documents = PACKED_DOCUMENTS};
+        const evaluation_how_t how = {.session = r->session,
+                                      .sequences = 1,
+                                      .rows = rows,
+                                      .max_documents = PACKED_DOCUMENTS,
+                                      .narrow_logits = r->job->train.logits == LOGITS_COMPUTE};
         status = evaluation_new(&how, &r->files);
     }
     if (status == LH_OK) status = engine_build(r->session->engine);

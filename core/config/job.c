@@ -125,6 +125,8 @@ static const lh_option_t train_rows[] = {
     WHOLE(job_train_t, evaluate_every, "0", NULL, "steps between evaluations; 0: never"),
     WHOLE(job_train_t, evaluate_batches, "0", NULL,
           "micro-batches of an evaluation; 0: as many as the valid part fills"),
+    CHOICE(job_train_t, logits, "f32", "f32|compute",
+           "dtype of logits in training and evaluation; compute: that of precision, in half the memory"),
     WHOLE(job_train_t, head_chunk, "0", NULL, "tokens whose logits exist at a time; 0: choose"),
     WHOLE(job_train_t, max_documents, "0", NULL,
           "documents in a micro-batch when they are apart; 0: choose"),

@@ -124,6 +124,8 @@ enum { PRECISION_BF16, PRECISION_F32 };
  * preference optimization: of two answers one is to become likelier than the other. */
 enum { PHASE_PRETRAIN, PHASE_SFT, PHASE_DPO };
 enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+/* dtype of the logits that a loss is made of: F32, or that of compute. */
+enum { LOGITS_F32, LOGITS_COMPUTE };
 
 /* [train]: a step and how many of them. Sizes are global; how ranks share a batch is
  * data/batches.h's. */
@@ -139,6 +141,7 @@ typedef struct job_train {
     /* Held-out loss during training; the start weights are evaluated, too. */
     uint64_t evaluate_every;   /* 0: never                                          */
     uint64_t evaluate_batches; /* micro-batches of the valid split; 0: all that it fills */
+    uint32_t logits;           /* LOGITS_*                                         */
     /* Bounds on what the programs hold at a time. A resume must have the same head_chunk, as the
      * bits depend on it. */
     uint64_t head_chunk;    /* tokens whose logits exist at a time; 0: choose     */

@@ -38,7 +38,7 @@ static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_
             continue;
         }
         if ((add >> i & 1u) != 0) args[i].flags = LH_ARG_ADD;
-        const uint32_t in = op->alias[i];
+        const uint32_t in = op->alias[i] != 0 ? op->alias[i] : op->over[i];
         if (in == 0 || call->slots[in - 1] == 0) continue;
         const flow_value_t *from = &flow->values[call->slots[in - 1]];
         if (from->buffer == v->buffer && from->offset == v->offset) args[i].alias_slot = in;

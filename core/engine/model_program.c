@@ -383,12 +383,14 @@ static uint64_t chunk_bytes(const engine_t *e)
     return bytes;
 }
 
-/* Rows of a chunk: as many as fit the bytes, in chunks of nearly equal size. */
+/* Rows of a chunk: as many as fit the bytes, in chunks of nearly equal size. A row of F64, of which
+ * only tests make any, counts as one of F32. */
 static uint64_t chunk_choose(const program_t *p)
 {
     if (p->how.head_chunk != 0)
         return p->how.head_chunk < p->tokens ? p->how.head_chunk : p->tokens;
-    const uint64_t row_bytes = p->weights->parameters->vocab * sizeof(float);
+    const uint64_t each = part_logits_dtype(p) == LH_DTYPE_BF16 ? sizeof(uint16_t) : sizeof(float);
+    const uint64_t row_bytes = p->weights->parameters->vocab * each;
     uint64_t rows = chunk_bytes(p->engine) / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
     if (rows < CHUNK_ROWS) rows = CHUNK_ROWS;
     if (rows >= p->tokens) return p->tokens;

@@ -399,14 +399,39 @@ static bool only_constants(const recording_t *r, uint32_t begin, const bool *log
     return true;
 }
 
-/* Logits and losses are F32 whatever the compute dtype is, but F64 in a reference run. */
-static lh_dtype_t logits_dtype(const weights_t *w)
+/* Losses are F32 whatever the compute dtype is, but F64 in a reference run; so are logits, unless
+ * the program is to have narrow ones. */
+lh_dtype_t part_logits_dtype(const program_t *p)
 {
-    return w->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    const lh_dtype_t compute = p->weights->compute;
+    if (p->how.narrow_logits && p->how.use != USE_DECODE) return compute;
+    return compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
 }
 
-/* Records the cross-entropy of a chunk: stats [rows, 3], loss [1], and as output the gradient of
- * the logits, [rows, vocab]. ops_embed.c says why the gradient is recorded, and not derived. */
+/* Records what a program that trains makes of a chunk's logits: the loss, and as output their
+ * gradient. */
+static void loss_train(part_t *out, lh_value_t logits, lh_value_t labels, lh_value_t weights)
+{
+    lh_graph_t *g = &out->r->graph;
+    const lh_value_t in[] = {logits, labels, weights};
+    lh_value_t more[OP_SLOTS] = {0};
+    out->loss = g->api->op(g, "cross_entropy", NULL, in, 3, more);
+    out->output = more[0];
+}
+
+/* Records what a program that scores makes of them: stats [rows, 3], and the loss. */
+static void loss_score(part_t *out, lh_value_t logits, lh_value_t labels, lh_value_t weights)
+{
+    lh_graph_t *g = &out->r->graph;
+    const lh_value_t of_stats[] = {logits, labels};
+    out->stats = g->api->op(g, "ce_stats", NULL, of_stats, 2, NULL);
+    const lh_value_t of_loss[] = {out->stats, weights};
+    out->loss = out->output = g->api->op(g, "ce_loss", NULL, of_loss, 2, NULL);
+}
+
+/* Records the cross-entropy of a chunk of logits, [rows, vocab]. ops_embed.c says why the gradient
+ * is recorded, and not derived. It comes in what this recording computes in: the dtype that the
+ * products of the way back take or, where a cap comes between, that of the logits. */
 static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t *out)
 {
     const weights_t *w = p->weights;
@@ -417,25 +442,21 @@ static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t 
 
     lh_graph_t *g = &out->r->graph;
     const uint64_t shape[] = {rows, w->parameters->vocab};
-    const lh_value_t logits = recording_argument(out->r, logits_dtype(w), 2, shape);
+    if (capped) out->r->how.compute = part_logits_dtype(p);
+    const lh_value_t logits = recording_argument(out->r, part_logits_dtype(p), 2, shape);
     const lh_value_t labels = g->api->input(g, LH_INPUT_LABELS);
     const lh_value_t weights = g->api->input(g, LH_INPUT_WEIGHTS);
-    const lh_value_t of_stats[] = {logits, labels};
-    out->stats = g->api->op(g, "ce_stats", NULL, of_stats, 2, NULL);
-    const lh_value_t of_loss[] = {out->stats, weights};
-    out->loss = g->api->op(g, "ce_loss", NULL, of_loss, 2, NULL);
-    const lh_value_t of_grad[] = {logits, labels, out->stats, weights};
-    out->output = g->api->op(g, "ce_grad", NULL, of_grad, 4, NULL);
-    /* Straight in the dtype that the matmuls of the way back take, unless a cap comes between. */
-    if (out->output != 0)
-        recording_retype(out->r, out->output, capped ? logits_dtype(w) : w->compute);
+    if (p->how.use == USE_TRAIN)
+        loss_train(out, logits, labels, weights);
+    else
+        loss_score(out, logits, labels, weights);
     out->input = logits;
     out->forward_end = out->r->node_count;
     out->r->how.context = NULL;
     return recording_status(out->r);
 }
 
-/* Records the product: x [rows, width] in the compute dtype, logits [rows, vocab] wide. */
+/* Records the product: x [rows, width] in the compute dtype, logits [rows, vocab]. */
 static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                                  uint64_t rows, part_t *out)
 {
@@ -445,11 +466,11 @@ static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_c
     const lh_value_t border[] = {cut->x, cut->raw};
     const lh_status_t status = section_record(p, whole, range, border, &x, out);
     if (status != LH_OK) return status;
-    recording_retype(out->r, out->output, logits_dtype(p->weights));
+    recording_retype(out->r, out->output, part_logits_dtype(p));
     return LH_OK;
 }
 
-/* Records what follows the product, [rows, vocab] in the wide dtype. */
+/* Records what follows the product, [rows, vocab] in the logits' dtype. */
 static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                               uint64_t rows, part_t *out)
 {
@@ -462,7 +483,7 @@ static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_
         return fail(LH_UNSUPPORTED, "an op behind the head's last matmul takes a parameter or an "
                                     "input; only constants may");
     const uint64_t shape[] = {rows, p->weights->parameters->vocab};
-    const lh_arg_t raw = flow_arg(logits_dtype(p->weights), 2, shape);
+    const lh_arg_t raw = flow_arg(part_logits_dtype(p), 2, shape);
     const uint32_t range[] = {cut->matmul + 1, whole->r->node_count};
     const lh_value_t border[] = {cut->raw, whole->output};
     return section_record(p, whole, range, border, &raw, out);
@@ -570,6 +591,6 @@ lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, he
     whole.r->how.context = NULL;
     if (!differentiate) return status;
     if (status == LH_OK && fronted) status = part_differentiate(p, &out->front, w->compute);
-    if (status == LH_OK && capped) status = part_differentiate(p, &out->cap, logits_dtype(w));
+    if (status == LH_OK && capped) status = part_differentiate(p, &out->cap, part_logits_dtype(p));
     return status == LH_OK ? part_differentiate(p, &out->matmul, w->compute) : status;
 }

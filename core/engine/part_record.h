@@ -22,7 +22,7 @@ typedef struct part {
     lh_value_t seed;          /* gradient of the output; after part_differentiate */
     lh_value_t gradient;      /* of the input; 0: none is wanted */
     uint32_t forward_end;     /* nodes from here on are the reverse pass */
-    lh_value_t stats, loss;   /* of head_parts_t.loss only: [rows, 3], [1] */
+    lh_value_t stats, loss;   /* of head_parts_t.loss only: [rows, 3] where it scores, [1] */
 } part_t;
 
 /* Records the embedding or a block for `tokens` rows of a micro-batch, and fuses the recording;
@@ -40,9 +40,9 @@ bool part_equal(const program_t *p, const part_t *a, const part_t *b);
 /* The head in sections, so that the logits exist for a chunk of rows only. */
 typedef struct head_parts {
     part_t front;  /* all rows: up to the last matmul, the final norm as a rule; r NULL: nothing */
-    part_t matmul; /* a chunk: the product that makes the logits, [rows, vocab] in F32           */
-    part_t cap;    /* a chunk: ops by element behind the product, in F32; r NULL: nothing        */
-    part_t loss;   /* a chunk: cross-entropy; output is the gradient of the logits               */
+    part_t matmul; /* a chunk: the product that makes the logits, [rows, vocab]                  */
+    part_t cap;    /* a chunk: ops by element behind the product; r NULL: nothing                */
+    part_t loss;   /* a chunk: cross-entropy; output is the gradient of the logits, for TRAIN    */
     part_t sums;   /* once: losses of sums over the blocks, which depend on nothing else; r NULL */
 } head_parts_t;
 
@@ -50,5 +50,9 @@ typedef struct head_parts {
  * reverse passes, for TRAIN. LH_UNSUPPORTED where the head can't be cut. */
 lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate,
                              head_parts_t *out) LH_MUST_CHECK;
+
+/* The dtype of the logits of a program: F32 (F64 where it computes in that), or of narrow ones the
+ * compute dtype. */
+lh_dtype_t part_logits_dtype(const program_t *p);
 
 #endif

@@ -55,8 +55,27 @@ static uint32_t slots_find(const op_t *op, uint32_t first, uint32_t end, const c
     return end;
 }
 
+/* Reads "~x" at the end of an output's word: the output may lie over input x. *length becomes that of
+ * what stands before it. */
+static lh_status_t over_take(op_t *op, const char *word, size_t *length, bool output)
+{
+    char name[sizeof(op->slot_name[0])] = {0};
+    const char *mark = memchr(word, '~', *length);
+    if (mark == NULL) return LH_OK;
+    const size_t before = (size_t)(mark - word), named = *length - before - 1;
+    if (named < sizeof(name)) memcpy(name, mark + 1, named);
+    const uint32_t input = slots_find(op, 0, op->in_count, name);
+    if (!output || input == op->in_count)
+        return fail(LH_INVALID, "op %s: '%.*s' can't lie over an input of that name", op->row.name,
+                    (int)*length, word);
+    op->over[op->in_count + op->out_count] = input + 1;
+    *length = before;
+    return LH_OK;
+}
+
 /* Adds a slot for one word of the text: a name and its marks, "?" for optional, "+" for an output
- * to which kernels can add. An output with the name of an input lies in that input's memory. */
+ * to which kernels can add, "~x" for an output that may lie over an input. An output with the name of
+ * an input lies in that input's memory. */
 static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool output)
 {
     const int shown = (int)length;
@@ -64,6 +83,8 @@ static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool outp
     if (slot == OP_SLOTS)
         return fail(LH_INVALID, "op %s has more than %d slots", op->row.name, (int)OP_SLOTS);
 
+    const lh_status_t status = over_take(op, word, &length, output);
+    if (status != LH_OK) return status;
     while (length > 0 && (word[length - 1] == '?' || word[length - 1] == '+')) {
         if (word[length - 1] == '?') op->optional[slot] = true;
         if (word[length - 1] == '+') op->adds[slot] = true;

@@ -49,6 +49,7 @@ struct op {
     bool optional[OP_SLOTS];      /* "w?"                 */
     bool adds[OP_SLOTS];          /* "y+": kernels can add to this output (LH_ARG_ADD) */
     uint32_t alias[OP_SLOTS];     /* outputs named like an input: its slot, from 1; 0: own memory */
+    uint32_t over[OP_SLOTS];      /* "y~x": the slot of x, from 1: y may lie there; 0: it may not */
     op_pattern_t *patterns;       /* the ways of row.fuses; owned by the table */
     uint32_t pattern_count;
     const char *plugin;  /* the plugin's name; NULL: the core */

@@ -127,7 +127,12 @@ const op_rows_t ops_embed = {rows, COUNT(rows)};
  * It takes three ops, so that logits can be made in chunks of rows and cut by columns: ce_stats
  * makes three numbers for each row, ce_loss the loss of those, ce_grad the gradient of the logits.
  * None of them has a gradient function: the core records ce_grad beside the loss, as the logits of
- * a chunk are gone afterwards. */
+ * a chunk are gone afterwards.
+ *
+ * cross_entropy is the three in one, for whoever holds the whole vocabulary: a row's statistics are
+ * used while it is still in a cache, and its gradient is written where the logits were. Where the
+ * vocabulary is cut the statistics of all parts must be joined before there is a gradient, so there
+ * it can't be used and its parts are recorded. */
 
 /* complete() of the two ops that see logits: rows 0 stands for all columns of the logits. */
 static void rows_of_logits(void *attributes, const lh_arg_t *args)
@@ -144,30 +149,57 @@ static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes,
 {
     (void)host, (void)arg_count;
     const uint64_t t = args[0].shape[0];
-    const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}}, {"labels", INDEX, 1, {t}}};
+    const arg_rule_t rules[] = {{"logits", FLOATS, 2, {ANY, ANY}}, {"labels", INDEX, 1, {t}}};
     lh_status_t status = op_args_check("ce_stats", args, rules, COUNT(rules));
     if (status == LH_OK)
         status = vocabulary_check("ce_stats", "logits", args[0].shape[1], attributes);
-    if (status == LH_OK) op_arg_set(&args[2], args[0].dtype, 2, t, 3);
+    if (status == LH_OK) op_arg_set(&args[2], op_dtype_wide(args[0].dtype), 2, t, 3);
     return status;
 }
 
-/* logits [t, rows], labels [t], stats [t, 3] and weights [t] give the gradient, like the logits;
- * whoever records it may give it the compute dtype. */
+/* logits [t, rows], labels [t], stats [t, 3] and weights [t] give the gradient, shaped like the
+ * logits, in the compute dtype: products take it. */
 static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
     (void)host, (void)arg_count;
     const uint64_t t = args[0].shape[0];
-    const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}},
+    const arg_rule_t rules[] = {{"logits", FLOATS, 2, {ANY, ANY}},
                                 {"labels", INDEX, 1, {t}},
                                 {"stats", WIDE, 2, {t, 3}},
                                 {"weights", WIDE, 1, {t}}};
     lh_status_t status = op_args_check("ce_grad", args, rules, COUNT(rules));
     if (status == LH_OK)
         status = vocabulary_check("ce_grad", "logits", args[0].shape[1], attributes);
-    if (status == LH_OK) op_arg_like(&args[4], &args[0]);
+    if (status == LH_OK) op_arg_set(&args[4], LH_DTYPE_NONE, 2, t, args[0].shape[1]);
     return status;
+}
+
+/* logits [t, w], labels [t] and weights [t] give loss [1] and the gradient, as the parts do. */
+static lh_status_t cross_entropy_shape(const lh_host_t *host, const void *attributes,
+                                       lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const uint64_t t = args[0].shape[0];
+    const arg_rule_t rules[] = {
+        {"logits", FLOATS, 2, {ANY, ANY}}, {"labels", INDEX, 1, {t}}, {"weights", WIDE, 1, {t}}};
+    const lh_status_t status = op_args_check("cross_entropy", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    op_arg_set(&args[3], op_dtype_wide(args[0].dtype), 1, 1, 0);
+    op_arg_set(&args[4], LH_DTYPE_NONE, 2, t, args[0].shape[1]);
+    return status;
+}
+
+/* What cross_entropy is recorded as where the device has no kernel for it. */
+static void cross_entropy_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
+                                 lh_value_t *out)
+{
+    LH_SLOTS(LH_CROSS_ENTROPY_TEXT);
+    (void)attributes;
+    const lh_value_t stats = op_record(g, "ce_stats", NULL, in[in_logits], in[in_labels]);
+    const lh_value_t of[] = {in[in_logits], in[in_labels], stats, in[in_weights]};
+    out[0] = op_record(g, "ce_loss", NULL, stats, in[in_weights]);
+    out[out_glogits - out_loss] = g->api->op(g, "ce_grad", NULL, of, COUNT(of), NULL);
 }
 
 /* stats [t, 3] and weights [t] give loss [1]: the sum of weight times nll over all rows. */
@@ -188,6 +220,14 @@ static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_c
 {
     (void)attributes;
     op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
+}
+
+/* What its parts take together, over logits that are read once. */
+static void cross_entropy_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                               lh_cost_t *out)
+{
+    (void)attributes;
+    op_cost_set(out, 8 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 /* The head makes logits in chunks of rows, so the two ops that see logits may be cut by rows. */
@@ -214,6 +254,12 @@ static const lh_op_t loss_rows[] = {
         LH_OP_TEXT(LH_CE_LOSS_TEXT),
         .shape = ce_loss_shape,
         .cost = ce_cost,
+    },
+    {
+        LH_OP_TEXT(LH_CROSS_ENTROPY_TEXT),
+        .shape = cross_entropy_shape,
+        .cost = cross_entropy_cost,
+        .expand = cross_entropy_expand,
     },
 };
 

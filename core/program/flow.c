@@ -3,7 +3,7 @@
  * Two halves: what appends (values, kernels, nodes of a recording, collectives), and what
  * flow_finish does with the whole. It walks the calls back to find those that are needed, then
  * forward to decide which calls write and which add, then notes each buffer's first and last call,
- * and hands the buffers to arena_plan. */
+ * lets outputs take the place of inputs that are read no more, and hands the buffers to arena_plan. */
 #include <program/flow.h>
 
 #include <stdio.h>
@@ -523,6 +523,58 @@ static void lifetimes_find(flow_t *f)
     }
 }
 
+/* The buffer of a value where those of some outputs stand for others: instead [buffer_count], 0: none
+ * does. */
+static uint32_t buffer_of(const flow_t *f, const uint32_t *instead, uint32_t value)
+{
+    const uint32_t buffer = f->values[value].buffer;
+    return instead[buffer] != 0 ? instead[buffer] : buffer;
+}
+
+/* Whether a call's output may lie where one of its inputs lies (op_t.over): both fill buffers of one
+ * arena alone, are of one dtype and shape, and nothing reads the input's from this call on. */
+static bool may_replace(const flow_t *f, const uint32_t *instead, uint32_t index, uint32_t in,
+                        uint32_t out)
+{
+    const flow_call_t *call = &f->calls[index];
+    const flow_value_t *from = &f->values[call->slots[in]], *to = &f->values[call->slots[out]];
+    const uint32_t read = buffer_of(f, instead, call->slots[in]);
+    const flow_buffer_t *old = &f->buffers[read], *new = &f->buffers[to->buffer];
+    if (old->allocation != NULL || new->allocation != NULL || old->arena != new->arena)
+        return false;
+    if (old->last != index || new->first != index) return false;
+    for (uint32_t s = 0; s < slot_end(call); s++)
+        if (s != in && call->slots[s] != 0 && buffer_of(f, instead, call->slots[s]) == read)
+            return false;
+    return (call->add >> out & 1u) == 0 && recording_args_alike(&from->arg, &to->arg) &&
+           flow_arg_bytes(&from->arg) == old->bytes && flow_arg_bytes(&to->arg) == new->bytes;
+}
+
+/* Lets outputs lie over inputs where their op allows it and nobody else would notice. The input's
+ * buffer lives on as the output's, whose own no call touches any more. After lifetimes_find. */
+static lh_status_t outputs_lay_over(flow_t *f)
+{
+    uint32_t *instead = mem_array(f->buffer_count, sizeof(*instead));
+    if (instead == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        const flow_call_t *call = &f->calls[i];
+        for (uint32_t s = out_begin(call); s < slot_end(call); s++) {
+            const uint32_t over = call->kind == FLOW_KERNEL ? call->op->over[s] : 0;
+            if (over == 0 || call->slots[s] == 0 || call->slots[over - 1] == 0) continue;
+            if (!may_replace(f, instead, i, over - 1, s)) continue;
+            const uint32_t old = buffer_of(f, instead, call->slots[over - 1]);
+            flow_buffer_t *new = &f->buffers[f->values[call->slots[s]].buffer];
+            instead[f->values[call->slots[s]].buffer] = old;
+            f->buffers[old].last = new->last;
+            new->first = new->last = 0;
+        }
+    }
+    for (uint32_t v = 1; v < f->value_count; v++)
+        f->values[v].buffer = buffer_of(f, instead, v);
+    mem_free(instead);
+    return LH_OK;
+}
+
 /* Finds places for all buffers of one arena. Activations that live across the turn, from the
  * forward pass to the way back, are added up as saved bytes. */
 static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
@@ -555,6 +607,7 @@ lh_status_t flow_finish(flow_t *f, uint64_t alignment)
     if (status == LH_OK) status = order_decide(f);
     if (status != LH_OK) return status;
     lifetimes_find(f);
+    status = outputs_lay_over(f);
     for (uint32_t arena = 0; arena < ARENAS && status == LH_OK; arena++)
         status = arena_lay(f, arena, alignment);
     return status;

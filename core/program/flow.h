@@ -163,7 +163,8 @@ uint32_t flow_mapped(flow_source_t *s, lh_value_t value);
 
 /* Drops calls whose results no call needs, leaves out optional results that no call reads, decides
  * which calls write and which add, finds how long each buffer lives, and plans the arenas. Calls
- * are renumbered; values and buffers keep their numbers. alignment: bytes, a power of two
+ * are renumbered; values and buffers keep their numbers, but a value may lie in another buffer than
+ * it was made for (op_t.over). alignment: bytes, a power of two
  * (engine_alignment). LH_UNSUPPORTED where an op can't add onto a gradient that several calls
  * make. */
 lh_status_t flow_finish(flow_t *f, uint64_t alignment) LH_MUST_CHECK;

@@ -27,6 +27,7 @@ static lh_status_t programs_make(preference_t *p, const program_how_t *shape)
                                    .sequences = shape->sequences,
                                    .rows = shape->rows,
                                    .max_documents = shape->max_documents,
+                                   .narrow_logits = shape->narrow_logits,
                                    .unadapted = other && s->reference == NULL,
                                    .schedule = schedule};
         weights_t *weights = other && s->reference != NULL ? s->reference : s->weights;

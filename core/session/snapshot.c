@@ -437,6 +437,8 @@ void snapshot_identity(const session_t *s, text_t *out)
     text_printf(out, "train.deterministic = %s\n", job->train.deterministic ? "yes" : "no");
     text_printf(out, "train.precision = %s\n",
                 job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
+    text_printf(out, "train.logits = %s\n",
+                job->train.logits == LOGITS_COMPUTE ? "compute" : "f32");
     text_printf(out, "optimizer.plugin = %s\n", job->optimizer.plugin);
     text_printf(out, "optimizer.rule = %s\n", job->optimizer.rule);
     for (uint32_t i = 0; i < job->group_count; i++)

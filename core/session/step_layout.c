@@ -42,6 +42,7 @@ step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
         .max_documents = documents_of(job, l.share.rows, documents_per_sample),
         .recompute = train->recompute,
         .head_chunk = train->head_chunk,
+        .narrow_logits = train->logits == LOGITS_COMPUTE,
         .replicas = ranks,
     };
     if (train->evaluate_every == 0) return l;
@@ -50,6 +51,7 @@ step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
         .sequences = train->micro_batch,
         .rows = train->sequence,
         .max_documents = documents_of(job, train->micro_batch, documents_per_sample),
+        .narrow_logits = l.train.narrow_logits,
     };
     return l;
 }
@@ -106,6 +108,7 @@ lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const t
                                          .sequences = layout->score.sequences,
                                          .rows = layout->score.rows,
                                          .max_documents = layout->score.max_documents,
+                                         .narrow_logits = layout->score.narrow_logits,
                                          .pairs = s->job->train.phase == PHASE_DPO,
                                          .ranks = ranks};
     *out = (step_programs_t){0};

@@ -189,6 +189,12 @@ CASE(cross_entropy)
     (void)op(g, "ce_loss", NULL, stats, weights, 0, 0);
     return op(g, "ce_grad", NULL, x, labels, stats, weights);
 }
+CASE(cross_entropy_in_one)
+{
+    lh_value_t gradient;
+    const lh_value_t loss = g->api->op(g, "cross_entropy", NULL, &x, 1, &gradient);
+    return loss == 0 ? 0 : gradient;
+}
 CASE(squares)
 {
     const lh_value_t sums = op(g, "sum_squares", NULL, W("g", rows * width * 100, 0), 0, 0, 0);
@@ -287,6 +293,7 @@ const op_case_t op_cases[] = {
     {"rms_norm of groups", rms_of_groups, 0},
     {"routed experts", experts, 0},
     {"cross-entropy", cross_entropy, OP_CASE_WIDE | OP_CASE_FORWARD},
+    {"cross-entropy in one pass", cross_entropy_in_one, OP_CASE_FORWARD},
     {"squares and clip", squares, OP_CASE_WIDE | OP_CASE_FORWARD},
     {"adamw", adamw, UPDATE},
     {"sgd", sgd, UPDATE},

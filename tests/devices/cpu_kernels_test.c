@@ -272,10 +272,11 @@ static void cross_entropy_in_three_steps(void **state)
     }
     EACH(shape_t, s, {1, 5, 0}, {37, 53, 3}, {129, 1000, 0}, {500, 97, 0})
     EACH(lh_rows_t, part, {sizeof(lh_rows_t), 0, 0, 0}, {sizeof(lh_rows_t), 0, 3, 2})
+    EACH_DTYPE(d)
     {
         const double top = (double)s->width;
         whole_numbers(ids, s->rows, s->width, -1, top);
-        const rig_slot_t x = cpu_padded(cpu_in(LH_DTYPE_F32, logits, s->rows, s->width), s->pad);
+        const rig_slot_t x = cpu_padded(cpu_in(*d, logits, s->rows, s->width), s->pad);
         const rig_slot_t labels = cpu_line(LH_DTYPE_I32, ids, s->rows);
         const rig_slot_t known = cpu_in(LH_DTYPE_F32, stats, s->rows, 3);
         const rig_slot_t w = cpu_line(LH_DTYPE_F32, weights, s->rows);
@@ -286,20 +287,20 @@ static void cross_entropy_in_three_steps(void **state)
     }
 }
 
-/* Statistics as ce_stats would give them, which ce_grad relies on for the label. */
-static void stats_of(const double *logits, const shape_t *s, double *stats)
+/* Statistics of logits of dtype d as ce_stats would give them, which ce_grad relies on for the label. */
+static void stats_of(lh_dtype_t d, const double *logits, const shape_t *s, double *stats)
 {
     for (uint64_t i = 0; i < s->rows; i++) {
         const double *row = logits + i * s->width;
-        double top = row[0], sum = 0;
+        double top = rig_round(d, row[0]), sum = 0;
         for (uint64_t j = 0; j < s->width; j++)
-            top = fmax(top, rig_round(LH_DTYPE_F32, row[j]));
+            top = fmax(top, rig_round(d, row[j]));
         for (uint64_t j = 0; j < s->width; j++)
-            sum += exp(rig_round(LH_DTYPE_F32, row[j]) - top);
+            sum += exp(rig_round(d, row[j]) - top);
         const bool mine = ids[i] >= 0 && ids[i] < (double)s->width;
         stats[3 * i] = top;
         stats[3 * i + 1] = sum;
-        stats[3 * i + 2] = mine ? row[(uint64_t)ids[i]] : 0;
+        stats[3 * i + 2] = mine ? rig_round(d, row[(uint64_t)ids[i]]) : 0;
     }
 }
 
@@ -310,7 +311,7 @@ static void the_logits_gradient_may_lie_over_them(void **state)
     EACH(shape_t, s, {1, 5, 0}, {37, 53, 3}, {129, 1000, 0}, {500, 97, 0}) EACH_DTYPE(d)
     {
         whole_numbers(ids, s->rows, s->width, -1, (double)s->width);
-        stats_of(data[0], s, stats);
+        stats_of(LH_DTYPE_F32, data[0], s, stats);
         const rig_slot_t x = cpu_padded(cpu_in(LH_DTYPE_F32, data[0], s->rows, s->width), s->pad);
         const rig_slot_t labels = cpu_line(LH_DTYPE_I32, ids, s->rows);
         const rig_slot_t known = cpu_in(LH_DTYPE_F32, stats, s->rows, 3);
@@ -320,6 +321,70 @@ static void the_logits_gradient_may_lie_over_them(void **state)
         if (*d == LH_DTYPE_F32 || s->pad == 0)
             CPU_CHECK("ce_grad", NULL, SUM, x, labels, known, w,
                       cpu_over(cpu_padded(g, s->pad), 1));
+        stats_of(*d, data[0], s, stats);
+        const rig_slot_t same = cpu_padded(cpu_in(*d, data[0], s->rows, s->width), s->pad);
+        CPU_CHECK("ce_grad", NULL, SUM, same, labels, known, w, cpu_over(cpu_padded(g, s->pad), 1));
+    }
+}
+
+/* Of every pair of dtypes; over the logits where both are of one. Every fifth token is masked. */
+static void cross_entropy_in_one_pass(void **state)
+{
+    (void)state;
+    static double logits[CPU_RIGS_MAX_ELEMENTS], weights[512];
+    for (uint64_t i = 0; i < CPU_RIGS_MAX_ELEMENTS; i++)
+        logits[i] = 20 * data[0][i];
+    for (uint64_t i = 0; i < 512; i++)
+        weights[i] = i % 5 == 0 ? 0 : positive[i] / 512;
+    EACH(shape_t, s, {1, 5, 0}, {3, 1, 0}, {37, 53, 3}, {129, 1000, 0}, {500, 97, 0})
+    EACH_DTYPE(dx) EACH_DTYPE(dg)
+    {
+        whole_numbers(ids, s->rows, s->width, -1, (double)s->width);
+        const rig_slot_t x = cpu_padded(cpu_in(*dx, logits, s->rows, s->width), s->pad);
+        const rig_slot_t labels = cpu_line(LH_DTYPE_I32, ids, s->rows);
+        const rig_slot_t w = cpu_line(LH_DTYPE_F32, weights, s->rows);
+        const rig_slot_t loss = cpu_out_line(LH_DTYPE_F32, 1);
+        const rig_slot_t g = cpu_padded(cpu_out(*dg, s->rows, s->width), s->pad);
+        CPU_CHECK("cross_entropy", NULL, SUM, x, labels, w, loss, g);
+        CPU_CHECK("cross_entropy", NULL, SUM, x, labels, w, cpu_adds(loss, data[3]), g);
+        if (*dx == *dg) CPU_CHECK("cross_entropy", NULL, SUM, x, labels, w, loss, cpu_over(g, 1));
+    }
+}
+
+/* The same bits as of its parts, on which old jobs and those of other devices rely. */
+static void cross_entropy_in_one_pass_has_the_bits_of_its_parts(void **state)
+{
+    (void)state;
+    static double weights[512], found[2][CPU_RIGS_MAX_ELEMENTS], stats[3 * 512], loss[2];
+    for (uint64_t i = 0; i < 512; i++)
+        weights[i] = i % 5 == 0 ? 0 : positive[i] / 512;
+    EACH(shape_t, s, {1, 5, 0}, {37, 53, 3}, {129, 1000, 0}, {3, 20000, 0}, {500, 97, 0})
+    EACH_DTYPE(dx) EACH_DTYPE(dg)
+    {
+        rig_t *rig = cpu_rigs_best();
+        whole_numbers(ids, s->rows, s->width, -1, (double)s->width);
+        const rig_slot_t x = cpu_padded(cpu_in(*dx, data[0], s->rows, s->width), s->pad);
+        const rig_slot_t labels = cpu_line(LH_DTYPE_I32, ids, s->rows);
+        const rig_slot_t w = cpu_line(LH_DTYPE_F32, weights, s->rows);
+        rig_slot_t known = cpu_in(LH_DTYPE_F32, NULL, s->rows, 3),
+                   g = cpu_in(*dg, NULL, s->rows, s->width);
+        const rig_slot_t sum = RIG_OUT(F32, &loss[0], 1), whole = RIG_OUT(F32, &loss[1], 1);
+        known.out = stats;
+        g.out = found[0];
+        const rig_slot_t first[] = {x, labels, known};
+        assert_int_equal(rig_run(rig, "ce_stats", NULL, first, 3), LH_OK);
+        known = cpu_in(LH_DTYPE_F32, stats, s->rows, 3);
+        const rig_slot_t second[] = {known, w, sum}, third[] = {x, labels, known, w, g};
+        assert_int_equal(rig_run(rig, "ce_loss", NULL, second, 3), LH_OK);
+        const lh_status_t parts = rig_run(rig, "ce_grad", NULL, third, 5);
+        if (parts != LH_OK && *dx != LH_DTYPE_F32)
+            continue; /* rows longer than those of the logits */
+        assert_int_equal(parts, LH_OK);
+        g.out = found[1];
+        const rig_slot_t all[] = {x, labels, w, whole, g};
+        assert_int_equal(rig_run(rig, "cross_entropy", NULL, all, 5), LH_OK);
+        assert_memory_equal(&loss[0], &loss[1], sizeof(loss[0]));
+        assert_memory_equal(found[0], found[1], s->rows * s->width * sizeof(double));
     }
 }
 
@@ -333,7 +398,7 @@ static void far_logits_weigh_nothing(void **state)
     for (uint64_t i = 0; i < s.rows * s.width; i++)
         logits[i] = i % 3 == 0 ? data[0][i] : far[i % 8];
     whole_numbers(ids, s.rows, s.width, -1, (double)s.width);
-    stats_of(logits, &s, stats);
+    stats_of(LH_DTYPE_F32, logits, &s, stats);
     const rig_slot_t x = cpu_in(LH_DTYPE_F32, logits, s.rows, s.width);
     const rig_slot_t labels = cpu_line(LH_DTYPE_I32, ids, s.rows);
     const rig_slot_t known = cpu_in(LH_DTYPE_F32, stats, s.rows, 3);
@@ -504,6 +569,8 @@ int main(void)
         cmocka_unit_test(rows_and_columns_are_summed),
         cmocka_unit_test(cross_entropy_in_three_steps),
         cmocka_unit_test(the_logits_gradient_may_lie_over_them),
+        cmocka_unit_test(cross_entropy_in_one_pass),
+        cmocka_unit_test(cross_entropy_in_one_pass_has_the_bits_of_its_parts),
         cmocka_unit_test(far_logits_weigh_nothing),
         cmocka_unit_test(squares_count_what_is_not_finite),
         cmocka_unit_test(clip_sets_factor_norm_and_whether_to_apply),

@@ -240,7 +240,7 @@ static void activations_gates_and_their_gradients(void **state)
     }
 }
 
-static void cross_entropy_in_three_steps(void **state)
+static void cross_entropy_in_three_steps_and_in_one(void **state)
 {
     (void)state;
     double stats[12], loss[1], grad[24];
@@ -250,6 +250,11 @@ static void cross_entropy_in_three_steps(void **state)
     RUN("ce_grad", NULL, logits, labels, RIG_IN(F64, stats, 4, 3), weights,
         RIG_OUT(F64, grad, 4, 6));
     RUN("ce_loss", NULL, RIG_IN(F64, stats, 4, 3), weights, RIG_OUT(F64, loss, 1));
+    CLOSE(grad, ce_grad);
+    CLOSE(loss, ce_loss);
+    grad[0] = loss[0] = 0;
+    RUN("cross_entropy", NULL, logits, labels, weights, RIG_OUT(F64, loss, 1),
+        RIG_OUT(F64, grad, 4, 6));
     CLOSE(grad, ce_grad);
     CLOSE(loss, ce_loss);
 }
@@ -478,7 +483,7 @@ int main(void)
         cmocka_unit_test(attention_and_its_gradient),
         cmocka_unit_test(attention_cached_continues_a_sequence),
         cmocka_unit_test(activations_gates_and_their_gradients),
-        cmocka_unit_test(cross_entropy_in_three_steps),
+        cmocka_unit_test(cross_entropy_in_three_steps_and_in_one),
         cmocka_unit_test(a_label_of_another_part_has_logit_0),
         cmocka_unit_test(embed_looks_up_and_its_gradient_sums),
         cmocka_unit_test(sums_products_and_scales),

@@ -107,6 +107,27 @@ static void norms_of_every_width(void **state)
     each_shape(norms_check);
 }
 
+/* A label of `width` is nobody's column. The gradient in its own memory and over the logits. */
+static void losses_check(const shape_t *s, lh_dtype_t d)
+{
+    static double labels[512];
+    for (uint64_t i = 0; i < s->rows; i++)
+        labels[i] = (double)(i * 7 % (s->width + 1));
+    const rig_slot_t x = cpu_padded(cpu_in(d, data[0], s->rows, s->width), s->pad);
+    const rig_slot_t of = cpu_line(LH_DTYPE_I32, labels, s->rows);
+    const rig_slot_t w = cpu_line(LH_DTYPE_F32, positive, s->rows);
+    const rig_slot_t loss = cpu_out_line(LH_DTYPE_F32, 1);
+    const rig_slot_t g = cpu_padded(cpu_out(d, s->rows, s->width), s->pad);
+    CPU_CHECK("cross_entropy", NULL, SUM, x, of, w, loss, g);
+    CPU_CHECK("cross_entropy", NULL, SUM, x, of, w, loss, cpu_over(g, 1));
+}
+
+static void losses_of_every_width(void **state)
+{
+    (void)state;
+    each_shape(losses_check);
+}
+
 /* Norms of heads: groups of a row, of lengths that no vector divides as well. */
 static void norms_of_groups(void **state)
 {
@@ -272,6 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_of_every_width),
         cmocka_unit_test(norms_of_every_width),
+        cmocka_unit_test(losses_of_every_width),
         cmocka_unit_test(norms_of_groups),
         cmocka_unit_test(sums_and_shares_of_every_width),
         cmocka_unit_test(tables_of_every_size),

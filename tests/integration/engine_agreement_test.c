@@ -47,18 +47,37 @@ typedef struct trained {
     uint64_t elements;
     float loss;
     memory_report_t memory;
+    uint32_t fused, parts,
+        in_place; /* calls of cross_entropy and ce_grad; of them over their logits */
 } trained_t;
 
+static void loss_calls_count(const program_t *p, trained_t *out)
+{
+    for (uint32_t i = 1; i < p->flow->call_count; i++) {
+        const flow_call_t *call = &p->flow->calls[i];
+        const char *name = call->kind == FLOW_KERNEL ? call->op->row.name : "";
+        const bool fused = strcmp(name, "cross_entropy") == 0;
+        if (!fused && strcmp(name, "ce_grad") != 0) continue;
+        out->fused += fused;
+        out->parts += !fused;
+        out->in_place += p->flow->values[call->slots[0]].buffer ==
+                         p->flow->values[call->slots[4]].buffer;
+    }
+}
+
 /* The first golden batch, in micro-batches of how->sequences. */
-static trained_t train_once(const program_how_t *how, lh_dtype_t compute)
+static trained_t train_once_on(const program_how_t *how, lh_dtype_t compute, const char *lacking)
 {
     rig_t rig;
     trained_t out = {0};
     int32_t batch[GOLDEN_BATCH * ROW];
+    const rig_how_t opened = {
+        .model = llama->plugin, .options = llama->options, .compute = compute, .lacking = lacking};
     golden_batch(llama, 0, batch);
-    open_llama(&rig, compute);
+    rig_open_how(&rig, &opened);
     program_t *train = state_program(&rig, how);
     OK(engine_build(rig.engine));
+    loss_calls_count(train, &out);
     golden_weights(llama, &rig);
     for (uint32_t m = 0; m < GOLDEN_BATCH / how->sequences; m++) {
         rig_batch(train, batch + m * how->sequences * ROW, how->sequences, how->rows, TOKENS);
@@ -70,6 +89,11 @@ static trained_t train_once(const program_how_t *how, lh_dtype_t compute)
     engine_memory(rig.engine, &out.memory);
     rig_close(&rig);
     return out;
+}
+
+static trained_t train_once(const program_how_t *how, lh_dtype_t compute)
+{
+    return train_once_on(how, compute, NULL);
 }
 
 static const program_how_t whole_batch = {
@@ -124,6 +148,50 @@ static void the_heads_chunks_change_rounding_only(void **state)
         mem_free(other.gradients);
     }
     mem_free(one.gradients);
+}
+
+/* Logits in F32 and in the compute dtype, and the loss in one pass or, on a device without a kernel for
+ * that, in three: the same bits. The gradient lies over the logits where both are of one dtype. */
+static void the_loss_in_one_pass_has_the_bits_of_its_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        lh_dtype_t compute;
+        bool narrow, in_place;
+    } cases[] = {
+        {LH_DTYPE_F32, false, true}, {LH_DTYPE_BF16, false, false}, {LH_DTYPE_BF16, true, true}};
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        program_how_t how = whole_batch;
+        how.head_chunk = 48;
+        how.narrow_logits = cases[i].narrow;
+        trained_t one = train_once(&how, cases[i].compute);
+        trained_t three = train_once_on(&how, cases[i].compute, "cross_entropy");
+        assert_true(one.fused == 3 && one.parts == 0 && three.fused == 0 && three.parts == 3);
+        assert_int_equal(one.in_place, cases[i].in_place ? 3 : 0);
+        assert_int_equal(three.in_place, one.in_place);
+        assert_memory_equal(one.gradients, three.gradients, one.elements * sizeof(float));
+        assert_memory_equal(&one.loss, &three.loss, sizeof(one.loss));
+        mem_free(one.gradients);
+        mem_free(three.gradients);
+    }
+}
+
+/* BF16 keeps eight bits of a logit, which are a few units here: losses and gradients move by less than
+ * what BF16 costs anyway. The head's chunk is the whole batch, so that its memory is the step's. */
+static void logits_in_the_compute_dtype_cost_rounding_and_save_memory(void **state)
+{
+    (void)state;
+    program_how_t how = whole_batch;
+    how.head_chunk = TOKENS;
+    trained_t wide = train_once(&how, LH_DTYPE_BF16);
+    how.narrow_logits = true;
+    trained_t narrow = train_once(&how, LH_DTYPE_BF16);
+    const double distance = relative_difference(&wide, &narrow);
+    assert_true(distance > 0 && distance < 3e-2);
+    assert_true(fabsf(wide.loss - narrow.loss) < 2e-3f * wide.loss);
+    assert_true(narrow.memory.total_bytes < wide.memory.total_bytes);
+    mem_free(wide.gradients);
+    mem_free(narrow.gradients);
 }
 
 static void micro_batches_add_up_to_the_batch(void **state)
@@ -473,6 +541,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputation_changes_no_bit_and_saves_memory),
         cmocka_unit_test(the_heads_chunks_change_rounding_only),
+        cmocka_unit_test(the_loss_in_one_pass_has_the_bits_of_its_parts),
+        cmocka_unit_test(logits_in_the_compute_dtype_cost_rounding_and_save_memory),
         cmocka_unit_test(micro_batches_add_up_to_the_batch),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),

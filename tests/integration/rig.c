@@ -91,12 +91,27 @@ void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dty
     rig_open_how(rig, &how);
 }
 
+/* The device's plugin in a copy without its kernels of one op. */
+static void device_lacks(rig_t *rig, const char *op)
+{
+    const plugin_t *whole = rig->device;
+    rig->lean = *whole;
+    rig->lean.kernels = rig->lean_kernels;
+    rig->lean.kernel_count = 0;
+    assert_true(whole->kernel_count <= RIG_KERNELS);
+    for (uint32_t i = 0; i < whole->kernel_count; i++)
+        if (strcmp(whole->kernels[i].op, op) != 0)
+            rig->lean_kernels[rig->lean.kernel_count++] = whole->kernels[i];
+    rig->device = &rig->lean;
+}
+
 void rig_open_how(rig_t *rig, const rig_how_t *how)
 {
     memset(rig, 0, sizeof(*rig));
     take_plugins(rig);
     OK(op_table_new(&rig->ops));
     OK(registry_load(rig->registry, LH_KIND_DEVICE, rig_device(), &rig->device));
+    if (how->lacking != NULL) device_lacks(rig, how->lacking);
     rig->model_plugin = how->made;
     if (how->made == NULL)
         OK(registry_load(rig->registry, LH_KIND_MODEL, how->model, &rig->model_plugin));

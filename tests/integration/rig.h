@@ -19,7 +19,7 @@
 #include <parallel/update.h>
 #include <plugin/host.h>
 
-enum { RIG_CONFIG = 4096, RIG_BATCH_INPUTS = 5 };
+enum { RIG_CONFIG = 4096, RIG_BATCH_INPUTS = 5, RIG_KERNELS = 96 };
 
 typedef struct rig {
     host_t *host;
@@ -36,6 +36,8 @@ typedef struct rig {
     engine_t *engine;
     weights_t *weights;
     const parameters_t *parameters;
+    plugin_t lean; /* the device without its kernels of rig_how_t.lacking */
+    lh_kernel_t lean_kernels[RIG_KERNELS];
 } rig_t;
 
 typedef struct rig_option {
@@ -54,6 +56,7 @@ typedef struct rig_how {
     lh_dtype_t compute;
     const char *variants;      /* as engine_how_t.variants; NULL */
     bool unordered;            /* as engine_how_t.unordered */
+    const char *lacking;       /* an op of which the device has no kernel here; NULL */
     const lh_model_api_t *api; /* instead of the plugin's own; NULL */
     const plugin_t *parts;     /* one more plugin with ops and kernels; NULL */
 } rig_how_t;

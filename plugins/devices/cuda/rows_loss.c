@@ -1,4 +1,4 @@
-/* rows_loss.c - embeddings, and cross-entropy in three steps. */
+/* rows_loss.c - embeddings, and cross-entropy in three steps or in one. */
 #include "cuda_rows.h"
 
 /* Rows of the vocabulary that are here: all there are where the attributes say 0 or more. */
@@ -142,15 +142,56 @@ static lh_status_t ce_loss_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
     return status != LH_OK ? status : cuda_check_flat(k, out_loss, 1);
 }
 
+static lh_status_t loss_launch(lh_stream_t *s, const cuda_view_t *stats, const float *weights,
+                               const cuda_view_t *loss)
+{
+    const cuda_ce_loss_t p = {.stats = *stats,
+                              .weights = weights,
+                              .loss = loss->at,
+                              .add = (loss->flags & CUDA_VIEW_ADD) != 0};
+    const cuda_shape_t shape = {.grid = {1, 1, 1}, .block = {CUDA_TEAM_LIMIT, 1, 1}};
+    return cuda_launch(s, "cuda_ce_loss", &shape, &p, sizeof(p));
+}
+
 static lh_status_t ce_loss_launch(const lh_prepared_t *k, lh_stream_t *s)
 {
     LH_SLOTS(LH_CE_LOSS_TEXT);
-    const cuda_ce_loss_t p = {.stats = k->view[in_stats],
-                              .weights = k->view[in_weights].at,
-                              .loss = k->view[out_loss].at,
-                              .add = (k->view[out_loss].flags & CUDA_VIEW_ADD) != 0};
-    const cuda_shape_t shape = {.grid = {1, 1, 1}, .block = {CUDA_TEAM_LIMIT, 1, 1}};
-    return cuda_launch(s, "cuda_ce_loss", &shape, &p, sizeof(p));
+    return loss_launch(s, &k->view[in_stats], k->view[in_weights].at, &k->view[out_loss]);
+}
+
+/* Over the logits only element on element: blocks go on side by side, and no launches order them. */
+static lh_status_t cross_entropy_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_CROSS_ENTROPY_TEXT);
+    const cuda_view_t *logits = &k->view[in_logits], *g = &k->view[out_glogits];
+    lh_status_t status = cuda_check_like(k, in_logits, out_glogits);
+    if (status == LH_OK) status = cuda_check_flat(k, in_labels, logits->rows);
+    if (status == LH_OK) status = cuda_check_flat(k, in_weights, logits->rows);
+    if (status == LH_OK) status = cuda_check_flat(k, out_loss, 1);
+    if (status == LH_OK && k->arg[out_glogits].alias_slot != 0 &&
+        (g->dtype != logits->dtype || g->pitch != logits->pitch))
+        status = k->host->fail(k->host, LH_UNSUPPORTED,
+                               "cross_entropy: a gradient over logits of another dtype or pitch");
+    plan->scratch_bytes = logits->rows * 3 * sizeof(float);
+    return status;
+}
+
+/* Statistics go to the loss by way of scratch, in the form that ce_stats would give them. */
+static lh_status_t cross_entropy_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_CROSS_ENTROPY_TEXT);
+    const cuda_cross_entropy_t p = {.logits = k->view[in_logits],
+                                    .glogits = k->view[out_glogits],
+                                    .labels = k->view[in_labels].at,
+                                    .weights = k->view[in_weights].at,
+                                    .stats = k->scratch};
+    const cuda_view_t stats = {
+        .at = k->scratch, .rows = p.logits.rows, .width = 3, .pitch = 3, .dtype = LH_DTYPE_F32};
+    const cuda_shape_t shape = {.grid = {(uint32_t)p.logits.rows, 1, 1},
+                                .block = {cuda_team(p.logits.width), 1, 1}};
+    const lh_status_t status = cuda_launch(s, "cuda_cross_entropy", &shape, &p, sizeof(p));
+    if (status != LH_OK) return status;
+    return loss_launch(s, &stats, p.weights, &k->view[out_loss]);
 }
 
 const cuda_op_t cuda_loss_ops[] = {
@@ -159,5 +200,6 @@ const cuda_op_t cuda_loss_ops[] = {
     {"ce_stats", "mif", ce_stats_plan, ce_stats_launch},
     {"ce_grad", "miffm", ce_grad_plan, ce_grad_launch},
     {"ce_loss", "fff", ce_loss_plan, ce_loss_launch},
+    {"cross_entropy", "miffm", cross_entropy_plan, cross_entropy_launch},
     {NULL, NULL, NULL, NULL},
 };

@@ -17,6 +17,15 @@ class Cuda(CudaCase):
         self.train(job, "launched", "device.capture=no", fake="seed=2")
         self.assert_same("launched", "captured")
 
+    def test_logits_in_bf16_have_the_losses_of_reference(self):
+        job = self.prepared()
+        sets = ("train.precision=bf16", "train.logits=compute")
+        self.train(job, "reference", *sets, device="reference")
+        self.train(job, "bf16", *sets)
+        self.assert_near("bf16", "reference", 3e-2)
+        self.train(job, "two", *sets, "optimizer.plugin=zero2", "parallel.accumulation=breadth", *TWO, fake="gpus=2")
+        self.assert_near("two", "bf16", 1e-3)
+
     def test_a_resume_goes_on_with_the_same_bits(self):
         job = self.prepared()
         self.train(job, "whole")

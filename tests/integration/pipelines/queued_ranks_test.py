@@ -15,7 +15,7 @@ BY_SITE = ["optimizer.cut=site"]
 # A sample: whole and cut gradients and values, one site and two, each kind of device once.
 CASES = [
     (TWO, "zero1", "breadth", []),
-    (TWO, "zero3", "depth", ["device.host_access=yes"]),
+    (TWO, "zero3", "depth", ["device.host_access=yes", "train.precision=bf16", "train.logits=compute"]),
     (SITES, "zero2", "depth", BY_SITE + ["device.words=no"]),
 ]
 if TORTURE:

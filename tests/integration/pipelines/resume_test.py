@@ -79,6 +79,13 @@ class Resume(PipelineCase):
         self.assertRegex(said, r"step-0+4 was made with 'data.content = [0-9a-f]{16}', now it is 'data.content = ")
         self.run_longhaul(*more, "--set", "train.same_bits=no")
 
+    def test_logits_of_another_dtype_are_refused(self):
+        job = self.prepared(train={"steps": 2, "precision": "bf16"})
+        self.run_longhaul("train", job)
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=3", "--set", "train.logits=compute",
+                                    code=REFUSED)
+        self.assertIn("was made with 'train.logits = f32', now it is 'train.logits = compute'", said)
+
     def test_another_cut_of_the_head_is_refused(self):
         job = self.prepared(train={"steps": 4})
         self.run_longhaul("train", job)

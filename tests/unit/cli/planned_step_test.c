@@ -248,6 +248,7 @@ static void write_train(const shape_t *shape, uint64_t sequence, text_t *ini)
                 "precision = %s\nrecompute = %s\nevaluate_every = %u\n",
                 (unsigned)sequence, batch, micro, ONE_OF("bf16", "f32"),
                 ONE_OF("none", "selective", "full"), (unsigned)roll(2));
+    text_printf(ini, "logits = %s\n", ONE_OF("f32", "compute"));
     if (roll(3) == 0) text_printf(ini, "head_chunk = %u\n", 4 + 4 * (unsigned)roll(8));
     if (apart && roll(4) == 0) text_printf(ini, "max_documents = %u\n", micro * (unsigned)sequence);
     text_printf(ini, "[data]\ntrain = %s\nsplit = 8,1,1\ndocuments = %s\n", in_folder("corpus"),

@@ -258,20 +258,25 @@ static void gradients_add_to_what_is_there_when_asked(void **state)
         check_case(&cases[i], true);
 }
 
-/* Cross-entropy is no chain of gradients: ce_grad is the gradient of ce_loss(ce_stats) in one. */
-static void ce_grad_agrees_with_central_differences(void **state)
+/* Cross-entropy is no chain of gradients: ce_grad is the gradient of ce_loss(ce_stats) in one, and
+ * cross_entropy gives its own beside the loss. */
+static void cross_entropy_is_checked(bool in_one)
 {
-    (void)state;
     enum { VOCABULARY = 5 };
     static const gradient_case_t c = {"ce_stats", "", {0}, {M(T, VOCABULARY)}};
     static const double weights[TOKENS] = {0.5, 0, 0.25, 1, 0.125, 0.75, 0.3};
     recording_t *r = new_recording(&c);
     lh_graph_t *g = &r->graph;
     const lh_value_t logits = g->api->param(g, "logits");
-    const lh_value_t stats = g->api->op(g, "ce_stats", NULL, &logits, 1, NULL);
-    r->output = g->api->op(g, "ce_loss", NULL, &stats, 1, NULL);
-    const lh_value_t in[] = {logits, 0, stats, 0};
-    const lh_value_t found = g->api->op(g, "ce_grad", NULL, in, 4, NULL);
+    lh_value_t found;
+    if (in_one) {
+        r->output = g->api->op(g, "cross_entropy", NULL, &logits, 1, &found);
+    } else {
+        const lh_value_t stats = g->api->op(g, "ce_stats", NULL, &logits, 1, NULL);
+        r->output = g->api->op(g, "ce_loss", NULL, &stats, 1, NULL);
+        const lh_value_t in[] = {logits, 0, stats, 0};
+        found = g->api->op(g, "ce_grad", NULL, in, 4, NULL);
+    }
     const uint64_t one = 1;
     const lh_value_t seed = recording_argument(r, LH_DTYPE_F64, 1, &one);
     assert_int_equal(recording_status(r), LH_OK);
@@ -297,6 +302,18 @@ static void ce_grad_agrees_with_central_differences(void **state)
     }
     interpreter_free(it);
     recording_free(r);
+}
+
+static void ce_grad_agrees_with_central_differences(void **state)
+{
+    (void)state;
+    cross_entropy_is_checked(false);
+}
+
+static void cross_entropy_agrees_with_central_differences(void **state)
+{
+    (void)state;
+    cross_entropy_is_checked(true);
 }
 
 /* ---- communication: two simulated ranks ---- */
@@ -421,6 +438,7 @@ int main(void)
         cmocka_unit_test(gradients_agree_with_central_differences),
         cmocka_unit_test(gradients_add_to_what_is_there_when_asked),
         cmocka_unit_test(ce_grad_agrees_with_central_differences),
+        cmocka_unit_test(cross_entropy_agrees_with_central_differences),
         cmocka_unit_test(gradients_of_communication_are_its_transpose),
     };
     return cmocka_run_group_tests(tests, load, unload);

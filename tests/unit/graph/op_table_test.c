@@ -63,6 +63,10 @@ static void a_macro_of_text_makes_slots_and_a_line_of_shapes_each(void **state)
     assert_string_equal(op_table_find(t, "matmul")->row.slots,
                         "a b bias? scale_a? scale_b? -> c+ aux? amax?");
     assert_string_equal(op_table_find(t, "send")->row.slots, "x ->");
+    const op_t *over = op_table_find(t, "cross_entropy");
+    assert_string_equal(over->row.slots, "logits labels weights -> loss+ glogits~logits");
+    assert_string_equal(over->slot_name[4], "glogits");
+    assert_true(over->over[4] == 1 && over->over[3] == 0 && over->adds[3] && !over->adds[4]);
     assert_string_equal(op_table_find(t, "recv")->row.slots, "-> y");
     assert_string_equal(op_table_find(t, "sum_rows")->row.shapes, "x: [t, w]\ny: [w]\n");
     op_table_free(t);
@@ -156,6 +160,12 @@ static const struct {
     {{.name = "a.b", .slots = "x x -> y", .shape = no_shape}, "op a.b has two slots 'x'"},
     {{.name = "a.b", .slots = "x+ -> y", .shape = no_shape},
      "op a.b: input 'x+' can't be added to"},
+    {{.name = "a.b", .slots = "x -> y~z", .shape = no_shape},
+     "op a.b: 'y~z' can't lie over an input of that name"},
+    {{.name = "a.b", .slots = "x w~x -> y", .shape = no_shape},
+     "op a.b: 'w~x' can't lie over an input of that name"},
+    {{.name = "a.b", .slots = "x -> y~", .shape = no_shape},
+     "op a.b: 'y~' can't lie over an input of that name"},
     {{.name = "a.b", .slots = "X -> y", .shape = no_shape},
      "op a.b: slot 'X' is not a lower-case name of at most 23 letters"},
     {{.name = "a.b", .slots = "a b c d e f g h i j k l m n o p q -> y", .shape = no_shape},

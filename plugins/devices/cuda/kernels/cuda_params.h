@@ -192,6 +192,13 @@ typedef struct {
 } cuda_ce_grad_t;
 
 typedef struct {
+    cuda_view_t logits, glogits;
+    const int32_t *labels;
+    const float *weights;
+    float *stats; /* [rows, 3], for cuda_ce_loss */
+} cuda_cross_entropy_t;
+
+typedef struct {
     cuda_view_t stats;
     const float *weights;
     float *loss;

@@ -1,0 +1,151 @@
+/* flow_test.c - which outputs take the place of inputs in memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail
+
+#include <graph/op_table.h>
+#include <program/flow.h>
+
+enum { ROWS = 8, WIDTH = 40, ALIGNMENT = 64 };
+
+/* The way of logits through a head: made from x, turned into their gradient, which is used. */
+typedef struct head {
+    op_table_t *ops;
+    flow_t *flow;
+    uint32_t logits, gradient;
+} head_t;
+
+static allocation_t inputs = {.name = "inputs"}, outputs = {.name = "outputs"};
+
+static uint32_t in_allocation(flow_t *f, const allocation_t *a, const lh_arg_t *arg)
+{
+    return flow_value(f, arg, flow_buffer(f, a, 0, flow_arg_bytes(arg)), 0);
+}
+
+static lh_arg_t matrix(lh_dtype_t dtype, uint64_t rows, uint64_t columns)
+{
+    const uint64_t shape[] = {rows, columns};
+    return flow_arg(dtype, 2, shape);
+}
+
+static void copy(head_t *h, uint32_t from, uint32_t to)
+{
+    const uint32_t slots[] = {from, to};
+    flow_kernel(h->flow, op_table_find(h->ops, "copy"), NULL, slots);
+}
+
+/* Up to the gradient: logits in one dtype, their gradient in another. */
+static head_t head_new(lh_dtype_t logits, lh_dtype_t gradient)
+{
+    head_t h = {0};
+    assert_int_equal(op_table_new(&h.ops), LH_OK);
+    assert_int_equal(flow_new(&h.flow), LH_OK);
+    flow_t *f = h.flow;
+    const uint64_t rows = ROWS, one = 1;
+    const lh_arg_t x = matrix(LH_DTYPE_F32, ROWS, WIDTH), made = matrix(logits, ROWS, WIDTH),
+                   back = matrix(gradient, ROWS, WIDTH);
+    const lh_arg_t labels = flow_arg(LH_DTYPE_I32, 1, &rows),
+                   weights = flow_arg(LH_DTYPE_F32, 1, &rows),
+                   loss = flow_arg(LH_DTYPE_F32, 1, &one);
+    h.logits = flow_activation(f, &made);
+    h.gradient = flow_activation(f, &back);
+    copy(&h, in_allocation(f, &inputs, &x), h.logits);
+    const uint32_t slots[] = {h.logits, in_allocation(f, &inputs, &labels),
+                              in_allocation(f, &inputs, &weights),
+                              in_allocation(f, &outputs, &loss), h.gradient};
+    flow_kernel(f, op_table_find(h.ops, "cross_entropy"), NULL, slots);
+    return h;
+}
+
+static void finish(head_t *h)
+{
+    const lh_arg_t out = matrix(LH_DTYPE_F32, ROWS, WIDTH);
+    copy(h, h->gradient, in_allocation(h->flow, &outputs, &out));
+    assert_int_equal(flow_finish(h->flow, ALIGNMENT), LH_OK);
+}
+
+static bool same_place(const head_t *h)
+{
+    const flow_value_t *v = h->flow->values;
+    return v[h->logits].buffer == v[h->gradient].buffer;
+}
+
+static void head_free(head_t *h)
+{
+    flow_free(h->flow);
+    op_table_free(h->ops);
+}
+
+static void a_gradient_lies_over_logits_that_are_read_no_more(void **state)
+{
+    (void)state;
+    head_t h = head_new(LH_DTYPE_BF16, LH_DTYPE_BF16);
+    finish(&h);
+    assert_true(same_place(&h));
+    assert_int_equal(h.flow->arena_bytes[ARENA_ACTIVATIONS], ROWS * WIDTH * 2);
+    head_free(&h);
+}
+
+static void of_another_dtype_it_has_a_place_of_its_own(void **state)
+{
+    (void)state;
+    head_t h = head_new(LH_DTYPE_F32, LH_DTYPE_BF16);
+    finish(&h);
+    assert_false(same_place(&h));
+    assert_int_equal(h.flow->arena_bytes[ARENA_ACTIVATIONS], ROWS * WIDTH * (4 + 2));
+    head_free(&h);
+}
+
+/* A later call that reads the logits, or a part of them, finds them. */
+static void logits_that_are_read_again_stay(void **state)
+{
+    (void)state;
+    for (uint32_t part = 0; part < 2; part++) {
+        head_t h = head_new(LH_DTYPE_F32, LH_DTYPE_F32);
+        const lh_arg_t out = matrix(LH_DTYPE_F32, part == 0 ? ROWS : 2, WIDTH);
+        const uint32_t read = part == 0 ? h.logits : flow_rows(h.flow, h.logits, 3, 2);
+        copy(&h, read, in_allocation(h.flow, &outputs, &out));
+        finish(&h);
+        assert_false(same_place(&h));
+        head_free(&h);
+    }
+}
+
+static void logits_that_the_program_gives_out_stay(void **state)
+{
+    (void)state;
+    head_t h = head_new(LH_DTYPE_F32, LH_DTYPE_F32);
+    h.flow->buffers[h.flow->values[h.logits].buffer].allocation = &outputs;
+    finish(&h);
+    assert_false(same_place(&h));
+    head_free(&h);
+}
+
+/* Rows of a larger value: what lies beside them is another's. */
+static void rows_of_a_larger_value_are_not_taken(void **state)
+{
+    (void)state;
+    head_t h = head_new(LH_DTYPE_F32, LH_DTYPE_F32);
+    flow_value_t *v = &h.flow->values[h.logits];
+    h.flow->buffers[v->buffer].bytes *= 2;
+    finish(&h);
+    assert_false(same_place(&h));
+    head_free(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gradient_lies_over_logits_that_are_read_no_more),
+        cmocka_unit_test(of_another_dtype_it_has_a_place_of_its_own),
+        cmocka_unit_test(logits_that_are_read_again_stay),
+        cmocka_unit_test(logits_that_the_program_gives_out_stay),
+        cmocka_unit_test(rows_of_a_larger_value_are_not_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
