@@ -11,6 +11,7 @@
 
 #include <base/dtype.h>
 #include <base/memory.h>
+#include <base/philox.h>
 #include <base/sys.h>
 #include <engine/engine.h>
 #include <engine/kernel_choice.h>
@@ -34,7 +35,9 @@ enum {
 static const uint64_t wait_ns = 100000000;
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
-/* A device with one stream and one event, which is all that a measurement needs. Zero where opening
+static const double seconds_least = 1e-9; /* what a clock can tell */
+
+/* A device with one stream and two events, before and behind what is measured. Zero where opening
  * did not come to it, so rig_close can follow any failure. */
 typedef struct rig {
     const device_bench_how_t *how;
@@ -42,7 +45,7 @@ typedef struct rig {
     lh_device_t *device;
     lh_device_properties_t properties;
     lh_stream_t *stream;
-    lh_event_t *event;
+    lh_event_t *before, *event;
     lh_native_t native;
     op_table_t *ops;
     kernel_choice_t *kernels;
@@ -57,6 +60,7 @@ static lh_status_t rig_open(const device_bench_how_t *how, rig_t *r)
     r->properties.struct_size = sizeof(r->properties);
     if (status == LH_OK) status = r->api->properties(r->device, &r->properties);
     if (status == LH_OK) status = r->api->stream_new(r->device, &stream, &r->stream);
+    if (status == LH_OK) status = r->api->event_new(r->device, &r->before);
     if (status == LH_OK) status = r->api->event_new(r->device, &r->event);
     if (status == LH_OK) status = op_table_new(&r->ops);
     if (status != LH_OK) return status;
@@ -89,6 +93,7 @@ static void rig_close(rig_t *r)
     kernel_choice_free(r->kernels);
     op_table_free(r->ops);
     if (r->event != NULL) r->api->event_free(r->event);
+    if (r->before != NULL) r->api->event_free(r->before);
     if (r->stream != NULL) r->api->stream_free(r->stream);
     if (r->device != NULL) r->api->close(r->device);
 }
@@ -117,15 +122,23 @@ typedef struct work {
     uint64_t bytes;
 } work_t;
 
-/* times launches are behind one another with a single wait, so that the wait's own cost is shared
- * by all of them. */
-static lh_status_t work_queue(rig_t *r, const work_t *w, uint32_t times)
+/* Seconds of `times` launches behind one another. By the device's own clock where it says when an
+ * event was passed, so that what the host waits is not counted; else by the host's, with a single wait
+ * whose cost is shared by all of them. */
+static lh_status_t work_queue(rig_t *r, const work_t *w, uint32_t times, double *seconds)
 {
-    lh_status_t status = LH_OK;
+    const bool told = r->api->event_time != NULL;
+    uint64_t begin = sys()->now_ns(), end;
+    lh_status_t status = told ? r->api->record(r->stream, r->before) : LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < times; i++)
         status = w->kernel != NULL ? w->kernel->row->launch(w->kernel->prepared, &w->call)
                                    : r->api->copy(r->stream, &w->to, &w->from, w->bytes);
-    return status == LH_OK ? rig_wait(r) : status;
+    if (status == LH_OK) status = rig_wait(r);
+    end = sys()->now_ns();
+    if (status == LH_OK && told) status = r->api->event_time(r->before, &begin);
+    if (status == LH_OK && told) status = r->api->event_time(r->event, &end);
+    if (status == LH_OK) *seconds = fmax((double)(end - begin) * 1e-9, seconds_least);
+    return status;
 }
 
 /* Median seconds of one, after a run to warm up; stops early when budget_s is spent. At least one
@@ -137,21 +150,22 @@ static lh_status_t work_time(rig_t *r, const work_t *w, uint32_t times, double b
     uint32_t count = 0;
     lh_assert(times > 0);
     const uint64_t begin = sys()->now_ns();
-    lh_status_t status = work_queue(r, w, times);
+    double spent;
+    lh_status_t status = work_queue(r, w, times, &spent);
     while (status == LH_OK && count < REPEATS) {
-        const uint64_t before = sys()->now_ns();
-        status = work_queue(r, w, times);
-        const uint64_t after = sys()->now_ns();
-        seconds[count++] = (double)(after - before) * 1e-9 / times;
-        if ((double)(after - begin) * 1e-9 > budget_s) break;
+        status = work_queue(r, w, times, &spent);
+        seconds[count++] = spent / times;
+        if ((double)(sys()->now_ns() - begin) * 1e-9 > budget_s) break;
     }
     if (status != LH_OK) return status;
     *out = device_bench_median(seconds, count);
     return LH_OK;
 }
 
-/* Numbers between 0.5 and 1.5 everywhere: nothing denormal, nothing that a power saver notices. The
- * pattern is made once in pinned memory and copied piece by piece over the whole allocation. */
+/* Normal numbers everywhere, as weights and activations are: a device that is short of power runs
+ * slower the more bits change from one operand to the next, so numbers of one sign and size would
+ * flatter it. The pattern is made once in pinned memory and copied piece by piece over the whole
+ * allocation. */
 static lh_status_t fill_pattern(rig_t *r, const allocation_t *to, lh_dtype_t dtype)
 {
     allocation_t pinned = {.name = "pattern", .space = LH_SPACE_PINNED, .bytes = PIECE_BYTES};
@@ -159,8 +173,7 @@ static lh_status_t fill_pattern(rig_t *r, const allocation_t *to, lh_dtype_t dty
     lh_status_t status = allocation_alloc(&pinned, r->api, r->device);
     float *values = status != LH_OK ? NULL : mem_array(PIECE_BYTES / size, sizeof(*values));
     if (status == LH_OK && values == NULL) status = LH_NO_MEMORY;
-    for (uint32_t i = 0; status == LH_OK && i < PIECE_BYTES / size; i++)
-        values[i] = 0.5F + (float)(i * 2654435761U >> 8) / (float)(1 << 24);
+    if (status == LH_OK) philox_normals(1, 0, 0, PIECE_BYTES / size, 1, values);
     if (status == LH_OK)
         status = dtype_convert(dtype, pinned.address, LH_DTYPE_F32, values, PIECE_BYTES / size);
     const lh_place_t from = allocation_place(&pinned, 0);
@@ -333,7 +346,6 @@ lh_status_t device_bench(const device_bench_how_t *how, device_rate_t *out)
 /* ---- calls of a training step ---- */
 
 enum { REPEATS_MOST = 9, LISTS = 3, ALIKE_SLOTS = 3 };
-static const double seconds_least = 1e-9; /* what a clock can tell */
 
 /* times 0: the step has no such list, as with a single round. */
 typedef struct listing { /* a call list that a step runs */

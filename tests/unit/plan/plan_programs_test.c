@@ -180,6 +180,59 @@ static void a_bench_knows_all_that_the_plan_asks_for(void **state)
     plan_programs_close(&p);
 }
 
+/* The cpu device with a clock of its own, which goes on by a millisecond whenever it is asked, and the
+ * first numbers that were copied to it. */
+static struct {
+    lh_device_api_t api, real;
+    uint64_t ns, count;
+    double sum, squares;
+    uint32_t negative;
+} watched;
+
+static lh_status_t watched_time(lh_event_t *e, uint64_t *ns)
+{
+    (void)e;
+    watched.ns += 1000000;
+    *ns = watched.ns;
+    return LH_OK;
+}
+
+static lh_status_t watched_copy(lh_stream_t *s, const lh_place_t *to, const lh_place_t *from,
+                                uint64_t bytes)
+{
+    const float *values = from->address;
+    for (uint64_t i = 0; watched.count == 0 && i < bytes / sizeof(float); i++) {
+        watched.sum += (double)values[i];
+        watched.squares += (double)values[i] * (double)values[i];
+        watched.negative += values[i] < 0;
+    }
+    if (watched.count == 0) watched.count = bytes / sizeof(float);
+    return watched.real.copy(s, to, from, bytes);
+}
+
+static void peaks_are_of_normal_numbers_by_the_devices_clock(void **state)
+{
+    (void)state;
+    _Alignas(64) static const char config[4096];
+    const plugin_t *cpu;
+    ok(registry_load(registry, LH_KIND_DEVICE, "cpu", &cpu));
+    watched.real = watched.api = *cpu->device;
+    watched.api.event_time = watched_time;
+    watched.api.copy = watched_copy;
+    plugin_t device = *cpu;
+    device.device = &watched.api;
+    const device_bench_how_t how = {.device = &device, .config = config, .budget_s = 0.02};
+    device_rate_t rate;
+    ok(device_bench(&how, &rate));
+    assert_true(fabs(rate.launch_s - 1e-3 / 256) < 1e-12);
+    assert_true(fabs(rate.peak_flops[LH_DTYPE_F32] - 2 * pow(512, 3) / 1e-3) < 1);
+    const double n = (double)watched.count;
+    assert_true(n >= 3 * 4096 / sizeof(float));
+    assert_true(fabs(watched.sum / n) < 5 / sqrt(n) && fabs(watched.squares / n - 1) < 8 / sqrt(n));
+    assert_true(fabs(watched.negative / n - 0.5) < 3 / sqrt(n));
+    device_rate_free(&rate);
+}
+
 /* As training refuses it. */
 static void a_sequence_that_is_too_long_is_refused(void **state)
 {
@@ -203,6 +256,7 @@ int main(void)
         cmocka_unit_test(matmuls_of_a_step_are_six_flops_a_weight_and_token),
         cmocka_unit_test(a_row_leaves_what_is_not_computed_again),
         cmocka_unit_test(a_bench_knows_all_that_the_plan_asks_for),
+        cmocka_unit_test(peaks_are_of_normal_numbers_by_the_devices_clock),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
