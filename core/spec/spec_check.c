@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <spec/spec_sums.h>
 
 /* ---- look-ups ---- */
 
@@ -168,6 +169,15 @@ static lh_status_t refuse_unknown(const spec_checker_t *c, const char *name)
                 c->where, name, c->part->input, spec_meant(&near, meant));
 }
 
+/* A line that makes no tensor, where one is named. */
+static lh_status_t refuse_statement(const spec_checker_t *c, const spec_line_t *line)
+{
+    const bool sum = spec_sums_kind(line->tree) == SPEC_ACCUMULATES;
+    return fail(LH_INVALID, "%s: '%s' (line %u) is a %s and no tensor%s", c->where, line->at->key,
+                line->at->line, sum ? "sum" : "loss",
+                sum ? "; the head reads it, as total(NAME, count=N)" : "");
+}
+
 /* Marks what a tensor's name stands for; *known false: nothing of the part. */
 static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
 {
@@ -187,6 +197,8 @@ static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
     memcpy(base, name, spec_slot_dot(name));
     if (line == part->count) line = spec_find_line(part, base, c->line);
     if (line != part->count) {
+        if (spec_sums_kind(part->lines[line].tree) != SPEC_MAKES)
+            return refuse_statement(c, &part->lines[line]);
         part->lines[line].used = true;
         return LH_OK;
     }
@@ -196,35 +208,77 @@ static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
     return *known ? refuse_later(c, line) : LH_OK;
 }
 
-/* A call of an op or of what makes a constant. An argument without a keyword is a tensor; one
- * with a keyword may be a number too. */
+/* total(NAME, count=N): NAME is a sum, and N how many values it has. */
+static lh_status_t total_check(const spec_checker_t *c, const spec_node_t *call)
+{
+    const spec_node_t *name = call->first, *count = name == NULL ? NULL : name->next;
+    if (count == NULL || count->next != NULL || name->kind != SPEC_NODE_WORD ||
+        name->keyword[0] != '\0' || strcmp(count->keyword, "count") != 0)
+        return fail(LH_INVALID, "%s: total() takes a sum and how long it is: total(NAME, count=N)",
+                    c->where);
+    if (c->part->part != LH_PART_HEAD)
+        return fail(LH_INVALID, "%s: total(%s): only the head reads sums", c->where, name->text);
+    numbers_mark(c->s, count);
+    if (spec_sums_mark(c->s, name->text)) return LH_OK;
+    text_nearest_t near = {.typed = name->text};
+    char meant[SPEC_MEANT];
+    spec_sums_offer(c->s, &near);
+    return fail(LH_INVALID, "%s: total(%s): no line of embedding or blocks adds to it%s", c->where,
+                name->text, spec_meant(&near, meant));
+}
+
+static lh_status_t call_check(spec_checker_t *c, const spec_node_t *call);
+
+/* Without a keyword it is a tensor; with one it may be a number too. */
+static lh_status_t argument_check(spec_checker_t *c, const spec_node_t *call,
+                                  const spec_node_t *arg)
+{
+    const bool named = arg->keyword[0] != '\0';
+    bool known = true;
+    if (arg->kind == SPEC_NODE_CALL && !spec_is_function(arg->text)) return call_check(c, arg);
+    if (named && arg->kind != SPEC_NODE_WORD) {
+        numbers_mark(c->s, arg);
+        return LH_OK;
+    }
+    if (named && number_mark(c->s, arg->text)) return LH_OK;
+    if (arg->kind != SPEC_NODE_WORD)
+        return fail(LH_INVALID,
+                    "%s: %s() takes a number or an expression by its name, as in "
+                    "%s(..., NAME=%s)",
+                    c->where, call->text, call->text, arg->text[0] != '\0' ? arg->text : "2");
+    const lh_status_t status = tensor_mark(c, arg->text, &known);
+    return status == LH_OK && !known && !named ? refuse_unknown(c, arg->text) : status;
+}
+
+/* A call of an op, of what makes a constant, or of input and total. */
 static lh_status_t call_check(spec_checker_t *c, const spec_node_t *call)
 {
     lh_status_t status = LH_OK;
+    if (spec_sums_is_total(call)) return total_check(c, call);
+    if (spec_sums_kind(call) != SPEC_MAKES)
+        return fail(LH_INVALID, "%s: %s() makes no tensor; expected it in a line of its own",
+                    c->where, call->text);
     if (strcmp(call->text, "input") == 0) {
         if (call->first != NULL && call->first->next == NULL && spec_input(call->first->text) != 0)
             return LH_OK;
         return fail(LH_INVALID, "%s: input() takes tokens, positions, starts or seed", c->where);
     }
-    for (const spec_node_t *arg = call->first; arg != NULL && status == LH_OK; arg = arg->next) {
-        const bool named = arg->keyword[0] != '\0';
-        bool known = true;
-        if (arg->kind == SPEC_NODE_CALL && !spec_is_function(arg->text))
-            status = call_check(c, arg);
-        else if (named && arg->kind != SPEC_NODE_WORD)
-            numbers_mark(c->s, arg);
-        else if (named && number_mark(c->s, arg->text))
-            continue;
-        else if (arg->kind == SPEC_NODE_WORD)
-            status = tensor_mark(c, arg->text, &known);
-        else
-            return fail(LH_INVALID,
-                        "%s: %s() takes a number or an expression by its name, as in "
-                        "%s(..., NAME=%s)",
-                        c->where, call->text, call->text, arg->text[0] != '\0' ? arg->text : "2");
-        if (status == LH_OK && !known && !named) status = refuse_unknown(c, arg->text);
-    }
+    for (const spec_node_t *arg = call->first; arg != NULL && status == LH_OK; arg = arg->next)
+        status = argument_check(c, call, arg);
     return status;
+}
+
+/* accumulate(TENSOR, when=N), and loss. */
+static lh_status_t statement_check(spec_checker_t *c, const spec_node_t *call)
+{
+    const spec_node_t *value = call->first, *when = value == NULL ? NULL : value->next;
+    if (value == NULL || value->keyword[0] != '\0' ||
+        (when != NULL && (strcmp(when->keyword, "when") != 0 || when->next != NULL)))
+        return fail(LH_INVALID, "%s: %s() takes one tensor, and when=N", c->where, call->text);
+    if (spec_sums_kind(call) == SPEC_ACCUMULATES && c->part->part == LH_PART_HEAD)
+        return fail(LH_INVALID, "%s: only embedding and blocks add to sums", c->where);
+    if (when != NULL) numbers_mark(c->s, when);
+    return argument_check(c, call, value);
 }
 
 /* A line calls something, or gives a tensor another name. */
@@ -236,6 +290,7 @@ static lh_status_t line_check(spec_checker_t *c)
     if (spec_find_parameter(c->s, c->part, line->at->key) != NULL)
         return fail(LH_INVALID, "%s: a parameter has this name too: [spec.parameter.%s]", c->where,
                     line->at->key);
+    if (spec_sums_kind(line->tree) != SPEC_MAKES) return statement_check(c, line->tree);
     if (line->tree->kind == SPEC_NODE_CALL && !spec_is_function(line->tree->text))
         return call_check(c, line->tree);
     if (line->tree->kind != SPEC_NODE_WORD)
@@ -253,9 +308,16 @@ static lh_status_t part_check(spec_t *s, spec_part_t *part)
         const lh_status_t status = line_check(&c);
         if (status != LH_OK) return status;
     }
-    for (uint32_t i = 0; i + 1 < part->count; i++) {
-        if (part->lines[i].used) continue;
+    for (uint32_t i = 0; i < part->count; i++) {
+        const bool last = i + 1 == part->count;
+        const bool makes = spec_sums_kind(part->lines[i].tree) == SPEC_MAKES;
+        if (makes == last || (makes && part->lines[i].used)) continue;
         spec_where_line(part->section, part->lines[i].at, c.where, sizeof(c.where));
+        if (last)
+            return fail(LH_INVALID,
+                        "%s: %s() makes no tensor, and the last line is the part's "
+                        "result",
+                        c.where, part->lines[i].tree->text);
         return fail(LH_INVALID,
                     "%s: no line below reads it, and it is not the last, which is the "
                     "part's result",
@@ -407,5 +469,6 @@ lh_status_t spec_check(spec_t *s)
     for (uint32_t i = 0; i < s->class_count && status == LH_OK; i++)
         status = part_check(s, &s->blocks[i]);
     if (status == LH_OK) status = part_check(s, &s->tail);
+    if (status == LH_OK) status = spec_sums_check(s);
     return status == LH_OK ? unused_check(s) : status;
 }

@@ -31,6 +31,7 @@
 #include <graph/recording.h>
 #include <longhaul/positions.h>
 #include <spec/spec_check.h>
+#include <spec/spec_sums.h>
 
 /* What a line has made: the first output of its op, and the others by slot. */
 typedef struct made {
@@ -245,6 +246,9 @@ void spec_record_help(text_t *out)
         options_explain_table(makers[i].rows, makers[i].count, out);
     }
     text_append(out, "\ninput(NAME) is an input of the step: tokens, positions, starts, seed\n");
+    text_append(out, "\nNAME = accumulate(TENSOR, when=N) adds to a sum over embedding and blocks\n"
+                     "NAME = loss(TENSOR, when=N) is minimised beside the cross-entropy\n"
+                     "total(NAME, count=N) is that sum in the head, of N values\n");
 }
 
 /* The recorder copies the numbers, and knows equal ones again: all blocks share their
@@ -438,12 +442,32 @@ static lh_value_t op_write(spec_writer_t *w, const op_t *op, const spec_node_t *
     return first;
 }
 
-/* A maker, an input of the step, or an op; made: of a line, whose other outputs may be asked
+/* A sum, in the head. */
+static lh_value_t total_write(const spec_writer_t *w, const spec_node_t *call)
+{
+    const char *name = call->first->text;
+    spec_scope_t scope = w->scope;
+    uint64_t count = 0;
+    bool added;
+    const spec_names_t names = spec_scope_names(&scope, w->where);
+    lh_status_t status = spec_whole(call->first->next, &names, &count);
+    if (status == LH_OK) status = spec_sums_added(w->m, name, &added);
+    if (status == LH_OK && !added)
+        status = fail(LH_INVALID, "%s: total(%s): with these options nothing is added to it",
+                      w->where, name);
+    if (status == LH_OK && count == 0)
+        status = fail(LH_INVALID, "%s: total(%s, count=0): expected a number from 1 on", w->where,
+                      name);
+    return status == LH_OK ? w->g->api->total(w->g, name, count) : writer_refuses(w, status);
+}
+
+/* A maker, an input of the step, a sum, or an op; made: of a line, whose other outputs may be asked
  * for. */
 static lh_value_t call_write(spec_writer_t *w, const spec_node_t *call, made_t *made)
 {
     const struct maker *maker = maker_find(call->text);
     if (maker != NULL) return constant_make(w, maker, call);
+    if (spec_sums_is_total(call)) return total_write(w, call);
     if (strcmp(call->text, "input") == 0)
         return w->g->api->input(w->g, spec_input(call->first->text));
     const op_t *op = op_table_find(w->r->how.ops, call->text);
@@ -471,6 +495,48 @@ static const spec_part_t *part_of(const lh_model_t *m, uint32_t part, uint32_t b
     case LH_PART_HEAD: return &s->tail;
     default: return &s->blocks[m->classes == NULL ? 0 : m->classes[block]];
     }
+}
+
+/* What is added must be as long as what the head reads. */
+static lh_status_t sum_check(const spec_writer_t *w, const char *name, lh_value_t value)
+{
+    const lh_arg_t *arg = &w->r->values[value].arg;
+    const spec_line_t *line = NULL;
+    uint64_t count;
+    const lh_status_t status = spec_sums_read(w->m, name, &count, &line);
+    if (status != LH_OK) return status;
+    if (line == NULL)
+        return fail(LH_INVALID, "%s: with these options the head does not read it", w->where);
+    if (arg->rank != 1 || arg->shape[0] == count) return LH_OK; /* the recorder's, or fine */
+    return fail(LH_INVALID, "%s: accumulate() of [%llu]; [spec.head] %s, line %u, reads %llu",
+                w->where, (unsigned long long)arg->shape[0], line->at->key, line->at->line,
+                (unsigned long long)count);
+}
+
+/* accumulate or loss. The recorder says what it does not take; where stands before. */
+static void statement_write(spec_writer_t *w, const spec_line_t *line)
+{
+    const char *name = line->at->key;
+    const bool sum = spec_sums_kind(line->tree) == SPEC_ACCUMULATES;
+    const lh_value_t value = tensor_write(w, line->tree->first);
+    text_t text = {0};
+    if (w->r->status != LH_OK) return;
+    lh_status_t status = LH_OK;
+    if (value == 0)
+        status = fail(LH_INVALID, "%s: %s() is given nothing", w->where, line->tree->text);
+    if (status == LH_OK && sum) status = sum_check(w, name, value);
+    recording_failed(w->r, status);
+    if (status != LH_OK) return;
+    if (sum)
+        w->g->api->accumulate(w->g, name, value);
+    else
+        w->g->api->loss(w->g, name, value);
+    if (w->r->status == LH_OK) return;
+    text_printf(&text, "%s: %s() of ", w->where, line->tree->text);
+    shape_text(w, value, &text);
+    text_append(&text, ": ");
+    if (!text.failed) recording_explain(w->r, text.data);
+    text_free(&text);
 }
 
 /* The last line of a part gives hidden columns for each token, of the head the vocabulary's. The
@@ -508,11 +574,18 @@ lh_value_t spec_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t blo
                        .scope = {m, part == LH_PART_BLOCK, block},
                        .input = input,
                        .made = mem_array(lines->count, sizeof(made_t))};
+    bool wanted[SPEC_LINES];
     lh_value_t last = 0;
     if (w.made == NULL) return writer_refuses(&w, LH_NO_MEMORY);
+    recording_failed(w.r, spec_sums_wanted(m, lines, block, wanted));
     for (w.line = 0; w.line < lines->count && w.r->status == LH_OK; w.line++) {
         const spec_line_t *line = &lines->lines[w.line];
+        if (!wanted[w.line]) continue;
         spec_where_line(lines->section, line->at, w.where, sizeof(w.where));
+        if (spec_sums_kind(line->tree) != SPEC_MAKES) {
+            statement_write(&w, line);
+            continue;
+        }
         made_t made = {0};
         made.first = line->tree->kind == SPEC_NODE_CALL ? call_write(&w, line->tree, &made)
                                                         : tensor_write(&w, line->tree);

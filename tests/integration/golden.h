@@ -16,6 +16,9 @@ typedef struct golden_model {
 enum { GOLDEN_FIRST = 3, GOLDEN_MODELS = 14, GOLDEN_OPTIONS = 32 };
 extern const golden_model_t golden_models[GOLDEN_MODELS];
 
+/* Whether the folder of models has it: LH_TEST_GOLDEN may name another folder than tests/golden, with
+ * some models of the same names and other sizes. */
+bool golden_there(const golden_model_t *m);
 /* Ended by a row of NULL; of the process's life. */
 const rig_option_t *golden_options(const golden_model_t *m);
 /* A tensor of a file in the model's folder, as floats; `prefix` goes before the Hugging Face name.

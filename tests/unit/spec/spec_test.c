@@ -354,6 +354,49 @@ static void blocks_may_be_of_classes(void **state)
     mem_free(text);
 }
 
+#define TAIL "x = add(h, linear(u, down))\n[spec.head]\n"
+#define LOSS "b = loss(dot(total(load, count=hidden), total(load, count=hidden))"
+
+/* A loss over all blocks, by a sum; with what only it reads it is there where `when` is not 0. */
+static void blocks_add_to_sums_that_the_head_reads(void **state)
+{
+    bed_t b, without;
+    const char *put = "m = softmax(h)\nload = accumulate(mean_rows(m), when=biased)\n" TAIL
+                      "t = total(load, count=4 * heads)\nb = loss(dot(t, t), when=biased)\n";
+    bed_of(&b, *state, TAIL, put, "model.biased=yes");
+    const recording_t *block = b.parts[LH_PART_BLOCK - 1], *head = b.parts[LH_PART_HEAD - 1];
+    assert_int_equal(block->added_count, 1);
+    assert_string_equal(block->added[0].name, "load");
+    assert_int_equal(block->added[0].value, node_of(block, "mean_rows")->slots[1]);
+    assert_int_equal(head->total_count, 1);
+    assert_string_equal(head->totals[0].name, "load");
+    assert_int_equal(head->values[head->totals[0].value].arg.shape[0], 16);
+    assert_int_equal(head->loss_count, 1);
+    assert_string_equal(head->losses[0].metric, "b");
+    assert_int_equal(head->losses[0].value, node_of(head, "dot")->slots[2]);
+    bed_close(&b);
+
+    bed_of(&b, *state, TAIL, put, NULL);
+    bed_of(&without, *state, NULL, NULL, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(b.parts[i]->added_count + b.parts[i]->total_count, 0);
+        assert_int_equal(b.parts[i]->loss_count, 0);
+        assert_int_equal(b.parts[i]->node_count, without.parts[i]->node_count);
+        assert_int_equal(b.parts[i]->value_count, without.parts[i]->value_count);
+    }
+    bed_close(&without);
+    bed_close(&b);
+
+    /* A loss of blocks is a sum over them by itself. */
+    bed_of(&b, *state, TAIL, "m = mean_rows(h)\nown = loss(dot(m, m), when=block)\n" TAIL, NULL);
+    assert_int_equal(b.parts[LH_PART_BLOCK - 1]->loss_count, 0);
+    recording_free(b.parts[LH_PART_BLOCK - 1]);
+    b.block = 1;
+    assert_int_equal(bed_record(&b, LH_PART_BLOCK), LH_OK);
+    assert_string_equal(b.parts[LH_PART_BLOCK - 1]->losses[0].metric, "own");
+    bed_close(&b);
+}
+
 /* ---- what is refused ---- */
 
 static const struct {
@@ -448,6 +491,44 @@ static const struct {
     {"rotary(dims=d)", "input(nothing)",
      "s.ini:58: [spec.block] t: input() takes tokens, positions, starts or seed"},
     {"h = add(x, a)", "h = 2 * 3", "s.ini:60: [spec.block] h = 2 * 3: expected a call of an op"},
+    /* sums and losses */
+    {TAIL, "load = accumulate(mean_rows(h))\n" TAIL,
+     "s.ini:62: [spec.block] load: no line of [spec.head] reads it, as total(load, count=N)"},
+    {TAIL, "load = accumulate(mean_rows(h))\n" TAIL "b = loss(total(laod, count=4))\n",
+     "s.ini:65: [spec.head] b: total(laod): no line of embedding or blocks adds to it; did you "
+     "mean 'load'?"},
+    {TAIL, "load = accumulate(mean_rows(u))\n" TAIL LOSS ")\n",
+     "s.ini:62: [spec.block] load: accumulate() of [64]; [spec.head] b, line 65, reads 16"},
+    {TAIL, "load = accumulate(mean_rows(h), when=biased)\n" TAIL LOSS ")\n",
+     "s.ini:65: [spec.head] b: total(load): with these options nothing is added to it"},
+    {TAIL, "load = accumulate(mean_rows(h))\n" TAIL LOSS ", when=biased)\n",
+     "s.ini:62: [spec.block] load: with these options the head does not read it"},
+    {TAIL, "load = accumulate(mean_rows(h), when=biazed)\n" TAIL LOSS ")\n",
+     "s.ini:62: [spec.block] load: expected a number, found 'biazed'; did you mean 'biased'?"},
+    {TAIL, "load = accumulate(mean_rows(h))\n" TAIL "b = loss(total(load))\n",
+     "s.ini:65: [spec.head] b: total() takes a sum and how long it is: total(NAME, count=N)"},
+    {TAIL, "load = accumulate(mean_rows(h))\n" TAIL "x = scale(x, total(load, count=hidden))\n",
+     "s.ini:67: [spec.head] logits: the part's result depends on a sum, which only a loss may"},
+    {TAIL, "load = accumulate(mean_rows(h))\nm = scale(h, load)\n" TAIL,
+     "s.ini:63: [spec.block] m: 'load' (line 62) is a sum and no tensor; the head reads it, as "
+     "total(NAME, count=N)"},
+    {TAIL, "load = accumulate(h)\n" TAIL LOSS ")\n",
+     "s.ini:62: [spec.block] load: accumulate() of [8, 16]: what is added to load is not a vector "
+     "of F32"},
+    {TAIL, "m = total(load, count=4)\n" TAIL,
+     "s.ini:62: [spec.block] m: total(load): only the head reads sums"},
+    {TAIL, "b = loss(mean_rows(h))\n" TAIL,
+     "s.ini:62: [spec.block] b: loss() of [16]: loss b is not one F32 value"},
+    {TAIL, TAIL "b = loss(x)\n",
+     "s.ini:64: [spec.head] b: a loss of the head that depends on rows; expected one of sums, as "
+     "total(NAME, count=N)"},
+    {TAIL, TAIL "b = accumulate(x)\n",
+     "s.ini:64: [spec.head] b: only embedding and blocks add to sums"},
+    {TAIL, TAIL "b = loss(x, x)\n", "s.ini:64: [spec.head] b: loss() takes one tensor, and when=N"},
+    {"add(x, a)", "add(x, loss(a))",
+     "s.ini:60: [spec.block] h: loss() makes no tensor; expected it in a line of its own"},
+    {"logits = linear(z, head)", "logits = linear(z, head)\nb = loss(logits)",
+     "s.ini:66: [spec.head] b: loss() makes no tensor, and the last line is the part's result"},
     /* grammar */
     {"add(x, a)", "add(x, a",
      "s.ini:60: [spec.block] h = add(x, a: expected a comma or ')' at its end"},
@@ -623,6 +704,7 @@ int main(void)
         cmocka_unit_test(numbers_may_depend_on_flags_and_choices),
         cmocka_unit_test(more_ways_to_write_a_line),
         cmocka_unit_test(blocks_may_be_of_classes),
+        cmocka_unit_test(blocks_add_to_sums_that_the_head_reads),
         cmocka_unit_test(a_mistake_is_one_sentence_with_its_place),
         cmocka_unit_test(what_is_deep_or_long_is_bounded),
         cmocka_unit_test(every_allocation_may_fail),
