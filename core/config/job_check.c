@@ -86,12 +86,12 @@ static lh_status_t check_phase(job_t *job)
         JOB_REFUSE(job, "train", "phase",
                    "pretrain: [chat] format prepares conversations; expected sft");
     /* `check` writes out every key: one that has its default is no demand. */
-    static const char *const own[] = {"beta", "reference"};
-    const bool asked[] = {job->dpo.beta < 0.1 || job->dpo.beta > 0.1, job->dpo.reference != NULL};
-    for (int i = 0; phase != PHASE_DPO && job_has_stage(job, STAGE_TRAIN) && i < 2; i++)
-        if (asked[i])
-            JOB_REFUSE(job, "dpo", own[i], "%s: [train] phase is %s; expected dpo",
-                       document_entry(document_find(job->document, "dpo"), own[i])->value,
+    const job_section_t *own = job_section("dpo");
+    for (uint32_t i = 0; phase != PHASE_DPO && job_has_stage(job, STAGE_TRAIN) && i < own->count;
+         i++)
+        if (!option_is_default(&own->rows[i], &job->dpo))
+            JOB_REFUSE(job, "dpo", own->rows[i].key, "%s: [train] phase is %s; expected dpo",
+                       document_entry(document_find(job->document, "dpo"), own->rows[i].key)->value,
                        names[phase]);
     if (phase == PHASE_PRETRAIN) return LH_OK;
     if (phase == PHASE_DPO && !(job->dpo.beta > 0))

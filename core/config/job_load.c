@@ -246,12 +246,12 @@ static lh_status_t check_beside_sets(const job_t *job)
         char buffer[OPTION_TEXT];
         const lh_option_t *row = &eval->rows[i];
         if (strcmp(row->key, "tokenizer") == 0) continue;
+        if (option_is_default(row, &job->eval)) continue;
         const char *value = option_text(row, &job->eval, buffer);
-        if (!text_equal(value, row->fallback))
-            JOB_REFUSE(job, "eval", row->key,
-                       "%s: what is scored are the sets [eval.NAME] of this job; expected no %s "
-                       "beside them",
-                       value == NULL ? "" : value, row->key);
+        JOB_REFUSE(job, "eval", row->key,
+                   "%s: what is scored are the sets [eval.NAME] of this job; expected no %s "
+                   "beside them",
+                   value == NULL ? "" : value, row->key);
     }
     return LH_OK;
 }

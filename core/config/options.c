@@ -498,6 +498,32 @@ const char *option_text(const lh_option_t *row, const void *config, char buffer[
     }
 }
 
+/* The default is parsed into a place of its own, as the row's parser alone knows units and words. A
+ * row without one, and no text, has a value only because somebody gave it. */
+bool option_is_default(const lh_option_t *row, const void *config)
+{
+    const char *field = (const char *)config + row->offset;
+    union {
+        bool flag;
+        uint32_t narrow;
+        uint64_t wide;
+    } none = {.wide = 0};
+    lh_assert(config != NULL);
+    if (is_text(row)) {
+        lh_assert(row->type != LH_OPT_PATH || row->fallback == NULL || *row->fallback == '\0');
+        const char *text = *(char *const *)(const void *)field, *usual = row->fallback;
+        return text_equal(text == NULL ? "" : text, usual == NULL ? "" : usual);
+    }
+    if (row->fallback == NULL) return false;
+    lh_option_t alone = *row;
+    alone.offset = 0;
+    if (option_set(&alone, row->fallback, row->key, NULL, &none) != LH_OK) return false;
+    if (row->type == LH_OPT_BOOL) return memcmp(field, &none, sizeof(none.flag)) == 0;
+    if (row->type == LH_OPT_U32 || row->type == LH_OPT_CHOICE)
+        return memcmp(field, &none, sizeof(none.narrow)) == 0;
+    return memcmp(field, &none, sizeof(none.wide)) == 0;
+}
+
 /* ---- shown: effective values with their origin, and what a table offers ---- */
 
 enum { KEY_WIDTH = 18, VALUE_WIDTH = 30 };

@@ -81,6 +81,10 @@ lh_status_t option_set(const lh_option_t *row, const char *value, const char *wh
 enum { OPTION_TEXT = 64 };
 /* A STRING's text is the config's own. */
 const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT]);
+/* Whether the value that a parsed config holds is the one that the row has where nobody sets it, by
+ * value: 1e-1 is 0.1. A text without a default has it where it is not set, any other never. A path
+ * whose default is one may not be asked: it is against some folder. */
+bool option_is_default(const lh_option_t *row, const void *config);
 
 /* ---- shown ---- */
 

@@ -87,6 +87,33 @@ static void what_is_typed_wins_over_the_default(void **state)
     options_free(rows, COUNT(rows), &c);
 }
 
+/* By value: what is typed another way is the same. */
+static void a_default_is_one_however_it_is_typed(void **state)
+{
+    tcp_config_t c;
+    assert_int_equal(parse(*state,
+                           "[tcp]\nstreams = 8\nsegment = 0.25MiB\ntimeout = 30000ms\n"
+                           "line = 12.5GB/s\nloss = 5e-1\nname =\nalgorithm = tree\n"
+                           "window = 7\nfast = no\n",
+                           &c),
+                     LH_OK);
+    for (uint32_t i = 1; i < COUNT(rows); i++)
+        if (rows[i].type != LH_OPT_PATH && !option_is_default(&rows[i], &c))
+            FAIL_TEST("%s is not its default\n", rows[i].key);
+    assert_false(option_is_default(&rows[0], &c)); /* has none */
+    options_free(rows, COUNT(rows), &c);
+    assert_int_equal(parse(*state,
+                           "[tcp]\nstreams = 8\nsegment = 257KiB\ntimeout = 30001ms\n"
+                           "line = 99Gbps\nloss = 0.50000000000000011\nname = x\n"
+                           "algorithm = ring\nwindow = 6\nfast = yes\n",
+                           &c),
+                     LH_OK);
+    for (uint32_t i = 0; i < COUNT(rows); i++)
+        if (rows[i].type != LH_OPT_PATH && option_is_default(&rows[i], &c))
+            FAIL_TEST("%s is its default\n", rows[i].key);
+    options_free(rows, COUNT(rows), &c);
+}
+
 static const struct {
     const char *text, *sentence;
 } refused[] = {
@@ -279,6 +306,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_go_through_the_same_parser),
         cmocka_unit_test(what_is_typed_wins_over_the_default),
+        cmocka_unit_test(a_default_is_one_however_it_is_typed),
         cmocka_unit_test(a_wrong_value_is_one_sentence_and_nothing_is_owned),
         cmocka_unit_test(a_table_is_checked_itself),
         cmocka_unit_test(two_tables_share_a_section),
