@@ -236,6 +236,23 @@ static lh_status_t draft_try(const draft_t *d, const fit_t *fit, uint64_t *neede
     return status;
 }
 
+/* A sentence about the draft has the name that it would have got, which is the user's. The status
+ * stays. */
+static lh_status_t draft_refuse(const draft_t *d, lh_status_t status)
+{
+    text_t said = {0};
+    const char *at = fail_reason(), *name;
+    while ((name = strstr(at, d->trial)) != NULL) {
+        text_append_n(&said, at, (size_t)(name - at));
+        text_append(&said, d->target);
+        at = name + strlen(d->trial);
+    }
+    text_append(&said, at);
+    if (text_status(&said) == LH_OK) (void)fail(status, "%s", said.data);
+    text_free(&said);
+    return status;
+}
+
 /* The fastest first: a large micro-batch, then small ones, then the one that recomputes. */
 static lh_status_t draft_fit(const draft_t *d, fit_t *out)
 {
@@ -244,7 +261,7 @@ static lh_status_t draft_fit(const draft_t *d, fit_t *out)
     char size[16], there[16];
     for (size_t i = 0; i < sizeof(fits) / sizeof(fits[0]); i++) {
         const lh_status_t status = draft_try(d, &fits[i], &needed, &room);
-        if (status != LH_OK) return status;
+        if (status != LH_OK) return draft_refuse(d, status);
         *out = fits[i];
         if ((double)needed <= share_of_memory * (double)room) return LH_OK;
     }
