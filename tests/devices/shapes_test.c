@@ -193,6 +193,7 @@ static void tables_of_every_size(void **state)
 
 typedef struct picks {
     uint64_t tokens, k, experts, width;
+    bool to_last; /* all tokens go to the last expert, the others have none */
     double ids[MOST_PICKS], order[MOST_PICKS], offsets[72];
 } picks_t;
 
@@ -206,6 +207,7 @@ static void picks_make(picks_t *p, uint64_t seed)
     for (uint64_t i = 0; i < p->tokens * p->k; i++) {
         uint64_t e = (uint64_t)((random[i] + 1) / 2 * (double)p->experts) % p->experts;
         if (e % 3 == 2) e--;
+        if (p->to_last) e = p->experts - 1;
         p->ids[i] = (double)e;
     }
     for (uint64_t e = 0; e < p->experts; e++) {
@@ -258,6 +260,7 @@ static void rows_of_experts(void **state)
                               {.tokens = 33, .k = 2, .experts = 4, .width = 31},
                               {.tokens = 130, .k = 2, .experts = 8, .width = 16},
                               {.tokens = 257, .k = 1, .experts = 3, .width = 9},
+                              {.tokens = 65, .k = 1, .experts = 5, .width = 17, .to_last = true},
                               {.tokens = 100, .k = 6, .experts = 64, .width = 24}};
     for (uint32_t i = 0; i < COUNT(cases) * COUNT(dtypes); i++) {
         picks_make(&cases[i / COUNT(dtypes)], i);

@@ -105,7 +105,7 @@ int main(void)
     struct CMUnitTest tests[GOLDEN_MODELS * WAYS];
     uint32_t count = 0;
     for (uint32_t i = 0; i < GOLDEN_MODELS * WAYS; i++) {
-        if (!is_in_sample(i / WAYS, i % WAYS)) continue;
+        if (!is_in_sample(i / WAYS, i % WAYS) || !golden_there(&golden_models[i / WAYS])) continue;
         runs[i] = (run_t){.model = &golden_models[i / WAYS], .way = &ways[i % WAYS]};
         (void)snprintf(titles[i], sizeof(titles[i]), "%s: the_curve_is_that_of_pytorch: %s",
                        runs[i].model->name, runs[i].way->name);

@@ -165,6 +165,7 @@ int main(void)
     uint32_t count = 0;
     for (uint32_t i = 0; i < FACTS * GOLDEN_MODELS; i++) {
         const golden_model_t *m = &golden_models[i / FACTS];
+        if (!golden_there(m)) continue;
         (void)snprintf(titles[count], sizeof(titles[count]), "%s: %s", m->name, names[i % FACTS]);
         tests[count] = (struct CMUnitTest){titles[count], facts[i % FACTS], NULL, NULL,
                                            (void *)(uintptr_t)m};

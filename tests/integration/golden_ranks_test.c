@@ -1,5 +1,7 @@
-/* golden_ranks_test.c - PyTorch's loss curves come out of 2 and 4 ranks, at every ZeRO stage; and
- * what the update gathers of the ranks' losses is what each of them says over the control plane. */
+/* golden_ranks_test.c - PyTorch's loss curves come out of 2 and 4 ranks, at every ZeRO stage and with
+ * recomputation; and what the update gathers of the ranks' losses is what each of them says over the
+ * control plane. The first models go every way, the others one; LONGHAUL_TORTURE=1: all. */
+#include "../torture.h"
 #include "golden.h"
 
 #include <engine/model_program.h>
@@ -13,11 +15,14 @@ typedef struct way {
     uint32_t ranks;
     const char *optimizer;
     lh_dtype_t compute;
+    uint32_t recompute;
 } way_t;
 
 static const way_t ways[] = {
-    {2, "zero0", LH_DTYPE_F32}, {2, "zero1", LH_DTYPE_BF16}, {4, "zero2", LH_DTYPE_F32},
-    {4, "zero3", LH_DTYPE_F32}, {4, "zero3", LH_DTYPE_BF16},
+    {2, "zero0", LH_DTYPE_F32, RECOMPUTE_NONE},  {2, "zero1", LH_DTYPE_BF16, RECOMPUTE_NONE},
+    {4, "zero2", LH_DTYPE_F32, RECOMPUTE_NONE},  {4, "zero3", LH_DTYPE_F32, RECOMPUTE_SELECTIVE},
+    {2, "zero3", LH_DTYPE_F32, RECOMPUTE_FULL},  {2, "zero3", LH_DTYPE_BF16, RECOMPUTE_SELECTIVE},
+    {4, "zero3", LH_DTYPE_BF16, RECOMPUTE_NONE}, {2, "zero3", LH_DTYPE_BF16, RECOMPUTE_FULL},
 };
 
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
@@ -41,7 +46,8 @@ static void open_rank(rank_t *r)
                                .sequences = GOLDEN_BATCH / way->ranks,
                                .rows = GOLDEN_SEQUENCE,
                                .micro_batches = 1,
-                               .replicas = way->ranks};
+                               .replicas = way->ranks,
+                               .recompute = way->recompute};
     rig_open(&r->rig, r->c->model->plugin, golden_options(r->c->model), way->compute);
     rig_rank_open(r->one, &r->rig);
     r->update = rig_rank_update(r->one, &r->rig, 0.1, way->optimizer);
@@ -119,13 +125,17 @@ int main(void)
     uint32_t count = 0;
     if (strcmp(rig_device(), "cpu") != 0) return 77; /* others' bits are compared with its */
     for (uint32_t i = 0; i < GOLDEN_MODELS * WAYS; i++) {
-        /* Of the other models the way that cuts most. */
-        if (i / WAYS >= GOLDEN_FIRST && i % WAYS != WAYS - 1) continue;
+        /* Of the other models the way that cuts most and makes most anew. */
+        if (i / WAYS >= GOLDEN_FIRST && i % WAYS != WAYS - 1 && !torture_wanted()) continue;
+        if (!golden_there(&golden_models[i / WAYS])) continue;
         one_case_t *c = &cases[count];
         *c = (one_case_t){&golden_models[i / WAYS], &ways[i % WAYS]};
-        (void)snprintf(titles[count], sizeof(titles[count]), "%s: %u ranks, %s, %s", c->model->name,
-                       c->way->ranks, c->way->optimizer,
-                       c->way->compute == LH_DTYPE_F32 ? "f32" : "bf16");
+        static const char *const anew[] = {[RECOMPUTE_NONE] = "none",
+                                           [RECOMPUTE_SELECTIVE] = "selective",
+                                           [RECOMPUTE_FULL] = "full"};
+        (void)snprintf(titles[count], sizeof(titles[count]), "%s: %u ranks, %s, %s, %s",
+                       c->model->name, c->way->ranks, c->way->optimizer,
+                       c->way->compute == LH_DTYPE_F32 ? "f32" : "bf16", anew[c->way->recompute]);
         tests[count] = (struct CMUnitTest){titles[count], the_curve_is_that_of_pytorch, NULL, NULL,
                                            c};
         count++;

@@ -74,7 +74,7 @@ class New(PipelineCase):
                 ("x", text + own + ("--recipe", "lama"), "there is no recipe 'lama' in "),
                 ("x", text + imported + ("--recipe", "small"), "the model is the one of --from"),
                 ("x", text + ("--from", "data/gpt2-tiny"), "config.json"),
-                ("x", text + ("--tokenizer", "data/none.json"), "x.ini:15: tokenizer = "),
+                ("x", text + ("--tokenizer", "data/none.json"), "x.ini:16: tokenizer = "),
                 ("x", text + own + ("--recipe", "mixtral-8x7b"), "with micro_batch = 1 and recompute = full"),
                 ("taken", text + own, "taken.ini: is there already, and stays as it is")):
             with self.subTest(words=words):

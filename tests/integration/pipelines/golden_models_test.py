@@ -1,0 +1,125 @@
+"""The fourteen models of tests/golden through the commands, by plugin and, where there is one, by spec: what is imported
+comes back bit for bit, greedy ids are those of Transformers, and Transformers loads what is exported and computes the
+same. Models of other sizes and seeds, made by the Python of the peers (tests/reference/golden.py), go through all of it
+and through the C tests that compare logits, gradients and loss curves: one layout in each run, LONGHAUL_TORTURE=1 all
+models of three sizes, every way."""
+import json
+import os
+import shutil
+import struct
+import subprocess
+import unittest
+
+from pipeline_case import BINARY, SOURCE, TORTURE, PipelineCase, floats, main, tensors_of
+
+GOLDEN = os.path.join(SOURCE, "tests", "golden")
+REFERENCE = os.path.join(SOURCE, "tests", "reference")
+PEERS = os.environ.get("LONGHAUL_PEERS", os.path.join(SOURCE, "build", "peers", "bin", "python"))
+HAS_PEERS = os.access(PEERS, os.X_OK)
+LACKING = "Transformers is not there (make peers, or LONGHAUL_PEERS)"
+SPECS = {"falcon-7b-kind": "falcon-7b", "qwen3": "qwen3", "gpt2": "gpt2", "mixtral": "mixtral"}
+MODELS = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "expected.json")) and n != "phases")
+# What torture makes: heads that share keys by threes, one head, and more blocks than the models of tests/golden.
+SIZES = ({"hidden": 48, "heads": 6, "kv_heads": 2, "ffn": 40, "layers": 3, "vocab": 97, "seed": 7},
+         {"hidden": 32, "heads": 8, "kv_heads": 8, "ffn": 72, "layers": 1, "vocab": 259, "seed": 11},
+         {"hidden": 64, "heads": 4, "kv_heads": 1, "ffn": 112, "layers": 4, "vocab": 131, "seed": 13})
+PROGRAMS = ("golden_engine_test", "golden_ranks_test", "golden_curves_test", "spec_models_test")
+ROWS, TOKENS = 4, 32  # of a batch
+
+
+class Models(PipelineCase):
+    def job(self, source, spec=None, precision="f32"):
+        model = {"vocab": "from_import"}
+        if spec is None:
+            model["plugin"] = "from_import"
+        path = self.ini({"pipeline": {"name": "golden", "stages": "import export", "folder": "out"},
+                         "import": {"from": source}, "model": model, "train": {"precision": precision},
+                         "device": {"plugin": "cpu", "threads": 1}})
+        if spec is not None:
+            with open(path) as f:
+                text = f.read()
+            self.write(os.path.basename(path), "include = %s/examples/specs/%s.ini\n%s" % (SOURCE, spec, text))
+        return path
+
+    def there_and_back(self, source, spec=None):
+        """The exported folder; what is greedy by either is compared on the way."""
+        job = self.job(source, spec)
+        self.run_longhaul("run", job)
+        out = self.path("out", "hf")
+        self.assertEqual(tensors_of(out + "/model.safetensors"), tensors_of(source + "/model.safetensors"))
+        with open(os.path.join(source, "expected.json")) as f:
+            greedy = json.load(f)["greedy"]
+        said, _ = self.run_longhaul("generate", job, "--greedy", "--json", "--ids", ",".join(map(str, greedy["prompt"])),
+                                    "--tokens", str(len(greedy["continuation"])))
+        self.assertEqual(json.loads(said)["new_ids"], greedy["continuation"])
+        return out
+
+    def probe(self, source, folder):
+        """The logits behind each row of the first batch, by Transformers, of a folder that was exported."""
+        (_, shape, data) = tensors_of(source + "/batch.safetensors")["tokens"]
+        ids = struct.unpack("<%di" % (len(data) // 4), data)
+        rows = [list(ids[i * shape[2]:i * shape[2] + TOKENS]) for i in range(ROWS)]
+        with open(self.path("request.json"), "w") as f:
+            json.dump({"prompts": rows}, f)
+        done = subprocess.run([PEERS, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py"),
+                               folder, self.path("request.json")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        got = json.loads(done.stdout)
+        self.assertEqual(got["complaints"], {})
+        (_, shape, data) = tensors_of(source + "/expected.safetensors")["logits"]
+        expected = floats(data)
+        for row, logits in enumerate(got["logits"]):
+            last = ((row + 1) * TOKENS - 1) * shape[2]
+            worst = max(abs(a - b) for a, b in zip(logits, expected[last:last + shape[2]]))
+            self.assertLess(worst, 2e-4, source)
+
+    def test_what_is_imported_comes_back_and_greedy_ids_are_transformers(self):
+        self.assertEqual(len(MODELS), 14)
+        for name in MODELS:
+            for spec in {None, SPECS.get(name)}:
+                with self.subTest(model=name, spec=spec):
+                    self.there_and_back(os.path.join(GOLDEN, name), spec)
+                    self.fresh()
+
+    def fresh(self):
+        shutil.rmtree(self.path("out"))
+
+    @unittest.skipUnless(HAS_PEERS, LACKING)
+    def test_transformers_loads_what_is_exported(self):
+        for name in MODELS if TORTURE else ("gemma3", "mixtral"):
+            with self.subTest(model=name):
+                source = os.path.join(GOLDEN, name)
+                self.probe(source, self.there_and_back(source))
+                self.fresh()
+
+    def made(self, folder, sizes, names):
+        """Models of other sizes, as tests/golden has them."""
+        flags = [word for key, value in sizes.items() for word in ("--" + key.replace("_", "-"), str(value))]
+        env = dict(os.environ, OMP_NUM_THREADS="1")
+        for words in ([os.path.join(REFERENCE, "golden.py"), *flags, folder, *names],
+                      *[[os.path.join(REFERENCE, "micro_batches.py"), os.path.join(folder, n)] for n in names if n == "mixtral"]):
+            done = subprocess.run([PEERS, "-B", *words], capture_output=True, text=True, env=env)
+            self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+
+    @unittest.skipUnless(HAS_PEERS, LACKING)
+    def test_models_of_other_sizes_and_seeds(self):
+        for i, sizes in enumerate(SIZES if TORTURE else SIZES[:1]):
+            folder = self.path("made%d" % i)
+            names = MODELS if TORTURE else ("qwen3", "mixtral")
+            self.made(folder, sizes, names)
+            for program in PROGRAMS if TORTURE else PROGRAMS[:2]:
+                with self.subTest(program=program, sizes=sizes):
+                    done = subprocess.run([os.path.join(os.path.dirname(BINARY), "..", "tests", program)], capture_output=True,
+                                          text=True, env=dict(os.environ, LH_TEST_GOLDEN=folder, LH_TEST_DEVICE="cpu"))
+                    self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-6000:])
+                    self.assertIn("[  PASSED  ]", done.stdout + done.stderr)
+            for name in names:
+                for spec in {None, SPECS.get(name)}:
+                    with self.subTest(model=name, spec=spec, sizes=sizes):
+                        out = self.there_and_back(os.path.join(folder, name), spec)
+                        if TORTURE:
+                            self.probe(os.path.join(folder, name), out)
+                        self.fresh()
+
+
+main()

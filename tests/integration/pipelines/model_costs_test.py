@@ -1,0 +1,125 @@
+"""What a model costs that is not its own work: a conversion's memory is the largest tensor and a little more, a routed
+model's grows with the experts that a token goes to and not with those that there are, the largest is planned from its
+config.json alone, and `check` is quick."""
+import json
+import os
+import resource
+import struct
+import unittest
+
+from pipeline_case import BINARY, SOURCE, PipelineCase, main
+
+MIB = 1 << 20
+SLACK = 256 * MIB  # beside the largest tensor
+CHECK_S = 0.05     # of processors
+FALCON = os.path.join(os.environ.get("LONGHAUL_REFERENCE", ""), "data", "hf-metadata", "falcon-180b")
+SANITIZED = os.environ.get("LONGHAUL_SANITIZED") == "1"
+HIDDEN, FFN, BLOCKS, VOCAB, FILES = 1024, 4096, 10, 64, 3
+# Of a token: what it asks of the experts that it goes to, and its router.
+ROUTED = {"plugin": "mixtral", "blocks": 2, "hidden": 64, "ffn": 128, "heads": 4, "kv_heads": 2, "vocab": 512,
+          "max_tokens": 256, "balanced": "yes"}
+
+
+def llama_tensors():
+    yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
+    for i in range(BLOCKS):
+        at = "model.layers.%d." % i
+        for name, shape in (("input_layernorm", (HIDDEN,)), ("post_attention_layernorm", (HIDDEN,)),
+                            ("self_attn.q_proj", (HIDDEN, HIDDEN)), ("self_attn.k_proj", (HIDDEN, HIDDEN)),
+                            ("self_attn.v_proj", (HIDDEN, HIDDEN)), ("self_attn.o_proj", (HIDDEN, HIDDEN)),
+                            ("mlp.gate_proj", (FFN, HIDDEN)), ("mlp.up_proj", (FFN, HIDDEN)), ("mlp.down_proj", (HIDDEN, FFN))):
+            yield at + name + ".weight", shape
+    yield "model.norm.weight", (HIDDEN,)
+    yield "lm_head.weight", (VOCAB, HIDDEN)
+
+
+class ModelCosts(PipelineCase):
+    def sparse_folder(self):
+        """A Llama of noughts in FILES files, which lie nowhere on the disk. Gives it with its bytes and those of the largest."""
+        folder = self.path("from")
+        os.mkdir(folder)
+        config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": FFN,
+                  "num_hidden_layers": BLOCKS, "num_attention_heads": 16, "vocab_size": VOCAB, "max_position_embeddings": 256,
+                  "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "dtype": "float32"}
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump(config, f)
+        tensors, weight_map, total, largest = list(llama_tensors()), {}, 0, 0
+        for i in range(FILES):
+            file, header, at = "model-%05d-of-%05d.safetensors" % (i + 1, FILES), {}, 0
+            for name, shape in tensors[i::FILES]:
+                size = 4 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+                header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+                weight_map[name] = file
+                at, total, largest = at + size, total + size, max(largest, size)
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            with open(os.path.join(folder, file), "wb") as f:
+                f.write(struct.pack("<Q", len(text)) + text)
+                f.truncate(8 + len(text) + at)
+        with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
+            json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, f)
+        return folder, total, largest
+
+    def rusage(self, *words):
+        """What a command used: it is the child of a process that has no other."""
+        with open(self.path("said"), "w+") as said:
+            child = os.posix_spawn(BINARY, [BINARY, *words], os.environ,
+                                   file_actions=[(os.POSIX_SPAWN_DUP2, said.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)])
+            _, status, used = os.wait4(child, 0)
+            said.seek(0)
+            self.assertEqual(os.waitstatus_to_exitcode(status), 0, said.read()[-3000:])
+        return used
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is not the program's")
+    def test_a_conversion_holds_a_tensor_at_a_time(self):
+        folder, total, largest = self.sparse_folder()
+        self.assertGreater(total, 2 * (largest + SLACK))
+        job = self.ini({"pipeline": {"name": "x", "stages": "import export", "folder": self.path("out")}, "import": {"from": folder},
+                        "model": {"plugin": "from_import"}, "device": {"plugin": "cpu", "threads": 1}})
+        for command in ("import", "export"):
+            peak = self.rusage(command, job).ru_maxrss * 1024
+            self.assertLess(peak, largest + SLACK, "%s: %d MiB of a model of %d MiB" % (command, peak // MIB, total // MIB))
+
+    def planned(self, **model):
+        job = self.small_job(stages="train", model=dict(ROUTED, **model), train={"precision": "f32", "sequence": 128, "micro_batch": 4})
+        out, _ = self.run_longhaul("plan", "--json", job)
+        return json.loads(out)
+
+    def test_a_routed_step_grows_with_what_a_token_goes_to(self):
+        few, many, more = self.planned(experts=8), self.planned(experts=64), self.planned(experts=8, chosen=4)
+        self.assertGreater(many["parameters"], 5 * few["parameters"])
+        # A token's share of the router is all that more experts make it do and keep.
+        self.assertLess(many["memory"]["activations"], 1.05 * few["memory"]["activations"])
+        self.assertLess(many["step"]["flops"], 1.15 * few["step"]["flops"])
+        self.assertEqual(many["step"]["calls"], few["step"]["calls"])
+        self.assertGreater(more["memory"]["activations"], 1.3 * few["memory"]["activations"])
+        self.assertGreater(more["step"]["flops"], 1.4 * few["step"]["flops"])
+
+    @unittest.skipUnless(os.path.isdir(FALCON), "LONGHAUL_REFERENCE names no folder with published config.json files")
+    def test_falcon_180b_is_planned_without_weights(self):
+        job = self.small_job(stages="import train", train={"sequence": 512, "batch": 1, "micro_batch": 1, "precision": "bf16"},
+                             model={key: None for key in ("blocks", "hidden", "ffn", "heads", "kv_heads", "max_tokens")},
+                             **{"import": {"from": FALCON}, "prepare": {key: None for key in ("input", "tokenizer", "prepend", "workers")}})
+        out, _ = self.run_longhaul("plan", "--json", job, "--set", "model.plugin=from_import", "--set", "model.vocab=from_import")
+        planned = json.loads(out)
+        with open(os.path.join(FALCON, "model.safetensors.index.json")) as f:
+            stored = json.load(f)["metadata"]["total_size"]
+        with open(os.path.join(FALCON, "config.json")) as f:
+            config = json.load(f)
+        # BF16; the index counts the head, which is the embedding's table, once more.
+        count = planned["parameters"]
+        self.assertEqual(2 * (count + config["vocab_size"] * config["hidden_size"]), stored)
+        self.assertEqual(planned["memory"]["parameters"] // 100, 2 * count // 100)
+        flops = 6 * count * 512  # of matrices, there and back; attention comes on top
+        self.assertTrue(flops < planned["step"]["flops"] < 1.03 * flops, planned["step"])
+
+    @unittest.skipIf(SANITIZED, "as released")
+    def test_check_is_quick(self):
+        times = []
+        for _ in range(5):
+            used = self.rusage("check", os.path.join(SOURCE, "examples", "shakespeare.ini"))
+            times.append(used.ru_utime + used.ru_stime)
+        self.assertLess(min(times), CHECK_S, times)
+
+
+main()
