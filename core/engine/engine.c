@@ -15,9 +15,10 @@
 #include <base/memory.h>
 #include <engine/handover.h>
 
-/* Bytes of pinned memory through which weights go to a device whose memory the host can't reach;
- * and the most scratch that a kernel may ask for, 4 GiB. */
-enum { TRANSFER_BYTES = 4 << 20 };
+/* Bytes of a pinned slot through which weights go to a device whose memory the host can't reach: at
+ * the rate of PCIe many times what a copy costs to start. And the most scratch that a kernel may ask
+ * for, 4 GiB. */
+enum { SLOT_BYTES = 2 << 20 };
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
 /* Names stand in sentences and reports: an arena's is what it is for, any other allocation's is the
@@ -43,6 +44,27 @@ static void allocations_name(engine_t *e)
 #undef ALLOCATION
 }
 
+/* What copies between host and device need. Where the host reaches all memory there is nothing to
+ * copy beside a step, and no second stream, which might have threads of its own. */
+static lh_status_t copying_start(engine_t *e)
+{
+    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
+    lh_status_t status = LH_OK;
+    if ((e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0)
+        e->copying = e->stream;
+    else
+        status = e->api->stream_new(e->device, &how, &e->copying);
+    if (status == LH_OK) status = e->api->event_new(e->device, &e->fed);
+    if (status == LH_OK) status = e->api->event_new(e->device, &e->marked);
+    e->slot_bytes = SLOT_BYTES;
+    for (uint32_t i = 0; status == LH_OK && i < COPY_SLOTS; i++) {
+        status = e->api->event_new(e->device, &e->slots[i].copied);
+        if (status == LH_OK)
+            status = allocation_take(&e->pinned, SLOT_BYTES, engine_alignment(e), &e->slots[i].at);
+    }
+    return status;
+}
+
 /* Opens the device, asks for its properties, and makes the computing stream. A device need not
  * offer its native queue. */
 static lh_status_t device_start(engine_t *e)
@@ -63,7 +85,7 @@ static lh_status_t device_start(engine_t *e)
     if (status == LH_OK && e->api->native != NULL)
         if (e->api->native(e->stream, &e->native) != LH_OK) e->native = (lh_native_t){0};
     if (status == LH_OK) status = e->api->event_new(e->device, &e->event);
-    return status;
+    return status == LH_OK ? copying_start(e) : status;
 }
 
 /* Without a device only the allocations get their names: programs can then be recorded, and their
@@ -72,10 +94,7 @@ static lh_status_t engine_start(engine_t *e)
 {
     allocations_name(e);
     if (e->how.device == NULL) return LH_OK;
-    lh_status_t status = device_start(e);
-    if (status != LH_OK) return status;
-    e->transfer_bytes = TRANSFER_BYTES;
-    status = allocation_take(&e->pinned, TRANSFER_BYTES, engine_alignment(e), &e->transfer_at);
+    const lh_status_t status = device_start(e);
     if (status != LH_OK) return status;
 
     const kernel_choice_how_t how = {.ops = e->how.ops,
@@ -130,8 +149,8 @@ void engine_close(engine_t *e)
 {
     if (e == NULL) return;
     /* Nothing may be queued on what is released. */
-    lh_stream_t *const streams[] = {e->stream, e->leaving, e->coming, e->exchanging};
-    for (uint32_t i = 0; i < 4; i++)
+    lh_stream_t *const streams[] = {e->stream, e->copying, e->leaving, e->coming, e->exchanging};
+    for (uint32_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++)
         if (streams[i] != NULL && e->event != NULL) stream_drain(e, streams[i]);
     handovers_free(e);
     for (uint32_t i = 0; i < e->program_count; i++)
@@ -144,7 +163,11 @@ void engine_close(engine_t *e)
     for (uint32_t i = 0; i < e->constant_count; i++)
         mem_free(e->constant_list[i].values);
     mem_free(e->constant_list);
-    if (e->event != NULL) e->api->event_free(e->event);
+    lh_event_t *const events[] = {e->event, e->fed, e->marked, e->slots[0].copied,
+                                  e->slots[1].copied};
+    for (uint32_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        if (events[i] != NULL) e->api->event_free(events[i]);
+    if (e->copying != NULL && e->copying != e->stream) e->api->stream_free(e->copying);
     if (e->stream != NULL) e->api->stream_free(e->stream);
     if (e->device != NULL) e->api->close(e->device);
     mem_free(e->programs);
@@ -219,7 +242,8 @@ static lh_status_t memory_start(engine_t *e)
             status = engine_zero(e, &e->weights[i]->stores[s]->allocation);
     for (uint32_t i = 0; status == LH_OK && i < e->constant_count; i++) {
         const engine_constant_t *c = &e->constant_list[i];
-        status = engine_upload(e, &e->constants, c->offset, c->values, c->count * sizeof(float));
+        const engine_elements_t values = {c->values, LH_DTYPE_F32, c->count};
+        status = engine_upload(e, &e->constants, c->offset, LH_DTYPE_F32, values);
     }
     return status;
 }

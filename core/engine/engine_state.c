@@ -1,6 +1,7 @@
 /* engine_state.c - waits, copies between host and device, and what programs share. */
 #include <engine/engine_state.h>
 
+#include <base/dtype.h>
 #include <base/memory.h>
 
 /* How long the device waits in one call of `test`, between two looks at `stopping`: 0.1 s. */
@@ -42,43 +43,142 @@ static bool host_reaches(const engine_t *e, const allocation_t *allocation)
     return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && allocation->address != NULL;
 }
 
-/* Copies `bytes` between `host` and an allocation. Where the host does not reach the allocation,
- * the bytes go through pinned memory, a part at a time; each part is waited for, as there is one
- * staging memory. */
-static lh_status_t host_copy(engine_t *e, const allocation_t *allocation, uint64_t offset,
-                             char *host, uint64_t bytes, bool to_host)
+/* A part of a copy that goes through a slot. */
+typedef struct copy_part {
+    const allocation_t *allocation;
+    uint64_t offset, bytes; /* on the device */
+    char *host;
+    uint64_t count; /* elements */
+    lh_dtype_t dtype, host_dtype;
+    uint32_t slot;
+} copy_part_t;
+
+/* Part number n of a copy; count is 0 behind the last one. */
+static copy_part_t part_of(const engine_t *e, const copy_part_t *whole, uint64_t n)
 {
-    lh_assert(offset <= allocation->bytes && bytes <= allocation->bytes - offset);
-    if (host_reaches(e, allocation)) {
-        const lh_status_t status = engine_wait(e);
-        void *there = allocation_place(allocation, offset).address;
-        if (status == LH_OK) memcpy(to_host ? host : there, to_host ? there : host, bytes);
-        return status;
-    }
-    const lh_place_t staging = allocation_place(&e->pinned, e->transfer_at);
-    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
-        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
-        const lh_place_t place = allocation_place(allocation, offset + at);
-        if (!to_host) memcpy(staging.address, host + at, n);
-        lh_status_t status = to_host ? e->api->copy(e->stream, &staging, &place, n)
-                                     : e->api->copy(e->stream, &place, &staging, n);
-        if (status == LH_OK) status = engine_wait(e);
-        if (status != LH_OK) return status;
-        if (to_host) memcpy(host + at, staging.address, n);
-    }
-    return LH_OK;
+    const uint64_t wide = lh_dtype_bytes(whole->dtype), most = e->slot_bytes / wide;
+    copy_part_t part = *whole;
+    const uint64_t first = n * most < whole->count ? n * most : whole->count;
+    part.count = whole->count - first < most ? whole->count - first : most;
+    part.offset += first * wide;
+    part.bytes = part.count * wide;
+    part.host += first * lh_dtype_bytes(whole->host_dtype);
+    return part;
 }
 
-lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
-                          uint64_t bytes)
+/* Takes the next slot and queues the copy that fills or empties it. */
+static lh_status_t part_queue(engine_t *e, copy_part_t *part, bool to_host)
 {
-    return host_copy(e, to, offset, (char *)host, bytes, false);
+    part->slot = e->slot;
+    e->slot = (e->slot + 1) % COPY_SLOTS;
+    const lh_place_t pinned = allocation_place(&e->pinned, e->slots[part->slot].at);
+    const lh_place_t place = allocation_place(part->allocation, part->offset);
+    lh_event_t *const copied = e->slots[part->slot].copied;
+    lh_status_t status = engine_await(e, copied);
+    if (status == LH_OK && !to_host)
+        status = dtype_convert(part->dtype, pinned.address, part->host_dtype, part->host,
+                               part->count);
+    if (status == LH_OK)
+        status = to_host ? e->api->copy(e->copying, &pinned, &place, part->bytes)
+                         : e->api->copy(e->copying, &place, &pinned, part->bytes);
+    return status == LH_OK ? e->api->record(e->copying, copied) : status;
 }
 
-lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,
-                            uint64_t bytes)
+/* The slot's elements to where the host wants them, once they have come. */
+static lh_status_t part_take(engine_t *e, const copy_part_t *part)
 {
-    return host_copy(e, from, offset, host, bytes, true);
+    const lh_place_t pinned = allocation_place(&e->pinned, e->slots[part->slot].at);
+    const lh_status_t status = engine_await(e, e->slots[part->slot].copied);
+    if (status != LH_OK) return status;
+    return dtype_convert(part->host_dtype, part->host, part->dtype, pinned.address, part->count);
+}
+
+/* The copying stream comes behind all that is queued. The event is past once the uploads before the
+ * last one are: so the host is at most two calls ahead. */
+static lh_status_t copying_follow(engine_t *e)
+{
+    lh_status_t status = engine_await(e, e->fed);
+    if (status == LH_OK) status = e->api->record(e->stream, e->fed);
+    return status == LH_OK ? e->api->wait(e->copying, e->fed) : status;
+}
+
+/* The host converts into one slot while the device copies from the other. The computing stream waits
+ * for the copies, the host does not. */
+static lh_status_t staged_upload(engine_t *e, const copy_part_t *whole)
+{
+    lh_assert(!e->marks);
+    lh_status_t status = copying_follow(e);
+    copy_part_t part = part_of(e, whole, 0);
+    for (uint64_t n = 1; status == LH_OK && part.count > 0; n++) {
+        status = part_queue(e, &part, false);
+        if (status == LH_OK) status = e->api->wait(e->stream, e->slots[part.slot].copied);
+        part = part_of(e, whole, n);
+    }
+    return status;
+}
+
+/* The copy of the next part is queued before the host takes this one out of its slot. */
+static lh_status_t staged_download(engine_t *e, const copy_part_t *whole)
+{
+    copy_part_t part = part_of(e, whole, 0);
+    lh_status_t status = e->marks ? LH_OK : copying_follow(e);
+    if (status == LH_OK && part.count > 0) status = part_queue(e, &part, true);
+    for (uint64_t n = 1; status == LH_OK && part.count > 0; n++) {
+        copy_part_t next = part_of(e, whole, n);
+        if (next.count > 0) status = part_queue(e, &next, true);
+        if (status == LH_OK) status = part_take(e, &part);
+        part = next;
+    }
+    return status;
+}
+
+lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, lh_dtype_t dtype,
+                          engine_elements_t host)
+{
+    const copy_part_t whole = {.allocation = to,
+                               .offset = offset,
+                               .host = host.at,
+                               .count = host.count,
+                               .dtype = dtype,
+                               .host_dtype = host.dtype};
+    lh_assert(offset <= to->bytes && host.count <= (to->bytes - offset) / lh_dtype_bytes(dtype));
+    if (!host_reaches(e, to)) return staged_upload(e, &whole);
+    const lh_status_t status = engine_wait(e);
+    if (status != LH_OK) return status;
+    return dtype_convert(dtype, allocation_place(to, offset).address, host.dtype, host.at,
+                         host.count);
+}
+
+lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset,
+                            lh_dtype_t dtype, engine_elements_t host)
+{
+    const copy_part_t whole = {.allocation = from,
+                               .offset = offset,
+                               .host = host.at,
+                               .count = host.count,
+                               .dtype = dtype,
+                               .host_dtype = host.dtype};
+    lh_assert(offset <= from->bytes &&
+              host.count <= (from->bytes - offset) / lh_dtype_bytes(dtype));
+    if (!host_reaches(e, from)) return staged_download(e, &whole);
+    const lh_status_t status = e->marks ? engine_await(e, e->marked) : engine_wait(e);
+    if (status != LH_OK) return status;
+    return dtype_convert(host.dtype, host.at, dtype, allocation_place(from, offset).address,
+                         host.count);
+}
+
+lh_status_t engine_mark(engine_t *e)
+{
+    lh_status_t status = engine_await(e, e->marked); /* may be recorded again only then */
+    if (status == LH_OK) status = e->api->record(e->stream, e->marked);
+    if (status == LH_OK && e->copying != e->stream) status = e->api->wait(e->copying, e->marked);
+    e->marks = status == LH_OK;
+    return status;
+}
+
+void engine_unmark(engine_t *e)
+{
+    e->marks = false;
 }
 
 /* An allocation without bytes was never allocated, and needs no zeros. */

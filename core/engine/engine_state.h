@@ -69,6 +69,8 @@ enum {
 enum { ENGINE_ALIGNMENT = 64 };
 /* Scratch, inputs, outputs, constants, caches, workspace, pinned, and the arenas. */
 enum { ENGINE_ALLOCATIONS = 7 + ARENAS };
+/* One slot is filled or emptied while the other's copy is under way. */
+enum { COPY_SLOTS = 2 };
 
 /* F32 [count], shared by all calls that name equal values. */
 typedef struct engine_constant {
@@ -109,9 +111,20 @@ typedef struct engine {
     uint32_t constant_count;
     size_t constant_capacity;
 
-    /* Staging of engine_upload and engine_download: offset in `pinned`, and bytes. */
-    uint64_t transfer_at, transfer_bytes;
     lh_event_t *event; /* of engine_wait; recorded anew each time */
+    /* Of engine_upload and engine_download, where the host can't reach the memory: a stream of their
+     * own, and pinned slots of slot_bytes each, of which the host fills or empties one while the
+     * device copies the other. */
+    lh_stream_t *copying; /* `stream` itself where the host reaches all memory */
+    struct {
+        uint64_t at;        /* in `pinned` */
+        lh_event_t *copied; /* behind the last copy from it or to it */
+    } slots[COPY_SLOTS];
+    uint64_t slot_bytes;
+    uint32_t slot;      /* the one that is used next */
+    lh_event_t *fed;    /* on `stream`: what a copy comes behind */
+    lh_event_t *marked; /* on `stream`: what downloads come behind while `marks` */
+    bool marks;
 
     exchange_t *exchange;   /* what moves values between ranks; borrowed. NULL: the rank is alone */
     handover_t **handovers; /* by transfer_t.number; NULL where a transfer needs none */
@@ -142,13 +155,25 @@ const lh_device_properties_t *engine_properties(const engine_t *e);
 lh_status_t engine_await(engine_t *e, lh_event_t *event) LH_MUST_CHECK;
 /* Waits for everything that is queued on the computing stream so far. */
 lh_status_t engine_wait(engine_t *e) LH_MUST_CHECK;
-/* Both copy `bytes` between host memory and an allocation, at `offset` bytes from its start, after
- * all that is queued, and return once the bytes are there. For setting up, saving and tests: a step
- * has faster ways. */
-lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
-                          uint64_t bytes) LH_MUST_CHECK;
-lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,
-                            uint64_t bytes) LH_MUST_CHECK;
+/* Elements in host memory, dense. */
+typedef struct engine_elements {
+    void *at; /* an upload only reads it */
+    lh_dtype_t dtype;
+    uint64_t count;
+} engine_elements_t;
+
+/* Copy elements between host memory and an allocation, in which they are of `dtype` and begin at
+ * `offset` bytes, behind all that is queued. What is queued after an upload finds the elements there,
+ * and the host's memory may be reused when it returns; a download returns once all have come. For
+ * setting up, saving and tests: a step has faster ways. */
+lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, lh_dtype_t dtype,
+                          engine_elements_t host) LH_MUST_CHECK;
+lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset,
+                            lh_dtype_t dtype, engine_elements_t host) LH_MUST_CHECK;
+/* From here to engine_unmark downloads come behind what is queued now, and beside what is queued
+ * later: the caller knows that nothing of the latter writes what it reads. No uploads meanwhile. */
+lh_status_t engine_mark(engine_t *e) LH_MUST_CHECK;
+void engine_unmark(engine_t *e);
 /* Queues zeros over all of an allocation. */
 lh_status_t engine_zero(engine_t *e, const allocation_t *allocation) LH_MUST_CHECK;
 /* Room for a constant, F32 [count]: its offset, in bytes, in the constants' allocation. Equal

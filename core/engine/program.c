@@ -534,6 +534,15 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
     return status;
 }
 
+/* A run that failed is not under way: whoever waits for it hears why. */
+uint32_t program_under_way(const program_t *p)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < STAGING_SLOTS; i++)
+        count += p->runs > i && p->engine->api->test(p->done[i], 0) == LH_AGAIN;
+    return count;
+}
+
 /* The first number of an output in a slot, as F32; 0 where the program has no such output. */
 static lh_status_t scalar_of(const program_t *p, uint32_t which, uint32_t slot, float *out)
 {

@@ -215,6 +215,9 @@ lh_status_t program_input(program_t *p, uint32_t which, const void *host,
  * the round of the step, from 0: round 0 writes gradients and loss, later rounds add to them
  * (TRAIN, SCORE). Waits where the host is two runs ahead of the device. */
 lh_status_t program_run(program_t *p, uint32_t micro_batch) LH_MUST_CHECK;
+/* Runs that are queued and not past: at most 2, and then program_run would wait for the first of
+ * them. */
+uint32_t program_under_way(const program_t *p);
 /* Waits for the program's last run, and copies `bytes`, exactly program_output_bytes, to host.
  * LH_INVALID before the first run. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;

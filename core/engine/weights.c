@@ -261,29 +261,14 @@ static lh_status_t range_check(const weights_t *w, const store_t *s, const store
     return LH_OK;
 }
 
-enum { PART_ELEMENTS = 65536 }; /* bytes of the buffer in which elements are converted */
-
-/* Converts and uploads elements [begin, begin + count) of a shard, 64 KiB at a time. */
+/* Uploads elements [begin, begin + count) of a shard. */
 static lh_status_t shard_write(weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint64_t begin, uint64_t count, lh_dtype_t dtype, const void *host)
 {
     lh_assert(begin <= shard->elements && count <= shard->elements - begin);
-    uint64_t part[PART_ELEMENTS / 8]; /* elements in the store's dtype */
-    const uint64_t wide = lh_dtype_bytes(shard->dtype), most = sizeof(part) / wide;
-    for (uint64_t at = 0; at < count; at += most) {
-        const uint64_t n = count - at < most ? count - at : most;
-        const void *bytes = (const char *)host + at * lh_dtype_bytes(dtype);
-        lh_status_t status = LH_OK;
-        if (dtype != shard->dtype) {
-            status = dtype_convert(shard->dtype, part, dtype, bytes, n);
-            bytes = part;
-        }
-        if (status == LH_OK)
-            status = engine_upload(w->engine, &s->allocation, shard->offset + (begin + at) * wide,
-                                   bytes, n * wide);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
+    const uint64_t at = shard->offset + begin * lh_dtype_bytes(shard->dtype);
+    const engine_elements_t elements = {(void *)host, dtype, count};
+    return engine_upload(w->engine, &s->allocation, at, shard->dtype, elements);
 }
 
 /* Writing SPACE_PARAMETER writes the master and the value, so that both are the same number. */
@@ -315,22 +300,11 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
     if (s->allocation.memory == NULL && count > 0)
         return fail(LH_INVALID, "%s of parameter '%s' was given back", s->name,
                     w->parameters->items[parameter].name);
-    lh_status_t status = range_check(w, s, shard, parameter, &begin, count);
-    if (status == LH_OK && dtype == shard->dtype)
-        return engine_download(w->engine, &s->allocation,
-                               shard->offset + begin * lh_dtype_bytes(dtype), host,
-                               count * lh_dtype_bytes(dtype));
-
-    uint64_t part[PART_ELEMENTS / 8];
-    const uint64_t wide = lh_dtype_bytes(shard->dtype), most = sizeof(part) / wide;
-    for (uint64_t at = 0; status == LH_OK && at < count; at += most) {
-        const uint64_t n = count - at < most ? count - at : most;
-        char *to = (char *)host + at * lh_dtype_bytes(dtype);
-        status = engine_download(w->engine, &s->allocation, shard->offset + (begin + at) * wide,
-                                 part, n * wide);
-        if (status == LH_OK) status = dtype_convert(dtype, to, shard->dtype, part, n);
-    }
-    return status;
+    const lh_status_t status = range_check(w, s, shard, parameter, &begin, count);
+    if (status != LH_OK) return status;
+    const uint64_t at = shard->offset + begin * lh_dtype_bytes(shard->dtype);
+    const engine_elements_t elements = {host, dtype, count};
+    return engine_download(w->engine, &s->allocation, at, shard->dtype, elements);
 }
 
 /* Writes the elements that this rank holds, while helper threads draw the next span. */

@@ -185,30 +185,76 @@ void snapshot_free(snapshot_t *s)
     mem_free(s);
 }
 
-/* writer_place is shared memory with the writer's process, so this is the only copy that is made.
- */
-static lh_status_t take_row(const snapshot_t *s, uint32_t index, writer_t *writer)
+/* Elements of one snapshot_go_on. */
+enum { TAKE_ELEMENTS = 16 << 20 };
+
+/* Copies `count` elements of a tensor, from its element `first` of this rank on. writer_place is
+ * shared memory with the writer's process, so this is the only copy that is made. */
+static lh_status_t take_part(const snapshot_t *s, uint32_t index, writer_t *writer, uint64_t first,
+                             uint64_t count)
 {
     lh_assert(index < s->count && s->row_of[index] < s->row_count);
     const snapshot_row_t *row = &s->rows[s->row_of[index]];
     const tensor_part_t *part = &s->tensors[index].part;
     void *place;
-    lh_status_t status = writer_place(writer, index, &place);
+    const lh_status_t status = writer_place(writer, index, &place);
     if (status != LH_OK) return status;
-    if (row->space == SNAPSHOT_ERRORS) {
-        status = engine_wait(s->weights->engine); /* a step's sums are then done */
-        if (status == LH_OK) memcpy(place, row->errors, part->count * sizeof(float));
-        return status;
-    }
-    return weights_read(s->weights, row->space, row->parameter, part->first, part->count,
-                        LH_DTYPE_F32, place);
+    lh_assert(first <= part->count && count <= part->count - first);
+    return weights_read(s->weights, row->space, row->parameter, part->first + first, count,
+                        LH_DTYPE_F32, (float *)place + first);
 }
 
-lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer)
+/* What sums over sites have lost lies with the host, and the next backward pass changes it. */
+static lh_status_t take_errors(const snapshot_t *s, writer_t *writer)
 {
     lh_status_t status = LH_OK;
-    for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
-        status = take_row(s, i, writer);
+    bool waited = false;
+    for (uint32_t i = 0; status == LH_OK && i < s->count; i++) {
+        const snapshot_row_t *row = &s->rows[s->row_of[i]];
+        void *place;
+        if (row->space != SNAPSHOT_ERRORS) continue;
+        if (!waited) status = engine_wait(s->weights->engine); /* a step's sums are then done */
+        waited = true;
+        if (status == LH_OK) status = writer_place(writer, i, &place);
+        if (status == LH_OK) memcpy(place, row->errors, s->tensors[i].part.count * sizeof(float));
+    }
+    return status;
+}
+
+lh_status_t snapshot_begin(snapshot_t *s, writer_t *writer)
+{
+    s->taking = 0;
+    s->taken = 0;
+    const lh_status_t status = take_errors(s, writer);
+    return status == LH_OK ? engine_mark(s->weights->engine) : status;
+}
+
+lh_status_t snapshot_go_on(snapshot_t *s, writer_t *writer, bool *more)
+{
+    lh_status_t status = LH_OK;
+    for (uint64_t room = TAKE_ELEMENTS; status == LH_OK && room > 0 && s->taking < s->count;) {
+        const uint64_t count = s->tensors[s->taking].part.count, left = count - s->taken;
+        const bool apart = s->rows[s->row_of[s->taking]].space == SNAPSHOT_ERRORS;
+        const uint64_t n = left < room ? left : room;
+        if (!apart) status = take_part(s, s->taking, writer, s->taken, n);
+        if (!apart) room -= n;
+        s->taken += n;
+        if (apart || s->taken == count) {
+            s->taking++;
+            s->taken = 0;
+        }
+    }
+    *more = s->taking < s->count;
+    if (status != LH_OK || !*more) engine_unmark(s->weights->engine);
+    return status;
+}
+
+lh_status_t snapshot_take(snapshot_t *s, writer_t *writer)
+{
+    bool more = true;
+    lh_status_t status = snapshot_begin(s, writer);
+    while (status == LH_OK && more)
+        status = snapshot_go_on(s, writer, &more);
     return status;
 }
 
@@ -221,7 +267,8 @@ lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer)
     for (uint32_t k = 0; status == LH_OK && k <= states; k++) {
         const uint32_t space = k == 0 ? SPACE_PARAMETER : SPACE_STATE + k - 1;
         for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
-            if (s->rows[s->row_of[i]].space == space) status = take_row(s, i, writer);
+            if (s->rows[s->row_of[i]].space == space)
+                status = take_part(s, i, writer, 0, s->tensors[i].part.count);
         weights_release(s->weights, space);
     }
     return status;

@@ -38,6 +38,10 @@ typedef struct snapshot {
     uint32_t count;
     bool
         adds_nothing; /* an adapter that a checkpoint lacks is loaded as zeros, else left as it is */
+    /* Of the take that is under way: the tensor at which it is, and how many of its elements are
+     * copied. */
+    uint32_t taking;
+    uint64_t taken;
 } snapshot_t;
 
 /* Lists every stored parameter and every state held here, and of them what weights_owned gives this
@@ -47,9 +51,14 @@ typedef struct snapshot {
 lh_status_t snapshot_new(weights_t *w, const transfers_t *t, snapshot_t **out) LH_MUST_CHECK;
 void snapshot_free(snapshot_t *s); /* NULL does nothing */
 
-/* Copies all into the writer's places, which were laid out with s->tensors. Waits for the device
- * and copies; training stands still for as long. */
-lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
+/* Begins to copy all into the writer's places, which were laid out with s->tensors. Forward and
+ * backward passes that are queued from now on may run meanwhile, as they write nothing that is saved:
+ * the update, and any other upload, only once all is copied. */
+lh_status_t snapshot_begin(snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
+/* Copies some more, 64 MiB at most; *more is false once that was all. */
+lh_status_t snapshot_go_on(snapshot_t *s, writer_t *writer, bool *more) LH_MUST_CHECK;
+/* All of it at once; training stands still for as long. */
+lh_status_t snapshot_take(snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 /* The same for the last time: gives masters and each kind of state back as soon as they are copied.
  * After engine_finish. */
 lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;

@@ -10,7 +10,8 @@
  * On a device that queues work a step is queued whole, update included, before its loss is awaited,
  * and where nothing is due between them the next step as well: the device has work while the host
  * reads figures, calls hooks, tells and gathers the next batch. Figures then come a step's time
- * late, and a stop or a save that somebody asks for is of the step after.
+ * late, and a stop or a save that somebody asks for is of the step after. What is saved is copied while
+ * the passes of the step behind the save run.
  *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
  * it, and from there does what the first run would have done. */
@@ -470,6 +471,27 @@ static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool a
     trainer_clock(t, PART_WATCH, &now); /* of the next step, as its seconds begin above */
 }
 
+/* Queues the rounds of a step. Where a save is being taken, the host copies as long as the device has
+ * two rounds before it; what is left then is copied behind the last round, for which the update
+ * waits. That counts as the save's time from when the device has nothing to do. */
+static lh_status_t step_rounds(trainer_t *t, uint64_t *clock)
+{
+    lh_status_t status = LH_OK;
+    for (uint64_t i = 0; i < t->programs.schedule->rounds && status == LH_OK; i++) {
+        while (status == LH_OK && t->taking &&
+               program_under_way(t->programs.train) == STAGING_SLOTS)
+            status = trainer_take(t);
+        if (status == LH_OK) status = run_round(t, i);
+    }
+    trainer_clock(t, PART_COMPUTE, clock);
+    while (status == LH_OK && t->taking) {
+        const bool idle = program_under_way(t->programs.train) == 0;
+        status = trainer_take(t);
+        trainer_clock(t, idle ? PART_SAVE : PART_COMPUTE, clock);
+    }
+    return status;
+}
+
 /* Queues step t->queued + 1: its rounds, and the update behind them. A device that queues work has
  * it all before anything of it is waited for. One that has done the work when a launch returns gains
  * nothing by that; there the numbers that ranks agree on travel while it makes the update, and the
@@ -485,9 +507,7 @@ static lh_status_t step_queue(trainer_t *t)
     if (status == LH_OK) status = fill_batch(t);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_DATA, &clock);
-    for (uint64_t i = 0; i < t->programs.schedule->rounds && status == LH_OK; i++)
-        status = run_round(t, i);
-    trainer_clock(t, PART_COMPUTE, &clock);
+    status = step_rounds(t, &clock);
     if (status == LH_OK && !engine_queues(t->session->engine))
         status = agree_begin(t, t->queued + 1);
     if (status == LH_OK) status = run_update(t, *rate);

@@ -256,7 +256,7 @@ static lh_status_t agree_save(trainer_t *t, bool cannot, bool *skip, bool *saved
 /* What the run does not need any more makes room for its last snapshot: engine_finish gives device
  * memory back before the copy is taken. With several ranks this is not done, as others may still be
  * reading what they share. */
-static lh_status_t take_snapshot(trainer_t *t, bool last)
+static lh_status_t save_take(trainer_t *t, bool last)
 {
     if (!last || t->comm.comm != NULL) return snapshot_take(t->snapshot, t->writer);
     lh_status_t status = trainer_memory(t); /* as long as there is something to measure */
@@ -264,13 +264,53 @@ static lh_status_t take_snapshot(trainer_t *t, bool last)
     return status == LH_OK ? snapshot_take_last(t->snapshot, t->writer) : status;
 }
 
+/* All is copied: the writer owns it from here on. One of several ranks can't leave out what all
+ * others save. */
+static lh_status_t save_submit(trainer_t *t, bool last, uint64_t since)
+{
+    const checkpoint_meta_t meta = save_describe(t);
+    const bool described = !t->save_to_disk || t->memory.apart;
+    const lh_status_t status = described ? writer_submit_memory(t->writer, &meta, t->save_to_disk,
+                                                                &t->memory_slot)
+                                         : writer_submit(t->writer, &meta);
+    if (status != LH_OK)
+        return t->save_to_disk && save_alone(t) ? not_saved(t, status, last, since) : status;
+    if (t->save_to_disk) t->saved_step = t->step;
+    t->save_phase = described ? SAVE_DESCRIBES : SAVE_WRITES;
+    t->save_ended = false;
+    return LH_OK;
+}
+
+/* Copies at once, or begins to where a step follows whose passes may run meanwhile. All ranks answer
+ * alike. */
+static lh_status_t save_start(trainer_t *t, bool to_disk, bool last, uint64_t since)
+{
+    const bool follows = !last && t->step < t->job->train.steps;
+    lh_status_t status;
+    t->save_to_disk = to_disk;
+    if (follows && engine_queues(t->session->engine)) {
+        status = snapshot_begin(t->snapshot, t->writer);
+        t->taking = status == LH_OK;
+        return status;
+    }
+    status = save_take(t, last);
+    return status == LH_OK ? save_submit(t, last, since) : status;
+}
+
+lh_status_t trainer_take(trainer_t *t)
+{
+    lh_assert(t->taking);
+    const lh_status_t status = snapshot_go_on(t->snapshot, t->writer, &t->taking);
+    return status != LH_OK || t->taking ? status : save_submit(t, false, sys()->now_ns());
+}
+
 /* The steps: wait for the save before, agree that all can, run the user's hook, copy, hand over. Up
  * to the copy nothing is lost by stopping; after writer_submit the writer owns the copy and
  * training goes on. */
 lh_status_t trainer_save(trainer_t *t, bool last)
 {
-    const bool alone = train_agree_size(&t->agree) == 1;
-    if (alone && t->saved_step == t->step) return LH_OK;
+    lh_assert(!t->taking);
+    if (save_alone(t) && t->saved_step == t->step) return LH_OK;
     const uint64_t since = sys()->now_ns();
     trainer_doing(t, t->step, "a save");
     lh_status_t agreed, status = save_begin(t, last, &agreed);
@@ -284,23 +324,13 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
     status = step_calls_before_save(t->calls, t->step, t->loss);
-    if (status == LH_OK) status = take_snapshot(t, last);
-    if (status != LH_OK) return status;
-    const checkpoint_meta_t meta = save_describe(t);
-    status = t->memory.apart ? writer_submit_memory(t->writer, &meta, true, &t->memory_slot)
-                             : writer_submit(t->writer, &meta);
-    /* One of several ranks can't leave out what all others save. */
-    if (status != LH_OK) return alone ? not_saved(t, status, last, since) : status;
-    t->saved_step = t->step;
-    t->save_to_disk = true;
-    t->save_phase = t->memory.apart ? SAVE_DESCRIBES : SAVE_WRITES;
-    t->save_ended = false;
-    return LH_OK;
+    return status == LH_OK ? save_start(t, true, last, since) : status;
 }
 
 /* A step that was not applied is none to go back to. */
 lh_status_t trainer_save_memory(trainer_t *t)
 {
+    lh_assert(!t->taking);
     if (t->save_phase != SAVE_NONE || t->not_finite > 0) return LH_OK;
     trainer_doing(t, t->step, "a snapshot");
     lh_status_t status = writer_begin(t->writer);
@@ -316,15 +346,7 @@ lh_status_t trainer_save_memory(trainer_t *t)
         save_tell(t, &failed, true, 0);
         return LH_OK;
     }
-    status = snapshot_take(t->snapshot, t->writer);
-    if (status != LH_OK) return status;
-    const checkpoint_meta_t meta = save_describe(t);
-    status = writer_submit_memory(t->writer, &meta, false, &t->memory_slot);
-    if (status != LH_OK) return status;
-    t->save_to_disk = false;
-    t->save_phase = SAVE_DESCRIBES;
-    t->save_ended = false;
-    return LH_OK;
+    return save_start(t, false, false, sys()->now_ns());
 }
 
 /* The memory of every rank, planned and measured, told to all at the end. Transfers are memory of

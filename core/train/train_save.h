@@ -9,7 +9,9 @@
 
 #include <train/trainer.h>
 
-/* Hands over, or says why not: where the save before takes too long, this one is left out, unless
+/* Begins a save, or says why not. On a device that queues work the tensors are copied while the next
+ * step's passes run: t->taking is set then, and whoever queues that step calls trainer_take until it
+ * is not, before the update. Any other device, and the last save of a run, hand over at once. Where the save before takes too long, this one is left out, unless
  * it is the last of the run. A disk or a saver process that fails costs this save and a warning,
  * not the run, unless it is the last save. A writer that can make no save any more (writer_lost)
  * fails the run, as does [hook.before_save] where it refuses. Called by all ranks at the same
@@ -18,6 +20,8 @@ lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
 /* A snapshot that stays in memory, where one is due and no save is under way. What keeps this rank
  * from it costs this snapshot and a warning. Called by all ranks at the same step. */
 lh_status_t trainer_save_memory(trainer_t *t) LH_MUST_CHECK;
+/* While t->taking: copies some more, and hands all over once that is done. */
+lh_status_t trainer_take(trainer_t *t) LH_MUST_CHECK;
 /* For a rank that is alone: asks the writer, without waiting, whether the last save is done. Does
  * nothing where there are several ranks, which agree in trainer_save_agreed instead. */
 void trainer_poll_save(trainer_t *t);

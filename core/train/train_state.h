@@ -89,6 +89,7 @@ typedef struct trainer {
     uint32_t memory_slot;        /* of the image that is under way */
     uint64_t session_number;     /* of this start, the same on all ranks */
     bool save_to_disk;           /* it is to be written, too */
+    bool taking;                 /* its tensors are being copied, beside the step that is queued */
     struct train_fetch *fetch;   /* while opening: what sites lack, train_sites.c */
     writer_result_t save_result; /* of this rank in that phase, once save_ended */
     bool save_ended;

@@ -209,7 +209,7 @@ static lh_status_t begin_weights(rank_state_t *r, snapshot_t *snapshot)
     return status;
 }
 
-static lh_status_t save(rank_state_t *r, const snapshot_t *snapshot)
+static lh_status_t save(rank_state_t *r, snapshot_t *snapshot)
 {
     const checkpoint_meta_t meta = {.run = "check",
                                     .step = r->job->run->first + r->job->run->steps};
