@@ -16,11 +16,22 @@ static uint32_t slot_count(const flow_call_t *call)
     return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
 }
 
+/* Bytes of which a value's place is a multiple: the device says how its allocations are aligned, and
+ * each buffer in them is; a value may begin inside a buffer. 0: the device does not say. */
+static uint32_t value_alignment(const engine_t *e, const flow_t *flow, const flow_value_t *v)
+{
+    const uint64_t at = flow->buffers[v->buffer].offset + v->offset;
+    const uint64_t most = e->properties.alignment_bytes;
+    if (most == 0) return 0;
+    return (uint32_t)(at % most == 0 ? most : at & (~at + 1));
+}
+
 /* The arguments by which a call's kernel is chosen: each value's dtype and shape, with the flags of
  * this call. An input is KEPT where it is a weight, which only the optimizer step changes. An
  * output is added to (ADD) where the flow decided so, and alias_slot names the input in whose
  * memory it lies, if any. */
-static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_arg_t *args)
+static void args_of(const engine_t *e, const flow_t *flow, const flow_call_t *call, bool later,
+                    lh_arg_t *args)
 {
     const op_t *op = call->op;
     lh_assert(slot_count(call) <= OP_SLOTS);
@@ -33,6 +44,7 @@ static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_
         args[i] = v->arg;
         args[i].flags = 0;
         args[i].alias_slot = 0;
+        args[i].alignment = value_alignment(e, flow, v);
         if (i < op->in_count) {
             if (flow->buffers[v->buffer].kept) args[i].flags = LH_ARG_KEPT;
             continue;
@@ -65,7 +77,7 @@ static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_
         return LH_OK;
     }
     lh_arg_t args[OP_SLOTS];
-    args_of(flow, call, later, args);
+    args_of(e, flow, call, later, args);
     kernel_t *kernel;
     const lh_status_t status = kernel_choose(e->kernels, call->op, call->attributes, args, &kernel);
     if (status != LH_OK) return status;
@@ -105,10 +117,11 @@ static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value
     return allocation_place(allocation, buffer->offset + v->offset);
 }
 
-void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
+lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
 {
+    lh_status_t status = LH_OK;
     lh_place_t *places = list->places;
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (uint32_t i = 0; status == LH_OK && i < list->count; i++) {
         exec_call_t *call = &list->calls[i];
         const flow_call_t *source = call->source;
         if (source->kind == FLOW_FILL) call->to = place_of(e, flow, source->slots[0]);
@@ -124,8 +137,10 @@ void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
         };
         if (call->kernel->plan.scratch_bytes > 0)
             call->call.scratch = allocation_place(&e->scratch, 0);
+        status = kernel_bind(call->kernel, &call->call);
         places += slot_count(source);
     }
+    return status;
 }
 
 /* A start that only the last round of a step makes is passed over in the other rounds; its wait

@@ -55,7 +55,7 @@ bool call_list_offers(void *engine, const flow_t *flow, const flow_call_t *call)
 lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later,
                              call_list_t *out) LH_MUST_CHECK;
 /* Fills in places and streams, once memory is allocated. */
-void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list);
+lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list) LH_MUST_CHECK;
 /* Makes the list's replays where the device, every kernel and every transfer can be captured; else
  * does nothing, and calls are launched one by one. */
 lh_status_t call_list_capture(engine_t *e, call_list_t *list) LH_MUST_CHECK;

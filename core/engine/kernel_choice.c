@@ -12,6 +12,8 @@
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 
+enum { VECTOR_BYTES = 16 }; /* that a device moves in one access */
+
 typedef struct offer { /* a row and the plugin whose services it gets */
     const lh_kernel_t *row;
     const op_t *op; /* that it names */
@@ -80,8 +82,8 @@ void kernel_choice_free(kernel_choice_t *c)
     mem_free(c);
 }
 
-/* " BF16[4096,512]", with "/" and the distance of rows where the argument is not dense, and with
- * "+" where the kernel adds to it. */
+/* " BF16[4096,512]", with "/" and the distance of rows where the argument is not dense, with "+" where
+ * the kernel adds to it, and with "@" and its alignment where that is less than a vector's. */
 static void arg_text(text_t *t, const lh_arg_t *arg)
 {
     text_printf(t, " %s", lh_dtype_name(arg->dtype));
@@ -91,6 +93,8 @@ static void arg_text(text_t *t, const lh_arg_t *arg)
     const bool dense = arg->rank < 2 || arg->stride[0] == arg->stride[1] * arg->shape[1];
     if (!dense) text_printf(t, "/%" PRIu64, arg->stride[0]);
     if ((arg->flags & LH_ARG_ADD) != 0) text_append(t, "+");
+    if (arg->alignment != 0 && arg->alignment < VECTOR_BYTES)
+        text_printf(t, "@%" PRIu32, arg->alignment);
 }
 
 /* The line that names a call, the same in every process, so that a resume finds it again. NULL:
@@ -293,6 +297,21 @@ bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *att
         if (status == LH_OK || status == LH_AGAIN) return true;
     }
     return false;
+}
+
+lh_status_t kernel_bind(const kernel_t *k, lh_launch_t *call)
+{
+    lh_assert(call->arg_count == k->arg_count && call->bound == NULL);
+    for (uint32_t i = 0; i < k->arg_count; i++) {
+        const uint32_t alignment = k->args[i].alignment;
+        if (alignment > 1 && (uintptr_t)call->args[i].address % alignment != 0)
+            return fail(
+                LH_INVALID,
+                "%s: slot %u lies at %p, and not on %u bytes, as the device says of all the "
+                "memory that it gives",
+                k->plan.name, i + 1, call->args[i].address, alignment);
+    }
+    return k->row->bind == NULL ? LH_OK : k->row->bind(k->prepared, call, &call->bound);
 }
 
 uint64_t kernel_choice_scratch(const kernel_choice_t *c)

@@ -62,6 +62,10 @@ lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attrib
 bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *attributes,
                        const lh_arg_t *args);
 
+/* Once for each call of a plan, whose places are known: checks that they lie as the kernel was told
+ * when it was prepared (lh_arg_t.alignment), and lets it bind them. */
+lh_status_t kernel_bind(const kernel_t *k, lh_launch_t *call) LH_MUST_CHECK;
+
 /* Bytes of scratch of the kernel that needs most: kernels run one after the other and share it. */
 uint64_t kernel_choice_scratch(const kernel_choice_t *c);
 /* Bytes that all kernels together keep in the host's heap, as for packed weights. */

@@ -227,7 +227,8 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
                                 .stream = r->stream,
                                 .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
         if (scratch.memory != NULL) work.call.scratch = allocation_place(&scratch, 0);
-        status = work_time(r, &work, 1, budget_s, out);
+        status = kernel_bind(kernel, &work.call);
+        if (status == LH_OK) status = work_time(r, &work, 1, budget_s, out);
     }
     allocation_release(&scratch, r->api);
     allocation_release(&data, r->api);
@@ -301,14 +302,15 @@ static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
         lh_place_t places[OP_SLOTS];
         for (uint32_t i = 0; i < 3; i++)
             places[i] = allocation_place(&data, i * step);
-        const work_t work = {.kernel = kernel,
-                             .call = {.struct_size = sizeof(work.call),
-                                      .arg_count = 3,
-                                      .args = places,
-                                      .scratch = allocation_place(&data, 3 * step),
-                                      .stream = r->stream,
-                                      .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
-        status = work_time(r, &work, LAUNCHES, budget_s, out);
+        work_t work = {.kernel = kernel,
+                       .call = {.struct_size = sizeof(work.call),
+                                .arg_count = 3,
+                                .args = places,
+                                .scratch = allocation_place(&data, 3 * step),
+                                .stream = r->stream,
+                                .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
+        status = kernel_bind(kernel, &work.call);
+        if (status == LH_OK) status = work_time(r, &work, LAUNCHES, budget_s, out);
     }
     allocation_release(&data, r->api);
     return status;

@@ -331,7 +331,8 @@ static lh_status_t prepare_node(node_run_t *n, uint32_t index)
                                  .scratch = {step->scratch, 0, address},
                                  .stream = on->stream,
                                  .queue = &on->queue};
-    return LH_OK;
+    if (step->kernel->bind == NULL) return LH_OK;
+    return step->kernel->bind(step->prepared, &step->launch, &step->launch.bound);
 }
 
 static lh_status_t make_memory(node_run_t *n)

@@ -551,6 +551,8 @@ lh_status_t rig_prepare(rig_t *rig, const char *op, const void *attributes, cons
                                  .args = call->places,
                                  .scratch = {.memory = call->scratch, .address = address},
                                  .stream = rig->stream};
+    if (call->kernel->bind != NULL)
+        must(call->kernel->bind(call->prepared, &call->launch, &call->launch.bound), "bind");
     *out = call;
     return LH_OK;
 }

@@ -127,6 +127,7 @@ struct lh_prepared {
     const lh_kernel_t *kernel; /* the cpu's row */
     lh_prepared_t *inner;
     uint64_t scratch_bytes;
+    uint32_t alignment[LH_MAX_SLOTS]; /* of each slot, as it was said to prepare */
     char name[64];
     launch_mark_t *marks; /* of each launch block, from its first launch */
     uint32_t mark_count, mark_capacity;
@@ -151,6 +152,8 @@ lh_status_t fake_fits(const lh_host_t *host, const lh_device_t *d, const void *c
 lh_status_t fake_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
                          lh_kernel_plan_t *plan, lh_prepared_t **out);
 lh_status_t fake_launch(lh_prepared_t *k, const lh_launch_t *call);
+/* The block's own address: a launch of a block that was never bound shows. */
+lh_status_t fake_bind(lh_prepared_t *k, const lh_launch_t *call, void **bound);
 void fake_kernel_free(lh_prepared_t *k);
 lh_status_t fake_kernel_run(lh_prepared_t *k, const lh_launch_t *call, lh_stream_t *inner);
 

@@ -41,6 +41,8 @@ lh_status_t fake_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_
         host->release(host, k);
         return status;
     }
+    for (uint32_t i = 0; i < desc->arg_count; i++)
+        k->alignment[i] = desc->args[i].alignment;
     mine.flags |= LH_KERNEL_CAPTURE;
     k->scratch_bytes = mine.scratch_bytes;
     memcpy(k->name, mine.name, sizeof(k->name));
@@ -121,12 +123,28 @@ static lh_status_t mark_check(lh_prepared_t *k, const lh_launch_t *call)
                       k->name, (const void *)call);
 }
 
+lh_status_t fake_bind(lh_prepared_t *k, const lh_launch_t *call, void **bound)
+{
+    const lh_host_t *host = k->device->host;
+
+    if (call->bound != NULL) return host->fail(host, LH_INVALID, "%s is bound twice", k->name);
+    for (uint32_t i = 0; i < call->arg_count; i++)
+        if (k->alignment[i] > 1 && (uintptr_t)call->args[i].address % k->alignment[i] != 0)
+            return host->fail(host, LH_INVALID, "%s: slot %u is not where it was said to be",
+                              k->name, i + 1);
+    *bound = (void *)call;
+    return LH_OK;
+}
+
 lh_status_t fake_launch(lh_prepared_t *k, const lh_launch_t *call)
 {
     const item_t item = {.type = ITEM_KERNEL, .kernel = k, .call = call};
+    const lh_host_t *host = k->device->host;
 
+    if (call->bound != call)
+        return host->fail(host, LH_INVALID, "%s is launched and was not bound", k->name);
     if (mark_check(k, call) != LH_OK) {
-        return k->device->host->fail(k->device->host, LH_INVALID, "%s", k->device->reason);
+        return host->fail(host, LH_INVALID, "%s", k->device->reason);
     }
     return fake_push(call->stream, &item);
 }

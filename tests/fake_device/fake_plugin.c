@@ -15,6 +15,7 @@ lh_status_t fake_fits(const lh_host_t *host, const lh_device_t *d, const void *c
 lh_status_t fake_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
                          lh_kernel_plan_t *plan, lh_prepared_t **out);
 lh_status_t fake_launch(lh_prepared_t *k, const lh_launch_t *call);
+lh_status_t fake_bind(lh_prepared_t *k, const lh_launch_t *call, void **bound);
 void fake_kernel_free(lh_prepared_t *k);
 
 static const lh_option_t options[] = {
@@ -33,12 +34,13 @@ static const lh_option_t options[] = {
 };
 
 static const lh_kernel_t kernels[] = {
-#define KERNEL_ROW(name, text) \
-    {.op = #name,              \
-     .fits = fake_fits,        \
-     .prepare = fake_prepare,  \
-     .launch = fake_launch,    \
-     .release = fake_kernel_free},
+#define KERNEL_ROW(name, text)    \
+    {.op = #name,                 \
+     .fits = fake_fits,           \
+     .prepare = fake_prepare,     \
+     .launch = fake_launch,       \
+     .release = fake_kernel_free, \
+     .bind = fake_bind},
     LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL_ROW)
 #undef KERNEL_ROW
 };

@@ -22,19 +22,24 @@ static const lh_option_t options[] = {
                      "plugin's kernels do all of it"),
 };
 
-#define KERNEL_ROW(name, calls)         \
+#define KERNEL_ROW(name, calls, ...)    \
     {.op = name,                        \
      .fits = cuda_##calls##_fits,       \
      .prepare = cuda_##calls##_prepare, \
      .launch = cuda_##calls##_launch,   \
-     .release = cuda_##calls##_release},
-#define OWN_ROW(name, text) KERNEL_ROW(#name, rows)
-static const lh_kernel_t kernels[] = {KERNEL_ROW("matmul", product)
+     .release = cuda_##calls##_release, \
+     __VA_ARGS__},
+#define OWN_ROW(name, text) KERNEL_ROW(#name, rows, )
+/* clang-format off */
+static const lh_kernel_t kernels[] = {
+    KERNEL_ROW("matmul", product, .bind = cuda_product_bind)
 #ifdef LH_CUDNN
-                                          KERNEL_ROW("attention", sdpa)
-                                              KERNEL_ROW("attention_grad", sdpa)
+    KERNEL_ROW("attention", sdpa, )
+    KERNEL_ROW("attention_grad", sdpa, )
 #endif
-                                                  LH_OPS_BASE(OWN_ROW) LH_OPS_MORE(OWN_ROW)};
+    LH_OPS_BASE(OWN_ROW) LH_OPS_MORE(OWN_ROW)
+};
+/* clang-format on */
 #undef OWN_ROW
 #undef KERNEL_ROW
 

@@ -374,14 +374,23 @@ static uint32_t places_choose(const lh_prepared_t *k, const lh_place_t *args)
     return k->has_aligned && bits % VECTOR_BYTES == 0 ? ALIGNED : UNALIGNED;
 }
 
+/* What is bound is the algorithm; a place that the library does not take is refused before step 0. */
+lh_status_t cuda_product_bind(lh_prepared_t *k, const lh_launch_t *call, void **bound)
+{
+    const lh_place_t *args = call->args;
+    if (k->has_aux && (uintptr_t)args[out_aux].address % VECTOR_BYTES != 0)
+        return k->device->host->fail(k->device->host, LH_INVALID,
+                                     "matmul: aux lies on no 16 bytes");
+    *bound = &k->algorithm[places_choose(k, args)];
+    return LH_OK;
+}
+
 lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)
 {
     lh_device_t *d = k->device;
     const lh_place_t *args = call->args;
-    const uint32_t which = places_choose(k, args);
+    const cublas_algorithm_t *algorithm = call->bound;
     lh_status_t status = cuda_enter(d);
-    if (status == LH_OK && k->has_aux && (uintptr_t)args[out_aux].address % VECTOR_BYTES != 0)
-        status = d->host->fail(d->host, LH_INVALID, "matmul: aux lies on no 16 bytes");
     if (status == LH_OK && k->has_bias)
         status = product_set(k, CUBLAS_DESC_BIAS, &args[in_bias].address, sizeof(void *));
     if (status == LH_OK && k->has_aux)
@@ -393,7 +402,7 @@ lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)
     cuda_queued(d, "matmul (cuBLASLt)");
     const cublas_status_t s = d->library.cublasLtMatmul(
         d->cublas, k->product, &one, args[in_b].address, k->a, args[in_a].address, k->b, &kept, c,
-        k->c, c, k->c, &k->algorithm[which], call->scratch.address, k->workspace_bytes[which],
-        call->stream->stream);
+        k->c, c, k->c, algorithm, call->scratch.address,
+        k->workspace_bytes[algorithm - k->algorithm], call->stream->stream);
     return cuda_check_cublas(d, s, "cublasLtMatmul");
 }
