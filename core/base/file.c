@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include <base/digest.h>
 #include <base/memory.h>
 #include <base/sys.h>
 
@@ -426,6 +428,36 @@ bool folder_holds(const char *above, const char *below)
         last = st;
     }
     return false;
+}
+
+/* As the XDG rules say: a variable that is no absolute path is ignored. Beside other programs'
+ * caches and not in the pipeline's folder, as a device is the same for all pipelines. */
+static char *cache_folder(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache != NULL && *cache == '/') return path_join(cache, "longhaul");
+    if (home == NULL || *home != '/') {
+        (void)fail(LH_INVALID, "neither XDG_CACHE_HOME nor HOME names a folder to keep records in");
+        return NULL;
+    }
+    return path_join(home, ".cache/longhaul");
+}
+
+/* 16 digits of the digest are enough for a name. */
+lh_status_t path_in_cache(const char *kind, const char *text, const char *end, char **out)
+{
+    char digest[SHA256_TEXT], name[64];
+    const lh_status_t status = digest_of(text, strlen(text), digest);
+    if (status != LH_OK) return status;
+    (void)snprintf(name, sizeof(name), "%s-%.16s.%s", kind, digest, end);
+
+    char *folder = cache_folder();
+    if (folder == NULL) return LH_INVALID;
+    char *path = path_join(folder, name);
+    mem_free(folder);
+    if (path == NULL) return LH_NO_MEMORY;
+    *out = path;
+    return LH_OK;
 }
 
 char *path_join(const char *folder, const char *name)

@@ -85,6 +85,12 @@ lh_status_t folder_remove(const char *path) LH_MUST_CHECK;
  * where one of them is missing. */
 bool folder_holds(const char *above, const char *below);
 
+/* The file in the user's cache folder, whether it is there or not, for what is known of `text`:
+ * $XDG_CACHE_HOME/longhaul/KIND-DIGEST.END, or below ~/.cache. The digest is cut short: whoever reads
+ * the file compares the text. The caller frees with mem_free. Fails where no folder for caches is
+ * known. */
+lh_status_t path_in_cache(const char *kind, const char *text, const char *end,
+                          char **out) LH_MUST_CHECK;
 /* "a/b" from "a" and "b"; an absolute name stands alone. NULL after fail(LH_NO_MEMORY). */
 char *path_join(const char *folder, const char *name);
 /* The path from the root on: a relative one is taken against the working folder, without "./" at

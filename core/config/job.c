@@ -193,6 +193,9 @@ static const lh_option_t device_rows[] = {
     TEXT(job_device_t, plugin, NULL, "device plugin"),
     PATH(job_device_t, plugin_folder, "",
          "folder of all plugins; lib/longhaul beside the program's folder if not set"),
+    YES_NO(job_device_t, tune, "no",
+           "kernels may time what they choose from, once for each device: choices are kept in the "
+           "user's cache folder, and all ranks take rank 0's"),
 };
 
 static const lh_option_t import_rows[] = {

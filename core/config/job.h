@@ -219,10 +219,11 @@ typedef struct job_checkpoint {
     uint64_t patience_ns; /* that training stands still for a save before the next one */
 } job_checkpoint_t;
 
-/* [device]: the core's two keys; the plugin's own stand in the same section. */
+/* [device]: the core's own keys; the plugin's stand in the same section. */
 typedef struct job_device {
     char *plugin;        /* name of a device plugin */
     char *plugin_folder; /* overrides where plugins are looked for; NULL: beside the binary */
+    bool tune;           /* kernels may time what they choose from */
 } job_device_t;
 
 typedef struct job_import {

@@ -265,7 +265,17 @@ lh_status_t engine_build(engine_t *e)
 
 void engine_variants(const engine_t *e, text_t *out)
 {
-    kernel_choice_text(e->kernels, out);
+    kernel_choice_text(e->kernels, 0, out);
+}
+
+void engine_tune(engine_t *e, const char *known, bool tune)
+{
+    if (e->kernels != NULL) kernel_choice_tune(e->kernels, known, tune);
+}
+
+void engine_timed(const engine_t *e, text_t *out)
+{
+    kernel_choice_text(e->kernels, LH_KERNEL_TUNE, out);
 }
 
 lh_status_t engine_finish(engine_t *e)

@@ -68,6 +68,10 @@ void engine_memory_measured(const engine_t *e, memory_report_t *out);
 /* What the device says of its memory as a whole, other programs' use included. False: the device
  * doesn't tell. */
 bool engine_device_memory(const engine_t *e, lh_device_memory_t *out);
+/* As kernel_choice_tune; before engine_plan. */
+void engine_tune(engine_t *e, const char *known, bool tune);
+/* The lines of engine_variants whose kernels have timed what they chose from. */
+void engine_timed(const engine_t *e, text_t *out);
 /* One line per distinct call: op, dtypes and shapes, then kernel name and variant. For the
  * fingerprint beside a checkpoint, and for engine_how_t.variants. */
 void engine_variants(const engine_t *e, text_t *out);

@@ -24,6 +24,8 @@ struct kernel_choice {
     kernel_choice_how_t how;
     offer_t *offers; /* [offer_count] in the order in which rows are tried */
     uint32_t offer_count;
+    const char *known; /* of kernel_choice_tune */
+    bool tune;
     kernel_t **kernels; /* [count] one for each distinct call */
     uint32_t count;
     size_t capacity;
@@ -62,6 +64,12 @@ lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **
         if (how->plugins[i] != how->device) offers_take(c, how->plugins[i], false);
     *out = c;
     return LH_OK;
+}
+
+void kernel_choice_tune(kernel_choice_t *c, const char *known, bool tune)
+{
+    c->known = known;
+    c->tune = tune;
 }
 
 static void kernel_free(kernel_t *k)
@@ -124,12 +132,12 @@ static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t 
     return true;
 }
 
-/* The kernel's name and variant that the saved variants have for a line. False: they have no such
- * line. */
-static bool variant_of(const kernel_choice_t *c, const char *line, char name[64], uint64_t *variant)
+/* The kernel's name and variant that saved choices (NULL: none) have for a line. False: they have no
+ * such line. */
+static bool variant_of(const char *choices, const char *line, char name[64], uint64_t *variant)
 {
     const size_t length = strlen(line);
-    for (const char *at = c->how.variants; at != NULL && *at != '\0';) {
+    for (const char *at = choices; at != NULL && *at != '\0';) {
         const char *end = strchr(at, '\n');
         if (strncmp(at, line, length) == 0 && strncmp(at + length, " = ", 3) == 0)
             return sscanf(at + length + 3, "%63s %" SCNu64, name, variant) == 2;
@@ -178,13 +186,9 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
 
 /* Tries the rows in order. Only LH_UNSUPPORTED moves on to the next row; a lack of memory, say,
  * does not. A refusal's sentence has the reasons of all rows that were tried. */
-static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, kernel_t *k)
+static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc,
+                            const lh_kernel_plan_t *wanted, kernel_t *k)
 {
-    lh_kernel_desc_t asked = *desc;
-    lh_kernel_plan_t wanted = {0};
-    if (c->how.variants != NULL && variant_of(c, k->line, wanted.name, &wanted.variant))
-        asked.variant = wanted.variant;
-
     text_t reasons = {0};
     uint32_t tried = 0;
     lh_status_t status = LH_UNSUPPORTED;
@@ -193,7 +197,7 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, ke
         if (offer->op != k->op || !dtypes_match(offer->row, desc->args, desc->arg_count)) continue;
         tried++;
         fail_clear();
-        status = offer_try(c, offer, &asked, &wanted, k);
+        status = offer_try(c, offer, desc, wanted, k);
         if (status != LH_OK)
             text_printf(&reasons, "; %s: %s", offer->plugin->name,
                         fail_reason()[0] != '\0' ? fail_reason() : status_text(status));
@@ -203,6 +207,24 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, ke
                    tried > 0 && reasons.data != NULL ? reasons.data : "");
     text_free(&reasons);
     return status;
+}
+
+/* What must be taken; else what is known, unless a library or a plugin has changed meanwhile; else
+ * the rows choose, by the clock where they may. */
+static lh_status_t kernel_find(kernel_choice_t *c, const lh_kernel_desc_t *desc, kernel_t *k)
+{
+    lh_kernel_desc_t asked = *desc;
+    lh_kernel_plan_t wanted = {0};
+    if (variant_of(c->how.variants, k->line, wanted.name, &asked.variant))
+        return rows_try(c, &asked, &wanted, k);
+    if (variant_of(c->known, k->line, wanted.name, &asked.variant)) {
+        const lh_status_t status = rows_try(c, &asked, &wanted, k);
+        if (status != LH_UNSUPPORTED) return status;
+        asked.variant = 0;
+        wanted = (lh_kernel_plan_t){0};
+    }
+    if (c->tune) asked.flags |= LH_KERNEL_TUNE;
+    return rows_try(c, &asked, &wanted, k);
 }
 
 /* Whether a kernel is of this very call. Arguments are compared as bytes, so whoever makes them
@@ -245,7 +267,7 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
         .scratch_limit_bytes = c->how.scratch_limit_bytes,
         .stream = c->how.stream,
     };
-    return rows_try(c, &desc, k);
+    return kernel_find(c, &desc, k);
 }
 
 /* The table grows before a new kernel is made, so that a prepared kernel always has its place. */
@@ -336,7 +358,7 @@ static int by_line(const void *a, const void *b)
     return strcmp((*x)->line, (*y)->line);
 }
 
-void kernel_choice_text(const kernel_choice_t *c, text_t *out)
+void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out)
 {
     const kernel_t **sorted = mem_array(c->count, sizeof(*sorted));
     if (sorted == NULL) {
@@ -346,7 +368,8 @@ void kernel_choice_text(const kernel_choice_t *c, text_t *out)
     if (c->count > 0) memcpy(sorted, c->kernels, c->count * sizeof(*sorted));
     qsort(sorted, c->count, sizeof(*sorted), by_line);
     for (uint32_t i = 0; i < c->count; i++)
-        text_printf(out, "%s = %s %" PRIu64 "\n", sorted[i]->line, sorted[i]->plan.name,
-                    sorted[i]->plan.variant);
+        if ((sorted[i]->plan.flags & flags) == flags)
+            text_printf(out, "%s = %s %" PRIu64 "\n", sorted[i]->line, sorted[i]->plan.name,
+                        sorted[i]->plan.variant);
     mem_free(sorted);
 }

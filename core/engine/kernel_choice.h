@@ -4,9 +4,10 @@
  * whose fits() and prepare() agree is taken: the device's own rows first, then those that other
  * plugins list for the device. Calls with equal op, attributes and arguments share one prepared
  * kernel: equal blocks have equal calls, so there are some tens of kernels for thousands of calls.
- * Rows are not asked to measure (LH_KERNEL_TUNE): a measured choice could be faster, and could
- * differ from run to run. What was chosen can be written down and asked for again, so that a
- * resumed run has the same bits or is refused.
+ * Rows are asked to measure (LH_KERNEL_TUNE) only where kernel_choice_tune says so: a measured
+ * choice may be faster, and may differ from run to run. What was chosen can be written down and asked
+ * for again: as a condition, so that a resumed run has the same bits or is refused, or as what is
+ * known of earlier runs and of other ranks.
  *
  * Called by the control thread while programs are planned; a step reads what was found and calls
  * nothing here. */
@@ -53,6 +54,11 @@ lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **
 /* Releases what was prepared; the stream has drained. */
 void kernel_choice_free(kernel_choice_t *c);
 
+/* From here on: choices that are taken where how.variants has none and the row still offers them, as
+ * lines of kernel_choice_text (NULL: none; read until it is replaced); and whether rows may time what
+ * they choose from where neither has any. */
+void kernel_choice_tune(kernel_choice_t *c, const char *known, bool tune);
+
 /* The kernel of a call. attributes: op->row.attributes_bytes; args: inputs, then outputs, compared
  * as bytes, so unused bytes are 0. *out lives until kernel_choice_free. LH_UNSUPPORTED, with every
  * row's reason, where no row will do. */
@@ -70,8 +76,8 @@ lh_status_t kernel_bind(const kernel_t *k, lh_launch_t *call) LH_MUST_CHECK;
 uint64_t kernel_choice_scratch(const kernel_choice_t *c);
 /* Bytes that all kernels together keep in the host's heap, as for packed weights. */
 uint64_t kernel_choice_host_bytes(const kernel_choice_t *c);
-/* A line for each kernel, sorted: call, " = ", the kernel's name and its variant, as in
- * "copy F32[8,4] -> BF16[8,4] = copy.any 0". */
-void kernel_choice_text(const kernel_choice_t *c, text_t *out);
+/* A line for each kernel whose plan has all of `flags`, sorted: call, " = ", the kernel's name and its
+ * variant, as in "copy F32[8,4] -> BF16[8,4] = copy.any 0". */
+void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out);
 
 #endif

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/digest.h>
 #include <base/dtype.h>
 #include <base/file.h>
 #include <base/memory.h>
@@ -137,37 +136,11 @@ void device_rate_free(device_rate_t *r)
 
 /* The record of a device as JSON in the user's cache folder. */
 
-enum { RECORD_LIMIT = 1 << 20, RECORD_VERSION = 1, DIGEST_SHOWN = 16 };
+enum { RECORD_LIMIT = 1 << 20, RECORD_VERSION = 1 };
 
-/* As the XDG rules say: a variable that is no absolute path is ignored. Beside other programs'
- * caches and not in the pipeline's folder, as the device is the same for all pipelines. */
-static char *cache_folder(void)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache != NULL && *cache == '/') return path_join(cache, "longhaul");
-    if (home == NULL || *home != '/') {
-        (void)fail(LH_INVALID, "neither XDG_CACHE_HOME nor HOME names a folder to keep records in");
-        return NULL;
-    }
-    return path_join(home, ".cache/longhaul");
-}
-
-/* DIGEST_SHOWN digits of the digest are enough for a name; device_rate_load compares the
- * fingerprint itself, too. */
 lh_status_t device_rate_path(const char *fingerprint, char **out)
 {
-    char digest[SHA256_TEXT], name[64];
-    const lh_status_t status = digest_of(fingerprint, strlen(fingerprint), digest);
-    if (status != LH_OK) return status;
-    (void)snprintf(name, sizeof(name), "device-%.*s.json", DIGEST_SHOWN, digest);
-
-    char *folder = cache_folder();
-    if (folder == NULL) return LH_INVALID;
-    char *path = path_join(folder, name);
-    mem_free(folder);
-    if (path == NULL) return LH_NO_MEMORY;
-    *out = path;
-    return LH_OK;
+    return path_in_cache("device", fingerprint, "json", out);
 }
 
 /* A negative or infinite figure would make nonsense of every time that is computed with it. */

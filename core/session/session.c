@@ -7,7 +7,10 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
+#include <base/sys.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <plugin/host.h>
@@ -179,6 +182,151 @@ static lh_status_t open_model(session_t *s, const session_how_t *how)
     return s->model_plugin->model->open(s->model_plugin->host, s->model_config, &s->model);
 }
 
+/* ---- kernels that were timed: a file for each device, beside its rates ---- */
+
+enum { TIMED_MOST = 4 << 20 };
+static const char timed_head[] = "longhaul kernels 1";
+
+/* The first two lines of the file: what it is, and of which device. */
+static void timed_begin(const session_t *s, text_t *out)
+{
+    text_printf(out, "%s\n%s\n", timed_head, engine_properties(s->engine)->fingerprint);
+}
+
+/* Of a file that is another device's or another version's nothing is taken. */
+static lh_status_t timed_read(session_t *s, const char *path)
+{
+    text_t head = {0};
+    char *found = NULL;
+    size_t length = 0;
+    timed_begin(s, &head);
+    lh_status_t status = text_status(&head);
+    if (status == LH_OK) status = file_read(path, TIMED_MOST, &found, &length);
+    if (status == LH_OK && text_starts(found, head.data))
+        text_append(&s->timed, found + head.length);
+    if (status == LH_OK) status = text_status(&s->timed);
+    text_free(&head);
+    mem_free(found);
+    return status;
+}
+
+/* What is known of the device counts for every command; only training adds to it. */
+static lh_status_t timed_load(session_t *s)
+{
+    char *path;
+    lh_status_t status = path_in_cache("kernels", engine_properties(s->engine)->fingerprint, "txt",
+                                       &path);
+    if (status != LH_OK) return status;
+    if (file_exists(path)) status = timed_read(s, path);
+    mem_free(path);
+    if (status == LH_OK) engine_tune(s->engine, s->timed.data, false);
+    return status;
+}
+
+/* Two runs at once leave the choices of one of them, which then are timed again. */
+static lh_status_t timed_write(const session_t *s, const char *path)
+{
+    text_t text = {0};
+    char *folder = path_folder(path);
+    timed_begin(s, &text);
+    text_append(&text, s->timed.data == NULL ? "" : s->timed.data);
+    lh_status_t status = folder == NULL ? LH_NO_MEMORY : text_status(&text);
+    if (status == LH_OK) status = folder_make(folder);
+    if (status == LH_OK) status = file_replace(path, text.data, text.length);
+    text_free(&text);
+    mem_free(folder);
+    return status;
+}
+
+static uint32_t lines_of(const text_t *t)
+{
+    uint32_t lines = 0;
+    for (size_t i = 0; i < t->length; i++)
+        lines += t->data[i] == '\n';
+    return lines;
+}
+
+/* What was timed comes first, as it replaces a line that the device does not offer any more. A folder
+ * that can't be written costs the next run the time. */
+static lh_status_t timed_keep(session_t *s, uint64_t ns)
+{
+    text_t all = {0};
+    char *path;
+    engine_timed(s->engine, &all);
+    const uint32_t lines = lines_of(&all);
+    if (s->timed.length > 0 && all.length + s->timed.length < TIMED_MOST / 2)
+        text_append(&all, s->timed.data);
+    lh_status_t status = text_status(&all);
+    if (status != LH_OK || lines == 0) {
+        text_free(&all);
+        return status;
+    }
+    text_free(&s->timed);
+    s->timed = all;
+    status = path_in_cache("kernels", engine_properties(s->engine)->fingerprint, "txt", &path);
+    if (status != LH_OK) return status;
+    status = timed_write(s, path);
+    if (status == LH_OK)
+        log_line(LH_LOG_INFO, "tune: %u kernels timed in %.1f s, kept in %s", lines,
+                 (double)ns * 1e-9, path);
+    else
+        log_line(LH_LOG_WARN, "tune: what was timed is not kept: %s", fail_reason());
+    mem_free(path);
+    return status == LH_NO_MEMORY ? status : LH_OK;
+}
+
+/* All ranks have what rank 0 has. */
+static lh_status_t timed_spread(session_t *s, train_agree_t *ranks)
+{
+    uint64_t length = s->timed.length;
+    lh_status_t status = train_agree_first(ranks, &length, sizeof(length));
+    if (status != LH_OK || length == 0) return status;
+    char *text = mem_new(length + 1);
+    if (text == NULL) return LH_NO_MEMORY;
+    if (train_agree_rank(ranks) == 0) memcpy(text, s->timed.data, length);
+    status = train_agree_first(ranks, text, length);
+    text_free(&s->timed);
+    text_append(&s->timed, text);
+    mem_free(text);
+    return status == LH_OK ? text_status(&s->timed) : status;
+}
+
+/* How many of this rank's kernels are as rank 0 timed them. */
+static lh_status_t timed_tell(const session_t *s, uint32_t rank)
+{
+    text_t all = {0};
+    uint32_t taken = 0;
+    engine_variants(s->engine, &all);
+    const lh_status_t status = text_status(&all);
+    for (char *at = all.data, *end; status == LH_OK && (end = strchr(at, '\n')) != NULL;
+         at = end + 1) {
+        *end = '\0';
+        taken += s->timed.data != NULL && strstr(s->timed.data, at) != NULL;
+    }
+    text_free(&all);
+    if (status == LH_OK)
+        log_line(LH_LOG_INFO, "tune: rank %u has %u kernels as rank 0 timed them", rank, taken);
+    return status;
+}
+
+lh_status_t session_plan(session_t *s, train_agree_t *ranks)
+{
+    const uint64_t since = sys()->now_ns();
+    lh_status_t status = LH_OK;
+    if (!s->job->device.tune) return engine_plan(s->engine);
+    if (train_agree_rank(ranks) == 0) {
+        engine_tune(s->engine, s->timed.data, true);
+        status = engine_plan(s->engine);
+        engine_tune(s->engine, NULL, false);
+        if (status == LH_OK) status = timed_keep(s, sys()->now_ns() - since);
+    }
+    if (status == LH_OK) status = timed_spread(s, ranks);
+    if (status != LH_OK) return status;
+    engine_tune(s->engine, s->timed.data, false);
+    status = engine_plan(s->engine);
+    return status == LH_OK ? timed_tell(s, train_agree_rank(ranks)) : status;
+}
+
 /* All plugins are handed over, as any may bring kernels. A recorded engine has no device and is
  * given the model plugin's host. */
 static lh_status_t open_engine(session_t *s, const session_how_t *how)
@@ -198,8 +346,9 @@ static lh_status_t open_engine(session_t *s, const session_how_t *how)
                                  .ops = s->ops,
                                  .unordered = !s->job->train.deterministic,
                                  .variants = how->variants};
-    const lh_status_t status = engine_open(&engine, &s->engine);
+    lh_status_t status = engine_open(&engine, &s->engine);
     mem_free(plugins);
+    if (status == LH_OK && device != NULL && s->job->device.tune) status = timed_load(s);
     return status;
 }
 
@@ -370,6 +519,7 @@ void session_close(session_t *s)
     free_config(s->model_plugin, s->model_config);
     free_config(s->device_plugin, s->device_config);
     free_config(s->optimizer_plugin, s->optimizer_config);
+    text_free(&s->timed);
     rule_set_free(&s->rules);
     groups_free(&s->groups);
     mem_free(s);

@@ -15,6 +15,7 @@
 #include <parallel/update.h>
 #include <plugin/registry.h>
 #include <session/rule_set.h>
+#include <session/train_comm.h>
 
 /* The parameter groups of a job: [optimizer], then every [group.NAME], and which of them each
  * parameter is in. Needs no device. Owned by the session. Group 0 has what no [group.NAME] matches.
@@ -67,6 +68,9 @@ typedef struct session {
     const world_t *world;   /* NULL: alone */
     transfers_t *transfers; /* NULL: alone */
 
+    /* [device] tune: kernels that were timed on such a device, lines of kernel_choice_text; the engine
+     * reads them. */
+    text_t timed;
     rule_set_t rules; /* of [optimizer] and its groups */
     groups_t groups;  /* none where it is frozen */
 } session_t;
@@ -88,6 +92,11 @@ lh_status_t session_open(const session_how_t *how, session_t **out) LH_MUST_CHEC
 /* After what others own of its engine's programs (step_programs_free), and after the communicator,
  * whose memory lies here, is closed. */
 void session_close(session_t *s); /* NULL does nothing */
+
+/* [device] tune: in place of engine_plan, after all programs are stated; blocking, all ranks. Rank 0
+ * takes what the cache folder has of its device, lets kernels time what it lacks, and keeps that; all
+ * others take rank 0's choices, and time nothing. Without the key each just plans. */
+lh_status_t session_plan(session_t *s, train_agree_t *ranks) LH_MUST_CHECK;
 
 /* Refuses a [train] sequence that is longer than what the model is made for. */
 lh_status_t session_check_sequence(const session_t *s) LH_MUST_CHECK;

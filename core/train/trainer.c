@@ -603,7 +603,7 @@ static lh_status_t make_programs(trainer_t *t)
     if (status == LH_OK)
         status = step_programs_new(t->session, &t->layout, t->agree.ranks, &t->programs);
     if (status == LH_OK) status = check_schedule(t);
-    if (status == LH_OK) status = engine_plan(t->session->engine);
+    if (status == LH_OK) status = session_plan(t->session, &t->agree);
     if (status == LH_OK) status = memory_check(t);
     if (status == LH_OK) status = engine_build(t->session->engine);
     if (status == LH_OK) {

@@ -4,6 +4,7 @@
  * asked for, the workspace's size, and the dtypes that go together. */
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <longhaul/dtype.h>
 
@@ -46,6 +47,7 @@ typedef struct product {
     float alpha, beta;
     cuda_address_t at_a, at_b, at_c, at_d, workspace;
     uint64_t workspace_bytes;
+    uint64_t slow_ns;
 } product_t;
 
 FAKE_EXPORT size_t cublasLtGetVersion(void)
@@ -291,6 +293,7 @@ static cuda_result_t product_run(const void *data)
 {
     const product_t *p = data;
     spots_t s = {0};
+    if (p->slow_ns > 0) (void)nanosleep(&(struct timespec){.tv_nsec = (long)p->slow_ns}, NULL);
     pthread_mutex_lock(&fake.lock);
     const bool found = spots_find(p, &s);
     pthread_mutex_unlock(&fake.lock);
@@ -338,7 +341,8 @@ FAKE_EXPORT cublas_status_t cublasLtMatmul(cublas_handle_t handle, cublas_produc
                    .at_c = (cuda_address_t)(uintptr_t)c,
                    .at_d = (cuda_address_t)(uintptr_t)d,
                    .workspace = (cuda_address_t)(uintptr_t)workspace,
-                   .workspace_bytes = algorithm->data[WORD_WORKSPACE]};
+                   .workspace_bytes = algorithm->data[WORD_WORKSPACE],
+                   .slow_ns = algorithm->data[WORD_NAME] == 1 ? fake.slow_ns : 0};
     memcpy(&p.alpha, alpha, sizeof(p.alpha));
     memcpy(&p.beta, beta, sizeof(p.beta));
     if (fake_begin("cublasLtMatmul", true) != CUDA_OK) return 13; /* execution failed */

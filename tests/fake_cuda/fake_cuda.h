@@ -12,7 +12,8 @@
  *   gpus=1 capability=90 driver=13000 cublas=130002 cudnn=91900 nccl=22809 memory_mib=2048 dmabuf=0
  *   delay_us=100 seed=1        most that an operation waits, and the seed of that
  *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE; `work` is the Nth
- *                              operation that the worker does, and CODE then ends the context */
+ *                              operation that the worker does, and CODE then ends the context
+ *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -107,6 +108,7 @@ typedef struct fake {
     bool dmabuf;
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
+    uint64_t slow_ns; /* that the library's first candidate takes longer than the second */
     char fail_call[64];
     uint64_t fail_number;
     cuda_result_t fail_code;

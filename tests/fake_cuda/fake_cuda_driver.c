@@ -46,6 +46,7 @@ static void settings_read(void)
     fake.dmabuf = key_read(text, "dmabuf", 0) != 0;
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
     fake.random = key_read(text, "seed", 1);
+    fake.slow_ns = key_read(text, "slow_us", 0) * 1000;
     fail_read(text);
 }
 

@@ -10,7 +10,10 @@
  * call always runs by the same one. The variant is a digest of both (the library's structs may be kept
  * and compared as bytes): to be told a variant means to search the library's list for those two. Only
  * algorithms that reduce in F32 are asked for, and none of the library's is unordered but for sums in
- * place, which that leaves out. */
+ * place, which that leaves out.
+ *
+ * The library's order is a guess by shapes. Asked to (LH_KERNEL_TUNE), the first candidates are run over
+ * memory that is taken for as long, and the fastest is chosen. */
 #include <stdio.h>
 
 #include <longhaul/dtype.h>
@@ -23,6 +26,8 @@ enum {
     UNALIGNED, /* on elements */
     ALGORITHMS,
     CANDIDATES = 32, /* asked for, best first; an older choice is among them */
+    TIMED = 8,       /* of those, where candidates are timed */
+    TIMED_RUNS = 5,  /* of each, behind one that is not timed */
     VECTOR_BYTES = 16,
     AUX_PITCH = 8, /* elements: what the library asks of that matrix */
 };
@@ -37,6 +42,7 @@ struct lh_prepared {
     cublas_algorithm_t algorithm[ALGORITHMS];
     uint64_t workspace_bytes[ALGORITHMS];
     bool has_aligned; /* rows are whole multiples of 16 bytes */
+    bool timed;       /* an algorithm was chosen by the clock */
     bool add, has_bias, has_aux;
 };
 
@@ -249,17 +255,125 @@ static lh_status_t algorithms_ask(lh_prepared_t *k, uint32_t alignment, uint64_t
     return cuda_check_cublas(k->device, s, "cublasLtMatmulAlgoGetHeuristic");
 }
 
-/* The first candidate, or the one whose digest is wanted. */
-static lh_status_t algorithm_choose(lh_prepared_t *k, uint32_t which, uint32_t alignment,
+static lh_status_t product_queue(lh_prepared_t *k, const lh_place_t *args,
+                                 const cublas_algorithm_t *algorithm, void *workspace,
+                                 uint64_t workspace_bytes, lh_stream_t *stream);
+
+/* ---- candidates by the clock ---- */
+
+/* Operands in memory of their own, and the two events between which candidates run. */
+typedef struct trial {
+    lh_stream_t *stream;
+    cuda_address_t memory;
+    uint64_t bytes;
+    lh_place_t args[LH_MAX_SLOTS];
+    void *workspace;
+    cuda_event_t begin, end;
+} trial_t;
+
+/* Dense or not, from the first element to the last. */
+static uint64_t arg_bytes(const lh_arg_t *arg)
+{
+    uint64_t elements = arg->dtype == LH_DTYPE_NONE ? 0 : 1;
+    for (uint32_t r = 0; r < arg->rank && elements > 0; r++)
+        elements += (arg->shape[r] - 1) * arg->stride[r];
+    return elements * lh_dtype_bytes(arg->dtype);
+}
+
+static void trial_close(lh_device_t *d, trial_t *t)
+{
+    const cuda_library_t *l = &d->library;
+    if (t->begin != NULL) (void)l->cuEventDestroy_v2(t->begin);
+    if (t->end != NULL) (void)l->cuEventDestroy_v2(t->end);
+    if (t->memory != 0) (void)l->cuMemFree_v2(t->memory);
+}
+
+/* Memory comes before the host takes any for the plan. What it holds is small numbers of all dtypes. */
+static cuda_result_t trial_open(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                uint64_t workspace_bytes, trial_t *t)
+{
+    const cuda_library_t *l = &k->device->library;
+    uint64_t at[LH_MAX_SLOTS + 1];
+    *t = (trial_t){.stream = desc->stream};
+    for (uint32_t i = 0; i <= desc->arg_count; i++) {
+        at[i] = t->bytes;
+        t->bytes += i < desc->arg_count ? arg_bytes(desc_arg(desc, i)) : workspace_bytes;
+        t->bytes = (t->bytes + 255) / 256 * 256;
+    }
+    cuda_result_t result = l->cuMemAlloc_v2(&t->memory, t->bytes);
+    if (result != CUDA_OK) t->memory = 0;
+    if (result == CUDA_OK) result = l->cuEventCreate(&t->begin, CUDA_EVENT_DEFAULT);
+    if (result == CUDA_OK) result = l->cuEventCreate(&t->end, CUDA_EVENT_DEFAULT);
+    if (result == CUDA_OK)
+        result = l->cuMemsetD8Async(t->memory, 0x3c, t->bytes, t->stream->stream);
+    for (uint32_t i = 0; i < desc->arg_count; i++)
+        t->args[i].address = (void *)(uintptr_t)(t->memory + at[i]);
+    t->workspace = (void *)(uintptr_t)(t->memory + at[desc->arg_count]);
+    return result;
+}
+
+/* Milliseconds of some runs. False: the candidate does not run. */
+static bool candidate_time(lh_prepared_t *k, const trial_t *t, const cublas_found_t *found,
+                           float *ms)
+{
+    const cuda_library_t *l = &k->device->library;
+    for (int run = 0; run <= TIMED_RUNS; run++) {
+        if (run == 1 && l->cuEventRecord(t->begin, t->stream->stream) != CUDA_OK) return false;
+        if (product_queue(k, t->args, &found->algorithm, t->workspace, found->workspace_bytes,
+                          t->stream) != LH_OK)
+            return false;
+    }
+    return l->cuEventRecord(t->end, t->stream->stream) == CUDA_OK &&
+           l->cuEventSynchronize(t->end) == CUDA_OK &&
+           l->cuEventElapsedTime(ms, t->begin, t->end) == CUDA_OK;
+}
+
+/* Whether the library's candidate can be taken. */
+static bool candidate_fits(const cublas_found_t *found, uint64_t workspace_bytes)
+{
+    return found->state == CUBLAS_OK && found->workspace_bytes <= workspace_bytes;
+}
+
+/* The fastest of the first candidates; a later one must be faster by 3 %, as times differ from run to
+ * run. Where there is no memory for a trial the first is taken. */
+static int candidates_time(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                           const cublas_found_t *found, int count, uint64_t workspace_bytes)
+{
+    trial_t t;
+    float least = 0;
+    int best = -1;
+    if (trial_open(k, desc, workspace_bytes, &t) == CUDA_OK)
+        for (int i = 0; i < count && i < TIMED; i++) {
+            float ms;
+            if (!candidate_fits(&found[i], workspace_bytes) ||
+                !candidate_time(k, &t, &found[i], &ms))
+                continue;
+            if (best < 0 || ms < 0.97f * least) {
+                best = i;
+                least = ms;
+            }
+        }
+    trial_close(k->device, &t);
+    k->timed = k->timed || best >= 0;
+    return best;
+}
+
+/* The one whose digest is wanted; else the fastest, if they are to be timed; else the first. */
+static lh_status_t algorithm_choose(lh_prepared_t *k, const lh_kernel_desc_t *desc, uint32_t which,
                                     uint64_t workspace_bytes, uint32_t wanted)
 {
     const lh_host_t *host = k->device->host;
+    const uint32_t element = (uint32_t)lh_dtype_bytes(desc_arg(desc, in_a)->dtype);
+    const bool tune = wanted == 0 && desc->stream != NULL && (desc->flags & LH_KERNEL_TUNE) != 0 &&
+                      which == (k->has_aligned ? ALIGNED : UNALIGNED);
     cublas_found_t found[CANDIDATES];
     int count = 0;
-    const lh_status_t status = algorithms_ask(k, alignment, workspace_bytes, found, &count);
+    const lh_status_t status = algorithms_ask(k, which == ALIGNED ? VECTOR_BYTES : element,
+                                              workspace_bytes, found, &count);
     if (status != LH_OK) return status;
-    for (int i = 0; i < count; i++) {
-        if (found[i].state != CUBLAS_OK || found[i].workspace_bytes > workspace_bytes) continue;
+    const int best = tune ? candidates_time(k, desc, found, count, workspace_bytes) : -1;
+    for (int i = best >= 0 ? best : 0; i < count; i++) {
+        if (!candidate_fits(&found[i], workspace_bytes)) continue;
         if (wanted != 0 && algorithm_digest(&found[i].algorithm) != wanted) continue;
         k->algorithm[which] = found[i].algorithm;
         k->workspace_bytes[which] = found[i].workspace_bytes;
@@ -280,16 +394,15 @@ static lh_status_t algorithms_choose(lh_prepared_t *k, const lh_kernel_desc_t *d
 {
     const uint64_t limit = desc->scratch_limit_bytes;
     const uint64_t most = limit > 0 && limit < workspace_most_bytes ? limit : workspace_most_bytes;
-    const uint32_t element = (uint32_t)lh_dtype_bytes(desc_arg(desc, in_a)->dtype);
     const uint32_t first = (uint32_t)(desc->variant >> 32), second = (uint32_t)desc->variant;
     uint32_t digest[ALGORITHMS] = {0};
     lh_status_t status = LH_OK;
     if (k->has_aligned) {
-        status = algorithm_choose(k, ALIGNED, VECTOR_BYTES, most, first);
+        status = algorithm_choose(k, desc, ALIGNED, most, first);
         digest[ALIGNED] = algorithm_digest(&k->algorithm[ALIGNED]);
     }
     if (status == LH_OK) {
-        status = algorithm_choose(k, UNALIGNED, element, most, second);
+        status = algorithm_choose(k, desc, UNALIGNED, most, second);
         digest[UNALIGNED] = algorithm_digest(&k->algorithm[UNALIGNED]);
     }
     *variant = (uint64_t)digest[ALIGNED] << 32 | digest[UNALIGNED];
@@ -308,6 +421,7 @@ static void plan_fill(const lh_prepared_t *k, const lh_kernel_desc_t *desc, uint
     lh_kernel_plan_t mine = {.flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE,
                              .host_bytes = sizeof(*k),
                              .variant = variant};
+    if (k->timed) mine.flags |= LH_KERNEL_TUNE;
     for (int i = 0; i < ALGORITHMS; i++)
         if (k->workspace_bytes[i] > mine.scratch_bytes) mine.scratch_bytes = k->workspace_bytes[i];
     for (uint32_t i = 0; i < desc->arg_count && i < LH_MAX_SLOTS; i++) {
@@ -385,11 +499,11 @@ lh_status_t cuda_product_bind(lh_prepared_t *k, const lh_launch_t *call, void **
     return LH_OK;
 }
 
-lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)
+static lh_status_t product_queue(lh_prepared_t *k, const lh_place_t *args,
+                                 const cublas_algorithm_t *algorithm, void *workspace,
+                                 uint64_t workspace_bytes, lh_stream_t *stream)
 {
     lh_device_t *d = k->device;
-    const lh_place_t *args = call->args;
-    const cublas_algorithm_t *algorithm = call->bound;
     lh_status_t status = cuda_enter(d);
     if (status == LH_OK && k->has_bias)
         status = product_set(k, CUBLAS_DESC_BIAS, &args[in_bias].address, sizeof(void *));
@@ -402,7 +516,13 @@ lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)
     cuda_queued(d, "matmul (cuBLASLt)");
     const cublas_status_t s = d->library.cublasLtMatmul(
         d->cublas, k->product, &one, args[in_b].address, k->a, args[in_a].address, k->b, &kept, c,
-        k->c, c, k->c, algorithm, call->scratch.address,
-        k->workspace_bytes[algorithm - k->algorithm], call->stream->stream);
+        k->c, c, k->c, algorithm, workspace, workspace_bytes, stream->stream);
     return cuda_check_cublas(d, s, "cublasLtMatmul");
+}
+
+lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)
+{
+    const cublas_algorithm_t *algorithm = call->bound;
+    return product_queue(k, call->args, algorithm, call->scratch.address,
+                         k->workspace_bytes[algorithm - k->algorithm], call->stream);
 }
