@@ -98,6 +98,7 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
         .tokens = tokens,
         .sequences = p->how.sequences,
         .max_documents = p->how.max_documents != 0 ? p->how.max_documents : p->how.sequences,
+        .document_rows = p->how.document_rows,
         .compute = w->compute,
         .accumulate = w->accumulate,
         .param = local_shape,

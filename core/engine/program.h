@@ -28,6 +28,7 @@ typedef struct program_how {
      * prefill. */
     uint64_t rows;
     uint64_t max_documents; /* of a micro-batch; 0: as many as sequences */
+    uint32_t document_rows; /* every document is as many rows, whatever the inputs; 0: not known */
     /* DECODE: tokens of each sequence for which the cache has room. Programs of the same weights,
      * sequences and capacity share the cache. */
     uint64_t capacity;

@@ -292,6 +292,19 @@ static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
     return LH_OK;
 }
 
+/* An attribute named document_rows is the host's to set, of any op that has one: where documents
+ * begin is known before the op runs. */
+static void documents_complete(const recording_t *r, const op_t *op, void *attributes)
+{
+    const lh_op_t *row = &op->row;
+    for (uint32_t i = 0; r->how.document_rows != 0 && i < row->attribute_count; i++) {
+        const lh_option_t *option = (const lh_option_t *)((const char *)row->attributes +
+                                                          (size_t)i * row->attribute_size);
+        if (strcmp(option->key, "document_rows") != 0 || option->type != LH_OPT_U32) continue;
+        memcpy((char *)attributes + option->offset, &r->how.document_rows, sizeof(uint32_t));
+    }
+}
+
 /* Each step needs what comes before it: the struct of attributes, the inputs, attributes that are
  * found by the inputs (complete), then shapes. */
 lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
@@ -304,6 +317,7 @@ lh_status_t recording_call(recording_t *r, const op_t *op, const void *attribute
     status = fill_inputs(r, in, in_count, call);
     if (status != LH_OK) goto free_attributes;
 
+    if (call->attributes != NULL) documents_complete(r, op, call->attributes);
     if (op->row.complete != NULL && call->attributes != NULL)
         op->row.complete(call->attributes, call->args);
     status = op->row.shape(r->how.host, call->attributes, call->args, op->in_count + op->out_count);

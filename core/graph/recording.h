@@ -78,8 +78,9 @@ typedef struct recording_how {
     const op_table_t *ops;
     const lh_host_t *host;
     uint64_t tokens, sequences, max_documents; /* of a micro-batch; tokens: the rows of the part */
-    lh_dtype_t compute;    /* of parameters and activations: BF16, F32, or F64 in tests */
-    lh_dtype_t accumulate; /* of parameters' gradients: F32, or F64 when compute is F64 */
+    uint32_t document_rows; /* every document has as many rows; 0: nobody knows */
+    lh_dtype_t compute;     /* of parameters and activations: BF16, F32, or F64 in tests */
+    lh_dtype_t accumulate;  /* of parameters' gradients: F32, or F64 when compute is F64 */
     /* Finds the shape of a parameter by its name in the part that is recorded: rank 1 or 2, or 3
      * for experts. Fails with a sentence. NULL: there are no parameters. */
     lh_status_t (*param)(void *context, const char *name, uint64_t shape[LH_MAX_RANK],

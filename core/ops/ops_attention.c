@@ -42,6 +42,9 @@ static const lh_option_t attention_attributes[] = {
     LH_OPTION_CHOICE(lh_attention_t, full, "full", "no", "no|yes", "sees later rows too"),
     LH_OPTION_U64(lh_attention_t, q_begin, "q_begin", "0", NULL, "position of the first query row"),
     LH_OPTION_U64(lh_attention_t, k_begin, "k_begin", "0", NULL, "position of the first key row"),
+    LH_OPTION_U32(
+        lh_attention_t, document_rows, "document_rows", "0", NULL,
+        "rows of every document, where all have as many; 0: the host sets it if it knows"),
     SCORES,
 };
 

@@ -50,6 +50,7 @@ lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
                                        .rows = how->rows,
                                        .max_documents = how->max_documents,
                                        .narrow_logits = how->narrow_logits,
+                                       .document_rows = how->document_rows,
                                        .schedule = schedule};
         status = how->pairs ? preference_new(how->session, &program, &e->preference)
                             : program_new(how->session->engine, how->session->weights, &program,

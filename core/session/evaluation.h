@@ -20,6 +20,7 @@ typedef struct evaluation_how {
     uint64_t sequences, rows; /* of one run: sequences of rows tokens                       */
     uint64_t max_documents;   /* in one run                                                 */
     bool narrow_logits;       /* as training has them: program.h                            */
+    uint32_t document_rows;   /* every document has as many; 0: not known                   */
     bool pairs; /* of a split in phase dpo: losses are of pairs, which stand in place of tokens */
     const train_ranks_t *ranks; /* who share the runs of a split; NULL: alone */
 } evaluation_how_t;

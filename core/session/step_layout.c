@@ -28,6 +28,14 @@ static uint64_t documents_of(const job_t *job, uint64_t rows, uint64_t per_sampl
     return all > DOCUMENTS_LIMIT ? DOCUMENTS_LIMIT : all;
 }
 
+/* Joined documents are one for each sequence, rows of padding too. */
+static uint32_t document_rows_of(const job_t *job)
+{
+    const bool whole = job->data.documents == DOCUMENTS_JOINED &&
+                       job->train.phase == PHASE_PRETRAIN && job->train.sequence <= UINT32_MAX;
+    return whole ? (uint32_t)job->train.sequence : 0;
+}
+
 /* The held-out split is scored in runs of micro_batch sequences, whatever the number of ranks, so
  * that its sum has the same bits on any. */
 step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
@@ -40,6 +48,7 @@ step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
         .sequences = l.share.rows,
         .rows = train->sequence,
         .max_documents = documents_of(job, l.share.rows, documents_per_sample),
+        .document_rows = document_rows_of(job),
         .recompute = train->recompute,
         .head_chunk = train->head_chunk,
         .narrow_logits = train->logits == LOGITS_COMPUTE,
@@ -52,6 +61,7 @@ step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
         .rows = train->sequence,
         .max_documents = documents_of(job, train->micro_batch, documents_per_sample),
         .narrow_logits = l.train.narrow_logits,
+        .document_rows = document_rows_of(job),
     };
     return l;
 }
@@ -109,6 +119,7 @@ lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const t
                                          .rows = layout->score.rows,
                                          .max_documents = layout->score.max_documents,
                                          .narrow_logits = layout->score.narrow_logits,
+                                         .document_rows = layout->score.document_rows,
                                          .pairs = s->job->train.phase == PHASE_DPO,
                                          .ranks = ranks};
     *out = (step_programs_t){0};

@@ -180,6 +180,11 @@ CASE(full)
 {
     return attended(g, rows, (lh_attention_t){.full = 1});
 }
+CASE(even_documents) /* two, by op_case_fill */
+{
+    const uint32_t half = rows % 2 == 0 ? (uint32_t)rows / 2 : 0;
+    return attended(g, rows, (lh_attention_t){.document_rows = half});
+}
 
 CASE(cross_entropy)
 {
@@ -289,6 +294,7 @@ const op_case_t op_cases[] = {
     {"attention over a window", window, 0},
     {"attention with a soft cap", capped, 0},
     {"full attention", full, 0},
+    {"attention over documents of as many rows", even_documents, 0},
     {"softmax", soft, 0},
     {"rms_norm of groups", rms_of_groups, 0},
     {"routed experts", experts, 0},

@@ -44,6 +44,7 @@ static cuda_attention_how_t how_fill(const lh_prepared_t *k, uint32_t slopes)
     return (cuda_attention_how_t){.slopes = cuda_has(k, slopes) ? k->view[slopes].at : NULL,
                                   .q_begin = how->q_begin,
                                   .k_begin = how->k_begin,
+                                  .document_rows = how->document_rows,
                                   .heads = how->heads,
                                   .kv_heads = (uint32_t)key_heads(how),
                                   .head_dim = how->head_dim,

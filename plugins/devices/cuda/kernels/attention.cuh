@@ -31,6 +31,10 @@ CUDA_INLINE int64_t at_most(int64_t a, int64_t b)
 /* The last document that begins at or before the row; its rows, or none behind the last one. */
 CUDA_INLINE key_range document_rows(const cuda_attention_how_t &how, int64_t row)
 {
+    if (how.document_rows != 0) {
+        const int64_t begin = row - row % how.document_rows;
+        return key_range{begin, begin + how.document_rows};
+    }
     uint32_t low = 0, high = how.documents; /* the answer is in [low, high) */
     key_range none = {0, 0};
     if (how.documents == 0 || how.starts[0] > row) return none;

@@ -251,6 +251,7 @@ typedef struct cuda_attention_how {
     const int32_t *lengths; /* [sequences] or NULL */
     uint64_t q_begin, k_begin, sequence_rows, capacity;
     uint32_t documents;
+    uint32_t document_rows; /* of every document; 0: as starts say */
     uint32_t heads, kv_heads, head_dim, value_dim;
     uint32_t window, full;
     float scale, soft_cap;
