@@ -263,13 +263,12 @@ static lh_status_t timed_keep(session_t *s, uint64_t ns)
     }
     text_free(&s->timed);
     s->timed = all;
+    s->timed_now = lines;
+    s->timed_s = (double)ns * 1e-9;
     status = path_in_cache("kernels", engine_properties(s->engine)->fingerprint, "txt", &path);
     if (status != LH_OK) return status;
     status = timed_write(s, path);
-    if (status == LH_OK)
-        log_line(LH_LOG_INFO, "tune: %u kernels timed in %.1f s, kept in %s", lines,
-                 (double)ns * 1e-9, path);
-    else
+    if (status != LH_OK)
         log_line(LH_LOG_WARN, "tune: what was timed is not kept: %s", fail_reason());
     mem_free(path);
     return status == LH_NO_MEMORY ? status : LH_OK;
@@ -291,22 +290,28 @@ static lh_status_t timed_spread(session_t *s, train_agree_t *ranks)
     return status == LH_OK ? text_status(&s->timed) : status;
 }
 
-/* How many of this rank's kernels are as rank 0 timed them. */
-static lh_status_t timed_tell(const session_t *s, uint32_t rank)
+/* Counts the kernels of this rank that are as rank 0 timed them. */
+static lh_status_t timed_count(session_t *s)
 {
     text_t all = {0};
-    uint32_t taken = 0;
     engine_variants(s->engine, &all);
     const lh_status_t status = text_status(&all);
     for (char *at = all.data, *end; status == LH_OK && (end = strchr(at, '\n')) != NULL;
          at = end + 1) {
         *end = '\0';
-        taken += s->timed.data != NULL && strstr(s->timed.data, at) != NULL;
+        s->timed_taken += s->timed.data != NULL && strstr(s->timed.data, at) != NULL;
     }
     text_free(&all);
-    if (status == LH_OK)
-        log_line(LH_LOG_INFO, "tune: rank %u has %u kernels as rank 0 timed them", rank, taken);
     return status;
+}
+
+void session_plan_tell(const session_t *s, uint32_t rank)
+{
+    if (!s->job->device.tune) return;
+    if (s->timed_now > 0)
+        log_line(LH_LOG_INFO, "tune: %u kernels timed in %.1f s", s->timed_now, s->timed_s);
+    log_line(LH_LOG_INFO, "tune: rank %u has %u kernels as rank 0 timed them", rank,
+             s->timed_taken);
 }
 
 lh_status_t session_plan(session_t *s, train_agree_t *ranks)
@@ -324,7 +329,7 @@ lh_status_t session_plan(session_t *s, train_agree_t *ranks)
     if (status != LH_OK) return status;
     engine_tune(s->engine, s->timed.data, false);
     status = engine_plan(s->engine);
-    return status == LH_OK ? timed_tell(s, train_agree_rank(ranks)) : status;
+    return status == LH_OK ? timed_count(s) : status;
 }
 
 /* All plugins are handed over, as any may bring kernels. A recorded engine has no device and is

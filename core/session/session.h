@@ -71,8 +71,10 @@ typedef struct session {
     /* [device] tune: kernels that were timed on such a device, lines of kernel_choice_text; the engine
      * reads them. */
     text_t timed;
-    rule_set_t rules; /* of [optimizer] and its groups */
-    groups_t groups;  /* none where it is frozen */
+    uint32_t timed_now, timed_taken; /* by this start; kernels of this rank that are as rank 0's */
+    double timed_s;                  /* that it took */
+    rule_set_t rules;                /* of [optimizer] and its groups */
+    groups_t groups;                 /* none where it is frozen */
 } session_t;
 
 /* The model plugin's options: the INI's, what an import gives, and the vocabulary (0: theirs). The
@@ -97,6 +99,8 @@ void session_close(session_t *s); /* NULL does nothing */
  * takes what the cache folder has of its device, lets kernels time what it lacks, and keeps that; all
  * others take rank 0's choices, and time nothing. Without the key each just plans. */
 lh_status_t session_plan(session_t *s, train_agree_t *ranks) LH_MUST_CHECK;
+/* A line in the log of each rank, where the key is set. */
+void session_plan_tell(const session_t *s, uint32_t rank);
 
 /* Refuses a [train] sequence that is longer than what the model is made for. */
 lh_status_t session_check_sequence(const session_t *s) LH_MUST_CHECK;

@@ -203,6 +203,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .world = t->how->world};
     name_transports(t, &start);
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
+    session_plan_tell(t->session, train_agree_rank(&t->agree));
     if (!job->train.deterministic)
         log_line(LH_LOG_INFO, "deterministic = no: two runs may differ in their bits");
 }

@@ -34,7 +34,16 @@ typedef struct attention_case {
         sizeof(lh_attention_t), h, kv, d, dv, window, full, 0, qb, kb, scale, cap \
     }
 
+/* Documents of 70 rows each: starts say so too, for who reads them. */
+#define EVEN(d, window_, cap)                                                            \
+    {                                                                                    \
+        .struct_size = sizeof(lh_attention_t), .heads = 4, .kv_heads = 2, .head_dim = d, \
+        .window = window_, .document_rows = 70, .soft_cap = cap                          \
+    }
+
 static const attention_case_t cases[] = {
+    {"whole rows", EVEN(16, 0, 0), 210, 210, 4, {0, 70, 140, 210}, false, 0, 2},
+    {"whole rows, window", EVEN(80, 33, 2), 140, 140, 3, {0, 70, 140}, true, 0, 2},
     {"one token", HOW(2, 2, 16, 0, 0, 0, 0, 0, 0, 0), 1, 1, 2, {0, 1}, false, 0, 1},
     {"causal 65", HOW(2, 1, 64, 0, 0, 0, 0, 0, 0, 0), 65, 65, 2, {0, 65}, false, 0, 1},
     {"causal 300", HOW(6, 2, 32, 0, 0, 0, 0, 0, 0, 0), 300, 300, 2, {0, 300}, false, 0, 2},

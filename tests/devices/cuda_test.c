@@ -367,12 +367,13 @@ static void products_of_every_form_are_right(void **state)
     bench_close(&b);
 }
 
-static lh_status_t product_prepare(rig_t *rig, const lh_arg_t *args, uint64_t variant,
-                                   lh_kernel_plan_t *plan)
+static lh_status_t product_prepare_with(rig_t *rig, const lh_arg_t *args, uint32_t flags,
+                                        uint64_t variant, lh_kernel_plan_t *plan)
 {
     const lh_kernel_t *row = &rig->plugin->kernels[0];
     const lh_matmul_t how = {.struct_size = sizeof(how)};
     const lh_kernel_desc_t desc = {.struct_size = sizeof(desc),
+                                   .flags = flags,
                                    .op = "matmul",
                                    .attributes = &how,
                                    .args = args,
@@ -386,6 +387,40 @@ static lh_status_t product_prepare(rig_t *rig, const lh_arg_t *args, uint64_t va
     const lh_status_t status = row->prepare(rig_host(), rig->device, &desc, plan, &k);
     if (status == LH_OK) row->release(k);
     return status;
+}
+
+static lh_status_t product_prepare(rig_t *rig, const lh_arg_t *args, uint64_t variant,
+                                   lh_kernel_plan_t *plan)
+{
+    return product_prepare_with(rig, args, 0, variant, plan);
+}
+
+/* The library's first candidate is slow here: who takes the time has the second. */
+static void the_fastest_candidate_is_taken_where_they_may_be_timed(void **state)
+{
+    (void)state;
+    const lh_arg_t square = {
+        .dtype = LH_DTYPE_BF16, .rank = 2, .shape = {16, 16}, .stride = {16, 1}};
+    const lh_arg_t args[6] = {[0] = square, [1] = square, [5] = square};
+    lh_kernel_plan_t first, timed, again;
+    bench_t b;
+    bench_open(&b, "delay_us=0 slow_us=3000");
+    MUST(product_prepare(&b.rig, args, 0, &first));
+    assert_int_equal(first.flags & LH_KERNEL_TUNE, 0);
+    MUST(product_prepare_with(&b.rig, args, LH_KERNEL_TUNE, 0, &timed));
+    assert_int_not_equal(timed.flags & LH_KERNEL_TUNE, 0);
+    assert_true(timed.variant >> 32 != first.variant >> 32);
+    assert_true((uint32_t)timed.variant == (uint32_t)first.variant);
+    MUST(product_prepare_with(&b.rig, args, LH_KERNEL_TUNE, timed.variant, &again));
+    assert_true(again.variant == timed.variant);
+    assert_int_equal(again.flags & LH_KERNEL_TUNE, 0);
+    bench_close(&b);
+    /* Without memory for a trial the first is taken. */
+    bench_open(&b, "delay_us=0 slow_us=3000 fail=cuMemAlloc_v2:2:2");
+    MUST(product_prepare_with(&b.rig, args, LH_KERNEL_TUNE, 0, &again));
+    assert_true(again.variant == first.variant);
+    assert_int_equal(again.flags & LH_KERNEL_TUNE, 0);
+    bench_close(&b);
 }
 
 static void a_variant_is_taken_again_or_refused(void **state)
@@ -524,6 +559,7 @@ int main(void)
         cmocka_unit_test(a_capture_must_be_closed_in_itself),
         cmocka_unit_test(a_captured_kernel_runs_at_every_replay),
         cmocka_unit_test(products_of_every_form_are_right),
+        cmocka_unit_test(the_fastest_candidate_is_taken_where_they_may_be_timed),
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),
         cmocka_unit_test(device_memory_is_shared_where_the_driver_offers_it),

@@ -22,6 +22,7 @@ typedef struct fake_config {
     bool host_access;      /* the host reaches device memory, while work is queued too */
     uint64_t memory_bytes; /* in all, as the device says; 0: it does not */
     bool packs;            /* LH_DEVICE_PACKS */
+    uint64_t misplaced;    /* bytes by which device memory misses its alignment */
 } fake_config_t;
 
 enum { LANE_ITEMS = 4096, REPLAY_LANES = 8 };

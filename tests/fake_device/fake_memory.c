@@ -23,18 +23,19 @@ static lh_status_t memory_device(lh_memory_t *m)
     const lh_host_t *host = m->device->host;
     const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-    void *real = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, how, -1, 0);
+    const uint64_t off = m->device->config.misplaced, bytes = m->bytes + off;
+
+    char *real = mmap(NULL, bytes, PROT_READ | PROT_WRITE, how, -1, 0);
     if (real == MAP_FAILED) goto no_memory;
-    void *shown = m->device->config.host_access ? real
-                                                : mmap(NULL, m->bytes, PROT_NONE, how, -1, 0);
+    char *shown = m->device->config.host_access ? real : mmap(NULL, bytes, PROT_NONE, how, -1, 0);
     if (shown == MAP_FAILED) goto unmap_real;
-    m->real = real;
-    m->shown = shown;
+    m->real = real + off;
+    m->shown = shown + off;
     m->on_device = true;
     return LH_OK;
 
 unmap_real:
-    munmap(real, m->bytes);
+    munmap(real, bytes);
 no_memory:
     return host->fail(host, LH_NO_MEMORY, "%llu bytes of device memory",
                       (unsigned long long)m->bytes);
@@ -64,8 +65,9 @@ void fake_release(lh_memory_t *m)
     const lh_host_t *host = m->device->host;
 
     if (m->on_device) {
-        if (m->shown != m->real) munmap(m->shown, m->bytes);
-        munmap(m->real, m->bytes);
+        const uint64_t off = m->device->config.misplaced;
+        if (m->shown != m->real) munmap(m->shown - off, m->bytes + off);
+        munmap(m->real - off, m->bytes + off);
     } else {
         host->release(host, m->real);
     }

@@ -7,6 +7,7 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     bool words, host_access;
     uint64_t memory_bytes;
     bool packs;
+    uint64_t misplaced;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -31,6 +32,8 @@ static const lh_option_t options[] = {
                     "that the device says it has in all; 0: it does not say"),
     LH_OPTION_BOOL(fake_options_t, packs, "packs", "no",
                    "products that share an input come as one"),
+    LH_OPTION_U64(fake_options_t, misplaced, "misplaced", "0", "0..4095",
+                  "bytes by which device memory misses its alignment: a fault"),
 };
 
 static const lh_kernel_t kernels[] = {

@@ -2,6 +2,7 @@
 (tests/fake_cuda), which `[device] libraries` names. Losses are those of `reference`; captured or not,
 and at every stage of ZeRO, the bits are the same."""
 import os
+import re
 import unittest
 
 from cuda_case import CUDNN, LIBRARIES, TWO, CudaCase, machine_has
@@ -37,6 +38,66 @@ class Cuda(CudaCase):
         self.assertTrue(os.path.isdir(self.step_folder(2, "parts")))
         self.train(job, "parts", "checkpoint.every=2", flags=["--resume"])
         self.assert_same("parts", "whole")
+
+    def choices(self, folder):
+        """The products of a checkpoint, by call."""
+        with open(os.path.join(self.step_folder(3, folder), "manifest.json")) as f:
+            text = f.read()
+        return dict(re.findall(r"(matmul [^=\\]*) = (matmul\.\S+\.cublaslt \d+)", text))
+
+    def said(self, folder, rank=0):
+        name = "train.log" if rank == 0 else "rank-%d.log" % rank
+        with open(self.path(folder, name)) as f:
+            return re.findall(r"tune: (.*)", f.read())
+
+    def test_timed_choices_are_kept_and_are_those_of_all_ranks(self):
+        """The library's first candidate is slow here, so that who takes the time takes the second."""
+        os.environ["XDG_CACHE_HOME"] = self.path("cache")
+        self.addCleanup(os.environ.pop, "XDG_CACHE_HOME")
+        job = self.prepared()
+        self.train(job, "guessed")
+        self.train(job, "timed", "device.tune=yes", fake="slow_us=1500")
+        guessed, timed = self.choices("guessed"), self.choices("timed")
+        self.assertEqual(set(guessed), set(timed))
+        self.assertGreater(len(timed), 4)
+        # A machine that others use may well delay one or the other.
+        self.assertGreater(sum(timed[call] != guessed[call] for call in timed), 0.7 * len(timed))
+        kept, = os.listdir(self.path("cache", "longhaul"))
+        first, last = self.said("timed")
+        self.assertRegex(first, r"^%d kernels timed in \d+\.\d s$" % len(timed))
+        self.assertEqual(last, "rank 0 has %d kernels as rank 0 timed them" % len(timed))
+
+        # Nothing is timed anew, were the other one the slow one now; and a resume needs no file.
+        self.train(job, "again", "device.tune=yes", fake="seed=2")
+        self.assertEqual(self.choices("again"), timed)
+        self.assertEqual(self.said("again"), [last])
+        self.assert_same("again", "timed")
+        self.train(job, "parts", "checkpoint.every=2", "train.steps=2", "device.tune=yes")
+        self.train(job, "parts", flags=["--resume"])
+        self.assertEqual(self.choices("parts"), timed)
+
+        # Of ranks none but 0 has the file or the time.
+        os.remove(self.path("cache", "longhaul", kept))
+        self.train(job, "two", "optimizer.plugin=zero1", "device.tune=yes", *TWO,
+                   fake="gpus=2 slow_us=1500")
+        self.assertEqual(len(self.said("two")), 2)
+        self.assertEqual(self.said("two", 1),
+                         ["rank 1 has %d kernels as rank 0 timed them" % len(self.choices("two"))])
+
+        # What is no such file, or says what the library does not offer, is timed anew.
+        path = self.path("cache", "longhaul", kept)
+        with open(path) as f:
+            text = f.read()
+        for number, damaged in enumerate(("", "longhaul kernels 2\n" + text, re.sub(r"\d+\n", "7\n", text))):
+            head = text[:text.index("matmul")]
+            if number == 2:
+                damaged = head + damaged[damaged.index("matmul"):]
+            with open(path, "w") as f:
+                f.write(damaged)
+            folder = "damaged%d" % number
+            self.train(job, folder, "device.tune=yes", fake="slow_us=1500")
+            self.assertEqual(set(self.choices(folder)), set(timed))
+            self.assertEqual(len(self.said(folder)), 2, folder)
 
     def test_two_ranks_are_the_same_at_every_stage_of_zero(self):
         job = self.prepared()

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from pipeline_case import (LOST, TERMINATED, TORTURE, PipelineCase, add_plugin, logical, main,
+from pipeline_case import (LOST, REFUSED, TERMINATED, TORTURE, PipelineCase, add_plugin, logical, main,
                            read_json_lines)
 
 # ranks or sites, optimizer, accumulation, settings of the device
@@ -100,6 +100,14 @@ class QueuedRanks(PipelineCase):
             self.assertEqual([step for step, *_ in told["fake"]], list(range(1, last + 2)))
             self.assertEqual(told["fake"][:last], told["cpu"])
             self.assertTrue(os.path.isdir(self.step_folder(last + 1, folder + "fake")))
+
+    def test_memory_that_misses_its_alignment_is_refused_before_step_0(self):
+        job = self.prepared()
+        args = self.settings("misplaced", "device.plugin=fake", "device.misplaced=32")
+        _, said = self.run_longhaul("train", job, *args, code=REFUSED)
+        self.assertRegex(said, r"slot \d+ lies at 0x[0-9a-f]+, and not on 64 bytes, as the device says of all the "
+                               "memory that it gives")
+        self.assertFalse(os.path.exists(self.path("misplaced", "metrics.jsonl")))
 
     def test_the_head_is_cut_by_the_memory_of_the_device(self):
         """Logits of 16,384 tokens of a vocabulary of 512 are 32 MiB: two chunks where they should stay in

@@ -165,6 +165,25 @@ static void attributes_say_what_zero_stood_for(void **state)
     recording_free(r);
 }
 
+/* Known for the recording, not for each call; where it is not known what a call says stays. */
+static void attention_is_told_that_documents_are_whole_rows(void **state)
+{
+    (void)state;
+    for (uint32_t known = 0; known < 2; known++) {
+        recording_t *r = new_recording(LH_DTYPE_F32);
+        r->how.document_rows = known ? 7 : 0;
+        lh_graph_t *g = &r->graph;
+        const lh_attention_t how = {
+            .struct_size = sizeof(how), .heads = HEADS, .head_dim = HEAD_DIM, .document_rows = 3};
+        const lh_value_t x = part_input(r);
+        const lh_value_t y = lh_attend(g, x, x, x, &how);
+        assert_int_equal(recording_status(r), LH_OK);
+        assert_int_equal(((const lh_attention_t *)maker(r, y)->attributes)->document_rows,
+                         known ? 7 : 3);
+        recording_free(r);
+    }
+}
+
 static void outputs_named_like_an_input_lie_in_its_memory(void **state)
 {
     (void)state;
@@ -505,6 +524,7 @@ int main(void)
         cmocka_unit_test(linear_is_a_matmul_with_b_transposed),
         cmocka_unit_test(inputs_left_out_are_the_ones_their_slots_name),
         cmocka_unit_test(attributes_say_what_zero_stood_for),
+        cmocka_unit_test(attention_is_told_that_documents_are_whole_rows),
         cmocka_unit_test(outputs_named_like_an_input_lie_in_its_memory),
         cmocka_unit_test(communication_in_a_group_of_one_vanishes),
         cmocka_unit_test(a_call_that_cannot_be_recorded_is_remembered_with_its_reason),
