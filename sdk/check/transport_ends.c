@@ -97,6 +97,7 @@ void a_cancel_is_local_and_drains(end_t *e)
     char word = 0;
     end_meet(e);
     buffer_t b = buffer_new(e, 200000, false, 0);
+    end_barrier(e); /* it may be up at one end, and not yet at the other */
     if (e->side == 0) {
         post_some(e, &b, 4);
         end_poll(e);
