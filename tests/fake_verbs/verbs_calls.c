@@ -26,7 +26,7 @@ CALL(int, ibv_get_cq_event)(verbs_channel_t *channel, verbs_cq_t **cq, void **cq
 CALL(void, ibv_ack_cq_events)(verbs_cq_t *cq, unsigned int count);
 CALL(const char *, ibv_wc_status_str)(int status);
 
-verbs_device_t fake_device = {.name = "fake0"};
+verbs_device_t fake_devices[FAKE_DEVICES] = {{.name = "fake0"}, {.name = "fake1"}};
 
 /* Of the environment, for who asks before an engine runs. */
 static bool is_ordered_at_first(const char *order)
@@ -35,20 +35,22 @@ static bool is_ordered_at_first(const char *order)
     return text != NULL && engine.users == 0 && strstr(text, order) != NULL;
 }
 
-static bool has_device(void)
+static int device_count(void)
 {
-    return engine.orders.no_device == 0 && !is_ordered_at_first("no_device=1");
+    if (engine.orders.no_device != 0 || is_ordered_at_first("no_device=1")) return 0;
+    return engine.orders.devices == 2 || is_ordered_at_first("devices=2") ? 2 : 1;
 }
 
 verbs_device_t **ibv_get_device_list(int *count)
 {
-    verbs_device_t **list = calloc(2, sizeof(*list));
+    verbs_device_t **list = calloc(FAKE_DEVICES + 1, sizeof(*list));
     const char *folder = getenv("FAKE_VERBS_FOLDER");
     if (list == NULL) return NULL;
     if (folder != NULL)
-        (void)snprintf(fake_device.folder, sizeof(fake_device.folder), "%s", folder);
-    *count = has_device();
-    if (*count == 1) list[0] = &fake_device;
+        (void)snprintf(fake_devices[0].folder, sizeof(fake_devices[0].folder), "%s", folder);
+    *count = device_count();
+    for (int i = 0; i < *count; i++)
+        list[i] = &fake_devices[i];
     return list;
 }
 
@@ -77,10 +79,11 @@ int ibv_close_device(verbs_context_t *context)
 
 int ibv_query_port(verbs_context_t *context, uint8_t port, verbs_port_t *out)
 {
-    (void)context;
+    const uint64_t number = 1 + (context->device == &fake_devices[1]);
     if (port != FAKE_DEVICE_PORT) return EINVAL;
     engine_lock();
-    const bool down = engine.orders.port_down != 0 || is_ordered_at_first("port_down=1");
+    const bool down = engine.orders.port_down != 0 || is_ordered_at_first("port_down=1") ||
+                      engine.orders.dead_device == number;
     *out = (verbs_port_t){.state = down ? 1 : VERBS_PORT_ACTIVE,
                           .mtu_most = 5,
                           .mtu = 5,

@@ -186,9 +186,12 @@ static void copy_address(struct sockaddr_storage *out, const struct sockaddr *fr
 
 static int take_device(fake_id_t *id, const struct sockaddr *from)
 {
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)from;
+    const uint32_t address = from->sa_family == AF_INET ? ntohl(four->sin_addr.s_addr) : 1;
+    const bool even = address >> 24 == 127 && (address & 1) == 0;
     if (engine.orders.no_device != 0 || !is_local(from)) return failed(ENODEV);
     copy_address(&id->open.from.room, from);
-    id->open.verbs = &engine.context;
+    id->open.verbs = &engine.contexts[engine.orders.devices == 2 && even];
     id->open.port = FAKE_DEVICE_PORT;
     return 0;
 }
@@ -238,7 +241,7 @@ int rdma_create_qp(cm_id_t *open, verbs_pd_t *pd, verbs_qp_init_t *how)
     engine_lock();
     q->id = id;
     q->serial = ++engine.pairs_made;
-    q->open = (verbs_qp_t){.context = &engine.context,
+    q->open = (verbs_qp_t){.context = open->verbs,
                            .qp_context = how->qp_context,
                            .pd = pd,
                            .send_cq = how->send_cq,
@@ -347,9 +350,10 @@ void cm_arrivals(fake_id_t *listener)
         fake_id_t *id = id_new(listener->open.channel, listener->open.context,
                                listener->open.space);
         if (id == NULL || !link_open(id, fd)) abort();
-        id->open.verbs = &engine.context;
+        id->open.verbs = listener->open.verbs;
         id->open.port = FAKE_DEVICE_PORT;
         id->open.from = listener->open.from;
+        id->listener = listener;
         id->state = ID_ASKED;
     }
 }
@@ -399,9 +403,8 @@ int rdma_disconnect(cm_id_t *open)
 void cm_frame(fake_id_t *id, const frame_t *head, const char *payload)
 {
     if (head->kind == FRAME_REQUEST && id->state == ID_ASKED) {
-        fake_id_t *listener = engine.ids; /* its context went to this one, and may be gone */
-        while (listener != NULL &&
-               (listener->state != ID_LISTENING || listener->open.context != id->open.context))
+        fake_id_t *listener = engine.ids; /* it may be gone */
+        while (listener != NULL && (listener != id->listener || listener->state != ID_LISTENING))
             listener = listener->next;
         if (listener != NULL)
             say(id, listener, CM_CONNECT_REQUEST, 0, payload, head->bytes);
@@ -427,7 +430,7 @@ void cm_frame(fake_id_t *id, const frame_t *head, const char *payload)
 /* The packets of a process that has died stop; the kernel of a real one disconnects for it. */
 void cm_gone(fake_id_t *id)
 {
-    if (engine.orders.mute != 0 || engine.orders.port_down != 0) return;
+    if (engine.orders.mute != 0 || link_is_dead(id)) return;
     if (id->state == ID_OPEN || id->state == ID_ANSWERED)
         say(id, NULL, CM_DISCONNECTED, 0, NULL, 0);
     else if (id->state == ID_DIALING)

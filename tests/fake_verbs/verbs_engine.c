@@ -270,7 +270,8 @@ bool engine_start(void)
     const char *text = getenv("FAKE_VERBS");
     engine_lock();
     if (engine.users == 0) {
-        engine.context = (verbs_context_t){.device = &fake_device, .ops = fake_ops};
+        for (uint32_t i = 0; i < FAKE_DEVICES; i++)
+            engine.contexts[i] = (verbs_context_t){.device = &fake_devices[i], .ops = fake_ops};
         engine.orders = (orders_t){0};
         if (text != NULL && !order_all(text)) started = false;
         engine.orders_path = getenv("FAKE_VERBS_ORDERS");

@@ -28,6 +28,7 @@ enum {
     FAKE_RETRIES = 7,
     FAKE_MRS = 1024,
     FAKE_DEVICE_PORT = 1,
+    FAKE_DEVICES = 2,
 };
 
 /* name, default, what it does */
@@ -38,6 +39,8 @@ enum {
     X(mute, 0, "nothing that this process sends arrives")                                      \
     X(no_device, 0, "there is no device")                                                      \
     X(port_down, 0, "the port is down, and nothing goes out or comes in")                      \
+    X(devices, 0, "2: even loopback addresses belong to a second device")                      \
+    X(dead_device, 0, "the port of the so-manieth device is down, likewise")                   \
     X(no_memory, 0, "no memory can be registered")                                             \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
@@ -59,7 +62,7 @@ typedef struct orders {
 
 /* What happened in this process, for tests to ask. */
 #define FAKE_COUNTS(X) \
-    X(lost) X(resent) X(rnr) X(overruns) X(packets) X(delayed) X(adaptive) X(regions)
+    X(lost) X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions)
 
 typedef struct counts {
 #define FAKE_COUNT(name) uint64_t name;
@@ -158,8 +161,8 @@ struct fake_id {
     cm_id_t open;
     fake_id_t *next;
     id_state_t state;
-    int fd; /* of the listener or the link; -1 */
-    uint16_t port;
+    int fd;              /* of the listener or the link; -1 */
+    fake_id_t *listener; /* that it came to; it may have gone */
     uint8_t timeout;
     fake_qp_t *qp;
     char *out; /* FAKE_OUT_BYTES and a frame more */
@@ -200,11 +203,11 @@ typedef struct engine {
     fake_id_t *ids;
     verbs_mr_t *mrs[FAKE_MRS];
     int access[FAKE_MRS];
-    verbs_context_t context;
+    verbs_context_t contexts[FAKE_DEVICES];
 } engine_t;
 
 extern engine_t engine;
-extern verbs_device_t fake_device; /* verbs_calls.c */
+extern verbs_device_t fake_devices[FAKE_DEVICES]; /* verbs_calls.c */
 
 /* verbs_engine.c */
 void engine_lock(void);
@@ -229,6 +232,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload);
 void link_flush(fake_id_t *id);
 void link_read(fake_id_t *id);
 void link_late(fake_id_t *id, uint64_t now);
+bool link_is_dead(const fake_id_t *id); /* its device's port is down */
 
 /* verbs_cm.c */
 void cm_frame(fake_id_t *id, const frame_t *head, const char *payload);

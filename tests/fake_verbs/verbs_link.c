@@ -79,6 +79,13 @@ static void meddle(char *payload, size_t bytes)
     (void)fclose(f);
 }
 
+bool link_is_dead(const fake_id_t *id)
+{
+    const uint64_t dead = engine.orders.dead_device;
+    return engine.orders.port_down != 0 ||
+           (dead != 0 && dead <= FAKE_DEVICES && id->open.verbs == &engine.contexts[dead - 1]);
+}
+
 /* False: there is no room now. What is lost was sent. */
 bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
 {
@@ -89,7 +96,8 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
         return false;
     const bool traffic = head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER;
     engine.counts.packets += head->kind == FRAME_PACKET;
-    if (engine.orders.mute != 0 || engine.orders.port_down != 0 ||
+    engine.counts.second += head->kind == FRAME_PACKET && id->open.verbs == &engine.contexts[1];
+    if (engine.orders.mute != 0 || link_is_dead(id) ||
         (engine.orders.mtu_hole != 0 && head->bytes > engine.orders.mtu_hole) ||
         (traffic && engine.orders.loss != 0 && engine_random() % engine.orders.loss == 0)) {
         engine.counts.lost++;
@@ -105,7 +113,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
 
 static void deliver(fake_id_t *id, const frame_t *head, const char *payload)
 {
-    if (engine.orders.port_down != 0) return;
+    if (link_is_dead(id)) return;
     if (head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER) {
         if (id->qp != NULL) pair_frame(id->qp, head, payload);
     } else {

@@ -83,11 +83,14 @@ void pair_free(fake_qp_t *q)
 
 /* ---- memory ---- */
 
-/* Keys are an index and, above it, a count, so that one which was given back is known as such. */
-static char *memory_at(uint32_t key, uint64_t address, uint64_t bytes, int access)
+/* Keys are an index and, above it, a count, so that one which was given back is known as such. They
+ * are of one protection domain, as queue pairs are. */
+static char *memory_at(const fake_qp_t *q, uint32_t key, uint64_t address, uint64_t bytes,
+                       int access)
 {
     const verbs_mr_t *mr = engine.mrs[key % FAKE_MRS];
-    if (mr == NULL || mr->rkey != key || (engine.access[key % FAKE_MRS] & access) != access)
+    if (mr == NULL || mr->rkey != key || mr->pd != q->open.pd ||
+        (engine.access[key % FAKE_MRS] & access) != access)
         return NULL;
     const uint64_t base = (uint64_t)(uintptr_t)mr->address;
     if (address < base || bytes > mr->bytes || address - base > mr->bytes - bytes) return NULL;
@@ -116,7 +119,7 @@ static bool send_packet(fake_qp_t *q, fake_wqe_t *w)
                     .flags = (last ? FLAG_LAST : 0) | (immediate ? FLAG_IMMEDIATE : 0)};
     const char *from = w->copy;
     if (bytes > 0 && from == NULL) {
-        from = memory_at(w->piece.lkey, w->piece.address, w->piece.bytes, 0);
+        from = memory_at(q, w->piece.lkey, w->piece.address, w->piece.bytes, 0);
         if (from == NULL) {
             pair_fail(q, 4 /* IBV_WC_LOC_PROT_ERR */);
             return false;
@@ -172,11 +175,11 @@ static bool is_unread(const fake_id_t *id)
 /* As in the kernel's folder of a card, where the tests have made one. */
 static void count_adaptive(void)
 {
-    char path[sizeof(fake_device.folder) + 64];
+    char path[sizeof(fake_devices[0].folder) + 64];
     engine.counts.adaptive++;
-    if (fake_device.folder[0] == '\0') return;
+    if (fake_devices[0].folder[0] == '\0') return;
     (void)snprintf(path, sizeof(path), "%s/ports/%d/hw_counters/roce_adp_retrans",
-                   fake_device.folder, FAKE_DEVICE_PORT);
+                   fake_devices[0].folder, FAKE_DEVICE_PORT);
     FILE *f = fopen(path, "r+");
     if (f == NULL) return;
     (void)fprintf(f, "%llu\n", (unsigned long long)engine.counts.adaptive);
@@ -268,7 +271,7 @@ void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload)
         return;
     }
     if (head->bytes > 0) {
-        char *to = memory_at(head->rkey, head->address, head->bytes, VERBS_REMOTE_WRITE);
+        char *to = memory_at(q, head->rkey, head->address, head->bytes, VERBS_REMOTE_WRITE);
         if (to == NULL) {
             answer(q, ANSWER_ACCESS);
             pair_fail(q, VERBS_WC_OK);

@@ -99,7 +99,8 @@ bool ib_busy_machine(void)
     return getloadavg(&load, 1) == 1 && load > 2;
 }
 
-static void change_fabric(uint32_t side, uint64_t n)
+/* Side 0 alone takes ports down, so that one is always there. */
+static void change_fabric(uint32_t side, uint64_t n, uint32_t ports)
 {
     char text[120];
     static const uint32_t loss[] = {0, 0, 3000, 500}, delay[] = {0, 0, 50, 500};
@@ -108,9 +109,13 @@ static void change_fabric(uint32_t side, uint64_t n)
                    loss[x % 4], delay[x / 4 % 4], (uint32_t)(x / 16 % 2), (uint32_t)(x / 32 % 6),
                    x / 256 % 4 == 0 ? 2000u : 0u);
     ib_order(text);
+    if (ports < 2 || side != 0) return;
+    (void)snprintf(text, sizeof(text), "dead_device=%u", (uint32_t)(x / 1024 % 4));
+    ib_order(text);
 }
 
-static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, uint64_t messages)
+static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, uint64_t messages,
+                          uint32_t ports)
 {
     for (; in->next < messages && in->next - in->first < SLOTS; in->next++)
         if (e->api->irecv(e->conn, b->region, b->data + (SLOTS + in->next % SLOTS) * LARGEST,
@@ -119,14 +124,14 @@ static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, 
     for (; out->next < messages && out->next - out->first < SLOTS; out->next++) {
         char *data = b->data + out->next % SLOTS * LARGEST;
         const uint64_t bytes = size_of(e->side, out->next);
-        if (out->next % 256 == 0) change_fabric(e->side, out->next);
+        if (out->next % 256 == 0) change_fabric(e->side, out->next, ports);
         buffer_fill(data, bytes, 2 * out->next + e->side);
         if (e->api->isend(e->conn, b->region, data, bytes, (uint32_t)out->next, out->next) != LH_OK)
             break;
     }
 }
 
-void ib_random_messages(end_t *e, uint32_t security)
+void ib_random_messages(end_t *e, uint32_t security, uint32_t ports)
 {
     lh_wire_event_t events[64];
     flow_t out = {0}, in = {0};
@@ -136,7 +141,7 @@ void ib_random_messages(end_t *e, uint32_t security)
     buffer_t b = buffer_new(e, 2 * (uint64_t)SLOTS * LARGEST, false, 0);
     while (out.first < messages || in.first < messages) {
         uint32_t count = 0;
-        post_messages(e, &b, &out, &in, messages);
+        post_messages(e, &b, &out, &in, messages, ports);
         CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
         for (uint32_t i = 0; i < count; i++) {
             const lh_wire_event_t *event = &events[i];

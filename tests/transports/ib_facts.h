@@ -19,8 +19,9 @@ void ib_expect_end(end_t *e, lh_status_t why, const char *words);
 /* Messages both ways, whose end is awaited, in ns. */
 uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes);
 /* Messages of random sizes, while the fabric gets better and worse and queue pairs fail: 1,000,000
- * each way with torture. Nothing is lost, doubled, reordered or torn. */
-void ib_random_messages(end_t *e, uint32_t security);
+ * each way with torture. Nothing is lost, doubled, reordered or torn.
+ * Of two ports one or the other is down at times. */
+void ib_random_messages(end_t *e, uint32_t security, uint32_t ports);
 bool ib_busy_machine(void);
 
 #endif

@@ -26,7 +26,12 @@ static void sealed_messages_arrive(end_t *e)
 
 static void a_changing_fabric_is_borne(end_t *e)
 {
-    ib_random_messages(e, LH_SECURITY_PRIVATE);
+    ib_random_messages(e, LH_SECURITY_PRIVATE, 1);
+}
+
+static void ports_that_come_and_go_are_borne(end_t *e)
+{
+    ib_random_messages(e, LH_SECURITY_PRIVATE, 2);
 }
 
 /* Rings that are full all the time: four frames of 64 KiB, or as many as the window has. */
@@ -116,7 +121,7 @@ static void a_frame_without_a_place_is_corrupt(end_t *e)
 static void frames_of_a_peer_without_the_key_are_denied(end_t *e)
 {
     end_listen(e, LH_SECURITY_PRIVATE);
-    if (e->side == 0) ib_order("flip=1 flip_of=72"); /* the share */
+    if (e->side == 0) ib_order("flip=1 flip_of=80"); /* the share */
     e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_PRIVATE);
     const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
     if (e->side == 1)
@@ -242,11 +247,14 @@ int main(int argc, char **argv)
     static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
     static const char *const few[] = {"queue_pairs=2", "chunk=64KiB", "window=64KiB", NULL};
     static const char *const one[] = {"chunk=64KiB", "window=4MiB", "seal_threads=1", NULL};
+    static const char *const shaky[] = {"bind=127.0.0.1, 127.0.0.2", "queue_pairs=4", "chunk=64KiB",
+                                        "ack_timeout=12", NULL};
     static const char *const threads[] = {"seal_threads=3", NULL};
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(sealed_messages_arrive, NULL),
         FACT(a_changing_fabric_is_borne, many),
+        FACT(ports_that_come_and_go_are_borne, shaky),
         FACT(a_few_frames_carry_many, few),
         FACT(nobody_reads_it_on_the_way, NULL),
         FACT(a_payload_that_was_changed_is_corrupt, NULL),
@@ -261,5 +269,6 @@ int main(int argc, char **argv)
         FACT(a_new_tuning_tells_what_frames_allow, few),
         FACT(a_cancel_waits_for_no_peer, threads),
     };
+    (void)setenv("FAKE_VERBS", "devices=2", 1);
     return fact_main("apn", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);
 }

@@ -74,7 +74,8 @@ class Ranks(unittest.TestCase):
         self.assertNotEqual(shm, hashlib.sha256().hexdigest())
         for node, faults in ((["plugin = ib", "security = plain"], ""),
                              (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"],
-                              "loss=500 reorder=1")):
+                              "loss=500 reorder=1"),
+                             (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 loss=500")):
             code, said, ib = self.run_job(node, faults)
             self.assertEqual(code, 0, said)
             self.assertEqual(ib, shm, node)

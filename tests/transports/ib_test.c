@@ -40,7 +40,12 @@ static void all_of_it_at_once_is_borne(end_t *e)
 
 static void a_changing_fabric_is_borne(end_t *e)
 {
-    ib_random_messages(e, LH_SECURITY_PLAIN);
+    ib_random_messages(e, LH_SECURITY_PLAIN, 1);
+}
+
+static void ports_that_come_and_go_are_borne(end_t *e)
+{
+    ib_random_messages(e, LH_SECURITY_PLAIN, 2);
 }
 
 static void sizes_arrive_over_several_queue_pairs(end_t *e)
@@ -168,6 +173,114 @@ static void a_queue_pair_that_fails_where_it_was_taken_is_replaced(end_t *e)
 static void one_of_several_is_replaced_with_its_proof(end_t *e)
 {
     replaces(e, 0, 3, LH_SECURITY_KNOWN);
+}
+
+/* ---- several ports ---- */
+
+static const char two_ports[] = "bind=127.0.0.1, 127.0.0.2";
+
+/* fake0 has odd addresses of loopback, fake1 even ones. */
+static void both_ports_carry_a_message(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_KNOWN);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    const uint64_t all = ib_count("packets"), second = ib_count("second");
+    CHECK(second > all / 8 && second < all - all / 8, "%llu of %llu packets",
+          (unsigned long long)second, (unsigned long long)all);
+    end_barrier(e);
+}
+
+static void await_pairs(end_t *e, lh_status_t status)
+{
+    lh_wire_event_t event;
+    const uint64_t until = check_now_ns() + 20000000000ull;
+    while (!end_take(e, LH_WIRE_DEGRADED, RIG_CONN, &event) || event.status != status) {
+        CHECK(check_now_ns() < until);
+        end_poll(e);
+    }
+}
+
+/* Of side 0, while messages are under way both ways: they end over the other port, and later ones
+ * need not wait; then it comes back, and the connection is whole. Notices go over the first. */
+static void a_port_that_goes_down_leaves_the_others(end_t *e)
+{
+    static const char *const orders[] = {"dead_device=2", "dead_device=1", "dead_device=1",
+                                         "dead_device=2"};
+    ib_meet(e, LH_SECURITY_KNOWN);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    for (uint32_t round = 0; round < 4; round++) {
+        end_barrier(e);
+        const uint64_t begin = check_now_ns();
+        if (e->side == round / 2) ib_order(orders[round]);
+        (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+        const uint64_t first = check_now_ns() - begin;
+        await_pairs(e, LH_PEER_LOST);
+        const uint64_t second = ib_exchange(e, &out, &in, 8, 1 << 20);
+        (void)fprintf(stderr, "    %.0f ms as it goes down, %.0f ms without it\n",
+                      (double)first / 1e6, (double)second / 1e6);
+        CHECK((first < 2000000000 && second < 1000000000) || ib_busy_machine());
+        lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+        CHECK(e->api->stats(e->conn, &stats) == LH_OK);
+        CHECK(stats.paths_up == 2 && stats.paths_down == 2);
+        end_barrier(e);
+        ib_order("dead_device=0");
+        await_pairs(e, LH_OK);
+        (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    }
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* In its place with another `bind`; configured values begin with device and bind. */
+static void reopen(end_t *e, char *bind)
+{
+    e->api->close(e->transport);
+    memcpy((char *)e->config + sizeof(char *), &bind, sizeof(bind));
+    CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK, "%s", check_host_reason());
+}
+
+/* Three queue pairs: of the end with one port all are on it. */
+static void ends_with_one_port_and_two_meet(end_t *e)
+{
+    static char one[] = "127.0.0.1", two[] = "127.0.0.1,127.0.0.2";
+    for (uint32_t who = 0; who < 2; who++) {
+        reopen(e, e->side == who ? one : two);
+        ib_meet(e, LH_SECURITY_PLAIN);
+        buffer_t out = buffer_new(e, 4 << 20, false, 0), in = buffer_new(e, 4 << 20, false, 0);
+        (void)ib_exchange(e, &out, &in, 4, 1 << 20);
+        end_barrier(e);
+        e->api->close_conn(e->conn);
+        if (e->side == 1) e->api->close_listener(e->listener);
+        buffer_free(e, &out);
+        buffer_free(e, &in);
+        end_barrier(e);
+        e->event_count = 0;
+    }
+}
+
+static void expect_bind(end_t *e, char *bind, lh_status_t why, const char *words)
+{
+    lh_transport_t *t = NULL;
+    memcpy((char *)e->config + sizeof(char *), &bind, sizeof(bind));
+    CHECK(e->api->open(check_host(), e->config, &t) == why, "%s", bind);
+    CHECK(strstr(check_host_reason(), words) != NULL, "%s", check_host_reason());
+}
+
+static void ports_that_can_t_be_taken_are_named(end_t *e)
+{
+    static char twice[] = "127.0.0.1, 127.0.0.1", empty[] = "127.0.0.1,, 127.0.0.2",
+                families[] = "127.0.0.1, ::1", unknown[] = "127.0.0.1, nosuch0",
+                many[] = "127.0.0.1, 127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5",
+                both[] = "127.0.0.1, 127.0.0.2", apart[] = "127.0.0.1 127.0.0.2";
+    expect_bind(e, twice, LH_INVALID, "bind has 127.0.0.1:0 twice");
+    expect_bind(e, empty, LH_INVALID, "expected auto, or addresses or interfaces with commas");
+    expect_bind(e, apart, LH_INVALID, "expected auto, or addresses or interfaces with commas");
+    expect_bind(e, many, LH_INVALID, "a rank has 4 ports at most");
+    expect_bind(e, families, LH_INVALID, "expected ports of one link layer and MTU, and addresses");
+    expect_bind(e, unknown, LH_NO_DEVICE, "no address nosuch0 of this machine");
+    ib_order("dead_device=2");
+    expect_bind(e, both, LH_NO_DEVICE, "port 1 of fake1 is down");
 }
 
 /* So short an ACK timeout that the card gives up within the cut. */
@@ -394,14 +507,14 @@ static void expect_misfit(end_t *e, uint32_t at, uint8_t change, lh_status_t why
 
 static void ports_that_differ_are_refused(end_t *e)
 {
-    expect_misfit(e, 28, 3, LH_UNSUPPORTED,
+    expect_misfit(e, 10, 3, LH_UNSUPPORTED,
                   "rank 1's port is InfiniBand with an MTU of 4096 bytes, that of fake0 here "
                   "Ethernet (RoCE) with 4096; expected the same");
 }
 
 static void mtus_that_differ_are_refused(end_t *e)
 {
-    expect_misfit(e, 30, 6, LH_UNSUPPORTED,
+    expect_misfit(e, 12, 6, LH_UNSUPPORTED,
                   "rank 1's port is Ethernet (RoCE) with an MTU of 1024 bytes");
 }
 
@@ -455,7 +568,7 @@ static void what_is_missing_is_said_in_one_sentence(end_t *e)
     memcpy(&kept, e->config, sizeof(kept)); /* device comes first */
     char *name = other;
     memcpy(e->config, &name, sizeof(name));
-    expect_refusal(e, "belongs to the RDMA device mlx5_7 (RDMA devices here: fake0)");
+    expect_refusal(e, "belongs to the RDMA device mlx5_7 (RDMA devices here: fake0, fake1)");
     memcpy(e->config, &kept, sizeof(kept));
 }
 
@@ -492,6 +605,10 @@ int main(int argc, char **argv)
     static const char *const impatient[] = {"ack_timeout=10", NULL};
     static const char *const narrow[] = {"queue_pairs=1", "chunk=64KiB", "window=16MiB", NULL};
     static const char *const two[] = {"queue_pairs=2", "chunk=64KiB", NULL};
+    static const char *const rails[] = {two_ports, "queue_pairs=4", "chunk=64KiB", "ack_timeout=10",
+                                        NULL};
+    static const char *const shaky[] = {two_ports, "queue_pairs=4", "chunk=64KiB", "ack_timeout=12",
+                                        NULL};
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(lost_packets_are_sent_again, many),
@@ -505,6 +622,11 @@ int main(int argc, char **argv)
         FACT(a_queue_pair_that_fails_where_it_was_dialed_is_replaced, NULL),
         FACT(a_queue_pair_that_fails_where_it_was_taken_is_replaced, NULL),
         FACT(one_of_several_is_replaced_with_its_proof, three),
+        FACT(both_ports_carry_a_message, rails),
+        FACT(a_port_that_goes_down_leaves_the_others, rails),
+        FACT(ends_with_one_port_and_two_meet, three),
+        FACT(ports_that_can_t_be_taken_are_named, NULL),
+        FACT(ports_that_come_and_go_are_borne, shaky),
         FACT(a_blackout_of_100_ms_costs_no_more_than_half_a_second, impatient),
         FACT(a_dead_path_is_seen_on_an_idle_link, short_patience),
         FACT(both_ends_prove_the_key, three),
@@ -525,5 +647,6 @@ int main(int argc, char **argv)
         FACT(what_is_missing_is_said_in_one_sentence, NULL),
         FACT(nothing_stays_behind_a_close, two),
     };
+    (void)setenv("FAKE_VERBS", "devices=2", 1); /* of which most facts use one */
     return fact_main("ib", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);
 }

@@ -1,5 +1,5 @@
-/* ib.h - the objects of this transport: one port of one RDMA device, connections of several
- * reliable queue pairs, and messages that are written straight into the receives of the peer.
+/* ib.h - the objects of this transport: up to IB_PORTS_MOST ports of RDMA devices, connections of
+ * several reliable queue pairs, which are spread over the ports, and messages that are written straight into the receives of the peer.
  *
  * All work is done by the thread that calls; the device does the rest. */
 #ifndef IB_H
@@ -52,15 +52,17 @@ typedef enum ib_pair_state {
 
 typedef struct ib_sent { /* one send work request, as long as it is under way */
     uint64_t id, from, to, since_ns;
-    uint32_t bytes, lkey, rkey, immediate; /* immediate: big-endian */
+    uint32_t bytes, immediate; /* immediate: big-endian */
     bool has_immediate, signaled;
+    uint64_t order; /* of a notice: how many were before it */
     uint64_t frame; /* `private`: its number, and 1; 0: none */
 } ib_sent_t;
 
 typedef struct ib_pair { /* one queue pair of a connection */
     ib_watch_t watch;
     lh_conn_t *conn;
-    uint32_t index;
+    uint32_t index, port; /* port: of this end, by its place in the transport */
+    uint32_t peer_key;    /* of the peer's board, at the port that this one leads to */
     ib_pair_state_t state;
     bool reached;    /* the other end knows of it, and must be told that it ends */
     bool unanswered; /* it fails since nothing of it was acknowledged */
@@ -78,11 +80,15 @@ typedef struct ib_pair { /* one queue pair of a connection */
     uint64_t arrived; /* and those of the peer that this end has taken */
     uint32_t spent;   /* receive work requests to be posted again   */
     uint32_t inline_bytes;
-    uint64_t bytes;                /* under way */
-    uint64_t rate;                 /* bytes each second, of late; 0: unknown */
-    uint64_t done_ns;              /* when a chunk last ended */
-    uint64_t heard_ns;             /* when anything last ended or came */
-    uint32_t turn;                 /* how often it was replaced */
+    uint64_t bytes;    /* under way */
+    uint64_t rate;     /* bytes each second, of late; 0: unknown */
+    uint64_t done_ns;  /* when a chunk last ended */
+    uint64_t heard_ns; /* when anything last ended or came */
+    uint32_t turn;     /* how often it was replaced */
+    /* DOWN: the peer was told that it is; it must be answered; it has told so, which is yet to be
+     * acted on; both know, so what the peer has not taken goes over the others. See ib_mend.c. */
+    bool asked, answer_due, heard_away, away;
+    uint64_t away_word;
     uint64_t again_ns, give_up_ns; /* DOWN, or a later turn that meets: try again; lost for good */
     const char *failure;           /* why it went down */
 } ib_pair_t;
@@ -95,12 +101,13 @@ static inline uint32_t ib_pair_wrs(const ib_pair_t *p)
 typedef struct ib_operation {
     char *data; /* of a send it is only read */
     uint64_t bytes, cookie;
-    uint32_t tag, key;  /* key: of this end's memory; of a receive for the peer */
-    uint64_t posted;    /* send: bytes handed to queue pairs */
-    uint64_t chunk;     /* send: bytes of each but the last; 0: not begun */
-    uint32_t out, back; /* send: chunks handed over, and acknowledged */
-    uint64_t to;        /* send: the peer's address and key */
-    uint32_t to_key;
+    uint32_t tag;
+    lh_region_t *region; /* of this end; NULL: no bytes, or no card needs to know it */
+    uint64_t posted;     /* send: bytes handed to queue pairs */
+    uint64_t chunk;      /* send: bytes of each but the last; 0: not begun */
+    uint32_t out, back;  /* send: chunks handed over, and acknowledged */
+    uint64_t to;         /* send: the peer's address, and its keys by the peer's ports */
+    uint32_t to_keys[IB_PORTS_MOST];
     ib_inbox_t inbox; /* receive */
 } ib_operation_t;
 
@@ -114,9 +121,10 @@ typedef struct ib_private { /* what a connection has with `private`: ib_private.
     uint8_t random[IB_SHARE_BYTES];
     bool told, ready_keys; /* this end's share has left; the peer's has come */
     ib_keys_t out, in;
-    uint8_t *frames;            /* [2][slots][slot_bytes] that leave, that come */
-    verbs_mr_t *mr_out, *mr_in; /* of the halves: a peer may write into the second alone */
-    ib_slot_t *rows;            /* [2][slots] */
+    uint8_t *frames; /* [2][slots][slot_bytes] that leave, that come */
+    /* Of the halves, by port: a peer may write into the second alone. */
+    verbs_mr_t *mr_out[IB_PORTS_MOST], *mr_in[IB_PORTS_MOST];
+    ib_slot_t *rows; /* [2][slots] */
     uint32_t slots, slot_bytes;
     ib_share_t peer;
     uint64_t out_first, out_next; /* frames: oldest whose place is in use; next */
@@ -155,20 +163,22 @@ struct lh_conn {
     uint64_t cookie, give_up_ns, leave_ns;
     uint64_t patience_ns; /* a peer that does not answer for so long is lost */
     lh_hello_t hello;
-    struct sockaddr_storage to; /* the end that dials */
+    struct sockaddr_storage to[IB_PORTS_MOST]; /* the end that dials: where the peer's ports are */
+    uint32_t peer_ports;
     ib_tuning_t tuning;
     lh_link_t link;
     ib_bucket_t bucket;
 
     ib_pair_t pairs[IB_PAIRS_MOST];
     uint32_t pair_count;
+    uint32_t lead;             /* the queue pair that notices go over */
     _Atomic uint32_t pairs_up; /* also read by stats */
-    verbs_cq_t *cq;
+    verbs_cq_t *cqs[IB_PORTS_MOST];
 
     ib_board_t *board; /* the peer writes it: [0]; [1] is what this end writes into the peer's */
-    verbs_mr_t *board_in, *board_out; /* of [0], of [1]: a peer may write into the first alone */
+    /* Of [0], of [1], by port: a peer may write into the first alone. */
+    verbs_mr_t *board_in[IB_PORTS_MOST], *board_out[IB_PORTS_MOST];
     uint64_t peer_board;
-    uint32_t peer_key;
 
     /* Messages are counted from 0 over the connection; operation i is row i % IB_DEPTH. */
     ib_operation_t sends[IB_DEPTH], receives[IB_DEPTH];
@@ -188,6 +198,7 @@ struct lh_conn {
 
 typedef struct ib_request { /* a connect request that waits to be accepted */
     cm_id_t *id;
+    uint32_t port; /* that it came to */
     ib_greeting_t greeting;
     uint8_t session[IB_SESSION_BYTES];
 } ib_request_t;
@@ -202,7 +213,7 @@ struct lh_listener {
     ib_watch_t watch;
     lh_transport_t *transport;
     lh_listener_t *next;
-    cm_id_t *id;
+    cm_id_t *ids[IB_PORTS_MOST];
     uint32_t token, security;
     ib_request_t waiting[IB_WAITING];
     uint32_t waiting_count;
@@ -212,26 +223,34 @@ struct lh_listener {
 
 struct lh_region {
     lh_region_t *next;
-    verbs_mr_t *mr; /* NULL: no card knows of it, and none needs to with `private` */
+    verbs_mr_t
+        *mrs[IB_PORTS_MOST]; /* NULL: no card knows of it, and none needs to with `private` */
     char *base;
     uint64_t bytes;
 };
 
-struct lh_transport {
-    const lh_host_t *host;
-    const ib_config_t *config;
-    ib_verbs_t verbs;
-    cm_channel_t *events;
+typedef struct ib_port {
     cm_id_t *anchor; /* bound to the address; it keeps the device open */
     struct sockaddr_storage here;
     char device[64];
     verbs_context_t *context;
     verbs_pd_t *pd;
     verbs_channel_t *channel;
-    uint64_t rate; /* of the port, bytes each second */
-    uint8_t port;
-    uint16_t link_layer, mtu;     /* of the port, as verbs_port_t has them */
-    uint64_t adaptive, looked_ns; /* its counter at first; when it was last looked at */
+    uint64_t rate; /* bytes each second */
+    uint8_t number;
+    uint16_t link_layer, mtu; /* as verbs_port_t has them */
+    uint64_t adaptive;        /* its counter at first */
+} ib_port_t;
+
+struct lh_transport {
+    const lh_host_t *host;
+    const ib_config_t *config;
+    ib_verbs_t verbs;
+    cm_channel_t *events;
+    ib_port_t ports[IB_PORTS_MOST]; /* all of one link layer, MTU and family of addresses */
+    uint32_t port_count;
+    uint64_t rate;      /* of all ports, bytes each second */
+    uint64_t looked_ns; /* at the counters of adaptive retransmission */
     bool adaptive_said;
     int epoll, timer; /* timer: wakes a sleeper for what is due */
     bool armed;
@@ -258,7 +277,7 @@ typedef struct ib_sink { /* the caller's rows, which may be of another version's
     uint32_t event_size, max, count;
 } ib_sink_t;
 
-/* ib_device.c: which port this transport has */
+/* ib_device.c: which ports this transport has */
 lh_status_t ib_device_open(lh_transport_t *t);
 void ib_device_close(lh_transport_t *t);
 /* Looks, once in pause_ns at most, whether the card sends again before answers can be here. */
@@ -267,9 +286,10 @@ socklen_t ib_address_length(const struct sockaddr_storage *a);
 
 /* ib_place.c: addresses; ports are big-endian */
 typedef struct ib_place { /* what a listener's address holds */
-    struct sockaddr_storage at;
+    struct sockaddr_storage at[IB_PORTS_MOST];
+    uint32_t ports;
     uint32_t token;
-    uint16_t link_layer, mtu; /* of its port, as verbs_port_t has them */
+    uint16_t link_layer, mtu; /* of its ports, as verbs_port_t has them */
 } ib_place_t;
 void ib_place_write(const ib_place_t *from, lh_address_t *out);
 /* LH_INVALID: it is not of this plugin; LH_ABI: of another version of it. */
@@ -279,7 +299,8 @@ void ib_place_text(const struct sockaddr_storage *a, char *out, size_t room);
 
 /* ib_listen.c: the end that listens. What it says with a rejection tells the end that dials what to
  * make of it. */
-extern const char ib_not_this_job[], ib_other_level[], ib_not_proven[], ib_has_ended[];
+extern const char ib_not_this_job[], ib_other_level[], ib_not_proven[], ib_has_ended[],
+    ib_not_yet[];
 /* Of an id that nobody has adopted yet. */
 void ib_listener_event(lh_listener_t *l, cm_id_t *id, const cm_event_t *event, const ib_said_t *s);
 
@@ -336,7 +357,7 @@ void ib_private_done(lh_transport_t *t); /* takes what threads have done */
 
 /* ib_conn.c: a connection's life */
 lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state);
-/* Completion queue, boards: before the first queue pair. */
+/* Completion queues, boards: before the first queue pair. */
 lh_status_t ib_conn_equip(lh_conn_t *c);
 void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...) LH_PRINTF(3, 4);
 void ib_cancel(lh_conn_t *c);
@@ -360,6 +381,10 @@ void ib_pair_forget(ib_pair_t *p);
 void ib_pair_mended(ib_pair_t *p, uint64_t taken);
 /* This try came to nothing: there is another one when it is due. */
 void ib_pair_missed(ib_pair_t *p);
+/* What the peer has said of it, from the board; when all completions have been taken. */
+void ib_pair_parted(ib_pair_t *p);
+/* It has notices to be sent again that must not overtake those of another queue pair. */
+bool ib_pair_waits(const ib_pair_t *p);
 /* Tries again what is due, gives up what is overdue. */
 void ib_pairs_mend(lh_conn_t *c, uint64_t now);
 uint64_t ib_pair_due(const ib_pair_t *p);
@@ -370,6 +395,12 @@ void ib_pair_unmake(ib_pair_t *p); /* from here on the device knows nothing of i
 /* The oldest work request under way has ended well. */
 void ib_pair_done(ib_pair_t *p);
 bool ib_pair_repost(ib_pair_t *p);
+/* Tells the peer that it is down at this end. False: not now. */
+bool ib_pairs_part(lh_conn_t *c, uint32_t index);
+/* What the peer has not taken of queue pairs that are away, over the others. */
+void ib_pairs_move(lh_conn_t *c);
+/* The order of its oldest notice; UINT64_MAX: it has none under way. */
+uint64_t ib_pair_oldest(const ib_pair_t *p);
 /* One packet on queue pairs that have been idle for so long that their peer may be dead. */
 void ib_pairs_ping(lh_conn_t *c, uint64_t now);
 /* Takes all completions; how many there were. */
@@ -400,11 +431,11 @@ static inline bool ib_sink_room(const ib_sink_t *s)
 {
     return s->count < s->max;
 }
-/* remote: a peer with the key may write there. With a sentence that names the limit of locked memory
- * where it fails. */
-verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes, bool remote);
-/* The card's knowledge of the region, NULL after host->fail. */
-verbs_mr_t *ib_region_mr(lh_transport_t *t, lh_region_t *r);
+/* With every port, rows [t->port_count]; remote: a peer with the key may write there. With a
+ * sentence that names the limit of locked memory where it fails. */
+lh_status_t ib_register_all(lh_transport_t *t, void *base, uint64_t bytes, bool remote,
+                            verbs_mr_t **rows);
+void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows);
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
                         lh_region_t **out);
 void ib_release(lh_transport_t *t, lh_region_t *r);

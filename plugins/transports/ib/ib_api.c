@@ -58,9 +58,10 @@ static lh_status_t ib_open(const lh_host_t *host, const void *config, lh_transpo
     t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     lh_status_t status = t->epoll < 0 || t->timer < 0 ? host->fail(host, LH_IO, "epoll_create1")
                                                       : ib_device_open(t);
-    if (status == LH_OK &&
-        (!watch_fd(t, t->events->fd) || !watch_fd(t, t->channel->fd) || !watch_fd(t, t->timer)))
+    if (status == LH_OK && (!watch_fd(t, t->events->fd) || !watch_fd(t, t->timer)))
         status = host->fail(host, LH_IO, "epoll_ctl");
+    for (uint32_t i = 0; status == LH_OK && i < t->port_count; i++)
+        if (!watch_fd(t, t->ports[i].channel->fd)) status = host->fail(host, LH_IO, "epoll_ctl");
     if (status != LH_OK) {
         ib_close(t);
         return status;
@@ -69,6 +70,7 @@ static lh_status_t ib_open(const lh_host_t *host, const void *config, lh_transpo
     return LH_OK;
 }
 
+/* Several ports are one card: a message is spread over them here, not by the host. */
 static lh_status_t ib_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
 {
     *out = 1;
@@ -91,10 +93,10 @@ static lh_status_t ib_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *i
         .max_sends = IB_DEPTH,
         .max_recvs = IB_DEPTH,
         .alignment_bytes = 64,
-        .numa = ib_card_numa(t->context->device->folder),
+        .numa = ib_card_numa(t->ports[0].context->device->folder),
     };
-    memcpy(mine.name, t->device, sizeof(mine.name));
-    ib_card_bus(t->context->device->folder, mine.pci_path, sizeof(mine.pci_path));
+    memcpy(mine.name, t->ports[0].device, sizeof(mine.name));
+    ib_card_bus(t->ports[0].context->device->folder, mine.pci_path, sizeof(mine.pci_path));
     lh_fill(info, &mine, sizeof(mine));
     return LH_OK;
 }
@@ -104,8 +106,9 @@ static void take_cq_events(lh_transport_t *t)
 {
     verbs_cq_t *cq;
     void *context;
-    while (t->verbs.get_cq_event(t->channel, &cq, &context) == 0)
-        t->verbs.ack_cq_events(cq, 1);
+    for (uint32_t i = 0; i < t->port_count; i++)
+        while (t->verbs.get_cq_event(t->ports[i].channel, &cq, &context) == 0)
+            t->verbs.ack_cq_events(cq, 1);
 }
 
 /* The least of what is due, to wake a sleeper; UINT64_MAX: nothing is. */
@@ -156,8 +159,9 @@ static lh_status_t ib_arm(lh_transport_t *t)
         const uint64_t next = ib_conn_due(c);
         if (next < due) due = next;
         if (c->state != IB_OPEN) continue;
-        if (c->cq->context->ops.req_notify_cq(c->cq, 0) != 0 || ib_pairs_pump(c) > 0)
-            return LH_AGAIN;
+        for (uint32_t i = 0; i < t->port_count; i++)
+            if (c->cqs[i]->context->ops.req_notify_cq(c->cqs[i], 0) != 0) return LH_AGAIN;
+        if (ib_pairs_pump(c) > 0) return LH_AGAIN;
     }
     set_timer(t, due);
     return LH_OK;
@@ -180,7 +184,7 @@ static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
             .bytes_received = load(&c->bytes_received),
             .bytes_retransmitted = load(&c->bytes_again), .bytes_per_second = load(&c->rate),
             .silent_ns = heard != 0 && now > heard ? now - heard : 0,
-            .path_mtu = c->path_proven ? ib_mtu_bytes(c->transport->mtu) : 0);
+            .path_mtu = c->path_proven ? ib_mtu_bytes(c->transport->ports[0].mtu) : 0);
     return LH_OK;
 }
 

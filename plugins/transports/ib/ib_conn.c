@@ -30,16 +30,22 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
     const lh_host_t *host = t->host;
-    const int entries = (int)c->pair_count * (IB_SEND_WRS + IB_RECEIVES);
     c->board = host->alloc(host, 2 * sizeof(*c->board), 4096);
     if (c->board == NULL) return LH_NO_MEMORY;
-    c->board_in = ib_register_bytes(t, &c->board[0], sizeof(*c->board), true);
-    c->board_out = ib_register_bytes(t, &c->board[1], sizeof(*c->board), false);
-    if (c->board_in == NULL || c->board_out == NULL) return LH_IO;
-    c->cq = t->verbs.create_cq(t->context, entries, c, t->channel, 0);
-    if (c->cq == NULL)
-        return host->fail(host, LH_IO, "a completion queue of %d entries of %s", entries,
-                          t->device);
+    lh_status_t status = ib_register_all(t, &c->board[0], sizeof(*c->board), true, c->board_in);
+    if (status == LH_OK)
+        status = ib_register_all(t, &c->board[1], sizeof(*c->board), false, c->board_out);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        const ib_port_t *port = &t->ports[i];
+        const uint32_t pairs = (c->pair_count + t->port_count - 1) / t->port_count;
+        /* The end that is dialed does not choose which pair comes to which port. */
+        const int entries = (int)((c->dials ? pairs : c->pair_count) * (IB_SEND_WRS + IB_RECEIVES));
+        c->cqs[i] = t->verbs.create_cq(port->context, entries, c, port->channel, 0);
+        if (c->cqs[i] == NULL)
+            return host->fail(host, LH_IO, "a completion queue of %d entries of %s", entries,
+                              port->device);
+    }
     return c->security == LH_SECURITY_PRIVATE ? ib_private_equip(c) : LH_OK;
 }
 
@@ -66,11 +72,12 @@ static void dismantle(lh_conn_t *c)
         p->state = IB_PAIR_NONE;
     }
     ib_private_unmake(c);
-    if (c->cq != NULL) (void)v->destroy_cq(c->cq);
-    if (c->board_in != NULL) (void)v->dereg_mr(c->board_in);
-    if (c->board_out != NULL) (void)v->dereg_mr(c->board_out);
-    c->cq = NULL;
-    c->board_in = c->board_out = NULL;
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        if (c->cqs[i] != NULL) (void)v->destroy_cq(c->cqs[i]);
+        c->cqs[i] = NULL;
+    }
+    ib_forget_all(t, c->board_in);
+    ib_forget_all(t, c->board_out);
     atomic_store(&c->pairs_up, 0);
     c->state = IB_DRAINING;
 }
@@ -83,7 +90,7 @@ void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(c->reason, sizeof(c->reason), fmt, args);
     va_end(args);
-    const bool talks = c->state == IB_OPEN && c->pairs[0].state == IB_PAIR_UP && !c->ended;
+    const bool talks = c->state == IB_OPEN && c->pairs[c->lead].state == IB_PAIR_UP && !c->ended;
     c->state = IB_LEAVING;
     c->leave_ns = 0;
     if (talks && why != LH_PEER_LOST) ib_pairs_goodbye(c);
@@ -149,6 +156,7 @@ bool ib_conn_stir(lh_conn_t *c)
     if (!is_up(c)) return c->ended;
     if (!c->up_said) return true;
     (void)ib_pairs_pump(c);
+    if (c->state == IB_OPEN) ib_pairs_move(c);
     if (c->state == IB_OPEN) ib_pairs_notify(c);
     if (c->state == IB_OPEN) ib_messages_write(c);
     return c->state != IB_OPEN || anything_to_tell(c);

@@ -1,7 +1,9 @@
-/* ib_device.c - which port of which device: the one that the bound address belongs to.
+/* ib_device.c - which ports of which devices: those that the bound addresses belong to.
  *
  * librdmacm finds devices by IP addresses, and with them the GID, its RoCE version and the
- * partition, so there is nothing else to choose. An id that stays bound keeps the device open. */
+ * partition, so there is nothing else to choose. An id that stays bound keeps the device open. A
+ * rank has one port, or each that `bind` lists: memory is registered with all of them, and a
+ * connection spreads its queue pairs over them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -36,6 +38,7 @@ static int device_names(lh_transport_t *t, char *out, size_t room)
 /* True: an id is bound to the address, and the device behind it is the one that is wanted. */
 static bool try_address(lh_transport_t *t, const struct sockaddr *address)
 {
+    ib_port_t *port = &t->ports[t->port_count];
     cm_id_t *id;
     struct sockaddr_storage from = {0};
     memcpy(&from, address,
@@ -45,10 +48,10 @@ static bool try_address(lh_transport_t *t, const struct sockaddr *address)
     if (t->verbs.bind_address(id, (struct sockaddr *)&from) == 0 && id->verbs != NULL) {
         const char *name = t->verbs.get_device_name(id->verbs->device);
         if (t->config->device == NULL || strcmp(name, t->config->device) == 0) {
-            t->anchor = id;
-            t->context = id->verbs;
-            t->here = from;
-            (void)snprintf(t->device, sizeof(t->device), "%s", name);
+            port->anchor = id;
+            port->context = id->verbs;
+            port->here = from;
+            (void)snprintf(port->device, sizeof(port->device), "%s", name);
             return true;
         }
     }
@@ -92,11 +95,10 @@ static bool try_interfaces(lh_transport_t *t, const char *wanted)
     return taken;
 }
 
-static lh_status_t choose_address(lh_transport_t *t, const char *names)
+static lh_status_t choose_address(lh_transport_t *t, const char *wanted, const char *names)
 {
     const lh_host_t *host = t->host;
     const char *device = t->config->device;
-    const char *wanted = t->config->bind != NULL ? t->config->bind : "auto";
     const bool any = strcmp(wanted, "auto") == 0;
     const bool taken = any ? try_text(t, host->world->address) || try_interfaces(t, NULL)
                            : try_text(t, wanted) || try_interfaces(t, wanted);
@@ -111,27 +113,93 @@ static lh_status_t choose_address(lh_transport_t *t, const char *names)
 /* Of ConnectX cards; others have none of this name. */
 static const char adaptive_counter[] = "roce_adp_retrans";
 
-static lh_status_t look_at_port(lh_transport_t *t)
+static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
 {
     const lh_host_t *host = t->host;
     verbs_port_t port = {0};
-    const uint8_t number = t->anchor->port != 0 ? t->anchor->port : 1;
-    if (t->verbs.query_port(t->context, number, &port) != 0)
-        return host->fail(host, LH_IO, "ibv_query_port of %s", t->device);
+    const uint8_t number = p->anchor->port != 0 ? p->anchor->port : 1;
+    if (t->verbs.query_port(p->context, number, &port) != 0)
+        return host->fail(host, LH_IO, "ibv_query_port of %s", p->device);
     if (port.state != VERBS_PORT_ACTIVE)
-        return host->fail(host, LH_NO_DEVICE, "port %u of %s is down", number, t->device);
-    t->rate = ib_port_rate(port.width, port.speed);
-    t->port = number;
-    t->adaptive = ib_card_counter(t->context->device->folder, number, adaptive_counter);
-    t->link_layer = port.link_layer;
-    t->mtu = (uint16_t)port.mtu;
+        return host->fail(host, LH_NO_DEVICE, "port %u of %s is down", number, p->device);
+    p->rate = ib_port_rate(port.width, port.speed);
+    p->number = number;
+    p->adaptive = ib_card_counter(p->context->device->folder, number, adaptive_counter);
+    p->link_layer = port.link_layer;
+    p->mtu = (uint16_t)port.mtu;
     return LH_OK;
+}
+
+/* An address's own family, link layer and MTU stand for all that a peer has to fit to. */
+static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *p)
+{
+    const ib_port_t *first = &t->ports[0];
+    char here[80], there[80];
+    ib_place_text(&first->here, here, sizeof(here));
+    ib_place_text(&p->here, there, sizeof(there));
+    for (const ib_port_t *o = first; o < p; o++)
+        if (memcmp(&o->here, &p->here, sizeof(o->here)) == 0)
+            return t->host->fail(t->host, LH_INVALID, "bind has %s twice", there);
+    if (p->link_layer == first->link_layer && p->mtu == first->mtu &&
+        p->here.ss_family == first->here.ss_family)
+        return LH_OK;
+    return t->host->fail(
+        t->host, LH_INVALID,
+        "bind: %s of %s has an MTU of %u bytes, %s of %s %u; expected ports of one "
+        "link layer and MTU, and addresses of one family",
+        here, first->device, ib_mtu_bytes(first->mtu), there, p->device, ib_mtu_bytes(p->mtu));
 }
 
 static bool make_nonblocking(int fd)
 {
     const int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *names)
+{
+    ib_port_t *p = &t->ports[t->port_count];
+    lh_status_t status = choose_address(t, wanted, names);
+    if (status != LH_OK) return status;
+    t->port_count++;
+    status = look_at_port(t, p);
+    if (status == LH_OK) status = check_alike(t, p);
+    if (status != LH_OK) return status;
+    p->pd = t->verbs.alloc_pd(p->context);
+    p->channel = t->verbs.create_channel(p->context);
+    if (p->pd == NULL || p->channel == NULL || !make_nonblocking(p->channel->fd))
+        return t->host->fail(t->host, LH_IO, "a protection domain and a completion channel of %s",
+                             p->device);
+    t->rate += p->rate;
+    return LH_OK;
+}
+
+/* Each that `bind` lists. */
+static lh_status_t open_ports(lh_transport_t *t, const char *names)
+{
+    const lh_host_t *host = t->host;
+    const char *at = t->config->bind != NULL ? t->config->bind : "auto";
+    lh_status_t status = LH_OK;
+    for (bool more = true; more && status == LH_OK;) {
+        char wanted[128];
+        at += strspn(at, " ");
+        const size_t length = strcspn(at, ", ");
+        const char *behind = at + length + strspn(at + length, " ");
+        if (length >= sizeof(wanted) || (*behind != ',' && *behind != '\0') ||
+            (length == 0 && (*behind == ',' || t->port_count > 0)))
+            return host->fail(host, LH_INVALID,
+                              "bind = %s: expected auto, or addresses or interfaces with commas "
+                              "between them",
+                              t->config->bind);
+        if (t->port_count == IB_PORTS_MOST)
+            return host->fail(host, LH_INVALID, "bind = %s: a rank has %d ports at most",
+                              t->config->bind, IB_PORTS_MOST);
+        (void)snprintf(wanted, sizeof(wanted), "%.*s", (int)length, at);
+        status = open_port(t, wanted, names);
+        more = *behind == ',';
+        at = behind + 1;
+    }
+    return status;
 }
 
 lh_status_t ib_device_open(lh_transport_t *t)
@@ -148,16 +216,8 @@ lh_status_t ib_device_open(lh_transport_t *t)
                           "the kernel's RDMA connection manager can't be used (%s): is the module "
                           "rdma_ucm loaded?",
                           strerror(errno));
-    status = choose_address(t, names);
-    if (status == LH_OK) status = look_at_port(t);
-    if (status != LH_OK) return status;
-    t->pd = t->verbs.alloc_pd(t->context);
-    t->channel = t->verbs.create_channel(t->context);
-    if (t->pd == NULL || t->channel == NULL || !make_nonblocking(t->events->fd) ||
-        !make_nonblocking(t->channel->fd))
-        return host->fail(host, LH_IO, "a protection domain and a completion channel of %s",
-                          t->device);
-    return LH_OK;
+    if (!make_nonblocking(t->events->fd)) return host->fail(host, LH_IO, "fcntl");
+    return open_ports(t, names);
 }
 
 /* The longest way to a peer, as it was measured before or by short writes of this connection. */
@@ -179,30 +239,40 @@ void ib_device_watch(lh_transport_t *t, uint64_t pause_ns)
 {
     enum { ADAPTIVE_MS = 2 };
     const lh_host_t *host = t->host;
-    const char *folder = t->context->device->folder;
+    const ib_port_t *p = t->ports;
     const uint64_t now = host->now_ns(host);
+    uint64_t counted = 0;
     char bus[128];
-    if (t->adaptive == UINT64_MAX || t->adaptive_said || now - t->looked_ns < pause_ns) return;
+    if (t->adaptive_said || now - t->looked_ns < pause_ns) return;
     t->looked_ns = now;
     const uint64_t trip = longest_round_trip(t);
-    const uint64_t counted = ib_card_counter(folder, t->port, adaptive_counter);
-    if (trip < ADAPTIVE_MS * 1000000ull || counted == UINT64_MAX || counted <= t->adaptive) return;
+    if (trip < ADAPTIVE_MS * 1000000ull) return;
+    for (; p < t->ports + t->port_count; p++) {
+        counted = p->adaptive == UINT64_MAX
+                      ? UINT64_MAX
+                      : ib_card_counter(p->context->device->folder, p->number, adaptive_counter);
+        if (counted != UINT64_MAX && counted > p->adaptive) break;
+    }
+    if (p == t->ports + t->port_count) return;
     t->adaptive_said = true;
-    ib_card_bus(folder, bus, sizeof(bus));
+    ib_card_bus(p->context->device->folder, bus, sizeof(bus));
     host->log(host, LH_LOG_WARN,
               "%s sends again by a timer of its own, not by ack_timeout (%s: %llu more): it begins "
               "with 2 ms, and an answer takes %.1f ms. As root, at both ends: mlxreg -d %s --yes "
               "--reg_name ROCE_ACCL --set "
               "\"roce_adp_retrans_field_select=0x1,roce_adp_retrans_en=0x0\"",
-              t->device, adaptive_counter, (unsigned long long)(counted - t->adaptive),
-              (double)trip * 1e-6, bus[0] != '\0' ? bus : t->device);
+              p->device, adaptive_counter, (unsigned long long)(counted - p->adaptive),
+              (double)trip * 1e-6, bus[0] != '\0' ? bus : p->device);
 }
 
 /* Whatever of it was opened. */
 void ib_device_close(lh_transport_t *t)
 {
-    if (t->channel != NULL) (void)t->verbs.destroy_channel(t->channel);
-    if (t->pd != NULL) (void)t->verbs.dealloc_pd(t->pd);
-    if (t->anchor != NULL) (void)t->verbs.destroy_id(t->anchor);
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        const ib_port_t *p = &t->ports[i];
+        if (p->channel != NULL) (void)t->verbs.destroy_channel(p->channel);
+        if (p->pd != NULL) (void)t->verbs.dealloc_pd(p->pd);
+        if (p->anchor != NULL) (void)t->verbs.destroy_id(p->anchor);
+    }
     if (t->events != NULL) t->verbs.destroy_event_channel(t->events);
 }

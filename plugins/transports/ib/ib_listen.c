@@ -12,21 +12,24 @@ const char ib_not_this_job[] = "not this job";
 const char ib_other_level[] = "it listens with another level of security";
 const char ib_not_proven[] = "it does not believe that this end has the job's key";
 const char ib_has_ended[] = "the connection has ended";
+const char ib_not_yet[] = "not yet";
 
-static lh_status_t listen_at(lh_listener_t *l)
+/* Of each port of the rank, whose port of addresses is its own where `port` is not set. */
+static lh_status_t listen_at(lh_listener_t *l, uint32_t index)
 {
     lh_transport_t *t = l->transport;
     const lh_host_t *host = t->host;
-    struct sockaddr_storage at = t->here;
+    struct sockaddr_storage at = t->ports[index].here;
+    cm_id_t **id = &l->ids[index];
     lh_rank_info_t info = {.struct_size = sizeof(info)};
     uint64_t port = t->config->port;
     if (port != 0 && host->rank_info(host, host->world->rank, &info) == LH_OK)
         port += info.local_rank;
     ib_place_port(&at, htons((uint16_t)port));
-    if (t->verbs.create_id(t->events, &l->id, &l->watch, CM_SPACE_TCP) != 0)
+    if (t->verbs.create_id(t->events, id, &l->watch, CM_SPACE_TCP) != 0)
         return host->fail(host, LH_IO, "rdma_create_id");
-    if (t->verbs.bind_address(l->id, (struct sockaddr *)&at) != 0 ||
-        t->verbs.listen(l->id, BACKLOG) != 0) {
+    if (t->verbs.bind_address(*id, (struct sockaddr *)&at) != 0 ||
+        t->verbs.listen(*id, BACKLOG) != 0) {
         char text[80];
         ib_place_text(&at, text, sizeof(text));
         return host->fail(host, LH_IO, "listen with RDMA at %s", text);
@@ -49,14 +52,20 @@ lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_add
     l->next = t->listeners;
     t->listeners = l;
     status = host->random(host, &l->token, sizeof(l->token));
-    if (status == LH_OK) status = listen_at(l);
+    for (uint32_t i = 0; i < t->port_count && status == LH_OK; i++)
+        status = listen_at(l, i);
     if (status != LH_OK) {
         ib_close_listener(l);
         return status;
     }
-    ib_place_t place = {
-        .at = t->here, .token = l->token, .link_layer = t->link_layer, .mtu = t->mtu};
-    ib_place_port(&place.at, t->verbs.source_port(l->id));
+    ib_place_t place = {.ports = t->port_count,
+                        .token = l->token,
+                        .link_layer = t->ports[0].link_layer,
+                        .mtu = t->ports[0].mtu};
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        place.at[i] = t->ports[i].here;
+        ib_place_port(&place.at[i], t->verbs.source_port(l->ids[i]));
+    }
     ib_place_write(&place, address);
     *out = l;
     return LH_OK;
@@ -67,7 +76,8 @@ void ib_close_listener(lh_listener_t *l)
     lh_transport_t *t = l->transport;
     for (uint32_t i = 0; i < l->waiting_count; i++)
         (void)t->verbs.destroy_id(l->waiting[i].id);
-    if (l->id != NULL) (void)t->verbs.destroy_id(l->id);
+    for (uint32_t i = 0; i < IB_PORTS_MOST; i++)
+        if (l->ids[i] != NULL) (void)t->verbs.destroy_id(l->ids[i]);
     lh_listener_t **at = &t->listeners;
     while (*at != l)
         at = &(*at)->next;
@@ -81,9 +91,11 @@ static void turn_away(lh_transport_t *t, cm_id_t *id, const char *why)
     (void)t->verbs.destroy_id(id);
 }
 
-static void adopt(ib_pair_t *p, cm_id_t *id)
+static void adopt(ib_pair_t *p, cm_id_t *id, const ib_greeting_t *g, uint32_t port)
 {
     p->id = id;
+    p->port = port;
+    p->peer_key = g->key;
     id->context = &p->watch;
 }
 
@@ -109,14 +121,16 @@ static bool is_of(const lh_conn_t *c, const ib_greeting_t *g)
     if (c->state != IB_OPEN || c->dials || g->index >= c->pair_count ||
         g->security != c->security || memcmp(&c->hello, &g->hello, sizeof(g->hello)) != 0)
         return false;
-    return g->turn > 0 || (c->peer_board == g->board && c->peer_key == g->key);
+    return g->turn > 0 || (c->peer_board == g->board && c->peer_ports == g->ports);
 }
 
 /* Another queue pair of a connection that was admitted, or a later turn of one. A turn counts once,
  * so that a request that was heard and sent again is none. */
-static void take_more(lh_transport_t *t, cm_id_t *id, const ib_greeting_t *g,
+static void take_more(lh_transport_t *t, const ib_request_t *r,
                       const uint8_t raw[IB_GREETING_BYTES])
 {
+    const ib_greeting_t *g = &r->greeting;
+    cm_id_t *id = r->id;
     lh_conn_t *c = t->conns;
     while (c != NULL && !is_of(c, g))
         c = c->next;
@@ -130,8 +144,13 @@ static void take_more(lh_transport_t *t, cm_id_t *id, const ib_greeting_t *g,
         turn_away(t, id, ib_not_proven);
         return;
     }
+    /* A later turn comes to the port of the first. */
+    if (g->turn > 0 && (r->port != p->port || ib_pair_waits(p))) {
+        turn_away(t, id, r->port != p->port ? ib_has_ended : ib_not_yet);
+        return;
+    }
     if (g->turn == 0)
-        adopt(p, id);
+        adopt(p, id, g, r->port);
     else
         ib_pair_renew(p, g, id);
     if (c->state != IB_OPEN) {
@@ -182,14 +201,23 @@ static bool is_proven(lh_listener_t *l, const ib_greeting_t *g,
     return false;
 }
 
+/* Which of the listener's ids it came to; IB_PORTS_MOST: none. */
+static uint32_t port_of(const lh_listener_t *l, const cm_id_t *listens)
+{
+    uint32_t i = 0;
+    while (i < IB_PORTS_MOST && (listens == NULL || l->ids[i] != listens))
+        i++;
+    return i;
+}
+
 static void take_request(lh_listener_t *l, cm_id_t *id, const cm_event_t *event,
                          const ib_greeting_t *g, const uint8_t raw[IB_GREETING_BYTES])
 {
     lh_transport_t *t = l->transport;
-    ib_request_t r = {.id = id, .greeting = *g};
+    ib_request_t r = {.id = id, .port = port_of(l, event->listen_id), .greeting = *g};
     const bool known = l->security != LH_SECURITY_PLAIN;
     const char *why = NULL;
-    if (event->status != 0 || g->pairs == 0 || g->token != l->token)
+    if (event->status != 0 || g->pairs == 0 || g->token != l->token || r.port == IB_PORTS_MOST)
         why = ib_not_this_job;
     else if (g->security != l->security)
         why = ib_other_level;
@@ -199,7 +227,7 @@ static void take_request(lh_listener_t *l, cm_id_t *id, const cm_event_t *event,
         t->host->count(t->host, "ib.strangers", 1);
         turn_away(t, id, why);
     } else if (g->index > 0 || g->turn > 0) {
-        take_more(t, id, g, raw);
+        take_more(t, &r, raw);
     } else if (known && g->asks) {
         challenge(l, id, g);
     } else if (l->waiting_count == IB_WAITING) {
@@ -229,10 +257,10 @@ lh_status_t ib_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
     c->peer = c->hello.rank;
     c->pair_count = r.greeting.pairs;
     c->peer_board = r.greeting.board;
-    c->peer_key = r.greeting.key;
+    c->peer_ports = r.greeting.ports;
     c->security = l->security;
     memcpy(c->session, r.session, IB_SESSION_BYTES);
-    adopt(&c->pairs[0], r.id);
+    adopt(&c->pairs[0], r.id, &r.greeting, r.port);
     *hello = c->hello;
     *out = c;
     return LH_OK;

@@ -18,10 +18,11 @@ static ib_greeting_t greeting_of(const ib_pair_t *p)
     const lh_conn_t *c = p->conn;
     ib_greeting_t g = {.token = c->token,
                        .board = p->turn == 0 ? (uint64_t)(uintptr_t)&c->board[0] : p->arrived,
-                       .key = p->turn == 0 ? c->board_in->rkey : 0,
+                       .key = p->turn == 0 ? c->board_in[p->port]->rkey : 0,
                        .turn = p->turn,
                        .index = p->index,
                        .pairs = c->pair_count,
+                       .ports = c->transport->port_count,
                        .security = c->security,
                        .asks = c->asking,
                        .hello = c->hello};
@@ -78,7 +79,7 @@ bool ib_dial(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
-    struct sockaddr_storage from = t->here, to = c->to;
+    struct sockaddr_storage from = t->ports[p->port].here, to = c->to[p->index % c->peer_ports];
     ib_place_port(&from, 0);
     t->meeting = true;
     p->reached = false;
@@ -112,17 +113,18 @@ static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_addres
     const lh_status_t status = ib_place_read(address, place);
     if (status == LH_ABI)
         return host->fail(host, LH_ABI, "rank %u has another version of this transport", peer);
-    if (status != LH_OK || place->at.ss_family != t->here.ss_family)
+    const ib_port_t *own = &t->ports[0];
+    if (status != LH_OK || place->at[0].ss_family != own->here.ss_family)
         return host->fail(host, LH_INVALID,
                           "rank %u: an address of %u bytes that is not of this plugin, or of "
                           "another family than this end's",
                           peer, address->length);
-    if (place->link_layer == t->link_layer && place->mtu == t->mtu) return LH_OK;
+    if (place->link_layer == own->link_layer && place->mtu == own->mtu) return LH_OK;
     return host->fail(host, LH_UNSUPPORTED,
                       "rank %u's port is %s with an MTU of %u bytes, that of %s here %s with %u; "
                       "expected the same",
-                      peer, layer_text(place->link_layer), ib_mtu_bytes(place->mtu), t->device,
-                      layer_text(t->link_layer), ib_mtu_bytes(t->mtu));
+                      peer, layer_text(place->link_layer), ib_mtu_bytes(place->mtu), own->device,
+                      layer_text(own->link_layer), ib_mtu_bytes(own->mtu));
 }
 
 lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
@@ -136,17 +138,21 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
     if (status != LH_OK) return status;
     lh_conn_t *c = ib_conn_new(t, IB_DIALING);
     if (c == NULL) return LH_NO_MEMORY;
-    c->to = place.at;
+    memcpy(c->to, place.at, sizeof(c->to));
+    c->peer_ports = place.ports;
     c->token = place.token;
     c->hello = params->hello;
     c->security = params->security;
     c->asking = c->security != LH_SECURITY_PLAIN;
     status = ib_take_params(c, params);
     c->pair_count = c->tuning.queue_pairs;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        c->pairs[i].port = i % t->port_count;
     c->give_up_ns = host->now_ns(host) + (params->dial_ns != 0 ? params->dial_ns : DIAL_NS);
     if (status == LH_OK && c->asking) status = host->random(host, c->nonce, IB_NONCE_BYTES);
     if (status == LH_OK) status = ib_conn_equip(c);
-    if (status == LH_OK && !ib_greeting_write(&(ib_greeting_t){.hello = c->hello, .pairs = 1}, raw))
+    if (status == LH_OK &&
+        !ib_greeting_write(&(ib_greeting_t){.hello = c->hello, .pairs = 1, .ports = 1}, raw))
         status = host->fail(host, LH_INVALID, "service %u and direction %u of a hello",
                             c->hello.service, c->hello.direction);
     if (status != LH_OK) {
@@ -162,10 +168,10 @@ static void request(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
-    if (p->id->verbs != t->context) {
+    if (p->id->verbs != t->ports[p->port].context) {
         ib_conn_break(c, LH_UNREACHABLE,
                       "rank %u is reached through another device than %s: set bind or device",
-                      c->peer, t->device);
+                      c->peer, t->ports[p->port].device);
         return;
     }
     uint8_t greeting[IB_GREETING_BYTES];
@@ -175,7 +181,7 @@ static void request(ib_pair_t *p)
             ib_pair_missed(p);
         else
             ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s can't be made: %s", c->peer,
-                          p->index, t->device, strerror(errno));
+                          p->index, t->ports[p->port].device, strerror(errno));
         return;
     }
     ib_greeting_pack(p, greeting);
@@ -206,7 +212,8 @@ static bool is_answer(const ib_pair_t *p, const ib_greeting_t *reply,
                       const uint8_t raw[IB_GREETING_BYTES])
 {
     lh_conn_t *c = p->conn;
-    if (reply->pairs != c->pair_count || reply->turn != p->turn || reply->index != p->index)
+    if (reply->pairs != c->pair_count || reply->ports != c->peer_ports || reply->turn != p->turn ||
+        reply->index != p->index)
         ib_conn_break(c, LH_UNREACHABLE, "rank %u answers as no rank of this version does",
                       c->peer);
     else if (c->security != LH_SECURITY_PLAIN && !ib_session_signed(c->session, true, raw))
@@ -229,7 +236,7 @@ static void pair_is_up(ib_pair_t *p, const ib_greeting_t *reply,
     const uint32_t up = atomic_fetch_add(&c->pairs_up, 1) + 1;
     if (!dialed) return;
     c->peer_board = reply->board;
-    c->peer_key = reply->key;
+    p->peer_key = reply->key;
     if (up == c->pair_count) {
         c->state = IB_OPEN;
         return;
@@ -270,7 +277,7 @@ static void rejected(ib_pair_t *p, const ib_said_t *s)
         ib_conn_break(c, denied ? LH_DENIED : LH_UNREACHABLE,
                       "rank %u does not take the connection: %s", c->peer,
                       s->text[0] != '\0' ? s->text : "nobody listens at its address");
-    else if (c->dials)
+    else if (c->dials && strcmp(s->text, ib_not_yet) != 0)
         c->ended = true;
     else
         ib_pair_missed(p);
@@ -303,7 +310,8 @@ static void pair_event(ib_pair_t *p, const cm_event_t *event, const ib_said_t *s
                     strerror(event->status < 0 ? -event->status : event->status));
         return;
     case CM_DEVICE_REMOVED:
-        ib_conn_break(c, LH_IO, "the RDMA device %s was removed", c->transport->device);
+        ib_conn_break(c, LH_IO, "the RDMA device %s was removed",
+                      c->transport->ports[p->port].device);
         return;
     default: return;
     }

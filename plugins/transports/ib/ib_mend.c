@@ -10,10 +10,15 @@
  * Before an end tells its number it takes all completions and destroys its old queue pair, so that
  * nothing can arrive behind it. The end that listens and sees an error first disconnects, which
  * tells the other. The first queue pair of the new turn begins with receive work requests of its
- * own, and so with new credits. */
+ * own, and so with new credits.
+ *
+ * One whose first try is not answered while others are up, as its port may be down, is parted with:
+ * both ends tell each other over another one what they have taken, and what is left goes over the
+ * others (ib_pairs_move). It is dialed each second from then on, and the connection ends only when
+ * none is up. */
 #include "ib.h"
 
-enum { AGAIN_MS = 250, PATIENCE_LEAST_MS = 1000, WORSE_MS = 100 };
+enum { AGAIN_MS = 250, AWAY_MS = 1000, PATIENCE_LEAST_MS = 1000, WORSE_MS = 100 };
 
 static uint64_t now_of(const lh_conn_t *c)
 {
@@ -26,11 +31,17 @@ static uint64_t tried_ns(const lh_conn_t *c)
     return ((uint64_t)4096 << c->tuning.ack_timeout) * (IB_RETRIES + 1);
 }
 
+/* Nothing waits for one whose work goes over the others. */
+static uint64_t again_at(const ib_pair_t *p, uint64_t now)
+{
+    return now + (p->away ? AWAY_MS : AGAIN_MS) * 1000000ull + 4 * p->conn->link.round_trip_ns;
+}
+
 static void next_turn(ib_pair_t *p, uint64_t now)
 {
-    lh_conn_t *c = p->conn;
     p->turn++;
-    p->again_ns = now + AGAIN_MS * 1000000ull + 4 * c->link.round_trip_ns;
+    p->asked = false;
+    p->again_ns = again_at(p, now);
     (void)ib_dial(p);
 }
 
@@ -76,7 +87,7 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
         ib_conn_break(c, LH_UNREACHABLE,
                       "packets of %u bytes don't come through to rank %u, though smaller ones did: "
                       "something between both may have a smaller MTU than their ports",
-                      ib_mtu_bytes(t->mtu), c->peer);
+                      ib_mtu_bytes(t->ports[p->port].mtu), c->peer);
         return;
     }
     ib_pair_unmake(p);
@@ -93,6 +104,7 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
     if (!c->dials) {
         /* What is said of it from now on is no news. */
         p->id->context = &t->nobody;
+        p->again_ns = again_at(p, now);
         (void)t->verbs.disconnect(p->id);
         return;
     }
@@ -132,18 +144,18 @@ void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
-    if (p->state == IB_PAIR_UP) {
-        (void)ib_pairs_pump(c);
-        if (c->state != IB_OPEN) return;
-        /* The end that dials has found it dead, and so it is. */
-        if (p->state == IB_PAIR_UP) ib_pair_fail(p, "the other end has lost it");
-    }
+    (void)ib_pairs_pump(c); /* also what came over others, before anything that comes over this */
+    if (c->state != IB_OPEN) return;
+    /* The end that dials has found it dead, and so it is. */
+    if (p->state == IB_PAIR_UP) ib_pair_fail(p, "the other end has lost it");
     ib_pair_unmake(p);
     if (p->id != NULL) (void)t->verbs.destroy_id(p->id);
     p->id = id;
     id->context = &p->watch;
     p->turn = g->turn;
     p->state = IB_PAIR_MEETING;
+    p->asked = p->answer_due = false;
+    p->again_ns = again_at(p, now_of(c));
     (void)prune(p, g->board);
 }
 
@@ -152,6 +164,7 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
     lh_conn_t *c = p->conn;
     ib_pair_forget(p);
     if (c->dials && !prune(p, taken)) return;
+    p->away = p->asked = p->answer_due = false;
     p->heard_ns = now_of(c);
     if (!ib_pair_repost(p)) {
         p->failing = true;
@@ -161,18 +174,76 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
     if (atomic_fetch_add(&c->pairs_up, 1) + 1 == c->pair_count) c->whole_due = true;
 }
 
+bool ib_pair_waits(const ib_pair_t *p)
+{
+    const lh_conn_t *c = p->conn;
+    if (ib_pair_oldest(p) == UINT64_MAX) return false;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        if (&c->pairs[i] != p && ib_pair_oldest(&c->pairs[i]) != UINT64_MAX) return true;
+    return false;
+}
+
+/* The end that dialed decides, so its turn is the one that counts; the other one may only say that
+ * it is down there. An answer, or an order, of a former turn is none. */
+void ib_pair_parted(ib_pair_t *p)
+{
+    static const char lost[] = "the other end has lost it";
+    lh_conn_t *c = p->conn;
+    const uint64_t word = p->away_word;
+    const uint32_t turn = ib_away_turn(word);
+    p->heard_away = false;
+    if (c->dials && turn != p->turn) return;
+    if (!c->dials && turn < p->turn) return;
+    if (p->qp != NULL) (void)ib_pairs_pump(c);
+    if (c->state != IB_OPEN) return;
+    if (p->state == IB_PAIR_UP)
+        ib_pair_fail(p, lost);
+    else if (p->state == IB_PAIR_MEETING)
+        ib_pair_missed(p);
+    if (c->state != IB_OPEN || p->state != IB_PAIR_DOWN || (c->dials && !p->asked)) return;
+    p->turn = turn;
+    if (!prune(p, ib_away_arrived(word, p->acked))) return;
+    p->away = true;
+    p->answer_due = !c->dials;
+    p->again_ns = again_at(p, now_of(c));
+}
+
+/* It is down while others are up: first both ends part with it, then it is dialed now and then. */
+static void mend_one(ib_pair_t *p, uint64_t now)
+{
+    lh_conn_t *c = p->conn;
+    const bool others = atomic_load(&c->pairs_up) > 0;
+    if (others && p->answer_due) p->answer_due = !ib_pairs_part(c, p->index);
+    if (now < p->again_ns || (others && p->asked && !p->away)) return;
+    if (others && !p->away) {
+        ib_pair_missed(p);
+        p->asked = ib_pairs_part(c, p->index);
+    } else if (c->dials && !ib_pair_waits(p)) {
+        ib_pair_missed(p);
+        next_turn(p, now);
+    }
+}
+
+/* When the last of them is given up, and with it the peer, if none is up. */
+static uint64_t last_give_up(const lh_conn_t *c)
+{
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        if (c->pairs[i].state != IB_PAIR_UP && c->pairs[i].give_up_ns > last)
+            last = c->pairs[i].give_up_ns;
+    return last;
+}
+
 void ib_pairs_mend(lh_conn_t *c, uint64_t now)
 {
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
         if (p->state == IB_PAIR_UP || p->give_up_ns == 0) continue;
-        if (now >= p->give_up_ns) {
+        if (atomic_load(&c->pairs_up) == 0 && now >= last_give_up(c))
             ib_conn_break(c, LH_PEER_LOST, "rank %u does not answer on queue pair %u: %s", c->peer,
                           i, p->failure);
-        } else if (c->dials && now >= p->again_ns) {
-            ib_pair_missed(p);
-            next_turn(p, now);
-        }
+        else
+            mend_one(p, now);
     }
 }
 
@@ -184,5 +255,10 @@ uint64_t ib_pair_due(const ib_pair_t *p)
         return pause != 0 && ib_pair_wrs(p) == 0 ? p->heard_ns + pause : UINT64_MAX;
     }
     if (p->give_up_ns == 0) return UINT64_MAX;
-    return c->dials && p->again_ns < p->give_up_ns ? p->again_ns : p->give_up_ns;
+    if (atomic_load(&c->pairs_up) > 0) {
+        const bool waits = p->away ? !c->dials || ib_pair_waits(p) : p->asked;
+        return p->answer_due ? 0 : waits ? UINT64_MAX : p->again_ns;
+    }
+    const uint64_t last = last_give_up(c);
+    return c->dials && p->again_ns < last ? p->again_ns : last;
 }

@@ -37,7 +37,7 @@ static bool begin_send(lh_conn_t *c, ib_operation_t *o)
                       (unsigned long long)o->bytes, (unsigned long long)grant.bytes, o->tag);
     o->chunk = c->security == LH_SECURITY_PRIVATE ? ib_private_chunk(c) : c->tuning.chunk_bytes;
     o->to = grant.address;
-    o->to_key = grant.key;
+    memcpy(o->to_keys, grant.keys, sizeof(o->to_keys));
     return c->state == IB_OPEN;
 }
 
@@ -111,6 +111,11 @@ bool ib_messages_drain(lh_conn_t *c, ib_sink_t *s)
     return true;
 }
 
+static lh_status_t region_known(lh_transport_t *t, lh_region_t *r)
+{
+    return r->mrs[0] != NULL ? LH_OK : ib_register_all(t, r->base, r->bytes, true, r->mrs);
+}
+
 static lh_status_t may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint64_t bytes)
 {
     const lh_host_t *host = c->transport->host;
@@ -125,15 +130,13 @@ static lh_status_t may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint
         return host->fail(host, LH_INVALID,
                           "a message of %llu bytes does not lie in its registered memory",
                           (unsigned long long)bytes);
-    if (c->security == LH_SECURITY_PRIVATE || ib_region_mr(c->transport, r) != NULL) return LH_OK;
-    return LH_IO;
+    return c->security == LH_SECURITY_PRIVATE ? LH_OK : region_known(c->transport, r);
 }
 
-/* What the card knows that memory by, or 0 where it need not. */
-static uint32_t key_of(const lh_conn_t *c, const lh_region_t *r, uint64_t bytes, bool remote)
+/* Whose memory cards must know; NULL: none need to. */
+static lh_region_t *region_of(const lh_conn_t *c, lh_region_t *r, uint64_t bytes)
 {
-    if (bytes == 0 || c->security == LH_SECURITY_PRIVATE) return 0;
-    return remote ? r->mr->rkey : r->mr->lkey;
+    return bytes == 0 || c->security == LH_SECURITY_PRIVATE ? NULL : r;
 }
 
 lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
@@ -146,7 +149,7 @@ lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64
                                                           .bytes = bytes,
                                                           .cookie = cookie,
                                                           .tag = tag,
-                                                          .key = key_of(c, region, bytes, false)};
+                                                          .region = region_of(c, region, bytes)};
     if (c->up_said && c->state == IB_OPEN) ib_messages_write(c);
     return LH_OK;
 }
@@ -164,15 +167,16 @@ lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t byt
         .bytes = bytes,
         .cookie = cookie,
         .tag = tag,
-        .key = key_of(c, region, bytes, true),
+        .region = region_of(c, region, bytes),
         .inbox = {.room = bytes}};
     return LH_OK;
 }
 
-verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes, bool remote)
+static verbs_mr_t *register_bytes(lh_transport_t *t, const ib_port_t *port, void *base,
+                                  uint64_t bytes, bool remote)
 {
     struct rlimit limit = {0};
-    verbs_mr_t *mr = t->verbs.reg_mr(t->pd, base, bytes,
+    verbs_mr_t *mr = t->verbs.reg_mr(port->pd, base, bytes,
                                      VERBS_LOCAL_WRITE | (remote ? VERBS_REMOTE_WRITE : 0));
     if (mr != NULL) return mr;
     const int error = errno;
@@ -180,20 +184,35 @@ verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes, boo
     errno = error;
     if (limit.rlim_cur == RLIM_INFINITY)
         (void)t->host->fail(t->host, LH_IO, "registering %llu bytes with %s",
-                            (unsigned long long)bytes, t->device);
+                            (unsigned long long)bytes, port->device);
     else
         (void)t->host->fail(t->host, LH_IO,
                             "registering %llu bytes with %s; a process may lock %llu bytes in all "
                             "(ulimit -l)",
-                            (unsigned long long)bytes, t->device,
+                            (unsigned long long)bytes, port->device,
                             (unsigned long long)limit.rlim_cur);
     return NULL;
 }
 
-verbs_mr_t *ib_region_mr(lh_transport_t *t, lh_region_t *r)
+lh_status_t ib_register_all(lh_transport_t *t, void *base, uint64_t bytes, bool remote,
+                            verbs_mr_t **rows)
 {
-    if (r->mr == NULL) r->mr = ib_register_bytes(t, r->base, r->bytes, true);
-    return r->mr;
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        rows[i] = register_bytes(t, &t->ports[i], base, bytes, remote);
+        if (rows[i] == NULL) {
+            ib_forget_all(t, rows);
+            return LH_IO;
+        }
+    }
+    return LH_OK;
+}
+
+void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows)
+{
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        if (rows[i] != NULL) (void)t->verbs.dereg_mr(rows[i]);
+        rows[i] = NULL;
+    }
 }
 
 /* Then no peer shall be able to write to a rank's memory, and where another level is asked for after
@@ -217,7 +236,7 @@ lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memor
     if (r == NULL) return LH_NO_MEMORY;
     r->base = memory->base;
     r->bytes = memory->bytes;
-    if (!listens_in_private(t) && ib_region_mr(t, r) == NULL) {
+    if (!listens_in_private(t) && region_known(t, r) != LH_OK) {
         host->release(host, r);
         return LH_IO;
     }
@@ -233,6 +252,6 @@ void ib_release(lh_transport_t *t, lh_region_t *r)
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    if (r->mr != NULL) (void)t->verbs.dereg_mr(r->mr);
+    ib_forget_all(t, r->mrs);
     t->host->release(t->host, r);
 }

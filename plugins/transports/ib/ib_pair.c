@@ -68,8 +68,8 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     lh_transport_t *t = c->transport;
     const lh_host_t *host = t->host;
     verbs_qp_init_t how = {
-        .send_cq = c->cq,
-        .recv_cq = c->cq,
+        .send_cq = c->cqs[p->port],
+        .recv_cq = c->cqs[p->port],
         .cap = {.send_wrs = IB_SEND_WRS,
                 .recv_wrs = IB_RECEIVES,
                 .send_sges = 1,
@@ -79,20 +79,21 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     };
     if (p->sent == NULL) p->sent = host->alloc(host, IB_SEND_WRS * sizeof(*p->sent), 64);
     if (p->sent == NULL) return LH_NO_MEMORY;
-    int failed = t->verbs.create_qp(p->id, t->pd, &how);
+    const ib_port_t *port = &t->ports[p->port];
+    int failed = t->verbs.create_qp(p->id, port->pd, &how);
     p->inline_bytes = IB_INLINE;
     if (failed != 0) { /* a device may have no room for them */
         how.cap.inline_bytes = p->inline_bytes = 0;
-        failed = t->verbs.create_qp(p->id, t->pd, &how);
+        failed = t->verbs.create_qp(p->id, port->pd, &how);
     }
-    if (failed != 0) return host->fail(host, LH_IO, "a queue pair of %s", t->device);
+    if (failed != 0) return host->fail(host, LH_IO, "a queue pair of %s", port->device);
     p->qp = p->id->qp;
     p->spent = 0;
     p->failing = p->unanswered = false;
     p->heard_ns = now_of(c);
     if (p->turn == 0) ib_credits_begin(&p->credits);
     if (!post_receives(p, IB_RECEIVES))
-        return host->fail(host, LH_IO, "receive work requests of %s", t->device);
+        return host->fail(host, LH_IO, "receive work requests of %s", port->device);
     return LH_OK;
 }
 
@@ -102,6 +103,25 @@ void ib_pair_unmake(ib_pair_t *p)
     p->qp = NULL;
 }
 
+/* Keys are of ports: of this end's memory by the one that the queue pair is on, of the peer's by the
+ * one that it leads to. What is written is a chunk, a frame or a piece of the board. */
+static void aim(const ib_pair_t *p, const ib_sent_t *r, uint32_t *lkey, uint32_t *rkey)
+{
+    const lh_conn_t *c = p->conn;
+    const ib_operation_t *o = &c->sends[id_row(r->id) % IB_DEPTH];
+    const uint32_t there = p->index % c->peer_ports;
+    if (id_kind(r->id) != ID_CHUNK) {
+        *lkey = c->board_out[p->port]->lkey;
+        *rkey = p->peer_key;
+    } else if (r->frame != 0) {
+        *lkey = c->sealed.mr_out[p->port]->lkey;
+        *rkey = c->sealed.peer.keys[there];
+    } else {
+        *lkey = o->region != NULL ? o->region->mrs[p->port]->lkey : 0;
+        *rkey = o->to_keys[there];
+    }
+}
+
 /* A write of no bytes needs no memory at either end. */
 static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
 {
@@ -109,7 +129,7 @@ static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
     verbs_sge_t pieces[IB_NOTICE_WRS];
     for (uint32_t i = 0; i < count; i++) {
         const ib_sent_t *r = &rows[i];
-        pieces[i] = (verbs_sge_t){r->from, r->bytes, r->lkey};
+        pieces[i] = (verbs_sge_t){r->from, r->bytes, 0};
         wrs[i] = (verbs_send_wr_t){
             .id = r->id,
             .next = i + 1 < count ? &wrs[i + 1] : NULL,
@@ -120,7 +140,7 @@ static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
                      (r->bytes > 0 && r->bytes <= p->inline_bytes ? VERBS_INLINE : 0u),
             .immediate = r->immediate};
         wrs[i].remote.address = r->to;
-        wrs[i].remote.rkey = r->rkey;
+        aim(p, r, &pieces[i].lkey, &wrs[i].remote.rkey);
     }
     return p->qp->context->ops.post_send(p->qp, wrs, &bad);
 }
@@ -133,7 +153,7 @@ static bool post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
     const int error = post_rows(p, rows, count);
     if (error != 0) {
         ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s takes no more: %s", c->peer, p->index,
-                      c->transport->device, strerror(error));
+                      c->transport->ports[p->port].device, strerror(error));
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -148,6 +168,7 @@ static bool post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
 bool ib_pair_repost(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
+    if (ib_pair_oldest(p) != UINT64_MAX) c->lead = p->index; /* later ones follow these */
     for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
         const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
         if (post_rows(p, r, 1) != 0) return false;
@@ -164,9 +185,7 @@ static ib_sent_t board_write(const lh_conn_t *c, uint64_t id, const void *piece,
     return (ib_sent_t){.id = id,
                        .from = from,
                        .to = c->peer_board + (from - (uint64_t)(uintptr_t)&c->board[1]),
-                       .bytes = (uint32_t)bytes,
-                       .lkey = c->board_out->lkey,
-                       .rkey = c->peer_key};
+                       .bytes = (uint32_t)bytes};
 }
 
 static void carry(ib_sent_t *row, const ib_immediate_t *what)
@@ -183,16 +202,45 @@ static bool anything_to_notify(const lh_conn_t *c)
     return false;
 }
 
+uint64_t ib_pair_oldest(const ib_pair_t *p)
+{
+    for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
+        const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
+        if (id_kind(r->id) == ID_NOTICE) return r->order;
+    }
+    return UINT64_MAX;
+}
+
+/* All notices go over one queue pair, so that they arrive in their order. Where that is away, over
+ * another one from then on: by then the peer has taken all that came over the first. NULL: not now,
+ * as older ones are yet to be sent again. */
+static ib_pair_t *lead_of(lh_conn_t *c, const ib_pair_t *moved)
+{
+    const uint64_t oldest = moved != NULL ? ib_pair_oldest(moved) : UINT64_MAX;
+    ib_pair_t *p = &c->pairs[c->lead];
+    if (p->state != IB_PAIR_UP && !p->away) return NULL;
+    for (uint32_t i = 0; i < c->pair_count && atomic_load(&c->pairs_up) < c->pair_count; i++)
+        if (&c->pairs[i] != moved && c->pairs[i].state != IB_PAIR_UP &&
+            ib_pair_oldest(&c->pairs[i]) < oldest)
+            return NULL;
+    for (uint32_t i = 0; i < c->pair_count && p->state != IB_PAIR_UP; i++)
+        p = &c->pairs[i];
+    if (p->state != IB_PAIR_UP || p->failing) return NULL;
+    c->lead = p->index;
+    return p;
+}
+
 void ib_pairs_notify(lh_conn_t *c)
 {
-    ib_pair_t *p = &c->pairs[0];
+    if (!anything_to_notify(c)) return;
+    ib_pair_t *p = lead_of(c, NULL);
     ib_board_t *mine = &c->board[1];
     ib_sent_t rows[IB_NOTICE_WRS];
     uint32_t count = 0;
-    const uint64_t id = id_write(ID_NOTICE, 0, 0, 0);
-    if (p->state != IB_PAIR_UP || !anything_to_notify(c) ||
-        ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS || !ib_credits_for_notice(&p->credits))
+    if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS ||
+        !ib_credits_for_notice(&p->credits))
         return;
+    const uint64_t id = id_write(ID_NOTICE, p->index, 0, 0);
     ib_notice_t *notice = &mine->notices[c->notices_out % IB_RECEIVES];
     uint64_t *posted = notice->posted;
     notice->opened = c->sealed.in_first;
@@ -209,12 +257,17 @@ void ib_pairs_notify(lh_conn_t *c)
             const ib_operation_t *o = &c->receives[slot + i];
             const uint64_t at = c->security == LH_SECURITY_PRIVATE ? 0
                                                                    : (uint64_t)(uintptr_t)o->data;
-            mine->grants[slot + i] = (ib_grant_t){told + i + 1, at, o->bytes, o->key, o->tag};
+            mine->grants[slot + i] = (ib_grant_t){
+                .number = told + i + 1, .address = at, .bytes = o->bytes, .tag = o->tag};
+            for (uint32_t k = 0; o->region != NULL && k < c->transport->port_count; k++)
+                mine->grants[slot + i].keys[k] = o->region->mrs[k]->rkey;
         }
         rows[count++] = board_write(c, id, &mine->grants[slot], more * sizeof(ib_grant_t));
         told += more;
     }
     carry(&rows[count - 1], &(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told});
+    for (uint32_t i = 0; i < count; i++)
+        rows[i].order = c->notices_out;
     if (!post(p, rows, count)) return;
     c->notices_out++;
     c->receive_told = told;
@@ -225,7 +278,7 @@ void ib_pairs_notify(lh_conn_t *c)
 
 bool ib_pairs_probe(lh_conn_t *c)
 {
-    const uint32_t bytes = ib_mtu_bytes(c->transport->mtu);
+    const uint32_t bytes = ib_mtu_bytes(c->transport->ports[0].mtu);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, OTHER_PROBE), c->board[1].probe,
                                 bytes != 0 ? bytes : 1);
     row.signaled = true;
@@ -243,11 +296,11 @@ bool ib_pairs_share(lh_conn_t *c)
 
 void ib_pairs_goodbye(lh_conn_t *c)
 {
-    ib_pair_t *p = &c->pairs[0];
+    ib_pair_t *p = &c->pairs[c->lead];
     ib_board_t *mine = &c->board[1];
     if (ib_pair_wrs(p) == IB_SEND_WRS || p->credits.granted == p->credits.used) return;
     ib_goodbye_write(mine, c->why, c->reason);
-    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, OTHER_GOODBYE), &mine->status,
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_GOODBYE), &mine->status,
                                 offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
     carry(&row, &(ib_immediate_t){.kind = IB_GOODBYE});
     if (post(p, &row, 1)) c->leave_ns = now_of(c) + IB_LEAVE_MS * 1000000ull;
@@ -261,7 +314,6 @@ void ib_pairs_ping(lh_conn_t *c, uint64_t now)
         if (p->state != IB_PAIR_UP || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause) continue;
         ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .signaled = true};
         row.to = c->peer_board;
-        row.rkey = c->peer_key;
         (void)post(p, &row, 1);
     }
 }
@@ -288,6 +340,56 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes)
         if (best == NULL || finish_of(p, bytes, usual) < finish_of(best, bytes, usual)) best = p;
     }
     return best;
+}
+
+bool ib_pairs_part(lh_conn_t *c, uint32_t index)
+{
+    const ib_pair_t *down = &c->pairs[index];
+    uint64_t *word = &c->board[1].away[index];
+    ib_pair_t *p = choose_pair(c, sizeof(*word));
+    if (p == NULL) return false;
+    *word = ib_away_write(down->turn, down->arrived);
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, 0), word, sizeof(*word));
+    carry(&row, &(ib_immediate_t){.kind = IB_AWAY, .index = index});
+    return post(p, &row, 1);
+}
+
+/* The oldest request, with those that are one notice with it. False: not now. */
+static bool move_one(lh_conn_t *c, ib_pair_t *from)
+{
+    ib_sent_t rows[IB_NOTICE_WRS];
+    uint32_t count = 0;
+    do {
+        rows[count] = from->sent[(from->sent_first + count) % IB_SEND_WRS];
+    } while (!rows[count++].signaled && count < IB_NOTICE_WRS);
+    const uint32_t kind = id_kind(rows[0].id);
+    const uint64_t bytes = rows[count - 1].bytes;
+    if (kind != ID_OTHER || bytes > 0) { /* else a packet that showed whether the path lives */
+        ib_pair_t *p = kind == ID_NOTICE ? lead_of(c, from) : choose_pair(c, bytes);
+        if (p == NULL || ib_pair_wrs(p) + count > IB_SEND_WRS ||
+            !ib_credits_for_notice(&p->credits))
+            return false;
+        for (uint32_t i = 0; i < count; i++)
+            rows[i].id = (rows[i].id & ~id_write(0, 15, 0, 0)) | id_write(0, p->index, 0, 0);
+        if (!post(p, rows, count)) return false;
+        if (kind == ID_CHUNK) {
+            from->bytes -= bytes;
+            p->bytes += bytes;
+        }
+        atomic_fetch_add_explicit(&c->bytes_again, bytes, memory_order_relaxed);
+    }
+    from->sent_first += count;
+    return true;
+}
+
+void ib_pairs_move(lh_conn_t *c)
+{
+    if (atomic_load(&c->pairs_up) == c->pair_count) return;
+    for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        while (p->away && p->state == IB_PAIR_DOWN && p->sent_first < p->sent_end)
+            if (!move_one(c, p)) break;
+    }
 }
 
 /* Its way to a queue pair begins with a thread that seals it. */
@@ -320,8 +422,6 @@ bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
                      .from = (uint64_t)(uintptr_t)job->frame,
                      .to = peer->frames + job->sequence % peer->slots * peer->slot_bytes,
                      .bytes = (uint32_t)bytes,
-                     .lkey = c->sealed.mr_out->lkey,
-                     .rkey = peer->key,
                      .frame = job->sequence + 1};
     carry(&row, &(ib_immediate_t){.kind = IB_CHUNK, .index = (uint32_t)job->sequence});
     if (!post(p, &row, 1)) return false;
@@ -341,9 +441,7 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, message % IB_DEPTH, bytes),
                      .from = (uint64_t)(uintptr_t)(o->data + o->posted),
                      .to = o->to + o->posted,
-                     .bytes = (uint32_t)bytes,
-                     .lkey = o->key,
-                     .rkey = o->to_key};
+                     .bytes = (uint32_t)bytes};
     carry(&row, &(ib_immediate_t){.kind = IB_CHUNK,
                                   .last = bytes == left,
                                   .number = (uint32_t)message,
@@ -404,6 +502,12 @@ static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
         take_chunk(c, &what, wc->bytes);
     } else if (what.kind == IB_NOTICE) {
         take_notice(c, what.number);
+    } else if (what.kind == IB_AWAY && what.index < c->pair_count) {
+        c->pairs[what.index].heard_away = true;
+        c->pairs[what.index].away_word = c->board->away[what.index];
+    } else if (what.kind == IB_AWAY) {
+        ib_conn_break(c, LH_CORRUPT, "rank %u tells of queue pair %u of %u", c->peer, what.index,
+                      c->pair_count);
     } else {
         const lh_status_t why = ib_goodbye_read(c->board, reason);
         c->ended = true; /* so no goodbye is answered */
@@ -507,28 +611,32 @@ static void take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
         take_received(p, wc);
 }
 
-/* Pairs that failed go down when nothing of theirs is left in the queue. */
+/* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue. */
 static void settle(lh_conn_t *c)
 {
     bool any = false;
     for (uint32_t i = 0; i < c->pair_count; i++)
-        any |= c->pairs[i].failing;
+        any |= c->pairs[i].failing || c->pairs[i].heard_away;
     if (!any) return;
     ib_meet_events(c->transport); /* the peer may have ended it */
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        if (c->state == IB_OPEN && c->pairs[i].failing && !c->ended)
-            ib_pair_fail(&c->pairs[i], c->pairs[i].failure);
+    for (uint32_t i = 0; i < c->pair_count; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (c->state == IB_OPEN && p->failing && !c->ended) ib_pair_fail(p, p->failure);
+        if (c->state == IB_OPEN && p->heard_away) ib_pair_parted(p);
+    }
 }
 
-uint32_t ib_pairs_pump(lh_conn_t *c)
+/* Of one port. */
+static uint32_t pump(lh_conn_t *c, uint32_t port)
 {
     verbs_wc_t wcs[BATCH];
     uint32_t all = 0;
     int count = BATCH;
     while (count == BATCH && c->state <= IB_LEAVING) {
-        count = c->cq->context->ops.poll_cq(c->cq, BATCH, wcs);
+        count = c->cqs[port]->context->ops.poll_cq(c->cqs[port], BATCH, wcs);
         if (count < 0) {
-            ib_conn_break(c, LH_IO, "the completion queue of %s failed", c->transport->device);
+            ib_conn_break(c, LH_IO, "the completion queue of %s failed",
+                          c->transport->ports[port].device);
             return all + 1;
         }
         if (count == 0) break;
@@ -539,6 +647,14 @@ uint32_t ib_pairs_pump(lh_conn_t *c)
             take(c, &wcs[i], now);
         post_spent(c);
     }
+    return all;
+}
+
+uint32_t ib_pairs_pump(lh_conn_t *c)
+{
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < c->transport->port_count; i++)
+        all += pump(c, i);
     settle(c);
     return all;
 }

@@ -7,55 +7,64 @@
 
 typedef struct place { /* what an address holds */
     uint32_t magic, token;
-    uint16_t family, port; /* port: big-endian */
-    uint8_t bytes[16];
-    uint16_t link_layer, mtu;
+    uint16_t family, link_layer, mtu, ports;
+    struct {
+        uint16_t port, reserved; /* port: big-endian */
+        uint8_t bytes[16];
+    } at[IB_PORTS_MOST];
 } place_t;
 
 void ib_place_write(const ib_place_t *from, lh_address_t *out)
 {
-    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)&from->at;
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)&from->at;
     place_t p = {.magic = IB_MAGIC,
                  .token = from->token,
-                 .family = from->at.ss_family,
+                 .family = from->at[0].ss_family,
                  .link_layer = from->link_layer,
-                 .mtu = from->mtu};
-    if (p.family == AF_INET) {
-        p.port = four->sin_port;
-        memcpy(p.bytes, &four->sin_addr, 4);
-    } else {
-        p.port = six->sin6_port;
-        memcpy(p.bytes, &six->sin6_addr, 16);
+                 .mtu = from->mtu,
+                 .ports = (uint16_t)from->ports};
+    for (uint32_t i = 0; i < from->ports; i++) {
+        const void *at = &from->at[i];
+        const struct sockaddr_in *four = at;
+        const struct sockaddr_in6 *six = at;
+        if (p.family == AF_INET) {
+            p.at[i].port = four->sin_port;
+            memcpy(p.at[i].bytes, &four->sin_addr, 4);
+        } else {
+            p.at[i].port = six->sin6_port;
+            memcpy(p.at[i].bytes, &six->sin6_addr, 16);
+        }
     }
     out->length = sizeof(p);
     memcpy(out->bytes, &p, sizeof(p));
 }
 
-/* The last byte of the magic is the version: "lhb2", "lhb3". */
+/* The last byte of the magic is the version: "lhb3", "lhb4". */
 lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *place)
 {
     place_t p = {0};
-    struct sockaddr_storage *out = &place->at;
     memcpy(&p, from->bytes, from->length < sizeof(p) ? from->length : sizeof(p));
     if (p.magic != IB_MAGIC && ((p.magic ^ IB_MAGIC) & 0xffffff) == 0) return LH_ABI;
     if (p.magic != IB_MAGIC || from->length != sizeof(p) ||
-        (p.family != AF_INET && p.family != AF_INET6))
+        (p.family != AF_INET && p.family != AF_INET6) || p.ports == 0 || p.ports > IB_PORTS_MOST)
         return LH_INVALID;
     memset(place, 0, sizeof(*place));
     place->token = p.token;
     place->link_layer = p.link_layer;
     place->mtu = p.mtu;
-    if (p.family == AF_INET) {
-        struct sockaddr_in *a = (struct sockaddr_in *)(void *)out;
-        a->sin_family = AF_INET;
-        a->sin_port = p.port;
-        memcpy(&a->sin_addr, p.bytes, 4);
-    } else {
-        struct sockaddr_in6 *a = (struct sockaddr_in6 *)(void *)out;
-        a->sin6_family = AF_INET6;
-        a->sin6_port = p.port;
-        memcpy(&a->sin6_addr, p.bytes, 16);
+    place->ports = p.ports;
+    for (uint32_t i = 0; i < p.ports; i++) {
+        void *out = &place->at[i];
+        struct sockaddr_in *four = out;
+        struct sockaddr_in6 *six = out;
+        if (p.family == AF_INET) {
+            four->sin_family = AF_INET;
+            four->sin_port = p.at[i].port;
+            memcpy(&four->sin_addr, p.at[i].bytes, 4);
+        } else {
+            six->sin6_family = AF_INET6;
+            six->sin6_port = p.at[i].port;
+            memcpy(&six->sin6_addr, p.at[i].bytes, 16);
+        }
     }
     return LH_OK;
 }
@@ -87,6 +96,12 @@ lh_status_t ib_address_text(LH_UNUSED lh_transport_t *t, const lh_address_t *add
     ib_place_t place;
     const lh_status_t status = ib_place_read(address, &place);
     if (status != LH_OK) return status;
-    ib_place_text(&place.at, text, room);
+    ib_place_text(&place.at[0], text, room);
+    for (uint32_t i = 1; i < place.ports; i++) {
+        const size_t at = strlen(text);
+        if (at + 2 >= room) break;
+        (void)snprintf(text + at, room - at, ", ");
+        ib_place_text(&place.at[i], text + at + 2, room - at - 2);
+    }
     return LH_OK;
 }

@@ -42,15 +42,17 @@ const ib_rules_t ib_rules = {.name = IB_NAME,
 static const lh_option_t options[] = {
     LH_OPTION_STRING(ib_config_t, device, "device", "",
                      "RDMA device whose addresses are taken, as ibv_devices names it; empty: any"),
-    LH_OPTION_STRING(ib_config_t, bind, "bind", "auto",
-                     "address or interface of an RDMA device, to listen on and dial from; auto: "
-                     "the address through which this machine meets rank 0's, else the first that "
-                     "belongs to a device"),
+    LH_OPTION_STRING(
+        ib_config_t, bind, "bind", "auto",
+        "address or interface of an RDMA device, to listen on and dial from, or up to 4 "
+        "with commas between them, over which a connection spreads its queue pairs; "
+        "auto: the address through which this machine meets rank 0's, else the first "
+        "that belongs to a device"),
     LH_OPTION_U64(ib_config_t, port, "port", "0", "0..65535",
                   "port of a machine's first rank, counted up for its others; 0: any free one"),
     LH_OPTION_U64(ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",
                   "queue pairs of a connection; 0: max(" IB_TEXT(
-                      IB_PAIRS_LEAST) ", p b t / (MTU x "
+                      IB_PAIRS_LEAST) ", ports, p b t / (MTU x "
                                       "0.02), w / (126 c)): what a lost packet makes them send "
                                       "again stays below 2 %"),
     LH_OPTION_BYTES(ib_config_t, chunk_bytes, "chunk", "0", "0..67108864",

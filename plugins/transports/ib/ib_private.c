@@ -37,14 +37,16 @@ lh_status_t ib_private_equip(lh_conn_t *c)
     s->frames = host->alloc(host, bytes, 4096);
     s->rows = host->alloc(host, 2 * s->slots * sizeof(s->rows[0]), 64);
     if (s->frames == NULL || s->rows == NULL) return LH_NO_MEMORY;
-    s->mr_out = ib_register_bytes(t, s->frames, bytes / 2, false);
-    s->mr_in = ib_register_bytes(t, s->frames + bytes / 2, bytes / 2, true);
-    if (s->mr_out == NULL || s->mr_in == NULL) return LH_IO;
+    status = ib_register_all(t, s->frames, bytes / 2, false, s->mr_out);
+    if (status == LH_OK)
+        status = ib_register_all(t, s->frames + bytes / 2, bytes / 2, true, s->mr_in);
+    if (status != LH_OK) return status;
     ib_share_t *mine = &c->board[1].share;
     *mine = (ib_share_t){.frames = (uint64_t)(uintptr_t)ib_private_slot(s, true, 0),
-                         .key = s->mr_in->rkey,
                          .slot_bytes = s->slot_bytes,
                          .slots = s->slots};
+    for (uint32_t i = 0; i < t->port_count; i++)
+        mine->keys[i] = s->mr_in[i]->rkey;
     if (!ib_share_make(s->random, mine->share))
         return host->fail(host, LH_NO_MEMORY, "X25519 of OpenSSL");
     return ib_transport_seals(t);
@@ -65,9 +67,8 @@ void ib_private_unmake(lh_conn_t *c)
 {
     ib_private_t *s = &c->sealed;
     if (c->transport->pool != NULL) ib_pool_drop(c->transport->pool, c);
-    if (s->mr_out != NULL) (void)c->transport->verbs.dereg_mr(s->mr_out);
-    if (s->mr_in != NULL) (void)c->transport->verbs.dereg_mr(s->mr_in);
-    s->mr_out = s->mr_in = NULL;
+    ib_forget_all(c->transport, s->mr_out);
+    ib_forget_all(c->transport, s->mr_in);
     s->ready = NULL;
     s->ready_end = &s->ready;
 }

@@ -10,6 +10,7 @@ uint32_t ib_immediate_write(const ib_immediate_t *from)
 {
     const uint32_t kind = from->kind << kind_shift;
     if (from->kind == IB_NOTICE) return kind | (from->number & notice_mask);
+    if (from->kind == IB_AWAY) return (uint32_t)IB_SHARE << kind_shift | (from->index + 1);
     if (from->kind >= IB_GOODBYE) return kind;
     return kind | (from->last ? last_bit : 0) | (from->number & number_mask) << number_shift |
            (from->index & index_mask);
@@ -25,6 +26,10 @@ bool ib_immediate_read(uint32_t word, ib_immediate_t *out)
         out->index = word & index_mask;
     } else if (out->kind == IB_NOTICE) {
         out->number = word & notice_mask;
+    } else if (out->kind == IB_SHARE && word << 2 != 0) {
+        out->kind = IB_AWAY;
+        out->index = (word - 1) & index_mask;
+        if (out->index >= IB_PAIRS_MOST) return false;
     }
     return ib_immediate_write(out) == word;
 }
@@ -116,18 +121,20 @@ static uint64_t get(const uint8_t **at, int bytes)
     return value;
 }
 
-/* The last byte before the hello: security 2 bits, direction 2, service 3, asks 1. */
+/* The two bytes before the places: ports 2 bits, a later turn 1. The last byte before the hello:
+ * security 2 bits, direction 2, service 3, asks 1. */
 bool ib_greeting_write(const ib_greeting_t *from, uint8_t out[IB_GREETING_BYTES])
 {
     const lh_hello_t *h = &from->hello;
     uint8_t *at = out;
-    if (h->service > 7 || h->direction > 3 || h->reserved != 0 || from->turn > UINT16_MAX)
+    if (h->service > 7 || h->direction > 3 || h->reserved != 0 ||
+        from->ports - 1 >= IB_PORTS_MOST || (from->turn > 0 && from->key != 0))
         return false;
     put(&at, IB_MAGIC, 4);
     put(&at, from->token, 4);
     put(&at, from->board, 8);
-    put(&at, from->key, 4);
-    put(&at, from->turn, 2);
+    put(&at, from->turn > 0 ? from->turn : from->key, 4);
+    put(&at, (from->ports - 1) | (from->turn > 0 ? 4u : 0), 2);
     put(&at, from->index | (from->pairs - 1) << 4, 1);
     put(&at, from->security | h->direction << 2 | h->service << 4 | (from->asks ? 128u : 0), 1);
     put(&at, h->job, 8);
@@ -144,8 +151,12 @@ bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out)
     if (data == NULL || bytes < IB_GREETING_BYTES || get(&at, 4) != IB_MAGIC) return false;
     *out = (ib_greeting_t){.token = (uint32_t)get(&at, 4)};
     out->board = get(&at, 8);
-    out->key = (uint32_t)get(&at, 4);
-    out->turn = (uint32_t)get(&at, 2);
+    const uint32_t word = (uint32_t)get(&at, 4), more = (uint32_t)get(&at, 2);
+    const bool later = (more & 4) != 0;
+    if (more > 7 || (later && word == 0)) return false;
+    out->ports = (more & 3) + 1;
+    out->key = later ? 0 : word;
+    out->turn = later ? word : 0;
     const uint32_t place = (uint32_t)get(&at, 1), bits = (uint32_t)get(&at, 1);
     out->index = place & 15;
     out->pairs = (place >> 4) + 1;

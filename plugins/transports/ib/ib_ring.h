@@ -16,6 +16,7 @@
 enum {
     IB_DEPTH = 256, /* receives and sends that a connection has posted at most; a power of two */
     IB_PAIRS_MOST = 16, /* queue pairs of a connection */
+    IB_PORTS_MOST = 4,  /* of a rank, over which they are spread */
     IB_RECEIVES = 128,  /* receive work requests that wait on each queue pair */
     IB_CHUNK_LEAST = 64 << 10,
     IB_CHUNK_MOST = 64 << 20,
@@ -25,7 +26,7 @@ enum {
 
 /* ---- immediates: the 32 bits that come with a write ---- */
 
-enum { IB_CHUNK = 0, IB_NOTICE = 1, IB_GOODBYE = 2, IB_SHARE = 3 };
+enum { IB_CHUNK = 0, IB_NOTICE = 1, IB_GOODBYE = 2, IB_SHARE = 3, IB_AWAY = 4 };
 enum {
     IB_INDEX_BITS = 20,
     IB_NUMBER_BITS = 9
@@ -37,7 +38,8 @@ typedef struct ib_immediate {
     uint32_t kind;
     bool last;       /* IB_CHUNK: no chunk of the message has a larger index */
     uint32_t number; /* IB_CHUNK: of the message, its low bits; IB_NOTICE: of grants, 16 low bits */
-    uint32_t index;  /* IB_CHUNK: in the message; `private`: the frame's number, its low bits */
+    uint32_t index;  /* IB_CHUNK: in the message; `private`: the frame's number, its low bits;
+                      * IB_AWAY: of the queue pair */
 } ib_immediate_t;
 
 uint32_t ib_immediate_write(const ib_immediate_t *from);
@@ -49,7 +51,8 @@ bool ib_immediate_read(uint32_t word, ib_immediate_t *out);
 typedef struct ib_grant { /* one receive; little-endian, as every field of the board */
     uint64_t number;      /* of the receive, from 1 on: 0 is a slot never written */
     uint64_t address, bytes;
-    uint32_t key, tag;
+    uint32_t keys[IB_PORTS_MOST]; /* of that memory, by this end's ports */
+    uint32_t tag, reserved;
 } ib_grant_t;
 
 typedef struct ib_notice {
@@ -60,15 +63,16 @@ typedef struct ib_notice {
 
 typedef struct ib_share { /* `private`: what an end must know of the other to send it frames */
     uint8_t share[32];    /* X25519                                      */
-    uint64_t frames;      /* where they are written, and by which key    */
-    uint32_t key, slot_bytes, slots, reserved;
+    uint64_t frames;      /* where they are written, and by which keys   */
+    uint32_t keys[IB_PORTS_MOST], slot_bytes, slots;
     uint8_t mac[16]; /* of all before it */
 } ib_share_t;
 
 typedef struct ib_board {
     ib_notice_t notices[IB_RECEIVES];
     ib_share_t share;
-    int32_t status; /* goodbye: why the peer ends the connection */
+    uint64_t away[IB_PAIRS_MOST]; /* of a queue pair that is down at the peer: ib_away_write */
+    int32_t status;               /* goodbye: why the peer ends the connection */
     uint32_t length;
     char reason[IB_REASON]; /* goodbye: no NUL at its end */
     ib_grant_t grants[IB_DEPTH];
@@ -80,6 +84,22 @@ typedef struct ib_board {
 int32_t ib_grants_new(uint64_t known, uint64_t used, uint32_t low);
 /* The grant for message `index` (from 0), checked. False: it is not that one, or no memory. */
 bool ib_grant_read(const ib_board_t *board, uint64_t index, ib_grant_t *out);
+
+/* What an end says of a queue pair that is down: its turn, and how many immediates came over it in
+ * all, of which 32 bits are enough. One word, so that it is never read half. */
+static inline uint64_t ib_away_write(uint32_t turn, uint64_t arrived)
+{
+    return (uint64_t)turn << 32 | (uint32_t)arrived;
+}
+static inline uint32_t ib_away_turn(uint64_t word)
+{
+    return (uint32_t)(word >> 32);
+}
+/* The count, which is `done` or a little more: those that this end knows to have arrived. */
+static inline uint64_t ib_away_arrived(uint64_t word, uint64_t done)
+{
+    return done + ((uint32_t)word - (uint32_t)done);
+}
 
 /* ---- credits: no write with an immediate leaves before a receive work request waits for it ---- */
 
@@ -128,8 +148,8 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
 /* ---- the greeting: private data of a connect request, and of the reply ---- */
 
-/* Raised with any change of what travels: "lhb3"; and of a rejection that asks for a proof. */
-enum { IB_MAGIC = 0x3362686c, IB_CHALLENGE_MAGIC = 0x3263686c };
+/* Raised with any change of what travels: "lhb4"; and of a rejection that asks for a proof. */
+enum { IB_MAGIC = 0x3462686c, IB_CHALLENGE_MAGIC = 0x3263686c };
 enum {
     IB_GREETING_BYTES = 56, /* all that a request can hold on every link layer */
     IB_SIGNED_BYTES = 44,   /* of them, those in front of the MAC */
@@ -146,6 +166,7 @@ typedef struct ib_greeting {
     uint32_t key;
     uint32_t turn;         /* how often this queue pair was replaced */
     uint32_t index, pairs; /* of this queue pair; of the connection */
+    uint32_t ports;        /* of this end */
     uint32_t security;     /* LH_SECURITY_* */
     bool asks;             /* for a challenge; the MAC's place has a nonce */
     lh_hello_t hello;

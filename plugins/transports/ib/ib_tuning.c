@@ -80,6 +80,7 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
 
     uint64_t pairs = pairs_by_loss(link, in_flight);
     if (link->scope == LH_LINK_WAN && pairs < rules->pairs_least) pairs = rules->pairs_least;
+    if (pairs < wish->ports) pairs = wish->ports;
     /* As many as have receive work requests for the window. */
     const uint64_t by_window = window / chunk / (IB_RECEIVES - 2) + 1;
     if (pairs < by_window) pairs = by_window;

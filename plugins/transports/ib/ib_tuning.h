@@ -7,6 +7,7 @@
 /* All zero: not known, or not set. */
 typedef struct ib_wish { /* the INI's, which goes before everything */
     uint64_t queue_pairs, chunk_bytes, window_bytes, ack_timeout, pace;
+    uint64_t ports; /* of the end that has more of them: a queue pair each at least */
 } ib_wish_t;
 
 typedef struct ib_rules { /* what the two plugins of this source do differently */

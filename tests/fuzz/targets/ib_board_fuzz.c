@@ -15,6 +15,7 @@ static void try_greeting(const uint8_t *bytes, size_t size)
     if (!ib_greeting_read(bytes, size, &g)) return;
     FUZZ_ASSERT(!challenge);
     FUZZ_ASSERT(g.index < g.pairs && g.pairs <= IB_PAIRS_MOST);
+    FUZZ_ASSERT(g.ports >= 1 && g.ports <= IB_PORTS_MOST && (g.turn == 0 || g.key == 0));
     FUZZ_ASSERT(g.board + sizeof(ib_board_t) >= g.board);
     /* No bit is without a meaning. */
     FUZZ_ASSERT(ib_greeting_write(&g, again) && memcmp(again, bytes, sizeof(again)) == 0);
@@ -74,7 +75,8 @@ static bool hear(talk_t *t, const word_t *w)
     if (!ib_immediate_read(w->immediate, &what)) return false;
     FUZZ_ASSERT(ib_immediate_write(&what) == w->immediate);
     if (what.kind == IB_NOTICE) return hear_notice(t, &what);
-    if (what.kind == IB_GOODBYE) return false;
+    if (what.kind == IB_AWAY) FUZZ_ASSERT(what.index < IB_PAIRS_MOST);
+    if (what.kind >= IB_GOODBYE) return false;
     const uint64_t number = ib_number_find(t->receive_first, t->receive_told, what.number);
     if (number == UINT64_MAX) return false;
     FUZZ_ASSERT(number >= t->receive_first && number < t->receive_told);

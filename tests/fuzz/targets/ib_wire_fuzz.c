@@ -259,9 +259,8 @@ static lh_conn_t *open_conn(uint32_t security)
     memset(&memory, 0x5a, sizeof(memory));
     transport = (lh_transport_t){.host = &host,
                                  .config = &config,
-                                 .context = &context,
-                                 .mtu = 5,
-                                 .adaptive = UINT64_MAX,
+                                 .ports = {{.context = &context, .mtu = 5, .adaptive = UINT64_MAX}},
+                                 .port_count = 1,
                                  .epoll = epoll_create1(EPOLL_CLOEXEC),
                                  .pool = transport.pool};
     ib_verbs_t *v = &transport.verbs;
@@ -280,11 +279,12 @@ static lh_conn_t *open_conn(uint32_t security)
     c->pair_count = PAIRS;
     c->patience_ns = 1000000000;
     c->peer_board = (uint64_t)(uintptr_t)card.peer;
-    c->peer_key = KEY;
+    c->peer_ports = 1;
     c->tuning = (ib_tuning_t){.queue_pairs = PAIRS, .chunk_bytes = 256, .window_bytes = 1024};
     FUZZ_ASSERT(ib_conn_equip(c) == LH_OK);
     for (uint32_t i = 0; i < PAIRS; i++) {
         c->pairs[i].id = &card.ids[i];
+        c->pairs[i].peer_key = KEY;
         FUZZ_ASSERT(ib_pair_make(&c->pairs[i]) == LH_OK);
         c->pairs[i].state = IB_PAIR_UP;
     }
@@ -293,7 +293,7 @@ static lh_conn_t *open_conn(uint32_t security)
     /* Beyond the exchange of shares, which only the job's key can finish: keys of zeros. */
     c->sealed.ready_keys = security == LH_SECURITY_PRIVATE;
     c->sealed.peer = (ib_share_t){
-        .frames = 4096, .key = 9, .slot_bytes = 256 + IB_SEAL_OVER, .slots = 4};
+        .frames = 4096, .keys = {9}, .slot_bytes = 256 + IB_SEAL_OVER, .slots = 4};
     return c;
 }
 
@@ -344,7 +344,11 @@ static void write_board(lh_conn_t *c, const uint8_t *in)
     ib_grant_t *grant = &c->board->grants[number % IB_DEPTH];
     ib_notice_t *notice = &c->board->notices[c->notices_in % IB_RECEIVES];
     if ((in[1] & 1) == 0) {
-        *grant = (ib_grant_t){number + 1, 1 << 20, in[3] * 8u, 5, in[4] % 4u};
+        *grant = (ib_grant_t){.number = number + 1,
+                              .address = 1 << 20,
+                              .bytes = in[3] * 8u,
+                              .keys = {5},
+                              .tag = in[4] % 4u};
         for (uint32_t i = 0; i < PAIRS; i++)
             notice->posted[i] = c->pairs[i].credits.granted + in[5 + i] % 4;
         notice->opened = c->sealed.opened + in[7] % 2;
@@ -398,7 +402,20 @@ static void act(lh_conn_t *c, const uint8_t *in, uint32_t *sends, uint32_t *rece
             ib_isend(c, region, memory.out, in[2] * 2u, *sends % 4, *sends) == LH_OK)
             (*sends)++;
         return;
-    default: write_frame(c, in); return;
+    default:
+        if (c->security == LH_SECURITY_PRIVATE) {
+            write_frame(c, in);
+            return;
+        }
+        /* A queue pair that is down at the peer, most of the time with a count that can be */
+        c->board->away[pair] = ib_away_write(c->pairs[pair].turn + in[2] % 2,
+                                             c->pairs[pair].acked + in[3] % 3);
+        word = ib_immediate_write(&(ib_immediate_t){.kind = IB_AWAY, .index = pair});
+        push((verbs_wc_t){.id = (uint64_t)(1 - pair) << 2,
+                          .opcode = VERBS_WC_RECEIVE_IMMEDIATE,
+                          .immediate = htonl(word),
+                          .pair = 101 - pair});
+        return;
     }
 }
 
@@ -408,7 +425,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (size < 1) return 0;
     lh_conn_t *c = open_conn(bytes[0] % 2 == 0 ? LH_SECURITY_PLAIN : LH_SECURITY_PRIVATE);
     lh_region_t region = {.base = (char *)&memory, .bytes = sizeof(memory)};
-    if (c->security == LH_SECURITY_PLAIN) region.mr = reg_mr(NULL, region.base, region.bytes, 0);
+    if (c->security == LH_SECURITY_PLAIN)
+        region.mrs[0] = reg_mr(NULL, region.base, region.bytes, 0);
     for (int i = 0; i < 4; i++) { /* the probe comes through, and the share is taken */
         (void)step(c);
         complete(0, VERBS_WC_OK);

@@ -27,13 +27,33 @@ static void an_immediate_is_read_as_it_was_written(void **state)
         assert_true(ib_immediate_read(ib_immediate_write(&from), &to));
         assert_true(to.kind == IB_NOTICE && to.number == i);
     }
+    for (uint32_t i = 0; i < IB_PAIRS_MOST; i++) {
+        ib_immediate_t to;
+        const ib_immediate_t from = {.kind = IB_AWAY, .index = i};
+        assert_true(ib_immediate_read(ib_immediate_write(&from), &to));
+        assert_true(to.kind == IB_AWAY && to.index == i);
+    }
+}
+
+static void a_count_of_what_came_is_known_by_its_low_bits(void **state)
+{
+    const uint64_t far = ((uint64_t)7 << 32) - 3;
+    (void)state;
+    for (uint64_t more = 0; more <= IB_RECEIVES; more++) {
+        const uint64_t word = ib_away_write(9, far + more);
+        assert_int_equal(ib_away_turn(word), 9);
+        assert_true(ib_away_arrived(word, far) == far + more);
+    }
+    /* Less than is known to have come is far more than can have. */
+    assert_true(ib_away_arrived(ib_away_write(0, 4), 5) > UINT32_MAX);
 }
 
 static void words_that_nobody_writes_are_refused(void **state)
 {
     ib_immediate_t out;
     (void)state;
-    assert_false(ib_immediate_read(0xc0000001u, &out)); /* a kind that is none */
+    assert_false(ib_immediate_read(0xc0000000u | (IB_PAIRS_MOST + 1), &out)); /* of no queue pair */
+    assert_false(ib_immediate_read(0xc0100001u, &out));
     assert_false(ib_immediate_read(0x40010000u, &out)); /* a notice with bits to spare */
     assert_false(ib_immediate_read(0x80000001u, &out)); /* a goodbye that counts */
     assert_true(ib_immediate_read(0x80000000u, &out));
@@ -62,9 +82,10 @@ static void a_grant_is_the_one_that_is_asked_for(void **state)
     ib_grant_t grant;
     (void)state;
     assert_false(ib_grant_read(&board, 0, &grant));
-    board.grants[0] = (ib_grant_t){.number = 1, .address = 4096, .bytes = 10, .key = 7, .tag = 9};
+    board.grants[0] = (ib_grant_t){
+        .number = 1, .address = 4096, .bytes = 10, .keys = {5, 7}, .tag = 9};
     assert_true(ib_grant_read(&board, 0, &grant));
-    assert_true(grant.address == 4096 && grant.bytes == 10 && grant.key == 7 && grant.tag == 9);
+    assert_true(grant.address == 4096 && grant.bytes == 10 && grant.keys[1] == 7 && grant.tag == 9);
     assert_false(ib_grant_read(&board, IB_DEPTH, &grant)); /* the slot's next one */
     board.grants[0] = (ib_grant_t){.number = 1, .address = UINT64_MAX - 5, .bytes = 10};
     assert_false(ib_grant_read(&board, 0, &grant)); /* memory past the end of all */
@@ -252,7 +273,7 @@ static void a_renewed_pair_counts_on_from_what_was_taken(void **state)
 static const ib_greeting_t greeting = {.token = 0x01020304,
                                        .board = 0x1122334455667788,
                                        .key = 0xa0a1a2a3,
-                                       .turn = 0x0506,
+                                       .ports = 3,
                                        .index = 1,
                                        .pairs = 16,
                                        .security = LH_SECURITY_KNOWN,
@@ -285,6 +306,16 @@ static void a_greeting_is_read_as_it_was_written(void **state)
     bad.board = UINT64_MAX - 8;
     assert_true(ib_greeting_write(&bad, bytes));
     assert_false(ib_greeting_read(bytes, sizeof(bytes), &out));
+    bad = greeting;
+    bad.turn = 70000; /* then there is no key */
+    assert_false(ib_greeting_write(&bad, bytes));
+    bad.key = 0;
+    assert_true(ib_greeting_write(&bad, bytes));
+    assert_true(ib_greeting_read(bytes, sizeof(bytes), &out));
+    assert_memory_equal(&out, &bad, sizeof(bad));
+    bad = greeting;
+    bad.ports = IB_PORTS_MOST + 1;
+    assert_false(ib_greeting_write(&bad, bytes));
     bad = greeting;
     bad.hello.service = 8;
     assert_false(ib_greeting_write(&bad, bytes));
@@ -319,6 +350,7 @@ int main(void)
         cmocka_unit_test(a_message_has_the_chunks_that_hold_it),
         cmocka_unit_test(a_goodbye_can_be_shown),
         cmocka_unit_test(a_renewed_pair_counts_on_from_what_was_taken),
+        cmocka_unit_test(a_count_of_what_came_is_known_by_its_low_bits),
         cmocka_unit_test(a_greeting_is_read_as_it_was_written),
         cmocka_unit_test(a_challenge_is_no_text),
     };

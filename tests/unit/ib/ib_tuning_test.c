@@ -145,6 +145,15 @@ static void a_window_has_as_many_pairs_as_it_needs(void **state)
     assert_int_equal(t.window_most, 126 * 65536);
 }
 
+static void each_port_has_a_pair(void **state)
+{
+    const ib_wish_t three = {.ports = 3}, set = {.ports = 3, .queue_pairs = 2};
+    const lh_link_t link = {.round_trip_ns = MS, .bytes_per_second = GBIT};
+    (void)state;
+    assert_int_equal(ib_tuning(&near, &three, &link, &no_tuning, 0).queue_pairs, 3);
+    assert_int_equal(ib_tuning(&near, &set, &link, &no_tuning, 0).queue_pairs, 2);
+}
+
 static void neighbours_change_one_thing_each(void **state)
 {
     lh_tuning_t first, other;
@@ -205,6 +214,7 @@ int main(void)
         cmocka_unit_test(the_ack_timeout_is_the_least_that_is_patient),
         cmocka_unit_test(the_window_holds_what_is_under_way),
         cmocka_unit_test(loss_is_shared_by_queue_pairs),
+        cmocka_unit_test(each_port_has_a_pair),
         cmocka_unit_test(what_is_set_goes_before_what_is_measured),
         cmocka_unit_test(a_port_has_the_rate_of_its_lanes),
         cmocka_unit_test(long_links_are_filled_and_paced),
