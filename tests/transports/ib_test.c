@@ -202,7 +202,8 @@ static void await_pairs(end_t *e, lh_status_t status)
 }
 
 /* Of side 0, while messages are under way both ways: they end over the other port, and later ones
- * need not wait; then it comes back, and the connection is whole. Notices go over the first. */
+ * need not wait; then it comes back, and the connection is whole. Notices go over the first. Answers
+ * are late before, so that the other end has taken writes that this one does not know of. */
 static void a_port_that_goes_down_leaves_the_others(end_t *e)
 {
     static const char *const orders[] = {"dead_device=2", "dead_device=1", "dead_device=1",
@@ -211,9 +212,23 @@ static void a_port_that_goes_down_leaves_the_others(end_t *e)
     buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
     for (uint32_t round = 0; round < 4; round++) {
         end_barrier(e);
+        if (e->side == round / 2) ib_order("delay_us=10000");
+        for (uint32_t i = 0; i < 8; i++) {
+            end_receive(e, &in, i << 20, 1 << 20, i, i);
+            buffer_fill(out.data + (i << 20), 1 << 20, i + 100 * e->side + round);
+            end_send(e, &out, i << 20, 1 << 20, i, i);
+        }
         const uint64_t begin = check_now_ns();
+        while (check_now_ns() < begin + 15000000)
+            end_poll(e);
         if (e->side == round / 2) ib_order(orders[round]);
-        (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+        ib_order("delay_us=0");
+        for (uint32_t i = 0; i < 8; i++) {
+            (void)end_await(e, LH_WIRE_SENT, i);
+            (void)end_await(e, LH_WIRE_RECEIVED, i);
+        }
+        for (uint32_t i = 0; i < 8; i++)
+            buffer_check(in.data + (i << 20), 1 << 20, i + 100 * (1 - e->side) + round);
         const uint64_t first = check_now_ns() - begin;
         await_pairs(e, LH_PEER_LOST);
         const uint64_t second = ib_exchange(e, &out, &in, 8, 1 << 20);
