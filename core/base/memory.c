@@ -88,10 +88,9 @@ void mem_free(void *memory)
     free(memory);
 }
 
-void *mem_grow(void *items, size_t *capacity, size_t wanted, size_t size)
+void *mem_enlarge(void *items, size_t *capacity, size_t wanted, size_t size)
 {
-    if (wanted <= *capacity) return items;
-    lh_assert(size > 0 && (items != NULL || *capacity == 0));
+    lh_assert(wanted > *capacity && size > 0 && (items != NULL || *capacity == 0));
 
     size_t next = *capacity < 8 ? 8 : *capacity + *capacity / 2;
     if (next < wanted) next = wanted;

@@ -27,10 +27,17 @@ char *mem_text(const char *text);
 char *mem_text_n(const char *text, size_t length);
 void mem_free(void *memory); /* NULL does nothing */
 
+/* What mem_grow, below, does where the room is too small. */
+void *mem_enlarge(void *items, size_t *capacity, size_t wanted, size_t size);
+
 /* Makes room for `wanted` items of `size` bytes in an array that grows: items = mem_grow(items,
  * &capacity, count + 1, sizeof(*items)). The capacity grows by half at least, so that n appends
- * copy some 3 n items in all. NULL leaves the old array and its capacity valid. */
-void *mem_grow(void *items, size_t *capacity, size_t wanted, size_t size);
+ * copy some 3 n items in all. NULL leaves the old array and its capacity valid. Inline,
+ * as texts grow by a character at a time and nearly always have the room. */
+static inline void *mem_grow(void *items, size_t *capacity, size_t wanted, size_t size)
+{
+    return wanted <= *capacity ? items : mem_enlarge(items, capacity, wanted, size);
+}
 
 /* For tests: the n-th allocation from now (1 is the next) fails, and every later one if `forever`;
  * 0 switches it off. The count is over all threads of the process. */

@@ -426,12 +426,14 @@ added_match_t tokenizer_find_added(const added_tokens_t *a, const piece_trie_t *
     if (among->count == 0 || (spelling == SPELLING_AS_REFERENCE && a->searched == 0)) return none;
 
     for (size_t at = from; at < length;) {
-        int32_t index;
         /* Most bytes of a text begin no added token, which a look into the table of first bytes
          * tells. */
-        const size_t size = among->first[(uint8_t)text[at]] == 0
-                                ? 0
-                                : piece_trie_longest(among, text + at, length - at, &index);
+        if (among->first[(uint8_t)text[at]] == 0) {
+            at++;
+            continue;
+        }
+        int32_t index;
+        const size_t size = piece_trie_longest(among, text + at, length - at, &index);
         if (size == 0) {
             at++;
             continue;
