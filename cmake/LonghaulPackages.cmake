@@ -44,6 +44,9 @@ install(FILES LICENSE DESTINATION share/doc/longhaul RENAME copyright)
 install(DIRECTORY examples/recipes DESTINATION share/longhaul) # which `longhaul new` includes
 install(DIRECTORY docs DESTINATION share/doc/longhaul COMPONENT dev)
 install(DIRECTORY examples deploy DESTINATION share/doc/longhaul COMPONENT dev)
+# The models that docs send an author to.
+install(DIRECTORY plugins/models DESTINATION share/doc/longhaul/plugins COMPONENT dev FILES_MATCHING PATTERN "*.c")
+install(FILES plugins/devices/cuda/kernels/README.md DESTINATION share/doc/longhaul/plugins/devices/cuda/kernels COMPONENT dev)
 install(FILES README.md SECURITY.md CHANGELOG.md DESTINATION share/doc/longhaul COMPONENT dev)
 
 add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt

@@ -85,7 +85,7 @@ static lh_status_t offer_plugin(void *context, const char *name)
     if (c->found != NULL)
         return fail(LH_INVALID,
                     "%s: model_type %.64s is read by the plugins %s and %s; name one in [model] "
-                    "plugin",
+                    "plugin, or with --set model.plugin=NAME",
                     c->path, c->type, c->found->name, p->name);
     c->found = p;
     return LH_OK;

@@ -347,7 +347,12 @@ LH_FUNCTION(status, transposed, (tensor, source), (tensor, out))
     const lh_status_t status = functions_both(call, source, out, &from, &to);
     if (status != LH_OK) return status;
     if (from.rows != to.columns || from.columns != to.rows)
-        return sizes_differ(call, "transposed", &from, &to);
+        return call->host->fail(call->host, LH_INVALID,
+                                "transposed: source [%llu, %llu] becomes [%llu, %llu], out is "
+                                "[%llu, %llu]",
+                                (unsigned long long)from.rows, (unsigned long long)from.columns,
+                                (unsigned long long)from.columns, (unsigned long long)from.rows,
+                                (unsigned long long)to.rows, (unsigned long long)to.columns);
     for (uint64_t i = 0; i < to.rows; i++)
         for (uint64_t k = 0; k < to.columns; k++)
             to.data[i * to.columns + k] = from.data[k * from.columns + i];

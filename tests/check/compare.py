@@ -1,8 +1,13 @@
 """compare.py SCRIPT LONGHAUL PLUGINS GOLDEN PEERS: sdk/template/compare_with_transformers finds that plugins of the tree give
-what Transformers does, and that one is wrong whose norm is told another epsilon; without PyTorch it says what installs it."""
+what Transformers does, the loss that balances experts with it, and a spec too; that those are wrong whose norm is told
+another epsilon or whose config.json is misspelled, of which the import's warning is shown; without PyTorch it says what
+installs it."""
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 script, longhaul, plugins, golden, peers = sys.argv[1:6]
 failures = []
@@ -21,13 +26,24 @@ def expect(what, good, said):
 
 peers = os.environ.get("LONGHAUL_PEERS", peers)
 if os.access(peers, os.X_OK):
-    for folder in ("qwen3", "falcon-40b-kind"):
-        code, out, err = run(folder, LONGHAUL_PEERS=peers)
+    spec = os.path.join(os.path.dirname(script), "..", "..", "examples", "specs", "qwen3.ini")
+    for folder, flags in (("qwen3", ()), ("falcon-40b-kind", ()), ("mixtral", ()), ("qwen3", ("--spec", spec))):
+        code, out, err = run(folder, *flags, LONGHAUL_PEERS=peers)
         lines = out.splitlines()
         expect(folder, code == 0 and [line.split()[:2] for line in lines] == [["same", n] for n in ("greedy", "export", "curve")],
                (code, out, err))
     code, out, err = run("qwen3", "--set", "model.epsilon=0.1", LONGHAUL_PEERS=peers)
     expect("another epsilon", code == 1 and "DIFFERS curve" in out, (code, out, err))
+    with tempfile.TemporaryDirectory() as work:  # a key that nobody reads, so that its default counts
+        wrong = os.path.join(work, "mixtral")
+        shutil.copytree(os.path.join(golden, "mixtral"), wrong)
+        with open(os.path.join(wrong, "config.json")) as f:
+            config = json.load(f)
+        config["num_experts_per_token"] = config.pop("num_experts_per_tok") - 1
+        with open(os.path.join(wrong, "config.json"), "w") as f:
+            json.dump(config, f)
+        code, out, err = run(wrong, LONGHAUL_PEERS=peers)
+        expect("a misspelled key", "num_experts_per_token" in err and "num_experts_per_tok?" in err, (code, out, err))
 elif subprocess.run([sys.executable, "-c", "import torch, transformers, safetensors"], stderr=subprocess.DEVNULL).returncode != 0:
     code, out, err = run("qwen3", LONGHAUL_PEERS="/nonexistent")
     expect("without peers", code == 2 and "torch" in err and "make peers" in err and "pip install torch" in err, (code, out, err))

@@ -33,7 +33,7 @@ static const lh_hf_key_t hf_keys[] = {
     LH_DECODER_KEYS("rms_norm_eps", "false"),
     LH_HF_KEY("intermediate_size", "ffn", NULL),
     LH_DECODER_HEAD_KEYS("0"),
-    LH_ROTARY_KEYS,
+    LH_ROTARY_KEYS_OF("1000000"),
     {.key = "sliding_window", .option = "window", .fixed = "0", .null = "0"},
     LH_HF_KEY("num_local_experts", "experts", "8"), LH_HF_KEY("num_experts_per_tok", "chosen", "2"),
     LH_HF_MUST("hidden_act", "silu"), {.key = "attention_dropout"}, {.key = "router_jitter_noise"},

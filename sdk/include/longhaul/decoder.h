@@ -57,8 +57,10 @@ typedef struct lh_decoder {
     LH_HF_KEY(epsilon_, "epsilon", NULL), LH_HF_KEY("tie_word_embeddings", "tied", tied_)
 #define LH_DECODER_HEAD_KEYS(width) \
     LH_HF_KEY("num_key_value_heads", "kv_heads", "heads"), LH_HF_KEY("head_dim", "head_dim", width)
-#define LH_ROTARY_KEYS \
-    LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "rope_base", "10000"), \
+/* base: that of the architecture's Transformers class, which counts where config.json has none. */
+#define LH_ROTARY_KEYS LH_ROTARY_KEYS_OF("10000")
+#define LH_ROTARY_KEYS_OF(base) \
+    LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "rope_base", base), \
     LH_HF_KEY("rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "rope_scaling", "default"), \
     LH_HF_WHEN("rope_parameters.factor|+rope_scaling.factor", "rope_factor", "1", "rope_scaling=linear|llama3"), \
     LH_HF_WHEN("rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "rope_low", "1", "rope_scaling=llama3"), \
