@@ -62,7 +62,7 @@ bool call_list_offers(void *engine, const flow_t *flow, const flow_call_t *call)
     const engine_t *e = engine;
     lh_arg_t args[OP_SLOTS];
     if (call->kind != FLOW_KERNEL) return true;
-    args_of(flow, call, false, args);
+    args_of(e, flow, call, false, args);
     return kernel_is_offered(e->kernels, call->op, call->attributes, args);
 }
 

@@ -105,19 +105,21 @@ static void how_fill(sdpa_t *s)
     const lh_attention_t *a = &k->how.attention;
     const cuda_view_t *q = &k->view[s->op.slot[CUDNN_SDPA_Q]];
     const uint32_t value_dim = a->value_dim != 0 ? a->value_dim : a->head_dim;
-    s->how = (cudnn_sdpa_how_t){.capability = s->device->capability,
-                                .backward = op_is_grad(&s->op),
-                                .f16 = q->dtype == LH_DTYPE_F16,
-                                .full = a->full != 0,
-                                .rows = (int64_t)q->rows,
-                                .total_rows = (int64_t)q->rows,
-                                .heads = a->heads,
-                                .kv_heads = a->kv_heads != 0 ? a->kv_heads : a->heads,
-                                .head_dim = a->head_dim,
-                                .value_dim = value_dim,
-                                /* A longer one sees no more. */
-                                .window = a->window < q->rows ? a->window : 0,
-                                .scale = a->scale != 0 ? a->scale : 1 / sqrt((double)a->head_dim)};
+    s->how = (cudnn_sdpa_how_t){
+        .capability = s->device->capability,
+        .backward = op_is_grad(&s->op),
+        .f16 = q->dtype == LH_DTYPE_F16,
+        .full = a->full != 0,
+        /* Documents that are whole rows are walked by their own length. */
+        .rows = (int64_t)(a->document_rows != 0 ? a->document_rows : q->rows),
+        .total_rows = (int64_t)q->rows,
+        .heads = a->heads,
+        .kv_heads = a->kv_heads != 0 ? a->kv_heads : a->heads,
+        .head_dim = a->head_dim,
+        .value_dim = value_dim,
+        /* A longer one sees no more. */
+        .window = a->window < q->rows ? a->window : 0,
+        .scale = a->scale != 0 ? a->scale : 1 / sqrt((double)a->head_dim)};
     for (int t = 0; t < CUDNN_SDPA_TENSORS; t++) {
         if (s->op.slot[t] < 0 || !cuda_has(k, (uint32_t)s->op.slot[t])) continue;
         const cuda_view_t *v = &k->view[s->op.slot[t]];

@@ -52,7 +52,8 @@ static void conv1d_is_transposed(void **state)
     static const float wanted[] = {0, 100, 1, 101, 2, 102};
     assert_memory_equal(to, wanted, sizeof(wanted));
     assert_int_equal(run("transposed(source)", tensor(2, 3, from), tensor(2, 3, to)), LH_INVALID);
-    assert_non_null(strstr(fail_reason(), "transposed: source [2, 3] becomes [3, 2], out is [2, 3]"));
+    assert_non_null(
+        strstr(fail_reason(), "transposed: source [2, 3] becomes [3, 2], out is [2, 3]"));
 }
 
 /* c_attn [in 2, out 6]: q, k, v are columns 0-1, 2-3, 4-5. */
