@@ -132,16 +132,18 @@ static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t 
     return true;
 }
 
-/* The kernel's name and variant that saved choices (NULL: none) have for a line. False: they have no
- * such line. */
-static bool variant_of(const char *choices, const char *line, char name[64], uint64_t *variant)
+/* The next name and variant that saved choices (*at; NULL: none) have for a line, and *at behind it.
+ * There may be several, of calls that only the alignment of their places tells apart. False: they
+ * have no more. */
+static bool variant_next(const char **at, const char *line, lh_kernel_plan_t *out)
 {
     const size_t length = strlen(line);
-    for (const char *at = choices; at != NULL && *at != '\0';) {
-        const char *end = strchr(at, '\n');
-        if (strncmp(at, line, length) == 0 && strncmp(at + length, " = ", 3) == 0)
-            return sscanf(at + length + 3, "%63s %" SCNu64, name, variant) == 2;
-        at = end == NULL ? NULL : end + 1;
+    while (*at != NULL && **at != '\0') {
+        const char *from = *at, *end = strchr(from, '\n');
+        *at = end == NULL ? NULL : end + 1;
+        if (strncmp(from, line, length) != 0 || strncmp(from + length, " = ", 3) != 0) continue;
+        *out = (lh_kernel_plan_t){0};
+        return sscanf(from + length + 3, "%63s %" SCNu64, out->name, &out->variant) == 2;
     }
     return false;
 }
@@ -209,22 +211,36 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc,
     return status;
 }
 
+/* The rows with one of the choices that a text has for the call's line, if it has any. */
+static lh_status_t chosen_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, const char *choices,
+                              kernel_t *k, bool *has)
+{
+    lh_kernel_desc_t asked = *desc;
+    lh_kernel_plan_t wanted;
+    lh_status_t status = LH_UNSUPPORTED;
+    *has = false;
+    while (status == LH_UNSUPPORTED && variant_next(&choices, k->line, &wanted)) {
+        *has = true;
+        asked.variant = wanted.variant;
+        status = rows_try(c, &asked, &wanted, k);
+    }
+    return status;
+}
+
 /* What must be taken; else what is known, unless a library or a plugin has changed meanwhile; else
  * the rows choose, by the clock where they may. */
 static lh_status_t kernel_find(kernel_choice_t *c, const lh_kernel_desc_t *desc, kernel_t *k)
 {
+    bool has;
+    lh_status_t status = chosen_try(c, desc, c->how.variants, k, &has);
+    if (has) return status;
+    status = chosen_try(c, desc, c->known, k, &has);
+    if (has && status != LH_UNSUPPORTED) return status;
+
     lh_kernel_desc_t asked = *desc;
-    lh_kernel_plan_t wanted = {0};
-    if (variant_of(c->how.variants, k->line, wanted.name, &asked.variant))
-        return rows_try(c, &asked, &wanted, k);
-    if (variant_of(c->known, k->line, wanted.name, &asked.variant)) {
-        const lh_status_t status = rows_try(c, &asked, &wanted, k);
-        if (status != LH_UNSUPPORTED) return status;
-        asked.variant = 0;
-        wanted = (lh_kernel_plan_t){0};
-    }
+    const lh_kernel_plan_t any = {0};
     if (c->tune) asked.flags |= LH_KERNEL_TUNE;
-    return rows_try(c, &asked, &wanted, k);
+    return rows_try(c, &asked, &any, k);
 }
 
 /* Whether a kernel is of this very call. Arguments are compared as bytes, so whoever makes them
@@ -352,10 +368,13 @@ uint64_t kernel_choice_host_bytes(const kernel_choice_t *c)
     return sum;
 }
 
-static int by_line(const void *a, const void *b)
+static int by_choice(const void *a, const void *b)
 {
     const kernel_t *const *x = a, *const *y = b;
-    return strcmp((*x)->line, (*y)->line);
+    const int lines = strcmp((*x)->line, (*y)->line);
+    const int names = lines != 0 ? lines : strcmp((*x)->plan.name, (*y)->plan.name);
+    if (names != 0) return names;
+    return (*x)->plan.variant < (*y)->plan.variant ? -1 : (*x)->plan.variant > (*y)->plan.variant;
 }
 
 void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out)
@@ -366,10 +385,37 @@ void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out)
         return;
     }
     if (c->count > 0) memcpy(sorted, c->kernels, c->count * sizeof(*sorted));
-    qsort(sorted, c->count, sizeof(*sorted), by_line);
-    for (uint32_t i = 0; i < c->count; i++)
-        if ((sorted[i]->plan.flags & flags) == flags)
-            text_printf(out, "%s = %s %" PRIu64 "\n", sorted[i]->line, sorted[i]->plan.name,
-                        sorted[i]->plan.variant);
+    qsort(sorted, c->count, sizeof(*sorted), by_choice);
+    const kernel_t *last = NULL;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const kernel_t *k = sorted[i];
+        if ((k->plan.flags & flags) != flags) continue;
+        if (last != NULL && by_choice(&last, &k) == 0) continue;
+        text_printf(out, "%s = %s %" PRIu64 "\n", k->line, k->plan.name, k->plan.variant);
+        last = k;
+    }
     mem_free(sorted);
+}
+
+/* The line of `text` for the call of `line` (both up to " = "), or NULL. */
+static const char *line_find(const char *text, const char *line, size_t length)
+{
+    for (const char *at = text; at != NULL && *at != '\0';) {
+        if (strncmp(at, line, length) == 0) return at;
+        at = strchr(at, '\n');
+        if (at != NULL) at++;
+    }
+    return NULL;
+}
+
+bool kernel_choice_agree(const char *a, const char *b)
+{
+    for (const char *line = a; line != NULL && *line != '\0';) {
+        const char *choice = strstr(line, " = "), *end = strchr(line, '\n');
+        if (choice == NULL || end == NULL) return false;
+        const char *other = line_find(b, line, (size_t)(choice - line) + 3);
+        if (other != NULL && strncmp(line, other, (size_t)(end - line) + 1) != 0) return false;
+        line = end + 1;
+    }
+    return true;
 }

@@ -76,8 +76,12 @@ lh_status_t kernel_bind(const kernel_t *k, lh_launch_t *call) LH_MUST_CHECK;
 uint64_t kernel_choice_scratch(const kernel_choice_t *c);
 /* Bytes that all kernels together keep in the host's heap, as for packed weights. */
 uint64_t kernel_choice_host_bytes(const kernel_choice_t *c);
-/* A line for each kernel whose plan has all of `flags`, sorted: call, " = ", the kernel's name and its
- * variant, as in "copy F32[8,4] -> BF16[8,4] = copy.any 0". */
+/* A line for each choice whose plan has all of `flags`, sorted: call, " = ", the kernel's name and its
+ * variant, as in "copy F32[8,4] -> BF16[8,4] = copy.any 0". Calls that only the alignment of their
+ * places tells apart have one line where they chose alike, as on other ranks other places are
+ * aligned. */
 void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out);
+/* Whether two such texts have the same choice for every call that both name. */
+bool kernel_choice_agree(const char *a, const char *b);
 
 #endif

@@ -23,6 +23,7 @@
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
 #include <engine/engine.h>
+#include <engine/kernel_choice.h>
 #include <engine/weights.h>
 #include <session/snapshot.h>
 #include <train/train_memory.h>
@@ -316,13 +317,14 @@ static lh_status_t start_load(trainer_t *t, bool *lost)
 }
 
 /* The engine was built with what the checkpoint before named. It can't choose anew now, so an older
- * checkpoint that names others is refused. */
+ * checkpoint that names others is refused. A checkpoint names rank 0's calls; another rank has some
+ * of its own, as other places are aligned there. */
 static lh_status_t check_older(const trainer_t *t)
 {
     const char *then = t->resumed->manifest->meta.variants;
     const lh_status_t status = start_check_bits(t);
     if (status != LH_OK || !t->job->train.same_bits || then == NULL || *then == '\0' ||
-        text_equal(then, t->variants.data))
+        kernel_choice_agree(t->variants.data, then))
         return status;
     return fail(LH_MISMATCH,
                 "%s: made with other kernels than the checkpoint after it; start again",
