@@ -397,15 +397,15 @@ void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out)
     mem_free(sorted);
 }
 
-/* The line of `text` for the call of `line` (both up to " = "), or NULL. */
-static const char *line_find(const char *text, const char *line, size_t length)
+/* Whether a line of `text` begins with these bytes. */
+static bool line_begins(const char *text, const char *bytes, size_t length)
 {
     for (const char *at = text; at != NULL && *at != '\0';) {
-        if (strncmp(at, line, length) == 0) return at;
+        if (strncmp(at, bytes, length) == 0) return true;
         at = strchr(at, '\n');
         if (at != NULL) at++;
     }
-    return NULL;
+    return false;
 }
 
 bool kernel_choice_agree(const char *a, const char *b)
@@ -413,8 +413,8 @@ bool kernel_choice_agree(const char *a, const char *b)
     for (const char *line = a; line != NULL && *line != '\0';) {
         const char *choice = strstr(line, " = "), *end = strchr(line, '\n');
         if (choice == NULL || end == NULL) return false;
-        const char *other = line_find(b, line, (size_t)(choice - line) + 3);
-        if (other != NULL && strncmp(line, other, (size_t)(end - line) + 1) != 0) return false;
+        const bool named = line_begins(b, line, (size_t)(choice - line) + 3);
+        if (named && !line_begins(b, line, (size_t)(end - line) + 1)) return false;
         line = end + 1;
     }
     return true;

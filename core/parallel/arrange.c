@@ -59,17 +59,6 @@ static flow_call_t call_of(const arranger_t *a, uint32_t kind, const move_t *m)
         .kind = kind, .transfer = &m->transfer, .moved = transfers_moved(a->t, a->p, m)};
 }
 
-/* How many values a call touches through its slots. A transfer's values are not in slots but in
- * `moved`. */
-static uint32_t slots_of(const flow_call_t *call)
-{
-    switch (call->kind) {
-    case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
-    case FLOW_FILL: return 1;
-    default: return 0;
-    }
-}
-
 /* First and last use of every buffer by a call that computes, before anything is inserted. Buffers
  * that are made later, for transfers, have none. */
 static lh_status_t uses_find(arranger_t *a)
@@ -80,7 +69,7 @@ static lh_status_t uses_find(arranger_t *a)
     a->last = mem_array(a->known, sizeof(*a->last));
     if (a->first == NULL || a->last == NULL) return LH_NO_MEMORY;
     for (uint32_t c = 1; c < f->call_count; c++) {
-        for (uint32_t s = 0; s < slots_of(&f->calls[c]); s++) {
+        for (uint32_t s = 0; s < flow_call_slots(&f->calls[c]); s++) {
             const uint32_t value = f->calls[c].slots[s];
             if (value == 0) continue;
             const uint32_t buffer = f->values[value].buffer;

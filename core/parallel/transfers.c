@@ -260,7 +260,8 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
     const allocation_t *allocation = handover_allocation(e, of);
     const bool mirrored = allocation != of;
     lh_assert(pl->allocation_count < TRANSFER_ALLOCATIONS);
-    if (allocation->bytes == 0) {
+    if (allocation->bytes == 0 &&
+        (e->mirror_count > 0 || (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0)) {
         /* This rank has no slice of what travels to and from the others' memory of this name. It
          * keeps its number, behind which nothing is read. */
         static char nothing[1];
@@ -269,6 +270,7 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
         return comm_arena(pl->t->comm, nothing, sizeof(nothing), -1, 0,
                           &pl->arenas[pl->allocation_count++]);
     }
+    if (allocation->bytes == 0) return LH_OK;
     if (!mirrored && (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0) return LH_OK;
     if (allocation->address == NULL && !pl->planned)
         return fail(LH_ABI, "device %s lets the host reach its memory, but gives no address of %s",

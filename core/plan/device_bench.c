@@ -137,7 +137,8 @@ static lh_status_t work_queue(rig_t *r, const work_t *w, uint32_t times, double 
     end = sys()->now_ns();
     if (status == LH_OK && told) status = r->api->event_time(r->before, &begin);
     if (status == LH_OK && told) status = r->api->event_time(r->event, &end);
-    if (status == LH_OK) *seconds = fmax((double)(end - begin) * 1e-9, seconds_least);
+    /* Signed: a device's clock may be set right between the two. */
+    if (status == LH_OK) *seconds = fmax((double)(int64_t)(end - begin) * 1e-9, seconds_least);
     return status;
 }
 

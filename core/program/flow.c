@@ -417,8 +417,7 @@ void flow_node(flow_source_t *s, uint32_t index)
     if (s->flow->status == LH_OK) s->flow->calls[s->flow->call_count - 1].add = add;
 }
 
-/* A call's slots are [0, slot_end), and from out_begin on it writes them. Transfers have none. */
-static uint32_t slot_end(const flow_call_t *call)
+uint32_t flow_call_slots(const flow_call_t *call)
 {
     switch (call->kind) {
     case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
@@ -442,7 +441,7 @@ static void call_need(flow_t *f, flow_call_t *call, bool *needed)
             needed[f->values[f->moved[call->moved.reads + i]].buffer] = true;
         return;
     }
-    for (uint32_t i = out_begin(call); i < slot_end(call); i++) {
+    for (uint32_t i = out_begin(call); i < flow_call_slots(call); i++) {
         if (call->slots[i] == 0) continue;
         const uint32_t buffer = f->values[call->slots[i]].buffer;
         if (f->buffers[buffer].allocation != NULL || needed[buffer])
@@ -481,7 +480,7 @@ static lh_status_t order_decide(flow_t *f)
 {
     for (uint32_t i = 1; i < f->call_count; i++) {
         flow_call_t *call = &f->calls[i];
-        for (uint32_t slot = out_begin(call); slot < slot_end(call); slot++) {
+        for (uint32_t slot = out_begin(call); slot < flow_call_slots(call); slot++) {
             if (call->slots[slot] == 0) continue;
             flow_buffer_t *buffer = &f->buffers[f->values[call->slots[slot]].buffer];
             if (!buffer->accumulates) continue;
@@ -514,7 +513,7 @@ static void lifetimes_find(flow_t *f)
 {
     for (uint32_t i = 1; i < f->call_count; i++) {
         const flow_call_t *call = &f->calls[i];
-        for (uint32_t slot = 0; slot < slot_end(call); slot++)
+        for (uint32_t slot = 0; slot < flow_call_slots(call); slot++)
             touch(f, call->slots[slot], i);
         for (uint32_t v = 0; v < call->moved.read_count; v++)
             touch(f, f->moved[call->moved.reads + v], i);
@@ -543,7 +542,7 @@ static bool may_replace(const flow_t *f, const uint32_t *instead, uint32_t index
     if (old->allocation != NULL || new->allocation != NULL || old->arena != new->arena)
         return false;
     if (old->last != index || new->first != index) return false;
-    for (uint32_t s = 0; s < slot_end(call); s++)
+    for (uint32_t s = 0; s < flow_call_slots(call); s++)
         if (s != in && call->slots[s] != 0 && buffer_of(f, instead, call->slots[s]) == read)
             return false;
     return (call->add >> out & 1u) == 0 && recording_args_alike(&from->arg, &to->arg) &&
@@ -558,7 +557,7 @@ static lh_status_t outputs_lay_over(flow_t *f)
     if (instead == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 1; i < f->call_count; i++) {
         const flow_call_t *call = &f->calls[i];
-        for (uint32_t s = out_begin(call); s < slot_end(call); s++) {
+        for (uint32_t s = out_begin(call); s < flow_call_slots(call); s++) {
             const uint32_t over = call->kind == FLOW_KERNEL ? call->op->over[s] : 0;
             if (over == 0 || call->slots[s] == 0 || call->slots[over - 1] == 0) continue;
             if (!may_replace(f, instead, i, over - 1, s)) continue;

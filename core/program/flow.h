@@ -109,6 +109,9 @@ void flow_free(flow_t *f);
 
 /* A dense argument; the last dimension is fastest. */
 lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape);
+/* How many values a call touches through its slots, inputs first. A transfer's values are not in slots
+ * but in `moved`. */
+uint32_t flow_call_slots(const flow_call_t *call);
 /* Bytes from the first element to the end of the last. */
 uint64_t flow_arg_bytes(const lh_arg_t *arg);
 

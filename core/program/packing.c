@@ -70,15 +70,6 @@ typedef struct packer {
     size_t group_capacity;
 } packer_t;
 
-static uint32_t slots_of(const flow_call_t *call)
-{
-    switch (call->kind) {
-    case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
-    case FLOW_FILL: return 1;
-    default: return 0;
-    }
-}
-
 /* The buffer in which the value of a slot lay before anything was joined. */
 static uint32_t buffer_of(const packer_t *p, uint32_t call, uint32_t slot)
 {
@@ -111,7 +102,7 @@ static void uses_walk(packer_t *p, uint32_t *next)
 {
     const flow_t *f = p->f;
     for (uint32_t c = 1; c < f->call_count; c++)
-        for (uint32_t s = 0; s < slots_of(&f->calls[c]); s++) {
+        for (uint32_t s = 0; s < flow_call_slots(&f->calls[c]); s++) {
             if (f->calls[c].slots[s] == 0) continue;
             const uint32_t b = buffer_of(p, c, s);
             if (next == NULL)
@@ -157,7 +148,7 @@ static lh_status_t uses_find(packer_t *p)
 static bool call_writes(const packer_t *p, uint32_t call, uint32_t buffer)
 {
     const flow_call_t *c = &p->f->calls[call];
-    for (uint32_t s = c->kind == FLOW_KERNEL ? c->op->in_count : 0; s < slots_of(c); s++)
+    for (uint32_t s = c->kind == FLOW_KERNEL ? c->op->in_count : 0; s < flow_call_slots(c); s++)
         if (c->slots[s] != 0 && buffer_of(p, call, s) == buffer) return true;
     return false;
 }
@@ -201,7 +192,7 @@ static bool calls_alike(const packer_t *p, uint32_t kind, uint32_t a, uint32_t b
     const flow_value_t *s = &f->values[x->slots[shared]], *t = &f->values[y->slots[shared]];
     if (s->buffer != t->buffer || s->offset != t->offset || !recording_args_alike(&s->arg, &t->arg))
         return false;
-    for (uint32_t i = 0; i < slots_of(x); i++)
+    for (uint32_t i = 0; i < flow_call_slots(x); i++)
         if ((x->slots[i] == 0) != (y->slots[i] == 0) ||
             (x->slots[i] != 0 && arg_of(p, a, i)->dtype != arg_of(p, b, i)->dtype))
             return false;
@@ -442,7 +433,7 @@ static void stride_set(packer_t *p, uint32_t buffer, uint64_t pitch)
 static bool is_offered(const packer_t *p, const flow_call_t *call)
 {
     flow_call_t asked = *call;
-    for (uint32_t s = 0; s < slots_of(call); s++)
+    for (uint32_t s = 0; s < flow_call_slots(call); s++)
         if (call->kind == FLOW_KERNEL && s >= call->op->in_count && call->op->optional[s] &&
             !is_wanted(p, call, s))
             asked.slots[s] = 0;

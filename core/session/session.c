@@ -210,17 +210,21 @@ static lh_status_t timed_read(session_t *s, const char *path)
     return status;
 }
 
-/* What is known of the device counts for every command; only training adds to it. */
+/* What is known of the device counts for every command; only training adds to it. A file that can't
+ * be read costs the time to measure again. */
 static lh_status_t timed_load(session_t *s)
 {
-    char *path;
+    char *path = NULL;
     lh_status_t status = path_in_cache("kernels", engine_properties(s->engine)->fingerprint, "txt",
                                        &path);
-    if (status != LH_OK) return status;
-    if (file_exists(path)) status = timed_read(s, path);
+    if (status == LH_OK && file_exists(path)) status = timed_read(s, path);
     mem_free(path);
-    if (status == LH_OK) engine_tune(s->engine, s->timed.data, false);
-    return status;
+    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK)
+        log_line(LH_LOG_WARN, "tune: what was timed before is not known: %s", fail_reason());
+    fail_clear();
+    engine_tune(s->engine, s->timed.data, false);
+    return LH_OK;
 }
 
 /* Two runs at once leave the choices of one of them, which then are timed again. */
@@ -251,7 +255,7 @@ static uint32_t lines_of(const text_t *t)
 static lh_status_t timed_keep(session_t *s, uint64_t ns)
 {
     text_t all = {0};
-    char *path;
+    char *path = NULL;
     engine_timed(s->engine, &all);
     const uint32_t lines = lines_of(&all);
     if (s->timed.length > 0 && all.length + s->timed.length < TIMED_MOST / 2)
@@ -266,8 +270,7 @@ static lh_status_t timed_keep(session_t *s, uint64_t ns)
     s->timed_now = lines;
     s->timed_s = (double)ns * 1e-9;
     status = path_in_cache("kernels", engine_properties(s->engine)->fingerprint, "txt", &path);
-    if (status != LH_OK) return status;
-    status = timed_write(s, path);
+    if (status == LH_OK) status = timed_write(s, path);
     if (status != LH_OK)
         log_line(LH_LOG_WARN, "tune: what was timed is not kept: %s", fail_reason());
     mem_free(path);
@@ -279,7 +282,11 @@ static lh_status_t timed_spread(session_t *s, train_agree_t *ranks)
 {
     uint64_t length = s->timed.length;
     lh_status_t status = train_agree_first(ranks, &length, sizeof(length));
-    if (status != LH_OK || length == 0) return status;
+    if (status != LH_OK) return status;
+    if (length == 0) { /* not even what this machine knows of its own */
+        text_free(&s->timed);
+        return LH_OK;
+    }
     char *text = mem_new(length + 1);
     if (text == NULL) return LH_NO_MEMORY;
     if (train_agree_rank(ranks) == 0) memcpy(text, s->timed.data, length);

@@ -195,10 +195,17 @@ lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes)
 {
     lh_assert(bytes > 0);
     if (a->ranks == NULL) return LH_OK;
-    char *all = mem_array(a->ranks->size, bytes);
+    const size_t room = control_gather_most(a->ranks->size), most = bytes < room ? bytes : room;
+    char *all = mem_array(a->ranks->size, most), *at = value;
     if (all == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = a->ranks->gather(a->ranks->context, value, bytes, all);
-    if (status == LH_OK) memcpy(value, all, bytes);
+    lh_status_t status = LH_OK;
+    for (size_t left = bytes; left > 0 && status == LH_OK;) {
+        const size_t piece = left < most ? left : most;
+        status = a->ranks->gather(a->ranks->context, at, piece, all);
+        if (status == LH_OK) memcpy(at, all, piece);
+        at += piece;
+        left -= piece;
+    }
     mem_free(all);
     return status;
 }

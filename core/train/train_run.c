@@ -661,6 +661,20 @@ static bool step_may_follow(const trainer_t *t)
     return first != profiled && first + 1 != profiled;
 }
 
+/* What is being saved was whole before the step that failed, and is kept where that failed for
+ * another reason than the device. By one rank: several keep what all of them wrote, and the others
+ * are ending. The step's failure is what is told. */
+static lh_status_t save_keep(trainer_t *t, lh_status_t failed)
+{
+    enum { WHY_BYTES = 2048 };
+    char why[WHY_BYTES];
+    if (train_agree_size(&t->agree) > 1) return failed;
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    while (t->taking && trainer_take(t) == LH_OK)
+        continue;
+    return why[0] == '\0' ? failed : fail(failed, "%s", why);
+}
+
 /* Leaves the loop for one of four reasons: the steps are made, loss or gradients were not finite in
  * too many steps in a row, somebody asked for an end, or a failure. The first and third end with a
  * save; the others do not. */
@@ -678,6 +692,7 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
         if (status == LH_OK && step_may_follow(t)) status = step_queue(t);
         if (status == LH_OK) status = step_finish(t, &applied);
         if (status == LH_OK) status = run_profile(t, false);
+        if (status != LH_OK && t->taking) status = save_keep(t, status);
         if (status != LH_OK) break;
 
         t->not_finite = applied ? 0 : t->not_finite + 1;

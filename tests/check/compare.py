@@ -1,7 +1,6 @@
 """compare.py SCRIPT LONGHAUL PLUGINS GOLDEN PEERS: sdk/template/compare_with_transformers finds that plugins of the tree give
-what Transformers does, the loss that balances experts with it, and a spec too; that those are wrong whose norm is told
-another epsilon or whose config.json is misspelled, of which the import's warning is shown; without PyTorch it says what
-installs it."""
+what Transformers does, the loss that balances experts with it, and a spec too; that one is wrong whose norm is told another
+epsilon; that an import's warning of a misspelled key is shown; without PyTorch it says what installs it."""
 import json
 import os
 import shutil

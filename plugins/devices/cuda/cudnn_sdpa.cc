@@ -196,7 +196,8 @@ struct cudnn_sdpa {
 namespace
 {
 
-/* Plans come best first. One whose variant is not the one wanted need not be built to be passed over. */
+/* Plans come best first. A plan's name, by which one that was used before is known, is told once it is
+ * built. */
 bool plan_choose(cudnn_sdpa &s, uint32_t variant, uint64_t limit_bytes, char *error)
 {
     const int64_t count = s.graph.get_execution_plan_count();
