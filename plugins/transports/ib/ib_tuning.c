@@ -84,7 +84,8 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
     /* As many as have receive work requests for the window. */
     const uint64_t by_window = window / chunk / (IB_RECEIVES - 2) + 1;
     if (pairs < by_window) pairs = by_window;
-    if (tuning->streams != 0) pairs = tuning->streams;
+    /* A port without a queue pair would carry nothing. */
+    if (tuning->streams != 0) pairs = clamp(tuning->streams, wish->ports, UINT64_MAX);
     if (wish->queue_pairs != 0) pairs = wish->queue_pairs;
     pairs = clamp(pairs, 1, IB_PAIRS_MOST);
 
@@ -115,7 +116,9 @@ static bool change(const ib_wish_t *wish, int what, lh_tuning_t *out)
     case MORE_PAIRS:
         out->streams = 2 * out->streams;
         return wish->queue_pairs == 0 && out->streams <= IB_PAIRS_MOST;
-    case FEWER_PAIRS: out->streams /= 2; return wish->queue_pairs == 0 && out->streams >= 1;
+    case FEWER_PAIRS:
+        out->streams /= 2;
+        return wish->queue_pairs == 0 && out->streams >= 1 && out->streams >= wish->ports;
     case MORE_WINDOW: out->inflight_bytes *= 2; return wish->window_bytes == 0;
     default: out->chunk_bytes *= 2; return wish->chunk_bytes == 0 && out->chunk_bytes <= 8 * mib;
     }

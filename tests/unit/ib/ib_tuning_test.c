@@ -152,6 +152,14 @@ static void each_port_has_a_pair(void **state)
     (void)state;
     assert_int_equal(ib_tuning(&near, &three, &link, &no_tuning, 0).queue_pairs, 3);
     assert_int_equal(ib_tuning(&near, &set, &link, &no_tuning, 0).queue_pairs, 2);
+    /* Also where a host has chosen, whose choice goes before everything but the INI and the ports. */
+    const lh_tuning_t one = {.streams = 1}, five = {.streams = 5};
+    assert_int_equal(ib_tuning(&near, &three, &link, &one, 0).queue_pairs, 3);
+    assert_int_equal(ib_tuning(&near, &three, &link, &five, 0).queue_pairs, 5);
+    assert_int_equal(ib_tuning(&near, &set, &link, &one, 0).queue_pairs, 2);
+    lh_tuning_t offered;
+    for (uint32_t i = 0; ib_tuning_offer(&near, &three, &link, 0, i, &offered); i++)
+        assert_true(offered.streams >= 3);
 }
 
 static void neighbours_change_one_thing_each(void **state)
