@@ -296,7 +296,8 @@ static void ports_that_can_t_be_taken_are_named(end_t *e)
     expect_bind(e, empty, LH_INVALID, "expected auto, or addresses or interfaces with commas");
     expect_bind(e, apart, LH_INVALID, "expected auto, or addresses or interfaces with commas");
     expect_bind(e, many, LH_INVALID, "a rank has 4 ports at most");
-    expect_bind(e, families, LH_INVALID, "expected ports of one link layer and MTU, and addresses");
+    expect_bind(e, families, LH_INVALID,
+                "127.0.0.1:0 of fake0 is an IPv4 address, [::1]:0 of fake0 an IPv6 one");
     expect_bind(e, unknown, LH_NO_DEVICE, "no address nosuch0 of this machine");
     ib_order("dead_device=2");
     expect_bind(e, both, LH_NO_DEVICE, "port 1 of fake1 is down");

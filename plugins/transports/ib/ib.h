@@ -294,6 +294,7 @@ typedef struct ib_place { /* what a listener's address holds */
 void ib_place_write(const ib_place_t *from, lh_address_t *out);
 /* LH_INVALID: it is not of this plugin; LH_ABI: of another version of it. */
 lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *out);
+const char *ib_layer_text(uint32_t link_layer);
 void ib_place_port(struct sockaddr_storage *a, uint16_t port);
 void ib_place_text(const struct sockaddr_storage *a, char *out, size_t room);
 

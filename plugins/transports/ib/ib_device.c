@@ -18,6 +18,11 @@ socklen_t ib_address_length(const struct sockaddr_storage *a)
     return a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
+const char *ib_layer_text(uint32_t link_layer)
+{
+    return link_layer == VERBS_LINK_ETHERNET ? "Ethernet (RoCE)" : "InfiniBand";
+}
+
 /* The devices there are, "a, b", for the sentence that says why none was taken. */
 static int device_names(lh_transport_t *t, char *out, size_t room)
 {
@@ -130,6 +135,11 @@ static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
     return LH_OK;
 }
 
+static const char *family_text(const ib_port_t *p)
+{
+    return p->here.ss_family == AF_INET ? "IPv4" : "IPv6";
+}
+
 /* An address's own family, link layer and MTU stand for all that a peer has to fit to. */
 static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *p)
 {
@@ -140,13 +150,22 @@ static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *p)
     for (const ib_port_t *o = first; o < p; o++)
         if (memcmp(&o->here, &p->here, sizeof(o->here)) == 0)
             return t->host->fail(t->host, LH_INVALID, "bind has %s twice", there);
-    if (p->link_layer == first->link_layer && p->mtu == first->mtu &&
-        p->here.ss_family == first->here.ss_family)
-        return LH_OK;
+    if (p->here.ss_family != first->here.ss_family)
+        return t->host->fail(t->host, LH_INVALID,
+                             "bind: %s of %s is an %s address, %s of %s an %s one; expected "
+                             "addresses of one family",
+                             here, first->device, family_text(first), there, p->device,
+                             family_text(p));
+    if (p->link_layer != first->link_layer)
+        return t->host->fail(t->host, LH_INVALID,
+                             "bind: %s of %s is %s, %s of %s %s; expected ports of one link layer",
+                             here, first->device, ib_layer_text(first->link_layer), there,
+                             p->device, ib_layer_text(p->link_layer));
+    if (p->mtu == first->mtu) return LH_OK;
     return t->host->fail(
         t->host, LH_INVALID,
         "bind: %s of %s has an MTU of %u bytes, %s of %s %u; expected ports of one "
-        "link layer and MTU, and addresses of one family",
+        "MTU",
         here, first->device, ib_mtu_bytes(first->mtu), there, p->device, ib_mtu_bytes(p->mtu));
 }
 

@@ -100,11 +100,6 @@ bool ib_dial(ib_pair_t *p)
     return false;
 }
 
-static const char *layer_text(uint32_t link_layer)
-{
-    return link_layer == VERBS_LINK_ETHERNET ? "Ethernet (RoCE)" : "InfiniBand";
-}
-
 /* Whether two such ports can speak with each other at all. */
 static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_address_t *address,
                                ib_place_t *place)
@@ -123,8 +118,8 @@ static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_addres
     return host->fail(host, LH_UNSUPPORTED,
                       "rank %u's port is %s with an MTU of %u bytes, that of %s here %s with %u; "
                       "expected the same",
-                      peer, layer_text(place->link_layer), ib_mtu_bytes(place->mtu), own->device,
-                      layer_text(own->link_layer), ib_mtu_bytes(own->mtu));
+                      peer, ib_layer_text(place->link_layer), ib_mtu_bytes(place->mtu), own->device,
+                      ib_layer_text(own->link_layer), ib_mtu_bytes(own->mtu));
 }
 
 lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
