@@ -89,6 +89,13 @@ static void say(fake_id_t *id, fake_id_t *listener, int type, int status, const 
     events_put(&((fake_cm_channel_t *)id->open.channel)->events, e);
 }
 
+/* Of each id, bound or connected. */
+void cm_removed(const verbs_context_t *device)
+{
+    for (fake_id_t *id = engine.ids; id != NULL; id = id->next)
+        if (id->open.verbs == device) say(id, NULL, CM_DEVICE_REMOVED, 0, NULL, 0);
+}
+
 static fake_id_t *id_new(cm_channel_t *channel, void *context, int space)
 {
     fake_id_t *id = calloc(1, sizeof(*id));

@@ -76,6 +76,11 @@ static bool obey(const char *text)
             pair_fail(id->qp, 21 /* IBV_WC_GENERAL_ERR */);
     }
     engine.orders.fail_one = 0;
+    if (engine.orders.remove_device != 0 && engine.orders.remove_device <= FAKE_DEVICES) {
+        engine.orders.dead_device = engine.orders.remove_device;
+        cm_removed(&engine.contexts[engine.orders.remove_device - 1]);
+    }
+    engine.orders.remove_device = 0;
     return known;
 }
 

@@ -41,6 +41,7 @@ enum {
     X(port_down, 0, "the port is down, and nothing goes out or comes in")                      \
     X(devices, 0, "2: even loopback addresses belong to a second device")                      \
     X(dead_device, 0, "the port of the so-manieth device is down, likewise")                   \
+    X(remove_device, 0, "the so-manieth device is taken out, which everybody is told")         \
     X(no_memory, 0, "no memory can be registered")                                             \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
@@ -48,6 +49,7 @@ enum {
     X(private_byte, 0, "the last byte of its next connect request or answer is XORed with it") \
     X(post_fails, 0, "posting a send fails")                                                   \
     X(mtu_hole, 0, "packets with more bytes are lost: something on the way has a smaller MTU") \
+    X(mtu_hole_of, 0, "of those of the so-manieth device; 0: of any")                          \
     X(flip, 0, "a bit of that byte, from 1, of the next packet that has so many is flipped")   \
     X(flip_of, 0, "and that has so many bytes in all; 0: any")                                 \
     X(astray, 0, "the next packet of astray_of bytes goes to an address so much higher")       \
@@ -238,6 +240,7 @@ bool link_is_dead(const fake_id_t *id); /* its device's port is down */
 void cm_frame(fake_id_t *id, const frame_t *head, const char *payload);
 void cm_gone(fake_id_t *id); /* the other end's process has ended */
 void cm_arrivals(fake_id_t *listener);
+void cm_removed(const verbs_context_t *device);
 
 /* verbs_pair.c */
 void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload);

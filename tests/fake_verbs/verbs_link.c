@@ -86,6 +86,13 @@ bool link_is_dead(const fake_id_t *id)
            (dead != 0 && dead <= FAKE_DEVICES && id->open.verbs == &engine.contexts[dead - 1]);
 }
 
+static bool falls_in_hole(const fake_id_t *id, const frame_t *head)
+{
+    const uint64_t hole = engine.orders.mtu_hole, of = engine.orders.mtu_hole_of;
+    return hole != 0 && head->bytes > hole &&
+           (of == 0 || (of <= FAKE_DEVICES && id->open.verbs == &engine.contexts[of - 1]));
+}
+
 /* False: there is no room now. What is lost was sent. */
 bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
 {
@@ -97,8 +104,7 @@ bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
     const bool traffic = head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER;
     engine.counts.packets += head->kind == FRAME_PACKET;
     engine.counts.second += head->kind == FRAME_PACKET && id->open.verbs == &engine.contexts[1];
-    if (engine.orders.mute != 0 || link_is_dead(id) ||
-        (engine.orders.mtu_hole != 0 && head->bytes > engine.orders.mtu_hole) ||
+    if (engine.orders.mute != 0 || link_is_dead(id) || falls_in_hole(id, head) ||
         (traffic && engine.orders.loss != 0 && engine_random() % engine.orders.loss == 0)) {
         engine.counts.lost++;
         return true;
