@@ -536,7 +536,7 @@ static void measure(ib_pair_t *p, const ib_sent_t *r, uint64_t now)
     p->done_ns = now;
     uint64_t all = 0;
     for (uint32_t i = 0; i < c->pair_count; i++)
-        all += c->pairs[i].rate;
+        all += c->pairs[i].state == IB_PAIR_UP ? c->pairs[i].rate : 0;
     atomic_store_explicit(&c->rate, all, memory_order_relaxed);
 }
 
