@@ -251,6 +251,146 @@ static void a_port_that_goes_down_leaves_the_others(end_t *e)
     end_barrier(e);
 }
 
+/* A path of the second ports that carries small packets only, before the connection is up. */
+static void a_second_path_with_a_smaller_mtu_is_named(end_t *e)
+{
+    end_listen(e, LH_SECURITY_PLAIN);
+    ib_order("mtu_hole=2000 mtu_hole_of=2");
+    e->conn = end_join(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == LH_UNREACHABLE || down.status == LH_PEER_LOST, "status %d", down.status);
+    CHECK(e->side == 1 ||
+              strstr(down.reason, "packets of 4096 bytes don't come through to rank") != NULL,
+          "%s", down.reason);
+    end_barrier(e);
+}
+
+static void await_wholeness(end_t *e)
+{
+    lh_wire_event_t event, last = {.status = LH_OK};
+    const uint64_t until = check_now_ns() + 20000000000ull;
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    while (last.status != LH_OK || stats.paths_down != 0) {
+        CHECK(check_now_ns() < until);
+        end_poll(e);
+        while (end_take(e, LH_WIRE_DEGRADED, RIG_CONN, &event))
+            last = event;
+        CHECK(e->api->stats(e->conn, &stats) == LH_OK);
+    }
+}
+
+/* It gets smaller while messages are under way, from both ends or one, and large again. What it has
+ * lost goes over the others, and so does what comes later. */
+static void a_path_whose_mtu_shrinks_leaves_the_others(end_t *e)
+{
+    static const char *const orders[] = {"mtu_hole=2000 mtu_hole_of=1",
+                                         "mtu_hole=2000 mtu_hole_of=2"};
+    ib_meet(e, LH_SECURITY_PLAIN);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    for (uint32_t round = 0; round < 4; round++) {
+        end_barrier(e);
+        if (round == 0 || e->side == round - 1 || round == 3) ib_order(orders[round % 2]);
+        const uint64_t during = ib_exchange(e, &out, &in, 8, 1 << 20);
+        const uint64_t after = ib_exchange(e, &out, &in, 8, 1 << 20);
+        (void)fprintf(stderr, "    %.0f ms as it shrinks, %.0f ms without it\n",
+                      (double)during / 1e6, (double)after / 1e6);
+        CHECK((during < 2000000000 && after < 1000000000) || ib_busy_machine());
+        end_barrier(e);
+        ib_order("mtu_hole=0");
+        const uint64_t until = check_now_ns() + 2000000000ull; /* it is tried again each second */
+        while (check_now_ns() < until)
+            end_poll(e);
+        await_wholeness(e);
+        end_barrier(e);
+        const uint64_t all = ib_count("packets"), second = ib_count("second");
+        (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+        const uint64_t more = ib_count("second") - second,
+                       others = ib_count("packets") - all - more;
+        CHECK((round % 2 == 0 ? others : more) > 8 || ib_busy_machine());
+    }
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* There is no other. */
+static void a_path_whose_mtu_shrinks_ends_the_last(end_t *e)
+{
+    end_meet(e);
+    buffer_t b = buffer_new(e, 1 << 20, false, 0);
+    end_barrier(e);
+    ib_order("mtu_hole=2000");
+    if (e->side == 1) end_receive(e, &b, 0, 1 << 20, 1, 1);
+    if (e->side == 0) end_send(e, &b, 0, 1 << 20, 1, 1);
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == (e->side == 0 ? LH_UNREACHABLE : LH_PEER_LOST), "status %d: %s",
+          down.status, down.reason);
+    CHECK(e->side == 1 || strstr(down.reason, "packets of 4096 bytes don't come through") != NULL,
+          "%s", down.reason);
+    end_barrier(e);
+}
+
+/* Two of three queue pairs fail with all that they have under way, more than the third has room for,
+ * and the other end does not poll for so long that they would be dialed again meanwhile. */
+static void what_is_left_of_ports_goes_over_the_others_however_late(end_t *e)
+{
+    enum { MESSAGES = 8, BYTES = 8 << 20 };
+    ib_meet(e, LH_SECURITY_PLAIN);
+    buffer_t b = buffer_new(e, (uint64_t)MESSAGES * BYTES, false, 0);
+    if (e->side == 0) ib_order("delay_us=50000");
+    for (uint32_t i = 0; e->side == 1 && i < MESSAGES; i++)
+        end_receive(e, &b, i * (uint64_t)BYTES, BYTES, i, i);
+    for (uint32_t i = 0; e->side == 1 && i < 3; i++)
+        end_poll(e);
+    end_barrier(e);
+    const uint64_t begin = check_now_ns();
+    while (e->side == 0 && check_now_ns() < begin + 300000000) /* grants are late, too */
+        end_poll(e);
+    if (e->side == 0) ib_order("dead_device=1");
+    for (uint32_t i = 0; e->side == 0 && i < MESSAGES; i++) {
+        buffer_fill(b.data + i * (uint64_t)BYTES, BYTES, i);
+        end_send(e, &b, i * (uint64_t)BYTES, BYTES, i, i);
+    }
+    if (e->side == 1) {
+        while (check_host_metric("rdma.replaced") < 2) { /* it was told to part */
+            CHECK(check_now_ns() < begin + 20000000000ull);
+            end_poll(e);
+        }
+        for (int i = 0; i < 3; i++)
+            end_poll(e);
+        (void)nanosleep(&(struct timespec){.tv_sec = 2, .tv_nsec = 500000000}, NULL);
+    }
+    for (uint32_t i = 0; i < MESSAGES; i++)
+        (void)end_await(e, e->side == 0 ? LH_WIRE_SENT : LH_WIRE_RECEIVED, i);
+    for (uint32_t i = 0; e->side == 1 && i < MESSAGES; i++)
+        buffer_check(b.data + i * (uint64_t)BYTES, BYTES, i);
+    end_barrier(e);
+    ib_order("dead_device=0 delay_us=0");
+    await_wholeness(e);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* For good, where the other one carries on; the connection ends when that has gone as well. */
+static void a_device_that_is_removed_leaves_the_others(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_PLAIN);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    end_barrier(e);
+    if (e->side == 0) ib_order("remove_device=1");
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    await_pairs(e, LH_PEER_LOST);
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    end_barrier(e);
+    if (e->side == 0) ib_order("remove_device=2");
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == (e->side == 0 ? LH_IO : LH_PEER_LOST), "status %d: %s", down.status,
+          down.reason);
+    CHECK(e->side == 1 || strstr(down.reason, "the RDMA device fake1 was removed") != NULL, "%s",
+          down.reason);
+    end_barrier(e);
+}
+
 /* In its place with another `bind`; configured values begin with device and bind. */
 static void reopen(end_t *e, char *bind)
 {
@@ -629,6 +769,8 @@ int main(int argc, char **argv)
                                         NULL};
     static const char *const shaky[] = {two_ports, "queue_pairs=4", "chunk=64KiB", "ack_timeout=12",
                                         NULL};
+    static const char *const full[] = {two_ports,      "queue_pairs=3",  "chunk=64KiB",
+                                       "window=23MiB", "ack_timeout=12", NULL};
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(lost_packets_are_sent_again, many),
@@ -644,6 +786,11 @@ int main(int argc, char **argv)
         FACT(one_of_several_is_replaced_with_its_proof, three),
         FACT(both_ports_carry_a_message, rails),
         FACT(a_port_that_goes_down_leaves_the_others, rails),
+        FACT(a_second_path_with_a_smaller_mtu_is_named, rails),
+        FACT(a_path_whose_mtu_shrinks_leaves_the_others, rails),
+        FACT(a_path_whose_mtu_shrinks_ends_the_last, impatient),
+        FACT(what_is_left_of_ports_goes_over_the_others_however_late, full),
+        FACT(a_device_that_is_removed_leaves_the_others, rails),
         FACT(ends_with_one_port_and_two_meet, three),
         FACT(ports_that_can_t_be_taken_are_named, NULL),
         FACT(ports_that_come_and_go_are_borne, shaky),

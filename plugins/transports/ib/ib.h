@@ -23,6 +23,8 @@ enum {
     IB_INLINE = 220,   /* bytes that are copied into the work request, where the card takes it */
     IB_WAITING = 64,   /* connect requests of a listener that nobody has accepted */
     IB_LEAVE_MS = 50,  /* how long a goodbye may take                        */
+    IB_SMALL = 256,    /* a packet that every path carries, as those by which two ends meet */
+    IB_DOUBT = 2,      /* failures in a row, each of a packet that is larger */
     IB_ASKED_MS = 2000 /* how long a challenge is good for                   */
 };
 
@@ -64,9 +66,14 @@ typedef struct ib_pair { /* one queue pair of a connection */
     uint32_t index, port; /* port: of this end, by its place in the transport */
     uint32_t peer_key;    /* of the peer's board, at the port that this one leads to */
     ib_pair_state_t state;
-    bool reached;    /* the other end knows of it, and must be told that it ends */
-    bool unanswered; /* it fails since nothing of it was acknowledged */
-    bool failing;    /* an error was seen: it goes down when its completions have been taken */
+    bool reached;     /* the other end knows of it, and must be told that it ends */
+    bool unanswered;  /* it fails since nothing of it was acknowledged */
+    bool failing;     /* an error was seen: it goes down when its completions have been taken */
+    bool probing;     /* a packet of the port's MTU is on its way */
+    bool proven;      /* one that was not small has come through */
+    bool gone;        /* its device was removed, so it is not dialed again */
+    uint32_t lost;    /* failures in a row, without an answer, of packets that were not small */
+    uint64_t lost_ns; /* when the first of them was */
     cm_id_t *id;
     /* Of the turns before: to destroy one says to the other end that this one has gone, so they
      * are kept until that knows of a later turn. */
@@ -96,6 +103,12 @@ typedef struct ib_pair { /* one queue pair of a connection */
 static inline uint32_t ib_pair_wrs(const ib_pair_t *p)
 {
     return (uint32_t)(p->sent_end - p->sent_first);
+}
+
+/* Its path seems to carry small packets only: nothing new goes over it until a large one has. */
+static inline bool ib_pair_doubted(const ib_pair_t *p)
+{
+    return p->lost >= IB_DOUBT;
 }
 
 typedef struct ib_operation {
@@ -149,11 +162,9 @@ struct lh_conn {
     ib_state_t state;
     bool up_said, down_said;
     bool dials;
-    bool ended;                   /* the peer has gone; what it wrote before is still taken */
-    bool worse_due, whole_due;    /* to be told: DEGRADED */
-    bool path_asked, path_proven; /* a packet of the port's MTU is on its way; has come through */
-    uint32_t path_lost;           /* queue pairs that failed of it, without an answer */
-    bool asking;                  /* `known`, the end that dials: no challenge has come yet */
+    bool ended;                /* the peer has gone; what it wrote before is still taken */
+    bool worse_due, whole_due; /* to be told: DEGRADED */
+    bool asking;               /* `known`, the end that dials: no challenge has come yet */
     uint32_t security;
     uint8_t nonce[IB_NONCE_BYTES], session[IB_SESSION_BYTES]; /* `known` */
     ib_private_t sealed;
@@ -283,6 +294,7 @@ void ib_device_close(lh_transport_t *t);
 /* Looks, once in pause_ns at most, whether the card sends again before answers can be here. */
 void ib_device_watch(lh_transport_t *t, uint64_t pause_ns);
 socklen_t ib_address_length(const struct sockaddr_storage *a);
+const char *ib_layer_text(uint32_t link_layer);
 
 /* ib_place.c: addresses; ports are big-endian */
 typedef struct ib_place { /* what a listener's address holds */
@@ -294,7 +306,6 @@ typedef struct ib_place { /* what a listener's address holds */
 void ib_place_write(const ib_place_t *from, lh_address_t *out);
 /* LH_INVALID: it is not of this plugin; LH_ABI: of another version of it. */
 lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *out);
-const char *ib_layer_text(uint32_t link_layer);
 void ib_place_port(struct sockaddr_storage *a, uint16_t port);
 void ib_place_text(const struct sockaddr_storage *a, char *out, size_t room);
 
@@ -374,18 +385,26 @@ uint64_t ib_conn_due(const lh_conn_t *c);
 /* ib_mend.c: queue pairs that fail are replaced */
 /* To be called when its completions have been taken. */
 void ib_pair_fail(ib_pair_t *p, const char *why);
-/* The other end's greeting for a later turn of this pair, and the id that it came with. */
+/* The other end's greeting for a later turn of this pair, and the id that it came with, which is its
+ * own from then on: not where the connection broke, or this turn was overtaken. */
 void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id);
-/* A later turn is up; taken: what the other end says to have taken. */
 /* Destroys the ids of former turns. */
 void ib_pair_forget(ib_pair_t *p);
+/* A later turn is up; taken: what the other end says to have taken. */
 void ib_pair_mended(ib_pair_t *p, uint64_t taken);
 /* This try came to nothing: there is another one when it is due. */
 void ib_pair_missed(ib_pair_t *p);
 /* What the peer has said of it, from the board; when all completions have been taken. */
 void ib_pair_parted(ib_pair_t *p);
-/* It has notices to be sent again that must not overtake those of another queue pair. */
+/* It has notices to be sent again that must not overtake those of another queue pair, or what is
+ * left of it is yet to go over another. */
 bool ib_pair_waits(const ib_pair_t *p);
+/* All queue pairs are up, and none is in doubt. */
+bool ib_pairs_whole(const lh_conn_t *c);
+/* Another one than this can be written to. */
+bool ib_pair_has_others(const ib_pair_t *p);
+/* The device under it has gone. */
+void ib_pair_removed(ib_pair_t *p);
 /* Tries again what is due, gives up what is overdue. */
 void ib_pairs_mend(lh_conn_t *c, uint64_t now);
 uint64_t ib_pair_due(const ib_pair_t *p);
@@ -414,8 +433,8 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message);
 /* `private`: a frame that is sealed; and this end's share. False: likewise. */
 bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job);
 bool ib_pairs_share(lh_conn_t *c);
-/* A packet as large as the port sends them, before the connection is up. */
-bool ib_pairs_probe(lh_conn_t *c);
+/* A packet as large as the port sends them: before the connection is up, and where it is in doubt. */
+bool ib_pair_probe(ib_pair_t *p);
 
 /* ib_message.c */
 lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,

@@ -90,7 +90,7 @@ void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(c->reason, sizeof(c->reason), fmt, args);
     va_end(args);
-    const bool talks = c->state == IB_OPEN && c->pairs[c->lead].state == IB_PAIR_UP && !c->ended;
+    const bool talks = c->state == IB_OPEN && !c->ended;
     c->state = IB_LEAVING;
     c->leave_ns = 0;
     if (talks && why != LH_PEER_LOST) ib_pairs_goodbye(c);
@@ -118,23 +118,36 @@ void ib_close_conn(lh_conn_t *c)
     t->host->release(t->host, c);
 }
 
+/* Each has its own ports, and so its own path. */
+static bool is_proven(const lh_conn_t *c)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        all &= c->pairs[i].proven;
+    return all;
+}
+
 /* Pairs may fail later, one by one or all. */
 static bool is_up(const lh_conn_t *c)
 {
     if (c->up_said) return true;
-    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count && c->path_proven &&
+    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count && is_proven(c) &&
            (c->security != LH_SECURITY_PRIVATE || (c->sealed.told && c->sealed.ready_keys));
 }
 
-/* What comes before it is up: the path is tried with a packet of the port's MTU, and ends that seal
- * tell each other of their frames. */
+/* What comes before it is up: each queue pair's path is tried with a packet of the port's MTU, and
+ * ends that seal tell each other of their frames. */
 static void begin(lh_conn_t *c)
 {
-    if (c->pairs[0].state == IB_PAIR_UP && !c->path_asked) c->path_asked = ib_pairs_probe(c);
+    for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (p->state == IB_PAIR_UP && !p->proven && !p->probing) p->probing = ib_pair_probe(p);
+    }
     if (c->pairs[0].state == IB_PAIR_UP && c->state == IB_OPEN &&
         c->security == LH_SECURITY_PRIVATE)
         ib_private_meet(c);
     if (c->state == IB_OPEN) (void)ib_pairs_pump(c);
+    if (c->state == IB_OPEN) ib_pairs_move(c);
 }
 
 static bool worse_is_due(const lh_conn_t *c)

@@ -144,8 +144,10 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
         turn_away(t, id, ib_not_proven);
         return;
     }
-    /* A later turn comes to the port of the first. */
-    if (g->turn > 0 && (r->port != p->port || ib_pair_waits(p))) {
+    /* A later turn comes to the port of the first. What this end could not get through goes over
+     * others first, for which both ends must part with it. */
+    const bool parts = ib_pair_doubted(p) && !p->away && ib_pair_has_others(p);
+    if (g->turn > 0 && (r->port != p->port || ib_pair_waits(p) || parts)) {
         turn_away(t, id, r->port != p->port ? ib_has_ended : ib_not_yet);
         return;
     }
@@ -153,10 +155,8 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
         adopt(p, id, g, r->port);
     else
         ib_pair_renew(p, g, id);
-    if (c->state != IB_OPEN) {
-        if (p->id != id) turn_away(t, id, ib_has_ended);
-        return;
-    }
+    if (p->id != id) turn_away(t, id, c->state == IB_OPEN ? ib_not_yet : ib_has_ended);
+    if (p->id != id || c->state != IB_OPEN) return;
     if (answer(p) == LH_OK) return;
     if (g->turn > 0)
         ib_pair_missed(p);

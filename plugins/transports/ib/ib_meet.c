@@ -304,10 +304,7 @@ static void pair_event(ib_pair_t *p, const cm_event_t *event, const ib_said_t *s
             give_up(p, v->event_text(event->type),
                     strerror(event->status < 0 ? -event->status : event->status));
         return;
-    case CM_DEVICE_REMOVED:
-        ib_conn_break(c, LH_IO, "the RDMA device %s was removed",
-                      c->transport->ports[p->port].device);
-        return;
+    case CM_DEVICE_REMOVED: ib_pair_removed(p); return;
     default: return;
     }
 }

@@ -14,11 +14,17 @@
  *
  * One whose first try is not answered while others are up, as its port may be down, is parted with:
  * both ends tell each other over another one what they have taken, and what is left goes over the
- * others (ib_pairs_move). It is dialed each second from then on, and the connection ends only when
- * none is up. */
+ * others (ib_pairs_move). It is dialed each second from then on, when nothing is left of it, and the
+ * connection ends only when none is up.
+ *
+ * A path with a smaller MTU lets queue pairs meet and loses what they carry. So one that fails
+ * IB_DOUBT times in a row of what was not small is in doubt: it is parted with, too, and when it is
+ * up again carries a packet of the port's MTU, and nothing else until that has come through. Where
+ * no other is left, or the connection was never up, it ends with a sentence that names the MTU. */
 #include "ib.h"
 
 enum { AGAIN_MS = 250, AWAY_MS = 1000, PATIENCE_LEAST_MS = 1000, WORSE_MS = 100 };
+enum { PART_MS = 10 }; /* between tries to tell the other end */
 
 static uint64_t now_of(const lh_conn_t *c)
 {
@@ -66,12 +72,54 @@ static void keep(ib_pair_t *p)
     p->id = NULL;
 }
 
+bool ib_pairs_whole(const lh_conn_t *c)
+{
+    bool whole = atomic_load(&c->pairs_up) == c->pair_count;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        whole &= !ib_pair_doubted(&c->pairs[i]);
+    return whole;
+}
+
+bool ib_pair_has_others(const ib_pair_t *p)
+{
+    const lh_conn_t *c = p->conn;
+    for (uint32_t i = 0; i < c->pair_count; i++) {
+        const ib_pair_t *q = &c->pairs[i];
+        if (q != p && q->state == IB_PAIR_UP && !ib_pair_doubted(q)) return true;
+    }
+    return false;
+}
+
+static bool all_doubted(const lh_conn_t *c)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        all &= ib_pair_doubted(&c->pairs[i]);
+    return all;
+}
+
+/* It could be connected, by small packets, and the first one that was not small was lost, again and
+ * again. Once it was up, a path that is cut now and then looks alike for a while. */
+static bool path_is_too_small(ib_pair_t *p, uint64_t now)
+{
+    const lh_conn_t *c = p->conn;
+    bool large = false, more = true; /* of the oldest that was to be answered */
+    for (uint64_t i = p->sent_first; more && i < p->sent_end; i++) {
+        large |= p->sent[i % IB_SEND_WRS].bytes > IB_SMALL;
+        more = !p->sent[i % IB_SEND_WRS].signaled;
+    }
+    if (!p->unanswered || !large) return false;
+    if (p->lost++ == 0) p->lost_ns = now;
+    if (!c->up_said) return ib_pair_doubted(p);
+    return all_doubted(c) && p->lost > IB_DOUBT && now - p->lost_ns >= c->patience_ns;
+}
+
 void ib_pair_fail(ib_pair_t *p, const char *why)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
     const uint64_t now = now_of(c), least = PATIENCE_LEAST_MS * 1000000ull;
-    const bool was_up = p->state == IB_PAIR_UP;
+    const bool was_up = p->state == IB_PAIR_UP, doubted = ib_pair_doubted(p);
     if (p->state == IB_PAIR_DOWN) return;
     p->failing = false;
     p->failure = why;
@@ -82,12 +130,13 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
             ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, why);
         return;
     }
-    /* Two queue pairs could be connected, by small packets, and the first that is large was lost. */
-    if (p->index == 0 && p->unanswered && !c->path_proven && ++c->path_lost == 2) {
+    if (path_is_too_small(p, now)) {
         ib_conn_break(c, LH_UNREACHABLE,
                       "packets of %u bytes don't come through to rank %u, though smaller ones did: "
-                      "something between both may have a smaller MTU than their ports",
-                      ib_mtu_bytes(t->ports[p->port].mtu), c->peer);
+                      "something between both may have a smaller MTU than their ports (%s, queue "
+                      "pair %u)",
+                      ib_mtu_bytes(t->ports[p->port].mtu), c->peer, t->ports[p->port].device,
+                      p->index);
         return;
     }
     ib_pair_unmake(p);
@@ -97,9 +146,11 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
     const uint64_t tried = p->unanswered ? tried_ns(c) : 0;
     p->give_up_ns = now + (c->patience_ns > tried + least ? c->patience_ns - tried : least);
     (void)atomic_fetch_sub(&c->pairs_up, 1);
-    if (!c->worse_due) c->worse_ns = now + WORSE_MS * 1000000ull;
-    c->worse_due = true;
-    c->whole_due = false;
+    if (!doubted) { /* else it was told, and it was not whole since */
+        if (!c->worse_due) c->worse_ns = now + WORSE_MS * 1000000ull;
+        c->worse_due = true;
+        c->whole_due = false;
+    }
     t->host->count(t->host, "rdma.replaced", 1);
     if (!c->dials) {
         /* What is said of it from now on is no news. */
@@ -109,7 +160,31 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
         return;
     }
     keep(p);
-    next_turn(p, now);
+    if (!p->gone && !(ib_pair_doubted(p) && ib_pair_has_others(p))) {
+        next_turn(p, now);
+        return;
+    }
+    p->asked = false;
+    p->again_ns = now; /* to part with it */
+}
+
+/* For good: a device that comes back is another one, which this process has not opened. */
+void ib_pair_removed(ib_pair_t *p)
+{
+    lh_conn_t *c = p->conn;
+    const char *device = c->transport->ports[p->port].device;
+    bool all = true;
+    p->gone = true;
+    if (p->state == IB_PAIR_UP && c->state == IB_OPEN) (void)ib_pairs_pump(c);
+    if (c->state >= IB_LEAVING) return;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        all &= c->pairs[i].gone;
+    if (all || c->state != IB_OPEN || (p->turn == 0 && p->state < IB_PAIR_UP))
+        ib_conn_break(c, LH_IO, "the RDMA device %s was removed", device);
+    else if (p->state == IB_PAIR_UP)
+        ib_pair_fail(p, "its RDMA device was removed");
+    else if (p->state == IB_PAIR_MEETING)
+        ib_pair_missed(p);
 }
 
 void ib_pair_missed(ib_pair_t *p)
@@ -145,7 +220,7 @@ void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id)
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
     (void)ib_pairs_pump(c); /* also what came over others, before anything that comes over this */
-    if (c->state != IB_OPEN) return;
+    if (c->state != IB_OPEN || g->turn <= p->turn || ib_pair_waits(p)) return;
     /* The end that dials has found it dead, and so it is. */
     if (p->state == IB_PAIR_UP) ib_pair_fail(p, "the other end has lost it");
     ib_pair_unmake(p);
@@ -171,15 +246,18 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
         p->failure = "it takes no work requests";
         return;
     }
-    if (atomic_fetch_add(&c->pairs_up, 1) + 1 == c->pair_count) c->whole_due = true;
+    (void)atomic_fetch_add(&c->pairs_up, 1);
+    if (ib_pairs_whole(c)) c->whole_due = true;
 }
 
 bool ib_pair_waits(const ib_pair_t *p)
 {
     const lh_conn_t *c = p->conn;
-    if (ib_pair_oldest(p) == UINT64_MAX) return false;
+    const uint64_t oldest = ib_pair_oldest(p);
+    if (p->sent_first == p->sent_end) return false;
+    if (p->away && ib_pair_has_others(p)) return true;
     for (uint32_t i = 0; i < c->pair_count; i++)
-        if (&c->pairs[i] != p && ib_pair_oldest(&c->pairs[i]) != UINT64_MAX) return true;
+        if (ib_pair_oldest(&c->pairs[i]) < oldest) return true;
     return false;
 }
 
@@ -205,32 +283,43 @@ void ib_pair_parted(ib_pair_t *p)
     if (!prune(p, ib_away_arrived(word, p->acked))) return;
     p->away = true;
     p->answer_due = !c->dials;
-    p->again_ns = again_at(p, now_of(c));
+    p->again_ns = c->dials ? again_at(p, now_of(c)) : 0; /* of the other end: to answer */
 }
 
 /* It is down while others are up: first both ends part with it, then it is dialed now and then. */
 static void mend_one(ib_pair_t *p, uint64_t now)
 {
     lh_conn_t *c = p->conn;
-    const bool others = atomic_load(&c->pairs_up) > 0;
-    if (others && p->answer_due) p->answer_due = !ib_pairs_part(c, p->index);
+    const bool others = ib_pair_has_others(p);
+    if (others && p->answer_due) {
+        p->answer_due = !ib_pairs_part(c, p->index);
+        if (p->answer_due) p->again_ns = now + PART_MS * 1000000ull;
+    }
     if (now < p->again_ns || (others && p->asked && !p->away)) return;
     if (others && !p->away) {
         ib_pair_missed(p);
         p->asked = ib_pairs_part(c, p->index);
-    } else if (c->dials && !ib_pair_waits(p)) {
+        if (!p->asked) p->again_ns = now + PART_MS * 1000000ull;
+    } else if (ib_pair_waits(p)) { /* so it can't be met, and what is left of it is free to go */
+        if (p->state == IB_PAIR_MEETING) ib_pair_missed(p);
+    } else if (c->dials && !p->gone) {
         ib_pair_missed(p);
         next_turn(p, now);
     }
 }
 
-/* When the last of them is given up, and with it the peer, if none is up. */
+/* When the last of them is given up, and with it the peer; never while one is up. Those in doubt are
+ * up now and then, and count only where there are no others. */
 static uint64_t last_give_up(const lh_conn_t *c)
 {
+    const bool all = all_doubted(c);
     uint64_t last = 0;
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        if (c->pairs[i].state != IB_PAIR_UP && c->pairs[i].give_up_ns > last)
-            last = c->pairs[i].give_up_ns;
+    for (uint32_t i = 0; i < c->pair_count; i++) {
+        const ib_pair_t *p = &c->pairs[i];
+        if (ib_pair_doubted(p) && !all) continue;
+        if (p->state == IB_PAIR_UP) return UINT64_MAX;
+        if (p->give_up_ns > last) last = p->give_up_ns;
+    }
     return last;
 }
 
@@ -239,7 +328,7 @@ void ib_pairs_mend(lh_conn_t *c, uint64_t now)
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
         if (p->state == IB_PAIR_UP || p->give_up_ns == 0) continue;
-        if (atomic_load(&c->pairs_up) == 0 && now >= last_give_up(c))
+        if (now >= last_give_up(c))
             ib_conn_break(c, LH_PEER_LOST, "rank %u does not answer on queue pair %u: %s", c->peer,
                           i, p->failure);
         else
@@ -255,10 +344,12 @@ uint64_t ib_pair_due(const ib_pair_t *p)
         return pause != 0 && ib_pair_wrs(p) == 0 ? p->heard_ns + pause : UINT64_MAX;
     }
     if (p->give_up_ns == 0) return UINT64_MAX;
-    if (atomic_load(&c->pairs_up) > 0) {
-        const bool waits = p->away ? !c->dials || ib_pair_waits(p) : p->asked;
-        return p->answer_due ? 0 : waits ? UINT64_MAX : p->again_ns;
+    const bool waits = ib_pair_waits(p);
+    const bool tries = waits ? p->state == IB_PAIR_MEETING : c->dials && !p->gone;
+    if (ib_pair_has_others(p)) {
+        const bool acts = p->answer_due || (p->away ? tries : !p->asked);
+        return acts ? p->again_ns : UINT64_MAX;
     }
     const uint64_t last = last_give_up(c);
-    return c->dials && p->again_ns < last ? p->again_ns : last;
+    return tries && p->again_ns < last ? p->again_ns : last;
 }

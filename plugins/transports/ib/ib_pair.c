@@ -164,17 +164,20 @@ static bool post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
     return true;
 }
 
-/* By a later turn: all that the peer has not taken, as it was. */
+/* By a later turn: all that the peer has not taken, as it was; then, where nothing but what is small
+ * seems to come through, what shows whether that is still so. */
 bool ib_pair_repost(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     if (ib_pair_oldest(p) != UINT64_MAX) c->lead = p->index; /* later ones follow these */
     for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
-        const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
+        ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
         if (post_rows(p, r, 1) != 0) return false;
+        r->since_ns = p->heard_ns; /* what it has waited for says nothing of this pair's rate */
         p->credits.used += r->has_immediate;
         atomic_fetch_add_explicit(&c->bytes_again, r->bytes, memory_order_relaxed);
     }
+    if (ib_pair_doubted(p) && !p->probing) p->probing = ib_pair_probe(p);
     return true;
 }
 
@@ -219,12 +222,17 @@ static ib_pair_t *lead_of(lh_conn_t *c, const ib_pair_t *moved)
     const uint64_t oldest = moved != NULL ? ib_pair_oldest(moved) : UINT64_MAX;
     ib_pair_t *p = &c->pairs[c->lead];
     if (p->state != IB_PAIR_UP && !p->away) return NULL;
+    const bool stays = p->state == IB_PAIR_UP &&
+                       (!ib_pair_doubted(p) || ib_pair_oldest(p) != UINT64_MAX);
     for (uint32_t i = 0; i < c->pair_count && atomic_load(&c->pairs_up) < c->pair_count; i++)
         if (&c->pairs[i] != moved && c->pairs[i].state != IB_PAIR_UP &&
             ib_pair_oldest(&c->pairs[i]) < oldest)
             return NULL;
-    for (uint32_t i = 0; i < c->pair_count && p->state != IB_PAIR_UP; i++)
-        p = &c->pairs[i];
+    bool found = stays;
+    for (uint32_t i = 0; i < c->pair_count && !found; i++) {
+        found = c->pairs[i].state == IB_PAIR_UP && !ib_pair_doubted(&c->pairs[i]);
+        if (found) p = &c->pairs[i];
+    }
     if (p->state != IB_PAIR_UP || p->failing) return NULL;
     c->lead = p->index;
     return p;
@@ -276,13 +284,14 @@ void ib_pairs_notify(lh_conn_t *c)
         c->pairs[i].credits.told = posted[i];
 }
 
-bool ib_pairs_probe(lh_conn_t *c)
+bool ib_pair_probe(ib_pair_t *p)
 {
-    const uint32_t bytes = ib_mtu_bytes(c->transport->ports[0].mtu);
-    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, OTHER_PROBE), c->board[1].probe,
+    const lh_conn_t *c = p->conn;
+    const uint32_t bytes = ib_mtu_bytes(c->transport->ports[p->port].mtu);
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_PROBE), c->board[1].probe,
                                 bytes != 0 ? bytes : 1);
     row.signaled = true;
-    return post(&c->pairs[0], &row, 1);
+    return ib_pair_wrs(p) < IB_SEND_WRS && post(p, &row, 1);
 }
 
 bool ib_pairs_share(lh_conn_t *c)
@@ -294,11 +303,18 @@ bool ib_pairs_share(lh_conn_t *c)
     return post(p, &row, 1);
 }
 
+/* Over the one that leads, else over any that can take it. */
 void ib_pairs_goodbye(lh_conn_t *c)
 {
-    ib_pair_t *p = &c->pairs[c->lead];
+    ib_pair_t *p = NULL;
     ib_board_t *mine = &c->board[1];
-    if (ib_pair_wrs(p) == IB_SEND_WRS || p->credits.granted == p->credits.used) return;
+    for (uint32_t i = 0; i < c->pair_count && p == NULL; i++) {
+        ib_pair_t *one = &c->pairs[(c->lead + i) % c->pair_count];
+        if (one->state == IB_PAIR_UP && !one->failing && !ib_pair_doubted(one) &&
+            ib_pair_wrs(one) < IB_SEND_WRS && one->credits.granted > one->credits.used)
+            p = one;
+    }
+    if (p == NULL) return;
     ib_goodbye_write(mine, c->why, c->reason);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_GOODBYE), &mine->status,
                                 offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
@@ -325,17 +341,21 @@ static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual)
     return (double)(p->bytes + bytes) / (double)(rate != 0 ? rate : 1);
 }
 
-/* The pair that would end the chunk first. The first one keeps room for notices. */
-static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes)
+/* The pair that would end the chunk first, with room and credits for what may have to follow it: a
+ * notice, and where `more` a word on each of the others, without which none of these can be parted
+ * with, nor what gives credits back leave another way. */
+static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
 {
+    const uint32_t words = more ? c->pair_count - 1 : 0;
     ib_pair_t *best = NULL;
     uint64_t usual = 0;
     for (uint32_t i = 0; i < c->pair_count; i++)
         if (c->pairs[i].rate > usual) usual = c->pairs[i].rate;
     for (uint32_t i = 0; i < c->pair_count; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->state != IB_PAIR_UP || p->failing || ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS ||
-            !ib_credits_for_chunk(&p->credits))
+        if (p->state != IB_PAIR_UP || p->failing || ib_pair_doubted(p) ||
+            ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS ||
+            !ib_credits_for_chunk(&p->credits, words))
             continue;
         if (best == NULL || finish_of(p, bytes, usual) < finish_of(best, bytes, usual)) best = p;
     }
@@ -346,7 +366,7 @@ bool ib_pairs_part(lh_conn_t *c, uint32_t index)
 {
     const ib_pair_t *down = &c->pairs[index];
     uint64_t *word = &c->board[1].away[index];
-    ib_pair_t *p = choose_pair(c, sizeof(*word));
+    ib_pair_t *p = choose_pair(c, sizeof(*word), false);
     if (p == NULL) return false;
     *word = ib_away_write(down->turn, down->arrived);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, 0), word, sizeof(*word));
@@ -364,8 +384,11 @@ static bool move_one(lh_conn_t *c, ib_pair_t *from)
     } while (!rows[count++].signaled && count < IB_NOTICE_WRS);
     const uint32_t kind = id_kind(rows[0].id);
     const uint64_t bytes = rows[count - 1].bytes;
-    if (kind != ID_OTHER || bytes > 0) { /* else a packet that showed whether the path lives */
-        ib_pair_t *p = kind == ID_NOTICE ? lead_of(c, from) : choose_pair(c, bytes);
+    const bool probe = kind == ID_OTHER && id_bytes(rows[0].id) == OTHER_PROBE;
+    if (probe) from->probing = false;
+    /* Else a packet that showed whether the path lives, which is of no use on another. */
+    if (!probe && (kind != ID_OTHER || bytes > 0)) {
+        ib_pair_t *p = kind == ID_NOTICE ? lead_of(c, from) : choose_pair(c, bytes, true);
         if (p == NULL || ib_pair_wrs(p) + count > IB_SEND_WRS ||
             !ib_credits_for_notice(&p->credits))
             return false;
@@ -416,7 +439,7 @@ bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
 {
     const ib_share_t *peer = &c->sealed.peer;
     const uint64_t bytes = job->head.bytes + IB_SEAL_OVER;
-    ib_pair_t *p = choose_pair(c, bytes);
+    ib_pair_t *p = choose_pair(c, bytes, true);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, job->head.message % IB_DEPTH, bytes),
                      .from = (uint64_t)(uintptr_t)job->frame,
@@ -436,7 +459,7 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
     if (c->in_flight > 0 && c->in_flight + bytes > c->tuning.window_bytes) return false;
     if (!ib_bucket_open(&c->bucket, now_of(c))) return false;
     if (c->security == LH_SECURITY_PRIVATE) return begin_frame(c, message, (uint32_t)bytes);
-    ib_pair_t *p = choose_pair(c, bytes);
+    ib_pair_t *p = choose_pair(c, bytes, true);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, message % IB_DEPTH, bytes),
                      .from = (uint64_t)(uintptr_t)(o->data + o->posted),
@@ -546,7 +569,13 @@ void ib_pair_done(ib_pair_t *p)
     const ib_sent_t *r = &p->sent[p->sent_first++ % IB_SEND_WRS];
     p->acked += r->has_immediate;
     if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_GOODBYE) c->leave_ns = 0;
-    if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_PROBE) c->path_proven = true;
+    if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_PROBE) p->probing = false;
+    if (r->bytes > IB_SMALL) {
+        const bool doubted = ib_pair_doubted(p);
+        p->proven = true;
+        p->lost = 0;
+        if (doubted && ib_pairs_whole(c)) c->whole_due = true;
+    }
     if (id_kind(r->id) != ID_CHUNK) return;
     p->bytes -= r->bytes;
     c->in_flight -= r->bytes;

@@ -69,9 +69,9 @@ bool ib_credits_renew(ib_credits_t *c, uint64_t done, uint64_t taken, uint64_t a
     return true;
 }
 
-bool ib_credits_for_chunk(const ib_credits_t *c)
+bool ib_credits_for_chunk(const ib_credits_t *c, uint32_t words)
 {
-    return c->granted - c->used >= 2;
+    return c->granted - c->used >= 2 + (uint64_t)words;
 }
 
 bool ib_credits_due(const ib_credits_t *c)

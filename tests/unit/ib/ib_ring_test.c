@@ -123,7 +123,7 @@ static void write_some(side_t *s, lane_t *out)
         s->credits.told = s->credits.posted;
         out->told[out->notices++] = s->credits.told;
     }
-    while (s->sent < s->to_send && ib_credits_for_chunk(&s->credits)) {
+    while (s->sent < s->to_send && ib_credits_for_chunk(&s->credits, 0)) {
         s->credits.used++;
         s->sent++;
         out->chunks++;
