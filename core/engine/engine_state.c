@@ -132,16 +132,24 @@ static lh_status_t staged_download(engine_t *e, const copy_part_t *whole)
     return status;
 }
 
+/* All that is copied between elements of the host and those at an offset. */
+static copy_part_t part_whole(const allocation_t *allocation, uint64_t offset, lh_dtype_t dtype,
+                              engine_elements_t host)
+{
+    lh_assert(offset <= allocation->bytes &&
+              host.count <= (allocation->bytes - offset) / lh_dtype_bytes(dtype));
+    return (copy_part_t){.allocation = allocation,
+                         .offset = offset,
+                         .host = host.at,
+                         .count = host.count,
+                         .dtype = dtype,
+                         .host_dtype = host.dtype};
+}
+
 lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, lh_dtype_t dtype,
                           engine_elements_t host)
 {
-    const copy_part_t whole = {.allocation = to,
-                               .offset = offset,
-                               .host = host.at,
-                               .count = host.count,
-                               .dtype = dtype,
-                               .host_dtype = host.dtype};
-    lh_assert(offset <= to->bytes && host.count <= (to->bytes - offset) / lh_dtype_bytes(dtype));
+    const copy_part_t whole = part_whole(to, offset, dtype, host);
     if (!host_reaches(e, to)) return staged_upload(e, &whole);
     const lh_status_t status = engine_wait(e);
     if (status != LH_OK) return status;
@@ -152,14 +160,7 @@ lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, 
 lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset,
                             lh_dtype_t dtype, engine_elements_t host)
 {
-    const copy_part_t whole = {.allocation = from,
-                               .offset = offset,
-                               .host = host.at,
-                               .count = host.count,
-                               .dtype = dtype,
-                               .host_dtype = host.dtype};
-    lh_assert(offset <= from->bytes &&
-              host.count <= (from->bytes - offset) / lh_dtype_bytes(dtype));
+    const copy_part_t whole = part_whole(from, offset, dtype, host);
     if (!host_reaches(e, from)) return staged_download(e, &whole);
     const lh_status_t status = e->marks ? engine_await(e, e->marked) : engine_wait(e);
     if (status != LH_OK) return status;

@@ -40,10 +40,9 @@ typedef struct program_how {
      * micro-batches one after the other. Read by program_new only. NULL: one chunk, and a run is
      * one micro-batch. */
     const schedule_t *schedule;
-    bool
-        narrow_logits; /* TRAIN, SCORE: logits are in the compute dtype; statistics and loss are not */
-    bool wants_logits; /* SCORE: OUTPUT_LOGITS as well, which DECODE always has */
-    bool unadapted;    /* SCORE: the model as it is without its adapter */
+    bool narrow_logits; /* TRAIN, SCORE: logits in the compute dtype; statistics and loss are not */
+    bool wants_logits;  /* SCORE: OUTPUT_LOGITS as well, which DECODE always has */
+    bool unadapted;     /* SCORE: the model as it is without its adapter */
 } program_how_t;
 
 enum {
