@@ -6,9 +6,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#include <base/file.h>
 #include <base/memory.h>
-#include <base/sys.h>
 
 /* OpenSSL's context is behind a struct of ours, so that no other file needs its headers. */
 struct digest {
@@ -56,38 +54,6 @@ lh_status_t digest_of(const void *bytes, size_t length, char out[SHA256_TEXT])
     digest_add(d, bytes, length);
     digest_end(d, out);
     return LH_OK;
-}
-
-lh_status_t digest_file(const char *path, char out[SHA256_TEXT])
-{
-    enum { BLOCK = 1 << 20 };
-    int fd;
-    uint64_t size;
-    digest_t *d;
-    lh_status_t status = file_open(path, &fd, &size);
-    if (status != LH_OK) return status;
-
-    char *block = mem_new(BLOCK);
-    if (block == NULL) {
-        status = LH_NO_MEMORY;
-        goto close_fd;
-    }
-    status = digest_new(&d);
-    if (status != LH_OK) goto free_block;
-    /* The size is the one at the beginning: a file that shrinks meanwhile fails file_pread, one
-     * that grows is read up to there. */
-    for (uint64_t at = 0; at < size && status == LH_OK; at += BLOCK) {
-        const size_t part = size - at < BLOCK ? (size_t)(size - at) : (size_t)BLOCK;
-        status = file_pread(fd, path, block, part, at);
-        if (status == LH_OK) digest_add(d, block, part);
-    }
-    digest_end(d, out); /* after a failure, too: it frees the context */
-
-free_block:
-    mem_free(block);
-close_fd:
-    (void)sys()->close(fd);
-    return status;
 }
 
 uint64_t digest_xxh3(const void *bytes, size_t length)

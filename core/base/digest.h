@@ -15,9 +15,8 @@ void digest_add(digest_t *d, const void *bytes, size_t length);
 /* Writes lower-case hexadecimal and frees d: there is no other way to end it. */
 void digest_end(digest_t *d, char out[SHA256_TEXT]);
 
-/* The SHA-256 of bytes in memory; of a regular file, read in pieces of a mebibyte. [any thread] */
+/* The SHA-256 of bytes in memory; of a file: file_digest of base/file.h. [any thread] */
 lh_status_t digest_of(const void *bytes, size_t length, char out[SHA256_TEXT]) LH_MUST_CHECK;
-lh_status_t digest_file(const char *path, char out[SHA256_TEXT]) LH_MUST_CHECK;
 
 /* XXH3 of 64 bits with seed 0: the same on every processor. [any thread] */
 uint64_t digest_xxh3(const void *bytes, size_t length);

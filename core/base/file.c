@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <base/digest.h>
 #include <base/memory.h>
 #include <base/sys.h>
 
@@ -175,6 +174,38 @@ lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *leng
 lh_status_t file_read_plain(const char *path, uint64_t limit, char **out, size_t *length)
 {
     return read_with(path, O_NOFOLLOW, limit, out, length);
+}
+
+lh_status_t file_digest(const char *path, char out[SHA256_TEXT])
+{
+    enum { BLOCK = 1 << 20 };
+    int fd;
+    uint64_t size;
+    digest_t *d;
+    lh_status_t status = file_open(path, &fd, &size);
+    if (status != LH_OK) return status;
+
+    char *block = mem_new(BLOCK);
+    if (block == NULL) {
+        status = LH_NO_MEMORY;
+        goto close_fd;
+    }
+    status = digest_new(&d);
+    if (status != LH_OK) goto free_block;
+    /* The size is the one at the beginning: a file that shrinks meanwhile fails file_pread, one
+     * that grows is read up to there. */
+    for (uint64_t at = 0; at < size && status == LH_OK; at += BLOCK) {
+        const size_t part = size - at < BLOCK ? (size_t)(size - at) : (size_t)BLOCK;
+        status = file_pread(fd, path, block, part, at);
+        if (status == LH_OK) digest_add(d, block, part);
+    }
+    digest_end(d, out); /* after a failure, too: it frees the context */
+
+free_block:
+    mem_free(block);
+close_fd:
+    (void)sys()->close(fd);
+    return status;
 }
 
 bool file_exists(const char *path)

@@ -13,7 +13,7 @@
 
 #include <longhaul/base.h>
 
-#include <base/status.h>
+#include <base/digest.h>
 
 /* Reads a whole regular file of at most limit bytes; one NUL follows the data (not counted). The
  * caller frees *out with mem_free. Directories, FIFOs and devices are refused without blocking. */
@@ -22,6 +22,8 @@ lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *leng
  * in between. */
 lh_status_t file_read_plain(const char *path, uint64_t limit, char **out,
                             size_t *length) LH_MUST_CHECK;
+/* The SHA-256 of a regular file, read in pieces of a mebibyte. */
+lh_status_t file_digest(const char *path, char out[SHA256_TEXT]) LH_MUST_CHECK;
 
 /* Replaces path so that a reader sees the old or the new bytes, never a part: temporary file beside
  * it, write, fsync, rename, fsync of the folder. */

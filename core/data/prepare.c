@@ -68,7 +68,7 @@ static lh_status_t put_tokenizer(json_writer_t *w, const tokenizer_t *t)
     json_open(w, "files", '[');
     for (size_t i = 0; i < tokenizer_file_count(t) && status == LH_OK; i++) {
         char digest[SHA256_TEXT] = "";
-        status = digest_file(tokenizer_file(t, i), digest);
+        status = file_digest(tokenizer_file(t, i), digest);
         json_open(w, NULL, '{');
         put_path(w, tokenizer_file(t, i));
         json_put_text(w, "sha256", digest);
@@ -615,7 +615,7 @@ static lh_status_t check_whole(const prepare_record_t *r, const char *path, cons
 {
     char found[SHA256_TEXT];
     lh_status_t status = check_bytes(r, path, sum);
-    if (status == LH_OK) status = digest_file(path, found);
+    if (status == LH_OK) status = file_digest(path, found);
     if (status != LH_OK || strcmp(found, sum->sha256) == 0) return status;
     return fail(LH_CORRUPT, "%s: its SHA-256 is %s, %s says %s; prepare it again", path, found,
                 r->summary, sum->sha256);

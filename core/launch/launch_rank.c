@@ -54,7 +54,7 @@ static lh_status_t facts_add(launch_facts_t *f, const char *name, const char *va
 static lh_status_t facts_add_program(launch_facts_t *f)
 {
     char hash[SHA256_TEXT], value[64];
-    const lh_status_t status = digest_file("/proc/self/exe", hash);
+    const lh_status_t status = file_digest("/proc/self/exe", hash);
     if (status != LH_OK) return status;
     (void)snprintf(value, sizeof(value), "%s sha256 %.*s", LH_VERSION, HASH_SHOWN, hash);
     return facts_add(f, "program", value);

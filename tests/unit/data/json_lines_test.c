@@ -1,6 +1,7 @@
 /* json_lines_test.c - lines of files, plain and compressed, hostile and not. */
 #include <unit/base/scratch_files.h>
 
+#include <base/file.h>
 #include <base/text.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -279,7 +280,7 @@ static void the_digest_is_that_of_the_file_as_stored(void **state)
     make_gzip(s, "d.gz", "{\"text\":\"a\"}\n", 1);
     const char *path = scratch_path(s, "d.gz");
     char expected[SHA256_TEXT];
-    assert_int_equal(digest_file(path, expected), LH_OK);
+    assert_int_equal(file_digest(path, expected), LH_OK);
     line_reader_t *reader;
     line_t line;
     bool end = false;

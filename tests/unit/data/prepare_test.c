@@ -6,6 +6,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <base/file.h>
 #include <base/sys.h>
 #include <data/prepare.h>
 
@@ -61,7 +62,7 @@ static void run_ok(run_t *r)
 static void check_file_digest(const char *path, const char *expected)
 {
     char digest[SHA256_TEXT];
-    assert_int_equal(digest_file(path, digest), LH_OK);
+    assert_int_equal(file_digest(path, digest), LH_OK);
     assert_string_equal(digest, expected);
 }
 
@@ -142,7 +143,7 @@ static void the_openwebtext_pair_is_made_again_byte_for_byte(void **state)
 
 static void digest_of_file(scratch_t *s, const char *name, char out[SHA256_TEXT])
 {
-    if (digest_file(scratch_path(s, name), out) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    if (file_digest(scratch_path(s, name), out) != LH_OK) FAIL_TEST("%s\n", fail_reason());
 }
 
 /* Bad lines, blank lines and empty documents among real ones. */

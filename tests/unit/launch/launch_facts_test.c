@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 #include <sys/stat.h>
 
+#include <base/file.h>
 #include <launch/launch_rank.h>
 #include <plugin/host.h>
 #include <unit/control/control_ranks.h>
@@ -233,7 +234,7 @@ static void the_program_counts(void **state)
     char sha256[SHA256_TEXT], value[96];
     facts_of(s, "[train]\n", &most);
     facts_of(s, "[train]\n", &other);
-    assert_int_equal(digest_file("/proc/self/exe", sha256), LH_OK);
+    assert_int_equal(file_digest("/proc/self/exe", sha256), LH_OK);
     (void)snprintf(value, sizeof(value), "%s sha256 %.16s", LH_VERSION, sha256);
     assert_int_equal(most.count, 1);
     assert_string_equal(most.rows[0].name, "program");

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <base/file.h>
 #include <base/sys.h>
 #include <config/job_load.h>
 #include <plugin/host.h>
@@ -517,7 +518,7 @@ static void a_pinned_plugin_is_that_file_or_none(void **state)
 {
     char digest[SHA256_TEXT], ini[512], sentence[512];
     registry_t *r = copied(*state);
-    assert_int_equal(digest_file(FILE_OF("good_one"), digest), LH_OK);
+    assert_int_equal(file_digest(FILE_OF("good_one"), digest), LH_OK);
     assert_int_equal(load_with(*state, r, JOB "[plugin.good_one]\nsha256 = " ZEROS "\n"),
                      LH_INVALID);
     (void)snprintf(sentence, sizeof(sentence),
