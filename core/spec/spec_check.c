@@ -16,7 +16,6 @@
 #include <stdio.h>
 
 #include <base/memory.h>
-#include <spec/spec_sums.h>
 
 /* ---- look-ups ---- */
 
@@ -57,6 +56,15 @@ size_t spec_slot_dot(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return dot == NULL ? 0 : (size_t)(dot - name);
+}
+
+spec_line_t *spec_find_adding(const spec_part_t *part, const char *name)
+{
+    for (uint32_t i = 0; i < part->count; i++)
+        if (spec_call_kind(part->lines[i].tree) == SPEC_ACCUMULATES &&
+            strcmp(part->lines[i].at->key, name) == 0)
+            return &part->lines[i];
+    return NULL;
 }
 
 uint32_t spec_input(const char *name)
@@ -172,7 +180,7 @@ static lh_status_t refuse_unknown(const spec_checker_t *c, const char *name)
 /* A line that makes no tensor, where one is named. */
 static lh_status_t refuse_statement(const spec_checker_t *c, const spec_line_t *line)
 {
-    const bool sum = spec_sums_kind(line->tree) == SPEC_ACCUMULATES;
+    const bool sum = spec_call_kind(line->tree) == SPEC_ACCUMULATES;
     return fail(LH_INVALID, "%s: '%s' (line %u) is a %s and no tensor%s", c->where, line->at->key,
                 line->at->line, sum ? "sum" : "loss",
                 sum ? "; the head reads it, as total(NAME, count=N)" : "");
@@ -197,7 +205,7 @@ static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
     memcpy(base, name, spec_slot_dot(name));
     if (line == part->count) line = spec_find_line(part, base, c->line);
     if (line != part->count) {
-        if (spec_sums_kind(part->lines[line].tree) != SPEC_MAKES)
+        if (spec_call_kind(part->lines[line].tree) != SPEC_MAKES)
             return refuse_statement(c, &part->lines[line]);
         part->lines[line].used = true;
         return LH_OK;
@@ -206,6 +214,35 @@ static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
     if (line == part->count) line = spec_find_line(part, base, part->count);
     *known = line != part->count;
     return *known ? refuse_later(c, line) : LH_OK;
+}
+
+/* The embedding, then classes of blocks; the head adds to nothing. NULL behind the last. */
+static const spec_part_t *part_at(const spec_t *s, uint32_t index)
+{
+    if (index == 0) return &s->embedding;
+    return index <= s->class_count ? &s->blocks[index - 1] : NULL;
+}
+
+static bool sum_mark(spec_t *s, const char *name)
+{
+    const spec_part_t *part;
+    bool known = false;
+    for (uint32_t i = 0; (part = part_at(s, i)) != NULL; i++) {
+        spec_line_t *line = spec_find_adding(part, name);
+        if (line == NULL) continue;
+        line->used = true;
+        known = true;
+    }
+    return known;
+}
+
+static void sum_offer(const spec_t *s, text_nearest_t *near)
+{
+    const spec_part_t *part;
+    for (uint32_t i = 0; (part = part_at(s, i)) != NULL; i++)
+        for (uint32_t k = 0; k < part->count; k++)
+            if (spec_call_kind(part->lines[k].tree) == SPEC_ACCUMULATES)
+                text_nearest_offer(near, part->lines[k].at->key);
 }
 
 /* total(NAME, count=N): NAME is a sum, and N how many values it has. */
@@ -219,10 +256,10 @@ static lh_status_t total_check(const spec_checker_t *c, const spec_node_t *call)
     if (c->part->part != LH_PART_HEAD)
         return fail(LH_INVALID, "%s: total(%s): only the head reads sums", c->where, name->text);
     numbers_mark(c->s, count);
-    if (spec_sums_mark(c->s, name->text)) return LH_OK;
+    if (sum_mark(c->s, name->text)) return LH_OK;
     text_nearest_t near = {.typed = name->text};
     char meant[SPEC_MEANT];
-    spec_sums_offer(c->s, &near);
+    sum_offer(c->s, &near);
     return fail(LH_INVALID, "%s: total(%s): no line of embedding or blocks adds to it%s", c->where,
                 name->text, spec_meant(&near, meant));
 }
@@ -254,8 +291,8 @@ static lh_status_t argument_check(spec_checker_t *c, const spec_node_t *call,
 static lh_status_t call_check(spec_checker_t *c, const spec_node_t *call)
 {
     lh_status_t status = LH_OK;
-    if (spec_sums_is_total(call)) return total_check(c, call);
-    if (spec_sums_kind(call) != SPEC_MAKES)
+    if (spec_call_is_total(call)) return total_check(c, call);
+    if (spec_call_kind(call) != SPEC_MAKES)
         return fail(LH_INVALID, "%s: %s() makes no tensor; expected it in a line of its own",
                     c->where, call->text);
     if (strcmp(call->text, "input") == 0) {
@@ -275,7 +312,7 @@ static lh_status_t statement_check(spec_checker_t *c, const spec_node_t *call)
     if (value == NULL || value->keyword[0] != '\0' ||
         (when != NULL && (strcmp(when->keyword, "when") != 0 || when->next != NULL)))
         return fail(LH_INVALID, "%s: %s() takes one tensor, and when=N", c->where, call->text);
-    if (spec_sums_kind(call) == SPEC_ACCUMULATES && c->part->part == LH_PART_HEAD)
+    if (spec_call_kind(call) == SPEC_ACCUMULATES && c->part->part == LH_PART_HEAD)
         return fail(LH_INVALID, "%s: only embedding and blocks add to sums", c->where);
     if (when != NULL) numbers_mark(c->s, when);
     return argument_check(c, call, value);
@@ -290,7 +327,7 @@ static lh_status_t line_check(spec_checker_t *c)
     if (spec_find_parameter(c->s, c->part, line->at->key) != NULL)
         return fail(LH_INVALID, "%s: a parameter has this name too: [spec.parameter.%s]", c->where,
                     line->at->key);
-    if (spec_sums_kind(line->tree) != SPEC_MAKES) return statement_check(c, line->tree);
+    if (spec_call_kind(line->tree) != SPEC_MAKES) return statement_check(c, line->tree);
     if (line->tree->kind == SPEC_NODE_CALL && !spec_is_function(line->tree->text))
         return call_check(c, line->tree);
     if (line->tree->kind != SPEC_NODE_WORD)
@@ -310,7 +347,7 @@ static lh_status_t part_check(spec_t *s, spec_part_t *part)
     }
     for (uint32_t i = 0; i < part->count; i++) {
         const bool last = i + 1 == part->count;
-        const bool makes = spec_sums_kind(part->lines[i].tree) == SPEC_MAKES;
+        const bool makes = spec_call_kind(part->lines[i].tree) == SPEC_MAKES;
         if (makes == last || (makes && part->lines[i].used)) continue;
         spec_where_line(part->section, part->lines[i].at, c.where, sizeof(c.where));
         if (last)
@@ -458,6 +495,96 @@ static lh_status_t sizes_check(spec_t *s)
     return LH_OK;
 }
 
+/* ---- sums, and what the head may say ---- */
+
+/* A loss over all blocks, as the one that balances Mixtral's experts, is made in three places:
+ * blocks add vectors to a sum that has a name, the head reads the sum, and a loss of the head says
+ * what is minimised.
+ *
+ *     load    = accumulate(route_load(order.offsets), when=balanced)      in a block
+ *     balance = loss(dot(total(load, count=experts), ...), when=balanced) in the head
+ *
+ * The recorder takes all three (lh_graph_api_t), and refuses what can't be computed, but it knows
+ * no lines. So what is wrong with them is found here before, out of the text alone where that is
+ * enough:
+ *
+ *     accumulate    not in the head, and some total reads it
+ *     total         only in the head, of a sum to which a line adds
+ *     a head's loss of sums and constants, as rows are there a piece at a time
+ *     logits        of no sum: it is whole when all pieces of logits have gone by */
+
+/* What a line of the head is made of. */
+typedef struct made_of {
+    bool rows; /* its input: one row a token */
+    bool sums;
+} made_of_t;
+
+/* above [line]: of the lines above. Words of input() and total() are no tensors. */
+static void made_of(const spec_part_t *part, uint32_t line, const made_of_t *above,
+                    const spec_node_t *node, made_of_t *out)
+{
+    if (spec_call_is_total(node)) {
+        out->sums = true;
+        return;
+    }
+    if (node->kind == SPEC_NODE_CALL && strcmp(node->text, "input") == 0) {
+        out->rows = true;
+        return;
+    }
+    if (node->kind == SPEC_NODE_WORD) {
+        char base[SPEC_NAME] = "";
+        uint32_t from = spec_find_line(part, node->text, line);
+        memcpy(base, node->text, spec_slot_dot(node->text));
+        if (from == part->count && base[0] != '\0') from = spec_find_line(part, base, line);
+        if (from != part->count) {
+            out->rows = out->rows || above[from].rows;
+            out->sums = out->sums || above[from].sums;
+        } else if (strcmp(node->text, part->input) == 0) {
+            out->rows = true;
+        }
+    }
+    for (const spec_node_t *child = node->first; child != NULL; child = child->next)
+        made_of(part, line, above, child, out);
+}
+
+static lh_status_t tail_check(const spec_t *s)
+{
+    const spec_part_t *part = &s->tail;
+    made_of_t of[SPEC_LINES] = {{false, false}};
+    for (uint32_t i = 0; i < part->count; i++) {
+        const spec_line_t *line = &part->lines[i];
+        char where[700];
+        made_of(part, i, of, line->tree, &of[i]);
+        spec_where_line(part->section, line->at, where, sizeof(where));
+        if (spec_call_kind(line->tree) == SPEC_LOSS && of[i].rows)
+            return fail(LH_INVALID,
+                        "%s: a loss of the head that depends on rows; expected one of sums, as "
+                        "total(NAME, count=N)",
+                        where);
+        if (i + 1 == part->count && of[i].sums)
+            return fail(LH_INVALID, "%s: the part's result depends on a sum, which only a loss may",
+                        where);
+    }
+    return LH_OK;
+}
+
+static lh_status_t sums_check(const spec_t *s)
+{
+    const spec_part_t *part;
+    for (uint32_t i = 0; (part = part_at(s, i)) != NULL; i++)
+        for (uint32_t k = 0; k < part->count; k++) {
+            const spec_line_t *line = &part->lines[k];
+            char where[700];
+            if (spec_call_kind(line->tree) != SPEC_ACCUMULATES || line->used) continue;
+            spec_where_line(part->section, line->at, where, sizeof(where));
+            return fail(LH_INVALID, "%s: no line of [spec.head] reads it, as total(%s, count=N)",
+                        where, line->at->key);
+        }
+    return tail_check(s);
+}
+
+/* ---- all of it ---- */
+
 /* Marks first and judges last: any section may name an option. */
 lh_status_t spec_check(spec_t *s)
 {
@@ -469,6 +596,6 @@ lh_status_t spec_check(spec_t *s)
     for (uint32_t i = 0; i < s->class_count && status == LH_OK; i++)
         status = part_check(s, &s->blocks[i]);
     if (status == LH_OK) status = part_check(s, &s->tail);
-    if (status == LH_OK) status = spec_sums_check(s);
+    if (status == LH_OK) status = sums_check(s);
     return status == LH_OK ? unused_check(s) : status;
 }

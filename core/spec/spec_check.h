@@ -11,6 +11,8 @@ lh_status_t spec_check(spec_t *s) LH_MUST_CHECK;
 /* An index, or the count where there is none of that name. */
 uint32_t spec_find_value(const spec_t *s, const char *name);
 uint32_t spec_find_line(const spec_part_t *part, const char *name, uint32_t before);
+/* The part's line that adds to the sum; NULL: none. */
+spec_line_t *spec_find_adding(const spec_part_t *part, const char *name);
 /* Whether the part's blocks have the parameter. */
 bool spec_part_has(const spec_t *s, const spec_part_t *part, const spec_parameter_t *p);
 const spec_parameter_t *spec_find_parameter(const spec_t *s, const spec_part_t *part,

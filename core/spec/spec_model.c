@@ -376,3 +376,107 @@ lh_status_t spec_model_describe(lh_model_t *m, lh_model_info_t *out)
             .block_classes = m->classes);
     return LH_OK;
 }
+
+/* ---- sums over all blocks ---- */
+
+/* `when` takes a line of accumulate or loss out of the model, with what only it reads: a router's
+ * second softmax is recorded where experts are balanced, and costs nothing where not. Whether a sum
+ * is then added to by one side and not read by the other is seen when parts are recorded, each of
+ * which looks at the other's lines. A spec has few of them, so they are walked anew each time. */
+
+/* Whether the line counts: `when` of accumulate and loss, which all others lack. */
+static lh_status_t line_counts(lh_model_t *m, const spec_part_t *part, uint32_t block,
+                               const spec_line_t *line, bool *out)
+{
+    spec_scope_t scope = {m, part->part == LH_PART_BLOCK, block};
+    char where[700];
+    uint64_t when = 1;
+    lh_status_t status = LH_OK;
+    const spec_node_t *arg = line->tree->first;
+    while (arg != NULL && strcmp(arg->keyword, "when") != 0)
+        arg = arg->next;
+    if (arg != NULL) {
+        spec_where_line(part->section, line->at, where, sizeof(where));
+        const spec_names_t names = spec_scope_names(&scope, where);
+        status = spec_whole(arg, &names, &when);
+    }
+    *out = when != 0;
+    return status;
+}
+
+/* Lines above `line` that a tree of it names; a word that is none of them says nothing. */
+static void lines_want(const spec_part_t *part, uint32_t line, const spec_node_t *node,
+                       bool *wanted)
+{
+    if (node->kind == SPEC_NODE_WORD) {
+        char base[SPEC_NAME] = "";
+        memcpy(base, node->text, spec_slot_dot(node->text));
+        uint32_t from = spec_find_line(part, node->text, line);
+        if (from == part->count && base[0] != '\0') from = spec_find_line(part, base, line);
+        if (from != part->count) wanted[from] = true;
+    }
+    for (const spec_node_t *child = node->first; child != NULL; child = child->next)
+        lines_want(part, line, child, wanted);
+}
+
+/* From below, as a line names only what stands above it. */
+lh_status_t spec_model_wanted(lh_model_t *m, const spec_part_t *part, uint32_t block, bool *wanted)
+{
+    memset(wanted, 0, part->count * sizeof(*wanted));
+    for (uint32_t i = part->count; i-- > 0;) {
+        const spec_line_t *line = &part->lines[i];
+        if (i + 1 == part->count) wanted[i] = true;
+        if (spec_call_kind(line->tree) != SPEC_MAKES) {
+            const lh_status_t status = line_counts(m, part, block, line, &wanted[i]);
+            if (status != LH_OK) return status;
+        }
+        if (wanted[i]) lines_want(part, i, line->tree, wanted);
+    }
+    return LH_OK;
+}
+
+lh_status_t spec_model_sum_added(lh_model_t *m, const char *name, bool *out)
+{
+    const spec_t *s = m->spec;
+    lh_status_t status = LH_OK;
+    const spec_line_t *line = spec_find_adding(&s->embedding, name);
+    *out = false;
+    if (line != NULL) status = line_counts(m, &s->embedding, 0, line, out);
+    for (uint64_t b = 0; b < m->blocks && status == LH_OK && !*out; b++) {
+        const spec_part_t *part = &s->blocks[m->classes == NULL ? 0 : m->classes[b]];
+        line = spec_find_adding(part, name);
+        if (line != NULL) status = line_counts(m, part, (uint32_t)b, line, out);
+    }
+    return status;
+}
+
+/* The first total() of the sum in a tree; NULL: there is none. */
+static const spec_node_t *total_find(const spec_node_t *node, const char *name)
+{
+    if (spec_call_is_total(node) && strcmp(node->first->text, name) == 0) return node;
+    for (const spec_node_t *child = node->first; child != NULL; child = child->next) {
+        const spec_node_t *found = total_find(child, name);
+        if (found != NULL) return found;
+    }
+    return NULL;
+}
+
+lh_status_t spec_model_sum_read(lh_model_t *m, const char *name, uint64_t *count,
+                                const spec_line_t **line)
+{
+    const spec_part_t *part = &m->spec->tail;
+    bool wanted[SPEC_LINES];
+    lh_status_t status = spec_model_wanted(m, part, 0, wanted);
+    *count = 0;
+    for (uint32_t i = 0; i < part->count && status == LH_OK; i++) {
+        const spec_node_t *total = wanted[i] ? total_find(part->lines[i].tree, name) : NULL;
+        spec_scope_t scope = {.model = m};
+        char where[700];
+        if (total == NULL) continue;
+        spec_where_line(part->section, part->lines[i].at, where, sizeof(where));
+        const spec_names_t names = spec_scope_names(&scope, where);
+        *line = &part->lines[i];
+        return spec_whole(total->first->next, &names, count);
+    }
+    return status;
+}

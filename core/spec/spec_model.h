@@ -34,4 +34,15 @@ spec_names_t spec_scope_names(spec_scope_t *scope, const char *where);
 /* Whether the parameter is there with these options. */
 bool spec_model_has(const lh_model_t *m, const spec_parameter_t *p);
 
+/* With the options of a job: wanted[i] is whether line i is recorded. The last one is, and lines of
+ * accumulate and loss whose `when` is not 0, and those that such lines need. wanted:
+ * [part->count]. */
+lh_status_t spec_model_wanted(lh_model_t *m, const spec_part_t *part, uint32_t block,
+                              bool *wanted) LH_MUST_CHECK;
+/* Whether any block, or the embedding, adds to the sum. */
+lh_status_t spec_model_sum_added(lh_model_t *m, const char *name, bool *out) LH_MUST_CHECK;
+/* How many values the head reads of the sum: 0, none. *line: where. */
+lh_status_t spec_model_sum_read(lh_model_t *m, const char *name, uint64_t *count,
+                                const spec_line_t **line) LH_MUST_CHECK;
+
 #endif

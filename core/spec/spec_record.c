@@ -31,7 +31,6 @@
 #include <graph/recording.h>
 #include <longhaul/positions.h>
 #include <spec/spec_check.h>
-#include <spec/spec_sums.h>
 
 /* What a line has made: the first output of its op, and the others by slot. */
 typedef struct made {
@@ -451,7 +450,7 @@ static lh_value_t total_write(const spec_writer_t *w, const spec_node_t *call)
     bool added;
     const spec_names_t names = spec_scope_names(&scope, w->where);
     lh_status_t status = spec_whole(call->first->next, &names, &count);
-    if (status == LH_OK) status = spec_sums_added(w->m, name, &added);
+    if (status == LH_OK) status = spec_model_sum_added(w->m, name, &added);
     if (status == LH_OK && !added)
         status = fail(LH_INVALID, "%s: total(%s): with these options nothing is added to it",
                       w->where, name);
@@ -467,7 +466,7 @@ static lh_value_t call_write(spec_writer_t *w, const spec_node_t *call, made_t *
 {
     const struct maker *maker = maker_find(call->text);
     if (maker != NULL) return constant_make(w, maker, call);
-    if (spec_sums_is_total(call)) return total_write(w, call);
+    if (spec_call_is_total(call)) return total_write(w, call);
     if (strcmp(call->text, "input") == 0)
         return w->g->api->input(w->g, spec_input(call->first->text));
     const op_t *op = op_table_find(w->r->how.ops, call->text);
@@ -503,7 +502,7 @@ static lh_status_t sum_check(const spec_writer_t *w, const char *name, lh_value_
     const lh_arg_t *arg = &w->r->values[value].arg;
     const spec_line_t *line = NULL;
     uint64_t count;
-    const lh_status_t status = spec_sums_read(w->m, name, &count, &line);
+    const lh_status_t status = spec_model_sum_read(w->m, name, &count, &line);
     if (status != LH_OK) return status;
     if (line == NULL)
         return fail(LH_INVALID, "%s: with these options the head does not read it", w->where);
@@ -517,7 +516,7 @@ static lh_status_t sum_check(const spec_writer_t *w, const char *name, lh_value_
 static void statement_write(spec_writer_t *w, const spec_line_t *line)
 {
     const char *name = line->at->key;
-    const bool sum = spec_sums_kind(line->tree) == SPEC_ACCUMULATES;
+    const bool sum = spec_call_kind(line->tree) == SPEC_ACCUMULATES;
     const lh_value_t value = tensor_write(w, line->tree->first);
     text_t text = {0};
     if (w->r->status != LH_OK) return;
@@ -577,12 +576,12 @@ lh_value_t spec_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t blo
     bool wanted[SPEC_LINES];
     lh_value_t last = 0;
     if (w.made == NULL) return writer_refuses(&w, LH_NO_MEMORY);
-    recording_failed(w.r, spec_sums_wanted(m, lines, block, wanted));
+    recording_failed(w.r, spec_model_wanted(m, lines, block, wanted));
     for (w.line = 0; w.line < lines->count && w.r->status == LH_OK; w.line++) {
         const spec_line_t *line = &lines->lines[w.line];
         if (!wanted[w.line]) continue;
         spec_where_line(lines->section, line->at, w.where, sizeof(w.where));
-        if (spec_sums_kind(line->tree) != SPEC_MAKES) {
+        if (spec_call_kind(line->tree) != SPEC_MAKES) {
             statement_write(&w, line);
             continue;
         }

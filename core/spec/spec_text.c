@@ -269,6 +269,18 @@ const char *spec_meant(const text_nearest_t *near, char out[SPEC_MEANT])
     return out;
 }
 
+uint32_t spec_call_kind(const spec_node_t *call)
+{
+    if (call->kind != SPEC_NODE_CALL) return SPEC_MAKES;
+    if (strcmp(call->text, "accumulate") == 0) return SPEC_ACCUMULATES;
+    return strcmp(call->text, "loss") == 0 ? SPEC_LOSS : SPEC_MAKES;
+}
+
+bool spec_call_is_total(const spec_node_t *node)
+{
+    return node->kind == SPEC_NODE_CALL && strcmp(node->text, "total") == 0;
+}
+
 /* A name that calls one of these is no op's, so an op may not be called so in a spec; the core has
  * none of these names. */
 bool spec_is_function(const char *name)

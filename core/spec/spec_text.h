@@ -52,6 +52,12 @@ lh_status_t spec_parse_list(const char *text, const char *where, spec_pool_t *po
 enum { SPEC_MEANT = SPEC_NAME + 24 };
 const char *spec_meant(const text_nearest_t *near, char out[SPEC_MEANT]);
 
+/* What a call says: that of an op makes a tensor; the others stand by themselves in a line. */
+enum { SPEC_MAKES = 0, SPEC_ACCUMULATES, SPEC_LOSS };
+uint32_t spec_call_kind(const spec_node_t *call);
+/* Whether it is total(NAME, count=N), which reads a sum. */
+bool spec_call_is_total(const spec_node_t *node);
+
 /* ---- numbers ---- */
 
 /* A flag is the whole number 0 or 1, remembered as a flag because options write it yes or no. */
