@@ -109,9 +109,9 @@ static lh_status_t describe_parts(const save_job_t *job, const char *slot, manif
     return status;
 }
 
-lh_status_t memory_describe(const saver_how_t *how, char *slot, uint64_t bytes)
+lh_status_t memory_describe(const save_job_t *job, const memory_key_t *key, char *slot,
+                            uint64_t bytes)
 {
-    const save_job_t *job = how->job;
     manifest_t m = {.meta = job->meta};
     text_t text = {0};
     uint64_t end;
@@ -122,12 +122,10 @@ lh_status_t memory_describe(const saver_how_t *how, char *slot, uint64_t bytes)
         status = fail(LH_INVALID, "what describes a snapshot in memory takes %zu bytes: no room",
                       text.length);
     if (status == LH_OK) {
-        slot_head_t head = {
-            .magic = MEMORY_MAGIC, .manifest_begin = end, .manifest_bytes = text.length};
-        head.key.session = job->session;
-        head.key.step = job->meta.step;
-        head.key.rank = how->rank;
-        head.key.ranks = how->ranks;
+        slot_head_t head = {.magic = MEMORY_MAGIC,
+                            .key = *key,
+                            .manifest_begin = end,
+                            .manifest_bytes = text.length};
         head.hash = digest_xxh3(&head, offsetof(slot_head_t, hash));
         memcpy(slot + end, text.data, text.length);
         memcpy(slot, &head, sizeof(head));

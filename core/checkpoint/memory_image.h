@@ -13,14 +13,11 @@
  * The manifest is a rank's share of a checkpoint (manifest.h) whose parts' names are their places,
  * and it seals itself; each part's XXH3-64 stands in it, as on disk. Nothing here is believed
  * without that: whoever looks may find a slot that somebody was killed in the middle of. A slot is
- * the same bytes wherever it is copied to.
- *
- * An image is described and written by what the saver has for any share, and the saver is the process
- * that does so: the two include each other's headers in their .c, on purpose. */
+ * the same bytes wherever it is copied to. */
 #ifndef CHECKPOINT_MEMORY_IMAGE_H
 #define CHECKPOINT_MEMORY_IMAGE_H
 
-#include <checkpoint/saver.h>
+#include <checkpoint/saver_share.h>
 
 /* MEMORY_PAGE: bytes of a head. MEMORY_SLOTS: at most, so that a machine keeps images for
  * (MEMORY_SLOTS - 2) / 2 ranks of others by each of its own. */
@@ -60,14 +57,15 @@ typedef struct memory_image {
 
 /* By the saver: hashes what `job` says lies in the slot, and describes it there. The head is
  * written last. LH_INVALID: the manifest has no room. */
-lh_status_t memory_describe(const saver_how_t *how, char *slot, uint64_t bytes) LH_MUST_CHECK;
+lh_status_t memory_describe(const save_job_t *job, const memory_key_t *key, char *slot,
+                            uint64_t bytes) LH_MUST_CHECK;
 /* LH_AGAIN: the slot is empty, or holds half of one. LH_CORRUPT: what it holds was changed. */
 lh_status_t memory_image_open(const char *slot, uint64_t bytes, memory_image_t *out) LH_MUST_CHECK;
 void memory_image_close(memory_image_t *image);
 /* Writes it into the staging folder of this attempt as the share of its rank, whoever does so. */
 lh_status_t memory_image_write(const memory_image_t *image, const char *folder, uint32_t attempt,
                                uint64_t shard_bytes) LH_MUST_CHECK;
-/* The share of an image, for the functions of saver.h; attempt 0 is no save's: a run counts its own
+/* The share of an image, for the functions of saver_share.h; attempt 0 is no save's: a run counts its own
  * from 1. */
 saver_share_t memory_image_share(const memory_image_t *image, const char *folder, uint32_t attempt);
 
