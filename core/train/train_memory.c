@@ -21,7 +21,6 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/memory_image.h>
-#include <train/trainer.h>
 
 /* ---- after a loss ---------------------------------------------------------------------------- */
 

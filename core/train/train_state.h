@@ -120,4 +120,12 @@ typedef struct trainer {
     rank_memory_t *ranks_memory; /* of all ranks, once the steps are made */
 } trainer_t;
 
+/* Of a manifest: what the run says about itself takes so many bytes, at most. */
+uint64_t trainer_manifest_head(const trainer_t *t);
+/* For the sentence when this rank or another is lost: "in step 40, evaluation". text may be NULL.
+ */
+void trainer_doing(const trainer_t *t, uint64_t step, const char *text);
+/* Adds the time since *since to a part and moves *since on. */
+void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since);
+
 #endif

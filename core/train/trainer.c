@@ -12,15 +12,10 @@
  * dearer part is made. */
 #include <train/trainer.h>
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 
-#include <base/file.h>
-#include <base/log.h>
 #include <base/memory.h>
-#include <base/sys.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
 #include <engine/engine.h>
 #include <engine/kernel_choice.h>
@@ -28,365 +23,7 @@
 #include <session/snapshot.h>
 #include <train/train_memory.h>
 #include <train/train_sites.h>
-
-/* What must be as it was where same_bits is promised. Compared are the lines that both texts have.
- * A line that is added later in opening is checked by the call after it. */
-static lh_status_t start_check_bits(const trainer_t *t)
-{
-    if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
-    const lh_status_t status = snapshot_identity_compare(
-        t->resumed->path, t->resumed->manifest->meta.model, t->identity.data);
-    if (status != LH_OK) return status;
-    const char *then = t->resumed->manifest->meta.device;
-    const char *now = t->devices.data;
-    if (then != NULL && *then != '\0' && !text_equal(then, now))
-        return fail(LH_MISMATCH,
-                    "%s was made on '%s', this is '%s': the same bits can't be promised; set "
-                    "[train] same_bits = no to go on",
-                    t->resumed->path, then, now);
-    return LH_OK;
-}
-
-/* ---- where the run goes on ---- */
-
-/* Sent as bytes from rank 0 to all. session is a random number by which files of this start are
- * told from those of an earlier one that was killed. */
-typedef struct start { /* what rank 0 tells */
-    uint64_t session;
-    uint64_t step;
-    lh_status_t status;
-    bool resumed;
-    char run[RUN_ID], self[SHA256_TEXT];
-    char reason[512];
-} start_t;
-
-/* What the newest checkpoint says must be what this run would have made of it. A run counts
- * samples, not files or epochs: where the next one is taken follows from steps, batch and [data]
- * skip. A run that goes on with another batch or sequence is another run, which [train] same_bits =
- * no allows: it goes on from the checkpoint's cursor. */
-static lh_status_t check_data_order(const trainer_t *t)
-{
-    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
-    const job_train_t *train = &t->job->train;
-    const char *path = t->resumed->path;
-    uint64_t batch = train->batch, sequence = train->sequence;
-    if (train->same_bits) {
-        (void)snapshot_identity_number(m->model, "train.batch", &batch);
-        (void)snapshot_identity_number(m->model, "train.sequence", &sequence);
-        if (batch != train->batch)
-            return fail(LH_INVALID,
-                        "%s: made with a batch of %llu sequences, [train] batch is %llu now: the "
-                        "order of the data would change; set [train] same_bits = no to go on",
-                        path, (unsigned long long)batch, (unsigned long long)train->batch);
-        if (sequence != train->sequence)
-            return fail(LH_INVALID,
-                        "%s: made with sequences of %llu tokens, [train] sequence is %llu now: the "
-                        "order of the data would change; set [train] same_bits = no to go on",
-                        path, (unsigned long long)sequence, (unsigned long long)train->sequence);
-        const uint64_t expected = batch_skips_after(&t->skips, 0, m->step, batch);
-        if (m->cursor != expected)
-            return fail(LH_INVALID,
-                        "%s: %llu samples of the data are behind it, with this INI's batch and "
-                        "[data] skip they would be %llu: that would be another run; set [train] "
-                        "same_bits = no to go on",
-                        path, (unsigned long long)m->cursor, (unsigned long long)expected);
-    }
-    return LH_OK;
-}
-
-/* With sequences of another length the data are cut and ordered anew: the run goes on at the same
- * count of tokens of that order. */
-static uint64_t cursor_of(const trainer_t *t)
-{
-    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
-    uint64_t sequence = t->job->train.sequence;
-    const uint64_t now = sequence;
-    (void)snapshot_identity_number(m->model, "train.sequence", &sequence);
-    lh_assert(now > 0);
-    return sequence == now ? m->cursor : (m->cursor * sequence + now - 1) / now;
-}
-
-/* Rank 0 only. The checkpoint of the step that somebody named, and no other. */
-static lh_status_t find_named(trainer_t *t)
-{
-    const char *folder = t->job->checkpoint.folder;
-    const unsigned long long step = (unsigned long long)*t->how->resume_step;
-    char name[CHECKPOINT_NAME];
-    checkpoint_name(*t->how->resume_step, name);
-    char *path = path_join(folder, name);
-    if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = LH_OK;
-    if (t->below != UINT64_MAX)
-        status = fail(LH_CORRUPT, "--resume %llu: %s is damaged", step, path);
-    else if (!file_exists(path))
-        status = fail(LH_INVALID, "--resume %llu: there is no %s", step, path);
-    if (status == LH_OK) status = checkpoint_open(path, &t->resumed);
-    mem_free(path);
-    return status == LH_OK ? check_data_order(t) : status;
-}
-
-/* Rank 0 only. t->below excludes checkpoints that were found damaged in this start; having excluded
- * some and finding no other is an error, as starting from nothing would look like success. */
-static lh_status_t find_newest(trainer_t *t)
-{
-    const char *folder = t->job->checkpoint.folder;
-    if (t->how->resume_step != NULL) return find_named(t);
-    const lh_status_t status = checkpoint_open_newest(folder, t->below, &t->resumed);
-    if (status != LH_OK) return status;
-    if (t->resumed == NULL && t->below != UINT64_MAX)
-        return fail(LH_CORRUPT, "%s: none of its checkpoints is whole", folder);
-    if (t->resumed == NULL) return LH_OK;
-    if (t->how->resume) return check_data_order(t);
-    return fail(LH_INVALID,
-                "%s holds step %llu of an earlier run; go on from it with --resume, or move it "
-                "away",
-                folder, (unsigned long long)t->resumed->manifest->meta.step);
-}
-
-/* A resumed run keeps the id of the first one, so that all checkpoints of a job's history carry the
- * same. */
-static lh_status_t name_run(trainer_t *t, uint64_t *session)
-{
-    uint8_t bytes[(RUN_ID - 1) / 2];
-    if (sys()->random(bytes, sizeof(bytes)) != 0 || sys()->random(session, sizeof(*session)) != 0)
-        return fail_io(errno, "no random bytes to be had");
-    if (t->resumed != NULL) {
-        (void)snprintf(t->run, sizeof(t->run), "%s", t->resumed->manifest->meta.run);
-        return LH_OK;
-    }
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        (void)snprintf(t->run + 2 * i, 3, "%02x", bytes[i]);
-    return LH_OK;
-}
-
-/* All but rank 0: opens exactly the checkpoint that rank 0 named. The digest of its manifest tells
- * a folder of the same name on another disk. */
-static lh_status_t open_named(trainer_t *t, const start_t *start)
-{
-    char name[CHECKPOINT_NAME];
-    checkpoint_name(start->step, name);
-    char *path = path_join(t->job->checkpoint.folder, name);
-    if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = checkpoint_open(path, &t->resumed);
-    if (status == LH_OK && strcmp(t->resumed->manifest->self, start->self) != 0)
-        status = fail(LH_MISMATCH,
-                      "%s: not the checkpoint that rank 0 sees there; all hosts must see the same "
-                      "folder",
-                      path);
-    mem_free(path);
-    return status;
-}
-
-/* Whoever does not see rank 0's folder fails, and the control plane tells all who that is. Rank 0
- * has left a file with the session's number in the folder of checkpoints; whoever does not see it
- * has another folder mounted. The file goes as soon as all have looked. */
-static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
-{
-    const char *folder = t->job->checkpoint.folder;
-    double seen = 1;
-    if (train_agree_size(&t->agree) == 1) return LH_OK;
-    const bool leads = writer_leads(t->writer);
-    lh_status_t status = leads ? LH_OK : checkpoint_folder_look(folder, session);
-    if (status == LH_OK) status = train_agree_sum(&t->agree, &seen, 1);
-    if (leads) checkpoint_folder_unmark(folder, session);
-    return status;
-}
-
-/* `opened`: what became of opening the writer, so far. Rank 0. Its failure is told to the others as
- * part of the answer for which they wait, since they would otherwise wait until the timeout. */
-static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
-{
-    start_t start = {.session = 0};
-    lh_status_t status = opened == LH_OK ? find_newest(t) : opened;
-    if (status == LH_OK) status = name_run(t, &start.session);
-    if (status == LH_OK && train_agree_size(&t->agree) > 1)
-        status = checkpoint_folder_mark(t->job->checkpoint.folder, start.session);
-    start.status = status;
-    if (status != LH_OK)
-        (void)snprintf(start.reason, sizeof(start.reason), "%.500s", fail_reason());
-    memcpy(start.run, t->run, sizeof(start.run));
-    start.resumed = t->resumed != NULL;
-    if (start.resumed) {
-        start.step = t->resumed->manifest->meta.step;
-        memcpy(start.self, t->resumed->manifest->self, sizeof(start.self));
-    }
-    const lh_status_t told = train_agree_first(&t->agree, &start, sizeof(start));
-    if (status != LH_OK || told != LH_OK) return status != LH_OK ? status : told;
-    writer_session(t->writer, start.session);
-    return meet_in_folder(t, start.session);
-}
-
-/* All but rank 0. A rank that could not open its writer does not come to the gather; its failure
- * reaches the others through the control plane. */
-static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
-{
-    start_t start = {.session = 0};
-    if (opened != LH_OK) return opened; /* the run ends here, and so for all */
-    const lh_status_t status = train_agree_first(&t->agree, &start, sizeof(start));
-    if (status != LH_OK) return status;
-    if (start.status != LH_OK) return fail(start.status, "%s", start.reason);
-    memcpy(t->run, start.run, sizeof(t->run));
-    writer_session(t->writer, start.session);
-    const lh_status_t met = meet_in_folder(t, start.session);
-    return met == LH_OK && start.resumed ? open_named(t, &start) : met;
-}
-
-/* Where sites have folders of their own: all decide alike by what all tell, and rank 0 names the run.
- * Each site's first rank marks its folder for the others of the site. */
-static lh_status_t start_apart(trainer_t *t, lh_status_t opened)
-{
-    start_t start = {.session = 0};
-    lh_status_t status = train_sites_find(t, opened);
-    if (status == LH_OK && t->resumed != NULL) status = check_data_order(t);
-    if (status == LH_OK && train_agree_rank(&t->agree) == 0) {
-        start.status = name_run(t, &start.session);
-        memcpy(start.run, t->run, sizeof(start.run));
-    }
-    if (status == LH_OK) status = train_agree_first(&t->agree, &start, sizeof(start));
-    if (status == LH_OK && start.status != LH_OK)
-        status = fail(start.status, "rank 0 has no random bytes");
-    if (status != LH_OK) return status;
-    memcpy(t->run, start.run, sizeof(t->run));
-    t->session_number = start.session;
-    writer_session(t->writer, start.session);
-    double marked = 1;
-    if (writer_leads(t->writer))
-        status = checkpoint_folder_mark(t->job->checkpoint.folder, start.session);
-    if (status == LH_OK) status = train_agree_sum(&t->agree, &marked, 1);
-    return status == LH_OK ? meet_in_folder(t, start.session) : status;
-}
-
-/* Called again when an older checkpoint takes the place of a damaged one. */
-static void take_start(trainer_t *t)
-{
-    if (t->resumed == NULL) return;
-    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
-    t->step = t->queued = t->first_step = m->step;
-    t->tokens = m->tokens;
-    t->cursor = cursor_of(t);
-    t->saved_step = m->step;
-    writer_parent(t->writer, t->resumed->manifest->self);
-}
-
-/* The lowest rank of its site. */
-static bool leads_site(const world_t *w)
-{
-    uint32_t r = 0;
-    while (w->ranks[r].site != w->ranks[w->row.rank].site)
-        r++;
-    return r == w->row.rank;
-}
-
-/* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). Every
- * rank has a writer: one that nobody has forked before is forked here. */
-static lh_status_t start_find(trainer_t *t)
-{
-    const bool apart = t->job->checkpoint.apart && t->how->world != NULL &&
-                       t->how->world->row.sites > 1;
-    const writer_how_t how = {.folder = t->job->checkpoint.folder,
-                              .keep = {t->job->checkpoint.keep, t->job->checkpoint.keep_every,
-                                       t->job->checkpoint.keep_best},
-                              .deadline_ns = t->job->checkpoint.deadline_ns,
-                              .rank = train_agree_rank(&t->agree),
-                              .ranks = train_agree_size(&t->agree),
-                              .apart = apart,
-                              .leads = apart && leads_site(t->how->world),
-                              .memory = apart,
-                              .memory_fd = -1};
-    lh_status_t status = t->writer != NULL ? LH_OK : writer_start(&how, &t->writer);
-    if (status == LH_OK) status = writer_open(t->writer);
-    const lh_status_t rescued = status == LH_OK || how.rank == 0 || how.apart
-                                    ? train_memory_rescue(t, status)
-                                    : LH_OK;
-    if (rescued != LH_OK) return rescued;
-    /* Not even rank 0's failure to open may leave the others waiting: it is told below. */
-    if (t->memory.apart)
-        status = start_apart(t, status);
-    else
-        status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
-    if (status == LH_OK) take_start(t);
-    return status;
-}
-
-/* errno is read at once: it tells a file that is gone from a disk that fails. */
-static lh_status_t start_load(trainer_t *t, bool *lost)
-{
-    const lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
-    *lost = status != LH_OK && checkpoint_lost(status, errno);
-    return status;
-}
-
-/* The engine was built with what the checkpoint before named. It can't choose anew now, so an older
- * checkpoint that names others is refused. A checkpoint names rank 0's calls; another rank has some
- * of its own, as other places are aligned there. */
-static lh_status_t check_older(const trainer_t *t)
-{
-    const char *then = t->resumed->manifest->meta.variants;
-    const lh_status_t status = start_check_bits(t);
-    if (status != LH_OK || !t->job->train.same_bits || then == NULL || *then == '\0' ||
-        kernel_choice_agree(t->variants.data, then))
-        return status;
-    return fail(LH_MISMATCH,
-                "%s: made with other kernels than the checkpoint after it; start again",
-                t->resumed->path);
-}
-
-/* Whoever found the damage warns, and rank 0. checkpoint_skip only warns; the damaged one is moved
- * out of the way when an older one is whole. Everybody then repeats the finding of a start. */
-static lh_status_t start_older(trainer_t *t, bool lost)
-{
-    lh_assert(t->resumed != NULL);
-    const uint64_t step = t->resumed->manifest->meta.step;
-    const bool leads = train_agree_rank(&t->agree) == 0;
-    if (!lost) {
-        (void)fail(LH_CORRUPT, "another rank found it damaged");
-    }
-    if (lost || leads) checkpoint_skip(step);
-    checkpoint_close(t->resumed);
-    t->resumed = NULL;
-    t->below = step;
-    lh_status_t status = t->memory.apart ? start_apart(t, LH_OK)
-                         : leads         ? lead_start(t, LH_OK)
-                                         : follow_start(t, LH_OK);
-    if (status == LH_OK) status = train_sites_fetch(t);
-    if (status != LH_OK) return status;
-    take_start(t);
-    uint64_t samples;
-    const lh_status_t asked = step_samples(t->job, t->cursor, t->step, NULL, &samples);
-    if (asked != LH_OK) return asked;
-    if (samples != t->samples) /* the order of data was made for the checkpoint after it */
-        return fail(
-            LH_MISMATCH,
-            "%s: made with another batch or sequence than the checkpoint after it, which is "
-            "damaged: go on from it with --resume %llu",
-            t->resumed->path, (unsigned long long)t->step);
-    return check_older(t);
-}
-
-/* Fills weights and states from t->resumed, each byte read once and checked; where some are lost
- * that checkpoint is skipped and all ranks take an older one. Whether a tensor is whole is known
- * only once it is read, and each rank reads other tensors: so after loading all ranks add up who
- * found damage, and if one did all go back together. The loop ends since each round excludes a step
- * more. */
-static lh_status_t start_resume(trainer_t *t)
-{
-    lh_status_t fetched = train_sites_fetch(t);
-    if (fetched != LH_OK) return fetched;
-    for (;;) {
-        bool lost = false;
-        lh_status_t status = start_load(t, &lost);
-        if (status != LH_OK && !lost) return status;
-        double found = lost;
-        status = train_agree_sum(&t->agree, &found, 1);
-        if (status != LH_OK) return status;
-        if (found == 0) break;
-        status = start_older(t, lost);
-        if (status != LH_OK) return status;
-    }
-    if (writer_leads(t->writer))
-        checkpoint_make_way(t->job->checkpoint.folder, t->step, t->how->resume_step != NULL);
-    return LH_OK;
-}
+#include <train/train_start.h>
 
 /* ---- session, data, programs ---- */
 
@@ -447,7 +84,7 @@ static lh_status_t open_session(trainer_t *t)
     if (status == LH_OK)
         status = train_agree_text(&t->agree, engine_properties(t->session->engine)->fingerprint,
                                   &t->devices);
-    return status == LH_OK ? start_check_bits(t) : status;
+    return status == LH_OK ? train_start_check_bits(t) : status;
 }
 
 /* The training split, opened first, stands beside the others: what it has checked is not checked
@@ -487,7 +124,7 @@ static lh_status_t open_data(trainer_t *t)
     if (status != LH_OK) return status;
     text_printf(&t->identity, "data.content = %016llx\n", (unsigned long long)digest);
     status = text_status(&t->identity);
-    if (status == LH_OK) status = start_check_bits(t);
+    if (status == LH_OK) status = train_start_check_bits(t);
     if (status == LH_OK && t->layout.score.use != 0) status = open_split(t, SPLIT_VALID, &t->valid);
     if (status == LH_OK && t->valid != NULL) status = batches_digest(t->valid, &valid);
     return status == LH_OK ? check_data(t, digest, valid) : status;
@@ -534,7 +171,7 @@ static lh_status_t check_schedule(trainer_t *t)
     text_printf(&t->identity, "parallel.accumulation = %s\n", own.failed ? "" : own.data);
     lh_status_t status = text_status(&own);
     if (status == LH_OK) status = text_status(&t->identity);
-    if (status == LH_OK) status = start_check_bits(t);
+    if (status == LH_OK) status = train_start_check_bits(t);
     if (status == LH_OK && t->job->parallel.schedule != NULL)
         status = train_agree_text(&t->agree, own.data, &all);
     if (status == LH_OK && all.length > 0 && !text_equal(all.data, own.data))
@@ -657,7 +294,7 @@ static lh_status_t load_reference(trainer_t *t)
         status = fail(LH_MISMATCH, "the ranks' reference models differ (digests: %s)", all.data);
     text_printf(&t->identity, "dpo.reference = %s\n", own);
     if (status == LH_OK) status = text_status(&t->identity);
-    if (status == LH_OK) status = start_check_bits(t);
+    if (status == LH_OK) status = train_start_check_bits(t);
     text_free(&all);
     return status;
 }
@@ -672,18 +309,11 @@ static lh_status_t start_weights(trainer_t *t)
     if (status == LH_OK) status = load_reference(t);
     if (status != LH_OK) return status;
     if (t->resumed != NULL)
-        status = start_resume(t);
+        status = train_start_resume(t);
     else if (t->how->imported != NULL)
         status = load_imported(t);
     if (status != LH_OK || t->session->transfers == NULL) return status;
     return transfers_value_gather(t->session->transfers);
-}
-
-/* Each byte counts twice, as JSON writes a line feed as two. */
-uint64_t trainer_manifest_head(const trainer_t *t)
-{
-    enum { REST = 8192 }; /* plugins, names, numbers */
-    return 2 * (t->identity.length + t->variants.length + t->devices.length) + REST;
 }
 
 /* A manifest that could not be read again is refused now and not after hours, by all ranks alike.
@@ -775,7 +405,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     if (status == LH_OK) status = digest_config(t->job, t->config);
     if (status == LH_OK) status = step_calls_new(t->job, how->registry, &t->calls);
     if (status == LH_OK) status = step_samples(t->job, 0, 0, &t->skips, &t->samples);
-    if (status == LH_OK) status = start_find(t);
+    if (status == LH_OK) status = train_start_find(t);
     if (status == LH_OK) status = open_session(t);
     if (status == LH_OK) status = check_profiler(t);
     if (status == LH_OK) status = open_data(t);
@@ -823,19 +453,4 @@ void trainer_close(trainer_t *t)
     session_close(t->session);
     step_calls_free(t->calls);
     train_agree_free(&t->agree);
-}
-
-/* ---- what the loop and the saves share ---- */
-
-void trainer_doing(const trainer_t *t, uint64_t step, const char *text)
-{
-    if (t->how->control != NULL) control_progress(t->how->control, step, text);
-}
-
-void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
-{
-    lh_assert(part < STEP_PARTS);
-    const uint64_t now = sys()->now_ns();
-    t->part_ns[part] += now - *since;
-    *since = now;
 }
