@@ -25,7 +25,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <watch/run_look.h>
+#include <watch/run_state.h>
 
 /* TAIL_BYTES: of train.log, from its end. STALE_S: status.json is renewed each second; a longer
  * pause is told. */

@@ -11,7 +11,7 @@
 
 #include <base/log.h>
 #include <launch/request.h>
-#include <watch/run_look.h>
+#include <watch/run_state.h>
 
 /* PAUSE_NS: between two looks at the folder. */
 enum { TAKE_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
