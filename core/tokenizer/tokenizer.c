@@ -16,8 +16,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <tokenizer/tokenizer_json.h>
-#include <tokenizer/tokenizer_pair.h>
+#include <tokenizer/tokenizer_files.h>
 #include <tokenizer/tokenizer_sentencepiece.h>
 
 /* Defaults of tokenizer_limits_t. VOCABULARY_MOST bounds what a caller may ask for: symbols must

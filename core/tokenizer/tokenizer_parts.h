@@ -2,7 +2,7 @@
  * file kinds do alike. For the readers and tokenizer.c only; everybody else sees tokenizer.h.
  *
  * A tokenizer is loaded in three steps. tokenizer.c tells the kind of a file and calls its reader
- * (tokenizer_json, tokenizer_pair, tokenizer_sentencepiece). The reader fills the struct below with
+ * (tokenizer_files, tokenizer_sentencepiece). The reader fills the struct below with
  * the help of the functions at the end: pieces first, then the symbols that texts start with, then
  * merges, then added and special tokens. tokenizer.c finishes it. */
 #ifndef TOKENIZER_TOKENIZER_PARTS_H
