@@ -6,6 +6,8 @@
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
 
+#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/commit.h>
 #include <checkpoint/manifest.h>
 #include <format/safetensors.h>
 #include <graph/parameters.h>
@@ -64,5 +66,38 @@ bool checkpoint_damaged(lh_status_t status, int error);
 bool checkpoint_gone(const char *path);
 /* Warns with fail_reason(). */
 void checkpoint_skip(uint64_t step);
+
+/* ---- a copy to a folder that can't see it ---------------------------------------------------- */
+
+/* A committed checkpoint goes as a stream of its files' bytes, and what has come is committed.
+ *
+ * Several ranks send, each every n-th file; whoever takes a stream writes the same files into one
+ * staging folder with the others of its site, and one of them commits. [serial] */
+
+/* Files first, first + step, ... of a manifest, one after the other. Zero but for the first four. */
+typedef struct checkpoint_copy {
+    const manifest_t *manifest;
+    const char *folder; /* where they lie, or come to lie */
+    uint32_t first, step;
+    bool writes;
+    uint32_t next;   /* file to be opened */
+    uint32_t file;   /* that is open */
+    uint64_t offset; /* in it */
+    int fd;          /* -1: none is open */
+} checkpoint_copy_t;
+
+void checkpoint_copy_begin(checkpoint_copy_t *s, const manifest_t *manifest, const char *folder,
+                           uint32_t first, uint32_t step, bool writes);
+uint64_t checkpoint_copy_bytes(const checkpoint_copy_t *s); /* of all its files */
+/* The next `bytes` of it, or what is left, from or to `piece`. A file that is whole is synced. */
+lh_status_t checkpoint_copy_move(checkpoint_copy_t *s, void *piece, uint64_t bytes) LH_MUST_CHECK;
+/* Closes what is open. LH_INVALID: it has not come to its end. */
+lh_status_t checkpoint_copy_end(checkpoint_copy_t *s);
+
+/* The text of a checkpoint's manifest, as it lies there; *out is the caller's. */
+lh_status_t checkpoint_copy_manifest(const char *path, char **out, size_t *length) LH_MUST_CHECK;
+/* Commits what has come into the staging folder of c, whose manifest's text is this one, by the
+ * order of commit.h. Frees c. */
+lh_status_t checkpoint_copy_commit(commit_t *c, const char *text, size_t length) LH_MUST_CHECK;
 
 #endif

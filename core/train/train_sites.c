@@ -19,7 +19,6 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/checkpoint_copy.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/memory_image.h>
 #include <control/control.h>
@@ -177,7 +176,7 @@ static lh_status_t tell_manifest(trainer_t *t, const char *path, uint32_t of)
     const uint32_t size = train_agree_size(&t->agree);
     const train_ranks_t *ranks = t->agree.ranks;
     const bool gives = ranks->rank == of;
-    lh_status_t status = gives ? copy_manifest_read(path, &f->text, &f->text_bytes) : LH_OK;
+    lh_status_t status = gives ? checkpoint_copy_manifest(path, &f->text, &f->text_bytes) : LH_OK;
     uint64_t own = status == LH_OK && gives ? f->text_bytes : 0;
     uint64_t *lengths = mem_array(size, sizeof(*lengths));
     if (lengths == NULL) return LH_NO_MEMORY;
@@ -263,8 +262,8 @@ void train_sites_close(trainer_t *t)
 typedef struct fetch_work {
     trainer_t *t;
     bool gives, takes;
-    uint32_t senders;         /* ranks of the site that gives */
-    copy_stream_t own, *come; /* come: [guest_count] */
+    uint32_t senders;             /* ranks of the site that gives */
+    checkpoint_copy_t own, *come; /* come: [guest_count] */
     uint64_t own_left, come_left[SAVER_GUESTS];
     commit_t *commit;
     lh_status_t status; /* of the files here; the messages go on */
@@ -299,8 +298,8 @@ static lh_status_t fetch_begin(fetch_work_t *w)
                    (unsigned long long)t->session_number);
     const uint32_t place = place_in_site(world, world->row.rank, &w->senders);
     if (w->gives) {
-        copy_stream_begin(&w->own, m, t->resumed->path, place, w->senders, false);
-        w->own_left = copy_stream_bytes(&w->own);
+        checkpoint_copy_begin(&w->own, m, t->resumed->path, place, w->senders, false);
+        w->own_left = checkpoint_copy_bytes(&w->own);
     }
     if (!w->takes) return LH_OK;
     w->come = mem_array(t->memory.guest_count + 1u, sizeof(*w->come));
@@ -313,8 +312,8 @@ static lh_status_t fetch_begin(fetch_work_t *w)
         if (world->ranks[guest].site != t->fetch->from) continue;
         uint32_t senders;
         const uint32_t at = place_in_site(world, guest, &senders);
-        copy_stream_begin(&w->come[i], m, commit_staging(w->commit), at, senders, true);
-        w->come_left[i] = copy_stream_bytes(&w->come[i]);
+        checkpoint_copy_begin(&w->come[i], m, commit_staging(w->commit), at, senders, true);
+        w->come_left[i] = checkpoint_copy_bytes(&w->come[i]);
     }
     return LH_OK;
 }
@@ -330,7 +329,7 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
     lh_status_t status = LH_OK;
     *more = false;
     if (sends && w->status == LH_OK)
-        note(w, copy_stream_move(&w->own, writer_slot(t->writer, 0, 0), room));
+        note(w, checkpoint_copy_move(&w->own, writer_slot(t->writer, 0, 0), room));
     for (uint32_t i = 0; i < m->guest_count && status == LH_OK; i++)
         if (w->come_left[i] > 0) status = collective_start(m->receive[i * MEMORY_OWN]);
     for (uint32_t i = 0; i < m->target_count && status == LH_OK && sends; i++)
@@ -341,7 +340,7 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
         const uint64_t piece = m->bytes[m->guests[i]];
         status = collective_wait(m->receive[i * MEMORY_OWN]);
         if (status == LH_OK && w->status == LH_OK)
-            note(w, copy_stream_move(&w->come[i], writer_slot(t->writer, i + 1, 0), piece));
+            note(w, checkpoint_copy_move(&w->come[i], writer_slot(t->writer, i + 1, 0), piece));
         w->come_left[i] -= piece < w->come_left[i] ? piece : w->come_left[i];
         *more = *more || w->come_left[i] > 0;
     }
@@ -364,7 +363,7 @@ static lh_status_t fetch_commit(fetch_work_t *w)
     const uint64_t step = t->resumed->manifest->meta.step;
     if (step > 0 && file_exists(t->resumed->path))
         checkpoint_make_way(t->job->checkpoint.folder, step - 1, false);
-    return copy_commit(c, f->text, f->text_bytes);
+    return checkpoint_copy_commit(c, f->text, f->text_bytes);
 }
 
 /* What one rank's disk refuses, all hear. */
@@ -388,10 +387,10 @@ static lh_status_t fetch_all(fetch_work_t *w)
         status = fetch_round(w, &more);
     for (uint32_t i = 0; w->come != NULL && i < m->guest_count; i++)
         if (w->come[i].manifest != NULL) {
-            const lh_status_t ended = copy_stream_end(&w->come[i]);
+            const lh_status_t ended = checkpoint_copy_end(&w->come[i]);
             note(w, ended);
         }
-    if (w->own.manifest != NULL) (void)copy_stream_end(&w->own);
+    if (w->own.manifest != NULL) (void)checkpoint_copy_end(&w->own);
     /* What went through the slots is no image. */
     for (uint32_t i = 0; i <= m->guest_count; i++)
         memory_empty(writer_slot(t->writer, i, 0));

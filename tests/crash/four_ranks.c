@@ -9,7 +9,6 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/checkpoint_copy.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/saver.h>
@@ -155,16 +154,16 @@ static lh_status_t copy_files(const manifest_t *m, const char *from, const char 
     char piece[700];
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < SENDERS && status == LH_OK; i++) {
-        copy_stream_t out, in;
-        copy_stream_begin(&out, m, from, i, SENDERS, false);
-        copy_stream_begin(&in, m, to, i, SENDERS, true);
-        const uint64_t bytes = copy_stream_bytes(&out);
+        checkpoint_copy_t out, in;
+        checkpoint_copy_begin(&out, m, from, i, SENDERS, false);
+        checkpoint_copy_begin(&in, m, to, i, SENDERS, true);
+        const uint64_t bytes = checkpoint_copy_bytes(&out);
         for (uint64_t at = 0; at < bytes && status == LH_OK; at += sizeof(piece)) {
-            status = copy_stream_move(&out, piece, sizeof(piece));
-            if (status == LH_OK) status = copy_stream_move(&in, piece, sizeof(piece));
+            status = checkpoint_copy_move(&out, piece, sizeof(piece));
+            if (status == LH_OK) status = checkpoint_copy_move(&in, piece, sizeof(piece));
         }
-        const lh_status_t end = copy_stream_end(&in);
-        (void)copy_stream_end(&out);
+        const lh_status_t end = checkpoint_copy_end(&in);
+        (void)checkpoint_copy_end(&out);
         if (status == LH_OK) status = end;
     }
     return status;
@@ -179,13 +178,13 @@ lh_status_t four_copy(uint64_t step)
     commit_t *commit = NULL;
     mark(MARK_BEGUN + step);
     lh_status_t status = checkpoint_open(from, &c);
-    if (status == LH_OK) status = copy_manifest_read(from, &text, &length);
+    if (status == LH_OK) status = checkpoint_copy_manifest(from, &text, &length);
     if (status == LH_OK)
         status = commit_join(FOUR_FOLDER, &c->manifest->meta, "", ".tmp-copy", COMMIT_FOLLOWS,
                              &commit);
     if (status == LH_OK) status = copy_files(c->manifest, from, commit_staging(commit));
     if (status == LH_OK) {
-        status = copy_commit(commit, text, length);
+        status = checkpoint_copy_commit(commit, text, length);
         commit = NULL;
     }
     if (status == LH_OK) mark(MARK_RETURNED + step);

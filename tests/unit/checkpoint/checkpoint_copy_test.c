@@ -2,7 +2,7 @@
  * whatever the pieces; what is short or changed in length is never committed. */
 #include <unit/checkpoint/small_state.h>
 
-#include <checkpoint/checkpoint_copy.h>
+#include <checkpoint/checkpoint.h>
 
 typedef struct copied {
     char from[96], to[96], path[160];
@@ -18,7 +18,7 @@ static void copied_open(copied_t *c, const char *folder)
     assert_int_equal(small_save(c->from, 3, 0), LH_OK);
     assert_int_equal(small_save(c->to, 2, 0), LH_OK);
     (void)snprintf(c->path, sizeof(c->path), "%s/step-000000000003", c->from);
-    assert_int_equal(copy_manifest_read(c->path, &c->text, &c->text_bytes), LH_OK);
+    assert_int_equal(checkpoint_copy_manifest(c->path, &c->text, &c->text_bytes), LH_OK);
     assert_int_equal(manifest_parse(c->path, c->text, c->text_bytes, true, &c->manifest), LH_OK);
     assert_true(c->manifest->file_count > 2);
 }
@@ -46,20 +46,20 @@ static lh_status_t copied_move(copied_t *c, commit_t *commit, uint32_t senders, 
     lh_status_t status = LH_OK;
     assert_true(bytes <= sizeof(piece));
     for (uint32_t i = 0; i < senders && status == LH_OK; i++) {
-        copy_stream_t out, in;
-        copy_stream_begin(&out, c->manifest, c->path, i, senders, false);
-        copy_stream_begin(&in, c->manifest, commit_staging(commit), i, senders, true);
-        const uint64_t all = copy_stream_bytes(&out);
-        assert_int_equal(copy_stream_bytes(&in), all);
+        checkpoint_copy_t out, in;
+        checkpoint_copy_begin(&out, c->manifest, c->path, i, senders, false);
+        checkpoint_copy_begin(&in, c->manifest, commit_staging(commit), i, senders, true);
+        const uint64_t all = checkpoint_copy_bytes(&out);
+        assert_int_equal(checkpoint_copy_bytes(&in), all);
         uint64_t pieces = (all + bytes - 1) / bytes;
         if (i + 1 == senders) pieces = pieces > short_by ? pieces - short_by : 0;
         for (uint64_t k = 0; k < pieces; k++) {
             memset(piece, 0xa5, sizeof(piece));
-            assert_int_equal(copy_stream_move(&out, piece, bytes), LH_OK);
-            assert_int_equal(copy_stream_move(&in, piece, bytes), LH_OK);
+            assert_int_equal(checkpoint_copy_move(&out, piece, bytes), LH_OK);
+            assert_int_equal(checkpoint_copy_move(&in, piece, bytes), LH_OK);
         }
-        status = copy_stream_end(&in);
-        (void)copy_stream_end(&out);
+        status = checkpoint_copy_end(&in);
+        (void)checkpoint_copy_end(&out);
     }
     return status;
 }
@@ -77,7 +77,7 @@ static void every_cut_gives_the_same_files(void **state)
             copied_open(&c, folder);
             commit_t *commit = copied_stage(&c);
             assert_int_equal(copied_move(&c, commit, senders, sizes[i], 0), LH_OK);
-            assert_int_equal(copy_commit(commit, c.text, c.text_bytes), LH_OK);
+            assert_int_equal(checkpoint_copy_commit(commit, c.text, c.text_bytes), LH_OK);
             assert_int_equal(checkpoint_open_latest(c.to, &found), LH_OK);
             small_check(found, 3);
             checkpoint_close(found);
@@ -98,7 +98,7 @@ static void what_is_short_is_never_committed(void **state)
     assert_int_equal(copied_move(&c, commit, 2, 64, 8), LH_INVALID);
     assert_non_null(strstr(fail_reason(), "only a part of a copy has come"));
     /* Even where nobody minds: a file is missing. */
-    assert_int_equal(copy_commit(commit, c.text, c.text_bytes), LH_CORRUPT);
+    assert_int_equal(checkpoint_copy_commit(commit, c.text, c.text_bytes), LH_CORRUPT);
     assert_int_equal(checkpoint_open_latest(c.to, &found), LH_OK);
     small_check(found, 2);
     checkpoint_close(found);
@@ -113,7 +113,7 @@ static void another_manifest_is_refused(void **state)
     commit_t *commit = copied_stage(&c);
     assert_int_equal(copied_move(&c, commit, 1, 128, 0), LH_OK);
     c.text[c.text_bytes / 2] ^= 1;
-    assert_int_not_equal(copy_commit(commit, c.text, c.text_bytes), LH_OK);
+    assert_int_not_equal(checkpoint_copy_commit(commit, c.text, c.text_bytes), LH_OK);
     copied_close(&c);
 }
 
@@ -125,7 +125,7 @@ static void a_step_that_is_there_is_not_overwritten(void **state)
     assert_int_equal(small_save(c.to, 3, 0), LH_OK);
     commit_t *commit = copied_stage(&c);
     assert_int_equal(copied_move(&c, commit, 1, 128, 0), LH_OK);
-    assert_int_equal(copy_commit(commit, c.text, c.text_bytes), LH_IO);
+    assert_int_equal(checkpoint_copy_commit(commit, c.text, c.text_bytes), LH_IO);
     assert_int_equal(checkpoint_clean(c.to), LH_OK);
     copied_close(&c);
 }
