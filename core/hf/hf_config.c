@@ -9,7 +9,6 @@
 
 #include <base/memory.h>
 #include <config/quantity.h>
-#include <hf/hf_unread.h>
 #include <hf/hf_value.h>
 #include <hf/hf_weights.h>
 

@@ -9,6 +9,7 @@
 
 #include <base/text.h>
 #include <format/json.h>
+#include <hf/hf_weights.h>
 
 /* Bytes of a path, NUL included. */
 enum { HF_VALUE_PATH = 128 };
@@ -54,5 +55,14 @@ void hf_value_forget(hf_value_edits_t *edits);
 /* Appends the whole file: what stood there in its order, what is new behind it, in the objects of
  * its path. */
 void hf_value_write(const hf_value_edits_t *edits, text_t *out);
+
+/* ---- keys that nobody reads ------------------------------------------------------------------ */
+
+/* Keys of a config.json that no row of a model's table has: a misspelled key would
+ * else leave its option at the value of an absent one, in silence.
+ *
+ * Appends "rms_norm_esp = 1e-05 (rms_norm_eps?), ..." in the order of the file: values as JSON, and
+ * the key that may have been meant where one is near that the file lacks. */
+void hf_unread(const hf_table_t *table, const json_value_t *root, text_t *out);
 
 #endif
