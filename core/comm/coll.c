@@ -1,11 +1,11 @@
-/* between.c - predicted times of the ways between sites.
+/* coll.c - which way an all-reduce takes between sites, by predicted times.
  *
  * A buffer goes in chunks, each at once over all links: so a way takes as long as the busiest
  * direction of any link needs for its bytes, and the round trip of its slowest link, or half of that
  * where parts only are sent; a ring takes one for each site but one. What sums inside a site and of adding take is the same for all ways and
  * left out. Pairs of sites that share a cable or a border are taken for links of their own, as the
  * record has them. */
-#include <comm/between.h>
+#include <comm/coll.h>
 
 static const between_link_t *link_of(const between_how_t *how, uint32_t from, uint32_t to)
 {
@@ -40,7 +40,7 @@ static double bytes_over(const between_how_t *how, uint32_t way, uint32_t middle
     }
 }
 
-double between_seconds(const between_how_t *how, uint32_t way, uint32_t middle)
+double coll_between_seconds(const between_how_t *how, uint32_t way, uint32_t middle)
 {
     double busy = 0, trip = 0;
     for (uint32_t from = 0; from < how->sites; from++)
@@ -71,12 +71,13 @@ static uint32_t best_middle(const between_how_t *how)
 {
     uint32_t best = 0;
     for (uint32_t m = 1; m < how->sites; m++)
-        if (between_seconds(how, BETWEEN_CHAIN, m) < between_seconds(how, BETWEEN_CHAIN, best))
+        if (coll_between_seconds(how, BETWEEN_CHAIN, m) <
+            coll_between_seconds(how, BETWEEN_CHAIN, best))
             best = m;
     return best;
 }
 
-uint32_t between_choose(const between_how_t *how, uint32_t *middle)
+uint32_t coll_between_choose(const between_how_t *how, uint32_t *middle)
 {
     lh_assert(how->sites > 1 && how->asked < BETWEEN_WAYS);
     const bool known = all_known(how);
@@ -86,7 +87,7 @@ uint32_t between_choose(const between_how_t *how, uint32_t *middle)
     if (way == BETWEEN_AUTO) {
         way = BETWEEN_MESH;
         for (uint32_t other = BETWEEN_EXCHANGE; other < BETWEEN_WAYS; other++)
-            if (between_seconds(how, other, centre) < between_seconds(how, way, centre))
+            if (coll_between_seconds(how, other, centre) < coll_between_seconds(how, way, centre))
                 way = other;
     }
     if ((way == BETWEEN_CHAIN || way == BETWEEN_RING) && how->sites == 2) way = BETWEEN_MESH;

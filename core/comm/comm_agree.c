@@ -15,7 +15,7 @@
 
 #include <base/digest.h>
 #include <base/memory.h>
-#include <comm/between.h>
+#include <comm/coll.h>
 #include <comm/quantize.h>
 #include <longhaul/dtype.h>
 
@@ -564,7 +564,7 @@ static lh_status_t choose_between(const collective_t *x, script_how_t *out)
         .partial_bytes = elements * sizeof(float),
         .result_bytes = elements * (double)lh_dtype_bytes(border != 0 ? border : how->dtype),
         .asked = how->between != BETWEEN_AUTO ? how->between : x->comm->job->comm.between_sites};
-    out->between = between_choose(&between, &out->middle);
+    out->between = coll_between_choose(&between, &out->middle);
     mem_free(links);
     mem_free(share);
     return LH_OK;

@@ -1,5 +1,5 @@
 /* The way of sums between sites: times against the formulas of the pages on long links, by hand. */
-#include <comm/between.h>
+#include <comm/coll.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,25 +47,25 @@ static void times_are_those_of_bytes_and_trips(void **state)
     (void)state;
     scene_t s;
     alike(&s, 3);
-    near(between_seconds(&s.how, BETWEEN_MESH, 0), 2 * 2.0 / 3 + 0.01);
-    near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
-    near(between_seconds(&s.how, BETWEEN_CHAIN, 1), 2.0 + 0.01);
+    near(coll_between_seconds(&s.how, BETWEEN_MESH, 0), 2 * 2.0 / 3 + 0.01);
+    near(coll_between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
+    near(coll_between_seconds(&s.how, BETWEEN_CHAIN, 1), 2.0 + 0.01);
     /* A third each: one part, one sum in F32, two results; (4 - 1) trips over four sites. */
-    near(between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 4.0 + 2 * 2.0) / 3 + 2 * 0.01);
+    near(coll_between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 4.0 + 2 * 2.0) / 3 + 2 * 0.01);
     alike(&s, 4);
-    near(between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 2 * 4.0 + 3 * 2.0) / 4 + 3 * 0.01);
+    near(coll_between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 2 * 4.0 + 3 * 2.0) / 4 + 3 * 0.01);
     alike(&s, 2);
-    near(between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 0.01);
-    near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
+    near(coll_between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 0.01);
+    near(coll_between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
     s.how.part_bytes = 4e9; /* of F32, with a result of BF16 */
-    near(between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 1.0 + 0.01);
-    near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 4.0 + 0.005);
+    near(coll_between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 1.0 + 0.01);
+    near(coll_between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 4.0 + 0.005);
 }
 
 static void chosen(const scene_t *s, uint32_t way, uint32_t middle)
 {
     uint32_t at = 99;
-    assert_int_equal(between_choose(&s->how, &at), way);
+    assert_int_equal(coll_between_choose(&s->how, &at), way);
     assert_int_equal(at, middle);
 }
 
