@@ -3,7 +3,7 @@
  * First the tables are read, then the shares are made for the group that cuts (or, where nothing is
  * cut, for all ranks, whose sums are shared out the same way), then the list of pieces is written,
  * parameter by parameter. The order of that list is the order of memory on every rank, which others
- * rely on (cuts_lay in transfers.c): nobody has to ask another rank where its pieces lie. */
+ * rely on (cuts_lay in transfer_plan.c): nobody has to ask another rank where its pieces lie. */
 #include <parallel/shards.h>
 
 #include <stdio.h>

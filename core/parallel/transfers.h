@@ -155,10 +155,6 @@ lh_status_t transfers_errors(const transfers_t *t, transfers_error_t **out,
  * borders. */
 bool transfers_values_cross(const transfers_t *t);
 
-/* Plans every transfer as engine_build does, for a comm that is planned only. After engine_plan,
- * whose places stand for the memory. */
-lh_status_t transfers_plan(transfers_t *t) LH_MUST_CHECK;
-
 /* Whether a parameter has memory of its own (it is not tied to another) and is trained. */
 bool transfers_is_updated(const weights_t *w, uint32_t parameter);
 /* How many partial sums of the norm the first `elements` of a parameter come to. */
@@ -172,5 +168,22 @@ uint64_t transfers_bucket_bytes(const transfers_t *t);
 /* The values of a move in a program's flow, for a call that starts the move or waits for it. On
  * failure the flow's status says why. */
 flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m);
+
+/* ---- for transfer_plan.c --------------------------------------------------------------------- */
+
+/* The allocation in which the whole form of a transfer lies. */
+const allocation_t *transfers_whole(const transfers_t *t, const move_t *x);
+/* An element of the k-th parameter in the whole form, from the start of its allocation or of its mirror,
+ * in which it must travel. */
+uint64_t transfers_whole_element(const transfers_t *t, const move_t *x, uint32_t k,
+                                 uint64_t element);
+/* The site's share of the work of a second sum, in elements of the parameter: of what this rank holds
+ * after the sum inside its site, in blocks of the norm, and small parameters go round over the sites
+ * (as in shards.h). */
+lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint32_t site);
+/* The collective of a transfer (COLLECTIVE_*) as plugins call it (LH_COLL_*). */
+uint32_t transfers_native_op(uint32_t op);
+/* Pieces and their segments are one allocation each, the segments that of the first piece. */
+void transfers_native_free(lh_coll_t *call);
 
 #endif

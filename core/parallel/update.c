@@ -14,6 +14,7 @@
 #include <engine/program.h>
 #include <graph/op_table.h>
 #include <parallel/arrange.h>
+#include <parallel/transfer_plan.h>
 
 /* Lives while the program is written. */
 typedef struct update {
@@ -397,6 +398,7 @@ static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
                                        .arrange = arrange_flows};
     const lh_status_t status = transfers_new(&transfers, &u->transfers);
     if (status != LH_OK) return status;
+    transfer_plan_use(u->transfers);
     *shards = NULL;
     *how->transfers = u->transfers;
     return values_cut(u);

@@ -17,6 +17,7 @@
 #include <engine/engine.h>
 #include <format/json.h>
 #include <parallel/transfer_order.h>
+#include <parallel/transfer_plan.h>
 #include <program/transfer.h>
 
 /* ---- the programs of a step, planned ---- */
@@ -70,7 +71,7 @@ static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t
     p->layout = step_layout(s->job, rank, ranks, how->documents.per_sample);
     lh_status_t status = step_programs_new(s, &p->layout, NULL, &p->programs);
     if (status == LH_OK) status = engine_plan(s->engine);
-    if (status == LH_OK && s->transfers != NULL) status = transfers_plan(s->transfers);
+    if (status == LH_OK && s->transfers != NULL) status = transfer_plan(s->transfers);
     if (status == LH_OK && s->transfers != NULL) status = train_comm_plan(&p->comm);
     p->planned_ns = sys()->now_ns() - begun;
     return status;

@@ -92,7 +92,7 @@ typedef struct train_comm_how {
 /* Stays where it is while it is used. Makes the communicator and hears nothing from others yet. A
  * planned one never will. */
 lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how) LH_MUST_CHECK;
-/* After engine_build or transfers_plan, when all else is planned: counts what that takes. For a
+/* After engine_build or transfer_plan, when all else is planned: counts what that takes. For a
  * session that is planned and never run. */
 lh_status_t train_comm_plan(train_comm_t *t) LH_MUST_CHECK;
 /* After engine_build: everything is planned. All ranks call it. */

@@ -1,0 +1,16 @@
+/* parallel/transfer_plan.h - makes a collective for each transfer, once programs have memory or, for a
+ * job that is only planned, places: a plan of core/comm, or what the device's own collectives are
+ * told. */
+#ifndef PARALLEL_TRANSFER_PLAN_H
+#define PARALLEL_TRANSFER_PLAN_H
+
+#include <parallel/transfers.h>
+
+/* Lets the engine plan all transfers when it is built (exchange_t.bind, native). Before
+ * engine_arrange. */
+void transfer_plan_use(transfers_t *t);
+/* Plans every transfer as engine_build does, for a comm that is planned only. After engine_plan,
+ * whose places stand for the memory. */
+lh_status_t transfer_plan(transfers_t *t) LH_MUST_CHECK;
+
+#endif
