@@ -15,42 +15,13 @@
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
-#include <tokenizer/tokenizer.h>
+#include <unit/tokenizer/machine.h>
 
 /* last: it has a macro named fail */
 #include <cmocka.h>
 
 enum { FILE_MOST = 64 << 20, TEXTS = 46 };
 static const char separator[] = "\n__ggml_vocab_test__\n";
-
-typedef struct machine {
-    tokenizer_t *t;
-    tokenizer_scratch_t *scratch;
-    token_ids_t ids;
-    text_t text;
-} machine_t;
-
-static void open_machine(machine_t *m, const char *path)
-{
-    *m = (machine_t){0};
-    if (tokenizer_load(path, NULL, &m->t) != LH_OK) fail_msg("%s", fail_reason());
-    assert_int_equal(tokenizer_scratch_new(m->t, &m->scratch), LH_OK);
-}
-
-static void close_machine(machine_t *m)
-{
-    text_free(&m->text);
-    token_ids_free(&m->ids);
-    tokenizer_scratch_free(m->scratch);
-    tokenizer_free(m->t);
-}
-
-static void encode(machine_t *m, const char *text, size_t length)
-{
-    m->ids.count = 0;
-    if (tokenizer_encode(m->t, m->scratch, text, length, SPELLING_AS_REFERENCE, &m->ids) != LH_OK)
-        fail_msg("%s", fail_reason());
-}
 
 static void decode(machine_t *m)
 {
@@ -118,18 +89,18 @@ static void the_46_texts_of_llama_cpp_get_the_same_ids(void **state)
         (void)snprintf(name, sizeof(name), "data/tokenizers/%s", rows[r].tokenizer);
         char *path = reference(name);
         machine_t m;
-        open_machine(&m, path);
+        machine_open(&m, path);
         for (size_t i = 0; i < TEXTS; i++) {
             char *end = strstr(text, separator);
             assert_non_null(end);
-            encode(&m, text, (size_t)(end - text));
+            machine_encode(&m, text, (size_t)(end - text), SPELLING_AS_REFERENCE);
             check_ids(&m, rows[r].tokenizer, i, &line);
             decode(&m);
             assert_int_equal(m.text.length, end - text);
             assert_memory_equal(m.text.data, text, m.text.length);
             text = end + strlen(separator);
         }
-        close_machine(&m);
+        machine_close(&m);
         mem_free(path);
         mem_free(ids);
     }
@@ -160,7 +131,7 @@ static void check_corpus(machine_t *m, const char *corpus, const json_t *expecte
         const size_t size = (size_t)((char *)memchr(bytes + at, '\n', length - at) - bytes) - at;
         json_t *line = json_loadb(bytes + at, size, 0, NULL);
         const json_t *text = json_object_get(line, "text");
-        encode(m, json_string_value(text), json_string_length(text));
+        machine_encode(m, json_string_value(text), json_string_length(text), SPELLING_AS_REFERENCE);
         tokens += m->ids.count;
         hash_ids(hash, &m->ids);
         json_decref(line);
@@ -191,13 +162,13 @@ static void whole_corpora_hash_to_the_same_ids(void **state)
                        described);
         char *path = reference(relative);
         machine_t m;
-        open_machine(&m, path);
+        machine_open(&m, path);
         json_object_foreach(json_object_get(root, name), corpus, expected)
         {
             check_corpus(&m, corpus, expected);
             checked++;
         }
-        close_machine(&m);
+        machine_close(&m);
         mem_free(path);
     }
     assert_int_equal(checked, 39);
@@ -234,11 +205,12 @@ static void small_tokenizers_agree_with_their_peers(void **state)
         char path[512];
         machine_t m;
         (void)snprintf(path, sizeof(path), "%s/tokenizers/%s", LH_TEST_DATA, name);
-        open_machine(&m, path);
+        machine_open(&m, path);
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i);
             const json_t *ids = json_array_get(json_object_get(vectors, "ids"), i);
-            encode(&m, json_string_value(text), json_string_length(text));
+            machine_encode(&m, json_string_value(text), json_string_length(text),
+                           SPELLING_AS_REFERENCE);
             assert_int_equal(m.ids.count, json_array_size(ids));
             for (size_t k = 0; k < m.ids.count; k++)
                 assert_int_equal(m.ids.ids[k], json_integer_value(json_array_get(ids, k)));
@@ -247,7 +219,7 @@ static void small_tokenizers_agree_with_their_peers(void **state)
             assert_int_equal(m.text.length, json_string_length(back));
             assert_memory_equal(m.text.data, json_string_value(back), m.text.length);
         }
-        close_machine(&m);
+        machine_close(&m);
     }
     json_decref(root);
     mem_free(bytes);
@@ -293,11 +265,12 @@ static void every_stage_agrees_with_its_peer(void **state)
         assert_int_equal(fclose(out), 0);
         free(made);
         machine_t m;
-        open_machine(&m, path);
+        machine_open(&m, path);
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i);
             const json_t *ids = json_array_get(json_object_get(row, "ids"), i);
-            encode(&m, json_string_value(text), json_string_length(text));
+            machine_encode(&m, json_string_value(text), json_string_length(text),
+                           SPELLING_AS_REFERENCE);
             if (m.ids.count != json_array_size(ids))
                 fail_msg("row %zu, text %zu: %zu ids, expected %zu", r, i, m.ids.count,
                          json_array_size(ids));
@@ -310,7 +283,7 @@ static void every_stage_agrees_with_its_peer(void **state)
                          json_string_value(back));
             assert_memory_equal(m.text.data, json_string_value(back), m.text.length);
         }
-        close_machine(&m);
+        machine_close(&m);
     }
     (void)unlink(path);
     json_decref(root);

@@ -6,6 +6,7 @@
  *
  * The first byte is the level of security; then records of RECORD bytes, of which the first says
  * what happens. */
+#include <bare_host.h>
 #include <fuzz/fuzz.h>
 
 #include <arpa/inet.h>
@@ -45,26 +46,6 @@ static void do_log(const lh_host_t *host, int32_t level, const char *fmt, ...)
     (void)fmt;
 }
 
-static lh_status_t do_fail(const lh_host_t *host, lh_status_t status, const char *fmt, ...)
-{
-    (void)host;
-    (void)fmt;
-    return status;
-}
-
-static void *do_alloc(const lh_host_t *host, size_t bytes, size_t alignment)
-{
-    (void)host;
-    (void)alignment;
-    return calloc(1, bytes);
-}
-
-static void do_release(const lh_host_t *host, void *block)
-{
-    (void)host;
-    free(block);
-}
-
 static uint64_t do_now(const lh_host_t *host)
 {
     (void)host;
@@ -76,13 +57,6 @@ static lh_status_t do_random(const lh_host_t *host, void *out, size_t bytes)
     (void)host;
     memset(out, 7, bytes);
     return LH_OK;
-}
-
-static void do_count(const lh_host_t *host, const char *metric, double amount)
-{
-    (void)host;
-    (void)metric;
-    (void)amount;
 }
 
 /* No payload here is large enough for a thread. */
@@ -101,12 +75,12 @@ static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
 static const lh_host_t host = {.struct_size = sizeof(host),
                                .world = &world,
                                .log = do_log,
-                               .fail = do_fail,
-                               .alloc = do_alloc,
-                               .release = do_release,
+                               .fail = bare_fail,
+                               .alloc = bare_alloc,
+                               .release = bare_release,
                                .now_ns = do_now,
                                .random = do_random,
-                               .count = do_count,
+                               .count = bare_count,
                                .thread_start = do_start};
 
 /* ---- the card ---- */

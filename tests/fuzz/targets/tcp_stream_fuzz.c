@@ -1,6 +1,7 @@
 /* tcp_stream_fuzz.c - what a peer may send on an open connection: frames made from the input, with
  * sequence and checksums made right unless the input says otherwise, cut at odd places. Nothing may
  * be written outside of the receives that are posted, and each of them ends once. */
+#include <bare_host.h>
 #include <fuzz/fuzz.h>
 
 #include <string.h>
@@ -11,40 +12,13 @@
 enum { RECEIVES = 5, ROOM = 4096, GUARD = 64, SENDS = 3, SMALL = 12 };
 static const uint64_t room_of[RECEIVES] = {ROOM, 0, 100, ROOM, 7};
 
-static lh_status_t do_fail(const lh_host_t *host, lh_status_t status, const char *fmt, ...)
-{
-    (void)host;
-    (void)fmt;
-    return status;
-}
-
-static void *do_alloc(const lh_host_t *host, size_t bytes, size_t alignment)
-{
-    (void)host;
-    (void)alignment;
-    return calloc(1, bytes);
-}
-
-static void do_release(const lh_host_t *host, void *memory)
-{
-    (void)host;
-    free(memory);
-}
-
-static void do_count(const lh_host_t *host, const char *metric, double amount)
-{
-    (void)host;
-    (void)metric;
-    (void)amount;
-}
-
 static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
 static const lh_host_t host = {.struct_size = sizeof(host),
                                .world = &world,
-                               .fail = do_fail,
-                               .alloc = do_alloc,
-                               .release = do_release,
-                               .count = do_count};
+                               .fail = bare_fail,
+                               .alloc = bare_alloc,
+                               .release = bare_release,
+                               .count = bare_count};
 
 typedef struct bench {
     lh_transport_t transport;

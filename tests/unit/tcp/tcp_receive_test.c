@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../bare_host.h"
 #include "../../torture.h"
 #include "tcp_kit.h"
 
@@ -30,32 +31,12 @@ static uint64_t next_random(void)
     return z ^ z >> 31;
 }
 
-static lh_status_t do_fail(const lh_host_t *host, lh_status_t status, const char *fmt, ...)
-{
-    (void)host;
-    (void)fmt;
-    return status;
-}
-
-static void *do_alloc(const lh_host_t *host, size_t bytes, size_t alignment)
-{
-    (void)host;
-    (void)alignment;
-    return calloc(1, bytes);
-}
-
-static void do_release(const lh_host_t *host, void *memory)
-{
-    (void)host;
-    free(memory);
-}
-
 static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
 static const lh_host_t host = {.struct_size = sizeof(host),
                                .world = &world,
-                               .fail = do_fail,
-                               .alloc = do_alloc,
-                               .release = do_release};
+                               .fail = bare_fail,
+                               .alloc = bare_alloc,
+                               .release = bare_release};
 static const tcp_config_t config;
 
 typedef struct end {

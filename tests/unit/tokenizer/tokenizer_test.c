@@ -5,42 +5,14 @@
 #include <base/philox.h>
 #include <base/text.h>
 #include <subword/token_pieces.h>
-#include <tokenizer/tokenizer.h>
+#include <unit/tokenizer/machine.h>
 
 #define TOKENIZERS LH_TEST_DATA "/tokenizers/"
-
-typedef struct machine {
-    tokenizer_t *t;
-    tokenizer_scratch_t *scratch;
-    token_ids_t ids;
-    text_t text;
-} machine_t;
-
-static void open_machine(machine_t *m, const char *path)
-{
-    *m = (machine_t){0};
-    if (tokenizer_load(path, NULL, &m->t) != LH_OK) FAIL_TEST("%s\n", fail_reason());
-    assert_int_equal(tokenizer_scratch_new(m->t, &m->scratch), LH_OK);
-}
-
-static void close_machine(machine_t *m)
-{
-    text_free(&m->text);
-    token_ids_free(&m->ids);
-    tokenizer_scratch_free(m->scratch);
-    tokenizer_free(m->t);
-}
-
-static void encode(machine_t *m, const char *text, size_t length, token_spelling_t spelling)
-{
-    m->ids.count = 0;
-    assert_int_equal(tokenizer_encode(m->t, m->scratch, text, length, spelling, &m->ids), LH_OK);
-}
 
 static void check_ids(machine_t *m, const char *text, token_spelling_t spelling, const int32_t *ids,
                       size_t count)
 {
-    encode(m, text, strlen(text), spelling);
+    machine_encode(m, text, strlen(text), spelling);
     assert_int_equal(m->ids.count, count);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(m->ids.ids[i], ids[i]);
@@ -58,18 +30,18 @@ static void byte_level_pieces_give_back_any_bytes(void **state)
     char bytes[300];
     (void)state;
 
-    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    machine_open(&m, TOKENIZERS "gpt2-tiny");
     for (int round = 0; round < 500; round++) {
         const size_t length = draw(&counter, sizeof(bytes));
         for (size_t i = 0; i < length; i++)
             bytes[i] = (char)draw(&counter, round % 2 == 0 ? 256 : 128);
-        encode(&m, bytes, length, SPELLING_AS_REFERENCE);
+        machine_encode(&m, bytes, length, SPELLING_AS_REFERENCE);
         m.text.length = 0;
         assert_int_equal(tokenizer_decode(m.t, m.ids.ids, m.ids.count, false, &m.text), LH_OK);
         assert_int_equal(m.text.length, length);
         if (length > 0) assert_memory_equal(m.text.data, bytes, length);
     }
-    close_machine(&m);
+    machine_close(&m);
 }
 
 static size_t random_text(uint64_t *counter, char *out, size_t characters)
@@ -93,18 +65,18 @@ static void model_and_json_of_one_vocabulary_agree(void **state)
     char text[400];
     (void)state;
 
-    open_machine(&json, TOKENIZERS "stories260K/tokenizer.json");
-    open_machine(&model, TOKENIZERS "stories260K/tokenizer.model");
+    machine_open(&json, TOKENIZERS "stories260K/tokenizer.json");
+    machine_open(&model, TOKENIZERS "stories260K/tokenizer.model");
     for (int round = 0; round < 500; round++) {
         const size_t length = random_text(&counter, text, draw(&counter, 90));
-        encode(&json, text, length, SPELLING_IS_TEXT);
-        encode(&model, text, length, SPELLING_IS_TEXT);
+        machine_encode(&json, text, length, SPELLING_IS_TEXT);
+        machine_encode(&model, text, length, SPELLING_IS_TEXT);
         assert_int_equal(json.ids.count, model.ids.count);
         for (size_t i = 0; i < json.ids.count; i++)
             assert_int_equal(json.ids.ids[i], model.ids.ids[i]);
     }
-    close_machine(&json);
-    close_machine(&model);
+    machine_close(&json);
+    machine_close(&model);
 }
 
 static void what_was_encoded_before_does_not_matter(void **state)
@@ -114,17 +86,17 @@ static void what_was_encoded_before_does_not_matter(void **state)
     char text[400];
     (void)state;
 
-    open_machine(&used, TOKENIZERS "gpt2-tiny");
+    machine_open(&used, TOKENIZERS "gpt2-tiny");
     for (int round = 0; round < 30; round++) {
         const size_t length = random_text(&counter, text, 90);
-        encode(&used, text, length, SPELLING_AS_REFERENCE);
-        open_machine(&fresh, TOKENIZERS "gpt2-tiny");
-        encode(&fresh, text, length, SPELLING_AS_REFERENCE);
+        machine_encode(&used, text, length, SPELLING_AS_REFERENCE);
+        machine_open(&fresh, TOKENIZERS "gpt2-tiny");
+        machine_encode(&fresh, text, length, SPELLING_AS_REFERENCE);
         assert_int_equal(used.ids.count, fresh.ids.count);
         assert_memory_equal(used.ids.ids, fresh.ids.ids, used.ids.count * sizeof(int32_t));
-        close_machine(&fresh);
+        machine_close(&fresh);
     }
-    close_machine(&used);
+    machine_close(&used);
 }
 
 static void special_ids_are_those_of_the_files(void **state)
@@ -144,10 +116,10 @@ static void special_ids_are_those_of_the_files(void **state)
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         machine_t m;
-        open_machine(&m, rows[i].path);
+        machine_open(&m, rows[i].path);
         assert_int_equal(tokenizer_vocab_size(m.t), rows[i].size);
         assert_memory_equal(tokenizer_special(m.t), &rows[i].special, sizeof(rows[i].special));
-        close_machine(&m);
+        machine_close(&m);
     }
 }
 
@@ -159,11 +131,11 @@ static void either_file_of_a_pair_may_be_named(void **state)
 
     for (size_t i = 0; i < 2; i++) {
         machine_t m;
-        open_machine(&m, paths[i]);
+        machine_open(&m, paths[i]);
         assert_int_equal(tokenizer_file_count(m.t), 2);
         assert_string_equal(tokenizer_file(m.t, 0), paths[0]);
         assert_string_equal(tokenizer_file(m.t, 1), paths[1]);
-        close_machine(&m);
+        machine_close(&m);
     }
 }
 
@@ -173,13 +145,13 @@ static void a_spelt_out_special_token_is_text_unless_asked_for(void **state)
     machine_t m;
     (void)state;
 
-    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    machine_open(&m, TOKENIZERS "gpt2-tiny");
     check_ids(&m, "<|endoftext|>", SPELLING_IS_TOKEN, token, 1);
-    encode(&m, "<|endoftext|>", 13, SPELLING_AS_REFERENCE);
+    machine_encode(&m, "<|endoftext|>", 13, SPELLING_AS_REFERENCE);
     assert_true(m.ids.count > 1);
-    encode(&m, "<|endoftext|>", 13, SPELLING_IS_TEXT);
+    machine_encode(&m, "<|endoftext|>", 13, SPELLING_IS_TEXT);
     assert_true(m.ids.count > 1);
-    close_machine(&m);
+    machine_close(&m);
 }
 
 static void decoding_skips_special_tokens_only_when_told(void **state)
@@ -188,13 +160,13 @@ static void decoding_skips_special_tokens_only_when_told(void **state)
     machine_t m;
     (void)state;
 
-    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    machine_open(&m, TOKENIZERS "gpt2-tiny");
     assert_int_equal(tokenizer_decode(m.t, ids, 3, true, &m.text), LH_OK);
     assert_string_equal(m.text.data, "!");
     m.text.length = 0;
     assert_int_equal(tokenizer_decode(m.t, ids, 3, false, &m.text), LH_OK);
     assert_string_equal(m.text.data, "<|endoftext|>!<|endoftext|>");
-    close_machine(&m);
+    machine_close(&m);
 }
 
 static void an_id_outside_the_vocabulary_is_refused(void **state)
@@ -203,11 +175,11 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
     machine_t m;
     (void)state;
 
-    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    machine_open(&m, TOKENIZERS "gpt2-tiny");
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(tokenizer_decode(m.t, &bad[i], 1, false, &m.text), LH_INVALID);
     assert_string_equal(fail_reason(), "token 0 is 2147483647; the tokenizer's ids are 0 to 4999");
-    close_machine(&m);
+    machine_close(&m);
 }
 
 #define MODEL(vocab, merges) \
@@ -315,7 +287,7 @@ static void check_frame(const char *path, const char *before, const char *after)
 {
     machine_t m;
     text_t made = {0};
-    open_machine(&m, path);
+    machine_open(&m, path);
     const tokenizer_frame_t *f = tokenizer_frame(m.t);
     for (size_t i = 0; i < f->before_count; i++)
         text_printf(&made, "%d ", f->before[i]);
@@ -327,7 +299,7 @@ static void check_frame(const char *path, const char *before, const char *after)
     assert_string_equal(made.data, expected.data);
     text_free(&expected);
     text_free(&made);
-    close_machine(&m);
+    machine_close(&m);
 }
 
 /* The ids are those that Hugging Face's tokenizers add with add_special_tokens. */
@@ -364,9 +336,9 @@ static void a_piece_with_a_space_mark_inside_is_found(void **state)
     scratch_t *s = *state;
     machine_t m;
 
-    open_machine(&m, scratch_text(s, "tokenizer.json", text));
+    machine_open(&m, scratch_text(s, "tokenizer.json", text));
     check_ids(&m, "a b a", SPELLING_AS_REFERENCE, ids, 3);
-    close_machine(&m);
+    machine_close(&m);
 }
 
 /* The ids are those of Hugging Face's tokenizers. */
@@ -379,10 +351,10 @@ static void a_token_that_takes_the_spaces_behind_it_is_encoded(void **state)
     scratch_t *s = *state;
     machine_t m;
 
-    open_machine(&m, scratch_text(s, "tokenizer.json", text));
+    machine_open(&m, scratch_text(s, "tokenizer.json", text));
     check_ids(&m, "<s>  a b", SPELLING_IS_TOKEN, first, 4);
     check_ids(&m, "a <s> <s>  b", SPELLING_IS_TOKEN, second, 5);
-    close_machine(&m);
+    machine_close(&m);
 }
 
 static void a_file_above_the_limit_is_refused(void **state)
