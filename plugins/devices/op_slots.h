@@ -6,7 +6,38 @@
 #ifndef PLUGINS_DEVICES_OP_SLOTS_H
 #define PLUGINS_DEVICES_OP_SLOTS_H
 
+#include <string.h>
+
 #include <longhaul/kernel.h>
+#include <longhaul/ops.h>
+
+/* The attributes of whichever op it is; zero where the caller's struct was shorter or absent. */
+typedef union op_attributes {
+    lh_matmul_t matmul;
+    lh_norm_t norm;
+    lh_activate_t activate;
+    lh_adamw_t adamw;
+    lh_sgd_t sgd;
+    lh_rows_t rows;
+    lh_rope_t rope;
+    lh_attention_t attention;
+    lh_top_k_t top_k;
+    lh_route_t route;
+    lh_picks_t picks;
+    lh_grouped_t grouped;
+} op_attributes_t;
+
+/* As much of the op's struct as both sides know; the rest is zero. from: a desc's attributes. */
+static inline op_attributes_t op_attributes_of(const void *from)
+{
+    op_attributes_t out;
+    uint32_t bytes;
+    memset(&out, 0, sizeof(out));
+    if (from == NULL) return out;
+    memcpy(&bytes, from, sizeof(bytes));
+    memcpy(&out, from, bytes < sizeof(out) ? bytes : sizeof(out));
+    return out;
+}
 
 typedef struct op_slots_how {
     const char *device;              /* "the cpu", for sentences */
@@ -127,6 +158,38 @@ static inline lh_status_t op_slots_take(const lh_host_t *host, const lh_kernel_d
         return host->fail(host, LH_UNSUPPORTED, "%s: the rows of slot %u lie unevenly", desc->op,
                           slot + 1);
     return status;
+}
+
+/* Every slot that is there, checked and folded; arg, rows: [desc->arg_count], zero where a slot is
+ * left out. */
+static inline lh_status_t op_slots_take_all(const lh_host_t *host, const lh_kernel_desc_t *desc,
+                                            bool uneven, lh_arg_t *arg, op_slots_rows_t *rows)
+{
+    for (uint32_t i = 0; i < desc->arg_count; i++) {
+        const lh_arg_t *own = op_slots_arg(desc, i);
+        arg[i] = (lh_arg_t){.dtype = LH_DTYPE_NONE};
+        rows[i] = (op_slots_rows_t){.rows = 0};
+        if (own->dtype == LH_DTYPE_NONE) continue;
+        const lh_status_t status = op_slots_take(host, desc, i, uneven, &rows[i]);
+        if (status != LH_OK) return status;
+        arg[i] = *own;
+    }
+    return LH_OK;
+}
+
+/* Whether a plan is the one that the caller names, if it names one, and within what it allows. */
+static inline lh_status_t op_slots_check_plan(const lh_host_t *host, const lh_kernel_desc_t *desc,
+                                              const lh_kernel_plan_t *plan)
+{
+    if (desc->variant != 0 && desc->variant != plan->variant)
+        return host->fail(host, LH_UNSUPPORTED, "%s: variant %llx is wanted, this is %llx (%s)",
+                          desc->op, (unsigned long long)desc->variant,
+                          (unsigned long long)plan->variant, plan->name);
+    if (plan->scratch_bytes > desc->scratch_limit_bytes && desc->scratch_limit_bytes != 0)
+        return host->fail(host, LH_UNSUPPORTED, "%s needs %llu bytes of scratch, %llu are allowed",
+                          desc->op, (unsigned long long)plan->scratch_bytes,
+                          (unsigned long long)desc->scratch_limit_bytes);
+    return LH_OK;
 }
 
 #endif

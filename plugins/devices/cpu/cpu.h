@@ -22,6 +22,8 @@
 #include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
+#include "../op_slots.h"
+
 /* Instruction sets that the kernel sources are compiled for, weakest first. On processors other
  * than x86-64 there is only the first. */
 enum { CPU_BASELINE = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_BF16 = 3, CPU_ISAS = 4 };
@@ -96,20 +98,7 @@ struct lh_prepared {
     uint32_t arg_count;
     lh_arg_t arg[LH_MAX_SLOTS];    /* by slot from 0: inputs, then outputs, as in ops.h           */
     cpu_view_t view[LH_MAX_SLOTS]; /* the same, folded; rows 0 where the slot is left out */
-    union { /* the op's attributes; zero where the desc had none            */
-        lh_matmul_t matmul;
-        lh_norm_t norm;
-        lh_activate_t activate;
-        lh_adamw_t adamw;
-        lh_sgd_t sgd;
-        lh_rows_t rows;
-        lh_rope_t rope;
-        lh_attention_t attention;
-        lh_top_k_t top_k;
-        lh_route_t route;
-        lh_picks_t picks;
-        lh_grouped_t grouped;
-    } how;
+    op_attributes_t how;           /* zero where the desc had none */
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
     uint64_t number[CPU_NUMBERS]; /* what plan() worked out for its parts: chunk sizes, offsets */

@@ -20,6 +20,7 @@
 #include <longhaul/rule.h>
 
 #include "cuda_device.h"
+#include "cuda_digest.h"
 
 enum {
     ALIGNED,   /* addresses and rows on 16 bytes */
@@ -221,16 +222,6 @@ static lh_status_t product_describe(lh_prepared_t *k, const lh_kernel_desc_t *de
     return status;
 }
 
-/* FNV-1a, folded to 32 bits; never 0. */
-static uint32_t algorithm_digest(const cublas_algorithm_t *algorithm)
-{
-    uint64_t sum = 14695981039346656037u;
-    for (size_t i = 0; i < sizeof(*algorithm); i++)
-        sum = (sum ^ ((const uint8_t *)algorithm)[i]) * 1099511628211u;
-    const uint32_t folded = (uint32_t)(sum ^ sum >> 32);
-    return folded != 0 ? folded : 1;
-}
-
 /* The library's candidates for addresses of this alignment, best first. */
 static lh_status_t algorithms_ask(lh_prepared_t *k, uint32_t alignment, uint64_t workspace_bytes,
                                   cublas_found_t found[CANDIDATES], int *count)
@@ -374,7 +365,8 @@ static lh_status_t algorithm_choose(lh_prepared_t *k, const lh_kernel_desc_t *de
     const int best = tune ? candidates_time(k, desc, found, count, workspace_bytes) : -1;
     for (int i = best >= 0 ? best : 0; i < count; i++) {
         if (!candidate_fits(&found[i], workspace_bytes)) continue;
-        if (wanted != 0 && algorithm_digest(&found[i].algorithm) != wanted) continue;
+        if (wanted != 0 && cuda_digest(&found[i].algorithm, sizeof(found[i].algorithm)) != wanted)
+            continue;
         k->algorithm[which] = found[i].algorithm;
         k->workspace_bytes[which] = found[i].workspace_bytes;
         return LH_OK;
@@ -399,11 +391,11 @@ static lh_status_t algorithms_choose(lh_prepared_t *k, const lh_kernel_desc_t *d
     lh_status_t status = LH_OK;
     if (k->has_aligned) {
         status = algorithm_choose(k, desc, ALIGNED, most, first);
-        digest[ALIGNED] = algorithm_digest(&k->algorithm[ALIGNED]);
+        digest[ALIGNED] = cuda_digest(&k->algorithm[ALIGNED], sizeof(k->algorithm[ALIGNED]));
     }
     if (status == LH_OK) {
         status = algorithm_choose(k, desc, UNALIGNED, most, second);
-        digest[UNALIGNED] = algorithm_digest(&k->algorithm[UNALIGNED]);
+        digest[UNALIGNED] = cuda_digest(&k->algorithm[UNALIGNED], sizeof(k->algorithm[UNALIGNED]));
     }
     *variant = (uint64_t)digest[ALIGNED] << 32 | digest[UNALIGNED];
     if (status == LH_OK && desc->variant != 0 && *variant != desc->variant)

@@ -50,31 +50,19 @@ lh_status_t cuda_rows_fits(const lh_host_t *host, LH_UNUSED const lh_device_t *d
 
 static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
 {
-    const bool uneven = strchr(k->op->slots, 'v') != NULL;
+    op_slots_rows_t rows[LH_MAX_SLOTS];
     k->arg_count = desc->arg_count;
-    for (uint32_t i = 0; i < desc->arg_count; i++) {
-        const lh_arg_t *arg = op_slots_arg(desc, i);
-        op_slots_rows_t rows = {0};
-        if (arg->dtype == LH_DTYPE_NONE) continue;
-        const lh_status_t status = op_slots_take(k->host, desc, i, uneven, &rows);
-        if (status != LH_OK) return status;
-        k->arg[i] = *arg;
-        k->view[i] = (cuda_view_t){.rows = rows.rows,
-                                   .width = rows.width,
-                                   .pitch = rows.pitch,
-                                   .dtype = arg->dtype,
-                                   .flags = (arg->flags & LH_ARG_ADD) != 0 ? CUDA_VIEW_ADD : 0};
-    }
+    const bool uneven = strchr(k->op->slots, 'v') != NULL;
+    const lh_status_t status = op_slots_take_all(k->host, desc, uneven, k->arg, rows);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < desc->arg_count; i++)
+        k->view[i] = (cuda_view_t){.rows = rows[i].rows,
+                                   .width = rows[i].width,
+                                   .pitch = rows[i].pitch,
+                                   .dtype = k->arg[i].dtype,
+                                   .flags = (k->arg[i].flags & LH_ARG_ADD) != 0 ? CUDA_VIEW_ADD
+                                                                                : 0};
     return LH_OK;
-}
-
-/* As much of the op's struct as both sides know; the rest is zero. */
-static void attributes_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
-{
-    if (desc->attributes == NULL) return;
-    uint32_t bytes;
-    memcpy(&bytes, desc->attributes, sizeof(bytes));
-    memcpy(&k->how, desc->attributes, bytes < sizeof(k->how) ? bytes : sizeof(k->how));
 }
 
 /* Variant 1, where a plan did not choose among several. Who changes an order of sums counts it up. */
@@ -88,14 +76,8 @@ static lh_status_t plan_finish(const lh_prepared_t *k, const lh_kernel_desc_t *d
     if (mine->name[0] == '\0')
         snprintf(mine->name, sizeof(mine->name), "%s.%s.cuda", desc->op,
                  op_slots_dtype_text(k->arg[0].dtype));
-    if (desc->variant != 0 && desc->variant != mine->variant)
-        return k->host->fail(
-            k->host, LH_UNSUPPORTED, "%s: variant %llx is wanted, this is %llx (%s)", desc->op,
-            (unsigned long long)desc->variant, (unsigned long long)mine->variant, mine->name);
-    if (mine->scratch_bytes > desc->scratch_limit_bytes && desc->scratch_limit_bytes != 0)
-        return k->host->fail(
-            k->host, LH_UNSUPPORTED, "%s needs %llu bytes of scratch, %llu are allowed", desc->op,
-            (unsigned long long)mine->scratch_bytes, (unsigned long long)desc->scratch_limit_bytes);
+    const lh_status_t status = op_slots_check_plan(k->host, desc, mine);
+    if (status != LH_OK) return status;
     for (uint32_t i = 0; i < k->arg_count; i++) {
         mine->layout[i] = LH_LAYOUT_DENSE;
         mine->layout_bytes[i] = cuda_elements(&k->view[i]) * lh_dtype_bytes(k->view[i].dtype);
@@ -115,7 +97,7 @@ lh_status_t cuda_rows_prepare(const lh_host_t *host, lh_device_t *d, const lh_ke
     lh_kernel_plan_t mine = {0};
     k->host = host;
     k->op = op_find(desc->op);
-    attributes_take(k, desc);
+    k->how = op_attributes_of(desc->attributes);
     status = args_take(k, desc);
     if (status == LH_OK) status = k->op->plan(k, &mine);
     if (status == LH_OK) status = plan_finish(k, desc, &mine);

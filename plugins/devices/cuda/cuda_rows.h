@@ -18,6 +18,7 @@
 #include <longhaul/plugin.h>
 #include <longhaul/rule.h>
 
+#include "../op_slots.h"
 #include "cuda_launch.h"
 #include "kernels/cuda_params.h"
 
@@ -32,20 +33,7 @@ struct lh_prepared {
     lh_arg_t arg[LH_MAX_SLOTS]; /* inputs, then outputs, as in ops.h                            */
     cuda_view_t
         view[LH_MAX_SLOTS]; /* the same as rows; rows 0: left out. Addresses come at launch */
-    union {                 /* the op's attributes; zero where there were none              */
-        lh_matmul_t matmul;
-        lh_norm_t norm;
-        lh_activate_t activate;
-        lh_adamw_t adamw;
-        lh_sgd_t sgd;
-        lh_rows_t rows;
-        lh_rope_t rope;
-        lh_attention_t attention;
-        lh_top_k_t top_k;
-        lh_route_t route;
-        lh_picks_t picks;
-        lh_grouped_t grouped;
-    } how;
+    op_attributes_t how;    /* zero where the desc had none */
     uint64_t number[CUDA_NUMBERS];
     void *scratch; /* set at launch; plan->scratch_bytes */
 };

@@ -33,6 +33,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda_digest.h"
 #include "cudnn_sdpa.h"
 
 namespace fe = cudnn_frontend;
@@ -174,16 +175,6 @@ void backward_add(fe::graph::Graph &graph, const cudnn_sdpa_how_t &how)
     tensor_out(graph, how, CUDNN_SDPA_GV, gv);
 }
 
-/* FNV-1a of the plan's name, which holds its engine and its knobs; never 0. */
-uint32_t name_digest(const std::string &name)
-{
-    uint64_t sum = 14695981039346656037u;
-    for (const char c : name)
-        sum = (sum ^ static_cast<uint8_t>(c)) * 1099511628211u;
-    const uint32_t folded = static_cast<uint32_t>(sum ^ sum >> 32);
-    return folded != 0 ? folded : 1;
-}
-
 } // namespace
 
 struct cudnn_sdpa {
@@ -208,7 +199,8 @@ bool plan_choose(cudnn_sdpa &s, uint32_t variant, uint64_t limit_bytes, char *er
         std::string name;
         if (!s.graph.build_plan_at_index(i).is_good()) continue;
         if (!s.graph.get_plan_name_at_index(i, name).is_good()) continue;
-        const uint32_t digest = name_digest(name);
+        /* The plan's name holds its engine and its knobs. */
+        const uint32_t digest = cuda_digest(name.data(), name.size());
         if (variant != 0 && digest != variant) continue;
         int64_t bytes = 0;
         if (!s.graph.get_workspace_size_plan_at_index(i, bytes).is_good() || bytes < 0) continue;

@@ -9,6 +9,8 @@
 #include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
+#include "../op_slots.h"
+
 /* A view of one argument: rank 0 and 1 are one row; of higher ranks all dimensions but the last are
  * counted through as rows. */
 typedef struct tensor {
@@ -18,20 +20,7 @@ typedef struct tensor {
     uint64_t element_bytes;
 } tensor_t;
 
-/* The attributes of whichever op it is, zero where the caller's struct was shorter or absent. */
-typedef union attributes {
-    lh_matmul_t matmul;
-    lh_norm_t norm;
-    lh_activate_t activate;
-    lh_adamw_t adamw;
-    lh_sgd_t sgd;
-    lh_rows_t rows;
-    lh_rope_t rope;
-    lh_attention_t attention;
-    lh_top_k_t top_k;
-    lh_picks_t picks;
-    lh_grouped_t grouped;
-} attributes_t;
+typedef op_attributes_t attributes_t;
 
 typedef void (*op_function_t)(const attributes_t *how, const tensor_t *at);
 

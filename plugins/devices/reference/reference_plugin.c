@@ -28,16 +28,6 @@ static const reference_op_t *op_find(const char *name)
     return NULL;
 }
 
-static void attributes_read(const void *from, attributes_t *out)
-{
-    uint32_t bytes;
-
-    memset(out, 0, sizeof(*out));
-    if (from == NULL) return;
-    memcpy(&bytes, from, sizeof(bytes));
-    memcpy(out, from, bytes < sizeof(*out) ? bytes : sizeof(*out));
-}
-
 static lh_status_t arg_check(const lh_host_t *host, const char *op, uint32_t slot,
                              const lh_arg_t *arg)
 {
@@ -92,7 +82,7 @@ static lh_status_t kernel_prepare(const lh_host_t *host, lh_device_t *d,
     }
     k->host = host;
     k->op = op;
-    attributes_read(desc->attributes, &k->how);
+    k->how = op_attributes_of(desc->attributes);
     memcpy(mine.name, op->name, strlen(op->name));
     strcat(mine.name, ".reference");
     lh_fill(plan, &mine, sizeof(mine));
