@@ -10,10 +10,12 @@
 #include <engine/handover.h>
 #include <longhaul/dtype.h>
 
-/* How many slots a call has. A fill has one; a transfer is given one, which stays unused. */
-static uint32_t slot_count(const flow_call_t *call)
+/* How many places a call has in the list: one for each slot; a transfer is given one, which stays
+ * unused. */
+static uint32_t place_count(const flow_call_t *call)
 {
-    return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
+    const uint32_t slots = flow_call_slots(call);
+    return slots > 0 ? slots : 1;
 }
 
 /* Bytes of which a value's place is a multiple: the device says how its allocations are aligned, and
@@ -34,9 +36,9 @@ static void args_of(const engine_t *e, const flow_t *flow, const flow_call_t *ca
                     lh_arg_t *args)
 {
     const op_t *op = call->op;
-    lh_assert(slot_count(call) <= OP_SLOTS);
+    lh_assert(place_count(call) <= OP_SLOTS);
     const uint32_t add = later ? call->add | call->add_later : call->add;
-    for (uint32_t i = 0; i < slot_count(call); i++) {
+    for (uint32_t i = 0; i < place_count(call); i++) {
         args[i] = (lh_arg_t){0};
         if (call->slots[i] == 0) continue;
 
@@ -91,7 +93,7 @@ lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later, call_l
 {
     size_t places = 0;
     for (uint32_t i = 1; i < flow->call_count; i++)
-        places += slot_count(&flow->calls[i]);
+        places += place_count(&flow->calls[i]);
     out->calls = mem_array(flow->call_count, sizeof(*out->calls));
     out->places = mem_array(places, sizeof(*out->places));
     if (out->calls == NULL || out->places == NULL) return LH_NO_MEMORY;
@@ -126,11 +128,11 @@ lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *
         const flow_call_t *source = call->source;
         if (source->kind == FLOW_FILL) call->to = place_of(e, flow, source->slots[0]);
         if (source->kind != FLOW_KERNEL) continue;
-        for (uint32_t s = 0; s < slot_count(source); s++)
+        for (uint32_t s = 0; s < place_count(source); s++)
             places[s] = place_of(e, flow, source->slots[s]);
         call->call = (lh_launch_t){
             .struct_size = sizeof(call->call),
-            .arg_count = slot_count(source),
+            .arg_count = place_count(source),
             .args = places,
             .stream = e->stream,
             .queue = e->native.kind[0] != '\0' ? &e->native : NULL,
@@ -138,7 +140,7 @@ lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *
         if (call->kernel->plan.scratch_bytes > 0)
             call->call.scratch = allocation_place(&e->scratch, 0);
         status = kernel_bind(call->kernel, &call->call);
-        places += slot_count(source);
+        places += place_count(source);
     }
     return status;
 }
