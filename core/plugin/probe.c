@@ -246,8 +246,8 @@ lh_status_t probe(const prober_t *p)
  * too. Compared everywhere is what belongs to the loading thread (signal mask, floating point,
  * processors), and of the process its signal handlers, working folder, environment and locale.
  *
- * Adding something to look at takes a field of audit_t, a line in audit_take and one in
- * audit_check. */
+ * Adding something to look at takes a field of audit_t, a line in probe_audit and one in
+ * probe_check_audit. */
 
 /* The end of every sentence here. */
 #define EXPECTED "a plugin must leave this process as it was"
@@ -346,7 +346,7 @@ static uint64_t hash_environment(void)
 }
 
 /* What is not looked at counts as zero in both, so that it never differs. */
-void audit_take(bool alone, audit_t *out)
+void probe_audit(bool alone, audit_t *out)
 {
     memset(out, 0, sizeof(*out));
     out->threads = count_threads();
@@ -458,12 +458,12 @@ static lh_status_t check_alone(const audit_t *before, const audit_t *now, const 
 
 /* Threads are counted before the rest is looked at, as one that is about to end may still change
  * it. The first difference is the sentence. */
-lh_status_t audit_check(const audit_t *before, const char *path)
+lh_status_t probe_check_audit(const audit_t *before, const char *path)
 {
     audit_t now;
     if (before->alone && threads_stay(before->threads))
         return fail(LH_ABI, "%s: loading it starts a thread; " EXPECTED, path);
-    audit_take(before->alone, &now);
+    probe_audit(before->alone, &now);
     lh_status_t status = check_signals(before, &now, path);
     if (status == LH_OK) status = check_float(before, &now, path);
     if (status == LH_OK && before->alone) status = check_alone(before, &now, path);

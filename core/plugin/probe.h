@@ -68,9 +68,9 @@ typedef struct audit {
 /* Looks at the process; much of it is the calling thread's, which is the one that loads. alone:
  * nobody else can change this process until it is looked at again; false: so it is only if it has
  * no other thread. */
-void audit_take(bool alone, audit_t *out);
+void probe_audit(bool alone, audit_t *out);
 
 /* Refuses what differs now from `before`; `path` begins the sentence. */
-lh_status_t audit_check(const audit_t *before, const char *path) LH_MUST_CHECK;
+lh_status_t probe_check_audit(const audit_t *before, const char *path) LH_MUST_CHECK;
 
 #endif

@@ -313,7 +313,7 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     char file[64];
     struct link_map *map;
     audit_t before;
-    audit_take(probe_is_child(), &before); /* the child has no other thread */
+    probe_audit(probe_is_child(), &before); /* the child has no other thread */
     (void)snprintf(file, sizeof(file), "/proc/self/fd/%d", image->fd);
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
@@ -328,7 +328,7 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     if (*symbol == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
         return fail(LH_ABI, "%s: loaded without " LH_PLUGIN_SYMBOL, path);
     *load_base = (uintptr_t)map->l_addr;
-    const lh_status_t status = audit_check(&before, path);
+    const lh_status_t status = probe_check_audit(&before, path);
     return status == LH_OK ? plugin_origin_find(map, origin) : status;
 }
 

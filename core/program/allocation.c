@@ -411,7 +411,8 @@ static void planner_close(planner_t *p)
     mem_free(p->path.list);
 }
 
-lh_status_t arena_plan(arena_item_t *items, uint32_t count, uint64_t alignment, uint64_t *bytes)
+lh_status_t allocation_plan(arena_item_t *items, uint32_t count, uint64_t alignment,
+                            uint64_t *bytes)
 {
     lh_assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
     uint64_t sum = 0, end = 0;

@@ -4,7 +4,8 @@
  * Whoever plans takes places (allocation_take), which are offsets; when all is stated the device is
  * asked for the allocation as a whole, and a place becomes memory and an address. No place is freed
  * alone, so what lives for a part of a step lies in an arena instead: an allocation in which nobody
- * takes places, and whose size is what arena_plan found. The control thread calls all of this. */
+ * takes places, and whose size is what allocation_plan found. The control thread calls all of
+ * this. */
 #ifndef PROGRAM_ALLOCATION_H
 #define PROGRAM_ALLOCATION_H
 
@@ -48,13 +49,13 @@ lh_place_t allocation_place(const allocation_t *r, uint64_t offset);
 typedef struct arena_item {
     uint64_t bytes;
     uint32_t first, last; /* inclusive */
-    uint64_t offset;      /* bytes; set by arena_plan */
+    uint64_t offset;      /* bytes; set by allocation_plan */
 } arena_item_t;
 
 /* Sets the offsets of all items, and *bytes to the arena's size. Greedy by size: the largest item
  * first, each into the smallest gap in which it fits; ties go by index, so that the same items
  * always get the same plan. alignment: bytes, a power of two. LH_INVALID past 2^64 bytes. */
-lh_status_t arena_plan(arena_item_t *items, uint32_t count, uint64_t alignment,
-                       uint64_t *bytes) LH_MUST_CHECK;
+lh_status_t allocation_plan(arena_item_t *items, uint32_t count, uint64_t alignment,
+                            uint64_t *bytes) LH_MUST_CHECK;
 
 #endif

@@ -3,7 +3,8 @@
  * Two halves: what appends (values, kernels, nodes of a recording, collectives), and what
  * flow_finish does with the whole. It walks the calls back to find those that are needed, then
  * forward to decide which calls write and which add, then notes each buffer's first and last call,
- * lets outputs take the place of inputs that are read no more, and hands the buffers to arena_plan. */
+ * lets outputs take the place of inputs that are read no more, and hands the buffers to
+ * allocation_plan. */
 #include <program/flow.h>
 
 #include <stdio.h>
@@ -589,7 +590,7 @@ static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
         if (arena == ARENA_ACTIVATIONS && buffer->first < f->turn && buffer->last >= f->turn)
             f->saved_bytes += buffer->bytes;
     }
-    const lh_status_t status = arena_plan(items, count, alignment, &f->arena_bytes[arena]);
+    const lh_status_t status = allocation_plan(items, count, alignment, &f->arena_bytes[arena]);
     for (uint32_t b = 1, i = 0; status == LH_OK && b < f->buffer_count; b++) {
         flow_buffer_t *buffer = &f->buffers[b];
         if (buffer->allocation == NULL && buffer->first != 0 && buffer->arena == arena)

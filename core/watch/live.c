@@ -86,7 +86,7 @@ static void live_write(live_t *l)
     l->hurries = false;
     (void)pthread_mutex_unlock(&l->lock);
     l->room = room;
-    lateness_look(&l->late);
+    run_lateness_look(&l->late);
     run_state_write(&l->copy, &l->late, &l->text);
     if (l->textfile != NULL) live_figures_write(&l->copy, &l->late, l->start, l->room, &l->figures);
     (void)pthread_mutex_unlock(&l->work);
@@ -214,7 +214,7 @@ void live_begin(live_t *l, const run_start_t *start)
     sigset_t all, before;
     run_state_begin(&l->state, start);
     if (start->first_step > 0 || start->restarts > 0) l->state.restarts = live_restarts(l->path);
-    if (lateness_new(start->control, start->world, &l->late) != LH_OK) fail_clear();
+    if (run_lateness_new(start->control, start->world, &l->late) != LH_OK) fail_clear();
     l->began = true;
     l->start = start;
     l->room = UINT64_MAX;
@@ -291,7 +291,7 @@ void live_free(live_t *l)
 {
     if (l == NULL) return;
     live_join(l);
-    lateness_free(&l->late);
+    run_lateness_free(&l->late);
     (void)pthread_cond_destroy(&l->changed);
     (void)pthread_mutex_destroy(&l->lock);
     (void)pthread_mutex_destroy(&l->work);

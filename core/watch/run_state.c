@@ -112,7 +112,7 @@ void run_state_end(run_state_t *s, const run_end_t *end)
 #define LATE_NS UINT64_C(1000000000)
 #define SLOW_SHARE 0.1
 
-lh_status_t lateness_new(const control_t *control, const world_t *world, lateness_t *out)
+lh_status_t run_lateness_new(const control_t *control, const world_t *world, lateness_t *out)
 {
     *out = (lateness_t){.control = world == NULL ? NULL : control, .world = world};
     if (out->control == NULL) return LH_OK;
@@ -123,11 +123,11 @@ lh_status_t lateness_new(const control_t *control, const world_t *world, latenes
     out->share = mem_array(size, sizeof(*out->share));
     if (out->step != NULL && out->since != NULL && out->waited != NULL && out->share != NULL)
         return LH_OK;
-    lateness_free(out);
+    run_lateness_free(out);
     return LH_NO_MEMORY;
 }
 
-void lateness_free(lateness_t *l)
+void run_lateness_free(lateness_t *l)
 {
     mem_free(l->step);
     mem_free(l->since);
@@ -202,7 +202,7 @@ static void lateness_judge_slow(lateness_t *l)
     lateness_add(l, least, why);
 }
 
-void lateness_look(lateness_t *l)
+void run_lateness_look(lateness_t *l)
 {
     uint64_t furthest = 0;
     const uint64_t now = sys()->now_ns();

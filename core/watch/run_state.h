@@ -77,12 +77,12 @@ typedef struct lateness {
     uint32_t count, shown; /* how many are late; of these are in late[] */
 } lateness_t;
 
-/* Borrows both, for as long as lateness_look is called. */
-lh_status_t lateness_new(const control_t *control, const world_t *world,
-                         lateness_t *out) LH_MUST_CHECK;
+/* Borrows both, for as long as run_lateness_look is called. */
+lh_status_t run_lateness_new(const control_t *control, const world_t *world,
+                             lateness_t *out) LH_MUST_CHECK;
 /* Looks at all ranks now. Called about once a second, by one thread. */
-void lateness_look(lateness_t *l);
-void lateness_free(lateness_t *l);
+void run_lateness_look(lateness_t *l);
+void run_lateness_free(lateness_t *l);
 
 /* The state as the text of status.json, from the start of `out`, which keeps its memory. */
 void run_state_write(const run_state_t *s, const lateness_t *late, text_t *out);

@@ -44,7 +44,7 @@ static void items_alive_together_never_overlap(void **state)
         arena_item_t items[ITEMS];
         uint64_t bytes;
         draw(items, seed);
-        assert_int_equal(arena_plan(items, ITEMS, ALIGNMENT, &bytes), LH_OK);
+        assert_int_equal(allocation_plan(items, ITEMS, ALIGNMENT, &bytes), LH_OK);
         for (uint32_t a = 0; a < ITEMS; a++) {
             assert_int_equal(items[a].offset % ALIGNMENT, 0);
             assert_true(items[a].offset + items[a].bytes <= bytes);
@@ -64,7 +64,7 @@ static void little_is_left_between_them(void **state)
         arena_item_t items[ITEMS];
         uint64_t bytes;
         draw(items, seed);
-        assert_int_equal(arena_plan(items, ITEMS, ALIGNMENT, &bytes), LH_OK);
+        assert_int_equal(allocation_plan(items, ITEMS, ALIGNMENT, &bytes), LH_OK);
         assert_true((double)bytes <= 1.25 * (double)most_alive(items));
     }
 }
@@ -152,7 +152,7 @@ static void places_are_those_of_the_rule(void **state)
         }
         memcpy(expected, items, sizeof(items));
         plan_by_rule(expected, ITEMS);
-        assert_int_equal(arena_plan(items, ITEMS, ALIGNMENT, &bytes), LH_OK);
+        assert_int_equal(allocation_plan(items, ITEMS, ALIGNMENT, &bytes), LH_OK);
         for (uint32_t i = 0; i < ITEMS; i++)
             assert_int_equal(items[i].offset, expected[i].offset);
     }
@@ -176,7 +176,7 @@ static void many_micro_batches_lie_side_by_side(void **state)
                 items[n++] = (arena_item_t){BYTES / 2, at + k, at + k + 1, 0};
         }
     }
-    assert_int_equal(arena_plan(items, count, ALIGNMENT, &bytes), LH_OK);
+    assert_int_equal(allocation_plan(items, count, ALIGNMENT, &bytes), LH_OK);
     assert_int_equal(bytes, (uint64_t)LANES * BLOCKS * KEPT * BYTES + 2 * BYTES / 2);
     test_free(items);
 }
@@ -186,7 +186,7 @@ static void sizes_that_do_not_fit_an_address_are_refused(void **state)
     (void)state;
     arena_item_t items[] = {{UINT64_MAX - 8, 1, 2, 0}, {64, 1, 2, 0}};
     uint64_t bytes = 7;
-    assert_int_equal(arena_plan(items, 2, ALIGNMENT, &bytes), LH_INVALID);
+    assert_int_equal(allocation_plan(items, 2, ALIGNMENT, &bytes), LH_INVALID);
     assert_int_equal(bytes, 7);
 }
 
