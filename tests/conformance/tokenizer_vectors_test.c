@@ -15,7 +15,7 @@
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
-#include <unit/tokenizer/machine.h>
+#include <unit/tokenizer/tokenizer_rig.h>
 
 /* last: it has a macro named fail */
 #include <cmocka.h>

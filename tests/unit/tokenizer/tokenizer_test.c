@@ -5,7 +5,7 @@
 #include <base/philox.h>
 #include <base/text.h>
 #include <subword/token_pieces.h>
-#include <unit/tokenizer/machine.h>
+#include <unit/tokenizer/tokenizer_rig.h>
 
 #define TOKENIZERS LH_TEST_DATA "/tokenizers/"
 

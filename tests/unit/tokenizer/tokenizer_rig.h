@@ -1,6 +1,6 @@
-/* machine.h - a tokenizer with what it works on, for tests that encode and decode by files. */
-#ifndef MACHINE_H
-#define MACHINE_H
+/* tokenizer_rig.h - a tokenizer with what it works on, for tests that encode and decode by files. */
+#ifndef TOKENIZER_RIG_H
+#define TOKENIZER_RIG_H
 
 #include <setjmp.h>
 #include <stdarg.h>
