@@ -19,7 +19,7 @@ demo: build
 test: packages
 	@scripts/test
 
-# Every long list whole; AREA=comm: those of one area, see tests/areas.
+# Every long list whole; AREA=comm: those of one area, see tests/areas; AREA=hours: what takes hours by itself.
 torture: packages
 	@AREA=$(AREA) scripts/test --torture
 
