@@ -12,10 +12,10 @@
 
 #include <jansson.h>
 
+#include "../unit/tokenizer/tokenizer_rig.h"
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
-#include <unit/tokenizer/tokenizer_rig.h>
 
 /* last: it has a macro named fail */
 #include <cmocka.h>
