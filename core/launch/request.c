@@ -6,13 +6,19 @@
  * some times a second, so that a file system that hangs never stops a training.
  *
  * Taking the file away is the answer. A stop becomes a SIGTERM of this process: a run that was asked
- * to end through its folder ends by the code that ends one at a signal, and in no other way. */
+ * to end through its folder ends by the code that ends one at a signal, and in no other way.
+ *
+ * Processes are forked beside this thread: a child that tries a plugin, one that imports. What a
+ * thread holds at that moment nobody lets go in the child. So it allocates nothing in its loop, and
+ * it is waited for until it is there: starting a thread takes locks of the allocator, which an
+ * allocator without handlers of fork (AddressSanitizer's, before gcc 14) leaves taken. */
 #include <launch/request.h>
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -35,7 +41,8 @@ struct request_server {
     char *folder;
     char *paths[KINDS]; /* NULL: not served */
     pthread_t thread;
-    int end_fd; /* readable once the thread is to end */
+    sem_t began; /* posted once the thread is in its loop */
+    int end_fd;  /* readable once the thread is to end */
     _Atomic bool accepts, save;
     bool passes; /* this process passes signals on to ranks */
     bool warned; /* of a file that was nobody's to write */
@@ -106,6 +113,7 @@ static void *request_thread(void *argument)
 {
     request_server_t *s = argument;
     struct pollfd end = {.fd = s->end_fd, .events = POLLIN};
+    (void)sem_post(&s->began);
     while (poll(&end, 1, LOOK_MS) <= 0)
         for (uint32_t kind = 0; kind < KINDS; kind++)
             request_look(s, kind);
@@ -117,6 +125,7 @@ static void *request_thread(void *argument)
 static void request_free(request_server_t *s)
 {
     if (s->end_fd >= 0) (void)close(s->end_fd);
+    (void)sem_destroy(&s->began);
     for (uint32_t kind = 0; kind < KINDS; kind++)
         mem_free(s->paths[kind]);
     mem_free(s->folder);
@@ -132,14 +141,17 @@ static lh_status_t request_start(request_server_t *s)
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&s->thread, NULL, request_thread, s);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) return LH_OK;
-    return fail(LH_NO_MEMORY, "cannot look for requests: %s", strerror(error));
+    if (error != 0) return fail(LH_NO_MEMORY, "cannot look for requests: %s", strerror(error));
+    while (sem_wait(&s->began) != 0 && errno == EINTR) {
+    }
+    return LH_OK;
 }
 
 lh_status_t request_serve(const char *folder, uint32_t which, request_server_t **out)
 {
     request_server_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
+    (void)sem_init(&s->began, 0, 0);
     s->end_fd = eventfd(0, EFD_CLOEXEC);
     s->folder = mem_text(folder);
     s->passes = (which & REQUEST_PASSES) != 0;
