@@ -5,9 +5,10 @@
  *
  * Three benches that share a command, its flags, and the form of what they print: a table, or with
  * --json one object. `device` measures a device alone, and with an INI also the calls of its
- * training step; its record is what `plan` and `train` predict times from. `collectives` forks
- * ranks on this machine. `links` runs over the machines of a job, as training does, and keeps the
- * record of links that training would make.
+ * training step; its record is what `plan` and `train` predict times from. `collectives` runs
+ * on the ranks of a job, started on each of its machines as training is, or forks ranks on this one.
+ * `links` runs over the machines of a job, too, and keeps the record of links that training would
+ * make.
  *
  * The tables:
  *
@@ -299,10 +300,26 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     return status;
 }
 
+/* On the ranks of the job, of which each machine starts its own. Nothing is to start again: who
+ * measures wants to hear of a rank that was lost. */
+static int bench_as_ranks(cli_t *cli, int (*body)(void *context), void *context)
+{
+    char **words;
+    cli->job->launch.restarts = 0;
+    const lh_status_t status = cli_words(cli, cli->command, &words);
+    if (status != LH_OK) return status;
+    const int code = launch_ranks(cli->launch, words, body, context);
+    cli_words_free(words);
+    return code;
+}
+
+/* ---- bench collectives ---- */
+
 enum { SIZE_FACTOR = 4 }; /* from one size to the next */
 
 /* Context of the two callbacks, which are called on rank 0 alone. */
 typedef struct collectives { /* what the command prints of them */
+    cli_t *cli;
     const collective_bench_how_t *how;
     json_writer_t *json; /* NULL: a table */
 } collectives_t;
@@ -450,6 +467,33 @@ static lh_status_t use_transport(job_t *job, const char *name)
     return LH_OK;
 }
 
+/* Runs in each rank of a job. */
+static int collectives_as_rank(void *context)
+{
+    const collectives_t *c = context;
+    const bench_rank_t rank = {.registry = c->cli->plugins,
+                               .job = c->how->job,
+                               .world = launch_world(c->cli->launch),
+                               .control = launch_control(c->cli->launch),
+                               .context = c->how};
+    return collective_bench_rank(&rank);
+}
+
+/* Whether the INI or a starter has ranks of their own, on one machine or on several, and no flag
+ * asks for others. */
+static bool collectives_of_job(const cli_t *cli)
+{
+    return cli->job != NULL && cli_flag(cli, "ranks") == NULL && cli_flag(cli, "sites") == NULL &&
+           (job_ranks(cli->job) > 1 || launch_size(cli->launch) > 1);
+}
+
+/* The job's ranks, or those that are forked. In a launcher nothing is measured. */
+static int collectives_run(collectives_t *c)
+{
+    if (collectives_of_job(c->cli)) return bench_as_ranks(c->cli, collectives_as_rank, c);
+    return collective_bench(c->how);
+}
+
 /* Rows are printed as they are measured; JSON comes out at the end, as one text. */
 static int bench_collectives(cli_t *cli)
 {
@@ -465,15 +509,15 @@ static int bench_collectives(cli_t *cli)
                                   .begin = begin_collectives,
                                   .row = put_collective};
     /* Lives as long as the bench, whose callbacks get it. */
-    collectives_t shown = {&how, cli_flag(cli, "json") != NULL ? &json : NULL};
+    collectives_t shown = {cli, &how, cli_flag(cli, "json") != NULL ? &json : NULL};
     how.context = &shown;
-    lh_status_t status = parse_collectives(cli, &how);
+    int status = parse_collectives(cli, &how);
     if (status == LH_OK) status = parse_number(cli, "ranks", &how.ranks);
     if (status == LH_OK) status = parse_number(cli, "sites", &how.sites);
     if (status == LH_OK && job == NULL) status = default_job(cli, &job);
     if (status == LH_OK) status = use_transport(job, cli_flag(cli, "transport"));
     how.job = job;
-    if (status == LH_OK) status = collective_bench(&how);
+    if (status == LH_OK) status = collectives_run(&shown);
     /* The list of rows and the object around it, which begin_collectives has opened. */
     while (status == LH_OK && json.depth > 0)
         json_close(&json);
@@ -620,12 +664,7 @@ static int bench_links(cli_t *cli)
                     cli->ini, cli->job->site_count);
     /* Whatever [comm] probe says: measuring is what this command is for. */
     cli->job->comm.probe = PROBE_ALWAYS;
-    char **words;
-    const lh_status_t status = cli_words(cli, cli->command, &words);
-    if (status != LH_OK) return status;
-    const int code = launch_ranks(cli->launch, words, links_measure, cli);
-    cli_words_free(words);
-    return code;
+    return bench_as_ranks(cli, links_measure, cli);
 }
 
 /* NAME decides which of the three. */
@@ -667,7 +706,9 @@ const command_t command_bench = {
               {"op", "NAME", "collectives: all-reduce if not given"},
               {"sizes", "A..B",
                "collectives: 1KiB..64MiB if not given, each four times the one before"},
-              {"ranks", "N", "collectives: that many processes of this machine; 2 if not given"},
+              {"ranks", "N",
+               "collectives: that many processes of this machine; if not given the ranks of the "
+               "PIPELINE.ini, on all of its machines, or 2"},
               {"sites", "N", "collectives: that many sites, played by this machine"},
               {"transport", "PLUGIN", "collectives: over this one"},
               {"algorithm", "NAME", "collectives: direct, ring or halving"},

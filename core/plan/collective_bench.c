@@ -441,7 +441,7 @@ static lh_status_t make_plans(rig_t *r)
 }
 
 /* The last barrier keeps links open until the slowest rank has read its last bytes. */
-static lh_status_t measure_as_rank(const bench_rank_t *rank)
+lh_status_t collective_bench_rank(const bench_rank_t *rank)
 {
     const collective_bench_how_t *settings = rank->context;
     rig_t r = {.settings = settings,
@@ -469,5 +469,5 @@ static lh_status_t measure_as_rank(const bench_rank_t *rank)
 
 lh_status_t collective_bench(const collective_bench_how_t *how)
 {
-    return bench_ranks(how->registry, how->job, how->ranks, how->sites, measure_as_rank, how);
+    return bench_ranks(how->registry, how->job, how->ranks, how->sites, collective_bench_rank, how);
 }

@@ -1,5 +1,6 @@
-/* plan/collective_bench.h - time of collectives by size, with every result checked: on ranks that
- * are forked from this process, which meets as rank 0 and hears of every size.
+/* plan/collective_bench.h - time of collectives by size, with every result checked: on the ranks of
+ * a job, on all of its machines, or on ranks that are forked from this process, which meets as rank
+ * 0. Rank 0 hears of every size.
  *
  * The figures are laid out like those of nccl-tests, so that they can be put side by side: time,
  * algorithm bandwidth (bytes over time), and bus bandwidth, which takes out how often an op sends
@@ -30,8 +31,8 @@ typedef struct collective_bench_facts { /* the same for all sizes */
     const char *transport; /* the farthest link's */
 } collective_bench_facts_t;
 
-/* Read by every rank, in a copy that fork made; begin and row are called in the parent, which is
- * rank 0. */
+/* Read by every rank, in a copy that fork made, or made by each from the same command line; begin
+ * and row are called on rank 0. ranks and sites: of collective_bench alone. */
 typedef struct collective_bench_how {
     const job_t *job;
     registry_t *registry;
@@ -47,10 +48,6 @@ typedef struct collective_bench_how {
     void *context;
 } collective_bench_how_t;
 
-/* The first failure of any rank is everybody's. LH_CORRUPT where an element of any rank was wrong,
- * after all sizes were told. */
-lh_status_t collective_bench(const collective_bench_how_t *how) LH_MUST_CHECK;
-
 /* What a rank's body is given. registry and job are this process's own, or the fork's copy of them.
  */
 typedef struct bench_rank {
@@ -60,6 +57,12 @@ typedef struct bench_rank {
     control_t *control; /* NULL in a world of one */
     const void *context;
 } bench_rank_t;
+
+/* The first failure of any rank is everybody's. LH_CORRUPT where an element of any rank was wrong,
+ * after all sizes were told. */
+lh_status_t collective_bench(const collective_bench_how_t *how) LH_MUST_CHECK;
+/* In each rank of a job that has met: its context is a collective_bench_how_t. */
+lh_status_t collective_bench_rank(const bench_rank_t *rank) LH_MUST_CHECK;
 
 /* Runs body on `size` ranks of this machine, which play `sites` sites of as equal a size as can be.
  * The first failure of any is everybody's. Forks, so what the caller has open is open in each rank.

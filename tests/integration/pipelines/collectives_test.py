@@ -1,13 +1,31 @@
 #!/usr/bin/env python3
 """Every collective between processes over the transports that are there: results are right, in any site, by any
-algorithm. LONGHAUL_TORTURE runs the whole list instead of a sample."""
+algorithm; and between the machines of an INI. LONGHAUL_TORTURE runs the whole list instead of a sample."""
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 
 BINARY = os.environ["LONGHAUL_BINARY"]
+MACHINES = """[pipeline]
+name = machines
+stages = prepare
+folder = out
+[prepare]
+input = none
+tokenizer = none
+[launch]
+address = 127.0.0.1
+port = {port}
+secret = job.key
+[site.tokyo]
+hosts = t1:2
+[site.osaka]
+hosts = o1:1
+"""
 OPS = ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "scatter", "gather", "all-to-all"]
 SHAPES = [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (3, 3)]
 TRANSPORTS = ["shm", "tcp"]
@@ -32,6 +50,25 @@ def run(op, shape, transport, algorithm, dtype):
     return f"{' '.join(command)}: wrong at {wrong} bytes" if wrong or len(rows) < 9 else None
 
 
-faults = [fault for fault in (run(*case) for case in cases()) if fault]
-print("\n".join(faults) if faults else f"{len(cases())} cases are right")
+def between_machines():
+    """As on two machines: a launcher for each, of which the first one's rank 0 tells; both here, over the loopback."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        ini = os.path.join(folder, "job.ini")
+        with open(ini, "w") as f:
+            f.write(MACHINES.format(port=free.getsockname()[1]))
+        free.close()
+        command = [BINARY, "bench", "collectives", ini, "--quick", "--json", "--op", "all-gather", "--sizes", "4..64KiB"]
+        both = [subprocess.Popen([*command, "--host", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for host in ("t1", "o1")]
+        (out, err), (other, more) = (process.communicate(timeout=300) for process in both)
+    if [process.returncode for process in both] != [0, 0]:
+        return f"between machines: {err}{more}"
+    told = json.loads(out)
+    facts = (told["ranks"], told["sites"], told["transport"], len(told["rows"]), sum(row["wrong"] for row in told["rows"]))
+    return None if (facts, other) == ((3, 2, "tcp", 8, 0), "") else f"between machines: {facts}, {other}"
+
+
+faults = [fault for fault in [run(*case) for case in cases()] + [between_machines()] if fault]
+print("\n".join(faults) if faults else f"{len(cases())} cases and two machines are right")
 sys.exit(1 if faults else 0)
