@@ -551,6 +551,14 @@ void comm_step(comm_t *c, uint64_t step)
     runs_leave(c);
 }
 
+uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room)
+{
+    runs_enter(c);
+    const uint32_t count = links_flows(c->links, rows, room);
+    runs_leave(c);
+    return count;
+}
+
 void comm_exposed(comm_t *c, uint64_t ns[4])
 {
     runs_enter(c);

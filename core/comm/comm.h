@@ -70,6 +70,9 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
  * sites that have become slower or faster are paced anew. */
 void comm_step(comm_t *c, uint64_t step);
 
+/* links_flows, for reports. */
+uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room);
+
 /* By scope (index LH_LINK_*): ns that waits took, by the class of link that was waited for, since
  * the last call. */
 void comm_exposed(comm_t *c, uint64_t ns[4]);

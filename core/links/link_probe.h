@@ -42,6 +42,15 @@ typedef struct probe_pair { /* of sites; a row of the record */
     probe_figures_t figures;
 } probe_pair_t;
 
+/* What the links of one rank to another site carry while it trains: sums since they were opened, as
+ * their transport tells them, and of those that there are the longest round trip and the highest
+ * rate at the moment (0: unknown). */
+typedef struct link_flow {
+    uint32_t site;
+    uint64_t sent, received, retransmitted; /* bytes */
+    uint64_t round_trip_ns, bytes_per_second;
+} link_flow_t;
+
 /* Whether a record's row is of this link: sites, addresses and plugin are the same. */
 bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b);
 /* "tokyo-osaka: 0.53 ms, 98.1 Gb/s, loss < 1e-9; ...; limited by the link" */

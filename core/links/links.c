@@ -565,6 +565,39 @@ lh_status_t link_stats(const link_t *k, lh_link_stats_t *out)
     return api->stats(k->conn, out);
 }
 
+static link_flow_t *flow_row(link_flow_t *rows, uint32_t *count, uint32_t room, uint32_t site)
+{
+    uint32_t i = 0;
+    while (i < *count && rows[i].site != site)
+        i++;
+    if (i == room) return NULL;
+    if (i == *count) rows[(*count)++] = (link_flow_t){.site = site};
+    return &rows[i];
+}
+
+uint32_t links_flows(const links_t *l, link_flow_t *rows, uint32_t room)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < l->link_count; i++) {
+        lh_link_stats_t now = {.struct_size = sizeof(now)};
+        const link_t *k = l->links[i];
+        if (link_scope(k) != LH_LINK_WAN) continue;
+        if (link_stats(k, &now) != LH_OK) {
+            fail_clear();
+            continue;
+        }
+        link_flow_t *row = flow_row(rows, &count, room, l->how.world->ranks[k->peer].site);
+        if (row == NULL) continue;
+        row->sent += now.bytes_sent;
+        row->received += now.bytes_received;
+        row->retransmitted += now.bytes_retransmitted;
+        if (now.round_trip_ns > row->round_trip_ns) row->round_trip_ns = now.round_trip_ns;
+        if (now.bytes_per_second > row->bytes_per_second)
+            row->bytes_per_second = now.bytes_per_second;
+    }
+    return count;
+}
+
 /* One link between two steps. A connection that does not keep its pace for twenty steps in turn
  * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
  * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's

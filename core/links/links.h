@@ -88,6 +88,9 @@ typedef struct link_class { /* by scope */
     uint64_t known_trip_ns, known_bytes_per_second;
 } link_class_t;
 void links_class(const links_t *l, uint32_t scope, link_class_t *out);
+/* A row for each other site that this rank has links to, by the order of links, `room` at most; how
+ * many. */
+uint32_t links_flows(const links_t *l, link_flow_t *rows, uint32_t room);
 /* What the link's transport tells of it; LH_UNSUPPORTED if it tells nothing. */
 lh_status_t link_stats(const link_t *k, lh_link_stats_t *out);
 

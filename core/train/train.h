@@ -31,7 +31,7 @@ enum {               /* what a step's wall time went into */
        STEP_PARTS
 };
 
-enum { STEP_SCOPES = 4 };
+enum { STEP_SCOPES = 4, STEP_FLOWS = 8 };
 
 /* What a run is, told once when all is built and before step 1. Strings belong to the job or to the
  * engine; whoever wants them after the call copies them. */
@@ -88,6 +88,9 @@ typedef struct step_report {
     double seconds, part_s[STEP_PARTS];
     /* Of compute and update: waiting for transfers, by class of link (LH_LINK_*). Alone: 0. */
     double exposed_s[STEP_SCOPES];
+    /* What links of this rank to other sites have carried; of more sites than STEP_FLOWS the first. */
+    link_flow_t flows[STEP_FLOWS];
+    uint32_t flow_count;
     double tokens_per_s;
     uint64_t tokens; /* since the start of training */
 } step_report_t;

@@ -518,6 +518,65 @@ static void figures_of_links(figures_t *f, const run_start_t *start)
     }
 }
 
+/* What a row of the figures of flows is of. */
+enum { FLOW_SENT, FLOW_RECEIVED, FLOW_AGAIN, FLOW_RATE, FLOW_TRIP, FLOW_FIGURES };
+static const struct {
+    const char *name, *type, *help;
+} flow_names[FLOW_FIGURES] = {
+    [FLOW_SENT] = {"link_sent_bytes_total", "counter", "Bytes that rank 0 sent to another site."},
+    [FLOW_RECEIVED] = {"link_received_bytes_total", "counter",
+                       "Bytes that rank 0 received from another site."},
+    [FLOW_AGAIN] = {"link_retransmitted_bytes_total", "counter",
+                    "Bytes that rank 0 sent to another site again, as they were lost."},
+    [FLOW_RATE] = {"link_now_bytes_per_second", "gauge",
+                   "Rate of rank 0's fastest link to another site while it sent."},
+    [FLOW_TRIP] = {"link_now_round_trip_seconds", "gauge",
+                   "Round trip of rank 0's slowest link to another site, as it is now."},
+};
+
+static double flow_figure(const link_flow_t *l, uint32_t which)
+{
+    switch (which) {
+    case FLOW_SENT: return (double)l->sent;
+    case FLOW_RECEIVED: return (double)l->received;
+    case FLOW_AGAIN: return (double)l->retransmitted;
+    case FLOW_RATE: return l->bytes_per_second == 0 ? (double)NAN : (double)l->bytes_per_second;
+    default: return l->round_trip_ns == 0 ? (double)NAN : (double)l->round_trip_ns * 1e-9;
+    }
+}
+
+static const char *flow_site(const world_t *w, uint32_t site)
+{
+    uint32_t r = 0;
+    while (r < w->row.size && w->ranks[r].site != site)
+        r++;
+    return r == w->row.size ? "" : w->ranks[r].site_name;
+}
+
+/* While it trains: of the rank that tells, whose links are as busy as those of its neighbours. */
+static void figures_of_flows(figures_t *f, const run_state_t *s, const world_t *w)
+{
+    char from[2 * WORLD_SITE_NAME], to[2 * WORLD_SITE_NAME], labels[256];
+    const uint32_t count = w == NULL ? 0 : s->last.flow_count;
+    if (count == 0) return;
+    figures_escape(w->ranks[w->row.rank].site_name, from, sizeof(from));
+    for (uint32_t which = 0; which < FLOW_FIGURES; which++) {
+        bool named = false;
+        for (uint32_t i = 0; i < count; i++) {
+            const link_flow_t *l = &s->last.flows[i];
+            const double value = flow_figure(l, which);
+            if (!isfinite(value)) continue;
+            if (!named)
+                figures_name(f, flow_names[which].name, flow_names[which].type,
+                             flow_names[which].help);
+            named = true;
+            figures_escape(flow_site(w, l->site), to, sizeof(to));
+            (void)snprintf(labels, sizeof(labels), ",from=\"%s\",to=\"%s\"", from, to);
+            figures_sample(f, flow_names[which].name, labels, value);
+        }
+    }
+}
+
 void live_figures_write(const run_state_t *s, const lateness_t *late, const run_start_t *start,
                         uint64_t free_bytes, text_t *out)
 {
@@ -530,4 +589,5 @@ void live_figures_write(const run_state_t *s, const lateness_t *late, const run_
     figures_of_saves(&f, s, free_bytes);
     figures_of_ranks(&f, late, s->ended ? NULL : start->control);
     figures_of_links(&f, start);
+    figures_of_flows(&f, s, s->ended ? NULL : start->world);
 }

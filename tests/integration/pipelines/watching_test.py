@@ -159,9 +159,18 @@ class Watching(PipelineCase):
                 self.assertIn(sentence, said)
 
     def test_the_dashboard_asks_for_figures_that_there_are(self):
-        process = self.run_of(launch={"ranks_per_node": 2}, checkpoint={"every": 5, "keep": 2})
+        process = self.run_of(site__tokyo={"hosts": "localhost:1"}, site__osaka={"hosts": "localhost:1"},
+                              checkpoint={"every": 5, "keep": 2})
         self.wait_for(lambda: self.scrape().get("saved_step", 0) > 0, process, pause=0.1)
-        names = {name.split(",")[0] for name in self.scrape()} | {"link_bytes_per_second"}  # of links between sites
+        found = self.scrape()
+        way = ',from="tokyo",to="osaka"'
+        # Each step sums gradients of F32 over both: as many bytes come as go, more than the parameters take.
+        sent, received = (found[f"link_{end}_bytes_total" + way] for end in ("sent", "received"))
+        self.assertGreater(sent, 2 * found["parameters"] * found["step"])
+        self.assertAlmostEqual(received / sent, 1, delta=0.2)
+        self.assertIn("link_retransmitted_bytes_total" + way, found)
+        self.assertLess(found["link_now_round_trip_seconds" + way], 1)
+        names = {name.split(",")[0] for name in found} | {"link_bytes_per_second", "link_round_trip_seconds"}  # measured between machines alone
         with open(os.path.join(SOURCE, "examples", "grafana.json")) as f:
             board = json.load(f)
         asked = {name for panel in board["panels"] for target in panel["targets"]

@@ -20,6 +20,10 @@ static probe_pair_t links[] = {
     {.site = {"tokyo", "kobe"}}, /* not measured */
 };
 
+static world_rank_t ranks[] = {{.site = 0, .site_name = "tokyo"},
+                               {.site = 1, .site_name = "osaka"}};
+static const world_t world = {.row = {.size = 2, .sites = 2}, .ranks = ranks};
+
 static void make(run_state_t *s, run_start_t *start)
 {
     *start = (run_start_t){.name = "a \"run\"\\\n\x1b",
@@ -30,6 +34,7 @@ static void make(run_state_t *s, run_start_t *start)
                            .first_step = 40,
                            .links = links,
                            .link_count = 2,
+                           .world = &world,
                            .flops_per_step = 1e9,
                            .peak_flops = 1e10};
     *s = (run_state_t){.restarts = 2};
@@ -41,6 +46,11 @@ static void make(run_state_t *s, run_start_t *start)
                                  .seconds = 0.5,
                                  .part_s = {[PART_COMPUTE] = 0.25},
                                  .exposed_s = {[LH_LINK_WAN] = 0.125},
+                                 .flows = {{.site = 1,
+                                            .sent = step * 1000,
+                                            .retransmitted = 3,
+                                            .round_trip_ns = 16000000}},
+                                 .flow_count = 1,
                                  .tokens = step * 100,
                                  .tokens_per_s = 200};
         run_state_step(s, &r);
@@ -101,6 +111,10 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "link_bytes_per_second", ",from=\"osaka\",to=\"tokyo\"", "62500000");
     has(page.data, "link_round_trip_seconds", ",from=\"tokyo\",to=\"osaka\"",
         "0.0080000000000000002");
+    has(page.data, "link_sent_bytes_total", ",from=\"tokyo\",to=\"osaka\"", "44000");
+    has(page.data, "link_retransmitted_bytes_total", ",from=\"tokyo\",to=\"osaka\"", "3");
+    has(page.data, "link_now_round_trip_seconds", ",from=\"tokyo\",to=\"osaka\"", "0.016");
+    assert_null(strstr(page.data, "link_now_bytes_per_second")); /* nothing was sent long enough */
     /* A control plane alone knows of strangers; one way of the loss is not known, a link not at all. */
     assert_null(strstr(page.data, "strangers_total"));
     assert_null(strstr(page.data, "kobe"));
