@@ -42,7 +42,7 @@ class Bridges(NamespaceCase):
 
     def test_a_machine_that_plays_all_sites_is_not_seen_from_outside(self):
         process, = self.start_hosts("", 1000000, HOSTS[:1], PLACES.replace("o1:1", "t1:1"))
-        launch_case.wait_for(lambda: os.path.exists(os.path.join(self.folder, "out", "metrics.jsonl")))
+        launch_case.wait_for(lambda: os.path.exists(os.path.join(self.folder, "out", "metrics.jsonl")), 90)
         table = subprocess.run([*self.wrap("t1"), "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True).stdout
         listening = {line.split()[1].split(":")[0] for line in table.splitlines() if len(line.split()) > 3 and line.split()[3] == "0A"}
         self.assertEqual(listening, {"0100007F"})  # of the links; 127.0.0.1

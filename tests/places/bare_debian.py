@@ -46,7 +46,8 @@ class BareDebian(PlacesCase):
 
     def test_installed_used_and_gone(self):
         debs = os.path.join(self.root, "debs")
-        self.call(os.path.join(os.path.dirname(CMAKE), "cpack"), "--config", os.path.join(BUILD, "CPackConfig.cmake"), "-B", debs)
+        self.call(os.path.join(os.path.dirname(CMAKE), "cpack"), "--config", os.path.join(BUILD, "CPackConfig.cmake"), "-B", debs,
+                  timeout=900)
         runtime, dev = sorted((n for n in os.listdir(debs) if n.endswith(".deb")), key=len)
         shutil.rmtree(os.path.join(debs, "_CPack_Packages"))
         self.inside("apt-get update -qq")

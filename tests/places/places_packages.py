@@ -38,7 +38,7 @@ class Packages(PlacesCase):
     def test_debs(self):
         if shutil.which("dpkg-deb") is None or shutil.which("dpkg-shlibdeps") is None:
             self.skipTest("there is no dpkg-deb or dpkg-shlibdeps (Debian: dpkg-dev)")
-        self.call(CPACK, "--config", os.path.join(BUILD, "CPackConfig.cmake"), "-B", self.folder)
+        self.call(CPACK, "--config", os.path.join(BUILD, "CPackConfig.cmake"), "-B", self.folder, timeout=900)
         debs = sorted((n for n in os.listdir(self.folder) if n.endswith(".deb")), key=len)
         self.assertEqual([n.split("_")[0] for n in debs], ["longhaul", "longhaul-dev"])
         runtime, dev = (os.path.join(self.folder, n) for n in debs)
