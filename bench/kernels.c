@@ -138,6 +138,8 @@ static void bench_norms(bench_t *b)
     MEASURE(b, "add_rms_norm", "add_rms_norm", &how, 0, x, x, w, x, x, each);
     MEASURE(b, "layer_norm", "layer_norm", &how, 0, x, w, w, x, each, each);
     MEASURE(b, "layer_norm_grad", "layer_norm_grad", &how, 0, x, x, w, each, each, x, gw, gw);
+    MEASURE(b, "layer_norm_grad_add", "layer_norm_grad_add", &how, 0, x, x, w, each, each, x, x, gw,
+            gw);
 }
 
 static void bench_elements(bench_t *b)

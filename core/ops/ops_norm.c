@@ -1,5 +1,5 @@
 /* ops_norm.c - RMS norm (Zhang, Sennrich, 2019) and layer norm (Ba, Kiros, Hinton, 2016), and the
- * residual add fused with RMS norm or its gradient. Formulas are in longhaul/ops.h.
+ * residual add fused with RMS norm or with the gradient of either. Formulas are in longhaul/ops.h.
  *
  * A norm works on rows of [t, w]. It keeps one or two statistics for each row (rstd; mean and rstd)
  * for its gradient, in F32 beside BF16 data: little memory beside a row of w elements, for a pass
@@ -131,6 +131,25 @@ static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attr
     return LH_OK;
 }
 
+/* As layer_norm_grad, and residual is like x. */
+static lh_status_t layer_norm_grad_add_shape(const lh_host_t *host, const void *attributes,
+                                             lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
+    const uint64_t t = args[in_gy].shape[0], w = args[in_gy].shape[1];
+    const arg_rule_t rules[] = {
+        {"gy", FLOATS, 2, {ANY, ANY}}, {"x", FLOATS, 2, {t, w}},
+        {"w", FLOATS, 1, {w}},         {"mean", WIDE, 1, {t}},
+        {"rstd", WIDE, 1, {t}},        {"residual", IS(args[in_x].dtype), 2, {t, w}}};
+    const lh_status_t status = op_args_check("layer_norm_grad_add", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    op_arg_like(&args[out_gx], &args[in_x]);
+    op_arg_set(&args[out_gw], op_dtype_wide(args[in_w].dtype), 1, w, 0);
+    op_arg_set(&args[out_gb], op_dtype_wide(args[in_w].dtype), 1, w, 0);
+    return LH_OK;
+}
+
 /* As rms_norm_gradient; mean has no gradient either. */
 static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                 const lh_value_t *from, const bool *wanted, lh_value_t *into)
@@ -238,6 +257,14 @@ static const lh_op_t rows[] = {
         .cost = norm_grad_cost,
         .fuses = "rms_norm_grad gy x w rstd -> own gw; add own residual -> gx | "
                  "rms_norm_grad gy x w rstd -> own gw; add residual own -> gx",
+    },
+    {
+        LH_OP_TEXT(LH_LAYER_NORM_GRAD_ADD_TEXT),
+        ATTRIBUTES(lh_norm_t, norm_attributes),
+        .shape = layer_norm_grad_add_shape,
+        .cost = norm_grad_cost,
+        .fuses = "layer_norm_grad gy x w mean rstd -> own gw gb; add own residual -> gx | "
+                 "layer_norm_grad gy x w mean rstd -> own gw gb; add residual own -> gx",
     },
 };
 

@@ -188,6 +188,56 @@ static void layer_norm_and_its_gradient(void **state)
                   RIG_NONE);
         CPU_CHECK("layer_norm_grad", &how, SUM, gy, x, w, mean, rstd, y, cpu_adds(g, data[4]),
                   cpu_adds(g, data[5]));
+        const rig_slot_t residual = cpu_padded(cpu_in(*d, data[3], s->rows, s->width), s->pad);
+        CPU_CHECK("layer_norm_grad_add", &how, cpu_rounded_part(SUM, *d), gy, x, w, mean, rstd,
+                  residual, y, g, g);
+        CPU_CHECK("layer_norm_grad_add", &how, cpu_rounded_part(SUM, *d), gy, x, w, mean, rstd,
+                  residual, y, cpu_adds(g, data[4]), RIG_NONE);
+    }
+}
+
+/* The gradient of a norm, then an add of what comes by the residual. */
+static void gradients_with_a_residual_have_the_bits_of_their_parts(void **state)
+{
+    (void)state;
+    static double found[2][CPU_RIGS_MAX_ELEMENTS], sums[4][1024];
+    static const struct {
+        const char *whole, *part;
+        uint32_t statistics, weights; /* slots of the statistics, and of gradients of weights */
+    } ops[] = {{"rms_norm_grad_add", "rms_norm_grad", 1, 1},
+               {"layer_norm_grad_add", "layer_norm_grad", 2, 2}};
+    EACH_SHAPE(s) EACH_DTYPE(d) EACH(uint32_t, o, 0, 1)
+    {
+        rig_t *rig = cpu_rigs_best();
+        const lh_norm_t how = {sizeof(how), 1, 1e-5};
+        const rig_slot_t x = cpu_padded(cpu_in(*d, data[0], s->rows, s->width), s->pad);
+        const rig_slot_t residual = cpu_padded(cpu_in(*d, data[3], s->rows, s->width), s->pad);
+        rig_slot_t parts[8] = {cpu_in(*d, data[1], s->rows, s->width), x,
+                               cpu_line(*d, data[2], s->width)};
+        rig_slot_t whole[9], gx = cpu_in(*d, NULL, s->rows, s->width);
+        uint32_t n = 3;
+        for (uint32_t i = 0; i < ops[*o].statistics; i++)
+            parts[n++] = cpu_line(LH_DTYPE_F32, i + 1 < ops[*o].statistics ? data[4] : positive,
+                                  s->rows);
+        memcpy(whole, parts, sizeof(parts));
+        whole[n] = residual;
+        gx.out = found[0];
+        parts[n] = whole[n + 1] = gx;
+        whole[n + 1].out = found[1];
+        for (uint32_t i = 0; i < ops[*o].weights; i++) {
+            parts[n + 1 + i] = RIG_OUT(F32, sums[i], s->width);
+            whole[n + 2 + i] = RIG_OUT(F32, sums[2 + i], s->width);
+        }
+        assert_int_equal(rig_run(rig, ops[*o].part, &how, parts, n + 1 + ops[*o].weights), LH_OK);
+        gx.in = found[0];
+        rig_slot_t sum = cpu_in(*d, NULL, s->rows, s->width);
+        sum.out = found[0];
+        const rig_slot_t add[] = {gx, residual, sum};
+        assert_int_equal(rig_run(rig, "add", NULL, add, 3), LH_OK);
+        assert_int_equal(rig_run(rig, ops[*o].whole, &how, whole, n + 2 + ops[*o].weights), LH_OK);
+        assert_memory_equal(found[0], found[1], s->rows * s->width * sizeof(double));
+        for (uint32_t i = 0; i < ops[*o].weights; i++)
+            assert_memory_equal(sums[i], sums[2 + i], s->width * sizeof(double));
     }
 }
 
@@ -564,6 +614,7 @@ int main(void)
         cmocka_unit_test(activations_and_gates_have_their_slopes),
         cmocka_unit_test(rms_norm_and_its_gradient),
         cmocka_unit_test(layer_norm_and_its_gradient),
+        cmocka_unit_test(gradients_with_a_residual_have_the_bits_of_their_parts),
         cmocka_unit_test(rope_turns_pairs),
         cmocka_unit_test(embeddings_look_up_and_sum),
         cmocka_unit_test(rows_and_columns_are_summed),

@@ -113,6 +113,17 @@ static void layer_norm_and_its_gradient(void **state)
     CLOSE(gx, layer_gx);
     CLOSE(gw, layer_gw);
     CLOSE(gb, layer_gb);
+
+    double sum[18], expected[18];
+    RUN("layer_norm_grad_add", &how, RIG_IN(F64, norm_gy, 3, 6), RIG_IN(F64, norm_x, 3, 6),
+        RIG_IN(F64, norm_w, 6), RIG_IN(F64, mean, 3), RIG_IN(F64, rstd, 3),
+        RIG_IN(F64, norm_x, 3, 6), RIG_OUT(F64, sum, 3, 6), RIG_OUT(F64, gw, 6),
+        RIG_OUT(F64, gb, 6));
+    for (int i = 0; i < 18; i++)
+        expected[i] = layer_gx[i] + norm_x[i];
+    CLOSE(sum, expected);
+    CLOSE(gw, layer_gw);
+    CLOSE(gb, layer_gb);
 }
 
 static void rope_turns_pairs_and_back(void **state)

@@ -99,6 +99,8 @@ static void norms_check(const shape_t *s, lh_dtype_t d)
     /* Of one column nothing is left but roundings. */
     if (s->width > 1) CPU_CHECK("layer_norm", &how, SUM, x, w, w, y, each, each);
     CPU_CHECK("layer_norm_grad", &how, SUM, gy, x, w, known, known, y, g, g);
+    CPU_CHECK("layer_norm_grad_add", &how, cpu_rounded_part(SUM, d), gy, x, w, known, known, x, y,
+              g, g);
 }
 
 static void norms_of_every_width(void **state)

@@ -296,11 +296,11 @@ CPU_INLINE void rms_grad_add_rows(const lh_prepared_t *k, uint32_t part, lh_dtyp
 }
 NORM_BOTH(rms_grad_add_rows, LH_RMS_NORM_GRAD_ADD_TEXT)
 
-/* level and slope are the two means of the formula; unit is n. */
-CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
-                                const gain_t *w)
+/* level and slope are the two means of the formula; unit is n. residual: as in rms_grad_chunk. */
+CPU_INLINE void layer_grad_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
+                                 const gain_t *w, uint32_t residual, uint32_t out_gx)
 {
-    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    enum { in_gy, in_x, in_w, in_mean, in_rstd }; /* of both ops */
     uint64_t row, end;
     const uint64_t width = k->view[in_gy].width;
     float *gw = partial_line(k, part, 0, 2), *gb = partial_line(k, part, 1, 2);
@@ -308,6 +308,7 @@ CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_
     cpu_range(part, k->number[CHUNK], k->view[in_gy].rows, &row, &end);
     for (; row < end; row++) {
         const void *gy = cpu_row(k, in_gy, row), *x = cpu_row(k, in_x, row);
+        const void *more = residual != 0 ? cpu_row(k, residual, row) : NULL;
         void *gx = cpu_row(k, out_gx, row);
         const float mean = ((const float *)k->at[in_mean])[row],
                     rstd = ((const float *)k->at[in_rstd])[row];
@@ -326,10 +327,26 @@ CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_
             const vf unit = (vf_get(x, d, i, m) - mean) * rstd;
             const vf scaled = vf_get(gy, d, i, m) * gain_get(w, i, m);
             vf_put(gx, d, i, m, (scaled - level - unit * slope) * rstd);
+            if (more != NULL) vf_put(gx, d, i, m, vf_get(gx, d, i, m) + vf_get(more, d, i, m));
         });
     }
 }
+
+CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
+                                const gain_t *w)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    layer_grad_chunk(k, part, d, w, 0, out_gx);
+}
 NORM_BOTH(layer_grad_rows, LH_LAYER_NORM_GRAD_TEXT)
+
+CPU_INLINE void layer_grad_add_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
+                                    const gain_t *w)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
+    layer_grad_chunk(k, part, d, w, in_residual, out_gx);
+}
+NORM_BOTH(layer_grad_add_rows, LH_LAYER_NORM_GRAD_ADD_TEXT)
 
 /* Sums line `which` of all chunks, in order, into columns of an output. */
 CPU_INLINE void partial_sum(const lh_prepared_t *k, uint32_t part, uint32_t slot, uint64_t which,
@@ -366,6 +383,13 @@ static void rms_grad_add_sum(const lh_prepared_t *k, uint32_t part)
 static void layer_grad_sum(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    if (cpu_has(k, out_gw)) partial_sum(k, part, out_gw, 0, 2);
+    if (cpu_has(k, out_gb)) partial_sum(k, part, out_gb, 1, 2);
+}
+
+static void layer_grad_add_sum(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
     if (cpu_has(k, out_gw)) partial_sum(k, part, out_gw, 0, 2);
     if (cpu_has(k, out_gb)) partial_sum(k, part, out_gb, 1, 2);
 }
@@ -436,6 +460,20 @@ static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
+static lh_status_t layer_norm_grad_add_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                            lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
+    static const uint32_t same[] = {in_x, in_residual, out_gx, 0},
+                          wide[] = {in_w, out_gw, out_gb, 0}, tall[] = {in_mean, in_rstd, 0};
+    partials_plan(k, 2, plan);
+    cpu_phase_add(k, CPU_PICK(layer_grad_add_rows_gain, k->view[in_gy].dtype), k->view[in_gy].rows,
+                  k->number[CHUNK]);
+    if (cpu_has(k, out_gw) || cpu_has(k, out_gb))
+        cpu_phase_add(k, layer_grad_add_sum, k->view[in_gy].width, column_block);
+    return norm_shapes(k, desc->op, same, wide, tall);
+}
+
 const cpu_op_t CPU_ISA(norm_ops)[] = {
     {"rms_norm", "xyxf?", rms_norm_plan},
     {"rms_norm_grad", "xxyfx?f?", rms_norm_grad_plan},
@@ -443,5 +481,6 @@ const cpu_op_t CPU_ISA(norm_ops)[] = {
     {"add_rms_norm", "xxyxxf?", add_rms_norm_plan},
     {"layer_norm", "xyy?xf?f?", layer_norm_plan},
     {"layer_norm_grad", "xxyffx?f?f?", layer_norm_grad_plan},
+    {"layer_norm_grad_add", "xxyffxxf?f?", layer_norm_grad_add_plan},
     {NULL, NULL, NULL},
 };

@@ -183,21 +183,30 @@ static lh_status_t rms_norm_grad_add_launch(const lh_prepared_t *k, lh_stream_t 
     return norm_grad_launch(k, s, &p, &k->view[out_gw], NULL);
 }
 
-static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+/* Of both gradients of layer norm, whose inputs but the residual have the same slots. gw is followed
+ * by gb. */
+static lh_status_t layer_grad_plan(lh_prepared_t *k, uint32_t gx, uint32_t gw,
+                                   lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
     const uint64_t rows = k->view[in_x].rows, width = k->view[in_x].width;
     lh_status_t status = cuda_check_like(k, in_x, in_gy);
-    if (status == LH_OK) status = cuda_check_like(k, in_x, out_gx);
+    if (status == LH_OK) status = cuda_check_like(k, in_x, gx);
     if (status == LH_OK) status = cuda_check_shape(k, in_w, 1, width);
-    if (status == LH_OK) status = cuda_check_shape(k, out_gw, 1, width);
-    if (status == LH_OK) status = cuda_check_shape(k, out_gb, 1, width);
+    if (status == LH_OK) status = cuda_check_shape(k, gw, 1, width);
+    if (status == LH_OK) status = cuda_check_shape(k, gw + 1, 1, width);
     if (status == LH_OK) status = cuda_check_flat(k, in_mean, rows);
     if (status == LH_OK) status = cuda_check_flat(k, in_rstd, rows);
     if (status != LH_OK) return status;
     parts_plan(k, rows);
     plan->scratch_bytes = 2 * k->number[PARTS] * width * sizeof(float);
     return LH_OK;
+}
+
+static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    return layer_grad_plan(k, out_gx, out_gw, plan);
 }
 
 static lh_status_t layer_norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
@@ -207,6 +216,28 @@ static lh_status_t layer_norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s
                           .x = k->view[in_x],
                           .w = k->view[in_w],
                           .gx = k->view[out_gx],
+                          .mean = k->view[in_mean].at,
+                          .rstd = k->view[in_rstd].at,
+                          .centred = 1};
+    return norm_grad_launch(k, s, &p, &k->view[out_gw],
+                            cuda_has(k, out_gb) ? &k->view[out_gb] : NULL);
+}
+
+static lh_status_t layer_norm_grad_add_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
+    const lh_status_t status = cuda_check_like(k, in_x, in_residual);
+    return status != LH_OK ? status : layer_grad_plan(k, out_gx, out_gw, plan);
+}
+
+static lh_status_t layer_norm_grad_add_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
+    cuda_norm_grad_t p = {.gy = k->view[in_gy],
+                          .x = k->view[in_x],
+                          .w = k->view[in_w],
+                          .gx = k->view[out_gx],
+                          .residual = k->view[in_residual],
                           .mean = k->view[in_mean].at,
                           .rstd = k->view[in_rstd].at,
                           .centred = 1};
@@ -347,6 +378,7 @@ const cuda_op_t cuda_norm_ops[] = {
     {"rms_norm_grad_add", "xxmfxxm", rms_norm_grad_add_plan, rms_norm_grad_add_launch},
     {"layer_norm", "xmm?xf?f?", layer_norm_plan, layer_norm_launch},
     {"layer_norm_grad", "xxmffxmm?", layer_norm_grad_plan, layer_norm_grad_launch},
+    {"layer_norm_grad_add", "xxmffxxmm?", layer_norm_grad_add_plan, layer_norm_grad_add_launch},
     {"sum_rows", "mm", sum_rows_plan, sum_rows_launch},
     {"sum_columns", "mm", sum_columns_plan, sum_columns_launch},
     {"dora_scale", "mmmff?", dora_scale_plan, dora_scale_launch},

@@ -95,6 +95,14 @@ void op_rms_norm_grad(const attributes_t *how, const tensor_t *at)
     }
 }
 
+static void residual_add(const tensor_t *gx, const tensor_t *residual)
+{
+    for (uint64_t i = 0; i < gx->rows; i++) {
+        for (uint64_t j = 0; j < gx->width; j++)
+            put(gx, i, j, get(gx, i, j) + get(residual, i, j));
+    }
+}
+
 /* gy x w rstd residual -> gx gw+
  * The two ops one after the other: gx is rounded to its dtype before residual is added. */
 void op_rms_norm_grad_add(const attributes_t *how, const tensor_t *at)
@@ -104,10 +112,7 @@ void op_rms_norm_grad_add(const attributes_t *how, const tensor_t *at)
     const tensor_t grad[] = {at[in_gy], at[in_x], at[in_w], at[in_rstd], gx, at[out_gw]};
 
     op_rms_norm_grad(how, grad);
-    for (uint64_t i = 0; i < gx.rows; i++) {
-        for (uint64_t j = 0; j < gx.width; j++)
-            put(&gx, i, j, get(&gx, i, j) + get(&residual, i, j));
-    }
+    residual_add(&gx, &residual);
 }
 
 /* x w b? -> y mean? rstd? */
@@ -164,4 +169,17 @@ void op_layer_norm_grad(const attributes_t *how, const tensor_t *at)
             put(&gx, i, j, r * (g - level - (get(&x, i, j) - m) * r * along));
         }
     }
+}
+
+/* gy x w mean rstd residual -> gx gw+ gb?+
+ * As op_rms_norm_grad_add. */
+void op_layer_norm_grad_add(const attributes_t *how, const tensor_t *at)
+{
+    LH_SLOTS(LH_LAYER_NORM_GRAD_ADD_TEXT);
+    const tensor_t gx = at[out_gx], residual = at[in_residual];
+    const tensor_t grad[] = {at[in_gy],   at[in_x], at[in_w],   at[in_mean],
+                             at[in_rstd], gx,       at[out_gw], at[out_gb]};
+
+    op_layer_norm_grad(how, grad);
+    residual_add(&gx, &residual);
 }

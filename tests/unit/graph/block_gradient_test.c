@@ -205,7 +205,10 @@ static const struct {
      llama_block,
      {"add_rms_norm", "gate", "rms_norm_grad_add"},
      {"activate", "multiply", "rms_norm_grad"}},
-    {"gpt2", gpt2_block, {"matmul"}, {"activate"}},
+    {"gpt2",
+     gpt2_block,
+     {"matmul", "layer_norm_grad_add"},
+     {"activate", "layer_norm_grad", "rms_norm_grad_add"}},
     {"parallel", parallel_block, {"matmul", "rms_norm_grad_add"}, {"activate"}},
     {"braid", braid, {NULL}, {NULL}},
     {"held twice", held_twice, {"activate"}, {NULL}},
@@ -321,6 +324,7 @@ static void a_fused_op_without_a_kernel_is_recorded_as_its_parts(void **state)
         {0, "gate_grad", "gate", "gate_grad"},
         {1, "matmul", "activate", "gate"},
         {0, "rms_norm_grad_add", "rms_norm_grad", "rms_norm_grad_add"},
+        {1, "layer_norm_grad_add", "layer_norm_grad", "layer_norm_grad_add"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         differentiated_t d = record(rows[i].block);
