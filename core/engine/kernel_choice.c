@@ -12,7 +12,8 @@
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 
-enum { VECTOR_BYTES = 16 }; /* that a device moves in one access */
+/* Lines of before named no alignment from here on, nor what KEPT and alias_slot say. */
+enum { ALIGNMENT_NAMED = 16 };
 
 typedef struct offer { /* a row and the plugin whose services it gets */
     const lh_kernel_t *row;
@@ -91,7 +92,8 @@ void kernel_choice_free(kernel_choice_t *c)
 }
 
 /* " BF16[4096,512]", with "/" and the distance of rows where the argument is not dense, with "+" where
- * the kernel adds to it, and with "@" and its alignment where that is less than a vector's. */
+ * the kernel adds to it, "!" where its bytes are the same for a whole step, "~" and the slot in whose
+ * memory it lies, and "@" and its alignment in bytes. */
 static void arg_text(text_t *t, const lh_arg_t *arg)
 {
     text_printf(t, " %s", lh_dtype_name(arg->dtype));
@@ -101,8 +103,9 @@ static void arg_text(text_t *t, const lh_arg_t *arg)
     const bool dense = arg->rank < 2 || arg->stride[0] == arg->stride[1] * arg->shape[1];
     if (!dense) text_printf(t, "/%" PRIu64, arg->stride[0]);
     if ((arg->flags & LH_ARG_ADD) != 0) text_append(t, "+");
-    if (arg->alignment != 0 && arg->alignment < VECTOR_BYTES)
-        text_printf(t, "@%" PRIu32, arg->alignment);
+    if ((arg->flags & LH_ARG_KEPT) != 0) text_append(t, "!");
+    if (arg->alias_slot != 0) text_printf(t, "~%" PRIu32, arg->alias_slot);
+    if (arg->alignment != 0) text_printf(t, "@%" PRIu32, arg->alignment);
 }
 
 /* The line that names a call, the same in every process, so that a resume finds it again. NULL:
@@ -132,18 +135,53 @@ static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t 
     return true;
 }
 
+/* How a saved line may name a call: all of it; as lines of before did, which have nothing of what
+ * these did not name; or as a call that differs from it in nothing else. */
+enum { NAMED_EXACTLY, NAMED_AS_BEFORE, NAMED_ALIKE, NAMINGS };
+
+/* Behind what a line at `at` names that lines of before did not. */
+static const char *addition_skip(const char *at, const char *end)
+{
+    for (;;) {
+        const char mark = at < end ? *at : ' ';
+        const char *digits = at + 1;
+        while ((mark == '~' || mark == '@') && digits < end && *digits >= '0' && *digits <= '9')
+            digits++;
+        if (mark != '!' && mark != '~' &&
+            (mark != '@' || strtoul(at + 1, NULL, 10) < ALIGNMENT_NAMED))
+            return at;
+        at = digits;
+    }
+}
+
+/* Whether a saved call, up to its " = ", names that of a line. */
+static bool call_named(const char *saved, size_t saved_length, const char *line, size_t line_length,
+                       uint32_t naming)
+{
+    const char *saved_end = saved + saved_length, *line_end = line + line_length;
+    if (naming == NAMED_EXACTLY)
+        return saved_length == line_length && memcmp(saved, line, line_length) == 0;
+    for (;;) {
+        if (naming == NAMED_ALIKE) saved = addition_skip(saved, saved_end);
+        line = addition_skip(line, line_end);
+        if (saved == saved_end || line == line_end) return saved == saved_end && line == line_end;
+        if (*saved++ != *line++) return false;
+    }
+}
+
 /* The next name and variant that saved choices (*at; NULL: none) have for a line, and *at behind it.
- * There may be several, of calls that only the alignment of their places tells apart. False: they
- * have no more. */
-static bool variant_next(const char **at, const char *line, lh_kernel_plan_t *out)
+ * Lines of before may have several, of calls that they did not tell apart. False: they have no
+ * more. */
+static bool variant_next(const char **at, const char *line, uint32_t naming, lh_kernel_plan_t *out)
 {
     const size_t length = strlen(line);
     while (*at != NULL && **at != '\0') {
-        const char *from = *at, *end = strchr(from, '\n');
+        const char *from = *at, *end = strchr(from, '\n'), *choice = strstr(from, " = ");
         *at = end == NULL ? NULL : end + 1;
-        if (strncmp(from, line, length) != 0 || strncmp(from + length, " = ", 3) != 0) continue;
+        if (choice == NULL || (end != NULL && choice > end)) continue;
+        if (!call_named(from, (size_t)(choice - from), line, length, naming)) continue;
         *out = (lh_kernel_plan_t){0};
-        return sscanf(from + length + 3, "%63s %" SCNu64, out->name, &out->variant) == 2;
+        return sscanf(choice + 3, "%63s %" SCNu64, out->name, &out->variant) == 2;
     }
     return false;
 }
@@ -211,30 +249,36 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc,
     return status;
 }
 
-/* The rows with one of the choices that a text has for the call's line, if it has any. */
+/* The rows with one of the choices that a text has for the call's line, named in a way up to `most`,
+ * the nearest first. *has: whether it has any. */
 static lh_status_t chosen_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, const char *choices,
-                              kernel_t *k, bool *has)
+                              uint32_t most, kernel_t *k, bool *has)
 {
     lh_kernel_desc_t asked = *desc;
     lh_kernel_plan_t wanted;
     lh_status_t status = LH_UNSUPPORTED;
     *has = false;
-    while (status == LH_UNSUPPORTED && variant_next(&choices, k->line, &wanted)) {
-        *has = true;
-        asked.variant = wanted.variant;
-        status = rows_try(c, &asked, &wanted, k);
+    for (uint32_t naming = NAMED_EXACTLY; naming <= most && !*has; naming++) {
+        const char *at = choices;
+        while (status == LH_UNSUPPORTED && variant_next(&at, k->line, naming, &wanted)) {
+            *has = true;
+            asked.variant = wanted.variant;
+            status = rows_try(c, &asked, &wanted, k);
+        }
     }
     return status;
 }
 
 /* What must be taken; else what is known, unless a library or a plugin has changed meanwhile; else
- * the rows choose, by the clock where they may. */
+ * the rows choose, by the clock where they may. What is known of a call whose places lie otherwise
+ * will do where no clock is asked: other ranks have such calls, and take what rank 0 has. */
 static lh_status_t kernel_find(kernel_choice_t *c, const lh_kernel_desc_t *desc, kernel_t *k)
 {
     bool has;
-    lh_status_t status = chosen_try(c, desc, c->how.variants, k, &has);
+    lh_status_t status = chosen_try(c, desc, c->how.variants, NAMED_AS_BEFORE, k, &has);
     if (has) return status;
-    status = chosen_try(c, desc, c->known, k, &has);
+    status = chosen_try(c, desc, c->known, c->tune ? NAMED_AS_BEFORE : NAMED_ALIKE, k,
+                        &has);
     if (has && status != LH_UNSUPPORTED) return status;
 
     lh_kernel_desc_t asked = *desc;
@@ -397,15 +441,24 @@ void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out)
     mem_free(sorted);
 }
 
-/* Whether a line of `text` begins with these bytes. */
-static bool line_begins(const char *text, const char *bytes, size_t length)
+/* Whether a text names a call (named), and whether with this choice, in the nearest way in which it
+ * does. `line` up to `call`, without the end of its line up to `length`. */
+static bool choice_is(const char *text, const char *line, size_t call, size_t length, bool *named)
 {
-    for (const char *at = text; at != NULL && *at != '\0';) {
-        if (strncmp(at, bytes, length) == 0) return true;
-        at = strchr(at, '\n');
-        if (at != NULL) at++;
-    }
-    return false;
+    bool same = false;
+    *named = false;
+    for (uint32_t naming = NAMED_EXACTLY; naming <= NAMED_AS_BEFORE && !*named; naming++)
+        for (const char *at = text, *end; at != NULL && *at != '\0'; at = end + 1) {
+            const char *choice = strstr(at, " = ");
+            end = strchr(at, '\n');
+            if (end == NULL || choice == NULL) break;
+            if (choice > end || !call_named(at, (size_t)(choice - at), line, call, naming))
+                continue;
+            *named = true;
+            same = same || ((size_t)(end - choice) == length - call &&
+                            memcmp(choice, line + call, length - call) == 0);
+        }
+    return same;
 }
 
 bool kernel_choice_agree(const char *a, const char *b)
@@ -413,8 +466,9 @@ bool kernel_choice_agree(const char *a, const char *b)
     for (const char *line = a; line != NULL && *line != '\0';) {
         const char *choice = strstr(line, " = "), *end = strchr(line, '\n');
         if (choice == NULL || end == NULL) return false;
-        const bool named = line_begins(b, line, (size_t)(choice - line) + 3);
-        if (named && !line_begins(b, line, (size_t)(end - line) + 1)) return false;
+        bool named;
+        if (!choice_is(b, line, (size_t)(choice - line), (size_t)(end - line), &named) && named)
+            return false;
         line = end + 1;
     }
     return true;

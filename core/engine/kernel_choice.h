@@ -7,7 +7,9 @@
  * Rows are asked to measure (LH_KERNEL_TUNE) only where kernel_choice_tune says so: a measured
  * choice may be faster, and may differ from run to run. What was chosen can be written down and asked
  * for again: as a condition, so that a resumed run has the same bits or is refused, or as what is
- * known of earlier runs and of other ranks.
+ * known of earlier runs and of other ranks. A line names all of a call that a row may choose by: where
+ * its places lie and whose memory they share, too. Older lines did not, and are followed by every call
+ * that they fit.
  *
  * Called by the control thread while programs are planned; a step reads what was found and calls
  * nothing here. */
@@ -56,7 +58,8 @@ void kernel_choice_free(kernel_choice_t *c);
 
 /* From here on: choices that are taken where how.variants has none and the row still offers them, as
  * lines of kernel_choice_text (NULL: none; read until it is replaced); and whether rows may time what
- * they choose from where neither has any. */
+ * they choose from where neither has any. Unless they may, a call takes what is known of one that
+ * only lies otherwise, if nothing is known of itself. */
 void kernel_choice_tune(kernel_choice_t *c, const char *known, bool tune);
 
 /* The kernel of a call. attributes: op->row.attributes_bytes; args: inputs, then outputs, compared
@@ -77,11 +80,10 @@ uint64_t kernel_choice_scratch(const kernel_choice_t *c);
 /* Bytes that all kernels together keep in the host's heap, as for packed weights. */
 uint64_t kernel_choice_host_bytes(const kernel_choice_t *c);
 /* A line for each choice whose plan has all of `flags`, sorted: call, " = ", the kernel's name and its
- * variant, as in "copy F32[8,4] -> BF16[8,4] = copy.any 0". Calls that only the alignment of their
- * places tells apart have one line where they chose alike, as on other ranks other places are
- * aligned. */
+ * variant, as in "copy F32[8,4]@64 -> BF16[8,4]@64 = copy.any 0". */
 void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out);
-/* Whether two such texts have the same choice for every call that both name. */
+/* Whether two such texts have the same choice for every call of the first that the second names; the
+ * second may have older lines. */
 bool kernel_choice_agree(const char *a, const char *b);
 
 #endif

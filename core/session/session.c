@@ -277,24 +277,24 @@ static lh_status_t timed_keep(session_t *s, uint64_t ns)
     return status == LH_NO_MEMORY ? status : LH_OK;
 }
 
-/* All ranks have what rank 0 has. */
-static lh_status_t timed_spread(session_t *s, train_agree_t *ranks)
+/* All ranks have what rank 0 has in a text, and nothing else. */
+static lh_status_t text_spread(text_t *t, train_agree_t *ranks)
 {
-    uint64_t length = s->timed.length;
+    uint64_t length = t->length;
     lh_status_t status = train_agree_first(ranks, &length, sizeof(length));
     if (status != LH_OK) return status;
-    if (length == 0) { /* not even what this machine knows of its own */
-        text_free(&s->timed);
+    if (length == 0) {
+        text_free(t);
         return LH_OK;
     }
     char *text = mem_new(length + 1);
     if (text == NULL) return LH_NO_MEMORY;
-    if (train_agree_rank(ranks) == 0) memcpy(text, s->timed.data, length);
+    if (train_agree_rank(ranks) == 0) memcpy(text, t->data, length);
     status = train_agree_first(ranks, text, length);
-    text_free(&s->timed);
-    text_append(&s->timed, text);
+    text_free(t);
+    text_append(t, text);
     mem_free(text);
-    return status == LH_OK ? text_status(&s->timed) : status;
+    return status == LH_OK ? text_status(t) : status;
 }
 
 /* Counts the kernels of this rank that are as rank 0 timed them. */
@@ -321,6 +321,8 @@ void session_plan_tell(const session_t *s, uint32_t rank)
              s->timed_taken);
 }
 
+/* What the other ranks take is all that rank 0 has chosen, and no more: a checkpoint names the same, so
+ * that they take it again where one is gone on with. */
 lh_status_t session_plan(session_t *s, train_agree_t *ranks)
 {
     const uint64_t since = sys()->now_ns();
@@ -330,11 +332,14 @@ lh_status_t session_plan(session_t *s, train_agree_t *ranks)
         engine_tune(s->engine, s->timed.data, true);
         status = engine_plan(s->engine);
         engine_tune(s->engine, NULL, false);
+        if (status == LH_OK) engine_variants(s->engine, &s->chosen);
+        if (status == LH_OK) status = text_status(&s->chosen);
         if (status == LH_OK) status = timed_keep(s, sys()->now_ns() - since);
     }
-    if (status == LH_OK) status = timed_spread(s, ranks);
+    if (status == LH_OK) status = text_spread(&s->timed, ranks);
+    if (status == LH_OK) status = text_spread(&s->chosen, ranks);
     if (status != LH_OK) return status;
-    engine_tune(s->engine, s->timed.data, false);
+    engine_tune(s->engine, s->chosen.data, false);
     status = engine_plan(s->engine);
     return status == LH_OK ? timed_count(s) : status;
 }
@@ -532,6 +537,7 @@ void session_close(session_t *s)
     free_config(s->device_plugin, s->device_config);
     free_config(s->optimizer_plugin, s->optimizer_config);
     text_free(&s->timed);
+    text_free(&s->chosen);
     rule_set_free(&s->rules);
     groups_free(&s->groups);
     mem_free(s);

@@ -68,9 +68,9 @@ typedef struct session {
     const world_t *world;   /* NULL: alone */
     transfers_t *transfers; /* NULL: alone */
 
-    /* [device] tune: kernels that were timed on such a device, lines of kernel_choice_text; the engine
-     * reads them. */
-    text_t timed;
+    /* [device] tune, lines of kernel_choice_text: kernels that were timed on such a device; and all
+     * that rank 0 has chosen. The engine reads the former until it has the latter. */
+    text_t timed, chosen;
     uint32_t timed_now, timed_taken; /* by this start; kernels of this rank that are as rank 0's */
     double timed_s;                  /* that it took */
     rule_set_t rules;                /* of [optimizer] and its groups */
