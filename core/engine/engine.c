@@ -273,6 +273,11 @@ void engine_tune(engine_t *e, const char *known, bool tune)
     if (e->kernels != NULL) kernel_choice_tune(e->kernels, known, tune);
 }
 
+void engine_bound(engine_t *e)
+{
+    if (e->kernels != NULL) kernel_choice_bound(e->kernels);
+}
+
 void engine_timed(const engine_t *e, text_t *out)
 {
     kernel_choice_text(e->kernels, LH_KERNEL_TUNE, out);

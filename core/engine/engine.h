@@ -70,6 +70,8 @@ void engine_memory_measured(const engine_t *e, memory_report_t *out);
 bool engine_device_memory(const engine_t *e, lh_device_memory_t *out);
 /* As kernel_choice_tune; before engine_plan. */
 void engine_tune(engine_t *e, const char *known, bool tune);
+/* As kernel_choice_bound; before engine_plan, and engine_build is not called. */
+void engine_bound(engine_t *e);
 /* The lines of engine_variants whose kernels have timed what they chose from. */
 void engine_timed(const engine_t *e, text_t *out);
 /* One line per distinct call: op, dtypes and shapes, then kernel name and variant. For the

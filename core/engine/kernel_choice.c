@@ -26,7 +26,7 @@ struct kernel_choice {
     offer_t *offers; /* [offer_count] in the order in which rows are tried */
     uint32_t offer_count;
     const char *known; /* of kernel_choice_tune */
-    bool tune;
+    bool tune, bound;
     kernel_t **kernels; /* [count] one for each distinct call */
     uint32_t count;
     size_t capacity;
@@ -71,6 +71,11 @@ void kernel_choice_tune(kernel_choice_t *c, const char *known, bool tune)
 {
     c->known = known;
     c->tune = tune;
+}
+
+void kernel_choice_bound(kernel_choice_t *c)
+{
+    c->bound = true;
 }
 
 static void kernel_free(kernel_t *k)
@@ -277,13 +282,14 @@ static lh_status_t kernel_find(kernel_choice_t *c, const lh_kernel_desc_t *desc,
     bool has;
     lh_status_t status = chosen_try(c, desc, c->how.variants, NAMED_AS_BEFORE, k, &has);
     if (has) return status;
-    status = chosen_try(c, desc, c->known, c->tune ? NAMED_AS_BEFORE : NAMED_ALIKE, k,
+    status = chosen_try(c, desc, c->known, c->tune || c->bound ? NAMED_AS_BEFORE : NAMED_ALIKE, k,
                         &has);
     if (has && status != LH_UNSUPPORTED) return status;
 
     lh_kernel_desc_t asked = *desc;
     const lh_kernel_plan_t any = {0};
     if (c->tune) asked.flags |= LH_KERNEL_TUNE;
+    if (c->bound) asked.flags |= LH_KERNEL_MOST;
     return rows_try(c, &asked, &any, k);
 }
 

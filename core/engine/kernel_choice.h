@@ -61,6 +61,9 @@ void kernel_choice_free(kernel_choice_t *c);
  * they choose from where neither has any. Unless they may, a call takes what is known of one that
  * only lies otherwise, if nothing is known of itself. */
 void kernel_choice_tune(kernel_choice_t *c, const char *known, bool tune);
+/* For a plan of a run whose rows may time: from here on, what nothing is known of counts with as much
+ * scratch as what timing might choose needs (LH_KERNEL_MOST). Nothing is launched then. */
+void kernel_choice_bound(kernel_choice_t *c);
 
 /* The kernel of a call. attributes: op->row.attributes_bytes; args: inputs, then outputs, compared
  * as bytes, so unused bytes are 0. *out lives until kernel_choice_free. LH_UNSUPPORTED, with every

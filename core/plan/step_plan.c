@@ -70,6 +70,7 @@ static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t
     const uint64_t begun = sys()->now_ns();
     p->layout = step_layout(s->job, rank, ranks, how->documents.per_sample);
     lh_status_t status = step_programs_new(s, &p->layout, NULL, &p->programs);
+    if (s->job->device.tune) engine_bound(s->engine);
     if (status == LH_OK) status = engine_plan(s->engine);
     if (status == LH_OK && s->transfers != NULL) status = transfer_plan(s->transfers);
     if (status == LH_OK && s->transfers != NULL) status = train_comm_plan(&p->comm);

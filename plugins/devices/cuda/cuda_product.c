@@ -13,7 +13,8 @@
  * place, which that leaves out.
  *
  * The library's order is a guess by shapes. Asked to (LH_KERNEL_TUNE), the first candidates are run over
- * memory that is taken for as long, and the fastest is chosen. */
+ * memory that is taken for as long, and the fastest is chosen; a plan counts the largest of their
+ * workspaces (LH_KERNEL_MOST). */
 #include <stdio.h>
 
 #include <longhaul/dtype.h>
@@ -325,6 +326,16 @@ static bool candidate_fits(const cublas_found_t *found, uint64_t workspace_bytes
     return found->state == CUBLAS_OK && found->workspace_bytes <= workspace_bytes;
 }
 
+/* The largest workspace of the candidates that may be timed. */
+static uint64_t candidates_workspace(const cublas_found_t *found, int count, uint64_t limit)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < count && i < TIMED; i++)
+        if (candidate_fits(&found[i], limit) && found[i].workspace_bytes > most)
+            most = found[i].workspace_bytes;
+    return most;
+}
+
 /* The fastest of the first candidates; a later one must be faster by 3 %, as times differ from run to
  * run. Where there is no memory for a trial the first is taken. */
 static int candidates_time(lh_prepared_t *k, const lh_kernel_desc_t *desc,
@@ -355,8 +366,9 @@ static lh_status_t algorithm_choose(lh_prepared_t *k, const lh_kernel_desc_t *de
 {
     const lh_host_t *host = k->device->host;
     const uint32_t element = (uint32_t)lh_dtype_bytes(desc_arg(desc, in_a)->dtype);
-    const bool tune = wanted == 0 && desc->stream != NULL && (desc->flags & LH_KERNEL_TUNE) != 0 &&
-                      which == (k->has_aligned ? ALIGNED : UNALIGNED);
+    const bool may = wanted == 0 && desc->stream != NULL &&
+                     which == (k->has_aligned ? ALIGNED : UNALIGNED);
+    const bool tune = may && (desc->flags & LH_KERNEL_TUNE) != 0;
     cublas_found_t found[CANDIDATES];
     int count = 0;
     const lh_status_t status = algorithms_ask(k, which == ALIGNED ? VECTOR_BYTES : element,
@@ -368,7 +380,9 @@ static lh_status_t algorithm_choose(lh_prepared_t *k, const lh_kernel_desc_t *de
         if (wanted != 0 && cuda_digest(&found[i].algorithm, sizeof(found[i].algorithm)) != wanted)
             continue;
         k->algorithm[which] = found[i].algorithm;
-        k->workspace_bytes[which] = found[i].workspace_bytes;
+        k->workspace_bytes[which] = may && (desc->flags & LH_KERNEL_MOST) != 0
+                                        ? candidates_workspace(found, count, workspace_bytes)
+                                        : found[i].workspace_bytes;
         return LH_OK;
     }
     if (wanted == 0)

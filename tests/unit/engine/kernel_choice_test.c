@@ -14,7 +14,7 @@
 struct lh_prepared {
     uint64_t variant;
 };
-enum { PLAIN = 1, WIDE = 2, PACKED = 3, IN_PLACE = 4, TIMED = 5 };
+enum { PLAIN = 1, WIDE = 2, PACKED = 3, IN_PLACE = 4, TIMED = 5, SCRATCH = 4096 };
 
 static uint32_t prepared_count; /* prepare() was asked so often */
 
@@ -33,6 +33,7 @@ static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kerne
         variant = TIMED;
         plan->flags |= LH_KERNEL_TUNE;
     }
+    if ((desc->flags & LH_KERNEL_MOST) != 0) plan->scratch_bytes = SCRATCH;
     if (desc->variant == WIDE && !may_wide) return LH_UNSUPPORTED;
     plan->variant = desc->variant != 0 ? desc->variant : variant;
     plan->flags |= LH_KERNEL_ORDERED;
@@ -214,6 +215,19 @@ static void what_is_known_is_taken_by_calls_that_lie_otherwise(void **state)
     kernel_choice_free(c);
 }
 
+static void a_bound_counts_what_timing_might_take(void **state)
+{
+    (void)state;
+    kernel_choice_t *c = choice_new(NULL);
+    kernel_choice_tune(c, "copy F32[8,4]@64 -> BF16[8,4]@64 = copy.test 2\n", false);
+    kernel_choice_bound(c);
+    assert_int_equal(variant(c, 64, false, false), WIDE);
+    assert_int_equal(kernel_choice_scratch(c), 0); /* it is known */
+    assert_int_equal(variant(c, 256, false, false), WIDE);
+    assert_int_equal(kernel_choice_scratch(c), SCRATCH);
+    kernel_choice_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +236,7 @@ int main(void)
         cmocka_unit_test(a_choice_that_the_row_refuses_is_refused),
         cmocka_unit_test(older_lines_are_taken_by_all_calls_that_they_fit),
         cmocka_unit_test(what_is_known_is_taken_by_calls_that_lie_otherwise),
+        cmocka_unit_test(a_bound_counts_what_timing_might_take),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
