@@ -187,8 +187,8 @@ struct cudnn_sdpa {
 namespace
 {
 
-/* Plans come best first. A plan's name, by which one that was used before is known, is told once it is
- * built. */
+/* Plans come best first. A plan's name, by which one that was used before is known, is that of its
+ * engine and its knobs: it is known before the plan is built, which may take as long as a compiler. */
 bool plan_choose(cudnn_sdpa &s, uint32_t variant, uint64_t limit_bytes, char *error)
 {
     const int64_t count = s.graph.get_execution_plan_count();
@@ -197,11 +197,11 @@ bool plan_choose(cudnn_sdpa &s, uint32_t variant, uint64_t limit_bytes, char *er
                                   : "cuDNN has no plan for it");
     for (int64_t i = 0; i < count; i++) {
         std::string name;
-        if (!s.graph.build_plan_at_index(i).is_good()) continue;
         if (!s.graph.get_plan_name_at_index(i, name).is_good()) continue;
         /* The plan's name holds its engine and its knobs. */
         const uint32_t digest = cuda_digest(name.data(), name.size());
         if (variant != 0 && digest != variant) continue;
+        if (!s.graph.build_plan_at_index(i).is_good()) continue;
         int64_t bytes = 0;
         if (!s.graph.get_workspace_size_plan_at_index(i, bytes).is_good() || bytes < 0) continue;
         if (static_cast<uint64_t>(bytes) > limit_bytes) {
