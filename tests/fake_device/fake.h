@@ -23,7 +23,25 @@ typedef struct fake_config {
     uint64_t memory_bytes; /* in all, as the device says; 0: it does not */
     bool packs;            /* LH_DEVICE_PACKS */
     uint64_t misplaced;    /* bytes by which device memory misses its alignment */
+    uint64_t devices;      /* that the machine has; 0: as many as are asked for */
+    char *index;           /* "auto": a rank's number on its machine; or a number */
+    uint64_t candidates;   /* ways to make a product, of which a clock takes the last */
+    bool unordered;        /* products need not be ordered where that is not asked for */
+    char *lacks;           /* an op without a kernel; "": none */
+    bool tells;            /* logs what it has seen when it is closed */
 } fake_config_t;
+
+/* What `tells` tells. */
+typedef struct tally {
+    uint32_t bound, launched;
+    uint32_t misaligned; /* launches of a slot that lies on less than the device's alignment */
+    uint32_t whole_rows; /* launches of attention whose documents are whole rows, or its gradient */
+    uint32_t timed;      /* kernels */
+    uint32_t ups, downs; /* copies of the first stream of role COPY */
+    uint32_t beside;     /* downs with kernels queued on other streams */
+    uint32_t slots;      /* places in pinned memory of these copies; SLOTS_COUNTED: or more */
+} tally_t;
+enum { SLOTS_COUNTED = 8 };
 
 enum { LANE_ITEMS = 4096, REPLAY_LANES = 8 };
 
@@ -58,6 +76,7 @@ typedef struct lane {
     struct lane *next; /* of all that may have work */
     lh_stream_t *inner;
     lh_replay_t *part_of; /* NULL: a stream's own */
+    bool slots;           /* its copies go through slots: the first stream of role COPY */
     item_t *items;        /* item n lies at n % capacity */
     uint64_t capacity;
     uint64_t done, queued; /* items so far */
@@ -78,7 +97,11 @@ struct lh_device {
     uint64_t random;
     lh_replay_t *capture; /* being recorded */
     uint64_t capture_count;
-    lh_status_t error; /* of queued work: the device is lost */
+    tally_t tally;
+    bool has_slots;
+    const char *slots[SLOTS_COUNTED]; /* places in pinned memory */
+    uint32_t index;                   /* of this rank's device on its machine */
+    lh_status_t error;                /* of queued work: the device is lost */
     char reason[256];
 };
 
@@ -129,6 +152,10 @@ struct lh_prepared {
     lh_prepared_t *inner;
     uint64_t scratch_bytes;
     uint32_t alignment[LH_MAX_SLOTS]; /* of each slot, as it was said to prepare */
+    bool misaligned, whole_rows;      /* as in tally_t */
+    bool unordered;                   /* its last bits are a matter of chance */
+    lh_dtype_t dtype;                 /* of the first output */
+    uint32_t output;                  /* its slot, if it has at least an element; 0: none */
     char name[64];
     launch_mark_t *marks; /* of each launch block, from its first launch */
     uint32_t mark_count, mark_capacity;

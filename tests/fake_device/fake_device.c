@@ -1,5 +1,6 @@
 /* fake_device.c - the device's functions. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "fake.h"
 
@@ -10,10 +11,31 @@ static const lh_device_api_t *inner_api(void)
 
 static lh_status_t fake_count(const lh_host_t *host, const void *config, uint32_t *out)
 {
+    const fake_config_t *c = config;
+
     (void)host;
-    (void)config;
-    *out = 1;
+    *out = c->devices == 0 ? 1 : (uint32_t)c->devices;
     return LH_OK;
+}
+
+/* As cuda does it: auto is the rank's number among those of its machine. */
+static lh_status_t index_choose(lh_device_t *d)
+{
+    const lh_host_t *host = d->host;
+    const fake_config_t *c = &d->config;
+    lh_rank_info_t info = {.struct_size = sizeof(info)};
+    lh_status_t status = LH_OK;
+
+    if (c->index != NULL && strcmp(c->index, "auto") != 0) {
+        d->index = (uint32_t)strtoul(c->index, NULL, 10);
+    } else {
+        if (host->world != NULL && host->world->size > 1)
+            status = host->rank_info(host, host->world->rank, &info);
+        d->index = info.local_rank;
+    }
+    if (status != LH_OK || c->devices == 0 || d->index < c->devices) return status;
+    return host->fail(host, LH_NO_DEVICE, "this machine has %llu fake devices, number %u is wanted",
+                      (unsigned long long)c->devices, d->index);
 }
 
 static void locks_init(lh_device_t *d)
@@ -44,9 +66,11 @@ static lh_status_t fake_open(const lh_host_t *host, const void *config, uint32_t
     d->host = host;
     memcpy(&d->config, config, sizeof(d->config));
     d->random = d->config.seed;
+    lh_status_t status = index_choose(d);
+    if (status != LH_OK) goto release;
     fake_inner_configure(d->inner_config, d->config.threads);
     locks_init(d);
-    lh_status_t status = inner_api()->open(host, d->inner_config, index, &d->inner);
+    status = inner_api()->open(host, d->inner_config, index, &d->inner);
     if (status != LH_OK) goto locks;
     status = host->thread_start(host, "fake device", fake_worker, d, &d->worker);
     if (status != LH_OK) goto inner;
@@ -57,12 +81,26 @@ inner:
     inner_api()->close(d->inner);
 locks:
     locks_destroy(d);
+release:
     host->release(host, d);
     return status;
 }
 
+static void tally_tell(const lh_device_t *d)
+{
+    const tally_t *t = &d->tally;
+
+    d->host->log(d->host, LH_LOG_INFO,
+                 "device %u: %u calls bound, %u launched, %u of them misaligned, %u of whole rows; "
+                 "%u kernels timed; %u copies up, %u down, %u of them beside kernels, through %u "
+                 "slots",
+                 d->index, t->bound, t->launched, t->misaligned, t->whole_rows, t->timed, t->ups,
+                 t->downs, t->beside, t->slots);
+}
+
 static void fake_close(lh_device_t *d)
 {
+    if (d->config.tells) tally_tell(d);
     pthread_mutex_lock(&d->lock);
     d->closing = true;
     pthread_cond_broadcast(&d->changed);
@@ -104,6 +142,8 @@ static lh_status_t fake_stream_new(lh_device_t *d, const lh_stream_how_t *how, l
     if (status != LH_OK) goto items;
     s->lane.inner = s->inner;
     pthread_mutex_lock(&d->lock);
+    s->lane.slots = how->role == LH_STREAM_COPY && !d->has_slots;
+    d->has_slots = d->has_slots || s->lane.slots;
     lane_link(d, &s->lane);
     pthread_mutex_unlock(&d->lock);
     *out = s;

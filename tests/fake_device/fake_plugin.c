@@ -8,6 +8,12 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     uint64_t memory_bytes;
     bool packs;
     uint64_t misplaced;
+    uint64_t devices;
+    char *index;
+    uint64_t candidates;
+    bool unordered;
+    char *lacks;
+    bool tells;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -34,6 +40,16 @@ static const lh_option_t options[] = {
                    "products that share an input come as one"),
     LH_OPTION_U64(fake_options_t, misplaced, "misplaced", "0", "0..4095",
                   "bytes by which device memory misses its alignment: a fault"),
+    LH_OPTION_U64(fake_options_t, devices, "devices", "0", NULL,
+                  "that the machine has; 0: as many as are asked for"),
+    LH_OPTION_STRING(fake_options_t, index, "index", "auto",
+                     "which device; auto: a rank's number on its machine"),
+    LH_OPTION_U64(fake_options_t, candidates, "candidates", "1", "1..8",
+                  "ways to make a product, of which the last is the fastest"),
+    LH_OPTION_BOOL(fake_options_t, unordered, "unordered", "no",
+                   "products have other last bits each time where that is allowed"),
+    LH_OPTION_STRING(fake_options_t, lacks, "lacks", "", "an op that has no kernel"),
+    LH_OPTION_BOOL(fake_options_t, tells, "tells", "no", "logs what it has seen when it is closed"),
 };
 
 static const lh_kernel_t kernels[] = {

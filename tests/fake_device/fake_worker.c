@@ -143,6 +143,41 @@ static void bytes_move(lh_device_t *d, const item_t *item, lh_stream_t *inner)
     (void)api->copy(inner, &to, &from, item->bytes);
 }
 
+static bool kernels_wait(const lh_device_t *d)
+{
+    for (const lane_t *lane = d->lanes; lane != NULL; lane = lane->next)
+        for (uint64_t n = lane->done; n < lane->queued; n++) {
+            const uint32_t type = lane->items[n % lane->capacity].type;
+            if (type == ITEM_KERNEL || type == ITEM_REPLAY) return true;
+        }
+    return false;
+}
+
+static void slot_count(lh_device_t *d, const char *place)
+{
+    for (uint32_t i = 0; i < d->tally.slots; i++)
+        if (d->slots[i] == place) return;
+    if (d->tally.slots < SLOTS_COUNTED) d->slots[d->tally.slots++] = place;
+}
+
+/* With the device's lock held: counts what is about to be done. */
+static void item_count(lh_device_t *d, const lane_t *lane, const item_t *item)
+{
+    tally_t *t = &d->tally;
+
+    if (item->type == ITEM_KERNEL) {
+        t->launched++;
+        t->misaligned += item->kernel->misaligned;
+        t->whole_rows += item->kernel->whole_rows;
+    }
+    if (item->type != ITEM_COPY || !lane->slots) return;
+    const bool up = item->to.memory->on_device;
+    t->ups += up;
+    t->downs += !up;
+    t->beside += !up && kernels_wait(d);
+    slot_count(d, up ? item->from.address : item->to.address);
+}
+
 /* Without the device's lock. */
 static void item_work(lh_device_t *d, const item_t *item, lh_stream_t *inner)
 {
@@ -165,6 +200,7 @@ static void lane_step(lh_device_t *d, lane_t *lane)
     case ITEM_COPY:
     case ITEM_FILL:
         if (d->error != LH_OK) break; /* a lost device runs dry */
+        if (d->config.tells) item_count(d, lane, &item);
         pthread_mutex_unlock(&d->lock);
         item_work(d, &item, lane->inner);
         pthread_mutex_lock(&d->lock);
