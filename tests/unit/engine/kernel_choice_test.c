@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#undef fail
 
 #include <engine/kernel_choice.h>
 
