@@ -28,6 +28,14 @@ static uint32_t value_alignment(const engine_t *e, const flow_t *flow, const flo
     return (uint32_t)(at % most == 0 ? most : at & (~at + 1));
 }
 
+/* The input, from 1, over which an output of an op may lie; 0: none. */
+static uint32_t over_of(const op_t *op, uint32_t slot)
+{
+    if (op->alias[slot] != 0) return op->alias[slot];
+    if (op->over[slot] != 0) return op->over[slot];
+    return slot == op->in_count && (op->row.flags & LH_OP_IN_PLACE) != 0 ? 1 : 0;
+}
+
 /* The arguments by which a call's kernel is chosen: each value's dtype and shape, with the flags of
  * this call. An input is KEPT where it is a weight, which only the optimizer step changes. An
  * output is added to (ADD) where the flow decided so, and alias_slot names the input in whose
@@ -52,7 +60,7 @@ static void args_of(const engine_t *e, const flow_t *flow, const flow_call_t *ca
             continue;
         }
         if ((add >> i & 1u) != 0) args[i].flags = LH_ARG_ADD;
-        const uint32_t in = op->alias[i] != 0 ? op->alias[i] : op->over[i];
+        const uint32_t in = over_of(op, i);
         if (in == 0 || call->slots[in - 1] == 0) continue;
         const flow_value_t *from = &flow->values[call->slots[in - 1]];
         if (from->buffer == v->buffer && from->offset == v->offset) args[i].alias_slot = in;
