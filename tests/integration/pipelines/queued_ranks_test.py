@@ -87,7 +87,8 @@ class QueuedRanks(PipelineCase):
         job = self.small_job(train={"steps": 20, "batch": 8},
                              hook__after_step={"call": "test_hooks:stop(step, at=2)"})
         self.run_longhaul("prepare", job)
-        for world, folder in (([], "alone"), (TWO + ["optimizer.plugin=zero2"], "two")):
+        for world, folder in (([], "alone"), (TWO + ["optimizer.plugin=zero2"], "two"),
+                              (FOUR + ["optimizer.plugin=zero3"], "four")):
             told = {}
             for device, more in (("cpu", []), ("fake", ["device.delay=30us"])):
                 args = self.settings(folder + device, "device.plugin=" + device, *world, *more)
