@@ -426,13 +426,14 @@ static const char *parameter_meant(const recording_t *r, const op_t *op, const l
 /* An op knows its slots and not what the model calls them: its sentence gets the parameter's name
  * in front. One without a word about the op (a plugin's shape() may say anything, or nothing) gets
  * that, too. */
-static lh_status_t call_refused(const recording_t *r, const op_t *op, const lh_value_t *in,
+static lh_status_t call_refused(recording_t *r, const op_t *op, const lh_value_t *in,
                                 uint32_t in_count, lh_status_t status)
 {
     char reason[1024];
     const char *parameter = parameter_meant(r, op, in, in_count);
     const char *said = fail_reason()[0] != '\0' ? fail_reason() : status_text(status);
     const bool named = strstr(said, op->row.name) != NULL;
+    r->misshapen = r->status == LH_OK && parameter != NULL;
     if (status == LH_NO_MEMORY || (parameter == NULL && named)) return status;
     (void)snprintf(reason, sizeof(reason), "%s", said);
     (void)fail(status, "%s%s%s%s%s", parameter == NULL ? "" : parameter,

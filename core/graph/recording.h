@@ -112,6 +112,7 @@ typedef struct recording {
     size_t added_capacity, total_capacity;
     lh_status_t status; /* the first failure */
     char *reason;       /* its sentence; NULL: none, or memory was short */
+    bool misshapen;     /* it is an op's refusal of a call with a parameter that it names */
     bool backward;      /* nodes that are recorded now belong to the reverse pass */
     uint32_t expanding; /* how many expand() functions are at work, one inside the other */
     lh_value_t output;  /* what the part returned */

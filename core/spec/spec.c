@@ -65,13 +65,18 @@ static void forget(void *spec)
     spec_free(spec);
 }
 
-/* Until the registry has it, the spec is ours to free; from then on the host's services of this
- * name keep it, by which open() finds it. */
 lh_status_t spec_adopt(const job_t *job, registry_t *registry)
 {
-    spec_t *s;
     if (!text_equal(job->model.plugin, SPEC_PLUGIN)) return refuse_sections(job);
-    lh_status_t status = spec_read(job->document, &s);
+    return spec_adopt_sections(job->document, registry);
+}
+
+/* Until the registry has it, the spec is ours to free; from then on the host's services of this
+ * name keep it, by which open() finds it. */
+lh_status_t spec_adopt_sections(const document_t *document, registry_t *registry)
+{
+    spec_t *s;
+    lh_status_t status = spec_read(document, &s);
     if (status != LH_OK) return status;
     status = plugin_fill(s, registry);
     if (status == LH_OK) status = registry_adopt(registry, &s->plugin, forget, s);

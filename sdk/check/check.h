@@ -20,6 +20,8 @@ enum {
 /* check_t.kinds */
 #define CHECK_EVERY_KIND (~0u)
 #define CHECK_KIND(k) (1u << LH_KIND_##k)
+#define CHECK_SPEC (1u << 31) /* an architecture in the INI, which is no file of code */
+#define CHECK_EVERY_PLUGIN (CHECK_EVERY_KIND & ~CHECK_SPEC)
 
 typedef struct check {
     const char *name;          /* "model.gradients"                                            */
@@ -32,9 +34,9 @@ typedef struct check {
 } check_t;
 
 /* Ended by a row without a name. */
-extern const check_t checks_of_file[], checks_of_tables[], checks_of_life[], checks_of_models[],
-    checks_of_devices[], checks_of_transports[], checks_of_optimizers[], checks_of_ops[],
-    checks_of_rules[];
+extern const check_t checks_of_file[], checks_of_specs[], checks_of_tables[], checks_of_life[],
+    checks_of_models[], checks_of_devices[], checks_of_transports[], checks_of_optimizers[],
+    checks_of_ops[], checks_of_rules[];
 
 /* End the check, from whatever process that it has started. */
 void check_fault(const char *fmt, ...) LH_PRINTF(1, 2) __attribute__((noreturn));

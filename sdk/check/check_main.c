@@ -1,4 +1,5 @@
-/* check_main.c - `longhaul-check PLUGIN.so`: whether a plugin keeps what its headers promise. */
+/* check_main.c - `longhaul-check PLUGIN.so`: whether a plugin keeps what its headers promise, and
+ * `longhaul-check SPEC.ini`: whether an architecture in an INI is what it says. */
 #include "check_print.h"
 
 #include <regex.h>
@@ -26,17 +27,17 @@ typedef struct options {
 } options_t;
 
 static const check_t *const all[] = {
-    checks_of_file,       checks_of_tables,     checks_of_life, checks_of_models, checks_of_devices,
-    checks_of_transports, checks_of_optimizers, checks_of_ops,  checks_of_rules,
+    checks_of_file,    checks_of_specs,      checks_of_tables,     checks_of_life, checks_of_models,
+    checks_of_devices, checks_of_transports, checks_of_optimizers, checks_of_ops,  checks_of_rules,
 };
-enum { TABLES = sizeof(all) / sizeof(all[0]) };
+enum { TABLES = sizeof(all) / sizeof(all[0]), FILE_TABLES = 2 /* the first of them */ };
 
 static const char usage[] =
-    "usage: longhaul-check [FLAGS] PLUGIN.so\n"
+    "usage: longhaul-check [FLAGS] PLUGIN.so | SPEC.ini\n"
     "\n"
-    "Runs every check for plugins of its kind, each in a process of its own, and prints a line "
-    "for\n"
-    "each. Exit code 0: all passed, were skipped or warn; 1: one did not; 2: usage.\n"
+    "Runs every check for plugins of its kind, or those of models for an INI that says [model]\n"
+    "plugin = spec, each in a process of its own, and prints a line for each. Exit code 0: all\n"
+    "passed, were skipped or warn; 1: one did not; 2: usage.\n"
     "\n"
     "  --only RE         only the checks whose names match this extended regular expression\n"
     "  --only-failed     prints nothing of those that pass or are skipped\n"
@@ -47,7 +48,7 @@ static const char usage[] =
     "not\n"
     "                    given\n"
     "  --json            an object a line\n"
-    "  --list            the checks with what they check; PLUGIN.so is not needed\n"
+    "  --list            the checks with what they check; no file is needed\n"
     "  --help            this\n";
 
 static int refuse(int code)
@@ -116,7 +117,7 @@ static int parse(int argc, char **argv, options_t *o)
         if (o->plugin != NULL) return misused("one plugin at a time: ", argv[i]);
         o->plugin = argv[i];
     }
-    if (o->plugin == NULL && !o->list) return misused("which plugin?", "");
+    if (o->plugin == NULL && !o->list) return misused("which plugin or spec?", "");
     return -1;
 }
 
@@ -136,26 +137,28 @@ static bool is_chosen(const options_t *o, const check_t *c)
 }
 
 /* What no plugin is, or one of a later kind, is for the first check to say. */
-static bool is_for(const check_t *c, uint32_t kind)
+static bool is_for(const check_t *c, const subject_t *s)
 {
+    const uint32_t kind = s->head.kind;
+    if (s->spec) return (c->kinds & CHECK_SPEC) != 0;
     return kind == 0 || kind > LH_KIND_PARTS || (c->kinds & 1u << kind) != 0;
 }
 
 /* A run that checks nothing would pass. */
-static lh_status_t check_only(const options_t *o, uint32_t kind)
+static lh_status_t check_only(const options_t *o, const subject_t *s)
 {
     bool known = false;
     for (uint32_t t = 0; t < TABLES; t++)
         for (const check_t *c = all[t]; c->name != NULL; c++) {
             if (!is_chosen(o, c)) continue;
-            if (is_for(c, kind)) return LH_OK;
+            if (is_for(c, s)) return LH_OK;
             known = true;
         }
     if (!known)
         return fail(LH_INVALID, "--only %s: no check's name matches; --list shows them",
                     o->only_text);
     return fail(LH_INVALID, "--only %s: no check for the kind %s matches; --list shows them",
-                o->only_text, plugin_kind_text(kind));
+                o->only_text, s->spec ? "spec" : plugin_kind_text(s->head.kind));
 }
 
 /* The loader takes a folder that is not there for an empty one. */
@@ -203,6 +206,7 @@ static const struct {
     {"transport.sizes", "transport.cancel"},
     {"transport.sizes_mapped", "transport.sizes"},
     {"model.parameters", "model.opens"},
+    {"model.decay", "model.opens"},
     {"model.recording", "model.opens"},
     {"model.gradients", "model.opens"},
     {"model.causal", "model.opens"},
@@ -265,7 +269,7 @@ static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t 
 {
     outcome_t out;
     const bool chosen = is_chosen(o, c);
-    if (!is_for(c, s->head.kind)) return;
+    if (!is_for(c, s)) return;
     if (!chosen && !c->file) return;
     const fault_t *before = fault_before(tally, c);
     if (before != NULL) {
@@ -298,9 +302,10 @@ static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t 
 /* A file that is wrong in a way of its own is not loaded: one mistake, one line. */
 static void run_file_checks(const options_t *o, subject_t *s, tally_t *tally)
 {
-    for (const check_t *c = checks_of_file; c->name != NULL; c++) {
+    const check_t *first = s->spec ? checks_of_specs : checks_of_file;
+    for (const check_t *c = first; c->name != NULL; c++) {
         const bool last = c[1].name == NULL;
-        if (s->head.kind == 0 && c != checks_of_file) break;
+        if (s->head.kind == 0 && c != first) break;
         if (!last || tally->loadable) run_one(o, c, s, tally);
     }
     if (tally->loadable && subject_load(s) != LH_OK) tally->loadable = false;
@@ -311,7 +316,7 @@ static int run_all(const options_t *o, subject_t *s)
     tally_t tally = {.loadable = true};
     run_file_checks(o, s, &tally);
     if (tally.loadable && subject_check_sets(s) != LH_OK) return refuse(EXIT_USAGE);
-    for (uint32_t t = 1; t < TABLES; t++)
+    for (uint32_t t = FILE_TABLES; t < TABLES; t++)
         for (const check_t *c = all[t]; c->name != NULL; c++)
             run_one(o, c, s, &tally);
     const uint32_t bad = tally.results[RESULT_FAIL] + tally.results[RESULT_CRASH] +
@@ -338,7 +343,7 @@ static int check_plugin(const options_t *o)
     memcpy(s.sets, o->sets, sizeof(o->sets));
     s.set_count = o->set_count;
     s.seed = o->seed;
-    const int code = check_only(o, s.head.kind) == LH_OK ? run_all(o, &s) : refuse(EXIT_USAGE);
+    const int code = check_only(o, &s) == LH_OK ? run_all(o, &s) : refuse(EXIT_USAGE);
     subject_close(&s);
     return code;
 }

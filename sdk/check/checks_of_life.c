@@ -87,11 +87,11 @@ static void survives_faulty_hosts(subject_t *s)
 
 const check_t checks_of_life[] = {
     {"life.repeats", "opened and closed a hundred times it leaves no memory, thread or descriptor",
-     CHECK_EVERY_KIND, false, 60, lives_many_times, NULL},
+     CHECK_EVERY_PLUGIN, false, 60, lives_many_times, NULL},
     {"life.out_of_memory",
-     "whichever allocation fails, it says so, gives all back and does not crash", CHECK_EVERY_KIND,
-     false, 120, survives_every_failing_alloc, NULL},
+     "whichever allocation fails, it says so, gives all back and does not crash",
+     CHECK_EVERY_PLUGIN, false, 120, survives_every_failing_alloc, NULL},
     {"life.faulty_host", "it bears a host that is slow, has no secret, or stops at any time",
-     CHECK_EVERY_KIND, false, 60, survives_faulty_hosts, NULL},
+     CHECK_EVERY_PLUGIN, false, 60, survives_faulty_hosts, NULL},
     {0},
 };

@@ -52,6 +52,19 @@ static void every_parameter_is_used(subject_t *s, tiny_model_t *t)
     mem_free(used);
 }
 
+/* As everybody trains: what scales or shifts a row is no matrix whose entries should stay small. */
+static void vectors_are_spared(subject_t *s, tiny_model_t *t)
+{
+    (void)s;
+    for (uint32_t i = 0; i < t->parameters->count; i++) {
+        const parameter_t *p = &t->parameters->items[i];
+        if (p->rank > 1 || (p->row->flags & (LH_PARAM_NO_DECAY | LH_PARAM_FROZEN)) != 0) continue;
+        check_warn("parameter '%s' is a vector, and weight decay pulls it to zero; expected %s, as "
+                   "of norms and biases elsewhere",
+                   p->name, t->spec ? "decay = matrices or no" : "LH_PARAM_NO_DECAY");
+    }
+}
+
 static void recording_is_pure(subject_t *s, tiny_model_t *t)
 {
     static const uint64_t tokens[] = {TINY_TOKENS, 1, 12, TINY_TOKENS};
@@ -443,12 +456,29 @@ static void options_matter(subject_t *s, tiny_model_t *t)
     }
 }
 
+/* Where all are changed together another may hide it (heads of two columns have one frequency, which
+ * no base changes), or a switch by which alone it counts is off: by itself, then with each switch the
+ * other way. */
+static void look_alone(subject_t *s, const option_table_t *table, uint32_t k)
+{
+    const uint32_t type = table->rows[k].type;
+    const uint32_t turns = type == LH_OPT_U64 || type == LH_OPT_U32 ? TINY_TURNS : 1;
+    for (uint32_t i = 0; i <= table->count; i++) {
+        const uint32_t given = i == 0 ? k : i - 1;
+        if (i > 0 && (given == k || table->rows[given].type != LH_OPT_BOOL)) continue;
+        for (uint32_t turn = 1; turn <= turns && !made_a_difference[k]; turn++)
+            tiny_model_with(s, k, given, turn, options_matter);
+    }
+}
+
 static void check_options(subject_t *s)
 {
     const option_table_t table = plugin_options(s->plugin);
     made_a_difference = check_memory(table.count + 1u, sizeof(bool));
     was_changed = check_memory(table.count + 1u, sizeof(bool));
     tiny_model_each(s, options_matter);
+    for (uint32_t k = 0; k < table.count; k++)
+        if (was_changed[k] && !made_a_difference[k]) look_alone(s, &table, k);
     for (uint32_t k = 0; k < table.count; k++)
         if (was_changed[k] && !made_a_difference[k])
             check_warn(
@@ -486,6 +516,7 @@ static void hugging_face_and_back(subject_t *s, tiny_model_t *t)
     }
 EACH(check_opens, can_be_recorded)
 EACH(check_parameters, every_parameter_is_used)
+EACH(check_decay, vectors_are_spared)
 EACH(check_recording, recording_is_pure)
 EACH(check_gradients, gradients_are_slopes)
 EACH(check_causal, no_token_sees_what_follows)
@@ -498,14 +529,16 @@ static void in_stages(subject_t *s)
     check_skip("not built yet: the host cuts no model into pipeline stages");
 }
 
-#define MODEL(name, sentence, seconds, run)                          \
-    {                                                                \
-        name, sentence, CHECK_KIND(MODEL), false, seconds, run, NULL \
+#define MODEL(name, sentence, seconds, run)                                       \
+    {                                                                             \
+        name, sentence, CHECK_KIND(MODEL) | CHECK_SPEC, false, seconds, run, NULL \
     }
 const check_t checks_of_models[] = {
     MODEL("model.opens", "small instances of it can be recorded, whichever options are changed", 60,
           check_opens),
     MODEL("model.parameters", "every parameter of its table is recorded", 60, check_parameters),
+    MODEL("model.decay", "vectors, as norms and biases are, are spared weight decay", 60,
+          check_decay),
     MODEL("model.recording", "a part is recorded the same way each time, for any number of tokens",
           60, check_recording),
     MODEL("model.gradients", "gradients of small instances are the slopes of their loss, in double",

@@ -565,15 +565,15 @@ static void check_rows(subject_t *s)
 }
 
 const check_t checks_of_ops[] = {
-    {"ops.shapes", "its ops say why they refuse a shape, and what they cost", CHECK_EVERY_KIND,
+    {"ops.shapes", "its ops say why they refuse a shape, and what they cost", CHECK_EVERY_PLUGIN,
      false, 30, ops_have_shapes_and_costs, NULL},
     {"ops.gradients", "gradients of its ops are the slopes of their outputs, in double",
-     CHECK_EVERY_KIND, false, 60, gradients_are_slopes, NULL},
+     CHECK_EVERY_PLUGIN, false, 60, gradients_are_slopes, NULL},
     {"ops.kernels", "its ops compute the same on every device that it has kernels for",
-     CHECK_EVERY_KIND, false, 60, kernels_agree, NULL},
+     CHECK_EVERY_PLUGIN, false, 60, kernels_agree, NULL},
     {"ops.pitch", "rows of its ops' arguments may lie further apart than they are wide",
-     CHECK_EVERY_KIND, false, 60, check_pitch, NULL},
-    {"ops.rows", "what claims LH_OP_ROWS or LH_OP_COLUMNS mixes none of them", CHECK_EVERY_KIND,
+     CHECK_EVERY_PLUGIN, false, 60, check_pitch, NULL},
+    {"ops.rows", "what claims LH_OP_ROWS or LH_OP_COLUMNS mixes none of them", CHECK_EVERY_PLUGIN,
      false, 60, check_rows, NULL},
     {0},
 };

@@ -424,17 +424,17 @@ static void check_grain(subject_t *s)
 
 const check_t checks_of_rules[] = {
     {"rules.states", "states of its rules have names that checkpoints can use, and known extents",
-     CHECK_EVERY_KIND, false, 20, check_states, NULL},
-    {"rules.double", "its rules compute in F32 what they compute in double", CHECK_EVERY_KIND,
+     CHECK_EVERY_PLUGIN, false, 20, check_states, NULL},
+    {"rules.double", "its rules compute in F32 what they compute in double", CHECK_EVERY_PLUGIN,
      false, 30, check_doubles, NULL},
     {"rules.apply", "a step that is not applied changes nothing, one that is does",
-     CHECK_EVERY_KIND, false, 30, check_apply, NULL},
-    {"rules.scale", "gradients count times LH_STEP_GRAD_SCALE", CHECK_EVERY_KIND, false, 30,
+     CHECK_EVERY_PLUGIN, false, 30, check_apply, NULL},
+    {"rules.scale", "gradients count times LH_STEP_GRAD_SCALE", CHECK_EVERY_PLUGIN, false, 30,
      check_scale, NULL},
     {"rules.shapes",
      "its rules update matrices, vectors and single elements, or say which they do not",
-     CHECK_EVERY_KIND, false, 30, check_shapes, NULL},
+     CHECK_EVERY_PLUGIN, false, 30, check_shapes, NULL},
     {"rules.grain", "its rules give the same bits however finely their grain lets them be cut",
-     CHECK_EVERY_KIND, false, 30, check_grain, NULL},
+     CHECK_EVERY_PLUGIN, false, 30, check_grain, NULL},
     {0},
 };

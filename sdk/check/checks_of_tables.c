@@ -244,6 +244,6 @@ const check_t checks_of_tables[] = {
      20, wrong_options_are_refused, NULL},
     {"functions.calls",
      "its functions can be called, give the same for the same, and say why when they fail",
-     CHECK_EVERY_KIND, false, 20, functions_can_be_called, NULL},
+     CHECK_EVERY_PLUGIN, false, 20, functions_can_be_called, NULL},
     {0},
 };

@@ -65,6 +65,19 @@ static uint32_t dimension_of(const parameter_t *p)
     }
 }
 
+/* The expert group has no part of what all of its ranks must know whole: a router, a bias. */
+static void experts_have_matrices(const cut_t *c)
+{
+    for (lh_value_t v = 1; v < c->r->value_count; v++) {
+        if (c->r->values[v].kind != VALUE_PARAM) continue;
+        const parameter_t *p = parameter_of(c, c->r->values[v].name);
+        if (p->row->shard == LH_SHARD_EXPERT && p->rank != 3)
+            check_fault("%s: '%s' has %u dimension%s and is cut by experts; expected three, a "
+                        "matrix for each expert: what routes is whole on every rank",
+                        place_of(c), p->row->name, p->rank, p->rank == 1 ? "" : "s");
+    }
+}
+
 /* Whether what is cut of this part can be cut in two without separating what `unit` holds
  * together. */
 static bool divides(const cut_t *c)
@@ -372,6 +385,7 @@ static bool follow_part(cut_t *c)
     tiny_use_t use = {.of = c->model, .part = c->part, .block = c->block};
     const node_run_how_t how = {.on = c->on, .others = c->plugins, .other_count = c->plugin_count};
     check_ok(tiny_model_record(&use, TINY_TOKENS, LH_DTYPE_F64, &c->r), "recording");
+    experts_have_matrices(c);
     const bool fits = divides(c);
     if (fits && node_run_new(&how, c->r, &c->whole) != LH_OK)
         check_skip("the reference device has no kernel for '%s' in double", node_run_lacking());
@@ -420,6 +434,7 @@ void model_is_cut(subject_t *s)
 {
     instances_cut = 0;
     tiny_model_each(s, follow_model);
+    tiny_model_even(s, follow_model);
     if (instances_cut == 0)
         check_skip("no part of its small instances is cut in two: shard says none, or unit "
                    "does not divide");

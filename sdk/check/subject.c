@@ -13,15 +13,39 @@
 #include <base/text.h>
 #include <config/options.h>
 #include <plugin/host.h>
+#include <spec/spec.h>
 
 #include "check_host.h"
+
+static bool is_ini(const char *path)
+{
+    const char *last = path_name(path);
+    const size_t length = strlen(last);
+    return length > 4 && strcmp(last + length - 4, ".ini") == 0;
+}
+
+/* What is wrong with its text is for the first check to say. */
+static lh_status_t read_ini(subject_t *s)
+{
+    const char *last = path_name(s->path);
+    s->spec = true;
+    s->name = mem_text_n(last, strlen(last) - 4);
+    if (s->name == NULL) return LH_NO_MEMORY;
+    if (!file_exists(s->path)) return fail_io(ENOENT, "%s", s->path);
+    const lh_status_t status = document_load(s->path, &s->document);
+    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK) (void)snprintf(s->peek_fault, sizeof(s->peek_fault), "%s", fail_reason());
+    s->head.kind = LH_KIND_MODEL;
+    return LH_OK;
+}
 
 static lh_status_t read_file(subject_t *s)
 {
     const char *last = path_name(s->path);
     const size_t length = strlen(last);
     if (length < 4 || strcmp(last + length - 3, ".so") != 0)
-        return fail(LH_INVALID, "%s: a plugin's file is called NAME.so", s->path);
+        return fail(LH_INVALID, "%s: a plugin's file is called NAME.so, a spec's NAME.ini",
+                    s->path);
     s->name = mem_text_n(last, length - 3);
     if (s->name == NULL) return LH_NO_MEMORY;
     char *bytes;
@@ -38,7 +62,7 @@ static lh_status_t read_file(subject_t *s)
 /* Where the loader will find it: FOLDER/<kind>s/NAME.so. A file that lies elsewhere is copied. */
 static lh_status_t find_folder(subject_t *s, char **out)
 {
-    if (s->head.kind < LH_KIND_MODEL || s->head.kind > LH_KIND_PARTS) return LH_OK;
+    if (s->spec || s->head.kind < LH_KIND_MODEL || s->head.kind > LH_KIND_PARTS) return LH_OK;
     const char *kind = plugin_kind_folder(s->head.kind);
     char *folder = path_folder(s->path), *top = folder == NULL ? NULL : path_folder(folder);
     if (top != NULL && strcmp(path_name(folder), kind) == 0) {
@@ -86,12 +110,14 @@ lh_status_t subject_open(const char *path, const char *const *folders, uint32_t 
 {
     char *own = NULL;
     subject_t s = {.path = path_absolute(path), .image.fd = -1, .seed = 1};
-    lh_status_t status = s.path == NULL ? LH_NO_MEMORY : read_file(&s);
+    lh_status_t status = s.path == NULL ? LH_NO_MEMORY
+                         : is_ini(path) ? read_ini(&s)
+                                        : read_file(&s);
     if (status == LH_OK) status = make_scratch(&s);
     if (status == LH_OK) status = find_folder(&s, &own);
     if (status == LH_OK) status = host_new(&s.host);
     if (status == LH_OK) status = open_registry(&s, NULL, folders, folder_count, &s.installed);
-    if (status == LH_OK && own != NULL) {
+    if (status == LH_OK && (own != NULL || s.spec)) {
         const char *const *others = registry_folders(s.installed, &folder_count);
         status = open_registry(&s, own, others, folder_count, &s.own);
     }
@@ -107,6 +133,7 @@ void subject_close(subject_t *s)
 {
     if (s->own != NULL) registry_free(s->own);
     if (s->installed != NULL) registry_free(s->installed);
+    document_free(s->document);
     if (s->host != NULL) host_free(s->host);
     if (s->scratch != NULL && folder_remove(s->scratch) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
@@ -117,9 +144,81 @@ void subject_close(subject_t *s)
     mem_free(s->path);
 }
 
+/* ---- a spec ---- */
+
+const lh_host_t *subject_host(const subject_t *s)
+{
+    return s->spec ? s->plugin->host : check_host();
+}
+
+/* Plugins of parts whose ops its lines call, as in a job. */
+static lh_status_t load_ops(subject_t *s)
+{
+    const document_entry_t *e = document_entry(document_find(s->document, "model"), "ops");
+    char *list = e == NULL ? NULL : mem_text(e->value), *rest = list;
+    lh_status_t status = e != NULL && list == NULL ? LH_NO_MEMORY : LH_OK;
+    while (status == LH_OK && rest != NULL) {
+        const plugin_t *plugin;
+        status = registry_find(s->own, text_trim(strsep(&rest, ",")), &plugin);
+    }
+    mem_free(list);
+    return status;
+}
+
+/* Keys of [model] are the spec's options or the core's; texts count, see subject_config. */
+static lh_status_t check_model_keys(const subject_t *s)
+{
+    const document_section_t *model = document_find(s->document, "model");
+    const option_table_t table = plugin_options(s->plugin);
+    const job_section_t *core = job_section("model");
+    for (uint32_t i = 0; model != NULL && i < model->entry_count; i++) {
+        const document_entry_t *e = model->entries[i];
+        char where[600];
+        bool known = false;
+        document_where(e->file, e->line, where, sizeof(where));
+        for (uint32_t k = 0; k < core->count; k++)
+            known = known || strcmp(core->rows[k].key, e->key) == 0;
+        for (uint32_t k = 0; k < table.count && !known; k++) {
+            if (strcmp(table.rows[k].key, e->key) != 0) continue;
+            const lh_status_t status = option_set(&table.rows[k], e->value, where, "/", NULL);
+            if (status != LH_OK) return status;
+            known = true;
+        }
+        if (!known)
+            return fail(LH_INVALID, "%s: [model] %s is no option of the spec", where, e->key);
+    }
+    return LH_OK;
+}
+
+static lh_status_t load_spec(subject_t *s)
+{
+    if (s->document == NULL) return fail(LH_INVALID, "%s", s->peek_fault);
+    const document_entry_t *e = document_entry(document_find(s->document, "model"), "plugin");
+    if (e != NULL && strcmp(e->value, "spec") != 0)
+        return fail(LH_INVALID,
+                    "%s: [model] plugin is %s; an INI can be checked where it is spec, a plugin by "
+                    "its file",
+                    s->path, e->value);
+    lh_status_t status = load_ops(s);
+    if (status == LH_OK) status = spec_adopt_sections(s->document, s->own);
+    if (status == LH_OK) status = registry_load(s->own, LH_KIND_MODEL, "spec", &s->plugin);
+    return status == LH_OK ? check_model_keys(s) : status;
+}
+
+static void set_texts(const subject_t *s, const option_table_t *table, void *config)
+{
+    const document_section_t *model = document_find(s->document, "model");
+    for (uint32_t i = 0; i < table->count; i++) {
+        const document_entry_t *e = document_entry(model, table->rows[i].key);
+        if (e != NULL && table->rows[i].type == LH_OPT_STRING)
+            check_ok(option_set(&table->rows[i], e->value, "[model]", "/", config), e->key);
+    }
+}
+
 lh_status_t subject_load(subject_t *s)
 {
     if (s->plugin != NULL) return LH_OK;
+    if (s->spec) return load_spec(s);
     if (s->own == NULL) return fail(LH_ABI, "%s is %s", s->path, s->peek_fault);
     return registry_load(s->own, s->head.kind, s->name, &s->plugin);
 }
@@ -188,29 +287,36 @@ static bool is_open_to_guess(const subject_t *s, const lh_option_t *row)
     return row->fallback == NULL && (row->type == LH_OPT_U64 || row->type == LH_OPT_U32);
 }
 
-/* What crosses options (heads that divide a width) only open() knows: draws powers of two for the
- * required ones until it agrees. */
-static void guess_model(const subject_t *s, const option_table_t *table, void *config)
+void subject_draw(const subject_t *s, uint64_t draw, void *config)
 {
-    enum { TRIES = 20000, POWERS = 6 };
+    enum { POWERS = 6 };
+    const option_table_t table = plugin_options(s->plugin);
+    for (uint32_t k = 0; k < table.count; k++) {
+        char text[16];
+        const double number = philox_uniform(0, draw, k);
+        if (!is_open_to_guess(s, &table.rows[k])) continue;
+        (void)snprintf(text, sizeof(text), "%u", 1u << (uint32_t)(number * POWERS));
+        if (option_set(&table.rows[k], text, "guess", "/", config) != LH_OK) continue;
+    }
+}
+
+/* What crosses options (heads that divide a width) only open() knows: draws for the required ones
+ * until it agrees. */
+static void guess_model(const subject_t *s, void *config)
+{
+    enum { TRIES = 20000 };
     const lh_model_api_t *api = s->plugin->model;
     for (uint64_t i = 0; i < TRIES; i++) {
         lh_model_t *m = NULL;
-        if (api->open(check_host(), config, &m) == LH_OK) {
+        if (api->open(subject_host(s), config, &m) == LH_OK) {
             api->close(m);
             return;
         }
-        for (uint32_t k = 0; k < table->count; k++) {
-            char text[16];
-            const double draw = philox_uniform(0, i, k);
-            if (!is_open_to_guess(s, &table->rows[k])) continue;
-            (void)snprintf(text, sizeof(text), "%u", 1u << (uint32_t)(draw * POWERS));
-            if (option_set(&table->rows[k], text, "guess", "/", config) != LH_OK) continue;
-        }
+        subject_draw(s, i, config);
     }
     check_fault("no values of its required options were found that it takes (%s); give them with "
                 "--set",
-                check_host_reason());
+                s->spec ? fail_reason() : check_host_reason());
 }
 
 /* config: NULL only checks. */
@@ -239,9 +345,10 @@ void *subject_config(const subject_t *s, const plugin_t *plugin)
 {
     const option_table_t table = plugin_options(plugin);
     void *config = options_default(table.rows, table.count, table.config_size);
+    if (plugin == s->plugin && s->spec) set_texts(s, &table, config);
     for (uint32_t i = 0; i < s->set_count && plugin == s->plugin; i++)
         check_ok(set_option(&table, s->sets[i], config), "--set");
-    if (plugin == s->plugin && plugin->kind == LH_KIND_MODEL) guess_model(s, &table, config);
+    if (plugin == s->plugin && plugin->kind == LH_KIND_MODEL) guess_model(s, config);
     return config;
 }
 

@@ -1,7 +1,9 @@
-/* subject.h - the plugin under test: its file, what the loader made of it, its options' values. */
+/* subject.h - what is under test: a plugin's file and what the loader made of it, or an architecture
+ * in an INI, which is a model plugin then; its options' values. */
 #ifndef SUBJECT_H
 #define SUBJECT_H
 
+#include <config/document.h>
 #include <graph/op_table.h>
 #include <plugin/image.h>
 #include <plugin/registry.h>
@@ -9,8 +11,10 @@
 enum { SUBJECT_SETS = 64 };
 
 typedef struct subject {
-    char *path; /* absolute */
-    char *name; /* of the file, without .so */
+    char *path;           /* absolute */
+    char *name;           /* of the file, without .so or .ini */
+    bool spec;            /* it is an INI */
+    document_t *document; /* of an INI; NULL: peek_fault says why */
     image_t image;
     image_head_t head; /* kind 0: peek_fault says why */
     char peek_fault[256];
@@ -29,7 +33,8 @@ typedef struct subject {
     uint64_t seed;
 } subject_t;
 
-/* folders: of the other plugins; none: beside the program. Runs nothing of the plugin's. */
+/* path: a plugin's .so, or an .ini with sections [spec.*]. folders: of the other plugins; none:
+ * beside the program. Runs nothing of the plugin's. */
 lh_status_t subject_open(const char *path, const char *const *folders, uint32_t folder_count,
                          subject_t *out) LH_MUST_CHECK;
 void subject_close(subject_t *s);
@@ -45,6 +50,9 @@ const plugin_t *const *subject_plugins(subject_t *s, uint32_t *count);
 /* The core's ops and those plugins'; the caller frees. Ends the check where they are refused. */
 op_table_t *subject_ops(subject_t *s);
 
+/* What open() is given: the kit's host, but of a spec the one that keeps it. */
+const lh_host_t *subject_host(const subject_t *s);
+
 /* How many descriptors this process has open. */
 uint32_t subject_descriptors(void);
 /* And threads. */
@@ -54,8 +62,11 @@ uint32_t subject_tasks(void);
 lh_status_t subject_check_sets(const subject_t *s) LH_MUST_CHECK;
 
 /* A config of options' defaults and what --set says; a required one gets the least that its range
- * allows or 16. Ends the check where a value is refused. Freed with mem_free. */
+ * allows or 16. Of a spec texts are those of its INI's [model], as nobody could guess them. Ends the
+ * check where a value is refused. Freed with mem_free. */
 void *subject_config(const subject_t *s, const plugin_t *plugin);
+/* Gives required whole numbers that --set does not name other values, powers of two. */
+void subject_draw(const subject_t *s, uint64_t draw, void *config);
 void *options_default(const lh_option_t *rows, uint32_t count, uint64_t bytes);
 
 /* For checks that use the device of a device plugin: ends the check, skipped with the plugin's

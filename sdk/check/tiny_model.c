@@ -32,6 +32,10 @@ static lh_status_t param_shape(void *context, const char *name, uint64_t shape[L
     return LH_OK;
 }
 
+/* The last recording that went wrong did so by the shape of a parameter; and how far it came. */
+static bool misshapen;
+static uint64_t reached;
+
 lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compute,
                               recording_t **out)
 {
@@ -70,6 +74,8 @@ lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compu
                                  y->rank, (unsigned long long)tokens, (unsigned long long)columns));
         status = recording_status_of(r, use->part, use->block);
     }
+    misshapen = status != LH_OK && r->misshapen;
+    reached = ((uint64_t)use->part << 48) + ((uint64_t)use->block << 32) + r->node_count;
     if (status == LH_OK)
         *out = r;
     else
@@ -109,11 +115,11 @@ static lh_status_t try_open(tiny_model_t *t)
 {
     check_alive();
     check_host_faults(NULL);
-    lh_status_t status = t->api->open(check_host(), t->config, &t->model);
+    lh_status_t status = t->api->open(t->host, t->config, &t->model);
     t->refused = status != LH_OK;
     if (status != LH_OK) {
         t->model = NULL;
-        return fail(status, "%s", check_host_reason());
+        return t->spec ? status : fail(status, "%s", check_host_reason());
     }
     status = parameters_new(t->api, t->model, &t->parameters);
     if (status == LH_OK) status = record_each(t);
@@ -188,12 +194,38 @@ static void finish(subject_t *s, tiny_model_t *t)
     registry_configure(s->own, s->plugin, t->config);
 }
 
+/* A spec's required numbers are drawn on where it takes them and can't be recorded. Where none can,
+ * it is told how that ended which came furthest. */
+static lh_status_t open_first(const subject_t *s, tiny_model_t *t)
+{
+    enum { TRIES = 2000 };
+    uint64_t furthest = 0;
+    text_t said = {0};
+    lh_status_t status = try_open(t);
+    if (status == LH_OK || t->refused || !t->spec) return status;
+    for (uint64_t i = 0; i < TRIES && status != LH_OK && !(misshapen && !t->refused); i++) {
+        if (!t->refused && reached > furthest) {
+            furthest = reached;
+            text_free(&said);
+            text_append(&said, fail_reason());
+        }
+        subject_draw(s, i, t->config);
+        status = try_open(t);
+    }
+    if (status != LH_OK && !(misshapen && !t->refused))
+        (void)fail(status, "%s", said.data == NULL ? "" : said.data);
+    t->refused = false; /* draws that open() refuses are none */
+    text_free(&said);
+    return status;
+}
+
 void tiny_model_open(subject_t *s, tiny_model_t *out)
 {
-    tiny_model_t t = {.plugin = s->plugin, .api = s->plugin->model};
+    tiny_model_t t = {
+        .plugin = s->plugin, .api = s->plugin->model, .host = subject_host(s), .spec = s->spec};
     t.config = subject_config(s, s->plugin);
     t.ops = subject_ops(s);
-    if (try_open(&t) != LH_OK && !t.refused)
+    if (open_first(s, &t) != LH_OK && !t.refused)
         check_fault("with the defaults of its options: %s", fail_reason());
     if (t.refused)
         check_fault("it refuses the defaults of its options: %s; give others with --set",
@@ -218,7 +250,8 @@ void tiny_model_close(tiny_model_t *t)
 
 bool tiny_model_like(const tiny_model_t *t, void *config, tiny_model_t *out)
 {
-    *out = (tiny_model_t){.plugin = t->plugin, .api = t->api, .config = config};
+    *out = (tiny_model_t){.plugin = t->plugin, .api = t->api, .host = t->host, .spec = t->spec};
+    out->config = config;
     out->ops = t->ops;
     if (try_open(out) == LH_OK) return true;
     tiny_model_close(out);
@@ -263,6 +296,52 @@ static bool is_unlike(const tiny_model_t *t, const option_table_t *table, uint32
     return true;
 }
 
+/* ---- what a spec can't be recorded with ---- */
+
+/* Of an option: what was said of the first value with which the spec can't be recorded, and whether
+ * another value makes another model. By row, over the instances of a check. */
+typedef struct doubt {
+    char sentence[1200];
+    bool moved;
+} doubt_t;
+static doubt_t *doubts;
+
+/* The model that t's options make is not the one that they make with this value. */
+static bool is_another(tiny_model_t *t, const lh_option_t *row, const char *value)
+{
+    const option_table_t table = plugin_options(t->plugin);
+    tiny_model_t now = *t, then = *t;
+    now.parameters = then.parameters = NULL;
+    then.config = check_memory(1, table.config_size + 64);
+    memcpy(then.config, t->config, table.config_size);
+    check_ok(option_set(row, value, row->key, "/", then.config), row->key);
+    const bool both = try_open(&now) == LH_OK && try_open(&then) == LH_OK;
+    const bool another = !both || !tiny_model_equal(&now, &then);
+    let_go(&now);
+    let_go(&then);
+    mem_free(then.config);
+    return another;
+}
+
+static void doubt_value(const tiny_model_t *t, const lh_option_t *row, const char *value)
+{
+    doubt_t *d = &doubts[row - t->plugin->options];
+    if (d->sentence[0] == '\0')
+        (void)snprintf(d->sentence, sizeof(d->sentence),
+                       "it takes %s = %s, and then the model can't be recorded, as with any value "
+                       "of %s by which it would be another: %s",
+                       row->key, value, row->key, fail_reason());
+}
+
+static void tell_doubts(const option_table_t *table)
+{
+    for (uint32_t i = 0; i < table->count; i++)
+        if (doubts[i].sentence[0] != '\0' && !doubts[i].moved)
+            check_fault("%s", doubts[i].sentence);
+    mem_free(doubts);
+    doubts = NULL;
+}
+
 /* Keeps the value where the model can still be recorded and is small. */
 static bool try_value(tiny_model_t *t, const lh_option_t *row, const char *value)
 {
@@ -273,9 +352,13 @@ static bool try_value(tiny_model_t *t, const lh_option_t *row, const char *value
     const uint64_t size = taken ? size_of(t) : 0;
     if (taken && t->refused && fail_reason()[0] == '\0')
         check_fault("open() refuses %s = %s without saying why", row->key, value);
-    if (taken && t->unusable)
+    const bool doubtful = t->spec && !misshapen;
+    if (taken && t->unusable && doubtful) doubt_value(t, row, value);
+    if (taken && t->unusable && !doubtful)
         check_fault("open() takes %s = %s, and then the model can't be recorded: %s", row->key,
                     value, fail_reason());
+    doubt_t *d = &doubts[row - t->plugin->options];
+    if (t->spec && taken && size < UINT64_MAX) d->moved = d->moved || is_another(t, row, was);
     if (taken && size <= MOST_ELEMENTS) return true;
     check_ok(option_set(row, was, row->key, "/", t->config), row->key);
     return false;
@@ -283,7 +366,7 @@ static bool try_value(tiny_model_t *t, const lh_option_t *row, const char *value
 
 /* Numbers to try in the place of v: small ones may count (blocks, heads of keys), larger ones are
  * widths, which others divide. 0 may stand for "none" or "as derived". */
-enum { OTHERS = 6 };
+enum { OTHERS = TINY_TURNS };
 static void others_of(uint64_t v, uint64_t others[OTHERS])
 {
     const uint64_t of_none[] = {2, 6, 4, 3, 1, 8}, of_one[] = {4, 2, 3, 6, 8, 5};
@@ -402,10 +485,59 @@ static void tell_about(const tiny_model_t *t)
     check_about(text);
 }
 
+static void run_with(subject_t *s, tiny_model_t *t, void (*run)(subject_t *s, tiny_model_t *t))
+{
+    tell_about(t);
+    run(s, t);
+    check_about(NULL);
+    tiny_model_close(t);
+}
+
+void tiny_model_with(subject_t *s, uint32_t row, uint32_t given, uint32_t turn,
+                     void (*run)(subject_t *s, tiny_model_t *t))
+{
+    const option_table_t table = plugin_options(s->plugin);
+    tiny_model_t t;
+    doubts = check_memory(table.count + 1u, sizeof(*doubts));
+    tiny_model_open(s, &t);
+    let_go(&t);
+    if (given != row) vary_row(&t, &table, given, 1, false);
+    vary_row(&t, &table, row, turn, false);
+    finish(s, &t);
+    run_with(s, &t, run);
+    mem_free(doubts);
+    doubts = NULL;
+}
+
+void tiny_model_even(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t))
+{
+    static const uint64_t factors[] = {2, 4, 8};
+    const option_table_t table = plugin_options(s->plugin);
+    tiny_model_t t;
+    doubts = check_memory(table.count + 1u, sizeof(*doubts));
+    tiny_model_open(s, &t);
+    let_go(&t);
+    for (uint32_t i = 0; i < table.count; i++) {
+        const lh_option_t *row = &table.rows[i];
+        const uint64_t was = number_at(row, t.config);
+        if (was % 2 == 0 || is_fixed(s, row->key)) continue; /* 0 of all that is no whole number */
+        for (uint32_t k = 0; k < sizeof(factors) / sizeof(factors[0]); k++) {
+            char text[32];
+            (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)(was * factors[k]));
+            if (try_value(&t, row, text)) break;
+        }
+    }
+    finish(s, &t);
+    run_with(s, &t, run);
+    mem_free(doubts);
+    doubts = NULL;
+}
+
 void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t))
 {
     const option_table_t table = plugin_options(s->plugin);
     uint32_t instances = LEAST_INSTANCES;
+    doubts = check_memory(table.count + 1u, sizeof(*doubts));
     for (uint32_t i = 0; i < table.count; i++)
         if (choices_of(&table.rows[i]) > instances) instances = choices_of(&table.rows[i]);
     if (instances > MOST_INSTANCES) instances = MOST_INSTANCES;
@@ -417,11 +549,9 @@ void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t))
             vary(s, &t, turn);
             finish(s, &t);
         }
-        tell_about(&t);
-        run(s, &t);
-        check_about(NULL);
-        tiny_model_close(&t);
+        run_with(s, &t, run);
     }
+    tell_doubts(&table);
 }
 
 /* ---- two models ---- */

@@ -14,7 +14,9 @@ enum { TINY_TOKENS = 7 };
 typedef struct tiny_model {
     const plugin_t *plugin;
     const lh_model_api_t *api;
-    void *config; /* freed at close */
+    const lh_host_t *host; /* of open() */
+    bool spec;             /* it is an INI's */
+    void *config;          /* freed at close */
     lh_model_t *model;
     op_table_t *ops;
     parameters_t *parameters;
@@ -25,7 +27,10 @@ typedef struct tiny_model {
 
 /* Options of whole numbers are halved while the model gets smaller and can still be recorded: at
  * least 2 blocks, a width of 8, 16 tokens and a vocabulary of 16. What --set names stays. Ends the
- * check where the model refuses its defaults. */
+ * check where the model refuses its defaults, and where it takes values and can't be recorded with
+ * them. A spec has no code that could refuse (heads of odd width, say): of it what recording
+ * refuses counts as refused, but not by a parameter's shape, which is the spec's own, nor where an
+ * option has no other value at all. */
 void tiny_model_open(subject_t *s, tiny_model_t *out);
 /* The plugin's functions get no configuration any more that is freed here. */
 void tiny_model_close(tiny_model_t *t);
@@ -35,6 +40,15 @@ void tiny_model_close(tiny_model_t *t);
  * others numbers are unlike each other and unlike their defaults, switches are the other way, and
  * each choice has its turn. Calls `run` with each; faults tell which options it had. */
 void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t));
+
+/* One more, whose whole numbers are even where it takes them, so that what is cut in two divides. */
+void tiny_model_even(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t));
+
+/* The first with another value of that row, the turn-th that it takes, and of the row `given` before
+ * it; both the same: of that row alone. */
+enum { TINY_TURNS = 6 };
+void tiny_model_with(subject_t *s, uint32_t row, uint32_t given, uint32_t turn,
+                     void (*run)(subject_t *s, tiny_model_t *t));
 
 /* A model of the same plugin with other options, to be closed before `t`; config becomes the
  * model's. False after fail(): it refuses them, and config is freed. */

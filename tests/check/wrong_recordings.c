@@ -57,6 +57,13 @@ DESCRIBES(a_query_that_is_not_cut, row_of(info, "wq")->shard = LH_SHARD_NONE)
 DESCRIBES(a_norm_that_is_cut, row_of(info, "attn_norm")->shard = LH_SHARD_OUT)
 DESCRIBES(an_embedding_cut_by_columns, row_of(info, "embed")->shard = LH_SHARD_IN)
 DESCRIBES(gates_cut_apart, row_of(info, "w_gate")->shard = LH_SHARD_IN)
+DESCRIBES(a_norm_that_decays, row_of(info, "ffn_norm")->flags = 0)
+DESCRIBES(a_router_cut_by_rows, row_of(info, "router")->shard = LH_SHARD_OUT)
+DESCRIBES(a_router_cut_by_columns, row_of(info, "router")->shard = LH_SHARD_IN)
+DESCRIBES(a_router_cut_as_a_vocabulary, row_of(info, "router")->shard = LH_SHARD_VOCAB)
+DESCRIBES(a_router_cut_by_experts, row_of(info, "router")->shard = LH_SHARD_EXPERT)
+DESCRIBES(experts_of_one_file, row_of(info, "w_up")->hf_name = row_of(info, "w_gate")->hf_name)
+DESCRIBES(experts_cut_by_rows_alone, row_of(info, "w_gate")->shard = LH_SHARD_OUT)
 DESCRIBES(heads_cut_through, row_of(info, "wq")->unit = 1; row_of(info, "wk")->unit = 1;
           row_of(info, "wv")->unit = 1; row_of(info, "wo")->unit = 1)
 
@@ -203,6 +210,10 @@ static void spoil(lh_value_t (*op)(lh_graph_t *, const char *, const void *, con
         spoil(op_##fault);                                                                  \
     }
 
+RECORDS(an_expert_less, "route", lh_route_t, how.experts--)
+RECORDS(experts_the_wrong_way_round, "grouped_matmul", lh_grouped_t,
+        how.transpose_b = !how.transpose_b)
+RECORDS(one_expert_for_all, "top_k", lh_top_k_t, how.k = 1)
 RECORDS(heads_of_queries_for_keys, "attention", lh_attention_t, how.kv_heads = how.heads)
 RECORDS(attention_to_all, "attention", lh_attention_t, how.full = 1)
 RECORDS(a_window_that_is_left_out, "attention", lh_attention_t, how.window = 0)
