@@ -25,9 +25,9 @@
 #include <hf/hf_folder.h>
 #include <hf/hf_weights.h>
 
-/* One import. weights.tensors are Hugging Face's, by name; tensors are the checkpoint's, one for
- * each parameter with memory of its own, and one for each expert's part of one that lies in several
- * tensors of Hugging Face's: these come in any order. */
+/* One import. weights.tensors are Hugging Face's, by name; tensors are the checkpoint's, of each
+ * parameter with memory of its own, and of each expert's part of one that lies in several tensors of
+ * Hugging Face's, as many as it has pieces: experts come in any order. */
 typedef struct import {
     const hf_import_how_t *how;
     hf_table_t table;
@@ -37,6 +37,7 @@ typedef struct import {
     const shard_tensor_t **source; /* of each of weights.tensors */
     checkpoint_tensor_t *tensors;  /* of the checkpoint          */
     uint32_t *index;               /* [parameters] the first of each in tensors */
+    uint32_t *pieces;              /* [parameters] of what a tensor of Hugging Face's gives it */
     uint32_t tensor_count;
     hf_import_result_t result;
 } import_t;
@@ -82,6 +83,28 @@ static tensor_part_t expert_part(const parameter_t *item, uint32_t expert)
     part.shape[0] = 1;
     part.count = item->elements / item->shape[0];
     return part;
+}
+
+/* Into how many pieces the elements of a parameter are cut that come of one tensor, where it comes of
+ * so many. A hash is of a whole piece: who wants a slice of it, as each of many ranks does, must read
+ * all of it. So large ones are cut, each into pieces of a MiB at least. */
+static uint32_t pieces_of(uint64_t elements, uint32_t tensors)
+{
+    enum { LEAST = (1 << 20) / sizeof(float), MOST = 64, MOST_OF_ALL = 4096 };
+    const uint64_t fit = elements / LEAST, most = tensors > MOST_OF_ALL / MOST
+                                                      ? (MOST_OF_ALL + tensors - 1) / tensors
+                                                      : MOST;
+    return fit < 1 ? 1 : (uint32_t)(fit < most ? fit : most);
+}
+
+/* Elements of the k-th piece of a part. */
+static tensor_part_t piece_of(const tensor_part_t *whole, uint32_t k, uint32_t pieces)
+{
+    tensor_part_t piece = *whole;
+    const uint64_t step = (whole->count + pieces - 1) / pieces;
+    piece.first = k * step;
+    piece.count = k + 1 < pieces ? step : whole->count - piece.first;
+    return piece;
 }
 
 /* Sets im->source. All are looked for, so that the sentence can say whether more than one is
@@ -153,26 +176,46 @@ static lh_status_t refuse_extra(const import_t *im)
     return status;
 }
 
-/* Appends a tensor for each of a parameter's experts, which together cover it; or one for all. */
+/* Appends a tensor for each piece of each of a parameter's experts, which together cover it; or of
+ * it. */
 static void list_parts(import_t *im, uint32_t parameter, uint32_t experts)
 {
     const parameter_t *item = &im->how->parameters->items[parameter];
+    const uint32_t pieces = im->pieces[parameter];
     im->index[parameter] = im->tensor_count;
-    for (uint32_t e = 0; e < experts; e++) {
+    for (uint32_t i = 0; i < experts * pieces; i++) {
         checkpoint_tensor_t *t = &im->tensors[im->tensor_count++];
         *t = (checkpoint_tensor_t){.name = item->name, .dtype = LH_DTYPE_F32, .rank = item->rank};
         memcpy(t->shape, item->shape, sizeof(t->shape));
-        if (experts > 1) t->part = expert_part(item, e);
+        const tensor_part_t whole = experts > 1 ? expert_part(item, i / pieces)
+                                                : tensor_part_whole(item->rank, item->shape);
+        if (experts * pieces > 1) t->part = piece_of(&whole, i % pieces, pieces);
     }
 }
 
-/* Where a user's values go. */
+/* Where a user's values go: the first of its pieces. */
 static uint32_t user_index(const import_t *im, const hf_user_t *user)
 {
-    const uint32_t first = im->index[user->parameter];
-    const uint32_t index = user->expert == HF_NO_EXPERT ? first : first + user->expert;
-    lh_assert(index < im->tensor_count);
+    const uint32_t first = im->index[user->parameter], pieces = im->pieces[user->parameter];
+    const uint32_t index = user->expert == HF_NO_EXPERT ? first : first + user->expert * pieces;
+    lh_assert(index + pieces <= im->tensor_count);
     return index;
+}
+
+/* Of each parameter, in how many tensors of Hugging Face's it lies, and how many of the checkpoint's
+ * that makes. */
+static uint64_t count_tensors(const import_t *im, uint32_t *experts)
+{
+    const parameters_t *p = im->how->parameters;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < im->weights.user_count; i++)
+        experts[im->weights.users[i].parameter]++;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (experts[i] == 0) continue;
+        im->pieces[i] = pieces_of(p->items[i].elements / experts[i], experts[i]);
+        count += (uint64_t)experts[i] * im->pieces[i];
+    }
+    return count;
 }
 
 /* The checkpoint's tensors: tied parameters share one. Each notes the dtype of the tensor that it
@@ -180,27 +223,41 @@ static uint32_t user_index(const import_t *im, const hf_user_t *user)
 static lh_status_t list_tensors(import_t *im)
 {
     const parameters_t *p = im->how->parameters;
-    /* Of each parameter, how many tensors of Hugging Face's it lies in: experts, or 1. */
     uint32_t *experts = mem_array(p->count, sizeof(*experts));
-    /* Users that share a tensor count once each, so this is room enough. */
-    im->tensors = mem_array(im->weights.user_count, sizeof(im->tensors[0]));
     im->index = mem_array(p->count, sizeof(im->index[0]));
-    if (experts == NULL || im->tensors == NULL || im->index == NULL) {
+    im->pieces = mem_array(p->count, sizeof(im->pieces[0]));
+    const uint64_t count = experts == NULL || im->pieces == NULL ? 0 : count_tensors(im, experts);
+    /* Users that share a tensor count once each, so this is room enough. */
+    im->tensors = mem_array(count, sizeof(im->tensors[0]));
+    if (experts == NULL || im->tensors == NULL || im->index == NULL || im->pieces == NULL) {
         mem_free(experts);
         return LH_NO_MEMORY;
     }
-    for (uint32_t i = 0; i < im->weights.user_count; i++)
-        experts[im->weights.users[i].parameter]++;
     /* A tied one shares memory with a parameter that is in the list. */
     for (uint32_t i = 0; i < p->count; i++)
         if (p->items[i].storage == i) list_parts(im, i, experts[i]);
     mem_free(experts);
-    lh_assert(im->tensor_count <= im->weights.user_count);
+    lh_assert(im->tensor_count <= count);
     for (uint32_t i = 0; i < im->weights.count; i++)
-        for (uint32_t k = 0; k < im->weights.tensors[i].user_count; k++)
-            im->tensors[user_index(im, &im->weights.tensors[i].users[k])].source =
-                im->source[i]->tensor->dtype->number;
+        for (uint32_t k = 0; k < im->weights.tensors[i].user_count; k++) {
+            const hf_user_t *user = &im->weights.tensors[i].users[k];
+            checkpoint_tensor_t *first = &im->tensors[user_index(im, user)];
+            for (uint32_t n = 0; n < im->pieces[user->parameter]; n++)
+                first[n].source = im->source[i]->tensor->dtype->number;
+        }
     return LH_OK;
+}
+
+/* A user's values, piece by piece. */
+static lh_status_t stream_user(const import_t *im, commit_t *c, const hf_user_t *user,
+                               const float *values)
+{
+    const uint32_t first = user_index(im, user), pieces = im->pieces[user->parameter];
+    lh_status_t status = LH_OK;
+    for (uint32_t k = 0; k < pieces && status == LH_OK; k++)
+        status = commit_stream_tensor(
+            c, first + k, values + (pieces > 1 ? im->tensors[first + k].part.first : 0));
+    return status;
 }
 
 /* Training from such weights gives nothing but such values: better to hear of them now. */
@@ -273,7 +330,7 @@ static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
         const uint32_t parameter = t->users[i].parameter;
         if (status == LH_OK && parameter_is_magnitude(&im->how->parameters->items[parameter]))
             status = import_magnitude(im, parameter, own);
-        if (status == LH_OK) status = commit_stream_tensor(c, user_index(im, &t->users[i]), own);
+        if (status == LH_OK) status = stream_user(im, c, &t->users[i], own);
     }
     im->result.tensors++;
     im->result.bytes += s->tensor->bytes;
@@ -355,6 +412,7 @@ lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out)
     if (status == LH_OK) status = list_tensors(&im);
     if (status == LH_OK) status = import_fill(&im);
     if (status == LH_OK && out != NULL) *out = im.result;
+    mem_free(im.pieces);
     mem_free(im.index);
     mem_free(im.tensors);
     mem_free(im.source);

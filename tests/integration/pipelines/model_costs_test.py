@@ -1,28 +1,30 @@
 """What a model costs that is not its own work: a conversion's memory is the largest tensor and a little more, a routed
 model's grows with the experts that a token goes to and not with those that there are, the largest is planned from its
-config.json alone, and `check` is quick."""
+config.json alone, each rank reads its own slices of an import, and `check` is quick."""
 import json
 import os
 import resource
 import struct
+import subprocess
 import unittest
 
 from pipeline_case import BINARY, SOURCE, PipelineCase, main
 
 MIB = 1 << 20
 SLACK = 256 * MIB  # beside the largest tensor
+BESIDE = 20 * MIB  # of what a rank reads
 CHECK_S = 0.05     # of processors
 FALCON = os.path.join(os.environ.get("LONGHAUL_REFERENCE", ""), "data", "hf-metadata", "falcon-180b")
 SANITIZED = os.environ.get("LONGHAUL_SANITIZED") == "1"
-HIDDEN, FFN, BLOCKS, VOCAB, FILES = 1024, 4096, 10, 64, 3
+HIDDEN, FFN, BLOCKS, VOCAB, FILES = 1024, 4096, 10, 512, 3
 # Of a token: what it asks of the experts that it goes to, and its router.
 ROUTED = {"plugin": "mixtral", "blocks": 2, "hidden": 64, "ffn": 128, "heads": 4, "kv_heads": 2, "vocab": 512,
           "max_tokens": 256, "balanced": "yes"}
 
 
-def llama_tensors():
+def llama_tensors(blocks):
     yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
-    for i in range(BLOCKS):
+    for i in range(blocks):
         at = "model.layers.%d." % i
         for name, shape in (("input_layernorm", (HIDDEN,)), ("post_attention_layernorm", (HIDDEN,)),
                             ("self_attn.q_proj", (HIDDEN, HIDDEN)), ("self_attn.k_proj", (HIDDEN, HIDDEN)),
@@ -34,16 +36,16 @@ def llama_tensors():
 
 
 class ModelCosts(PipelineCase):
-    def sparse_folder(self):
+    def sparse_folder(self, blocks=BLOCKS):
         """A Llama of noughts in FILES files, which lie nowhere on the disk. Gives it with its bytes and those of the largest."""
         folder = self.path("from")
         os.mkdir(folder)
         config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": FFN,
-                  "num_hidden_layers": BLOCKS, "num_attention_heads": 16, "vocab_size": VOCAB, "max_position_embeddings": 256,
+                  "num_hidden_layers": blocks, "num_attention_heads": 16, "vocab_size": VOCAB, "max_position_embeddings": 256,
                   "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "dtype": "float32"}
         with open(os.path.join(folder, "config.json"), "w") as f:
             json.dump(config, f)
-        tensors, weight_map, total, largest = list(llama_tensors()), {}, 0, 0
+        tensors, weight_map, total, largest = list(llama_tensors(blocks)), {}, 0, 0
         for i in range(FILES):
             file, header, at = "model-%05d-of-%05d.safetensors" % (i + 1, FILES), {}, 0
             for name, shape in tensors[i::FILES]:
@@ -79,6 +81,54 @@ class ModelCosts(PipelineCase):
         for command in ("import", "export"):
             peak = self.rusage(command, job).ru_maxrss * 1024
             self.assertLess(peak, largest + SLACK, "%s: %d MiB of a model of %d MiB" % (command, peak // MIB, total // MIB))
+
+    def descendants(self, pid):
+        """Itself and what it has started, in turn: numbers of processes."""
+        found = [pid]
+        for one in found:
+            try:
+                for task in os.listdir("/proc/%d/task" % one):
+                    with open("/proc/%d/task/%s/children" % (one, task)) as f:
+                        found += map(int, f.read().split())
+            except OSError:  # it has ended
+                continue
+        return found
+
+    def read_by(self, pid):
+        try:
+            with open("/proc/%d/io" % pid) as f:
+                return int(f.readline().split()[1])
+        except OSError:
+            return 0
+
+    def started(self, run):
+        """Its metrics have a step: weights are loaded."""
+        path = self.path("out", "metrics.jsonl")
+        if not os.path.exists(path):
+            return False
+        with open(path) as f:
+            return '"step"' in f.read()
+
+    def test_each_rank_reads_its_own_slices(self):
+        """Of an import, at stage 3: bytes that each process has asked the system for once it trains."""
+        folder, total, _ = self.sparse_folder(blocks=2)
+        sizes = ("blocks", "hidden", "ffn", "heads", "kv_heads", "max_tokens")
+        for ranks in (1, 2, 4):
+            job = self.small_job(stages="prepare import train", train={"steps": 1000, "batch": 4, "micro_batch": 1},
+                                 model={"plugin": "from_import", "vocab": "from_import", **{key: None for key in sizes}},
+                                 launch={"ranks_per_node": ranks}, optimizer={"plugin": "zero3"}, **{"import": {"from": folder}})
+            if ranks == 1:
+                self.run_longhaul("prepare", job)
+                self.run_longhaul("import", job)
+            run = self.start("train", job, stderr=subprocess.STDOUT)
+            self.assertTrue(self.wait_for(lambda: self.started(run), run, 240), run.stdout.read() if run.poll() is not None else "")
+            read = sorted((self.read_by(pid) for pid in self.descendants(run.pid)), reverse=True)
+            self.end(run)
+            run.stdout.close()
+            # The last of them is no rank: programs, plugins and the corpus are BESIDE.
+            self.assertGreater(read[ranks - 1], total // ranks - MIB, read)
+            self.assertLess(read[0], total // ranks + BESIDE, "%d ranks of a model of %d MiB" % (ranks, total // MIB))
+            os.remove(self.path("out", "metrics.jsonl"))
 
     def planned(self, **model):
         job = self.small_job(stages="train", model=dict(ROUTED, **model), train={"precision": "f32", "sequence": 128, "micro_batch": 4})
