@@ -145,14 +145,17 @@ static lh_value_t norms_of_groups(lh_graph_t *g, lh_value_t x)
     return lh_add(g, x, LINEAR(q, "wo"));
 }
 
-/* Of EXPERTS experts each token has PICKS, by the largest shares of its router. */
-static lh_value_t experts(lh_graph_t *g, lh_value_t x, bool shared)
+/* Of EXPERTS experts each token has k, by the largest shares of its router; favour [EXPERTS] is added
+ * to what the router says, NULL: nothing. */
+static lh_value_t experts_of(lh_graph_t *g, lh_value_t x, bool shared, uint32_t k,
+                             const float *favour)
 {
-    const lh_top_k_t top = {.struct_size = sizeof(top), .k = PICKS};
+    const lh_top_k_t top = {.struct_size = sizeof(top), .k = k};
     const lh_route_t route = {sizeof(route), EXPERTS};
-    const lh_picks_t picks = {sizeof(picks), PICKS};
+    const lh_picks_t picks = {sizeof(picks), k};
     const lh_grouped_t up = {sizeof(up), 1}, down = {sizeof(down), 0};
-    const lh_value_t logits = LINEAR(x, "router");
+    const lh_value_t bias = favour == NULL ? 0 : g->api->constant(g, favour, EXPERTS);
+    const lh_value_t logits = lh_linear(g, x, PARAM("router"), bias);
     const lh_value_t all = g->api->op(g, "softmax", NULL, &logits, 1, NULL);
     lh_value_t ids, offsets;
     const lh_value_t shares = g->api->op(g, "top_k", &top, &all, 1, &ids);
@@ -166,6 +169,27 @@ static lh_value_t experts(lh_graph_t *g, lh_value_t x, bool shared)
     const lh_value_t made = g->api->op(g, "grouped_matmul", &down, of_down, 3, NULL);
     const lh_value_t of_made[] = {made, order, shares};
     return g->api->op(g, "scatter_rows", &picks, of_made, shared ? 3 : 2, NULL);
+}
+
+static lh_value_t experts(lh_graph_t *g, lh_value_t x, bool shared)
+{
+    return experts_of(g, x, shared, PICKS, NULL);
+}
+
+/* More than any router's say, as its weights and what it sees are at most 1. */
+#define FAVOURED (3.0f * HIDDEN)
+
+static lh_value_t all_to_one(lh_graph_t *g, lh_value_t x)
+{
+    static const float favour[EXPERTS] = {[2] = FAVOURED};
+    return lh_add(g, x, experts_of(g, x, true, 1, favour));
+}
+
+/* The first and the last have all tokens; between them stand two without any. */
+static lh_value_t two_without_a_token(lh_graph_t *g, lh_value_t x)
+{
+    static const float favour[EXPERTS] = {FAVOURED, 0, 0, FAVOURED};
+    return lh_add(g, x, experts_of(g, x, true, 2, favour));
 }
 
 static lh_value_t routed(lh_graph_t *g, lh_value_t x)
@@ -218,6 +242,8 @@ static const struct {
     {"norms of groups", norms_of_groups, {"rms_norm"}, {NULL}},
     {"routed experts", routed, {"scatter_rows"}, {NULL}},
     {"routed without shares", routed_without_shares, {"scatter_rows"}, {NULL}},
+    {"all tokens to one expert", all_to_one, {"scatter_rows"}, {NULL}},
+    {"experts without a token", two_without_a_token, {"scatter_rows"}, {NULL}},
     {"nothing", untouched, {NULL}, {NULL}},
 };
 enum { BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
@@ -433,6 +459,41 @@ static void routed_experts_are_the_sum_over_all_experts(void **state)
     recording_free(r);
 }
 
+/* How many rows each expert gets. */
+static void check_counts(lh_value_t (*block)(lh_graph_t *g, lh_value_t x),
+                         const int32_t expected[EXPERTS])
+{
+    const interpreter_how_t how = {.host = test_host(),
+                                   .device = test_plugin("devices", "reference")};
+    static const uint64_t shape[] = {TEST_TOKENS, HIDDEN};
+    recording_t *r = test_recording(ops, param_shape, NULL);
+    r->output = block(&r->graph, recording_argument(r, LH_DTYPE_F64, 2, shape));
+    interpreter_t *it;
+    assert_int_equal(recording_status(r), LH_OK);
+    assert_int_equal(interpreter_new(&how, r, &it), LH_OK);
+    test_fill(it, r);
+    assert_int_equal(interpreter_run(it, true), LH_OK);
+    uint32_t seen = 0;
+    for (uint32_t n = 1; n < r->node_count; n++) {
+        const graph_node_t *node = &r->nodes[n];
+        if (strcmp(node->op->row.name, "route") != 0) continue;
+        const int32_t *offsets = interpreter_at(it, node->slots[node->op->in_count + 1]);
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            assert_int_equal(offsets[e + 1] - offsets[e], expected[e]);
+        seen++;
+    }
+    assert_int_equal(seen, 1);
+    interpreter_free(it);
+    recording_free(r);
+}
+
+static void some_experts_have_no_token(void **state)
+{
+    (void)state;
+    check_counts(all_to_one, (const int32_t[EXPERTS]){0, 0, TEST_TOKENS, 0});
+    check_counts(two_without_a_token, (const int32_t[EXPERTS]){TEST_TOKENS, 0, 0, TEST_TOKENS});
+}
+
 /* Three gradients into one norm's output are one accumulator, not two adds. */
 static void gradients_of_shared_inputs_add_in_place(void **state)
 {
@@ -460,6 +521,7 @@ int main(void)
         cmocka_unit_test(a_fused_op_without_a_kernel_is_recorded_as_its_parts),
         cmocka_unit_test(fusion_leaves_the_output_as_it_was),
         cmocka_unit_test(routed_experts_are_the_sum_over_all_experts),
+        cmocka_unit_test(some_experts_have_no_token),
         cmocka_unit_test(gradients_of_shared_inputs_add_in_place),
     };
     return cmocka_run_group_tests(tests, load, unload);
