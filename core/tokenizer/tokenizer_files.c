@@ -253,8 +253,9 @@ static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value
 
     if (type == NULL) type = "BPE";
     if (t->spelled == SPELLED_BYTE_LEVEL && strcmp(type, "BPE") != 0)
-        return fail(LH_UNSUPPORTED, "%s: ByteLevel with a model of type '%s' is not supported",
-                    path, type);
+        return fail(LH_UNSUPPORTED,
+                    "%s: ByteLevel with a model of type '%s' is not supported; expected BPE", path,
+                    type);
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
         if (strcmp(type, rows[i].type) == 0) return rows[i].read(t, path, model);
     return fail(LH_UNSUPPORTED,

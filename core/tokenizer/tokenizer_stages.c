@@ -7,6 +7,7 @@
 #include <tokenizer/tokenizer_stages.h>
 
 #include <base/memory.h>
+#include <base/text.h>
 
 /* Stages of a Sequence; real files have up to five. */
 enum { STEPS_MOST = 64 };
@@ -30,6 +31,22 @@ static const char *type_of(const json_value_t *stage)
     return type == NULL ? "" : type;
 }
 
+/* With the types that the table has. */
+static lh_status_t refuse_type(const char *path, const char *stage_name, const stage_row_t *rows,
+                               const char *type)
+{
+    text_t known = {0};
+    for (const stage_row_t *row = rows; row->type != NULL; row++)
+        text_printf(&known, "%s%s", row == rows ? "" : ", ", row->type);
+    lh_status_t status = text_status(&known);
+    if (status == LH_OK)
+        status = fail(LH_UNSUPPORTED,
+                      "%s: a %s of type '%s' is not supported; expected %s, or a Sequence of them",
+                      path, stage_name, type, known.data);
+    text_free(&known);
+    return status;
+}
+
 /* One stage, by the table that belongs to it. */
 static lh_status_t read_one(tokenizer_t *t, const char *path, const char *stage_name,
                             const stage_row_t *rows, const json_value_t *stage)
@@ -38,10 +55,9 @@ static lh_status_t read_one(tokenizer_t *t, const char *path, const char *stage_
     if (t->spelled == SPELLED_BYTE_LEVEL && strcmp(stage_name, "normalizer") == 0)
         return fail(LH_UNSUPPORTED, "%s: the normalizer %s behind ByteLevel is not supported", path,
                     type_of(stage));
-    for (; rows->type != NULL; rows++)
-        if (strcmp(rows->type, type_of(stage)) == 0) return rows->read(t, path, stage);
-    return fail(LH_UNSUPPORTED, "%s: a %s of type '%s' is not supported", path, stage_name,
-                type_of(stage));
+    for (const stage_row_t *row = rows; row->type != NULL; row++)
+        if (strcmp(row->type, type_of(stage)) == 0) return row->read(t, path, stage);
+    return refuse_type(path, stage_name, rows, type_of(stage));
 }
 
 /* A stage, or a Sequence with its list under `list_key`. */

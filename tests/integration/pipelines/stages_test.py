@@ -172,6 +172,20 @@ class Stages(PipelineCase):
         self.run_longhaul("prepare", job, code=REFUSED)
         self.assertEqual(os.listdir(self.path("out")), [])
 
+    def test_a_tokenizer_of_an_unknown_kind_leaves_no_folder(self):
+        for text, sentence in (
+                ('{"model": {"type": "Chars", "vocab": {"a": 0}}}',
+                 "tokenizer.json: the model is of type 'Chars'; BPE, Unigram and WordPiece are supported"),
+                ('{"model": {"vocab": {"a": 0}, "merges": []}, "decoder": {"type": "Morse"}}',
+                 "tokenizer.json: a decoder of type 'Morse' is not supported; expected ")):
+            job = self.small_job(prepare={"tokenizer": self.write("tokenizer.json", text)})
+            for command in ("prepare", "run"):
+                out, err = self.run_longhaul(command, job, code=REFUSED)
+                self.assertIn(sentence, err)
+                self.assertEqual(len([line for line in err.splitlines() if line.startswith("longhaul:")]), 1, err)
+                self.assertEqual(out, "")
+            self.assertFalse(os.path.exists(self.path("out")))
+
     def test_flags_have_the_range_of_their_keys(self):
         job = self.small_job(train={"steps": 0})
         for flag, value, sentence in (

@@ -218,7 +218,10 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
         {MODEL(AB, "") ",\"added_tokens\":[{\"id\":99999,\"content\":\"x\"}]}",
          "tokenizer.json: 'x' has the id 99999; ids from 0 to 999 are supported"},
         {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"Whistle\"}}",
-         "tokenizer.json: a pre_tokenizer of type 'Whistle' is not supported"},
+         "tokenizer.json: a pre_tokenizer of type 'Whistle' is not supported; expected ByteLevel, "
+         "Split, "
+         "Digits, Punctuation, Metaspace, WhitespaceSplit, Whitespace, BertPreTokenizer, "
+         "CharDelimiterSplit, FixedLength, or a Sequence of them"},
         {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}}",
          "tokenizer.json: the byte 0x0A has no piece of its own, spelt '\xC4\x8A'"},
         {MODEL(AB,
@@ -255,7 +258,8 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
          "tokenizer.json: model.vocab is not an object of pieces and ids"},
         {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"WordPiece\",\"vocab\":{"
          "\"a\":0}}}",
-         "tokenizer.json: ByteLevel with a model of type 'WordPiece' is not supported"},
+         "tokenizer.json: ByteLevel with a model of type 'WordPiece' is not supported; expected "
+         "BPE"},
         {UNIGRAM("") "}}", "tokenizer.json: model.vocab is not a list of [piece, score]"},
         {UNIGRAM("[\"a\",0],[\"b\"]") "}}",
          "tokenizer.json: the entry 1 of model.vocab is not [piece, score]"},
@@ -414,6 +418,35 @@ static void a_rank_file_is_refused_by_its_line(void **state)
     }
 }
 
+/* Trainers have made four kinds; a later one may have more. */
+static void a_sentencepiece_of_another_kind_is_refused(void **state)
+{
+    static const struct {
+        char kind;
+        const char *reason;
+    } rows[] = {
+        {3, "kind.model: the sentencepiece model is of kind 'word'; unigram and BPE are supported"},
+        {4, "kind.model: the sentencepiece model is of kind 'char'; unigram and BPE are supported"},
+        {9,
+         "kind.model: the sentencepiece model is of kind 'unknown'; unigram and BPE are supported"},
+    };
+    scratch_t *s = *state;
+    size_t length, at = 0;
+    char *bytes = scratch_read(TOKENIZERS "stories260K/tokenizer.model", &length);
+    /* Behind the pieces: trainer_spec of 22 bytes, which begins with model_type. */
+    for (size_t i = 0; i + 4 < length; i++)
+        if (memcmp(bytes + i, "\x12\x16\x18\x02", 4) == 0) at = i + 3;
+    assert_true(at > 0);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        tokenizer_t *t;
+        bytes[at] = rows[i].kind;
+        const char *path = scratch_write(s, "kind.model", bytes, length);
+        assert_int_equal(tokenizer_load(path, NULL, &t), LH_UNSUPPORTED);
+        assert_string_equal(behind_folder(s, fail_reason()), rows[i].reason);
+    }
+    mem_free(bytes);
+}
+
 /* Pieces are 8 bytes and more, so every cut but those between fields of the model is inside one. */
 static void a_model_cut_off_anywhere_is_refused_or_lacks_pieces(void **state)
 {
@@ -519,6 +552,7 @@ int main(void)
         cmocka_unit_test(a_file_above_the_limit_is_refused),
         IN_FOLDER(a_line_of_merges_is_named_by_its_number),
         IN_FOLDER(a_rank_file_is_refused_by_its_line),
+        IN_FOLDER(a_sentencepiece_of_another_kind_is_refused),
         IN_FOLDER(a_model_cut_off_anywhere_is_refused_or_lacks_pieces),
         IN_FOLDER(changed_bytes_are_loaded_or_refused),
         cmocka_unit_test(any_allocation_may_fail),
