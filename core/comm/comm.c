@@ -559,6 +559,20 @@ uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room)
     return count;
 }
 
+void comm_sent(comm_t *c, uint64_t *bytes)
+{
+    runs_enter(c);
+    links_sent(c->links, bytes);
+    runs_leave(c);
+}
+
+void comm_share(comm_t *c, const uint64_t *all)
+{
+    runs_enter(c);
+    links_share(c->links, all, c->step + 1);
+    runs_leave(c);
+}
+
 void comm_exposed(comm_t *c, uint64_t ns[4])
 {
     runs_enter(c);

@@ -69,6 +69,11 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
 /* The step of training, for what control_progress tells of waits. Between two steps: links between
  * sites that have become slower or faster are paced anew. */
 void comm_step(comm_t *c, uint64_t step);
+/* Bytes that this rank has sent to each site so far: [sites]. */
+void comm_sent(comm_t *c, uint64_t *bytes);
+/* What comm_sent said on all ranks, [ranks x sites], the same on all of them: a site's ranks share the
+ * rate of its links by it (links_share). */
+void comm_share(comm_t *c, const uint64_t *all);
 
 /* links_flows, for reports. */
 uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room);

@@ -199,6 +199,8 @@ void links_close(links_t *l)
     mem_free(l->arenas);
     mem_free(l->addresses);
     mem_free(l->pairs);
+    mem_free(l->settled);
+    mem_free(l->shares);
     mem_free(l);
 }
 
@@ -224,6 +226,8 @@ void link_drop(link_t *k)
         i++;
     lh_assert(i < l->link_count);
     l->links[i] = l->links[--l->link_count];
+    l->sent[k->carrier->scope] += k->sent;
+    l->received[k->carrier->scope] += k->received;
     link_free(k);
 }
 
@@ -395,7 +399,7 @@ static void on_operation(links_t *l, const lh_wire_event_t *e)
         if (!k->leaving) links_lose(k, e->status, e->reason);
         return;
     }
-    *(received ? &l->received[k->carrier->scope] : &l->sent[k->carrier->scope]) += e->bytes;
+    *(received ? &k->received : &k->sent) += e->bytes;
     if (o->own) {
         k->own_done++;
         return;
@@ -545,6 +549,8 @@ void links_class(const links_t *l, uint32_t scope, link_class_t *out)
     for (uint32_t i = 0; i < l->link_count; i++) {
         lh_link_stats_t stats = {.struct_size = sizeof(stats)};
         if (link_scope(l->links[i]) != scope) continue;
+        out->bytes_sent += l->links[i]->sent;
+        out->bytes_received += l->links[i]->received;
         const lh_link_t *known = &l->links[i]->known;
         if (known->round_trip_ns > out->known_trip_ns) out->known_trip_ns = known->round_trip_ns;
         if (known->bytes_per_second > out->known_bytes_per_second)
@@ -596,43 +602,6 @@ uint32_t links_flows(const links_t *l, link_flow_t *rows, uint32_t room)
             row->bytes_per_second = now.bytes_per_second;
     }
     return count;
-}
-
-/* One link between two steps. A connection that does not keep its pace for twenty steps in turn
- * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
- * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's
- * rate that has not changed tells nothing new. */
-static void link_follow(link_t *k, uint64_t step)
-{
-    lh_link_stats_t now = {.struct_size = sizeof(now)};
-    const lh_transport_api_t *api = k->carrier->api;
-    const double before = k->follow.pace;
-    if (link_stats(k, &now) != LH_OK) {
-        fail_clear();
-        return;
-    }
-    const bool is_new = now.bytes_per_second != k->told_rate; /* else nothing was measured */
-    k->told_rate = now.bytes_per_second;
-    if (!link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0, now.round_trip_ns,
-                           now.round_trip_min_ns))
-        return;
-    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
-                                .pace_bytes_per_second = (uint64_t)k->follow.pace};
-    if (api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
-    log_line(LH_LOG_INFO,
-             "link to rank %u: %.1f MB/s now, %.2f ms; paced at %.1f MB/s instead of %.1f from "
-             "step %llu on",
-             k->peer, 1e-6 * (double)now.bytes_per_second, 1e-6 * (double)now.round_trip_ns,
-             1e-6 * k->follow.pace, 1e-6 * before, (unsigned long long)step);
-}
-
-void links_follow(links_t *l, uint64_t step)
-{
-    for (uint32_t i = 0; i < l->link_count; i++) {
-        link_t *k = l->links[i];
-        if (k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL)
-            link_follow(k, step);
-    }
 }
 
 /* ---- pairs of sites ---- */

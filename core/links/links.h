@@ -75,6 +75,12 @@ void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 
 /* Between two steps: a link between sites that has become slower or faster is paced anew. */
 void links_follow(links_t *l, uint64_t step);
+/* Bytes that this rank has sent to each site since its links were opened: [sites]. */
+void links_sent(const links_t *l, uint64_t *bytes);
+/* What links_sent said on all ranks at one time, [ranks x sites], the same on all of them: from now on a
+ * site's ranks share the rate of its borders by what each has sent since the table that did so
+ * last. */
+void links_share(links_t *l, const uint64_t *all, uint64_t step);
 
 /* For reports and the choice of algorithms: sums of bytes since the links were opened, and the
  * largest figures of any link of the class. */
@@ -97,7 +103,7 @@ lh_status_t link_stats(const link_t *k, lh_link_stats_t *out);
 /* What is known of the links between sites, the same on all ranks: a row a pair. */
 const probe_pair_t *links_pairs(const links_t *l, uint32_t *count);
 
-/* ---- the inside, for links_connect.c and links_probe.c alone ---- */
+/* ---- the inside, for the files of links/ alone ---- */
 
 enum {
     LINKS_SCOPES = 4, /* index LH_LINK_*                                        */
@@ -107,6 +113,7 @@ enum {
     LINKS_ARENAS = 256,
     LINKS_REASON = 400,
 };
+#define LINKS_FILL 0.97 /* of a border's rate: what its ranks send together, so that queues drain */
 
 /* A message on its way. A link has as many as its transport takes, made beforehand, so that posting
  * does not allocate; the transport brings its address back as the cookie of its event. */
@@ -130,6 +137,8 @@ struct link {
     lh_link_t known;       /* of its way, as the connection was told; 0: not known */
     probe_follow_t follow; /* pace 0: it is not paced           */
     uint64_t told_rate;    /* by the transport, a step ago      */
+    double room;           /* bytes a second that its buffers are for */
+    uint64_t sent, received;
     operation_t *operations;
     operation_t **idle; /* those that are free */
     uint32_t idle_count, operation_count;
@@ -169,7 +178,9 @@ struct links {
     size_t guest_capacity;
     links_event_t ready[LINKS_READY]; /* told by the transports, not yet asked for */
     uint32_t ready_first, ready_count;
-    uint64_t sent[LINKS_SCOPES], received[LINKS_SCOPES];
+    uint64_t sent[LINKS_SCOPES], received[LINKS_SCOPES]; /* by links that are gone */
+    double *shares; /* [ranks x sites] of a border's rate; NULL: ranks of a site have equal ones */
+    uint64_t *settled;   /* [ranks x sites] sent until these were settled */
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
     bool probing; /* a connection has its pair's whole rate, not a rank's part */
@@ -208,6 +219,10 @@ uint32_t links_site_rank(const world_t *w, uint32_t site);
 /* Rows for all pairs of sites, with names, addresses and the plugin, and no figures. The same on
  * all ranks, as addresses have been exchanged. Once. */
 lh_status_t links_pairs_make(links_t *l) LH_MUST_CHECK;
+/* Bytes a second from site to site, for all ranks together: the INI's, or as measured; 0: not known. */
+uint64_t links_border(const links_t *l, uint32_t from, uint32_t to);
+/* The part of that which a rank has. */
+double links_share_of(const links_t *l, uint32_t rank, uint32_t to);
 /* Of the pairs of sites (0,1), (0,2), (1,2), (0,3) ...: that of these two, which differ. */
 uint32_t links_pair(uint32_t site, uint32_t other);
 

@@ -44,15 +44,6 @@ typedef struct facts { /* what a connection is told of its way, for as long as t
     lh_tuning_t tuning;
 } facts_t;
 
-/* How many ranks share the site's link with rank `of`. */
-static uint32_t ranks_of_site(const world_t *w, uint32_t of)
-{
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < w->row.size; r++)
-        count += w->ranks[r].site == w->ranks[of].site;
-    return count;
-}
-
 bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
                 char tuned[PROBE_TUNED])
 {
@@ -69,7 +60,8 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
  * rate: a queue that builds up before the link delays what is urgent. With n ranks here, m there,
  * and the rate r in bytes a second, a connection's pace is 0.97 r / n, while its buffers are for r
  * / min(n, m): one of a site with fewer ranks has a larger part, and may send that much to this
- * one. A rate that the INI names comes before the one that was measured. */
+ * one. Parts are equal until ranks have told each other what they send (links_share). A rate that
+ * the INI names comes before the one that was measured. */
 static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
 {
     const world_t *w = l->how.world;
@@ -80,21 +72,21 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
         .tuning = {.struct_size = sizeof(out->tuning)},
     };
     if (k->carrier->scope != LH_LINK_WAN) return;
-    uint64_t rate = l->how.job->transports[LH_LINK_WAN].rate;
+    const double rate = (double)links_border(l, here, there);
     const probe_figures_t *f = NULL;
     if (l->pairs != NULL) {
         f = &l->pairs[links_pair(here, there)].figures;
-        if (rate == 0) rate = f->rate[here > there];
         out->link.round_trip_ns = f->round_trip_ns;
         out->link.path_mtu = f->path_mtu;
         out->link.loss = f->loss[here > there];
     }
-    const uint32_t ours = l->probing ? 1 : ranks_of_site(w, w->row.rank);
-    const uint32_t theirs = l->probing ? 1 : ranks_of_site(w, k->peer);
-    out->link.bytes_per_second = rate / (ours < theirs ? ours : theirs);
-    if (f != NULL && rate != 0)
+    /* A probe has the whole link for itself. */
+    const double ours = l->probing ? 1 : links_share_of(l, w->row.rank, there);
+    const double theirs = l->probing ? 1 : links_share_of(l, k->peer, here);
+    out->link.bytes_per_second = (uint64_t)(rate * (ours > theirs ? ours : theirs));
+    if (f != NULL && rate > 0)
         (void)links_tune(k->carrier, &out->link, f->choice, &out->tuning, tuned);
-    out->tuning.pace_bytes_per_second = (uint64_t)(0.97 * (double)rate / ours);
+    out->tuning.pace_bytes_per_second = (uint64_t)(LINKS_FILL * rate * ours);
 }
 
 /* What the connection has been told stays with the link. */
@@ -102,6 +94,7 @@ static void link_known(link_t *k, const facts_t *facts)
 {
     k->known = facts->link;
     k->follow.pace = k->follow.most = (double)facts->tuning.pace_bytes_per_second;
+    k->room = (double)facts->link.bytes_per_second;
 }
 
 /* Dialing ends an eighth of join_timeout, or 1 s at most, before meeting_wait gives up: the failure

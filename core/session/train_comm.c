@@ -2,7 +2,8 @@
  *
  * The numbers of a step go by an all-gather over the links: the control plane gathers before step
  * 0 and between phases, through one process, and never in a step (control.h). Each rank has a fixed
- * room of TRAIN_COMM_ROOM bytes in the gathered memory, so one plan serves every size up to it. */
+ * room in the gathered memory, TRAIN_COMM_ROOM bytes for what is gathered, so one plan serves every
+ * size up to it. Over several sites each tells there, too, how much it has sent to every site. */
 #include <session/train_comm.h>
 
 #include <stdio.h>
@@ -19,7 +20,9 @@ static lh_status_t start(void *context, const void *mine, size_t bytes)
     if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
         return fail(LH_INVALID, "%zu bytes of each rank can't be gathered beside other work",
                     bytes);
-    memcpy(t->memory + (size_t)t->ranks.rank * TRAIN_COMM_ROOM, mine, bytes);
+    char *room = t->memory + (size_t)t->ranks.rank * t->room_bytes;
+    memcpy(room, mine, bytes);
+    if (t->sent != NULL) comm_sent(t->comm, (uint64_t *)(void *)(room + TRAIN_COMM_ROOM));
     return collective_start(t->plan);
 }
 
@@ -29,7 +32,12 @@ static lh_status_t finish(void *context, size_t bytes, void *all)
     const lh_status_t status = collective_wait(t->plan);
     if (status != LH_OK) return status;
     for (uint32_t r = 0; r < t->ranks.size; r++)
-        memcpy((char *)all + r * bytes, t->memory + (size_t)r * TRAIN_COMM_ROOM, bytes);
+        memcpy((char *)all + r * bytes, t->memory + (size_t)r * t->room_bytes, bytes);
+    const size_t sites = comm_world(t->comm)->row.sites;
+    for (uint32_t r = 0; t->sent != NULL && r < t->ranks.size; r++)
+        memcpy(t->sent + r * sites, t->memory + (size_t)r * t->room_bytes + TRAIN_COMM_ROOM,
+               sites * sizeof(*t->sent));
+    if (t->sent != NULL) comm_share(t->comm, t->sent);
     return LH_OK;
 }
 
@@ -65,7 +73,10 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
 /* F32 elements are only a unit to count bytes by: an all-gather copies and does not add. */
 static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
 {
-    const size_t bytes = (size_t)t->ranks.size * TRAIN_COMM_ROOM;
+    const size_t sites = comm_world(t->comm)->row.sites;
+    const size_t told = sites > 1 ? sites * sizeof(*t->sent) : 0;
+    t->room_bytes = TRAIN_COMM_ROOM + told;
+    const size_t bytes = (size_t)t->ranks.size * t->room_bytes;
     coll_how_t how = {.name = "numbers of the step",
                       .op = COLL_ALL_GATHER,
                       .group = comm_group(t->comm, LH_GROUP_DATA),
@@ -74,7 +85,8 @@ static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
                       .service = LH_SERVICE_GRADIENT};
     if (how.group == NULL) return LH_INVALID;
     t->memory = mem_new(bytes);
-    if (t->memory == NULL) return LH_NO_MEMORY;
+    if (told > 0) t->sent = mem_array(t->ranks.size, told);
+    if (t->memory == NULL || (told > 0 && t->sent == NULL)) return LH_NO_MEMORY;
     how.whole.address = t->memory;
     const lh_status_t status = comm_arena(t->comm, t->memory, bytes, -1, 0, &how.whole.arena);
     return status == LH_OK ? collective_new(t->comm, &how, out) : status;
@@ -131,6 +143,7 @@ void train_comm_close(train_comm_t *t, bool together)
     }
     comm_close(t->comm);
     mem_free(t->memory);
+    mem_free(t->sent);
     *t = (train_comm_t){0};
 }
 

@@ -9,7 +9,8 @@
  * posted: a message that waits for its receive needs no part, and a norm of some KiB takes none from
  * a bucket.
  *
- * Ranks of a site each have an equal part, whether or not they send; the host tells it. */
+ * What part of its site's link this rank has, the host tells, and tells anew (retune) when the ranks of a
+ * site send other amounts than before. */
 #include "tcp_ledger.h"
 
 /* PART: a less urgent connection has one of so many, and all of them half at most; a connection that

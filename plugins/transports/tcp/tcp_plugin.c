@@ -425,7 +425,9 @@ static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning
         if (mine.pace_bytes_per_second != 0) all.pace_bytes_per_second = mine.pace_bytes_per_second;
         if (mine.buffer_bytes != 0) all.buffer_bytes = mine.buffer_bytes;
         if (mine.control != 0) all.control = mine.control;
+        const bool grows = all.buffer_bytes != c->tuning.buffer_bytes;
         c->tuning = all;
+        if (grows) conn_keep_budget(c);
         for (uint32_t i = 0; i < c->stream_count; i++)
             if (c->streams[i] != NULL && c->streams[i]->state == STREAM_OPEN)
                 socket_tune(c, c->streams[i]->fd, false);

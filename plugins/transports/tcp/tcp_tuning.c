@@ -319,7 +319,7 @@ void tuning_text(const lh_tuning_t *u, char *out, size_t room)
 
 /* Lowers the buffers to what the kernel has left for us. For a rate that is only assumed it is a
  * quarter of that: such a connection leaves room for others, and says nothing. */
-static void keep_budget(lh_conn_t *c)
+void conn_keep_budget(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
     /* Nobody has measured this link or said anything of it. */
@@ -362,7 +362,7 @@ void conn_tune(lh_conn_t *c, int fd)
         c->measures = fd >= 0;
     }
     tuning_choose(t->config, &c->link, &c->wanted, &t->limits, &c->tuning);
-    keep_budget(c);
+    conn_keep_budget(c);
 }
 
 /* The number of streams is agreed by now and stays; buffers and pace follow the better round

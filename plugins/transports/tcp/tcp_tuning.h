@@ -17,6 +17,8 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
 bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out);
 /* "window 6.2 MB = 4 streams x 1.6 MB, bbr", cut to room. */
 void tuning_text(const lh_tuning_t *tuning, char *out, size_t room);
+/* Lowers c's buffers to what the kernel has left for this process. */
+void conn_keep_budget(lh_conn_t *c);
 /* Chooses c's tuning from its link; fd: a socket of it that the peer has answered, or -1. */
 void conn_tune(lh_conn_t *c, int fd);
 /* All streams are open: the least of their round trips is the link's, as one may have met a busy

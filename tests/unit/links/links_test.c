@@ -17,6 +17,7 @@
 #include <base/sys.h>
 #include <config/job_load.h>
 #include <links/links_connect.h>
+#include <links/links_pace.h>
 #include <plugin/host.h>
 
 #include <setjmp.h>
@@ -95,6 +96,7 @@ int control_fd(const control_t *c)
 typedef struct rank {
     uint32_t self, size;
     job_t *job;
+    host_t *host;
     registry_t *registry;
     world_t *world;
     control_t control;
@@ -132,11 +134,11 @@ static job_t *make_job(const char *sections)
 
 static void begin(uint32_t self, uint32_t size, const char *sections)
 {
-    host_t *host;
     me.self = self;
     me.size = size;
     (void)alarm(30);
-    CHECK(host_new(&host) == LH_OK && registry_new(LH_TEST_PLUGINS, host, &me.registry) == LH_OK);
+    CHECK(host_new(&me.host) == LH_OK &&
+          registry_new(LH_TEST_PLUGINS, me.host, &me.registry) == LH_OK);
     me.job = make_job(sections);
     CHECK(me.job != NULL && world_new(self, size, &me.world) == LH_OK);
     me.world->row.job = 99;
@@ -542,6 +544,99 @@ static void a_sleep_ends_with_a_message_a_word_a_failure_or_its_time(void **stat
     assert_true(ranks(2, "", sleeps));
 }
 
+/* Two sites of two ranks, all on one machine. */
+static void two_sites(void)
+{
+    for (uint32_t r = 0; r < me.size; r++)
+        (void)snprintf(me.world->ranks[r].site_name, WORLD_SITE_NAME, "%c", 'a' + (int)(r / 2));
+    published_t *published;
+    world_number(me.world);
+    CHECK(world_publish(me.host, me.world, NULL, &published) == LH_OK);
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+}
+
+static uint64_t pace_to(uint32_t peer, uint64_t *buffer)
+{
+    lh_tuning_t now = {.struct_size = sizeof(now)};
+    const link_t *k = links_find(me.links, peer, LH_SERVICE_GRADIENT);
+    CHECK(link_scope(k) == LH_LINK_WAN);
+    CHECK(k->carrier->api->retune(k->conn, NULL, &now) == LH_OK);
+    *buffer = now.buffer_bytes;
+    return now.pace_bytes_per_second;
+}
+
+/* What links_sent says on all ranks, as the end of a step tells it. */
+static void tell_all(const uint64_t more[RANKS], uint64_t all[2 * RANKS])
+{
+    uint64_t mine[2];
+    links_sent(me.links, mine);
+    mine[1 - me.self / 2] += more[me.self];
+    CHECK(control_gather(&me.control, mine, sizeof(mine), all) == LH_OK);
+}
+
+static void is_close(uint64_t found, double told)
+{
+    CHECK((double)found > 0.999 * told && (double)found < 1.001 * told);
+}
+
+static void unequal(void)
+{
+    enum { BYTES = 1000, RATE = 100000000 };
+    static const uint64_t nothing[RANKS], one[RANKS] = {0, RATE},
+                                          three[RANKS] = {3 * RATE, 2 * RATE},
+                                          little[RANKS] = {3 * RATE, 2 * RATE + RATE / 100};
+    uint64_t all[2 * RANKS], mine[2], buffer, before;
+    const uint32_t here = me.self / 2, peer = 2 * (1 - here);
+    link_t *k;
+    two_sites();
+    k = links_find(me.links, peer, LH_SERVICE_GRADIENT);
+    is_close(pace_to(peer, &before), 0.97 * RATE / 2);
+    /* What is counted is what was sent, by the site that it went to. */
+    if (here == 0) CHECK(link_send(k, me.arena, me.memory, BYTES, 1, 1) == LH_OK);
+    for (uint32_t r = 0; here == 1 && me.self == 2 && r < 2; r++) {
+        link_t *from = links_find(me.links, r, LH_SERVICE_GRADIENT);
+        CHECK(link_recv(from, me.arena, me.memory, BYTES, 1, 1) == LH_OK);
+    }
+    for (uint32_t i = 0; i < (me.self == 2 ? 2 : 1 - here); i++)
+        (void)next_event();
+    links_sent(me.links, mine);
+    CHECK(here == 1 || mine[1] >= mine[0] + BYTES);
+    tell_all(nothing, all);
+    links_share(me.links, all, 1);
+    is_close(pace_to(peer, &buffer), 0.97 * RATE / 2); /* too little to tell */
+    tell_all(one, all);
+    links_share(me.links, all, 2);
+    is_close(pace_to(peer, &buffer), 0.97 * RATE * (here == 1 ? 0.5 : me.self == 1 ? 1 : 1.0 / 32));
+    tell_all(three, all); /* since then: three of four parts by rank 0, one by rank 1 */
+    links_share(me.links, all, 3);
+    is_close(pace_to(peer, &buffer), 0.97 * RATE * (here == 1 ? 0.5 : me.self == 1 ? 0.25 : 0.75));
+    tell_all(little, all);
+    links_share(me.links, all, 4);
+    is_close(pace_to(peer, &buffer), 0.97 * RATE * (here == 1 ? 0.5 : me.self == 1 ? 0.25 : 0.75));
+    meet();
+    end();
+}
+
+static void ranks_of_a_site_share_its_links_by_what_they_send(void **state)
+{
+    (void)state;
+    assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\nrate = 800Mbps\n", unequal));
+}
+
+static void shares_add_up_to_a_border(void **state)
+{
+    (void)state;
+    double shares[3] = {1.0 / 3, 1.0 / 3, 1.0 / 3};
+    assert_false(pace_shares((const uint64_t[]){0, 0, 0}, 3, shares));
+    assert_false(pace_shares((const uint64_t[]){100, 101, 99}, 3, shares));
+    assert_true(shares[0] == 1.0 / 3);
+    assert_true(pace_shares((const uint64_t[]){200, 100, 100}, 3, shares));
+    assert_true(shares[0] == 0.5 && shares[1] == 0.25 && shares[2] == 0.25);
+    assert_true(pace_shares((const uint64_t[]){0, 100, 300}, 3, shares));
+    assert_true(shares[0] == 1.0 / 48 && shares[1] == 0.25 && shares[2] == 0.75);
+}
+
 static void alone(void)
 {
     links_event_t event;
@@ -573,6 +668,8 @@ int main(void)
         cmocka_unit_test(a_killed_rank_is_named_with_host_and_transport),
         cmocka_unit_test(a_link_that_flips_bits_is_a_lost_one),
         cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
+        cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
+        cmocka_unit_test(shares_add_up_to_a_border),
         cmocka_unit_test(a_rank_alone_opens_no_transport),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

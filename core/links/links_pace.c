@@ -1,0 +1,213 @@
+/* links_pace.c - paces of links between sites, between two steps.
+ *
+ * All ranks of a site send through its one link. What they send together is paced at 97 % of its rate,
+ * so that no queue grows before it, and who sends more has more of it: all are then done at the same
+ * time. What each sends is no secret: ranks tell each other in the exchange of numbers that ends a
+ * step anyway (session/train_comm.c), and all draw the same conclusion from the same table. Within a
+ * rank the transport divides its part among connections, by urgency.
+ *
+ * A link that does not keep its pace gets a lower one, by its own transport's figures alone. */
+#include <links/links_pace.h>
+
+#include <math.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <links/links_connect.h>
+
+/* SILENT: who sends nothing keeps one of so many of an equal part. */
+enum { SILENT = 16 };
+/* A share that is other by less changes nothing. */
+static const double too_little = 1.0 / 16;
+/* What a border carries in this time, in seconds, is enough to tell who sends. */
+static const double enough_s = 0.05;
+
+/* ---- parts of a border's rate ---- */
+
+bool pace_shares(const uint64_t *sent, uint32_t count, double *shares)
+{
+    double all = 0;
+    bool other = false;
+    for (uint32_t i = 0; i < count; i++)
+        all += (double)sent[i];
+    if (all <= 0) return false;
+    const double least = 1.0 / (SILENT * (double)count);
+    for (uint32_t i = 0; i < count; i++) {
+        const double share = fmax((double)sent[i] / all, least);
+        other = other || fabs(share - shares[i]) > too_little * fmax(share, shares[i]);
+    }
+    for (uint32_t i = 0; other && i < count; i++)
+        shares[i] = fmax((double)sent[i] / all, least);
+    return other;
+}
+
+uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
+{
+    const uint64_t asked = l->how.job->transports[LH_LINK_WAN].rate;
+    if (asked != 0 || l->pairs == NULL) return asked;
+    return l->pairs[links_pair(from, to)].figures.rate[from > to];
+}
+
+static uint32_t ranks_of_site(const world_t *w, uint32_t site)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        count += w->ranks[r].site == site;
+    return count;
+}
+
+double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
+{
+    const world_t *w = l->how.world;
+    if (l->shares != NULL) return l->shares[(size_t)rank * w->row.sites + to];
+    return 1.0 / ranks_of_site(w, w->ranks[rank].site);
+}
+
+void links_sent(const links_t *l, uint64_t *bytes)
+{
+    const world_t *w = l->how.world;
+    memset(bytes, 0, w->row.sites * sizeof(*bytes));
+    for (uint32_t i = 0; i < l->link_count; i++)
+        bytes[w->ranks[l->links[i]->peer].site] += l->links[i]->sent;
+}
+
+/* Equal shares, and nothing sent. False: no memory, and shares stay equal. */
+static bool shares_make(links_t *l)
+{
+    const world_t *w = l->how.world;
+    const size_t cells = (size_t)w->row.size * w->row.sites;
+    if (l->shares != NULL) return true;
+    double *shares = mem_array(cells, sizeof(*shares));
+    uint64_t *settled = mem_array(cells, sizeof(*settled));
+    if (shares == NULL || settled == NULL) {
+        mem_free(shares);
+        mem_free(settled);
+        fail_clear();
+        return false;
+    }
+    for (uint32_t r = 0; r < w->row.size; r++)
+        for (uint32_t s = 0; s < w->row.sites; s++)
+            shares[(size_t)r * w->row.sites + s] = links_share_of(l, r, s);
+    l->shares = shares;
+    l->settled = settled;
+    return true;
+}
+
+/* One border, from a site to another. What was sent counts from when there is enough of it to tell. */
+static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
+{
+    const world_t *w = l->how.world;
+    const uint32_t sites = w->row.sites, count = ranks_of_site(w, from);
+    uint64_t *sent = mem_array(count, sizeof(*sent)), sum = 0;
+    double *shares = mem_array(count, sizeof(*shares));
+    bool changed = false;
+    for (uint32_t r = 0, i = 0; sent != NULL && shares != NULL && r < w->row.size; r++) {
+        const size_t cell = (size_t)r * sites + to;
+        if (w->ranks[r].site != from) continue;
+        sent[i] = all[cell] - l->settled[cell];
+        sum += sent[i];
+        shares[i++] = l->shares[cell];
+    }
+    const double rate = (double)links_border(l, from, to);
+    if (rate > 0 && (double)sum > enough_s * rate) {
+        changed = pace_shares(sent, count, shares);
+        for (uint32_t r = 0, i = 0; r < w->row.size; r++) {
+            const size_t cell = (size_t)r * sites + to;
+            if (w->ranks[r].site != from) continue;
+            l->settled[cell] = all[cell];
+            l->shares[cell] = shares[i++];
+        }
+    }
+    mem_free(sent);
+    mem_free(shares);
+    return changed;
+}
+
+/* A lowered pace stays lower by as much. Buffers that are for less than may now come or go grow; they
+ * never shrink, as the other end may have more to send than this one. */
+static void link_take_share(link_t *k, uint64_t step)
+{
+    const links_t *l = k->links;
+    const world_t *w = l->how.world;
+    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
+    const double out = (double)links_border(l, here, there) * links_share_of(l, w->row.rank, there);
+    const double in = (double)links_border(l, there, here) * links_share_of(l, k->peer, here);
+    const double most = LINKS_FILL * out, room = fmax(out, in);
+    lh_tuning_t wanted = {.struct_size = sizeof(wanted)};
+    if (most <= 0 || (most == k->follow.most && room <= k->room)) return;
+    if (room > k->room) {
+        char tuned[PROBE_TUNED];
+        lh_link_t link = k->known;
+        link.bytes_per_second = (uint64_t)room;
+        const uint32_t choice = l->pairs == NULL ? 0
+                                                 : l->pairs[links_pair(here, there)].figures.choice;
+        (void)links_tune(k->carrier, &link, choice, &wanted, tuned);
+        wanted.streams = 0;
+        wanted.control = 0;
+        k->room = room;
+    }
+    k->follow = (probe_follow_t){.pace = most * k->follow.pace / k->follow.most,
+                                 .most = most,
+                                 .patience = k->follow.patience};
+    wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
+    if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
+    log_line(LH_LOG_INFO,
+             "link to rank %u: %.1f %% of what its site's ranks send, paced at %.1f MB/s "
+             "from step %llu on",
+             k->peer, 100 * links_share_of(l, w->row.rank, there), 1e-6 * k->follow.pace,
+             (unsigned long long)step);
+}
+
+void links_share(links_t *l, const uint64_t *all, uint64_t step)
+{
+    bool changed = false;
+    const uint32_t sites = l->how.world->row.sites;
+    if (sites < 2 || !shares_make(l)) return;
+    for (uint32_t from = 0; from < sites; from++)
+        for (uint32_t to = 0; to < sites; to++)
+            if (from != to) changed = border_share(l, all, from, to) || changed;
+    for (uint32_t i = 0; changed && i < l->link_count; i++) {
+        link_t *k = l->links[i];
+        if (k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL)
+            link_take_share(k, step);
+    }
+}
+
+/* ---- links that become slower or faster ---- */
+
+/* One link between two steps. A connection that does not keep its pace for twenty steps in turn
+ * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
+ * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's
+ * rate that has not changed tells nothing new. */
+static void link_follow(link_t *k, uint64_t step)
+{
+    lh_link_stats_t now = {.struct_size = sizeof(now)};
+    const lh_transport_api_t *api = k->carrier->api;
+    const double before = k->follow.pace;
+    if (link_stats(k, &now) != LH_OK) {
+        fail_clear();
+        return;
+    }
+    const bool is_new = now.bytes_per_second != k->told_rate; /* else nothing was measured */
+    k->told_rate = now.bytes_per_second;
+    if (!link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0, now.round_trip_ns,
+                           now.round_trip_min_ns))
+        return;
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .pace_bytes_per_second = (uint64_t)k->follow.pace};
+    if (api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
+    log_line(LH_LOG_INFO,
+             "link to rank %u: %.1f MB/s now, %.2f ms; paced at %.1f MB/s instead of %.1f from "
+             "step %llu on",
+             k->peer, 1e-6 * (double)now.bytes_per_second, 1e-6 * (double)now.round_trip_ns,
+             1e-6 * k->follow.pace, 1e-6 * before, (unsigned long long)step);
+}
+
+void links_follow(links_t *l, uint64_t step)
+{
+    for (uint32_t i = 0; i < l->link_count; i++) {
+        link_t *k = l->links[i];
+        if (k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL)
+            link_follow(k, step);
+    }
+}

@@ -1,0 +1,16 @@
+/* links/links_pace.h - what a link between sites is paced at while it trains: the part of its border's
+ * rate that this rank has, and less where the link has become slower (links_follow, links_share in
+ * links.h). */
+#ifndef LINKS_LINKS_PACE_H
+#define LINKS_LINKS_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The parts of a border's rate for a site's ranks, by what each has sent: [count], shares in force on
+ * the way in. Those of the ranks that send add up to 1; who sends nothing keeps a sixteenth of an
+ * equal part, for what may come. False: they stay as they are, for nothing was sent or too little is
+ * other. */
+bool pace_shares(const uint64_t *sent, uint32_t count, double *shares);
+
+#endif
