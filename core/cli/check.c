@@ -22,6 +22,7 @@
 #include <engine/weights.h>
 #include <parallel/shards.h>
 #include <parallel/transfer_order.h>
+#include <session/link_record.h>
 
 /* ---- what the job would write over ---- */
 
@@ -431,6 +432,28 @@ void check_borders(const session_t *s)
         "values are cut over the ranks of %u sites: each pass gathers them over borders, forward "
         "and backward, %llu bytes a parameter; cut inside sites they would not cross",
         s->world->row.sites, 2 * (unsigned long long)lh_dtype_bytes(s->compute));
+}
+
+static bool is_site(const job_t *job, const char *name)
+{
+    for (uint32_t s = 0; s < job->site_count; s++)
+        if (strcmp(job->sites[s].name, name) == 0) return true;
+    return false;
+}
+
+void check_links(const job_t *job, text_t *out)
+{
+    char line[512];
+    probe_pair_t *rows;
+    uint32_t count;
+    if (job->site_count < 2) return;
+    link_record_load(job, &rows, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!is_site(job, rows[i].site[0]) || !is_site(job, rows[i].site[1])) continue;
+        link_probe_text(&rows[i], line, sizeof(line));
+        text_printf(out, "; as measured before, %s\n", line);
+    }
+    mem_free(rows);
 }
 
 void check_step_close(check_step_t *s)

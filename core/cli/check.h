@@ -64,6 +64,9 @@ void check_disk_text(const job_t *job, const check_disk_t *room, text_t *out);
 /* Warns of a job whose values cross borders in every pass; for `plan` too. Nothing where there is
  * one site. */
 void check_borders(const session_t *s);
+/* A line for each link between the job's sites that an earlier run has measured. A record that can't be
+ * used is a warning. */
+void check_links(const job_t *job, text_t *out);
 /* Appends the bytes that each rank holds from step to step, as a table of comment lines. */
 lh_status_t check_step_memory(const check_step_t *s, text_t *out) LH_MUST_CHECK;
 

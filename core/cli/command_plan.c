@@ -18,6 +18,7 @@
  *     by op: the same by kind of call
  *     between ranks: starts and bytes of each kind of transfer
  *     leaves a site in a step: bytes over its borders
+ *     links: as measured before, and what a step's bytes take of them
  *     planning, planned, measured: one line each */
 #include <cli/cli.h>
 
@@ -41,7 +42,9 @@
 #include <launch/machine.h>
 #include <longhaul/dtype.h>
 #include <plan/device_bench.h>
+#include <plan/link_wait.h>
 #include <plan/step_plan.h>
+#include <session/link_record.h>
 #include <watch/metrics.h>
 
 /* Totals of more ranks are in --json only. */
@@ -65,7 +68,12 @@ typedef struct planned {
     /* Of plan_programs_of_ranks, which the caller frees. */
     const memory_report_t *ranks; /* [rank_count] */
     const uint64_t *border_bytes; /* [rank_count] */
+    const double *crosses;        /* as plan_ranks_t has them */
     const world_t *world;
+    const probe_pair_t *pairs; /* [pair_count] of sites, as far as a record has them */
+    uint32_t pair_count;
+    bool linked; /* all borders that carry something are in it */
+    link_wait_t wait;
     uint32_t rank_count, rank;  /* of whom the rest speaks */
     double planning_s;          /* its programs and their memory */
     const schedule_t *schedule; /* of its step */
@@ -287,6 +295,28 @@ static void print_borders(const planned_t *p)
     }
 }
 
+/* Sums and values of a step, over the links that an earlier run has measured. */
+static void print_links(const planned_t *p)
+{
+    if (!p->linked) return;
+    printf("\nlinks, as measured%18s %12s %12s\n", "ms", "Gb/s there", "Gb/s back");
+    for (uint32_t i = 0; i < p->pair_count; i++) {
+        const probe_pair_t *k = &p->pairs[i];
+        char name[2 * WORLD_SITE_NAME];
+        if (k->figures.measured_s == 0) continue;
+        (void)snprintf(name, sizeof(name), "%s-%s", k->site[0], k->site[1]);
+        cli_print_line("  %-24s %8.2f %12.3f %12.3f", name, 1e-6 * (double)k->figures.round_trip_ns,
+                       8e-9 * (double)k->figures.rate[0], 8e-9 * (double)k->figures.rate[1]);
+    }
+    printf("  a step's sums take the busiest of them %.1f ms, its new values %.1f ms\n",
+           1e3 * p->wait.moved_s[CROSSING_SUMS], 1e3 * p->wait.moved_s[CROSSING_VALUES]);
+}
+
+static double waits_s(const planned_t *p)
+{
+    return p->wait.wait_s[CROSSING_SUMS] + p->wait.wait_s[CROSSING_VALUES];
+}
+
 /* How long planning took is told because a start of training takes as long. */
 static void print_times(const planned_t *p)
 {
@@ -297,6 +327,8 @@ static void print_times(const planned_t *p)
         printf("planned   %.2f ms a step, %s tokens/s", p->step.all.seconds * 1e3, tokens);
         if (p->peak_flops > 0) printf(", %.1f %% of the matrix rate", 100 * mfu(p));
         printf("\n");
+        if (p->linked)
+            printf("          and %.2f ms in which it waits for other sites\n", 1e3 * waits_s(p));
     } else {
         printf("planned   no times: this device was not measured; run\n");
         cli_print_line("          longhaul bench device %s", p->job->path);
@@ -374,6 +406,17 @@ static void put_borders(json_writer_t *w, const planned_t *p)
     json_close(w);
 }
 
+static void put_links(json_writer_t *w, const planned_t *p)
+{
+    if (!p->linked) return;
+    json_open(w, "links", '{');
+    link_record_rows(w, "pairs", p->pairs, p->pair_count);
+    json_put_real(w, "sums_s", p->wait.moved_s[CROSSING_SUMS]);
+    json_put_real(w, "values_s", p->wait.moved_s[CROSSING_VALUES]);
+    if (p->known) json_put_real(w, "waits_s", waits_s(p));
+    json_close(w);
+}
+
 /* Keys are missing where nothing is known, and not null. */
 static void put_rates(json_writer_t *w, const planned_t *p)
 {
@@ -438,6 +481,7 @@ static lh_status_t print_json(const planned_t *p)
     json_close(&w);
     put_transfers(&w, p);
     put_borders(&w, p);
+    put_links(&w, p);
     put_rates(&w, p);
     json_close(&w);
     return cli_print_text(&text);
@@ -455,6 +499,30 @@ static lh_status_t draw(const planned_t *p, const program_t *pass, const char *p
     if (status == LH_OK) status = draw_svg(dot.data, path);
     text_free(&dot);
     return status;
+}
+
+/* Sums hide behind the backward pass of the rounds in which they are started, values behind the forward
+ * pass, and where each pass gathers them behind both. */
+static void wait_predict(const plan_programs_t *programs, planned_t *p)
+{
+    const step_plan_t *s = &p->step;
+    const uint32_t sites = p->world->row.sites;
+    const double rounds = p->schedule->rounds;
+    const double back = s->parts[STEP_BACKWARD].seconds, forth = s->parts[STEP_FORWARD].seconds;
+    link_wait_how_t how = {
+        .world = p->world, .crosses = p->crosses, .rate = p->job->transports[LH_LINK_WAN].rate};
+    if (sites < 2 || programs->comm.comm == NULL || s->crosses == NULL) return;
+    how.pairs = p->pairs = comm_expected(programs->comm.comm, &p->pair_count);
+    how.pair_count = p->pair_count;
+    how.window_s[CROSSING_SUMS] = s->repeated[CROSSING_SUMS] ? back : back / rounds;
+    how.window_s[CROSSING_VALUES] = s->repeated[CROSSING_VALUES] ? forth + back : forth / rounds;
+    for (uint32_t what = 0; what < CROSSINGS; what++) {
+        double all = 0;
+        for (uint32_t to = 0; to < sites; to++)
+            all += s->crosses[what * sites + to];
+        if (all > 0) how.edge[what] = s->edge[what] / all;
+    }
+    p->linked = p->pair_count > 0 && link_wait(&how, &p->wait);
 }
 
 /* Fills the rest of p and prints it. */
@@ -477,6 +545,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     if (status == LH_OK)
         status = step_plan_scores(&p->step, programs->programs.preference,
                                   programs->layout.share.passes, p->known ? &p->rate : NULL);
+    if (status == LH_OK) wait_predict(programs, p);
     if (status == LH_OK) status = read_measured(p->job->pipeline.folder, &p->measured);
     if (status == LH_OK)
         status = check_disk(programs->session, programs->programs.schedule->rounds, &p->room);
@@ -490,6 +559,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
         print_step(p);
         print_transfers(p);
         print_borders(p);
+        print_links(p);
         print_times(p);
     }
     step_plan_free(&p->step);
@@ -524,6 +594,7 @@ static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
     how->session.world = world;
     p.ranks = ranks.memory;
     p.border_bytes = ranks.border_bytes;
+    p.crosses = ranks.crosses;
     p.rank_count = ranks.count;
     p.world = world;
     if (status == LH_OK) status = plan_programs_open(how, &programs);
@@ -544,9 +615,15 @@ static int plan_job(cli_t *cli)
         status = model_source_open(cli->job, cli->plugins, TOKENIZER_PLANNED, &source);
     if (status != LH_OK) return status;
     machine_take_share(cli->job);
+    probe_pair_t *links = NULL;
+    uint32_t link_count = 0;
+    if (cli->job->site_count > 1) link_record_load(cli->job, &links, &link_count);
     plan_programs_how_t how = {.session = model_source_session(&source, cli->plugins),
-                               .documents = plan_documents(cli->job, model_source_eod(&source))};
+                               .documents = plan_documents(cli->job, model_source_eod(&source)),
+                               .links = links,
+                               .link_count = link_count};
     status = plan_ranks(cli, &how);
+    mem_free(links);
     model_source_close(&source);
     return status;
 }

@@ -238,6 +238,7 @@ void collective_free(collective_t *x)
     mem_free(x->scratch);
     mem_free(x->left);
     mem_free(x->ready);
+    mem_free(x->sent_to);
     if (x->how.continues == NULL) mem_free(x->bound.errors);
     mem_free(x);
 }
@@ -310,6 +311,12 @@ void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging
     for (uint32_t s = 0; s < COMM_SCOPES; s++)
         sent[s] = x->sent[s];
     *staging = x->script == NULL ? 0 : x->script->staging_bytes;
+}
+
+void collective_sent_to(const collective_t *x, double times, double *to)
+{
+    for (uint32_t s = 0; x->sent_to != NULL && s < x->comm->world->row.sites; s++)
+        to[s] += times * x->sent_to[s];
 }
 
 float *collective_errors(const collective_t *x, uint64_t *elements)

@@ -38,6 +38,8 @@ uint32_t collective_algorithm(const collective_t *x);
  * not sent), which comm_plan tells too; and, once connected, the staging memory it works in, which
  * plans share. */
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging);
+/* After comm_plan: adds the bytes that so many runs send to each site of the world, to[sites]. */
+void collective_sent_to(const collective_t *x, double times, double *to);
 const char *collective_name(const collective_t *x);
 /* A border of I8, once connected: what rounding has taken from the parts that this rank packs, of the
  * owners whose leader it is, in order, and their segments in a row. To be saved and loaded between

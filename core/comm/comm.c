@@ -17,9 +17,9 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <comm/comm_agree.h>
+#include <comm/comm_expect.h>
 #include <comm/comm_runs.h>
 #include <comm/script_make.h>
-#include <links/carrier.h>
 #include <links/links_connect.h>
 #include <links/links_probe.h>
 
@@ -97,6 +97,7 @@ void comm_close(comm_t *c)
     mem_free(c->lanes);
     mem_free(c->staging);
     mem_free(c->arenas);
+    mem_free(c->expected);
     if (c->wake_fd >= 0) (void)close(c->wake_fd);
     (void)pthread_cond_destroy(&c->begun);
     (void)pthread_mutex_destroy(&c->lock);
@@ -231,6 +232,21 @@ static void sent_count(collective_t *x)
     }
 }
 
+/* The same by site. */
+static lh_status_t sent_to_count(collective_t *x)
+{
+    const world_t *w = x->comm->world;
+    if (x->sent_to == NULL) x->sent_to = mem_array(w->row.sites, sizeof(*x->sent_to));
+    if (x->sent_to == NULL) return LH_NO_MEMORY;
+    memset(x->sent_to, 0, w->row.sites * sizeof(*x->sent_to));
+    for (uint32_t i = 0; i < x->script->step_count; i++) {
+        const script_step_t *step = &x->script->steps[i];
+        if (step->kind == STEP_SEND)
+            x->sent_to[w->ranks[x->how.group->ranks[step->peer]].site] += (double)step->bytes;
+    }
+    return LH_OK;
+}
+
 /* The state that a run needs beside the script; made once, so that runs allocate nothing. */
 static lh_status_t run_make(collective_t *x)
 {
@@ -302,10 +318,9 @@ static lh_status_t lanes_make(comm_t *c)
     return status;
 }
 
-/* Bytes that links between sites hold, by what was measured of them; 0: nothing was. */
-static double flight_bytes(const comm_t *c)
+/* Bytes that links between sites hold, by what is known of them; 0: nothing is. */
+static double flight_bytes(link_figures_t known)
 {
-    const link_figures_t known = figures_known(c->links, LH_LINK_WAN);
     return (double)known.round_trip_ns * 1e-9 * (double)known.bytes_per_second;
 }
 
@@ -322,7 +337,7 @@ static uint32_t slots_wanted(double flight, double sent, uint32_t senders)
                                       : (uint32_t)wanted;
 }
 
-static uint32_t slots_count(const comm_t *c)
+static uint32_t slots_count(const comm_t *c, link_figures_t known)
 {
     double sent = 0;
     uint32_t senders = 0;
@@ -332,7 +347,7 @@ static uint32_t slots_count(const comm_t *c)
         sent += (double)x->sent[LH_LINK_WAN];
         senders++;
     }
-    return slots_wanted(flight_bytes(c), sent, senders);
+    return slots_wanted(flight_bytes(known), sent, senders);
 }
 
 /* Plans take slots in turn. A slot is as long as the longest of its plans needs. */
@@ -358,7 +373,7 @@ static uint64_t slots_bytes(const staging_slot_t *slots, uint32_t count)
 static lh_status_t staging_make(comm_t *c)
 {
     uint32_t arena, turn = 0;
-    c->slot_count = slots_count(c);
+    c->slot_count = slots_count(c, figures_known(c->links, LH_LINK_WAN));
     for (uint32_t i = 0; i < c->plan_count; i++)
         c->plans[i]->slot = slot_take(c->slots, c->slot_count, &turn, c->plans[i]->script);
     c->staging_bytes = slots_bytes(c->slots, c->slot_count);
@@ -428,7 +443,7 @@ static lh_status_t thread_start(comm_t *c)
 
 void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
 {
-    lh_assert(!c->connected);
+    lh_assert(!c->connected || known == NULL);
     c->known = known;
     c->known_count = count;
 }
@@ -443,6 +458,7 @@ lh_status_t comm_connect(comm_t *c)
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
         status = places_make(c->plans[i]);
     if (status == LH_OK) status = comm_agree_plans(c);
+    c->expected_count = 0; /* from here on links are as they are found */
     if (status == LH_OK) status = links_probe(c->links, c->known, c->known_count);
     for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
         status = service_connect(c, s);
@@ -481,26 +497,6 @@ uint32_t comm_scripts(const comm_t *c)
     return c->scripts.count;
 }
 
-/* What all ranks would tell: files are mapped if the node's transport can, nothing is measured.
- * Loads the transport plugin, and opens nothing. */
-static lh_status_t facts_expect(comm_t *c, comm_facts_t *all)
-{
-    char name[32];
-    const plugin_t *plugin;
-    uint32_t files = 0;
-    const char *chosen = carrier_plugin(c->job, c->registry, LH_LINK_NODE, name);
-    if (chosen == NULL) return LH_INVALID;
-    const lh_status_t status = registry_load(c->registry, LH_KIND_TRANSPORT, chosen, &plugin);
-    if (status != LH_OK) return status;
-    const bool maps = plugin->transport->mapping != NULL;
-    for (uint32_t a = 0; maps && a < c->arena_count && a < 32; a++)
-        if (c->arenas[a].file) files |= 1u << a;
-    for (uint32_t r = 0; r < c->world->row.size; r++)
-        for (uint32_t s = 1; s < COMM_SERVICES; s++)
-            all[r].maps[s] = files;
-    return LH_OK;
-}
-
 /* Sets x->script to what comm_connect would take, from `set`, which owns it and which the caller
  * frees. */
 static lh_status_t script_expect(script_set_t *set, collective_t *x, const comm_facts_t *all)
@@ -521,26 +517,37 @@ static lh_status_t script_expect(script_set_t *set, collective_t *x, const comm_
  * them. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
 {
-    staging_slot_t slots[COMM_SLOTS] = {0};
+    staging_slot_t slots[COMM_MOST_SLOTS] = {0};
     script_set_t set = {0};
-    uint32_t turn = 0;
+    uint32_t turn = 0, count = 0, made = 0;
     uint64_t sum = 0;
     comm_facts_t *all = mem_array(c->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    lh_status_t status = facts_expect(c, all);
-    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
-        collective_t *x = c->plans[i];
-        status = script_expect(&set, x, all);
+    lh_status_t status = comm_expect_pairs(c);
+    if (status == LH_OK) status = comm_expect_facts(c, all);
+    while (status == LH_OK && made < c->plan_count) {
+        status = script_expect(&set, c->plans[made], all);
         if (status != LH_OK) break;
-        (void)slot_take(slots, COMM_SLOTS, &turn, x->script);
-        sum += run_bytes(x) + errors_bytes(x);
-        sent_count(x);
-        x->script = NULL;
+        sent_count(c->plans[made]);
+        status = sent_to_count(c->plans[made++]);
     }
-    if (status == LH_OK) *bytes = sum + script_set_bytes(&set) + slots_bytes(slots, COMM_SLOTS);
+    if (status == LH_OK) count = slots_count(c, all[c->world->row.rank].figures[LH_LINK_WAN]);
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
+        const collective_t *x = c->plans[i];
+        (void)slot_take(slots, count, &turn, x->script);
+        sum += run_bytes(x) + errors_bytes(x);
+    }
+    for (uint32_t i = 0; i < made; i++)
+        c->plans[i]->script = NULL;
+    if (status == LH_OK) *bytes = sum + script_set_bytes(&set) + slots_bytes(slots, count);
     script_set_free(&set);
     mem_free(all);
     return status;
+}
+
+const probe_pair_t *comm_expected(const comm_t *c, uint32_t *count)
+{
+    return comm_pairs(c, count);
 }
 
 void comm_step(comm_t *c, uint64_t step)

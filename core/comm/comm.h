@@ -53,8 +53,8 @@ lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t f
  * of messages must match pair by pair, or all ranks fail with the first difference. */
 lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
 /* The links between sites that an earlier job has measured, for comm_connect, which takes them
- * over as [comm] probe says. The list is borrowed until comm_connect has returned. Only that of
- * rank 0 counts. */
+ * over as [comm] probe says, and for comm_plan. The list is borrowed until comm_connect or the last
+ * comm_plan has returned. comm_connect looks at that of rank 0 alone. */
 void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count);
 /* Bytes of scripts, of the state of runs, of staging and of kept errors: a row of the memory
  * report. */
@@ -62,9 +62,13 @@ uint64_t comm_bytes(const comm_t *c);
 /* After comm_connect: scripts that the plans share, one for each group, op and shape. */
 uint32_t comm_scripts(const comm_t *c);
 /* What comm_bytes will be, told before comm_connect and without any peer: memory of ranks on a node
- * counts as mapped where its transport can map, and long links have the chunks that they have
- * before they are measured. After it collective_bytes tells what plans will send. */
+ * counts as mapped where its transport can map, and links between sites are as comm_known_links has
+ * them by the names of sites, else as they are before they are measured. After it collective_bytes
+ * tells what plans will send, and comm_expected what is known of links. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
+
+/* Of the pairs of sites, as links_pair counts them; NULL and 0: nothing is known. */
+const probe_pair_t *comm_expected(const comm_t *c, uint32_t *count);
 
 /* The step of training, for what control_progress tells of waits. Between two steps: links between
  * sites that have become slower or faster are paced anew. */

@@ -16,6 +16,7 @@
 #include <base/digest.h>
 #include <base/memory.h>
 #include <comm/coll.h>
+#include <comm/comm_expect.h>
 #include <comm/quantize.h>
 #include <longhaul/dtype.h>
 
@@ -514,14 +515,13 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
     return world_group_largest_site(g) > 1;
 }
 
-/* What is known of the links between the sites of a group. Nothing where it is planned only, or
- * where links were not measured. */
+/* What is known of the links between the sites of a group, by a measurement or by its record. */
 static void links_known(const collective_t *x, between_link_t *out)
 {
     const comm_t *c = x->comm;
     const group_t *g = x->how.group;
-    uint32_t count = 0;
-    const probe_pair_t *pairs = c->links == NULL ? NULL : links_pairs(c->links, &count);
+    uint32_t count;
+    const probe_pair_t *pairs = comm_pairs(c, &count);
     for (uint32_t a = 0; a < g->sites; a++)
         for (uint32_t b = 0; b < g->sites; b++) {
             const uint32_t from = c->world->ranks[g->ranks[g->site_begin[a]]].site;

@@ -87,6 +87,7 @@ struct collective {
     staging_slot_t *slot;
     sum_source_t *scratch;
     uint64_t sent[COMM_SCOPES];
+    double *sent_to; /* [sites] of the world, by comm_plan alone; else NULL */
     collective_times_t times;
 
     /* Of the run. */
@@ -127,6 +128,8 @@ struct comm {
     native_t *native;          /* NULL: none */
     const probe_pair_t *known; /* [known_count] until the ranks are connected */
     uint32_t known_count;
+    probe_pair_t *expected; /* of the pairs of sites, by names (comm_expect.h); count 0: none */
+    uint32_t expected_count;
     group_t *groups[LH_GROUPS];
     comm_arena_t *arenas;
     uint32_t arena_count;

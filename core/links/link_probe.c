@@ -221,3 +221,17 @@ void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t 
             p->figures = known[i].figures;
     }
 }
+
+void link_probe_take_named(probe_pair_t *p, const char *site, const char *other, const char *plugin,
+                           const probe_pair_t *known, uint32_t count)
+{
+    *p = (probe_pair_t){0};
+    (void)snprintf(p->site[0], sizeof(p->site[0]), "%s", site);
+    (void)snprintf(p->site[1], sizeof(p->site[1]), "%s", other);
+    (void)snprintf(p->plugin, sizeof(p->plugin), "%s", plugin);
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(known[i].site[0], p->site[0]) == 0 &&
+            strcmp(known[i].site[1], p->site[1]) == 0 && strcmp(known[i].plugin, p->plugin) == 0 &&
+            known[i].figures.measured_s > p->figures.measured_s)
+            *p = known[i];
+}

@@ -111,4 +111,9 @@ double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t cou
 void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t count,
                            uint64_t now_s, uint64_t age_s);
 
+/* For a job that is only planned and has no addresses: p becomes the row of this plugin and these
+ * sites' names that was measured last. Without one only its names are set. */
+void link_probe_take_named(probe_pair_t *p, const char *site, const char *other, const char *plugin,
+                           const probe_pair_t *known, uint32_t count);
+
 #endif

@@ -256,13 +256,35 @@ lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint
 
 /* ---- what plans tell ---- */
 
-uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer)
+static const move_t *move_of(const transfers_t *t, const transfer_t *transfer)
 {
     lh_assert(transfer->number < t->count && &t->list[transfer->number]->transfer == transfer);
-    const move_t *m = t->list[transfer->number];
+    return t->list[transfer->number];
+}
+
+uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer)
+{
+    const move_t *m = move_of(t, transfer);
     uint64_t sent[LH_LINK_WAN + 1] = {0}, staging;
     if (m->plan != NULL) collective_bytes(m->plan, sent, &staging);
     return sent[LH_LINK_WAN];
+}
+
+uint32_t transfers_crossing(const transfers_t *t, const transfer_t *transfer)
+{
+    switch (move_of(t, transfer)->kind) {
+    case MOVE_SUM:
+    case MOVE_ACROSS: return CROSSING_SUMS;
+    case MOVE_VALUE_GATHER:
+    case MOVE_INSTANCE: return CROSSING_VALUES;
+    default: return CROSSINGS;
+    }
+}
+
+void transfers_sent_to(const transfers_t *t, const transfer_t *transfer, double times, double *to)
+{
+    const move_t *m = move_of(t, transfer);
+    if (m->plan != NULL) collective_sent_to(m->plan, times, to);
 }
 
 /* Rows of one plan: the slices of the owners whose leader this rank is, in the order in which the

@@ -137,6 +137,11 @@ lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
 /* Bytes that this rank sends to other sites in a run of a transfer; 0 until plans are counted or
  * connected. */
 uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer);
+/* What a transfer carries, for how it can hide: sums of gradients, new values, anything else. */
+enum { CROSSING_SUMS, CROSSING_VALUES, CROSSINGS };
+uint32_t transfers_crossing(const transfers_t *t, const transfer_t *transfer);
+/* Adds the bytes that so many runs send to each site, to[sites]; nothing until plans are counted. */
+void transfers_sent_to(const transfers_t *t, const transfer_t *transfer, double times, double *to);
 
 /* Elements of a parameter whose sums this rank packs for a border of I8, and what rounding has taken
  * from them so far: a state of the run, which is saved and loaded between steps. */

@@ -79,18 +79,21 @@ static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t
 }
 
 /* Without a control plane: planned only, no peer is ever asked. */
-static lh_status_t open_comm(const session_how_t *how, plan_programs_t *p)
+static lh_status_t open_comm(const plan_programs_how_t *how, plan_programs_t *p)
 {
-    if (how->world == NULL || how->world->row.size == 1) return LH_OK;
-    const train_comm_how_t comm = {.job = how->job, .registry = how->registry, .world = how->world};
-    return train_comm_open(&p->comm, &comm);
+    const session_how_t *s = &how->session;
+    if (s->world == NULL || s->world->row.size == 1) return LH_OK;
+    const train_comm_how_t comm = {.job = s->job, .registry = s->registry, .world = s->world};
+    const lh_status_t status = train_comm_open(&p->comm, &comm);
+    if (status == LH_OK) comm_known_links(p->comm.comm, how->links, how->link_count);
+    return status;
 }
 
 lh_status_t plan_programs_open(const plan_programs_how_t *how, plan_programs_t *out)
 {
     *out = (plan_programs_t){0};
     session_how_t own = how->session;
-    lh_status_t status = open_comm(&how->session, out);
+    lh_status_t status = open_comm(how, out);
     own.comm = out->comm.comm;
     if (status == LH_OK) status = session_open(&own, &out->session);
     if (status == LH_OK) status = make_programs(how, out);
@@ -117,11 +120,13 @@ void plan_ranks_free(plan_ranks_t *ranks)
 {
     mem_free(ranks->memory);
     mem_free(ranks->border_bytes);
+    mem_free(ranks->crosses);
     *ranks = (plan_ranks_t){0};
 }
 
 /* By the step's own lists, as often as each is run. */
-static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes)
+static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes, double *crosses,
+                                size_t cells)
 {
     step_plan_t plan = {0};
     lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
@@ -130,6 +135,8 @@ static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes)
     if (status == LH_OK)
         status = step_plan_scores(&plan, p->programs.preference, p->layout.share.passes, NULL);
     if (status == LH_OK) *bytes = plan.border_bytes;
+    if (status == LH_OK && plan.crosses != NULL)
+        memcpy(crosses, plan.crosses, cells * sizeof(*crosses));
     step_plan_free(&plan);
     return status;
 }
@@ -148,7 +155,9 @@ static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan
     status = plan_programs_open(&own, &programs);
     if (status == LH_OK) {
         plan_programs_memory(&programs, &ranks->memory[rank]);
-        status = border_count(&programs, &ranks->border_bytes[rank]);
+        const size_t cells = CROSSINGS * (size_t)world->row.sites;
+        status = border_count(&programs, &ranks->border_bytes[rank], ranks->crosses + rank * cells,
+                              cells);
     }
     if (status == LH_OK) {
         status = transfer_rows(programs.session->engine, &list->rows, &list->count);
@@ -172,11 +181,14 @@ static lh_status_t order_check(const job_t *job, const transfer_list_t *lists)
 lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t *out)
 {
     const uint32_t count = job_ranks(how->session.job);
-    plan_ranks_t all = {.memory = mem_array(count, sizeof(*all.memory)),
-                        .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
-                        .count = count};
+    plan_ranks_t all = {
+        .memory = mem_array(count, sizeof(*all.memory)),
+        .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
+        .crosses = mem_array((size_t)count * count, CROSSINGS * sizeof(*all.crosses)),
+        .count = count};
     transfer_list_t *lists = mem_array(count, sizeof(*lists));
-    const bool room = all.memory != NULL && all.border_bytes != NULL && lists != NULL;
+    const bool room = all.memory != NULL && all.border_bytes != NULL && all.crosses != NULL &&
+                      lists != NULL;
     lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
     for (uint32_t r = 0; status == LH_OK && r < count; r++)
         status = rank_plan(how, r, &all, &lists[r]);
@@ -229,6 +241,20 @@ static void sum_add(step_sum_t *sum, const program_call_t *call, uint64_t times,
     sum->seconds += seconds * (double)times;
 }
 
+/* Sums are started in the order in which gradients are complete, values in that in which they are
+ * needed. */
+static void crossing_add(step_plan_t *plan, const transfer_t *t, uint64_t times)
+{
+    const uint64_t bytes = transfers_border_bytes(plan->moved, t);
+    const uint32_t what = transfers_crossing(plan->moved, t);
+    plan->border_bytes += times * bytes;
+    if (what == CROSSINGS || plan->crosses == NULL) return;
+    transfers_sent_to(plan->moved, t, (double)times,
+                      plan->crosses + (size_t)what * plan->moved->world->row.sites);
+    if (what == CROSSING_SUMS || plan->edge[what] <= 0) plan->edge[what] = (double)bytes;
+    plan->repeated[what] |= times > 1;
+}
+
 /* A transfer is a call that starts it and one that waits for it; only the start counts. Rows are
  * told apart by what moves in which group, not by bucket. */
 static lh_status_t transfer_add(step_plan_t *plan, const program_call_t *call, uint64_t times)
@@ -250,7 +276,7 @@ static lh_status_t transfer_add(step_plan_t *plan, const program_call_t *call, u
     }
     plan->transfers[i].starts += times;
     plan->transfers[i].bytes += (double)times * (double)transfer_bytes(t);
-    if (plan->moved != NULL) plan->border_bytes += times * transfers_border_bytes(plan->moved, t);
+    if (plan->moved != NULL) crossing_add(plan, t, times);
     return LH_OK;
 }
 
@@ -306,7 +332,11 @@ lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64
 {
     lh_assert(micro_batches > 0);
     step_plan_t plan = {.moved = moved};
-    lh_status_t status = list_add(&plan, pass, false, 1, micro_batches == 1, rate);
+    if (moved != NULL)
+        plan.crosses = mem_array(CROSSINGS * (size_t)moved->world->row.sites,
+                                 sizeof(*plan.crosses));
+    lh_status_t status = moved != NULL && plan.crosses == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK) status = list_add(&plan, pass, false, 1, micro_batches == 1, rate);
     if (status == LH_OK) status = list_add(&plan, pass, true, micro_batches - 1, true, rate);
     if (status == LH_OK) status = list_add(&plan, update, false, 1, true, rate);
     if (status != LH_OK) {
@@ -333,6 +363,7 @@ void step_plan_free(step_plan_t *plan)
 {
     mem_free(plan->kinds);
     mem_free(plan->transfers);
+    mem_free(plan->crosses);
     *plan = (step_plan_t){0};
 }
 

@@ -28,7 +28,9 @@ const char *plan_documents_text(const job_t *job, const plan_documents_t *docume
 
 /* session.comm is ignored: plan_programs_open makes the communicator. */
 typedef struct plan_programs_how {
-    session_how_t session; /* session.world says whose they are */
+    session_how_t session;     /* session.world says whose they are */
+    const probe_pair_t *links; /* [link_count] of the job's record, as comm_known_links takes it */
+    uint32_t link_count;
     plan_documents_t documents;
 } plan_programs_how_t;
 
@@ -55,6 +57,7 @@ void plan_programs_memory(const plan_programs_t *p, memory_report_t *out);
 typedef struct plan_ranks {
     memory_report_t *memory; /* [count] */
     uint64_t *border_bytes;  /* [count] that each sends to other sites in a step */
+    double *crosses;         /* [count][CROSSINGS][sites] of them */
     uint32_t count;
 } plan_ranks_t;
 void plan_ranks_free(plan_ranks_t *ranks);
@@ -96,6 +99,9 @@ typedef struct step_transfers {
 typedef struct step_plan {
     const transfers_t *moved; /* NULL: nothing leaves this site */
     uint64_t border_bytes;    /* that this rank sends to other sites in a step */
+    double *crosses;          /* [CROSSINGS][sites] of them, with moved */
+    double edge[CROSSINGS];   /* of the sums that are started last, of the values that are first */
+    bool repeated[CROSSINGS]; /* moved in more than one round */
     step_sum_t all, parts[STEP_PLAN_PARTS];
     step_kind_t *kinds; /* by descending time, or bytes where there is none */
     uint32_t kind_count;

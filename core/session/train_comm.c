@@ -106,19 +106,21 @@ lh_status_t train_comm_plan(train_comm_t *t)
 }
 
 /* Rank 0 keeps the record of links, which all other ranks hear of from it. */
-static lh_status_t connect_known(train_comm_t *t)
+static void record_take(train_comm_t *t, probe_pair_t **known)
 {
-    probe_pair_t *known = NULL;
     uint32_t count = 0;
+    *known = NULL;
     if (t->ranks.rank == 0 && comm_world(t->comm)->row.sites > 1)
-        link_record_load(t->job, &known, &count);
-    comm_known_links(t->comm, known, count);
-    const lh_status_t status = comm_connect(t->comm);
-    mem_free(known);
-    if (status != LH_OK || t->ranks.rank != 0) return status;
+        link_record_load(t->job, known, &count);
+    comm_known_links(t->comm, *known, count);
+}
+
+static void record_keep(const train_comm_t *t)
+{
+    uint32_t count;
+    if (t->ranks.rank != 0) return;
     const probe_pair_t *pairs = links_pairs(comm_links(t->comm), &count);
     if (count > 0) link_record_keep(t->job, pairs, count);
-    return LH_OK;
 }
 
 /* What was measured earlier of links between sites is handed over before connecting, which measures
@@ -126,10 +128,16 @@ static lh_status_t connect_known(train_comm_t *t)
 lh_status_t train_comm_connect(train_comm_t *t)
 {
     collective_t *numbers;
+    probe_pair_t *known;
+    record_take(t, &known);
     lh_status_t status = plan_all(t, &numbers);
-    if (status == LH_OK) status = connect_known(t);
-    if (status == LH_OK) t->plan = numbers; /* until then gathers take the slow way */
-    return status;
+    if (status == LH_OK) status = comm_connect(t->comm);
+    comm_known_links(t->comm, NULL, 0);
+    mem_free(known);
+    if (status != LH_OK) return status;
+    record_keep(t);
+    t->plan = numbers; /* until then gathers take the slow way */
+    return LH_OK;
 }
 
 /* The barrier keeps a rank that is done from closing links through which another still reads. */

@@ -165,6 +165,46 @@ class Wan(LaunchCase):
         self.assertIn("(measured in", results[0][2])
         self.assertFalse(os.path.exists(os.path.join(self.folder, "whole", "out", "links.json")))
 
+    def plan(self, ini, *flags):
+        planned = subprocess.run([launch_case.LONGHAUL, "plan", ini, "--json", *flags], capture_output=True, text=True)
+        self.assertEqual(planned.returncode, 0, planned.stderr)
+        return json.loads(planned.stdout), planned.stderr
+
+    def test_a_plan_reads_what_was_measured_of_links(self):
+        """The memory of transfers and the bytes of a run that takes links as they were measured before."""
+        lab = self.lab(delay=0.01, rate=2e8)
+        ini = self.job(2, probe="start")
+        unknown, _ = self.plan(ini)
+        self.assertNotIn("links", unknown)
+        for steps in (2, 4):
+            results = [self.finish(p) for p in self.start_sites(lab, ini, "--set", f"train.steps={steps}", "--resume")]
+            self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertIn("(as measured before)", results[0][2])
+        with open(os.path.join(self.folder, "job", "out", "metrics.jsonl")) as f:
+            held = [json.loads(line) for line in f if '"memory": [' in line or '"memory":[' in line][-1]["memory"]
+        plan, _ = self.plan(ini)
+        print("transfers: unknown %d, planned %d bytes" % (unknown["memory"]["transfers"], plan["memory"]["transfers"]),
+              "held", [r["measured"]["transfers"] for r in held])
+        self.assertGreater(plan["memory"]["transfers"], unknown["memory"]["transfers"])
+        self.assertEqual([r["measured"]["transfers"] for r in held], [r["transfers"] for r in plan["ranks"]])
+        self.assertEqual(held[0]["planned"]["transfers"], plan["ranks"][0]["transfers"])
+        row, = plan["links"]["pairs"]
+        self.assertEqual(row["sites"], ["tokyo", "osaka"])
+        took = plan["borders"][0]["bytes"] / (0.95 * min(row["bytes_per_second"]))
+        # The norm and losses are a little of what leaves a site, and hide behind nothing.
+        self.assertAlmostEqual(plan["links"]["sums_s"] + plan["links"]["values_s"], took, delta=0.05 * took)
+        record = os.path.join(self.folder, "job", "out", "links.json")
+        rows = launch_case.read(record)
+        for damaged, said in (('{"version": 1, "links": [1]}', "links[0].sites is nothing"), (rows[:100], "links.json"),
+                              (rows.replace('"osaka"', '"kobe"'), "")):
+            with open(record, "w") as f:
+                f.write(damaged)
+            foreign, err = self.plan(ini)
+            self.assertIn(said, err)
+            self.assertEqual("the record is ignored" in err, said != "", err)
+            self.assertEqual(foreign["memory"], unknown["memory"])
+            self.assertNotIn("links", foreign)
+
     def losses(self, ini):
         with open(os.path.join(os.path.dirname(ini), "out", "metrics.jsonl")) as f:
             rows = [json.loads(line) for line in f]

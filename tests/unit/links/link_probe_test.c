@@ -261,6 +261,26 @@ static void a_record_counts_while_it_is_young(void **state)
     assert_int_equal(pair.figures.rate[0], 77);
 }
 
+static void a_plan_finds_a_link_by_its_sites_names(void **state)
+{
+    (void)state;
+    const probe_pair_t rows[] = {
+        {{"a", "b"}, {"1", "2"}, "tcp", {.measured_s = 100, .rate = {1, 1}}},
+        {{"a", "b"}, {"3", "4"}, "tcp", {.measured_s = 300, .rate = {2, 2}}},
+        {{"a", "b"}, {"1", "2"}, "tcp", {.measured_s = 200, .rate = {3, 3}}},
+        {{"a", "b"}, {"1", "2"}, "ib", {.measured_s = 400, .rate = {4, 4}}},
+        {{"b", "a"}, {"1", "2"}, "tcp", {.measured_s = 400, .rate = {5, 5}}},
+    };
+    probe_pair_t found;
+    link_probe_take_named(&found, "a", "b", "tcp", rows, 5);
+    assert_int_equal(found.figures.rate[0], 2); /* the youngest */
+    assert_string_equal(found.address[0], "3");
+    link_probe_take_named(&found, "a", "b", "apn", rows, 5);
+    assert_int_equal(found.figures.measured_s, 0);
+    assert_string_equal(found.site[1], "b");
+    assert_string_equal(found.address[0], "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -275,6 +295,7 @@ int main(void)
         cmocka_unit_test(a_record_is_of_a_link_by_sites_addresses_and_plugin),
         cmocka_unit_test(a_stage_counts_by_the_most_that_came),
         cmocka_unit_test(a_record_counts_while_it_is_young),
+        cmocka_unit_test(a_plan_finds_a_link_by_its_sites_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

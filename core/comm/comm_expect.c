@@ -1,0 +1,96 @@
+/* comm_expect.c - what ranks will tell each other once they are connected, as far as it is known before.
+ *
+ * What is under way at a time, and so the memory for it, depends on the links between sites. An earlier
+ * run or `longhaul bench links` has left a record of them. A plan has no addresses to match its rows
+ * by, as a run does, but sites have names: a row of the same names and the same plugin is taken,
+ * whatever its age, the youngest first. */
+#include <comm/comm_expect.h>
+
+#include <base/memory.h>
+#include <links/carrier.h>
+
+const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count)
+{
+    *count = 0;
+    const probe_pair_t *pairs = c->links == NULL ? NULL : links_pairs(c->links, count);
+    if (*count > 0) return pairs;
+    *count = c->expected_count;
+    return c->expected;
+}
+
+/* The name of a site's lowest rank, which is what a run keeps. */
+static const char *site_name(const world_t *w, uint32_t site)
+{
+    uint32_t r = 0;
+    while (w->ranks[r].site != site)
+        r++;
+    return w->ranks[r].site_name;
+}
+
+lh_status_t comm_expect_pairs(comm_t *c)
+{
+    char name[32];
+    const uint32_t sites = c->world->row.sites;
+    mem_free(c->expected);
+    c->expected = NULL;
+    c->expected_count = 0;
+    if (sites < 2 || c->known_count == 0 || c->job->comm.probe == PROBE_NO) return LH_OK;
+    const char *plugin = carrier_plugin(c->job, c->registry, LH_LINK_WAN, name);
+    if (plugin == NULL) return LH_INVALID;
+    c->expected = mem_array(sites * (sites - 1) / 2, sizeof(*c->expected));
+    if (c->expected == NULL) return LH_NO_MEMORY;
+    c->expected_count = sites * (sites - 1) / 2;
+    for (uint32_t b = 1; b < sites; b++)
+        for (uint32_t a = 0; a < b; a++)
+            link_probe_take_named(&c->expected[links_pair(a, b)], site_name(c->world, a),
+                                  site_name(c->world, b), plugin, c->known, c->known_count);
+    return LH_OK;
+}
+
+static uint32_t ranks_of_site(const world_t *w, uint32_t site)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        count += w->ranks[r].site == site;
+    return count;
+}
+
+/* The largest over a rank's links between sites, which it has to all other sites: what its connections
+ * are told when they are made. */
+static link_figures_t figures_expect(const comm_t *c, uint32_t rank)
+{
+    link_figures_t out = {0};
+    const world_t *w = c->world;
+    const uint32_t here = w->ranks[rank].site, ours = ranks_of_site(w, here);
+    for (uint32_t there = 0; c->expected != NULL && there < w->row.sites; there++) {
+        if (there == here) continue;
+        const probe_figures_t *f = &c->expected[links_pair(here, there)].figures;
+        const uint32_t theirs = ranks_of_site(w, there);
+        uint64_t rate = c->job->transports[LH_LINK_WAN].rate;
+        if (rate == 0) rate = f->rate[here > there];
+        rate /= ours < theirs ? ours : theirs;
+        if (rate > out.bytes_per_second) out.bytes_per_second = rate;
+        if (f->round_trip_ns > out.round_trip_ns) out.round_trip_ns = f->round_trip_ns;
+    }
+    return out;
+}
+
+lh_status_t comm_expect_facts(comm_t *c, comm_facts_t *all)
+{
+    char name[32];
+    const plugin_t *plugin;
+    uint32_t files = 0;
+    const char *chosen = carrier_plugin(c->job, c->registry, LH_LINK_NODE, name);
+    if (chosen == NULL) return LH_INVALID;
+    const lh_status_t status = registry_load(c->registry, LH_KIND_TRANSPORT, chosen, &plugin);
+    if (status != LH_OK) return status;
+    const bool maps = plugin->transport->mapping != NULL;
+    for (uint32_t a = 0; maps && a < c->arena_count && a < 32; a++)
+        if (c->arenas[a].file) files |= 1u << a;
+    for (uint32_t r = 0; r < c->world->row.size; r++) {
+        for (uint32_t s = 1; s < COMM_SERVICES; s++)
+            all[r].maps[s] = files;
+        all[r].figures[LH_LINK_WAN] = figures_expect(c, r);
+    }
+    return LH_OK;
+}

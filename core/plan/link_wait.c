@@ -1,0 +1,56 @@
+/* link_wait.c - the formula of docs/links.md for any number of sites.
+ *
+ * Bytes are counted from the scripts of all ranks, so a way between sites, a dtype of the border or
+ * sites of other sizes need no formula of their own. Pairs of sites that share a cable are taken for
+ * links of their own, as the record has them. */
+#include <plan/link_wait.h>
+
+#include <math.h>
+
+#include <links/links.h>
+
+static const double filled = 0.95; /* of a link's rate, as docs/links.md promises */
+
+/* Of all ranks of a site. */
+static double crossing_bytes(const link_wait_how_t *how, uint32_t what, uint32_t from, uint32_t to)
+{
+    double bytes = 0;
+    const uint32_t sites = how->world->row.sites;
+    for (uint32_t r = 0; r < how->world->row.size; r++)
+        if (how->world->ranks[r].site == from)
+            bytes += how->crosses[((size_t)r * CROSSINGS + what) * sites + to];
+    return bytes;
+}
+
+/* The busiest direction and the slowest round trip that is used. */
+static bool crossing_time(const link_wait_how_t *how, uint32_t what, double *busy, double *trip)
+{
+    *busy = *trip = 0;
+    for (uint32_t from = 0; from < how->world->row.sites; from++)
+        for (uint32_t to = 0; to < how->world->row.sites; to++) {
+            const double bytes = from == to ? 0 : crossing_bytes(how, what, from, to);
+            if (bytes <= 0) continue;
+            const uint32_t pair = links_pair(from, to);
+            if (pair >= how->pair_count) return false;
+            const probe_figures_t *f = &how->pairs[pair].figures;
+            const double rate = (double)(how->rate != 0 ? how->rate : f->rate[from > to]);
+            if (rate <= 0 || f->round_trip_ns == 0) return false;
+            *busy = fmax(*busy, bytes / (filled * rate));
+            *trip = fmax(*trip, (double)f->round_trip_ns * 1e-9);
+        }
+    return true;
+}
+
+bool link_wait(const link_wait_how_t *how, link_wait_t *out)
+{
+    *out = (link_wait_t){0};
+    for (uint32_t what = 0; what < CROSSINGS; what++) {
+        double busy, trip;
+        if (!crossing_time(how, what, &busy, &trip)) return false;
+        const double edge = how->edge[what];
+        out->moved_s[what] = busy;
+        out->wait_s[what] = fmax(0, (busy - how->window_s[what]) * (1 - edge)) + busy * edge +
+                            trip / 2;
+    }
+    return true;
+}
