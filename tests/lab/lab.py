@@ -18,7 +18,7 @@ CLONE_NEWNET = 0x40000000
 CANNOT = 77
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-Counts = namedtuple("Counts", "packets bytes lost full cut")
+Counts = namedtuple("Counts", "packets bytes lost full cut late")
 
 
 class LabMissing(Exception):
@@ -28,7 +28,8 @@ class LabMissing(Exception):
 @dataclass
 class Link:
     """Between sites a and b: delay in seconds each way, rate in bit/s of the wire, loss 0..1 a packet, queue in bytes
-    before each direction (None: one round trip at this rate, 64 KiB at least). Super-packets (offload) carry more
+    before each direction (None: one round trip at this rate, 64 KiB at least), late 0..1 a packet that others overtake.
+    Super-packets (offload) carry more
     Gb/s but are lost as a whole, so a link that loses packets takes none unless told to."""
     a: int
     b: int
@@ -39,6 +40,7 @@ class Link:
     mtu: int = 1500
     offload: bool = None
     seed: int = 1
+    late: float = 0
 
     def figures(self):
         window = 2 * self.delay * self.rate / 8
@@ -46,10 +48,10 @@ class Link:
         # The first super-packet must fit at all.
         if self.takes_super_packets() and queue < 131072:
             queue = 131072
-        return self.delay * 1e9, self.rate, self.loss, queue
+        return self.delay * 1e9, self.rate, self.loss, queue, self.late
 
     def takes_super_packets(self):
-        return self.loss == 0 and self.queue is None if self.offload is None else self.offload
+        return self.loss == 0 and self.late == 0 and self.queue is None if self.offload is None else self.offload
 
     def word(self):
         return ",".join(["%d,%d" % (self.a, self.b), *("%.9g" % f for f in self.figures()),
@@ -148,17 +150,21 @@ class Lab:
         """What is under way is lost, and what comes until heal."""
         self.must("cut %d" % link)
 
+    def single(self, link):
+        """Cuts one TCP connection of the link: the first that sends data from now on."""
+        self.must("single %d" % link)
+
     def heal(self, link):
         self.must("heal %d" % link)
 
     def set(self, link, **figures):
-        """Other figures for what is sent from now on: delay, rate, loss, queue."""
+        """Other figures for what is sent from now on: delay, rate, loss, queue, late."""
         self.links[link] = replace(self.links[link], **figures)
         self.must("set %d " % link + " ".join("%.9g" % f for f in self.links[link].figures()))
 
     def counts(self):
         """For each link (from a to b, from b to a): packets and bytes let through, packets lost, dropped by a full
-        queue, and swallowed by a cut; a super-packet counts as its segments where it passed, else as one."""
+        queue, swallowed by a cut, and let through late; a super-packet counts as its segments where it passed, else as one."""
         words = [int(w) for w in self.ask("counts").split()]
-        rows = [Counts(*words[i:i + 5]) for i in range(0, len(words), 5)]
+        rows = [Counts(*words[i:i + 6]) for i in range(0, len(words), 6)]
         return list(zip(rows[::2], rows[1::2]))

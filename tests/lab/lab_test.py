@@ -99,6 +99,48 @@ class Emulator(unittest.TestCase):
         print(f"{lost} of 4000 lost at 5 %")
         self.assertLess(abs(lost - 200), 70)  # five standard deviations
 
+    def test_late_packets_are_overtaken_and_none_is_lost(self):
+        lab = self.lab([Link(0, 1, delay=0.0005, late=0.05, queue=1e8)])
+        with lab.socket(0) as one, lab.socket(1) as two:
+            two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            for i in range(4000):
+                one.sendto(i.to_bytes(4, "big"), two.getsockname())
+            got = [int.from_bytes(data[:4], "big") for _, data in receive(two, 0.3)]
+        self.assertEqual(sorted(got), list(range(4000)))
+        highest, overtaken = -1, 0
+        for i in got:
+            overtaken += i < highest
+            highest = max(highest, i)
+        there = lab.counts()[0][0]
+        print(f"{there.late} of 4000 late at 5 %, {overtaken} overtaken")
+        self.assertLess(abs(there.late - 200), 70)
+        self.assertLessEqual(overtaken, there.late)
+        self.assertGreater(overtaken, 0.5 * there.late)
+
+    def test_a_single_connection_is_cut(self):
+        lab = self.lab([Link(0, 1, delay=0.001)])
+        pairs = []
+        with lab.socket(1, socket.SOCK_STREAM) as door:
+            door.listen()
+            for _ in range(2):
+                one = lab.socket(0, socket.SOCK_STREAM)
+                one.connect(door.getsockname())
+                pairs.append((one, door.accept()[0]))
+        lab.single(0)
+        for n, (one, two) in enumerate(pairs):
+            one.sendall(bytes(1400))
+            two.settimeout(0.3)
+            if n == 0:
+                self.assertRaises(TimeoutError, two.recv, 10)
+            else:
+                self.assertGreater(len(two.recv(1400)), 0)
+        lab.heal(0)
+        pairs[0][1].settimeout(10)
+        self.assertGreater(len(pairs[0][1].recv(1400)), 0)
+        for pair in pairs:
+            for end in pair:
+                end.close()
+
     def test_a_full_queue_drops_what_comes_last(self):
         # 20 ms of wire each: the queue takes ten, and the one that is being sent has left it.
         lab = self.lab([Link(0, 1, delay=0.001, rate=4e5, queue=10 * 1000)])

@@ -3,12 +3,13 @@
  * it reads packets at one end and writes them at the other after the time that they would have
  * taken.
  *
- *   wan_lab SITES LINK...    LINK = A,B,DELAY_NS,BITS_PER_SECOND,LOSS,QUEUE_BYTES,MTU,OFFLOAD,SEED
+ *   wan_lab SITES LINK...    LINK = A,B,DELAY_NS,BITS_PER_SECOND,LOSS,QUEUE_BYTES,LATE,MTU,OFFLOAD,SEED
  *
  * A direction of a link sends one packet after the other at its rate; what waits for that is the
  * queue of the router before it, and a packet that finds QUEUE_BYTES in it is dropped (drop-tail).
  * Then a packet is lost with the probability LOSS, from a generator of its own, so that the n-th
- * packet of a run fares as that of the next run. Then it takes DELAY_NS. OFFLOAD lets the kernel
+ * packet of a run fares as that of the next run. Then it takes DELAY_NS, and with the probability LATE a
+ * millisecond more, in which others overtake it. OFFLOAD lets the kernel
  * hand over super-packets of up to 64 KiB: that carries several Gb/s on one core, but such a packet
  * is queued and lost as a whole.
  *
@@ -19,7 +20,8 @@
  * (/proc/PID/fd/N), which it prints when all is ready, so nothing stays behind when it is killed.
  *
  * It obeys lines on its input, each answered with a line: "cut K" and "heal K" (what is under way
- * in link K is lost with a cut), "set K DELAY_NS BITS_PER_SECOND LOSS QUEUE_BYTES", "counts". It
+ * in link K is lost with a cut), "single K" (cuts one TCP connection of the link: the first that sends
+ * data from then on), "set K DELAY_NS BITS_PER_SECOND LOSS QUEUE_BYTES LATE", "counts". It
  * ends with its input. Exit code 77 and a sentence: this machine can't do it. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,6 +51,8 @@ enum {
     PACKET_MAX = 1 << 17, /* a super-packet and its head fit    */
     BATCH = 64,           /* packets of a turn of one direction */
     WIRE_HEAD = 38,       /* bytes of Ethernet around a packet: head, checksum, preamble, gap */
+    LATE_NS = 1000000,
+    SINGLE_BYTES = 1000, /* of a packet, from which on a single connection is chosen */
     QUEUE_PACKETS = 50000,
     CANNOT = 77,
 };
@@ -61,21 +65,27 @@ typedef struct packet {
 } packet_t;
 
 typedef struct figures {
-    double delay_ns, bits_per_second, loss, queue_bytes;
+    double delay_ns, bits_per_second, loss, queue_bytes, late;
 } figures_t;
+
+typedef struct fifo { /* packets under way, in the order in which they arrive */
+    packet_t *first, **last;
+} fifo_t;
 
 typedef struct line { /* a direction of a link */
     int from, to;
-    packet_t *first, **last;
+    fifo_t ways[2];   /* the second of those that are late */
     uint64_t free_ns; /* when the packets taken so far have been sent */
     uint64_t random;
-    uint64_t packets, bytes, lost, full, cut;
+    uint64_t packets, bytes, lost, full, cut, late;
 } line_t;
 
 typedef struct wan_link { /* lines: from site[0] to site[1] and back */
     uint32_t site[2];
     uint32_t mtu;
     bool offload, is_cut;
+    bool cuts_single;
+    uint32_t ports; /* of the connection that is cut, both at once; 0: not chosen yet */
     figures_t figures;
     line_t lines[2];
 } wan_link_t;
@@ -230,7 +240,7 @@ static double draw(line_t *l)
     return (double)((l->random * 0x2545f4914f6cdd1dull) >> 11) / 9007199254740992.0;
 }
 
-static void queue_up(line_t *l, const char *data, size_t bytes, uint64_t due_ns)
+static void queue_up(fifo_t *l, const char *data, size_t bytes, uint64_t due_ns)
 {
     packet_t *p = malloc(sizeof(*p) + bytes);
     if (p == NULL) give_up("no memory for a packet");
@@ -240,7 +250,28 @@ static void queue_up(line_t *l, const char *data, size_t bytes, uint64_t due_ns)
     l->last = &p->next;
 }
 
-static void take_packet(const wan_link_t *k, line_t *l, const char *data, size_t bytes)
+/* Both ports of an IPv4 TCP packet, the same number for either direction; 0: it is none. */
+static uint32_t ports_of(const char *ip, size_t bytes)
+{
+    enum { TCP = 6, LEAST = 40 };
+    uint16_t ports[2];
+    const size_t head = bytes < LEAST ? 0 : 4 * ((size_t)ip[0] & 15);
+    if (head < 20 || head + 20 > bytes || ip[9] != TCP) return 0;
+    memcpy(ports, ip + head, sizeof(ports));
+    return ports[0] < ports[1] ? (uint32_t)ports[0] << 16 | ports[1]
+                               : (uint32_t)ports[1] << 16 | ports[0];
+}
+
+static bool is_cut(wan_link_t *k, const char *ip, size_t bytes)
+{
+    if (k->is_cut) return true;
+    if (!k->cuts_single) return false;
+    const uint32_t ports = ports_of(ip, bytes);
+    if (k->ports == 0 && bytes >= SINGLE_BYTES) k->ports = ports;
+    return ports != 0 && ports == k->ports;
+}
+
+static void take_packet(wan_link_t *k, line_t *l, const char *data, size_t bytes)
 {
     struct virtio_net_hdr head;
     const figures_t *f = &k->figures;
@@ -249,7 +280,7 @@ static void take_packet(const wan_link_t *k, line_t *l, const char *data, size_t
     const size_t part = head.gso_size != 0 ? head.gso_size : ip;
     const size_t segments = (ip + part - 1) / part;
     const uint64_t now = now_ns();
-    if (k->is_cut) {
+    if (is_cut(k, data + sizeof(head), ip)) {
         l->cut++;
         return;
     }
@@ -269,10 +300,13 @@ static void take_packet(const wan_link_t *k, line_t *l, const char *data, size_t
     }
     l->packets += segments;
     l->bytes += ip;
-    queue_up(l, data, bytes, l->free_ns + (uint64_t)f->delay_ns);
+    const bool late = f->late > 0 && draw(l) < f->late;
+    l->late += late;
+    queue_up(&l->ways[late], data, bytes,
+             l->free_ns + (uint64_t)f->delay_ns + (late ? LATE_NS : 0));
 }
 
-static bool take(const wan_link_t *k, line_t *l)
+static bool take(wan_link_t *k, line_t *l)
 {
     static char data[PACKET_MAX];
     int count = 0;
@@ -284,7 +318,7 @@ static bool take(const wan_link_t *k, line_t *l)
     return count > 0;
 }
 
-static void drop_first(line_t *l)
+static void drop_first(fifo_t *l)
 {
     packet_t *p = l->first;
     l->first = p->next;
@@ -292,25 +326,30 @@ static void drop_first(line_t *l)
     free(p);
 }
 
+/* Of both ways, what is due first. */
 static bool deliver(line_t *l)
 {
     const uint64_t now = now_ns();
-    int count = 0;
-    for (; l->first != NULL && l->first->due_ns <= now && count < BATCH; count++) {
-        if (write(l->to, l->first->data, l->first->bytes) < 0 && errno == EAGAIN) break;
-        drop_first(l);
+    for (int count = 0; count < BATCH; count++) {
+        const packet_t *on_time = l->ways[0].first, *late = l->ways[1].first;
+        const bool is_late = on_time == NULL || (late != NULL && late->due_ns < on_time->due_ns);
+        const packet_t *p = is_late ? late : on_time;
+        if (p == NULL || p->due_ns > now) return count > 0;
+        if (write(l->to, p->data, p->bytes) < 0 && errno == EAGAIN) return count > 0;
+        drop_first(&l->ways[is_late]);
     }
-    return count > 0;
+    return true;
 }
 
 static void cut(wan_link_t *k)
 {
     k->is_cut = true;
-    for (int d = 0; d < 2; d++)
-        while (k->lines[d].first != NULL) {
-            drop_first(&k->lines[d]);
-            k->lines[d].cut++;
-        }
+    for (int i = 0; i < 4; i++) {
+        line_t *l = &k->lines[i / 2];
+        fifo_t *way = &l->ways[i % 2];
+        for (; way->first != NULL; l->cut++)
+            drop_first(way);
+    }
 }
 
 static void tell_counts(void)
@@ -318,10 +357,10 @@ static void tell_counts(void)
     for (uint32_t i = 0; i < link_count; i++)
         for (int d = 0; d < 2; d++) {
             const line_t *l = &links[i].lines[d];
-            (void)printf("%s%llu %llu %llu %llu %llu", i + (uint32_t)d > 0 ? " " : "",
+            (void)printf("%s%llu %llu %llu %llu %llu %llu", i + (uint32_t)d > 0 ? " " : "",
                          (unsigned long long)l->packets, (unsigned long long)l->bytes,
                          (unsigned long long)l->lost, (unsigned long long)l->full,
-                         (unsigned long long)l->cut);
+                         (unsigned long long)l->cut, (unsigned long long)l->late);
         }
     (void)printf("\n");
 }
@@ -336,10 +375,14 @@ static void obey(const char *line)
         cut(&links[number]);
         (void)printf("done\n");
     } else if (sscanf(line, "heal %u", &number) == 1 && number < link_count) {
-        links[number].is_cut = false;
+        links[number].is_cut = links[number].cuts_single = false;
         (void)printf("done\n");
-    } else if (sscanf(line, "set %u %lf %lf %lf %lf", &number, &f.delay_ns, &f.bits_per_second,
-                      &f.loss, &f.queue_bytes) == 5 &&
+    } else if (sscanf(line, "single %u", &number) == 1 && number < link_count) {
+        links[number].cuts_single = true;
+        links[number].ports = 0;
+        (void)printf("done\n");
+    } else if (sscanf(line, "set %u %lf %lf %lf %lf %lf", &number, &f.delay_ns, &f.bits_per_second,
+                      &f.loss, &f.queue_bytes, &f.late) == 6 &&
                number < link_count && f.bits_per_second > 0) {
         links[number].figures = f;
         (void)printf("done\n");
@@ -379,7 +422,9 @@ static void rest(void)
         for (int d = 0; d < 2; d++) {
             const line_t *l = &links[i].lines[d];
             fds[count++] = (struct pollfd){.fd = l->from, .events = POLLIN};
-            if (l->first != NULL && l->first->due_ns < due) due = l->first->due_ns;
+            for (int way = 0; way < 2; way++)
+                if (l->ways[way].first != NULL && l->ways[way].first->due_ns < due)
+                    due = l->ways[way].first->due_ns;
         }
     fds[count++] = (struct pollfd){.fd = STDIN_FILENO, .events = POLLIN};
     const uint64_t now = now_ns(), left = due > now ? due - now : 0;
@@ -412,12 +457,14 @@ static bool read_link(const char *text, wan_link_t *k)
     unsigned offload;
     unsigned long long seed;
     figures_t *f = &k->figures;
-    if (sscanf(text, "%u,%u,%lf,%lf,%lf,%lf,%u,%u,%llu", &k->site[0], &k->site[1], &f->delay_ns,
-               &f->bits_per_second, &f->loss, &f->queue_bytes, &k->mtu, &offload, &seed) != 9)
+    if (sscanf(text, "%u,%u,%lf,%lf,%lf,%lf,%lf,%u,%u,%llu", &k->site[0], &k->site[1], &f->delay_ns,
+               &f->bits_per_second, &f->loss, &f->queue_bytes, &f->late, &k->mtu, &offload,
+               &seed) != 10)
         return false;
     k->offload = offload != 0;
     for (uint32_t d = 0; d < 2; d++) {
-        k->lines[d].last = &k->lines[d].first;
+        for (int way = 0; way < 2; way++)
+            k->lines[d].ways[way].last = &k->lines[d].ways[way].first;
         k->lines[d].random = (seed * 2 + d + 1) * 0x9e3779b97f4a7c15ull;
     }
     return k->site[0] < site_count && k->site[1] < site_count && k->site[0] != k->site[1] &&

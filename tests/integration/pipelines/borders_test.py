@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from pipeline_case import REFUSED, PipelineCase, logical, main, read_json_lines
+from pipeline_case import DATA, REFUSED, TORTURE, PipelineCase, logical, main, read_json_lines
 
 STEPS = 30
 STAGES = {"zero0": (), "zero1": (), "zero2": (), "zero3": (), "site": ("optimizer.cut=site",)}
@@ -52,6 +52,29 @@ class Borders(PipelineCase):
                 worst = max(abs(a - b) / b for a, b in zip(curves[border], curves["f32"]))
                 print("%s, %s: at most %.3f %% from f32" % (stage, border, 100 * worst))
                 self.assertLess(worst, 0.02, (stage, border))
+
+    def test_losses_after_300_steps_are_those_of_f32(self):
+        steps, last = 300, 20
+        rate = "warmup_cosine(step, peak=%s, warmup=20, total=300)"
+        changes = {"train": {"steps": steps, "batch": 4, "micro_batch": 2},
+                   "optimizer": {"learning_rate": rate % "2e-3"}}
+        if TORTURE:
+            changes = {"model": {"blocks": 6, "hidden": 384, "ffn": 1024, "heads": 6, "kv_heads": 6, "max_tokens": 128},
+                       "train": {"steps": steps, "batch": 8, "micro_batch": 4, "sequence": 128, "precision": "bf16"},
+                       "prepare": {"input": DATA + "/tinystories-1000.jsonl"},
+                       "optimizer": {"learning_rate": rate % "1e-3"}}
+        job = self.small_job(**changes)
+        self.run_longhaul("prepare", job)
+        ends = {}
+        for border in ("f32", "bf16", "int8"):
+            self.run_longhaul("train", job, *self.of(border, "zero1", border))
+            curve = self.losses(border)
+            self.assertEqual(len(curve), steps)
+            ends[border] = sum(curve[-last:]) / last
+            self.assertLess(ends[border], 0.75 * curve[0])
+        print("loss after %d steps:" % steps, ", ".join("%s %.5f" % row for row in ends.items()))
+        self.assertLess(abs(ends["bf16"] - ends["f32"]) / ends["f32"], 0.002)
+        self.assertLess(abs(ends["int8"] - ends["bf16"]) / ends["bf16"], 0.005)
 
     def test_int8_gives_one_set_of_bits_by_every_way(self):
         job = self.prepared(steps=3)
