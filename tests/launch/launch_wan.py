@@ -172,7 +172,7 @@ class Wan(LaunchCase):
 
     def test_a_plan_reads_what_was_measured_of_links(self):
         """The memory of transfers and the bytes of a run that takes links as they were measured before."""
-        lab = self.lab(delay=0.01, rate=2e8)
+        lab = self.lab(delay=0.02, rate=1e9)
         ini = self.job(2, probe="start")
         unknown, _ = self.plan(ini)
         self.assertNotIn("links", unknown)
