@@ -316,7 +316,7 @@ void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging
 void collective_sent_to(const collective_t *x, double times, double *to)
 {
     for (uint32_t s = 0; x->sent_to != NULL && s < x->comm->world->row.sites; s++)
-        to[s] += times * x->sent_to[s];
+        to[s] += times * (double)x->sent_to[s];
 }
 
 float *collective_errors(const collective_t *x, uint64_t *elements)

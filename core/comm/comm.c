@@ -54,9 +54,11 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
     (void)pthread_cond_init(&c->begun, NULL);
     atomic_init(&c->wanted, 0);
     atomic_init(&c->asleep, false);
+    c->begun_to = mem_array(how->world->row.sites, sizeof(*c->begun_to));
     const links_how_t links = {
         .job = how->job, .registry = how->registry, .world = how->world, .control = how->control};
     lh_status_t status = c->wake_fd < 0 ? fail_io(errno, "eventfd") : LH_OK;
+    if (c->begun_to == NULL) status = LH_NO_MEMORY;
     if (status == LH_OK && !how->planned) status = links_open(&links, &c->links);
     if (status == LH_OK) status = native_open(how->job, how->registry, how->world, &c->native);
     if (status != LH_OK) {
@@ -98,6 +100,7 @@ void comm_close(comm_t *c)
     mem_free(c->staging);
     mem_free(c->arenas);
     mem_free(c->expected);
+    mem_free(c->begun_to);
     if (c->wake_fd >= 0) (void)close(c->wake_fd);
     (void)pthread_cond_destroy(&c->begun);
     (void)pthread_mutex_destroy(&c->lock);
@@ -242,7 +245,7 @@ static lh_status_t sent_to_count(collective_t *x)
     for (uint32_t i = 0; i < x->script->step_count; i++) {
         const script_step_t *step = &x->script->steps[i];
         if (step->kind == STEP_SEND)
-            x->sent_to[w->ranks[x->how.group->ranks[step->peer]].site] += (double)step->bytes;
+            x->sent_to[w->ranks[x->how.group->ranks[step->peer]].site] += step->bytes;
     }
     return LH_OK;
 }
@@ -276,7 +279,8 @@ static lh_status_t script_make(collective_t *x, const comm_facts_t *all)
     const lh_status_t status = script_take(&x->comm->scripts, x, all);
     if (status != LH_OK) return status;
     sent_count(x);
-    return run_make(x);
+    const lh_status_t counted = x->sent[LH_LINK_WAN] > 0 ? sent_to_count(x) : LH_OK;
+    return counted == LH_OK ? run_make(x) : counted;
 }
 
 /* The lane of a direction of a link, made where there is none. Lanes are never more than lanes_make
@@ -554,6 +558,7 @@ void comm_step(comm_t *c, uint64_t step)
 {
     runs_enter(c);
     c->step = step;
+    if (c->told != NULL) links_share(c->links, c->told, step);
     links_follow(c->links, step);
     runs_leave(c);
 }
@@ -569,15 +574,13 @@ uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room)
 void comm_sent(comm_t *c, uint64_t *bytes)
 {
     runs_enter(c);
-    links_sent(c->links, bytes);
+    memcpy(bytes, c->begun_to, c->world->row.sites * sizeof(*bytes));
     runs_leave(c);
 }
 
 void comm_share(comm_t *c, const uint64_t *all)
 {
-    runs_enter(c);
-    links_share(c->links, all, c->step + 1);
-    runs_leave(c);
+    c->told = all;
 }
 
 void comm_exposed(comm_t *c, uint64_t ns[4])

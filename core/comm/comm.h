@@ -73,10 +73,11 @@ const probe_pair_t *comm_expected(const comm_t *c, uint32_t *count);
 /* The step of training, for what control_progress tells of waits. Between two steps: links between
  * sites that have become slower or faster are paced anew. */
 void comm_step(comm_t *c, uint64_t step);
-/* Bytes that this rank has sent to each site so far: [sites]. */
+/* Bytes that this rank had to send to each site so far, by the runs that were started: [sites]. */
 void comm_sent(comm_t *c, uint64_t *bytes);
-/* What comm_sent said on all ranks, [ranks x sites], the same on all of them: a site's ranks share the
- * rate of its links by it (links_share). */
+/* What comm_sent said on all ranks, [ranks x sites], the same on all of them: from the next comm_step on
+ * a site's ranks share the rate of its links by it (links_share). Borrowed until comm_close, and
+ * looked at there alone. */
 void comm_share(comm_t *c, const uint64_t *all);
 
 /* links_flows, for reports. */

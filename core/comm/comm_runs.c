@@ -324,6 +324,8 @@ static void run_begin(collective_t *x, const collective_gate_t *gate)
         run_prepare(x);
     lh_assert(expected || c->first_expected == NULL);
     x->started_ns = sys()->now_ns();
+    for (uint32_t s = 0; x->sent[LH_LINK_WAN] > 0 && s < c->world->row.sites; s++)
+        c->begun_to[s] += x->sent_to[s];
     x->earlier = c->newest;
     x->later = NULL;
     *(c->newest != NULL ? &c->newest->later : &c->oldest) = x;

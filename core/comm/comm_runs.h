@@ -87,7 +87,7 @@ struct collective {
     staging_slot_t *slot;
     sum_source_t *scratch;
     uint64_t sent[COMM_SCOPES];
-    double *sent_to; /* [sites] of the world, by comm_plan alone; else NULL */
+    uint64_t *sent_to; /* [sites] of the world; NULL: not counted, or nothing leaves its site */
     collective_times_t times;
 
     /* Of the run. */
@@ -145,9 +145,10 @@ struct comm {
     char *staging;
     uint64_t staging_bytes;
     bool connected;
-    uint64_t step;    /* of training, for sentences */
-    uint64_t spin_ns; /* a wait spins for this long before it sleeps */
-    bool crowded;     /* more ranks here than processors: who spins must yield */
+    uint64_t step;        /* of training, for sentences */
+    const uint64_t *told; /* comm_share's */
+    uint64_t spin_ns;     /* a wait spins for this long before it sleeps */
+    bool crowded;         /* more ranks here than processors: who spins must yield */
 
     /* Under lock; links are called by who holds it. */
     pthread_mutex_t lock;
@@ -160,6 +161,7 @@ struct comm {
     lh_status_t status; /* LH_OK, or why all ended */
     char sentence[COMM_SENTENCE];
     uint64_t exposed_ns[COMM_SCOPES];
+    uint64_t *begun_to; /* [sites] bytes that runs which have begun send there */
 
     atomic_uint wanted; /* threads that want the lock */
     atomic_bool asleep; /* who holds it sleeps on wake_fd */

@@ -200,6 +200,7 @@ void links_close(links_t *l)
     mem_free(l->addresses);
     mem_free(l->pairs);
     mem_free(l->settled);
+    mem_free(l->demand);
     mem_free(l->shares);
     mem_free(l);
 }

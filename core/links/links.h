@@ -75,11 +75,9 @@ void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 
 /* Between two steps: a link between sites that has become slower or faster is paced anew. */
 void links_follow(links_t *l, uint64_t step);
-/* Bytes that this rank has sent to each site since its links were opened: [sites]. */
-void links_sent(const links_t *l, uint64_t *bytes);
-/* What links_sent said on all ranks at one time, [ranks x sites], the same on all of them: from now on a
- * site's ranks share the rate of its borders by what each has sent since the table that did so
- * last. */
+/* Bytes that each rank had to send to each site so far, [ranks x sites], the same on all ranks: from now
+ * on a site's ranks share the rate of its borders by what has come to it since the last call, and by
+ * half as much of what was before that. */
 void links_share(links_t *l, const uint64_t *all, uint64_t step);
 
 /* For reports and the choice of algorithms: sums of bytes since the links were opened, and the
@@ -180,7 +178,8 @@ struct links {
     uint32_t ready_first, ready_count;
     uint64_t sent[LINKS_SCOPES], received[LINKS_SCOPES]; /* by links that are gone */
     double *shares; /* [ranks x sites] of a border's rate; NULL: ranks of a site have equal ones */
-    uint64_t *settled;   /* [ranks x sites] sent until these were settled */
+    uint64_t *settled;   /* [ranks x sites] that was to be sent until these were settled */
+    double *demand;      /* [ranks x sites] of late, which they go by */
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
     bool probing; /* a connection has its pair's whole rate, not a rank's part */

@@ -2,7 +2,7 @@
  *
  * All ranks of a site send through its one link. What they send together is paced at 97 % of its rate,
  * so that no queue grows before it, and who sends more has more of it: all are then done at the same
- * time. What each sends is no secret: ranks tell each other in the exchange of numbers that ends a
+ * time. What each has to send is no secret: ranks tell each other in the exchange of numbers that ends a
  * step anyway (session/train_comm.c), and all draw the same conclusion from the same table. Within a
  * rank the transport divides its part among connections, by urgency.
  *
@@ -24,20 +24,20 @@ static const double enough_s = 0.05;
 
 /* ---- parts of a border's rate ---- */
 
-bool pace_shares(const uint64_t *sent, uint32_t count, double *shares)
+bool pace_shares(const double *sent, uint32_t count, double *shares)
 {
     double all = 0;
     bool other = false;
     for (uint32_t i = 0; i < count; i++)
-        all += (double)sent[i];
+        all += sent[i];
     if (all <= 0) return false;
     const double least = 1.0 / (SILENT * (double)count);
     for (uint32_t i = 0; i < count; i++) {
-        const double share = fmax((double)sent[i] / all, least);
+        const double share = fmax(sent[i] / all, least);
         other = other || fabs(share - shares[i]) > too_little * fmax(share, shares[i]);
     }
     for (uint32_t i = 0; other && i < count; i++)
-        shares[i] = fmax((double)sent[i] / all, least);
+        shares[i] = fmax(sent[i] / all, least);
     return other;
 }
 
@@ -63,14 +63,6 @@ double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
     return 1.0 / ranks_of_site(w, w->ranks[rank].site);
 }
 
-void links_sent(const links_t *l, uint64_t *bytes)
-{
-    const world_t *w = l->how.world;
-    memset(bytes, 0, w->row.sites * sizeof(*bytes));
-    for (uint32_t i = 0; i < l->link_count; i++)
-        bytes[w->ranks[l->links[i]->peer].site] += l->links[i]->sent;
-}
-
 /* Equal shares, and nothing sent. False: no memory, and shares stay equal. */
 static bool shares_make(links_t *l)
 {
@@ -79,9 +71,11 @@ static bool shares_make(links_t *l)
     if (l->shares != NULL) return true;
     double *shares = mem_array(cells, sizeof(*shares));
     uint64_t *settled = mem_array(cells, sizeof(*settled));
-    if (shares == NULL || settled == NULL) {
+    double *demand = mem_array(cells, sizeof(*demand));
+    if (shares == NULL || settled == NULL || demand == NULL) {
         mem_free(shares);
         mem_free(settled);
+        mem_free(demand);
         fail_clear();
         return false;
     }
@@ -90,35 +84,48 @@ static bool shares_make(links_t *l)
             shares[(size_t)r * w->row.sites + s] = links_share_of(l, r, s);
     l->shares = shares;
     l->settled = settled;
+    l->demand = demand;
     return true;
 }
 
-/* One border, from a site to another. What was sent counts from when there is enough of it to tell. */
+/* What has come since, and half of what was before; false: it is too little to tell. */
+static bool demand_take(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
+{
+    const world_t *w = l->how.world;
+    const double rate = (double)links_border(l, from, to);
+    double sum = 0;
+    for (uint32_t r = 0; r < w->row.size; r++) {
+        const size_t cell = (size_t)r * w->row.sites + to;
+        if (w->ranks[r].site == from) sum += (double)(all[cell] - l->settled[cell]);
+    }
+    if (rate <= 0 || sum < enough_s * rate) return false;
+    for (uint32_t r = 0; r < w->row.size; r++) {
+        const size_t cell = (size_t)r * w->row.sites + to;
+        if (w->ranks[r].site != from) continue;
+        l->demand[cell] = l->demand[cell] / 2 + (double)(all[cell] - l->settled[cell]);
+        l->settled[cell] = all[cell];
+    }
+    return true;
+}
+
+/* One border, from a site to another; true: parts are others now. */
 static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
 {
     const world_t *w = l->how.world;
     const uint32_t sites = w->row.sites, count = ranks_of_site(w, from);
-    uint64_t *sent = mem_array(count, sizeof(*sent)), sum = 0;
-    double *shares = mem_array(count, sizeof(*shares));
+    double *demand = mem_array(count, sizeof(*demand)), *shares = mem_array(count, sizeof(*shares));
     bool changed = false;
-    for (uint32_t r = 0, i = 0; sent != NULL && shares != NULL && r < w->row.size; r++) {
-        const size_t cell = (size_t)r * sites + to;
-        if (w->ranks[r].site != from) continue;
-        sent[i] = all[cell] - l->settled[cell];
-        sum += sent[i];
-        shares[i++] = l->shares[cell];
-    }
-    const double rate = (double)links_border(l, from, to);
-    if (rate > 0 && (double)sum > enough_s * rate) {
-        changed = pace_shares(sent, count, shares);
+    if (demand != NULL && shares != NULL && demand_take(l, all, from, to)) {
         for (uint32_t r = 0, i = 0; r < w->row.size; r++) {
-            const size_t cell = (size_t)r * sites + to;
             if (w->ranks[r].site != from) continue;
-            l->settled[cell] = all[cell];
-            l->shares[cell] = shares[i++];
+            demand[i] = l->demand[(size_t)r * sites + to];
+            shares[i++] = l->shares[(size_t)r * sites + to];
         }
+        changed = pace_shares(demand, count, shares);
+        for (uint32_t r = 0, i = 0; r < w->row.size; r++)
+            if (w->ranks[r].site == from) l->shares[(size_t)r * sites + to] = shares[i++];
     }
-    mem_free(sent);
+    mem_free(demand);
     mem_free(shares);
     return changed;
 }
@@ -152,7 +159,7 @@ static void link_take_share(link_t *k, uint64_t step)
     wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
     log_line(LH_LOG_INFO,
-             "link to rank %u: %.1f %% of what its site's ranks send, paced at %.1f MB/s "
+             "link to rank %u: %.1f %% of what this site's ranks send, paced at %.1f MB/s "
              "from step %llu on",
              k->peer, 100 * links_share_of(l, w->row.rank, there), 1e-6 * k->follow.pace,
              (unsigned long long)step);

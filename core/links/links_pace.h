@@ -7,10 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The parts of a border's rate for a site's ranks, by what each has sent: [count], shares in force on
+/* The parts of a border's rate for a site's ranks, by what each has to send: [count], shares in force on
  * the way in. Those of the ranks that send add up to 1; who sends nothing keeps a sixteenth of an
- * equal part, for what may come. False: they stay as they are, for nothing was sent or too little is
+ * equal part, for what may come. False: they stay as they are, for there is nothing or too little is
  * other. */
-bool pace_shares(const uint64_t *sent, uint32_t count, double *shares);
+bool pace_shares(const double *sent, uint32_t count, double *shares);
 
 #endif

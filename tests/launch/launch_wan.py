@@ -140,6 +140,34 @@ class Wan(LaunchCase):
             self.assertTrue(rates and max(rates) <= 1.01 * 0.97e9 / 4, rows)
         self.nothing_is_left()
 
+    def test_ranks_of_a_site_share_its_link_by_what_they_send(self):
+        """Of two ranks one stands for two owners of three there, of the three the third for none."""
+        lab = self.lab(delay=0.002, rate=1e8)
+        ini = self.job(6, "[transport.wan]\nrate = 100Mbps\n")
+        with open(ini) as f:
+            text = f.read()
+        with open(ini, "w") as f:
+            f.write(text.replace("hosts = t1:1", "hosts = t1:3").replace("hosts = o1:1", "hosts = o1:2"))
+        flags = ("--set", "train.batch=30", "--set", "train.micro_batch=6", "--set", "checkpoint.every=0")
+        results = [self.finish(p) for p in self.start_sites(lab, ini, *flags)]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        shares = []
+        for rank in range(5):
+            name = "train.log" if rank == 0 else f"rank-{rank}.log"
+            log = launch_case.read(os.path.join(self.folder, "job", "out", name))
+            found = re.findall(r"link to rank (\d): ([\d.]+) % of what this site's ranks send, paced at ([\d.]+) MB/s from "
+                               r"step 2 on", log)
+            self.assertEqual(log.count("of what this site's ranks send"), len(found), log)  # and from then on they stay
+            self.assertEqual(len({share for _, share, _ in found}), 1, log)
+            for _, share, pace in found:
+                self.assertAlmostEqual(float(pace), 0.97 * 12.5 * float(share) / 100, delta=0.06)
+            shares.append(float(found[0][1]))
+        print("shares of a site of three and one of two, in %:", shares)
+        self.assertAlmostEqual(sum(shares[:3]), 100, delta=0.2)
+        self.assertAlmostEqual(sum(shares[3:]), 100, delta=0.2)
+        self.assertLess(shares[2], 0.6 * shares[0])
+        self.assertGreater(shares[3], 1.3 * shares[4])
+
     def test_links_are_measured_at_the_first_start_and_no_bit_depends_on_it(self):
         lab = self.lab(delay=0.01, rate=2e8)
         whole, probed = self.job(4, name="whole"), self.job(4, name="probed", probe="start")

@@ -286,11 +286,6 @@ uint32_t links_flows(const links_t *l, link_flow_t *rows, uint32_t room)
     return 0;
 }
 
-void links_sent(const links_t *l, uint64_t *bytes)
-{
-    (void)l, (void)bytes;
-}
-
 void links_share(links_t *l, const uint64_t *all, uint64_t step)
 {
     (void)l, (void)all, (void)step;

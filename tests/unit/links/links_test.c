@@ -566,55 +566,39 @@ static uint64_t pace_to(uint32_t peer, uint64_t *buffer)
     return now.pace_bytes_per_second;
 }
 
-/* What links_sent says on all ranks, as the end of a step tells it. */
-static void tell_all(const uint64_t more[RANKS], uint64_t all[2 * RANKS])
-{
-    uint64_t mine[2];
-    links_sent(me.links, mine);
-    mine[1 - me.self / 2] += more[me.self];
-    CHECK(control_gather(&me.control, mine, sizeof(mine), all) == LH_OK);
-}
-
 static void is_close(uint64_t found, double told)
 {
     CHECK((double)found > 0.999 * told && (double)found < 1.001 * told);
 }
 
+/* A row for each step: what ranks 0 and 1 had to send to the other site until then, in a hundredth of
+ * what its link carries in a second, and the parts of it that they have from then on. */
+static const struct {
+    uint64_t sent[2];
+    double share[2];
+} demands[] = {
+    {{2, 2}, {0.5, 0.5}},             /* too little to tell */
+    {{0, 100}, {1.0 / 32, 1}},        /* who sends nothing keeps a sixteenth of a half */
+    {{300, 200}, {2.0 / 3, 1.0 / 3}}, /* 300 and 100 since, and half of what was before */
+    {{301, 203}, {2.0 / 3, 1.0 / 3}}, /* too little */
+};
+
 static void unequal(void)
 {
-    enum { BYTES = 1000, RATE = 100000000 };
-    static const uint64_t nothing[RANKS], one[RANKS] = {0, RATE},
-                                          three[RANKS] = {3 * RATE, 2 * RATE},
-                                          little[RANKS] = {3 * RATE, 2 * RATE + RATE / 100};
-    uint64_t all[2 * RANKS], mine[2], buffer, before;
+    enum { RATE = 100000000 };
+    uint64_t buffer, before;
     const uint32_t here = me.self / 2, peer = 2 * (1 - here);
-    link_t *k;
     two_sites();
-    k = links_find(me.links, peer, LH_SERVICE_GRADIENT);
     is_close(pace_to(peer, &before), 0.97 * RATE / 2);
-    /* What is counted is what was sent, by the site that it went to. */
-    if (here == 0) CHECK(link_send(k, me.arena, me.memory, BYTES, 1, 1) == LH_OK);
-    for (uint32_t r = 0; here == 1 && me.self == 2 && r < 2; r++) {
-        link_t *from = links_find(me.links, r, LH_SERVICE_GRADIENT);
-        CHECK(link_recv(from, me.arena, me.memory, BYTES, 1, 1) == LH_OK);
+    for (uint32_t step = 0; step < sizeof(demands) / sizeof(demands[0]); step++) {
+        uint64_t all[2 * RANKS] = {0};
+        for (uint32_t r = 0; r < 2; r++)
+            all[2 * r + 1] = RATE / 100 * demands[step].sent[r];
+        links_share(me.links, all, step);
+        is_close(pace_to(peer, &buffer),
+                 0.97 * RATE * (here == 1 ? 0.5 : demands[step].share[me.self]));
+        CHECK(buffer >= before);
     }
-    for (uint32_t i = 0; i < (me.self == 2 ? 2 : 1 - here); i++)
-        (void)next_event();
-    links_sent(me.links, mine);
-    CHECK(here == 1 || mine[1] >= mine[0] + BYTES);
-    tell_all(nothing, all);
-    links_share(me.links, all, 1);
-    is_close(pace_to(peer, &buffer), 0.97 * RATE / 2); /* too little to tell */
-    tell_all(one, all);
-    links_share(me.links, all, 2);
-    is_close(pace_to(peer, &buffer), 0.97 * RATE * (here == 1 ? 0.5 : me.self == 1 ? 1 : 1.0 / 32));
-    tell_all(three, all); /* since then: three of four parts by rank 0, one by rank 1 */
-    links_share(me.links, all, 3);
-    is_close(pace_to(peer, &buffer), 0.97 * RATE * (here == 1 ? 0.5 : me.self == 1 ? 0.25 : 0.75));
-    tell_all(little, all);
-    links_share(me.links, all, 4);
-    is_close(pace_to(peer, &buffer), 0.97 * RATE * (here == 1 ? 0.5 : me.self == 1 ? 0.25 : 0.75));
-    meet();
     end();
 }
 
@@ -628,12 +612,12 @@ static void shares_add_up_to_a_border(void **state)
 {
     (void)state;
     double shares[3] = {1.0 / 3, 1.0 / 3, 1.0 / 3};
-    assert_false(pace_shares((const uint64_t[]){0, 0, 0}, 3, shares));
-    assert_false(pace_shares((const uint64_t[]){100, 101, 99}, 3, shares));
+    assert_false(pace_shares((const double[]){0, 0, 0}, 3, shares));
+    assert_false(pace_shares((const double[]){100, 101, 99}, 3, shares));
     assert_true(shares[0] == 1.0 / 3);
-    assert_true(pace_shares((const uint64_t[]){200, 100, 100}, 3, shares));
+    assert_true(pace_shares((const double[]){200, 100, 100}, 3, shares));
     assert_true(shares[0] == 0.5 && shares[1] == 0.25 && shares[2] == 0.25);
-    assert_true(pace_shares((const uint64_t[]){0, 100, 300}, 3, shares));
+    assert_true(pace_shares((const double[]){0, 100, 300}, 3, shares));
     assert_true(shares[0] == 1.0 / 48 && shares[1] == 0.25 && shares[2] == 0.75);
 }
 
