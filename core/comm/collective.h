@@ -56,9 +56,9 @@ lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *ga
 /* Says that a run of this plan will be started, behind those that are expected already and before any
  * other: its receives are posted now, so that what peers send need not wait for this rank's word.
  * Only receives into the comm's own staging memory, where not writes_ahead: nobody reads what the run
- * writes from here on. false: the plan still runs or is expected, or the comm has failed; the caller
- * then expects nothing that would be started behind it. A start that breaks the promise is a mistake
- * of ours. */
+ * writes from here on. false: the plan still runs or is expected, all ranks are on one machine, or the
+ * comm has failed; the caller then expects nothing that would be started behind it. A start that breaks
+ * the promise is a mistake of ours. */
 bool collective_expect(collective_t *x, bool writes_ahead);
 /* LH_OK: done, and its memory is the caller's again. LH_AGAIN: not yet. Else the comm has failed:
  * this run and all others that are under way never end, and what they write is undefined. Never

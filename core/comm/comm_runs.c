@@ -289,11 +289,11 @@ static void run_prepare(collective_t *x)
 
 /* Locked. Tracks join their lanes whatever the run still waits for: the order of messages is that of
  * starts, not of gates. */
-static void tracks_join(collective_t *x, bool sending)
+static void tracks_join(collective_t *x, bool receiving, bool sending)
 {
     for (uint32_t i = 0; i < x->script->lane_count; i++) {
         track_t *t = &x->tracks[i];
-        if (t->messages->sending != sending) continue;
+        if (t->messages->sending ? !sending : !receiving) continue;
         t->posted = 0;
         t->behind = NULL;
         *(t->lane->tail != NULL ? &t->lane->tail->behind : &t->lane->head) = t;
@@ -344,8 +344,7 @@ static void run_begin(collective_t *x, const collective_gate_t *gate)
         after->followers = x;
         x->gates++;
     }
-    if (!expected) tracks_join(x, false);
-    tracks_join(x, true);
+    tracks_join(x, !expected, true);
     run_ungate(x);
 }
 
@@ -359,7 +358,7 @@ static void run_expect(collective_t *x, bool writes_ahead)
     x->next_expected = NULL;
     *(c->last_expected != NULL ? &c->last_expected->next_expected : &c->first_expected) = x;
     c->last_expected = x;
-    tracks_join(x, false);
+    tracks_join(x, true, false);
 }
 
 /* The member of x's group whose message x waits for, or SCRIPT_NONE. A receive says more than a
@@ -554,11 +553,12 @@ lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
     return status;
 }
 
-/* Receives are posted at once, so that their grants leave now. */
+/* Receives are posted at once, so that their grants leave now. On one machine that gains nothing: a
+ * grant takes a microsecond, and comm's thread would be awake until the run is started. */
 bool runs_expect(collective_t *x, bool writes_ahead)
 {
     comm_t *c = x->comm;
-    if (!c->connected || x->expected ||
+    if (!c->connected || c->world->row.nodes == 1 || x->expected ||
         atomic_load_explicit(&x->state, memory_order_acquire) != PLAN_IDLE)
         return false;
     runs_enter(c);
