@@ -96,7 +96,7 @@ struct collective {
     uint32_t *ready;   /* computes that can be done: a heap, first step first */
     uint32_t ready_count;
     uint32_t remaining, gates; /* steps; runs that must end before this one begins */
-    uint64_t started_ns;
+    uint64_t started_ns, finished_ns;
     collective_gate_t gate; /* of a run that begins behind one */
     bool closed;            /* that gate is not past yet: one of `gates` */
     bool slot_awaited;      /* the run before it in its slot is not done: one of `gates` */

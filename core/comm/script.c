@@ -259,7 +259,7 @@ void script_sum(const sum_target_t *to, const sum_source_t *sources, uint32_t co
 /* ---- in a run ---- */
 
 /* First byte of what a view names, before the runs of its step are counted in. */
-static char *view_base(const script_places_t *places, const script_view_t *v)
+static inline char *view_base(const script_places_t *places, const script_view_t *v)
 {
     switch (v->buffer) {
     case BUFFER_WHOLE: return places->whole + v->at;
@@ -271,7 +271,8 @@ static char *view_base(const script_places_t *places, const script_view_t *v)
 }
 
 /* Element of a buffer in which a run begins. */
-static uint64_t run_begin(const script_places_t *places, uint32_t layout, const script_run_t *r)
+static inline uint64_t run_begin(const script_places_t *places, uint32_t layout,
+                                 const script_run_t *r)
 {
     switch (layout) {
     case LAYOUT_WHOLE: return places->segments[r->segment].whole + r->offset;
@@ -295,8 +296,8 @@ char *script_message(const script_t *s, const script_places_t *places, const scr
 }
 
 /* Where a run lies in a view; blocks of the runs before it are `packed` bytes long together. */
-static char *run_at(const script_places_t *places, const script_view_t *v, const script_run_t *r,
-                    bool blocks, uint64_t packed)
+static inline char *run_at(const script_places_t *places, const script_view_t *v,
+                           const script_run_t *r, bool blocks, uint64_t packed)
 {
     char *base = view_base(places, v);
     if (blocks && v->dtype == LH_DTYPE_I8) return base + packed;
