@@ -37,7 +37,9 @@ enum {
 enum { MORE_STREAMS, FEWER_STREAMS, MORE_BUFFER, LARGER_CHUNK, OTHER_CONTROL };
 #define STREAM_RATE 3125000000ull  /* 25 Gb/s: what one stream carries */
 #define GUESSED_RATE 1250000000ull /* 10 Gb/s: where neither the link's nor the card's is known */
-#define SLOWEST_CARD 12500000ull   /* 100 Mb/s: virtual cards say less, and mean nothing */
+#define NEAR_NS 200000ull          /* 20 km there and back, or two machines at one switch */
+#define NEAR_LOSS 1e-5
+#define SLOWEST_CARD 12500000ull /* 100 Mb/s: virtual cards say less, and mean nothing */
 /* Of a buffer's bytes, those that are payload on their way; the rest is the kernel's own. */
 #define PAYLOAD_SHARE 0.72
 
@@ -226,6 +228,13 @@ static uint64_t first_of(uint64_t a, uint64_t b, uint64_t c)
     return a != 0 ? a : b != 0 ? b : c;
 }
 
+/* bbr asks a timer before each handful of packets, which halves what a processor can send; what it is good
+ * for, long ways and losses, is not there. */
+static bool is_near(const lh_link_t *link)
+{
+    return link->round_trip_ns != 0 && link->round_trip_ns < NEAR_NS && link->loss < NEAR_LOSS;
+}
+
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    const limits_t *limits, lh_tuning_t *out)
 {
@@ -255,8 +264,8 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
                                  3 * out->inflight_bytes);
     out->control = wanted->control == CONTROL_BBR || wanted->control == CONTROL_CUBIC
                        ? wanted->control
-                   : wan && limits->bbr ? CONTROL_BBR
-                                        : CONTROL_CUBIC;
+                   : wan && limits->bbr && !is_near(link) ? CONTROL_BBR
+                                                          : CONTROL_CUBIC;
 }
 
 static bool is_auto(const char *congestion)

@@ -47,6 +47,30 @@ static void a_near_link_is_left_to_the_kernel(void **state)
     assert_int_equal(chosen(LH_LINK_SITE, 100 * GBIT, 0, &may_force).streams, 4);
 }
 
+static void a_link_of_no_length_between_sites_is_not_under_bbr(void **state)
+{
+    (void)state;
+    enum { BBR = 1, CUBIC = 2 };
+    static const tcp_config_t config;
+    static const lh_tuning_t nothing;
+    lh_link_t link = {.scope = LH_LINK_WAN, .bytes_per_second = 10 * GBIT};
+    lh_tuning_t out = {0};
+    static const struct {
+        uint64_t trip_ns;
+        double loss;
+        uint32_t control;
+    } rows[] = {{0, 0, BBR}, {50000, 0, CUBIC}, {50000, 1e-3, BBR}, {200000, 0, BBR}};
+    for (uint32_t i = 0; i < 4; i++) {
+        link.round_trip_ns = rows[i].trip_ns;
+        link.loss = rows[i].loss;
+        tuning_choose(&config, &link, &nothing, &may_force, &out);
+        assert_int_equal(out.control, rows[i].control);
+    }
+    link.scope = LH_LINK_SITE;
+    tuning_choose(&config, &link, &nothing, &may_force, &out);
+    assert_int_equal(out.control, CUBIC);
+}
+
 static void between_sites_the_window_and_a_queue_fit(void **state)
 {
     (void)state;
@@ -155,7 +179,9 @@ static void join(kit_end_t *a, kit_end_t *b, uint32_t scope, uint32_t security)
     memset(a, 0, sizeof(*a));
     memset(b, 0, sizeof(*b));
     a->host.key = b->host.key = 7;
-    kit_link = (lh_link_t){.struct_size = sizeof(kit_link), .scope = scope};
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link),
+                           .scope = scope,
+                           .round_trip_ns = scope == LH_LINK_WAN ? 10 * MS : 0};
     kit_open(a, 0);
     kit_open(b, 1);
     kit_join(a, b, security);
@@ -428,6 +454,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbours_change_one_thing_that_is_not_set),
         cmocka_unit_test(a_near_link_is_left_to_the_kernel),
+        cmocka_unit_test(a_link_of_no_length_between_sites_is_not_under_bbr),
         cmocka_unit_test(between_sites_the_window_and_a_queue_fit),
         cmocka_unit_test(between_sites_a_stream_takes_what_it_sends_soon),
         cmocka_unit_test(more_streams_where_buffers_cannot_be_forced),
