@@ -268,8 +268,8 @@ static void it_says_whether_it_is_ordered(void **state)
     rig_close(&rig);
 }
 
-/* cuDNN would refuse the call: places are known at launch only, and the own kernel takes any. */
-static void places_that_do_not_lie_on_16_bytes_are_the_own_kernels(void **state)
+/* How a place lies that was not told shows when the call is bound; the library would refuse it. */
+static void places_that_were_not_told_are_looked_at_when_a_call_is_bound(void **state)
 {
     (void)state;
     const lh_attention_t how = how_of(&plain);
@@ -280,13 +280,47 @@ static void places_that_do_not_lie_on_16_bytes_are_the_own_kernels(void **state)
     slots_fill(&plain, forward, backward);
     MUST(rig_prepare(&rig, "attention", &how, forward, FORWARD, &call));
     assert_string_equal(rig.kernel, "attention.bf16.cudnn");
+    void *const by_cudnn = rig_block(call)->bound;
     lh_place_t args[FORWARD];
     memcpy(args, rig_block(call)->args, sizeof(args));
     args[1].address = (char *)args[1].address + 2;
     rig_block(call)->args = args;
+    MUST(rig_bind(call));
+    assert_ptr_not_equal(rig_block(call)->bound, by_cudnn);
     MUST(rig_try_launch(call));
     rig_wait(&rig);
+    /* Launches look at no place: what was bound is what runs. */
+    rig_block(call)->bound = by_cudnn;
+    assert_int_equal(rig_try_launch(call), LH_IO);
+    assert_non_null(strstr(rig_reason(), "attention of libcudnn.so.9"));
+    rig_wait(&rig); /* what was queued before it */
     rig_free(call);
+    rig_close(&rig);
+}
+
+static void places_that_are_told_not_to_lie_on_16_bytes_are_the_own_kernels(void **state)
+{
+    (void)state;
+    const lh_attention_t how = how_of(&plain);
+    static const uint32_t alignments[] = {256, 16, 8, 2};
+    rig_t rig;
+    rig_start(&rig, "delay_us=5", 0);
+    for (size_t i = 0; i < COUNT(alignments); i++) {
+        rig_slot_t forward[FORWARD], backward[BACKWARD];
+        slots_fill(&plain, forward, backward);
+        for (size_t slot = 0; slot < FORWARD; slot++)
+            forward[slot].alignment = backward[slot].alignment = 256;
+        forward[FORWARD - 1].alignment = backward[7].alignment = 4; /* lse may lie as it likes */
+        forward[2].alignment = backward[3].alignment = alignments[i];
+        for (size_t slot = FORWARD; slot < BACKWARD; slot++)
+            if (slot != 7) backward[slot].alignment = 256;
+        MUST(rig_run(&rig, "attention", &how, forward, FORWARD));
+        assert_string_equal(rig.kernel, alignments[i] >= 16 ? "attention.bf16.cudnn"
+                                                            : "attention.bf16.cuda.tensor");
+        MUST(rig_run(&rig, "attention_grad", &how, backward, BACKWARD));
+        assert_string_equal(rig.kernel, alignments[i] >= 16 ? "attention_grad.bf16.cudnn"
+                                                            : "attention_grad.bf16.cuda.tensor");
+    }
     rig_close(&rig);
 }
 
@@ -333,7 +367,8 @@ int main(void)
         cmocka_unit_test(the_batch_is_walked_where_scratch_is_short),
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
         cmocka_unit_test(it_says_whether_it_is_ordered),
-        cmocka_unit_test(places_that_do_not_lie_on_16_bytes_are_the_own_kernels),
+        cmocka_unit_test(places_that_were_not_told_are_looked_at_when_a_call_is_bound),
+        cmocka_unit_test(places_that_are_told_not_to_lie_on_16_bytes_are_the_own_kernels),
         cmocka_unit_test(its_library_is_named_in_the_fingerprint),
         cmocka_unit_test(a_library_of_another_version_is_refused),
     };

@@ -366,7 +366,8 @@ static void arg_fill(lh_arg_t *arg, const rig_slot_t *slot)
                       .rank = slot->rank,
                       .flags = slot->flags,
                       .alias_slot = slot->alias_slot,
-                      .count_slot = slot->count_slot};
+                      .count_slot = slot->count_slot,
+                      .alignment = slot->alignment};
     uint64_t stride = 1;
     for (uint32_t i = slot->rank; i-- > 0;) {
         arg->shape[i] = slot->shape[i];
@@ -551,10 +552,16 @@ lh_status_t rig_prepare(rig_t *rig, const char *op, const void *attributes, cons
                                  .args = call->places,
                                  .scratch = {.memory = call->scratch, .address = address},
                                  .stream = rig->stream};
-    if (call->kernel->bind != NULL)
-        must(call->kernel->bind(call->prepared, &call->launch, &call->launch.bound), "bind");
+    must(rig_bind(call), "bind");
     *out = call;
     return LH_OK;
+}
+
+lh_status_t rig_bind(rig_call_t *call)
+{
+    call->launch.bound = NULL;
+    if (call->kernel->bind == NULL) return LH_OK;
+    return call->kernel->bind(call->prepared, &call->launch, &call->launch.bound);
 }
 
 lh_status_t rig_try_launch(rig_call_t *call)

@@ -27,6 +27,7 @@ typedef struct rig_slot {
     uint32_t flags;      /* LH_ARG_*  */
     uint32_t alias_slot; /* from 1: lies in the memory of that slot */
     uint32_t count_slot; /* from 1: holds the number of valid rows  */
+    uint32_t alignment;  /* of its place, as prepare is told; 0: not told */
 } rig_slot_t;
 
 #define RIG_NONE ((rig_slot_t){0})
@@ -69,6 +70,8 @@ lh_status_t rig_run(rig_t *rig, const char *op, const void *attributes, const ri
 lh_status_t rig_prepare(rig_t *rig, const char *op, const void *attributes, const rig_slot_t *slots,
                         uint32_t count, rig_call_t **out);
 void rig_launch(rig_call_t *call);
+/* Binds the call anew, where the test has changed its block. */
+lh_status_t rig_bind(rig_call_t *call);
 lh_status_t rig_try_launch(rig_call_t *call);
 void rig_wait(rig_t *rig);
 /* The block that rig_launch() hands over. */

@@ -450,8 +450,14 @@ FAKE_EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
             if (g->tensor[t].uid == ((const int64_t *)uids->data)[i])
                 places[t] = ((const cuda_address_t *)pointers->data)[i];
     if (workspace != NULL) memcpy(&at, workspace->data, sizeof(at));
-    for (int t = 0; t < g->tensors; t++)
-        if (!g->tensor[t].is_virtual && places[t] == 0) return CUDNN_STATUS_BAD_PARAM;
+    for (int t = 0; t < g->tensors; t++) {
+        const fake_tensor_t *tensor = &g->tensor[t];
+        const bool half = tensor->dtype == CUDNN_DATA_HALF || tensor->dtype == CUDNN_DATA_BFLOAT16;
+        if (!tensor->is_virtual && places[t] == 0) return CUDNN_STATUS_BAD_PARAM;
+        /* What it reads as vectors; the frontend promises 16 bytes of every tensor. */
+        if (half && !tensor->by_value && places[t] % 16 != 0)
+            return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
+    }
     return fake_graph_queue(g, handle->stream, places, at) == CUDA_OK
                ? CUDNN_STATUS_SUCCESS
                : CUDNN_STATUS_EXECUTION_FAILED;

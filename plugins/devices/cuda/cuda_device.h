@@ -144,6 +144,7 @@ lh_status_t cuda_sdpa_fits(const lh_host_t *host, const lh_device_t *d, const vo
                            const lh_kernel_desc_t *desc);
 lh_status_t cuda_sdpa_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
                               lh_kernel_plan_t *plan, lh_prepared_t **out);
+lh_status_t cuda_sdpa_bind(lh_prepared_t *k, const lh_launch_t *call, void **bound);
 lh_status_t cuda_sdpa_launch(lh_prepared_t *k, const lh_launch_t *call);
 void cuda_sdpa_release(lh_prepared_t *k);
 

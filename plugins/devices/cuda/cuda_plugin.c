@@ -34,8 +34,8 @@ static const lh_option_t options[] = {
 static const lh_kernel_t kernels[] = {
     KERNEL_ROW("matmul", product, .bind = cuda_product_bind)
 #ifdef LH_CUDNN
-    KERNEL_ROW("attention", sdpa, )
-    KERNEL_ROW("attention_grad", sdpa, )
+    KERNEL_ROW("attention", sdpa, .bind = cuda_sdpa_bind)
+    KERNEL_ROW("attention_grad", sdpa, .bind = cuda_sdpa_bind)
 #endif
     LH_OPS_BASE(OWN_ROW) LH_OPS_MORE(OWN_ROW)
 };

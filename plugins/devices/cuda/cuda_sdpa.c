@@ -11,10 +11,10 @@
  * as many rows as the longest may have. So the batch is walked in groups that stay within a bound; where
  * one document alone takes too much, the own kernels have it.
  *
- * cuDNN reads 16 bytes at a time. Rows that don't lie so are refused when a call is prepared. Places are
- * known at launch only: a call whose places don't lie so runs by the plugin's own kernel, which is
- * prepared along with it and has checked the shapes. Places are fixed for the life of a plan, so a call
- * always runs by the same one. */
+ * cuDNN reads 16 bytes at a time. Rows and places that don't lie so are refused when a call is prepared,
+ * by its strides and lh_arg_t.alignment, and the next row has the call. A host may not tell how places
+ * lie (alignment 0): then they are looked at when the call is bound, and one whose places don't lie so
+ * runs by the plugin's own kernel, which is prepared along with cuDNN's graph and has checked the shapes. */
 #include <math.h>
 #include <stdio.h>
 
@@ -48,6 +48,7 @@ typedef struct sdpa {
     cudnn_sdpa_how_t how; /* how.documents: of a group */
     cudnn_sdpa_t *graph;
     uint64_t documents, groups;
+    bool told;                             /* places lie on 16 bytes, says the host */
     uint32_t arrays;                       /* of offsets: one for each factor */
     uint64_t factor[CUDNN_SDPA_TENSORS];   /* elements that a row stands for */
     uint32_t array_of[CUDNN_SDPA_TENSORS]; /* which array a tensor takes */
@@ -152,6 +153,25 @@ static lh_status_t shapes_check(const sdpa_t *s)
     return LH_OK;
 }
 
+/* Whether a slot's place lies on 16 bytes is told here or, alignment 0, when the call is bound. Of lse
+ * cuDNN reads single elements. */
+static lh_status_t places_check(sdpa_t *s, const lh_kernel_desc_t *desc)
+{
+    const lh_host_t *host = s->device->host;
+    s->told = true;
+    for (int t = 0; t < CUDNN_SDPA_TENSORS; t++) {
+        if (s->how.pitch[t] == 0 || t == CUDNN_SDPA_LSE) continue;
+        const uint32_t slot = (uint32_t)s->op.slot[t];
+        const uint32_t alignment = op_slots_arg(desc, slot)->alignment;
+        s->told = s->told && alignment != 0;
+        if (alignment % VECTOR_BYTES != 0)
+            return host->fail(host, LH_UNSUPPORTED,
+                              "cuDNN: places on %d bytes only; slot %u lies on %u", VECTOR_BYTES,
+                              slot + 1, alignment);
+    }
+    return LH_OK;
+}
+
 /* ---- what is made ---- */
 
 /* A tensor's offsets are the documents' first rows times its pitch. lse has one element a row; outputs of
@@ -225,7 +245,8 @@ static void plan_fill(const sdpa_t *s, const lh_kernel_plan_t *plain, lh_kernel_
     const uint64_t bytes = index_bytes(s) + cudnn_sdpa_workspace(s->graph);
     const bool ordered = !s->how.backward || s->how.ordered;
     mine.flags = LH_KERNEL_CAPTURE | (ordered ? (uint32_t)LH_KERNEL_ORDERED : 0);
-    if (bytes > mine.scratch_bytes) mine.scratch_bytes = bytes;
+    /* Where places are not told the own kernel may have to do the call. */
+    if (s->told || bytes > mine.scratch_bytes) mine.scratch_bytes = bytes;
     mine.host_bytes += sizeof(*s);
     /* The own kernel's choice beside cuDNN's, and how many documents go together. */
     mine.variant = (uint64_t)cudnn_sdpa_variant(s->graph) << 32 |
@@ -265,6 +286,7 @@ lh_status_t cuda_sdpa_prepare(const lh_host_t *host, lh_device_t *d, const lh_ke
         s->documents = cuda_elements(&s->plain->view[s->op.starts]) - 1;
         status = shapes_check(s);
     }
+    if (status == LH_OK) status = places_check(s, desc);
     if (status == LH_OK) {
         arrays_fill(s);
         status = graph_make(s, desc->scratch_limit_bytes, (uint32_t)(desc->variant >> 32));
@@ -297,6 +319,15 @@ static bool places_lie(const sdpa_t *s, const lh_place_t *args)
             bits |= (uintptr_t)args[s->op.slot[t]].address;
     }
     return bits % VECTOR_BYTES == 0;
+}
+
+/* What is bound is who does the call: cuDNN's graph or the own kernel, as what it was prepared into. */
+lh_status_t cuda_sdpa_bind(lh_prepared_t *k, const lh_launch_t *call, void **bound)
+{
+    sdpa_t *s = (sdpa_t *)(void *)k;
+    const bool lie = s->told || places_lie(s, call->args);
+    *bound = lie ? (void *)s : (void *)s->plain;
+    return LH_OK;
 }
 
 static lh_status_t index_launch(const sdpa_t *s, const lh_launch_t *call)
@@ -340,7 +371,7 @@ lh_status_t cuda_sdpa_launch(lh_prepared_t *k, const lh_launch_t *call)
 {
     const sdpa_t *s = (const sdpa_t *)(const void *)k;
     lh_device_t *d = s->device;
-    if (!places_lie(s, call->args)) return cuda_rows_launch(s->plain, call);
+    if (call->bound == s->plain) return cuda_rows_launch(s->plain, call);
     lh_status_t status = index_launch(s, call);
     if (status == LH_OK) status = outside_launch(s, call);
     if (status != LH_OK) return status;
