@@ -49,7 +49,7 @@ static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation,
 
 /* Registers an allocation with comm, or its mirror where the host can't reach the memory; an
  * allocation that the host can reach in neither way does not travel. A device that can gives a
- * descriptor of the memory: peers on the node then map the memory and read in place. */
+ * descriptor of the memory, of a mirror too: peers on the node then map it and read in place. */
 static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
 {
     const engine_t *e = pl->t->engine;
@@ -76,8 +76,8 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
     if (pl->planned) {
         base = (char *)pl->planned_end;
         pl->planned_end += (allocation->bytes / PLANNED_BASE + 1) * PLANNED_BASE;
-        share.fd = e->api->share == NULL || mirrored ? -1 : 0;
-    } else if (e->api->share == NULL || mirrored ||
+        share.fd = e->api->share == NULL ? -1 : 0;
+    } else if (e->api->share == NULL ||
                e->api->share(allocation->memory, LH_SHARE_MEMFD, &share) != LH_OK)
         share = (lh_share_t){.fd = -1};
     if (share.fd >= 0 && !pl->planned) pl->t->shared[pl->t->shared_count++] = share.fd;

@@ -2,6 +2,7 @@
  * in double precision. */
 #include "check.h"
 #include "check_host.h"
+#include "device_memory.h"
 #include "node_run.h"
 #include "op_cases.h"
 
@@ -373,6 +374,13 @@ const check_t checks_of_devices[] = {
            too_much_memory_is_refused),
     DEVICE("device.streams", "streams that wait for each other's events keep the order", 60,
            streams_keep_order),
+    DEVICE("device.share",
+           "what share gives stands for the memory itself, and outlives it where it is mapped", 30,
+           shared_memory_is_the_memory),
+    DEVICE("device.adopt", "two processes read and write one memory, of either space", 60,
+           memory_of_a_peer_is_reached),
+    DEVICE("device.wrap", "host memory that it wraps is read where it lies", 30,
+           host_memory_is_an_input),
     DEVICE("device.rows", "its kernel rows are for ops that exist", 10, rows_name_ops),
     DEVICE("device.base_ops", "it has kernels for all base ops", 10, it_has_the_base_ops),
     DEVICE("device.kernels",

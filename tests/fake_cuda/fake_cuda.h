@@ -10,8 +10,10 @@
  *
  * LH_FAKE_CUDA holds words `key=value`, read at cuInit():
  *   gpus=1 capability=90 driver=13000 cublas=130002 cudnn=91900 nccl=22809 memory_mib=2048 dmabuf=0
+ *   registers=1                memory that is registered has one address for host and GPU
  *   delay_us=100 seed=1        most that an operation waits, and the seed of that
- *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE; `work` is the Nth
+ *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE: any call of any of the
+ *                              libraries but those that give something back; `work` is the Nth
  *                              operation that the worker does, and CODE then ends the context
  *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s */
 #ifndef FAKE_CUDA_H
@@ -105,7 +107,7 @@ typedef struct fake {
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
     int gpus, capability, driver;
-    bool dmabuf;
+    bool dmabuf, registers;
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     uint64_t slow_ns; /* that the library's first candidate takes longer than the second */
@@ -133,6 +135,14 @@ cuda_result_t fake_end(cuda_result_t result);
 cuda_context_t fake_context(void);
 /* With the lock: counts a call or an operation of that name; its code where it is to fail. */
 cuda_result_t fake_fails(const char *name);
+
+/* Without the lock: what a call that needs no context begins with. */
+cuda_result_t fake_asked(const char *call);
+#define FAKE_MAY_FAIL(call)                             \
+    do {                                                \
+        const cuda_result_t asked_ = fake_asked(#call); \
+        if (asked_ != 0) return asked_;                 \
+    } while (0)
 
 #define FAKE_BEGIN(call)                                      \
     do {                                                      \

@@ -44,6 +44,7 @@ static void settings_read(void)
     fake.nccl = key_read(text, "nccl", 22809);
     fake.memory_bytes = key_read(text, "memory_mib", 2048) << 20;
     fake.dmabuf = key_read(text, "dmabuf", 0) != 0;
+    fake.registers = key_read(text, "registers", 1) != 0;
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
     fake.random = key_read(text, "seed", 1);
     fake.slow_ns = key_read(text, "slow_us", 0) * 1000;
@@ -54,6 +55,14 @@ cuda_result_t fake_fails(const char *name)
 {
     if (fake.fail_number == 0 || strcmp(fake.fail_call, name) != 0) return CUDA_OK;
     return --fake.fail_number == 0 ? fake.fail_code : CUDA_OK;
+}
+
+cuda_result_t fake_asked(const char *call)
+{
+    pthread_mutex_lock(&fake.lock);
+    const cuda_result_t result = fake_fails(call);
+    pthread_mutex_unlock(&fake.lock);
+    return result;
 }
 
 cuda_result_t fake_begin(const char *call, bool in_context)
@@ -94,6 +103,7 @@ FAKE_EXPORT cuda_result_t cuInit(unsigned flags)
 
 FAKE_EXPORT cuda_result_t cuDriverGetVersion(int *version)
 {
+    FAKE_MAY_FAIL(cuDriverGetVersion);
     *version = fake.driver;
     return CUDA_OK;
 }
@@ -123,12 +133,14 @@ FAKE_EXPORT cuda_result_t cuGetErrorString(cuda_result_t error, const char **out
 
 FAKE_EXPORT cuda_result_t cuDeviceGetCount(int *count)
 {
+    FAKE_MAY_FAIL(cuDeviceGetCount);
     *count = fake.gpus;
     return CUDA_OK;
 }
 
 FAKE_EXPORT cuda_result_t cuDeviceGet(cuda_ordinal_t *out, int index)
 {
+    FAKE_MAY_FAIL(cuDeviceGet);
     if (index < 0 || index >= fake.gpus) return CUDA_INVALID_DEVICE;
     *out = index;
     return CUDA_OK;
@@ -136,6 +148,7 @@ FAKE_EXPORT cuda_result_t cuDeviceGet(cuda_ordinal_t *out, int index)
 
 FAKE_EXPORT cuda_result_t cuDeviceGetName(char *name, int bytes, cuda_ordinal_t device)
 {
+    FAKE_MAY_FAIL(cuDeviceGetName);
     (void)device;
     (void)snprintf(name, (size_t)bytes, "Fake GPU %d.%d", fake.capability / 10,
                    fake.capability % 10);
@@ -144,12 +157,14 @@ FAKE_EXPORT cuda_result_t cuDeviceGetName(char *name, int bytes, cuda_ordinal_t 
 
 FAKE_EXPORT cuda_result_t cuDeviceGetPCIBusId(char *name, int bytes, cuda_ordinal_t device)
 {
+    FAKE_MAY_FAIL(cuDeviceGetPCIBusId);
     (void)snprintf(name, (size_t)bytes, "0000:%02x:00.0", 0x1b + device);
     return CUDA_OK;
 }
 
 FAKE_EXPORT cuda_result_t cuDeviceGetAttribute(int *value, int attribute, cuda_ordinal_t device)
 {
+    FAKE_MAY_FAIL(cuDeviceGetAttribute);
     (void)device;
     switch (attribute) {
     case CUDA_ATTRIBUTE_MAJOR: *value = fake.capability / 10; return CUDA_OK;
@@ -158,6 +173,8 @@ FAKE_EXPORT cuda_result_t cuDeviceGetAttribute(int *value, int attribute, cuda_o
     case CUDA_ATTRIBUTE_CLOCK_KHZ: *value = 1000; return CUDA_OK;
     case CUDA_ATTRIBUTE_MEMORY_KHZ: *value = 10000; return CUDA_OK;
     case CUDA_ATTRIBUTE_MEMORY_BITS: *value = 512; return CUDA_OK;
+    case CUDA_ATTRIBUTE_HOST_POINTER: *value = fake.registers; return CUDA_OK;
+    case CUDA_ATTRIBUTE_READ_ONLY: *value = 1; return CUDA_OK;
     case CUDA_ATTRIBUTE_DMABUF: *value = fake.dmabuf; return CUDA_OK;
     case CUDA_ATTRIBUTE_HOST_NUMA: *value = -1; return CUDA_OK;
     default: return CUDA_INVALID_VALUE;
@@ -195,12 +212,14 @@ FAKE_EXPORT cuda_result_t cuDevicePrimaryCtxRelease_v2(cuda_ordinal_t device)
 
 FAKE_EXPORT cuda_result_t cuCtxSetCurrent(cuda_context_t context)
 {
+    FAKE_MAY_FAIL(cuCtxSetCurrent);
     current = context;
     return CUDA_OK;
 }
 
 FAKE_EXPORT cuda_result_t cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
+    FAKE_MAY_FAIL(cuCtxGetStreamPriorityRange);
     *least = 0;
     *greatest = -5;
     return CUDA_OK;

@@ -29,6 +29,7 @@ typedef struct fake_config {
     bool unordered;        /* products need not be ordered where that is not asked for */
     char *lacks;           /* an op without a kernel; "": none */
     bool tells;            /* logs what it has seen when it is closed */
+    bool shares;           /* pinned memory, as a memfd */
 } fake_config_t;
 
 /* What `tells` tells. */
@@ -111,6 +112,7 @@ struct lh_memory {
     char *real;
     uint64_t bytes;
     bool on_device; /* not the host's */
+    int fd;         /* memfd behind pinned memory; else -1 */
 };
 
 struct lh_stream {
@@ -171,6 +173,7 @@ void fake_inner_thread(lh_device_t *inner);
 lh_status_t fake_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
                        void **address);
 void fake_release(lh_memory_t *memory);
+lh_status_t fake_share(lh_memory_t *memory, uint32_t kind, lh_share_t *out);
 /* The place as the worker may use it. */
 lh_status_t fake_place(lh_device_t *d, const lh_place_t *place, lh_place_t *out);
 

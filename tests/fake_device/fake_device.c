@@ -224,4 +224,5 @@ const lh_device_api_t fake_device_api = {
     .replay_free = fake_replay_free,
     .await = fake_await,
     .signal = fake_signal,
+    .share = fake_share,
 };

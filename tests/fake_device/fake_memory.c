@@ -1,7 +1,9 @@
 /* fake_memory.c - device memory as an accelerator shows it to the host: addresses that are reserved
  * and behind which nothing is, so that every access ends the program. The worker has the memory; with
- * host_access = yes the host has it, too. */
+ * host_access = yes the host has it, too. Pinned memory is a memfd, which other processes may map. */
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "fake.h"
 
@@ -12,10 +14,17 @@ static lh_status_t memory_host(lh_memory_t *m)
 {
     const lh_host_t *host = m->device->host;
 
-    m->real = host->alloc(host, m->bytes, 4096);
-    if (m->real == NULL) return LH_NO_MEMORY;
-    m->shown = m->real;
+    m->fd = memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (m->fd < 0 || ftruncate(m->fd, (off_t)m->bytes) != 0) goto no_memory;
+    void *real = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    if (real == MAP_FAILED) goto no_memory;
+    m->real = m->shown = real;
     return LH_OK;
+
+no_memory:
+    if (m->fd >= 0) close(m->fd);
+    return host->fail(host, LH_NO_MEMORY, "%llu bytes of pinned memory",
+                      (unsigned long long)m->bytes);
 }
 
 static lh_status_t memory_device(lh_memory_t *m)
@@ -49,6 +58,7 @@ lh_status_t fake_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory
 
     m->device = d;
     m->bytes = bytes > 0 ? bytes : 1;
+    m->fd = -1;
     const lh_status_t status = space == LH_SPACE_DEVICE ? memory_device(m) : memory_host(m);
     if (status != LH_OK) {
         d->host->release(d->host, m);
@@ -69,9 +79,22 @@ void fake_release(lh_memory_t *m)
         if (m->shown != m->real) munmap(m->shown - off, m->bytes + off);
         munmap(m->real - off, m->bytes + off);
     } else {
-        host->release(host, m->real);
+        munmap(m->real, m->bytes);
+        close(m->fd);
     }
     host->release(host, m);
+}
+
+lh_status_t fake_share(lh_memory_t *m, uint32_t kind, lh_share_t *out)
+{
+    const lh_host_t *host = m->device->host;
+
+    if (!m->device->config.shares || kind != LH_SHARE_MEMFD || m->fd < 0)
+        return host->fail(host, LH_UNSUPPORTED, "only pinned memory is shared, as a memfd");
+    const int copy = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return host->fail(host, LH_IO, "a second descriptor");
+    LH_FILL(lh_share_t, out, .kind = kind, .fd = copy, .bytes = m->bytes);
+    return LH_OK;
 }
 
 lh_status_t fake_place(lh_device_t *d, const lh_place_t *place, lh_place_t *out)

@@ -14,6 +14,7 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     bool unordered;
     char *lacks;
     bool tells;
+    bool shares;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -50,6 +51,8 @@ static const lh_option_t options[] = {
                    "products have other last bits each time where that is allowed"),
     LH_OPTION_STRING(fake_options_t, lacks, "lacks", "", "an op that has no kernel"),
     LH_OPTION_BOOL(fake_options_t, tells, "tells", "no", "logs what it has seen when it is closed"),
+    LH_OPTION_BOOL(fake_options_t, shares, "shares", "yes",
+                   "ranks of a machine may map each other's pinned memory"),
 };
 
 static const lh_kernel_t kernels[] = {

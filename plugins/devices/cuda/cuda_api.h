@@ -22,6 +22,10 @@ typedef struct CUfunc_st *cuda_function_t;
 typedef struct CUgraph_st *cuda_graph_t;
 typedef struct CUgraphExec_st *cuda_exec_t;
 
+typedef struct cuda_ipc { /* CUipcMemHandle: may travel to another process */
+    char bytes[64];
+} cuda_ipc_t;
+
 enum { /* CUresult */
        CUDA_OK = 0,
        CUDA_INVALID_VALUE = 1,
@@ -31,8 +35,10 @@ enum { /* CUresult */
        CUDA_NO_DEVICE = 100,
        CUDA_INVALID_DEVICE = 101,
        CUDA_INVALID_CONTEXT = 201,
+       CUDA_MAP_FAILED = 205,
        CUDA_NO_BINARY = 209,
        CUDA_ECC = 214,
+       CUDA_PEER_UNSUPPORTED = 217,
        CUDA_NVLINK = 220,
        CUDA_UNSUPPORTED_PTX = 222,
        CUDA_CONTAINED = 226,
@@ -42,6 +48,7 @@ enum { /* CUresult */
        CUDA_LAUNCH_TIMEOUT = 702,
        CUDA_CONTEXT_DESTROYED = 709,
        CUDA_ASSERT = 710,
+       CUDA_REGISTERED = 712,
        CUDA_STACK_ERROR = 714,
        CUDA_ILLEGAL_INSTRUCTION = 715,
        CUDA_MISALIGNED = 716,
@@ -66,6 +73,8 @@ enum { /* CUdevice_attribute */
        CUDA_ATTRIBUTE_MEMORY_BITS = 37,
        CUDA_ATTRIBUTE_MAJOR = 75,
        CUDA_ATTRIBUTE_MINOR = 76,
+       CUDA_ATTRIBUTE_HOST_POINTER = 91, /* registered memory has one address for host and GPU */
+       CUDA_ATTRIBUTE_READ_ONLY = 113,   /* memory that is mapped read-only can be registered  */
        CUDA_ATTRIBUTE_DMABUF = 124,
        CUDA_ATTRIBUTE_HOST_NUMA = 134,
 };
@@ -75,6 +84,10 @@ enum {
     CUDA_EVENT_DEFAULT = 0,              /* CU_EVENT_DEFAULT: with times */
     CUDA_HOST_PORTABLE = 1,              /* CU_MEMHOSTALLOC_PORTABLE */
     CUDA_HOST_MAPPED = 2,                /* CU_MEMHOSTALLOC_DEVICEMAP */
+    CUDA_REGISTER_PORTABLE = 1,          /* CU_MEMHOSTREGISTER_PORTABLE */
+    CUDA_REGISTER_MAPPED = 2,            /* CU_MEMHOSTREGISTER_DEVICEMAP */
+    CUDA_REGISTER_READ_ONLY = 8,         /* CU_MEMHOSTREGISTER_READ_ONLY */
+    CUDA_IPC_LAZY_PEER = 1,              /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */
     CUDA_CAPTURE_RELAXED = 2,            /* CU_STREAM_CAPTURE_MODE_RELAXED */
     CUDA_WAIT_GEQ = 0,                   /* CU_STREAM_WAIT_VALUE_GEQ */
     CUDA_WRITE_DEFAULT = 0,              /* CU_STREAM_WRITE_VALUE_DEFAULT: behind a fence */
@@ -108,6 +121,11 @@ enum {
     X(cuMemFree_v2, (cuda_address_t address))                                                      \
     X(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                                  \
     X(cuMemFreeHost, (void *address))                                                              \
+    X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags))                         \
+    X(cuMemHostUnregister, (void *address))                                                        \
+    X(cuIpcGetMemHandle, (cuda_ipc_t * out, cuda_address_t address))                               \
+    X(cuIpcOpenMemHandle_v2, (cuda_address_t * out, cuda_ipc_t handle, unsigned flags))            \
+    X(cuIpcCloseMemHandle, (cuda_address_t address))                                               \
     X(cuMemGetHandleForAddressRange,                                                               \
       (void *handle, cuda_address_t address, size_t bytes, int kind, unsigned long long flags))    \
     X(cuMemcpyAsync, (cuda_address_t to, cuda_address_t from, size_t bytes, cuda_stream_t stream)) \

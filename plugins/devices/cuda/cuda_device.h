@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <longhaul/draft/memory.h>
 #include <longhaul/plugin.h>
 
 #include "cuda_launch.h"
@@ -62,11 +63,22 @@ struct lh_device {
     uint64_t anchor_ns;
 };
 
+/* Where memory is from, and so how it is given back. */
+enum {
+    CUDA_MEMORY_DEVICE = 1, /* cuMemAlloc */
+    CUDA_MEMORY_HOST,       /* cuMemHostAlloc */
+    CUDA_MEMORY_MAPPED,     /* a memfd that this process mapped and registered with the driver */
+    CUDA_MEMORY_WRAPPED,    /* somebody else's host memory, registered */
+    CUDA_MEMORY_PEER,       /* another process's device memory, by CUDA IPC */
+};
+
 struct lh_memory {
     lh_device_t *device;
-    uint32_t space; /* LH_SPACE_* */
+    uint32_t space;  /* LH_SPACE_* */
+    uint32_t source; /* CUDA_MEMORY_* */
     uint64_t bytes;
     void *address;
+    int fd; /* of CUDA_MEMORY_MAPPED: the memfd; else -1 */
 };
 
 struct lh_stream {
@@ -109,6 +121,7 @@ lh_status_t cuda_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory
 void cuda_release(lh_memory_t *memory);
 lh_status_t cuda_memory(lh_device_t *d, lh_device_memory_t *out);
 lh_status_t cuda_share(lh_memory_t *memory, uint32_t kind, lh_share_t *out);
+extern const lh_memory_api_t cuda_memory_api;
 
 /* cuda_queue.c */
 lh_status_t cuda_stream_new(lh_device_t *d, const lh_stream_how_t *how, lh_stream_t **out);

@@ -43,6 +43,8 @@ static const lh_kernel_t kernels[] = {
 #undef OWN_ROW
 #undef KERNEL_ROW
 
+static const lh_draft_t drafts[] = {{LH_DRAFT_MEMORY, &cuda_memory_api}};
+
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,
     .kind = LH_KIND_DEVICE,
@@ -52,5 +54,6 @@ LH_PLUGIN = {
     .summary = "an NVIDIA GPU: cuBLASLt and own kernels, over the driver's API",
     LH_TABLE_OPTIONS(options),
     LH_TABLE_KERNELS(kernels),
+    LH_TABLE_DRAFTS(drafts),
     .device = &cuda_device_api,
 };

@@ -17,11 +17,12 @@ CASES = [
     (TWO, "zero1", "breadth", []),
     (TWO, "zero3", "depth", ["device.host_access=yes", "train.precision=bf16", "train.logits=compute"]),
     (SITES, "zero2", "depth", BY_SITE + ["device.words=no"]),
+    (TWO, "zero2", "breadth", ["device.shares=no"]),
 ]
 if TORTURE:
     CASES = [(world, "zero%d" % z, order, device + cut)
              for world in (TWO, FOUR, SITES) for z in range(4) for order in ("depth", "breadth")
-             for device in ([], ["device.words=no"], ["device.host_access=yes"])
+             for device in ([], ["device.words=no"], ["device.host_access=yes"], ["device.shares=no"])
              for cut in ([], BY_SITE) if not cut or z > 0 and world is SITES]
 
 
@@ -122,13 +123,7 @@ class QueuedRanks(PipelineCase):
         self.assertEqual(calls["1GiB"], calls["3GiB"])
         self.assertLess(calls["3GiB"], calls["0"])
 
-    def test_a_rank_that_dies_leaves_no_queue_waiting(self):
-        job = self.prepared()
-        args = self.settings("dies", *TWO, "optimizer.plugin=zero3", "device.plugin=fake",
-                             "device.delay=30us", "train.steps=100000")
-        runner = self.start("train", job, *args)
-        self.assertTrue(self.wait_for(lambda: os.path.exists(self.path("dies", "metrics.jsonl")) and
-                                      len(self.curve("dies")) > 3, runner))
+    def ranks_of(self, runner):
         children = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -138,7 +133,36 @@ class QueuedRanks(PipelineCase):
                 continue
             if parent == runner.pid:
                 children.append(int(pid))
-        os.kill(max(children), signal.SIGKILL)
+        return children
+
+    def mapped(self, pid):
+        """Pinned memory of the device that a process has mapped, its own and others', by inode."""
+        with open("/proc/%d/maps" % pid) as f:
+            return {line.split()[4] for line in f if "/memfd:fake" in line}
+
+    def test_ranks_read_what_is_staged_where_it_lies(self):
+        """Each maps the other's pinned memory that travels, where the device shares it."""
+        job = self.prepared()
+        for shares in ("yes", "no"):
+            folder = "shares_" + shares
+            args = self.settings(folder, *TWO, "optimizer.plugin=zero3", "device.plugin=fake", "device.delay=30us",
+                                 "train.steps=100000", "device.shares=" + shares)
+            runner = self.start("train", job, *args)
+            self.assertTrue(self.wait_for(lambda: os.path.exists(self.path(folder, "metrics.jsonl")) and
+                                          len(self.curve(folder)) > 1, runner))
+            both = [found for found in map(self.mapped, self.ranks_of(runner)) if found]
+            self.assertEqual(len(both), 2)
+            (self.assertGreater if shares == "yes" else self.assertEqual)(len(both[0] & both[1]), 0)
+            self.end(runner)
+
+    def test_a_rank_that_dies_leaves_no_queue_waiting(self):
+        job = self.prepared()
+        args = self.settings("dies", *TWO, "optimizer.plugin=zero3", "device.plugin=fake",
+                             "device.delay=30us", "train.steps=100000")
+        runner = self.start("train", job, *args)
+        self.assertTrue(self.wait_for(lambda: os.path.exists(self.path("dies", "metrics.jsonl")) and
+                                      len(self.curve("dies")) > 3, runner))
+        os.kill(max(self.ranks_of(runner)), signal.SIGKILL)
         since = time.monotonic()
         _, said = runner.communicate(timeout=60)
         self.assertEqual(runner.returncode, LOST, said)
