@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "cuda_api.h"
 #include "device_rig.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -494,6 +495,38 @@ static void device_memory_is_shared_where_the_driver_offers_it(void **state)
     bench_close(&b);
 }
 
+/* A peer of this machine maps what it is given; a driver that has another address for such memory, or
+ * refuses to register it, has pinned memory of its own, which works and is not shared. */
+static void pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it(void **state)
+{
+    (void)state;
+    static const char *const refusals[] = {"registers=0", "fail=cuMemHostRegister_v2:1:801"};
+    bench_t b;
+    lh_share_t share = {.struct_size = sizeof(share)};
+    bench_open(&b, "");
+    MUST(b.rig.api->share(b.memory[2], LH_SHARE_MEMFD, &share));
+    assert_int_equal(share.kind, LH_SHARE_MEMFD);
+    const float *seen = mmap(NULL, share.bytes, PROT_READ, MAP_SHARED, share.fd, 0);
+    assert_true(seen != MAP_FAILED);
+    assert_int_not_equal(ftruncate(share.fd, 0), 0); /* sealed */
+    close(share.fd);
+    pass_on(&b, true);
+    assert_memory_equal(seen, b.in.address, BYTES);
+    assert_int_equal(b.rig.api->share(b.memory[1], LH_SHARE_MEMFD, &share), LH_UNSUPPORTED);
+    bench_close(&b);
+    assert_true(seen[1] == 1); /* the peer's mapping outlives the rank's memory */
+    munmap((void *)(uintptr_t)seen, share.bytes);
+
+    for (size_t i = 0; i < COUNT(refusals); i++) {
+        bench_open(&b, refusals[i]);
+        pass_on(&b, true);
+        assert_true(out_is_in(&b));
+        assert_int_equal(b.rig.api->share(b.memory[0], LH_SHARE_MEMFD, &share), LH_UNSUPPORTED);
+        assert_non_null(strstr(rig_reason(), "pinned memory as a memfd, which this is not"));
+        bench_close(&b);
+    }
+}
+
 static void an_open_that_fails_anywhere_gives_all_back(void **state)
 {
     (void)state;
@@ -511,6 +544,176 @@ static void an_open_that_fails_anywhere_gives_all_back(void **state)
         setenv("LH_FAKE_CUDA", "", 1);
         assert_true(rig_offers("cuda", plain));
     }
+}
+
+/* ---- any call ---- */
+
+typedef struct life {
+    lh_device_t *device;
+    lh_stream_t *stream;
+    lh_event_t *event;
+    lh_memory_t *pinned, *memory;
+    lh_replay_t *replay;
+    lh_prepared_t *product, *other;
+    const lh_kernel_t *product_row, *other_row;
+} life_t;
+
+/* The row's kernel for two matrices, launched once. */
+static lh_status_t life_launch(const lh_plugin_t *plugin, life_t *l, const char *op,
+                               const lh_arg_t *args, uint32_t count, const lh_place_t *places,
+                               const lh_kernel_t **row, lh_prepared_t **k)
+{
+    lh_kernel_plan_t plan = {.struct_size = sizeof(plan)};
+    const lh_matmul_t matmul = {.struct_size = sizeof(matmul)};
+    const lh_activate_t activate = {.struct_size = sizeof(activate), .function = LH_ACT_SILU};
+    const lh_kernel_desc_t desc = {
+        .struct_size = sizeof(desc),
+        .op = op,
+        .attributes = strcmp(op, "matmul") == 0 ? (const void *)&matmul : (const void *)&activate,
+        .args = args,
+        .arg_size = sizeof(*args),
+        .arg_count = count,
+        .stream = l->stream};
+    *row = plugin->kernels;
+    while (strcmp((*row)->op, op) != 0)
+        (*row)++;
+    lh_status_t status = (*row)->prepare(rig_host(), l->device, &desc, &plan, k);
+    if (status != LH_OK) return status;
+    lh_launch_t call = {.struct_size = sizeof(call),
+                        .arg_count = count,
+                        .args = places,
+                        .scratch = {.memory = l->memory, .address = (char *)places->address + 4096},
+                        .stream = l->stream};
+    if ((*row)->bind != NULL) status = (*row)->bind(*k, &call, &call.bound);
+    return status == LH_OK ? (*row)->launch(*k, &call) : status;
+}
+
+/* One of everything that the host calls. */
+static lh_status_t life_live(const lh_plugin_t *plugin, const void *config, life_t *l)
+{
+    const lh_device_api_t *api = plugin->device;
+    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COMM};
+    const lh_arg_t square = {
+        .dtype = LH_DTYPE_F32, .rank = 2, .shape = {16, 16}, .stride = {16, 1}};
+    const lh_arg_t product[6] = {[0] = square, [1] = square, [5] = square};
+    lh_device_properties_t properties = {.struct_size = sizeof(properties)};
+    lh_device_memory_t memory = {.struct_size = sizeof(memory)};
+    lh_share_t share = {.struct_size = sizeof(share), .fd = -1};
+    void *address = NULL, *pinned = NULL;
+    uint64_t ns;
+    uint32_t count;
+#define STEP(call)                        \
+    do {                                  \
+        const lh_status_t said_ = (call); \
+        if (said_ != LH_OK) return said_; \
+    } while (0)
+    STEP(api->count(rig_host(), config, &count));
+    STEP(api->open(rig_host(), config, 0, &l->device));
+    STEP(api->properties(l->device, &properties));
+    STEP(api->memory(l->device, &memory));
+    STEP(api->alloc(l->device, LH_SPACE_PINNED, BYTES, &l->pinned, &pinned));
+    STEP(api->alloc(l->device, LH_SPACE_DEVICE, 65536, &l->memory, &address));
+    STEP(api->share(l->memory, LH_SHARE_DMABUF, &share));
+    close(share.fd);
+    STEP(api->stream_new(l->device, &how, &l->stream));
+    STEP(api->event_new(l->device, &l->event));
+    const lh_place_t at = {.memory = l->memory, .address = address};
+    const lh_place_t there = {
+        .memory = l->memory, .offset = 8192, .address = (char *)address + 8192};
+    const lh_place_t word = {.memory = l->pinned, .address = pinned};
+    const lh_place_t places[6] = {[0] = at, [1] = at, [5] = there}, pair[2] = {at, there};
+    const lh_arg_t args[2] = {square, square};
+    STEP(api->fill(l->stream, &at, 0, 65536));
+    STEP(life_launch(plugin, l, "matmul", product, 6, places, &l->product_row, &l->product));
+    STEP(life_launch(plugin, l, "activate", args, 2, pair, &l->other_row, &l->other));
+    STEP(api->capture_begin(l->stream));
+    STEP(api->copy(l->stream, &word, &at, 64));
+    STEP(api->capture_end(l->stream, &l->replay));
+    STEP(api->replay(l->replay, l->stream));
+    STEP(api->signal(l->stream, &word));
+    STEP(api->await(l->stream, &word));
+    STEP(api->record(l->stream, l->event));
+    STEP(api->wait(l->stream, l->event));
+    STEP(api->test(l->event, minute_ns));
+    return api->event_time(l->event, &ns);
+#undef STEP
+}
+
+static void life_end(const lh_plugin_t *plugin, life_t *l)
+{
+    const lh_device_api_t *api = plugin->device;
+    if (l->product != NULL) l->product_row->release(l->product);
+    if (l->other != NULL) l->other_row->release(l->other);
+    if (l->replay != NULL) api->replay_free(l->replay);
+    if (l->event != NULL) api->event_free(l->event);
+    if (l->stream != NULL) api->stream_free(l->stream);
+    if (l->pinned != NULL) api->release(l->pinned);
+    if (l->memory != NULL) api->release(l->memory);
+    if (l->device != NULL) api->close(l->device);
+}
+
+/* Calls whose failure changes nothing here, as the plugin then does without. */
+static bool life_does_without(const char *call)
+{
+    static const char *const names[] = {"cuGetErrorName",  "cuGetErrorString",
+                                        "cuDeviceGetName", "cuDeviceGetPCIBusId",
+                                        "cuMemHostAlloc",  "cuMemHostRegister_v2"};
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (strcmp(call, names[i]) == 0) return true;
+    return false;
+}
+
+/* Calls that are not made in such a life, or whose answer nobody reads: what gives something back. */
+static bool life_ends_with(const char *call)
+{
+    static const char *const parts[] = {"Destroy",
+                                        "Free",
+                                        "Unload",
+                                        "Release",
+                                        "Ipc",
+                                        "Unregister",
+                                        "GetCtx",
+                                        "cuFuncSetAttribute",
+                                        "cuStreamSynchronize"};
+    for (size_t i = 0; i < COUNT(parts); i++)
+        if (strstr(call, parts[i]) != NULL) return true;
+    return false;
+}
+
+static void a_call_that_fails_is_told(const char *call, int code)
+{
+    char fake[128];
+    life_t l = {0};
+    rig_t rig;
+    setenv("LH_FAKE_CUDA", "", 1);
+    rig_open_with(&rig, "cuda", plain); /* for its table */
+    const lh_plugin_t *plugin = rig.plugin;
+    rig_close(&rig);
+    (void)snprintf(fake, sizeof(fake), "dmabuf=1 delay_us=5 fail=%s:1:%d", call, code);
+    setenv("LH_FAKE_CUDA", fake, 1);
+    rig_forget();
+    const uint64_t config[32] = {0};
+    const lh_status_t status = life_live(plugin, config, &l);
+    life_end(plugin, &l);
+    if (status == LH_OK && !life_does_without(call))
+        fail_msg("%s fails with %d, and nobody says so", call, code);
+    if (status != LH_OK && rig_reason()[0] == '\0')
+        fail_msg("%s fails with %d: status %d without a reason", call, code, status);
+    if (status == LH_AGAIN) fail_msg("%s fails with %d: LH_AGAIN", call, code);
+}
+
+static void any_call_may_fail_and_is_told(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {
+#define CALL_NAME(name, parameters) #name,
+        CUDA_DRIVER_CALLS(CALL_NAME) CUBLAS_CALLS(CALL_NAME)
+#undef CALL_NAME
+    };
+    static const int codes[] = {1, 2, 999}; /* a mistake, no memory, an end of the context */
+    for (size_t i = 0; i < COUNT(calls); i++)
+        for (size_t c = 0; c < COUNT(codes) && !life_ends_with(calls[i]); c++)
+            a_call_that_fails_is_told(calls[i], codes[c]);
 }
 
 static void memory_that_is_not_there_is_refused(void **state)
@@ -563,7 +766,9 @@ int main(void)
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),
         cmocka_unit_test(device_memory_is_shared_where_the_driver_offers_it),
+        cmocka_unit_test(pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it),
         cmocka_unit_test(an_open_that_fails_anywhere_gives_all_back),
+        cmocka_unit_test(any_call_may_fail_and_is_told),
         cmocka_unit_test(memory_that_is_not_there_is_refused),
         cmocka_unit_test(work_that_fails_ends_the_device_by_name),
     };

@@ -170,6 +170,11 @@ const char *rig_reason(void)
     return reason;
 }
 
+void rig_forget(void)
+{
+    reason[0] = '\0';
+}
+
 static void must(lh_status_t status, const char *what)
 {
     if (status == LH_OK) return;

@@ -61,6 +61,8 @@ void rig_close(rig_t *rig);
 const lh_host_t *rig_host(void);
 /* What the last host->fail() of this thread said. */
 const char *rig_reason(void);
+/* Makes it say nothing. */
+void rig_forget(void);
 
 /* prepare, one launch, and the results read back: LH_OK, or what prepare() said. */
 lh_status_t rig_run(rig_t *rig, const char *op, const void *attributes, const rig_slot_t *slots,

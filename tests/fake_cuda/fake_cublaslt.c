@@ -57,6 +57,7 @@ FAKE_EXPORT size_t cublasLtGetVersion(void)
 
 FAKE_EXPORT cublas_status_t cublasLtCreate(cublas_handle_t *out)
 {
+    FAKE_MAY_FAIL(cublasLtCreate);
     *out = calloc(1, sizeof(**out));
     return *out != NULL ? CUBLAS_OK : CUBLAS_NO_MEMORY;
 }
@@ -69,6 +70,7 @@ FAKE_EXPORT cublas_status_t cublasLtDestroy(cublas_handle_t handle)
 
 FAKE_EXPORT cublas_status_t cublasLtMatmulDescCreate(cublas_product_t *out, int compute, int scale)
 {
+    FAKE_MAY_FAIL(cublasLtMatmulDescCreate);
     if ((compute != CUBLAS_SUMS_32F && compute != CUBLAS_SUMS_32F_TF32) || scale != CUBLAS_R_32F)
         return CUBLAS_NOT_SUPPORTED;
     *out = calloc(1, sizeof(**out));
@@ -97,6 +99,7 @@ static cublas_status_t field_set(void *field, size_t size, const void *value, si
 FAKE_EXPORT cublas_status_t cublasLtMatmulDescSetAttribute(cublas_product_t product, int attribute,
                                                            const void *value, size_t bytes)
 {
+    FAKE_MAY_FAIL(cublasLtMatmulDescSetAttribute);
     switch (attribute) {
     case CUBLAS_DESC_TRANSPOSE_A: return SET(product->turned[0]);
     case CUBLAS_DESC_TRANSPOSE_B: return SET(product->turned[1]);
@@ -113,6 +116,7 @@ FAKE_EXPORT cublas_status_t cublasLtMatrixLayoutCreate(cublas_layout_t *out, int
                                                        uint64_t rows, uint64_t columns,
                                                        int64_t pitch)
 {
+    FAKE_MAY_FAIL(cublasLtMatrixLayoutCreate);
     if (rows == 0 || columns == 0 || pitch < (int64_t)rows) return CUBLAS_INVALID_VALUE;
     *out = calloc(1, sizeof(**out));
     if (*out == NULL) return CUBLAS_NO_MEMORY;
@@ -128,6 +132,7 @@ FAKE_EXPORT cublas_status_t cublasLtMatrixLayoutDestroy(cublas_layout_t layout)
 
 FAKE_EXPORT cublas_status_t cublasLtMatmulPreferenceCreate(cublas_preference_t *out)
 {
+    FAKE_MAY_FAIL(cublasLtMatmulPreferenceCreate);
     *out = calloc(1, sizeof(**out));
     if (*out == NULL) return CUBLAS_NO_MEMORY;
     for (int i = 0; i < 4; i++)
@@ -145,6 +150,7 @@ FAKE_EXPORT cublas_status_t cublasLtMatmulPreferenceSetAttribute(cublas_preferen
                                                                  int attribute, const void *value,
                                                                  size_t bytes)
 {
+    FAKE_MAY_FAIL(cublasLtMatmulPreferenceSetAttribute);
     const int first = CUBLAS_PREFER_ALIGNMENT_A;
     if (attribute >= first && attribute < first + 4)
         return SET(preference->alignment[attribute - first]);
@@ -183,6 +189,7 @@ FAKE_EXPORT cublas_status_t cublasLtMatmulAlgoGetHeuristic(
     cublas_layout_t c, cublas_layout_t d, cublas_preference_t preference, int wanted,
     cublas_found_t found[], int *count)
 {
+    FAKE_MAY_FAIL(cublasLtMatmulAlgoGetHeuristic);
     (void)handle;
     (void)d;
     *count = 0;

@@ -128,6 +128,7 @@ FAKE_EXPORT cuda_result_t cuStreamSynchronize(cuda_stream_t s)
 
 FAKE_EXPORT cuda_result_t cuStreamGetCtx(cuda_stream_t s, cuda_context_t *out)
 {
+    FAKE_MAY_FAIL(cuStreamGetCtx);
     (void)s;
     pthread_mutex_lock(&fake.lock);
     *out = fake_context();

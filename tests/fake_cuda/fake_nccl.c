@@ -97,6 +97,7 @@ FAKE_EXPORT const char *ncclGetErrorString(nccl_result_t result)
 
 FAKE_EXPORT nccl_result_t ncclGetUniqueId(nccl_id_t *out)
 {
+    FAKE_MAY_FAIL(ncclGetUniqueId);
     const place_t id = {
         .pid = getpid(), .fd = memfd_create("fake_nccl", MFD_CLOEXEC), .magic = magic};
     if (id.fd < 0 || ftruncate(id.fd, (off_t)meeting_bytes()) != 0) return NCCL_INVALID_USAGE;
@@ -120,6 +121,7 @@ static meeting_t *meeting_map(const place_t *id, bool own)
 FAKE_EXPORT nccl_result_t ncclCommInitRankConfig(nccl_comm_t *out, int size, nccl_id_t name,
                                                  int rank, nccl_config_t *config)
 {
+    FAKE_MAY_FAIL(ncclCommInitRankConfig);
     place_t id;
     memcpy(&id, name.bytes, sizeof(id));
     if (config->magic != NCCL_MAGIC || config->blocking != 0 || size < 1 || size > RANKS ||
@@ -145,6 +147,7 @@ static bool comm_there(const struct ncclComm *c)
 
 FAKE_EXPORT nccl_result_t ncclCommGetAsyncError(nccl_comm_t c, nccl_result_t *out)
 {
+    FAKE_MAY_FAIL(ncclCommGetAsyncError);
     pthread_mutex_lock(&fake.lock);
     c->polls += c->polls < JOIN_POLLS;
     *out = c->error != NCCL_OK ? c->error : comm_there(c) ? NCCL_OK : NCCL_IN_PROGRESS;
@@ -319,6 +322,7 @@ static nccl_result_t operation_queue(const operation_t *wanted, cuda_stream_t st
 FAKE_EXPORT nccl_result_t ncclAllReduce(const void *in, void *out, size_t count, int type, int op,
                                         nccl_comm_t comm, cuda_stream_t stream)
 {
+    FAKE_MAY_FAIL(ncclAllReduce);
     if (op != NCCL_SUM) return NCCL_INVALID_ARGUMENT;
     return OPERATION(.op = OP_REDUCE, .in = (uintptr_t)in, .out = (uintptr_t)out, .count = count);
 }
@@ -326,6 +330,7 @@ FAKE_EXPORT nccl_result_t ncclAllReduce(const void *in, void *out, size_t count,
 FAKE_EXPORT nccl_result_t ncclReduceScatter(const void *in, void *out, size_t count, int type,
                                             int op, nccl_comm_t comm, cuda_stream_t stream)
 {
+    FAKE_MAY_FAIL(ncclReduceScatter);
     if (op != NCCL_SUM) return NCCL_INVALID_ARGUMENT;
     return OPERATION(.op = OP_SCATTER, .in = (uintptr_t)in, .out = (uintptr_t)out, .count = count);
 }
@@ -333,12 +338,14 @@ FAKE_EXPORT nccl_result_t ncclReduceScatter(const void *in, void *out, size_t co
 FAKE_EXPORT nccl_result_t ncclAllGather(const void *in, void *out, size_t count, int type,
                                         nccl_comm_t comm, cuda_stream_t stream)
 {
+    FAKE_MAY_FAIL(ncclAllGather);
     return OPERATION(.op = OP_GATHER, .in = (uintptr_t)in, .out = (uintptr_t)out, .count = count);
 }
 
 FAKE_EXPORT nccl_result_t ncclBroadcast(const void *in, void *out, size_t count, int type, int root,
                                         nccl_comm_t comm, cuda_stream_t stream)
 {
+    FAKE_MAY_FAIL(ncclBroadcast);
     return OPERATION(.op = OP_BROADCAST, .root = (uint32_t)root,
                      .in = comm->rank == (uint32_t)root ? (uintptr_t)in : 0, .out = (uintptr_t)out,
                      .count = count);
@@ -348,6 +355,7 @@ FAKE_EXPORT nccl_result_t ncclBroadcast(const void *in, void *out, size_t count,
 FAKE_EXPORT nccl_result_t ncclSend(const void *in, size_t count, int type, int peer,
                                    nccl_comm_t comm, cuda_stream_t stream)
 {
+    FAKE_MAY_FAIL(ncclSend);
     if (comm->size != 2 || peer == (int)comm->rank) return NCCL_INVALID_ARGUMENT;
     return OPERATION(.op = OP_PAIR, .root = comm->rank, .in = (uintptr_t)in, .count = count);
 }
@@ -355,6 +363,7 @@ FAKE_EXPORT nccl_result_t ncclSend(const void *in, size_t count, int type, int p
 FAKE_EXPORT nccl_result_t ncclRecv(void *out, size_t count, int type, int peer, nccl_comm_t comm,
                                    cuda_stream_t stream)
 {
+    FAKE_MAY_FAIL(ncclRecv);
     if (comm->size != 2 || peer == (int)comm->rank) return NCCL_INVALID_ARGUMENT;
     return OPERATION(.op = OP_PAIR, .root = (uint32_t)peer, .out = (uintptr_t)out, .count = count);
 }

@@ -142,7 +142,11 @@ static lh_status_t device_count(const lh_host_t *host, const void *config, uint3
     for (int i = 0; i < count; i++) {
         cuda_ordinal_t ordinal = 0;
         int capability = 0;
-        if (l.cuDeviceGet(&ordinal, i) != CUDA_OK) continue;
+        const cuda_result_t result = l.cuDeviceGet(&ordinal, i);
+        if (result != CUDA_OK) {
+            (void)host->fail(host, LH_NO_DEVICE, "cuDeviceGet(%d) says %d", i, result);
+            continue;
+        }
         status = capability_read(&l, ordinal, &capability);
         if (status != LH_OK) return status;
         if (capability >= CAPABILITY_NEEDED) usable++;
