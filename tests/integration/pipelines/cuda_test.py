@@ -3,6 +3,7 @@
 and at every stage of ZeRO, the bits are the same."""
 import os
 import re
+import socket
 import unittest
 
 from cuda_case import CUDNN, LIBRARIES, TWO, CudaCase, machine_has
@@ -127,10 +128,12 @@ class Cuda(CudaCase):
 
     def test_a_gpu_that_fails_in_a_step_is_named(self):
         job = self.prepared()
-        said = self.train(job, "fails", fake="fail=work:900:214", code=LOST)
-        for text in ("GPU 0 (Fake GPU 9.0, 0000:1b:00.0) of rank 0", "CUDA_ERROR_ECC_UNCORRECTABLE",
-                     "last queued: "):
+        said = self.train(job, "fails", "checkpoint.every=1", fake="fail=work:900:214", code=LOST)
+        for text in ("GPU 0 (Fake GPU 9.0, 0000:1b:00.0) of rank 0 on %s failed: " % socket.gethostname(),
+                     "CUDA_ERROR_ECC_UNCORRECTABLE (214)", "last queued: ", "NVRM: Xid"):
             self.assertIn(text, said)
+        said = self.train(job, "two", *TWO, fake="gpus=2 fail=work:900:719", code=LOST)
+        self.assertRegex(said, r"GPU [01] \(Fake GPU 9\.0, 0000:1[bc]:00\.0\) of rank [01] on ")
 
     def test_what_is_missing_is_said(self):
         job = self.prepared()
@@ -142,10 +145,31 @@ class Cuda(CudaCase):
                 ("driver=12040", [], "supports CUDA 12.4, libcublasLt.so.13 (cuBLASLt 13.0) needs "
                                      "13.0"),
                 ("gpus=1", ["device.index=1"], "[device] index is 1, this machine has 1 GPU"),
+                ("gpus=2", ["device.index=2"], "[device] index is 2, this machine has 2 GPUs"),
+                ("gpus=1", ["device.index=first"], "[device] index is 'first', expected auto or the number of a GPU"),
                 ("gpus=1", TWO, "this machine has 1 GPU and rank 1 would be the one to use number 1"),
+                ("fail=cuInit:1:34", [], "libcuda.so.1 is the stub that programs are linked with"),
+                ("fail=cuInit:1:803", [], "the kernel module of NVIDIA's driver are of different versions"),
+                ("fail=cuInit:1:999", [], "NVIDIA's driver fails in cuInit: "),
         )):
-            said = self.train(job, "refused%d" % number, *sets, fake=fake, code=REFUSED)
+            folder = "refused%d" % number
+            said = self.train(job, folder, *sets, fake=fake, code=REFUSED)
             self.assertIn(text, said)
+            self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
+            self.assertFalse(os.path.exists(self.path(folder, "checkpoints")))
+
+    def test_a_call_without_a_kernel_has_each_rows_reason(self):
+        """No row takes heads of more than 256 components."""
+        job = self.prepared()
+        sets = ["model.hidden=320", "model.heads=1", "model.kv_heads=1"]
+        for folder, more, shape in (("single", [], "F32[32,320]"), ("half", ["train.precision=bf16"], "BF16[32,320]")):
+            said = self.train(job, folder, *sets, *more, code=REFUSED)
+            for text in ("device cuda has no kernel for attention ", shape,
+                         "attention: 1 heads of 320 and 320 components; heads have at most 256"):
+                self.assertIn(text, said)
+            if CUDNN and folder == "single":
+                self.assertIn("cuDNN: attention in BF16 and F16 only", said)
+            self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
 
     def test_too_little_memory_is_said_before_any_is_taken(self):
         job = self.prepared()
@@ -164,6 +188,9 @@ class Cuda(CudaCase):
             for part in ("was made on 'Fake GPU 9.0, compute capability 9.0", "cuBLASLt 130002", text,
                          "set [train] same_bits = no to go on"):
                 self.assertIn(part, said)
+            self.assertEqual([row[0] for row in self.curve("moved")][-1], 3)
+        self.train(job, "moved", "train.steps=5", "train.same_bits=no", fake="capability=100", flags=["--resume"])
+        self.assertEqual([row[0] for row in self.curve("moved")][-1], 5)
 
     def test_other_commands_need_no_driver(self):
         job = self.prepared()
