@@ -11,6 +11,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 import llama_step
@@ -25,7 +26,15 @@ SIZES = {
     "3B": dict(hidden=3072, layers=28, heads=24, kv_heads=8, ffn=8192, vocab=128256, seq=2048, tied=True, micros=(4, 2, 1)),
 }
 TINY = dict(hidden=32, layers=2, heads=2, kv_heads=1, ffn=48, vocab=64, seq=16, tied=True, micros=(4,))
-GOALS = {"160M": 1.3, "1B": 1.15, "3B": 1.15}  # tokens/s, of torch.compile's
+# What each size is to reach: tokens/s of torch.compile's; the share of a step in which the device is idle, in percent; from
+# exec to the end of the first step, in seconds.
+GOALS = {"160M": 1.3, "1B": 1.15, "3B": 1.15}
+IDLE_GOALS = {"160M": 3, "1B": 1, "3B": 1}
+FIRST_GOALS = {"160M": 3, "1B": 6}
+MEMORY_GOAL, PLAN_GOAL, MATRIX_GOAL = 0.8, 3, 70  # of torch.compile's peak; percent off the plan; percent of the matrix rate
+PROFILE_STEPS = 6  # --profile looks at the fifth
+# Minutes of the parts of `all`, in this order: 35 in all. What a part leaves the next one has, up to nine.
+MINUTES = {"check": 6, "speed": 9, "large": 9, "sanitize": 6, "ranks": 5}
 
 
 class Part:
@@ -241,14 +250,84 @@ def torch_missing():
     return None if code.returncode == 0 else code.stderr.strip().split("\n")[-1]
 
 
-def compare(part, name, steps=6, warm=2):
+def memory_of(figures):
+    """(planned, measured on the device) of rank 0, in bytes; None where the run did not tell."""
+    rank = (figures.get("memory") or [None])[0]
+    return (rank["planned"]["total"], rank["measured"]["total"]) if rank else None
+
+
+def goals(part, name, m, job, micro, step, got, device):
+    """The figures beside tokens/s that a size is held to; `got` are the rounds of each side."""
+    best = [result for result, _ in got["ours"] if result is not None]
+    rate = (device or {}).get("peak_flops", {}).get("BF16", 0)
+    if rate > 0:
+        share = 100 * m["batch"] * m["seq"] * flops(m) / step / rate
+        part.row("%s, of the matrix rate of this run" % name, "%.1f %%, goal %d %%" % (share, MATRIX_GOAL), share=share)
+    memory = memory_of(best[-1])
+    if memory is not None:
+        off = 100 * (memory[1] / memory[0] - 1)
+        part.row("%s, memory beside its plan" % name, "%.0f MiB, %+.1f %% off the plan, goal %d %%" %
+                 (memory[1] / 2**20, off, PLAN_GOAL), planned=memory[0], measured=memory[1])
+        peers = [result["peak_mib"] for result, _ in got.get("torch.compile", []) if result is not None]
+        if peers:
+            ratio = memory[1] / 2**20 / min(peers)
+            part.row("%s, memory of torch.compile's" % name, "%.2fx, goal %.2fx" % (ratio, MEMORY_GOAL), ratio=ratio)
+    profile(part, name, job, micro, step)
+    first = first_step(part, job, micro)
+    if first is None:
+        part.note("%s, first step is left out: none was made in time" % name)
+    elif name in FIRST_GOALS:
+        part.row("%s, from exec to the first step" % name, "%.2f s, goal %d s" % (first, FIRST_GOALS[name]), seconds=first)
+
+
+def profile(part, name, job, micro, step):
+    """One step kernel by kernel, and how long the device has none of them in a step that is not profiled."""
+    folder = os.path.join(os.path.dirname(job), "profile")
+    shutil.rmtree(folder, ignore_errors=True)
+    words = [word for text in ("pipeline.folder=profile", "train.steps=%d" % PROFILE_STEPS, "train.micro_batch=%d" % micro,
+                               "train.deterministic=no") for word in ("--set", text)]
+    code, said = part.longhaul("train", job, "--profile", *words)
+    what, path = "%s, kernel by kernel" % name, os.path.join(folder, "profile.json")
+    if part.over(what, code):
+        return
+    if code != 0 or not os.path.exists(path):
+        part.row(what, "failed", said=said[-4000:])
+        return
+    rows = json.load(open(path))
+    part.row(what, "ok", kernels=rows, said=said[-12000:])
+    kernels = sum(row["ns"] for row in rows) * 1e-9
+    part.row("%s, device idle" % name, "%.1f %% of a step, goal %d %%" % (100 * (1 - kernels / step), IDLE_GOALS[name]),
+             kernels_s=kernels, step_s=step)
+
+
+def first_step(part, job, micro):
+    """Seconds from exec to the line of the first step; None: there was none."""
+    words = [word for text in ("pipeline.folder=first", "train.steps=1", "train.micro_batch=%d" % micro, "train.deterministic=no")
+             for word in ("--set", text)]
+    shutil.rmtree(os.path.join(os.path.dirname(job), "first"), ignore_errors=True)
+    if part.left() <= 1:
+        return None
+    begun, found = time.monotonic(), None
+    with subprocess.Popen([os.path.join(part.bin, "longhaul"), "train", job, *words, "--plugins", part.plugins], text=True,
+                          env=part.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as process:
+        timer = threading.Timer(max(1, part.left()), os.killpg, (process.pid, signal.SIGKILL))
+        timer.start()
+        for line in process.stdout:
+            if found is None and "step 1/" in line:
+                found = time.monotonic() - begun
+        process.wait()
+        timer.cancel()
+    return found
+
+
+def compare(part, name, steps=6, warm=2, device=None):
     """One size beside PyTorch, in turn; ours ordered and not."""
     m = shape(part, name)
     job = job_of(part, name, m, steps + warm)
     micro, why = micro_of(part, job, m)
     if micro is None:
         part.note("%s does not train here: %s" % (name, why))
-        return
+        return None
     sides = {"ours": lambda: ours(part, job, warm, "train.micro_batch=%d" % micro, "train.deterministic=no"),
              "ours, ordered": lambda: ours(part, job, warm, "train.micro_batch=%d" % micro)}
     missing = torch_missing()
@@ -271,6 +350,9 @@ def compare(part, name, steps=6, warm=2):
     if "torch.compile" in medians and "ours" in medians:
         ratio = medians["torch.compile"] / medians["ours"]
         part.row("%s, of torch.compile" % name, "%.2fx, goal %.2fx" % (ratio, GOALS[name]), ratio=ratio)
+    if "ours" in medians:
+        goals(part, name, m, job, micro, medians["ours"], got, device)
+    return job, micro
 
 
 # ---- the parts ----
@@ -324,9 +406,34 @@ def killed(part, job):
 
 
 def speed(part):
-    if has_gpu(part) is not None:
-        for name in ("160M", "1B"):
-            compare(part, name)
+    device = has_gpu(part)
+    if device is None:
+        return
+    trained = [compare(part, name, device=device) for name in ("160M", "1B")]
+    if trained[1] is not None:
+        saves(part, "1B", *trained[1])
+
+
+def saves(part, name, job, micro, steps=24, every=20):
+    """Steps with saves beside steps without: what a save holds up, and how much slower the steps beside it are."""
+    if part.given.tiny:
+        steps, every = 6, 2
+    shutil.rmtree(os.path.join(os.path.dirname(job), "saves"), ignore_errors=True)
+    code, said, rows = train(part, job, "saves", "train.steps=%d" % steps, "train.micro_batch=%d" % micro, "checkpoint.every=%d" % every)
+    what = "%s, saves" % name
+    if part.over(what, code):
+        return
+    step = {r["step"]: r["seconds"] for r in rows if "seconds" in r and "loss" in r}
+    stalls = [r["save"]["stall_s"] for r in rows if "save" in r and "stall_s" in r["save"]]
+    behind = 1 if part.given.tiny else 3  # steps that a save is written beside
+    beside = [s for n, s in step.items() if n > every and (n - 1) % every < behind]
+    plain = [s for n, s in step.items() if n > 2 and (n <= every or (n - 1) % every >= behind)]
+    if code != 0 or not stalls or not plain or not beside:
+        part.row(what, "failed", said=said[-2000:])
+        return
+    usual = statistics.median(plain)
+    part.row(what, "%.2f %% of a step held up, goal 1 %%; the steps behind it %+.1f %%, goal 2 %%" %
+             (100 * statistics.median(stalls) / usual, 100 * (statistics.median(beside) / usual - 1)), stalls=stalls, steps=step)
 
 
 def step_row(part, what, result):
@@ -338,21 +445,19 @@ def step_row(part, what, result):
 
 
 def large(part):
-    if has_gpu(part) is None:
+    device = has_gpu(part)
+    if device is None:
         return
     m = shape(part, "3B")
     job = job_of(part, "3B", m, 8)
-    compare(part, "3B", steps=4)
+    trained = compare(part, "3B", steps=4, device=device)
     for micro in m["micros"]:
         step_row(part, "3B, micro-batch %d" % micro, ours(part, job, 1, "train.steps=3", "train.micro_batch=%d" % micro))
     for rows in (1024, 4096, 16384):
         step_row(part, "3B, %d rows of logits at a time" % rows,
                  ours(part, job, 1, "train.steps=3", "train.head_chunk=%d" % rows))
-    step_row(part, "3B, with saves", ours(part, job, 1, "train.steps=%d" % (6 if part.given.tiny else 24),
-                                            "checkpoint.every=%d" % (2 if part.given.tiny else 20)))
-    code, said = part.longhaul("train", job, "--profile", "--set", "pipeline.folder=profile", "--set", "train.steps=2")
-    if not part.over("3B, kernel by kernel", code):
-        part.row("3B, kernel by kernel", "ok" if code == 0 else "failed", said=said[-12000:])
+    if trained is not None:
+        saves(part, "3B", *trained)
 
 
 def sanitize(part):
@@ -405,6 +510,24 @@ def ranks(part):
 
 
 PARTS = {"check": check, "speed": speed, "large": large, "sanitize": sanitize, "ranks": ranks}
+
+
+def run_all(given, bundle):
+    """Every part, one after the other, within the time of all; their tables together are all.txt."""
+    until = time.monotonic() + 60 * sum(MINUTES.values())
+    waiting, failed = list(MINUTES), 0
+    while waiting:
+        given.part = waiting.pop(0)
+        left = (until - time.monotonic()) / 60 - sum(MINUTES[name] for name in waiting)
+        given.minutes = max(0.1, min(9, left))
+        print("---- %s, %.1f minutes at most" % (given.part, given.minutes), flush=True)
+        failed |= run(given, bundle)
+    with open(os.path.join(given.out, "all.txt"), "w") as f:
+        for name in MINUTES:
+            f.write("---- %s\n" % name)
+            f.write(open(os.path.join(given.out, name + ".txt")).read())
+    print("all: %s" % os.path.join(os.path.abspath(given.out), "all.txt"))
+    return failed
 
 
 def run(given, bundle):

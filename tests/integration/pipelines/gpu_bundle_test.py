@@ -27,9 +27,13 @@ class GpuBundle(PipelineCase):
         done = subprocess.run([os.path.join(bundle, "run"), name, "--out", out, "--tiny", "--rounds", "1", *more],
                               capture_output=True, text=True, cwd="/", env=dict(os.environ, LH_FAKE_CUDA=fake))
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        with open(os.path.join(out, name + ".json")) as f:
-            report = json.load(f)
         self.assertTrue(os.path.exists(os.path.join(out, name + ".txt")))
+        return None if name == "all" else self.told(name)
+
+    def told(self, name):
+        """Rows by their names, and notes."""
+        with open(self.path("results", name + ".json")) as f:
+            report = json.load(f)
         return {row["what"]: row for row in report["rows"]}, " ".join(report["notes"])
 
     def test_parts_run_from_a_bundle(self):
@@ -37,17 +41,28 @@ class GpuBundle(PipelineCase):
         held = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(bundle) for name in names)
         self.assertLess(held, LIMIT)
         over = ("--libraries", LIBRARIES)
-        rows, _ = self.part(bundle, "check", *over, fake="gpus=2 delay_us=5")
+        self.part(bundle, "all", *over, fake="gpus=2 delay_us=5")
+        rows, _ = self.told("check")
         for what in ("longhaul-check cuda", "captured or not, the same bits", "losses of the reference device",
                      "killed and resumed, the same bits"):
             self.assertEqual(rows[what]["result"], "ok", rows[what])
-        rows, _ = self.part(bundle, "ranks", *over, fake="gpus=2 delay_us=5")
+        rows, _ = self.told("ranks")
         self.assertEqual(rows["two ranks on a GPU, ZeRO 3"]["result"], "ok")
         self.assertIn("s a step", rows["NCCL over 2 GPUs, ZeRO 3"]["result"])
-        _, notes = self.part(bundle, "sanitize", *over)
+        _, notes = self.told("sanitize")
         self.assertIn("compute-sanitizer", notes)
-        rows, _ = self.part(bundle, "speed", *over, fake="gpus=1 delay_us=5")
+        rows, _ = self.told("speed")
         self.assertIn("tokens/s", rows["1B, ours, ordered"]["result"])
+        for what, unit in (("of the matrix rate of this run", "%, goal 70 %"), ("memory beside its plan", "off the plan, goal 3 %"),
+                           ("device idle", "% of a step, goal 1 %"), ("from exec to the first step", "s, goal 6 s"),
+                           ("saves", "% of a step held up, goal 1 %")):
+            self.assertIn(unit, rows["1B, " + what]["result"])
+        rows, _ = self.told("large")
+        self.assertEqual(rows["3B, kernel by kernel"]["result"], "ok")
+        with open(self.path("results", "all.txt")) as f:
+            table = f.read()
+        for line in ("---- check", "---- ranks", "3B, kernel by kernel"):
+            self.assertIn(line, table)
         rows, notes = self.part(bundle, "large", *over, "--minutes", "0.1", fake="gpus=1 delay_us=5")
         self.assertNotIn("3B, kernel by kernel", [w for w, row in rows.items() if row["result"] == "ok"])
 
