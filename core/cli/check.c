@@ -371,8 +371,8 @@ static list_facts_t list_facts(const check_step_t *s, uint32_t rank)
     facts.ways[LH_GROUP_SELF] = 1;
     facts.ways[LH_GROUP_DATA] = w->row.size;
     for (uint32_t r = 0; r < w->row.size; r++)
-        facts.ways[LH_GROUP_SITE] += w->ranks[r].site == w->ranks[rank].site;
-    facts.ways[LH_GROUP_ACROSS] = w->row.sites;
+        facts.ways[LH_GROUP_SITE] += world_block(w, r) == world_block(w, rank);
+    facts.ways[LH_GROUP_ACROSS] = world_blocks(w);
     return facts;
 }
 

@@ -36,13 +36,13 @@ struct native {
     lh_group_t *joined[LH_GROUPS];
 };
 
-/* Groups over one machine; sites that all are alone make DATA and SITE the same group. */
+/* Groups over one machine; a site (or node) that is all there is makes DATA and SITE the same group. */
 static lh_status_t groups_find(native_t *n)
 {
     static const uint32_t kinds[] = {LH_GROUP_DATA, LH_GROUP_SITE};
     for (uint32_t i = 0; i < 2; i++) {
         group_t *g;
-        if (i > 0 && n->world->row.sites == 1) continue;
+        if (i > 0 && world_blocks(n->world) == 1) continue;
         const lh_status_t status = world_group_new(n->world, kinds[i], &g);
         if (status != LH_OK) return status;
         bool here = g->size > 1;
@@ -59,7 +59,7 @@ static lh_status_t groups_find(native_t *n)
 
 static uint32_t group_kind(const native_t *n, uint32_t group)
 {
-    return group == LH_GROUP_SITE && n->world->row.sites == 1 ? LH_GROUP_DATA : group;
+    return group == LH_GROUP_SITE && world_blocks(n->world) == 1 ? LH_GROUP_DATA : group;
 }
 
 lh_status_t native_open(const job_t *job, registry_t *registry, const world_t *world,

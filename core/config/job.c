@@ -292,6 +292,9 @@ static const lh_option_t parallel_rows[] = {
     PATH(job_parallel_t, schedule, "",
          "CSV of rows program,chunk,micro_batch,frame that says the order of a step in place of "
          "accumulation"),
+    CHOICE(job_parallel_t, inside, "site", "site|node",
+           "what [optimizer] cut = site is inside of: a site, or each of its machines; sums then "
+           "go over sites, or over machines"),
 };
 
 /* The keys have no unit in their names, as values carry it; the fields have. */

@@ -311,6 +311,8 @@ enum { JOB_RESTARTS = 1000 }; /* the most */
 /* depth: a micro-batch goes there and back before the next. breadth: all go through a part of the
  * model before the next part. */
 enum { ACCUMULATION_DEPTH, ACCUMULATION_BREADTH };
+/* What an optimizer's cut inside a site is inside of. */
+enum { INSIDE_SITE, INSIDE_NODE };
 
 /* [parallel]: how ranks share a model. tensor and pipeline are read and refused, but for 1, so that
  * an INI which names them fails with a sentence. */
@@ -318,6 +320,7 @@ typedef struct job_parallel {
     uint64_t tensor, pipeline; /* 1: what is left is data parallel */
     uint32_t accumulation;     /* ACCUMULATION_*                   */
     char *schedule;            /* CSV of rows in place of it; NULL: none */
+    uint32_t inside;           /* INSIDE_*                         */
 } job_parallel_t;
 
 /* canonical: sums in an order that depends on ranks and sites alone. */

@@ -79,6 +79,7 @@ lh_status_t world_plan(const job_t *job, uint32_t rank, world_t **out)
         (void)snprintf(w->ranks[r].site_name, WORLD_SITE_NAME, "%s", site->name);
         (void)snprintf(w->ranks[r].host, WORLD_HOST_NAME, "%s", host->name);
     }
+    w->inside_nodes = job->parallel.inside == INSIDE_NODE;
     world_number(w);
     *out = w;
     return LH_OK;
@@ -146,25 +147,46 @@ void world_ranks_text(const world_t *w, const bool *among, text_t *out)
     if (more > 0) text_printf(out, " and %u more", more);
 }
 
+uint32_t world_block(const world_t *w, uint32_t rank)
+{
+    lh_assert(rank < w->row.size);
+    return w->inside_nodes ? w->ranks[rank].node : w->ranks[rank].site;
+}
+
+uint32_t world_blocks(const world_t *w)
+{
+    return w->inside_nodes ? w->row.nodes : w->row.sites;
+}
+
+/* The rank's number among the ranks of its block. */
+static uint32_t block_place(const world_t *w, uint32_t rank)
+{
+    uint32_t place = 0;
+    for (uint32_t r = 0; r < rank; r++)
+        place += world_block(w, r) == world_block(w, rank);
+    return place;
+}
+
+static bool is_member(const world_t *w, uint32_t which, uint32_t rank)
+{
+    const uint32_t self = w->row.rank;
+    switch (which) {
+    case LH_GROUP_DATA: return true;
+    case LH_GROUP_SITE: return world_block(w, rank) == world_block(w, self);
+    case LH_GROUP_ACROSS: return block_place(w, rank) == block_place(w, self);
+    default: return rank == self;
+    }
+}
+
 /* Site by site, so that a site is a run of members even where ranks were dealt out in turn. Sites
  * without a member of the group leave no mark in it. */
 static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
 {
-    const world_rank_t *self = &w->ranks[w->row.rank];
     uint32_t count = 0;
     for (uint32_t site = 0; site < w->row.sites; site++) {
-        uint32_t place = 0; /* of self among the ranks of its site: ACROSS takes the same one */
-        for (uint32_t r = 0; r < w->row.rank; r++)
-            place += w->ranks[r].site == self->site;
         const uint32_t before = count;
-        for (uint32_t r = 0, at = 0; r < w->row.size; r++) {
-            if (w->ranks[r].site != site) continue;
-            const bool member = which == LH_GROUP_DATA ||
-                                (which == LH_GROUP_SELF && r == w->row.rank) ||
-                                (which == LH_GROUP_SITE && site == self->site) ||
-                                (which == LH_GROUP_ACROSS && at == place);
-            at++;
-            if (!member) continue;
+        for (uint32_t r = 0; r < w->row.size; r++) {
+            if (w->ranks[r].site != site || !is_member(w, which, r)) continue;
             if (r == w->row.rank) g->self = count;
             if (count == before) g->site_begin[g->sites++] = count;
             g->site_of[count] = g->sites - 1;
@@ -176,36 +198,38 @@ static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
     return count;
 }
 
-/* Ranks of the world in a site. */
-static uint32_t site_size(const world_t *w, uint32_t site)
+/* Ranks of the world in a site, or in a node. */
+static uint32_t block_size(const world_t *w, uint32_t block)
 {
     uint32_t size = 0;
     for (uint32_t r = 0; r < w->row.size; r++)
-        size += w->ranks[r].site == site;
+        size += world_block(w, r) == block;
     return size;
 }
 
-/* As groups across sites ask for it. */
-bool world_sites_equal(const world_t *w)
+/* As groups across them ask for it. */
+bool world_blocks_equal(const world_t *w)
 {
-    for (uint32_t site = 1; site < w->row.sites; site++)
-        if (site_size(w, site) != site_size(w, 0)) return false;
+    for (uint32_t block = 1; block < world_blocks(w); block++)
+        if (block_size(w, block) != block_size(w, 0)) return false;
     return true;
 }
 
-/* Names the first site that differs, by the name of its first rank. */
-static lh_status_t check_equal_sites(const world_t *w)
+/* Names the first one that differs, by the name of its first rank. */
+static lh_status_t check_equal_blocks(const world_t *w)
 {
-    for (uint32_t site = 1; site < w->row.sites; site++) {
-        const uint32_t first = site_size(w, 0), size = site_size(w, site);
+    const char *kind = w->inside_nodes ? "node" : "site";
+    for (uint32_t block = 1; block < world_blocks(w); block++) {
+        const uint32_t first = block_size(w, 0), size = block_size(w, block);
         if (size == first) continue;
-        const char *name = "";
-        for (uint32_t r = w->row.size; r-- > 0;)
-            if (w->ranks[r].site == site) name = w->ranks[r].site_name;
+        uint32_t r = 0;
+        while (world_block(w, r) != block)
+            r++;
         return fail(LH_INVALID,
-                    "a group across sites needs sites of equal size: site '%s' has %u ranks, "
-                    "site '%s' has %u",
-                    w->ranks[0].site_name, first, name, size);
+                    "a group across %ss needs %ss of equal size: %s '%s' has %u ranks, "
+                    "%s '%s' has %u",
+                    kind, kind, kind, w->inside_nodes ? w->ranks[0].host : w->ranks[0].site_name,
+                    first, kind, w->inside_nodes ? w->ranks[r].host : w->ranks[r].site_name, size);
     }
     return LH_OK;
 }
@@ -215,7 +239,7 @@ lh_status_t world_group_new(const world_t *w, uint32_t which, group_t **out)
 {
     if (which >= LH_GROUPS) return fail(LH_INVALID, "group %u: there are %u", which, LH_GROUPS);
     if (which == LH_GROUP_ACROSS) {
-        const lh_status_t status = check_equal_sites(w);
+        const lh_status_t status = check_equal_blocks(w);
         if (status != LH_OK) return status;
     }
     group_t *g = mem_new(sizeof(*g));

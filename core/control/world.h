@@ -28,6 +28,8 @@ typedef struct world_rank {
 typedef struct world {
     lh_world_t row;      /* rank, size, nodes, sites, epoch, job; plugins see this */
     world_rank_t *ranks; /* [row.size] */
+    bool inside_nodes;   /* [parallel] inside = node: LH_GROUP_SITE is a node's ranks, and ACROSS
+                            goes over nodes */
 } world_t;
 
 /* `size` ranks of one site and one node without names; fill ranks[] and world_number them. */
@@ -48,8 +50,11 @@ void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes);
 enum { WORLD_SHOWN = 8 };
 void world_ranks_text(const world_t *w, const bool *among, text_t *out);
 
-/* Whether all sites have equally many ranks. */
-bool world_sites_equal(const world_t *w);
+/* What LH_GROUP_SITE is the ranks of: the rank's site, or its node; and how many there are. */
+uint32_t world_block(const world_t *w, uint32_t rank);
+uint32_t world_blocks(const world_t *w);
+/* Whether all of them have equally many ranks. */
+bool world_blocks_equal(const world_t *w);
 
 /* Ranks that act together, as this rank sees them: sites one after the other, and inside a site in
  * the order of ranks. */
@@ -61,7 +66,7 @@ typedef struct group {
     uint32_t *site_of;    /* [size] index of the member's site          */
 } group_t;
 
-/* LH_GROUP_SELF, _DATA, _SITE or _ACROSS. ACROSS is refused where sites differ in size. */
+/* LH_GROUP_SELF, _DATA, _SITE or _ACROSS. ACROSS is refused where sites (or nodes) differ in size. */
 lh_status_t world_group_new(const world_t *w, uint32_t which, group_t **out) LH_MUST_CHECK;
 void world_group_free(group_t *g);
 /* Who stands for `owner` (a member) in a site: itself in its own; elsewhere the member whose place

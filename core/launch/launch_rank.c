@@ -292,6 +292,7 @@ static lh_status_t meeting_begin(meeting_t *m)
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
     world_free(plan);
     if (status != LH_OK) return status;
+    l->world->inside_nodes = l->how.job->parallel.inside == INSIDE_NODE;
     if (l->row != NULL) atomic_store(&l->row->met, l->world->row.epoch);
     control_progress(l->control, 0, "its start");
     return world_publish(l->how.host, l->world, m->secret, &m->published);

@@ -450,9 +450,9 @@ static lh_status_t family_make(const world_t *world, lh_family_t *f)
         group_t *group;
         f->size[g] = 1;
         if (world == NULL || g == LH_GROUP_SELF) continue;
-        /* Sites of unequal size have no group across: its size stays 0. */
+        /* Sites (or nodes) of unequal size have no group across: its size stays 0. */
         f->size[g] = 0;
-        if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
+        if (g == LH_GROUP_ACROSS && !world_blocks_equal(world)) continue;
         const lh_status_t status = world_group_new(world, g, &group);
         if (status != LH_OK) return status;
         f->size[g] = group->size;

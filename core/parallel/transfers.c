@@ -457,10 +457,10 @@ static lh_status_t own_what_is_saved(transfers_t *t)
     weights_t *w = t->weights;
     w->owned = mem_array(w->parameters->count, sizeof(*w->owned));
     if (w->owned == NULL) return LH_NO_MEMORY;
-    /* Where the cut is inside a site every site holds all elements; the site of rank 0 saves. */
+    /* Where the cut is inside a site (or node) each holds all elements; that of rank 0 saves. */
     const world_t *world = t->world;
     const bool other_site = t->tables.cut == LH_GROUP_SITE &&
-                            world->ranks[world->row.rank].site != world->ranks[0].site;
+                            world_block(world, world->row.rank) != world_block(world, 0);
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         w->owned[i] = shard_shares_slice(t->shares, i, t->group->self);
         if (other_site) w->owned[i].end = w->owned[i].begin;

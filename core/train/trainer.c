@@ -58,6 +58,11 @@ static void sites_text(const job_t *job, const world_t *w, text_t *out)
         text_printf(out, "%s%u", site == 0 ? "" : " + ", count);
     }
     text_append(out, "\n");
+    /* A machine's ranks are added before machines are, where the cut is inside of those. */
+    if (w->inside_nodes)
+        text_printf(out, "parallel.inside = node of %u\n", w->row.nodes);
+    else
+        text_append(out, "parallel.inside = site\n");
     if (w->row.sites > 1) text_printf(out, "comm.border = %s\n", borders[job->comm.border]);
 }
 

@@ -3,6 +3,7 @@ NCCL (`[transport.node] collectives = nvlink`)."""
 import json
 import os
 import signal
+import socket
 import time
 
 from cuda_case import LIBRARIES, TWO, CudaCase, machine_has
@@ -10,6 +11,8 @@ from pipeline_case import LOST, REFUSED, TORTURE, main
 
 FOUR = ["launch.ranks_per_node=4"]
 SITES = ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
+# One machine under two names: two machines of one site.
+NODES = ["site.a.hosts=localhost:2, %s:2" % socket.gethostname(), "parallel.inside=node"]
 NCCL = ["transport.node.collectives=nvlink", "transport.node.libraries=" + LIBRARIES]
 
 
@@ -45,17 +48,19 @@ class CudaRanks(CudaCase):
     def test_nccl_gives_the_losses_of_the_host(self):
         job = self.prepared()
         cases = [(world, stage, order)
-                 for world in (TWO, FOUR, SITES) for stage in range(4) for order in ("depth", "breadth")]
+                 for world in (TWO, FOUR, SITES, NODES) for stage in range(4) for order in ("depth", "breadth")]
         if not TORTURE:
             cases = [(TWO, 0, "depth"), (TWO, 1, "breadth"), (FOUR, 2, "depth"), (FOUR, 3, "breadth"),
-                     (SITES, 1, "depth"), (SITES, 2, "breadth")]
+                     (SITES, 1, "depth"), (SITES, 2, "breadth"), (NODES, 2, "depth"), (NODES, 3, "breadth")]
         for number, (world, stage, order) in enumerate(cases):
-            more = ["optimizer.cut=site"] if world is SITES and stage > 0 else []
+            apart = world is SITES or world is NODES
+            more = ["optimizer.cut=site"] if apart and stage > 0 else []
             names = ["%s%d" % (kind, number) for kind in ("host", "nccl", "again")]
             self.ranks(job, names[0], world, stage, order, "comm.bits=ordered", *more)
             said = self.ranks(job, names[1], world, stage, order, *NCCL, *more, seed=number)
-            whole = world is not SITES or more
-            self.assertIn("ranks of a machine by nvlink" if whole else "nvlink is not used", said)
+            whole = not apart or more
+            self.assertIn("collectives of %d ranks of a machine by nvlink" % (4 if world is FOUR else 2)
+                          if whole else "nvlink is not used", said)
             self.ranks(job, names[2], world, stage, order, *NCCL, "device.capture=no", *more,
                        seed=number + 7)
             self.assert_near(names[1], names[0], 1e-5)

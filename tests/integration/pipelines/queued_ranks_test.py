@@ -3,6 +3,7 @@ the same bits as on the cpu, whose kernels it runs, at every stage of ZeRO."""
 import json
 import os
 import signal
+import socket
 import time
 
 from pipeline_case import (LOST, REFUSED, TERMINATED, TORTURE, PipelineCase, add_plugin, logical, main,
@@ -122,6 +123,25 @@ class QueuedRanks(PipelineCase):
             calls[memory] = json.loads(planned)["step"]["calls"]
         self.assertEqual(calls["1GiB"], calls["3GiB"])
         self.assertLess(calls["3GiB"], calls["0"])
+
+    def test_cut_inside_machines_as_inside_sites(self):
+        """Two machines of one site: sums are those of two sites of one machine, and what they save is whole."""
+        job = self.prepared()
+        nodes = ["site.a.hosts=localhost:2, %s:2" % socket.gethostname(), "parallel.inside=node"]
+        for zero in ("zero1", "zero3"):
+            found = []
+            for folder, world in (("sites" + zero, SITES), ("nodes" + zero, nodes)):
+                self.run_longhaul("train", job, *self.settings(folder, "optimizer.plugin=" + zero, "train.steps=6",
+                                                               *world, *BY_SITE))
+                found.append((self.curve(folder), logical(self.step_folder(6, folder))))
+            self.assertEqual(found[0], found[1], zero)
+            args = [word for text in ["pipeline.folder=nodes" + zero, "optimizer.plugin=" + zero, "train.steps=9"]
+                    for word in ("--set", text)]
+            one = [word for text in nodes[:1] + BY_SITE for word in ("--set", text)]
+            _, said = self.run_longhaul("train", job, "--resume", *args, *one, code=REFUSED)
+            self.assertIn("was made with 'parallel.inside = node of 2'", said)
+            self.run_longhaul("train", job, "--resume", *args, "--set", TWO[0], "--set", "train.same_bits=no")
+            self.assertEqual(self.curve("nodes" + zero)[-1][0], 9)
 
     def ranks_of(self, runner):
         children = []

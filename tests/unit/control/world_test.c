@@ -86,6 +86,43 @@ static void across_asks_for_equal_sites(void **state)
     world_free(w);
 }
 
+/* Two machines in a site and one in another, of two ranks each. */
+static void groups_are_of_machines_where_the_job_says_so(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"x", "x", "y", "y", "x", "x"};
+    world_t *w = world_of(3, "aaaabb");
+    group_t *g;
+    for (uint32_t r = 0; r < 6; r++)
+        (void)snprintf(w->ranks[r].host, WORLD_HOST_NAME, "%s", hosts[r]);
+    w->inside_nodes = true;
+    world_number(w);
+    assert_int_equal(world_blocks(w), 3);
+    assert_true(world_blocks_equal(w));
+
+    assert_int_equal(world_group_new(w, LH_GROUP_SITE, &g), LH_OK);
+    assert_int_equal(g->size, 2);
+    assert_int_equal(g->ranks[0], 2);
+    assert_int_equal(g->self, 1);
+    world_group_free(g);
+
+    const uint32_t across[] = {1, 3, 5}; /* the second of each machine; two of them in one site */
+    assert_int_equal(world_group_new(w, LH_GROUP_ACROSS, &g), LH_OK);
+    assert_int_equal(g->size, 3);
+    assert_memory_equal(g->ranks, across, sizeof(across));
+    assert_int_equal(g->self, 1);
+    assert_int_equal(g->sites, 2);
+    assert_int_equal(g->site_begin[1], 2);
+    world_group_free(g);
+
+    (void)snprintf(w->ranks[3].host, WORLD_HOST_NAME, "z");
+    world_number(w);
+    assert_false(world_blocks_equal(w));
+    assert_int_equal(world_group_new(w, LH_GROUP_ACROSS, &g), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "node 'x' has 2 ranks, node 'y' has 1"));
+    world_free(w);
+}
+
 static void leaders_wrap_round_smaller_sites(void **state)
 {
     (void)state;
@@ -106,6 +143,7 @@ int main(void)
         cmocka_unit_test(numbers_nodes_and_sites_by_name),
         cmocka_unit_test(groups_list_sites_one_after_the_other),
         cmocka_unit_test(across_asks_for_equal_sites),
+        cmocka_unit_test(groups_are_of_machines_where_the_job_says_so),
         cmocka_unit_test(leaders_wrap_round_smaller_sites),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
