@@ -106,8 +106,8 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
     if ((m->what == LH_MOVE_GATHER || m->what == LH_MOVE_REDUCE) &&
         group_size(train, m->group) == 0)
         return fail(LH_INVALID,
-                    "move %s from '%s' to '%s' runs across sites, which must have equally many "
-                    "ranks for it",
+                    "move %s from '%s' to '%s' runs across sites (across machines, where "
+                    "[parallel] inside = node), which must have equally many ranks for it",
                     what, from, to);
     if (m->every > 1 || m->stagger != 0 || m->late != 0 || m->keep != 0 || m->rule_slot != 0)
         return fail(
