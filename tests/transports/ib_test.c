@@ -201,6 +201,16 @@ static void await_pairs(end_t *e, lh_status_t status)
     }
 }
 
+/* Both are up: neither carries next to nothing of 64 MiB each way. */
+static void expect_both_carry(end_t *e, buffer_t *out, buffer_t *in)
+{
+    const uint64_t all = ib_count("packets"), second = ib_count("second");
+    for (int i = 0; i < 8; i++)
+        (void)ib_exchange(e, out, in, 8, 1 << 20);
+    const uint64_t share = (ib_count("second") - second) * 100 / (ib_count("packets") - all);
+    CHECK(share >= 5 && share <= 95, "%llu %% over fake1", (unsigned long long)share);
+}
+
 /* Of side 0, while messages are under way both ways: they end over the other port, and later ones
  * need not wait; then it comes back, and the connection is whole. Notices go over the first. Answers
  * are late before, so that the other end has taken writes that this one does not know of. */
@@ -245,9 +255,74 @@ static void a_port_that_goes_down_leaves_the_others(end_t *e)
         end_barrier(e);
         ib_order("dead_device=0");
         await_pairs(e, LH_OK);
-        (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+        expect_both_carry(e, &out, &in);
     }
     CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* A port of side `who` is down when both begin, as after a restart: they meet over the other one, and
+ * take it in when it is back. The first queue pair would be on the first port. */
+static void begin_without(end_t *e, uint32_t who, const char *down, uint32_t security)
+{
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    lh_wire_event_t event, last = {.status = LH_PEER_LOST};
+    lh_transport_t *former = e->transport;
+    if (e->side == who) ib_order(down);
+    CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK, "%s", check_host_reason());
+    e->api->close(former); /* orders are forgotten where nothing is open */
+    end_barrier(e);
+    const uint64_t begin = check_now_ns();
+    ib_meet(e, security);
+    (void)fprintf(stderr, "    up after %.0f ms\n", (double)(check_now_ns() - begin) / 1e6);
+    CHECK(e->api->stats(e->conn, &stats) == LH_OK);
+    CHECK(stats.paths_up == 2 && stats.paths_down == 2, "%u, %u", stats.paths_up, stats.paths_down);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    await_pairs(e, LH_PEER_LOST);
+    end_barrier(e);
+    ib_order("dead_device=0");
+    const uint64_t until = check_now_ns() + 20000000000ull;
+    for (stats.paths_down = 1; last.status != LH_OK || stats.paths_down != 0; end_poll(e)) {
+        CHECK(check_now_ns() < until);
+        while (end_take(e, LH_WIRE_DEGRADED, RIG_CONN, &event))
+            last = event;
+        CHECK(e->api->stats(e->conn, &stats) == LH_OK);
+    }
+    end_barrier(e);
+    expect_both_carry(e, &out, &in);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+static void a_port_that_is_down_at_the_end_that_dials_is_taken_in_later(end_t *e)
+{
+    begin_without(e, 0, "dead_device=1", LH_SECURITY_KNOWN);
+}
+
+static void a_port_that_is_down_at_the_end_that_listens_is_taken_in_later(end_t *e)
+{
+    begin_without(e, 1, "dead_device=1", LH_SECURITY_PLAIN);
+}
+
+static void a_second_port_that_is_down_is_taken_in_later(end_t *e)
+{
+    begin_without(e, 0, "dead_device=2", LH_SECURITY_PLAIN);
+}
+
+/* It has gone down since the address was told, so that what the other end asks there is not answered. */
+static void a_port_that_goes_down_before_they_meet_is_left_out(end_t *e)
+{
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 1) ib_order("dead_device=2");
+    end_barrier(e);
+    e->conn = end_join(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(e->api->stats(e->conn, &stats) == LH_OK);
+    CHECK(stats.paths_up == 2 && stats.paths_down == 2, "%u, %u", stats.paths_up, stats.paths_down);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
     end_barrier(e);
 }
 
@@ -436,8 +511,8 @@ static void ports_that_can_t_be_taken_are_named(end_t *e)
     expect_bind(e, families, LH_INVALID,
                 "127.0.0.1:0 of fake0 is an IPv4 address, [::1]:0 of fake0 an IPv6 one");
     expect_bind(e, unknown, LH_NO_DEVICE, "no address nosuch0 of this machine");
-    ib_order("dead_device=2");
-    expect_bind(e, both, LH_NO_DEVICE, "port 1 of fake1 is down");
+    ib_order("port_down=1");
+    expect_bind(e, both, LH_NO_DEVICE, "port 1 of fake0 is down, and so are the others");
 }
 
 /* So short an ACK timeout that the card gives up within the cut. */
@@ -783,6 +858,10 @@ int main(int argc, char **argv)
         FACT(one_of_several_is_replaced_with_its_proof, three),
         FACT(both_ports_carry_a_message, rails),
         FACT(a_port_that_goes_down_leaves_the_others, rails),
+        FACT(a_port_that_is_down_at_the_end_that_dials_is_taken_in_later, rails),
+        FACT(a_port_that_is_down_at_the_end_that_listens_is_taken_in_later, rails),
+        FACT(a_second_port_that_is_down_is_taken_in_later, rails),
+        FACT(a_port_that_goes_down_before_they_meet_is_left_out, rails),
         FACT(a_second_path_with_a_smaller_mtu_is_named, rails),
         FACT(a_path_whose_mtu_shrinks_leaves_the_others, rails),
         FACT(a_path_whose_mtu_shrinks_ends_the_last, impatient),

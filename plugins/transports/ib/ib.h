@@ -72,6 +72,7 @@ typedef struct ib_pair { /* one queue pair of a connection */
     bool probing;     /* a packet of the port's MTU is on its way */
     bool proven;      /* one that was not small has come through */
     bool gone;        /* its device was removed, so it is not dialed again */
+    bool placed;      /* its port, at the end that listens, and the peer's key are known */
     uint32_t lost;    /* failures in a row, without an answer, of packets that were not small */
     uint64_t lost_ns; /* when the first of them was */
     cm_id_t *id;
@@ -150,7 +151,7 @@ typedef struct ib_private { /* what a connection has with `private`: ib_private.
 typedef enum ib_state {
     IB_MET, /* accepted: the host has yet to admit it */
     IB_DIALING,
-    IB_OPEN,     /* the listening end: admitted; the dialing end: all queue pairs are up */
+    IB_OPEN,     /* the listening end: admitted; the dialing end: the first queue pair is up */
     IB_LEAVING,  /* broken; a goodbye is on its way */
     IB_DRAINING, /* nothing of it is known to the device any more */
     IB_DRAINED,
@@ -175,6 +176,7 @@ struct lh_conn {
     uint64_t patience_ns; /* a peer that does not answer for so long is lost */
     lh_hello_t hello;
     struct sockaddr_storage to[IB_PORTS_MOST]; /* the end that dials: where the peer's ports are */
+    uint32_t to_down;                          /* of them, those that were down */
     uint32_t peer_ports;
     ib_tuning_t tuning;
     lh_link_t link;
@@ -182,7 +184,8 @@ struct lh_conn {
 
     ib_pair_t pairs[IB_PAIRS_MOST];
     uint32_t pair_count;
-    uint32_t lead;             /* the queue pair that notices go over */
+    uint32_t first;            /* the queue pair that the connection began with */
+    uint32_t lead;             /* the one that notices go over */
     _Atomic uint32_t pairs_up; /* also read by stats */
     verbs_cq_t *cqs[IB_PORTS_MOST];
 
@@ -249,6 +252,7 @@ typedef struct ib_port {
     verbs_channel_t *channel;
     uint64_t rate; /* bytes each second */
     uint8_t number;
+    bool down;                /* when it was opened */
     uint16_t link_layer, mtu; /* as verbs_port_t has them */
     uint64_t adaptive;        /* its counter at first */
 } ib_port_t;
@@ -291,6 +295,8 @@ typedef struct ib_sink { /* the caller's rows, which may be of another version's
 /* ib_device.c: which ports this transport has */
 lh_status_t ib_device_open(lh_transport_t *t);
 void ib_device_close(lh_transport_t *t);
+/* Whether a port is up now, as its device says. */
+bool ib_port_is_up(const lh_transport_t *t, const ib_port_t *p);
 /* Looks, once in pause_ns at most, whether the card sends again before answers can be here. */
 void ib_device_watch(lh_transport_t *t, uint64_t pause_ns);
 socklen_t ib_address_length(const struct sockaddr_storage *a);
@@ -301,6 +307,7 @@ typedef struct ib_place { /* what a listener's address holds */
     struct sockaddr_storage at[IB_PORTS_MOST];
     uint32_t ports;
     uint32_t token;
+    uint32_t down;            /* a bit for each port that was down when it began to listen */
     uint16_t link_layer, mtu; /* of its ports, as verbs_port_t has them */
 } ib_place_t;
 void ib_place_write(const ib_place_t *from, lh_address_t *out);
@@ -388,6 +395,8 @@ void ib_pair_fail(ib_pair_t *p, const char *why);
 /* The other end's greeting for a later turn of this pair, and the id that it came with, which is its
  * own from then on: not where the connection broke, or this turn was overtaken. */
 void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id);
+/* It can't be met, or not yet, while others are: it begins as one that is down. */
+void ib_pair_absent(ib_pair_t *p, const char *why);
 /* Destroys the ids of former turns. */
 void ib_pair_forget(ib_pair_t *p);
 /* A later turn is up; taken: what the other end says to have taken. */

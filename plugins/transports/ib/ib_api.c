@@ -184,7 +184,7 @@ static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
             .bytes_received = load(&c->bytes_received),
             .bytes_retransmitted = load(&c->bytes_again), .bytes_per_second = load(&c->rate),
             .silent_ns = heard != 0 && now > heard ? now - heard : 0,
-            .path_mtu = c->pairs[0].proven ? ib_mtu_bytes(c->transport->ports[0].mtu) : 0);
+            .path_mtu = c->pairs[c->first].proven ? ib_mtu_bytes(c->transport->ports[0].mtu) : 0);
     return LH_OK;
 }
 

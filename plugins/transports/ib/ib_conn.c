@@ -118,12 +118,15 @@ void ib_close_conn(lh_conn_t *c)
     t->host->release(t->host, c);
 }
 
-/* Each has its own ports, and so its own path. */
+/* Each has its own ports, and so its own path. What both ends know to be down is not waited for, but
+ * where that may be the path's MTU. */
 static bool is_proven(const lh_conn_t *c)
 {
     bool all = true;
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        all &= c->pairs[i].proven;
+    for (uint32_t i = 0; i < c->pair_count; i++) {
+        const ib_pair_t *p = &c->pairs[i];
+        all &= (p->state == IB_PAIR_UP && p->proven) || (p->state == IB_PAIR_DOWN && p->away && p->lost == 0);
+    }
     return all;
 }
 
@@ -131,7 +134,7 @@ static bool is_proven(const lh_conn_t *c)
 static bool is_up(const lh_conn_t *c)
 {
     if (c->up_said) return true;
-    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count && is_proven(c) &&
+    return c->state == IB_OPEN && atomic_load(&c->pairs_up) > 0 && is_proven(c) &&
            (c->security != LH_SECURITY_PRIVATE || (c->sealed.told && c->sealed.ready_keys));
 }
 
@@ -143,7 +146,7 @@ static void begin(lh_conn_t *c)
         ib_pair_t *p = &c->pairs[i];
         if (p->state == IB_PAIR_UP && !p->proven && !p->probing) p->probing = ib_pair_probe(p);
     }
-    if (c->pairs[0].state == IB_PAIR_UP && c->state == IB_OPEN &&
+    if (c->pairs[c->lead].state == IB_PAIR_UP && c->state == IB_OPEN &&
         c->security == LH_SECURITY_PRIVATE)
         ib_private_meet(c);
     if (c->state == IB_OPEN) (void)ib_pairs_pump(c);
@@ -185,6 +188,7 @@ uint64_t ib_conn_due(const lh_conn_t *c)
     uint64_t due = UINT64_MAX;
     if (c->state == IB_DIALING) return c->give_up_ns;
     if (c->state != IB_OPEN) return due;
+    if (c->dials && !c->up_said) due = c->give_up_ns;
     for (uint32_t i = 0; i < c->pair_count; i++)
         due = sooner(due, ib_pair_due(&c->pairs[i]));
     if (c->worse_due) due = sooner(due, c->worse_ns);
@@ -266,7 +270,8 @@ static void step_draining(lh_conn_t *c, ib_sink_t *s)
 void ib_conn_step(lh_conn_t *c, ib_sink_t *s)
 {
     const lh_host_t *host = c->transport->host;
-    if (c->state == IB_DIALING && host->now_ns(host) > c->give_up_ns)
+    const bool dials = c->state == IB_DIALING || (c->state == IB_OPEN && c->dials && !c->up_said);
+    if (dials && host->now_ns(host) > c->give_up_ns)
         ib_conn_break(c, LH_UNREACHABLE, "rank %u did not answer", c->peer);
     if (c->state == IB_OPEN) step_open(c, s);
     if (c->state == IB_LEAVING) step_leaving(c);

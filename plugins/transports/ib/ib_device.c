@@ -125,14 +125,20 @@ static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
     const uint8_t number = p->anchor->port != 0 ? p->anchor->port : 1;
     if (t->verbs.query_port(p->context, number, &port) != 0)
         return host->fail(host, LH_IO, "ibv_query_port of %s", p->device);
-    if (port.state != VERBS_PORT_ACTIVE)
-        return host->fail(host, LH_NO_DEVICE, "port %u of %s is down", number, p->device);
-    p->rate = ib_port_rate(port.width, port.speed);
+    p->down = port.state != VERBS_PORT_ACTIVE;
+    p->rate = p->down ? 0 : ib_port_rate(port.width, port.speed);
     p->number = number;
     p->adaptive = ib_card_counter(p->context->device->folder, number, adaptive_counter);
     p->link_layer = port.link_layer;
     p->mtu = (uint16_t)port.mtu;
     return LH_OK;
+}
+
+bool ib_port_is_up(const lh_transport_t *t, const ib_port_t *p)
+{
+    verbs_port_t port = {0};
+    return t->verbs.query_port(p->context, p->number, &port) == 0 &&
+           port.state == VERBS_PORT_ACTIVE;
 }
 
 static const char *family_text(const ib_port_t *p)
@@ -141,13 +147,12 @@ static const char *family_text(const ib_port_t *p)
 }
 
 /* An address's own family, link layer and MTU stand for all that a peer has to fit to. */
-static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *p)
+static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *first, const ib_port_t *p)
 {
-    const ib_port_t *first = &t->ports[0];
     char here[80], there[80];
     ib_place_text(&first->here, here, sizeof(here));
     ib_place_text(&p->here, there, sizeof(there));
-    for (const ib_port_t *o = first; o < p; o++)
+    for (const ib_port_t *o = t->ports; o < p; o++)
         if (memcmp(&o->here, &p->here, sizeof(o->here)) == 0)
             return t->host->fail(t->host, LH_INVALID, "bind has %s twice", there);
     if (p->here.ss_family != first->here.ss_family)
@@ -161,7 +166,7 @@ static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *p)
                              "bind: %s of %s is %s, %s of %s %s; expected ports of one link layer",
                              here, first->device, ib_layer_text(first->link_layer), there,
                              p->device, ib_layer_text(p->link_layer));
-    if (p->mtu == first->mtu) return LH_OK;
+    if (p->mtu == first->mtu || p->down) return LH_OK; /* what a port has when it is down */
     return t->host->fail(
         t->host, LH_INVALID,
         "bind: %s of %s has an MTU of %u bytes, %s of %s %u; expected ports of one "
@@ -182,7 +187,6 @@ static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *
     if (status != LH_OK) return status;
     t->port_count++;
     status = look_at_port(t, p);
-    if (status == LH_OK) status = check_alike(t, p);
     if (status != LH_OK) return status;
     p->pd = t->verbs.alloc_pd(p->context);
     p->channel = t->verbs.create_channel(p->context);
@@ -191,6 +195,29 @@ static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *
                              p->device);
     t->rate += p->rate;
     return LH_OK;
+}
+
+/* One that is up, to which the others are held. Those that are down are taken in when they come back,
+ * which is seen by dialing. */
+static lh_status_t check_ports(lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    const ib_port_t *first = t->ports;
+    lh_status_t status = LH_OK;
+    while (first < t->ports + t->port_count && first->down)
+        first++;
+    if (first == t->ports + t->port_count)
+        return host->fail(host, LH_NO_DEVICE, "port %u of %s is down%s", t->ports[0].number,
+                          t->ports[0].device, t->port_count > 1 ? ", and so are the others" : "");
+    for (uint32_t i = 0; i < t->port_count && status == LH_OK; i++) {
+        ib_port_t *p = &t->ports[i];
+        status = check_alike(t, first, p);
+        if (status != LH_OK || !p->down) continue;
+        p->mtu = first->mtu;
+        host->log(host, LH_LOG_WARN, "port %u of %s is down; the others carry what there is",
+                  p->number, p->device);
+    }
+    return status;
 }
 
 /* Each that `bind` lists. */
@@ -218,7 +245,7 @@ static lh_status_t open_ports(lh_transport_t *t, const char *names)
         more = *behind == ',';
         at = behind + 1;
     }
-    return status;
+    return status == LH_OK ? check_ports(t) : status;
 }
 
 lh_status_t ib_device_open(lh_transport_t *t)

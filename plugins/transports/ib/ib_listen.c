@@ -63,6 +63,7 @@ lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_add
                         .link_layer = t->ports[0].link_layer,
                         .mtu = t->ports[0].mtu};
     for (uint32_t i = 0; i < t->port_count; i++) {
+        place.down |= ib_port_is_up(t, &t->ports[i]) ? 0 : 1u << i;
         place.at[i] = t->ports[i].here;
         ib_place_port(&place.at[i], t->verbs.source_port(l->ids[i]));
     }
@@ -96,6 +97,7 @@ static void adopt(ib_pair_t *p, cm_id_t *id, const ib_greeting_t *g, uint32_t po
     p->id = id;
     p->port = port;
     p->peer_key = g->key;
+    p->placed = true;
     id->context = &p->watch;
 }
 
@@ -135,7 +137,7 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
     while (c != NULL && !is_of(c, g))
         c = c->next;
     ib_pair_t *p = c == NULL ? NULL : &c->pairs[g->index];
-    if (p == NULL || (g->turn == 0 ? p->id != NULL : g->turn <= p->turn || p->id == NULL)) {
+    if (p == NULL || (g->turn == 0 ? p->state != IB_PAIR_NONE : g->turn <= p->turn)) {
         turn_away(t, id, ib_has_ended);
         return;
     }
@@ -147,14 +149,14 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
     /* A later turn comes to the port of the first. What this end could not get through goes over
      * others first, for which both ends must part with it. */
     const bool parts = ib_pair_doubted(p) && !p->away && ib_pair_has_others(p);
-    if (g->turn > 0 && (r->port != p->port || ib_pair_waits(p) || parts)) {
-        turn_away(t, id, r->port != p->port ? ib_has_ended : ib_not_yet);
+    const bool strays = p->placed && r->port != p->port;
+    if (g->turn > 0 && (strays || ib_pair_waits(p) || parts)) {
+        turn_away(t, id, strays ? ib_has_ended : ib_not_yet);
         return;
     }
-    if (g->turn == 0)
-        adopt(p, id, g, r->port);
-    else
+    if (g->turn > 0)
         ib_pair_renew(p, g, id);
+    if (g->turn == 0 || p->id == id) adopt(p, id, g, r->port);
     if (p->id != id) turn_away(t, id, c->state == IB_OPEN ? ib_not_yet : ib_has_ended);
     if (p->id != id || c->state != IB_OPEN) return;
     if (answer(p) == LH_OK) return;
@@ -221,12 +223,12 @@ static void take_request(lh_listener_t *l, cm_id_t *id, const cm_event_t *event,
         why = ib_not_this_job;
     else if (g->security != l->security)
         why = ib_other_level;
-    else if (g->index == 0 && g->turn == 0 && known && !g->asks && !is_proven(l, g, raw, r.session))
+    else if (g->first && known && !g->asks && !is_proven(l, g, raw, r.session))
         why = ib_not_proven;
     if (why != NULL) {
         t->host->count(t->host, "ib.strangers", 1);
         turn_away(t, id, why);
-    } else if (g->index > 0 || g->turn > 0) {
+    } else if (!g->first) {
         take_more(t, &r, raw);
     } else if (known && g->asks) {
         challenge(l, id, g);
@@ -260,7 +262,8 @@ lh_status_t ib_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
     c->peer_ports = r.greeting.ports;
     c->security = l->security;
     memcpy(c->session, r.session, IB_SESSION_BYTES);
-    adopt(&c->pairs[0], r.id, &r.greeting, r.port);
+    c->first = c->lead = r.greeting.index;
+    adopt(&c->pairs[c->first], r.id, &r.greeting, r.port);
     *hello = c->hello;
     *out = c;
     return LH_OK;
@@ -280,7 +283,7 @@ lh_status_t ib_admit(lh_conn_t *c, const lh_conn_params_t *params)
         return host->fail(host, LH_PEER_LOST, "rank %u has gone before it was admitted", c->peer);
     status = ib_take_params(c, params);
     if (status == LH_OK) status = ib_conn_equip(c);
-    if (status == LH_OK) status = answer(&c->pairs[0]);
+    if (status == LH_OK) status = answer(&c->pairs[c->first]);
     if (status == LH_OK) c->state = IB_OPEN;
     return status;
 }

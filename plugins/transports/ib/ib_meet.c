@@ -1,8 +1,9 @@
 /* ib_meet.c - how two ends meet, by librdmacm: addresses are resolved, and the connect request of
  * each queue pair carries a greeting as its private data.
  *
- * The first queue pair is the connection: its request is what the host accepts and admits. The
- * others follow once that is answered, and are taken without asking. A request that is no greeting,
+ * The first queue pair, one whose ports are up, is the connection: its request is what the host
+ * accepts and admits. The others follow once that is answered, and are taken without asking; one
+ * whose port is down, or that is not answered, is left to ib_mend.c. A request that is no greeting,
  * or that does not know the listener's token, is rejected at once and counted; at most IB_WAITING
  * others wait. Nothing is allocated for any of them. With `known` a proof comes first: ib_prove.h.
  * Here is the end that dials, and what the connection manager says; ib_listen.c is the other end. */
@@ -12,18 +13,20 @@
 #include "ib.h"
 
 #define DIAL_NS 10000000000ull /* where the host names none */
+enum { FIRST_MS = 2000 };      /* that the others' first turn may take */
 
 static ib_greeting_t greeting_of(const ib_pair_t *p)
 {
     const lh_conn_t *c = p->conn;
     ib_greeting_t g = {.token = c->token,
                        .board = p->turn == 0 ? (uint64_t)(uintptr_t)&c->board[0] : p->arrived,
-                       .key = p->turn == 0 ? c->board_in[p->port]->rkey : 0,
+                       .key = c->board_in[p->port]->rkey,
                        .turn = p->turn,
                        .index = p->index,
                        .pairs = c->pair_count,
                        .ports = c->transport->port_count,
                        .security = c->security,
+                       .first = c->dials && p->turn == 0 && p->index == c->first,
                        .asks = c->asking,
                        .hello = c->hello};
     if (c->asking) memcpy(g.mac, c->nonce, IB_MAC_BYTES);
@@ -66,11 +69,14 @@ void ib_set_options(ib_pair_t *p)
 
 /* ---- the end that dials ---- */
 
-/* A first turn that can't be had ends the connection, a later one is tried again. */
+/* A first turn that can't be had ends the connection where it is the only one, a later one is tried
+ * again. */
 static void give_up(ib_pair_t *p, const char *what, const char *why)
 {
     if (p->turn > 0)
         ib_pair_missed(p);
+    else if (ib_pair_has_others(p))
+        ib_pair_absent(p, what);
     else
         ib_conn_break(p->conn, LH_UNREACHABLE, "rank %u: %s: %s", p->conn->peer, what, why);
 }
@@ -91,6 +97,7 @@ bool ib_dial(ib_pair_t *p)
     p->state = IB_PAIR_MEETING;
     ib_set_options(p);
     const uint64_t now = t->host->now_ns(t->host);
+    if (p->turn == 0) p->again_ns = now + FIRST_MS * 1000000ull + 4 * c->link.round_trip_ns;
     const uint64_t until = p->turn > 0 ? p->again_ns : c->give_up_ns;
     const uint64_t left_ms = until > now ? (until - now) / 1000000 + 1 : 1;
     if (t->verbs.resolve_address(p->id, (struct sockaddr *)&from, (struct sockaddr *)&to,
@@ -122,6 +129,21 @@ static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_addres
                       ib_layer_text(own->link_layer), ib_mtu_bytes(own->mtu));
 }
 
+static bool is_reachable(const ib_pair_t *p)
+{
+    const lh_conn_t *c = p->conn;
+    return (c->to_down & 1u << p->index % c->peer_ports) == 0 &&
+           ib_port_is_up(c->transport, &c->transport->ports[p->port]);
+}
+
+/* Both of whose ports are up, as far as this end knows. */
+static uint32_t choose_first(const lh_conn_t *c)
+{
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        if (is_reachable(&c->pairs[i])) return i;
+    return 0;
+}
+
 lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
                        const lh_conn_params_t *params, lh_conn_t **out)
 {
@@ -135,6 +157,7 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
     if (c == NULL) return LH_NO_MEMORY;
     memcpy(c->to, place.at, sizeof(c->to));
     c->peer_ports = place.ports;
+    c->to_down = place.down;
     c->token = place.token;
     c->hello = params->hello;
     c->security = params->security;
@@ -154,7 +177,9 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
         ib_close_conn(c);
         return status;
     }
-    (void)ib_dial(&c->pairs[0]);
+    c->first = choose_first(c);
+    c->lead = c->first;
+    (void)ib_dial(&c->pairs[c->first]);
     *out = c;
     return LH_OK;
 }
@@ -220,25 +245,27 @@ static void pair_is_up(ib_pair_t *p, const ib_greeting_t *reply,
                        const uint8_t raw[IB_GREETING_BYTES])
 {
     lh_conn_t *c = p->conn;
-    const bool dialed = c->state == IB_DIALING;
     if (p->state != IB_PAIR_MEETING) return;
     if (c->dials && !is_answer(p, reply, raw)) return;
     p->state = IB_PAIR_UP;
+    if (c->dials) p->peer_key = reply->key;
+    p->placed = true;
     if (p->turn > 0) {
         ib_pair_mended(p, reply->board);
         return;
     }
-    const uint32_t up = atomic_fetch_add(&c->pairs_up, 1) + 1;
-    if (!dialed) return;
+    (void)atomic_fetch_add(&c->pairs_up, 1);
+    if (!c->dials || p->index != c->first) return;
     c->peer_board = reply->board;
-    p->peer_key = reply->key;
-    if (up == c->pair_count) {
-        c->state = IB_OPEN;
-        return;
+    c->state = IB_OPEN;
+    for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
+        ib_pair_t *other = &c->pairs[i];
+        if (i == c->first) continue;
+        if (is_reachable(other))
+            (void)ib_dial(other);
+        else
+            ib_pair_absent(other, "a port of it is down");
     }
-    if (p->index == 0)
-        for (uint32_t i = 1; i < c->pair_count; i++)
-            if (!ib_dial(&c->pairs[i])) return;
 }
 
 /* ---- events ---- */

@@ -179,10 +179,12 @@ void ib_pair_removed(ib_pair_t *p)
     if (c->state >= IB_LEAVING) return;
     for (uint32_t i = 0; i < c->pair_count; i++)
         all &= c->pairs[i].gone;
-    if (all || c->state != IB_OPEN || (p->turn == 0 && p->state < IB_PAIR_UP))
+    if (all || c->state != IB_OPEN)
         ib_conn_break(c, LH_IO, "the RDMA device %s was removed", device);
     else if (p->state == IB_PAIR_UP)
         ib_pair_fail(p, "its RDMA device was removed");
+    else if (p->turn == 0 && p->state == IB_PAIR_MEETING)
+        ib_pair_absent(p, "its RDMA device was removed");
     else if (p->state == IB_PAIR_MEETING)
         ib_pair_missed(p);
 }
@@ -200,9 +202,25 @@ void ib_pair_missed(ib_pair_t *p)
     p->state = IB_PAIR_DOWN;
 }
 
+void ib_pair_absent(ib_pair_t *p, const char *why)
+{
+    lh_conn_t *c = p->conn;
+    const uint64_t now = now_of(c);
+    ib_pair_missed(p);
+    p->failure = why;
+    p->asked = false;
+    p->again_ns = now; /* to part with it */
+    p->give_up_ns = now + c->patience_ns;
+    if (!c->worse_due) c->worse_ns = now + WORSE_MS * 1000000ull;
+    c->worse_due = true;
+    c->whole_due = false;
+    c->transport->meeting = true;
+}
+
 static bool prune(ib_pair_t *p, uint64_t taken)
 {
     lh_conn_t *c = p->conn;
+    taken = p->acked + ((uint32_t)taken - (uint32_t)p->acked); /* of which 32 bits have come */
     if (!ib_credits_renew(&p->credits, p->acked, taken, p->arrived)) {
         ib_conn_break(c, LH_CORRUPT,
                       "rank %u says to have taken %llu writes of queue pair %u, which is not so",
@@ -241,6 +259,7 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
     if (c->dials && !prune(p, taken)) return;
     p->away = p->asked = p->answer_due = false;
     p->heard_ns = now_of(c);
+    p->rate = 0; /* what it was as it failed would keep chunks away from it for ever */
     if (!ib_pair_repost(p)) {
         p->failing = true;
         p->failure = "it takes no work requests";
@@ -276,6 +295,8 @@ void ib_pair_parted(ib_pair_t *p)
     if (c->state != IB_OPEN) return;
     if (p->state == IB_PAIR_UP)
         ib_pair_fail(p, lost);
+    else if (p->state == IB_PAIR_NONE || p->give_up_ns == 0)
+        ib_pair_absent(p, "the other end can't reach it");
     else if (p->state == IB_PAIR_MEETING)
         ib_pair_missed(p);
     if (c->state != IB_OPEN || p->state != IB_PAIR_DOWN || (c->dials && !p->asked)) return;
@@ -327,6 +348,9 @@ void ib_pairs_mend(lh_conn_t *c, uint64_t now)
 {
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
+        if (c->dials && p->state == IB_PAIR_MEETING && p->give_up_ns == 0 && now >= p->again_ns &&
+            ib_pair_has_others(p))
+            ib_pair_absent(p, "it was not answered");
         if (p->state == IB_PAIR_UP || p->give_up_ns == 0) continue;
         if (now >= last_give_up(c))
             ib_conn_break(c, LH_PEER_LOST, "rank %u does not answer on queue pair %u: %s", c->peer,
@@ -343,7 +367,8 @@ uint64_t ib_pair_due(const ib_pair_t *p)
         const uint64_t pause = c->transport->config->keepalive_ns;
         return pause != 0 && ib_pair_wrs(p) == 0 ? p->heard_ns + pause : UINT64_MAX;
     }
-    if (p->give_up_ns == 0) return UINT64_MAX;
+    if (p->give_up_ns == 0)
+        return c->dials && p->state == IB_PAIR_MEETING ? p->again_ns : UINT64_MAX;
     const bool waits = ib_pair_waits(p);
     const bool tries = waits ? p->state == IB_PAIR_MEETING : c->dials && !p->gone;
     if (ib_pair_has_others(p)) {

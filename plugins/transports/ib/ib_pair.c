@@ -9,7 +9,7 @@
 
 #include "ib.h"
 
-enum { BATCH = 32, SMALL = 4096 };
+enum { BATCH = 32, SMALL = 4096, RATE_OLD_NS = 1000000000 };
 enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
 enum { OTHER_GOODBYE = 1, OTHER_PROBE = 2 };
 
@@ -177,7 +177,7 @@ bool ib_pair_repost(ib_pair_t *p)
         p->credits.used += r->has_immediate;
         atomic_fetch_add_explicit(&c->bytes_again, r->bytes, memory_order_relaxed);
     }
-    if (ib_pair_doubted(p) && !p->probing) p->probing = ib_pair_probe(p);
+    if ((ib_pair_doubted(p) || !p->proven) && !p->probing) p->probing = ib_pair_probe(p);
     return true;
 }
 
@@ -296,8 +296,8 @@ bool ib_pair_probe(ib_pair_t *p)
 
 bool ib_pairs_share(lh_conn_t *c)
 {
-    ib_pair_t *p = &c->pairs[0];
-    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, 0), &c->board[1].share,
+    ib_pair_t *p = &c->pairs[c->lead];
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, 0), &c->board[1].share,
                                 sizeof(ib_share_t));
     carry(&row, &(ib_immediate_t){.kind = IB_SHARE});
     return post(p, &row, 1);
@@ -334,10 +334,12 @@ void ib_pairs_ping(lh_conn_t *c, uint64_t now)
     }
 }
 
-/* When a chunk would have ended on it, in ns from now; rates are those of the last chunks. */
-static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual)
+/* When a chunk would have ended on it, from now; rates are those of the last chunks. One that has had
+ * none for long may have got better since, which only a chunk can tell. */
+static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual, uint64_t now)
 {
-    const uint64_t rate = p->rate != 0 ? p->rate : usual;
+    const bool old = p->bytes == 0 && now > p->done_ns + RATE_OLD_NS;
+    const uint64_t rate = p->rate != 0 && !old ? p->rate : usual;
     return (double)(p->bytes + bytes) / (double)(rate != 0 ? rate : 1);
 }
 
@@ -347,6 +349,7 @@ static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual)
 static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
 {
     const uint32_t words = more ? c->pair_count - 1 : 0;
+    const uint64_t now = now_of(c);
     ib_pair_t *best = NULL;
     uint64_t usual = 0;
     for (uint32_t i = 0; i < c->pair_count; i++)
@@ -357,7 +360,8 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
             ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS ||
             !ib_credits_for_chunk(&p->credits, words))
             continue;
-        if (best == NULL || finish_of(p, bytes, usual) < finish_of(best, bytes, usual)) best = p;
+        if (best == NULL || finish_of(p, bytes, usual, now) < finish_of(best, bytes, usual, now))
+            best = p;
     }
     return best;
 }

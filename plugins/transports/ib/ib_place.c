@@ -7,7 +7,8 @@
 
 typedef struct place { /* what an address holds */
     uint32_t magic, token;
-    uint16_t family, link_layer, mtu, ports;
+    uint16_t family, link_layer, mtu;
+    uint8_t ports, down;
     struct {
         uint16_t port, reserved; /* port: big-endian */
         uint8_t bytes[16];
@@ -21,7 +22,8 @@ void ib_place_write(const ib_place_t *from, lh_address_t *out)
                  .family = from->at[0].ss_family,
                  .link_layer = from->link_layer,
                  .mtu = from->mtu,
-                 .ports = (uint16_t)from->ports};
+                 .ports = (uint8_t)from->ports,
+                 .down = (uint8_t)from->down};
     for (uint32_t i = 0; i < from->ports; i++) {
         const void *at = &from->at[i];
         const struct sockaddr_in *four = at;
@@ -38,7 +40,7 @@ void ib_place_write(const ib_place_t *from, lh_address_t *out)
     memcpy(out->bytes, &p, sizeof(p));
 }
 
-/* The last byte of the magic is the version: "lhb3", "lhb4". */
+/* The last byte of the magic is the version: "lhb4", "lhb5". */
 lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *place)
 {
     place_t p = {0};
@@ -52,6 +54,7 @@ lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *place)
     place->link_layer = p.link_layer;
     place->mtu = p.mtu;
     place->ports = p.ports;
+    place->down = p.down;
     for (uint32_t i = 0; i < p.ports; i++) {
         void *out = &place->at[i];
         struct sockaddr_in *four = out;

@@ -121,20 +121,22 @@ static uint64_t get(const uint8_t **at, int bytes)
     return value;
 }
 
-/* The two bytes before the places: ports 2 bits, a later turn 1. The last byte before the hello:
- * security 2 bits, direction 2, service 3, asks 1. */
+/* Of a later turn the board's eight bytes are the count and the key, and the key's four the turn.
+ * The two bytes before the places: ports 2 bits, a later turn 1, first 1. The last byte before the
+ * hello: security 2 bits, direction 2, service 3, asks 1. */
 bool ib_greeting_write(const ib_greeting_t *from, uint8_t out[IB_GREETING_BYTES])
 {
     const lh_hello_t *h = &from->hello;
     uint8_t *at = out;
     if (h->service > 7 || h->direction > 3 || h->reserved != 0 ||
-        from->ports - 1 >= IB_PORTS_MOST || (from->turn > 0 && from->key != 0))
+        from->ports - 1 >= IB_PORTS_MOST || (from->turn > 0 && from->first))
         return false;
     put(&at, IB_MAGIC, 4);
     put(&at, from->token, 4);
-    put(&at, from->board, 8);
-    put(&at, from->turn > 0 ? from->turn : from->key, 4);
-    put(&at, (from->ports - 1) | (from->turn > 0 ? 4u : 0), 2);
+    const bool later = from->turn > 0;
+    put(&at, later ? (uint32_t)from->board | (uint64_t)from->key << 32 : from->board, 8);
+    put(&at, later ? from->turn : from->key, 4);
+    put(&at, (from->ports - 1) | (later ? 4u : 0) | (from->first ? 8u : 0), 2);
     put(&at, from->index | (from->pairs - 1) << 4, 1);
     put(&at, from->security | h->direction << 2 | h->service << 4 | (from->asks ? 128u : 0), 1);
     put(&at, h->job, 8);
@@ -150,12 +152,14 @@ bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out)
     const uint8_t *at = data;
     if (data == NULL || bytes < IB_GREETING_BYTES || get(&at, 4) != IB_MAGIC) return false;
     *out = (ib_greeting_t){.token = (uint32_t)get(&at, 4)};
-    out->board = get(&at, 8);
+    const uint64_t board = get(&at, 8);
     const uint32_t word = (uint32_t)get(&at, 4), more = (uint32_t)get(&at, 2);
     const bool later = (more & 4) != 0;
-    if (more > 7 || (later && word == 0)) return false;
+    out->first = (more & 8) != 0;
+    if (more > 15 || (later && (word == 0 || out->first))) return false;
     out->ports = (more & 3) + 1;
-    out->key = later ? 0 : word;
+    out->board = later ? (uint32_t)board : board;
+    out->key = later ? (uint32_t)(board >> 32) : word;
     out->turn = later ? word : 0;
     const uint32_t place = (uint32_t)get(&at, 1), bits = (uint32_t)get(&at, 1);
     out->index = place & 15;

@@ -148,8 +148,8 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
 /* ---- the greeting: private data of a connect request, and of the reply ---- */
 
-/* Raised with any change of what travels: "lhb4"; and of a rejection that asks for a proof. */
-enum { IB_MAGIC = 0x3462686c, IB_CHALLENGE_MAGIC = 0x3263686c };
+/* Raised with any change of what travels: "lhb5"; and of a rejection that asks for a proof. */
+enum { IB_MAGIC = 0x3562686c, IB_CHALLENGE_MAGIC = 0x3263686c };
 enum {
     IB_GREETING_BYTES = 56, /* all that a request can hold on every link layer */
     IB_SIGNED_BYTES = 44,   /* of them, those in front of the MAC */
@@ -160,14 +160,15 @@ enum {
 
 typedef struct ib_greeting {
     uint32_t token; /* of the listener: who was not told its address is a stranger */
-    /* Of a queue pair's first turn, where the other end may write, and the key of that memory; of
-     * a later one, how many immediates this end has taken from the queue pair before, and 0. */
+    /* Of a queue pair's first turn, where the other end may write; of a later one, how many
+     * immediates this end has taken from the queue pair before, of which 32 bits are enough. */
     uint64_t board;
-    uint32_t key;
+    uint32_t key;          /* of the memory there, by this end's port */
     uint32_t turn;         /* how often this queue pair was replaced */
     uint32_t index, pairs; /* of this queue pair; of the connection */
     uint32_t ports;        /* of this end */
     uint32_t security;     /* LH_SECURITY_* */
+    bool first;            /* the connection begins with it: the host is to be asked */
     bool asks;             /* for a challenge; the MAC's place has a nonce */
     lh_hello_t hello;
     uint8_t mac[IB_MAC_BYTES];

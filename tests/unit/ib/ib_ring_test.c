@@ -277,6 +277,7 @@ static const ib_greeting_t greeting = {.token = 0x01020304,
                                        .index = 1,
                                        .pairs = 16,
                                        .security = LH_SECURITY_KNOWN,
+                                       .first = true,
                                        .asks = true,
                                        .hello = {.job = 0x2122232425262728,
                                                  .epoch = 9,
@@ -307,12 +308,16 @@ static void a_greeting_is_read_as_it_was_written(void **state)
     assert_true(ib_greeting_write(&bad, bytes));
     assert_false(ib_greeting_read(bytes, sizeof(bytes), &out));
     bad = greeting;
-    bad.turn = 70000; /* then there is no key */
+    bad.turn = 70000; /* then it is not the first, and the count has 32 bits */
     assert_false(ib_greeting_write(&bad, bytes));
-    bad.key = 0;
+    bad.first = false;
     assert_true(ib_greeting_write(&bad, bytes));
     assert_true(ib_greeting_read(bytes, sizeof(bytes), &out));
+    assert_int_equal(out.board, 0x55667788);
+    out.board = bad.board;
     assert_memory_equal(&out, &bad, sizeof(bad));
+    bytes[20] |= 8; /* a later one that is the first */
+    assert_false(ib_greeting_read(bytes, sizeof(bytes), &out));
     bad = greeting;
     bad.ports = IB_PORTS_MOST + 1;
     assert_false(ib_greeting_write(&bad, bytes));
