@@ -12,6 +12,7 @@
 #include <transport_facts.h>
 
 #include "ib_facts.h"
+#include "ib_ring.h"
 
 /* ---- what a fabric does to packets ---- */
 
@@ -80,6 +81,38 @@ static void a_peer_that_does_not_poll_keeps_its_requests(end_t *e)
         }
         for (uint32_t i = 0; i < MESSAGES; i++)
             (void)end_await(e, LH_WIRE_SENT, i);
+    }
+    end_barrier(e);
+}
+
+/* Side 1 has as many receives out as there may be, and posts another as soon as one has ended. Side 0
+ * does not know yet that it has: its caller has no room for events. */
+static void a_receive_posted_before_its_sender_is_told_is_granted(end_t *e)
+{
+    lh_wire_event_t none;
+    uint32_t count = 0;
+    end_meet(e);
+    buffer_t b = buffer_new(e, (IB_DEPTH + 1) * 8, false, 0);
+    if (e->side == 1) {
+        for (uint32_t i = 0; i < IB_DEPTH; i++)
+            end_receive(e, &b, i * 8, 8, i, i);
+        end_poll(e);
+    }
+    end_barrier(e);
+    if (e->side == 0) {
+        end_send(e, &b, 0, 8, 0, 0);
+    } else {
+        (void)end_await(e, LH_WIRE_RECEIVED, 0);
+        end_receive(e, &b, IB_DEPTH * 8, 8, IB_DEPTH, IB_DEPTH);
+        end_poll(e);
+    }
+    const uint64_t until = check_now_ns() + 300000000;
+    while (check_now_ns() < until)
+        CHECK(e->api->poll(e->transport, &none, sizeof(none), 0, &count) == LH_OK);
+    end_barrier(e);
+    for (uint32_t i = 1; i <= IB_DEPTH; i++) {
+        if (e->side == 0) end_send(e, &b, i * 8, 8, i, i);
+        (void)end_await(e, e->side == 0 ? LH_WIRE_SENT : LH_WIRE_RECEIVED, i);
     }
     end_barrier(e);
 }
@@ -851,6 +884,7 @@ int main(int argc, char **argv)
         FACT(sizes_arrive_over_several_queue_pairs, wide),
         FACT(a_changing_fabric_is_borne, many),
         FACT(a_peer_that_does_not_poll_keeps_its_requests, NULL),
+        FACT(a_receive_posted_before_its_sender_is_told_is_granted, NULL),
         FACT(a_cut_ends_both_as_lost, short_patience),
         FACT(a_post_that_fails_ends_both, NULL),
         FACT(a_queue_pair_that_fails_where_it_was_dialed_is_replaced, NULL),

@@ -496,7 +496,7 @@ static void take_chunk(lh_conn_t *c, const ib_immediate_t *what, uint64_t bytes)
 
 static void take_notice(lh_conn_t *c, uint32_t low)
 {
-    const int32_t more = ib_grants_new(c->granted, c->send_first, low);
+    const int32_t more = ib_grants_new(c->granted, c->send_next, low);
     const ib_notice_t *notice = &c->board->notices[c->notices_in++ % IB_RECEIVES];
     const uint64_t *posted = notice->posted;
     bool sound = more >= 0 && ib_private_take_opened(c, notice->opened);

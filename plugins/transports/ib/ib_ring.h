@@ -80,7 +80,8 @@ typedef struct ib_board {
 } ib_board_t;
 
 /* Grants that the 16 low bits of their count, `low`, add to the `known` ones, of which `used`
- * messages have been completed. -1: more than a peer can have given. */
+ * messages have left whole, and may have come before their sender hears of it. -1: more than a peer
+ * can have given. */
 int32_t ib_grants_new(uint64_t known, uint64_t used, uint32_t low);
 /* The grant for message `index` (from 0), checked. False: it is not that one, or no memory. */
 bool ib_grant_read(const ib_board_t *board, uint64_t index, ib_grant_t *out);
