@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "verbs_fake.h"
 
@@ -17,6 +18,13 @@ CALL(verbs_pd_t *, ibv_alloc_pd)(verbs_context_t *context);
 CALL(int, ibv_dealloc_pd)(verbs_pd_t *pd);
 CALL(verbs_mr_t *, ibv_reg_mr)(verbs_pd_t *pd, void *address, size_t bytes, int access);
 CALL(int, ibv_dereg_mr)(verbs_mr_t *mr);
+CALL(verbs_mr_t *, ibv_reg_dmabuf_mr)
+(verbs_pd_t *pd, uint64_t offset, size_t bytes, uint64_t address, int fd, int access);
+CALL(verbs_qp_t *, ibv_create_qp)(verbs_pd_t *pd, verbs_qp_init_t *how);
+CALL(int, ibv_modify_qp)(verbs_qp_t *qp, verbs_qp_attr_t *attr, int mask);
+CALL(int, ibv_destroy_qp)(verbs_qp_t *qp);
+CALL(int, ibv_query_ece)(verbs_qp_t *qp, verbs_ece_t *ece);
+CALL(int, ibv_set_ece)(verbs_qp_t *qp, verbs_ece_t *ece);
 CALL(verbs_channel_t *, ibv_create_comp_channel)(verbs_context_t *context);
 CALL(int, ibv_destroy_comp_channel)(verbs_channel_t *channel);
 CALL(verbs_cq_t *, ibv_create_cq)
@@ -86,8 +94,8 @@ int ibv_query_port(verbs_context_t *context, uint8_t port, verbs_port_t *out)
                       engine.orders.dead_device == number;
     *out = (verbs_port_t){.state = down ? 1 : VERBS_PORT_ACTIVE,
                           .mtu_most = 5,
-                          .mtu = 5,
-                          .gids = 1,
+                          .mtu = engine.orders.mtu != 0 ? (int)engine.orders.mtu : 5,
+                          .gids = 8,
                           .message_most = 1u << 30,
                           .width = 2,
                           .speed = 32,
@@ -109,7 +117,9 @@ int ibv_dealloc_pd(verbs_pd_t *pd)
     return 0;
 }
 
-verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
+/* behind: NULL, or where memory of another kind is reached. */
+static verbs_mr_t *register_at(verbs_pd_t *pd, void *address, size_t bytes, int access,
+                               char *behind)
 {
     static uint32_t made;
     verbs_mr_t *mr = NULL;
@@ -123,6 +133,7 @@ verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
         mr->lkey = mr->rkey = ++made % (1u << 20) * FAKE_MRS + at;
         engine.mrs[at] = mr;
         engine.access[at] = access;
+        engine.behind[at] = behind;
         engine.counts.regions++;
     }
     engine_unlock();
@@ -130,12 +141,119 @@ verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
     return mr;
 }
 
+verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
+{
+    return register_at(pd, address, bytes, access, NULL);
+}
+
+/* Any file that can be mapped stands for a dma-buf. */
+verbs_mr_t *ibv_reg_dmabuf_mr(verbs_pd_t *pd, uint64_t offset, size_t bytes, uint64_t address,
+                              int fd, int access)
+{
+    if (engine.orders.no_dmabuf != 0) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
+    char *behind = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    if (behind == MAP_FAILED) return NULL;
+    verbs_mr_t *mr = register_at(pd, (void *)(uintptr_t)address, bytes, access, behind);
+    if (mr == NULL) (void)munmap(behind, bytes);
+    return mr;
+}
+
 int ibv_dereg_mr(verbs_mr_t *mr)
 {
     engine_lock();
     engine.mrs[mr->rkey % FAKE_MRS] = NULL;
+    char *behind = engine.behind[mr->rkey % FAKE_MRS];
     engine_unlock();
+    if (behind != NULL) (void)munmap(behind, mr->bytes);
     free(mr);
+    return 0;
+}
+
+/* ---- queue pairs ---- */
+
+verbs_qp_t *ibv_create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
+{
+    fake_qp_t *q = calloc(1, sizeof(*q));
+    if (q == NULL) return NULL;
+    q->sends = calloc(how->cap.send_wrs, sizeof(q->sends[0]));
+    q->receives = calloc(how->cap.recv_wrs, sizeof(q->receives[0]));
+    if (q->sends == NULL || q->receives == NULL) abort();
+    q->send_room = how->cap.send_wrs;
+    q->receive_room = how->cap.recv_wrs;
+    engine_lock();
+    q->serial = ++engine.pairs_made;
+    q->ece = (verbs_ece_t){.vendor = engine.orders.ece != 0 ? FAKE_VENDOR : 0,
+                           .options = (uint32_t)engine.orders.ece};
+    q->open = (verbs_qp_t){.context = pd->context,
+                           .qp_context = how->qp_context,
+                           .pd = pd,
+                           .send_cq = how->send_cq,
+                           .recv_cq = how->recv_cq,
+                           .number = 0x100 + q->serial};
+    q->behind = engine.qps;
+    engine.qps = q;
+    engine_unlock();
+    return &q->open;
+}
+
+static void count_label(uint32_t label)
+{
+    uint32_t at = 0;
+    while (at < FAKE_LABELS && engine.labels[at] != label && engine.labels[at] != 0)
+        at++;
+    if (at == FAKE_LABELS || engine.labels[at] == label) return;
+    engine.labels[at] = label;
+    engine.counts.labels++;
+}
+
+/* In the order that a card wants them; what it was told last is counted. */
+int ibv_modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, int mask)
+{
+    fake_qp_t *q = (fake_qp_t *)qp;
+    const bool follows = attr->state == q->state + 1 ||
+                         (attr->state == VERBS_QP_INIT && q->state == VERBS_QP_INIT) ||
+                         attr->state == VERBS_QP_ERROR;
+    if ((mask & VERBS_QP_STATE) == 0 || !follows) return EINVAL;
+    engine_lock();
+    q->state = attr->state;
+    q->connected = q->connected || attr->state == VERBS_QP_RTS;
+    if (attr->state == VERBS_QP_ERROR) pair_fail(q, VERBS_WC_OK);
+    if (attr->state == VERBS_QP_RTR) {
+        count_label(attr->way.route.flow_label);
+        engine.counts.gid = attr->way.route.gid;
+        engine.counts.path_mtu = (uint64_t)attr->mtu;
+    }
+    engine_unlock();
+    return 0;
+}
+
+int ibv_destroy_qp(verbs_qp_t *qp)
+{
+    engine_lock();
+    pair_free((fake_qp_t *)qp);
+    engine_unlock();
+    return 0;
+}
+
+int ibv_query_ece(verbs_qp_t *qp, verbs_ece_t *ece)
+{
+    *ece = ((fake_qp_t *)qp)->ece;
+    return 0;
+}
+
+/* What both have, before the queue pair may receive. */
+int ibv_set_ece(verbs_qp_t *qp, verbs_ece_t *ece)
+{
+    fake_qp_t *q = (fake_qp_t *)qp;
+    if (q->state != VERBS_QP_INIT) return EINVAL;
+    if (q->ece.vendor == 0 || ece->vendor != q->ece.vendor) return EOPNOTSUPP;
+    engine_lock();
+    q->ece.options &= ece->options;
+    engine.counts.ece_taken = q->ece.options;
+    engine_unlock();
     return 0;
 }
 

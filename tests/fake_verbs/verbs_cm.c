@@ -21,8 +21,10 @@ CALL(int, rdma_bind_addr)(cm_id_t *id, struct sockaddr *from);
 CALL(int, rdma_resolve_addr)
 (cm_id_t *id, struct sockaddr *from, struct sockaddr *to, int timeout_ms);
 CALL(int, rdma_resolve_route)(cm_id_t *id, int timeout_ms);
-CALL(int, rdma_create_qp)(cm_id_t *id, verbs_pd_t *pd, verbs_qp_init_t *how);
-CALL(void, rdma_destroy_qp)(cm_id_t *id);
+CALL(int, rdma_init_qp_attr)(cm_id_t *id, verbs_qp_attr_t *attr, int *mask);
+CALL(int, rdma_establish)(cm_id_t *id);
+CALL(int, rdma_set_local_ece)(cm_id_t *id, verbs_ece_t *ece);
+CALL(int, rdma_get_remote_ece)(cm_id_t *id, verbs_ece_t *ece);
 CALL(int, rdma_connect)(cm_id_t *id, cm_param_t *param);
 CALL(int, rdma_listen)(cm_id_t *id, int backlog);
 CALL(int, rdma_accept)(cm_id_t *id, cm_param_t *param);
@@ -127,12 +129,22 @@ static bool is_of(const void *row, const void *what)
     return e->open.id == what;
 }
 
+/* Who destroys an id before its queue pair can't use that any more. */
 static void detach_qp(fake_id_t *id)
 {
     if (id->qp == NULL) return;
-    pair_free(id->qp);
+    pair_fail(id->qp, VERBS_WC_OK);
+    id->qp->id = NULL;
     id->qp = NULL;
-    id->open.qp = NULL;
+}
+
+static bool attach_qp(fake_id_t *id, uint32_t number)
+{
+    fake_qp_t *q = pair_find(number);
+    if (q == NULL || q->id != NULL) return false;
+    q->id = id;
+    id->qp = q;
+    return true;
 }
 
 int rdma_destroy_id(cm_id_t *open)
@@ -235,36 +247,35 @@ int rdma_resolve_route(cm_id_t *open, int timeout_ms)
     return 0;
 }
 
-int rdma_create_qp(cm_id_t *open, verbs_pd_t *pd, verbs_qp_init_t *how)
+/* ---- queue pairs, whose states are their owner's to change ---- */
+
+int rdma_init_qp_attr(cm_id_t *open, verbs_qp_attr_t *attr, int *mask)
 {
-    fake_id_t *id = (fake_id_t *)open;
-    fake_qp_t *q = calloc(1, sizeof(*q));
-    if (q == NULL) return failed(ENOMEM);
-    q->sends = calloc(how->cap.send_wrs, sizeof(q->sends[0]));
-    q->receives = calloc(how->cap.recv_wrs, sizeof(q->receives[0]));
-    if (q->sends == NULL || q->receives == NULL) abort();
-    q->send_room = how->cap.send_wrs;
-    q->receive_room = how->cap.recv_wrs;
+    const fake_id_t *id = (const fake_id_t *)open;
+    const int state = attr->state;
+    *attr = (verbs_qp_attr_t){.state = state,
+                              .mtu = 5,
+                              .port = FAKE_DEVICE_PORT,
+                              .timeout = id->timeout,
+                              .way = {.has_route = 1, .port = FAKE_DEVICE_PORT}};
+    *mask = VERBS_QP_STATE;
+    return 0;
+}
+
+int rdma_set_local_ece(cm_id_t *open, verbs_ece_t *ece)
+{
     engine_lock();
-    q->id = id;
-    q->serial = ++engine.pairs_made;
-    q->open = (verbs_qp_t){.context = open->verbs,
-                           .qp_context = how->qp_context,
-                           .pd = pd,
-                           .send_cq = how->send_cq,
-                           .recv_cq = how->recv_cq,
-                           .number = 0x100 + q->serial};
-    id->qp = q;
-    open->qp = &q->open;
+    ((fake_id_t *)open)->ece = *ece;
     engine_unlock();
     return 0;
 }
 
-void rdma_destroy_qp(cm_id_t *open)
+int rdma_get_remote_ece(cm_id_t *open, verbs_ece_t *ece)
 {
     engine_lock();
-    detach_qp((fake_id_t *)open);
+    *ece = ((fake_id_t *)open)->peer_ece;
     engine_unlock();
+    return 0;
 }
 
 /* ---- meeting ---- */
@@ -325,6 +336,12 @@ static const void *private_of(const cm_param_t *param, uint8_t room[UINT8_MAX])
     return room;
 }
 
+static frame_t with_ece(const fake_id_t *id, uint32_t kind, uint32_t bytes)
+{
+    return (frame_t){
+        .kind = kind, .bytes = bytes, .rkey = id->ece.vendor, .immediate = id->ece.options};
+}
+
 int rdma_connect(cm_id_t *open, cm_param_t *param)
 {
     uint8_t room[UINT8_MAX];
@@ -341,8 +358,9 @@ int rdma_connect(cm_id_t *open, cm_param_t *param)
     } else {
         if (!link_open(id, fd)) abort();
         id->state = ID_DIALING;
-        (void)link_send(id, &(frame_t){.kind = FRAME_REQUEST, .bytes = param->data_bytes},
-                        private_of(param, room));
+        (void)attach_qp(id, param->pair);
+        const frame_t head = with_ece(id, FRAME_REQUEST, param->data_bytes);
+        (void)link_send(id, &head, private_of(param, room));
     }
     engine_unlock();
     return 0;
@@ -371,16 +389,30 @@ int rdma_accept(cm_id_t *open, cm_param_t *param)
     fake_id_t *id = (fake_id_t *)open;
     int error = 0;
     engine_lock();
-    if (id->state != ID_ASKED || id->qp == NULL || param->data_bytes > CM_REPLY_BYTES) {
+    if (id->state != ID_ASKED || param->data_bytes > CM_REPLY_BYTES ||
+        !attach_qp(id, param->pair)) {
         error = EINVAL;
     } else {
+        const frame_t head = with_ece(id, FRAME_REPLY, param->data_bytes);
         id->state = ID_ANSWERED;
-        id->qp->connected = true;
-        (void)link_send(id, &(frame_t){.kind = FRAME_REPLY, .bytes = param->data_bytes},
-                        private_of(param, room));
+        (void)link_send(id, &head, private_of(param, room));
     }
     engine_unlock();
     return error == 0 ? 0 : failed(error);
+}
+
+/* The end that dialed has its queue pair where it can receive: nobody is told of it there. */
+int rdma_establish(cm_id_t *open)
+{
+    fake_id_t *id = (fake_id_t *)open;
+    engine_lock();
+    const bool replied = id->state == ID_REPLIED;
+    if (replied) {
+        id->state = ID_OPEN;
+        (void)link_send(id, &(frame_t){.kind = FRAME_READY}, NULL);
+    }
+    engine_unlock();
+    return replied ? 0 : failed(EINVAL);
 }
 
 int rdma_reject(cm_id_t *open, const void *data, uint8_t bytes)
@@ -398,8 +430,7 @@ int rdma_disconnect(cm_id_t *open)
     fake_id_t *id = (fake_id_t *)open;
     int error = 0;
     engine_lock();
-    if (id->qp != NULL) pair_fail(id->qp, VERBS_WC_OK);
-    if (id->state == ID_OPEN || id->state == ID_ANSWERED)
+    if (id->state == ID_OPEN || id->state == ID_ANSWERED || id->state == ID_REPLIED)
         (void)link_send(id, &(frame_t){.kind = FRAME_END}, NULL);
     else
         error = EINVAL;
@@ -413,22 +444,23 @@ void cm_frame(fake_id_t *id, const frame_t *head, const char *payload)
         fake_id_t *listener = engine.ids; /* it may be gone */
         while (listener != NULL && (listener != id->listener || listener->state != ID_LISTENING))
             listener = listener->next;
+        id->peer_ece = (verbs_ece_t){.vendor = head->rkey, .options = head->immediate};
         if (listener != NULL)
             say(id, listener, CM_CONNECT_REQUEST, 0, payload, head->bytes);
         else
             (void)link_send(id, &(frame_t){.kind = FRAME_REJECT}, NULL);
     } else if (head->kind == FRAME_REPLY && id->state == ID_DIALING) {
-        id->state = ID_OPEN;
-        if (id->qp != NULL) id->qp->connected = true;
-        (void)link_send(id, &(frame_t){.kind = FRAME_READY}, NULL);
-        say(id, NULL, CM_ESTABLISHED, 0, payload, head->bytes);
+        id->state = ID_REPLIED;
+        id->peer_ece = (verbs_ece_t){.vendor = head->rkey, .options = head->immediate};
+        say(id, NULL, CM_CONNECT_RESPONSE, 0, payload, head->bytes);
     } else if (head->kind == FRAME_READY && id->state == ID_ANSWERED) {
         id->state = ID_OPEN;
         say(id, NULL, CM_ESTABLISHED, 0, NULL, 0);
     } else if (head->kind == FRAME_REJECT && id->state == ID_DIALING) {
         id->state = ID_OVER;
         say(id, NULL, CM_REJECTED, CONSUMER_SAYS_NO, payload, head->bytes);
-    } else if (head->kind == FRAME_END && (id->state == ID_OPEN || id->state == ID_ANSWERED)) {
+    } else if (head->kind == FRAME_END &&
+               (id->state == ID_OPEN || id->state == ID_ANSWERED || id->state == ID_REPLIED)) {
         id->state = ID_OVER;
         say(id, NULL, CM_DISCONNECTED, 0, NULL, 0);
     }
@@ -438,7 +470,7 @@ void cm_frame(fake_id_t *id, const frame_t *head, const char *payload)
 void cm_gone(fake_id_t *id)
 {
     if (engine.orders.mute != 0 || link_is_dead(id)) return;
-    if (id->state == ID_OPEN || id->state == ID_ANSWERED)
+    if (id->state == ID_OPEN || id->state == ID_ANSWERED || id->state == ID_REPLIED)
         say(id, NULL, CM_DISCONNECTED, 0, NULL, 0);
     else if (id->state == ID_DIALING)
         say(id, NULL, CM_REJECTED, NOBODY_LISTENS, NULL, 0);
@@ -475,7 +507,7 @@ int rdma_set_option(cm_id_t *open, int level, int option, void *value, size_t by
         ((fake_id_t *)open)->timeout = byte;
         engine_unlock();
     }
-    return 0;
+    return option == CM_OPTION_TOS && engine.orders.no_class != 0 ? failed(EOPNOTSUPP) : 0;
 }
 
 const char *rdma_event_str(int type)

@@ -29,6 +29,8 @@ enum {
     FAKE_MRS = 1024,
     FAKE_DEVICE_PORT = 1,
     FAKE_DEVICES = 2,
+    FAKE_LABELS = 256,
+    FAKE_VENDOR = 0x2c9, /* of enhanced features */
 };
 
 /* name, default, what it does */
@@ -54,6 +56,10 @@ enum {
     X(flip_of, 0, "and that has so many bytes in all; 0: any")                                 \
     X(astray, 0, "the next packet of astray_of bytes goes to an address so much higher")       \
     X(astray_of, 0, "see astray")                                                              \
+    X(ece, 0, "enhanced features of cards that this process has, a bit each")                  \
+    X(mtu, 0, "the code of the port's MTU; 0: 5, 4096 bytes")                                  \
+    X(no_class, 0, "a traffic class can't be set")                                             \
+    X(no_dmabuf, 0, "memory of a dma-buf can't be registered")                                 \
     X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
 
 typedef struct orders {
@@ -63,8 +69,12 @@ typedef struct orders {
 } orders_t;
 
 /* What happened in this process, for tests to ask. */
-#define FAKE_COUNTS(X) \
-    X(lost) X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions)
+#define FAKE_COUNTS(X)                                                                  \
+    X(lost)                                                                             \
+    X(resent)                                                                           \
+    X(rnr)                                                                              \
+    X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions) X(labels) X(gid) \
+        X(path_mtu) X(ece_taken)
 
 typedef struct counts {
 #define FAKE_COUNT(name) uint64_t name;
@@ -107,9 +117,12 @@ typedef struct fake_wqe {
 
 struct fake_qp {
     verbs_qp_t open;
-    fake_id_t *id;
-    uint32_t serial; /* in this process, from 1 */
+    fake_id_t *id;     /* NULL: not connected yet, or not any more */
+    fake_qp_t *behind; /* in engine.qps */
+    uint32_t serial;   /* in this process, from 1 */
     bool connected, failed;
+    int state;
+    verbs_ece_t ece;   /* taken, else what it has */
     fake_wqe_t *sends; /* a ring */
     uint32_t send_room, send_first, send_count;
     uint64_t *receives; /* a ring of ids */
@@ -153,6 +166,7 @@ typedef enum id_state {
     ID_NEW,
     ID_LISTENING,
     ID_DIALING,
+    ID_REPLIED, /* the end that dials has the answer */
     ID_ASKED,
     ID_ANSWERED,
     ID_OPEN,
@@ -166,6 +180,7 @@ struct fake_id {
     int fd;              /* of the listener or the link; -1 */
     fake_id_t *listener; /* that it came to; it may have gone */
     uint8_t timeout;
+    verbs_ece_t ece, peer_ece; /* to be told, and told */
     fake_qp_t *qp;
     char *out; /* FAKE_OUT_BYTES and a frame more */
     size_t out_first, out_end;
@@ -203,8 +218,11 @@ typedef struct engine {
     long orders_at;          /* behind what was read */
     uint64_t orders_ns;
     fake_id_t *ids;
+    fake_qp_t *qps;
+    uint32_t labels[FAKE_LABELS]; /* flow labels of queue pairs, those that differ */
     verbs_mr_t *mrs[FAKE_MRS];
     int access[FAKE_MRS];
+    char *behind[FAKE_MRS]; /* of a dma-buf: where this library reaches it; NULL: by its address */
     verbs_context_t contexts[FAKE_DEVICES];
 } engine_t;
 
@@ -248,6 +266,8 @@ void pair_send(fake_qp_t *q);
 void pair_timers(fake_qp_t *q, uint64_t now);
 void pair_fail(fake_qp_t *q, int status);
 void pair_free(fake_qp_t *q);
+/* By its number; NULL: there is none. */
+fake_qp_t *pair_find(uint32_t number);
 extern const verbs_ops_t fake_ops;
 
 #endif

@@ -71,9 +71,22 @@ static void forget_completions(fake_cq_t *cq, uint32_t pair)
     cq->count = kept;
 }
 
+fake_qp_t *pair_find(uint32_t number)
+{
+    fake_qp_t *q = engine.qps;
+    while (q != NULL && q->open.number != number)
+        q = q->behind;
+    return q;
+}
+
 void pair_free(fake_qp_t *q)
 {
+    fake_qp_t **at = &engine.qps;
     pair_fail(q, VERBS_WC_OK);
+    while (*at != q)
+        at = &(*at)->behind;
+    *at = q->behind;
+    if (q->id != NULL) q->id->qp = NULL;
     forget_completions((fake_cq_t *)q->open.send_cq, q->open.number);
     forget_completions((fake_cq_t *)q->open.recv_cq, q->open.number);
     free(q->sends);
@@ -94,7 +107,8 @@ static char *memory_at(const fake_qp_t *q, uint32_t key, uint64_t address, uint6
         return NULL;
     const uint64_t base = (uint64_t)(uintptr_t)mr->address;
     if (address < base || bytes > mr->bytes || address - base > mr->bytes - bytes) return NULL;
-    return (char *)(uintptr_t)address;
+    char *behind = engine.behind[key % FAKE_MRS];
+    return behind != NULL ? behind + (address - base) : (char *)(uintptr_t)address;
 }
 
 /* ---- the sending side ---- */

@@ -3,6 +3,7 @@
  * what was changed on its way ends the connection before anybody reads it. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "ib_facts.h"
@@ -142,13 +143,34 @@ static void arenas_are_not_registered(end_t *e)
     end_barrier(e);
 }
 
+/* A processor seals, which can't reach it. */
+static void memory_of_a_device_is_refused(end_t *e)
+{
+    lh_region_t *region;
+    const int fd = memfd_create("device", MFD_CLOEXEC);
+    char *base = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(fd >= 0 && ftruncate(fd, 4096) == 0 && base != MAP_FAILED);
+    const lh_arena_t arena = {.struct_size = sizeof(arena),
+                              .kind = LH_MEM_CUDA,
+                              .base = base,
+                              .bytes = 4096,
+                              .fd = fd,
+                              .numa = -1};
+    ib_meet(e, LH_SECURITY_PRIVATE);
+    CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_OK);
+    CHECK(e->api->isend(e->conn, region, base, 100, 1, 1) == LH_UNSUPPORTED);
+    CHECK(strstr(check_host_reason(), "security = private is for memory of the host") != NULL, "%s",
+          check_host_reason());
+    end_barrier(e);
+}
+
 /* What this end has yet to send is nobody's to write: neither the frames below those that come, nor
  * the board above the one that is the peer's. Side 0 is a peer that knows key and address. */
 static void expect_refused(end_t *e)
 {
     const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
     if (e->side == 0)
-        CHECK(down.status == LH_PEER_LOST && strstr(down.reason, "remote access error") != NULL,
+        CHECK(down.status == LH_CORRUPT && strstr(down.reason, "remote access error") != NULL,
               "status %d: %s", down.status, down.reason);
     (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
     end_barrier(e);
@@ -263,6 +285,7 @@ int main(int argc, char **argv)
         FACT(a_frame_without_a_place_is_corrupt, NULL),
         FACT(frames_of_a_peer_without_the_key_are_denied, NULL),
         FACT(arenas_are_not_registered, NULL),
+        FACT(memory_of_a_device_is_refused, NULL),
         FACT(frames_that_leave_are_not_written_by_a_peer, few),
         FACT(a_share_that_leaves_is_not_written_by_a_peer, NULL),
         FACT(what_came_before_an_end_is_opened, one),

@@ -1,5 +1,5 @@
 """ib_ranks.py LONGHAUL - two ranks train over ib, which finds the stand-in of libibverbs by LD_LIBRARY_PATH: the weights are
-those over shm, bit for bit, also over several queue pairs that lose packets. Where there is no device a run says so in one
+those over shm, bit for bit, also over several queue pairs that lose packets. Where there is no library or no device a run says so in one
 sentence, or takes the fallback that the INI names."""
 import glob
 import hashlib
@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 LONGHAUL = ""
+LIBM = next(iter(glob.glob("/lib/*/libm.so.6") + glob.glob("/lib64/libm.so.6")), "")
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 JOB = """[pipeline]
 name = ib
@@ -75,7 +76,8 @@ class Ranks(unittest.TestCase):
         for node, faults in ((["plugin = ib", "security = plain"], ""),
                              (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"],
                               "loss=500 reorder=1"),
-                             (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 loss=500")):
+                             (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 loss=500"),
+                             (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 dead_device=1")):
             code, said, ib = self.run_job(node, faults)
             self.assertEqual(code, 0, said)
             self.assertEqual(ib, shm, node)
@@ -127,6 +129,29 @@ class Ranks(unittest.TestCase):
         self.assertEqual(code, 1, said)
         self.assertIn("[transport.node] security = proven: the transport 'ib' cannot give it; write security = plain or known",
                       said)
+
+    def test_no_library_is_one_sentence(self):
+        """A file that is none, and a library that is another one."""
+        for content, said_then in ((b"no library", "RDMA needs libibverbs.so.1, which this machine does not have (Debian's package "
+                                    "libibverbs1)"), (None, "libibverbs.so.1 has no ibv_get_device_list: it is too old, or another library")):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "libibverbs.so.1")
+                if content is None:
+                    os.symlink(LIBM, path)
+                    os.symlink(LIBM, os.path.join(folder, "librdmacm.so.1"))
+                else:
+                    with open(path, "wb") as f:
+                        f.write(content)
+                former, os.environ["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"], folder
+                try:
+                    code, said, _ = self.run_job(["plugin = ib", "security = plain"])
+                    self.assertEqual(code, 1, said)
+                    self.assertIn(said_then, said)
+                    code, said, _ = self.run_job(["plugin = ib", "security = plain", "fallback = tcp"])
+                    self.assertEqual(code, 0, said)
+                    self.assertIn(said_then, said)
+                finally:
+                    os.environ["LD_LIBRARY_PATH"] = former
 
     def test_no_device_is_one_sentence(self):
         code, said, _ = self.run_job(["plugin = ib", "security = plain"], "no_device=1")

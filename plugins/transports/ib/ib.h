@@ -15,25 +15,28 @@
 #include "ib_tuning.h"
 #include "ib_verbs.h"
 
+#define IB_GID_OPEN UINT32_MAX
+
 enum {
-    IB_FORMER = 16,    /* ids of former turns of a queue pair                */
-    IB_RETRIES = 7,    /* of a packet, by the card                           */
-    IB_SEND_WRS = 256, /* send work requests that a queue pair has under way */
-    IB_NOTICE_WRS = 3, /* the most that one notice takes                     */
-    IB_INLINE = 220,   /* bytes that are copied into the work request, where the card takes it */
-    IB_WAITING = 64,   /* connect requests of a listener that nobody has accepted */
-    IB_LEAVE_MS = 50,  /* how long a goodbye may take                        */
-    IB_SMALL = 256,    /* a packet that every path carries, as those by which two ends meet */
-    IB_DOUBT = 2,      /* failures in a row, each of a packet that is larger */
-    IB_ASKED_MS = 2000 /* how long a challenge is good for                   */
+    IB_FORMER = 16,      /* ids of former turns of a queue pair                */
+    IB_RETRIES = 7,      /* of a packet, by the card                           */
+    IB_SEND_WRS = 256,   /* send work requests that a queue pair has under way */
+    IB_NOTICE_WRS = 3,   /* the most that one notice takes                     */
+    IB_INLINE = 220,     /* bytes that are copied into the work request, where the card takes it */
+    IB_WAITING = 64,     /* connect requests of a listener that nobody has accepted */
+    IB_LEAVE_MS = 50,    /* how long a goodbye may take                        */
+    IB_REFUSED_MS = 500, /* how long a peer that ends may take to be seen as such */
+    IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */
+    IB_DOUBT = 2,        /* failures in a row, each of a packet that is larger */
+    IB_ASKED_MS = 2000,  /* how long a challenge is good for                  */
 };
 
 typedef struct ib_config {
-    char *device, *bind;
+    char *device, *bind, *gid;
     uint64_t port;
     uint64_t queue_pairs, chunk_bytes, window_bytes;
     uint64_t traffic_class, ack_timeout, keepalive_ns;
-    uint64_t pace, seal_threads;
+    uint64_t pace, seal_threads, mtu;
 } ib_config_t;
 
 /* ib_plugin.c: which of the two this is. */
@@ -173,8 +176,12 @@ struct lh_conn {
     uint32_t token;    /* of the peer's listener */
     uint64_t worse_ns; /* not before, since a peer that has gone is soon known as such */
     uint64_t cookie, give_up_ns, leave_ns;
+    uint64_t
+        refused_ns; /* the peer's card refused a write that the peer has granted: then it is told;
+                           * 0: it did not */
     uint64_t patience_ns; /* a peer that does not answer for so long is lost */
     lh_hello_t hello;
+    uint16_t label;                            /* of which its queue pairs' flow labels are made */
     struct sockaddr_storage to[IB_PORTS_MOST]; /* the end that dials: where the peer's ports are */
     uint32_t to_down;                          /* of them, those that were down */
     uint32_t peer_ports;
@@ -241,6 +248,7 @@ struct lh_region {
         *mrs[IB_PORTS_MOST]; /* NULL: no card knows of it, and none needs to with `private` */
     char *base;
     uint64_t bytes;
+    uint32_t kind; /* LH_MEM_*: what is not the host's is never touched by the processor */
 };
 
 typedef struct ib_port {
@@ -253,7 +261,9 @@ typedef struct ib_port {
     uint64_t rate; /* bytes each second */
     uint8_t number;
     bool down;                /* when it was opened */
-    uint16_t link_layer, mtu; /* as verbs_port_t has them */
+    uint16_t link_layer, mtu; /* as verbs_port_t has them; the INI's MTU, which is no larger */
+    uint32_t gid;             /* of its table; IB_GID_OPEN: as the connection manager has it */
+    uint32_t roce;            /* version of that GID; 0: unknown, or InfiniBand */
     uint64_t adaptive;        /* its counter at first */
 } ib_port_t;
 
@@ -265,6 +275,7 @@ struct lh_transport {
     ib_port_t ports[IB_PORTS_MOST]; /* all of one link layer, MTU and family of addresses */
     uint32_t port_count;
     uint64_t rate;      /* of all ports, bytes each second */
+    bool takes_dmabuf;  /* all of them do */
     uint64_t looked_ns; /* at the counters of adaptive retransmission */
     bool adaptive_said;
     int epoll, timer; /* timer: wakes a sleeper for what is due */
@@ -302,6 +313,11 @@ void ib_device_watch(lh_transport_t *t, uint64_t pause_ns);
 socklen_t ib_address_length(const struct sockaddr_storage *a);
 const char *ib_layer_text(uint32_t link_layer);
 
+/* ib_gid.c */
+lh_status_t ib_gid_choose(lh_transport_t *t, ib_port_t *p);
+/* The address of the GID that `gid` names, on any device that may be taken. False: it names none. */
+bool ib_gid_address(lh_transport_t *t, char *out, size_t room);
+
 /* ib_place.c: addresses; ports are big-endian */
 typedef struct ib_place { /* what a listener's address holds */
     struct sockaddr_storage at[IB_PORTS_MOST];
@@ -309,6 +325,7 @@ typedef struct ib_place { /* what a listener's address holds */
     uint32_t token;
     uint32_t down;            /* a bit for each port that was down when it began to listen */
     uint16_t link_layer, mtu; /* of its ports, as verbs_port_t has them */
+    uint32_t roce;
 } ib_place_t;
 void ib_place_write(const ib_place_t *from, lh_address_t *out);
 /* LH_INVALID: it is not of this plugin; LH_ABI: of another version of it. */
@@ -326,7 +343,7 @@ void ib_listener_event(lh_listener_t *l, cm_id_t *id, const cm_event_t *event, c
 /* ib_meet.c: how two ends meet */
 /* Signed, as it leaves. */
 void ib_greeting_pack(const ib_pair_t *p, uint8_t out[IB_GREETING_BYTES]);
-cm_param_t ib_param_of(const uint8_t greeting[IB_GREETING_BYTES]);
+cm_param_t ib_param_of(const ib_pair_t *p, const uint8_t greeting[IB_GREETING_BYTES]);
 void ib_set_options(ib_pair_t *p);
 lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_address_t *address,
                       lh_listener_t **out);
@@ -418,9 +435,13 @@ void ib_pair_removed(ib_pair_t *p);
 void ib_pairs_mend(lh_conn_t *c, uint64_t now);
 uint64_t ib_pair_due(const ib_pair_t *p);
 
-/* ib_pair.c: queue pairs and completions */
+/* ib_qp.c: a queue pair's states */
 lh_status_t ib_pair_make(ib_pair_t *p);
-void ib_pair_unmake(ib_pair_t *p); /* from here on the device knows nothing of it */
+lh_status_t ib_pair_ready(ib_pair_t *p); /* to send: the other end's numbers are known */
+void ib_pair_unmake(ib_pair_t *p);       /* from here on the device knows nothing of it */
+
+/* ib_pair.c: what is posted, and completions */
+bool ib_pair_receives(ib_pair_t *p, uint32_t count);
 /* The oldest work request under way has ended well. */
 void ib_pair_done(ib_pair_t *p);
 bool ib_pair_repost(ib_pair_t *p);
@@ -460,6 +481,8 @@ static inline bool ib_sink_room(const ib_sink_t *s)
 {
     return s->count < s->max;
 }
+/* Of a device, by its dma-buf. */
+lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verbs_mr_t **rows);
 /* With every port, rows [t->port_count]; remote: a peer with the key may write there. With a
  * sentence that names the limit of locked memory where it fails. */
 lh_status_t ib_register_all(lh_transport_t *t, void *base, uint64_t bytes, bool remote,

@@ -12,7 +12,7 @@
 
 #include "ib_tuning.h"
 
-enum { WORD = 128, LINE = 512, GIDS_MOST = 256, PORTS_MOST = 8 };
+enum { WORD = 128, LINE = 512, PORTS_MOST = 8 };
 
 /* What tells of loss and of timers, in the order of their weight: of ConnectX' firmware, of
  * soft-RoCE, and of every port. */
@@ -73,6 +73,21 @@ void ib_card_bus(const char *folder, char *out, size_t room)
     if (strchr(last, ':') != NULL) (void)snprintf(out, room, "%s", last);
 }
 
+bool ib_card_gid(const char *folder, uint32_t port, uint32_t index, ib_gid_t *out)
+{
+    static const uint8_t nothing[16];
+    char path[WORD], word[WORD];
+    *out = (ib_gid_t){.index = index};
+    (void)snprintf(path, sizeof(path), "ports/%u/gids/%u", port, index);
+    if (!read_word(folder, path, word) || inet_pton(AF_INET6, word, out->bytes) != 1 ||
+        memcmp(out->bytes, nothing, sizeof(nothing)) == 0)
+        return false;
+    (void)snprintf(path, sizeof(path), "ports/%u/gid_attrs/types/%u", port, index);
+    if (read_word(folder, path, word) && strstr(word, "RoCE") != NULL)
+        out->roce = strstr(word, "v2") != NULL ? 2 : 1;
+    return true;
+}
+
 /* ---- lines ---- */
 
 typedef struct writer { /* one line that grows, and goes out where there is something in it */
@@ -129,7 +144,7 @@ static bool gid_text(const char *raw, char out[INET6_ADDRSTRLEN])
 static void tell_gids(const char *folder, uint32_t port, int count, bool ethernet,
                       ib_card_line_t line, void *context)
 {
-    for (int i = 0; i < count && i < GIDS_MOST; i++) {
+    for (int i = 0; i < count && i < IB_GIDS_MOST; i++) {
         char path[WORD], word[WORD], gid[INET6_ADDRSTRLEN];
         writer_t w = {.text = ""};
         (void)snprintf(path, sizeof(path), "ports/%u/gids/%d", port, i);

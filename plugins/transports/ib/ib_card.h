@@ -13,6 +13,14 @@ typedef void (*ib_card_line_t)(void *context, const char *text);
  * What a counter of a port says, of the firmware's or of the port's own; UINT64_MAX: it has none of
  * that name. */
 uint64_t ib_card_counter(const char *folder, uint32_t port, const char *name);
+enum { IB_GIDS_MOST = 256 };
+typedef struct ib_gid { /* a row of a port's table */
+    uint8_t bytes[16];
+    uint32_t index;
+    uint32_t roce; /* version; 0: InfiniBand */
+} ib_gid_t;
+/* False: there is none, or the row is empty. */
+bool ib_card_gid(const char *folder, uint32_t port, uint32_t index, ib_gid_t *out);
 /* -1: unknown. */
 int32_t ib_card_numa(const char *folder);
 /* "0000:3b:00.0"; "" where it is on no bus. */

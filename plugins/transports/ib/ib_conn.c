@@ -8,6 +8,8 @@
 
 #include "ib.h"
 
+enum { LEFT_OUT_NS = 2000000000 };
+
 lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state)
 {
     lh_conn_t *c = t->host->alloc(t->host, sizeof(*c), 64);
@@ -35,6 +37,7 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
     lh_status_t status = ib_register_all(t, &c->board[0], sizeof(*c->board), true, c->board_in);
     if (status == LH_OK)
         status = ib_register_all(t, &c->board[1], sizeof(*c->board), false, c->board_out);
+    if (status == LH_OK) status = host->random(host, &c->label, sizeof(c->label));
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < t->port_count; i++) {
         const ib_port_t *port = &t->ports[i];
@@ -59,11 +62,11 @@ static void dismantle(lh_conn_t *c)
         ib_pair_t *p = &c->pairs[i];
         ib_pair_forget(p);
         if (p->id != NULL) {
+            ib_pair_unmake(p);
             if (p->reached)
                 (void)v->disconnect(p->id);
             else if (c->state == IB_MET)
                 (void)v->reject(p->id, refusal, sizeof(refusal));
-            ib_pair_unmake(p);
             (void)v->destroy_id(p->id);
         }
         p->id = NULL;
@@ -118,14 +121,22 @@ void ib_close_conn(lh_conn_t *c)
     t->host->release(t->host, c);
 }
 
-/* Each has its own ports, and so its own path. What both ends know to be down is not waited for, but
- * where that may be the path's MTU. */
+/* When a queue pair that both ends know to be down is not waited for any more: at once, but where that
+ * may be the path's MTU, as it is then soon back. UINT64_MAX: it is none. */
+static uint64_t left_out_ns(const ib_pair_t *p)
+{
+    if (p->state != IB_PAIR_DOWN || !p->away) return UINT64_MAX;
+    return p->lost == 0 ? 0 : p->lost_ns + LEFT_OUT_NS;
+}
+
+/* Each has its own ports, and so its own path. */
 static bool is_proven(const lh_conn_t *c)
 {
+    const uint64_t now = c->transport->host->now_ns(c->transport->host);
     bool all = true;
     for (uint32_t i = 0; i < c->pair_count; i++) {
         const ib_pair_t *p = &c->pairs[i];
-        all &= (p->state == IB_PAIR_UP && p->proven) || (p->state == IB_PAIR_DOWN && p->away && p->lost == 0);
+        all &= (p->state == IB_PAIR_UP && p->proven) || now >= left_out_ns(p);
     }
     return all;
 }
@@ -189,6 +200,9 @@ uint64_t ib_conn_due(const lh_conn_t *c)
     if (c->state == IB_DIALING) return c->give_up_ns;
     if (c->state != IB_OPEN) return due;
     if (c->dials && !c->up_said) due = c->give_up_ns;
+    if (c->refused_ns != 0) due = sooner(due, c->refused_ns);
+    for (uint32_t i = 0; i < c->pair_count && !c->up_said; i++)
+        if (c->pairs[i].lost > 0) due = sooner(due, left_out_ns(&c->pairs[i]));
     for (uint32_t i = 0; i < c->pair_count; i++)
         due = sooner(due, ib_pair_due(&c->pairs[i]));
     if (c->worse_due) due = sooner(due, c->worse_ns);
@@ -231,7 +245,13 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
     (void)ib_conn_stir(c);
     if (c->state != IB_OPEN) return;
     const uint64_t now = c->transport->host->now_ns(c->transport->host);
-    ib_pairs_mend(c, now); /* also before it was up at the other end, too */
+    if (c->refused_ns != 0 && now >= c->refused_ns && !c->ended)
+        ib_conn_break(c, LH_CORRUPT,
+                      "rank %u's card refuses what is written where its grants say: remote access "
+                      "error",
+                      c->peer);
+    if (c->state != IB_OPEN) return;
+    if (c->refused_ns == 0) ib_pairs_mend(c, now); /* also before it was up at the other end, too */
     if (c->up_said && c->state == IB_OPEN) {
         tell_pairs(c, s);
         ib_pairs_ping(c, now);

@@ -1,7 +1,7 @@
 /* ib_device.c - which ports of which devices: those that the bound addresses belong to.
  *
- * librdmacm finds devices by IP addresses, and with them the GID, its RoCE version and the
- * partition, so there is nothing else to choose. An id that stays bound keeps the device open. A
+ * librdmacm finds devices by IP addresses, and with them the partition and the GIDs that can be had
+ * (ib_gid.c). An id that stays bound keeps the device open. A
  * rank has one port, or each that `bind` lists: memory is registered with all of them, and a
  * connection spreads its queue pairs over them. */
 #include <errno.h>
@@ -105,7 +105,10 @@ static lh_status_t choose_address(lh_transport_t *t, const char *wanted, const c
     const lh_host_t *host = t->host;
     const char *device = t->config->device;
     const bool any = strcmp(wanted, "auto") == 0;
-    const bool taken = any ? try_text(t, host->world->address) || try_interfaces(t, NULL)
+    char named[64] = "";
+    if (any) (void)ib_gid_address(t, named, sizeof(named));
+    const bool taken = any ? try_text(t, named) || try_text(t, host->world->address) ||
+                                 try_interfaces(t, NULL)
                            : try_text(t, wanted) || try_interfaces(t, wanted);
     if (taken) return LH_OK;
     return host->fail(host, LH_NO_DEVICE,
@@ -117,6 +120,37 @@ static lh_status_t choose_address(lh_transport_t *t, const char *wanted, const c
 
 /* Of ConnectX cards; others have none of this name. */
 static const char adaptive_counter[] = "roce_adp_retrans";
+
+/* What `mtu` says, which is no more than the port has. */
+static lh_status_t take_mtu(lh_transport_t *t, ib_port_t *p)
+{
+    const uint64_t wanted = t->config->mtu;
+    uint16_t code = 1;
+    if (wanted == 0) return LH_OK;
+    while (code <= 5 && ib_mtu_bytes(code) != wanted)
+        code++;
+    if (code > 5)
+        return t->host->fail(t->host, LH_INVALID,
+                             "mtu = %llu: expected 256, 512, 1024, 2048 or 4096",
+                             (unsigned long long)wanted);
+    if (code > p->mtu)
+        return t->host->fail(t->host, LH_INVALID, "mtu = %llu: port %u of %s has %u",
+                             (unsigned long long)wanted, p->number, p->device,
+                             ib_mtu_bytes(p->mtu));
+    p->mtu = code;
+    return LH_OK;
+}
+
+/* Ids that are made later take it like this one. */
+static lh_status_t check_class(lh_transport_t *t, const ib_port_t *p)
+{
+    uint8_t class = (uint8_t)t->config->traffic_class;
+    if (class == 0 ||
+        t->verbs.set_option(p->anchor, CM_OPTION_ID, CM_OPTION_TOS, &class, sizeof(class)) == 0)
+        return LH_OK;
+    return t->host->fail(t->host, LH_UNSUPPORTED, "traffic_class = %u: port %u of %s: %s", class,
+                         p->number, p->device, strerror(errno));
+}
 
 static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
 {
@@ -131,7 +165,8 @@ static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
     p->adaptive = ib_card_counter(p->context->device->folder, number, adaptive_counter);
     p->link_layer = port.link_layer;
     p->mtu = (uint16_t)port.mtu;
-    return LH_OK;
+    const lh_status_t status = p->down ? LH_OK : take_mtu(t, p);
+    return status == LH_OK ? ib_gid_choose(t, p) : status;
 }
 
 bool ib_port_is_up(const lh_transport_t *t, const ib_port_t *p)
@@ -180,6 +215,16 @@ static bool make_nonblocking(int fd)
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
+/* A descriptor that is none: what can register a dma-buf says that it is bad. */
+static bool takes_dmabuf(const lh_transport_t *t, const ib_port_t *p)
+{
+    if (t->verbs.reg_dmabuf_mr == NULL) return false;
+    errno = 0;
+    verbs_mr_t *mr = t->verbs.reg_dmabuf_mr(p->pd, 0, 4096, 0, -1, VERBS_LOCAL_WRITE);
+    if (mr != NULL) (void)t->verbs.dereg_mr(mr);
+    return mr == NULL && errno != EOPNOTSUPP && errno != EPROTONOSUPPORT && errno != ENOSYS;
+}
+
 static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *names)
 {
     ib_port_t *p = &t->ports[t->port_count];
@@ -187,12 +232,14 @@ static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *
     if (status != LH_OK) return status;
     t->port_count++;
     status = look_at_port(t, p);
+    if (status == LH_OK) status = check_class(t, p);
     if (status != LH_OK) return status;
     p->pd = t->verbs.alloc_pd(p->context);
     p->channel = t->verbs.create_channel(p->context);
     if (p->pd == NULL || p->channel == NULL || !make_nonblocking(p->channel->fd))
         return t->host->fail(t->host, LH_IO, "a protection domain and a completion channel of %s",
                              p->device);
+    t->takes_dmabuf = (t->port_count == 1 || t->takes_dmabuf) && takes_dmabuf(t, p);
     t->rate += p->rate;
     return LH_OK;
 }

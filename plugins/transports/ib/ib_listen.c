@@ -61,6 +61,7 @@ lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_add
     ib_place_t place = {.ports = t->port_count,
                         .token = l->token,
                         .link_layer = t->ports[0].link_layer,
+                        .roce = t->ports[0].roce,
                         .mtu = t->ports[0].mtu};
     for (uint32_t i = 0; i < t->port_count; i++) {
         place.down |= ib_port_is_up(t, &t->ports[i]) ? 0 : 1u << i;
@@ -106,10 +107,11 @@ static lh_status_t answer(ib_pair_t *p)
     lh_transport_t *t = p->conn->transport;
     uint8_t greeting[IB_GREETING_BYTES];
     ib_set_options(p);
-    const lh_status_t status = ib_pair_make(p);
+    lh_status_t status = ib_pair_make(p);
+    if (status == LH_OK) status = ib_pair_ready(p);
     if (status != LH_OK) return status;
     ib_greeting_pack(p, greeting);
-    cm_param_t param = ib_param_of(greeting);
+    cm_param_t param = ib_param_of(p, greeting);
     if (t->verbs.accept(p->id, &param) != 0)
         return t->host->fail(t->host, LH_PEER_LOST, "rank %u has gone before it was admitted",
                              p->conn->peer);
@@ -154,8 +156,7 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
         turn_away(t, id, strays ? ib_has_ended : ib_not_yet);
         return;
     }
-    if (g->turn > 0)
-        ib_pair_renew(p, g, id);
+    if (g->turn > 0) ib_pair_renew(p, g, id);
     if (g->turn == 0 || p->id == id) adopt(p, id, g, r->port);
     if (p->id != id) turn_away(t, id, c->state == IB_OPEN ? ib_not_yet : ib_has_ended);
     if (p->id != id || c->state != IB_OPEN) return;

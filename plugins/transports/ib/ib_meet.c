@@ -43,13 +43,14 @@ void ib_greeting_pack(const ib_pair_t *p, uint8_t out[IB_GREETING_BYTES])
 }
 
 /* The retries of what waits for receive work requests are endless (7), and never needed. */
-cm_param_t ib_param_of(const uint8_t greeting[IB_GREETING_BYTES])
+cm_param_t ib_param_of(const ib_pair_t *p, const uint8_t greeting[IB_GREETING_BYTES])
 {
     return (cm_param_t){.data = greeting,
                         .data_bytes = IB_GREETING_BYTES,
                         .responder_resources = 1,
                         .initiator_depth = 1,
                         .retries = IB_RETRIES,
+                        .pair = p->qp != NULL ? p->qp->number : 0,
                         .rnr_retries = 7};
 }
 
@@ -62,9 +63,8 @@ void ib_set_options(ib_pair_t *p)
     if (t->verbs.set_option(p->id, CM_OPTION_ID, CM_OPTION_ACK_TIMEOUT, &timeout, 1) != 0)
         t->host->log(t->host, LH_LOG_DEBUG, "the kernel keeps its own ACK timeout: %s",
                      strerror(errno));
-    if (class != 0 && t->verbs.set_option(p->id, CM_OPTION_ID, CM_OPTION_TOS, &class, 1) != 0)
-        t->host->log(t->host, LH_LOG_WARN, "traffic class %u can't be set: %s", class,
-                     strerror(errno));
+    if (class != 0) /* which was tried when the port was opened */
+        (void)t->verbs.set_option(p->id, CM_OPTION_ID, CM_OPTION_TOS, &class, 1);
 }
 
 /* ---- the end that dials ---- */
@@ -121,6 +121,11 @@ static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_addres
                           "rank %u: an address of %u bytes that is not of this plugin, or of "
                           "another family than this end's",
                           peer, address->length);
+    if (place->roce != 0 && own->roce != 0 && place->roce != own->roce)
+        return host->fail(host, LH_UNSUPPORTED,
+                          "rank %u's GID is of RoCE v%u, that of %s here of v%u; expected the same "
+                          "(gid)",
+                          peer, place->roce, own->device, own->roce);
     if (place->link_layer == own->link_layer && place->mtu == own->mtu) return LH_OK;
     return host->fail(host, LH_UNSUPPORTED,
                       "rank %u's port is %s with an MTU of %u bytes, that of %s here %s with %u; "
@@ -205,7 +210,7 @@ static void request(ib_pair_t *p)
         return;
     }
     ib_greeting_pack(p, greeting);
-    cm_param_t param = ib_param_of(greeting);
+    cm_param_t param = ib_param_of(p, greeting);
     if (t->verbs.connect(p->id, &param) == 0)
         p->reached = !c->asking;
     else
@@ -268,6 +273,20 @@ static void pair_is_up(ib_pair_t *p, const ib_greeting_t *reply,
     }
 }
 
+/* The answer has come: the queue pair is led to where it may send, and the other end told so. */
+static void answered(ib_pair_t *p, const ib_said_t *s)
+{
+    lh_conn_t *c = p->conn;
+    lh_transport_t *t = c->transport;
+    if (p->state != IB_PAIR_MEETING || p->qp == NULL) return;
+    if (ib_pair_ready(p) != LH_OK)
+        give_up(p, "its answer can't be taken", strerror(errno));
+    else if (t->verbs.establish(p->id) != 0)
+        give_up(p, "rdma_establish", strerror(errno));
+    else
+        pair_is_up(p, &s->greeting, s->raw);
+}
+
 /* ---- events ---- */
 
 /* The end that listens disconnects when it has lost the queue pair, or has gone: only another try
@@ -318,6 +337,7 @@ static void pair_event(ib_pair_t *p, const cm_event_t *event, const ib_said_t *s
         if (v->resolve_route(p->id, 5000) != 0) give_up(p, "rdma_resolve_route", strerror(errno));
         return;
     case CM_ROUTE_RESOLVED: request(p); return;
+    case CM_CONNECT_RESPONSE: answered(p, s); return;
     case CM_ESTABLISHED: pair_is_up(p, &s->greeting, s->raw); return;
     case CM_DISCONNECTED: disconnected(p); return;
     case CM_REJECTED: rejected(p, s); return;

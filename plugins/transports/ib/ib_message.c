@@ -130,7 +130,12 @@ static lh_status_t may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint
         return host->fail(host, LH_INVALID,
                           "a message of %llu bytes does not lie in its registered memory",
                           (unsigned long long)bytes);
-    return c->security == LH_SECURITY_PRIVATE ? LH_OK : region_known(c->transport, r);
+    if (c->security != LH_SECURITY_PRIVATE) return region_known(c->transport, r);
+    if (r->kind == LH_MEM_HOST) return LH_OK;
+    return host->fail(
+        host, LH_UNSUPPORTED,
+        "security = private is for memory of the host, which a processor seals; memory "
+        "of a device goes with plain or known");
 }
 
 /* Whose memory cards must know; NULL: none need to. */
@@ -215,6 +220,31 @@ void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows)
     }
 }
 
+lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verbs_mr_t **rows)
+{
+    const lh_host_t *host = t->host;
+    const ib_verbs_t *v = &t->verbs;
+    if (memory->fd < 0)
+        return host->fail(host, LH_UNSUPPORTED,
+                          "memory of a device without a dma-buf; it has to go through the host's");
+    if (!t->takes_dmabuf)
+        return host->fail(host, LH_UNSUPPORTED, "%s takes no memory of devices: %s",
+                          t->ports[0].device,
+                          v->reg_dmabuf_mr == NULL ? "libibverbs is too old for dma-buf"
+                                                   : "its driver registers no dma-buf");
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        rows[i] = v->reg_dmabuf_mr(t->ports[i].pd, memory->fd_offset, memory->bytes,
+                                   (uint64_t)(uintptr_t)memory->base, memory->fd,
+                                   VERBS_LOCAL_WRITE | VERBS_REMOTE_WRITE);
+        if (rows[i] != NULL) continue;
+        (void)host->fail(host, LH_IO, "registering %llu bytes of a device with %s",
+                         (unsigned long long)memory->bytes, t->ports[i].device);
+        ib_forget_all(t, rows);
+        return LH_IO;
+    }
+    return LH_OK;
+}
+
 /* Then no peer shall be able to write to a rank's memory, and where another level is asked for after
  * all it is registered with the first message. */
 static bool listens_in_private(const lh_transport_t *t)
@@ -229,16 +259,22 @@ lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memor
 {
     const lh_host_t *host = t->host;
     if (nic != 0) return host->fail(host, LH_INVALID, "there is one card, not %u", nic + 1);
-    if (memory->kind != LH_MEM_HOST)
-        return host->fail(host, LH_UNSUPPORTED, "memory of kind %u, only the host's is taken",
-                          memory->kind);
+    const bool own = memory->kind == LH_MEM_HOST;
+    if (!own && memory->kind != LH_MEM_CUDA && memory->kind != LH_MEM_HIP)
+        return host->fail(host, LH_UNSUPPORTED, "memory of kind %u is not known", memory->kind);
     lh_region_t *r = host->alloc(host, sizeof(*r), 64);
     if (r == NULL) return LH_NO_MEMORY;
     r->base = memory->base;
     r->bytes = memory->bytes;
-    if (!listens_in_private(t) && region_known(t, r) != LH_OK) {
+    r->kind = memory->kind;
+    lh_status_t status = LH_OK;
+    if (!own)
+        status = ib_register_device(t, memory, r->mrs);
+    else if (!listens_in_private(t))
+        status = region_known(t, r);
+    if (status != LH_OK) {
         host->release(host, r);
-        return LH_IO;
+        return status;
     }
     r->next = t->regions;
     t->regions = r;

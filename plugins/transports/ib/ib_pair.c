@@ -47,7 +47,7 @@ static uint64_t now_of(const lh_conn_t *c)
 
 /* Receive work requests have no memory: writes know where they go, and only their immediates are
  * wanted. */
-static bool post_receives(ib_pair_t *p, uint32_t count)
+bool ib_pair_receives(ib_pair_t *p, uint32_t count)
 {
     verbs_recv_wr_t wrs[BATCH], *bad;
     while (count > 0) {
@@ -59,48 +59,6 @@ static bool post_receives(ib_pair_t *p, uint32_t count)
         count -= now;
     }
     return true;
-}
-
-/* Credits of a later turn are its greeting's to set. */
-lh_status_t ib_pair_make(ib_pair_t *p)
-{
-    lh_conn_t *c = p->conn;
-    lh_transport_t *t = c->transport;
-    const lh_host_t *host = t->host;
-    verbs_qp_init_t how = {
-        .send_cq = c->cqs[p->port],
-        .recv_cq = c->cqs[p->port],
-        .cap = {.send_wrs = IB_SEND_WRS,
-                .recv_wrs = IB_RECEIVES,
-                .send_sges = 1,
-                .recv_sges = 1,
-                .inline_bytes = IB_INLINE},
-        .type = VERBS_RC,
-    };
-    if (p->sent == NULL) p->sent = host->alloc(host, IB_SEND_WRS * sizeof(*p->sent), 64);
-    if (p->sent == NULL) return LH_NO_MEMORY;
-    const ib_port_t *port = &t->ports[p->port];
-    int failed = t->verbs.create_qp(p->id, port->pd, &how);
-    p->inline_bytes = IB_INLINE;
-    if (failed != 0) { /* a device may have no room for them */
-        how.cap.inline_bytes = p->inline_bytes = 0;
-        failed = t->verbs.create_qp(p->id, port->pd, &how);
-    }
-    if (failed != 0) return host->fail(host, LH_IO, "a queue pair of %s", port->device);
-    p->qp = p->id->qp;
-    p->spent = 0;
-    p->failing = p->unanswered = false;
-    p->heard_ns = now_of(c);
-    if (p->turn == 0) ib_credits_begin(&p->credits);
-    if (!post_receives(p, IB_RECEIVES))
-        return host->fail(host, LH_IO, "receive work requests of %s", port->device);
-    return LH_OK;
-}
-
-void ib_pair_unmake(ib_pair_t *p)
-{
-    if (p->qp != NULL) p->conn->transport->verbs.destroy_qp(p->id);
-    p->qp = NULL;
 }
 
 /* Keys are of ports: of this end's memory by the one that the queue pair is on, of the peer's by the
@@ -122,6 +80,14 @@ static void aim(const ib_pair_t *p, const ib_sent_t *r, uint32_t *lkey, uint32_t
     }
 }
 
+/* What the processor copies into the work request: it must reach it. */
+static bool is_inline(const ib_pair_t *p, const ib_sent_t *r)
+{
+    const ib_operation_t *o = &p->conn->sends[id_row(r->id) % IB_DEPTH];
+    const bool own = id_kind(r->id) == ID_CHUNK && r->frame == 0 && o->region != NULL;
+    return r->bytes > 0 && r->bytes <= p->inline_bytes && (!own || o->region->kind == LH_MEM_HOST);
+}
+
 /* A write of no bytes needs no memory at either end. */
 static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
 {
@@ -136,8 +102,7 @@ static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
             .sges = &pieces[i],
             .sge_count = r->bytes > 0 ? 1 : 0,
             .opcode = r->has_immediate ? VERBS_WRITE_WITH_IMMEDIATE : VERBS_WRITE,
-            .flags = (r->signaled ? VERBS_SIGNALED : 0u) |
-                     (r->bytes > 0 && r->bytes <= p->inline_bytes ? VERBS_INLINE : 0u),
+            .flags = (r->signaled ? VERBS_SIGNALED : 0u) | (is_inline(p, r) ? VERBS_INLINE : 0u),
             .immediate = r->immediate};
         wrs[i].remote.address = r->to;
         aim(p, r, &pieces[i].lkey, &wrs[i].remote.rkey);
@@ -599,15 +564,17 @@ static void take_sent(ib_pair_t *p)
 }
 
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the
- * connection manager. What the peer's memory refuses would be refused again. */
+ * connection manager. What the peer's memory refuses would be refused again: it has granted what it
+ * does not have, or gone, which is known soon. */
 static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
 {
     lh_conn_t *c = p->conn;
     const char *text = c->transport->verbs.wc_status_text(wc->status);
     c->leave_ns = 0;
-    if (wc->status == VERBS_WC_REMOTE_ACCESS || wc->status == VERBS_WC_REMOTE_INVALID)
-        ib_conn_break(c, wc->status == VERBS_WC_REMOTE_ACCESS ? LH_PEER_LOST : LH_IO,
-                      "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
+    if (wc->status == VERBS_WC_REMOTE_INVALID)
+        ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
+    if (wc->status == VERBS_WC_REMOTE_ACCESS && c->refused_ns == 0)
+        c->refused_ns = now_of(c) + IB_REFUSED_MS * 1000000ull;
     if (p->failing) return;
     p->failing = true;
     p->unanswered = wc->status == VERBS_WC_RETRIES_EXCEEDED;
@@ -619,7 +586,7 @@ static void post_spent(lh_conn_t *c)
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
         if (p->spent == 0 || p->qp == NULL || p->failing) continue;
-        if (!post_receives(p, p->spent)) {
+        if (!ib_pair_receives(p, p->spent)) {
             p->failing = true;
             p->failure = "it takes no receive work requests";
             continue;
@@ -654,7 +621,8 @@ static void settle(lh_conn_t *c)
     ib_meet_events(c->transport); /* the peer may have ended it */
     for (uint32_t i = 0; i < c->pair_count; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (c->state == IB_OPEN && p->failing && !c->ended) ib_pair_fail(p, p->failure);
+        const bool waits = c->refused_ns != 0; /* and nothing is tried again */
+        if (c->state == IB_OPEN && p->failing && !c->ended && !waits) ib_pair_fail(p, p->failure);
         if (c->state == IB_OPEN && p->heard_away) ib_pair_parted(p);
     }
 }

@@ -7,8 +7,8 @@
 
 typedef struct place { /* what an address holds */
     uint32_t magic, token;
-    uint16_t family, link_layer, mtu;
-    uint8_t ports, down;
+    uint16_t family, link_layer;
+    uint8_t mtu, roce, ports, down;
     struct {
         uint16_t port, reserved; /* port: big-endian */
         uint8_t bytes[16];
@@ -21,7 +21,8 @@ void ib_place_write(const ib_place_t *from, lh_address_t *out)
                  .token = from->token,
                  .family = from->at[0].ss_family,
                  .link_layer = from->link_layer,
-                 .mtu = from->mtu,
+                 .mtu = (uint8_t)from->mtu,
+                 .roce = (uint8_t)from->roce,
                  .ports = (uint8_t)from->ports,
                  .down = (uint8_t)from->down};
     for (uint32_t i = 0; i < from->ports; i++) {
@@ -53,6 +54,7 @@ lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *place)
     place->token = p.token;
     place->link_layer = p.link_layer;
     place->mtu = p.mtu;
+    place->roce = p.roce;
     place->ports = p.ports;
     place->down = p.down;
     for (uint32_t i = 0; i < p.ports; i++) {

@@ -48,6 +48,12 @@ static const lh_option_t options[] = {
         "with commas between them, over which a connection spreads its queue pairs; "
         "auto: the address through which this machine meets rank 0's, else the first "
         "that belongs to a device"),
+    LH_OPTION_STRING(ib_config_t, gid, "gid", "auto",
+                     "GID of the port: its row of the port's table, or an address; auto: of the "
+                     "address that is bound the row of RoCE v2, else of v1"),
+    LH_OPTION_U64(ib_config_t, mtu, "mtu", "0", "0..4096",
+                  "bytes of a packet's payload, 256 to 4096, no more than the port has; 0: as many "
+                  "as it has"),
     LH_OPTION_U64(ib_config_t, port, "port", "0", "0..65535",
                   "port of a machine's first rank, counted up for its others; 0: any free one"),
     LH_OPTION_U64(ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",

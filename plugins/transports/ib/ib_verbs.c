@@ -28,6 +28,13 @@ static lh_status_t library_find(const lh_host_t *host, const library_t *l, const
     return LH_OK;
 }
 
+/* NULL where it has none. */
+static void library_seek(const library_t *l, const char *symbol, void *out)
+{
+    void *found = dlsym(l->handle, symbol);
+    memcpy(out, &found, sizeof(found));
+}
+
 lh_status_t ib_verbs_load(const lh_host_t *host, ib_verbs_t *out)
 {
     library_t verbs = {"libibverbs.so.1", "libibverbs1", NULL};
@@ -40,5 +47,11 @@ lh_status_t ib_verbs_load(const lh_host_t *host, ib_verbs_t *out)
     if (status == LH_OK) status = library_find(host, &cm, symbol, &out->name);
     IB_VERBS_MAP(IB_FIND_VERBS)
     IB_CM_MAP(IB_FIND_CM)
+#define IB_SEEK_VERBS(name, symbol, type, arguments) \
+    if (status == LH_OK) library_seek(&verbs, symbol, &out->name);
+#define IB_SEEK_CM(name, symbol, type, arguments) \
+    if (status == LH_OK) library_seek(&cm, symbol, &out->name);
+    IB_VERBS_LATER_MAP(IB_SEEK_VERBS)
+    IB_CM_LATER_MAP(IB_SEEK_CM)
     return status;
 }

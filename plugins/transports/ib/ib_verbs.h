@@ -154,7 +154,43 @@ typedef struct verbs_port { /* as far as the function of that name has ever fill
     uint16_t capabilities2;
 } verbs_port_t;
 
+typedef struct verbs_route { /* of packets that have a global header, as all of RoCE's have */
+    uint64_t to[2];
+    uint32_t flow_label;
+    uint8_t gid, hops, traffic_class; /* gid: of this end, its place in the port's table */
+} verbs_route_t;
+
+typedef struct verbs_way { /* to a peer's port */
+    verbs_route_t route;
+    uint16_t lid;
+    uint8_t sl, path_bits, static_rate;
+    uint8_t has_route;
+    uint8_t port;
+} verbs_way_t;
+
+typedef struct verbs_qp_attr {
+    int state, former_state; /* VERBS_QP_... */
+    int mtu;                 /* a code, as of a port */
+    int migration;
+    uint32_t qkey, first_in, first_out, peer_pair;
+    unsigned int access;
+    verbs_cap_t cap;
+    verbs_way_t way, other_way;
+    uint16_t pkey, other_pkey;
+    uint8_t notify, draining, reads_out, reads_in, rnr_timer;
+    uint8_t port, timeout, retries, rnr_retries;
+    uint8_t other_port, other_timeout;
+    uint32_t rate_limit;
+} verbs_qp_attr_t;
+
+typedef struct verbs_ece { /* enhanced features of cards, of which both ends must have the same */
+    uint32_t vendor;       /* 0: none */
+    uint32_t options, mask;
+} verbs_ece_t;
+
 enum { VERBS_RC = 2, VERBS_PORT_ACTIVE = 4 };
+enum { VERBS_QP_INIT = 1, VERBS_QP_RTR = 2, VERBS_QP_RTS = 3, VERBS_QP_ERROR = 6 };
+enum { VERBS_QP_STATE = 1 << 0 };
 enum { VERBS_LINK_INFINIBAND = 1, VERBS_LINK_ETHERNET = 2 };
 enum { VERBS_WRITE = 0, VERBS_WRITE_WITH_IMMEDIATE = 1 };
 enum { VERBS_SIGNALED = 1 << 1, VERBS_INLINE = 1 << 3 };
@@ -252,40 +288,55 @@ enum { CM_REQUEST_BYTES = 56, CM_REPLY_BYTES = 196, CM_REJECT_BYTES = 148 };
       (verbs_context_t * context, int entries, void *cq_context, verbs_channel_t *channel,       \
        int vector))                                                                              \
     X(destroy_cq, "ibv_destroy_cq", int, (verbs_cq_t * cq))                                      \
+    X(create_qp, "ibv_create_qp", verbs_qp_t *, (verbs_pd_t * pd, verbs_qp_init_t * how))        \
+    X(modify_qp, "ibv_modify_qp", int, (verbs_qp_t * qp, verbs_qp_attr_t * attr, int mask))      \
+    X(destroy_qp, "ibv_destroy_qp", int, (verbs_qp_t * qp))                                      \
     X(get_cq_event, "ibv_get_cq_event", int,                                                     \
       (verbs_channel_t * channel, verbs_cq_t * *cq, void **cq_context))                          \
     X(ack_cq_events, "ibv_ack_cq_events", void, (verbs_cq_t * cq, unsigned int count))           \
     X(wc_status_text, "ibv_wc_status_str", const char *, (int status))
 
-#define IB_CM_MAP(X)                                                                            \
-    X(create_event_channel, "rdma_create_event_channel", cm_channel_t *, (void))                \
-    X(destroy_event_channel, "rdma_destroy_event_channel", void, (cm_channel_t * channel))      \
-    X(create_id, "rdma_create_id", int,                                                         \
-      (cm_channel_t * channel, cm_id_t * *out, void *context, int space))                       \
-    X(destroy_id, "rdma_destroy_id", int, (cm_id_t * id))                                       \
-    X(bind_address, "rdma_bind_addr", int, (cm_id_t * id, struct sockaddr * from))              \
-    X(resolve_address, "rdma_resolve_addr", int,                                                \
-      (cm_id_t * id, struct sockaddr * from, struct sockaddr * to, int timeout_ms))             \
-    X(resolve_route, "rdma_resolve_route", int, (cm_id_t * id, int timeout_ms))                 \
-    X(create_qp, "rdma_create_qp", int, (cm_id_t * id, verbs_pd_t * pd, verbs_qp_init_t * how)) \
-    X(destroy_qp, "rdma_destroy_qp", void, (cm_id_t * id))                                      \
-    X(connect, "rdma_connect", int, (cm_id_t * id, cm_param_t * param))                         \
-    X(listen, "rdma_listen", int, (cm_id_t * id, int backlog))                                  \
-    X(accept, "rdma_accept", int, (cm_id_t * id, cm_param_t * param))                           \
-    X(reject, "rdma_reject", int, (cm_id_t * id, const void *data, uint8_t bytes))              \
-    X(disconnect, "rdma_disconnect", int, (cm_id_t * id))                                       \
-    X(get_event, "rdma_get_cm_event", int, (cm_channel_t * channel, cm_event_t * *out))         \
-    X(ack_event, "rdma_ack_cm_event", int, (cm_event_t * event))                                \
-    X(source_port, "rdma_get_src_port", uint16_t, (cm_id_t * id))                               \
-    X(set_option, "rdma_set_option", int,                                                       \
-      (cm_id_t * id, int level, int option, void *value, size_t bytes))                         \
+#define IB_CM_MAP(X)                                                                             \
+    X(create_event_channel, "rdma_create_event_channel", cm_channel_t *, (void))                 \
+    X(destroy_event_channel, "rdma_destroy_event_channel", void, (cm_channel_t * channel))       \
+    X(create_id, "rdma_create_id", int,                                                          \
+      (cm_channel_t * channel, cm_id_t * *out, void *context, int space))                        \
+    X(destroy_id, "rdma_destroy_id", int, (cm_id_t * id))                                        \
+    X(bind_address, "rdma_bind_addr", int, (cm_id_t * id, struct sockaddr * from))               \
+    X(resolve_address, "rdma_resolve_addr", int,                                                 \
+      (cm_id_t * id, struct sockaddr * from, struct sockaddr * to, int timeout_ms))              \
+    X(resolve_route, "rdma_resolve_route", int, (cm_id_t * id, int timeout_ms))                  \
+    X(init_qp_attr, "rdma_init_qp_attr", int, (cm_id_t * id, verbs_qp_attr_t * attr, int *mask)) \
+    X(establish, "rdma_establish", int, (cm_id_t * id))                                          \
+    X(connect, "rdma_connect", int, (cm_id_t * id, cm_param_t * param))                          \
+    X(listen, "rdma_listen", int, (cm_id_t * id, int backlog))                                   \
+    X(accept, "rdma_accept", int, (cm_id_t * id, cm_param_t * param))                            \
+    X(reject, "rdma_reject", int, (cm_id_t * id, const void *data, uint8_t bytes))               \
+    X(disconnect, "rdma_disconnect", int, (cm_id_t * id))                                        \
+    X(get_event, "rdma_get_cm_event", int, (cm_channel_t * channel, cm_event_t * *out))          \
+    X(ack_event, "rdma_ack_cm_event", int, (cm_event_t * event))                                 \
+    X(source_port, "rdma_get_src_port", uint16_t, (cm_id_t * id))                                \
+    X(set_option, "rdma_set_option", int,                                                        \
+      (cm_id_t * id, int level, int option, void *value, size_t bytes))                          \
     X(event_text, "rdma_event_str", const char *, (int type))
 
-/* Both libraries, of which every function was found. They are never unloaded: librdmacm keeps
- * devices open and may have threads. */
+/* Those that older versions of the libraries do not have; NULL then. */
+#define IB_VERBS_LATER_MAP(X)                                                \
+    X(query_ece, "ibv_query_ece", int, (verbs_qp_t * qp, verbs_ece_t * ece)) \
+    X(set_ece, "ibv_set_ece", int, (verbs_qp_t * qp, verbs_ece_t * ece))     \
+    X(reg_dmabuf_mr, "ibv_reg_dmabuf_mr", verbs_mr_t *,                      \
+      (verbs_pd_t * pd, uint64_t offset, size_t bytes, uint64_t address, int fd, int access))
+
+#define IB_CM_LATER_MAP(X)                                                         \
+    X(set_local_ece, "rdma_set_local_ece", int, (cm_id_t * id, verbs_ece_t * ece)) \
+    X(get_remote_ece, "rdma_get_remote_ece", int, (cm_id_t * id, verbs_ece_t * ece))
+
+/* Both libraries, of which every function was found but those of later versions. They are never
+ * unloaded: librdmacm keeps devices open and may have threads. */
 typedef struct ib_verbs {
 #define IB_POINTER(name, symbol, type, arguments) type(*name) arguments;
-    IB_VERBS_MAP(IB_POINTER) IB_CM_MAP(IB_POINTER)
+    IB_VERBS_MAP(IB_POINTER)
+    IB_CM_MAP(IB_POINTER) IB_VERBS_LATER_MAP(IB_POINTER) IB_CM_LATER_MAP(IB_POINTER)
 #undef IB_POINTER
 } ib_verbs_t;
 

@@ -15,7 +15,8 @@ static void try_greeting(const uint8_t *bytes, size_t size)
     if (!ib_greeting_read(bytes, size, &g)) return;
     FUZZ_ASSERT(!challenge);
     FUZZ_ASSERT(g.index < g.pairs && g.pairs <= IB_PAIRS_MOST);
-    FUZZ_ASSERT(g.ports >= 1 && g.ports <= IB_PORTS_MOST && (g.turn == 0 || (!g.first && g.board <= UINT32_MAX)));
+    FUZZ_ASSERT(g.ports >= 1 && g.ports <= IB_PORTS_MOST &&
+                (g.turn == 0 || (!g.first && g.board <= UINT32_MAX)));
     FUZZ_ASSERT(g.board + sizeof(ib_board_t) >= g.board);
     /* No bit is without a meaning. */
     FUZZ_ASSERT(ib_greeting_write(&g, again) && memcmp(again, bytes, sizeof(again)) == 0);

@@ -25,6 +25,7 @@ static struct {
     uint32_t mr_count;
     verbs_cq_t cq;
     verbs_qp_t qps[PAIRS];
+    uint32_t qp_count;
     cm_id_t ids[PAIRS];
     verbs_wc_t rows[ROWS];
     uint32_t row_first, row_end;
@@ -117,18 +118,34 @@ static int destroy_cq(verbs_cq_t *cq)
     return 0;
 }
 
-static int create_qp(cm_id_t *id, verbs_pd_t *pd, verbs_qp_init_t *how)
+static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
 {
-    const uint32_t i = (uint32_t)(id - card.ids);
+    const uint32_t i = card.qp_count++ % PAIRS;
     card.qps[i] = (verbs_qp_t){
         .context = how->send_cq->context, .pd = pd, .send_cq = how->send_cq, .number = 100 + i};
-    id->qp = &card.qps[i];
+    return &card.qps[i];
+}
+
+static int init_qp_attr(cm_id_t *id, verbs_qp_attr_t *attr, int *mask)
+{
+    (void)id;
+    (void)attr;
+    *mask = VERBS_QP_STATE;
     return 0;
 }
 
-static void destroy_qp(cm_id_t *id)
+static int modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, int mask)
 {
-    id->qp = NULL;
+    (void)qp;
+    (void)attr;
+    (void)mask;
+    return 0;
+}
+
+static int destroy_qp(verbs_qp_t *qp)
+{
+    (void)qp;
+    return 0;
 }
 
 static int of_an_id(cm_id_t *id)
@@ -244,6 +261,8 @@ static lh_conn_t *open_conn(uint32_t security)
     v->destroy_cq = destroy_cq;
     v->create_qp = create_qp;
     v->destroy_qp = destroy_qp;
+    v->init_qp_attr = init_qp_attr;
+    v->modify_qp = modify_qp;
     v->disconnect = v->destroy_id = of_an_id;
     v->get_event = no_event;
     v->wc_status_text = why_text;

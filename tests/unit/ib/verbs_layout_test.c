@@ -99,6 +99,42 @@ static void of_requests(void)
     FIELD(verbs_port_t, link_layer, struct ibv_port_attr, link_layer);
 }
 
+static void of_queue_pairs(void)
+{
+    SIZE(verbs_route_t, struct ibv_global_route);
+    FIELD(verbs_route_t, to, struct ibv_global_route, dgid);
+    FIELD(verbs_route_t, flow_label, struct ibv_global_route, flow_label);
+    FIELD(verbs_route_t, gid, struct ibv_global_route, sgid_index);
+    FIELD(verbs_route_t, hops, struct ibv_global_route, hop_limit);
+    FIELD(verbs_route_t, traffic_class, struct ibv_global_route, traffic_class);
+    SIZE(verbs_way_t, struct ibv_ah_attr);
+    FIELD(verbs_way_t, lid, struct ibv_ah_attr, dlid);
+    FIELD(verbs_way_t, has_route, struct ibv_ah_attr, is_global);
+    FIELD(verbs_way_t, port, struct ibv_ah_attr, port_num);
+    SIZE(verbs_qp_attr_t, struct ibv_qp_attr);
+    FIELD(verbs_qp_attr_t, state, struct ibv_qp_attr, qp_state);
+    FIELD(verbs_qp_attr_t, mtu, struct ibv_qp_attr, path_mtu);
+    FIELD(verbs_qp_attr_t, peer_pair, struct ibv_qp_attr, dest_qp_num);
+    FIELD(verbs_qp_attr_t, access, struct ibv_qp_attr, qp_access_flags);
+    FIELD(verbs_qp_attr_t, way, struct ibv_qp_attr, ah_attr);
+    FIELD(verbs_qp_attr_t, other_way, struct ibv_qp_attr, alt_ah_attr);
+    FIELD(verbs_qp_attr_t, pkey, struct ibv_qp_attr, pkey_index);
+    FIELD(verbs_qp_attr_t, reads_out, struct ibv_qp_attr, max_rd_atomic);
+    FIELD(verbs_qp_attr_t, reads_in, struct ibv_qp_attr, max_dest_rd_atomic);
+    FIELD(verbs_qp_attr_t, rnr_timer, struct ibv_qp_attr, min_rnr_timer);
+    FIELD(verbs_qp_attr_t, timeout, struct ibv_qp_attr, timeout);
+    FIELD(verbs_qp_attr_t, rate_limit, struct ibv_qp_attr, rate_limit);
+    SIZE(verbs_ece_t, struct ibv_ece);
+    FIELD(verbs_ece_t, vendor, struct ibv_ece, vendor_id);
+    FIELD(verbs_ece_t, options, struct ibv_ece, options);
+    VALUE(VERBS_QP_INIT, IBV_QPS_INIT);
+    VALUE(VERBS_QP_RTR, IBV_QPS_RTR);
+    VALUE(VERBS_QP_RTS, IBV_QPS_RTS);
+    VALUE(VERBS_QP_ERROR, IBV_QPS_ERR);
+    VALUE(VERBS_QP_STATE, IBV_QP_STATE);
+    VALUE(CM_CONNECT_RESPONSE, RDMA_CM_EVENT_CONNECT_RESPONSE);
+}
+
 static void of_the_connection_manager(void)
 {
     FIELD(cm_channel_t, fd, struct rdma_event_channel, fd);
@@ -160,6 +196,7 @@ int main(void)
 {
     of_contexts();
     of_requests();
+    of_queue_pairs();
     of_the_connection_manager();
     of_numbers();
     printf("%d differences\n", faults);

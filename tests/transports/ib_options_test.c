@@ -1,0 +1,472 @@
+/* ib_options_test.c - what an INI sets of the ib transport and a port may not have, what cards agree on,
+ * and what a peer gone wild tells of its memory; over the stand-in of libibverbs (tests/fake_verbs). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <transport_facts.h>
+
+#include "ib_facts.h"
+
+#include <ib.h>
+
+/* ---- a card with four GIDs, as the kernel shows it ---- */
+
+static const struct {
+    const char *gid, *type;
+} rows[] = {{"0000:0000:0000:0000:0000:ffff:7f00:0001", "IB/RoCE v1"},
+            {"0000:0000:0000:0000:0000:ffff:7f00:0001", "RoCE v2"},
+            {"0000:0000:0000:0000:0000:ffff:7f00:0009", "RoCE v2"},
+            {"0000:0000:0000:0000:0000:0000:0000:0000", ""}};
+enum { ROWS = 4 };
+static char card[64];
+
+static void card_path(uint32_t row, const char *what, char out[256])
+{
+    (void)snprintf(out, 256, "%s/ports/1/%s/%u", card, what, row);
+}
+
+static void write_line(uint32_t row, const char *what, const char *text)
+{
+    char path[256];
+    card_path(row, what, path);
+    FILE *f = fopen(path, "w");
+    CHECK(f != NULL && fprintf(f, "%s\n", text) > 0 && fclose(f) == 0);
+}
+
+static void each_folder(int (*act)(const char *path), bool last_first)
+{
+    static const char *const folders[] = {"",
+                                          "/ports",
+                                          "/ports/1",
+                                          "/ports/1/gids",
+                                          "/ports/1/gid_attrs",
+                                          "/ports/1/gid_attrs/types"};
+    for (int i = 0; i < 6; i++) {
+        char path[256];
+        (void)snprintf(path, sizeof(path), "%s%s", card, folders[last_first ? 5 - i : i]);
+        CHECK(act(path) == 0 || i == 0);
+    }
+}
+
+static int make_folder(const char *path)
+{
+    return mkdir(path, 0700);
+}
+
+static void card_new(void)
+{
+    (void)snprintf(card, sizeof(card), "/tmp/ib-card-%d", (int)getpid());
+    each_folder(make_folder, false);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        write_line(i, "gids", rows[i].gid);
+        write_line(i, "gid_attrs/types", rows[i].type);
+    }
+    (void)setenv("FAKE_VERBS_FOLDER", card, 1);
+}
+
+static void card_free(void)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        char path[256];
+        card_path(i, "gids", path);
+        (void)unlink(path);
+        card_path(i, "gid_attrs/types", path);
+        (void)unlink(path);
+    }
+    each_folder(rmdir, true);
+}
+
+/* ---- opening with other options ---- */
+
+static ib_config_t *config_of(end_t *e)
+{
+    return e->config;
+}
+
+static void reopen(end_t *e)
+{
+    lh_transport_t *former = e->transport;
+    CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK, "%s", check_host_reason());
+    e->api->close(former); /* orders are forgotten where nothing is open */
+}
+
+static void expect_refusal(end_t *e, lh_status_t why, const char *words)
+{
+    lh_transport_t *t = NULL;
+    CHECK(e->api->open(check_host(), e->config, &t) == why, "%s", check_host_reason());
+    CHECK(strstr(check_host_reason(), words) != NULL, "%s", check_host_reason());
+}
+
+static void part(end_t *e)
+{
+    end_barrier(e);
+    e->api->close_conn(e->conn);
+    if (e->side == 1) e->api->close_listener(e->listener);
+    e->event_count = 0;
+    end_barrier(e);
+}
+
+/* ---- GIDs ---- */
+
+static void a_gid_is_of_the_latest_version_of_roce(end_t *e)
+{
+    static char here[] = "127.0.0.1";
+    card_new();
+    config_of(e)->bind = here;
+    reopen(e);
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("gid") == 1, "%llu", (unsigned long long)ib_count("gid"));
+    part(e);
+    card_free();
+}
+
+static void a_gid_is_chosen_by_row_or_address(end_t *e)
+{
+    static char row[] = "0", address[] = "127.0.0.1", other[] = "2", any[] = "auto",
+                named[] = "127.0.0.9";
+    ib_config_t *config = config_of(e);
+    char text[128];
+    lh_address_t where;
+    lh_listener_t *l;
+    card_new();
+    config->gid = address;
+    reopen(e);
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("gid") == 1);
+    part(e);
+    config->gid = row;
+    reopen(e);
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("gid") == 0);
+    part(e);
+    /* Its address is another one, which is bound where `bind` leaves that open. */
+    config->bind = any;
+    for (int i = 0; i < 2; i++) {
+        config->gid = i == 0 ? other : named;
+        reopen(e);
+        CHECK(e->api->listen(e->transport, 0, LH_SECURITY_PLAIN, &where, &l) == LH_OK);
+        CHECK(e->api->address_text(e->transport, &where, text, sizeof(text)) == LH_OK);
+        CHECK(strncmp(text, "127.0.0.9:", 10) == 0, "%s", text);
+    }
+    card_free();
+}
+
+static void a_gid_that_the_port_does_not_have_is_named(end_t *e)
+{
+    static char row[] = "5", empty[] = "3", other[] = "2", here[] = "127.0.0.1",
+                nothing[] = "10.1.2.3", nonsense[] = "roce";
+    ib_config_t *config = config_of(e);
+    card_new();
+    config->bind = here;
+    config->gid = row;
+    expect_refusal(e, LH_INVALID,
+                   "gid = 5: port 1 of fake0 has no such GID; it has 0 (127.0.0.1, RoCE v1), 1 "
+                   "(127.0.0.1, RoCE v2), 2 (127.0.0.9, RoCE v2)");
+    config->gid = empty;
+    expect_refusal(e, LH_INVALID, "gid = 3: port 1 of fake0 has no such GID");
+    config->gid = nothing;
+    expect_refusal(e, LH_INVALID, "gid = 10.1.2.3: port 1 of fake0 has no such GID");
+    config->gid = other;
+    expect_refusal(e, LH_INVALID,
+                   "gid = 2: that of port 1 of fake0 is of 127.0.0.9, and the rank's address is "
+                   "127.0.0.1; expected one of that address: 0 (127.0.0.1, RoCE v1), 1 (127.0.0.1, "
+                   "RoCE v2)");
+    config->gid = nonsense;
+    expect_refusal(e, LH_INVALID, "gid = roce: expected auto, a row of the port's table");
+    card_free();
+    end_barrier(e);
+}
+
+static void versions_of_roce_that_differ_are_refused(end_t *e)
+{
+    static char first[] = "0", second[] = "1";
+    lh_conn_t *conn;
+    card_new();
+    config_of(e)->gid = e->side == 0 ? first : second;
+    reopen(e);
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        const lh_conn_params_t params = end_params(e, 1, RIG_CONN);
+        CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_UNSUPPORTED);
+        CHECK(strstr(check_host_reason(), "rank 1's GID is of RoCE v2, that of fake0 here of v1; "
+                                          "expected the same") != NULL,
+              "%s", check_host_reason());
+    }
+    card_free();
+    end_barrier(e);
+}
+
+/* ---- MTU, traffic class, memory, window ---- */
+
+static void an_mtu_is_taken_where_the_port_has_it(end_t *e)
+{
+    ib_config_t *config = config_of(e);
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("path_mtu") == 4, "code %llu", (unsigned long long)ib_count("path_mtu"));
+    buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 4, 1 << 18);
+    end_barrier(e);
+    ib_order("mtu=3");
+    expect_refusal(e, LH_INVALID, "mtu = 2048: port 1 of fake0 has 1024");
+    config->mtu = 1500;
+    expect_refusal(e, LH_INVALID, "mtu = 1500: expected 256, 512, 1024, 2048 or 4096");
+    end_barrier(e);
+}
+
+static void a_traffic_class_that_can_t_be_set_is_refused(end_t *e)
+{
+    config_of(e)->traffic_class = 104;
+    reopen(e);
+    ib_order("no_class=1");
+    expect_refusal(e, LH_UNSUPPORTED, "traffic_class = 104: port 1 of fake0: ");
+    end_barrier(e);
+}
+
+static void memory_that_may_not_be_locked_is_counted(end_t *e)
+{
+    lh_region_t *region;
+    static char data[100000];
+    const struct rlimit limit = {.rlim_cur = 65536, .rlim_max = 65536};
+    const lh_arena_t arena = {.struct_size = sizeof(arena),
+                              .kind = LH_MEM_HOST,
+                              .base = data,
+                              .bytes = sizeof(data),
+                              .fd = -1,
+                              .numa = -1};
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    ib_order("no_memory=1");
+    CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_IO);
+    CHECK(strstr(check_host_reason(),
+                 "registering 100000 bytes with fake0; a process may lock 65536 "
+                 "bytes in all (ulimit -l)") != NULL,
+          "%s", check_host_reason());
+    end_barrier(e);
+}
+
+/* A window that was chosen, and not set: a warning, and what there is room for. */
+static void a_window_that_was_chosen_is_cut(end_t *e)
+{
+    lh_hello_t hello;
+    lh_tuning_t in_force = {.struct_size = sizeof(in_force)};
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .streams = 1,
+                                .chunk_bytes = 65536,
+                                .inflight_bytes = 1 << 30};
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.tuning = &wanted;
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        e->conn = end_dial(e, &params);
+    } else {
+        while (e->api->accept(e->listener, &hello, &e->conn) == LH_AGAIN)
+            end_poll(e);
+        CHECK(e->api->admit(e->conn, &params) == LH_OK);
+    }
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(e->api->retune(e->conn, NULL, &in_force) == LH_OK);
+    CHECK(in_force.inflight_bytes == (IB_RECEIVES - 2) * 65536, "%llu",
+          (unsigned long long)in_force.inflight_bytes);
+    buffer_t out = buffer_new(e, 16 << 20, false, 0), in = buffer_new(e, 16 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 16, 1 << 20);
+    CHECK(ib_count("rnr") == 0);
+    end_barrier(e);
+}
+
+/* ---- memory of a device ---- */
+
+typedef struct device_memory {
+    char *base; /* where the device has it: the processor can't touch that */
+    char *seen; /* the same memory, as the test reaches it */
+    uint64_t bytes;
+    int fd;
+    lh_region_t *region;
+} device_memory_t;
+
+/* A memfd stands for the dma-buf. */
+static device_memory_t device_memory_new(end_t *e, uint64_t bytes)
+{
+    device_memory_t m = {.bytes = bytes, .fd = memfd_create("device", MFD_CLOEXEC)};
+    CHECK(m.fd >= 0 && ftruncate(m.fd, (off_t)(bytes + 8192)) == 0);
+    m.base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m.seen = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd, 8192);
+    CHECK(m.base != MAP_FAILED && m.seen != MAP_FAILED);
+    const lh_arena_t arena = {.struct_size = sizeof(arena),
+                              .kind = LH_MEM_CUDA,
+                              .base = m.base,
+                              .bytes = bytes,
+                              .fd_offset = 8192,
+                              .fd = m.fd,
+                              .numa = -1};
+    CHECK(e->api->register_memory(e->transport, 0, &arena, &m.region) == LH_OK, "%s",
+          check_host_reason());
+    return m;
+}
+
+static void a_device_s_memory_is_reached_in_place(end_t *e)
+{
+    static const uint64_t sizes[] = {1, 8, 220, 1024, 100000, 1 << 20};
+    enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), SLOT = 1 << 20 };
+    lh_nic_info_t info = {.struct_size = sizeof(info)};
+    CHECK(e->api->nic_info(e->transport, 0, &info) == LH_OK &&
+          (info.memory_kinds & LH_MEM_CUDA) != 0);
+    ib_meet(e, LH_SECURITY_PLAIN);
+    device_memory_t out = device_memory_new(e, SIZES * SLOT),
+                    in = device_memory_new(e, SIZES * SLOT);
+    const buffer_t from = {out.base, out.bytes, out.region, -1},
+                   to = {in.base, in.bytes, in.region, -1};
+    for (uint32_t i = 0; i < SIZES; i++) {
+        end_receive(e, &to, i * (uint64_t)SLOT, sizes[i], i, i);
+        buffer_fill(out.seen + i * SLOT, sizes[i], i + 100 * e->side);
+        end_send(e, &from, i * (uint64_t)SLOT, sizes[i], i, i);
+    }
+    for (uint32_t i = 0; i < SIZES; i++) {
+        (void)end_await(e, LH_WIRE_SENT, i);
+        (void)end_await(e, LH_WIRE_RECEIVED, i);
+    }
+    for (uint32_t i = 0; i < SIZES; i++)
+        buffer_check(in.seen + i * SLOT, sizes[i], i + 100 * (1 - e->side));
+    end_barrier(e);
+}
+
+static void a_device_s_memory_that_can_t_be_reached_is_refused(end_t *e)
+{
+    lh_nic_info_t info = {.struct_size = sizeof(info)};
+    lh_region_t *region;
+    lh_arena_t arena = {.struct_size = sizeof(arena),
+                        .kind = LH_MEM_CUDA,
+                        .base = &info,
+                        .bytes = 4096,
+                        .fd = -1,
+                        .numa = -1};
+    CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_UNSUPPORTED);
+    CHECK(strstr(check_host_reason(), "without a dma-buf") != NULL, "%s", check_host_reason());
+    lh_transport_t *former = e->transport;
+    ib_order("no_dmabuf=1");
+    CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK);
+    e->api->close(former);
+    CHECK(e->api->nic_info(e->transport, 0, &info) == LH_OK && info.memory_kinds == LH_MEM_HOST);
+    arena.fd = memfd_create("device", MFD_CLOEXEC);
+    CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_UNSUPPORTED);
+    CHECK(strstr(check_host_reason(), "fake0 takes no memory of devices: its driver registers no "
+                                      "dma-buf") != NULL,
+          "%s", check_host_reason());
+    (void)close(arena.fd);
+    end_barrier(e);
+}
+
+/* ---- what two cards agree on ---- */
+
+static void queue_pairs_have_flow_labels_that_differ(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("labels") == 4, "%llu", (unsigned long long)ib_count("labels"));
+    buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
+    end_barrier(e);
+    if (e->side == 0) ib_order("fail_one=2");
+    (void)ib_exchange(e, &out, &in, 4, 1 << 18);
+    const uint64_t until = check_now_ns() + 20000000000ull;
+    while (ib_count("labels") < 5) { /* and so has the one that replaces another */
+        CHECK(check_now_ns() < until);
+        end_poll(e);
+    }
+    end_barrier(e);
+}
+
+static void enhanced_features_are_those_that_both_have(end_t *e)
+{
+    static const char *const orders[3][2] = {
+        {"ece=7", "ece=13"}, {"ece=7", "ece=0"}, {"ece=0", "ece=7"}};
+    for (uint32_t i = 0; i < 3; i++) {
+        ib_order(orders[i][e->side]);
+        ib_meet(e, LH_SECURITY_KNOWN);
+        const uint64_t taken = ib_count("ece_taken");
+        CHECK(taken == 5, "round %u: %llu", i,
+              (unsigned long long)taken); /* later rounds: none new */
+        buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
+        (void)ib_exchange(e, &out, &in, 4, 1 << 18);
+        part(e);
+        buffer_free(e, &out);
+        buffer_free(e, &in);
+    }
+}
+
+/* ---- a peer gone wild ---- */
+
+/* Side 1 grants, and a bit of what it writes is changed on the way: side 0 finds it, or its writes are
+ * refused. */
+static void expect_corrupt_grant(end_t *e, const char *change, const char *words)
+{
+    end_meet(e);
+    buffer_t b = buffer_new(e, 5000, false, 0);
+    end_barrier(e);
+    if (e->side == 1) {
+        ib_order(change);
+        end_receive(e, &b, 0, 5000, 3, 1);
+    } else {
+        end_send(e, &b, 0, 5000, 3, 1);
+    }
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    if (e->side == 0)
+        CHECK(down.status == LH_CORRUPT && strstr(down.reason, words) != NULL, "status %d: %s",
+              down.status, down.reason);
+    else
+        CHECK(down.status == LH_CORRUPT || down.status == LH_PEER_LOST, "status %d: %s",
+              down.status, down.reason);
+    CHECK(end_await(e, e->side == 0 ? LH_WIRE_SENT : LH_WIRE_RECEIVED, 1).status == down.status);
+    (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+    end_barrier(e);
+}
+
+#define OF_GRANT " flip_of=48"
+_Static_assert(sizeof(ib_grant_t) == 48, "see OF_GRANT");
+
+static void a_grant_of_another_number_is_corrupt(end_t *e)
+{
+    expect_corrupt_grant(e, "flip=1" OF_GRANT, "grant 0 from rank 1 is none");
+}
+
+static void a_grant_of_another_address_is_corrupt(end_t *e)
+{
+    expect_corrupt_grant(e, "flip=14" OF_GRANT, "refuses what is written where its grants say");
+}
+
+static void a_grant_with_another_key_is_corrupt(end_t *e)
+{
+    expect_corrupt_grant(e, "flip=25" OF_GRANT, "refuses what is written where its grants say");
+}
+
+/* Of one queue pair a notice has 16 bytes: frames, and receive work requests. */
+static void credits_that_nobody_has_are_corrupt(end_t *e)
+{
+    expect_corrupt_grant(e, "flip=14 flip_of=16", "gives grants or credits that it can't have");
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
+    static const char *const smaller[] = {"mtu=2048", NULL};
+    static const fact_t facts[] = {
+#define FACT(name, settings) {#name, name, false, settings}
+        FACT(a_gid_is_of_the_latest_version_of_roce, NULL),
+        FACT(a_gid_is_chosen_by_row_or_address, NULL),
+        FACT(a_gid_that_the_port_does_not_have_is_named, NULL),
+        FACT(versions_of_roce_that_differ_are_refused, NULL),
+        FACT(an_mtu_is_taken_where_the_port_has_it, smaller),
+        FACT(a_traffic_class_that_can_t_be_set_is_refused, NULL),
+        FACT(memory_that_may_not_be_locked_is_counted, NULL),
+        FACT(a_window_that_was_chosen_is_cut, NULL),
+        FACT(a_device_s_memory_is_reached_in_place, many),
+        FACT(a_device_s_memory_that_can_t_be_reached_is_refused, NULL),
+        FACT(queue_pairs_have_flow_labels_that_differ, many),
+        FACT(enhanced_features_are_those_that_both_have, many),
+        FACT(a_grant_of_another_number_is_corrupt, NULL),
+        FACT(a_grant_of_another_address_is_corrupt, NULL),
+        FACT(a_grant_with_another_key_is_corrupt, NULL),
+        FACT(credits_that_nobody_has_are_corrupt, NULL),
+    };
+    return fact_main("ib", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);
+}
