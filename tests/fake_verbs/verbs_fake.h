@@ -68,13 +68,11 @@ typedef struct orders {
 #undef FAKE_ORDER
 } orders_t;
 
-/* What happened in this process, for tests to ask. */
-#define FAKE_COUNTS(X)                                                                  \
-    X(lost)                                                                             \
-    X(resent)                                                                           \
-    X(rnr)                                                                              \
-    X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions) X(labels) X(gid) \
-        X(path_mtu) X(ece_taken)
+/* What happened in this process, for tests to ask; and what a queue pair was made ready with. */
+#define FAKE_EVENTS(X) \
+    X(lost) X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions)
+#define FAKE_CHOICES(X) X(labels) X(gid) X(path_mtu) X(ece_taken)
+#define FAKE_COUNTS(X) FAKE_EVENTS(X) FAKE_CHOICES(X)
 
 typedef struct counts {
 #define FAKE_COUNT(name) uint64_t name;
