@@ -2,8 +2,9 @@
  * transport over a long link. Each end enters the network namespace of its site (a file such as
  * /proc/PID/fd/N, see tests/lab), so the link between them may be emulated.
  *
- * WHAT is bulk (2 s to warm up, then 4 s are measured) or burst (64 MB once a second, nine times): a line of JSON
- * comes out, for bench/links. Or it is messages=N: so many of random sizes each way, sealed and encrypted,
+ * WHAT is bulk (2 s to warm up, then 4 s are measured; bulk=BYTES: messages of so many), burst (64 MB once a second,
+ * nine times), latency=BYTES (a message there and one back, a thousand times) or idle (the processor time of 5 s in
+ * which nothing comes): a line of JSON comes out, for bench/links and bench/rdma. Or it is messages=N: so many of random sizes each way, sealed and encrypted,
  * every byte, size, tag and order checked (far_messages.py). CLASS, ROUND_TRIP_NS and BYTES_PER_SECOND are what
  * the connection is told of its link; class 0: nothing is told. */
 #include "fact_main.h"
@@ -11,14 +12,19 @@
 #include <config/options.h>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
     MESSAGE = 4 << 20,
+    MESSAGE_MOST = 64 << 20,
     AHEAD = 24,
+    ROUNDS = 1000, /* there and back */
+    IDLE_S = 5,
     BURST = 64000000,
     BURSTS = 9,
     LARGEST = 1 << 20, /* of messages that are checked */
@@ -27,8 +33,10 @@ enum {
 
 static const char *spaces[2];
 static char **settings; /* of the plugin's options, which may name a card of the site */
-static bool bursts;
-static uint64_t messages; /* 0: it measures */
+static bool bursts, idles;
+static uint64_t bulk_bytes = MESSAGE;
+static uint64_t trip_bytes; /* 0: no latency */
+static uint64_t messages;   /* 0: it measures */
 static lh_link_t told = {.struct_size = sizeof(told)};
 
 static void enter_site(end_t *e)
@@ -86,7 +94,7 @@ static void send_bulk(end_t *e, const buffer_t *b)
     uint32_t out = 0;
     while (check_now_ns() < until || out > 0) {
         while (out < AHEAD && check_now_ns() < until &&
-               e->api->isend(e->conn, b->region, b->data, MESSAGE, 1, 1) == LH_OK)
+               e->api->isend(e->conn, b->region, b->data, bulk_bytes, 1, 1) == LH_OK)
             out++;
         out -= harvest(e, events, 64);
     }
@@ -100,7 +108,8 @@ static double take_bulk(end_t *e, const buffer_t *b)
     uint64_t begin = 0, end = 0, bytes = 0, first = 0;
     uint32_t posted = 0;
     for (;;) {
-        while (posted < AHEAD && e->api->irecv(e->conn, b->region, b->data, MESSAGE, 1, 1) == LH_OK)
+        while (posted < AHEAD &&
+               e->api->irecv(e->conn, b->region, b->data, bulk_bytes, 1, 1) == LH_OK)
             posted++;
         const uint32_t count = harvest(e, events, 64);
         const uint64_t now = check_now_ns();
@@ -204,6 +213,58 @@ static void run_bursts(end_t *e, const buffer_t *b)
     tell_tuning(e);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Without a pause between two polls, as who measures the other library does. */
+static void run_latency(end_t *e, const buffer_t *b)
+{
+    static uint64_t took[ROUNDS];
+    for (uint32_t i = 0; i < ROUNDS + ROUNDS / 10; i++) {
+        const uint64_t begin = check_now_ns();
+        end_receive(e, b, 0, trip_bytes, 1, 1);
+        if (e->side == 1) (void)end_await(e, LH_WIRE_RECEIVED, 1);
+        end_send(e, b, trip_bytes, trip_bytes, 1, 2);
+        if (e->side == 0) (void)end_await(e, LH_WIRE_RECEIVED, 1);
+        (void)end_await(e, LH_WIRE_SENT, 2);
+        if (i >= ROUNDS / 10) took[i - ROUNDS / 10] = check_now_ns() - begin;
+    }
+    qsort(took, ROUNDS, sizeof(took[0]), by_size);
+    if (e->side == 0)
+        (void)fprintf(fact_out, "{\"one_way_us\": %.2f, \"least_us\": %.2f}\n",
+                      (double)took[ROUNDS / 2] / 2e3, (double)took[0] / 2e3);
+    (void)fflush(fact_out);
+}
+
+static double processor_s(void)
+{
+    struct rusage used;
+    CHECK(getrusage(RUSAGE_SELF, &used) == 0);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+}
+
+/* As a rank waits: on the descriptor, as long as there is nothing to poll first. */
+static void run_idle(end_t *e)
+{
+    struct pollfd sleeper = {.events = POLLIN};
+    CHECK(e->api->wait_fd(e->transport, &sleeper.fd) == LH_OK);
+    for (int i = 0; i < 1000; i++)
+        end_poll(e);
+    const uint64_t until = check_now_ns() + IDLE_S * 1000000000ull;
+    const double before = processor_s();
+    while (check_now_ns() < until) {
+        if (e->api->arm(e->transport) == LH_OK) (void)poll(&sleeper, 1, 100);
+        end_poll(e);
+    }
+    if (e->side == 0)
+        (void)fprintf(fact_out, "{\"processor_share\": %.5f}\n", (processor_s() - before) / IDLE_S);
+    (void)fflush(fact_out);
+}
+
 /* Of the n-th message of a side: most are small, some are cut into pieces for all streams. */
 static uint64_t size_of(uint32_t side, uint64_t n)
 {
@@ -275,10 +336,14 @@ static void far(end_t *e)
         end_barrier(e);
         return;
     }
-    buffer_t b = buffer_new(e, MESSAGE, false, 0);
+    buffer_t b = buffer_new(e, bulk_bytes + 2 * trip_bytes, false, 0);
     memset(b.data, 1, b.bytes);
     meet(e);
-    if (bursts)
+    if (idles)
+        run_idle(e);
+    else if (trip_bytes > 0)
+        run_latency(e, &b);
+    else if (bursts)
         run_bursts(e, &b);
     else
         run_bulk(e, &b);
@@ -291,6 +356,10 @@ int main(int argc, char **argv)
     spaces[0] = argv[2];
     spaces[1] = argv[3];
     bursts = strcmp(argv[4], "burst") == 0;
+    idles = strcmp(argv[4], "idle") == 0;
+    if (strncmp(argv[4], "bulk=", 5) == 0) bulk_bytes = strtoull(argv[4] + 5, NULL, 10);
+    if (strncmp(argv[4], "latency=", 8) == 0) trip_bytes = strtoull(argv[4] + 8, NULL, 10);
+    if (bulk_bytes == 0 || bulk_bytes > MESSAGE_MOST || trip_bytes > MESSAGE_MOST) return 2;
     if (strncmp(argv[4], "messages=", 9) == 0) messages = strtoull(argv[4] + 9, NULL, 10);
     told.scope = (uint32_t)strtoul(argv[5], NULL, 10);
     told.round_trip_ns = strtoull(argv[6], NULL, 10);
