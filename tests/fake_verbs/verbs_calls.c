@@ -335,6 +335,7 @@ const char *ibv_wc_status_str(int status)
     static const char *const texts[] = {
         [VERBS_WC_OK] = "success",
         [VERBS_WC_FLUSHED] = "Work Request Flushed Error",
+        [VERBS_WC_REMOTE_INVALID] = "remote invalid request error",
         [VERBS_WC_REMOTE_ACCESS] = "remote access error",
         [VERBS_WC_RETRIES_EXCEEDED] = "transport retry counter exceeded",
         [21] = "general error",

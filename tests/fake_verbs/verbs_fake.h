@@ -58,6 +58,7 @@ enum {
     X(astray_of, 0, "see astray")                                                              \
     X(ece, 0, "enhanced features of cards that this process has, a bit each")                  \
     X(mtu, 0, "the code of the port's MTU; 0: 5, 4096 bytes")                                  \
+    X(invalid, 0, "so many of the next packets that come are answered as invalid requests")    \
     X(no_class, 0, "a traffic class can't be set")                                             \
     X(no_dmabuf, 0, "memory of a dma-buf can't be registered")                                 \
     X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
@@ -151,7 +152,7 @@ enum {
     FRAME_ANSWER
 };
 enum { FLAG_LAST = 1, FLAG_IMMEDIATE = 2 };
-enum { ANSWER_OK = 0, ANSWER_GAP, ANSWER_NOT_READY, ANSWER_ACCESS };
+enum { ANSWER_OK = 0, ANSWER_GAP, ANSWER_NOT_READY, ANSWER_ACCESS, ANSWER_INVALID };
 
 typedef struct late_frame {
     struct late_frame *next;

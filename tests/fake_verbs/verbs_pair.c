@@ -236,6 +236,7 @@ static void answered(fake_qp_t *q, const frame_t *head)
             retire(q, VERBS_WC_OK);
     }
     if (head->status == ANSWER_ACCESS) pair_fail(q, VERBS_WC_REMOTE_ACCESS);
+    if (head->status == ANSWER_INVALID) pair_fail(q, VERBS_WC_REMOTE_INVALID);
     if (q->failed || head->number != q->acknowledged) return;
     if (head->status == ANSWER_NOT_READY) q->wait_until_ns = engine_now() + not_ready_ns;
     if (head->status != ANSWER_OK) go_back(q);
@@ -279,6 +280,12 @@ void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload)
         return;
     }
     q->complained = false;
+    if (engine.orders.invalid > 0) {
+        engine.orders.invalid--;
+        answer(q, ANSWER_INVALID);
+        pair_fail(q, VERBS_WC_OK);
+        return;
+    }
     if ((head->flags & FLAG_IMMEDIATE) != 0 && q->receive_count == 0) {
         engine.counts.rnr++;
         answer(q, ANSWER_NOT_READY);

@@ -394,6 +394,41 @@ static void enhanced_features_are_those_that_both_have(end_t *e)
     }
 }
 
+/* ---- a request that the other end calls invalid ---- */
+
+static void a_request_that_was_invalid_once_is_sent_again(end_t *e)
+{
+    ib_meet(e, LH_SECURITY_PLAIN);
+    buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    end_barrier(e);
+    ib_order("invalid=1");
+    (void)ib_exchange(e, &out, &in, 8, 1 << 20);
+    CHECK(check_host_metric("rdma.replaced") >= 1);
+    end_barrier(e);
+}
+
+static void a_request_that_stays_invalid_ends_both(end_t *e)
+{
+    end_meet(e);
+    buffer_t b = buffer_new(e, 5000, false, 0);
+    end_barrier(e);
+    if (e->side == 1) {
+        end_receive(e, &b, 0, 5000, 3, 1);
+        end_poll(e);
+    }
+    end_barrier(e);
+    if (e->side == 1) ib_order("invalid=1000000");
+    end_barrier(e);
+    if (e->side == 0) end_send(e, &b, 0, 5000, 3, 1);
+    const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    CHECK(down.status == (e->side == 0 ? LH_IO : LH_PEER_LOST), "status %d: %s", down.status,
+          down.reason);
+    CHECK(e->side == 1 || strstr(down.reason, "remote invalid request error") != NULL, "%s",
+          down.reason);
+    end_barrier(e);
+}
+
 /* ---- a peer gone wild ---- */
 
 /* Side 1 grants, and a bit of what it writes is changed on the way: side 0 finds it, or its writes are
@@ -463,6 +498,8 @@ int main(int argc, char **argv)
         FACT(a_device_s_memory_that_can_t_be_reached_is_refused, NULL),
         FACT(queue_pairs_have_flow_labels_that_differ, many),
         FACT(enhanced_features_are_those_that_both_have, many),
+        FACT(a_request_that_was_invalid_once_is_sent_again, many),
+        FACT(a_request_that_stays_invalid_ends_both, NULL),
         FACT(a_grant_of_another_number_is_corrupt, NULL),
         FACT(a_grant_of_another_address_is_corrupt, NULL),
         FACT(a_grant_with_another_key_is_corrupt, NULL),

@@ -27,6 +27,7 @@ enum {
     IB_LEAVE_MS = 50,    /* how long a goodbye may take                        */
     IB_REFUSED_MS = 500, /* how long a peer that ends may take to be seen as such */
     IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */
+    IB_INVALID = 3,      /* requests in a row that the other end calls invalid */
     IB_DOUBT = 2,        /* failures in a row, each of a packet that is larger */
     IB_ASKED_MS = 2000,  /* how long a challenge is good for                  */
 };
@@ -76,6 +77,7 @@ typedef struct ib_pair { /* one queue pair of a connection */
     bool proven;      /* one that was not small has come through */
     bool gone;        /* its device was removed, so it is not dialed again */
     bool placed;      /* its port, at the end that listens, and the peer's key are known */
+    uint32_t invalid; /* requests in a row that the other end called invalid */
     uint32_t lost;    /* failures in a row, without an answer, of packets that were not small */
     uint64_t lost_ns; /* when the first of them was */
     cm_id_t *id;

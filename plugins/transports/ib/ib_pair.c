@@ -555,6 +555,7 @@ void ib_pair_done(ib_pair_t *p)
 static void take_sent(ib_pair_t *p)
 {
     const ib_sent_t *r;
+    p->invalid = 0;
     do {
         if (p->sent_first == p->sent_end) return;
         r = &p->sent[p->sent_first % IB_SEND_WRS];
@@ -565,13 +566,14 @@ static void take_sent(ib_pair_t *p)
 
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the
  * connection manager. What the peer's memory refuses would be refused again: it has granted what it
- * does not have, or gone, which is known soon. */
+ * does not have, or gone, which is known soon. A request that is called invalid may be one of a card
+ * that has lost its count; sent again as it was, and called so again, it is one. */
 static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
 {
     lh_conn_t *c = p->conn;
     const char *text = c->transport->verbs.wc_status_text(wc->status);
     c->leave_ns = 0;
-    if (wc->status == VERBS_WC_REMOTE_INVALID)
+    if (wc->status == VERBS_WC_REMOTE_INVALID && ++p->invalid == IB_INVALID)
         ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
     if (wc->status == VERBS_WC_REMOTE_ACCESS && c->refused_ns == 0)
         c->refused_ns = now_of(c) + IB_REFUSED_MS * 1000000ull;
