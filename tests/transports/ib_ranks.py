@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 LONGHAUL = ""
+TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
 LIBM = next(iter(glob.glob("/lib/*/libm.so.6") + glob.glob("/lib64/libm.so.6")), "")
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 JOB = """[pipeline]
@@ -46,7 +47,7 @@ ranks_per_node = 2
 
 
 class Ranks(unittest.TestCase):
-    def run_job(self, node, faults="", more=(), card=""):
+    def run_job(self, node, faults="", more=(), card="", optimizer="zero2"):
         """What longhaul's exit code, stderr and the digest of the weights are; node: keys of [transport.node]; more: lines
         behind them; card: what the kernel tells of it."""
         with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +57,7 @@ class Ranks(unittest.TestCase):
                 f.writelines(text)
             ini = os.path.join(folder, "job.ini")
             with open(ini, "w", encoding="utf-8") as f:
-                f.write(JOB.format(source=SOURCE) + "[transport.node]\n" + "\n".join([*node, *more]) + "\n")
+                f.write(JOB.format(source=SOURCE).replace("zero2", optimizer) + "[transport.node]\n" + "\n".join([*node, *more]) + "\n")
             done = subprocess.run([LONGHAUL, "run", ini], capture_output=True, text=True, timeout=300,
                                   env=dict(os.environ, FAKE_VERBS=faults, FAKE_VERBS_FOLDER=card))
             digest = hashlib.sha256()
@@ -102,6 +103,19 @@ class Ranks(unittest.TestCase):
                 level = "known" if len(wan) > 1 else "private"
                 self.assertIn("links between sites over apn: security = " + level, said)
         self.assertEqual(len(set(digests)), 1, digests)
+
+    def test_every_cut_has_the_bits_of_tcp(self):
+        """Two ranks a site, ib inside and apn between, for each way of cutting what ranks hold."""
+        sites = ["[site.a]", "hosts = localhost:2", "[site.b]", "hosts = localhost:2", "[transport.wan]"]
+        for optimizer in ("zero0", "zero1", "zero2", "zero3") if TORTURE else ("zero3",):
+            digests = []
+            for node, wan in (("tcp", ["plugin = tcp"]), ("ib", ["plugin = apn", "security = known"])):
+                code, said, digest = self.run_job(["plugin = " + node, "security = known"], "loss=1000" if node == "ib" else "",
+                                                  sites + wan, optimizer=optimizer)
+                self.assertEqual(code, 0, said)
+                digests.append(digest)
+            self.assertNotEqual(digests[0], hashlib.sha256().hexdigest())
+            self.assertEqual(digests[0], digests[1], optimizer)
 
     def test_a_card_that_leaves_the_ack_timeout_aside_is_seen_by_its_counter(self):
         sites = ["[site.a]", "hosts = localhost:1", "[site.b]", "hosts = localhost:1", "[transport.wan]", "plugin = apn",

@@ -1,8 +1,10 @@
 """rdma_vm.py LONGHAUL LONGHAUL-CHECK PLUGINS - ib and apn over the real libibverbs and librdmacm and a kernel's soft-RoCE, in a
 virtual machine: every fact of a transport; cards; the prober, and a cell of bench/rdma; and two ranks of a training between two
-sites, whose link is cut for a second, have the weights that they have over tcp. LONGHAUL_RDMA_VM is the program that runs a command in such a machine (`--sites`,
+sites, whose link is cut for a second, have the weights that they have over tcp, and so have those with faults at random that are shorter
+than their patience. LONGHAUL_RDMA_VM is the program that runs a command in such a machine (`--sites`,
 `--delay-ms`, `--out`, `site K COMMAND`, /sbin/tc of wan1 and wan2); where it is not set this is skipped."""
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -14,6 +16,8 @@ import ib_ranks
 
 LONGHAUL = CHECK = PLUGINS = ""
 VM = os.environ.get("LONGHAUL_RDMA_VM", "")
+TORTURE = ib_ranks.TORTURE
+SEED = int(os.environ.get("LONGHAUL_SEED", random.randrange(1 << 32)))
 # transport.wan makes a network namespace of its own, which has no RDMA device.
 FACTS = r"^transport\.([^w]|w[^a])"
 SITES = """[site.a]
@@ -43,6 +47,32 @@ done
 """
 
 
+# Rounds: number, fault, seconds, and the step behind which it happens. Both ranks are those of the two sites that have loaded
+# libibverbs.
+FAULTS = """cd $1
+ranks() { for p in $(pgrep longhaul); do grep -q libibverbs /proc/$p/maps 2>/dev/null && echo $p; done; }
+shape() { for d in wan1 wan2; do tc qdisc replace dev $d root netem $*; done; }
+while read n fault seconds step; do
+    site 1 $2 run fault.ini --host s1 >one.log 2>&1 </dev/null & one=$!
+    site 2 $2 run fault.ini --host s2 >two.log 2>&1 </dev/null & two=$!
+    until grep -q "step $step/" one.log || ! kill -0 $one 2>/dev/null; do sleep 0.1; done
+    hit=$(ranks | tail -1)
+    begin=$(date +%s%N)
+    case $fault in
+    cut) shape loss 100%; sleep $seconds; shape limit 1000000 delay 1ms ;;
+    port) ip link set wan1 down; sleep $seconds; ip link set wan1 up ;;
+    stop) kill -STOP $hit; sleep $seconds; kill -CONT $hit ;;
+    kill) kill -KILL $hit ;;
+    esac
+    wait $one; a=$?
+    wait $two
+    echo "round $n $fault $seconds: $a $? $(( ($(date +%s%N) - begin) / 1000000 )) $(cat out-fault/checkpoints/step-*/*.safetensors 2>/dev/null | sha256sum | cut -c1-64)"
+    echo "left $n: $(rdma resource show qp 2>/dev/null | grep -c longhaul) $(ranks | wc -l)"
+    [ $a = 0 ] || cat one.log two.log out-fault/train.log
+    rm -rf out-fault
+done <rounds
+"""
+
 LINKS = """cd $1
 site 1 $2 bench links apn.ini --host s1 >links.1 2>&1 & one=$!
 site 2 $2 bench links apn.ini --host s2 >links.2 2>&1 & two=$!
@@ -61,11 +91,12 @@ class Vm(unittest.TestCase):
         return done.returncode, done.stdout + done.stderr
 
     def test_facts_hold(self):
-        for name in ("ib", "apn"):
-            code, said = self.in_vm(["site", "1", CHECK, "--only", FACTS, "--plugins", PLUGINS,
-                                     os.path.join(PLUGINS, "transports", name + ".so")])
-            self.assertEqual(code, 0, said)
-            self.assertIn("transport.killed_peer", said)
+        for flags in ([], ["--delay-ms", "1", "--loss", "0.1"]) if TORTURE else ([],):
+            for name in ("ib", "apn"):
+                code, said = self.in_vm(["site", "1", CHECK, "--only", FACTS, "--plugins", PLUGINS,
+                                         os.path.join(PLUGINS, "transports", name + ".so")], *flags)
+                self.assertEqual(code, 0, said)
+                self.assertIn("transport.killed_peer", said)
 
     def test_cards_are_told_of(self):
         code, said = self.in_vm(["site", "1", LONGHAUL, "plugins"])
@@ -114,6 +145,38 @@ class Vm(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         print(done.stdout, flush=True)
         self.assertGreater(float(done.stdout.split()[-1]), 0.5, "of ib_write_bw: an emulated machine, which others may keep busy")
+
+    def test_faults_at_random(self):
+        """A cut, a port that is down and a rank that is stopped for less than `outage` leave the bits; a longer cut and a killed rank
+        end both ends with exit code 3; no queue pair and no process stays behind. 20 rounds in torture."""
+        outage, chance = 8, random.Random(SEED)
+        kinds = (("cut", 0.1), ("cut", 1), ("cut", 20), ("port", 1), ("stop", 1), ("kill", 0))
+        count = int(os.environ.get("LONGHAUL_ROUNDS", 20 if TORTURE else 2))
+        rounds = [("none", 0)] + [chance.choice(kinds) if TORTURE else kinds[1 + i % 2] for i in range(count)]
+        print("seed", SEED, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            self.write_jobs(folder)
+            with open(os.path.join(folder, "apn.ini"), encoding="utf-8") as f:
+                job = f.read()
+            for old, new in (("steps = 4", "steps = 30\nlog_every = 1"), ("out-apn", "out-fault"), ("outage = 10s", "outage = %ds" % outage),
+                             ("address = 10.77.0.1", "restart = 0\naddress = 10.77.0.1")):
+                self.assertIn(old, job)
+                job = job.replace(old, new)
+            for name, text in (("fault.ini", job), ("go.sh", FAULTS), ("rounds", "".join(
+                    "%d %s %g %d\n" % (n, kind, seconds, chance.randrange(1, 15)) for n, (kind, seconds) in enumerate(rounds)))):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                    f.write(text)
+            code, said = self.in_vm(["sh", os.path.join(folder, "go.sh"), folder, LONGHAUL], "--delay-ms", "1")
+            self.assertEqual(code, 0, said)
+            rows = re.findall(r"^round (\d+) (\w+) (\S+): (\d+) (\d+) (\d+) (\w+)$", said, re.M)
+            self.assertEqual(len(rows), len(rounds), said)
+            for n, kind, seconds, one, two, took, digest in rows:
+                print("round %s: %s %s s: exit codes %s %s after %s ms" % (n, kind, seconds, one, two, took), flush=True)
+                lasts = kind == "kill" or float(seconds) > outage
+                self.assertEqual((one, two), ("3", "3") if lasts else ("0", "0"), said)
+                if not lasts:
+                    self.assertEqual(digest, rows[0][6], said)
+            self.assertEqual(set(re.findall(r"^left \d+: (.*)$", said, re.M)), {"0 0"}, said)
 
     def test_a_training_between_sites_outlives_a_cut(self):
         with tempfile.TemporaryDirectory() as folder:
