@@ -150,7 +150,10 @@ verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
 verbs_mr_t *ibv_reg_dmabuf_mr(verbs_pd_t *pd, uint64_t offset, size_t bytes, uint64_t address,
                               int fd, int access)
 {
-    if (engine.orders.no_dmabuf != 0) {
+    engine_lock();
+    const bool none = engine.orders.no_dmabuf != 0;
+    engine_unlock();
+    if (none) {
         errno = EOPNOTSUPP;
         return NULL;
     }

@@ -499,15 +499,18 @@ int rdma_ack_cm_event(cm_event_t *event)
 int rdma_set_option(cm_id_t *open, int level, int option, void *value, size_t bytes)
 {
     uint8_t byte;
+    int error = 0;
     if (level != CM_OPTION_ID || bytes != 1) return failed(EINVAL);
     memcpy(&byte, value, 1);
-    if (option == CM_OPTION_ACK_TIMEOUT) {
-        if (byte > 31) return failed(EINVAL);
-        engine_lock();
+    engine_lock();
+    if (option == CM_OPTION_ACK_TIMEOUT && byte > 31)
+        error = EINVAL;
+    else if (option == CM_OPTION_ACK_TIMEOUT)
         ((fake_id_t *)open)->timeout = byte;
-        engine_unlock();
-    }
-    return option == CM_OPTION_TOS && engine.orders.no_class != 0 ? failed(EOPNOTSUPP) : 0;
+    else if (option == CM_OPTION_TOS && engine.orders.no_class != 0)
+        error = EOPNOTSUPP;
+    engine_unlock();
+    return error == 0 ? 0 : failed(error);
 }
 
 const char *rdma_event_str(int type)

@@ -40,7 +40,7 @@ static void expect_both_carry(end_t *e, buffer_t *out, buffer_t *in)
     for (int i = 0; i < 8; i++)
         (void)ib_exchange(e, out, in, 8, 1 << 20);
     const uint64_t share = (ib_count("second") - second) * 100 / (ib_count("packets") - all);
-    CHECK(share >= 5 && share <= 95, "%llu %% over fake1", (unsigned long long)share);
+    CHECK(share >= 1 && share <= 99, "%llu %% over fake1", (unsigned long long)share);
 }
 
 /* Of side 0, while messages are under way both ways: they end over the other port, and later ones
