@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
+#include "openmp.h" /* before cmocka, whose macro `fail` is a function of the host there */
 
-#include "openmp.h"
+#include <cmocka.h>
 
 enum { ASKED = 5, MOST_PARTS = 40 };
 
