@@ -277,6 +277,13 @@ static const lh_option_t launch_rows[] = {
                        "time over which restarts are counted"),
     LH_OPTION_DURATION(job_launch_t, rejoin_ns, "rejoin", "5min", "1s..7d",
                        "how long ranks that started again wait for those of other machines"),
+    CHOICE(job_launch_t, go_on_with, "none", "none|sites|ranks",
+           "what becomes of a job whose ranks did not all come back within rejoin and have no spare: "
+           "it ends, goes on with the sites that are whole, or with all hosts that are there; who was "
+           "lost is taken in again at a checkpoint"),
+    TEXT(job_launch_t, prefer, "",
+         "the site that goes on where a cut leaves two halves of equally many ranks; both wait if "
+         "not set"),
     LH_OPTION_DURATION(job_launch_t, notice_ns, "notice", "0s", "0s..1d",
                        "how long before its end a machine is told by SIGTERM: all save, its ranks "
                        "leave, the others start again; 0s: SIGTERM ends the job"),
@@ -348,7 +355,7 @@ static const lh_option_t wan_rows[] = {
 
 /* What the table of [site.NAME] fills; job_load.c takes it apart into hosts. */
 typedef struct site_text {
-    char *hosts, *checkpoint_folder;
+    char *hosts, *spare, *checkpoint_folder;
 } site_text_t;
 /* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME],
  * [eval.NAME] and [plugin.NAME]: job_load.c parses each of them. */
@@ -356,6 +363,9 @@ const lh_option_t job_site_rows[] = {
     TEXT(site_text_t, hosts, NULL,
          "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what "
          "--host says"),
+    TEXT(site_text_t, spare, "",
+         "HOST[:RANKS], comma-separated: machines that wait, and take the ranks of a host that did "
+         "not come back within [launch] rejoin"),
     TEXT(site_text_t, checkpoint_folder, "",
          "where the checkpoints of this site lie: then each site has its own, in [checkpoint] folder "
          "where none is named"),

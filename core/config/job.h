@@ -303,8 +303,15 @@ typedef struct job_launch {
     char *restart; /* as it is typed; restarts says what it comes to */
     uint64_t restart_window_ns, rejoin_ns;
     uint64_t notice_ns; /* SIGTERM takes one machine away within it; 0: it ends the job */
-    uint64_t restarts;  /* that a launcher makes within the window; 0: none */
+    /* With whom ranks go on where others did not come back within rejoin, and had no spare. */
+    uint32_t go_on_with; /* GO_ON_* */
+    char *prefer;        /* site that goes on where a cut leaves two halves of equal size; NULL */
+    uint64_t restarts;   /* that a launcher makes within the window; 0: none */
 } job_launch_t;
+
+/* Without whom a job goes on: nobody; whole sites, so that those that are left are complete; or any
+ * hosts. */
+enum { GO_ON_NONE, GO_ON_SITES, GO_ON_RANKS };
 
 enum { JOB_RESTARTS = 1000 }; /* the most */
 
@@ -359,6 +366,8 @@ typedef struct job_site { /* [site.NAME], in order; ranks are numbered through a
     char *checkpoint_folder; /* absolute, or "": [checkpoint] folder */
     job_host_t *hosts;
     uint32_t host_count;
+    job_host_t *spares; /* ranks: the most that it can take; in place of a host that is lost */
+    uint32_t spare_count;
 } job_site_t;
 
 /* What the core reads of a transport's section; buffers, rails and the like are the plugin's. */
@@ -374,8 +383,9 @@ typedef struct job_transport { /* [transport.node|site|wan] */
     uint64_t rate;      /* of wan: bytes/s of a site's link, each way; 0: unknown */
 } job_transport_t;
 
-/* Bytes of names with their NUL, the most ranks, and classes of links, of which 0 is unused. */
-enum { JOB_SITE_NAME = 32, JOB_HOST_NAME = 64, JOB_RANKS = 65536, JOB_SCOPES = 4 };
+/* Bytes of names with their NUL, the most ranks, classes of links, of which 0 is unused, and spares of
+ * a site. */
+enum { JOB_SITE_NAME = 32, JOB_HOST_NAME = 64, JOB_RANKS = 65536, JOB_SCOPES = 4, JOB_SPARES = 26 };
 
 /* A file that asks for more is refused with the key that would allow it. */
 typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
@@ -423,8 +433,10 @@ typedef struct job {
     job_parallel_t parallel;
     job_comm_t comm;
     job_site_t *sites;
-    uint32_t site_count;                    /* 0: all ranks are on one machine */
-    uint32_t site_ranks;                    /* of all sites                    */
+    uint32_t site_count;   /* 0: all ranks are on one machine */
+    uint32_t site_ranks;   /* of all sites                    */
+    job_site_t *all_sites; /* as the INI has them; `sites`, unless members_narrow */
+    uint32_t all_site_count;
     job_transport_t transports[JOB_SCOPES]; /* by LH_LINK_*; [0] is unused     */
     char *after_step;                       /* [hook.after_step] call, or NULL  */
     char *before_save;                      /* [hook.before_save] call, or NULL */

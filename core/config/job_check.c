@@ -11,6 +11,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <config/members.h>
 #include <config/quantity.h>
 
 enum {
@@ -367,6 +368,55 @@ static lh_status_t check_address(const job_t *job)
     return LH_OK;
 }
 
+/* A machine is known by its name: a spare that is a host as well would be in two places at once. */
+static lh_status_t check_spares(const job_t *job)
+{
+    for (uint32_t m = members_hosts(job); m < members_machines(job); m++) {
+        machine_t spare, other;
+        char section[64];
+        members_machine(job, m, &spare);
+        (void)snprintf(section, sizeof(section), "site.%s", spare.site->name);
+        for (uint32_t k = 0; k < m; k++) {
+            members_machine(job, k, &other);
+            if (strcmp(other.host, spare.host) == 0)
+                JOB_REFUSE(job, section, "spare",
+                           "... %s: it is %s of [site.%s] already; expected another machine",
+                           spare.host, other.spare ? "a spare" : "a host", other.site->name);
+        }
+    }
+    return LH_OK;
+}
+
+/* Which machines may come and go. */
+static lh_status_t check_members(const job_t *job)
+{
+    static const char *const names[] = {
+        [GO_ON_NONE] = "none", [GO_ON_SITES] = "sites", [GO_ON_RANKS] = "ranks"};
+    const job_launch_t *how = &job->launch;
+    uint32_t machines = 0, known = 0;
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        machines += job->sites[i].host_count + job->sites[i].spare_count;
+        known += how->prefer != NULL && strcmp(how->prefer, job->sites[i].name) == 0;
+    }
+    if (how->prefer != NULL && known == 0)
+        JOB_REFUSE(job, "launch", "prefer", "%s: there is no [site.%s]", how->prefer, how->prefer);
+    if (how->go_on_with != GO_ON_NONE && job->site_count == 0)
+        JOB_REFUSE(job, "launch", "go_on_with",
+                   "%s: the job has no [site.NAME]; expected hosts that may come and go",
+                   names[how->go_on_with]);
+    if (how->go_on_with == GO_ON_SITES && job->site_count == 1)
+        JOB_REFUSE(job, "launch", "go_on_with",
+                   "sites: the job has one site; expected ranks, or another site");
+    if (how->go_on_with != GO_ON_NONE && machines > MEMBERS_MOST)
+        JOB_REFUSE(job, "launch", "go_on_with", "%s: the job has %u hosts; expected at most %d",
+                   names[how->go_on_with], machines, MEMBERS_MOST);
+    if (how->restarts == 0 && how->go_on_with != GO_ON_NONE)
+        JOB_REFUSE(job, "launch", "go_on_with",
+                   "%s: [launch] restart is 0, so that no ranks start again; expected 1 or more",
+                   names[how->go_on_with]);
+    return check_spares(job);
+}
+
 /* What the command line says comes later and is checked there. */
 static lh_status_t check_generate(const job_t *job)
 {
@@ -388,6 +438,7 @@ lh_status_t job_check(job_t *job)
     if (status == LH_OK) status = check_model(job);
     if (status == LH_OK) status = check_secret(job);
     if (status == LH_OK) status = check_address(job);
+    if (status == LH_OK) status = check_members(job);
     if (status == LH_OK) status = check_generate(job);
     return status;
 }

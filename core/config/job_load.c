@@ -331,7 +331,8 @@ enum { HOST_RANKS = 4096 }; /* of one host, as ranks_per_node */
 typedef struct site_reader {
     job_t *job;
     job_site_t *site;
-    size_t capacity; /* of site->hosts */
+    size_t capacity, spare_capacity; /* of site->hosts and spares */
+    const char *key;                 /* that is read */
     char where[JOB_WHERE_BYTES];
 } site_reader_t;
 
@@ -347,57 +348,113 @@ static bool is_host_name(const char *name)
 static lh_status_t check_host(const site_reader_t *r, const char *text, const char *name)
 {
     if (*name == '\0')
-        return fail(LH_INVALID, "%s: hosts = ... : a host's name is missing", r->where);
+        return fail(LH_INVALID, "%s: %s = ... : a host's name is missing", r->where, r->key);
     if (!is_host_name(name))
         return fail(LH_INVALID,
-                    "%s: hosts = ... %s: a host's name holds letters, digits, '.', '-' and '_'",
-                    r->where, text);
+                    "%s: %s = ... %s: a host's name holds letters, digits, '.', '-' and '_'",
+                    r->where, r->key, text);
     if (strlen(name) >= JOB_HOST_NAME)
-        return fail(LH_INVALID, "%s: hosts = ... %s: a host's name is at most %d bytes", r->where,
-                    text, JOB_HOST_NAME - 1);
-    for (uint32_t i = 0; i < r->site->host_count; i++)
-        if (strcmp(r->site->hosts[i].name, name) == 0)
-            return fail(LH_INVALID, "%s: hosts = ... %s: named twice in [site.%s]", r->where, name,
-                        r->site->name);
+        return fail(LH_INVALID, "%s: %s = ... %s: a host's name is at most %d bytes", r->where,
+                    r->key, text, JOB_HOST_NAME - 1);
+    for (uint32_t i = 0; i < r->site->host_count + r->site->spare_count; i++) {
+        const bool spare = i >= r->site->host_count;
+        const job_host_t *h = spare ? &r->site->spares[i - r->site->host_count]
+                                    : &r->site->hosts[i];
+        if (strcmp(h->name, name) == 0)
+            return fail(LH_INVALID, "%s: %s = ... %s: named twice in [site.%s]", r->where, r->key,
+                        name, r->site->name);
+    }
     return LH_OK;
 }
 
-/* "t1" or "t1:8". Hosts are numbered through: first_rank is how many ranks the ones before have. */
-static lh_status_t add_host(site_reader_t *r, char *text)
+/* "t1" or "t1:8", which is put at the end of a list. */
+static lh_status_t read_host(const site_reader_t *r, char *text, job_host_t *out)
 {
     uint64_t ranks = r->job->launch.ranks_per_node;
     char *colon = strrchr(text, ':');
     if (colon != NULL && (!quantity_u64(colon + 1, &ranks) || ranks == 0 || ranks > HOST_RANKS))
-        return fail(LH_INVALID, "%s: hosts = ... %s: expected 1 to %d ranks behind the colon",
-                    r->where, text, HOST_RANKS);
+        return fail(LH_INVALID, "%s: %s = ... %s: expected 1 to %d ranks behind the colon",
+                    r->where, r->key, text, HOST_RANKS);
     char *name = mem_text_n(text, colon != NULL ? (size_t)(colon - text) : strlen(text));
     if (name == NULL) return LH_NO_MEMORY;
-    lh_status_t status = check_host(r, text, name);
-    if (status == LH_OK && r->job->site_ranks + ranks > JOB_RANKS)
+    const lh_status_t status = check_host(r, text, name);
+    if (status != LH_OK) {
+        mem_free(name);
+        return status;
+    }
+    *out = (job_host_t){.name = name, .ranks = (uint32_t)ranks};
+    return LH_OK;
+}
+
+/* Hosts are numbered through: first_rank is how many ranks the ones before have. */
+static lh_status_t add_host(site_reader_t *r, char *text)
+{
+    job_host_t host;
+    lh_status_t status = read_host(r, text, &host);
+    if (status != LH_OK) return status;
+    if (r->job->site_ranks + host.ranks > JOB_RANKS)
         status = fail(LH_INVALID, "%s: hosts = ... %s: there may be %d ranks", r->where, text,
                       JOB_RANKS);
     job_host_t *hosts = status != LH_OK ? NULL
                                         : mem_grow(r->site->hosts, &r->capacity,
                                                    r->site->host_count + 1u, sizeof(*hosts));
     if (hosts == NULL) {
-        mem_free(name);
+        mem_free(host.name);
         return status == LH_OK ? LH_NO_MEMORY : status;
     }
+    host.first_rank = r->job->site_ranks;
     r->site->hosts = hosts;
-    hosts[r->site->host_count++] = (job_host_t){
-        .name = name, .ranks = (uint32_t)ranks, .first_rank = r->job->site_ranks};
-    r->job->site_ranks += (uint32_t)ranks;
+    hosts[r->site->host_count++] = host;
+    r->job->site_ranks += host.ranks;
     return LH_OK;
+}
+
+/* A spare that is too small for every host of its site would wait for nothing. */
+static lh_status_t add_spare(site_reader_t *r, char *text)
+{
+    job_host_t host;
+    lh_status_t status = read_host(r, text, &host);
+    if (status != LH_OK) return status;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < r->site->host_count; i++)
+        if (r->site->hosts[i].ranks < least) least = r->site->hosts[i].ranks;
+    if (r->site->spare_count == JOB_SPARES)
+        status = fail(LH_INVALID, "%s: spare = ... %s: a site has at most %d spares", r->where,
+                      text, JOB_SPARES);
+    else if (host.ranks < least)
+        status = fail(LH_INVALID,
+                      "%s: spare = ... %s: no host of [site.%s] has as few ranks; expected %u or "
+                      "more",
+                      r->where, text, r->site->name, least);
+    job_host_t *spares = status != LH_OK ? NULL
+                                         : mem_grow(r->site->spares, &r->spare_capacity,
+                                                    r->site->spare_count + 1u, sizeof(*spares));
+    if (spares == NULL) {
+        mem_free(host.name);
+        return status == LH_OK ? LH_NO_MEMORY : status;
+    }
+    r->site->spares = spares;
+    spares[r->site->spare_count++] = host;
+    return LH_OK;
+}
+
+/* Sentences about a list begin with where it stands. */
+static void reader_at(site_reader_t *r, const document_section_t *s, const char *key)
+{
+    const document_entry_t *e = document_entry(s, key);
+    r->key = key;
+    document_where(e != NULL ? e->file : s->file, e != NULL ? e->line : s->line, r->where,
+                   sizeof(r->where));
 }
 
 /* The struct for the table is local, as hosts are taken apart at once. */
 static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_t *site)
 {
     struct {
-        char *hosts, *checkpoint_folder;
+        char *hosts, *spare, *checkpoint_folder;
     } text = {0};
     const option_table_t table = {.rows = job_site_rows,
-                                  .count = 2,
+                                  .count = 3,
                                   .owner = "the core",
                                   .config_size = sizeof(text),
                                   .config = &text};
@@ -407,9 +464,7 @@ static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_
     lh_status_t status = options_parse(&how);
     if (status != LH_OK) return status;
 
-    const document_entry_t *e = document_entry(s, "hosts");
-    document_where(e != NULL ? e->file : s->file, e != NULL ? e->line : s->line, r.where,
-                   sizeof(r.where));
+    reader_at(&r, s, "hosts");
     site->name = mem_text(s->name + strlen("site."));
     if (site->name == NULL) status = LH_NO_MEMORY;
     if (status == LH_OK && (strlen(site->name) >= JOB_SITE_NAME || !is_host_name(site->name)))
@@ -418,7 +473,11 @@ static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_
                       r.where, s->name, JOB_SITE_NAME - 1);
     for (char *rest = text.hosts; status == LH_OK && rest != NULL;)
         status = add_host(&r, text_trim(strsep(&rest, ",")));
+    reader_at(&r, s, "spare");
+    for (char *rest = text.spare; status == LH_OK && rest != NULL && *rest != '\0';)
+        status = add_spare(&r, text_trim(strsep(&rest, ",")));
     mem_free(text.hosts);
+    mem_free(text.spare);
     site->checkpoint_folder = text.checkpoint_folder;
     if (site->checkpoint_folder != NULL && *site->checkpoint_folder != '\0')
         job->checkpoint.apart = true;
@@ -434,16 +493,19 @@ static lh_status_t parse_sites(job_t *job)
         if (!text_starts(s->name, "site.")) continue;
         job_site_t *sites = mem_grow(job->sites, &capacity, job->site_count + 1u, sizeof(*sites));
         if (sites == NULL) return LH_NO_MEMORY;
-        job->sites = sites;
+        job->sites = job->all_sites = sites;
+        job->all_site_count++;
         const lh_status_t status = parse_site(job, s, &sites[job->site_count++]);
         if (status != LH_OK) return status;
     }
     return LH_OK;
 }
 
-/* Whether [site.*] hosts are of more than one machine, by their names. */
+/* Whether [site.*] hosts and spares are of more than one machine, by their names. */
 static bool has_machines(const job_t *job)
 {
+    for (uint32_t i = 0; i < job->site_count; i++)
+        if (job->sites[i].spare_count > 0) return true;
     for (uint32_t i = 0; i < job->site_count; i++)
         for (uint32_t k = 0; k < job->sites[i].host_count; k++)
             if (strcmp(job->sites[i].hosts[k].name, job->sites[0].hosts[0].name) != 0) return true;
@@ -465,17 +527,26 @@ static lh_status_t parse_restart(job_t *job)
     return LH_OK;
 }
 
-/* Sites may be half made. */
+static void free_hosts(job_host_t *hosts, uint32_t count)
+{
+    for (uint32_t k = 0; k < count; k++)
+        mem_free(hosts[k].name);
+    mem_free(hosts);
+}
+
+/* Sites may be half made. Those that are narrowed own nothing but their list of hosts. */
 static void free_sites(job_t *job)
 {
-    for (uint32_t i = 0; i < job->site_count; i++) {
-        for (uint32_t k = 0; k < job->sites[i].host_count; k++)
-            mem_free(job->sites[i].hosts[k].name);
+    for (uint32_t i = 0; job->sites != job->all_sites && i < job->site_count; i++)
         mem_free(job->sites[i].hosts);
-        mem_free(job->sites[i].name);
-        mem_free(job->sites[i].checkpoint_folder);
+    if (job->sites != job->all_sites) mem_free(job->sites);
+    for (uint32_t i = 0; i < job->all_site_count; i++) {
+        free_hosts(job->all_sites[i].hosts, job->all_sites[i].host_count);
+        free_hosts(job->all_sites[i].spares, job->all_sites[i].spare_count);
+        mem_free(job->all_sites[i].name);
+        mem_free(job->all_sites[i].checkpoint_folder);
     }
-    mem_free(job->sites);
+    mem_free(job->all_sites);
 }
 
 /* Each of a comma-separated list, against a folder. Takes *list apart in place and puts a new text

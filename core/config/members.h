@@ -1,0 +1,83 @@
+/* config/members.h - which machines take part in a job now: those that its INI names, or fewer, or
+ * spares in their place.
+ *
+ * A layout is a text with a character for each host of [site.*], in their order: MEMBER_OWN, the host
+ * itself; MEMBER_GONE, nobody; 'a' for the first spare of its site, 'b' for the second. Ranks are
+ * numbered through the hosts that are there. So a job of any layout is a job like any other once
+ * members_narrow has taken out of job_t who is gone: nothing behind it knows of layouts.
+ *
+ * A machine is a host or a spare, by its number: hosts first, then spares, each in the order of the
+ * INI. */
+#ifndef CONFIG_MEMBERS_H
+#define CONFIG_MEMBERS_H
+
+#include <base/text.h>
+#include <config/job.h>
+
+/* The most hosts, and machines, that a job can have whose members change; more are none. */
+enum { MEMBERS_MOST = 256, MEMBERS_TEXT = MEMBERS_MOST + 1 };
+/* Attempts to meet that are remembered, and the bytes of their text. */
+enum { MEMBERS_TRIES = 8, MEMBERS_TRIED = MEMBERS_TRIES * (MEMBERS_MOST + 12) + 1 };
+#define MEMBER_OWN '.'
+#define MEMBER_GONE '-'
+#define MEMBERS_NONE UINT32_MAX
+
+typedef struct machine {
+    const job_site_t *site; /* as the INI has it */
+    const char *host;
+    uint32_t ranks; /* of a spare: the most */
+    bool spare;
+} machine_t;
+
+/* Hosts of the INI; 0 where it names none, or too many. */
+uint32_t members_hosts(const job_t *job);
+uint32_t members_machines(const job_t *job);
+void members_machine(const job_t *job, uint32_t machine, machine_t *out);
+/* By names; MEMBERS_NONE: there is no such machine. */
+uint32_t members_find(const job_t *job, const char *site, const char *host);
+/* Whether the job can go on with others than all its hosts. */
+bool members_change(const job_t *job);
+
+/* All hosts; "" where members_hosts is 0. */
+void members_all(const job_t *job, char out[MEMBERS_TEXT]);
+/* Whether it is a layout of this job, and leaves somebody. */
+bool members_are(const job_t *job, const char *layout);
+/* Who has the ranks of a host; MEMBERS_NONE: nobody. */
+uint32_t members_of_host(const job_t *job, const char *layout, uint32_t host);
+/* Ranks in all, and those of a machine: how many, and which is the first. */
+uint32_t members_ranks(const job_t *job, const char *layout);
+uint32_t members_ranks_of(const job_t *job, const char *layout, uint32_t machine, uint32_t *first);
+
+/* From here on job_ranks, job_rank_place and job->sites are of this layout. Once a job; the document
+ * stays as it is. */
+lh_status_t members_narrow(job_t *job, const char *layout) LH_MUST_CHECK;
+
+/* ---- who goes on ---- */
+
+/* Whether those that are here (a flag a machine) may go on without the others of that layout: they have
+ * most of its ranks; or half of them, with the first of [launch] prefer's. Two groups that may both
+ * have a machine in common. */
+bool members_may(const job_t *job, const char *layout, const bool *here);
+/* What a machine that is here remembers: the last meeting of its ranks, and the layouts in which they
+ * were to meet after that ("7:..-.,9:.-..", members_try), as others may have met in them. Epoch 0: it
+ * remembers no meeting, and has no vote. */
+typedef struct member_record {
+    bool here;
+    uint32_t met_epoch;
+    const char *met, *tried;
+} member_record_t;
+/* Adds an attempt to such a text. False: there are MEMBERS_TRIES already, and nothing is added. */
+bool members_try(char tried[MEMBERS_TRIED], uint32_t epoch, const char *layout);
+/* The newest epoch in which any of those that are here has met; 0: in none. records: a machine each. */
+uint32_t members_newest(const job_t *job, const member_record_t *records);
+/* Whether the machines of `layout`, all of which are here, may meet in it: they have most of the newest
+ * layout in which any that is here has met, and of each later one in which some were to meet. */
+bool members_quorum(const job_t *job, const member_record_t *records, const char *layout);
+/* The layout after this one: who is here stays; a host that is not is replaced by a spare that is, or
+ * gone, as [launch] go_on_with allows; who is back is taken in. False: not without the others. */
+bool members_next(const job_t *job, const char *layout, const bool *here, char out[MEMBERS_TEXT]);
+/* Appends what the step from one layout to the next means: "osaka/o2 takes the ranks of osaka/o1,
+ * kyoto/k1 is gone". */
+void members_tell(const job_t *job, const char *from, const char *to, text_t *out);
+
+#endif

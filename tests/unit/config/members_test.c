@@ -1,0 +1,390 @@
+/* members_test.c - layouts of a job's hosts: what ranks they give, which comes next, and that two groups
+ * of machines that can't see each other never both go on. */
+#include <unit/base/scratch_files.h>
+
+#include <config/job_load.h>
+#include <config/members.h>
+
+#include <base/memory.h>
+
+#include <torture.h>
+
+enum { MACHINES = 7, HOSTS = 5 };
+
+/* tokyo has a spare that is too small for t2. Machines: t1 t2 o1 o2 k1, then ts os. */
+static job_host_t tokyo[] = {{"t1", 1, 0}, {"t2", 2, 1}}, osaka[] = {{"o1", 2, 3}, {"o2", 2, 5}},
+                  kyoto[] = {{"k1", 3, 7}}, tokyo_spare[] = {{"ts", 1, 0}},
+                  osaka_spare[] = {{"os", 4, 0}};
+static job_site_t sites[] = {
+    {.name = "tokyo", .hosts = tokyo, .host_count = 2, .spares = tokyo_spare, .spare_count = 1},
+    {.name = "osaka", .hosts = osaka, .host_count = 2, .spares = osaka_spare, .spare_count = 1},
+    {.name = "kyoto", .hosts = kyoto, .host_count = 1},
+};
+
+static job_t new_job(uint32_t go_on_with, char *prefer)
+{
+    return (job_t){.path = "a.ini",
+                   .sites = sites,
+                   .site_count = 3,
+                   .site_ranks = 10,
+                   .all_sites = sites,
+                   .all_site_count = 3,
+                   .launch = {.go_on_with = go_on_with, .prefer = prefer}};
+}
+
+static void a_layout_gives_ranks_to_machines(void **state)
+{
+    static const struct {
+        const char *layout;
+        uint32_t ranks, machine, of, first;
+    } rows[] = {
+        {".....", 10, 0, 1, 0}, {".....", 10, 4, 3, 7}, {".....", 10, 6, 0, 0},
+        {"-....", 9, 1, 2, 0},  {"-....", 9, 0, 0, 0},  {"a....", 10, 5, 1, 0},
+        {"..a..", 10, 6, 2, 3}, {"..a..", 10, 2, 0, 0}, {"--.-.", 5, 4, 3, 2},
+    };
+    const job_t job = new_job(GO_ON_RANKS, NULL);
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        uint32_t first;
+        assert_true(members_are(&job, rows[i].layout));
+        assert_int_equal(members_ranks(&job, rows[i].layout), rows[i].ranks);
+        assert_int_equal(members_ranks_of(&job, rows[i].layout, rows[i].machine, &first),
+                         rows[i].of);
+        if (rows[i].of > 0) assert_int_equal(first, rows[i].first);
+    }
+    static const char *const none[] = {"",      "....",  "......", "-----",
+                                       "b....", "....a", "..aa.",  "..A.."};
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        assert_false(members_are(&job, none[i]));
+    assert_int_equal(members_find(&job, "osaka", "os"), 6);
+    assert_int_equal(members_find(&job, "tokyo", "os"), MEMBERS_NONE);
+}
+
+/* The same ranks as a job whose INI has those hosts and no others. */
+static void a_job_is_narrowed_to_its_layout(void **state)
+{
+    job_t job = new_job(GO_ON_RANKS, NULL);
+    const job_site_t *site;
+    const job_host_t *host;
+    (void)state;
+    assert_int_equal(members_narrow(&job, "-.a.-"), LH_OK);
+    assert_int_equal(job.site_count, 2);
+    assert_int_equal(job_ranks(&job), 6);
+    static const char *const places[] = {"tokyo/t2", "tokyo/t2", "osaka/os",
+                                         "osaka/os", "osaka/o2", "osaka/o2"};
+    for (uint32_t r = 0; r < 6; r++) {
+        char place[64];
+        job_rank_place(&job, r, &site, &host);
+        (void)snprintf(place, sizeof(place), "%s/%s", site->name, host->name);
+        assert_string_equal(place, places[r]);
+    }
+    for (uint32_t i = 0; i < job.site_count; i++)
+        mem_free(job.sites[i].hosts);
+    mem_free(job.sites);
+    job = new_job(GO_ON_RANKS, NULL);
+    assert_int_equal(members_narrow(&job, "......"), LH_INVALID);
+    assert_string_equal(fail_reason(), "'......' is no layout of the hosts of a.ini");
+}
+
+static void who_is_there_decides_on_the_next_layout(void **state)
+{
+    static const struct {
+        uint32_t go_on_with;
+        const char *layout, *here, *next; /* here: x for each machine that is; next NULL: none */
+    } rows[] = {
+        {GO_ON_NONE, ".....", "xxxxx  ", "....."},  {GO_ON_NONE, ".....", "xxxx   ", NULL},
+        {GO_ON_NONE, ".....", "xx xx x", "..a.."},  {GO_ON_NONE, ".....", "xx  x x", NULL},
+        {GO_ON_NONE, ".....", " xxxxx ", "a...."},  {GO_ON_NONE, ".....", "x xxxx ", NULL},
+        {GO_ON_NONE, "..a..", "xxxxx x", "..a.."},  {GO_ON_NONE, "..a..", "xxxxx  ", "....."},
+        {GO_ON_RANKS, ".....", "xxxx   ", "....-"}, {GO_ON_RANKS, ".....", "x xx   ", ".-..-"},
+        {GO_ON_RANKS, ".....", "xx  x x", "..a-."}, {GO_ON_RANKS, ".-..-", "xxxxx  ", "....."},
+        {GO_ON_RANKS, ".....", "     x ", "a----"}, {GO_ON_RANKS, ".....", "       ", NULL},
+        {GO_ON_SITES, ".....", "xxx x  ", "..--."}, {GO_ON_SITES, "..--.", "xxx x  ", "..--."},
+        {GO_ON_SITES, "..--.", "xxxxx  ", "....."}, {GO_ON_SITES, ".....", "x x    ", NULL},
+        {GO_ON_SITES, ".....", "xx x   ", "..---"}, {GO_ON_SITES, ".....", "xx x  x", "..a.-"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const job_t job = new_job(rows[i].go_on_with, NULL);
+        bool here[MACHINES];
+        char next[MEMBERS_TEXT];
+        for (uint32_t m = 0; m < MACHINES; m++)
+            here[m] = rows[i].here[m] == 'x';
+        const bool found = members_next(&job, rows[i].layout, here, next);
+        if (found != (rows[i].next != NULL)) FAIL_TEST("row %zu: %d\n", i, found);
+        if (found) assert_string_equal(next, rows[i].next);
+    }
+}
+
+/* Every pair of groups without a machine in common, of every layout: never both; where a site that is
+ * there is preferred, of two halves exactly one. */
+static void of_two_groups_one_may_at_most(void **state)
+{
+    static const char *const layouts[] = {".....", "-....", "..a..", "-.--.", "a---.", "--..-"};
+    static char *const prefers[] = {NULL, "tokyo", "osaka", "kyoto"};
+    (void)state;
+    for (size_t p = 0; p < 4; p++)
+        for (size_t l = 0; l < sizeof(layouts) / sizeof(layouts[0]); l++)
+            for (uint32_t mask = 0; mask < 1u << MACHINES; mask++) {
+                const job_t job = new_job(GO_ON_RANKS, prefers[p]);
+                bool one[MACHINES], other[MACHINES];
+                uint32_t mine = 0, all = 0, first;
+                for (uint32_t m = 0; m < MACHINES; m++) {
+                    const uint32_t ranks = members_ranks_of(&job, layouts[l], m, &first);
+                    one[m] = (mask >> m & 1) != 0;
+                    other[m] = !one[m];
+                    mine += one[m] ? ranks : 0;
+                    all += ranks;
+                }
+                const bool a = members_may(&job, layouts[l], one);
+                const bool b = members_may(&job, layouts[l], other);
+                assert_false(a && b);
+                if (2 * mine != all) assert_int_equal(a, 2 * mine > all);
+                if (prefers[p] == NULL && 2 * mine == all) assert_false(a || b);
+                if (prefers[p] != NULL && l == 0) assert_true(a || b);
+            }
+}
+
+/* ---- partitions ------------------------------------------------------------------------------ */
+
+/* A launcher: what it remembers, and the epoch in which its ranks run; 0: they do not. */
+typedef struct node {
+    char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];
+    uint32_t epoch, met_epoch, runs, part;
+} node_t;
+
+typedef struct net {
+    job_t job;
+    node_t nodes[MACHINES];
+    uint32_t parts, loss; /* messages that are lost, of 100 */
+    uint64_t random;
+    bool forgets;    /* launchers are started anew */
+    uint32_t newest; /* epoch that has run */
+    char ran[MEMBERS_TEXT];
+    uint32_t changes; /* of the layout that runs */
+} net_t;
+
+static uint32_t draw(net_t *n, uint32_t below)
+{
+    n->random = n->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(n->random >> 33) % below;
+}
+
+static bool arrives(net_t *n)
+{
+    return draw(n, 100) >= n->loss;
+}
+
+static void forget(net_t *n, uint32_t m)
+{
+    n->nodes[m] = (node_t){.epoch = 1, .part = n->nodes[m].part};
+    members_all(&n->job, n->nodes[m].layout);
+}
+
+static bool takes_part(const net_t *n, const char *layout, uint32_t m)
+{
+    uint32_t first;
+    return members_ranks_of(&n->job, layout, m, &first) > 0;
+}
+
+/* Whether a group works: only then can it save, as each of its ranks has a part in that. */
+static bool works(const net_t *n, const node_t *of)
+{
+    for (uint32_t m = 0; m < MACHINES && of->runs > 0; m++)
+        if (takes_part(n, of->layout, m) &&
+            (n->nodes[m].runs != of->runs || n->nodes[m].part != of->part))
+            return false;
+    return of->runs > 0;
+}
+
+/* Ranks end where a member of theirs is out of sight, and meet in the next epoch. */
+static void end_broken(net_t *n)
+{
+    bool broken[MACHINES];
+    for (uint32_t m = 0; m < MACHINES; m++)
+        broken[m] = n->nodes[m].runs > 0 && !works(n, &n->nodes[m]);
+    for (uint32_t m = 0; m < MACHINES; m++) {
+        if (!broken[m]) continue;
+        n->nodes[m].epoch = n->nodes[m].runs + 1;
+        n->nodes[m].runs = 0;
+    }
+}
+
+static void become(node_t *node, uint32_t epoch, const char *layout)
+{
+    node->runs = 0;
+    if (epoch > node->epoch) node->epoch = epoch;
+    (void)snprintf(node->layout, sizeof(node->layout), "%s", layout);
+    if (members_try(node->tried, node->epoch, layout)) return;
+    node->met_epoch = 0;
+    node->tried[0] = '\0';
+}
+
+static void meet(node_t *node, uint32_t epoch)
+{
+    node->runs = node->met_epoch = epoch;
+    memcpy(node->met, node->layout, sizeof(node->met));
+    node->tried[0] = '\0';
+}
+
+/* Who has come to a leader, by hellos that arrive: ranks of its layout, and heralds. */
+static void look(net_t *n, uint32_t leader, member_record_t records[MACHINES], bool here[MACHINES])
+{
+    node_t *lead = &n->nodes[leader];
+    for (uint32_t m = 0; m < MACHINES; m++) {
+        node_t *at = &n->nodes[m];
+        here[m] = at->part == lead->part && at->runs == 0 && (m == leader || arrives(n));
+        /* One that has ranks in the leader's layout, or believes to have some, is told of that first. */
+        if (here[m] && strcmp(at->layout, lead->layout) != 0 &&
+            (takes_part(n, lead->layout, m) || takes_part(n, at->layout, m))) {
+            here[m] = false;
+            if (arrives(n)) become(at, lead->epoch, lead->layout);
+        }
+        records[m] = (member_record_t){here[m], at->met_epoch, at->met, at->tried};
+    }
+}
+
+/* All of the leader's layout are there: they meet if they may, though some may not hear that they
+ * have. */
+static bool try_to_meet(net_t *n, uint32_t leader, const member_record_t *records, const bool *here)
+{
+    const node_t *lead = &n->nodes[leader];
+    char all[MEMBERS_TEXT];
+    uint32_t epoch = 0;
+    bool same = true;
+    for (uint32_t m = 0; m < MACHINES; m++) {
+        if (!takes_part(n, lead->layout, m)) continue;
+        if (!here[m]) return false;
+        if (n->nodes[m].epoch > epoch) epoch = n->nodes[m].epoch;
+    }
+    for (uint32_t m = 0; m < MACHINES; m++)
+        if (takes_part(n, lead->layout, m) && n->nodes[m].epoch > 1)
+            same = same && n->nodes[m].epoch == epoch;
+    for (uint32_t m = 0; m < MACHINES && !same; m++)
+        if (takes_part(n, lead->layout, m) && arrives(n)) n->nodes[m].epoch = epoch;
+    if (!same) return true; /* they come again */
+    members_all(&n->job, all);
+    if (!(members_newest(&n->job, records) == 0 && strcmp(all, lead->layout) == 0) &&
+        !members_quorum(&n->job, records, lead->layout))
+        return false;
+    for (uint32_t m = 0; m < MACHINES; m++)
+        if (takes_part(n, lead->layout, m) && (m == leader || arrives(n)))
+            meet(&n->nodes[m], epoch);
+    return true;
+}
+
+/* The deadline: those that have come decide, as control_members.c does. Any machine may lead here. */
+static void try_to_go_on(net_t *n, uint32_t leader, const member_record_t *records,
+                         const bool *here)
+{
+    const node_t *lead = &n->nodes[leader];
+    char next[MEMBERS_TEXT];
+    uint32_t epoch = 0;
+    for (uint32_t m = 0; m < MACHINES; m++)
+        if (here[m] && n->nodes[m].epoch > epoch) epoch = n->nodes[m].epoch;
+    if (!members_next(&n->job, lead->layout, here, next) || strcmp(next, lead->layout) == 0 ||
+        !members_quorum(&n->job, records, next))
+        return;
+    for (uint32_t m = 0; m < MACHINES; m++)
+        if (here[m] && (m == leader || arrives(n))) become(&n->nodes[m], epoch + 1, next);
+}
+
+/* A leader that hears of a later layout than its own takes that. */
+static bool learns(net_t *n, uint32_t leader)
+{
+    node_t *lead = &n->nodes[leader];
+    for (uint32_t m = 0; m < MACHINES; m++) {
+        const node_t *at = &n->nodes[m];
+        if (at->part != lead->part || at->runs > 0 || at->epoch <= lead->epoch ||
+            strcmp(at->layout, lead->layout) == 0 || !arrives(n))
+            continue;
+        become(lead, at->epoch, at->layout);
+        return true;
+    }
+    return false;
+}
+
+static void check_running(net_t *n)
+{
+    const node_t *found = NULL;
+    for (uint32_t m = 0; m < MACHINES; m++) {
+        const node_t *at = &n->nodes[m];
+        if (!takes_part(n, at->layout, m) || !works(n, at)) continue;
+        if (found != NULL && (found->runs != at->runs || strcmp(found->layout, at->layout) != 0))
+            FAIL_TEST("%s of epoch %u and %s of epoch %u both go on\n", found->layout, found->runs,
+                      at->layout, at->runs);
+        found = at;
+    }
+    if (found == NULL) return;
+    /* Nobody goes on from where others have gone on since; but who has forgotten may. */
+    if (!n->forgets && (found->runs < n->newest ||
+                        (found->runs == n->newest && strcmp(found->layout, n->ran) != 0)))
+        FAIL_TEST("%s of epoch %u goes on after %s of epoch %u\n", found->layout, found->runs,
+                  n->ran, n->newest);
+    n->changes += n->newest > 0 && strcmp(found->layout, n->ran) != 0;
+    n->newest = found->runs;
+    memcpy(n->ran, found->layout, sizeof(n->ran));
+}
+
+static void settle(net_t *n, uint32_t rounds)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        member_record_t records[MACHINES];
+        bool here[MACHINES];
+        end_broken(n);
+        const uint32_t leader = draw(n, MACHINES);
+        if (n->nodes[leader].runs == 0 && !learns(n, leader)) {
+            look(n, leader, records, here);
+            if (!takes_part(n, n->nodes[leader].layout, leader) ||
+                !try_to_meet(n, leader, records, here))
+                try_to_go_on(n, leader, records, here);
+        }
+        check_running(n);
+    }
+}
+
+/* Random cuts into up to three parts, messages that are lost in any of the exchanges, and launchers that
+ * are started anew, one at a time, and have forgotten all. */
+static uint32_t play(uint64_t seed, uint32_t cuts, uint32_t *went_on)
+{
+    static char *const prefers[] = {NULL, "tokyo", "osaka", "kyoto"};
+    net_t n = {.random = seed, .loss = 10, .forgets = seed / 8 % 2 != 0};
+    n.job = new_job(seed % 2 ? GO_ON_RANKS : GO_ON_SITES, prefers[seed / 2 % 4]);
+    for (uint32_t m = 0; m < MACHINES; m++)
+        forget(&n, m);
+    settle(&n, 60);
+    for (uint32_t c = 0; c < cuts; c++) {
+        const uint32_t before = n.newest;
+        const uint32_t parts = 1 + draw(&n, 3);
+        for (uint32_t m = 0; m < MACHINES; m++)
+            n.nodes[m].part = draw(&n, parts);
+        if (n.forgets && draw(&n, 8) == 0) forget(&n, draw(&n, MACHINES));
+        settle(&n, 40);
+        *went_on += n.newest > before && parts > 1;
+    }
+    return n.changes;
+}
+
+static void halves_that_do_not_see_each_other_never_both_go_on(void **state)
+{
+    const uint32_t runs = torture_wanted() ? 2000 : 200;
+    uint32_t changes = 0, went_on = 0;
+    (void)state;
+    for (uint32_t i = 0; i < runs; i++)
+        changes += play(UINT64_C(20261126) + i, 20, &went_on);
+    print_message("%u jobs with 20 random cuts each: %u went on while cut, in %u layouts\n", runs,
+                  went_on, changes);
+    assert_true(went_on > runs && changes > runs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layout_gives_ranks_to_machines),
+        cmocka_unit_test(a_job_is_narrowed_to_its_layout),
+        cmocka_unit_test(who_is_there_decides_on_the_next_layout),
+        cmocka_unit_test(of_two_groups_one_may_at_most),
+        cmocka_unit_test(halves_that_do_not_see_each_other_never_both_go_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
