@@ -300,6 +300,9 @@ lh_status_t cli_open(cli_t *cli)
     if (status == LH_OK && cli->job != NULL && (needs & CLI_NEEDS_MODEL) != 0)
         status = model_source_choose(cli->job, cli->plugins);
     if (status == LH_OK) status = open_launch(cli);
+    /* From here on the job is that of the machines that take part. */
+    if (status == LH_OK && launch_layout(cli->launch) != NULL)
+        status = members_narrow(cli->job, launch_layout(cli->launch));
     if (status == LH_OK && cli->job != NULL)
         status = job_take_site(cli->job, launch_site(cli->launch));
     return status;

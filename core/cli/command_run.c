@@ -496,7 +496,9 @@ static lh_status_t start_writer(cli_t *cli)
         .leads = apart && launch_rank(cli->launch) == site->hosts[0].first_rank,
         .memory = apart || launch_memory(cli->launch) >= 0,
         .memory_fd = launch_memory(cli->launch)};
-    return launch_starts(cli->launch) ? LH_OK : writer_start(&how, &cli->writer);
+    return launch_starts(cli->launch) || launch_is_herald(cli->launch)
+               ? LH_OK
+               : writer_start(&how, &cli->writer);
 }
 
 int command_run_stage(cli_t *cli)

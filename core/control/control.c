@@ -117,6 +117,16 @@ void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *r
     (void)pthread_mutex_unlock(&c->lock);
 }
 
+void control_take_in(control_t *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    if (c->server != NULL && c->how.members != NULL && !c->closed) {
+        c->request.take_in = true;
+        control_wake(c);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
 /* Often in the first minute, when somebody looks at the terminal; then seldom, so that a log of a
  * long wait stays short. */
 bool control_wait_due(control_wait_t *w, uint64_t now)

@@ -44,6 +44,9 @@ const char *control_failure(const control_t *c);
  * own rank): tells rank 0, which tells all. The first reason wins; what a rank says of another
  * waits 300 ms for that one's own, which is nearer to the cause. */
 void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason);
+/* [any thread] On rank 0, once a checkpoint is committed: the job ends on all ranks to go on with
+ * machines that are back, where some wait ([launch] go_on_with). On others it does nothing. */
+void control_take_in(control_t *c);
 /* Readable once control_status is not LH_OK: for waits in poll(). */
 int control_fd(const control_t *c);
 

@@ -111,6 +111,11 @@ lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
     h.epoch = take_u32(&c);
     h.site = take_text(&c, FRAME_FACT_TEXT);
     h.host = take_text(&c, FRAME_FACT_TEXT);
+    h.herald = take_u32(&c);
+    h.layout = take_text(&c, FRAME_LAYOUT);
+    h.met_epoch = take_u32(&c);
+    h.met = take_text(&c, FRAME_LAYOUT);
+    h.tried = take_text(&c, FRAME_TRIED);
     h.fact_count = take_u32(&c);
     h.facts = c.at;
     if (h.fact_count > FRAME_FACTS) c.good = false;
@@ -154,6 +159,17 @@ lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out)
     if (n.status > 0) c.good = false;
     const lh_status_t status = end_of(&c, "notice");
     if (status == LH_OK) *out = n;
+    return status;
+}
+
+lh_status_t frame_read_regroup(const frame_t *f, frame_regroup_t *out)
+{
+    cursor_t c = cursor_of(f);
+    frame_regroup_t r = {.epoch = take_u32(&c)};
+    r.layout = take_text(&c, FRAME_LAYOUT);
+    r.reason = take_text(&c, FRAME_REASON);
+    const lh_status_t status = end_of(&c, "regroup");
+    if (status == LH_OK) *out = r;
     return status;
 }
 
@@ -248,6 +264,11 @@ void frame_write_hello(text_t *out, const frame_hello_t *hello)
     frame_put_u32(out, hello->epoch);
     frame_put_text(out, hello->site, FRAME_FACT_TEXT);
     frame_put_text(out, hello->host, FRAME_FACT_TEXT);
+    frame_put_u32(out, hello->herald);
+    frame_put_text(out, hello->layout, FRAME_LAYOUT);
+    frame_put_u32(out, hello->met_epoch);
+    frame_put_text(out, hello->met, FRAME_LAYOUT);
+    frame_put_text(out, hello->tried, FRAME_TRIED);
     frame_put_u32(out, hello->fact_count);
 }
 
@@ -257,6 +278,13 @@ void frame_write_notice(text_t *out, const frame_notice_t *notice)
     frame_put_u32(out, notice->rank);
     frame_put_u64(out, notice->step);
     frame_put_text(out, notice->reason, FRAME_REASON);
+}
+
+void frame_write_regroup(text_t *out, const frame_regroup_t *regroup)
+{
+    frame_put_u32(out, regroup->epoch);
+    frame_put_text(out, regroup->layout, FRAME_LAYOUT);
+    frame_put_text(out, regroup->reason, FRAME_REASON);
 }
 
 void frame_write_beat(text_t *out, const progress_t *progress)

@@ -51,16 +51,19 @@ enum {
     FRAME_END,       /* from rank 0: the job ends, and why; frame_notice_t     */
     FRAME_BYE,       /* to rank 0: this rank has ended, and how; frame_notice_t */
     FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t         */
+    FRAME_REGROUP,   /* from rank 0: all end, and meet anew as others; frame_regroup_t */
     FRAME_TYPES,
 };
 
 enum {
-    FRAME_VERSION = 4,
+    FRAME_VERSION = 5,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
     FRAME_FACTS = 4096,
     FRAME_FACT_TEXT = 128, /* bytes of a name or value, with the NUL */
+    FRAME_LAYOUT = 257,    /* of a layout */
+    FRAME_TRIED = 2145,    /* of attempts to meet */
     FRAME_REASON = 1900,   /* of a notice                            */
 };
 
@@ -90,6 +93,13 @@ typedef struct frame_hello {
     uint32_t
         epoch; /* the least that this rank can be of; 1: any, its launcher has met nobody yet */
     const char *site, *host;
+    /* Of a job whose members may change: the layout in which this rank is, or what its machine knows
+     * where it is a herald, which is no rank; the last meeting of its machine, and the layouts in which
+     * it was to meet after that: member_record_t. Epoch 0: none. */
+    uint32_t herald;
+    const char *layout;
+    uint32_t met_epoch;
+    const char *met, *tried;
     uint32_t fact_count;
     const unsigned char *facts; /* pairs of texts, checked */
 } frame_hello_t;
@@ -117,6 +127,12 @@ typedef struct frame_notice {
     const char *reason;
 } frame_notice_t;
 
+/* The layout (config/members.h) in which ranks meet next, in which epoch, and why. "": the job is over. */
+typedef struct frame_regroup {
+    uint32_t epoch;
+    const char *layout, *reason;
+} frame_regroup_t;
+
 /* Still alive, and what the progress word says. */
 typedef struct frame_beat {
     uint64_t step, waited_ns;
@@ -137,6 +153,7 @@ lh_status_t frame_read_welcome(const frame_t *f, frame_welcome_t *out) LH_MUST_C
 lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out) LH_MUST_CHECK;
 lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out) LH_MUST_CHECK;
 lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_regroup(const frame_t *f, frame_regroup_t *out) LH_MUST_CHECK;
 
 /* Step through what a hello or welcome holds; at begins as facts or places. */
 void frame_next_fact(const unsigned char **at, const char **name, const char **value);
@@ -149,6 +166,7 @@ void frame_put_text(text_t *out, const char *text, size_t limit);
 void frame_write_hello(text_t *out, const frame_hello_t *hello); /* facts are appended by hand */
 void frame_write_notice(text_t *out, const frame_notice_t *notice);
 void frame_write_beat(text_t *out, const progress_t *progress);
+void frame_write_regroup(text_t *out, const frame_regroup_t *regroup);
 void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
                         uint32_t length);
 

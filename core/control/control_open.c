@@ -26,6 +26,11 @@
 /* How long one try to connect and to prove the key may take, and the pauses between tries. */
 enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250 };
 
+static bool control_is_herald(const control_t *c)
+{
+    return c->how.members != NULL && c->how.members->herald;
+}
+
 /* The client's own state; only the thread touches it. */
 struct control_client {
     control_conn_t *conn;
@@ -130,8 +135,9 @@ static void take_welcome(control_t *c, const frame_t *f)
 /* Once a machine on the terminal; all have it in their logs. */
 static void tell_wait(const control_t *c, const char *sentence)
 {
-    const bool first = c->how.plan->ranks[c->how.rank].local_rank == 0;
-    log_line(first ? LH_LOG_WARN : LH_LOG_INFO, "%s", sentence);
+    const bool herald = control_is_herald(c);
+    const bool first = !herald && c->how.plan->ranks[c->how.rank].local_rank == 0;
+    log_line(first ? LH_LOG_WARN : herald ? LH_LOG_DEBUG : LH_LOG_INFO, "%s", sentence);
 }
 
 /* What rank 0 says. LH_CORRUPT: a frame that only rank 0 may get, or one that is not well formed;
@@ -142,8 +148,15 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
     frame_beat_t beat;
     frame_gather_t all;
     frame_notice_t notice;
+    frame_regroup_t regroup;
     lh_status_t status = LH_OK;
     switch (f->type) {
+    case FRAME_REGROUP:
+        status = frame_read_regroup(f, &regroup);
+        if (status != LH_OK) break;
+        control_members_told(c, &regroup);
+        end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = regroup.reason});
+        break;
     case FRAME_WELCOME: take_welcome(c, f); break;
     case FRAME_BEAT:
         status = frame_read_beat(f, &beat);
@@ -422,7 +435,14 @@ static void control_client_run(control_t *c)
  * control_open returns. */
 static lh_status_t write_hello(control_t *c)
 {
+    static const control_members_t none = {.layout = "", .met = "", .tried = ""};
+    const control_members_t *m = c->how.members != NULL ? c->how.members : &none;
     const frame_hello_t hello = {.version = FRAME_VERSION,
+                                 .herald = m->herald,
+                                 .layout = m->layout,
+                                 .met_epoch = m->met_epoch,
+                                 .met = m->met,
+                                 .tried = m->tried,
                                  .rank = c->how.rank,
                                  .size = c->how.size,
                                  .pid = (uint32_t)getpid(),
@@ -509,7 +529,8 @@ static lh_status_t new_control(const control_how_t *how, control_t **out)
     if (c->wake_fd < 0 || c->fail_fd < 0) status = fail_io(errno, "cannot start the control plane");
     if (status == LH_OK) status = write_hello(c);
     if (status == LH_OK && how->plan == NULL) {
-        status = world_new(how->rank, how->size, &c->unplanned);
+        status = control_is_herald(c) ? world_new(0, 1, &c->unplanned)
+                                      : world_new(how->rank, how->size, &c->unplanned);
         c->how.plan = c->unplanned;
     }
     if (status == LH_OK) status = control_tls_new(how->secret, &c->tls);

@@ -27,6 +27,12 @@
 /* Events of one look, and connections that are accepted in a row. */
 enum { EVENTS = 64 };
 
+/* Of a connection that is neither a rank's nor a herald's, so far. */
+static bool is_stranger(const peer_t *p)
+{
+    return !p->dead && p->rank == CONN_NO_RANK && p->herald == NULL;
+}
+
 /* Kept for CONTROL_HEARSAY_MS. A rank that sees a transport's link break says so at once, but
  * cannot know why; the rank at the other end mostly can, or its connection ends. */
 static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t status,
@@ -145,14 +151,16 @@ static void welcome_all(control_t *c)
     mem_free(places);
 }
 
-/* Nobody is let in from here on: the port is closed, and strangers that wait are let go. */
+/* Nobody is let in from here on: the port is closed, and strangers that wait are let go. Where a host
+ * is gone it may come back, and the port stays open for its herald. */
 static void close_door(control_t *c)
 {
     control_server_t *s = c->server;
+    if (control_members_lack(c)) return;
     if (s->listener >= 0) (void)close(s->listener);
     s->listener = -1;
     for (peer_t *p = s->peers; p != NULL; p = p->next)
-        if (p->rank == CONN_NO_RANK && !p->dead) control_lose(c, p, "");
+        if (is_stranger(p)) control_lose(c, p, "");
 }
 
 /* Rank 0's own launcher may be the one that was started anew: then another rank has told which epoch
@@ -164,6 +172,7 @@ static bool one_epoch(control_t *c)
     for (uint32_t r = 0; r < c->how.size; r++) {
         const uint32_t expected = s->facts[r].hello.epoch;
         if (is_of_epoch(expected, s->epoch)) continue;
+        if (control_members_epochs(c)) return false;
         control_rank_name(c, r, name);
         (void)snprintf(sentence, sizeof(sentence), "%s is of epoch %u of the job, others are of %u",
                        name, expected, s->epoch);
@@ -174,9 +183,10 @@ static bool one_epoch(control_t *c)
 }
 
 /* All are there: they compare what they found, and start together or not at all. */
-static void finish_join(control_t *c)
+void control_finish_join(control_t *c)
 {
     text_t table = {0};
+    if (!control_members_meet(c)) return;
     close_door(c);
     if (!one_epoch(c)) return;
     text_append(&table, "ranks differ; nothing was started");
@@ -209,7 +219,7 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
         control_lose(c, p, fail_reason());
         return;
     }
-    if (!check_hello(c, p, &h)) return;
+    if (control_members_hello(c, p, &h, f) || !check_hello(c, p, &h)) return;
     if (keep_hello(s, h.rank, f->payload, f->length) != LH_OK) {
         control_end(c, LH_NO_MEMORY, 0, fail_reason());
         return;
@@ -220,7 +230,7 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
     if (h.epoch > s->epoch) s->epoch = h.epoch;
     note_address(s, p);
     atomic_fetch_add(&c->handshakes, 1);
-    if (++s->joined == c->how.size) finish_join(c);
+    if (++s->joined == c->how.size) control_finish_join(c);
 }
 
 /* Whether this part belongs to the gather at hand; the first part says which one that is. Where
@@ -306,6 +316,10 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
     frame_beat_t beat;
     frame_gather_t part;
     p->heard_ns = sys()->now_ns();
+    if (p->herald != NULL) {
+        if (f->type != FRAME_BEAT) control_lose(c, p, "");
+        return;
+    }
     if (p->rank == CONN_NO_RANK) {
         if (f->type == FRAME_HELLO)
             take_hello(c, p, f);
@@ -360,7 +374,7 @@ static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 {
     peer_t *oldest = NULL;
     for (peer_t *p = s->peers; p != NULL; p = p->next)
-        if (!p->dead && p->rank == CONN_NO_RANK && conn_has_greeted(p->conn) == greeted &&
+        if (is_stranger(p) && conn_has_greeted(p->conn) == greeted &&
             (oldest == NULL || p->since_ns < oldest->since_ns))
             oldest = p;
     return oldest;
@@ -397,6 +411,7 @@ static void accept_peers(control_t *c)
             return;
         }
         p->rank = CONN_NO_RANK;
+        p->machine = MEMBERS_NONE;
         p->since_ns = p->heard_ns = sys()->now_ns();
         p->next = s->peers;
         s->peers = p;
@@ -420,6 +435,9 @@ static void beat_all(control_t *c)
     for (uint32_t r = 1; r < c->how.size; r++)
         if (s->seats[r].peer != NULL && conn_unsent(s->seats[r].peer->conn) < BEHIND)
             control_put(s, s->seats[r].peer, FRAME_BEAT, &payload);
+    for (peer_t *p = s->peers; p != NULL; p = p->next)
+        if (!p->dead && p->herald != NULL && conn_unsent(p->conn) < BEHIND)
+            control_put(s, p, FRAME_BEAT, &payload);
     text_free(&payload);
 }
 
@@ -436,10 +454,12 @@ static void judge_silence(control_t *c, uint64_t now)
                        (double)(now - p->heard_ns) * 1e-9);
         control_lose(c, p, reason);
     }
+    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->herald != NULL && now - p->heard_ns > control_outage_ns(c))
+            control_lose(c, p, "");
 }
 
-/* The ranks that have not come, by the names that the INI gives them. */
-static void append_missing(const control_t *c, text_t *out)
+void control_append_missing(const control_t *c, text_t *out)
 {
     bool *missing = mem_array(c->how.size, sizeof(*missing));
     for (uint32_t r = 0; missing != NULL && r < c->how.size; r++)
@@ -459,7 +479,7 @@ static void tell_missing(control_t *c, uint64_t now)
     if (s->welcomed || s->refused || !control_wait_due(&s->joins, now)) return;
     if (control_port(s->listener, &port) != LH_OK) fail_clear();
     text_printf(&sentence, "waiting for ");
-    append_missing(c, &sentence);
+    control_append_missing(c, &sentence);
     text_printf(&sentence, " since %llu s, at %s, port %u",
                 (unsigned long long)((now - s->joins.since) / 1000000000u), c->address, port);
     if (!sentence.failed) {
@@ -475,10 +495,11 @@ static void judge_join(control_t *c, uint64_t now)
 {
     control_server_t *s = c->server;
     text_t sentence = {0};
-    if (s->welcomed || s->refused || now < s->join_deadline) return;
+    if (s->welcomed || s->refused || now < s->join_deadline || control_members_judge(c, now))
+        return;
     text_printf(&sentence, "%u of %u ranks have come in %llu s; missing: ", s->joined, c->how.size,
                 (unsigned long long)(c->how.join_ns / 1000000000u));
-    append_missing(c, &sentence);
+    control_append_missing(c, &sentence);
     const uint64_t strangers = atomic_load(&c->strangers);
     if (strangers > 0)
         text_printf(&sentence, "; %llu connection%s did not prove to have the job's key",
@@ -491,8 +512,7 @@ static void judge_join(control_t *c, uint64_t now)
 static void judge_strangers(control_t *c, uint64_t now)
 {
     for (peer_t *p = c->server->peers; p != NULL; p = p->next)
-        if (!p->dead && p->rank == CONN_NO_RANK &&
-            now - p->since_ns > CONTROL_PROVE_MS * CONTROL_MS)
+        if (is_stranger(p) && now - p->since_ns > CONTROL_PROVE_MS * CONTROL_MS)
             control_lose(c, p, "");
 }
 
@@ -524,8 +544,9 @@ static void server_requests(control_t *c)
     control_server_t *s = c->server;
     (void)pthread_mutex_lock(&c->lock);
     control_request_t r = c->request;
-    c->request.fail = false;
+    c->request.fail = c->request.take_in = false;
     (void)pthread_mutex_unlock(&c->lock);
+    if (r.take_in) control_members_take_in(c);
     /* mine stays valid: its owner waits for the answer or the end. */
     if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
         server_part(c, 0, r.round, r.where, r.mine, r.bytes);
@@ -594,7 +615,7 @@ void control_server_run(control_t *c)
     (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->wake_fd, &e);
     s->last_turn = sys()->now_ns();
     s->join_deadline = s->last_turn + c->how.join_ns;
-    if (c->how.size == 1) finish_join(c);
+    if (c->how.size == 1) control_finish_join(c);
     do {
         const int count = epoll_wait(s->epoll, events, EVENTS, CONTROL_TICK_MS);
         for (int i = 0; i < count; i++) {
@@ -609,9 +630,10 @@ void control_server_run(control_t *c)
         server_turn(c);
         control_sweep(c);
     } while (!server_has_ended(c, sys()->now_ns()));
+    if (control_status(c) == LH_OK && !s->refused) control_members_over(c);
     for (peer_t *p = s->peers; p != NULL; p = p->next) {
         if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
-        p->dead = true;
+        control_drop(s, p);
     }
     control_sweep(c);
 }
@@ -663,6 +685,7 @@ void control_server_free(control_server_t *s)
         peer_t *p = s->peers;
         s->peers = p->next;
         conn_free(p->conn);
+        mem_free(p->herald);
         mem_free(p);
     }
     for (uint32_t r = 0; s->seats != NULL && r < s->size; r++)

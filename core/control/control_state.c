@@ -150,7 +150,10 @@ void control_drop(control_server_t *s, peer_t *p)
 {
     if (p->dead) return;
     p->dead = true;
-    if (p->rank == CONN_NO_RANK)
+    if (p->herald != NULL) {
+        mem_free(p->herald);
+        p->herald = NULL;
+    } else if (p->rank == CONN_NO_RANK)
         s->pending--;
     else if (s->seats[p->rank].peer == p)
         s->seats[p->rank].peer = NULL;
@@ -212,6 +215,9 @@ void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *se
     if (s->refused || atomic_load(&c->status) != LH_OK) return;
     lh_assert(rank < c->how.size);
     control_blame(c, rank, status, s->seats[rank].progress.step);
+    /* Whoever comes from here on belongs to the next meeting. */
+    if (s->listener >= 0) (void)close(s->listener);
+    s->listener = -1;
     if (s->welcomed) {
         control_notice(c, FRAME_END, status, rank, sentence);
         control_decide(c, status, sentence);
@@ -251,8 +257,10 @@ void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itsel
 void control_lose(control_t *c, peer_t *p, const char *reason)
 {
     const uint32_t rank = p->rank;
+    const bool herald = p->herald != NULL;
     const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
     control_drop(c->server, p);
+    if (herald) return;
     if (rank == CONN_NO_RANK)
         atomic_fetch_add(&c->strangers, 1);
     else if (!expected)

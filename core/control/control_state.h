@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <config/members.h>
 #include <control/control_conn.h>
 #include <control/world.h>
 
@@ -24,8 +25,31 @@ typedef struct control_culprit {
     uint64_t step; /* in which it was */
 } control_culprit_t;
 
+/* What the ranks of a machine are told that end as all are to meet as others: the epoch is written
+ * last. Read after the process has ended, whatever became of it. */
+typedef struct control_told {
+    _Atomic uint32_t epoch; /* in which they meet next; 0: nothing was told */
+    bool over;              /* they never will: the job has come to its end */
+    char layout[MEMBERS_TEXT];
+    char reason[256];
+} control_told_t;
+
+/* Of a job whose machines may change (config/members.h). Texts outlive the plane. */
+typedef struct control_members {
+    const job_t *job;
+    const char *layout;
+    uint32_t machine; /* this process's */
+    bool herald; /* it is no rank: it tells rank 0 that its machine is there, and hears when it is
+                         to take part. control_open returns when it has, and never well */
+    /* Where this machine has met before, and was to meet after that: frame_hello_t. */
+    uint32_t met_epoch;
+    const char *met, *tried;
+    control_told_t *told;
+} control_members_t;
+
 typedef struct control_how {
     uint32_t rank, size;
+    const control_members_t *members; /* NULL: the same ranks meet always */
     uint32_t epoch;        /* the least that this rank takes part in: one more than its launcher's
                               last; 0 and 1: any */
     const world_t *plan;   /* places that the INI gives the ranks, to name those who have not come;
@@ -72,6 +96,7 @@ enum {
  * taken away by the thread, close is for ever. */
 typedef struct control_request {
     bool gather, fail, close;
+    bool take_in; /* machines that are back: control_take_in */
     /* How many gathers this rank has made: the same on all ranks at the same gather. */
     uint32_t round;
     /* The barrier's name; "" for a gather. It is compared between ranks, like the round and the
@@ -160,6 +185,10 @@ typedef struct peer {
     uint64_t since_ns; /* when it connected */
     uint64_t heard_ns;
     bool dead; /* freed after the events at hand */
+    /* Of a herald, which has no seat: its machine, and a copy of its hello; else NULL. */
+    uint32_t machine;
+    char *herald;
+    frame_hello_t hello;
 } peer_t;
 
 /* The place of a rank in the job. It outlives the rank's connection: sentences need its name, its
@@ -191,6 +220,7 @@ struct control_server {
     bool reached_inside;           /* all so far are of this machine         */
     control_wait_t joins;          /* when it says again who has not come */
     uint64_t join_deadline, next_beat, last_turn;
+    bool outvoted; /* it was said that those who are here may not go on by themselves */
     /* welcomed: all are there, the job runs. refused: it never will. closing: this rank's caller
      * has asked to close, or all were refused; the thread ends when all is said. */
     bool welcomed, refused, closing;
@@ -227,6 +257,31 @@ void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itsel
                   const char *reason);
 /* A connection is gone: a stranger's is counted, a rank's that said no goodbye ends the job. */
 void control_lose(control_t *c, peer_t *p, const char *reason);
+/* ---- rank 0: machines that come and go, control_members.c ---- */
+
+/* A hello of a herald, or of a rank of another layout. True: it is answered, or kept. */
+bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, const frame_t *f);
+/* Whether all ranks of the layout, which have come, may meet: false where others may have gone on
+ * without them. They then wait. */
+bool control_members_meet(control_t *c);
+/* Who has not come by the deadline is replaced or left out, as far as those that are here may do that.
+ * False: they can't, and the job does not start. */
+bool control_members_judge(control_t *c, uint64_t now);
+/* Ranks of different epochs have come: true, they are told to meet anew. */
+bool control_members_epochs(control_t *c);
+/* The job goes on with machines that are back, where some are. */
+void control_members_take_in(control_t *c);
+/* Whether somebody may come who has no seat: the port stays open. */
+bool control_members_lack(const control_t *c);
+/* All have ended well: heralds need not wait any more. */
+void control_members_over(control_t *c);
+/* What rank 0 has told: for whoever starts the ranks again. */
+void control_members_told(const control_t *c, const frame_regroup_t *r);
+
+/* The ranks that have not come, by the names that the INI gives them. */
+void control_append_missing(const control_t *c, text_t *out);
+/* All ranks have come: they start together, or not at all. */
+void control_finish_join(control_t *c);
 /* As control_name, of a rank whose hello may be here. */
 void control_rank_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME]);
 

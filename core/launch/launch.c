@@ -188,16 +188,32 @@ const job_site_t *launch_site(const launch_t *l)
 {
     const job_site_t *site = NULL;
     const job_host_t *host;
-    if (l == NULL || l->how.job == NULL || !l->how.ranks) return NULL;
+    if (l == NULL || l->how.job == NULL || !l->how.ranks || l->place.herald) return NULL;
     if (!l->starts && l->place.size > 1) {
         job_rank_place(l->how.job, l->place.rank, &site, &host);
         return site;
+    }
+    for (uint32_t m = 0; m < members_machines(l->how.job); m++) {
+        machine_t at;
+        members_machine(l->how.job, m, &at);
+        if (launch_is_here(l, at.host, l->how.machine != NULL)) return at.site;
     }
     for (uint32_t r = 0; r < job_ranks(l->how.job); r++) {
         job_rank_place(l->how.job, r, &site, &host);
         if (host != NULL && launch_is_here(l, host->name, l->how.machine != NULL)) return site;
     }
     return NULL;
+}
+
+const char *launch_layout(const launch_t *l)
+{
+    const bool rank = l != NULL && l->place.ours && !l->place.herald;
+    return rank && l->place.layout[0] != '\0' ? l->place.layout : NULL;
+}
+
+bool launch_is_herald(const launch_t *l)
+{
+    return l != NULL && l->place.herald;
 }
 
 void launch_leave(launch_t *l)
@@ -229,6 +245,8 @@ const world_t *launch_world(const launch_t *l)
 int launch_ranks(launch_t *l, char *const *words, int (*body)(void *context), void *context)
 {
     if (l != NULL && l->starts) return launch_start(l, words);
-    if (l != NULL && l->place.size > 1) return launch_rank_run(l, body, context);
+    /* One rank that is left of several listens for those that may come back. */
+    const bool left = l != NULL && strchr(l->place.layout, MEMBER_GONE) != NULL;
+    if (l != NULL && (l->place.size > 1 || left)) return launch_rank_run(l, body, context);
     return body(context);
 }

@@ -40,6 +40,11 @@ uint32_t launch_size(const launch_t *l);
 /* The site of this rank, or of this machine's first rank; NULL: there are no sites, or this process
  * has to do with no ranks. */
 const job_site_t *launch_site(const launch_t *l);
+/* In a rank: the layout of its job's hosts (config/members.h), which says who takes part; NULL: all
+ * that the INI asks for. */
+const char *launch_layout(const launch_t *l);
+/* This process is no rank, though it was started as one: it waits until its machine is to have some. */
+bool launch_is_herald(const launch_t *l);
 /* In a rank: it ends after a save, as a machine was told to leave, which need not be its own. */
 void launch_leave(launch_t *l);
 

@@ -80,7 +80,8 @@ static bool facts_has_key(const char *section, const char *key)
     if (strcmp(section, "device") == 0) return strcmp(key, "plugin") == 0;
     if (strcmp(section, "launch") == 0)
         return strcmp(key, "ranks_per_node") == 0 || text_starts(key, "restart") ||
-               strcmp(key, "rejoin") == 0 || strcmp(key, "notice") == 0;
+               strcmp(key, "rejoin") == 0 || strcmp(key, "notice") == 0 ||
+               strcmp(key, "go_on_with") == 0 || strcmp(key, "prefer") == 0;
     if (strcmp(section, "checkpoint") == 0 && strcmp(key, "folder") == 0) return false;
     if (strcmp(section, "dpo") == 0 && strcmp(key, "reference") == 0) return false;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
@@ -131,12 +132,15 @@ void launch_facts_free(launch_facts_t *f)
 /* How long a rank that was told of the job's end has to come to its own, and how often the file
  * with rank 0's address is looked for. */
 enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
+/* How long a process that is no rank looks for rank 0, which listens now and then. */
+#define HERALD_NS (UINT64_C(86400000000000) * 365)
 
 /* Everything that a rank holds between its start and its end; lives on the stack of
  * launch_rank_run. */
 typedef struct meeting {
     launch_t *launch;
     secret_t *secret;
+    control_members_t members;
     launch_facts_t facts;
     published_t *published;
     char *file; /* where rank 0 tells its address, or NULL */
@@ -257,6 +261,19 @@ static lh_status_t meeting_find_zero(meeting_t *m, control_how_t *how)
     return meeting_tell_address(m, how, &how->listener);
 }
 
+static control_members_t meeting_members(launch_t *l)
+{
+    const launch_place_t *p = &l->place;
+    return (control_members_t){.job = l->how.job,
+                               .layout = p->layout,
+                               .machine = p->machine,
+                               .herald = p->herald,
+                               .met_epoch = p->met_epoch,
+                               .met = p->met,
+                               .tried = p->tried,
+                               .told = l->row != NULL ? &l->row->told : NULL};
+}
+
 /* Up to the world that all have met in. What can be refused without the others is refused first: a
  * missing plugin or a wrong option costs no other rank its patience. Facts are collected after
  * plugins are loaded, as their digests are among them. */
@@ -270,8 +287,10 @@ static lh_status_t meeting_begin(meeting_t *m)
     if (status == LH_OK) status = l->how.check(l->how.context);
     if (status == LH_OK) status = launch_facts_collect(l->how.job, l->how.plugins, &m->facts);
     job_rank_place(l->how.job, l->place.rank, &site, &host);
+    m->members = meeting_members(l);
     control_how_t how = {.rank = l->place.rank,
                          .size = l->place.size,
+                         .members = l->place.layout[0] != '\0' ? &m->members : NULL,
                          .host = host != NULL ? host->name : l->host,
                          .site = site != NULL ? site->name : "",
                          .port_fd = -1,
@@ -368,12 +387,41 @@ static void meeting_end(meeting_t *m)
     mem_free(m->file);
 }
 
+/* A process that is no rank keeps rank 0 company until its machine is to have ranks, or the job is over;
+ * or until rank 0 is lost, and its launcher starts another. It loads nothing. */
+static int herald_run(launch_t *l)
+{
+    meeting_t m = {.launch = l, .watchdog_fd = -1};
+    machine_t own;
+    m.members = meeting_members(l);
+    members_machine(l->how.job, l->place.machine, &own);
+    lh_status_t status = meeting_open_secret(&m);
+    const control_how_t how = {.rank = JOB_RANKS + l->place.machine,
+                               .size = JOB_RANKS + l->place.machine + 1,
+                               .members = &m.members,
+                               .host = own.host,
+                               .site = own.site->name,
+                               .address = l->place.address,
+                               .port = l->place.port,
+                               .listener = -1,
+                               .port_fd = -1,
+                               .epoch = l->place.epoch,
+                               .join_ns = HERALD_NS,
+                               .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
+                               .secret = m.secret};
+    if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
+    lh_assert(status != LH_OK);
+    meeting_end(&m);
+    return l->row != NULL && l->row->told.over ? EXIT_DONE : status;
+}
+
 /* The whole life of a rank. Each step is taken only if all before it went well; what was opened is
  * closed in any case. How the job ended goes before how this rank did, so that all ranks end with
  * one sentence; where another rank prints it, this one is quiet. If rank 0 itself was lost nobody
  * else is left to print it, and so this one does. */
 int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
 {
+    if (l->place.herald) return herald_run(l);
     meeting_t m = {.launch = l, .watchdog_fd = -1};
     int code = rank_open_log(l);
     if (code == LH_OK) code = meeting_begin(&m);

@@ -31,6 +31,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <control/control_conn.h>
+#include <launch/launch_members.h>
 #include <launch/launch_state.h>
 #include <launch/machine.h>
 #include <launch/restart.h>
@@ -50,75 +51,9 @@ enum {
     NOTICE_REST = 10,   /* this part of a notice is left for the end of what runs on */
 };
 
-/* A rank that this launcher has started. The order is that of the board's rows. */
-typedef struct started {
-    uint32_t rank;
-    const char *host, *site;
-    pid_t pid; /* 0: it has ended */
-    int pidfd, how;
-    bool failed, killed; /* killed: by this launcher */
-    int memory;          /* of its snapshots, for the ranks that start after it; -1: none */
-} started_t;
-
-/* The launcher's state, on the stack of launch_start. */
-typedef struct starter {
-    launch_t *launch;
-    char *const *words;   /* the command line of a rank */
-    launch_place_t place; /* as each rank is told, but for its own numbers */
-    started_t *ranks;
-    uint32_t count, left;
-    board_row_t *board;
-    int signals; /* signalfd */
-    sigset_t before;
-    uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
-    bool hung_up;          /* that came */
-    int first_stop;        /* which signal came first  */
-    int last_stop;         /* which but SIGHUP came last */
-    uint64_t deadline;     /* 0: none has failed      */
-    uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
-    started_t *first;      /* that failed              */
-    machine_kills_t kills; /* before the first was started */
-    restarts_t restarts;
-    text_t ended;     /* why the ranks before ended, where these were started again */
-    char **variables; /* the environment; the last but one is the rank's own */
-    uint32_t variable_count;
-} starter_t;
-
-static lh_status_t starter_add_rank(starter_t *s, size_t *capacity, uint32_t rank, const char *host,
-                                    const char *site)
+static bool starter_has_zero(const starter_t *s)
 {
-    started_t *ranks = mem_grow(s->ranks, capacity, s->count + 1u, sizeof(*ranks));
-    if (ranks == NULL) return LH_NO_MEMORY;
-    s->ranks = ranks;
-    ranks[s->count++] = (started_t){
-        .rank = rank, .host = host, .site = site, .pidfd = -1, .memory = -1};
-    return LH_OK;
-}
-
-/* Which ranks are this machine's. */
-static lh_status_t starter_find_ranks(starter_t *s)
-{
-    const job_t *job = s->launch->how.job;
-    const launch_t *l = s->launch;
-    const bool asked = s->launch->how.machine != NULL;
-    size_t capacity = 0;
-    lh_status_t status = LH_OK;
-    s->place.size = job_ranks(job);
-    for (uint32_t r = 0; status == LH_OK && r < s->place.size; r++) {
-        const job_site_t *site;
-        const job_host_t *host;
-        job_rank_place(job, r, &site, &host);
-        if (host == NULL)
-            status = starter_add_rank(s, &capacity, r, l->host, "");
-        else if (launch_is_here(l, host->name, asked))
-            status = starter_add_rank(s, &capacity, r, host->name, site->name);
-    }
-    if (status == LH_OK && s->count == 0)
-        status = fail(LH_INVALID,
-                      "this machine is '%s', which no [site.*] hosts names; --host NAME says which "
-                      "one it is",
-                      l->host);
-    return status;
+    return s->ranks[0].rank == 0;
 }
 
 /* Several machines must know where to meet, and share a key. One machine needs neither, whatever
@@ -126,7 +61,7 @@ static lh_status_t starter_find_ranks(starter_t *s)
 static lh_status_t starter_choose_address(starter_t *s)
 {
     const job_launch_t *how = &s->launch->how.job->launch;
-    const bool all_here = s->count == s->place.size;
+    const bool all_here = starter_is_alone(s);
     const char *missing = all_here               ? NULL
                           : how->address == NULL ? "address"
                           : how->port == 0       ? "port"
@@ -135,13 +70,13 @@ static lh_status_t starter_choose_address(starter_t *s)
     if (missing != NULL)
         return fail(LH_INVALID,
                     "%u of %u ranks are on other machines: [launch] %s is missing, which says %s",
-                    s->place.size - s->count, s->place.size, missing,
+                    s->place.size - (s->place.herald ? 0 : s->count), s->place.size, missing,
                     strcmp(missing, "secret") == 0 ? "what proves that they belong to this job"
                                                    : "where rank 0 listens");
     (void)snprintf(s->place.address, sizeof(s->place.address), "%s",
                    all_here ? "127.0.0.1" : how->address);
     s->place.port = (uint16_t)how->port;
-    if (s->ranks[0].rank != 0) return LH_OK;
+    if (!starter_has_zero(s)) return LH_OK;
     return control_listen(s->place.address, s->place.port, &s->place.listener, &s->place.port);
 }
 
@@ -150,7 +85,7 @@ static lh_status_t starter_share_secret(starter_t *s)
 {
     secret_t *secret = NULL;
     const job_launch_t *how = &s->launch->how.job->launch;
-    const bool makes = s->ranks[0].rank == 0;
+    const bool makes = starter_has_zero(s);
     const uint64_t end = sys()->now_ns() + how->join_timeout_ns;
     lh_status_t status = how->secret == NULL ? secret_random(&secret)
                          : makes             ? secret_open(how->secret, true, &secret)
@@ -165,9 +100,9 @@ static lh_status_t starter_make_board(starter_t *s)
 {
     s->place.board = memfd_create("longhaul-ranks", MFD_CLOEXEC);
     if (s->place.board < 0 ||
-        sys()->ftruncate(s->place.board, (off_t)(s->count * sizeof(board_row_t))) != 0)
+        sys()->ftruncate(s->place.board, (off_t)(s->most * sizeof(board_row_t))) != 0)
         return fail_io(errno, "cannot share memory between ranks");
-    return launch_map_board(s->place.board, s->count, &s->board);
+    return launch_map_board(s->place.board, s->most, &s->board);
 }
 
 /* Memory without pages, which ranks give it: it is here what a rank saves of its last steps, and
@@ -175,7 +110,7 @@ static lh_status_t starter_make_board(starter_t *s)
 static lh_status_t starter_make_memory(starter_t *s)
 {
     const bool wanted = s->launch->how.job->checkpoint.memory_every > 0 && s->place.size > 1;
-    for (uint32_t i = 0; wanted && i < s->count; i++) {
+    for (uint32_t i = 0; wanted && i < s->most; i++) {
         s->ranks[i].memory = memfd_create("longhaul-snapshots", MFD_CLOEXEC);
         if (s->ranks[i].memory < 0) return fail_io(errno, "cannot share memory for snapshots");
     }
@@ -186,10 +121,11 @@ static lh_status_t starter_make_memory(starter_t *s)
  * again once it has begun; where rank 0 is, only its own launcher knows. */
 static void starter_clear_board(starter_t *s)
 {
-    const bool goes_on = s->launch->began || s->ranks[0].rank != 0;
-    memset(s->board, 0, s->count * sizeof(*s->board));
-    for (uint32_t i = 0; goes_on && s->restarts.made > 0 && i < s->count; i++) {
-        s->board[i].restarts = (uint32_t)s->restarts.made;
+    const bool goes_on = s->launch->began || !starter_has_zero(s);
+    const uint32_t made = (uint32_t)s->restarts.made + s->regroups;
+    memset(s->board, 0, s->most * sizeof(*s->board));
+    for (uint32_t i = 0; goes_on && made > 0 && i < s->count; i++) {
+        s->board[i].restarts = made;
         (void)snprintf(s->board[i].before, BOARD_WORDS, "%s",
                        s->ended.data == NULL ? "" : s->ended.data);
     }
@@ -240,7 +176,9 @@ static lh_status_t starter_start_rank(starter_t *s, uint32_t index)
     const pid_t launcher = getpid();
     own.rank = r->rank;
     own.row = index;
+    own.machine = r->machine;
     if (r->rank != 0) own.listener = -1;
+    if (own.herald) own.size = JOB_RANKS; /* it is none of them */
     own.memory = r->memory;
     launch_place_write(&own, &place);
     lh_status_t status = text_status(&place);
@@ -489,13 +427,6 @@ static void starter_tell(const starter_t *s, const char *sentence)
     launch_note_end(s->launch, sentence);
 }
 
-/* Of the first rank that failed; the job's. */
-static int started_code(const started_t *r)
-{
-    const bool coded = WIFEXITED(r->how) && WEXITSTATUS(r->how) != EXIT_DONE;
-    return coded ? WEXITSTATUS(r->how) : EXIT_LOST;
-}
-
 /* One line for the whole machine: the rank's own words where it had time for some, else how it
  * died. */
 static void starter_say_end(const starter_t *s, text_t *line)
@@ -568,7 +499,11 @@ static void starter_keep(starter_t *s)
     for (uint32_t i = 0; i < s->count; i++) {
         const uint32_t epoch = atomic_load(&s->board[i].met);
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
-        if (epoch >= s->place.epoch) s->place.epoch = epoch + 1;
+        if (epoch < s->place.epoch) continue;
+        s->place.epoch = epoch + 1;
+        s->place.met_epoch = epoch;
+        memcpy(s->place.met, s->place.layout, sizeof(s->place.met));
+        s->place.tried[0] = '\0';
     }
 }
 
@@ -636,6 +571,8 @@ static int starter_end_code(starter_t *s, bool *again)
         return EXIT_LOST;
     }
     int code = EXIT_DONE;
+    *again = starter_regroups(s);
+    if (*again) return EXIT_LOST;
     if (s->first != NULL) {
         *again = starter_restarts(s, &code);
         return code;
@@ -674,7 +611,8 @@ static lh_status_t starter_catch_signals(starter_t *s)
 /* What all epochs have in common. */
 static lh_status_t starter_begin(starter_t *s)
 {
-    lh_status_t status = starter_find_ranks(s);
+    members_all(s->launch->how.job, s->place.layout);
+    lh_status_t status = starter_make_ranks(s);
     if (status == LH_OK) status = starter_make_board(s);
     if (status == LH_OK) status = starter_make_memory(s);
     if (status == LH_OK) status = starter_copy_environment(s);
@@ -703,9 +641,9 @@ static lh_status_t starter_start_all(starter_t *s)
 static void starter_free(starter_t *s)
 {
     mem_free(s->variables);
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; s->ranks != NULL && i < s->most; i++)
         if (s->ranks[i].memory >= 0) (void)close(s->ranks[i].memory);
-    if (s->board != NULL) (void)munmap(s->board, s->count * sizeof(board_row_t));
+    if (s->board != NULL) (void)munmap(s->board, s->most * sizeof(board_row_t));
     if (s->place.board >= 0) (void)close(s->place.board);
     if (s->signals >= 0) {
         (void)close(s->signals);

@@ -42,20 +42,22 @@ bool launch_is_here(const launch_t *l, const char *host, bool asked)
            (host[length] == '\0' || l->host[own] == '\0');
 }
 
-/* A machine that was lost may take a while to come back. */
+/* A machine that was lost may take a while to come back; where others may take its place, no longer
+ * than rejoin says. */
 uint64_t launch_join_ns(const launch_t *l)
 {
     const job_launch_t *how = &l->how.job->launch;
-    const bool longer = l->place.epoch > 1 && how->rejoin_ns > how->join_timeout_ns;
+    const bool longer = l->place.epoch > 1 &&
+                        (how->rejoin_ns > how->join_timeout_ns || members_change(l->how.job));
     return longer ? how->rejoin_ns : how->join_timeout_ns;
 }
 
 /* Where stages run first on rank 0's machine, this rank has nothing to do but to wait for them: up
- * to seven days. */
+ * to seven days. So it waits where others may go on without it, and take it in again. */
 uint64_t launch_patience(const launch_t *l)
 {
     const uint64_t join = launch_join_ns(l);
-    if (l->place.epoch > 1) return join;
+    if (l->place.epoch > 1) return members_change(l->how.job) ? DAY_S * UINT64_C(7000000000) : join;
     return l->waits ? UINT64_C(7000000000) * DAY_S : join;
 }
 
@@ -100,7 +102,7 @@ void launch_note_restart(const launch_t *l, const char *sentence)
  * line on the terminal. */
 static bool say_last(const launch_t *l, int code, bool died, const char *sentence)
 {
-    if (l == NULL || l->place.size == 1) return false;
+    if (l == NULL || (l->place.size == 1 && l->row == NULL)) return false;
     if (l->row != NULL) launch_write_row(l->row, code, died, sentence);
     const bool told = l->row != NULL || l->quiet; /* by another process */
     if (!l->logs) return told;
@@ -235,18 +237,33 @@ static lh_status_t check_job(const job_t *job, const launch_place_t *p)
     return LH_OK;
 }
 
+/* Where the job has hosts: a layout is never empty then, but for one that was not met in yet. */
+static bool read_members(const char *text, launch_place_t *p, int *length)
+{
+    unsigned herald, machine, met;
+    if (*text == '\0') return true;
+    if (sscanf(text, " herald=%u machine=%u layout=%256s met=%u:%256s tried=%2144s%n", &herald,
+               &machine, p->layout, &met, p->met, p->tried, length) != 6)
+        return false;
+    p->herald = herald != 0;
+    p->machine = machine;
+    p->met_epoch = met;
+    return true;
+}
+
 /* The one variable that a launcher of ours sets: all in one, as it is to be unset at once. */
 static lh_status_t read_ours(const char *text, launch_place_t *p)
 {
     unsigned rank, size, port, row, skip, epoch;
-    int end = 0;
+    int end = 0, more = 0;
     char address[PLACE_ADDRESS];
     if (sscanf(text,
                "rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d listener=%d "
                "memory=%d address=%255s%n",
                &rank, &size, &port, &row, &skip, &epoch, &p->board, &p->secret, &p->listener,
                &p->memory, address, &end) != 11 ||
-        text[end] != '\0' || rank >= size || size > JOB_RANKS || port > UINT16_MAX)
+        !read_members(text + end, p, &more) || text[end + more] != '\0' || rank >= size ||
+        size > JOB_RANKS || port > UINT16_MAX)
         return fail(LH_INVALID, "the variable " PLACE_OURS
                                 " is for ranks that longhaul starts itself: unset it");
     p->by = "longhaul";
@@ -269,6 +286,10 @@ void launch_place_write(const launch_place_t *p, text_t *out)
                            "listener=%d memory=%d address=%s",
                 p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->epoch, p->board, p->secret,
                 p->listener, p->memory, p->address);
+    if (p->layout[0] == '\0') return; /* no hosts, or too many */
+    text_printf(out, " herald=%u machine=%u layout=%s met=%u:%s tried=%s", p->herald ? 1u : 0u,
+                p->machine, p->layout, p->met_epoch, p->met[0] == '\0' ? "?" : p->met,
+                p->tried[0] == '\0' ? "?" : p->tried);
 }
 
 /* A launcher of ours goes before all others: it may itself run under one of them, whose variables

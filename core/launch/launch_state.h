@@ -8,6 +8,7 @@
 #define LAUNCH_LAUNCH_STATE_H
 
 #include <config/job.h>
+#include <config/members.h>
 #include <control/control.h>
 #include <control/control_state.h>
 #include <plugin/registry.h>
@@ -47,6 +48,11 @@ typedef struct launch_place {
     int memory;     /* likewise: of this rank's snapshots, which outlive it; -1: there are none */
     uint32_t row;   /* of the board */
     uint32_t epoch; /* the least that this rank can be of; 1: its launcher has met nobody yet */
+    /* Of a job with hosts: which of them take part, "": it has none; where the launcher's ranks have met
+     * last, and were to meet after that (control_members_t). */
+    char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];
+    uint32_t machine, met_epoch;
+    bool herald; /* it is no rank, and waits until its machine is to have some */
 } launch_place_t;
 
 /* From the environment of a launcher of ours, of torchrun, Open MPI, PMIx or Slurm. Refuses what
@@ -70,6 +76,7 @@ typedef struct board_row {
     _Atomic uint32_t began;     /* its training has, and train.log is open */
     _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */
     control_culprit_t culprit;  /* whom the job's end was about */
+    control_told_t told;        /* that all go on as others */
     _Atomic uint32_t leaves;    /* it ended after a save as some machine was told to leave */
     _Atomic uint32_t closed;    /* it has come to its end; else exit code 0 is no success */
     _Atomic uint32_t has_words; /* what follows is written before it */

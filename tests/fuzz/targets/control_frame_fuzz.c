@@ -54,7 +54,12 @@ static void walk_rest(const frame_t *f)
     frame_notice_t notice;
     frame_beat_t beat;
     frame_gather_t part;
+    frame_regroup_t regroup;
     text_t again = {0};
+    if (fuzz_accepted(frame_read_regroup(f, &regroup))) {
+        frame_write_regroup(&again, &regroup);
+        same_payload(f, &again);
+    }
     if (fuzz_accepted(frame_read_notice(f, &notice))) {
         frame_write_notice(&again, &notice);
         same_payload(f, &again);

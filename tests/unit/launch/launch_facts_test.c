@@ -12,10 +12,10 @@
 
 /* What ranks may say differently, "section key"; everything else counts. */
 static const char *const free_keys[] = {
-    "pipeline *",   "prepare *",       "import *",          "eval *",
-    "export *",     "generate *",      "limits *",          "plugin.* *",
-    "device [!p]*", "device plugin_*", "checkpoint folder", "launch [!nr]*",
-    "watch *",      "chat *",          "dpo reference",     "eval.* *",
+    "pipeline *",        "prepare *",       "import *",    "eval *",       "export *",
+    "generate *",        "limits *",        "plugin.* *",  "device [!p]*", "device plugin_*",
+    "checkpoint folder", "launch [!gnpr]*", "launch port", "watch *",      "chat *",
+    "dpo reference",     "eval.* *",
 };
 
 static bool counts(const char *section, const char *key)

@@ -1,0 +1,178 @@
+/* launch_members.c - which ranks a launcher has.
+ *
+ * In a job whose machines may change that is another number after each meeting that rank 0 has called
+ * for: it tells all ranks the next layout before they end, and each launcher finds its own ranks in it. A
+ * launcher that has none, of a spare or of a machine that was left out, starts one process that is no
+ * rank and keeps rank 0 company: so it waits in the same loop, and is ended by the same signals. */
+#include <launch/launch_members.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+
+/* The place of one more rank of this machine. */
+static void starter_add_rank(starter_t *s, uint32_t rank, uint32_t machine, const char *host,
+                             const char *site)
+{
+    lh_assert(s->count < s->most);
+    started_t *r = &s->ranks[s->count++];
+    *r = (started_t){.rank = rank,
+                     .machine = machine,
+                     .host = host,
+                     .site = site,
+                     .pidfd = -1,
+                     .memory = r->memory};
+}
+
+static bool starter_is_here(const starter_t *s, const char *host)
+{
+    return launch_is_here(s->launch, host, s->launch->how.machine != NULL);
+}
+
+/* How many ranks this machine has at the most: those of all hosts, and spares, that it is. */
+static uint32_t starter_most(const starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    uint32_t most = 0;
+    if (job->site_count == 0) return job_ranks(job);
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        const job_site_t *site = &job->sites[i];
+        for (uint32_t k = 0; k < site->host_count; k++)
+            if (starter_is_here(s, site->hosts[k].name)) most += site->hosts[k].ranks;
+        for (uint32_t k = 0; k < site->spare_count; k++)
+            if (starter_is_here(s, site->spares[k].name)) most += site->spares[k].ranks;
+    }
+    return most;
+}
+
+/* Of a job whose members are known by a layout. A machine without ranks sends a herald. */
+static void starter_find_members(starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    uint32_t herald = MEMBERS_NONE;
+    machine_t at;
+    s->place.size = members_ranks(job, s->place.layout);
+    for (uint32_t m = 0; m < members_machines(job); m++) {
+        uint32_t first;
+        members_machine(job, m, &at);
+        if (!starter_is_here(s, at.host)) continue;
+        const uint32_t ranks = members_ranks_of(job, s->place.layout, m, &first);
+        for (uint32_t r = first; r < first + ranks; r++)
+            starter_add_rank(s, r, m, at.host, at.site->name);
+        if (herald == MEMBERS_NONE) herald = m;
+    }
+    s->place.herald = s->count == 0;
+    if (!s->place.herald) return;
+    members_machine(job, herald, &at);
+    starter_add_rank(s, JOB_RANKS - 1, herald, at.host, at.site->name);
+}
+
+/* Which ranks are this machine's now. */
+static void starter_find_ranks(starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    s->count = 0;
+    if (s->place.layout[0] != '\0') {
+        starter_find_members(s);
+        return;
+    }
+    s->place.size = job_ranks(job);
+    for (uint32_t r = 0; r < s->place.size; r++) {
+        const job_site_t *site;
+        const job_host_t *host;
+        job_rank_place(job, r, &site, &host);
+        if (host == NULL)
+            starter_add_rank(s, r, 0, s->launch->host, "");
+        else if (starter_is_here(s, host->name))
+            starter_add_rank(s, r, 0, host->name, site->name);
+    }
+}
+
+lh_status_t starter_make_ranks(starter_t *s)
+{
+    s->most = starter_most(s);
+    if (s->most == 0)
+        return fail(LH_INVALID,
+                    "this machine is '%s', which no [site.*] hosts names; --host NAME says which "
+                    "one it is",
+                    s->launch->host);
+    s->ranks = mem_array(s->most, sizeof(*s->ranks));
+    if (s->ranks == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < s->most; i++)
+        s->ranks[i].memory = -1;
+    starter_find_ranks(s);
+    return LH_OK;
+}
+
+bool starter_is_alone(const starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    for (uint32_t m = 0; m < members_machines(job); m++) {
+        machine_t at;
+        members_machine(job, m, &at);
+        if (!starter_is_here(s, at.host)) return false;
+    }
+    return s->count == s->place.size && !s->place.herald;
+}
+
+int started_code(const started_t *r)
+{
+    const bool coded = WIFEXITED(r->how) && WEXITSTATUS(r->how) != EXIT_DONE;
+    return coded ? WEXITSTATUS(r->how) : EXIT_LOST;
+}
+
+/* What rank 0 has told the ranks that they are next; NULL: nothing. */
+static const control_told_t *starter_told(const starter_t *s)
+{
+    const control_told_t *best = NULL;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const control_told_t *t = &s->board[i].told;
+        if (atomic_load(&t->epoch) == 0 || !members_are(s->launch->how.job, t->layout)) continue;
+        if (best == NULL || atomic_load(&t->epoch) > atomic_load(&best->epoch)) best = t;
+    }
+    return best;
+}
+
+/* The ranks of this machine are others from here on, or none. */
+static void starter_become(starter_t *s, const control_told_t *told)
+{
+    /* Rank 0 may know of less than this machine: epochs never go back. */
+    if (atomic_load(&told->epoch) > s->place.epoch) s->place.epoch = atomic_load(&told->epoch);
+    memcpy(s->place.layout, told->layout, sizeof(s->place.layout));
+    /* Who can't remember all that it took part in has no vote any more. */
+    if (!members_try(s->place.tried, s->place.epoch, told->layout)) {
+        s->place.met_epoch = 0;
+        s->place.tried[0] = '\0';
+    }
+    s->regroups++;
+    starter_find_ranks(s);
+}
+
+bool starter_regroups(starter_t *s)
+{
+    enum { PAUSE_US = 200000 };
+    const bool herald = s->place.herald;
+    const control_told_t *told = starter_told(s);
+    text_t line = {0};
+    if (s->first == NULL || s->first_stop != 0) return false;
+    if (told == NULL) {
+        if (!herald || started_code(s->first) != EXIT_LOST) return false;
+        (void)usleep(PAUSE_US);
+        return true;
+    }
+    text_free(&s->ended);
+    text_append(&s->ended, told->reason);
+    text_printf(&line, "%s; %s", told->reason, herald ? "this machine waited" : "starting again");
+    starter_become(s, told);
+    if (herald && s->place.herald) {
+        text_free(&line);
+        return true; /* nothing has changed here */
+    }
+    const char *sentence = line.failed ? "starting again with other machines" : line.data;
+    log_line(LH_LOG_WARN, "%s", sentence);
+    launch_note_restart(s->launch, sentence);
+    text_free(&line);
+    return true;
+}

@@ -1,0 +1,59 @@
+/* launch/launch_members.h - a launcher's ranks, and which they are: those that the job's layout gives
+ * this machine now (config/members.h), or a herald where it gives none. */
+#ifndef LAUNCH_LAUNCH_MEMBERS_H
+#define LAUNCH_LAUNCH_MEMBERS_H
+
+#include <signal.h>
+
+#include <launch/launch_state.h>
+#include <launch/machine.h>
+#include <launch/restart.h>
+
+/* A rank that this launcher has started. The order is that of the board's rows. */
+typedef struct started {
+    uint32_t rank;
+    const char *host, *site;
+    pid_t pid; /* 0: it has ended */
+    int pidfd, how;
+    bool failed, killed; /* killed: by this launcher */
+    uint32_t machine;    /* members.h; 0 where the job has no hosts */
+    int memory;          /* of its snapshots, for the ranks that start after it; -1: none */
+} started_t;
+
+/* The launcher's state, on the stack of launch_start. */
+typedef struct starter {
+    launch_t *launch;
+    char *const *words;   /* the command line of a rank */
+    launch_place_t place; /* as each rank is told, but for its own numbers */
+    /* [most] of them `count` now: which ranks are this machine's may change. `left` are alive. */
+    started_t *ranks;
+    uint32_t most, count, left;
+    board_row_t *board; /* [most] */
+    int signals;        /* signalfd */
+    sigset_t before;
+    uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
+    bool hung_up;          /* that came */
+    int first_stop;        /* which signal came first  */
+    int last_stop;         /* which but SIGHUP came last */
+    uint64_t deadline;     /* 0: none has failed      */
+    uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
+    started_t *first;      /* that failed              */
+    machine_kills_t kills; /* before the first was started */
+    restarts_t restarts;
+    text_t ended;      /* why the ranks before ended, where these were started again */
+    uint32_t regroups; /* starts again as others: with other machines */
+    char **variables;  /* the environment; the last but one is the rank's own */
+    uint32_t variable_count;
+} starter_t;
+
+/* Room for as many ranks as this machine can ever have, and those that it has now. */
+lh_status_t starter_make_ranks(starter_t *s) LH_MUST_CHECK;
+/* No other machine belongs to the job, now or later. */
+bool starter_is_alone(const starter_t *s);
+/* All ranks have ended to go on as others, or a herald has ended: neither is a loss. They are others from
+ * here on. */
+bool starter_regroups(starter_t *s);
+/* Of the first rank that failed; the job's. */
+int started_code(const started_t *r);
+
+#endif
