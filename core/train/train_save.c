@@ -71,6 +71,10 @@ static void save_ended(trainer_t *t, const writer_result_t *result)
     /* Forgotten, so that the last save of the run may be made of this step again. */
     if (!memory && result->status != LH_OK && t->saved_step == result->step)
         t->saved_step = UINT64_MAX;
+    /* Where machines wait that were lost, all go on from here with them. The last save is the end. */
+    if (!memory && result->status == LH_OK && t->how->control != NULL && !t->stop &&
+        t->step < t->job->train.steps)
+        control_take_in(t->how->control);
 }
 
 static bool save_alone(const trainer_t *t)

@@ -17,12 +17,81 @@
 #include <train/train_memory.h>
 #include <train/train_sites.h>
 
+/* How lines of a run's identity begin that say which ranks made it. */
+#define RANKS_LINE "launch.ranks = "
+#define SITES_LINE "ranks of sites = "
+#define BORDER_LINE "comm.border = "
+#define INSIDE_LINE "parallel.inside = "
+
+/* "2 + 2": sums go through sites. Sums are added by site and then over sites, so how ranks divide
+ * into sites is among what the bits depend on; and so is the dtype in which they cross borders. */
+void train_start_layout(const trainer_t *t, text_t *out)
+{
+    static const char *const borders[] = {[BORDER_AUTO] = "auto",
+                                          [BORDER_F32] = "f32",
+                                          [BORDER_BF16] = "bf16",
+                                          [BORDER_INT8] = "int8"};
+    const world_t *w = t->how->world;
+    text_printf(out, RANKS_LINE "%u\n", train_agree_size(&t->agree));
+    if (t->comm.comm == NULL) return;
+    text_append(out, SITES_LINE);
+    for (uint32_t site = 0; site < w->row.sites; site++) {
+        uint32_t count = 0;
+        for (uint32_t r = 0; r < w->row.size; r++)
+            count += w->ranks[r].site == site;
+        text_printf(out, "%s%u", site == 0 ? "" : " + ", count);
+    }
+    text_append(out, "\n");
+    /* A machine's ranks are added before machines are, where the cut is inside of those. */
+    if (w->inside_nodes)
+        text_printf(out, INSIDE_LINE "node of %u\n", w->row.nodes);
+    else
+        text_append(out, INSIDE_LINE "site\n");
+    if (w->row.sites > 1) text_printf(out, BORDER_LINE "%s\n", borders[t->job->comm.border]);
+}
+
+/* The lines of an identity that are of the layout, or all others. */
+static void start_lines(const char *identity, bool of_layout, text_t *out)
+{
+    for (const char *line = identity; line != NULL && *line != '\0';) {
+        const size_t length = strcspn(line, "\n");
+        const bool is = text_starts(line, RANKS_LINE) || text_starts(line, SITES_LINE) ||
+                        text_starts(line, BORDER_LINE) || text_starts(line, INSIDE_LINE);
+        if (is == of_layout) {
+            text_append_n(out, line, length);
+            text_append(out, "\n");
+        }
+        line += length + (line[length] == '\n');
+    }
+}
+
+lh_status_t train_start_by_others(const trainer_t *t, bool *out)
+{
+    text_t then = {0}, now = {0};
+    *out = false;
+    if (t->resumed == NULL || t->job->launch.go_on_with == GO_ON_NONE) return LH_OK;
+    start_lines(t->resumed->manifest->meta.model, true, &then);
+    train_start_layout(t, &now);
+    const bool failed = then.failed || now.failed;
+    *out = !failed && then.length > 0 && !text_equal(then.data, now.data);
+    text_free(&then);
+    text_free(&now);
+    return failed ? LH_NO_MEMORY : LH_OK;
+}
+
 lh_status_t train_start_check_bits(const trainer_t *t)
 {
+    bool others;
+    text_t own = {0};
     if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
-    const lh_status_t status = snapshot_identity_compare(
-        t->resumed->path, t->resumed->manifest->meta.model, t->identity.data);
-    if (status != LH_OK) return status;
+    lh_status_t status = train_start_by_others(t, &others);
+    if (others) start_lines(t->identity.data, false, &own);
+    if (status == LH_OK) status = text_status(&own);
+    if (status == LH_OK)
+        status = snapshot_identity_compare(t->resumed->path, t->resumed->manifest->meta.model,
+                                           others ? own.data : t->identity.data);
+    text_free(&own);
+    if (status != LH_OK || others) return status;
     const char *then = t->resumed->manifest->meta.device;
     const char *now = t->devices.data;
     if (then != NULL && *then != '\0' && !text_equal(then, now))
@@ -304,8 +373,10 @@ static lh_status_t start_load(trainer_t *t, bool *lost)
 static lh_status_t start_check_older(const trainer_t *t)
 {
     const char *then = t->resumed->manifest->meta.variants;
-    const lh_status_t status = train_start_check_bits(t);
-    if (status != LH_OK || !t->job->train.same_bits || then == NULL || *then == '\0' ||
+    bool others = false;
+    lh_status_t status = train_start_check_bits(t);
+    if (status == LH_OK) status = train_start_by_others(t, &others);
+    if (status != LH_OK || others || !t->job->train.same_bits || then == NULL || *then == '\0' ||
         kernel_choice_agree(t->variants.data, then))
         return status;
     return fail(LH_MISMATCH,

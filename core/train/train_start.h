@@ -8,6 +8,11 @@
 /* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). Every
  * rank has a writer: one that nobody has forked before is forked here. */
 lh_status_t train_start_find(trainer_t *t) LH_MUST_CHECK;
+/* Appends the lines of a run's identity that say which ranks make it. */
+void train_start_layout(const trainer_t *t, text_t *out);
+/* Whether the checkpoint was made by other ranks than these, and [launch] go_on_with lets them go on: it
+ * promises no bits then. What ranks, and their devices, have chosen may differ; all else must agree. */
+lh_status_t train_start_by_others(const trainer_t *t, bool *out) LH_MUST_CHECK;
 /* What must be as it was where same_bits is promised. Compared are the lines that both texts have.
  * A line that is added later in opening is checked by the call after it. */
 lh_status_t train_start_check_bits(const trainer_t *t) LH_MUST_CHECK;

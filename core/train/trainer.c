@@ -42,35 +42,13 @@ static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
     return status;
 }
 
-/* "2 + 2": sums go through sites. Sums are added by site and then over sites, so how ranks divide
- * into sites is among what the bits depend on; and so is the dtype in which they cross borders. */
-static void sites_text(const job_t *job, const world_t *w, text_t *out)
-{
-    static const char *const borders[] = {[BORDER_AUTO] = "auto",
-                                          [BORDER_F32] = "f32",
-                                          [BORDER_BF16] = "bf16",
-                                          [BORDER_INT8] = "int8"};
-    text_append(out, "ranks of sites = ");
-    for (uint32_t site = 0; site < w->row.sites; site++) {
-        uint32_t count = 0;
-        for (uint32_t r = 0; r < w->row.size; r++)
-            count += w->ranks[r].site == site;
-        text_printf(out, "%s%u", site == 0 ? "" : " + ", count);
-    }
-    text_append(out, "\n");
-    /* A machine's ranks are added before machines are, where the cut is inside of those. */
-    if (w->inside_nodes)
-        text_printf(out, "parallel.inside = node of %u\n", w->row.nodes);
-    else
-        text_append(out, "parallel.inside = site\n");
-    if (w->row.sites > 1) text_printf(out, "comm.border = %s\n", borders[job->comm.border]);
-}
-
 /* Kernels of the run before are asked for by name where the same bits are promised; a device that
  * lacks one refuses. */
 static lh_status_t open_session(trainer_t *t)
 {
-    const bool same = t->resumed != NULL && t->job->train.same_bits;
+    bool others;
+    lh_status_t status = train_start_by_others(t, &others);
+    const bool same = t->resumed != NULL && t->job->train.same_bits && !others;
     const char *variants = same ? t->resumed->manifest->meta.variants : NULL;
     const session_how_t how = {.job = t->job,
                                .registry = t->how->registry,
@@ -79,12 +57,11 @@ static lh_status_t open_session(trainer_t *t)
                                .given_count = t->how->given_count,
                                .variants = variants == NULL || *variants == '\0' ? NULL : variants,
                                .comm = t->comm.comm};
-    lh_status_t status = session_open(&how, &t->session);
+    if (status == LH_OK) status = session_open(&how, &t->session);
     if (status != LH_OK) return status;
     snapshot_identity(t->session, &t->identity);
     snapshot_identity_tokenizer(t->how->tokenizer, &t->identity);
-    text_printf(&t->identity, "launch.ranks = %u\n", train_agree_size(&t->agree));
-    if (t->comm.comm != NULL) sites_text(t->job, t->how->world, &t->identity);
+    train_start_layout(t, &t->identity);
     status = text_status(&t->identity);
     if (status == LH_OK)
         status = train_agree_text(&t->agree, engine_properties(t->session->engine)->fingerprint,
