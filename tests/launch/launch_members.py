@@ -1,0 +1,215 @@
+"""Machines that are lost for good: a spare takes their ranks, or the job goes on without them and takes them in again."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import launch_case
+from launch_case import LaunchCase, SOURCE
+import launch_restart
+import launch_train
+
+WAIT = 200  # seconds; on a machine that does much else
+EVERY = 10  # steps between checkpoints
+REJOIN = 6  # seconds
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def launch_ini(sites, more="", rejoin=f"{REJOIN}s"):
+    return (f"[launch]\naddress = 127.0.0.1\nport = {free_port()}\nsecret = job.key\njoin_timeout = 60s\nrejoin = {rejoin}\n{more}"
+            + ("" if "restart" in more else "restart = 50\n")  # a machine that does much else may lose a rank by itself
+            + "".join(f"[site.{name}]\n{text}\n" for name, text in sites.items()))
+
+
+class Ranks(LaunchCase):
+    """A program that only counts steps."""
+
+    def start_all(self, ini, *hosts, **environment):
+        return {host: self.start(ini, "--host", host, **dict({"LH_STEPS": 100000}, **environment)) for host in hosts}
+
+    def lose(self, processes, host):
+        """For good: the launcher, and with it its ranks."""
+        processes[host].kill()
+        processes.pop(host).communicate()
+
+    def begun(self, rank, text, times=1):
+        log = os.path.join(self.folder, "out", f"rank-{rank}.log")
+        launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count(text) >= times, WAIT)
+
+    def stop(self, processes, code=75):
+        for host in processes:
+            processes[host].terminate()
+        results = {host: self.finish(p, WAIT) for host, p in processes.items()}
+        self.assertEqual({r[0] for r in results.values()}, {code}, results)
+        self.nothing_is_left()
+        return {host: r[2] for host, r in results.items()}
+
+    def test_a_spare_takes_the_ranks_of_a_machine_that_does_not_come_back(self):
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1\nspare = o2:1"}))
+        processes = self.start_all(ini, "t1", "o1", "o2")
+        self.begun(2, "rank 2 of 3 on o1")
+        time.sleep(0.5)
+        self.lose(processes, "o1")
+        self.begun(2, "rank 2 of 3 on o2")
+        said = self.stop(processes)
+        line = rf"warning: rank 2 on osaka/o1 have not come in {REJOIN} s: osaka/o2 takes the ranks of o1; "
+        self.assertRegex(said["t1"], line + "starting again\n")
+        self.assertRegex(said["o2"], line + "this machine waited\n")
+
+
+    def test_a_site_that_is_lost_is_taken_in_again_only_by_what_saves(self):
+        """This program saves nothing: the others go on without it, and it waits."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1"}, "go_on_with = sites\n"))
+        processes = self.start_all(ini, "t1", "o1")
+        self.begun(2, "rank 2 of 3 on o1")
+        self.lose(processes, "o1")
+        self.begun(1, "rank 1 of 2 on t1")
+        processes.update(self.start_all(ini, "o1"))
+        time.sleep(2)
+        self.assertIsNone(processes["o1"].poll())
+        os.kill(self.seen()[0], signal.SIGKILL)
+        self.begun(1, "rank 1 of 2 on t1", 2)
+        said = self.stop(processes)
+        self.assertRegex(said["t1"], rf"warning: rank 2 on osaka/o1 have not come in {REJOIN} s: osaka/o1 is gone; starting again\n")
+        self.assertIn("the job has gone on without osaka/o1; starting again", said["o1"])
+
+    def test_less_than_most_wait(self):
+        """Half of the ranks with no site that is preferred: neither half goes on, until the other is back."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1"}, "go_on_with = ranks\n"))
+        processes = self.start_all(ini, "t1", "o1")
+        self.begun(1, "rank 1 of 2 on o1")
+        self.lose(processes, "o1")
+        time.sleep(REJOIN + 3)
+        self.assertIsNone(processes["t1"].poll())
+        processes.update(self.start_all(ini, "o1"))
+        self.begun(1, "rank 1 of 2 on o1", 2)
+        self.assertIn("warning: the ranks that have come are not most of those of the last meeting: ", self.stop(processes)["t1"])
+
+    def test_of_two_halves_the_preferred_goes_on(self):
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1"}, "go_on_with = ranks\nprefer = tokyo\n"))
+        processes = self.start_all(ini, "t1", "o1")
+        self.begun(1, "rank 1 of 2 on o1")
+        self.lose(processes, "o1")
+        launch_case.wait_for(lambda: processes["t1"].poll() is not None or list(self.seen()) == [0], WAIT)
+        time.sleep(REJOIN + 1)
+        processes.update(self.start_all(ini, "o1"))
+        time.sleep(3)
+        said = self.stop(processes)
+        self.assertIn("the job has gone on without osaka/o1; starting again", said["o1"])
+        self.assertRegex(said["t1"], rf"warning: rank 1 on osaka/o1 have not come in {REJOIN} s: osaka/o1 is gone; starting again\n")
+
+    def test_options_are_checked(self):
+        for sites, more, sentence in (
+                ({"a": "hosts = t1:2\nspare = t2:1"}, "", "spare = ... t2:1: no host of [site.a] has as few ranks; expected 2 or more"),
+                ({"a": "hosts = t1:2\nspare = t1:2"}, "", "spare = ... t1: named twice in [site.a]"),
+                ({"a": "hosts = t1", "b": "hosts = t2\nspare = t1"}, "", "spare = ... t1: it is a host of [site.a] already"),
+                ({"a": "hosts = t1, t2"}, "go_on_with = sites\n", "go_on_with = sites: the job has one site; expected ranks"),
+                ({}, "go_on_with = ranks\n", "go_on_with = ranks: the job has no [site.NAME]"),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = most\n", "go_on_with = most: "),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nrestart = 0\n", "go_on_with = ranks: [launch] restart is 0"),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "prefer = c\n", "prefer = c: there is no [site.c]")):
+            code, _, err = self.run_ranks(self.ini(launch_ini(sites, more)))
+            self.assertEqual(code, 1, err)
+            self.assertIn(sentence, err)
+            self.assertEqual(len(err.splitlines()), 1, err)
+
+
+class Training(LaunchCase):
+    """Runs are ended when they have come far enough: how long a step takes depends on what else the machine does."""
+    weights = launch_train.Train.weights
+    rows = launch_restart.Training.rows
+    losses = launch_restart.Training.losses
+    reached = launch_restart.Training.reached
+    start_run = launch_restart.Training.start_run
+
+    def job(self, folder, sites, more="", steps=100000):
+        path = os.path.join(self.folder, folder)
+        os.makedirs(path)
+        text = launch_train.JOB.format(source=SOURCE, steps=steps, ranks=1).replace("every = 4\nkeep = 2", f"every = {EVERY}\nkeep = 100000")
+        with open(os.path.join(path, "job.ini"), "w") as f:
+            f.write(text[:text.index("[launch]")] + launch_ini(sites, more))
+        return os.path.join(path, "job.ini")
+
+    def start_all(self, ini, *hosts, flags=()):
+        return {host: self.start_run(ini, "--host", host, *flags) for host in hosts}
+
+    lose = Ranks.lose
+
+    def until(self, ini, processes, step):
+        """Ends the run behind this step, which need not be the last that it is planned for."""
+        launch_case.wait_for(lambda: self.reached(ini, step), WAIT)
+        folder = os.path.join(os.path.dirname(ini), "out")
+        subprocess.run([launch_case.LONGHAUL, "stop", folder], check=True, capture_output=True)
+        results = {host: self.finish(p, WAIT) for host, p in processes.items()}
+        self.assertEqual({r[0] for r in results.values()}, {75}, results)
+        return {host: r[2] for host, r in results.items()}
+
+    def restarts(self, ini):
+        return [(row["step"], row["restart"]["reason"]) for row in self.rows(ini) if "restart" in row]
+
+    def lost(self, ini, reason):
+        """Once ranks have started again for that reason; the step behind which they went on."""
+        launch_case.wait_for(lambda: [s for s, why in self.restarts(ini) if reason in why], WAIT)
+        return [s for s, why in self.restarts(ini) if reason in why][0]
+
+    def test_a_spare_goes_on_to_the_same_bits(self):
+        sites = {"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1\nspare = o2:1"}
+        ini, whole = self.job("cut", sites), self.job("whole", sites)
+        processes = self.start_all(ini, "t1", "o1", "o2")
+        launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
+        self.lose(processes, "o1")
+        last = self.lost(ini, "osaka/o2 takes the ranks of o1") + EVERY
+        self.until(ini, processes, last + 1)
+        self.until(whole, self.start_all(whole, "t1", "o1"), last + 1)
+        self.assertEqual(self.weights(ini, last), self.weights(whole, last))
+        theirs = self.losses(whole)
+        self.assertEqual({s: l for s, l in self.losses(ini).items() if s <= last}, {s: theirs[s] for s in range(1, last + 1)})
+        self.nothing_is_left()
+
+    def test_a_site_is_lost_and_comes_back_at_a_checkpoint(self):
+        sites = {"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1"}
+        ini, whole = self.job("cut", sites, "go_on_with = sites\n"), self.job("whole", sites)
+        processes = self.start_all(ini, "t1", "o1")
+        launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
+        self.lose(processes, "o1")
+        since = time.time()
+        begin = self.lost(ini, "osaka/o1 is gone")
+        launch_case.wait_for(lambda: self.reached(ini, max(self.losses(ini)) + 1), WAIT)
+        print(f"the other site goes on {time.time() - since:.1f} s after the loss, {REJOIN} s of which are rejoin")
+        self.assertLess(time.time() - since, 30)
+        processes.update(self.start_all(ini, "o1", flags=["--resume"]))
+        back = self.lost(ini, "osaka/o1 is back")
+        self.assertEqual(back % EVERY, 0)
+        said = self.until(ini, processes, back + 5)
+        self.assertIn("osaka/o1 is back; starting again", said["t1"])
+        self.planned(ini, begin, back)
+        self.until(whole, self.start_all(whole, "t1", "o1"), back + 5)
+        self.same_losses(ini, whole, 1, back + 5)
+        self.nothing_is_left()
+
+    def planned(self, ini, begin, end):
+        """A run of that site alone from the same checkpoint has the same losses."""
+        planned = self.job("planned", {"tokyo": "hosts = t1:2"})
+        name = f"step-{begin:012d}"
+        folder = os.path.join(os.path.dirname(planned), "out", "checkpoints")
+        os.makedirs(folder)
+        shutil.copytree(os.path.join(os.path.dirname(ini), "out", "checkpoints", name), os.path.join(folder, name))
+        self.until(planned, self.start_all(planned, "t1", flags=["--resume", "--set", "train.same_bits=no"]), end)
+        self.assertGreater(end, begin)
+        self.same_losses(ini, planned, begin + 1, end)
+
+    def same_losses(self, a, b, begin, end):
+        ours, theirs = self.losses(a), self.losses(b)
+        for step in range(begin, end + 1):
+            self.assertAlmostEqual(ours[step], theirs[step], delta=1e-4 * theirs[step])
+
+
+if __name__ == "__main__":
+    launch_case.main()
