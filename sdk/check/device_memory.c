@@ -149,8 +149,8 @@ void shared_memory_is_the_memory(subject_t *s)
     static const uint32_t kinds[] = {LH_SHARE_DMABUF, LH_SHARE_MEMFD};
     scene_t c;
     uint32_t shared = 0;
+    if (s->plugin->device->share == NULL) check_skip("it shares no memory");
     scene_open(s, &c);
-    if (c.api->share == NULL) check_skip("it shares no memory");
     for (uint32_t space = LH_SPACE_DEVICE; space <= LH_SPACE_PINNED; space++) {
         for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
             lh_share_t share;
@@ -317,8 +317,9 @@ void host_memory_is_an_input(subject_t *s)
 {
     scene_t c;
     lh_place_t place = {0};
+    const lh_memory_api_t *draft = lh_draft_api(&s->plugin->row, LH_DRAFT_MEMORY);
+    if (draft == NULL || draft->wrap == NULL) check_skip("it wraps no memory of the host");
     scene_open(s, &c);
-    if (c.draft == NULL || c.draft->wrap == NULL) check_skip("it wraps no memory of the host");
     void *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) check_skip("no memory: %s", strerror(errno));
     bytes_fill(memory, 5);

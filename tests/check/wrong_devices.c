@@ -1,5 +1,9 @@
 /* wrong_devices.c - devices that are wrong in one thing; the right one is the reference. */
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <longhaul/draft/memory.h>
 
 #include "wrong_plugin.h"
 
@@ -36,6 +40,104 @@ static lh_status_t copy_half(lh_stream_t *s, const lh_place_t *to, const lh_plac
 WRONG(copies_of_a_half)
 {
     device.copy = copy_half;
+}
+
+static struct { /* what is shared or wrapped, one at a time */
+    const lh_host_t *host;
+    lh_memory_t *memory;
+    void *address;
+    uint64_t bytes;
+} last;
+
+static lh_status_t open_and_keep_host(const lh_host_t *host, const void *config, uint32_t index,
+                                      lh_device_t **out)
+{
+    last.host = host;
+    return right_plugin.device->open(host, config, index, out);
+}
+
+static lh_status_t alloc_and_keep(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                                  void **address)
+{
+    const lh_status_t status = right_plugin.device->alloc(d, space, bytes, out, address);
+    if (status == LH_OK) last.memory = *out, last.address = *address, last.bytes = bytes;
+    return status;
+}
+
+static lh_status_t share_copy(LH_UNUSED lh_memory_t *m, uint32_t kind, lh_share_t *out)
+{
+    if (kind != LH_SHARE_MEMFD) return last.host->fail(last.host, LH_UNSUPPORTED, "a memfd only");
+    const int fd = memfd_create("copy", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, last.address, last.bytes) != (ssize_t)last.bytes)
+        return last.host->fail(last.host, LH_NO_MEMORY, "no memfd");
+    *out = (lh_share_t){.struct_size = sizeof(*out), .kind = kind, .fd = fd, .bytes = last.bytes};
+    return LH_OK;
+}
+
+WRONG(a_share_that_is_a_copy)
+{
+    device.open = open_and_keep_host;
+    device.alloc = alloc_and_keep;
+    device.share = share_copy;
+}
+
+static lh_status_t share_handle(LH_UNUSED lh_memory_t *m, uint32_t kind, lh_share_t *out)
+{
+    if (kind != LH_SHARE_PEER) return last.host->fail(last.host, LH_UNSUPPORTED, "a handle only");
+    *out = (lh_share_t){.struct_size = sizeof(*out),
+                        .kind = kind,
+                        .fd = -1,
+                        .token_length = 1,
+                        .bytes = last.bytes};
+    return LH_OK;
+}
+
+static lh_status_t adopt_memory_of_its_own(lh_device_t *d, const lh_share_t *share,
+                                           lh_memory_t **out, void **address)
+{
+    return right_plugin.device->alloc(d, LH_SPACE_DEVICE, share->bytes, out, address);
+}
+
+static const lh_memory_api_t adopting = {.struct_size = sizeof(adopting),
+                                         .adopt = adopt_memory_of_its_own};
+
+static void drafts_add_memory(const lh_memory_api_t *api)
+{
+    drafts[it.draft_count++] = (lh_draft_t){.name = LH_DRAFT_MEMORY, .api = api};
+    it.draft_size = sizeof(drafts[0]);
+}
+
+WRONG(a_peer_that_is_not_reached)
+{
+    device.open = open_and_keep_host;
+    device.alloc = alloc_and_keep;
+    device.share = share_handle;
+    drafts_add_memory(&adopting);
+}
+
+static lh_status_t wrap_and_keep(lh_device_t *d, const void *address, uint64_t bytes,
+                                 lh_memory_t **out)
+{
+    void *own;
+    const lh_status_t status = right_plugin.device->alloc(d, LH_SPACE_PINNED, 64, out, &own);
+    if (status != LH_OK) return status;
+    memcpy(&last.address, &address, sizeof(address));
+    last.memory = *out, last.bytes = bytes;
+    return LH_OK;
+}
+
+static void release_and_clear(lh_memory_t *m)
+{
+    if (m == last.memory) memset(last.address, 0, last.bytes);
+    right_plugin.device->release(m);
+}
+
+static const lh_memory_api_t wrapping = {.struct_size = sizeof(wrapping), .wrap = wrap_and_keep};
+
+WRONG(a_wrapping_that_clears)
+{
+    device.release = release_and_clear;
+    drafts_add_memory(&wrapping);
 }
 
 static lh_status_t count_nobody(const lh_host_t *host, LH_UNUSED const void *config, uint32_t *out)
