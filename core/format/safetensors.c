@@ -455,6 +455,7 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
             return fail(LH_INVALID, "%s: tensor %s: more than 2^63 bytes", w->path, rows[i].name);
         const lh_status_t status = header_row(&json, w->path, &rows[i], at, end);
         if (status != LH_OK) return status;
+        if (t->length > LENGTH_BYTES + HEADER_MOST) break; /* refused below */
         w->offset[i] = at;
         at = end;
     }
@@ -463,11 +464,14 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
     while (t->length % 8 != 0 && !t->failed)
         text_append(t, " ");
     if (t->failed) return text_status(t);
+    const uint64_t length = t->length - 8;
+    if (length > HEADER_MOST)
+        return fail(LH_INVALID, "%s: a header of more than %d bytes for %u tensors, none is read",
+                    w->path, HEADER_MOST, w->count);
 
     for (uint32_t i = 0; i < w->count; i++)
         w->offset[i] += t->length;
     w->bytes = at + t->length;
-    const uint64_t length = t->length - 8;
     w->header_hash = digest_xxh3(t->data + 8, (size_t)length);
     for (uint32_t i = 0; i < 8; i++)
         t->data[i] = (char)(length >> (8 * i));

@@ -228,6 +228,28 @@ static void a_tensor_that_was_not_written_whole_is_an_error(void **state)
                         "w.safetensors: 4 bytes of row 0 were not written");
 }
 
+/* The reference reader takes headers up to 100,000,000 bytes, so a longer one is never written. */
+static void a_header_that_nobody_could_read_is_not_written(void **state)
+{
+    enum { ROWS = 25000, NAME = 4000 };
+    char *name = mem_new(NAME + 1);
+    safetensors_row_t *rows = mem_array(ROWS, sizeof(*rows));
+    safetensors_writer_t *w;
+    assert_non_null(name);
+    assert_non_null(rows);
+    memset(name, 'n', NAME);
+    for (uint32_t i = 0; i < ROWS; i++)
+        rows[i] = (safetensors_row_t){.name = name, .dtype = LH_DTYPE_F32};
+    const char *path = scratch_path(*state, "w.safetensors");
+    assert_int_equal(safetensors_create(path, rows, ROWS, NULL, 0, &w), LH_INVALID);
+    assert_string_equal(behind_folder(*state, fail_reason()),
+                        "w.safetensors: a header of more than 100000000 bytes for 25000 tensors, "
+                        "none is read");
+    assert_false(file_exists(path));
+    mem_free(rows);
+    mem_free(name);
+}
+
 static void write_shard(scratch_t *s, const char *file, const char *tensor)
 {
     const safetensors_row_t row = {.name = tensor, .dtype = LH_DTYPE_U8, .rank = 1, .shape = {1}};
@@ -305,6 +327,7 @@ int main(void)
         FACT(a_file_of_transformers_is_read),
         FACT(a_written_file_has_the_documented_bytes),
         FACT(a_tensor_that_was_not_written_whole_is_an_error),
+        FACT(a_header_that_nobody_could_read_is_not_written),
         FACT(an_index_that_lies_is_refused),
         FACT(a_sharded_folder_is_one_set_of_tensors),
     };
