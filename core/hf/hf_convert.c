@@ -85,16 +85,34 @@ static tensor_part_t expert_part(const parameter_t *item, uint32_t expert)
     return part;
 }
 
-/* Into how many pieces the elements of a parameter are cut that come of one tensor, where it comes of
- * so many. A hash is of a whole piece: who wants a slice of it, as each of many ranks does, must read
- * all of it. So large ones are cut, each into pieces of a MiB at least. */
-static uint32_t pieces_of(uint64_t elements, uint32_t tensors)
+/* In pieces of so many elements at least. */
+static uint32_t pieces_of(uint64_t elements, uint32_t tensors, uint64_t least)
 {
-    enum { LEAST = (1 << 20) / sizeof(float), MOST = 64, MOST_OF_ALL = 4096 };
-    const uint64_t fit = elements / LEAST, most = tensors > MOST_OF_ALL / MOST
+    enum { MOST = 64, MOST_OF_ALL = 4096 };
+    const uint64_t fit = elements / least, most = tensors > MOST_OF_ALL / MOST
                                                       ? (MOST_OF_ALL + tensors - 1) / tensors
                                                       : MOST;
     return fit < 1 ? 1 : (uint32_t)(fit < most ? fit : most);
+}
+
+/* A hash is of a whole piece: who wants a slice of it, as each of many ranks does, must read all of
+ * it. So large ones are cut, into pieces of a MiB; but all of them stand in one header and in the
+ * manifest, which are read whole, and so pieces are larger where there would be too many. */
+uint64_t hf_import_pieces(const hf_pieces_t *of, uint32_t count, uint32_t *pieces)
+{
+    enum { LEAST = (1 << 20) / sizeof(float) };
+    uint64_t all = 0, tensors = 0;
+    for (uint32_t i = 0; i < count; i++)
+        tensors += of[i].tensors;
+    for (uint64_t least = LEAST; least != 0; least *= 2) {
+        all = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            pieces[i] = of[i].tensors == 0 ? 0 : pieces_of(of[i].elements, of[i].tensors, least);
+            all += (uint64_t)of[i].tensors * pieces[i];
+        }
+        if (all <= HF_PIECES || all == tensors) break;
+    }
+    return all;
 }
 
 /* Elements of the k-th piece of a part. */
@@ -204,18 +222,14 @@ static uint32_t user_index(const import_t *im, const hf_user_t *user)
 
 /* Of each parameter, in how many tensors of Hugging Face's it lies, and how many of the checkpoint's
  * that makes. */
-static uint64_t count_tensors(const import_t *im, uint32_t *experts)
+static uint64_t count_tensors(const import_t *im, hf_pieces_t *of)
 {
     const parameters_t *p = im->how->parameters;
-    uint64_t count = 0;
     for (uint32_t i = 0; i < im->weights.user_count; i++)
-        experts[im->weights.users[i].parameter]++;
-    for (uint32_t i = 0; i < p->count; i++) {
-        if (experts[i] == 0) continue;
-        im->pieces[i] = pieces_of(p->items[i].elements / experts[i], experts[i]);
-        count += (uint64_t)experts[i] * im->pieces[i];
-    }
-    return count;
+        of[im->weights.users[i].parameter].tensors++;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (of[i].tensors > 0) of[i].elements = p->items[i].elements / of[i].tensors;
+    return hf_import_pieces(of, p->count, im->pieces);
 }
 
 /* The checkpoint's tensors: tied parameters share one. Each notes the dtype of the tensor that it
@@ -223,20 +237,20 @@ static uint64_t count_tensors(const import_t *im, uint32_t *experts)
 static lh_status_t list_tensors(import_t *im)
 {
     const parameters_t *p = im->how->parameters;
-    uint32_t *experts = mem_array(p->count, sizeof(*experts));
+    hf_pieces_t *of = mem_array(p->count, sizeof(*of));
     im->index = mem_array(p->count, sizeof(im->index[0]));
     im->pieces = mem_array(p->count, sizeof(im->pieces[0]));
-    const uint64_t count = experts == NULL || im->pieces == NULL ? 0 : count_tensors(im, experts);
+    const uint64_t count = of == NULL || im->pieces == NULL ? 0 : count_tensors(im, of);
     /* Users that share a tensor count once each, so this is room enough. */
     im->tensors = mem_array(count, sizeof(im->tensors[0]));
-    if (experts == NULL || im->tensors == NULL || im->index == NULL || im->pieces == NULL) {
-        mem_free(experts);
+    if (of == NULL || im->tensors == NULL || im->index == NULL || im->pieces == NULL) {
+        mem_free(of);
         return LH_NO_MEMORY;
     }
     /* A tied one shares memory with a parameter that is in the list. */
     for (uint32_t i = 0; i < p->count; i++)
-        if (p->items[i].storage == i) list_parts(im, i, experts[i]);
-    mem_free(experts);
+        if (p->items[i].storage == i) list_parts(im, i, of[i].tensors);
+    mem_free(of);
     lh_assert(im->tensor_count <= count);
     for (uint32_t i = 0; i < im->weights.count; i++)
         for (uint32_t k = 0; k < im->weights.tensors[i].user_count; k++) {

@@ -34,6 +34,19 @@ typedef struct hf_import_result {
     uint64_t tensors, bytes; /* read from the folder */
 } hf_import_result_t;
 
+/* A parameter that lies in so many tensors of Hugging Face's, and the elements of one of them. */
+typedef struct hf_pieces {
+    uint32_t tensors; /* 0: none of the import's */
+    uint64_t elements;
+} hf_pieces_t;
+
+/* Tensors that an import's checkpoint has at most, where Hugging Face's are fewer. */
+enum { HF_PIECES = 100000 };
+
+/* Into how many pieces the part of a parameter is cut that comes of one tensor: pieces [count], and
+ * the sum over all tensors. One a tensor at least. */
+uint64_t hf_import_pieces(const hf_pieces_t *of, uint32_t count, uint32_t *pieces);
+
 /* Holds one tensor at a time in memory, in three forms: as in the file, as F32, and a parameter's.
  * `folder` appears whole or not at all; an earlier import in it is replaced. */
 lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out) LH_MUST_CHECK;

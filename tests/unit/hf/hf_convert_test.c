@@ -484,11 +484,57 @@ static void experts_are_one_parameter_from_many_tensors_and_back(void **state)
     kit_close(&k);
 }
 
+enum { BLOCKS = 94, A_BLOCK = 7, SHAPES = BLOCKS * A_BLOCK + 2 };
+
+/* 94 blocks of 128 experts: each has three matrices of 4096 x 1536. */
+static void routed_shapes(hf_pieces_t of[SHAPES], uint32_t experts)
+{
+    const uint64_t hidden = 4096, wide = 8192;
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        hf_pieces_t *block = of + b * A_BLOCK;
+        block[0] = block[1] = (hf_pieces_t){1, wide * hidden};
+        block[2] = (hf_pieces_t){1, hidden};
+        block[3] = (hf_pieces_t){1, 0};
+        for (uint32_t k = 4; k < A_BLOCK; k++)
+            block[k] = (hf_pieces_t){experts, hidden * 1536};
+    }
+    of[SHAPES - 2] = (hf_pieces_t){1, 151936 * hidden};
+    of[SHAPES - 1] = (hf_pieces_t){0, 0};
+}
+
+/* All that a checkpoint's readers take in one header; each tensor has a piece at least. */
+static void pieces_of_a_large_routed_model_are_bounded(void **state)
+{
+    hf_pieces_t of[SHAPES];
+    uint32_t pieces[SHAPES];
+    (void)state;
+    routed_shapes(of, 128);
+    const uint64_t all = hf_import_pieces(of, SHAPES, pieces);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < SHAPES; i++) {
+        assert_int_equal(pieces[i] > 0, of[i].tensors > 0);
+        sum += (uint64_t)of[i].tensors * pieces[i];
+    }
+    assert_int_equal(sum, all);
+    assert_in_range(all, 94 * 128 * 3, 100000);
+    assert_in_range(pieces[SHAPES - 2], 64, 64); /* the largest is still cut */
+
+    routed_shapes(of, 4096); /* more than that as they are: one each */
+    assert_int_equal(hf_import_pieces(of, SHAPES, pieces), 94 * (4096 * 3 + 4) + 1);
+
+    /* A small import is cut into MiBs. */
+    of[0] = (hf_pieces_t){1, 10 << 18};
+    of[1] = (hf_pieces_t){8, (3 << 18) + 1};
+    of[2] = (hf_pieces_t){1, (1 << 18) - 1};
+    assert_int_equal(hf_import_pieces(of, 3, pieces), 10 + 8 * 3 + 1);
+}
+
 int main(void)
 {
 #define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
         FACT(experts_are_one_parameter_from_many_tensors_and_back),
+        cmocka_unit_test(pieces_of_a_large_routed_model_are_bounded),
         FACT(import_then_export_is_the_same_bit_for_bit),
         FACT(old_uploads_come_without_prefix_and_with_copies),
         FACT(weights_that_do_not_fit_are_refused_by_name),
