@@ -35,14 +35,18 @@ typedef struct piece {
     lh_place_t place;
 } piece_t;
 
-static void scene_open(subject_t *s, scene_t *c)
+/* Of two processes at once: a device may be one process's alone, which is no fault of this check. */
+static void scene_open(subject_t *s, scene_t *c, bool beside_another)
 {
     *c = (scene_t){.api = s->plugin->device,
                    .draft = lh_draft_api(&s->plugin->row, LH_DRAFT_MEMORY)};
     c->config = subject_config(s, s->plugin);
     subject_need_device(s, c->config);
-    if (opened_open(s->plugin, check_host(), c->config, &c->on) != LH_OK)
-        check_fault("it can't be opened: %s", check_host_reason());
+    check_host_faults(NULL);
+    if (opened_open(s->plugin, check_host(), c->config, &c->on) == LH_OK) return;
+    if (beside_another && check_host_reason()[0] != '\0')
+        check_skip("two processes can't open it at once: %s", check_host_reason());
+    check_fault("it can't be opened: %s", check_host_reason());
 }
 
 static void scene_close(scene_t *c)
@@ -150,7 +154,7 @@ void shared_memory_is_the_memory(subject_t *s)
     scene_t c;
     uint32_t shared = 0;
     if (s->plugin->device->share == NULL) check_skip("it shares no memory");
-    scene_open(s, &c);
+    scene_open(s, &c, false);
     for (uint32_t space = LH_SPACE_DEVICE; space <= LH_SPACE_PINNED; space++) {
         for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
             lh_share_t share;
@@ -210,12 +214,13 @@ static void share_hear(int channel, lh_share_t *out)
         memcpy(&out->fd, CMSG_DATA(head), sizeof(int));
 }
 
-/* Both ends have come to the same line. */
-static void meet(int channel)
+/* Both ends have come to the same line, and say how it went. */
+enum { WELL = 'x', NOT_ADOPTED = 'n' };
+static char meet(int channel, char mark)
 {
-    char mark = 'x';
     if (send(channel, &mark, 1, MSG_NOSIGNAL) != 1 || recv(channel, &mark, 1, MSG_WAITALL) != 1)
         check_fault("the other process is gone");
+    return mark;
 }
 
 /* What may be adopted: device memory by the plugin's own handle, pinned memory by its memfd. */
@@ -227,7 +232,7 @@ enum { ADOPTIONS = sizeof(adoptions) / sizeof(adoptions[0]) };
 static void giver_run(subject_t *s, int channel)
 {
     scene_t c;
-    scene_open(s, &c);
+    scene_open(s, &c, true);
     for (uint32_t i = 0; i < ADOPTIONS; i++) {
         lh_share_t share;
         const piece_t p = piece_new(&c, adoptions[i].space);
@@ -235,38 +240,45 @@ static void giver_run(subject_t *s, int channel)
             place_write(&c, &p.place, 3);
             share_tell(channel, &share);
             if (share.fd >= 0) (void)close(share.fd);
-            meet(channel); /* it has read and written */
-            place_check(&c, &p.place, 4,
-                        "what the other process wrote into memory that it adopted");
+            if (meet(channel, WELL) == WELL) /* it has read and written */
+                place_check(&c, &p.place, 4,
+                            "what the other process wrote into memory that it adopted");
         } else {
             share_tell(channel, &(lh_share_t){.struct_size = sizeof(share), .fd = -1});
         }
-        meet(channel); /* it has let go of it */
+        (void)meet(channel, WELL); /* it has let go of it */
         c.api->release(p.memory);
     }
     scene_close(&c);
 }
 
-/* True: it was adopted. */
-static bool taker_take(scene_t *c, int channel)
+/* True: it was adopted. why: what adopt() said where it takes none of this kind. */
+static bool taker_take(scene_t *c, int channel, char why[256])
 {
     lh_share_t share;
     lh_place_t place = {0};
     share_hear(channel, &share);
     if (share.kind == 0) {
-        meet(channel);
+        (void)meet(channel, WELL);
         return false;
     }
+    check_host_faults(NULL);
     const lh_status_t status = c->draft->adopt(c->on.device, &share, &place.memory, &place.address);
+    if (share.fd >= 0) (void)close(share.fd);
+    if (status == LH_UNSUPPORTED && check_host_reason()[0] != '\0') {
+        (void)snprintf(why, 256, ": %s", check_host_reason());
+        (void)meet(channel, NOT_ADOPTED);
+        (void)meet(channel, WELL);
+        return false;
+    }
     if (status != LH_OK)
         check_fault("adopt of kind %u says '%s': %s", share.kind, status_text(status),
                     check_host_reason());
-    if (share.fd >= 0) (void)close(share.fd);
     place_check(c, &place, 3, "what another process wrote, in memory that was adopted");
     place_write(c, &place, 4);
-    meet(channel);
+    (void)meet(channel, WELL);
     c->api->release(place.memory);
-    meet(channel);
+    (void)meet(channel, WELL);
     return true;
 }
 
@@ -274,9 +286,10 @@ static void taker_run(subject_t *s, int channel)
 {
     scene_t c;
     uint32_t adopted = 0;
-    scene_open(s, &c);
+    char why[256] = "";
+    scene_open(s, &c, true);
     for (uint32_t i = 0; i < ADOPTIONS; i++)
-        adopted += taker_take(&c, channel);
+        adopted += taker_take(&c, channel, why);
     lh_place_t place = {0};
     const lh_share_t wrong = {.struct_size = sizeof(wrong), .kind = 77, .fd = -1, .bytes = BYTES};
     check_host_faults(NULL);
@@ -284,7 +297,7 @@ static void taker_run(subject_t *s, int channel)
         check_host_reason()[0] == '\0')
         check_fault("adopt takes a share of kind 77, or does not say why not");
     scene_close(&c);
-    if (adopted == 0) check_skip("nothing that it adopts is shared here");
+    if (adopted == 0) check_skip("nothing that is shared here is adopted%s", why);
 }
 
 void memory_of_a_peer_is_reached(subject_t *s)
@@ -319,7 +332,7 @@ void host_memory_is_an_input(subject_t *s)
     lh_place_t place = {0};
     const lh_memory_api_t *draft = lh_draft_api(&s->plugin->row, LH_DRAFT_MEMORY);
     if (draft == NULL || draft->wrap == NULL) check_skip("it wraps no memory of the host");
-    scene_open(s, &c);
+    scene_open(s, &c, false);
     void *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) check_skip("no memory: %s", strerror(errno));
     bytes_fill(memory, 5);

@@ -1,4 +1,5 @@
 /* wrong_devices.c - devices that are wrong in one thing; the right one is the reference. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -113,6 +114,45 @@ WRONG(a_peer_that_is_not_reached)
     device.alloc = alloc_and_keep;
     device.share = share_handle;
     drafts_add_memory(&adopting);
+}
+
+/* Right: what it shares can't be adopted on this machine, and it says so. */
+static lh_status_t adopt_nothing(LH_UNUSED lh_device_t *d, LH_UNUSED const lh_share_t *share,
+                                 LH_UNUSED lh_memory_t **out, LH_UNUSED void **address)
+{
+    return last.host->fail(last.host, LH_UNSUPPORTED, "no peer is reached from here");
+}
+
+static const lh_memory_api_t adopting_nothing = {.struct_size = sizeof(adopting_nothing),
+                                                 .adopt = adopt_nothing};
+
+WRONG(a_peer_out_of_reach)
+{
+    device.open = open_and_keep_host;
+    device.alloc = alloc_and_keep;
+    device.share = share_handle;
+    drafts_add_memory(&adopting_nothing);
+}
+
+/* Right: one process has the device, and any other hears so. */
+static _Atomic pid_t *holder; /* in memory that all processes share; 0: none has it */
+
+static lh_status_t open_alone(const lh_host_t *host, const void *config, uint32_t index,
+                              lh_device_t **out)
+{
+    pid_t is = 0;
+    if (!atomic_compare_exchange_strong(holder, &is, getpid()) && is != getpid())
+        return host->fail(host, LH_NO_DEVICE, "another process has it");
+    return open_and_keep_host(host, config, index, out);
+}
+
+WRONG(a_device_of_one_process)
+{
+    holder = mmap(NULL, sizeof(*holder), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    device.open = open_alone;
+    device.alloc = alloc_and_keep;
+    device.share = share_handle;
+    drafts_add_memory(&adopting_nothing);
 }
 
 static lh_status_t wrap_and_keep(lh_device_t *d, const void *address, uint64_t bytes,
