@@ -65,16 +65,44 @@ static uint32_t dimension_of(const parameter_t *p)
     }
 }
 
-/* The expert group has no part of what all of its ranks must know whole: a router, a bias. */
-static void experts_have_matrices(const cut_t *c)
+/* Which rows are whose expert stands in whole numbers that an op of this part has made. */
+static bool is_told_of_experts(const cut_t *c, const graph_node_t *node)
+{
+    for (uint32_t i = 0; i < node->op->in_count; i++) {
+        const graph_value_t *v = &c->r->values[node->slots[i]];
+        if (node->slots[i] != 0 && v->kind == VALUE_RESULT && v->arg.dtype == LH_DTYPE_I32)
+            return true;
+    }
+    return false;
+}
+
+/* What reads it without knowing that: such an op has a router's scores, of all experts. NULL: none. */
+static const char *reader_of_all_experts(const cut_t *c, lh_value_t parameter)
+{
+    for (uint32_t n = 1; n < c->r->node_count; n++) {
+        const graph_node_t *node = &c->r->nodes[n];
+        for (uint32_t i = 0; i < node->op->in_count; i++)
+            if (node->slots[i] == parameter && !is_told_of_experts(c, node))
+                return node->op->row.name;
+    }
+    return NULL;
+}
+
+/* The expert group has no part of what all of its ranks must know whole: a router and its bias. A
+ * matrix or a vector for each expert is read with the route. */
+static void experts_are_routed(const cut_t *c)
 {
     for (lh_value_t v = 1; v < c->r->value_count; v++) {
         if (c->r->values[v].kind != VALUE_PARAM) continue;
         const parameter_t *p = parameter_of(c, c->r->values[v].name);
-        if (p->row->shard == LH_SHARD_EXPERT && p->rank != 3)
-            check_fault("%s: '%s' has %u dimension%s and is cut by experts; expected three, a "
-                        "matrix for each expert: what routes is whole on every rank",
-                        place_of(c), p->row->name, p->rank, p->rank == 1 ? "" : "s");
+        const char *reader = p->row->shard == LH_SHARD_EXPERT && p->rank != 3
+                                 ? reader_of_all_experts(c, v)
+                                 : NULL;
+        if (reader != NULL)
+            check_fault(
+                "%s: '%s' has %u dimension%s and is cut by experts, and %s reads it without "
+                "being told which rows are an expert's: what routes is whole on every rank",
+                place_of(c), p->row->name, p->rank, p->rank == 1 ? "" : "s", reader);
     }
 }
 
@@ -385,7 +413,7 @@ static bool follow_part(cut_t *c)
     tiny_use_t use = {.of = c->model, .part = c->part, .block = c->block};
     const node_run_how_t how = {.on = c->on, .others = c->plugins, .other_count = c->plugin_count};
     check_ok(tiny_model_record(&use, TINY_TOKENS, LH_DTYPE_F64, &c->r), "recording");
-    experts_have_matrices(c);
+    experts_are_routed(c);
     const bool fits = divides(c);
     if (fits && node_run_new(&how, c->r, &c->whole) != LH_OK)
         check_skip("the reference device has no kernel for '%s' in double", node_run_lacking());

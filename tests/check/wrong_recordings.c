@@ -214,6 +214,59 @@ RECORDS(an_expert_less, "route", lh_route_t, how.experts--)
 RECORDS(experts_the_wrong_way_round, "grouped_matmul", lh_grouped_t,
         how.transpose_b = !how.transpose_b)
 RECORDS(one_expert_for_all, "top_k", lh_top_k_t, how.k = 1)
+/* Right: a bias of each expert [experts, ffn], which is added to that expert's rows. */
+static lh_status_t bias_shape(LH_UNUSED const lh_host_t *host, LH_UNUSED const void *attributes,
+                              lh_arg_t *args, LH_UNUSED uint32_t arg_count)
+{
+    args[3].dtype = args[0].dtype;
+    args[3].rank = args[0].rank;
+    memcpy(args[3].shape, args[0].shape, sizeof(args[3].shape));
+    return LH_OK;
+}
+
+static void bias_cost(LH_UNUSED const void *attributes, LH_UNUSED const lh_arg_t *args,
+                      LH_UNUSED uint32_t arg_count, lh_cost_t *out)
+{
+    LH_FILL(lh_cost_t, out, .flops = 1);
+}
+
+static lh_status_t describe_expert_bias(lh_model_t *m, lh_model_info_t *info)
+{
+    const lh_status_t status = right_plugin.model->describe(m, info);
+    if (status != LH_OK) return status;
+    const lh_param_t *gate = row_of(info, "w_gate");
+    lh_param_t *bias = &rows[info->param_count++];
+    *bias = *gate;
+    bias->name = "b_gate";
+    bias->hf_name = NULL;
+    bias->shape[2] = 0;
+    return LH_OK;
+}
+
+static lh_value_t op_expert_bias(lh_graph_t *g, const char *name, const void *attributes,
+                                 const lh_value_t *in, uint32_t in_count, lh_value_t *more)
+{
+    static uint32_t products; /* of three, the first is the gate's */
+    const lh_value_t y = real->op(g, name, attributes, in, in_count, more);
+    if (strcmp(name, "grouped_matmul") != 0 || products++ % 3 != 0) return y;
+    const lh_value_t biased[] = {y, real->param(g, "b_gate"), in[2]};
+    return real->op(g, "wrong.expert_bias", NULL, biased, 3, NULL);
+}
+
+WRONG(experts_with_a_bias)
+{
+    ops[0] = (lh_op_t){.name = "wrong.expert_bias",
+                       .slots = "x b offsets -> y",
+                       .help = "adds each expert's bias to its rows",
+                       .shape = bias_shape,
+                       .cost = bias_cost};
+    it.op_count = 1;
+    it.op_size = sizeof(ops[0]);
+    it.ops = ops;
+    model.describe = describe_expert_bias;
+    spoil(op_expert_bias);
+}
+
 RECORDS(heads_of_queries_for_keys, "attention", lh_attention_t, how.kv_heads = how.heads)
 RECORDS(attention_to_all, "attention", lh_attention_t, how.full = 1)
 RECORDS(a_window_that_is_left_out, "attention", lh_attention_t, how.window = 0)
