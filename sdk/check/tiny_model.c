@@ -115,6 +115,8 @@ static lh_status_t try_open(tiny_model_t *t)
 {
     check_alive();
     check_host_faults(NULL);
+    misshapen = false; /* of an earlier model: where this one is not recorded, nothing was */
+    reached = 0;
     lh_status_t status = t->api->open(t->host, t->config, &t->model);
     t->refused = status != LH_OK;
     if (status != LH_OK) {
