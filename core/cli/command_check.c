@@ -633,7 +633,7 @@ static int check(cli_t *cli)
         status = explain_all(&c);
         if (status == LH_OK && c.step.session != NULL) status = check_step_memory(&c.step, &out);
         if (status == LH_OK && c.step.session != NULL) status = explain_room(&c);
-        check_links(cli->job, &out);
+        if (status == LH_OK) check_links(cli->job, &out);
     }
     if (status == LH_OK) {
         status = text_status(&out);

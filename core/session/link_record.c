@@ -193,8 +193,7 @@ void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count)
     lh_status_t status = file_read(path, RECORD_BYTES, &text, &length);
     if (status == LH_OK) status = link_record_parse(path, text, length, out, count);
     if (status != LH_OK) {
-        log_line(LH_LOG_WARN, "%s; the record is ignored, and links are measured again",
-                 fail_reason());
+        log_line(LH_LOG_WARN, "%s; the record is ignored", fail_reason());
         fail_clear();
     }
     mem_free(text);

@@ -17,8 +17,8 @@
 lh_status_t link_record_parse(const char *path, const char *text, size_t length, probe_pair_t **out,
                               uint32_t *count) LH_MUST_CHECK;
 /* The job's record; one that is missing has no rows. One that can't be used is a warning, and none:
- * links are measured again and it is written anew. *out may be NULL with *count 0; the caller frees
- * it with mem_free. */
+ * who measures links writes it anew. *out may be NULL with *count 0; the caller frees it with
+ * mem_free. */
 void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count);
 /* Writes those of the rows that were measured, and keeps the record's others. A folder that can't
  * be written is a warning. */
