@@ -281,6 +281,10 @@ lh_status_t manifest_text(manifest_t *m, text_t *out)
         return fail(LH_INVALID, "a manifest holds counts up to 2^63");
     const lh_status_t gathered = gather_parts(m);
     if (gathered != LH_OK) return gathered;
+    for (uint32_t i = 0; i < m->tensor_count; i++)
+        if (m->tensors[i].part_count > MANIFEST_PARTS)
+            return fail(LH_UNSUPPORTED, "tensor %s: more than %d parts, which are not read again",
+                        m->tensors[i].name, MANIFEST_PARTS);
     json_writer_t w = {.to = out};
     json_open_as(&w, NULL, '{', &lines);
     put_meta(&w, meta, m->parent);
@@ -345,7 +349,6 @@ enum {
     /* Limits of a reader. A value of JSON takes more memory than text, so that values are bounded
      * apart from bytes; our own manifests have one in ten bytes, or fewer. */
     VALUES_MOST = MANIFEST_MOST / 8,
-    PARTS_MOST = 8192,
 };
 
 /* The last line and the closing bracket, of which every byte is known but the digest. */
@@ -633,9 +636,9 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_va
             return fail(LH_INVALID, "%s: tensor %s: more than 2^63 bytes", path, name);
 
     const size_t count = json_is_list(parts) ? json_size(parts) : 0;
-    if (count == 0 || count > PARTS_MOST)
+    if (count == 0 || count > MANIFEST_PARTS)
         return fail(LH_INVALID, "%s: tensor %s: %zu parts, 1 to %d were expected", path, name,
-                    count, PARTS_MOST);
+                    count, MANIFEST_PARTS);
     for (json_walk_t w = json_walk(parts); status == LH_OK && json_next(&w);)
         status = read_part(path, w.value, m, &tensor);
     return status;

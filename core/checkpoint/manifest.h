@@ -9,7 +9,7 @@
 
 /* Bytes: some 1.4 million parts, which are as many as tensors (with the optimizer's states) times
  * ranks. What is larger is neither written nor read. */
-enum { MANIFEST_VERSION = 1, MANIFEST_MOST = 256 << 20 };
+enum { MANIFEST_VERSION = 1, MANIFEST_MOST = 256 << 20, MANIFEST_PARTS = 8192 /* of a tensor */ };
 #define MANIFEST_NAME "manifest.json"
 
 /* A plugin that the run had loaded, as it says itself, and the digest of its file. */

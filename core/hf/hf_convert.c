@@ -19,6 +19,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/manifest.h>
 #include <format/safetensors.h>
 #include <format/shard_index.h>
 #include <hf/hf_adapter.h>
@@ -247,6 +248,13 @@ static lh_status_t list_tensors(import_t *im)
         mem_free(of);
         return LH_NO_MEMORY;
     }
+    for (uint32_t i = 0; i < p->count; i++)
+        if ((uint64_t)of[i].tensors * im->pieces[i] > MANIFEST_PARTS) {
+            const uint32_t experts = of[i].tensors;
+            mem_free(of);
+            return fail(LH_UNSUPPORTED, "parameter %s lies in %u tensors, at most %d are imported",
+                        p->items[i].name, experts, MANIFEST_PARTS);
+        }
     /* A tied one shares memory with a parameter that is in the list. */
     for (uint32_t i = 0; i < p->count; i++)
         if (p->items[i].storage == i) list_parts(im, i, of[i].tensors);

@@ -31,6 +31,30 @@ static void what_is_too_large_to_be_read_is_not_written(void **state)
     mem_free(name);
 }
 
+/* A reader takes 8192 parts of a tensor. */
+static void more_parts_than_are_read_are_not_written(void **state)
+{
+    (void)state;
+    for (uint32_t count = 8192; count <= 8193; count++) {
+        manifest_t m = {.meta = {.step = 1}};
+        checkpoint_tensor_t tensor = {
+            .name = "w", .dtype = LH_DTYPE_F32, .rank = 1, .shape = {count}};
+        text_t text = {0};
+        uint32_t file;
+        assert_int_equal(manifest_add_file(&m, "a.safetensors", &file), LH_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            tensor.part = tensor_part_range(1, tensor.shape, i, 1);
+            assert_int_equal(manifest_add_part(&m, &tensor, file, "w", 0), LH_OK);
+        }
+        assert_int_equal(manifest_text(&m, &text), count == 8192 ? LH_OK : LH_UNSUPPORTED);
+        if (count > 8192)
+            assert_string_equal(fail_reason(),
+                                "tensor w: more than 8192 parts, which are not read again");
+        text_free(&text);
+        manifest_clear(&m);
+    }
+}
+
 static void what_is_too_large_is_not_read(void **state)
 {
     scratch_t *s = *state;
@@ -87,6 +111,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_too_large_to_be_read_is_not_written),
+        cmocka_unit_test(more_parts_than_are_read_are_not_written),
         cmocka_unit_test(its_length_is_known_before_it_is_made),
         cmocka_unit_test_setup_teardown(what_is_too_large_is_not_read, scratch_setup,
                                         scratch_teardown),
