@@ -47,32 +47,40 @@ lh_status_t comm_expect_pairs(comm_t *c)
     return LH_OK;
 }
 
-static uint32_t ranks_of_site(const world_t *w, uint32_t site)
-{
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < w->row.size; r++)
-        count += w->ranks[r].site == site;
-    return count;
-}
-
-/* The largest over a rank's links between sites, which it has to all other sites: what its connections
- * are told when they are made. */
-static link_figures_t figures_expect(const comm_t *c, uint32_t rank)
+/* The largest over the links of a site's ranks to other sites, which each of them has to all: what their
+ * connections are told when they are made. ranks: [sites], how many each has. */
+static link_figures_t figures_expect(const comm_t *c, const uint32_t *ranks, uint32_t here)
 {
     link_figures_t out = {0};
-    const world_t *w = c->world;
-    const uint32_t here = w->ranks[rank].site, ours = ranks_of_site(w, here);
-    for (uint32_t there = 0; c->expected != NULL && there < w->row.sites; there++) {
+    for (uint32_t there = 0; c->expected != NULL && there < c->world->row.sites; there++) {
         if (there == here) continue;
         const probe_figures_t *f = &c->expected[links_pair(here, there)].figures;
-        const uint32_t theirs = ranks_of_site(w, there);
         uint64_t rate = c->job->transports[LH_LINK_WAN].rate;
         if (rate == 0) rate = f->rate[here > there];
-        rate /= ours < theirs ? ours : theirs;
+        rate /= ranks[here] < ranks[there] ? ranks[here] : ranks[there];
         if (rate > out.bytes_per_second) out.bytes_per_second = rate;
         if (f->round_trip_ns > out.round_trip_ns) out.round_trip_ns = f->round_trip_ns;
     }
     return out;
+}
+
+/* Ranks of a site expect the same, so it is looked up once a site: a plan of all ranks comes here for
+ * each of them. */
+static lh_status_t figures_of_all(const comm_t *c, comm_facts_t *all)
+{
+    const world_t *w = c->world;
+    uint32_t *ranks = mem_array(w->row.sites, sizeof(*ranks));
+    link_figures_t *figures = mem_array(w->row.sites, sizeof(*figures));
+    const lh_status_t status = ranks == NULL || figures == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t r = 0; status == LH_OK && r < w->row.size; r++)
+        ranks[w->ranks[r].site]++;
+    for (uint32_t s = 0; status == LH_OK && s < w->row.sites; s++)
+        figures[s] = figures_expect(c, ranks, s);
+    for (uint32_t r = 0; status == LH_OK && r < w->row.size; r++)
+        all[r].figures[LH_LINK_WAN] = figures[w->ranks[r].site];
+    mem_free(ranks);
+    mem_free(figures);
+    return status;
 }
 
 lh_status_t comm_expect_facts(comm_t *c, comm_facts_t *all)
@@ -87,10 +95,8 @@ lh_status_t comm_expect_facts(comm_t *c, comm_facts_t *all)
     const bool maps = plugin->transport->mapping != NULL;
     for (uint32_t a = 0; maps && a < c->arena_count && a < 32; a++)
         if (c->arenas[a].file) files |= 1u << a;
-    for (uint32_t r = 0; r < c->world->row.size; r++) {
+    for (uint32_t r = 0; r < c->world->row.size; r++)
         for (uint32_t s = 1; s < COMM_SERVICES; s++)
             all[r].maps[s] = files;
-        all[r].figures[LH_LINK_WAN] = figures_expect(c, r);
-    }
-    return LH_OK;
+    return figures_of_all(c, all);
 }

@@ -142,6 +142,11 @@ static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes, doubl
 }
 
 /* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
+static uint32_t sites_of(const job_t *job)
+{
+    return job->site_count > 0 ? job->site_count : 1;
+}
+
  * waits for. A copy of the request, as world differs by rank. */
 static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan_ranks_t *ranks,
                              transfer_list_t *list)
@@ -157,6 +162,7 @@ static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan
         plan_programs_memory(&programs, &ranks->memory[rank]);
         const size_t cells = CROSSINGS * (size_t)world->row.sites;
         status = border_count(&programs, &ranks->border_bytes[rank], ranks->crosses + rank * cells,
+        lh_assert(world->row.sites == sites_of(how->session.job));
                               cells);
     }
     if (status == LH_OK) {
@@ -180,11 +186,12 @@ static lh_status_t order_check(const job_t *job, const transfer_list_t *lists)
 
 lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t *out)
 {
-    const uint32_t count = job_ranks(how->session.job);
+    const job_t *job = how->session.job;
+    const uint32_t count = job_ranks(job);
     plan_ranks_t all = {
         .memory = mem_array(count, sizeof(*all.memory)),
         .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
-        .crosses = mem_array((size_t)count * count, CROSSINGS * sizeof(*all.crosses)),
+        .crosses = mem_array((size_t)count * sites_of(job), CROSSINGS * sizeof(*all.crosses)),
         .count = count};
     transfer_list_t *lists = mem_array(count, sizeof(*lists));
     const bool room = all.memory != NULL && all.border_bytes != NULL && all.crosses != NULL &&

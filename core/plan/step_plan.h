@@ -62,8 +62,8 @@ typedef struct plan_ranks {
 } plan_ranks_t;
 void plan_ranks_free(plan_ranks_t *ranks);
 
-/* What every rank of a job will hold and send over borders, planned without any of them running; and whether their lists
- * fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for
+/* What every rank of a job will hold and send over borders, planned without any of them running; and
+ * whether their lists fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for
  * each other, transfer_order.h). how->session.world is left out: each rank of the job's world is
  * planned in turn. The caller frees *out. Ranks are planned one after the other, and each is closed
  * before the next, so a plan of 64 ranks needs little more memory than that of one. */
