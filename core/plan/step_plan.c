@@ -259,7 +259,6 @@ static void crossing_add(step_plan_t *plan, const transfer_t *t, uint64_t times)
     transfers_sent_to(plan->moved, t, (double)times,
                       plan->crosses + (size_t)what * plan->moved->world->row.sites);
     if (what == CROSSING_SUMS || plan->edge[what] <= 0) plan->edge[what] = (double)bytes;
-    plan->repeated[what] |= times > 1;
 }
 
 /* A transfer is a call that starts it and one that waits for it; only the start counts. Rows are
@@ -309,6 +308,14 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
 
 /* last: the last of the step's runs is one of these. Programs give their calls one by one, the
  * later list by a flag. */
+/* What any later round moves was moved in the first, too, however few rounds there are. */
+static void repeats_add(step_plan_t *plan, const program_call_t *call)
+{
+    if (call->transfer == NULL || call->waits || plan->moved == NULL) return;
+    const uint32_t what = transfers_crossing(plan->moved, call->transfer);
+    if (what != CROSSINGS) plan->repeated[what] = true;
+}
+
 static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, uint64_t times,
                             bool last, const device_rate_t *rate)
 {
@@ -320,6 +327,7 @@ static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, u
         if (status != LH_OK) return status;
     }
     return LH_OK;
+        if (runs > 0 && later && !call.last_only) repeats_add(plan, &call);
 }
 
 /* Without a record all seconds are 0, and bytes decide; names at last, so that the order is the

@@ -492,6 +492,13 @@ static void the_plan_counts_what_ranks_exchange(void **state)
     for (uint32_t i = 0; i < plan.kind_count; i++)
         assert_string_not_equal(plan.kinds[i].kind, "fill"); /* calls that were counted so */
     step_plan_free(&plan);
+    for (uint64_t rounds = 1; rounds <= 3; rounds++) { /* two are more than one, too */
+        ok(step_plan_new(one->programs.train, one->programs.update, rounds, one->session->transfers,
+                         NULL, &plan));
+        assert_int_equal(plan.repeated[CROSSING_SUMS], rounds > 1);
+        assert_false(plan.repeated[CROSSING_VALUES]);
+        step_plan_free(&plan);
+    }
     plan_close(&p);
 }
 
