@@ -520,6 +520,7 @@ static void wait_predict(const plan_programs_t *programs, planned_t *p)
         double all = 0;
         for (uint32_t to = 0; to < sites; to++)
             all += s->crosses[what * sites + to];
+        how.trips[what] = s->trips[what];
         if (all > 0) how.edge[what] = s->edge[what] / all;
     }
     p->linked = p->pair_count > 0 && link_wait(&how, &p->wait);

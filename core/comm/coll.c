@@ -40,6 +40,13 @@ static double bytes_over(const between_how_t *how, uint32_t way, uint32_t middle
     }
 }
 
+double coll_between_trips(uint32_t way, uint32_t sites)
+{
+    lh_assert(sites > 1);
+    if (way == BETWEEN_RING) return sites - 1;
+    return way == BETWEEN_EXCHANGE ? 0.5 : 1;
+}
+
 double coll_between_seconds(const between_how_t *how, uint32_t way, uint32_t middle)
 {
     double busy = 0, trip = 0;
@@ -52,8 +59,7 @@ double coll_between_seconds(const between_how_t *how, uint32_t way, uint32_t mid
             if (bytes / k->bytes_per_second > busy) busy = bytes / k->bytes_per_second;
             if (k->round_trip_s > trip) trip = k->round_trip_s;
         }
-    if (way == BETWEEN_RING) return busy + trip * (how->sites - 1);
-    return busy + (way == BETWEEN_EXCHANGE ? trip / 2 : trip);
+    return busy + trip * coll_between_trips(way, how->sites);
 }
 
 static bool all_known(const between_how_t *how)

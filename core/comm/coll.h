@@ -161,6 +161,8 @@ typedef struct between_how {
     uint32_t asked; /* BETWEEN_*; AUTO: the fastest */
 } between_how_t;
 
+/* Round trips that an all-reduce takes by a way, one after the other. */
+double coll_between_trips(uint32_t way, uint32_t sites);
 /* How long a way takes, in seconds; middle: of a CHAIN. */
 double coll_between_seconds(const between_how_t *how, uint32_t way, uint32_t middle);
 /* BETWEEN_*, not AUTO; *middle is 0 but for a CHAIN. Where some link is not known, two sites

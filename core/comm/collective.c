@@ -319,6 +319,11 @@ void collective_sent_to(const collective_t *x, double times, double *to)
         to[s] += times * (double)x->sent_to[s];
 }
 
+double collective_trips(const collective_t *x)
+{
+    return x->trips;
+}
+
 float *collective_errors(const collective_t *x, uint64_t *elements)
 {
     *elements = x->bound.errors == NULL ? 0 : x->script->error_elements;

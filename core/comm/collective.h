@@ -40,6 +40,8 @@ uint32_t collective_algorithm(const collective_t *x);
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging);
 /* After comm_plan: adds the bytes that so many runs send to each site of the world, to[sites]. */
 void collective_sent_to(const collective_t *x, double times, double *to);
+/* After comm_plan: round trips between sites that a run takes one after the other; 0: it crosses none. */
+double collective_trips(const collective_t *x);
 const char *collective_name(const collective_t *x);
 /* A border of I8, once connected: what rounding has taken from the parts that this rank packs, of the
  * owners whose leader it is, in order, and their segments in a row. To be saved and loaded between

@@ -263,6 +263,13 @@ static lh_status_t run_make(collective_t *x)
     return LH_OK;
 }
 
+/* An all-reduce goes there and back, or round, by its way; all others go one way. */
+static double trips_of(const coll_how_t *how, uint32_t between)
+{
+    if (how->group->sites == 1) return 0;
+    return how->op == COLL_ALL_REDUCE ? coll_between_trips(between, how->group->sites) : 0.5;
+}
+
 /* Chooses, and takes the script of that shape, which another plan may have made. */
 static lh_status_t script_take(script_set_t *set, collective_t *x, const comm_facts_t *all)
 {
@@ -270,6 +277,7 @@ static lh_status_t script_take(script_set_t *set, collective_t *x, const comm_fa
     const lh_status_t status = comm_choose(x, all, &how);
     if (status != LH_OK) return status;
     x->algorithm = how.algorithm;
+    x->trips = trips_of(&x->how, how.between);
     return script_set_take(set, &how, script_new, &x->script);
 }
 

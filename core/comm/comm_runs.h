@@ -87,6 +87,7 @@ struct collective {
     staging_slot_t *slot;
     sum_source_t *scratch;
     uint64_t sent[COMM_SCOPES];
+    double trips;      /* between sites, one after the other */
     uint64_t *sent_to; /* [sites] of the world; NULL: not counted, or nothing leaves its site */
     collective_times_t times;
 

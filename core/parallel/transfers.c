@@ -287,6 +287,12 @@ void transfers_sent_to(const transfers_t *t, const transfer_t *transfer, double 
     if (m->plan != NULL) collective_sent_to(m->plan, times, to);
 }
 
+double transfers_trips(const transfers_t *t, const transfer_t *transfer)
+{
+    const move_t *m = move_of(t, transfer);
+    return m->plan == NULL ? 0 : collective_trips(m->plan);
+}
+
 /* Rows of one plan: the slices of the owners whose leader this rank is, in the order in which the
  * plan keeps their errors. Room is for all of them. */
 static uint32_t errors_of(const transfers_t *t, const move_t *m, transfers_error_t *rows)

@@ -142,6 +142,8 @@ enum { CROSSING_SUMS, CROSSING_VALUES, CROSSINGS };
 uint32_t transfers_crossing(const transfers_t *t, const transfer_t *transfer);
 /* Adds the bytes that so many runs send to each site, to[sites]; nothing until plans are counted. */
 void transfers_sent_to(const transfers_t *t, const transfer_t *transfer, double times, double *to);
+/* Round trips between sites that a run takes one after the other. */
+double transfers_trips(const transfers_t *t, const transfer_t *transfer);
 
 /* Elements of a parameter whose sums this rank packs for a border of I8, and what rounding has taken
  * from them so far: a state of the run, which is saved and loaded between steps. */

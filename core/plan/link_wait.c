@@ -50,7 +50,7 @@ bool link_wait(const link_wait_how_t *how, link_wait_t *out)
         const double edge = how->edge[what];
         out->moved_s[what] = busy;
         out->wait_s[what] = fmax(0, (busy - how->window_s[what]) * (1 - edge)) + busy * edge +
-                            trip / 2;
+                            trip * how->trips[what];
     }
     return true;
 }

@@ -17,6 +17,7 @@ typedef struct link_wait_how {
     uint64_t rate;              /* the INI's, bytes a second; 0: as measured */
     double edge[CROSSINGS];     /* the share that nothing hides             */
     double window_s[CROSSINGS]; /* in which the rest can hide               */
+    double trips[CROSSINGS];    /* one after the other, by the way of the sums; half: one way */
 } link_wait_how_t;
 
 typedef struct link_wait {

@@ -6,6 +6,7 @@
  * first. */
 #include <plan/step_plan.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -141,12 +142,12 @@ static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes, doubl
     return status;
 }
 
-/* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
 static uint32_t sites_of(const job_t *job)
 {
     return job->site_count > 0 ? job->site_count : 1;
 }
 
+/* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
  * waits for. A copy of the request, as world differs by rank. */
 static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan_ranks_t *ranks,
                              transfer_list_t *list)
@@ -161,8 +162,8 @@ static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan
     if (status == LH_OK) {
         plan_programs_memory(&programs, &ranks->memory[rank]);
         const size_t cells = CROSSINGS * (size_t)world->row.sites;
-        status = border_count(&programs, &ranks->border_bytes[rank], ranks->crosses + rank * cells,
         lh_assert(world->row.sites == sites_of(how->session.job));
+        status = border_count(&programs, &ranks->border_bytes[rank], ranks->crosses + rank * cells,
                               cells);
     }
     if (status == LH_OK) {
@@ -258,6 +259,7 @@ static void crossing_add(step_plan_t *plan, const transfer_t *t, uint64_t times)
     if (what == CROSSINGS || plan->crosses == NULL) return;
     transfers_sent_to(plan->moved, t, (double)times,
                       plan->crosses + (size_t)what * plan->moved->world->row.sites);
+    plan->trips[what] = fmax(plan->trips[what], transfers_trips(plan->moved, t));
     if (what == CROSSING_SUMS || plan->edge[what] <= 0) plan->edge[what] = (double)bytes;
 }
 
@@ -306,8 +308,6 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
     return LH_OK;
 }
 
-/* last: the last of the step's runs is one of these. Programs give their calls one by one, the
- * later list by a flag. */
 /* What any later round moves was moved in the first, too, however few rounds there are. */
 static void repeats_add(step_plan_t *plan, const program_call_t *call)
 {
@@ -316,6 +316,8 @@ static void repeats_add(step_plan_t *plan, const program_call_t *call)
     if (what != CROSSINGS) plan->repeated[what] = true;
 }
 
+/* last: the last of the step's runs is one of these. Programs give their calls one by one, the
+ * later list by a flag. */
 static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, uint64_t times,
                             bool last, const device_rate_t *rate)
 {
@@ -325,9 +327,9 @@ static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, u
         const uint64_t runs = !call.last_only ? times : last ? 1 : 0;
         const lh_status_t status = runs == 0 ? LH_OK : step_plan_add(plan, &call, runs, rate);
         if (status != LH_OK) return status;
+        if (runs > 0 && later && !call.last_only) repeats_add(plan, &call);
     }
     return LH_OK;
-        if (runs > 0 && later && !call.last_only) repeats_add(plan, &call);
 }
 
 /* Without a record all seconds are 0, and bytes decide; names at last, so that the order is the

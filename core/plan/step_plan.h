@@ -101,6 +101,8 @@ typedef struct step_plan {
     uint64_t border_bytes;    /* that this rank sends to other sites in a step */
     double *crosses;          /* [CROSSINGS][sites] of them, with moved */
     double edge[CROSSINGS];   /* of the sums that are started last, of the values that are first */
+    double
+        trips[CROSSINGS]; /* between sites, of the transfer that takes most one after the other */
     bool repeated[CROSSINGS]; /* moved in more than one round */
     step_sum_t all, parts[STEP_PLAN_PARTS];
     step_kind_t *kinds; /* by descending time, or bytes where there is none */

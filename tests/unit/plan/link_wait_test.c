@@ -43,7 +43,8 @@ static void a_large_model_waits_as_the_table_has_it(void **state)
                                      .pairs = &pair,
                                      .pair_count = 1,
                                      .edge = {1.0 / 64, 1.0 / 64},
-                                     .window_s = {step * 2 / 3, step / 3}};
+                                     .window_s = {step * 2 / 3, step / 3},
+                                     .trips = {0.5, 0.5}};
         link_wait_t out;
         assert_true(link_wait(&how, &out));
         assert_true(fabs(out.moved_s[CROSSING_SUMS] - bytes / 0.95 / 12.5e9) < 1e-9);
@@ -66,7 +67,8 @@ static void the_busiest_direction_counts(void **state)
     probe_pair_t pairs[3] = {{.figures = {.round_trip_ns = 1000000, .rate = {2000, 1000}}},
                              {.figures = {.round_trip_ns = 9000000, .rate = {1, 1}}},
                              {.figures = {.round_trip_ns = 4000000, .rate = {1, 50}}}};
-    link_wait_how_t how = {.world = w, .crosses = crosses, .pairs = pairs, .pair_count = 3};
+    link_wait_how_t how = {
+        .world = w, .crosses = crosses, .pairs = pairs, .pair_count = 3, .trips = {0.5, 0.5}};
     link_wait_t out;
     assert_true(link_wait(&how, &out));
     assert_true(fabs(out.moved_s[CROSSING_SUMS] - 2) < 1e-9); /* 95 bytes at 95 % of 50 a second */
@@ -76,6 +78,9 @@ static void the_busiest_direction_counts(void **state)
     how.edge[CROSSING_SUMS] = 0.5;
     assert_true(link_wait(&how, &out));
     assert_true(fabs(out.wait_s[CROSSING_SUMS] - (0.5 * 0.5 + 1 + 0.002)) < 1e-9);
+    how.trips[CROSSING_SUMS] = 2; /* a ring of three: as many of the slowest link */
+    assert_true(link_wait(&how, &out));
+    assert_true(fabs(out.wait_s[CROSSING_SUMS] - (0.5 * 0.5 + 1 + 0.008)) < 1e-9);
     how.rate = 100;
     assert_true(link_wait(&how, &out));
     assert_true(fabs(out.moved_s[CROSSING_SUMS] - 10) < 1e-9);
