@@ -105,14 +105,43 @@ lh_status_t train_comm_plan(train_comm_t *t)
     return plan_all(t, &numbers);
 }
 
-/* Rank 0 keeps the record of links, which all other ranks hear of from it. */
-static void record_take(train_comm_t *t, probe_pair_t **known)
+static bool has_site(const world_t *w, const char *name)
 {
+    for (uint32_t r = 0; r < w->row.size; r++)
+        if (text_equal(w->ranks[r].site_name, name)) return true;
+    return false;
+}
+
+/* Rows of other jobs' sites need not travel. How many are left, first in the list. */
+static uint32_t rows_of_sites(const world_t *w, probe_pair_t *rows, uint32_t count)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (has_site(w, rows[i].site[0]) && has_site(w, rows[i].site[1])) rows[kept++] = rows[i];
+    return kept;
+}
+
+/* Rank 0 keeps the record of links and all others hear of it, so that all count the memory that `plan`
+ * counts with it; after what is measured it may be other memory. The rows are of one layout on all
+ * ranks, which run one build. */
+static lh_status_t record_take(train_comm_t *t, probe_pair_t **known)
+{
+    train_agree_t agree;
     uint32_t count = 0;
     *known = NULL;
-    if (t->ranks.rank == 0 && comm_world(t->comm)->row.sites > 1)
-        link_record_load(t->job, known, &count);
-    comm_known_links(t->comm, *known, count);
+    if (comm_world(t->comm)->row.sites < 2) return LH_OK;
+    if (t->ranks.rank == 0) link_record_load(t->job, known, &count);
+    count = rows_of_sites(comm_world(t->comm), *known, count);
+    lh_status_t status = train_agree_new(&t->ranks, &agree);
+    if (status == LH_OK) status = train_agree_first(&agree, &count, sizeof(count));
+    if (status == LH_OK && count > 0) {
+        if (*known == NULL) *known = mem_array(count, sizeof(**known));
+        status = *known == NULL ? LH_NO_MEMORY
+                                : train_agree_first(&agree, *known, count * sizeof(**known));
+    }
+    train_agree_free(&agree);
+    if (status == LH_OK) comm_known_links(t->comm, *known, count);
+    return status;
 }
 
 static void record_keep(const train_comm_t *t)
@@ -129,8 +158,8 @@ lh_status_t train_comm_connect(train_comm_t *t)
 {
     collective_t *numbers;
     probe_pair_t *known;
-    record_take(t, &known);
-    lh_status_t status = plan_all(t, &numbers);
+    lh_status_t status = record_take(t, &known);
+    if (status == LH_OK) status = plan_all(t, &numbers);
     if (status == LH_OK) status = comm_connect(t->comm);
     comm_known_links(t->comm, NULL, 0);
     mem_free(known);

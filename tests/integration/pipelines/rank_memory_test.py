@@ -17,6 +17,11 @@ SAMPLE = [("bf16", 1, 2), ("bf16", 2, 4), ("bf16", 3, 2), ("f32", 1, 4), ("f32",
 # What libraries pack lies in the heap of others.
 MEASURED_ALONE = {"library", "total"}
 
+# A long and fast link, by the keys of links.json.
+LINK = dict(measured=1, took_ns=1, round_trip_ns=50000000, median_ns=50000000, p99_ns=50000000, loaded_ns=0, path_mtu=0,
+            chunk=0, window=0, buffer=0, choice=0, streams=1, bytes_per_second=[1000000000] * 2,
+            burst_bytes_per_second=[1000000000] * 2, loss=[0, 0], loss_most=[-1, -1])
+
 
 class RankMemory(PipelineCase):
     def job(self, **changes):
@@ -97,6 +102,24 @@ class RankMemory(PipelineCase):
         job = self.job(train={"batch": 8, "micro_batch": 2, "precision": "bf16"},
                        optimizer={"plugin": "zero1"})
         self.compare(job, *self.ranks_of([2, 1]))
+
+    def test_all_ranks_count_the_memory_that_a_record_of_links_asks_for(self):
+        """Rank 0 alone can read the record; `plan` reads it, too. One machine plays both sites, so nothing is measured
+        and what is allocated later is what links without figures need."""
+        job = self.job(train={"precision": "bf16"}, optimizer={"plugin": "zero1"}, comm={"bucket": "1MiB"})
+        args = self.ranks_of([2, 2])
+
+        def transfers(ranks):
+            return [row.get("transfers", 0) for row in ranks]
+
+        without = transfers(self.planned(job, *args)["ranks"])
+        with open(self.path("out", "links.json"), "w") as f:
+            json.dump({"version": 1, "links": [dict(
+                LINK, sites=["s0", "s1"], addresses=["192.0.2.1", "192.0.2.2"], plugin="tcp",
+                tuned="")]}, f)
+        known = transfers(self.planned(job, *args)["ranks"])
+        self.assertGreater(min(known), max(without))
+        self.assertEqual(transfers(row["planned"] for row in self.trained(job, *args)), known)
 
     def test_the_plan_holds_for_breadth_first_accumulation(self):
         changes = {"train": {"batch": 12, "micro_batch": 2, "precision": "f32",
