@@ -14,6 +14,8 @@
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
 #include <engine/kernel_choice.h>
+#include <parallel/optimizer_tables.h>
+#include <session/session.h>
 #include <train/train_memory.h>
 #include <train/train_sites.h>
 
@@ -22,6 +24,38 @@
 #define SITES_LINE "ranks of sites = "
 #define BORDER_LINE "comm.border = "
 #define INSIDE_LINE "parallel.inside = "
+
+/* Whether sums are made inside of sites, or of machines, before they go across. The optimizer says it,
+ * which is there with the session; whatever it says wrongly is refused later. */
+static bool sums_inside(const trainer_t *t)
+{
+    optimizer_tables_t tables;
+    if (t->session == NULL) return false;
+    const update_how_t how = session_update_how(t->session, t->how->world, 1);
+    if (optimizer_tables_of(&how.optimizer, weights_parameters(t->session->weights),
+                            t->session->weights->frozen, t->session->compute, &tables) == LH_OK)
+        return tables.cut == LH_GROUP_SITE || tables.across != TABLE_MOVES;
+    fail_clear();
+    return false;
+}
+
+/* "0-1, 2-3": the ranks of each machine. */
+static void nodes_text(const world_t *w, text_t *out)
+{
+    for (uint32_t node = 0; node < w->row.nodes; node++) {
+        const char *before = node == 0 ? "" : ", ";
+        for (uint32_t r = 0, last; r < w->row.size; r = last + 1) {
+            last = r;
+            if (w->ranks[r].node != node) continue;
+            while (last + 1 < w->row.size && w->ranks[last + 1].node == node)
+                last++;
+            text_printf(out, "%s%u", before, r);
+            if (last > r) text_printf(out, "-%u", last);
+            before = "+";
+        }
+    }
+    text_append(out, "\n");
+}
 
 /* "2 + 2": sums go through sites. Sums are added by site and then over sites, so how ranks divide
  * into sites is among what the bits depend on; and so is the dtype in which they cross borders. */
@@ -43,21 +77,22 @@ void train_start_layout(const trainer_t *t, text_t *out)
     }
     text_append(out, "\n");
     /* A machine's ranks are added before machines are, where the cut is inside of those. */
-    if (w->inside_nodes)
-        text_printf(out, INSIDE_LINE "node of %u\n", w->row.nodes);
-    else
-        text_append(out, INSIDE_LINE "site\n");
+    if (sums_inside(t))
+        text_append(out, w->inside_nodes ? INSIDE_LINE "node of " : INSIDE_LINE "site\n");
+    if (sums_inside(t) && w->inside_nodes) nodes_text(w, out);
     if (w->row.sites > 1) text_printf(out, BORDER_LINE "%s\n", borders[t->job->comm.border]);
 }
 
-/* The lines of an identity that are of the layout, or all others. */
-static void start_lines(const char *identity, bool of_layout, text_t *out)
+/* The lines of an identity that are of the layout, or all others. Without a session nothing can be
+ * said of what is inside of what. */
+static void start_lines(const trainer_t *t, const char *identity, bool of_layout, text_t *out)
 {
     for (const char *line = identity; line != NULL && *line != '\0';) {
         const size_t length = strcspn(line, "\n");
         const bool is = text_starts(line, RANKS_LINE) || text_starts(line, SITES_LINE) ||
                         text_starts(line, BORDER_LINE) || text_starts(line, INSIDE_LINE);
-        if (is == of_layout) {
+        const bool unknown = t->session == NULL && text_starts(line, INSIDE_LINE);
+        if (is == of_layout && !unknown) {
             text_append_n(out, line, length);
             text_append(out, "\n");
         }
@@ -70,7 +105,7 @@ lh_status_t train_start_by_others(const trainer_t *t, bool *out)
     text_t then = {0}, now = {0};
     *out = false;
     if (t->resumed == NULL || t->job->launch.go_on_with == GO_ON_NONE) return LH_OK;
-    start_lines(t->resumed->manifest->meta.model, true, &then);
+    start_lines(t, t->resumed->manifest->meta.model, true, &then);
     train_start_layout(t, &now);
     const bool failed = then.failed || now.failed;
     *out = !failed && then.length > 0 && !text_equal(then.data, now.data);
@@ -85,7 +120,7 @@ lh_status_t train_start_check_bits(const trainer_t *t)
     text_t own = {0};
     if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
     lh_status_t status = train_start_by_others(t, &others);
-    if (others) start_lines(t->identity.data, false, &own);
+    if (others) start_lines(t, t->identity.data, false, &own);
     if (status == LH_OK) status = text_status(&own);
     if (status == LH_OK)
         status = snapshot_identity_compare(t->resumed->path, t->resumed->manifest->meta.model,

@@ -139,7 +139,7 @@ class QueuedRanks(PipelineCase):
                     for word in ("--set", text)]
             one = [word for text in nodes[:1] + BY_SITE for word in ("--set", text)]
             _, said = self.run_longhaul("train", job, "--resume", *args, *one, code=REFUSED)
-            self.assertIn("was made with 'parallel.inside = node of 2'", said)
+            self.assertIn("was made with 'parallel.inside = node of 0-1, 2-3'", said)
             self.run_longhaul("train", job, "--resume", *args, "--set", TWO[0], "--set", "train.same_bits=no")
             self.assertEqual(self.curve("nodes" + zero)[-1][0], 9)
 
