@@ -463,7 +463,7 @@ static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool a
             r.exposed_s[i] = (double)exposed[i] * 1e-9;
             control_waited(t->how->control, exposed[i]);
         }
-        r.flow_count = comm_flows(t->comm.comm, r.flows, STEP_FLOWS);
+        if (t->how->observer != NULL) r.flow_count = comm_flows(t->comm.comm, r.flows, STEP_FLOWS);
     }
     r.seconds = (double)(now - t->begun_ns) * 1e-9;
     r.tokens_per_s = (double)(t->job->train.batch * t->job->train.sequence) / r.seconds;
