@@ -571,6 +571,13 @@ void comm_step(comm_t *c, uint64_t step)
     runs_leave(c);
 }
 
+void comm_even(comm_t *c)
+{
+    runs_enter(c);
+    links_even(c->links, true);
+    runs_leave(c);
+}
+
 uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room)
 {
     runs_enter(c);

@@ -80,6 +80,10 @@ void comm_sent(comm_t *c, uint64_t *bytes);
  * looked at there alone. */
 void comm_share(comm_t *c, const uint64_t *all);
 
+/* Before traffic that is not a step's (evaluation, saves, the end): until the next comm_step the ranks
+ * of a site have equal parts of the rate of its links. */
+void comm_even(comm_t *c);
+
 /* links_flows, for reports. */
 uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room);
 

@@ -79,6 +79,8 @@ void links_follow(links_t *l, uint64_t step);
  * on a site's ranks share the rate of its borders by what has come to it since the last call, and by
  * half as much of what was before that. */
 void links_share(links_t *l, const uint64_t *all, uint64_t step);
+/* Until the next links_share: the ranks of a site have equal parts, for traffic that is not a step's. */
+void links_even(links_t *l, bool even);
 
 /* For reports and the choice of algorithms: sums of bytes since the links were opened, and the
  * largest figures of any link of the class. */
@@ -182,6 +184,7 @@ struct links {
     double *demand;      /* [ranks x sites] of late, which they go by */
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
+    bool even;    /* paces are those of equal shares, whatever `shares` says */
     bool probing; /* a connection has its pair's whole rate, not a rank's part */
     bool closing;
     lh_status_t failed; /* LH_OK: not */

@@ -21,8 +21,29 @@ enum { SILENT = 16 };
 static const double too_little = 1.0 / 16;
 /* What a border carries in this time, in seconds, is enough to tell who sends. */
 static const double enough_s = 0.05;
+/* Of a pace: what is nearer is the same. */
+static const double rounded = 1e-4;
 
 /* ---- parts of a border's rate ---- */
+
+/* What a byte has of the rate, where who would have less than `least` has that: the others share the
+ * rest. It only falls, and with it more have the least, so that it settles. */
+static double byte_share(const double *sent, uint32_t count, double least, double all)
+{
+    double each = 1 / all;
+    for (uint32_t turn = 0; turn < count; turn++) {
+        double rest = 1, sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (each * sent[i] <= least)
+                rest -= least;
+            else
+                sum += sent[i];
+        }
+        if (sum <= 0 || rest / sum >= each) break;
+        each = rest / sum;
+    }
+    return each;
+}
 
 bool pace_shares(const double *sent, uint32_t count, double *shares)
 {
@@ -32,12 +53,13 @@ bool pace_shares(const double *sent, uint32_t count, double *shares)
         all += sent[i];
     if (all <= 0) return false;
     const double least = 1.0 / (SILENT * (double)count);
+    const double each = byte_share(sent, count, least, all);
     for (uint32_t i = 0; i < count; i++) {
-        const double share = fmax(sent[i] / all, least);
+        const double share = fmax(sent[i] * each, least);
         other = other || fabs(share - shares[i]) > too_little * fmax(share, shares[i]);
     }
     for (uint32_t i = 0; other && i < count; i++)
-        shares[i] = fmax(sent[i] / all, least);
+        shares[i] = fmax(sent[i] * each, least);
     return other;
 }
 
@@ -130,6 +152,11 @@ static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_
     return changed;
 }
 
+static bool is_paced(const link_t *k)
+{
+    return k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL;
+}
+
 /* A lowered pace stays lower by as much. Buffers that are for less than may now come or go grow; they
  * never shrink, as the other end may have more to send than this one. */
 static void link_take_share(link_t *k, uint64_t step)
@@ -141,8 +168,11 @@ static void link_take_share(link_t *k, uint64_t step)
     const double in = (double)links_border(l, there, here) * links_share_of(l, k->peer, here);
     const double most = LINKS_FILL * out, room = fmax(out, in);
     lh_tuning_t wanted = {.struct_size = sizeof(wanted)};
-    if (most <= 0 || (most == k->follow.most && room <= k->room)) return;
-    if (room > k->room) {
+    /* Paces and rooms were told in whole bytes a second. */
+    const bool same = fabs(most - k->follow.most) <= rounded * most;
+    const bool longer = room > (1 + rounded) * k->room;
+    if (most <= 0 || (same && !longer)) return;
+    if (longer) {
         char tuned[PROBE_TUNED];
         lh_link_t link = k->known;
         link.bytes_per_second = (uint64_t)room;
@@ -165,18 +195,38 @@ static void link_take_share(link_t *k, uint64_t step)
              (unsigned long long)step);
 }
 
+/* Of a link that is paced now; a pace that was lowered stays lower by as much. */
+static void link_even(link_t *k, bool even)
+{
+    const world_t *w = k->links->how.world;
+    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
+    const double own = links_share_of(k->links, w->row.rank, there);
+    const double part = even ? 1.0 / ranks_of_site(w, here) / own : 1;
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .pace_bytes_per_second = (uint64_t)(part * k->follow.pace)};
+    if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
+}
+
+void links_even(links_t *l, bool even)
+{
+    if (l->shares == NULL || l->even == even) return;
+    l->even = even;
+    for (uint32_t i = 0; i < l->link_count; i++)
+        if (is_paced(l->links[i])) link_even(l->links[i], even);
+}
+
 void links_share(links_t *l, const uint64_t *all, uint64_t step)
 {
     bool changed = false;
     const uint32_t sites = l->how.world->row.sites;
     if (sites < 2 || !shares_make(l)) return;
+    links_even(l, false);
     for (uint32_t from = 0; from < sites; from++)
         for (uint32_t to = 0; to < sites; to++)
             if (from != to) changed = border_share(l, all, from, to) || changed;
     for (uint32_t i = 0; changed && i < l->link_count; i++) {
         link_t *k = l->links[i];
-        if (k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL)
-            link_take_share(k, step);
+        if (is_paced(k)) link_take_share(k, step);
     }
 }
 
@@ -214,7 +264,6 @@ void links_follow(links_t *l, uint64_t step)
 {
     for (uint32_t i = 0; i < l->link_count; i++) {
         link_t *k = l->links[i];
-        if (k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL)
-            link_follow(k, step);
+        if (is_paced(k)) link_follow(k, step);
     }
 }

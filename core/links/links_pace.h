@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /* The parts of a border's rate for a site's ranks, by what each has to send: [count], shares in force on
- * the way in. Those of the ranks that send add up to 1; who sends nothing keeps a sixteenth of an
- * equal part, for what may come. False: they stay as they are, for there is nothing or too little is
+ * the way in. They add up to 1, and each is a sixteenth of an equal part at least, for what may come
+ * of who sends nothing. False: they stay as they are, for there is nothing or too little is
  * other. */
 bool pace_shares(const double *sent, uint32_t count, double *shares);
 

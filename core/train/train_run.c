@@ -566,6 +566,12 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
 
 /* ---- the loop ---- */
 
+/* Who sent little in steps may have much to send now, and no step follows by which the others know. */
+static void share_evenly(const trainer_t *t)
+{
+    if (t->comm.comm != NULL) comm_even(t->comm.comm);
+}
+
 /* All ranks take part, as runs of the split are shared out. Called before step 1 too, so that
  * curves begin with the start weights; not on a resume, whose first run has told that already. */
 static lh_status_t run_evaluate(trainer_t *t)
@@ -576,6 +582,7 @@ static lh_status_t run_evaluate(trainer_t *t)
 
     evaluation_sum_t sum;
     trainer_doing(t, t->step, "evaluation");
+    share_evenly(t);
     uint64_t clock = sys()->now_ns();
     const uint64_t since = clock;
     const lh_status_t status = evaluation_split(t->programs.evaluation, t->valid,
@@ -600,13 +607,10 @@ static lh_status_t run_save(trainer_t *t, bool last)
     const uint64_t every = t->job->checkpoint.every;
     uint64_t clock = sys()->now_ns();
     trainer_poll_save(t);
-    lh_status_t status = LH_OK;
-    if (last || t->asked_step == t->step || (every != 0 && t->step % every == 0))
-        status = trainer_save(t, last);
-    else if (train_memory_due(t, t->step))
-        status = trainer_save_memory(t);
-    else
-        return LH_OK;
+    const bool whole = last || t->asked_step == t->step || (every != 0 && t->step % every == 0);
+    if (!whole && !train_memory_due(t, t->step)) return LH_OK;
+    share_evenly(t);
+    const lh_status_t status = whole ? trainer_save(t, last) : trainer_save_memory(t);
     trainer_clock(t, PART_SAVE, &clock);
     return status;
 }
@@ -709,6 +713,7 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
         status = run_evaluate(t);
         if (status == LH_OK) status = run_save(t, false);
     }
+    if (status == LH_OK) share_evenly(t);
     /* A run that ends as not finite saves nothing more: the last checkpoint stays the newest. */
     if (status == LH_OK && out->outcome != TRAIN_NOT_FINITE) status = run_save(t, true);
     if (status == LH_OK) status = trainer_finish_save(t);

@@ -286,6 +286,11 @@ uint32_t links_flows(const links_t *l, link_flow_t *rows, uint32_t room)
     return 0;
 }
 
+void links_even(links_t *l, bool even)
+{
+    (void)l, (void)even;
+}
+
 void links_share(links_t *l, const uint64_t *all, uint64_t step)
 {
     (void)l, (void)all, (void)step;

@@ -20,6 +20,7 @@
 #include <links/links_pace.h>
 #include <plugin/host.h>
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -577,10 +578,10 @@ static const struct {
     uint64_t sent[2];
     double share[2];
 } demands[] = {
-    {{2, 2}, {0.5, 0.5}},             /* too little to tell */
-    {{0, 100}, {1.0 / 32, 1}},        /* who sends nothing keeps a sixteenth of a half */
-    {{300, 200}, {2.0 / 3, 1.0 / 3}}, /* 300 and 100 since, and half of what was before */
-    {{301, 203}, {2.0 / 3, 1.0 / 3}}, /* too little */
+    {{2, 2}, {0.5, 0.5}},              /* too little to tell */
+    {{0, 100}, {1.0 / 32, 31.0 / 32}}, /* who sends nothing keeps a sixteenth of a half */
+    {{300, 200}, {2.0 / 3, 1.0 / 3}},  /* 300 and 100 since, and half of what was before */
+    {{301, 203}, {2.0 / 3, 1.0 / 3}},  /* too little */
 };
 
 static void unequal(void)
@@ -598,6 +599,8 @@ static void unequal(void)
         is_close(pace_to(peer, &buffer),
                  0.97 * RATE * (here == 1 ? 0.5 : demands[step].share[me.self]));
         CHECK(buffer >= before);
+        links_even(me.links, true);
+        is_close(pace_to(peer, &buffer), 0.97 * RATE / 2);
     }
     end();
 }
@@ -618,7 +621,13 @@ static void shares_add_up_to_a_border(void **state)
     assert_true(pace_shares((const double[]){200, 100, 100}, 3, shares));
     assert_true(shares[0] == 0.5 && shares[1] == 0.25 && shares[2] == 0.25);
     assert_true(pace_shares((const double[]){0, 100, 300}, 3, shares));
-    assert_true(shares[0] == 1.0 / 48 && shares[1] == 0.25 && shares[2] == 0.75);
+    const double rest = 47.0 / 48;
+    assert_true(shares[0] == 1.0 / 48 && fabs(shares[1] - 0.25 * rest) < 1e-12 &&
+                fabs(shares[2] - 0.75 * rest) < 1e-12);
+    /* What the first takes from the others makes the second need the least, too. */
+    assert_true(pace_shares((const double[]){0, 1.001, 46.999}, 3, shares));
+    assert_true(shares[0] == 1.0 / 48 && shares[1] == 1.0 / 48);
+    assert_true(fabs(shares[0] + shares[1] + shares[2] - 1) < 1e-12);
 }
 
 static void alone(void)
