@@ -183,11 +183,13 @@ static void link_take_share(link_t *k, uint64_t step)
         wanted.control = 0;
         k->room = room;
     }
-    k->follow = (probe_follow_t){.pace = most * k->follow.pace / k->follow.most,
-                                 .most = most,
-                                 .patience = k->follow.patience};
+    if (!same)
+        k->follow = (probe_follow_t){.pace = most * k->follow.pace / k->follow.most,
+                                     .most = most,
+                                     .patience = k->follow.patience};
     wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
+    if (same) return; /* longer buffers alone */
     log_line(LH_LOG_INFO,
              "link to rank %u: %.1f %% of what this site's ranks send, paced at %.1f MB/s "
              "from step %llu on",

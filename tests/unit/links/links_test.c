@@ -591,6 +591,8 @@ static void unequal(void)
     const uint32_t here = me.self / 2, peer = 2 * (1 - here);
     two_sites();
     is_close(pace_to(peer, &before), 0.97 * RATE / 2);
+    link_t *link = links_find(me.links, peer, LH_SERVICE_GRADIENT);
+    link->follow.well = 7; /* gone where it is paced anew */
     for (uint32_t step = 0; step < sizeof(demands) / sizeof(demands[0]); step++) {
         uint64_t all[2 * RANKS] = {0};
         for (uint32_t r = 0; r < 2; r++)
@@ -599,6 +601,7 @@ static void unequal(void)
         is_close(pace_to(peer, &buffer),
                  0.97 * RATE * (here == 1 ? 0.5 : demands[step].share[me.self]));
         CHECK(buffer >= before);
+        CHECK(here == 0 || link->follow.well == 7);
         links_even(me.links, true);
         is_close(pace_to(peer, &buffer), 0.97 * RATE / 2);
     }
