@@ -198,7 +198,6 @@ bool plan_choose(cudnn_sdpa &s, uint32_t variant, uint64_t limit_bytes, char *er
     for (int64_t i = 0; i < count; i++) {
         std::string name;
         if (!s.graph.get_plan_name_at_index(i, name).is_good()) continue;
-        /* The plan's name holds its engine and its knobs. */
         const uint32_t digest = cuda_digest(name.data(), name.size());
         if (variant != 0 && digest != variant) continue;
         if (!s.graph.build_plan_at_index(i).is_good()) continue;
