@@ -229,6 +229,14 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
     return LH_UNSUPPORTED;
 }
 
+/* A row's reason behind its plugin's name, which lh_host_t.fail puts there itself. */
+static void reason_add(text_t *reasons, const char *plugin, const char *reason)
+{
+    const size_t length = strlen(plugin);
+    const bool named = strncmp(reason, plugin, length) == 0 && reason[length] == ':';
+    text_printf(reasons, "; %s%s%s", named ? "" : plugin, named ? "" : ": ", reason);
+}
+
 /* Tries the rows in order. Only LH_UNSUPPORTED moves on to the next row; a lack of memory, say,
  * does not. A refusal's sentence has the reasons of all rows that were tried. */
 static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc,
@@ -244,8 +252,8 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc,
         fail_clear();
         status = offer_try(c, offer, desc, wanted, k);
         if (status != LH_OK)
-            text_printf(&reasons, "; %s: %s", offer->plugin->name,
-                        fail_reason()[0] != '\0' ? fail_reason() : status_text(status));
+            reason_add(&reasons, offer->plugin->name,
+                       fail_reason()[0] != '\0' ? fail_reason() : status_text(status));
     }
     if (status == LH_UNSUPPORTED)
         (void)fail(LH_UNSUPPORTED, "device %s has no kernel for %s%s", c->how.device->name, k->line,
@@ -447,13 +455,14 @@ void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out)
     mem_free(sorted);
 }
 
-/* Whether a text names a call (named), and whether with this choice, in the nearest way in which it
- * does. `line` up to `call`, without the end of its line up to `length`. */
-static bool choice_is(const char *text, const char *line, size_t call, size_t length, bool *named)
+/* Whether a text names a call (named) in a way up to `most`, and whether with this choice, in the
+ * nearest way in which it does. `line` up to `call`, without the end of its line up to `length`. */
+static bool choice_is(const char *text, const char *line, size_t call, size_t length, uint32_t most,
+                      bool *named)
 {
     bool same = false;
     *named = false;
-    for (uint32_t naming = NAMED_EXACTLY; naming <= NAMED_AS_BEFORE && !*named; naming++)
+    for (uint32_t naming = NAMED_EXACTLY; naming <= most && !*named; naming++)
         for (const char *at = text, *end; at != NULL && *at != '\0'; at = end + 1) {
             const char *choice = strstr(at, " = ");
             end = strchr(at, '\n');
@@ -473,9 +482,25 @@ bool kernel_choice_agree(const char *a, const char *b)
         const char *choice = strstr(line, " = "), *end = strchr(line, '\n');
         if (choice == NULL || end == NULL) return false;
         bool named;
-        if (!choice_is(b, line, (size_t)(choice - line), (size_t)(end - line), &named) && named)
+        if (!choice_is(b, line, (size_t)(choice - line), (size_t)(end - line), NAMED_AS_BEFORE,
+                       &named) &&
+            named)
             return false;
         line = end + 1;
     }
     return true;
+}
+
+uint32_t kernel_choice_same(const char *a, const char *b)
+{
+    uint32_t count = 0;
+    for (const char *line = a; line != NULL && *line != '\0';) {
+        const char *choice = strstr(line, " = "), *end = strchr(line, '\n');
+        if (choice == NULL || end == NULL) break;
+        bool named;
+        count += choice_is(b, line, (size_t)(choice - line), (size_t)(end - line), NAMED_ALIKE,
+                           &named);
+        line = end + 1;
+    }
+    return count;
 }

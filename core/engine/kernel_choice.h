@@ -88,5 +88,8 @@ void kernel_choice_text(const kernel_choice_t *c, uint32_t flags, text_t *out);
 /* Whether two such texts have the same choice for every call of the first that the second names; the
  * second may have older lines. */
 bool kernel_choice_agree(const char *a, const char *b);
+/* How many calls of the first have the choice that the second has for them, or for one that only lies
+ * otherwise if it does not name them. */
+uint32_t kernel_choice_same(const char *a, const char *b);
 
 #endif

@@ -11,6 +11,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <engine/kernel_choice.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <plugin/host.h>
@@ -303,11 +304,7 @@ static lh_status_t timed_count(session_t *s)
     text_t all = {0};
     engine_variants(s->engine, &all);
     const lh_status_t status = text_status(&all);
-    for (char *at = all.data, *end; status == LH_OK && (end = strchr(at, '\n')) != NULL;
-         at = end + 1) {
-        *end = '\0';
-        s->timed_taken += s->timed.data != NULL && strstr(s->timed.data, at) != NULL;
-    }
+    if (status == LH_OK) s->timed_taken = kernel_choice_same(all.data, s->timed.data);
     text_free(&all);
     return status;
 }

@@ -216,6 +216,27 @@ static void what_is_known_is_taken_by_calls_that_lie_otherwise(void **state)
     kernel_choice_free(c);
 }
 
+/* A rank's calls that have what another has timed: its own, by an older line, and one that lies otherwise;
+ * not one of another choice, nor one that the other lacks. */
+static void choices_as_timed_are_counted(void **state)
+{
+    (void)state;
+    static const char timed[] = "copy F32[8,4]@16 -> BF16[8,4]@16 = copy.test 4\n"
+                                "copy F32[8,5] -> BF16[8,5] = copy.test 1\n"
+                                "copy F32[8,6]@64 -> BF16[8,6]@64 = copy.test 12\n";
+    assert_int_equal(kernel_choice_same(timed, timed), 3);
+    assert_int_equal(kernel_choice_same("copy F32[8,4]@16 -> BF16[8,4]@16 = copy.test 4\n"
+                                        "copy F32[8,4]!@64 -> BF16[8,4]@64 = copy.test 4\n"
+                                        "copy F32[8,4]@256 -> BF16[8,4]~1@256 = copy.test 2\n"
+                                        "copy F32[8,5]@16 -> BF16[8,5]@16 = copy.test 1\n"
+                                        "copy F32[8,6]@64 -> BF16[8,6]@64 = copy.test 1\n"
+                                        "copy F32[8,7]@64 -> BF16[8,7]@64 = copy.test 4\n",
+                                        timed),
+                     3);
+    assert_int_equal(kernel_choice_same(NULL, timed), 0);
+    assert_int_equal(kernel_choice_same(timed, NULL), 0);
+}
+
 static void a_bound_counts_what_timing_might_take(void **state)
 {
     (void)state;
@@ -237,6 +258,7 @@ int main(void)
         cmocka_unit_test(a_choice_that_the_row_refuses_is_refused),
         cmocka_unit_test(older_lines_are_taken_by_all_calls_that_they_fit),
         cmocka_unit_test(what_is_known_is_taken_by_calls_that_lie_otherwise),
+        cmocka_unit_test(choices_as_timed_are_counted),
         cmocka_unit_test(a_bound_counts_what_timing_might_take),
     };
     return cmocka_run_group_tests(tests, load, unload);
