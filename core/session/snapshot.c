@@ -482,6 +482,8 @@ void snapshot_identity(const session_t *s, text_t *out)
     text_printf(out, "train.head_chunk = %llu\n", (unsigned long long)job->train.head_chunk);
     text_printf(out, "train.seed = %llu\n", (unsigned long long)job->train.seed);
     text_printf(out, "train.deterministic = %s\n", job->train.deterministic ? "yes" : "no");
+    /* A checkpoint names rank 0's kernels; whether the other ranks took them is up to this. */
+    text_printf(out, "device.tune = %s\n", job->device.tune ? "yes" : "no");
     text_printf(out, "train.precision = %s\n",
                 job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
     text_printf(out, "train.logits = %s\n",

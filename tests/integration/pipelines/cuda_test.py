@@ -76,7 +76,9 @@ class Cuda(CudaCase):
         self.assertEqual(self.said("again"), [last])
         self.assert_same("again", "timed")
         self.train(job, "parts", "checkpoint.every=2", "train.steps=2", "device.tune=yes")
-        self.train(job, "parts", flags=["--resume"])
+        refused = self.train(job, "parts", flags=["--resume"], code=REFUSED)
+        self.assertIn("device.tune", refused)
+        self.train(job, "parts", "device.tune=yes", flags=["--resume"])
         self.assertEqual(self.choices("parts"), timed)
 
         # Of ranks none but 0 has the file or the time.
@@ -167,6 +169,7 @@ class Cuda(CudaCase):
             for text in ("device cuda has no kernel for attention ", shape,
                          "attention: 1 heads of 320 and 320 components; heads have at most 256"):
                 self.assertIn(text, said)
+            self.assertNotIn("cuda: cuda:", said)
             if CUDNN and folder == "single":
                 self.assertIn("cuDNN: attention in BF16 and F16 only", said)
             self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
