@@ -13,8 +13,8 @@
  * place, which that leaves out.
  *
  * The library's order is a guess by shapes. Asked to (LH_KERNEL_TUNE), the first candidates are run over
- * memory that is taken for as long, and the fastest is chosen; a plan counts the largest of their
- * workspaces (LH_KERNEL_MOST). */
+ * memory that is taken for as long, and the fastest is chosen; a plan counts the largest
+ * workspace of all candidates (LH_KERNEL_MOST). */
 #include <stdio.h>
 
 #include <longhaul/dtype.h>
@@ -326,11 +326,12 @@ static bool candidate_fits(const cublas_found_t *found, uint64_t workspace_bytes
     return found->state == CUBLAS_OK && found->workspace_bytes <= workspace_bytes;
 }
 
-/* The largest workspace of the candidates that may be timed. */
+/* The largest workspace of all candidates: what rank 0 takes of its first ones may stand further back
+ * here, where another device or less scratch gives another list. */
 static uint64_t candidates_workspace(const cublas_found_t *found, int count, uint64_t limit)
 {
     uint64_t most = 0;
-    for (int i = 0; i < count && i < TIMED; i++)
+    for (int i = 0; i < count; i++)
         if (candidate_fits(&found[i], limit) && found[i].workspace_bytes > most)
             most = found[i].workspace_bytes;
     return most;
