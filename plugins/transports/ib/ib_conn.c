@@ -121,11 +121,11 @@ void ib_close_conn(lh_conn_t *c)
     t->host->release(t->host, c);
 }
 
-/* When a queue pair that both ends know to be down is not waited for any more: at once, but where that
- * may be the path's MTU, as it is then soon back. UINT64_MAX: it is none. */
+/* When a queue pair that both ends know to be down, dialed now and then or not, is not waited for any
+ * more: at once, but where that may be the path's MTU, as it is then soon back. UINT64_MAX: it is none. */
 static uint64_t left_out_ns(const ib_pair_t *p)
 {
-    if (p->state != IB_PAIR_DOWN || !p->away) return UINT64_MAX;
+    if (p->state == IB_PAIR_UP || !p->away) return UINT64_MAX;
     return p->lost == 0 ? 0 : p->lost_ns + LEFT_OUT_NS;
 }
 
@@ -194,18 +194,23 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* Only what is acted on when it is due: a time that has passed would wake a sleeper again and again. */
 uint64_t ib_conn_due(const lh_conn_t *c)
 {
+    const uint64_t now = c->transport->host->now_ns(c->transport->host);
     uint64_t due = UINT64_MAX;
     if (c->state == IB_DIALING) return c->give_up_ns;
     if (c->state != IB_OPEN) return due;
     if (c->dials && !c->up_said) due = c->give_up_ns;
     if (c->refused_ns != 0) due = sooner(due, c->refused_ns);
-    for (uint32_t i = 0; i < c->pair_count && !c->up_said; i++)
-        if (c->pairs[i].lost > 0) due = sooner(due, left_out_ns(&c->pairs[i]));
-    for (uint32_t i = 0; i < c->pair_count; i++)
+    for (uint32_t i = 0; i < c->pair_count && !c->up_said; i++) {
+        const uint64_t left_out = left_out_ns(&c->pairs[i]);
+        if (left_out > now) due = sooner(due, left_out);
+    }
+    if (!c->up_said && is_up(c)) return now;
+    for (uint32_t i = 0; i < c->pair_count && c->refused_ns == 0; i++)
         due = sooner(due, ib_pair_due(&c->pairs[i]));
-    if (c->worse_due) due = sooner(due, c->worse_ns);
+    if (c->worse_due && c->up_said) due = sooner(due, c->worse_ns);
     const uint64_t opens = ib_bucket_due(&c->bucket);
     const bool waits = c->send_next < c->send_end && c->send_next < c->granted;
     return waits && opens != 0 ? sooner(due, opens) : due;

@@ -365,10 +365,13 @@ uint64_t ib_pair_due(const ib_pair_t *p)
     const lh_conn_t *c = p->conn;
     if (p->state == IB_PAIR_UP) {
         const uint64_t pause = c->transport->config->keepalive_ns;
-        return pause != 0 && ib_pair_wrs(p) == 0 ? p->heard_ns + pause : UINT64_MAX;
+        const bool pings = pause != 0 && c->up_said && ib_pair_wrs(p) == 0;
+        return pings ? p->heard_ns + pause : UINT64_MAX;
     }
-    if (p->give_up_ns == 0)
-        return c->dials && p->state == IB_PAIR_MEETING ? p->again_ns : UINT64_MAX;
+    if (p->give_up_ns == 0) {
+        const bool ends = c->dials && p->state == IB_PAIR_MEETING && ib_pair_has_others(p);
+        return ends ? p->again_ns : UINT64_MAX;
+    }
     const bool waits = ib_pair_waits(p);
     const bool tries = waits ? p->state == IB_PAIR_MEETING : c->dials && !p->gone;
     if (ib_pair_has_others(p)) {
