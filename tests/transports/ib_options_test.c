@@ -247,6 +247,38 @@ static void memory_that_may_not_be_locked_is_counted(end_t *e)
     end_barrier(e);
 }
 
+static lh_tuning_t retuned(end_t *e, lh_tuning_t wanted)
+{
+    lh_tuning_t in_force = {.struct_size = sizeof(in_force)};
+    wanted.struct_size = sizeof(wanted);
+    CHECK(e->api->retune(e->conn, &wanted, &in_force) == LH_OK);
+    return in_force;
+}
+
+/* Of one queue pair, and with the pace that is set: a new tuning may go below both, not beyond. */
+static void expect_bounds(end_t *e)
+{
+    enum { PACE = 50000000 };
+    static const uint64_t wishes[] = {PACE / 2, 2 * PACE, UINT64_MAX};
+    for (uint32_t i = 0; i < 3; i++) {
+        const lh_tuning_t paced = retuned(e, (lh_tuning_t){.pace_bytes_per_second = wishes[i]});
+        CHECK(paced.pace_bytes_per_second == wishes[i]);
+    }
+    config_of(e)->pace = PACE;
+    for (uint32_t i = 0; i < 3; i++) {
+        const lh_tuning_t paced = retuned(e, (lh_tuning_t){.pace_bytes_per_second = wishes[i]});
+        CHECK(paced.pace_bytes_per_second == (i == 0 ? wishes[0] : PACE));
+    }
+    config_of(e)->pace = 0;
+    (void)retuned(e, (lh_tuning_t){.pace_bytes_per_second = UINT64_MAX});
+    for (uint64_t chunk = 131072; chunk >= 65536; chunk /= 2) {
+        const lh_tuning_t wide = retuned(
+            e, (lh_tuning_t){.chunk_bytes = chunk, .inflight_bytes = 1 << 30});
+        CHECK(wide.inflight_bytes == (IB_RECEIVES - 2) * chunk, "%llu",
+              (unsigned long long)wide.inflight_bytes);
+    }
+}
+
 /* A window that was chosen, and not set: a warning, and what there is room for. */
 static void a_window_that_was_chosen_is_cut(end_t *e)
 {
@@ -270,6 +302,7 @@ static void a_window_that_was_chosen_is_cut(end_t *e)
     CHECK(e->api->retune(e->conn, NULL, &in_force) == LH_OK);
     CHECK(in_force.inflight_bytes == (IB_RECEIVES - 2) * 65536, "%llu",
           (unsigned long long)in_force.inflight_bytes);
+    expect_bounds(e);
     buffer_t out = buffer_new(e, 16 << 20, false, 0), in = buffer_new(e, 16 << 20, false, 0);
     (void)ib_exchange(e, &out, &in, 16, 1 << 20);
     CHECK(ib_count("rnr") == 0);

@@ -51,7 +51,15 @@ lh_status_t ib_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice, l
     return LH_OK;
 }
 
-/* What only a new connection can have, such as more queue pairs, stays as it is. */
+/* The INI's is the most. 0: none. */
+static uint64_t pace_of(const ib_config_t *config, uint64_t wanted)
+{
+    const uint64_t pace = wanted == UINT64_MAX ? 0 : wanted;
+    return config->pace != 0 && (pace == 0 || pace > config->pace) ? config->pace : pace;
+}
+
+/* What only a new connection can have, such as more queue pairs, stays as it is, and a window is what
+ * there are receive work requests for at most. */
 lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
 {
     ib_tuning_t *u = &c->tuning;
@@ -65,8 +73,10 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
                              : mine.chunk_bytes > IB_CHUNK_MOST ? IB_CHUNK_MOST
                                                                 : mine.chunk_bytes;
         if (mine.inflight_bytes != 0) u->window_bytes = mine.inflight_bytes;
+        u->window_most = (uint64_t)c->pair_count * (IB_RECEIVES - 2) * u->chunk_bytes;
+        if (u->window_bytes > u->window_most) u->window_bytes = u->window_most;
         if (mine.pace_bytes_per_second != 0)
-            u->pace = mine.pace_bytes_per_second == UINT64_MAX ? 0 : mine.pace_bytes_per_second;
+            u->pace = pace_of(c->transport->config, mine.pace_bytes_per_second);
         ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
     }
     const bool framed = c->sealed.slots > 0; /* frames are as many and as long as they were made */

@@ -410,11 +410,12 @@ static lh_status_t tcp_tune(lh_transport_t *t, const lh_link_t *link, uint32_t c
 }
 
 /* Takes what is set in `wanted` into force on the sockets that are open. The number of streams
- * stays as it is: only a new connection can have another. */
+ * stays as it is, as only a new connection can have another, and the INI's pace is the most. */
 static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
 {
     if (wanted != NULL) {
         lh_tuning_t mine = {.struct_size = sizeof(mine)}, all = c->tuning;
+        const uint64_t most = c->transport->config->pace;
         memcpy(&mine, wanted,
                wanted->struct_size < sizeof(mine) ? wanted->struct_size : sizeof(mine));
         if (mine.chunk_bytes != 0)
@@ -423,6 +424,7 @@ static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning
                                                                : mine.chunk_bytes;
         if (mine.inflight_bytes != 0) all.inflight_bytes = mine.inflight_bytes;
         if (mine.pace_bytes_per_second != 0) all.pace_bytes_per_second = mine.pace_bytes_per_second;
+        if (most != 0 && all.pace_bytes_per_second > most) all.pace_bytes_per_second = most;
         if (mine.buffer_bytes != 0) all.buffer_bytes = mine.buffer_bytes;
         if (mine.control != 0) all.control = mine.control;
         const bool grows = all.buffer_bytes != c->tuning.buffer_bytes;

@@ -239,6 +239,27 @@ static void retune_changes_what_it_names_and_tells_the_rest(void **state)
     pair_free(p);
 }
 
+static uint64_t pace_after(pair_t *p, uint64_t wanted)
+{
+    lh_tuning_t after = {.struct_size = sizeof(after)};
+    const lh_tuning_t tuning = {.struct_size = sizeof(tuning), .pace_bytes_per_second = wanted};
+    assert_int_equal(kit_api->retune(p->a.conn, &tuning, &after), LH_OK);
+    return after.pace_bytes_per_second;
+}
+
+static void a_pace_that_is_set_is_the_most(void **state)
+{
+    (void)state;
+    pair_t *p = pair_new();
+    assert_int_equal(pace_after(p, 3000000), 3000000);
+    assert_int_equal(pace_after(p, UINT64_MAX), UINT64_MAX);
+    p->a.config.pace = 2000000;
+    assert_int_equal(pace_after(p, 1000000), 1000000);
+    assert_int_equal(pace_after(p, 3000000), 2000000);
+    assert_int_equal(pace_after(p, UINT64_MAX), 2000000);
+    pair_free(p);
+}
+
 static void what_was_sent_before_an_orderly_end_arrives(void **state)
 {
     (void)state;
@@ -264,6 +285,7 @@ static void what_was_sent_before_an_orderly_end_arrives(void **state)
         cmocka_unit_test(posts_beyond_the_depth_are_refused_for_now),         \
         cmocka_unit_test(cancel_ends_every_operation_once_and_within_100_ms), \
         cmocka_unit_test(retune_changes_what_it_names_and_tells_the_rest),    \
+        cmocka_unit_test(a_pace_that_is_set_is_the_most),                     \
         cmocka_unit_test(what_was_sent_before_an_orderly_end_arrives)
 
 int main(void)
