@@ -143,7 +143,7 @@ static void arenas_are_not_registered(end_t *e)
     end_barrier(e);
 }
 
-/* A processor seals, which can't reach it. */
+/* A processor seals, which can't reach it; and no card knows of it, so that no peer writes there. */
 static void memory_of_a_device_is_refused(end_t *e)
 {
     lh_region_t *region;
@@ -157,7 +157,10 @@ static void memory_of_a_device_is_refused(end_t *e)
                               .fd = fd,
                               .numa = -1};
     ib_meet(e, LH_SECURITY_PRIVATE);
+    const uint64_t before = ib_count("regions");
     CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_OK);
+    CHECK(e->side == 0 || ib_count("regions") == before, "%llu, %llu before",
+          (unsigned long long)ib_count("regions"), (unsigned long long)before);
     CHECK(e->api->isend(e->conn, region, base, 100, 1, 1) == LH_UNSUPPORTED);
     CHECK(strstr(check_host_reason(), "security = private is for memory of the host") != NULL, "%s",
           check_host_reason());

@@ -113,7 +113,12 @@ bool ib_messages_drain(lh_conn_t *c, ib_sink_t *s)
 
 static lh_status_t region_known(lh_transport_t *t, lh_region_t *r)
 {
-    return r->mrs[0] != NULL ? LH_OK : ib_register_all(t, r->base, r->bytes, true, r->mrs);
+    if (r->mrs[0] != NULL) return LH_OK;
+    if (r->kind == LH_MEM_HOST) return ib_register_all(t, r->base, r->bytes, true, r->mrs);
+    return t->host->fail(
+        t->host, LH_UNSUPPORTED,
+        "memory of a device was registered while this rank listens with security = "
+        "private, so that no peer writes there; it goes with no other level");
 }
 
 static lh_status_t may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint64_t bytes)
@@ -220,6 +225,15 @@ void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows)
     }
 }
 
+/* Then no peer shall be able to write to a rank's memory. Where another level is asked for after all,
+ * the host's is registered with the first message, and a device's is not. */
+static bool listens_in_private(const lh_transport_t *t)
+{
+    for (const lh_listener_t *l = t->listeners; l != NULL; l = l->next)
+        if (l->security == LH_SECURITY_PRIVATE) return true;
+    return false;
+}
+
 lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verbs_mr_t **rows)
 {
     const lh_host_t *host = t->host;
@@ -232,6 +246,7 @@ lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verb
                           t->ports[0].device,
                           v->reg_dmabuf_mr == NULL ? "libibverbs is too old for dma-buf"
                                                    : "its driver registers no dma-buf");
+    if (listens_in_private(t)) return LH_OK;
     for (uint32_t i = 0; i < t->port_count; i++) {
         rows[i] = v->reg_dmabuf_mr(t->ports[i].pd, memory->fd_offset, memory->bytes,
                                    (uint64_t)(uintptr_t)memory->base, memory->fd,
@@ -243,15 +258,6 @@ lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verb
         return LH_IO;
     }
     return LH_OK;
-}
-
-/* Then no peer shall be able to write to a rank's memory, and where another level is asked for after
- * all it is registered with the first message. */
-static bool listens_in_private(const lh_transport_t *t)
-{
-    for (const lh_listener_t *l = t->listeners; l != NULL; l = l->next)
-        if (l->security == LH_SECURITY_PRIVATE) return true;
-    return false;
 }
 
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
