@@ -437,13 +437,13 @@ void ib_pair_removed(ib_pair_t *p);
 void ib_pairs_mend(lh_conn_t *c, uint64_t now);
 uint64_t ib_pair_due(const ib_pair_t *p);
 
-/* ib_qp.c: a queue pair's states */
+/* ib_qp.c: a queue pair's states; errno says why one can't be had */
 lh_status_t ib_pair_make(ib_pair_t *p);
 lh_status_t ib_pair_ready(ib_pair_t *p); /* to send: the other end's numbers are known */
 void ib_pair_unmake(ib_pair_t *p);       /* from here on the device knows nothing of it */
 
 /* ib_pair.c: what is posted, and completions */
-bool ib_pair_receives(ib_pair_t *p, uint32_t count);
+bool ib_pair_receives(ib_pair_t *p, uint32_t count); /* false: errno says why not */
 /* The oldest work request under way has ended well. */
 void ib_pair_done(ib_pair_t *p);
 bool ib_pair_repost(ib_pair_t *p);

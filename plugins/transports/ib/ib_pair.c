@@ -55,7 +55,11 @@ bool ib_pair_receives(ib_pair_t *p, uint32_t count)
         for (uint32_t i = 0; i < now; i++)
             wrs[i] = (verbs_recv_wr_t){.id = id_write(ID_RECEIVE, p->index, 0, 0),
                                        .next = i + 1 < now ? &wrs[i + 1] : NULL};
-        if (p->qp->context->ops.post_recv(p->qp, wrs, &bad) != 0) return false;
+        const int error = p->qp->context->ops.post_recv(p->qp, wrs, &bad);
+        if (error != 0) {
+            errno = error;
+            return false;
+        }
         count -= now;
     }
     return true;

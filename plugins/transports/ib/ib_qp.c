@@ -12,11 +12,16 @@
 
 enum { LABELS = (1 << 14) - 1 };
 
+/* The error is errno's then: the host's sentence ends with it, and so does a connection's. */
 static lh_status_t refuse(const ib_pair_t *p, const char *what, int error)
 {
     const lh_conn_t *c = p->conn;
-    return c->transport->host->fail(c->transport->host, LH_IO, "%s of a queue pair of %s: %s", what,
-                                    c->transport->ports[p->port].device, strerror(error));
+    const lh_host_t *host = c->transport->host;
+    errno = error;
+    (void)host->fail(host, LH_IO, "%s of a queue pair of %s", what,
+                     c->transport->ports[p->port].device);
+    errno = error;
+    return LH_IO;
 }
 
 static verbs_qp_t *create(ib_pair_t *p)
@@ -99,10 +104,12 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     lh_transport_t *t = c->transport;
     const lh_host_t *host = t->host;
     if (p->sent == NULL) p->sent = host->alloc(host, IB_SEND_WRS * sizeof(*p->sent), 64);
-    if (p->sent == NULL) return LH_NO_MEMORY;
-    const char *device = t->ports[p->port].device;
+    if (p->sent == NULL) {
+        errno = ENOMEM;
+        return LH_NO_MEMORY;
+    }
     p->qp = create(p);
-    if (p->qp == NULL) return host->fail(host, LH_IO, "a queue pair of %s", device);
+    if (p->qp == NULL) return refuse(p, "the making", errno);
     const int error = enter(p, VERBS_QP_INIT);
     if (error != 0) return refuse(p, "the first state", error);
     if (c->dials) tell_ece(p);
@@ -110,9 +117,7 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     p->failing = p->unanswered = false;
     p->heard_ns = host->now_ns(host);
     if (p->turn == 0) ib_credits_begin(&p->credits);
-    if (!ib_pair_receives(p, IB_RECEIVES))
-        return host->fail(host, LH_IO, "receive work requests of %s", device);
-    return LH_OK;
+    return ib_pair_receives(p, IB_RECEIVES) ? LH_OK : refuse(p, "receive work requests", errno);
 }
 
 /* The first state is entered again: what may be written here was agreed on since. */
