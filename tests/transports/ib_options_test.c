@@ -200,6 +200,36 @@ static void versions_of_roce_that_differ_are_refused(end_t *e)
     end_barrier(e);
 }
 
+/* Of two ports: each has its own row, and a peer is told of one version. */
+static void ports_with_other_versions_of_roce_are_refused(end_t *e)
+{
+    static char both[] = "127.0.0.1, 127.0.0.9";
+    card_new();
+    config_of(e)->bind = both;
+    reopen(e);
+    write_line(2, "gid_attrs/types", "IB/RoCE v1");
+    expect_refusal(e, LH_INVALID,
+                   "bind: the GID of 127.0.0.1:0 of fake0 is of RoCE v2, that of 127.0.0.9:0 of "
+                   "fake0 of v1; expected one version (gid)");
+    card_free();
+    end_barrier(e);
+}
+
+/* It has no table, as fake1 here; the first port is the one that is told of. */
+static void a_row_is_not_asked_of_a_port_that_is_down(end_t *e)
+{
+    static char both[] = "127.0.0.1, 127.0.0.2", row[] = "1";
+    card_new();
+    config_of(e)->bind = both;
+    config_of(e)->gid = row;
+    ib_order("devices=2");
+    expect_refusal(e, LH_INVALID, "gid = 1: port 1 of fake1 has no such GID");
+    ib_order("dead_device=2");
+    reopen(e);
+    card_free();
+    end_barrier(e);
+}
+
 /* ---- MTU, traffic class, memory, window ---- */
 
 static void an_mtu_is_taken_where_the_port_has_it(end_t *e)
@@ -523,6 +553,8 @@ int main(int argc, char **argv)
         FACT(a_gid_is_chosen_by_row_or_address, NULL),
         FACT(a_gid_that_the_port_does_not_have_is_named, NULL),
         FACT(versions_of_roce_that_differ_are_refused, NULL),
+        FACT(ports_with_other_versions_of_roce_are_refused, NULL),
+        FACT(a_row_is_not_asked_of_a_port_that_is_down, NULL),
         FACT(an_mtu_is_taken_where_the_port_has_it, smaller),
         FACT(a_traffic_class_that_can_t_be_set_is_refused, NULL),
         FACT(memory_that_may_not_be_locked_is_counted, NULL),

@@ -310,6 +310,8 @@ lh_status_t ib_device_open(lh_transport_t *t);
 void ib_device_close(lh_transport_t *t);
 /* Whether a port is up now, as its device says. */
 bool ib_port_is_up(const lh_transport_t *t, const ib_port_t *p);
+/* That was up when the transport was opened: what it has, all have. */
+const ib_port_t *ib_port_first_up(const lh_transport_t *t);
 /* Looks, once in pause_ns at most, whether the card sends again before answers can be here. */
 void ib_device_watch(lh_transport_t *t, uint64_t pause_ns);
 socklen_t ib_address_length(const struct sockaddr_storage *a);

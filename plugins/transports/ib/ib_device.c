@@ -181,7 +181,7 @@ static const char *family_text(const ib_port_t *p)
     return p->here.ss_family == AF_INET ? "IPv4" : "IPv6";
 }
 
-/* An address's own family, link layer and MTU stand for all that a peer has to fit to. */
+/* An address's own family, link layer, version of RoCE and MTU stand for all that a peer has to fit to. */
 static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *first, const ib_port_t *p)
 {
     char here[80], there[80];
@@ -201,7 +201,13 @@ static lh_status_t check_alike(lh_transport_t *t, const ib_port_t *first, const 
                              "bind: %s of %s is %s, %s of %s %s; expected ports of one link layer",
                              here, first->device, ib_layer_text(first->link_layer), there,
                              p->device, ib_layer_text(p->link_layer));
-    if (p->mtu == first->mtu || p->down) return LH_OK; /* what a port has when it is down */
+    if (p->down) return LH_OK; /* what it has then says nothing */
+    if (p->roce != first->roce && p->roce != 0 && first->roce != 0)
+        return t->host->fail(t->host, LH_INVALID,
+                             "bind: the GID of %s of %s is of RoCE v%u, that of %s of %s of v%u; "
+                             "expected one version (gid)",
+                             here, first->device, first->roce, there, p->device, p->roce);
+    if (p->mtu == first->mtu) return LH_OK;
     return t->host->fail(
         t->host, LH_INVALID,
         "bind: %s of %s has an MTU of %u bytes, %s of %s %u; expected ports of one "
@@ -244,16 +250,22 @@ static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *
     return LH_OK;
 }
 
+const ib_port_t *ib_port_first_up(const lh_transport_t *t)
+{
+    const ib_port_t *first = t->ports;
+    while (first + 1 < t->ports + t->port_count && first->down)
+        first++;
+    return first;
+}
+
 /* One that is up, to which the others are held. Those that are down are taken in when they come back,
  * which is seen by dialing. */
 static lh_status_t check_ports(lh_transport_t *t)
 {
     const lh_host_t *host = t->host;
-    const ib_port_t *first = t->ports;
+    const ib_port_t *first = ib_port_first_up(t);
     lh_status_t status = LH_OK;
-    while (first < t->ports + t->port_count && first->down)
-        first++;
-    if (first == t->ports + t->port_count)
+    if (first->down)
         return host->fail(host, LH_NO_DEVICE, "port %u of %s is down%s", t->ports[0].number,
                           t->ports[0].device, t->port_count > 1 ? ", and so are the others" : "");
     for (uint32_t i = 0; i < t->port_count && status == LH_OK; i++) {

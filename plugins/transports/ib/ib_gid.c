@@ -136,6 +136,9 @@ lh_status_t ib_gid_choose(lh_transport_t *t, ib_port_t *p)
             host, LH_INVALID,
             "gid = %s: expected auto, a row of the port's table (0 to %d) or an address",
             t->config->gid, IB_GIDS_MOST - 1);
+    /* Its table may be empty then; when it is back it has what the kernel takes. */
+    if (p->down && !w.any && !find_wish(p->context->device->folder, p->number, &w, &row))
+        return LH_OK;
     if (!w.any) {
         const lh_status_t status = check_wish(t, p, &w, &row);
         if (status != LH_OK) return status;

@@ -58,11 +58,12 @@ lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_add
         ib_close_listener(l);
         return status;
     }
+    const ib_port_t *first = ib_port_first_up(t);
     ib_place_t place = {.ports = t->port_count,
                         .token = l->token,
-                        .link_layer = t->ports[0].link_layer,
-                        .roce = t->ports[0].roce,
-                        .mtu = t->ports[0].mtu};
+                        .link_layer = first->link_layer,
+                        .roce = first->roce,
+                        .mtu = first->mtu};
     for (uint32_t i = 0; i < t->port_count; i++) {
         place.down |= ib_port_is_up(t, &t->ports[i]) ? 0 : 1u << i;
         place.at[i] = t->ports[i].here;

@@ -115,7 +115,7 @@ static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_addres
     const lh_status_t status = ib_place_read(address, place);
     if (status == LH_ABI)
         return host->fail(host, LH_ABI, "rank %u has another version of this transport", peer);
-    const ib_port_t *own = &t->ports[0];
+    const ib_port_t *own = ib_port_first_up(t);
     if (status != LH_OK || place->at[0].ss_family != own->here.ss_family)
         return host->fail(host, LH_INVALID,
                           "rank %u: an address of %u bytes that is not of this plugin, or of "
