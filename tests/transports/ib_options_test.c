@@ -155,6 +155,30 @@ static void a_gid_is_chosen_by_row_or_address(end_t *e)
     card_free();
 }
 
+/* Where the host knows the rank's address its device is the one, and not the first that has such a row:
+ * fake1 has no table here. */
+static void a_row_is_one_of_the_device_with_the_rank_s_address(end_t *e)
+{
+    static char row[] = "2", any[] = "auto";
+    lh_world_t world = *check_host()->world;
+    lh_host_t host = *check_host();
+    lh_transport_t *t;
+    card_new();
+    host.world = &world;
+    config_of(e)->bind = any;
+    config_of(e)->gid = row;
+    ib_order("devices=2");
+    (void)snprintf(world.address, sizeof(world.address), "127.0.0.2");
+    CHECK(e->api->open(&host, e->config, &t) == LH_INVALID);
+    CHECK(strstr(check_host_reason(), "gid = 2: port 1 of fake1 has no such GID") != NULL, "%s",
+          check_host_reason());
+    (void)snprintf(world.address, sizeof(world.address), "127.0.0.1"); /* row 2 is of 127.0.0.9 */
+    CHECK(e->api->open(&host, e->config, &t) == LH_OK, "%s", check_host_reason());
+    e->api->close(t);
+    card_free();
+    end_barrier(e);
+}
+
 static void a_gid_that_the_port_does_not_have_is_named(end_t *e)
 {
     static char row[] = "5", empty[] = "3", other[] = "2", here[] = "127.0.0.1",
@@ -551,6 +575,7 @@ int main(int argc, char **argv)
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(a_gid_is_of_the_latest_version_of_roce, NULL),
         FACT(a_gid_is_chosen_by_row_or_address, NULL),
+        FACT(a_row_is_one_of_the_device_with_the_rank_s_address, NULL),
         FACT(a_gid_that_the_port_does_not_have_is_named, NULL),
         FACT(versions_of_roce_that_differ_are_refused, NULL),
         FACT(ports_with_other_versions_of_roce_are_refused, NULL),

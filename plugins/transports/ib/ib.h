@@ -319,6 +319,9 @@ const char *ib_layer_text(uint32_t link_layer);
 
 /* ib_gid.c */
 lh_status_t ib_gid_choose(lh_transport_t *t, ib_port_t *p);
+bool ib_gid_is_row(const lh_transport_t *t); /* `gid` names one by its row */
+/* The address of that row of this port. False: it has no such row, or InfiniBand's. */
+bool ib_gid_row(const lh_transport_t *t, const ib_port_t *p, char *out, size_t room);
 /* The address of the GID that `gid` names, on any device that may be taken. False: it names none. */
 bool ib_gid_address(lh_transport_t *t, char *out, size_t room);
 

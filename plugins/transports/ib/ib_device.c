@@ -56,6 +56,7 @@ static bool try_address(lh_transport_t *t, const struct sockaddr *address)
             port->anchor = id;
             port->context = id->verbs;
             port->here = from;
+            port->number = id->port != 0 ? id->port : 1;
             (void)snprintf(port->device, sizeof(port->device), "%s", name);
             return true;
         }
@@ -100,16 +101,29 @@ static bool try_interfaces(lh_transport_t *t, const char *wanted)
     return taken;
 }
 
+/* By `gid`, by the address that the host knows, or any. A row that `gid` names is one of the port that
+ * has the host's address, where one has: another device's row of that number may be anything. */
+static bool try_any(lh_transport_t *t)
+{
+    ib_port_t *port = &t->ports[t->port_count];
+    const char *own = t->host->world->address;
+    char named[64] = "";
+    if (ib_gid_is_row(t) && try_text(t, own)) {
+        if (!ib_gid_row(t, port, named, sizeof(named))) return true;
+        (void)t->verbs.destroy_id(port->anchor);
+        port->anchor = NULL;
+        return try_text(t, named) || try_text(t, own);
+    }
+    (void)ib_gid_address(t, named, sizeof(named));
+    return try_text(t, named) || try_text(t, own) || try_interfaces(t, NULL);
+}
+
 static lh_status_t choose_address(lh_transport_t *t, const char *wanted, const char *names)
 {
     const lh_host_t *host = t->host;
     const char *device = t->config->device;
     const bool any = strcmp(wanted, "auto") == 0;
-    char named[64] = "";
-    if (any) (void)ib_gid_address(t, named, sizeof(named));
-    const bool taken = any ? try_text(t, named) || try_text(t, host->world->address) ||
-                                 try_interfaces(t, NULL)
-                           : try_text(t, wanted) || try_interfaces(t, wanted);
+    const bool taken = any ? try_any(t) : try_text(t, wanted) || try_interfaces(t, wanted);
     if (taken) return LH_OK;
     return host->fail(host, LH_NO_DEVICE,
                       "no address%s%s of this machine belongs to %s%s (RDMA devices here: %s)",
@@ -156,13 +170,11 @@ static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
 {
     const lh_host_t *host = t->host;
     verbs_port_t port = {0};
-    const uint8_t number = p->anchor->port != 0 ? p->anchor->port : 1;
-    if (t->verbs.query_port(p->context, number, &port) != 0)
+    if (t->verbs.query_port(p->context, p->number, &port) != 0)
         return host->fail(host, LH_IO, "ibv_query_port of %s", p->device);
     p->down = port.state != VERBS_PORT_ACTIVE;
     p->rate = p->down ? 0 : ib_port_rate(port.width, port.speed);
-    p->number = number;
-    p->adaptive = ib_card_counter(p->context->device->folder, number, adaptive_counter);
+    p->adaptive = ib_card_counter(p->context->device->folder, p->number, adaptive_counter);
     p->link_layer = port.link_layer;
     p->mtu = (uint16_t)port.mtu;
     const lh_status_t status = p->down ? LH_OK : take_mtu(t, p);

@@ -154,6 +154,29 @@ lh_status_t ib_gid_choose(lh_transport_t *t, ib_port_t *p)
     return LH_OK;
 }
 
+bool ib_gid_is_row(const lh_transport_t *t)
+{
+    wish_t w;
+    return wish_read(t->config->gid, &w) && !w.any && w.by_index;
+}
+
+static bool tell_address(const ib_gid_t *row, char *out, size_t room)
+{
+    char text[INET6_ADDRSTRLEN];
+    gid_text(row->bytes, text);
+    (void)snprintf(out, room, "%s", text);
+    return true;
+}
+
+bool ib_gid_row(const lh_transport_t *t, const ib_port_t *p, char *out, size_t room)
+{
+    wish_t w;
+    ib_gid_t row;
+    return wish_read(t->config->gid, &w) && w.by_index &&
+           ib_card_gid(p->context->device->folder, p->number, w.index, &row) && row.roce != 0 &&
+           tell_address(&row, out, room);
+}
+
 bool ib_gid_address(lh_transport_t *t, char *out, size_t room)
 {
     int count = 0;
@@ -169,9 +192,5 @@ bool ib_gid_address(lh_transport_t *t, char *out, size_t room)
             found = find_wish(list[i]->folder, port, &w, &row) && row.roce != 0;
     }
     if (list != NULL) t->verbs.free_device_list(list);
-    if (!found) return false;
-    char text[INET6_ADDRSTRLEN];
-    gid_text(row.bytes, text);
-    (void)snprintf(out, room, "%s", text);
-    return true;
+    return found && tell_address(&row, out, room);
 }
