@@ -186,6 +186,22 @@ static void ports_known_down_and_one_that_is_silent_are_left_out(end_t *e)
     end_barrier(e);
 }
 
+/* Ports are not crossed, as each may be in a network of its own: with the first down here and the second
+ * there no queue pair has two that are up. */
+static void ends_that_have_no_two_ports_up_say_so(end_t *e)
+{
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.dial_ns = 300000000;
+    ib_order(e->side == 0 ? "dead_device=1" : "dead_device=2");
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        e->conn = end_dial(e, &params);
+        ib_expect_end(e, LH_UNREACHABLE,
+                      "no queue pair has a port that is up here and one that was");
+    }
+    end_barrier(e);
+}
+
 /* A path of the second ports that carries small packets only, before the connection is up. */
 static void a_second_path_with_a_smaller_mtu_is_named(end_t *e)
 {
@@ -392,6 +408,7 @@ int main(int argc, char **argv)
         FACT(a_second_port_that_is_down_is_taken_in_later, rails),
         FACT(a_port_that_goes_down_before_they_meet_is_left_out, rails),
         FACT(ports_known_down_and_one_that_is_silent_are_left_out, six),
+        FACT(ends_that_have_no_two_ports_up_say_so, rails),
         FACT(a_second_path_with_a_smaller_mtu_is_named, rails),
         FACT(a_path_whose_mtu_shrinks_leaves_the_others, rails),
         FACT(a_path_whose_mtu_shrinks_ends_the_last, impatient),

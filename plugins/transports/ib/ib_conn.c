@@ -297,7 +297,8 @@ void ib_conn_step(lh_conn_t *c, ib_sink_t *s)
     const lh_host_t *host = c->transport->host;
     const bool dials = c->state == IB_DIALING || (c->state == IB_OPEN && c->dials && !c->up_said);
     if (dials && host->now_ns(host) > c->give_up_ns)
-        ib_conn_break(c, LH_UNREACHABLE, "rank %u did not answer", c->peer);
+        ib_conn_break(c, LH_UNREACHABLE, "rank %u did not answer%s", c->peer,
+                      c->state == IB_DIALING ? ib_meet_nowhere(c) : "");
     if (c->state == IB_OPEN) step_open(c, s);
     if (c->state == IB_LEAVING) step_leaving(c);
     if (c->state == IB_DRAINING) step_draining(c, s);

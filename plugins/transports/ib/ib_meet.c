@@ -69,6 +69,22 @@ void ib_set_options(ib_pair_t *p)
 
 /* ---- the end that dials ---- */
 
+static bool is_reachable(const ib_pair_t *p)
+{
+    const lh_conn_t *c = p->conn;
+    return (c->to_down & 1u << p->index % c->peer_ports) == 0 &&
+           ib_port_is_up(c->transport, &c->transport->ports[p->port]);
+}
+
+const char *ib_meet_nowhere(const lh_conn_t *c)
+{
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        if (is_reachable(&c->pairs[i])) return "";
+    return "; no queue pair has a port that is up here and one that was up there: the first goes "
+           "from "
+           "the first port to the first, the second from the second to the second, and so on";
+}
+
 /* A first turn that can't be had ends the connection where it is the only one, a later one is tried
  * again. */
 static void give_up(ib_pair_t *p, const char *what, const char *why)
@@ -78,7 +94,8 @@ static void give_up(ib_pair_t *p, const char *what, const char *why)
     else if (ib_pair_has_others(p))
         ib_pair_absent(p, what);
     else
-        ib_conn_break(p->conn, LH_UNREACHABLE, "rank %u: %s: %s", p->conn->peer, what, why);
+        ib_conn_break(p->conn, LH_UNREACHABLE, "rank %u: %s: %s%s", p->conn->peer, what, why,
+                      ib_meet_nowhere(p->conn));
 }
 
 bool ib_dial(ib_pair_t *p)
@@ -132,13 +149,6 @@ static lh_status_t check_place(lh_transport_t *t, uint32_t peer, const lh_addres
                       "expected the same",
                       peer, ib_layer_text(place->link_layer), ib_mtu_bytes(place->mtu), own->device,
                       ib_layer_text(own->link_layer), ib_mtu_bytes(own->mtu));
-}
-
-static bool is_reachable(const ib_pair_t *p)
-{
-    const lh_conn_t *c = p->conn;
-    return (c->to_down & 1u << p->index % c->peer_ports) == 0 &&
-           ib_port_is_up(c->transport, &c->transport->ports[p->port]);
 }
 
 /* Both of whose ports are up, as far as this end knows. */
