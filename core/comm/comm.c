@@ -21,6 +21,7 @@
 #include <comm/comm_runs.h>
 #include <comm/script_make.h>
 #include <links/links_connect.h>
+#include <links/links_pace.h>
 #include <links/links_probe.h>
 
 /* How long a wait spins before it sleeps: 0.2 ms, or 1 ms (yielding) with more ranks than

@@ -16,7 +16,6 @@
 #include <base/digest.h>
 #include <base/memory.h>
 #include <comm/coll.h>
-#include <comm/comm_expect.h>
 #include <comm/quantize.h>
 #include <longhaul/dtype.h>
 
@@ -568,6 +567,15 @@ static lh_status_t choose_between(const collective_t *x, script_how_t *out)
     mem_free(links);
     mem_free(share);
     return LH_OK;
+}
+
+const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count)
+{
+    *count = 0;
+    const probe_pair_t *pairs = c->links == NULL ? NULL : links_pairs(c->links, count);
+    if (*count > 0) return pairs;
+    *count = c->expected_count;
+    return c->expected;
 }
 
 /* lag: how many chunks a phase leaves between itself and the next. Mapped memory needs one, since

@@ -9,15 +9,6 @@
 #include <base/memory.h>
 #include <links/carrier.h>
 
-const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count)
-{
-    *count = 0;
-    const probe_pair_t *pairs = c->links == NULL ? NULL : links_pairs(c->links, count);
-    if (*count > 0) return pairs;
-    *count = c->expected_count;
-    return c->expected;
-}
-
 /* The name of a site's lowest rank, which is what a run keeps. */
 static const char *site_name(const world_t *w, uint32_t site)
 {

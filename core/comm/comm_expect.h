@@ -5,8 +5,6 @@
 
 #include <comm/comm_agree.h>
 
-/* The pairs of sites with what is known of them, NULL and 0: nothing. Of open links, else as expected. */
-const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count);
 /* Sets c->expected from c->known. */
 lh_status_t comm_expect_pairs(comm_t *c) LH_MUST_CHECK;
 /* What all ranks would tell (all[size]): files are mapped if the node's transport can, and links

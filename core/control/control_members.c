@@ -18,6 +18,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <control/control_members.h>
 #include <control/control_state.h>
 
 /* Who is there, a machine each. */

@@ -21,6 +21,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <control/control_conn.h>
+#include <control/control_members.h>
 #include <control/control_server.h>
 
 /* How long one try to connect and to prove the key may take, and the pauses between tries. */

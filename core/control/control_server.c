@@ -22,6 +22,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <control/control_conn.h>
+#include <control/control_members.h>
 #include <control/control_state.h>
 
 /* Events of one look, and connections that are accepted in a row. */

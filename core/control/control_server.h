@@ -12,4 +12,9 @@ lh_status_t control_server_new(control_t *c, control_server_t **out) LH_MUST_CHE
 void control_server_free(control_server_t *s);
 void control_server_run(control_t *c);
 
+/* The ranks that have not come, by the names that the INI gives them. */
+void control_append_missing(const control_t *c, text_t *out);
+/* All ranks have come: they start together, or not at all. */
+void control_finish_join(control_t *c);
+
 #endif

@@ -257,31 +257,6 @@ void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itsel
                   const char *reason);
 /* A connection is gone: a stranger's is counted, a rank's that said no goodbye ends the job. */
 void control_lose(control_t *c, peer_t *p, const char *reason);
-/* ---- rank 0: machines that come and go, control_members.c ---- */
-
-/* A hello of a herald, or of a rank of another layout. True: it is answered, or kept. */
-bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, const frame_t *f);
-/* Whether all ranks of the layout, which have come, may meet: false where others may have gone on
- * without them. They then wait. */
-bool control_members_meet(control_t *c);
-/* Who has not come by the deadline is replaced or left out, as far as those that are here may do that.
- * False: they can't, and the job does not start. */
-bool control_members_judge(control_t *c, uint64_t now);
-/* Ranks of different epochs have come: true, they are told to meet anew. */
-bool control_members_epochs(control_t *c);
-/* The job goes on with machines that are back, where some are. */
-void control_members_take_in(control_t *c);
-/* Whether somebody may come who has no seat: the port stays open. */
-bool control_members_lack(const control_t *c);
-/* All have ended well: heralds need not wait any more. */
-void control_members_over(control_t *c);
-/* What rank 0 has told: for whoever starts the ranks again. */
-void control_members_told(const control_t *c, const frame_regroup_t *r);
-
-/* The ranks that have not come, by the names that the INI gives them. */
-void control_append_missing(const control_t *c, text_t *out);
-/* All ranks have come: they start together, or not at all. */
-void control_finish_join(control_t *c);
 /* As control_name, of a rank whose hello may be here. */
 void control_rank_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME]);
 

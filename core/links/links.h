@@ -73,15 +73,6 @@ lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max,
  * readable (-1: none) or the time is over. Spins first for spin_ns. */
 void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Between two steps: a link between sites that has become slower or faster is paced anew. */
-void links_follow(links_t *l, uint64_t step);
-/* Bytes that each rank had to send to each site so far, [ranks x sites], the same on all ranks: from now
- * on a site's ranks share the rate of its borders by what has come to it since the last call, and by
- * half as much of what was before that. */
-void links_share(links_t *l, const uint64_t *all, uint64_t step);
-/* Until the next links_share: the ranks of a site have equal parts, for traffic that is not a step's. */
-void links_even(links_t *l, bool even);
-
 /* For reports and the choice of algorithms: sums of bytes since the links were opened, and the
  * largest figures of any link of the class. */
 typedef struct link_class { /* by scope */
@@ -221,10 +212,6 @@ uint32_t links_site_rank(const world_t *w, uint32_t site);
 /* Rows for all pairs of sites, with names, addresses and the plugin, and no figures. The same on
  * all ranks, as addresses have been exchanged. Once. */
 lh_status_t links_pairs_make(links_t *l) LH_MUST_CHECK;
-/* Bytes a second from site to site, for all ranks together: the INI's, or as measured; 0: not known. */
-uint64_t links_border(const links_t *l, uint32_t from, uint32_t to);
-/* The part of that which a rank has. */
-double links_share_of(const links_t *l, uint32_t rank, uint32_t to);
 /* Of the pairs of sites (0,1), (0,2), (1,2), (0,3) ...: that of these two, which differ. */
 uint32_t links_pair(uint32_t site, uint32_t other);
 

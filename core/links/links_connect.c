@@ -56,6 +56,28 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
     return false;
 }
 
+uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
+{
+    const uint64_t asked = l->how.job->transports[LH_LINK_WAN].rate;
+    if (asked != 0 || l->pairs == NULL) return asked;
+    return l->pairs[links_pair(from, to)].figures.rate[from > to];
+}
+
+uint32_t links_ranks_of(const world_t *w, uint32_t site)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        count += w->ranks[r].site == site;
+    return count;
+}
+
+double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
+{
+    const world_t *w = l->how.world;
+    if (l->shares != NULL) return l->shares[(size_t)rank * w->row.sites + to];
+    return 1.0 / links_ranks_of(w, w->ranks[rank].site);
+}
+
 /* All ranks of a site send through its one link, so each paces itself to its part of 97 % of the
  * rate: a queue that builds up before the link delays what is urgent. With n ranks here, m there,
  * and the rate r in bytes a second, a connection's pace is 0.97 r / n, while its buffers are for r

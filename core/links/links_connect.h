@@ -16,4 +16,10 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count,
 bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
                 char tuned[PROBE_TUNED]);
 
+/* Bytes a second from site to site, for all ranks together: the INI's, or as measured; 0: not known. */
+uint64_t links_border(const links_t *l, uint32_t from, uint32_t to);
+/* The part of that which a rank has. */
+double links_share_of(const links_t *l, uint32_t rank, uint32_t to);
+uint32_t links_ranks_of(const world_t *w, uint32_t site);
+
 #endif

@@ -63,28 +63,6 @@ bool pace_shares(const double *sent, uint32_t count, double *shares)
     return other;
 }
 
-uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
-{
-    const uint64_t asked = l->how.job->transports[LH_LINK_WAN].rate;
-    if (asked != 0 || l->pairs == NULL) return asked;
-    return l->pairs[links_pair(from, to)].figures.rate[from > to];
-}
-
-static uint32_t ranks_of_site(const world_t *w, uint32_t site)
-{
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < w->row.size; r++)
-        count += w->ranks[r].site == site;
-    return count;
-}
-
-double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
-{
-    const world_t *w = l->how.world;
-    if (l->shares != NULL) return l->shares[(size_t)rank * w->row.sites + to];
-    return 1.0 / ranks_of_site(w, w->ranks[rank].site);
-}
-
 /* Equal shares, and nothing sent. False: no memory, and shares stay equal. */
 static bool shares_make(links_t *l)
 {
@@ -134,7 +112,7 @@ static bool demand_take(links_t *l, const uint64_t *all, uint32_t from, uint32_t
 static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
 {
     const world_t *w = l->how.world;
-    const uint32_t sites = w->row.sites, count = ranks_of_site(w, from);
+    const uint32_t sites = w->row.sites, count = links_ranks_of(w, from);
     double *demand = mem_array(count, sizeof(*demand)), *shares = mem_array(count, sizeof(*shares));
     bool changed = false;
     if (demand != NULL && shares != NULL && demand_take(l, all, from, to)) {
@@ -203,7 +181,7 @@ static void link_even(link_t *k, bool even)
     const world_t *w = k->links->how.world;
     const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
     const double own = links_share_of(k->links, w->row.rank, there);
-    const double part = even ? 1.0 / ranks_of_site(w, here) / own : 1;
+    const double part = even ? 1.0 / links_ranks_of(w, here) / own : 1;
     const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
                                 .pace_bytes_per_second = (uint64_t)(part * k->follow.pace)};
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();

@@ -1,11 +1,21 @@
 /* links/links_pace.h - what a link between sites is paced at while it trains: the part of its border's
- * rate that this rank has, and less where the link has become slower (links_follow, links_share in
- * links.h). */
+ * rate that this rank has, and less where the link has become slower. */
 #ifndef LINKS_LINKS_PACE_H
 #define LINKS_LINKS_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include <links/links.h>
+
+/* Between two steps: a link between sites that has become slower or faster is paced anew. */
+void links_follow(links_t *l, uint64_t step);
+/* Bytes that each rank had to send to each site so far, [ranks x sites], the same on all ranks: from now
+ * on a site's ranks share the rate of its borders by what has come to it since the last call, and by
+ * half as much of what was before that. */
+void links_share(links_t *l, const uint64_t *all, uint64_t step);
+/* Until the next links_share: the ranks of a site have equal parts, for traffic that is not a step's. */
+void links_even(links_t *l, bool even);
 
 /* The parts of a border's rate for a site's ranks, by what each has to send: [count], shares in force on
  * the way in. They add up to 1, and each is a sixteenth of an equal part at least, for what may come

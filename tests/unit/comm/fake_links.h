@@ -12,6 +12,7 @@
 #include <control/control.h>
 #include <links/links.h>
 #include <links/links_connect.h>
+#include <links/links_pace.h>
 #include <links/links_probe.h>
 
 enum {
