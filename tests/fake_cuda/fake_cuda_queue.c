@@ -104,10 +104,28 @@ static void stream_drain(cuda_stream_t s)
         pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
+static void graph_free(cuda_graph_t g)
+{
+    for (uint32_t i = 0; i < g->lane_count; i++)
+        lane_free(&g->lanes[i]);
+    free(g);
+}
+
+/* A stream that goes in the middle of a capture, as it was to fail there, ends it. */
+static void capture_drop(cuda_stream_t s)
+{
+    cuda_graph_t g = s->graph;
+    if (g == NULL || g->origin != s) return;
+    for (cuda_stream_t t = fake.streams; t != NULL; t = t->next)
+        if (t->graph == g) t->graph = NULL, t->loose = false;
+    graph_free(g);
+}
+
 FAKE_EXPORT cuda_result_t cuStreamDestroy_v2(cuda_stream_t s)
 {
     pthread_mutex_lock(&fake.lock);
     stream_drain(s);
+    capture_drop(s);
     fake_lane_unlink(&s->lane);
     for (cuda_stream_t *at = &fake.streams; *at != NULL; at = &(*at)->next) {
         if (*at != s) continue;
@@ -265,9 +283,7 @@ FAKE_EXPORT cuda_result_t cuStreamBeginCapture_v2(cuda_stream_t s, int mode)
 
 FAKE_EXPORT cuda_result_t cuGraphDestroy(cuda_graph_t g)
 {
-    for (uint32_t i = 0; i < g->lane_count; i++)
-        lane_free(&g->lanes[i]);
-    free(g);
+    graph_free(g);
     return CUDA_OK;
 }
 

@@ -151,6 +151,7 @@ void rig_close(rig_t *rig)
     rig->model_plugin->model->close(rig->model);
     if (rig->optimizer != NULL) rig->optimizer_plugin->optimizer->close(rig->optimizer);
     options_free(rig->model_plugin->options, rig->model_plugin->option_count, rig->model_config);
+    options_free(rig->device->options, rig->device->option_count, rig->device_config);
     op_table_free(rig->ops);
     give_plugins_back(rig);
 }

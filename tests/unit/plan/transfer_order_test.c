@@ -453,7 +453,7 @@ static void one_of_a_thousand_ranks_is_found(void **state)
         lists[r] = (transfer_list_t){rows, 4};
     const clock_t begun = clock();
     ok(transfer_order_check(w, lists));
-    assert_true((double)(clock() - begun) / CLOCKS_PER_SEC < 3);
+    assert_true((double)(clock() - begun) / CLOCKS_PER_SEC < 30); /* by pairs it would be minutes */
     lists[ODD] = (transfer_list_t){other, 2};
     assert_int_equal(transfer_order_check(w, lists), LH_MISMATCH);
     assert_non_null(strstr(fail_reason(), "rank 777"));
