@@ -1,5 +1,6 @@
 /* links/links_connect.h - connections by service: the lower rank dials, the higher one admits whom
- * it asked for; then both offer each other the arenas that can be mapped. */
+ * it asked for; then both offer each other the arenas that can be mapped. And what both ends of a connection are
+ * told of it: a tuning, and their part of the border that it crosses. */
 #ifndef LINKS_LINKS_CONNECT_H
 #define LINKS_LINKS_CONNECT_H
 
@@ -20,6 +21,7 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
 uint64_t links_border(const links_t *l, uint32_t from, uint32_t to);
 /* The part of that which a rank has. */
 double links_share_of(const links_t *l, uint32_t rank, uint32_t to);
+/* How many ranks a site has. */
 uint32_t links_ranks_of(const world_t *w, uint32_t site);
 
 #endif

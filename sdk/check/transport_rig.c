@@ -140,20 +140,25 @@ lh_conn_t *end_join(end_t *e, uint32_t service, uint64_t cookie)
 
 lh_conn_t *end_join_at(end_t *e, uint32_t service, uint64_t cookie, uint32_t security)
 {
-    lh_conn_t *conn = NULL;
-    lh_hello_t hello;
     lh_conn_params_t params = end_params(e, service, cookie);
     params.security = security;
+    return end_join_with(e, &params);
+}
+
+lh_conn_t *end_join_with(end_t *e, const lh_conn_params_t *params)
+{
+    lh_conn_t *conn = NULL;
+    lh_hello_t hello;
     const uint64_t until = check_now_ns() + patience_ns;
-    if (e->side == 0) return end_dial(e, &params);
+    if (e->side == 0) return end_dial(e, params);
     for (;;) {
         const lh_status_t status = e->api->accept(e->listener, &hello, &conn);
         if (status == LH_OK) break;
         CHECK(status == LH_AGAIN && check_now_ns() < until);
         end_poll(e);
     }
-    CHECK(memcmp(&hello, &params.hello, sizeof(hello)) == 0, "the hello arrives as it was sent");
-    CHECK(e->api->admit(conn, &params) == LH_OK);
+    CHECK(memcmp(&hello, &params->hello, sizeof(hello)) == 0, "the hello arrives as it was sent");
+    CHECK(e->api->admit(conn, params) == LH_OK);
     return conn;
 }
 

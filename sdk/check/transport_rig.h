@@ -41,6 +41,7 @@ void end_listen(end_t *e, uint32_t security);
 /* Side 0 to side 1's listener; a card that reaches no other process skips the check. */
 lh_conn_t *end_dial(end_t *e, const lh_conn_params_t *params);
 /* A connection of both; returns before it is up. */
+lh_conn_t *end_join_with(end_t *e, const lh_conn_params_t *params);
 lh_conn_t *end_join_at(end_t *e, uint32_t service, uint64_t cookie, uint32_t security);
 lh_conn_t *end_join(end_t *e, uint32_t service, uint64_t cookie);
 /* end_listen, end_join into e->conn and UP. */

@@ -58,19 +58,12 @@ static void enter_site(end_t *e)
 
 static void meet(end_t *e)
 {
-    lh_hello_t hello;
     lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
     if (told.scope != 0) params.link = &told;
     params.security = messages > 0 ? LH_SECURITY_PRIVATE : LH_SECURITY_PLAIN;
     if (messages > 0) params.silence_ns = 10000000000u; /* it may be cut meanwhile */
     end_listen(e, params.security);
-    if (e->side == 0) {
-        e->conn = end_dial(e, &params);
-    } else {
-        while (e->api->accept(e->listener, &hello, &e->conn) == LH_AGAIN)
-            end_poll(e);
-        CHECK(e->api->admit(e->conn, &params) == LH_OK);
-    }
+    e->conn = end_join_with(e, &params);
     (void)end_await(e, LH_WIRE_UP, RIG_CONN);
 }
 

@@ -336,7 +336,6 @@ static void expect_bounds(end_t *e)
 /* A window that was chosen, and not set: a warning, and what there is room for. */
 static void a_window_that_was_chosen_is_cut(end_t *e)
 {
-    lh_hello_t hello;
     lh_tuning_t in_force = {.struct_size = sizeof(in_force)};
     const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
                                 .streams = 1,
@@ -345,13 +344,7 @@ static void a_window_that_was_chosen_is_cut(end_t *e)
     lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
     params.tuning = &wanted;
     end_listen(e, LH_SECURITY_PLAIN);
-    if (e->side == 0) {
-        e->conn = end_dial(e, &params);
-    } else {
-        while (e->api->accept(e->listener, &hello, &e->conn) == LH_AGAIN)
-            end_poll(e);
-        CHECK(e->api->admit(e->conn, &params) == LH_OK);
-    }
+    e->conn = end_join_with(e, &params);
     (void)end_await(e, LH_WIRE_UP, RIG_CONN);
     CHECK(e->api->retune(e->conn, NULL, &in_force) == LH_OK);
     CHECK(in_force.inflight_bytes == (IB_RECEIVES - 2) * 65536, "%llu",
