@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -239,6 +240,12 @@ static void rows_of_experts_check(const picks_t *p, lh_dtype_t d)
     const rig_slot_t shares = cpu_in(d, data[2], p->tokens, p->k);
     CPU_CHECK("route", &route, 0, cpu_in(LH_DTYPE_I32, p->ids, p->tokens, p->k),
               cpu_out_line(LH_DTYPE_I32, many), cpu_out_line(LH_DTYPE_I32, p->experts + 1));
+    CPU_CHECK("route_load", NULL, SUM, offsets, cpu_out_line(LH_DTYPE_F32, p->experts));
+    CPU_CHECK("mean_rows", NULL, SUM, few, cpu_out_line(LH_DTYPE_F32, in));
+    CPU_CHECK("mean_rows_grad", NULL, SUM, cpu_line(LH_DTYPE_F32, data[1], in), few,
+              cpu_out(d, p->tokens, in));
+    CPU_CHECK("dot", NULL, SUM, cpu_line(LH_DTYPE_F32, data[0], many),
+              cpu_line(LH_DTYPE_F32, data[1], many), cpu_out_line(LH_DTYPE_F32, 1));
     CPU_CHECK("gather_rows", &k, 0, few, order, cpu_out(d, many, in));
     CPU_CHECK("scatter_rows", &k, SUM, all, order, shares, cpu_out(d, p->tokens, in));
     CPU_CHECK("scatter_rows", &k, SUM, all, order, RIG_NONE, cpu_out(d, p->tokens, in));
@@ -293,9 +300,31 @@ static void the_largest_of_every_width(void **state)
     }
 }
 
+/* A row of the device's table takes arguments by their dtypes, and says so where it has no such op at all. */
+static void every_op_has_a_kernel(void **state)
+{
+    (void)state;
+#define OP_NAME(op, text) #op,
+    static const char *const names[] = {LH_OPS_BASE(OP_NAME) LH_OPS_MORE(OP_NAME)};
+#undef OP_NAME
+    const rig_t *rig = cpu_rigs_best();
+    for (uint32_t i = 0; i < COUNT(names); i++) {
+        const lh_kernel_desc_t none = {.struct_size = sizeof(none), .op = names[i]};
+        const lh_kernel_t *row = NULL;
+        for (uint32_t n = 0; n < rig->plugin->kernel_count && row == NULL; n++)
+            if (strcmp(rig->plugin->kernels[n].op, names[i]) == 0) row = &rig->plugin->kernels[n];
+        if (row == NULL) fail_msg("%s has no row for %s", RIGS_DEVICE, names[i]);
+        rig_forget();
+        if (row->fits == NULL) continue;
+        (void)row->fits(rig_host(), rig->device, NULL, &none);
+        if (strstr(rig_reason(), " has no ") != NULL) fail_msg("%s", rig_reason());
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_has_a_kernel),
         cmocka_unit_test(elements_of_every_width),
         cmocka_unit_test(norms_of_every_width),
         cmocka_unit_test(losses_of_every_width),

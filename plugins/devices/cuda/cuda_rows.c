@@ -209,9 +209,9 @@ lh_status_t cuda_launch_teams(lh_stream_t *s, const char *kernel, uint64_t rows,
 }
 
 lh_status_t cuda_launch_partials(lh_stream_t *s, const float *partial, uint64_t parts,
-                                 const cuda_view_t *y)
+                                 const cuda_view_t *y, float count)
 {
-    const cuda_sum_partials_t p = {.partial = partial, .parts = parts, .y = *y};
+    const cuda_sum_partials_t p = {.partial = partial, .parts = parts, .y = *y, .count = count};
     const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(y->width, CUDA_COLUMN_LANES), 1, 1},
                                 .block = {CUDA_COLUMN_LANES, CUDA_ROW_LANES, 1}};
     return cuda_launch(s, "cuda_sum_partials", &shape, &p, sizeof(p));

@@ -99,8 +99,8 @@ lh_status_t cuda_launch_teams(lh_stream_t *s, const char *kernel, uint64_t rows,
 /* Threads that share a row of this width: whole warps, an octet each up to CUDA_TEAM_LIMIT. */
 uint32_t cuda_team(uint64_t width);
 
-/* y = partial[0] + partial[1] + ..., of y's width each. */
+/* y = (partial[0] + partial[1] + ...) / count, of y's width each. */
 lh_status_t cuda_launch_partials(lh_stream_t *s, const float *partial, uint64_t parts,
-                                 const cuda_view_t *y);
+                                 const cuda_view_t *y, float count);
 
 #endif

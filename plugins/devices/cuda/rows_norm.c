@@ -127,9 +127,9 @@ static lh_status_t norm_grad_launch(const lh_prepared_t *k, lh_stream_t *s, cuda
         .block = {team, teams, 1},
         .shared_bytes = p->in_shared != 0 ? (uint32_t)(teams * sums * p->d * sizeof(float)) : 0};
     lh_status_t status = cuda_launch(s, "cuda_norm_grad", &shape, p, sizeof(*p));
-    if (status == LH_OK) status = cuda_launch_partials(s, p->weight_sums, k->number[PARTS], gw);
+    if (status == LH_OK) status = cuda_launch_partials(s, p->weight_sums, k->number[PARTS], gw, 1);
     if (status == LH_OK && gb != NULL)
-        status = cuda_launch_partials(s, p->bias_sums, k->number[PARTS], gb);
+        status = cuda_launch_partials(s, p->bias_sums, k->number[PARTS], gb, 1);
     return status;
 }
 
@@ -255,17 +255,60 @@ static lh_status_t sum_rows_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
     return cuda_check_shape(k, out_y, 1, k->view[in_x].width);
 }
 
-static lh_status_t sum_rows_launch(const lh_prepared_t *k, lh_stream_t *s)
+/* y = (sum over rows of x) / count, in two steps. */
+static lh_status_t launch_sum(const lh_prepared_t *k, lh_stream_t *s, const cuda_view_t *x,
+                              const cuda_view_t *y, float count)
 {
-    LH_SLOTS(LH_SUM_ROWS_TEXT);
     const cuda_sum_rows_t p = {
-        .x = k->view[in_x], .partial = k->scratch, .chunk_rows = k->number[PART_ROWS]};
+        .x = *x, .partial = k->scratch, .chunk_rows = k->number[PART_ROWS]};
     const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(p.x.width, CUDA_COLUMN_LANES * 8),
                                          (uint32_t)k->number[PARTS], 1},
                                 .block = {CUDA_COLUMN_LANES, CUDA_ROW_LANES, 1}};
     const lh_status_t status = cuda_launch(s, "cuda_sum_rows", &shape, &p, sizeof(p));
     if (status != LH_OK) return status;
-    return cuda_launch_partials(s, p.partial, k->number[PARTS], &k->view[out_y]);
+    return cuda_launch_partials(s, p.partial, k->number[PARTS], y, count);
+}
+
+static lh_status_t sum_rows_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_SUM_ROWS_TEXT);
+    return launch_sum(k, s, &k->view[in_x], &k->view[out_y], 1);
+}
+
+/* The slots of mean_rows are those of sum_rows. */
+static lh_status_t mean_rows_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_MEAN_ROWS_TEXT);
+    return launch_sum(k, s, &k->view[in_x], &k->view[out_y], (float)k->view[in_x].rows);
+}
+
+static lh_status_t mean_rows_grad_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_MEAN_ROWS_GRAD_TEXT);
+    (void)plan;
+    return cuda_check_shape(k, in_gy, 1, k->view[out_gx].width);
+}
+
+static lh_status_t mean_rows_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_MEAN_ROWS_GRAD_TEXT);
+    const cuda_mean_rows_grad_t p = {.gy = k->view[in_gy], .gx = k->view[out_gx]};
+    return cuda_launch_octets(s, "cuda_mean_rows_grad", &p.gx, &p, sizeof(p));
+}
+
+static lh_status_t dot_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_DOT_TEXT);
+    (void)plan;
+    const lh_status_t status = cuda_check_flat(k, out_y, 1);
+    return status != LH_OK ? status : cuda_check_like(k, in_a, in_b);
+}
+
+static lh_status_t dot_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_DOT_TEXT);
+    const cuda_dot_t p = {.a = k->view[in_a], .b = k->view[in_b], .y = k->view[out_y].at};
+    return cuda_launch_teams(s, "cuda_dot", 1, p.a.width, &p, sizeof(p));
 }
 
 static lh_status_t sum_columns_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
@@ -380,6 +423,9 @@ const cuda_op_t cuda_norm_ops[] = {
     {"layer_norm_grad", "xxmffxmm?", layer_norm_grad_plan, layer_norm_grad_launch},
     {"layer_norm_grad_add", "xxmffxxmm?", layer_norm_grad_add_plan, layer_norm_grad_add_launch},
     {"sum_rows", "mm", sum_rows_plan, sum_rows_launch},
+    {"mean_rows", "mf", sum_rows_plan, mean_rows_launch},
+    {"mean_rows_grad", "fmm", mean_rows_grad_plan, mean_rows_grad_launch},
+    {"dot", "fff", dot_plan, dot_launch},
     {"sum_columns", "mm", sum_columns_plan, sum_columns_launch},
     {"dora_scale", "mmmff?", dora_scale_plan, dora_scale_launch},
     {"softmax", "mm", softmax_plan, softmax_launch},

@@ -69,6 +69,26 @@ static lh_status_t route_launch(const lh_prepared_t *k, lh_stream_t *s)
     return cuda_launch(s, "cuda_route", &shape, &p, sizeof(p));
 }
 
+static lh_status_t route_load_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_ROUTE_LOAD_TEXT);
+    (void)plan;
+    const uint64_t experts = cuda_elements(&k->view[out_load]);
+    const lh_status_t status = cuda_check_flat(k, out_load, experts);
+    return status != LH_OK ? status : cuda_check_flat(k, in_offsets, experts + 1);
+}
+
+static lh_status_t route_load_launch(const lh_prepared_t *k, lh_stream_t *s)
+{
+    LH_SLOTS(LH_ROUTE_LOAD_TEXT);
+    const cuda_route_load_t p = {.offsets = k->view[in_offsets].at,
+                                 .load = k->view[out_load].at,
+                                 .experts = (uint32_t)cuda_elements(&k->view[out_load])};
+    const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(p.experts, CUDA_THREADS), 1, 1},
+                                .block = {CUDA_THREADS, 1, 1}};
+    return cuda_launch(s, "cuda_route_load", &shape, &p, sizeof(p));
+}
+
 /* Rows of picks and rows of tokens: k times as many. */
 static lh_status_t picks_check(const lh_prepared_t *k, uint32_t picked, uint32_t order,
                                uint32_t tokens)
@@ -151,6 +171,7 @@ const cuda_op_t cuda_route_ops[] = {
     {"top_k", "xxi", top_k_plan, top_k_launch},
     {"top_k_grad", "xix", top_k_grad_plan, top_k_grad_launch},
     {"route", "iii", route_plan, route_launch},
+    {"route_load", "if", route_load_plan, route_load_launch},
     {"gather_rows", "xix", gather_rows_plan, gather_rows_launch},
     {"scatter_rows", "mim?m", scatter_rows_plan, scatter_rows_launch},
     {"scatter_rows_grad", "mmimmm", scatter_rows_grad_plan, scatter_rows_grad_launch},

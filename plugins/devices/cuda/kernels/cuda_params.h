@@ -142,7 +142,18 @@ typedef struct {
     const float *partial; /* [parts, width] */
     uint64_t parts;
     cuda_view_t y; /* [width] */
+    float count;   /* what sums are divided by; 1: they are not, and keep their bits */
+    uint32_t reserved;
 } cuda_sum_partials_t;
+
+typedef struct {
+    cuda_view_t gy, gx; /* [width] F32; [rows, width] */
+} cuda_mean_rows_grad_t;
+
+typedef struct {
+    cuda_view_t a, b; /* a row each, F32 */
+    float *y;         /* [1] */
+} cuda_dot_t;
 
 typedef struct {
     cuda_view_t x, y;
@@ -340,6 +351,12 @@ typedef struct {
     int32_t *order, *offsets;
     uint64_t picks;
 } cuda_route_t;
+
+typedef struct {
+    const int32_t *offsets; /* [experts + 1] */
+    float *load;            /* [experts] */
+    uint32_t experts, reserved;
+} cuda_route_load_t;
 
 typedef struct {
     cuda_view_t x, y;

@@ -105,6 +105,14 @@ CUDA_KERNEL(cuda_route, CUDA_THREADS)
         p.offsets[expert + 1] = static_cast<int32_t>(placed);
 }
 
+CUDA_KERNEL(cuda_route_load, CUDA_THREADS)
+{
+    const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x;
+    if (e < p.experts)
+        p.load[e] = static_cast<float>(p.offsets[e + 1] - p.offsets[e]) /
+                    static_cast<float>(p.offsets[p.experts]);
+}
+
 CUDA_KERNEL(cuda_gather_rows, CUDA_THREADS)
 {
     uint64_t i, column;

@@ -1,4 +1,5 @@
-/* rows.cu - sums over rows and over columns, norms of rows (dora_scale), and softmax. */
+/* rows.cu - sums and means over rows, sums over columns, products of two rows, norms of rows (dora_scale), and
+ * softmax. */
 #include "kernel.cuh"
 
 /* First step of a sum over rows: a block takes 32 octets of columns and a chunk of rows; its eight rows
@@ -46,7 +47,31 @@ CUDA_KERNEL(cuda_sum_partials, CUDA_THREADS)
     if (threadIdx.y != 0 || column >= p.y.width) return;
     for (uint32_t i = 1; i < CUDA_ROW_LANES; i++)
         sum += sums[i][threadIdx.x];
-    view_store(p.y, 0, column, sum);
+    view_store(p.y, 0, column, sum / p.count);
+}
+
+CUDA_KERNEL(cuda_mean_rows_grad, CUDA_THREADS)
+{
+    uint64_t row, column;
+    if (!octet_mine(p.gx, &row, &column)) return;
+    octet g = octet_load(p.gy, 0, column, p.gx.width);
+    for (uint32_t j = 0; j < OCTET; j++)
+        g.v[j] /= static_cast<float>(p.gx.rows);
+    octet_store(p.gx, row, column, p.gx.width, g);
+}
+
+/* One team: as wide as a router's experts, a few dozen elements. */
+CUDA_KERNEL(cuda_dot, CUDA_TEAM_LIMIT)
+{
+    const uint64_t width = team_row() == 0 ? p.a.width : 0;
+    float sum = 0;
+    for (uint64_t c = threadIdx.x * OCTET; c < width; c += blockDim.x * OCTET) {
+        const octet a = octet_load(p.a, 0, c, width), b = octet_load(p.b, 0, c, width);
+        for (uint32_t j = 0; j < OCTET; j++)
+            sum += a.v[j] * b.v[j];
+    }
+    sum = team_sum(sum);
+    if (width > 0 && threadIdx.x == 0) *p.y = sum;
 }
 
 CUDA_KERNEL(cuda_sum_columns, CUDA_TEAM_LIMIT)
