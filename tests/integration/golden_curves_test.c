@@ -75,7 +75,7 @@ static void the_curve_is_that_of_pytorch(void **state)
                                           norms);
 
     open_run(r);
-    const double most_norm = golden_norm_tolerance(&r->rig, r->way->compute);
+    const double most_norm = golden_norm_tolerance(r->model, &r->rig, r->way->compute);
     for (uint32_t i = 0; i < GOLDEN_STEPS; i++) {
         double norm;
         const double loss = step(r, i, &norm);
@@ -88,14 +88,16 @@ static void the_curve_is_that_of_pytorch(void **state)
     assert_true(worst_norm <= most_norm);
 }
 
-/* Both dtypes, both ways to cut a batch, and all that is recomputed or a part of it. */
+/* Both dtypes, both ways to cut a batch, and all that is recomputed or a part of it. The processor's device goes
+ * every way when all is wanted; others two of six, by turns from model to model. */
 static bool is_in_sample(uint32_t model, uint32_t way)
 {
     const char *device = getenv("LH_TEST_DEVICE");
     const bool whole = torture_wanted();
     const bool every = device == NULL || strcmp(device, "cpu") == 0;
     const bool all_of_first = every && model < GOLDEN_FIRST;
-    return whole || all_of_first || ((every || model < GOLDEN_FIRST) && (way == 1 || way == 5));
+    if (whole) return every || (model + way) % 3 == 0;
+    return all_of_first || ((every || model < GOLDEN_FIRST) && (way == 1 || way == 5));
 }
 
 int main(void)

@@ -100,7 +100,7 @@ static void curve(rank_t *r)
     if (r->one->rank == 0)
         print_message("losses differ by at most %.2g, norms by %.2g\n", worst, worst_norm);
     assert_true(worst <= tolerance);
-    assert_true(worst_norm <= golden_norm_tolerance(&r->rig, r->c->way->compute));
+    assert_true(worst_norm <= golden_norm_tolerance(model, &r->rig, r->c->way->compute));
 }
 
 static void rank_trains(rig_rank_t *one, void *context)

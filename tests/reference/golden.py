@@ -116,13 +116,13 @@ def main():
         state = {k: v.clone() for k, v in model.state_dict().items()}
         fp32, norms = curve(model, tokens, False)
         model.load_state_dict(state)
-        bf16, _ = curve(model, tokens, True)
+        bf16, bf16_norms = curve(model, tokens, True)
         save_file({"tokens": tokens.contiguous()}, folder / "batch.safetensors")
         save_file({"logits": logits.detach().contiguous(), **grads}, folder / "expected.safetensors")
         json.dump({"torch": torch.__version__, "transformers": transformers.__version__, "steps": STEPS, "batch": BATCH, "sequence": SEQ,
                    "loss_first_batch": float(loss), "cross_entropy_first_batch": float(plain), "gradient_norm_first_batch": norm,
                    "optimizer": "AdamW lr 3e-3 betas 0.9 0.95 eps 1e-8 weight decay 0.1 on matrices (embeddings too), 0 on vectors; clipped at global norm 1.0; no schedule",
-                   "loss_curve_fp32": fp32, "gradient_norms_fp32": norms, "loss_curve_bf16_autocast": bf16,
+                   "loss_curve_fp32": fp32, "gradient_norms_fp32": norms, "loss_curve_bf16_autocast": bf16, "gradient_norms_bf16_autocast": bf16_norms,
                    "tolerance": {"logits_abs": 2e-4, "loss_rel": 1e-5, "gradient_rel": 1e-3, "curve_fp32_rel": 1e-3, "curve_bf16_rel": 2e-2},
                    "greedy": {"prompt": ids[0, :8].tolist(), "continuation": ids[0, 8:].tolist()}}, open(folder / "expected.json", "w"), indent=1)
         print(name, "loss", fp32[0], "->", fp32[-1], "bf16", bf16[-1], flush=True)

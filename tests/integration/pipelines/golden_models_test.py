@@ -21,7 +21,7 @@ SPECS = {"falcon-7b-kind": "falcon-7b", "qwen3": "qwen3", "gpt2": "gpt2", "mixtr
 MODELS = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "expected.json")) and n != "phases")
 # What torture makes: heads that share keys by threes, one head, and more blocks than the models of tests/golden.
 SIZES = ({"hidden": 48, "heads": 6, "kv_heads": 2, "ffn": 40, "layers": 3, "vocab": 97, "seed": 7},
-         {"hidden": 32, "heads": 8, "kv_heads": 8, "ffn": 72, "layers": 1, "vocab": 259, "seed": 11},
+         {"hidden": 64, "heads": 8, "kv_heads": 8, "ffn": 72, "layers": 1, "vocab": 259, "seed": 11},
          {"hidden": 64, "heads": 4, "kv_heads": 1, "ffn": 112, "layers": 4, "vocab": 131, "seed": 13})
 PROGRAMS = ("golden_engine_test", "golden_ranks_test", "golden_curves_test", "spec_models_test")
 ROWS, TOKENS = 4, 32  # of a batch
