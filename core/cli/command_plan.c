@@ -270,17 +270,9 @@ static void print_transfers(const planned_t *p)
 static uint64_t leaves_site(const planned_t *p, uint32_t site)
 {
     uint64_t bytes = 0;
-    for (uint32_t r = 0; r < p->rank_count; r++)
-        if (p->world->ranks[r].site == site) bytes += p->border_bytes[r];
+    for (uint32_t i = 0; i < world_site_size(p->world, site); i++)
+        bytes += p->border_bytes[world_site_rank(p->world, site, i)];
     return bytes;
-}
-
-static const char *site_name(const planned_t *p, uint32_t site)
-{
-    uint32_t r = 0;
-    while (p->world->ranks[r].site != site)
-        r++;
-    return p->world->ranks[r].site_name;
 }
 
 /* What borders carry: the links between sites are paid for by it. */
@@ -290,7 +282,7 @@ static void print_borders(const planned_t *p)
     printf("\nleaves a site in a step%14s %12s\n", "GB", "B/parameter");
     for (uint32_t s = 0; s < p->world->row.sites; s++) {
         const double bytes = (double)leaves_site(p, s);
-        printf("  %-24s %12.3f %12.2f\n", site_name(p, s), bytes * 1e-9,
+        printf("  %-24s %12.3f %12.2f\n", world_site_name(p->world, s), bytes * 1e-9,
                bytes / (double)p->parameters);
     }
 }
@@ -399,7 +391,7 @@ static void put_borders(json_writer_t *w, const planned_t *p)
     json_open(w, "borders", '[');
     for (uint32_t s = 0; p->world->row.sites > 1 && s < p->world->row.sites; s++) {
         json_open(w, NULL, '{');
-        json_put_text(w, "site", site_name(p, s));
+        json_put_text(w, "site", world_site_name(p->world, s));
         json_put_u64(w, "bytes", leaves_site(p, s));
         json_close(w);
     }

@@ -2,8 +2,8 @@
  * world.
  *
  * Every rank makes the same world from the same places, and every number here follows from the
- * order of ranks alone: no rank is asked, and no two can disagree. Loops over pairs of ranks are
- * quadratic, and are run once. */
+ * order of ranks alone: no rank is asked, and no two can disagree. What is asked of a site or a place
+ * in it is counted once, by world_number. */
 #include <control/world.h>
 
 #include <stdio.h>
@@ -23,6 +23,12 @@ lh_status_t world_new(uint32_t rank, uint32_t size, world_t **out)
         return LH_NO_MEMORY;
     }
     w->ranks = ranks;
+    w->by_site = mem_array(size, sizeof(*w->by_site));
+    w->site_begin = mem_array((size_t)size + 1, sizeof(*w->site_begin));
+    if (w->by_site == NULL || w->site_begin == NULL) {
+        world_free(w);
+        return LH_NO_MEMORY;
+    }
     w->row.struct_size = sizeof(w->row);
     w->row.rank = rank;
     w->row.size = size;
@@ -42,27 +48,49 @@ static bool same_node(const world_rank_t *a, const world_rank_t *b)
     return same_site(a, b) && strncmp(a->host, b->host, WORLD_HOST_NAME) == 0;
 }
 
-/* Each rank takes its numbers from the ranks before it: the first of a site or node opens a new
- * one. */
+/* Which of the sites, or nodes, so far a rank is of, by the last rank of each; `count`: of none. Ranks
+ * mostly follow the one before on its node, so the newest is looked at first. */
+static uint32_t find_like(const world_t *w, const uint32_t *last, uint32_t count,
+                          const world_rank_t *r,
+                          bool (*same)(const world_rank_t *, const world_rank_t *))
+{
+    for (uint32_t i = count; i-- > 0;)
+        if (same(r, &w->ranks[last[i]])) return i;
+    return count;
+}
+
+/* site_begin holds the last rank of each site so far, which knows how many there are. */
+static void list_sites(world_t *w)
+{
+    uint32_t begin = 0;
+    for (uint32_t s = 0; s < w->row.sites; s++) {
+        const uint32_t count = w->ranks[w->site_begin[s]].place + 1;
+        w->site_begin[s] = begin;
+        begin += count;
+    }
+    w->site_begin[w->row.sites] = begin;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        w->by_site[w->site_begin[w->ranks[r].site] + w->ranks[r].place] = r;
+}
+
+/* Each rank takes its numbers from the last rank before it of its site and node: the first of one opens
+ * a new one. The two lists hold those last ranks meanwhile, by_site of nodes, site_begin of sites. */
 void world_number(world_t *w)
 {
-    uint32_t nodes = 0, sites = 0;
+    uint32_t nodes = 0, sites = 0, *node_last = w->by_site, *site_last = w->site_begin;
     for (uint32_t i = 0; i < w->row.size; i++) {
         world_rank_t *r = &w->ranks[i];
-        r->site = sites;
-        r->node = nodes;
-        r->local_rank = 0;
-        for (uint32_t j = 0; j < i; j++) {
-            const world_rank_t *before = &w->ranks[j];
-            if (same_site(r, before)) r->site = before->site;
-            if (same_node(r, before)) r->node = before->node;
-            if (same_node(r, before)) r->local_rank++;
-        }
+        r->site = find_like(w, site_last, sites, r, same_site);
+        r->node = find_like(w, node_last, nodes, r, same_node);
+        r->place = r->site < sites ? w->ranks[site_last[r->site]].place + 1 : 0;
+        r->local_rank = r->node < nodes ? w->ranks[node_last[r->node]].local_rank + 1 : 0;
         sites += r->site == sites;
         nodes += r->node == nodes;
+        site_last[r->site] = node_last[r->node] = i;
     }
     w->row.sites = sites;
     w->row.nodes = nodes;
+    list_sites(w);
 }
 
 /* The same numbering as of a world that has met, so that what is planned is what will be. */
@@ -89,7 +117,26 @@ void world_free(world_t *w)
 {
     if (w == NULL) return;
     mem_free(w->ranks);
+    mem_free(w->by_site);
+    mem_free(w->site_begin);
     mem_free(w);
+}
+
+uint32_t world_site_size(const world_t *w, uint32_t site)
+{
+    lh_assert(site < w->row.sites);
+    return w->site_begin[site + 1] - w->site_begin[site];
+}
+
+uint32_t world_site_rank(const world_t *w, uint32_t site, uint32_t place)
+{
+    lh_assert(place < world_site_size(w, site));
+    return w->by_site[w->site_begin[site] + place];
+}
+
+const char *world_site_name(const world_t *w, uint32_t site)
+{
+    return w->ranks[world_site_rank(w, site, 0)].site_name;
 }
 
 /* The link class: by node first, as two ranks of one node are also of one site. */
@@ -161,10 +208,7 @@ uint32_t world_blocks(const world_t *w)
 /* The rank's number among the ranks of its block. */
 static uint32_t block_place(const world_t *w, uint32_t rank)
 {
-    uint32_t place = 0;
-    for (uint32_t r = 0; r < rank; r++)
-        place += world_block(w, r) == world_block(w, rank);
-    return place;
+    return w->inside_nodes ? w->ranks[rank].local_rank : w->ranks[rank].place;
 }
 
 static bool is_member(const world_t *w, uint32_t which, uint32_t rank)
@@ -185,8 +229,9 @@ static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
     uint32_t count = 0;
     for (uint32_t site = 0; site < w->row.sites; site++) {
         const uint32_t before = count;
-        for (uint32_t r = 0; r < w->row.size; r++) {
-            if (w->ranks[r].site != site || !is_member(w, which, r)) continue;
+        for (uint32_t place = 0; place < world_site_size(w, site); place++) {
+            const uint32_t r = world_site_rank(w, site, place);
+            if (!is_member(w, which, r)) continue;
             if (r == w->row.rank) g->self = count;
             if (count == before) g->site_begin[g->sites++] = count;
             g->site_of[count] = g->sites - 1;
@@ -198,20 +243,21 @@ static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
     return count;
 }
 
-/* Ranks of the world in a site, or in a node. */
-static uint32_t block_size(const world_t *w, uint32_t block)
+uint32_t world_block_size(const world_t *w, uint32_t block)
 {
+    lh_assert(block < world_blocks(w));
+    if (!w->inside_nodes) return world_site_size(w, block);
     uint32_t size = 0;
     for (uint32_t r = 0; r < w->row.size; r++)
         size += world_block(w, r) == block;
     return size;
 }
 
-/* As groups across them ask for it. */
+/* As groups across them ask for it: no block is larger than all are on average. */
 bool world_blocks_equal(const world_t *w)
 {
-    for (uint32_t block = 1; block < world_blocks(w); block++)
-        if (block_size(w, block) != block_size(w, 0)) return false;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        if ((uint64_t)(block_place(w, r) + 1) * world_blocks(w) > w->row.size) return false;
     return true;
 }
 
@@ -219,8 +265,9 @@ bool world_blocks_equal(const world_t *w)
 static lh_status_t check_equal_blocks(const world_t *w)
 {
     const char *kind = w->inside_nodes ? "node" : "site";
+    if (world_blocks_equal(w)) return LH_OK;
     for (uint32_t block = 1; block < world_blocks(w); block++) {
-        const uint32_t first = block_size(w, 0), size = block_size(w, block);
+        const uint32_t first = world_block_size(w, 0), size = world_block_size(w, block);
         if (size == first) continue;
         uint32_t r = 0;
         while (world_block(w, r) != block)

@@ -20,6 +20,7 @@ enum { WORLD_SITE_NAME = 32, WORLD_HOST_NAME = 64 };
 typedef struct world_rank {
     uint32_t site, node; /* indices from 0, in the order in which ranks name them first */
     uint32_t local_rank; /* among the ranks of its node                       */
+    uint32_t place;      /* among the ranks of its site                       */
     uint32_t pid;        /* for messages                                      */
     char host[WORLD_HOST_NAME];
     char site_name[WORLD_SITE_NAME];
@@ -28,7 +29,9 @@ typedef struct world_rank {
 typedef struct world {
     lh_world_t row;      /* rank, size, nodes, sites, epoch, job; plugins see this */
     world_rank_t *ranks; /* [row.size] */
-    bool inside_nodes;   /* [parallel] inside = node: LH_GROUP_SITE is a node's ranks, and ACROSS
+    /* Ranks site by site, in each in their order; and where each site begins there, [sites + 1]. */
+    uint32_t *by_site, *site_begin;
+    bool inside_nodes; /* [parallel] inside = node: LH_GROUP_SITE is a node's ranks, and ACROSS
                             goes over nodes */
 } world_t;
 
@@ -41,6 +44,12 @@ void world_number(world_t *w);
 lh_status_t world_plan(const job_t *job, uint32_t rank, world_t **out) LH_MUST_CHECK;
 void world_free(world_t *w);
 
+/* How many ranks a site has, and which is the place-th of them: 0 is its lowest. */
+uint32_t world_site_size(const world_t *w, uint32_t site);
+uint32_t world_site_rank(const world_t *w, uint32_t site, uint32_t place);
+/* Borrowed from the world. */
+const char *world_site_name(const world_t *w, uint32_t site);
+
 /* LH_LINK_NODE, LH_LINK_SITE or LH_LINK_WAN: the nearest that both share. */
 uint32_t world_scope(const world_t *w, uint32_t a, uint32_t b);
 /* "rank 3 on osaka/o1" into text. */
@@ -50,9 +59,11 @@ void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes);
 enum { WORLD_SHOWN = 8 };
 void world_ranks_text(const world_t *w, const bool *among, text_t *out);
 
-/* What LH_GROUP_SITE is the ranks of: the rank's site, or its node; and how many there are. */
+/* What LH_GROUP_SITE is the ranks of: the rank's site, or its node; how many there are; and how many
+ * ranks one has. */
 uint32_t world_block(const world_t *w, uint32_t rank);
 uint32_t world_blocks(const world_t *w);
+uint32_t world_block_size(const world_t *w, uint32_t block);
 /* Whether all of them have equally many ranks. */
 bool world_blocks_equal(const world_t *w);
 

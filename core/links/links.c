@@ -622,15 +622,6 @@ const probe_pair_t *links_pairs(const links_t *l, uint32_t *count)
     return l->pairs;
 }
 
-uint32_t links_site_rank(const world_t *w, uint32_t site)
-{
-    lh_assert(site < w->row.sites);
-    uint32_t r = 0;
-    while (w->ranks[r].site != site)
-        r++;
-    return r;
-}
-
 /* Where the rank that measures listens, without the port, which is another one each time. */
 static void pair_address(const links_t *l, uint32_t rank, char out[PROBE_ADDRESS])
 {
@@ -659,9 +650,8 @@ lh_status_t links_pairs_make(links_t *l)
             probe_pair_t *p = &l->pairs[links_pair(a, b)];
             const uint32_t sites[2] = {a, b};
             for (int i = 0; i < 2; i++) {
-                const uint32_t rank = links_site_rank(w, sites[i]);
-                (void)snprintf(p->site[i], sizeof(p->site[i]), "%s", w->ranks[rank].site_name);
-                pair_address(l, rank, p->address[i]);
+                (void)snprintf(p->site[i], sizeof(p->site[i]), "%s", world_site_name(w, sites[i]));
+                pair_address(l, world_site_rank(w, sites[i], 0), p->address[i]);
             }
             (void)snprintf(p->plugin, sizeof(p->plugin), "%.*s", PROBE_PLUGIN - 1,
                            l->carriers[LH_LINK_WAN]->plugin->name);

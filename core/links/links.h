@@ -207,8 +207,6 @@ void link_idle(operation_t *o);
 void link_free(link_t *k);
 /* Ends a link that leaves, for another of the same peer and service to take its place. */
 void link_drop(link_t *k);
-/* The rank of a site that measures its links: its lowest. */
-uint32_t links_site_rank(const world_t *w, uint32_t site);
 /* Rows for all pairs of sites, with names, addresses and the plugin, and no figures. The same on
  * all ranks, as addresses have been exchanged. Once. */
 lh_status_t links_pairs_make(links_t *l) LH_MUST_CHECK;

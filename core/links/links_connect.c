@@ -63,19 +63,11 @@ uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
     return l->pairs[links_pair(from, to)].figures.rate[from > to];
 }
 
-uint32_t links_ranks_of(const world_t *w, uint32_t site)
-{
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < w->row.size; r++)
-        count += w->ranks[r].site == site;
-    return count;
-}
-
 double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
 {
     const world_t *w = l->how.world;
     if (l->shares != NULL) return l->shares[(size_t)rank * w->row.sites + to];
-    return 1.0 / links_ranks_of(w, w->ranks[rank].site);
+    return 1.0 / world_site_size(w, w->ranks[rank].site);
 }
 
 /* All ranks of a site send through its one link, so each paces itself to its part of 97 % of the

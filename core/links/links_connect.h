@@ -21,7 +21,5 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
 uint64_t links_border(const links_t *l, uint32_t from, uint32_t to);
 /* The part of that which a rank has. */
 double links_share_of(const links_t *l, uint32_t rank, uint32_t to);
-/* How many ranks a site has. */
-uint32_t links_ranks_of(const world_t *w, uint32_t site);
 
 #endif

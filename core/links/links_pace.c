@@ -94,14 +94,13 @@ static bool demand_take(links_t *l, const uint64_t *all, uint32_t from, uint32_t
     const world_t *w = l->how.world;
     const double rate = (double)links_border(l, from, to);
     double sum = 0;
-    for (uint32_t r = 0; r < w->row.size; r++) {
-        const size_t cell = (size_t)r * w->row.sites + to;
-        if (w->ranks[r].site == from) sum += (double)(all[cell] - l->settled[cell]);
+    for (uint32_t i = 0; i < world_site_size(w, from); i++) {
+        const size_t cell = (size_t)world_site_rank(w, from, i) * w->row.sites + to;
+        sum += (double)(all[cell] - l->settled[cell]);
     }
     if (rate <= 0 || sum < enough_s * rate) return false;
-    for (uint32_t r = 0; r < w->row.size; r++) {
-        const size_t cell = (size_t)r * w->row.sites + to;
-        if (w->ranks[r].site != from) continue;
+    for (uint32_t i = 0; i < world_site_size(w, from); i++) {
+        const size_t cell = (size_t)world_site_rank(w, from, i) * w->row.sites + to;
         l->demand[cell] = l->demand[cell] / 2 + (double)(all[cell] - l->settled[cell]);
         l->settled[cell] = all[cell];
     }
@@ -112,18 +111,18 @@ static bool demand_take(links_t *l, const uint64_t *all, uint32_t from, uint32_t
 static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
 {
     const world_t *w = l->how.world;
-    const uint32_t sites = w->row.sites, count = links_ranks_of(w, from);
+    const uint32_t sites = w->row.sites, count = world_site_size(w, from);
     double *demand = mem_array(count, sizeof(*demand)), *shares = mem_array(count, sizeof(*shares));
     bool changed = false;
     if (demand != NULL && shares != NULL && demand_take(l, all, from, to)) {
-        for (uint32_t r = 0, i = 0; r < w->row.size; r++) {
-            if (w->ranks[r].site != from) continue;
-            demand[i] = l->demand[(size_t)r * sites + to];
-            shares[i++] = l->shares[(size_t)r * sites + to];
+        for (uint32_t i = 0; i < count; i++) {
+            const size_t cell = (size_t)world_site_rank(w, from, i) * sites + to;
+            demand[i] = l->demand[cell];
+            shares[i] = l->shares[cell];
         }
         changed = pace_shares(demand, count, shares);
-        for (uint32_t r = 0, i = 0; r < w->row.size; r++)
-            if (w->ranks[r].site == from) l->shares[(size_t)r * sites + to] = shares[i++];
+        for (uint32_t i = 0; i < count; i++)
+            l->shares[(size_t)world_site_rank(w, from, i) * sites + to] = shares[i];
     }
     mem_free(demand);
     mem_free(shares);
@@ -181,7 +180,7 @@ static void link_even(link_t *k, bool even)
     const world_t *w = k->links->how.world;
     const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
     const double own = links_share_of(k->links, w->row.rank, there);
-    const double part = even ? 1.0 / links_ranks_of(w, here) / own : 1;
+    const double part = even ? 1.0 / world_site_size(w, here) / own : 1;
     const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
                                 .pace_bytes_per_second = (uint64_t)(part * k->follow.pace)};
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();

@@ -677,7 +677,8 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
 {
     const world_t *w = l->how.world;
     probe_pair_t *p = &l->pairs[links_pair(a, b)];
-    const uint32_t one = links_site_rank(w, a), two = links_site_rank(w, b), self = w->row.rank;
+    const uint32_t one = world_site_rank(w, a, 0), two = world_site_rank(w, b, 0),
+                   self = w->row.rank;
     if (strcmp(p->address[0], p->address[1]) == 0) return LH_OK; /* one machine plays both */
     if (self == 0 && l->how.job->comm.probe != PROBE_ALWAYS)
         link_probe_take_known(p, known, count, sys()->wall_ns() / 1000000000,

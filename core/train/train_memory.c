@@ -277,30 +277,19 @@ uint32_t train_memory_partner(const world_t *w, uint32_t rank)
     return w->row.size;
 }
 
-/* The n-th rank of a site, round and round. */
-static uint32_t rank_of_site(const world_t *w, uint32_t site, uint32_t n)
-{
-    uint32_t count = 0, r = 0;
-    for (uint32_t i = 0; i < w->row.size; i++)
-        count += w->ranks[i].site == site;
-    lh_assert(count > 0);
-    for (n %= count; r < w->row.size; r++)
-        if (w->ranks[r].site == site && n-- == 0) break;
-    return r;
-}
-
 /* Where sites have folders of their own, an image goes to each other site, in memory as well. */
 static uint32_t targets_of(const world_t *w, uint32_t rank, bool apart, uint32_t *out)
 {
-    uint32_t count = 0, place = 0;
+    const world_rank_t *own = &w->ranks[rank];
+    uint32_t count = 0;
     if (!apart) {
         out[0] = train_memory_partner(w, rank);
         return out[0] == w->row.size ? 0 : 1;
     }
-    for (uint32_t r = 0; r < rank; r++)
-        place += w->ranks[r].site == w->ranks[rank].site;
-    for (uint32_t i = 1; i < w->row.sites; i++)
-        out[count++] = rank_of_site(w, (w->ranks[rank].site + i) % w->row.sites, place);
+    for (uint32_t i = 1; i < w->row.sites; i++) {
+        const uint32_t site = (own->site + i) % w->row.sites;
+        out[count++] = world_site_rank(w, site, own->place % world_site_size(w, site));
+    }
     return count;
 }
 

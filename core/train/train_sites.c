@@ -269,18 +269,6 @@ typedef struct fetch_work {
     lh_status_t status; /* of the files here; the messages go on */
 } fetch_work_t;
 
-static uint32_t place_in_site(const world_t *w, uint32_t rank, uint32_t *count)
-{
-    uint32_t place = 0;
-    *count = 0;
-    for (uint32_t r = 0; r < w->row.size; r++) {
-        if (w->ranks[r].site != w->ranks[rank].site) continue;
-        (*count)++;
-        place += r < rank;
-    }
-    return place;
-}
-
 static void note(fetch_work_t *w, lh_status_t status)
 {
     if (w->status == LH_OK) w->status = status;
@@ -296,9 +284,10 @@ static lh_status_t fetch_begin(fetch_work_t *w)
     checkpoint_name(m->meta.step, name);
     (void)snprintf(staging, sizeof(staging), ".tmp-%s-%016llx-copy", name,
                    (unsigned long long)t->session_number);
-    const uint32_t place = place_in_site(world, world->row.rank, &w->senders);
+    const world_rank_t *own = &world->ranks[world->row.rank];
+    w->senders = world_site_size(world, own->site);
     if (w->gives) {
-        checkpoint_copy_begin(&w->own, m, t->resumed->path, place, w->senders, false);
+        checkpoint_copy_begin(&w->own, m, t->resumed->path, own->place, w->senders, false);
         w->own_left = checkpoint_copy_bytes(&w->own);
     }
     if (!w->takes) return LH_OK;
@@ -308,11 +297,10 @@ static lh_status_t fetch_begin(fetch_work_t *w)
                                            COMMIT_FOLLOWS, &w->commit);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < t->memory.guest_count; i++) {
-        const uint32_t guest = t->memory.guests[i];
-        if (world->ranks[guest].site != t->fetch->from) continue;
-        uint32_t senders;
-        const uint32_t at = place_in_site(world, guest, &senders);
-        checkpoint_copy_begin(&w->come[i], m, commit_staging(w->commit), at, senders, true);
+        const world_rank_t *guest = &world->ranks[t->memory.guests[i]];
+        if (guest->site != t->fetch->from) continue;
+        checkpoint_copy_begin(&w->come[i], m, commit_staging(w->commit), guest->place,
+                              world_site_size(world, guest->site), true);
         w->come_left[i] = checkpoint_copy_bytes(&w->come[i]);
     }
     return LH_OK;

@@ -69,12 +69,8 @@ void train_start_layout(const trainer_t *t, text_t *out)
     text_printf(out, RANKS_LINE "%u\n", train_agree_size(&t->agree));
     if (t->comm.comm == NULL) return;
     text_append(out, SITES_LINE);
-    for (uint32_t site = 0; site < w->row.sites; site++) {
-        uint32_t count = 0;
-        for (uint32_t r = 0; r < w->row.size; r++)
-            count += w->ranks[r].site == site;
-        text_printf(out, "%s%u", site == 0 ? "" : " + ", count);
-    }
+    for (uint32_t site = 0; site < w->row.sites; site++)
+        text_printf(out, "%s%u", site == 0 ? "" : " + ", world_site_size(w, site));
     text_append(out, "\n");
     /* A machine's ranks are added before machines are, where the cut is inside of those. */
     if (sums_inside(t))
@@ -359,10 +355,7 @@ static void start_take(trainer_t *t)
 /* The lowest rank of its site. */
 static bool leads_site(const world_t *w)
 {
-    uint32_t r = 0;
-    while (w->ranks[r].site != w->ranks[w->row.rank].site)
-        r++;
-    return r == w->row.rank;
+    return w->ranks[w->row.rank].place == 0;
 }
 
 lh_status_t train_start_find(trainer_t *t)

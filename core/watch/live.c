@@ -547,10 +547,7 @@ static double flow_figure(const link_flow_t *l, uint32_t which)
 
 static const char *flow_site(const world_t *w, uint32_t site)
 {
-    uint32_t r = 0;
-    while (r < w->row.size && w->ranks[r].site != site)
-        r++;
-    return r == w->row.size ? "" : w->ranks[r].site_name;
+    return site < w->row.sites ? world_site_name(w, site) : "";
 }
 
 /* While it trains: of the rank that tells, whose links are as busy as those of its neighbours. */

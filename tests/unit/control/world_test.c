@@ -41,6 +41,22 @@ static void numbers_nodes_and_sites_by_name(void **state)
     world_free(w);
 }
 
+static void sites_know_their_ranks(void **state)
+{
+    (void)state;
+    world_t *w = world_of(1, "abaacb");
+    static const uint32_t ranks[3][3] = {{0, 2, 3}, {1, 5}, {4}}, sizes[] = {3, 2, 1};
+    for (uint32_t s = 0; s < 3; s++) {
+        assert_int_equal(world_site_size(w, s), sizes[s]);
+        assert_int_equal(world_site_name(w, s)[0], 'a' + (int)s);
+        for (uint32_t i = 0; i < sizes[s]; i++) {
+            assert_int_equal(world_site_rank(w, s, i), ranks[s][i]);
+            assert_int_equal(w->ranks[ranks[s][i]].place, i);
+        }
+    }
+    world_free(w);
+}
+
 static void groups_list_sites_one_after_the_other(void **state)
 {
     (void)state;
@@ -141,6 +157,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_nodes_and_sites_by_name),
+        cmocka_unit_test(sites_know_their_ranks),
         cmocka_unit_test(groups_list_sites_one_after_the_other),
         cmocka_unit_test(across_asks_for_equal_sites),
         cmocka_unit_test(groups_are_of_machines_where_the_job_says_so),

@@ -22,7 +22,9 @@ static probe_pair_t links[] = {
 
 static world_rank_t ranks[] = {{.site = 0, .site_name = "tokyo"},
                                {.site = 1, .site_name = "osaka"}};
-static const world_t world = {.row = {.size = 2, .sites = 2}, .ranks = ranks};
+static uint32_t by_site[] = {0, 1}, site_begin[] = {0, 1, 2};
+static const world_t world = {
+    .row = {.size = 2, .sites = 2}, .ranks = ranks, .by_site = by_site, .site_begin = site_begin};
 
 static void make(run_state_t *s, run_start_t *start)
 {
