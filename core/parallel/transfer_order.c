@@ -20,6 +20,8 @@
  * start z. */
 #include <parallel/transfer_order.h>
 
+#include <stdlib.h>
+
 #include <base/digest.h>
 #include <base/memory.h>
 
@@ -34,9 +36,23 @@
 
 typedef struct pending { /* a transfer that is under way */
     const transfer_t *transfer;
-    const program_t *program; /* that started it */
-    const flow_call_t *call;  /* the start; borrowed from the program's flow */
+    const program_t *program;  /* that started it */
+    const flow_call_t *call;   /* the start; borrowed from the program's flow */
+    uint32_t touch, touch_end; /* in walk_t.touches: what it touches in the list that is walked */
 } pending_t;
+
+typedef struct touch { /* of a buffer of that list's flow */
+    uint32_t buffer;
+    bool writes;
+} touch_t;
+
+/* A buffer of a flow that lies in a store, from `begin` to `end` of its allocation. */
+typedef struct shared {
+    uintptr_t allocation;
+    uint64_t begin, end;
+    uint64_t reach; /* the largest `end` of it and those before it in the allocation */
+    uint32_t buffer;
+} shared_t;
 
 /* One rank's walk through some steps. `pending` lasts from list to list, `busy` is made anew for
  * each. */
@@ -48,44 +64,103 @@ typedef struct walk {
     /* [buffers of the flow] which pending transfer touches a buffer: 2 * (its index + 1), and 1
      * more if the transfer writes there; 0: none. */
     uint32_t *busy;
-    uint32_t *shared; /* [shared_count] buffers of the flow that lie in stores */
+    touch_t *touches;
+    uint32_t touch_count;
+    size_t touch_capacity;
+    shared_t *shared; /* [shared_count] buffers of the flow that lie in stores, sorted */
     uint32_t shared_count;
     transfer_row_t *rows;
     uint32_t row_count;
     size_t row_capacity;
 } walk_t;
 
-/* Whether two buffers of flows may have memory in common: one program may have joined what another
- * has not. */
-static bool is_same(const flow_t *a, uint32_t x, const flow_t *b, uint32_t y)
+static int by_place(const void *a, const void *b)
 {
-    const flow_buffer_t *p = &a->buffers[x], *q = &b->buffers[y];
-    if (p->allocation == NULL || q->allocation == NULL) return a == b && x == y;
-    return p->allocation == q->allocation && p->offset < q->offset + q->bytes &&
-           q->offset < p->offset + p->bytes;
+    const shared_t *x = a, *y = b;
+    if (x->allocation != y->allocation) return x->allocation < y->allocation ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Marks what one pending transfer touches in the flow of p: its own buffers if p started it, else
- * those in stores that both programs see. */
-static void busy_mark(walk_t *w, const program_t *p, uint32_t index)
+/* Of the flow that is walked: a program may have joined in a store what another one has not, so buffers
+ * of one flow may overlap, too. */
+static void shared_list(walk_t *w, const flow_t *f)
 {
-    lh_assert(index < w->count);
-    const pending_t *x = &w->pending[index];
+    w->shared_count = 0;
+    for (uint32_t i = 1; i < f->buffer_count; i++) {
+        const flow_buffer_t *b = &f->buffers[i];
+        if (b->allocation == NULL) continue;
+        w->shared[w->shared_count++] = (shared_t){(uintptr_t)b->allocation, b->offset,
+                                                  b->offset + b->bytes, 0, i};
+    }
+    if (w->shared_count == 0) return;
+    qsort(w->shared, w->shared_count, sizeof(*w->shared), by_place);
+    for (uint32_t i = 0; i < w->shared_count; i++) {
+        shared_t *at = &w->shared[i];
+        const bool follows = i > 0 && at[-1].allocation == at->allocation;
+        at->reach = follows && at[-1].reach > at->end ? at[-1].reach : at->end;
+    }
+}
+
+static lh_status_t touch_add(walk_t *w, uint32_t buffer, bool writes)
+{
+    touch_t *touches = mem_grow(w->touches, &w->touch_capacity, w->touch_count + 1u,
+                                sizeof(*touches));
+    if (touches == NULL) return LH_NO_MEMORY;
+    w->touches = touches;
+    touches[w->touch_count++] = (touch_t){buffer, writes};
+    return LH_OK;
+}
+
+/* The buffers in stores that may have memory in common with one of another flow: from the first that
+ * begins behind its end back to where none reaches to its begin. */
+static lh_status_t touch_shared(walk_t *w, const flow_buffer_t *b, bool writes)
+{
+    const shared_t end = {.allocation = (uintptr_t)b->allocation, .begin = b->offset + b->bytes};
+    uint32_t low = 0, high = w->shared_count;
+    if (b->allocation == NULL) return LH_OK;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (by_place(&w->shared[middle], &end) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    lh_status_t status = LH_OK;
+    for (uint32_t i = low; i-- > 0 && status == LH_OK;) {
+        const shared_t *s = &w->shared[i];
+        if (s->allocation != end.allocation || s->reach <= b->offset) break;
+        if (s->end > b->offset) status = touch_add(w, s->buffer, writes);
+    }
+    return status;
+}
+
+/* What a pending transfer touches in the flow of p: its own buffers if p started it, else those in
+ * stores that both programs see. What is written comes last, as it counts where both are. */
+static lh_status_t touches_list(walk_t *w, const program_t *p, pending_t *x)
+{
     const flow_t *from = x->program->flow;
     const uint32_t *lists[] = {from->moved + x->call->moved.reads,
                                from->moved + x->call->moved.writes};
     const uint32_t counts[] = {x->call->moved.read_count, x->call->moved.write_count};
+    lh_status_t status = LH_OK;
+    x->touch = w->touch_count;
     for (uint32_t l = 0; l < 2; l++) {
-        for (uint32_t i = 0; i < counts[l]; i++) {
-            const uint32_t buffer = from->values[lists[l][i]].buffer, mark = 2 * (index + 1) + l;
-            if (from == p->flow) {
-                w->busy[buffer] = mark;
-                continue;
-            }
-            for (uint32_t s = 0; s < w->shared_count; s++)
-                if (is_same(p->flow, w->shared[s], from, buffer)) w->busy[w->shared[s]] = mark;
+        for (uint32_t i = 0; status == LH_OK && i < counts[l]; i++) {
+            const uint32_t buffer = from->values[lists[l][i]].buffer;
+            status = from == p->flow ? touch_add(w, buffer, l == 1)
+                                     : touch_shared(w, &from->buffers[buffer], l == 1);
         }
     }
+    x->touch_end = w->touch_count;
+    return status;
+}
+
+static void busy_mark(walk_t *w, uint32_t index)
+{
+    lh_assert(index < w->count);
+    const pending_t *x = &w->pending[index];
+    for (uint32_t i = x->touch; i < x->touch_end; i++)
+        w->busy[w->touches[i].buffer] = 2 * (index + 1) + w->touches[i].writes;
 }
 
 /* Marks all pending transfers anew. A mark can't just be taken away with its transfer, as several
@@ -94,7 +169,7 @@ static void busy_fill(walk_t *w, const program_t *p)
 {
     memset(w->busy, 0, p->flow->buffer_count * sizeof(*w->busy));
     for (uint32_t i = 0; i < w->count; i++)
-        busy_mark(w, p, i);
+        busy_mark(w, i);
 }
 
 /* The index of a pending transfer; w->count: it is not under way. */
@@ -134,9 +209,10 @@ static lh_status_t start_step(walk_t *w, const program_t *p, const flow_call_t *
     pending_t *pending = mem_grow(w->pending, &w->capacity, w->count + 1u, sizeof(*pending));
     if (pending == NULL) return LH_NO_MEMORY;
     w->pending = pending;
-    pending[w->count++] = (pending_t){call->transfer, p, call};
-    busy_mark(w, p, w->count - 1);
-    return LH_OK;
+    pending[w->count] = (pending_t){.transfer = call->transfer, .program = p, .call = call};
+    const lh_status_t status = touches_list(w, p, &pending[w->count]);
+    if (status == LH_OK) busy_mark(w, w->count++);
+    return status;
 }
 
 /* A wait, which may stand where nothing was started: in the first step, or where another program
@@ -175,9 +251,11 @@ static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_c
 static lh_status_t list_walk(walk_t *w, const program_t *p, bool later, bool last)
 {
     lh_status_t status = LH_OK;
-    w->shared_count = 0;
-    for (uint32_t b = 1; b < p->flow->buffer_count; b++)
-        if (p->flow->buffers[b].allocation != NULL) w->shared[w->shared_count++] = b;
+    shared_list(w, p->flow);
+    w->touch_count = 0;
+    for (uint32_t i = 0; status == LH_OK && i < w->count; i++)
+        status = touches_list(w, p, &w->pending[i]);
+    if (status != LH_OK) return status;
     busy_fill(w, p);
     for (uint32_t i = 1; status == LH_OK && i < p->flow->call_count; i++) {
         const flow_call_t *call = &p->flow->calls[i];
@@ -259,6 +337,7 @@ lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *co
     }
     mem_free(w.pending);
     mem_free(w.busy);
+    mem_free(w.touches);
     mem_free(w.shared);
     if (status != LH_OK) {
         mem_free(w.rows);
