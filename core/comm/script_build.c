@@ -415,16 +415,15 @@ void build_close(builder_t *b)
 
 /* Members may have their memory back when all who read it in place have said so: a member that has
  * read sends a signal after its last read, and the owner's run is not done before it has come.
- * Every rank goes through all pairs in the same order and makes its own half of each. */
+ * Every rank goes through the readers in the same order and makes its own half of each pair. */
 static void give_back(builder_t *b)
 {
-    for (uint32_t reader = 0; reader < b->g->size; reader++)
-        for (uint32_t owner = 0; owner < b->g->size; owner++) {
-            if (reader == b->self && owner != b->self && b->joined[owner] != SCRIPT_NONE)
+    for (uint32_t reader = 0; reader < b->g->size; reader++) {
+        if (reader != b->self && b->lent[reader]) (void)build_signal(b, reader, false, SCRIPT_NONE);
+        for (uint32_t owner = 0; reader == b->self && owner < b->g->size; owner++)
+            if (owner != b->self && b->joined[owner] != SCRIPT_NONE)
                 (void)build_signal(b, owner, true, b->joined[owner]);
-            if (owner == b->self && reader != b->self && b->lent[reader])
-                (void)build_signal(b, reader, false, SCRIPT_NONE);
-        }
+    }
 }
 
 /* Edges sorted by the step that they begin at: counts first, then the start of each list, then the

@@ -119,7 +119,8 @@ static void spread_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit
     (void)hop;
     const uint32_t holder = own_leader(b, owner),
                    size = world_group_site_size(b->g, b->g->site_of[b->self]);
-    for (uint32_t k = 1; k < size; k++)
+    if (holder != b->self) unit_spread(b, u, owner, holder, b->self);
+    for (uint32_t k = 1; holder == b->self && k < size; k++)
         unit_spread(b, u, owner, holder, round_site(b->g, holder, k));
 }
 
@@ -157,18 +158,18 @@ static void keep_own(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u
 static void moves_spread(builder_t *b, phases_t *p)
 {
     const uint32_t most = world_group_largest_site(b->g);
-    if (b->how->op == COLL_ALL_GATHER) add_phase(p, keep_own, 0, 0);
+    if (b->how->op == COLL_ALL_GATHER) add_near_phase(p, keep_own, 0, 0, 0, 0);
     if (b->g->sites > 1 && !sums_everywhere(b)) {
-        if (!sums_round(b)) add_phase(p, spread_across, 0, 0);
+        if (!sums_round(b)) add_near_phase(p, spread_across, 0, 0, 0, 0);
         for (uint32_t hop = 1; sums_round(b) && hop < b->g->sites; hop++)
-            add_phase(p, spread_round, hop, (hop - 1) * b->in->lag);
+            add_near_phase(p, spread_round, hop, (hop - 1) * b->in->lag, 0, 0);
         if (sums_round(b)) p->lag += (b->g->sites - 2) * b->in->lag;
         if (most > 1) p->lag += b->in->lag;
     }
     if (most == 1) return;
     if (b->in->algorithm == COLL_RING)
         for (uint32_t hop = 1; hop < most; hop++)
-            add_phase(p, spread_ring, hop, hop - 1);
+            add_near_phase(p, spread_ring, hop, hop - 1, hop - 1, hop);
     else if (b->in->algorithm == COLL_HALVING)
         for (uint32_t hop = 1; 1u << (hop - 1) < most; hop++)
             add_phase(p, spread_doubling, hop, hop - 1);
@@ -291,9 +292,70 @@ static void moves_barrier(builder_t *b)
 
 /* ---- the script ---- */
 
-/* In tick t each phase works on its unit t - lag, of every piece. All ranks run these loops alike;
- * the label numbers unit and phase, and so is equal at both ends of a message. */
-static void emit_phases(builder_t *b, const phases_t *p)
+/* The members of the group by who stands for them in this rank's site: those of a leader are by[begin[p]]
+ * to by[begin[p + 1] - 1], in order, where p is the leader's place in the site. */
+typedef struct led {
+    uint32_t *begin, *by;
+} led_t;
+
+static void led_free(led_t *l)
+{
+    mem_free(l->begin);
+    mem_free(l->by);
+}
+
+/* Counts a place behind, then is summed up and filled one place early, so that begin[p] is right in the
+ * end. */
+static bool led_make(const builder_t *b, led_t *out)
+{
+    const group_t *g = b->g;
+    const uint32_t site = g->site_of[b->self], size = world_group_site_size(g, site);
+    *out = (led_t){mem_array((size_t)size + 2, sizeof(*out->begin)),
+                   mem_array(g->size, sizeof(*out->by))};
+    if (out->begin == NULL || out->by == NULL) return false;
+    for (uint32_t o = 0; o < g->size; o++)
+        out->begin[own_leader(b, o) - g->site_begin[site] + 2]++;
+    for (uint32_t p = 2; p < size + 2; p++)
+        out->begin[p] += out->begin[p - 1];
+    for (uint32_t o = 0; o < g->size; o++)
+        out->by[out->begin[own_leader(b, o) - g->site_begin[site] + 1]++] = o;
+    return true;
+}
+
+/* The unit of one piece in a phase. The label numbers unit and phase, and so is equal at both ends of a
+ * message. */
+static void emit_unit(builder_t *b, const phases_t *p, uint32_t phase, uint32_t owner,
+                      uint64_t chunk)
+{
+    const uint64_t unit = b->unit_begin[owner] + chunk;
+    if (unit >= b->unit_begin[owner + 1]) return;
+    b->label = (uint32_t)unit * PHASES + phase + 1;
+    p->rows[phase].emit(b, p->rows[phase].hop, owner, &b->units[unit]);
+}
+
+/* Owners in order, of two leaders merged: the order in which all would be gone through. */
+static void emit_near(builder_t *b, const phases_t *p, const led_t *l, uint32_t phase,
+                      uint64_t chunk)
+{
+    const phase_t *row = &p->rows[phase];
+    const uint32_t site = b->g->site_of[b->self], size = world_group_site_size(b->g, site);
+    uint32_t at[2], end[2];
+    for (int i = 0; i < 2; i++) {
+        const uint32_t place = (b->self - b->g->site_begin[site] + size - row->back[i] % size) %
+                               size;
+        at[i] = l->begin[place];
+        end[i] = l->begin[place + 1];
+    }
+    if (row->back[0] % size == row->back[1] % size) at[1] = end[1];
+    while (at[0] < end[0] || at[1] < end[1]) {
+        const int next = at[1] == end[1] || (at[0] < end[0] && l->by[at[0]] < l->by[at[1]]) ? 0 : 1;
+        emit_unit(b, p, phase, l->by[at[next]++], chunk);
+    }
+}
+
+/* In tick t each phase works on its unit t - lag, of every piece. All ranks run these loops alike, but
+ * for pieces with which a phase would do nothing here. */
+static void emit_phases(builder_t *b, const phases_t *p, const led_t *l)
 {
     lh_assert(p->count < PHASES);
     uint32_t most_lag = 0;
@@ -303,12 +365,9 @@ static void emit_phases(builder_t *b, const phases_t *p)
         for (uint32_t i = 0; !b->failed && i < p->count; i++) {
             const uint64_t chunk = tick - p->rows[i].lag;
             if (tick < p->rows[i].lag || chunk >= b->most_units) continue;
-            for (uint32_t o = 0; o < b->g->size; o++) {
-                const uint64_t unit = b->unit_begin[o] + chunk;
-                if (unit >= b->unit_begin[o + 1]) continue;
-                b->label = (uint32_t)unit * PHASES + i + 1;
-                p->rows[i].emit(b, p->rows[i].hop, o, &b->units[unit]);
-            }
+            if (p->rows[i].near) emit_near(b, p, l, i, chunk);
+            for (uint32_t o = 0; !p->rows[i].near && o < b->g->size; o++)
+                emit_unit(b, p, i, o, chunk);
         }
 }
 
@@ -335,8 +394,11 @@ static lh_status_t script_emit(builder_t *b)
     default: moves_phases(b, p); break;
     }
     const bool fits = p->count < PHASES;
-    if (fits) emit_phases(b, p);
+    led_t led = {0};
+    if (!led_make(b, &led)) b->failed = true;
+    if (fits) emit_phases(b, p, &led);
     b->label = 0;
+    led_free(&led);
     mem_free(p);
     if (!fits)
         return fail(LH_UNSUPPORTED, "'%s': a ring of %u members is too long; take direct",

@@ -306,7 +306,7 @@ void sums_phases(builder_t *b, phases_t *p)
     uint32_t hops = 1;
     if (most > 1 && b->in->algorithm == COLL_RING) {
         for (hops = 1; hops < most; hops++)
-            add_phase(p, inside_ring, hops, hops - 1);
+            add_near_phase(p, inside_ring, hops, hops - 1, hops, hops + 1);
         p->lag += most - 2;
     } else if (most > 1 && b->in->algorithm == COLL_HALVING) {
         for (; most >> hops != 0; hops++)
@@ -317,9 +317,9 @@ void sums_phases(builder_t *b, phases_t *p)
     }
     if (b->g->sites > 1) {
         if (most > 1) p->lag += b->in->lag;
-        if (!sums_round(b)) add_phase(p, sum_across, 0, 0);
+        if (!sums_round(b)) add_near_phase(p, sum_across, 0, 0, 0, 0);
         for (uint32_t hop = 1; sums_round(b) && hop < b->g->sites; hop++)
-            add_phase(p, across_ring, hop, (hop - 1) * b->in->lag);
+            add_near_phase(p, across_ring, hop, (hop - 1) * b->in->lag, 0, 0);
         if (sums_round(b)) p->lag += (b->g->sites - 2) * b->in->lag;
     }
 }

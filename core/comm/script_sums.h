@@ -12,9 +12,14 @@
 /* A part of the algorithm that is done unit by unit. `hop` is its number among those of a ring or
  * of a halving, from 1. It emits the steps of unit u of owner's piece `lag` units after the first
  * phase has. */
+typedef void phase_emit_t(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u);
 typedef struct phase {
-    void (*emit)(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u);
+    phase_emit_t *emit;
     uint32_t hop, lag;
+    /* Whose pieces concern this rank: all members', or those of owners whose leader in its site stands
+     * back[0] or back[1] places before it, round the site. */
+    bool near;
+    uint32_t back[2];
 } phase_t;
 /* Bounds the length of a ring: a ring of m members has m - 1 phases each way. */
 enum { PHASES = 512 };
@@ -23,11 +28,21 @@ typedef struct phases {
     uint32_t count, lag; /* lag of what comes next */
 } phases_t;
 
-static inline void add_phase(phases_t *p,
-                             void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
-                             uint32_t hop, uint32_t lag)
+static inline void add_phase(phases_t *p, phase_emit_t *emit, uint32_t hop, uint32_t lag)
 {
-    if (p->count < PHASES) p->rows[p->count++] = (phase_t){emit, hop, p->lag + lag};
+    if (p->count < PHASES)
+        p->rows[p->count++] = (phase_t){.emit = emit, .hop = hop, .lag = p->lag + lag};
+}
+
+/* A phase in which this rank has a part for few owners: where a site has many members, most calls of
+ * it would do nothing. */
+static inline void add_near_phase(phases_t *p, phase_emit_t *emit, uint32_t hop, uint32_t lag,
+                                  uint32_t back, uint32_t other)
+{
+    add_phase(p, emit, hop, lag);
+    p->rows[p->count - 1].near = true;
+    p->rows[p->count - 1].back[0] = back;
+    p->rows[p->count - 1].back[1] = other;
 }
 
 /* The member `steps` behind `from`, round its site. The order of sums is counted by it:
