@@ -229,10 +229,10 @@ static void sent_count(collective_t *x)
 {
     const world_t *w = x->comm->world;
     memset(x->sent, 0, sizeof(x->sent));
-    for (uint32_t i = 0; i < x->script->step_count; i++) {
-        const script_step_t *step = &x->script->steps[i];
-        if (step->kind == STEP_SEND)
-            x->sent[world_scope(w, w->row.rank, x->how.group->ranks[step->peer])] += step->bytes;
+    for (uint32_t i = 0; i < x->script->lane_count; i++) {
+        const script_lane_t *lane = &x->script->lanes[i];
+        if (lane->sending)
+            x->sent[world_scope(w, w->row.rank, x->how.group->ranks[lane->peer])] += lane->bytes;
     }
 }
 
@@ -243,10 +243,10 @@ static lh_status_t sent_to_count(collective_t *x)
     if (x->sent_to == NULL) x->sent_to = mem_array(w->row.sites, sizeof(*x->sent_to));
     if (x->sent_to == NULL) return LH_NO_MEMORY;
     memset(x->sent_to, 0, w->row.sites * sizeof(*x->sent_to));
-    for (uint32_t i = 0; i < x->script->step_count; i++) {
-        const script_step_t *step = &x->script->steps[i];
-        if (step->kind == STEP_SEND)
-            x->sent_to[w->ranks[x->how.group->ranks[step->peer]].site] += step->bytes;
+    for (uint32_t i = 0; i < x->script->lane_count; i++) {
+        const script_lane_t *lane = &x->script->lanes[i];
+        if (lane->sending)
+            x->sent_to[w->ranks[x->how.group->ranks[lane->peer]].site] += lane->bytes;
     }
     return LH_OK;
 }
@@ -272,20 +272,21 @@ static double trips_of(const coll_how_t *how, uint32_t between)
 }
 
 /* Chooses, and takes the script of that shape, which another plan may have made. */
-static lh_status_t script_take(script_set_t *set, collective_t *x, const comm_facts_t *all)
+static lh_status_t script_take(script_set_t *set, script_maker_t *make, collective_t *x,
+                               const comm_facts_t *all)
 {
     script_how_t how;
     const lh_status_t status = comm_choose(x, all, &how);
     if (status != LH_OK) return status;
     x->algorithm = how.algorithm;
     x->trips = trips_of(&x->how, how.between);
-    return script_set_take(set, &how, script_new, &x->script);
+    return script_set_take(set, &how, make, &x->script);
 }
 
 static lh_status_t script_make(collective_t *x, const comm_facts_t *all)
 {
     comm_map_peers(x);
-    const lh_status_t status = script_take(&x->comm->scripts, x, all);
+    const lh_status_t status = script_take(&x->comm->scripts, script_new, x, all);
     if (status != LH_OK) return status;
     sent_count(x);
     const lh_status_t counted = x->sent[LH_LINK_WAN] > 0 ? sent_to_count(x) : LH_OK;
@@ -510,6 +511,14 @@ uint32_t comm_scripts(const comm_t *c)
     return c->scripts.count;
 }
 
+/* A script that nobody will play: those of a large job's rank together take hundreds of megabytes. */
+static lh_status_t script_count(const script_how_t *how, script_t *out)
+{
+    const lh_status_t status = script_new(how, out);
+    if (status == LH_OK) script_forget(out);
+    return status;
+}
+
 /* Sets x->script to what comm_connect would take, from `set`, which owns it and which the caller
  * frees. */
 static lh_status_t script_expect(script_set_t *set, collective_t *x, const comm_facts_t *all)
@@ -518,7 +527,7 @@ static lh_status_t script_expect(script_set_t *set, collective_t *x, const comm_
     lh_status_t status = places_make(x);
     for (uint32_t m = 0; status == LH_OK && m < x->how.group->size; m++)
         comm_place(x, &x->places[m]); /* the others' lie in arenas of the same number */
-    if (status == LH_OK) status = script_take(set, x, all);
+    if (status == LH_OK) status = script_take(set, script_count, x, all);
     mem_free(x->peers);
     mem_free(x->places);
     x->peers = NULL;

@@ -478,15 +478,24 @@ static uint64_t choose_chunk(const collective_t *x, double flight, uint32_t scop
     return chunk;
 }
 
-/* Whether a rank that maps these arenas of its peers (a bit each) can read a member's buffers in
- * place. */
-static bool maps_place(uint32_t maps, const plan_place_t *p)
+/* The arenas in which a member's buffers lie, a bit each; false: some are never read in place. */
+static bool place_arenas(const plan_place_t *p, uint32_t *out)
 {
     const uint32_t arenas[] = {p->whole_arena, p->cut_arena};
-    for (int i = 0; i < 2; i++)
-        if (arenas[i] != PLAN_NOWHERE && (arenas[i] >= 32 || (maps >> arenas[i] & 1) == 0))
-            return false;
+    *out = 0;
+    for (int i = 0; i < 2; i++) {
+        if (arenas[i] == PLAN_NOWHERE) continue;
+        if (arenas[i] >= 32) return false;
+        *out |= 1u << arenas[i];
+    }
     return true;
+}
+
+/* Whether a rank that maps these arenas of its peers can read a member's buffers in place. */
+static bool maps_place(uint32_t maps, const plan_place_t *p)
+{
+    uint32_t arenas;
+    return place_arenas(p, &arenas) && (arenas & ~maps) == 0;
 }
 
 /* Two members of a node that can read each other's buffers in place. Both must: the script has one
@@ -502,15 +511,34 @@ static bool pair_maps(const collective_t *x, const comm_facts_t *all, uint32_t a
            maps_place(all[g->ranks[b]].maps[service], &x->places[a]);
 }
 
+/* All pairs of a site's members, without going through them: each must map what at least one other member
+ * has its buffers in. `one` and `two` are the arenas of that many members, or more. */
+static bool site_maps(const collective_t *x, const comm_facts_t *all, uint32_t begin, uint32_t end)
+{
+    const group_t *g = x->how.group;
+    uint32_t one = 0, two = 0, own;
+    for (uint32_t m = begin; end - begin > 1 && m < end; m++) {
+        if (world_scope(x->comm->world, g->ranks[begin], g->ranks[m]) != LH_LINK_NODE ||
+            !place_arenas(&x->places[m], &own))
+            return false;
+        two |= one & own;
+        one |= own;
+    }
+    for (uint32_t m = begin; end - begin > 1 && m < end; m++) {
+        (void)place_arenas(&x->places[m], &own);
+        if (((two | (one & ~own)) & ~all[g->ranks[m]].maps[x->how.service]) != 0) return false;
+    }
+    return true;
+}
+
 /* All pairs that would exchange messages inside a site; of a send or receive, the one pair. */
 static bool all_map(const collective_t *x, const comm_facts_t *all)
 {
     const group_t *g = x->how.group;
     if (x->how.op == COLL_SEND || x->how.op == COLL_RECV)
         return pair_maps(x, all, g->self, x->how.root);
-    for (uint32_t a = 0; a < g->size; a++)
-        for (uint32_t b = 0; b < a; b++)
-            if (g->site_of[a] == g->site_of[b] && !pair_maps(x, all, a, b)) return false;
+    for (uint32_t s = 0; s < g->sites; s++)
+        if (!site_maps(x, all, g->site_begin[s], g->site_begin[s + 1])) return false;
     return world_group_largest_site(g) > 1;
 }
 

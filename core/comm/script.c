@@ -24,6 +24,18 @@ void script_free(script_t *s)
     *s = (script_t){0};
 }
 
+void script_forget(script_t *s)
+{
+    script_t kept = *s;
+    kept.steps = NULL;
+    kept.next = kept.order = kept.first = NULL;
+    kept.views = NULL;
+    kept.runs = NULL;
+    s->lanes = NULL;
+    script_free(s);
+    *s = kept;
+}
+
 uint64_t script_bytes(const script_t *s)
 {
     return s->step_count * (sizeof(*s->steps) + sizeof(*s->order) + sizeof(*s->first)) +

@@ -86,6 +86,7 @@ typedef struct script_lane { /* one direction of the link to a member */
     uint32_t peer;
     bool sending;
     uint32_t first, count; /* in script_t.order */
+    uint64_t bytes;        /* of all of them */
 } script_lane_t;
 
 /* Made once, then only read: by all plans of its shape, in whichever thread drives. */
@@ -165,6 +166,8 @@ void script_sum(const sum_target_t *to, const sum_source_t *sources, uint32_t co
 void script_sum_level(uint32_t level);
 
 void script_free(script_t *s);
+/* Frees steps and what they refer to, of a script that is only counted: its figures and its lanes stay. */
+void script_forget(script_t *s);
 /* Bytes of memory that steps and what they refer to take; the state of a run is its plan's. */
 uint64_t script_bytes(const script_t *s);
 /* Memory of a SEND or RECV, and in *arena the arena in which links find its registration. */

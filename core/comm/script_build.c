@@ -498,6 +498,7 @@ static lh_status_t finish_lanes(builder_t *b)
         if (!travels(step)) continue;
         script_lane_t *lane = &s->lanes[counts[step->peer * 2 + (step->kind == STEP_SEND)] - 1];
         step->tag = step->tag * 31 + lane->count;
+        lane->bytes += step->bytes;
         s->order[lane->first + lane->count++] = i;
         s->message_count++;
     }
