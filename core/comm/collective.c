@@ -10,6 +10,7 @@
 #include <base/memory.h>
 #include <comm/comm_agree.h>
 #include <comm/comm_runs.h>
+#include <comm/crossings.h>
 #include <longhaul/dtype.h>
 
 const char *const coll_op_names[COLL_OPS] = {
@@ -317,6 +318,18 @@ void collective_sent_to(const collective_t *x, double times, double *to)
 {
     for (uint32_t s = 0; x->sent_to != NULL && s < x->comm->world->row.sites; s++)
         to[s] += times * (double)x->sent_to[s];
+}
+
+lh_status_t collective_crossings(const collective_t *x, uint64_t runs, const group_t *group,
+                                 const coll_piece_t *pieces, uint64_t *by_rank, uint64_t *between)
+{
+    coll_how_t how = x->how;
+    script_how_t script = {.how = &how};
+    if (group != NULL) how.group = group;
+    if (pieces != NULL) how.pieces = pieces;
+    const lh_status_t status = comm_between(x->comm, &how, &script);
+    if (status == LH_OK) crossings_add(&script, runs, x->comm->world, by_rank, between);
+    return status;
 }
 
 double collective_trips(const collective_t *x)

@@ -40,6 +40,12 @@ uint32_t collective_algorithm(const collective_t *x);
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging);
 /* After comm_plan: adds the bytes that so many runs send to each site of the world, to[sites]. */
 void collective_sent_to(const collective_t *x, double times, double *to);
+/* After comm_plan: what all members send over borders in so many runs: adds to by_rank[ranks], of what each
+ * sends to other sites, and to between[sites * sites], from * sites + to. group and pieces: of another
+ * group of the same kind, which plans the same with pieces of its own; NULL: the plan's. */
+lh_status_t collective_crossings(const collective_t *x, uint64_t runs, const group_t *group,
+                                 const coll_piece_t *pieces, uint64_t *by_rank,
+                                 uint64_t *between) LH_MUST_CHECK;
 /* After comm_plan: round trips between sites that a run takes one after the other; 0: it crosses none. */
 double collective_trips(const collective_t *x);
 const char *collective_name(const collective_t *x);

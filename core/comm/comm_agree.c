@@ -543,10 +543,8 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
 }
 
 /* What is known of the links between the sites of a group, by a measurement or by its record. */
-static void links_known(const collective_t *x, between_link_t *out)
+static void links_known(const comm_t *c, const group_t *g, between_link_t *out)
 {
-    const comm_t *c = x->comm;
-    const group_t *g = x->how.group;
     uint32_t count;
     const probe_pair_t *pairs = comm_pairs(c, &count);
     for (uint32_t a = 0; a < g->sites; a++)
@@ -561,9 +559,8 @@ static void links_known(const collective_t *x, between_link_t *out)
 }
 
 /* Pieces are taken for equal: who cuts them deals them out evenly. */
-static lh_status_t choose_between(const collective_t *x, script_how_t *out)
+lh_status_t comm_between(const comm_t *c, const coll_how_t *how, script_how_t *out)
 {
-    const coll_how_t *how = &x->how;
     const group_t *g = how->group;
     out->between = BETWEEN_MESH;
     if (how->op != COLL_ALL_REDUCE || g->sites == 1) return LH_OK;
@@ -574,15 +571,15 @@ static lh_status_t choose_between(const collective_t *x, script_how_t *out)
         mem_free(share);
         return LH_NO_MEMORY;
     }
-    links_known(x, links);
+    links_known(c, g, links);
     for (uint32_t s = 0; s < g->sites; s++)
         share[s] = (double)world_group_site_size(g, s) / g->size;
     const lh_dtype_t part = script_part(how), border = script_border(how);
     double elements = 0, part_bytes = (double)lh_dtype_bytes(part != 0 ? part : LH_DTYPE_F32);
     if (part == LH_DTYPE_I8) part_bytes = (double)quantize_bytes(QUANTIZE_BLOCK) / QUANTIZE_BLOCK;
     for (uint32_t m = 0; m < g->size; m++)
-        for (uint32_t i = 0; i < x->pieces[m].count; i++)
-            elements += (double)x->pieces[m].segments[i].count;
+        for (uint32_t i = 0; i < how->pieces[m].count; i++)
+            elements += (double)how->pieces[m].segments[i].count;
     const between_how_t between = {
         .sites = g->sites,
         .links = links,
@@ -590,7 +587,7 @@ static lh_status_t choose_between(const collective_t *x, script_how_t *out)
         .part_bytes = elements * part_bytes,
         .partial_bytes = elements * sizeof(float),
         .result_bytes = elements * (double)lh_dtype_bytes(border != 0 ? border : how->dtype),
-        .asked = how->between != BETWEEN_AUTO ? how->between : x->comm->job->comm.between_sites};
+        .asked = how->between != BETWEEN_AUTO ? how->between : c->job->comm.between_sites};
     out->between = coll_between_choose(&between, &out->middle);
     mem_free(links);
     mem_free(share);
@@ -633,5 +630,5 @@ lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all, script_h
                    how->group->size <= AT_ONCE_MEMBERS;
     for (uint32_t m = 0; mapped && m < how->group->size; m++)
         x->peers[m].mapped = pair_maps(x, all, how->group->self, m);
-    return choose_between(x, out);
+    return comm_between(x->comm, how, out);
 }

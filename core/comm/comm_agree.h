@@ -37,6 +37,8 @@ typedef struct comm_facts {       /* of all ranks, the same everywhere */
 
 /* The pairs of sites with what is known of them, NULL and 0: nothing. Of open links, else as expected. */
 const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count);
+/* Sets the way between sites of the request, and its middle. how: with pieces. */
+lh_status_t comm_between(const comm_t *c, const coll_how_t *how, script_how_t *out) LH_MUST_CHECK;
 /* The request of a script: algorithm, way between sites, chunk, lag, mapped peers. all: [ranks], the same on all
  * ranks, so the choice is too. Sets x->peers[].mapped. */
 lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all,
