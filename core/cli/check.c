@@ -22,6 +22,7 @@
 #include <engine/weights.h>
 #include <parallel/shards.h>
 #include <parallel/transfer_order.h>
+#include <plan/alike.h>
 #include <session/link_record.h>
 
 /* ---- what the job would write over ---- */
@@ -341,40 +342,15 @@ lh_status_t check_step_open(const check_step_how_t *how, check_step_t *out)
     return status;
 }
 
-/* What the list of a rank follows from. Its programs follow from the job, which all share, and its
- * layout (step_layout.h); its transfers from those, from the optimizer's tables, which are the same
- * on all ranks (optimizer_tables.h), and from how many ranks each of its groups has. Which place it
- * has in them says what part of the elements it holds, and so the size of what sites sum again, but
- * neither which transfers there are nor their order. Sizes are compared by all ranks of a run
- * anyway, group by group (comm_agree.c). */
-typedef struct list_facts {
-    uint64_t rows, passes;
-    uint32_t ways[LH_GROUPS];
-} list_facts_t;
-
+/* Ranks that are alike (plan/alike.h) have lists that are, but for the size of what sites sum again. Sizes are
+ * compared by all ranks of a run anyway, group by group (comm_agree.c). */
 typedef struct rank_lists {
     transfer_list_t *of_rank; /* [ranks] those of ranks that are alike are one */
-    list_facts_t *facts;      /* [count] of the lists that were recorded */
+    alike_t *facts;           /* [count] of the lists that were recorded */
     transfer_list_t *recorded;
     uint32_t count;
-    bool alike; /* ranks may share lists */
+    bool shared; /* ranks may share lists */
 } rank_lists_t;
-
-static list_facts_t list_facts(const check_step_t *s, uint32_t rank)
-{
-    const world_t *w = s->world;
-    const step_layout_t layout = step_layout(s->how.job, rank, w->row.size, 0);
-    list_facts_t facts;
-    memset(&facts, 0, sizeof(facts)); /* compared as bytes */
-    facts.rows = layout.share.rows;
-    facts.passes = layout.share.passes;
-    facts.ways[LH_GROUP_SELF] = 1;
-    facts.ways[LH_GROUP_DATA] = w->row.size;
-    for (uint32_t r = 0; r < w->row.size; r++)
-        facts.ways[LH_GROUP_SITE] += world_block(w, r) == world_block(w, rank);
-    facts.ways[LH_GROUP_ACROSS] = world_blocks(w);
-    return facts;
-}
 
 /* Records a rank, unless it is rank 0, whose step is there, and keeps its list. */
 static lh_status_t list_record(const check_step_t *s, uint32_t rank, rank_lists_t *l)
@@ -386,8 +362,8 @@ static lh_status_t list_record(const check_step_t *s, uint32_t rank, rank_lists_
     if (status == LH_OK) status = transfer_rows(session->engine, &list->rows, &list->count);
     rank_free(&own);
     if (status != LH_OK) return status;
-    l->facts[l->count++] = list_facts(s, rank);
-    for (uint32_t i = 0; l->alike && i < list->count; i++)
+    l->facts[l->count++] = alike_of(s->how.job, s->world, rank);
+    for (uint32_t i = 0; l->shared && i < list->count; i++)
         if (list->rows[i].transfer.group == LH_GROUP_ACROSS) list->rows[i].transfer.elements = 0;
     return LH_OK;
 }
@@ -395,9 +371,9 @@ static lh_status_t list_record(const check_step_t *s, uint32_t rank, rank_lists_
 /* The list of a rank: that of one which is alike, or one of its own. */
 static lh_status_t list_find(const check_step_t *s, uint32_t rank, rank_lists_t *l)
 {
-    const list_facts_t facts = list_facts(s, rank);
+    const alike_t facts = alike_of(s->how.job, s->world, rank);
     uint32_t i = 0;
-    while (i < l->count && (!l->alike || memcmp(&l->facts[i], &facts, sizeof(facts)) != 0))
+    while (i < l->count && (!l->shared || !alike_same(&l->facts[i], &facts)))
         i++;
     const lh_status_t status = i < l->count ? LH_OK : list_record(s, rank, l);
     if (status == LH_OK) l->of_rank[rank] = l->recorded[i];
@@ -411,7 +387,7 @@ lh_status_t check_step_order(const check_step_t *s)
     rank_lists_t l = {.of_rank = mem_array(ranks, sizeof(*l.of_rank)),
                       .facts = mem_array(ranks, sizeof(*l.facts)),
                       .recorded = mem_array(ranks, sizeof(*l.recorded)),
-                      .alike = ranks > CHECK_STEP_RECORDED};
+                      .shared = ranks > CHECK_STEP_RECORDED};
     const bool room = l.of_rank != NULL && l.facts != NULL && l.recorded != NULL;
     lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
     for (uint32_t r = 0; status == LH_OK && r < ranks; r++)

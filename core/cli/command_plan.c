@@ -69,6 +69,7 @@ typedef struct planned {
     const memory_report_t *ranks; /* [rank_count] */
     const uint64_t *border_bytes; /* [rank_count] */
     const double *crosses;        /* as plan_ranks_t has them */
+    uint32_t ranks_planned;       /* the same */
     const world_t *world;
     const probe_pair_t *pairs; /* [pair_count] of sites, as far as a record has them */
     uint32_t pair_count;
@@ -201,6 +202,10 @@ static void print_totals(const planned_t *p)
         printf(" %s", size);
     }
     printf("%s\n", shown < p->rank_count ? " ..., see --json" : "");
+    if (p->ranks_planned == p->rank_count) return;
+    printf("  planned: %u of %u ranks; of the others what they hold from step to step is counted,\n"
+           "  the rest is the most that a planned one which is alike needs\n",
+           p->ranks_planned, p->rank_count);
 }
 
 /* Of the rank that was asked for, and in a second column of the largest one if that is another. */
@@ -452,6 +457,7 @@ static lh_status_t print_json(const planned_t *p)
     json_close(&w);
     put_schedule(&w, p);
     put_memory(&w, "memory", &p->ranks[p->rank]);
+    if (p->ranks_planned < p->rank_count) json_put_u64(&w, "ranks_planned", p->ranks_planned);
     json_open(&w, "ranks", '[');
     for (uint32_t r = 0; r < p->rank_count; r++)
         put_memory(&w, NULL, &p->ranks[r]);
@@ -502,7 +508,7 @@ static void wait_predict(const plan_programs_t *programs, planned_t *p)
     const double rounds = p->schedule->rounds;
     const double back = s->parts[STEP_BACKWARD].seconds, forth = s->parts[STEP_FORWARD].seconds;
     link_wait_how_t how = {
-        .world = p->world, .crosses = p->crosses, .rate = p->job->transports[LH_LINK_WAN].rate};
+        .sites = sites, .crosses = p->crosses, .rate = p->job->transports[LH_LINK_WAN].rate};
     if (sites < 2 || programs->comm.comm == NULL || s->crosses == NULL) return;
     how.pairs = p->pairs = comm_expected(programs->comm.comm, &p->pair_count);
     how.pair_count = p->pair_count;
@@ -572,8 +578,8 @@ static lh_status_t rank_asked(const cli_t *cli, uint32_t *out)
     return LH_OK;
 }
 
-/* Every rank is planned once for its memory, and the one that was asked for a second time, to be
- * looked at. */
+/* Every rank is planned once for its memory, or a few of many that are alike, and the one that was asked
+ * for a second time, to be looked at. */
 static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
 {
     planned_t p = {.documents = how->documents};
@@ -589,8 +595,10 @@ static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
     p.border_bytes = ranks.border_bytes;
     p.crosses = ranks.crosses;
     p.rank_count = ranks.count;
+    p.ranks_planned = ranks.planned;
     p.world = world;
     if (status == LH_OK) status = plan_programs_open(how, &programs);
+    if (status == LH_OK) plan_programs_memory(&programs, &ranks.memory[p.rank]);
     if (status == LH_OK) check_borders(programs.session);
     if (status == LH_OK) status = plan_step(cli, &programs, &p);
     plan_programs_close(&programs);

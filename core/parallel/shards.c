@@ -190,6 +190,17 @@ lh_status_t shards_new(const shards_how_t *how, shards_t **out)
     return LH_OK;
 }
 
+lh_status_t shards_turn(shards_t *h, const shards_how_t *how, uint32_t member)
+{
+    lh_assert(h->group != NULL && member < h->group->size);
+    h->group->self = member;
+    h->count = 0;
+    h->how = *how;
+    const lh_status_t status = pieces_list(h);
+    h->how = (shards_how_t){0};
+    return status;
+}
+
 void shards_free(shards_t *h)
 {
     if (h == NULL) return;

@@ -197,13 +197,12 @@ static lh_status_t pieces_make(const planner_t *pl, const move_t *x, const uint6
     return LH_OK;
 }
 
-/* How sites share the work of the second sum: a piece for each. cut: this rank's part lies in a
- * store of its own, not in the whole form. */
-static lh_status_t across_make(const planner_t *pl, const move_t *x, const group_t *across,
-                               bool cut, pieces_t *out)
+/* How sites share the work of a member's second sum: a piece for each. Segments begin where they do in the
+ * member's own slice. */
+static lh_status_t across_parts(const transfers_t *t, const move_t *x, uint32_t member,
+                                pieces_t *out)
 {
-    const transfers_t *t = pl->t;
-    const uint32_t ways = across->size;
+    const uint32_t ways = t->across->size;
     out->rows = mem_array(ways, sizeof(*out->rows));
     out->segments = mem_array((size_t)ways * x->count, sizeof(*out->segments));
     if (out->rows == NULL || out->segments == NULL) return LH_NO_MEMORY;
@@ -212,18 +211,35 @@ static lh_status_t across_make(const planner_t *pl, const move_t *x, const group
         uint32_t count = 0;
         for (uint32_t k = 0; k < x->count; k++) {
             const uint32_t i = x->parameters[k];
-            const lh_slice_t s = shard_shares_slice(t->shares, i, t->group->self);
-            const lh_slice_t part = transfers_across_slice(t, i, m);
-            if (s.end == s.begin) continue;
-            const uint64_t base = cut ? pl->grad_cuts[(size_t)i * t->group->size + t->group->self]
-                                      : transfers_whole_element(t, x, k, s.begin);
+            const lh_slice_t s = shard_shares_slice(t->shares, i, member);
+            const lh_slice_t part = transfers_across_slice(t, i, member, m);
             if (part.end > part.begin)
-                mine[count++] = (coll_segment_t){base + (part.begin - s.begin),
-                                                 part.end - part.begin, 0};
+                mine[count++] = (coll_segment_t){part.begin - s.begin, part.end - part.begin, 0};
         }
         out->rows[m] = (coll_piece_t){mine, count};
     }
     return LH_OK;
+}
+
+/* This rank's, where they lie. cut: its part lies in a store of its own, not in the whole form. */
+static lh_status_t across_make(const planner_t *pl, const move_t *x, bool cut, pieces_t *out)
+{
+    const transfers_t *t = pl->t;
+    const uint32_t self = t->group->self;
+    const lh_status_t status = across_parts(t, x, self, out);
+    for (uint32_t m = 0; status == LH_OK && m < t->across->size; m++) {
+        coll_segment_t *at = &out->segments[(size_t)m * x->count];
+        for (uint32_t k = 0; k < x->count; k++) {
+            const uint32_t i = x->parameters[k];
+            const lh_slice_t s = shard_shares_slice(t->shares, i, self);
+            const lh_slice_t part = transfers_across_slice(t, i, self, m);
+            if (part.end == part.begin) continue;
+            at->whole += cut ? pl->grad_cuts[(size_t)i * t->group->size + self]
+                             : transfers_whole_element(t, x, k, s.begin);
+            at++;
+        }
+    }
+    return status;
 }
 
 /* The collectives of a transfer (COLLECTIVE_*) as comm calls them (COLL_*). */
@@ -253,7 +269,7 @@ static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
     how->elements = allocation_elements(t, &grad->allocation, how->dtype);
     how->after = x->after->plan;
     lh_status_t status = place_of(pl, &grad->allocation, &how->whole);
-    if (status == LH_OK) status = across_make(pl, x, t->across, t->weights->bucketed, &pieces);
+    if (status == LH_OK) status = across_make(pl, x, t->weights->bucketed, &pieces);
     how->pieces = pieces.rows;
     if (status == LH_OK) status = collective_new(t->comm, how, &x->plan);
     pieces_free(&pieces);
@@ -527,4 +543,73 @@ void transfer_plan_use(transfers_t *t)
 lh_status_t transfer_plan(transfers_t *t)
 {
     return plan_all(t, true);
+}
+
+/* ---- what all ranks send over borders ---- */
+
+typedef struct crossed {
+    const transfers_t *t;
+    const uint64_t *starts;
+    uint64_t *by_rank, *between;
+} crossed_t;
+
+/* Of one group, NULL: the one that this rank's plan is of. The n-th group across sites is of their n-th
+ * members. */
+static lh_status_t move_crossings(const crossed_t *c, const move_t *x, const group_t *group,
+                                  uint32_t n)
+{
+    const transfers_t *t = c->t;
+    const size_t sites = t->world->row.sites;
+    uint64_t *between = c->between + transfers_crossing(t, &x->transfer) * sites * sites;
+    pieces_t pieces = {0};
+    lh_status_t status = LH_OK;
+    if (x->kind == MOVE_ACROSS) status = across_parts(t, x, n, &pieces);
+    if (status == LH_OK)
+        status = collective_crossings(x->plan, c->starts[x->transfer.number], group, pieces.rows,
+                                      c->by_rank, between);
+    pieces_free(&pieces);
+    return status;
+}
+
+/* What the device makes by itself stays in a machine, and has no plan. */
+static lh_status_t group_crossings(const crossed_t *c, uint32_t kind, const group_t *group,
+                                   uint32_t n)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < c->t->count; i++) {
+        const move_t *x = c->t->list[i];
+        if (x->plan != NULL && x->transfer.group == kind && c->starts[i] > 0)
+            status = move_crossings(c, x, group, n);
+    }
+    return status;
+}
+
+/* The groups across sites (or machines), of which each of the first one's ranks is in another. */
+static lh_status_t across_crossings(const crossed_t *c)
+{
+    world_t seen = *c->t->world;
+    lh_status_t status = LH_OK;
+    uint32_t n = 0;
+    for (uint32_t r = 0; status == LH_OK && r < seen.row.size; r++) {
+        group_t *group;
+        if (world_block(&seen, r) != 0) continue;
+        seen.row.rank = r;
+        status = world_group_new(&seen, LH_GROUP_ACROSS, &group);
+        if (status != LH_OK) break;
+        status = group_crossings(c, LH_GROUP_ACROSS, group, n++);
+        world_group_free(group);
+    }
+    return status;
+}
+
+/* Groups of a site's ranks cross nothing. */
+lh_status_t transfer_plan_crossings(const transfers_t *t, const uint64_t *starts, uint64_t *by_rank,
+                                    uint64_t *between)
+{
+    const crossed_t c = {t, starts, by_rank, between};
+    bool across = false;
+    for (uint32_t i = 0; i < t->count; i++)
+        across |= t->list[i]->transfer.group == LH_GROUP_ACROSS;
+    const lh_status_t status = group_crossings(&c, LH_GROUP_DATA, NULL, 0);
+    return status == LH_OK && across ? across_crossings(&c) : status;
 }

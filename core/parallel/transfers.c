@@ -242,10 +242,11 @@ uint64_t transfers_whole_element(const transfers_t *t, const move_t *x, uint32_t
     return (x->native ? at : handover_offset(t->engine, allocation, at)) / wide;
 }
 
-lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint32_t site)
+lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint32_t member,
+                                  uint32_t site)
 {
     const uint32_t ways = t->across->size, place = (site + parameter) % ways;
-    const lh_slice_t s = shard_shares_slice(t->shares, parameter, t->group->self);
+    const lh_slice_t s = shard_shares_slice(t->shares, parameter, member);
     const uint64_t length = s.end - s.begin, units = transfers_norm_blocks(length);
     uint64_t begin = units * place / ways * LH_NORM_BLOCK;
     uint64_t end = units * (place + 1) / ways * LH_NORM_BLOCK;
@@ -260,6 +261,11 @@ static const move_t *move_of(const transfers_t *t, const transfer_t *transfer)
 {
     lh_assert(transfer->number < t->count && &t->list[transfer->number]->transfer == transfer);
     return t->list[transfer->number];
+}
+
+uint32_t transfers_count(const transfers_t *t)
+{
+    return t->count;
 }
 
 uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer)
@@ -306,7 +312,7 @@ static uint32_t errors_of(const transfers_t *t, const move_t *m, transfers_error
         if (world_group_leader(g, g->site_of[g->self], o) != g->self) continue;
         for (uint32_t k = 0; k < m->count; k++) {
             const uint32_t i = t->weights->parameters->items[m->parameters[k]].storage;
-            const lh_slice_t s = across ? transfers_across_slice(t, i, o)
+            const lh_slice_t s = across ? transfers_across_slice(t, i, t->group->self, o)
                                         : shard_shares_slice(t->shares, i, o);
             if (s.begin == s.end) continue;
             rows[count++] = (transfers_error_t){i, s, errors + at};

@@ -134,6 +134,8 @@ lh_status_t transfers_value_gather(transfers_t *t) LH_MUST_CHECK;
 /* Waits for whatever is under way, on the device and between ranks. */
 lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
 
+/* How many there are; they are numbered from 0. */
+uint32_t transfers_count(const transfers_t *t);
 /* Bytes that this rank sends to other sites in a run of a transfer; 0 until plans are counted or
  * connected. */
 uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer);
@@ -184,10 +186,11 @@ const allocation_t *transfers_whole(const transfers_t *t, const move_t *x);
  * in which it must travel. */
 uint64_t transfers_whole_element(const transfers_t *t, const move_t *x, uint32_t k,
                                  uint64_t element);
-/* The site's share of the work of a second sum, in elements of the parameter: of what this rank holds
- * after the sum inside its site, in blocks of the norm, and small parameters go round over the sites
+/* The site's share of the work of a second sum, in elements of the parameter: of what a member of the
+ * group of the shares holds after the sum inside its site, in blocks of the norm, and small parameters go round over the sites
  * (as in shards.h). */
-lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint32_t site);
+lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint32_t member,
+                                  uint32_t site);
 /* The collective of a transfer (COLLECTIVE_*) as plugins call it (LH_COLL_*). */
 uint32_t transfers_native_op(uint32_t op);
 /* Pieces and their segments are one allocation each, the segments that of the first piece. */

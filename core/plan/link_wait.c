@@ -1,6 +1,6 @@
 /* link_wait.c - the formula of docs/links.md for any number of sites.
  *
- * Bytes are counted from the scripts of all ranks, so a way between sites, a dtype of the border or
+ * Bytes are counted from the plans of all transfers, so a way between sites, a dtype of the border or
  * sites of other sizes need no formula of their own. Pairs of sites that share a cable are taken for
  * links of their own, as the record has them. */
 #include <plan/link_wait.h>
@@ -14,20 +14,15 @@ static const double filled = 0.95; /* of a link's rate, as docs/links.md promise
 /* Of all ranks of a site. */
 static double crossing_bytes(const link_wait_how_t *how, uint32_t what, uint32_t from, uint32_t to)
 {
-    double bytes = 0;
-    const uint32_t sites = how->world->row.sites;
-    for (uint32_t r = 0; r < how->world->row.size; r++)
-        if (how->world->ranks[r].site == from)
-            bytes += how->crosses[((size_t)r * CROSSINGS + what) * sites + to];
-    return bytes;
+    return how->crosses[((size_t)what * how->sites + from) * how->sites + to];
 }
 
 /* The busiest direction and the slowest round trip that is used. */
 static bool crossing_time(const link_wait_how_t *how, uint32_t what, double *busy, double *trip)
 {
     *busy = *trip = 0;
-    for (uint32_t from = 0; from < how->world->row.sites; from++)
-        for (uint32_t to = 0; to < how->world->row.sites; to++) {
+    for (uint32_t from = 0; from < how->sites; from++)
+        for (uint32_t to = 0; to < how->sites; to++) {
             const double bytes = from == to ? 0 : crossing_bytes(how, what, from, to);
             if (bytes <= 0) continue;
             const uint32_t pair = links_pair(from, to);

@@ -10,8 +10,8 @@
 #include <plan/step_plan.h>
 
 typedef struct link_wait_how {
-    const world_t *world;
-    const double *crosses;     /* [ranks][CROSSINGS][sites] bytes of a step */
+    uint32_t sites;
+    const double *crosses; /* [CROSSINGS][sites][sites] bytes of a step, from a site to another */
     const probe_pair_t *pairs; /* as links_pair counts them */
     uint32_t pair_count;
     uint64_t rate;              /* the INI's, bytes a second; 0: as measured */

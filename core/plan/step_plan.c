@@ -19,6 +19,7 @@
 #include <format/json.h>
 #include <parallel/transfer_order.h>
 #include <parallel/transfer_plan.h>
+#include <plan/alike.h>
 #include <program/transfer.h>
 
 /* ---- the programs of a step, planned ---- */
@@ -125,63 +126,186 @@ void plan_ranks_free(plan_ranks_t *ranks)
     *ranks = (plan_ranks_t){0};
 }
 
-/* By the step's own lists, as often as each is run. */
-static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes, double *crosses,
-                                size_t cells)
-{
-    step_plan_t plan = {0};
-    lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
-                                       p->programs.schedule->rounds, p->session->transfers, NULL,
-                                       &plan);
-    if (status == LH_OK)
-        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.passes, NULL);
-    if (status == LH_OK) *bytes = plan.border_bytes;
-    if (status == LH_OK && plan.crosses != NULL)
-        memcpy(crosses, plan.crosses, cells * sizeof(*crosses));
-    step_plan_free(&plan);
-    return status;
-}
-
 static uint32_t sites_of(const job_t *job)
 {
     return job->site_count > 0 ? job->site_count : 1;
 }
 
-/* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
- * waits for. A copy of the request, as world differs by rank. */
-static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan_ranks_t *ranks,
-                             transfer_list_t *list)
+/* By the lists of one rank's step, as often as each is run: all ranks have transfers that are alike, and
+ * each knows the pieces of all. */
+static lh_status_t borders_count(const plan_programs_t *p, plan_ranks_t *out)
+{
+    const transfers_t *moved = p->session->transfers;
+    step_plan_t plan = {0};
+    if (moved == NULL || moved->world->row.sites == 1) return LH_OK;
+    const size_t cells = CROSSINGS * (size_t)moved->world->row.sites * moved->world->row.sites;
+    uint64_t *between = mem_array(cells / CROSSINGS * (CROSSINGS + 1), sizeof(*between));
+    lh_status_t status = between == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK)
+        status = step_plan_new(p->programs.train, p->programs.update, p->programs.schedule->rounds,
+                               moved, NULL, &plan);
+    if (status == LH_OK)
+        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.passes, NULL);
+    if (status == LH_OK)
+        status = transfer_plan_crossings(moved, plan.starts, out->border_bytes, between);
+    for (size_t i = 0; status == LH_OK && i < cells; i++)
+        out->crosses[i] = (double)between[i];
+    step_plan_free(&plan);
+    mem_free(between);
+    return status;
+}
+
+/* All ranks of a job while they are planned. */
+typedef struct planning {
+    const plan_programs_how_t *how;
+    world_t *world; /* as rank 0 sees it */
+    plan_ranks_t *out;
+    transfer_list_t *lists;    /* [ranks] borrowed; rows NULL: the rank is still to come */
+    transfer_list_t *recorded; /* [out->planned] */
+    bool *planned;             /* [ranks] by itself */
+    bool shared;               /* some ranks stand for those that are alike */
+} planning_t;
+
+/* The place of a rank in its group of a kind. */
+static lh_status_t member_of(const world_t *world, uint32_t kind, uint32_t rank, uint32_t *out)
+{
+    world_t seen = *world;
+    group_t *g;
+    seen.row.rank = rank;
+    const lh_status_t status = world_group_new(&seen, kind, &g);
+    if (status != LH_OK) return status;
+    *out = g->self;
+    world_group_free(g);
+    return LH_OK;
+}
+
+/* Memory of a rank that is alike: less what the other one holds from step to step, and what this one does. */
+static void memory_exchange(memory_report_t *m, const memory_report_t *less,
+                            const memory_report_t *more)
+{
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
+        m->bytes[k] += more->bytes[k] - less->bytes[k];
+    m->total_bytes += more->total_bytes - less->total_bytes;
+}
+
+/* The rest of the memory, of which no bound is known but what others need. */
+static void memory_raise(memory_report_t *m, const memory_report_t *other)
+{
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
+        const bool held = k == MEMORY_PARAMETERS || k == MEMORY_GRADIENTS || k == MEMORY_MASTER ||
+                          k == MEMORY_STATE;
+        if (held || other->bytes[k] <= m->bytes[k]) continue;
+        if (k != MEMORY_PINNED) m->total_bytes += other->bytes[k] - m->bytes[k];
+        m->bytes[k] = other->bytes[k];
+    }
+}
+
+/* All ranks that are alike to `rank`, whose programs are there. */
+static lh_status_t others_take(const planning_t *p, const plan_programs_t *programs, uint32_t rank)
+{
+    session_t *s = programs->session;
+    const job_t *job = p->how->session.job;
+    const alike_t own = alike_of(job, p->world, rank);
+    const update_how_t update = session_update_how(s, s->world,
+                                                   programs->programs.schedule->rounds);
+    const shards_how_t how = {.parameters = weights_parameters(s->weights),
+                              .frozen = s->groups.frozen,
+                              .compute = s->compute,
+                              .optimizer = &update.optimizer};
+    const uint64_t alignment = engine_alignment(s->engine);
+    shards_t *h = NULL;
+    memory_report_t less, more;
+    uint32_t member = 0;
+    lh_status_t status = shards_new(&how, &h);
+    if (status == LH_OK) status = shards_memory(h, alignment, &less);
+    for (uint32_t r = rank + 1; status == LH_OK && r < p->out->count; r++) {
+        const alike_t theirs = alike_of(job, p->world, r);
+        if (p->lists[r].rows != NULL || !alike_same(&own, &theirs)) continue;
+        p->lists[r] = p->lists[rank];
+        p->out->memory[r] = p->out->memory[rank];
+        if (h->tables.cut == LH_GROUP_SELF) continue;
+        status = member_of(p->world, h->tables.cut, r, &member);
+        if (status == LH_OK) status = shards_turn(h, &how, member);
+        if (status == LH_OK) status = shards_memory(h, alignment, &more);
+        if (status == LH_OK) memory_exchange(&p->out->memory[r], &less, &more);
+    }
+    shards_free(h);
+    return status;
+}
+
+/* Where ranks share lists, sizes of what sites sum again differ. */
+static lh_status_t list_take(const planning_t *p, const engine_t *engine, uint32_t rank)
+{
+    transfer_list_t *list = &p->recorded[p->out->planned];
+    const lh_status_t status = transfer_rows(engine, &list->rows, &list->count);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; p->shared && i < list->count; i++)
+        if (list->rows[i].transfer.group == LH_GROUP_ACROSS) list->rows[i].transfer.elements = 0;
+    p->lists[rank] = *list;
+    p->planned[rank] = true;
+    p->out->planned++;
+    return LH_OK;
+}
+
+/* Its memory is kept, and the transfers that it starts and waits for. A copy of the request, as world
+ * differs by rank. first: of those that are alike. */
+static lh_status_t rank_plan(const planning_t *p, uint32_t rank, bool first)
 {
     world_t *world;
-    plan_programs_how_t own = *how;
+    plan_programs_how_t own = *p->how;
     plan_programs_t programs = {0};
-    lh_status_t status = world_plan(how->session.job, rank, &world);
+    lh_status_t status = world_plan(own.session.job, rank, &world);
     if (status != LH_OK) return status;
+    lh_assert(world->row.sites == sites_of(own.session.job));
     own.session.world = world;
     status = plan_programs_open(&own, &programs);
-    if (status == LH_OK) {
-        plan_programs_memory(&programs, &ranks->memory[rank]);
-        const size_t cells = CROSSINGS * (size_t)world->row.sites;
-        lh_assert(world->row.sites == sites_of(how->session.job));
-        status = border_count(&programs, &ranks->border_bytes[rank], ranks->crosses + rank * cells,
-                              cells);
-    }
-    if (status == LH_OK) {
-        status = transfer_rows(programs.session->engine, &list->rows, &list->count);
-    }
+    if (status == LH_OK) plan_programs_memory(&programs, &p->out->memory[rank]);
+    if (status == LH_OK && rank == 0) status = borders_count(&programs, p->out);
+    if (status == LH_OK) status = list_take(p, programs.session->engine, rank);
+    if (status == LH_OK && p->shared && first) status = others_take(p, &programs, rank);
     plan_programs_close(&programs);
     world_free(world);
     return status;
 }
 
-/* The world as rank 0 sees it has all ranks' groups. */
-static lh_status_t order_check(const job_t *job, const transfer_list_t *lists)
+/* How much staging memory transfers take depends on a rank's place in its site, through which sums go round.
+ * Some places of one site are planned, and all others get the most that one of them takes. */
+static lh_status_t alike_plan(const planning_t *p, uint32_t first)
 {
-    world_t *world;
-    lh_status_t status = world_plan(job, 0, &world);
-    if (status != LH_OK) return status;
-    status = transfer_order_check(world, lists);
-    world_free(world);
+    const world_rank_t *at = &p->world->ranks[first];
+    const uint32_t size = world_site_size(p->world, at->site);
+    const uint32_t places[] = {at->place + 1, (at->place + size) / 2, size - 1};
+    const alike_t own = alike_of(p->how->session.job, p->world, first);
+    memory_report_t most = p->out->memory[first];
+    lh_status_t status = LH_OK;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && status == LH_OK; i++) {
+        if (places[i] >= size) continue;
+        const uint32_t rank = world_site_rank(p->world, at->site, places[i]);
+        const alike_t facts = alike_of(p->how->session.job, p->world, rank);
+        if (p->planned[rank] || !alike_same(&own, &facts)) continue;
+        status = rank_plan(p, rank, false);
+        memory_raise(&most, &p->out->memory[rank]);
+    }
+    for (uint32_t r = first + 1; status == LH_OK && r < p->out->count; r++) {
+        const alike_t facts = alike_of(p->how->session.job, p->world, r);
+        if (!p->planned[r] && alike_same(&own, &facts)) memory_raise(&p->out->memory[r], &most);
+    }
+    return status;
+}
+
+/* The world as rank 0 sees it has all ranks' groups. */
+static lh_status_t ranks_plan(planning_t *p)
+{
+    const uint32_t count = p->out->count;
+    lh_status_t status = world_plan(p->how->session.job, 0, &p->world);
+    for (uint32_t r = 0; status == LH_OK && r < count; r++) {
+        if (p->lists[r].rows != NULL) continue;
+        status = rank_plan(p, r, true);
+        if (status == LH_OK && p->shared) status = alike_plan(p, r);
+    }
+    if (status == LH_OK && count > 1) status = transfer_order_check(p->world, p->lists);
+    transfer_lists_free(p->recorded, p->out->planned);
+    world_free(p->world);
     return status;
 }
 
@@ -189,19 +313,26 @@ lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t 
 {
     const job_t *job = how->session.job;
     const uint32_t count = job_ranks(job);
-    plan_ranks_t all = {
-        .memory = mem_array(count, sizeof(*all.memory)),
-        .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
-        .crosses = mem_array((size_t)count * sites_of(job), CROSSINGS * sizeof(*all.crosses)),
-        .count = count};
-    transfer_list_t *lists = mem_array(count, sizeof(*lists));
+    const size_t sites = sites_of(job);
+    plan_ranks_t all = {.memory = mem_array(count, sizeof(*all.memory)),
+                        .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
+                        .crosses = mem_array(CROSSINGS * sites * sites, sizeof(*all.crosses)),
+                        .count = count};
+    planning_t p = {.how = how,
+                    .out = &all,
+                    .lists = mem_array(count, sizeof(*p.lists)),
+                    .recorded = mem_array(count, sizeof(*p.recorded)),
+                    .planned = mem_array(count, sizeof(*p.planned)),
+                    .shared = count > PLAN_RANKS_EACH};
     const bool room = all.memory != NULL && all.border_bytes != NULL && all.crosses != NULL &&
-                      lists != NULL;
-    lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
-    for (uint32_t r = 0; status == LH_OK && r < count; r++)
-        status = rank_plan(how, r, &all, &lists[r]);
-    if (status == LH_OK && count > 1) status = order_check(how->session.job, lists);
-    transfer_lists_free(lists, count);
+                      p.lists != NULL && p.recorded != NULL && p.planned != NULL;
+    lh_status_t status = LH_NO_MEMORY;
+    if (room)
+        status = ranks_plan(&p);
+    else
+        mem_free(p.recorded);
+    mem_free(p.lists);
+    mem_free(p.planned);
     if (status == LH_OK)
         *out = all;
     else
@@ -256,7 +387,8 @@ static void crossing_add(step_plan_t *plan, const transfer_t *t, uint64_t times)
     const uint64_t bytes = transfers_border_bytes(plan->moved, t);
     const uint32_t what = transfers_crossing(plan->moved, t);
     plan->border_bytes += times * bytes;
-    if (what == CROSSINGS || plan->crosses == NULL) return;
+    plan->starts[t->number] += times;
+    if (what == CROSSINGS) return;
     transfers_sent_to(plan->moved, t, (double)times,
                       plan->crosses + (size_t)what * plan->moved->world->row.sites);
     plan->trips[what] = fmax(plan->trips[what], transfers_trips(plan->moved, t));
@@ -349,10 +481,13 @@ lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64
 {
     lh_assert(micro_batches > 0);
     step_plan_t plan = {.moved = moved};
-    if (moved != NULL)
+    if (moved != NULL) {
         plan.crosses = mem_array(CROSSINGS * (size_t)moved->world->row.sites,
                                  sizeof(*plan.crosses));
-    lh_status_t status = moved != NULL && plan.crosses == NULL ? LH_NO_MEMORY : LH_OK;
+        plan.starts = mem_array(transfers_count(moved), sizeof(*plan.starts));
+    }
+    const bool room = moved == NULL || (plan.crosses != NULL && plan.starts != NULL);
+    lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
     if (status == LH_OK) status = list_add(&plan, pass, false, 1, micro_batches == 1, rate);
     if (status == LH_OK) status = list_add(&plan, pass, true, micro_batches - 1, true, rate);
     if (status == LH_OK) status = list_add(&plan, update, false, 1, true, rate);
@@ -381,6 +516,7 @@ void step_plan_free(step_plan_t *plan)
     mem_free(plan->kinds);
     mem_free(plan->transfers);
     mem_free(plan->crosses);
+    mem_free(plan->starts);
     *plan = (step_plan_t){0};
 }
 

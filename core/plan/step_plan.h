@@ -53,20 +53,26 @@ void plan_programs_close(plan_programs_t *p);
 /* All that a rank will hold. */
 void plan_programs_memory(const plan_programs_t *p, memory_report_t *out);
 
+/* So many ranks are planned one by one. Of more, a few places of one site stand for all that are alike
+ * (plan/alike.h): what each holds from step to step is its own, and so is what it sends over borders; the
+ * rest of its memory is the most that one of the planned needs. */
+enum { PLAN_RANKS_EACH = 64 };
+
 /* What is known of all ranks of a job. */
 typedef struct plan_ranks {
     memory_report_t *memory; /* [count] */
     uint64_t *border_bytes;  /* [count] that each sends to other sites in a step */
-    double *crosses;         /* [count][CROSSINGS][sites] of them */
-    uint32_t count;
+    double *crosses;         /* [CROSSINGS][sites][sites] of them, from a site to another */
+    uint32_t count, planned; /* ranks; those that were planned themselves */
 } plan_ranks_t;
 void plan_ranks_free(plan_ranks_t *ranks);
 
 /* What every rank of a job will hold and send over borders, planned without any of them running; and
  * whether their lists fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for
  * each other, transfer_order.h). how->session.world is left out: each rank of the job's world is
- * planned in turn. The caller frees *out. Ranks are planned one after the other, and each is closed
- * before the next, so a plan of 64 ranks needs little more memory than that of one. */
+ * planned in turn, or a few of many that are alike. The caller frees *out. Ranks are planned one after the
+ * other, and each is closed before the next, so a plan of 64 ranks needs little more memory than that of
+ * one. */
 lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t *out) LH_MUST_CHECK;
 
 /* Parts of a step by which sums are told. A call belongs to exactly one. */
@@ -104,6 +110,7 @@ typedef struct step_plan {
     double
         trips[CROSSINGS]; /* between sites, of the transfer that takes most one after the other */
     bool repeated[CROSSINGS]; /* moved in more than one round */
+    uint64_t *starts;         /* [transfers_count] of each transfer in a step, with moved */
     step_sum_t all, parts[STEP_PLAN_PARTS];
     step_kind_t *kinds; /* by descending time, or bytes where there is none */
     uint32_t kind_count;

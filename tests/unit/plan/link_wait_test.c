@@ -13,32 +13,18 @@
 #include <cmocka.h>
 #undef fail
 
-static world_t *world_of(const char *sites)
-{
-    world_t *w;
-    const uint32_t size = (uint32_t)strlen(sites);
-    assert_int_equal(world_new(0, size, &w), LH_OK);
-    for (uint32_t r = 0; r < size; r++)
-        (void)snprintf(w->ranks[r].site_name, WORLD_SITE_NAME, "%c", sites[r]);
-    world_number(w);
-    return w;
-}
-
-/* Two sites of two ranks; 2 bytes a parameter of sums and as many of values, half by each rank. */
+/* Two sites; 2 bytes a parameter of sums and as many of values. */
 static void a_large_model_waits_as_the_table_has_it(void **state)
 {
     (void)state;
     static const double trips[] = {0.4e-3, 10e-3, 30e-3, 50e-3},
                         told[] = {1.003, 1.004, 1.008, 1.011};
     const double step = 6.3, bytes = 6.75e9;
-    const double crosses[4 * 2 * 2] = {0,         bytes / 2, 0, bytes / 2, 0, bytes / 2, 0,
-                                       bytes / 2, bytes / 2, 0, bytes / 2, 0, bytes / 2, 0,
-                                       bytes / 2, 0};
-    world_t *w = world_of("aabb");
+    const double crosses[2 * 2 * 2] = {0, bytes, bytes, 0, 0, bytes, bytes, 0};
     for (uint32_t i = 0; i < 4; i++) {
         const probe_pair_t pair = {.figures = {.round_trip_ns = (uint64_t)(1e9 * trips[i]),
                                                .rate = {12500000000, 12500000000}}};
-        const link_wait_how_t how = {.world = w,
+        const link_wait_how_t how = {.sites = 2,
                                      .crosses = crosses,
                                      .pairs = &pair,
                                      .pair_count = 1,
@@ -51,7 +37,6 @@ static void a_large_model_waits_as_the_table_has_it(void **state)
         const double found = 1 + (out.wait_s[CROSSING_SUMS] + out.wait_s[CROSSING_VALUES]) / step;
         assert_true(fabs(found - told[i]) < 6e-4);
     }
-    world_free(w);
 }
 
 /* Three sites, of which the slower direction of the slower link counts, and the INI's rate before what
@@ -59,16 +44,15 @@ static void a_large_model_waits_as_the_table_has_it(void **state)
 static void the_busiest_direction_counts(void **state)
 {
     (void)state;
-    world_t *w = world_of("abc");
-    double crosses[3 * 2 * 3] = {0};
-    crosses[0 * 6 + 1] = 950; /* a to b */
-    crosses[1 * 6 + 0] = 950; /* b to a */
-    crosses[2 * 6 + 1] = 95;  /* c to b */
+    double crosses[2 * 3 * 3] = {0}; /* sums first */
+    crosses[0 * 3 + 1] = 950;        /* a to b */
+    crosses[1 * 3 + 0] = 950;        /* b to a */
+    crosses[2 * 3 + 1] = 95;         /* c to b */
     probe_pair_t pairs[3] = {{.figures = {.round_trip_ns = 1000000, .rate = {2000, 1000}}},
                              {.figures = {.round_trip_ns = 9000000, .rate = {1, 1}}},
                              {.figures = {.round_trip_ns = 4000000, .rate = {1, 50}}}};
     link_wait_how_t how = {
-        .world = w, .crosses = crosses, .pairs = pairs, .pair_count = 3, .trips = {0.5, 0.5}};
+        .sites = 3, .crosses = crosses, .pairs = pairs, .pair_count = 3, .trips = {0.5, 0.5}};
     link_wait_t out;
     assert_true(link_wait(&how, &out));
     assert_true(fabs(out.moved_s[CROSSING_SUMS] - 2) < 1e-9); /* 95 bytes at 95 % of 50 a second */
@@ -90,7 +74,6 @@ static void the_busiest_direction_counts(void **state)
     pairs[2].figures.rate[1] = 50;
     how.pair_count = 2;
     assert_false(link_wait(&how, &out));
-    world_free(w);
 }
 
 int main(void)

@@ -15,6 +15,7 @@
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <parallel/transfer_order.h>
+#include <parallel/transfer_plan.h>
 #include <plan/step_plan.h>
 #include <plugin/host.h>
 
@@ -521,6 +522,25 @@ static double crossing(const planned_t *p, const step_plan_t plans[MOST], double
     return bytes;
 }
 
+/* What one rank knows of all others against what each of them says of itself, in a world of two sites. */
+static void one_rank_counts_for_all(const planned_t *p, const step_plan_t plans[MOST])
+{
+    const transfers_t *moved = p->programs[0].session->transfers;
+    uint64_t sent[MOST] = {0};
+    uint64_t between[CROSSINGS + 1][2][2] = {{{0}}};
+    double told[CROSSINGS][2] = {{0}};
+    ok(transfer_plan_crossings(moved, plans[0].starts, sent, &between[0][0][0]));
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        const uint32_t site = moved->world->ranks[r].site;
+        assert_int_equal(sent[r], plans[r].border_bytes);
+        for (uint32_t what = 0; what < CROSSINGS; what++)
+            told[what][site] += plans[r].crosses[what * 2 + 1 - site];
+    }
+    for (uint32_t what = 0; what < CROSSINGS; what++)
+        for (uint32_t site = 0; site < 2; site++)
+            assert_true(told[what][site] == (double)between[what][site][1 - site]);
+}
+
 static void what_leaves_a_site_is_what_the_formula_says(void **state)
 {
     (void)state;
@@ -542,6 +562,7 @@ static void what_leaves_a_site_is_what_the_formula_says(void **state)
                              &plans[r]));
             sent += (double)plans[r].border_bytes;
         }
+        one_rank_counts_for_all(&p, plans);
         /* Blocks at the end of a segment are shorter, and have a whole scale. */
         const double least = crossing(&p, plans, wide);
         assert_true(v % 3 < 2 ? sent == least : sent >= least && sent < 1.01 * least);
