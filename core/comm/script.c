@@ -465,6 +465,21 @@ uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint
     return digest;
 }
 
+/* Whether there is an owner in a third site whom each of two members stands for in its own: the owner's place
+ * modulo the site's size is the member's. */
+static bool both_lead(const group_t *g, uint32_t a, uint32_t b)
+{
+    const uint32_t sites[] = {g->site_of[a], g->site_of[b]};
+    const uint32_t places[] = {a - g->site_begin[sites[0]], b - g->site_begin[sites[1]]};
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < g->sites; s++)
+        if (s != sites[0] && s != sites[1] && world_group_site_size(g, s) > most)
+            most = world_group_site_size(g, s);
+    for (uint32_t k = places[0]; k < most; k += world_group_site_size(g, sites[0]))
+        if (k % world_group_site_size(g, sites[1]) == places[1]) return true;
+    return false;
+}
+
 /* Asked before there are scripts, as links decide on the algorithm: so it names all pairs that any
  * algorithm might use. Inside a site those are all, over a border the owners and who stands for
  * them, and among three sites or more, of an all-reduce, all who stand for an owner; a barrier
@@ -488,9 +503,5 @@ bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b)
     if (world_group_leader(g, g->site_of[b], a) == b ||
         world_group_leader(g, g->site_of[a], b) == a)
         return true;
-    bool both = false;
-    for (uint32_t o = 0; how->op == COLL_ALL_REDUCE && g->sites > 2 && o < g->size && !both; o++)
-        both = world_group_leader(g, g->site_of[a], o) == a &&
-               world_group_leader(g, g->site_of[b], o) == b;
-    return both;
+    return how->op == COLL_ALL_REDUCE && g->sites > 2 && both_lead(g, a, b);
 }
