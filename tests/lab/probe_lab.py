@@ -14,7 +14,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from lab import Lab, LabMissing, Link
+from lab import Lab, LabMissing, Link, chain, mesh
 
 WAN_LAB = LONGHAUL = ""
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
@@ -140,6 +140,18 @@ class Probe(unittest.TestCase):
             if not late:
                 break
         self.assertEqual(late, {})
+
+    def test_a_chain_and_a_mesh_have_records_that_differ(self):
+        """By round trips: over a chain that of the outer sites is the sum of both others, over a mesh its own link's. The
+        record has no word for either, nor for a border that several pairs share: pairs are measured one by one."""
+        for layout, add_up in ((chain(3, delay=0.01, rate=1e8), True), (mesh(3, delay=0.01, rate=1e8), False)):
+            for _ in range(TRIES):
+                trips = {tuple(r["sites"]): r["round_trip_ns"] / 1e6 for r in self.rows(layout)}
+                outer = trips.pop(("tokyo", "nagoya"))
+                # Twice the 20 ms of a link, or once; a busy machine only adds to them.
+                if (outer > 0.75 * sum(trips.values())) == add_up:
+                    break
+            self.assertEqual(outer > 0.75 * sum(trips.values()), add_up, (outer, trips))
 
     def test_a_table_is_printed_and_what_has_no_links_is_refused(self):
         results = self.bench([Link(0, 1, delay=0.001, rate=1e8)], flags=())
