@@ -30,6 +30,7 @@ typedef struct fake_config {
     char *lacks;           /* an op without a kernel; "": none */
     bool tells;            /* logs what it has seen when it is closed */
     bool shares;           /* pinned memory, as a memfd */
+    bool capture;          /* LH_DEVICE_CAPTURE */
 } fake_config_t;
 
 /* What `tells` tells. */
@@ -41,6 +42,7 @@ typedef struct tally {
     uint32_t ups, downs; /* copies of the first stream of role COPY */
     uint32_t beside;     /* downs with kernels queued on other streams */
     uint32_t slots;      /* places in pinned memory of these copies; SLOTS_COUNTED: or more */
+    uint32_t replays;    /* of captured lists */
 } tally_t;
 enum { SLOTS_COUNTED = 8 };
 

@@ -93,9 +93,9 @@ static void tally_tell(const lh_device_t *d)
     d->host->log(d->host, LH_LOG_INFO,
                  "device %u: %u calls bound, %u launched, %u of them misaligned, %u of whole rows; "
                  "%u kernels timed; %u copies up, %u down, %u of them beside kernels, through %u "
-                 "slots",
+                 "slots; %u replays",
                  d->index, t->bound, t->launched, t->misaligned, t->whole_rows, t->timed, t->ups,
-                 t->downs, t->beside, t->slots);
+                 t->downs, t->beside, t->slots, t->replays);
 }
 
 static void fake_close(lh_device_t *d)
@@ -117,7 +117,8 @@ static lh_status_t fake_properties(lh_device_t *d, lh_device_properties_t *out)
     const lh_status_t status = inner_api()->properties(d->inner, &mine);
     if (status != LH_OK) return status;
 
-    mine.flags = LH_DEVICE_CAPTURE;
+    mine.flags = 0;
+    if (d->config.capture) mine.flags |= LH_DEVICE_CAPTURE;
     if (d->config.words) mine.flags |= LH_DEVICE_WORDS;
     if (d->config.host_access) mine.flags |= LH_DEVICE_HOST_ACCESS;
     if (d->config.packs) mine.flags |= LH_DEVICE_PACKS;

@@ -15,6 +15,7 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     char *lacks;
     bool tells;
     bool shares;
+    bool capture;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -53,6 +54,8 @@ static const lh_option_t options[] = {
     LH_OPTION_BOOL(fake_options_t, tells, "tells", "no", "logs what it has seen when it is closed"),
     LH_OPTION_BOOL(fake_options_t, shares, "shares", "yes",
                    "ranks of a machine may map each other's pinned memory"),
+    LH_OPTION_BOOL(fake_options_t, capture, "capture", "yes",
+                   "lists are captured once and replayed; no: launched call by call"),
 };
 
 static const lh_kernel_t kernels[] = {

@@ -119,6 +119,9 @@ lh_status_t fake_capture_end(lh_stream_t *s, lh_replay_t **out)
 lh_status_t fake_replay(lh_replay_t *r, lh_stream_t *s)
 {
     const item_t item = {.type = ITEM_REPLAY, .replay = r};
+    pthread_mutex_lock(&r->device->lock);
+    r->device->tally.replays++;
+    pthread_mutex_unlock(&r->device->lock);
     return fake_push(s, &item);
 }
 

@@ -2,6 +2,7 @@
 the same bits as on the cpu, whose kernels it runs, at every stage of ZeRO."""
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -13,8 +14,10 @@ from pipeline_case import (LOST, REFUSED, TERMINATED, TORTURE, PipelineCase, add
 TWO, FOUR, SITES = ["launch.ranks_per_node=2"], ["launch.ranks_per_node=4"], \
     ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
 BY_SITE = ["optimizer.cut=site"]
-# A sample: whole and cut gradients and values, one site and two, each kind of device once.
+# A sample: each stage of ZeRO, one site and two, each kind of device once. A device that can't capture launches
+# every call of a list in each step; where streams await words, lists with transfers are captured too.
 CASES = [
+    (TWO, "zero0", "breadth", ["device.capture=no"]),
     (TWO, "zero1", "breadth", []),
     (TWO, "zero3", "depth", ["device.host_access=yes", "train.precision=bf16", "train.logits=compute"]),
     (SITES, "zero2", "depth", BY_SITE + ["device.words=no"]),
@@ -23,7 +26,8 @@ CASES = [
 if TORTURE:
     CASES = [(world, "zero%d" % z, order, device + cut)
              for world in (TWO, FOUR, SITES) for z in range(4) for order in ("depth", "breadth")
-             for device in ([], ["device.words=no"], ["device.host_access=yes"], ["device.shares=no"])
+             for device in ([], ["device.words=no"], ["device.host_access=yes"], ["device.shares=no"],
+                            ["device.capture=no"])
              for cut in ([], BY_SITE) if not cut or z > 0 and world is SITES]
 
 
@@ -46,16 +50,31 @@ class QueuedRanks(PipelineCase):
                 for r in read_json_lines(self.path(folder, "metrics.jsonl"))
                 if "loss" in r or "valid_loss" in r]
 
+    def replays(self, folder):
+        """Of captured lists, by rank."""
+        found = []
+        for name in sorted(os.listdir(self.path(folder))):
+            if re.fullmatch(r"train\.log|rank-\d+\.log", name):
+                with open(self.path(folder, name)) as f:
+                    found += [int(count) for count in re.findall(r"; (\d+) replays", f.read())]
+        return found
+
     def test_bits_are_those_of_the_cpu(self):
         job = self.prepared()
         for i, (world, optimizer, order, more) in enumerate(CASES):
             layout = world + ["optimizer.plugin=" + optimizer, "parallel.accumulation=" + order]
             cut = [text for text in more if not text.startswith("device.")]
-            device = ["device.plugin=fake", "device.delay=30us", "device.seed=%d" % i]
+            device = ["device.plugin=fake", "device.delay=30us", "device.seed=%d" % i, "device.tells=yes"]
             self.run_longhaul("train", job, *self.settings("cpu%d" % i, *layout, *cut))
             self.run_longhaul("train", job,
                               *self.settings("fake%d" % i, *layout, *more, *device))
             self.assertEqual(self.curve("fake%d" % i), self.curve("cpu%d" % i), CASES[i])
+            found = self.replays("fake%d" % i)
+            self.assertEqual(len(found), 2 if world is TWO else 4, CASES[i])
+            if "device.capture=no" in more:
+                self.assertEqual(set(found), {0}, CASES[i])
+            if not {"device.capture=no", "device.words=no", "device.host_access=yes"} & set(more):
+                self.assertGreater(min(found), 0, CASES[i])
             # Steps 3 and 6 are copied while the passes of the next step run, step 9 with nothing behind it.
             for step in (3, 6, 9):
                 self.assertEqual(logical(self.step_folder(step, "fake%d" % i)),
