@@ -90,6 +90,7 @@ typedef struct planner {
     uint32_t path_leaf; /* a node; 0: none                                          */
     uint64_t path_at;   /* planner_t.clock when `path` was put together             */
     uint64_t clock;     /* items placed so far */
+    uint64_t work;      /* spans that were compared, copied or moved so far */
     bool failed;        /* no memory */
 } planner_t;
 
@@ -119,6 +120,7 @@ static void spans_add(planner_t *p, spans_t *s, span_t added)
     uint32_t low = 0, high = s->count;
     while (low < high) { /* finds the first span that does not end before the new one begins */
         const uint32_t middle = low + (high - low) / 2;
+        p->work++;
         if (s->list[middle].end < added.begin)
             low = middle + 1;
         else
@@ -132,6 +134,7 @@ static void spans_add(planner_t *p, spans_t *s, span_t added)
     if (next == low && !spans_room(p, s, s->count + 1u)) return;
     if (s->count > next)
         memmove(&s->list[low + 1], &s->list[next], (s->count - next) * sizeof(*s->list));
+    p->work += s->count - low;
     s->list[low] = added;
     s->count = s->count + 1 - (next - low);
 }
@@ -190,6 +193,7 @@ static void tree_add(planner_t *p, const arena_item_t *item)
     while (count > 0) {
         const slot_t s = open[--count];
         lh_assert(s.node < 2 * p->leaves);
+        p->work++;
         node_t *n = &p->nodes[s.node];
         spans_add(p, &n->any, span);
         if (item->first <= s.begin && item->last >= s.last) {
@@ -227,6 +231,7 @@ static void run_add(planner_t *p, const spans_t *s)
     if (s->count == 0 || !spans_room(p, &p->found, (size_t)p->found.count + s->count)) return;
     memcpy(&p->found.list[p->found.count], s->list, s->count * sizeof(*s->list));
     p->found.count += s->count;
+    p->work += s->count;
     run_end(p);
 }
 
@@ -235,12 +240,13 @@ static void run_add(planner_t *p, const spans_t *s)
 static void leaf_find(planner_t *p, const node_t *n, const arena_item_t *item)
 {
     const uint32_t first = p->found.count;
+    p->work += n->item_count;
     for (uint32_t i = 0; i < n->item_count; i++) {
         if (!is_alive(n->items[i], item->first, item->last)) continue;
         if (!spans_room(p, &p->found, p->found.count + 1u)) return;
         const span_t span = span_of(p, n->items[i]);
         uint32_t at = p->found.count++;
-        for (; at > first && p->found.list[at - 1].begin > span.begin; at--)
+        for (; at > first && p->found.list[at - 1].begin > span.begin; at--, p->work++)
             p->found.list[at] = p->found.list[at - 1];
         p->found.list[at] = span;
     }
@@ -269,6 +275,7 @@ static void runs_merge(planner_t *p)
     if (!spans_room(p, &p->other, p->found.count + 1u)) return;
     while (p->run_count > 1) {
         uint32_t made = 0, to = 0;
+        p->work += p->found.count;
         for (uint32_t r = 0; r < p->run_count; r += 2) {
             const uint32_t begin = p->runs[r], middle = p->runs[r + 1];
             const uint32_t end = r + 1 < p->run_count ? p->runs[r + 2] : middle;
@@ -334,6 +341,7 @@ static void tree_find(planner_t *p, const arena_item_t *item)
     while (count > 0) {
         const slot_t s = open[--count];
         const node_t *n = &p->nodes[s.node];
+        p->work++;
         if (n->any.count == 0) continue;
         if (item->first <= s.begin && item->last >= s.last) {
             run_add(p, &n->any);
@@ -412,7 +420,7 @@ static void planner_close(planner_t *p)
 }
 
 lh_status_t allocation_plan(arena_item_t *items, uint32_t count, uint64_t alignment,
-                            uint64_t *bytes)
+                            uint64_t *bytes, uint64_t *work)
 {
     lh_assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
     uint64_t sum = 0, end = 0;
@@ -435,6 +443,7 @@ lh_status_t allocation_plan(arena_item_t *items, uint32_t count, uint64_t alignm
             tree_find(&p, item);
         runs_merge(&p);
         item->offset = best_gap(&p.found, item->bytes);
+        p.work += p.found.count;
         if (item->bytes > 0) tree_add(&p, item);
         if (item->offset + item->bytes > end) end = item->offset + item->bytes;
         if (p.failed) status = LH_NO_MEMORY;
@@ -442,5 +451,6 @@ lh_status_t allocation_plan(arena_item_t *items, uint32_t count, uint64_t alignm
     planner_close(&p);
     mem_free(order);
     if (status == LH_OK) *bytes = end;
+    if (status == LH_OK && work != NULL) *work = p.work;
     return status;
 }

@@ -54,8 +54,10 @@ typedef struct arena_item {
 
 /* Sets the offsets of all items, and *bytes to the arena's size. Greedy by size: the largest item
  * first, each into the smallest gap in which it fits; ties go by index, so that the same items
- * always get the same plan. alignment: bytes, a power of two. LH_INVALID past 2^64 bytes. */
+ * always get the same plan. alignment: bytes, a power of two. *work, unless it is NULL: how many
+ * spans of bytes were looked at, which is what the time of planning grows with. LH_INVALID past 2^64
+ * bytes. */
 lh_status_t allocation_plan(arena_item_t *items, uint32_t count, uint64_t alignment,
-                            uint64_t *bytes) LH_MUST_CHECK;
+                            uint64_t *bytes, uint64_t *work) LH_MUST_CHECK;
 
 #endif

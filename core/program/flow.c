@@ -590,7 +590,8 @@ static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
         if (arena == ARENA_ACTIVATIONS && buffer->first < f->turn && buffer->last >= f->turn)
             f->saved_bytes += buffer->bytes;
     }
-    const lh_status_t status = allocation_plan(items, count, alignment, &f->arena_bytes[arena]);
+    const lh_status_t status = allocation_plan(items, count, alignment, &f->arena_bytes[arena],
+                                               NULL);
     for (uint32_t b = 1, i = 0; status == LH_OK && b < f->buffer_count; b++) {
         flow_buffer_t *buffer = &f->buffers[b];
         if (buffer->allocation == NULL && buffer->first != 0 && buffer->arena == arena)

@@ -931,6 +931,45 @@ static void the_lists_of_a_thousand_ranks_are_compared(void **state)
     }
 }
 
+/* The largest step that anybody has in mind, which `longhaul plan` shows in the same words: all of it is
+ * one round. How the planner's work grows is arena_plan_test's to say. */
+static void a_step_of_80_blocks_and_64_micro_batches_is_planned(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {
+        "model.blocks=80",       "model.hidden=8192",    "model.ffn=28672",
+        "model.heads=64",        "model.kv_heads=8",     "model.max_tokens=4096",
+        "train.sequence=4096",   "train.batch=64",       "train.micro_batch=1",
+        "train.precision=bf16",  "train.recompute=full", "parallel.accumulation=breadth",
+        "train.evaluate_every=0"};
+    const option_given_t rows = {"vocab", "32000", "test", true};
+    char path[256], calls[16], activations[16];
+    job_t *job;
+    plan_programs_t p;
+    memory_report_t memory;
+    program_call_t call;
+    uint32_t count = 0;
+    (void)snprintf(path, sizeof(path), "%s/shakespeare.ini", LH_EXAMPLES);
+    OK(job_load(path, sets, sizeof(sets) / sizeof(sets[0]), &job));
+    const plan_programs_how_t how = {
+        .session = {.job = job, .registry = registry, .given = &rows, .given_count = 1}};
+    OK(plan_programs_open(&how, &p));
+    plan_programs_memory(&p, &memory);
+    assert_int_equal(p.programs.schedule->rounds, 1);
+    assert_int_equal(p.programs.schedule->frames, 64);
+    while (program_call(p.programs.train, false, count, &call))
+        count++;
+    assert_true(count > 64 * 80 * 20);
+    /* A frame is a block's input, of each micro-batch. */
+    assert_true(memory.bytes[MEMORY_ACTIVATIONS] > UINT64_C(64) * 80 * 4096 * 8192 * 2);
+    text_count(count, calls);
+    text_bytes((double)memory.bytes[MEMORY_ACTIVATIONS], activations);
+    print_message("%s calls planned in %.2f s; activations: %s\n", calls,
+                  (double)p.planned_ns * 1e-9, activations);
+    plan_programs_close(&p);
+    job_free(job);
+}
+
 /* What was just refused, for comparing. */
 static void refused_as(lh_status_t status, const char *who, const char *sentence, char out[512])
 {
@@ -1017,6 +1056,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_is_what_runs),
         cmocka_unit_test(the_lists_of_a_thousand_ranks_are_compared),
+        cmocka_unit_test(a_step_of_80_blocks_and_64_micro_batches_is_planned),
         cmocka_unit_test(what_the_plan_refuses_is_refused_without_a_device),
     };
     return cmocka_run_group_tests(tests, start, stop);
