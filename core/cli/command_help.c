@@ -101,6 +101,7 @@ static void print_flags(const lh_op_t *op, text_t *out)
         {LH_OP_PRODUCT, "a head may be walked in chunks of its rows"},
         {LH_OP_DETACHED, "inputs without a gradient count as constants"},
         {LH_OP_IN_PLACE, "may write over its first input"},
+        {LH_OP_LINEAR, "its weight may have an adapter"},
     };
     const char *between = "\n";
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
@@ -108,9 +109,15 @@ static void print_flags(const lh_op_t *op, text_t *out)
         text_printf(out, "%s%s", between, words[i].text);
         between = "; ";
     }
-    if (op->expand != NULL)
+    if (op->expand != NULL) {
         text_printf(out, "%srecorded as other ops where a device has no kernel", between);
-    if (*between == ';' || op->expand != NULL) text_append(out, "\n");
+        between = "; ";
+    }
+    if (op->product != NULL) {
+        text_printf(out, "%sproducts that share an input may become one", between);
+        between = "; ";
+    }
+    if (*between == ';') text_append(out, "\n");
 }
 
 /* All that the row says. What a row leaves out has no heading here. */

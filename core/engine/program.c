@@ -360,8 +360,7 @@ lh_status_t program_pack(program_t *p)
     uint32_t *order = mem_array(p->flow->buffer_count, sizeof(*order));
     if (order == NULL) return LH_NO_MEMORY;
     neighbours_number(p, order);
-    const packing_how_t how = {.matmul = op_table_find(e->how.ops, "matmul"),
-                               .alignment = engine_alignment(e),
+    const packing_how_t how = {.alignment = engine_alignment(e),
                                .order = order,
                                .offers = call_list_offers,
                                .device = e};

@@ -415,6 +415,24 @@ static lh_status_t check_row(const op_table_t *t, const lh_op_t *row, bool core)
     return check_attributes(row);
 }
 
+/* Checks that a product's slots are where all who join or adapt products look for them: two factors,
+ * a bias that may be left out, nothing else that a call must have. A linear layer has no more inputs. */
+static lh_status_t check_product(const op_t *op)
+{
+    const bool linear = (op->row.flags & LH_OP_LINEAR) != 0;
+    if (!linear && op->row.product == NULL) return LH_OK;
+    bool fine = op->in_count >= 2 && op->out_count >= 1 && (!linear || op->in_count <= 3);
+    for (uint32_t s = 2; s < op->in_count + op->out_count && fine; s++)
+        fine = s == op->in_count || op->optional[s];
+    if (fine) return LH_OK;
+    return fail(
+        LH_INVALID,
+        "op %s: slots '%s' are not those of a %s, expected two factors, a bias that may be left "
+        "out%s, and one output that may not",
+        op->row.name, op->row.slots, linear ? "linear layer" : "product",
+        linear ? "" : ", other inputs that may");
+}
+
 /* Adds a row, but for its patterns. plugin NULL: a row of the core's. */
 static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin)
 {
@@ -428,6 +446,7 @@ static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin
     op->index = t->count;
     op->plugin = plugin;
     status = op_slots_parse(op);
+    if (status == LH_OK) status = check_product(op);
     if (status != LH_OK) {
         mem_free(op);
         return status;

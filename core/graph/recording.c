@@ -507,11 +507,12 @@ static lh_value_t record_change(recording_t *r, const lh_value_t *in, lh_value_t
     return magnitude && bias != 0 ? record_bias(r, sum, low, b, bias) : sum;
 }
 
-/* Whether a call is of a linear layer whose matrix has an adapter. */
+/* Whether a call is of a linear layer whose matrix has an adapter. A layer that is recorded as another
+ * one is adapted once, behind the outer one. */
 static bool is_adapted(const recording_t *r, const op_t *op, const lh_value_t *in,
                        uint32_t in_count, double *scale, bool *magnitude)
 {
-    if (r->how.adapted == NULL || op != op_table_find(r->how.ops, "linear")) return false;
+    if (r->how.adapted == NULL || r->adapting || (op->row.flags & LH_OP_LINEAR) == 0) return false;
     const graph_value_t *weight = in_count > 1 && in[1] != 0 ? &r->values[in[1]] : NULL;
     return weight != NULL && weight->kind == VALUE_PARAM &&
            r->how.adapted(r->how.context, weight->name, scale, magnitude);
@@ -550,7 +551,10 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         return call.in[0];
     }
     if (op->row.expand != NULL && !recording_offers(r, &call)) {
+        const bool inside = r->adapting;
+        r->adapting = inside || adapted;
         const lh_value_t y = record_expanded(r, &call, more);
+        r->adapting = inside;
         return adapted && y != 0 ? record_change(r, in, bias, y, scale, magnitude) : y;
     }
     const uint32_t index = call_append(r, &call);

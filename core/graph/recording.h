@@ -115,6 +115,7 @@ typedef struct recording {
     bool misshapen;     /* it is an op's refusal of a call with a parameter that it names */
     bool backward;      /* nodes that are recorded now belong to the reverse pass */
     uint32_t expanding; /* how many expand() functions are at work, one inside the other */
+    bool adapting;      /* one of them is a linear layer's whose adapter is recorded behind it */
     lh_value_t output;  /* what the part returned */
 } recording_t;
 

@@ -20,6 +20,15 @@ static const lh_option_t matmul_attributes[] = {
 /* Slots of matmul, in the order of LH_MATMUL_TEXT. */
 enum { MM_A, MM_B, MM_BIAS, MM_SCALE_A, MM_SCALE_B, MM_C, MM_AUX, MM_AMAX };
 
+/* An activation is more than a product: what is joined behind it would be another function's. */
+static bool matmul_product(const void *attributes, bool *transpose_a, bool *transpose_b)
+{
+    const lh_matmul_t *how = attributes;
+    *transpose_a = how->transpose_a != 0;
+    *transpose_b = how->transpose_b != 0;
+    return how->activation == LH_ACT_NONE;
+}
+
 /* a [m, k] and b [k, n] ([k, m] and [n, k] where they are transposed) give c and aux [m, n] in the
  * dtype of a, and amax F32 [1], the largest |c|. bias is [n], scale_a and scale_b are F32 [1]. */
 static lh_status_t matmul_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
@@ -216,7 +225,8 @@ static void sum_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_
 
 /* matmul is the op at which a head is cut into chunks of rows (LH_OP_PRODUCT), and selective
  * recomputation keeps its output (LH_OP_COSTLY). `fuses`: a matmul and an activation become one
- * matmul where a kernel does both. */
+ * matmul where a kernel does both. linear is the layer whose weight may have an adapter
+ * (LH_OP_LINEAR); the matmul that it becomes is no layer any more. */
 static const lh_op_t linear_rows[] = {
     {
         LH_OP_TEXT(LH_MATMUL_TEXT),
@@ -227,9 +237,11 @@ static const lh_op_t linear_rows[] = {
         .gradient = matmul_gradient,
         .fuses = "matmul a b bias scale_a scale_b -> aux _ amax; activate aux -> c",
         .fuse = matmul_fuse,
+        .product = matmul_product,
     },
     {
         LH_OP_TEXT(LH_LINEAR_TEXT),
+        .flags = LH_OP_LINEAR,
         .shape = linear_shape,
         .expand = linear_expand,
     },

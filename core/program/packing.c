@@ -19,22 +19,24 @@
 
 #include <base/memory.h>
 #include <longhaul/dtype.h>
-#include <longhaul/ops.h>
 
-LH_SLOTS(LH_MATMUL_TEXT);
+/* Roles of a product's slots, whichever op it is of (lh_op_t.product): the inputs are its first ones, and
+ * the output is the first. */
+enum { FACTOR_A, FACTOR_B, BIAS, OUTPUT };
 
 enum { PACKING_MOST = 8 }; /* products in a group; what is beyond stays apart */
 
-/* The three products of a layer y = x W', told apart by which factor is transposed. `shared` is the
- * slot of what all members have in common; `wide` that of the weight or its gradient, joined by
- * rows; `columns` that of the output or its gradient, joined by columns. */
+/* The three products of a layer y = x W', told apart by which factor is transposed. `shared` is what
+ * all members have in common; `wide` the weight or its gradient, joined by rows; `columns` the
+ * output or its gradient, joined by columns. */
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, KINDS };
 static const struct {
-    uint32_t transpose_a, transpose_b, shared, wide, columns;
+    bool transpose_a, transpose_b;
+    uint32_t shared, wide, columns;
 } kinds[KINDS] = {
-    [FORWARD] = {0, 1, in_a, in_b, out_c},
-    [INPUT_GRADIENT] = {0, 0, out_c, in_b, in_a},
-    [WEIGHT_GRADIENT] = {1, 0, in_b, out_c, in_a},
+    [FORWARD] = {false, true, FACTOR_A, FACTOR_B, OUTPUT},
+    [INPUT_GRADIENT] = {false, false, OUTPUT, FACTOR_B, FACTOR_A},
+    [WEIGHT_GRADIENT] = {true, false, FACTOR_B, OUTPUT, FACTOR_A},
 };
 
 /* Calls that become one. */
@@ -79,6 +81,27 @@ static uint32_t buffer_of(const packer_t *p, uint32_t call, uint32_t slot)
 static const lh_arg_t *arg_of(const packer_t *p, uint32_t call, uint32_t slot)
 {
     return &p->f->values[p->f->calls[call].slots[slot]].arg;
+}
+
+/* The slot in which a product has a factor, its bias or its output. */
+static uint32_t slot_of(const flow_call_t *call, uint32_t role)
+{
+    return role == OUTPUT ? call->op->in_count : role;
+}
+
+static uint32_t role_buffer(const packer_t *p, uint32_t call, uint32_t role)
+{
+    return buffer_of(p, call, slot_of(&p->f->calls[call], role));
+}
+
+static const lh_arg_t *role_arg(const packer_t *p, uint32_t call, uint32_t role)
+{
+    return arg_of(p, call, slot_of(&p->f->calls[call], role));
+}
+
+static bool has_bias(const flow_call_t *call)
+{
+    return call->op->in_count > BIAS && call->slots[BIAS] != 0;
 }
 
 /* ---- what touches what ---- */
@@ -164,31 +187,43 @@ static bool is_wanted(const packer_t *p, const flow_call_t *call, uint32_t slot)
     return p->f->buffers[b].allocation != NULL || p->uses.begin[b + 1] - p->uses.begin[b] > 1;
 }
 
+/* Whether a product has nothing but its factors, a bias and its output. */
+static bool is_bare(const packer_t *p, const flow_call_t *call)
+{
+    const op_t *op = call->op;
+    for (uint32_t s = BIAS + 1; s < op->in_count; s++)
+        if (call->slots[s] != 0) return false;
+    for (uint32_t s = op->in_count + 1; s < op->in_count + op->out_count; s++)
+        if (is_wanted(p, call, s)) return false;
+    return true;
+}
+
 /* Which of the three products a call is; KINDS: none that can be joined. */
 static uint32_t kind_of(const packer_t *p, const flow_call_t *call)
 {
-    if (call->kind != FLOW_KERNEL || call->op != p->how->matmul) return KINDS;
-    const lh_matmul_t *how = call->attributes;
-    uint32_t kind = 0;
-    while (kind < KINDS && (kinds[kind].transpose_a != how->transpose_a ||
-                            kinds[kind].transpose_b != how->transpose_b))
-        kind++;
-    if (kind == KINDS || how->activation != LH_ACT_NONE || call->slots[in_scale_a] != 0 ||
-        call->slots[in_scale_b] != 0 || is_wanted(p, call, out_aux) || is_wanted(p, call, out_amax))
+    bool a, b;
+    if (call->kind != FLOW_KERNEL || call->op->row.product == NULL ||
+        !call->op->row.product(call->attributes, &a, &b) || !is_bare(p, call))
         return KINDS;
-    if (call->slots[in_bias] != 0 && kind != FORWARD) return KINDS;
-    const uint32_t wide = p->f->values[call->slots[kinds[kind].wide]].buffer;
+    uint32_t kind = 0;
+    while (kind < KINDS && (kinds[kind].transpose_a != a || kinds[kind].transpose_b != b))
+        kind++;
+    if (kind == KINDS || (has_bias(call) && kind != FORWARD)) return KINDS;
+    const uint32_t wide = p->f->values[call->slots[slot_of(call, kinds[kind].wide)]].buffer;
     if ((call->add != 0 && kind != INPUT_GRADIENT) || p->how->order[wide] == 0) return KINDS;
     return kind;
 }
 
 /* Whether two products share what their kind shares, in one place of the schedule, and differ in
- * their weights alone. */
+ * their weights alone. They are of one op, with the same attributes. */
 static bool calls_alike(const packer_t *p, uint32_t kind, uint32_t a, uint32_t b)
 {
     const flow_t *f = p->f;
     const flow_call_t *x = &f->calls[a], *y = &f->calls[b];
-    const uint32_t shared = kinds[kind].shared;
+    const uint32_t bytes = x->op->row.attributes_bytes;
+    if (x->op != y->op || (bytes > 0 && memcmp(x->attributes, y->attributes, bytes) != 0))
+        return false;
+    const uint32_t shared = slot_of(x, kinds[kind].shared);
     const flow_value_t *s = &f->values[x->slots[shared]], *t = &f->values[y->slots[shared]];
     if (s->buffer != t->buffer || s->offset != t->offset || !recording_args_alike(&s->arg, &t->arg))
         return false;
@@ -214,10 +249,11 @@ static bool buffers_adjoin(const packer_t *p, uint32_t x, uint32_t y)
     return a->arena == b->arena && a->bytes % p->how->alignment == 0;
 }
 
-/* The value in a slot is all of its buffer. */
-static bool is_whole(const packer_t *p, uint32_t call, uint32_t slot)
+/* The value in a role is all of its buffer. */
+static bool is_whole(const packer_t *p, uint32_t call, uint32_t role)
 {
-    const flow_value_t *v = &p->f->values[p->f->calls[call].slots[slot]];
+    const flow_call_t *c = &p->f->calls[call];
+    const flow_value_t *v = &p->f->values[c->slots[slot_of(c, role)]];
     return v->offset == 0 && flow_arg_bytes(&v->arg) == p->f->buffers[v->buffer].bytes;
 }
 
@@ -226,11 +262,11 @@ static bool weights_adjoin(const packer_t *p, uint32_t kind, uint32_t a, uint32_
 {
     const uint32_t wide = kinds[kind].wide;
     if (!is_whole(p, a, wide) || !is_whole(p, b, wide) ||
-        !buffers_adjoin(p, buffer_of(p, a, wide), buffer_of(p, b, wide)))
+        !buffers_adjoin(p, role_buffer(p, a, wide), role_buffer(p, b, wide)))
         return false;
-    if (p->f->calls[a].slots[in_bias] == 0) return true;
-    return is_whole(p, a, in_bias) && is_whole(p, b, in_bias) &&
-           buffers_adjoin(p, buffer_of(p, a, in_bias), buffer_of(p, b, in_bias));
+    if (!has_bias(&p->f->calls[a])) return true;
+    return is_whole(p, a, BIAS) && is_whole(p, b, BIAS) &&
+           buffers_adjoin(p, role_buffer(p, a, BIAS), role_buffer(p, b, BIAS));
 }
 
 /* Appends a group, unless it is of one. */
@@ -255,7 +291,7 @@ static lh_status_t group_add(packer_t *p, uint32_t kind, const uint32_t *calls, 
  * do not adjoin. */
 static lh_status_t groups_of(packer_t *p, uint32_t kind, uint32_t c)
 {
-    const uint32_t shared = buffer_of(p, c, kinds[kind].shared), wide = kinds[kind].wide;
+    const uint32_t shared = role_buffer(p, c, kinds[kind].shared), wide = kinds[kind].wide;
     const uint32_t *order = p->how->order;
     uint32_t calls[PACKING_MOST], count = 0;
     for (uint32_t u = p->uses.begin[shared]; u < p->uses.begin[shared + 1]; u++) {
@@ -263,11 +299,11 @@ static lh_status_t groups_of(packer_t *p, uint32_t kind, uint32_t c)
         if (p->seen[other] || count == PACKING_MOST || kind_of(p, &p->f->calls[other]) != kind ||
             !calls_alike(p, kind, c, other))
             continue;
-        const uint32_t number = order[buffer_of(p, other, wide)];
+        const uint32_t number = order[role_buffer(p, other, wide)];
         uint32_t i = count;
-        while (i > 0 && order[buffer_of(p, calls[i - 1], wide)] > number)
+        while (i > 0 && order[role_buffer(p, calls[i - 1], wide)] > number)
             i--;
-        if (i > 0 && order[buffer_of(p, calls[i - 1], wide)] == number)
+        if (i > 0 && order[role_buffer(p, calls[i - 1], wide)] == number)
             continue; /* a group's next */
         memmove(&calls[i + 1], &calls[i], (count - i) * sizeof(*calls));
         calls[i] = other;
@@ -297,7 +333,7 @@ static bool groups_alike(const packer_t *p, const group_t *a, const group_t *b)
 {
     bool alike = a->count == b->count;
     for (uint32_t i = 0; alike && i < a->count; i++)
-        alike = buffer_of(p, a->calls[i], out_c) == buffer_of(p, b->calls[i], out_c);
+        alike = role_buffer(p, a->calls[i], OUTPUT) == role_buffer(p, b->calls[i], OUTPUT);
     return alike;
 }
 
@@ -308,7 +344,7 @@ static void sets_make(packer_t *p)
     for (uint32_t i = 0; i < p->group_count; i++) {
         group_t *g = &p->groups[i];
         if (g->kind != WEIGHT_GRADIENT) continue;
-        uint32_t *first = &p->set[buffer_of(p, g->calls[0], out_c)];
+        uint32_t *first = &p->set[role_buffer(p, g->calls[0], OUTPUT)];
         if (*first == 0) {
             *first = i + 1;
         } else {
@@ -325,7 +361,7 @@ static void sets_make(packer_t *p)
         for (uint32_t n = g->next; n != 0; n = p->groups[n - 1].next, all++)
             alike = alike && groups_alike(p, g, &p->groups[n - 1]);
         for (uint32_t m = 0; alike && m < g->count; m++) {
-            const uint32_t b = buffer_of(p, g->calls[m], out_c);
+            const uint32_t b = role_buffer(p, g->calls[m], OUTPUT);
             alike = p->uses.begin[b + 1] - p->uses.begin[b] == all;
         }
         if (!alike) g->count = 0;
@@ -360,17 +396,18 @@ static bool order_allows(const packer_t *p, const group_t *g)
 {
     const uint32_t shared = kinds[g->kind].shared, wide = kinds[g->kind].wide,
                    columns = kinds[g->kind].columns;
-    bool fine = is_quiet(p, g, buffer_of(p, g->first, shared), g->first, g->kind != INPUT_GRADIENT);
+    bool fine = is_quiet(p, g, role_buffer(p, g->first, shared), g->first,
+                         g->kind != INPUT_GRADIENT);
     for (uint32_t i = 0; fine && i < g->count; i++) {
-        const uint32_t c = g->calls[i], column = buffer_of(p, c, columns);
-        fine = is_quiet(p, g, buffer_of(p, c, wide), g->first, g->kind != WEIGHT_GRADIENT);
+        const uint32_t c = g->calls[i], column = role_buffer(p, c, columns);
+        fine = is_quiet(p, g, role_buffer(p, c, wide), g->first, g->kind != WEIGHT_GRADIENT);
         if (g->kind == FORWARD)
             fine = fine && p->uses.items[p->uses.begin[column]] == c;
         else
             fine = fine && is_quiet(p, g, column, c, true);
         /* All but the first add to the gradient that it has begun. */
         if (g->kind == INPUT_GRADIENT && c != g->first)
-            fine = fine && (p->f->calls[c].add >> out_c & 1u) != 0;
+            fine = fine && (p->f->calls[c].add >> p->f->calls[c].op->in_count & 1u) != 0;
     }
     return fine;
 }
@@ -392,32 +429,32 @@ static bool is_plain(const packer_t *p, uint32_t buffer, const lh_arg_t *like)
     return true;
 }
 
-/* Bytes that a member adds to what its slot's buffers become: rows of one matrix, or columns. */
-static uint64_t step_of(const packer_t *p, uint32_t call, uint32_t slot, bool columns)
+/* Bytes that a member adds to what its role's buffers become: rows of one matrix, or columns. */
+static uint64_t step_of(const packer_t *p, uint32_t call, uint32_t role, bool columns)
 {
-    const lh_arg_t *arg = arg_of(p, call, slot);
+    const lh_arg_t *arg = role_arg(p, call, role);
     uint64_t elements = arg->shape[arg->rank - 1];
     for (uint32_t i = 0; !columns && i + 1 < arg->rank; i++)
         elements *= arg->shape[i];
     return elements * lh_dtype_bytes(arg->dtype);
 }
 
-/* Whether none of the members' buffers in a slot is joined yet (FRESH), or all are, one behind the
+/* Whether none of the members' buffers in a role is joined yet (FRESH), or all are, one behind the
  * other as they should be (JOINED). */
 enum { NEVER, FRESH, JOINED };
-static uint32_t slot_state(const packer_t *p, const group_t *g, uint32_t slot, bool columns)
+static uint32_t role_state(const packer_t *p, const group_t *g, uint32_t role, bool columns)
 {
-    const uint32_t first = buffer_of(p, g->calls[0], slot), host = p->host[first];
+    const uint32_t first = role_buffer(p, g->calls[0], role), host = p->host[first];
     uint64_t at = p->at[first];
     for (uint32_t i = 0; i < g->count; i++) {
-        const uint32_t b = buffer_of(p, g->calls[i], slot);
+        const uint32_t b = role_buffer(p, g->calls[i], role);
         if (p->host[b] != host || (host != 0 && p->at[b] != at)) return NEVER;
         for (uint32_t k = 0; k < i; k++)
-            if (buffer_of(p, g->calls[k], slot) == b) return NEVER;
+            if (role_buffer(p, g->calls[k], role) == b) return NEVER;
         if (columns && host == 0 &&
-            (!is_plain(p, b, arg_of(p, g->calls[i], slot)) || at % p->how->alignment != 0))
+            (!is_plain(p, b, role_arg(p, g->calls[i], role)) || at % p->how->alignment != 0))
             return NEVER;
-        at += step_of(p, g->calls[i], slot, columns);
+        at += step_of(p, g->calls[i], role, columns);
     }
     return host == 0 ? FRESH : JOINED;
 }
@@ -455,35 +492,35 @@ static uint64_t columns_of(const packer_t *p, const group_t *g)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < g->count; i++)
-        sum += arg_of(p, g->calls[i], kinds[g->kind].columns)->shape[1];
+        sum += role_arg(p, g->calls[i], kinds[g->kind].columns)->shape[1];
     return sum;
 }
 
 /* Tries the strides of columns on, and takes them off again. */
 static bool columns_offered(packer_t *p, const group_t *g)
 {
-    const uint32_t slot = kinds[g->kind].columns;
+    const uint32_t role = kinds[g->kind].columns;
     const uint64_t pitch = columns_of(p, g);
     bool offered = true;
     for (uint32_t i = 0; i < g->count; i++)
-        stride_set(p, buffer_of(p, g->calls[i], slot), pitch);
+        stride_set(p, role_buffer(p, g->calls[i], role), pitch);
     for (uint32_t i = 0; offered && i < g->count; i++)
-        offered = users_offered(p, g, buffer_of(p, g->calls[i], slot));
+        offered = users_offered(p, g, role_buffer(p, g->calls[i], role));
     for (uint32_t i = 0; i < g->count; i++)
-        stride_set(p, buffer_of(p, g->calls[i], slot), arg_of(p, g->calls[i], slot)->shape[1]);
+        stride_set(p, role_buffer(p, g->calls[i], role), role_arg(p, g->calls[i], role)->shape[1]);
     return offered;
 }
 
-/* A value over what all members have in a slot, in the buffer that hosts it or will. 0 where memory
+/* A value over what all members have in a role, in the buffer that hosts it or will. 0 where memory
  * is short. */
-static uint32_t wide_value(packer_t *p, const group_t *g, uint32_t slot, bool columns)
+static uint32_t wide_value(packer_t *p, const group_t *g, uint32_t role, bool columns)
 {
-    const uint32_t first = buffer_of(p, g->calls[0], slot);
+    const uint32_t first = role_buffer(p, g->calls[0], role);
     const uint32_t host = p->host[first] != 0 ? p->host[first] : first;
     const uint32_t along = columns ? 1 : 0;
-    lh_arg_t arg = *arg_of(p, g->calls[0], slot);
+    lh_arg_t arg = *role_arg(p, g->calls[0], role);
     for (uint32_t i = 1; i < g->count; i++)
-        arg.shape[along] += arg_of(p, g->calls[i], slot)->shape[along];
+        arg.shape[along] += role_arg(p, g->calls[i], role)->shape[along];
     if (columns) arg.stride[0] = p->host[first] != 0 ? p->pitch[host] : arg.shape[1];
     return flow_value(p->f, &arg, host, p->at[first]);
 }
@@ -492,12 +529,13 @@ static uint32_t wide_value(packer_t *p, const group_t *g, uint32_t slot, bool co
 static bool packed_make(packer_t *p, group_t *g)
 {
     const uint32_t columns = kinds[g->kind].columns, wide = kinds[g->kind].wide;
-    const flow_call_t *first = &p->f->calls[g->first];
-    g->packed = *first;
-    g->packed.slots[out_aux] = g->packed.slots[out_amax] = 0;
-    g->packed.slots[columns] = wide_value(p, g, columns, true);
-    g->packed.slots[wide] = wide_value(p, g, wide, false);
-    if (first->slots[in_bias] != 0) g->packed.slots[in_bias] = wide_value(p, g, in_bias, false);
+    const flow_call_t first = p->f->calls[g->first];
+    g->packed = first;
+    for (uint32_t s = first.op->in_count + 1; s < first.op->in_count + first.op->out_count; s++)
+        g->packed.slots[s] = 0;
+    g->packed.slots[slot_of(&first, columns)] = wide_value(p, g, columns, true);
+    g->packed.slots[slot_of(&first, wide)] = wide_value(p, g, wide, false);
+    if (has_bias(&first)) g->packed.slots[BIAS] = wide_value(p, g, BIAS, false);
     return p->f->status == LH_OK;
 }
 
@@ -505,11 +543,10 @@ static bool packed_make(packer_t *p, group_t *g)
 static bool packing_fits(packer_t *p, group_t *g)
 {
     const uint32_t columns = kinds[g->kind].columns, wide = kinds[g->kind].wide;
-    if (g->count == 0 || !order_allows(p, g) || slot_state(p, g, wide, false) == NEVER)
+    if (g->count == 0 || !order_allows(p, g) || role_state(p, g, wide, false) == NEVER)
         return false;
-    if (p->f->calls[g->first].slots[in_bias] != 0 && slot_state(p, g, in_bias, false) == NEVER)
-        return false;
-    const uint32_t state = slot_state(p, g, columns, true);
+    if (has_bias(&p->f->calls[g->first]) && role_state(p, g, BIAS, false) == NEVER) return false;
+    const uint32_t state = role_state(p, g, columns, true);
     if (state == NEVER || (state == FRESH && !columns_offered(p, g))) return false;
     return packed_make(p, g) && p->how->offers(p->how->device, p->f, &g->packed);
 }
@@ -529,28 +566,28 @@ static void buffer_move(packer_t *p, uint32_t buffer, uint32_t host, uint64_t at
     }
 }
 
-/* Joins what the members have in a slot, unless it is joined. The first one's buffer is the host. */
-static void slot_join(packer_t *p, const group_t *g, uint32_t slot, bool columns)
+/* Joins what the members have in a role, unless it is joined. The first one's buffer is the host. */
+static void role_join(packer_t *p, const group_t *g, uint32_t role, bool columns)
 {
-    if (slot_state(p, g, slot, columns) != FRESH) return;
-    const uint32_t host = buffer_of(p, g->calls[0], slot);
+    if (role_state(p, g, role, columns) != FRESH) return;
+    const uint32_t host = role_buffer(p, g->calls[0], role);
     const uint64_t pitch = columns ? columns_of(p, g) : 0;
     uint64_t at = 0;
     for (uint32_t i = 0; i < g->count; i++) {
-        const uint32_t b = buffer_of(p, g->calls[i], slot);
-        const uint64_t step = step_of(p, g->calls[i], slot, columns);
+        const uint32_t b = role_buffer(p, g->calls[i], role);
+        const uint64_t step = step_of(p, g->calls[i], role, columns);
         if (columns) stride_set(p, b, pitch);
         buffer_move(p, b, host, at);
         at += step;
     }
     p->pitch[host] = pitch;
-    p->f->buffers[host].bytes = columns ? at * arg_of(p, g->calls[0], slot)->shape[0] : at;
+    p->f->buffers[host].bytes = columns ? at * role_arg(p, g->calls[0], role)->shape[0] : at;
 }
 
 /* Lets the one op that reads a column, and may work in place, write there too. */
 static void column_keep(packer_t *p, const group_t *g, uint32_t member)
 {
-    const uint32_t b = buffer_of(p, g->calls[member], out_c), begin = p->uses.begin[b];
+    const uint32_t b = role_buffer(p, g->calls[member], OUTPUT), begin = p->uses.begin[b];
     if (p->uses.begin[b + 1] - begin != 2) return;
     const uint32_t reader = p->uses.items[begin + 1];
     const flow_call_t *call = &p->f->calls[reader];
@@ -558,7 +595,7 @@ static void column_keep(packer_t *p, const group_t *g, uint32_t member)
         call->slots[0] == 0 || buffer_of(p, reader, 0) != b || call->slots[call->op->in_count] == 0)
         return;
     const uint32_t to = buffer_of(p, reader, call->op->in_count);
-    if (!is_plain(p, to, arg_of(p, g->calls[member], out_c)) ||
+    if (!is_plain(p, to, role_arg(p, g->calls[member], OUTPUT)) ||
         p->uses.items[p->uses.begin[to]] != reader)
         return;
     const uint64_t dense = arg_of(p, reader, call->op->in_count)->stride[0];
@@ -572,9 +609,9 @@ static void column_keep(packer_t *p, const group_t *g, uint32_t member)
 static void group_apply(packer_t *p, uint32_t index)
 {
     const group_t *g = &p->groups[index];
-    slot_join(p, g, kinds[g->kind].columns, true);
-    slot_join(p, g, kinds[g->kind].wide, false);
-    if (p->f->calls[g->first].slots[in_bias] != 0) slot_join(p, g, in_bias, false);
+    role_join(p, g, kinds[g->kind].columns, true);
+    role_join(p, g, kinds[g->kind].wide, false);
+    if (has_bias(&p->f->calls[g->first])) role_join(p, g, BIAS, false);
     for (uint32_t i = 0; i < g->count; i++)
         p->joined[g->calls[i]] = index + 1;
     for (uint32_t i = 0; g->kind == FORWARD && i < g->count; i++)

@@ -1,7 +1,8 @@
 /* program/packing.h - joins products that share an input into one, for devices that ask for it
  * (LH_DEVICE_PACKS).
  *
- * A block multiplies the same rows by several weights: q, k and v; gate and up. Small products leave
+ * A block multiplies the same rows by several weights: q, k and v; gate and up. Any op whose row says
+ * that it is a product (lh_op_t.product) is joined with calls of the same op. Small products leave
  * much of a large device idle, and each reads the rows again. Where the weights lie side by side
  * they are one matrix, whose product has the outputs as its columns; and so have both gradients.
  *
@@ -20,7 +21,6 @@
 #include <program/flow.h>
 
 typedef struct packing_how {
-    const op_t *matmul;
     uint64_t alignment; /* of every place, in bytes; a power of two */
     /* [flow->buffer_count] by buffer of a weight or of its gradient: a number that is 1 more for the
      * one that stands next to it wherever both are kept. 0: any other buffer. */

@@ -7,6 +7,8 @@
  *                         (expand)
  *     acme.cap            may be cut by rows and columns: behind a head's last product it is walked
  *                         in chunks of rows with it
+ *     acme.linear         is a linear layer: its matrix may have an adapter (LH_OP_LINEAR), and where a
+ *                         device packs products several of one input become one (product)
  *
  * Each is one row and one function of a row's numbers, for the devices `cpu` and `reference` alike.
  * The functions compute in double and are plain; acme_ops shows how to be fast. */
@@ -95,9 +97,10 @@ static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kerne
     k->host = host;
     k->op = op_named(desc->op);
     memcpy(k->arg, desc->args, desc->arg_count * sizeof(k->arg[0]));
-    uint32_t bytes;
-    memcpy(&bytes, desc->attributes, sizeof(bytes));
-    memcpy(&k->how, desc->attributes, bytes < sizeof(k->how) ? bytes : sizeof(k->how));
+    uint32_t bytes = 0;
+    if (desc->attributes != NULL) memcpy(&bytes, desc->attributes, sizeof(bytes));
+    if (bytes > sizeof(k->how)) bytes = sizeof(k->how);
+    if (bytes > 0) memcpy(&k->how, desc->attributes, bytes);
     LH_FILL(lh_kernel_plan_t, plan, .flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE, .variant = 1,
             .name = "acme_smooth");
     *out = k;
@@ -417,6 +420,80 @@ static void cap_grad_row(const lh_prepared_t *k, uint64_t row)
     }
 }
 
+/* ---- acme.linear: a linear layer ---- */
+
+#define LINEAR_TEXT(OP, IN, OUT)                                              \
+    OP("acme.linear", "the product with a weight as models keep it",          \
+       "y[i, o] = bias[o] + sum over j of x[i, j] weight[o, j]",              \
+       "gx = matmul(gy, weight), gweight = matmul(gy, x) with transpose_a,\n" \
+       "gbias = sum_rows(gy)")                                                \
+    IN(x, "", "[t, in]")                                                      \
+    IN(weight, "", "[out, in]")                                               \
+    IN(bias, "?", "[out]")                                                    \
+    OUT(y, "", "[t, out]")
+
+static lh_status_t linear_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                uint32_t arg_count)
+{
+    (void)attributes, (void)arg_count;
+    LH_SLOTS(LINEAR_TEXT);
+    const lh_arg_t *x = &args[in_x], *weight = &args[in_weight], *bias = &args[in_bias];
+    if (x->rank != 2 || weight->rank != 2 || weight->dtype != x->dtype ||
+        weight->shape[1] != x->shape[1])
+        return refuse(host, "x is [t, in], weight [out, in] of the same dtype");
+    if (bias->dtype != LH_DTYPE_NONE && (bias->rank != 1 || bias->shape[0] != weight->shape[0]))
+        return refuse(host, "bias is [out]");
+    args[out_y] = *x;
+    args[out_y].shape[1] = weight->shape[0];
+    return LH_OK;
+}
+
+/* A multiplication and an addition for each term of each element. */
+static void linear_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                        lh_cost_t *out)
+{
+    (void)attributes, (void)arg_count;
+    LH_SLOTS(LINEAR_TEXT);
+    const double t = (double)args[in_x].shape[0], in = (double)args[in_x].shape[1];
+    const double o = (double)args[in_weight].shape[0];
+    LH_FILL(lh_cost_t, out, .flops = 2 * t * in * o, .bytes = 4 * (t * in + in * o + t * o));
+}
+
+static void linear_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)attributes;
+    LH_SLOTS(LINEAR_TEXT);
+    const lh_graph_api_t *api = g->api;
+    const lh_matmul_t to_x = {.struct_size = sizeof(to_x)};
+    const lh_matmul_t to_weight = {.struct_size = sizeof(to_weight), .transpose_a = 1};
+    const lh_value_t x[] = {from[0], forward[in_weight]}, weight[] = {from[0], forward[in_x]};
+    if (wanted[in_x]) into[in_x] = api->op(g, "matmul", &to_x, x, 2, NULL);
+    if (wanted[in_weight]) into[in_weight] = api->op(g, "matmul", &to_weight, weight, 2, NULL);
+    if (wanted[in_bias]) into[in_bias] = api->op(g, "sum_rows", NULL, from, 1, NULL);
+}
+
+static bool linear_product(const void *attributes, bool *transpose_a, bool *transpose_b)
+{
+    (void)attributes;
+    *transpose_a = false;
+    *transpose_b = true;
+    return true;
+}
+
+static void linear_row(const lh_prepared_t *k, uint64_t row)
+{
+    LH_SLOTS(LINEAR_TEXT);
+    const bool biased = k->arg[in_bias].dtype != LH_DTYPE_NONE;
+    for (uint64_t o = 0; o < k->arg[out_y].shape[1]; o++) {
+        double sum = biased ? load(k, in_bias, o) : 0;
+        for (uint64_t j = 0; j < k->arg[in_x].shape[1]; j++)
+            sum += load(k, in_x, place(k, in_x, row, j)) *
+                   load(k, in_weight, place(k, in_weight, o, j));
+        store(k, out_y, place(k, out_y, row, o), sum);
+    }
+}
+
 /* ---- tables ---- */
 
 #define ATTRIBUTES(T, table)                                                            \
@@ -465,6 +542,14 @@ static const lh_op_t ops[] = {
         .flags = LH_OP_ROWS | LH_OP_COLUMNS,
         .shape = cap_shape,
     },
+    {
+        LH_OP_TEXT(LINEAR_TEXT),
+        .flags = LH_OP_LINEAR | LH_OP_PRODUCT | LH_OP_COSTLY,
+        .shape = linear_shape,
+        .cost = linear_cost,
+        .gradient = linear_gradient,
+        .product = linear_product,
+    },
 };
 
 #define OPS(X)                                                     \
@@ -473,7 +558,8 @@ static const lh_op_t ops[] = {
     X("acme.smooth_cached", smooth_cached_row, NULL)               \
     X("acme.add_activated", add_activated_row, add_activated_fits) \
     X("acme.cap", cap_row, NULL)                                   \
-    X("acme.cap_grad", cap_grad_row, NULL)
+    X("acme.cap_grad", cap_grad_row, NULL)                         \
+    X("acme.linear", linear_row, NULL)
 
 #define FUNCTION(op, run, can) {op, run},
 static const smooth_op_t functions[] = {OPS(FUNCTION)};
@@ -497,7 +583,7 @@ LH_PLUGIN = {
     .kind = LH_KIND_PARTS,
     .name = "acme_smooth",
     .version = "0.1.0",
-    .summary = "ops that are kept, cached, fused and cut",
+    .summary = "ops that are kept, cached, fused, cut, adapted and packed",
     LH_TABLE_OPS(ops),
     LH_TABLE_KERNELS(kernels),
 };

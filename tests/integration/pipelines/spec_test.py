@@ -245,6 +245,31 @@ class Specs(PipelineCase):
         _, said = self.run_longhaul("check", job, *ops, code=REFUSED)
         self.assertRegex(said, r"arch.ini:\d+: \[spec.block\] q2: acme.cap\(\): bound = -4: expected ")
 
+    def test_a_plugins_linear_layer_has_an_adapter(self):
+        """By what its row says: with and without the bias that a magnitude takes out, the losses of `linear`."""
+        with open(os.path.join(SPECS, "gpt2.ini")) as f:
+            text = f.read()
+        for kind in ("lora", "dora"):
+            curves = []
+            for op in ("linear", "acme.linear"):
+                folder = kind + "-" + op
+                self.write("arch.ini", text.replace("linear(", op + "("))
+                sections = self.trained(ops="acme_smooth")
+                sections["pipeline"] = {"name": "x", "stages": "prepare train", "folder": folder}
+                sections["train"]["precision"] = "f32"
+                sections["adapter.a"] = {"kind": kind, "match": "blocks.*.wq, blocks.*.w_down", "rank": 4, "alpha": 8}
+                self.run_longhaul("run", self.including("arch.ini", sections, "job.ini"))
+                curves.append([number for row in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in row
+                               for number in (row["loss"], row["gradient_norm"])])
+                trained = {name: floats(data) for name, data in logical(self.step_folder(6, folder)).items()}
+                factors = [data for name, data in trained.items() if re.fullmatch(r"blocks\.\d\.(wq|w_down)\.lora_b", name)]
+                self.assertEqual(len(factors), 2 * SIZES["blocks"], sorted(trained))
+                for data in factors:
+                    self.assertTrue(any(data))
+            self.assertEqual(len(curves[0]), 12)
+            for a, b in zip(*curves):
+                self.assertLess(abs(a - b), 1e-4 * max(1, abs(a)), (kind, curves))
+
     def test_sections_that_nobody_reads_are_refused(self):
         job = self.spec_job()
         _, said = self.run_longhaul("check", job, "--set", "model.plugin=llama", code=REFUSED)

@@ -231,6 +231,44 @@ static void a_plugins_row_that_is_wrong_is_refused_with_its_reason(void **state)
     }
 }
 
+static bool any_product(const void *attributes, bool *a, bool *b)
+{
+    (void)attributes;
+    *a = *b = false;
+    return true;
+}
+
+/* Slots where adapters and packing look for them. */
+static void a_layer_or_a_product_has_the_slots_of_one(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *slots;
+        bool linear, product; /* whether it is taken for one */
+    } rows[] = {
+        {"x w b? -> y", true, true},        {"x w -> y", true, true},
+        {"x w b? s? -> y z?", false, true}, {"x w b? -> y z?", true, true},
+        {"x -> y", false, false},           {"x w b -> y", false, false},
+        {"x w b? -> y z", false, false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const lh_op_t layer = {
+            .name = "acme.layer", .slots = rows[i].slots, .shape = no_shape, .flags = LH_OP_LINEAR};
+        const lh_op_t product = {.name = "acme.times",
+                                 .slots = rows[i].slots,
+                                 .shape = no_shape,
+                                 .product = any_product};
+        op_table_t *t = new_table();
+        assert_int_equal(op_table_add(t, &layer, sizeof(layer), 1, "acme"),
+                         rows[i].linear ? LH_OK : LH_INVALID);
+        if (!rows[i].linear) assert_non_null(strstr(fail_reason(), "not those of a linear layer"));
+        assert_int_equal(op_table_add(t, &product, sizeof(product), 1, "acme"),
+                         rows[i].product ? LH_OK : LH_INVALID);
+        if (!rows[i].product) assert_non_null(strstr(fail_reason(), "not those of a product"));
+        op_table_free(t);
+    }
+}
+
 static void a_name_that_is_taken_is_refused_with_its_owner(void **state)
 {
     (void)state;
@@ -282,6 +320,7 @@ int main(void)
         cmocka_unit_test(slots_say_what_is_optional_added_and_aliased),
         cmocka_unit_test(a_plugins_row_that_is_wrong_is_refused_with_its_reason),
         cmocka_unit_test(a_pattern_that_nothing_could_match_is_refused_with_its_reason),
+        cmocka_unit_test(a_layer_or_a_product_has_the_slots_of_one),
         cmocka_unit_test(a_name_that_is_taken_is_refused_with_its_owner),
         cmocka_unit_test(rows_of_a_newer_plugin_are_read_at_their_own_size),
         cmocka_unit_test(a_table_that_finds_no_memory_says_so_and_loses_none),

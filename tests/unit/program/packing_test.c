@@ -9,6 +9,8 @@
 
 #include <graph/op_table.h>
 #include <longhaul/ops.h>
+#include <plugin/host.h>
+#include <plugin/registry.h>
 #include <program/packing.h>
 
 LH_SLOTS(LH_MATMUL_TEXT);
@@ -116,7 +118,7 @@ static void backward_write(layer_t *l)
 /* Returns how many calls of matmul are left. */
 static uint32_t pack(layer_t *l)
 {
-    const packing_how_t how = {l->matmul, l->alignment, l->order, offers, l};
+    const packing_how_t how = {l->alignment, l->order, offers, l};
     assert_true(l->f->buffer_count <= 64 && packing_apply(l->f, &how) == LH_OK);
     uint32_t products = 0;
     for (uint32_t c = 1; c < l->f->call_count; c++)
@@ -260,6 +262,43 @@ static void an_op_in_place_takes_over_its_column(void **state)
     }
 }
 
+/* The SDK's example of a linear layer, which no core has heard of: its calls become one as a matmul's
+ * do, and no call of another op is taken along. */
+static void a_third_partys_product_is_joined_with_its_own_kind(void **state)
+{
+    (void)state;
+    host_t *host;
+    registry_t *registry;
+    const plugin_t *acme;
+    layer_t l;
+    assert_int_equal(host_new(&host), LH_OK);
+    assert_int_equal(registry_new(LH_TEST_PLUGINS, host, &registry), LH_OK);
+    assert_int_equal(registry_load(registry, LH_KIND_PARTS, "acme_smooth", &acme), LH_OK);
+    for (uint32_t mixed = 0; mixed < 2; mixed++) {
+        layer_open(&l);
+        assert_int_equal(op_table_add(l.ops, acme->ops, sizeof(lh_op_t), acme->op_count, "acme"),
+                         LH_OK);
+        const op_t *linear = op_table_find(l.ops, "acme.linear");
+        assert_non_null(linear);
+        for (uint32_t i = 0; i < MEMBERS; i++) {
+            const bool matmul = mixed == 1 && i == MEMBERS - 1;
+            uint32_t slots[OP_SLOTS] = {l.x, l.w[i]};
+            slots[matmul ? out_c : linear->in_count] = l.y[i];
+            flow_kernel(l.f, matmul ? l.matmul : linear, matmul ? &forward : NULL, slots);
+        }
+        assert_int_equal(pack(&l), mixed);
+        assert_int_equal(l.f->call_count, 1 + 1 + mixed);
+        assert_ptr_equal(l.f->calls[1].op, linear);
+        const uint64_t joined = mixed == 0 ? 64 : widths[0] + widths[1];
+        assert_int_equal(l.f->values[l.f->calls[1].slots[linear->in_count]].arg.shape[1], joined);
+        assert_int_equal(l.f->values[l.f->calls[1].slots[1]].arg.shape[0], joined);
+        if (mixed == 0) assert_columns(&l, l.y);
+        layer_close(&l);
+    }
+    registry_free(registry);
+    host_free(host);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +306,7 @@ int main(void)
         cmocka_unit_test(what_would_change_a_number_stays_apart),
         cmocka_unit_test(gradients_are_joined_in_every_call_or_in_none),
         cmocka_unit_test(an_op_in_place_takes_over_its_column),
+        cmocka_unit_test(a_third_partys_product_is_joined_with_its_own_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
