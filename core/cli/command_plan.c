@@ -543,7 +543,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
         programs->session->transfers, p->known ? &p->rate : NULL, &p->step);
     if (status == LH_OK)
         status = step_plan_scores(&p->step, programs->programs.preference,
-                                  programs->layout.share.passes, p->known ? &p->rate : NULL);
+                                  programs->layout.share.micro_batches, p->known ? &p->rate : NULL);
     if (status == LH_OK) wait_predict(programs, p);
     if (status == LH_OK) status = read_measured(p->job->pipeline.folder, &p->measured);
     if (status == LH_OK)

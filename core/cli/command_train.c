@@ -80,10 +80,10 @@ static void predict(const train_programs_t *programs, train_prediction_t *out)
     bool known = false;
     if (device_rate_load(engine_properties(s->engine)->fingerprint, &rate, &known) != LH_OK)
         log_line(LH_LOG_WARN, "the device's record is not used: %s", fail_reason());
-    if (known && step_plan_new(programs->pass, programs->update, programs->micro_batches, NULL,
-                               &rate, &plan) == LH_OK) {
-        const lh_status_t status = step_plan_scores(&plan, programs->preference, programs->passes,
-                                                    &rate);
+    if (known && step_plan_new(programs->pass, programs->update, programs->rounds, NULL, &rate,
+                               &plan) == LH_OK) {
+        const lh_status_t status = step_plan_scores(&plan, programs->preference,
+                                                    programs->micro_batches, &rate);
         out->peak_flops = rate.peak_flops[s->compute];
         out->bytes_per_second = rate.bytes_per_second;
         out->step_s = status == LH_OK && plan.unmeasured == 0 ? plan.all.seconds : 0;

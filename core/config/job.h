@@ -130,7 +130,7 @@ enum { LOGITS_F32, LOGITS_COMPUTE };
 /* [train]: a step and how many of them. Sizes are global; how ranks share a batch is
  * data/batches.h's. */
 typedef struct job_train {
-    /* batch is over all ranks. A rank takes its share in passes of at most micro_batch sequences; 0
+    /* batch is over all ranks. A rank takes its share in pieces of at most micro_batch sequences; 0
      * becomes the whole batch (job_check). */
     uint64_t sequence, batch, micro_batch; /* tokens, sequences a step, sequences at once */
     uint32_t phase;                        /* PHASE_* */

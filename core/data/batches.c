@@ -380,25 +380,25 @@ bool batches_weigh_all(const batches_t *b)
     return b->documents == DOCUMENTS_JOINED && b->packed == NULL;
 }
 
-/* Cuts a global batch over ranks and passes. */
+/* Cuts a global batch over ranks and their micro-batches. */
 batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, uint32_t ranks)
 {
     lh_assert(batch > 0 && micro_batch > 0);
     lh_assert(rank < ranks);
-    /* The largest piece decides the passes of all. */
+    /* The largest piece decides how many micro-batches all have. */
     const uint64_t largest = (batch + ranks - 1) / ranks;
     batch_share_t s = {.first = batch * rank / ranks};
     s.count = batch * (rank + 1) / ranks - s.first;
-    s.passes = (largest + micro_batch - 1) / micro_batch;
-    s.rows = (largest + s.passes - 1) / s.passes;
+    s.micro_batches = (largest + micro_batch - 1) / micro_batch;
+    s.rows = (largest + s.micro_batches - 1) / s.micro_batches;
     return s;
 }
 
-/* 0 in passes that a rank makes only because another one has more. */
-uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass)
+/* 0 in micro-batches that a rank has only because another one has more. */
+uint64_t batch_share_rows(const batch_share_t *s, uint64_t micro_batch)
 {
-    lh_assert(s->rows > 0 && pass < s->passes);
-    const uint64_t before = pass * s->rows;
+    lh_assert(s->rows > 0 && micro_batch < s->micro_batches);
+    const uint64_t before = micro_batch * s->rows;
     if (before >= s->count) return 0;
     return s->count - before < s->rows ? s->count - before : s->rows;
 }

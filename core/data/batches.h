@@ -72,20 +72,20 @@ void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_r
 /* True: every token weighs 1, so that the sum over a batch is known without reading it. */
 bool batches_weigh_all(const batches_t *b);
 
-/* Which sequences of the global batch a rank takes, and in how many passes: the batch is the same
- * list for every number of ranks, each takes a piece of it. All ranks make the same number of
- * passes over the same number of rows, as they meet in collectives; rows that a rank has no
+/* Which sequences of the global batch a rank takes, and in how many micro-batches: the batch is the
+ * same list for every number of ranks, each takes a piece of it. All ranks have the same number of
+ * micro-batches of the same number of rows, as they meet in collectives; rows that a rank has no
  * sequence for are padding (batches_pad). */
 typedef struct batch_share {
     uint64_t first, count; /* sequences of the batch that are this rank's */
-    uint64_t rows;         /* sequences of a pass, at most micro_batch    */
-    uint64_t passes;
+    uint64_t rows;         /* sequences of a micro-batch, at most [train] micro_batch */
+    uint64_t micro_batches;
 } batch_share_t;
 
-/* Pieces differ by one sequence at most; passes are as few as micro_batch allows, and as even. */
+/* Pieces differ by one sequence at most; micro-batches are as few as micro_batch allows, and as even. */
 batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, uint32_t ranks);
-/* Sequences of pass i that are no padding; they begin at first + i * rows. */
-uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass);
+/* Sequences of micro-batch i that are no padding; they begin at first + i * rows. */
+uint64_t batch_share_rows(const batch_share_t *s, uint64_t micro_batch);
 
 /* ---- which batches are left out ----
  *

@@ -24,7 +24,7 @@ static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
     const bool tokens = by_token(value->which);
     const uint64_t own_rows = tokens ? p->tokens : value->arg.shape[0];
     lh_arg_t whole = value->arg;
-    whole.shape[0] = own_rows * p->micro_batches;
+    whole.shape[0] = own_rows * p->round_micro_batches;
     const uint32_t all = program_input_value(p, value->which, &whole);
     if (value->arg.shape[0] == whole.shape[0]) return all;
     const uint64_t begin = v->micro_batch * own_rows + (tokens ? v->row_begin : 0);
@@ -61,7 +61,7 @@ static void values_forget(instance_t *v)
 void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t block,
                     uint32_t micro_batch, uint64_t row_begin)
 {
-    lh_assert(micro_batch < p->micro_batches);
+    lh_assert(micro_batch < p->round_micro_batches);
     *v = (instance_t){.program = p,
                       .part = part,
                       .block = block,

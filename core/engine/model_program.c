@@ -124,8 +124,8 @@ static lh_status_t parts_record(model_flow_t *m)
 /* The instance of a part for a micro-batch. part: 0 is the embedding, 1 to `blocks` are blocks. */
 static instance_t *instance_of(model_flow_t *m, uint32_t part, uint32_t micro_batch)
 {
-    lh_assert(part <= m->p->weights->parameters->blocks && micro_batch < m->p->micro_batches);
-    return &m->instances[(size_t)part * m->p->micro_batches + micro_batch];
+    lh_assert(part <= m->p->weights->parameters->blocks && micro_batch < m->p->round_micro_batches);
+    return &m->instances[(size_t)part * m->p->round_micro_batches + micro_batch];
 }
 
 /* Flow values of the whole micro-batch that chunks of the head read and write; 0: not wanted. */
@@ -260,8 +260,8 @@ static lh_status_t sums_of_part(model_flow_t *m, const part_t *part)
         m->sums = sums;
         model_sum_t *s = &sums[m->sum_count++];
         *s = (model_sum_t){.name = r->added[i].name, .arg = flow_arg(wide, 1, &count)};
-        s->total = mem_array(m->p->micro_batches, sizeof(*s->total));
-        s->gradient = mem_array(m->p->micro_batches, sizeof(*s->gradient));
+        s->total = mem_array(m->p->round_micro_batches, sizeof(*s->total));
+        s->gradient = mem_array(m->p->round_micro_batches, sizeof(*s->gradient));
         if (s->total == NULL || s->gradient == NULL) return LH_NO_MEMORY;
     }
     return LH_OK;
@@ -402,7 +402,7 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
 static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
 {
     uint32_t first, end;
-    lh_assert(row->micro_batch < m->p->micro_batches);
+    lh_assert(row->micro_batch < m->p->round_micro_batches);
     schedule_parts(s, m->p->weights->parameters->blocks, row->chunk, &first, &end);
     if (row->program == SCHEDULE_FORWARD) {
         for (uint32_t part = first; part < end && m->p->flow->status == LH_OK; part++)
@@ -445,9 +445,9 @@ static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
     const uint32_t blocks = p->weights->parameters->blocks;
     lh_assert(m->train == !s->forward_only);
     m->blocks = mem_array(blocks, sizeof(*m->blocks));
-    m->instances = mem_array(((size_t)blocks + 1) * p->micro_batches, sizeof(*m->instances));
-    m->hidden = mem_array(p->micro_batches, sizeof(*m->hidden));
-    m->gradient = mem_array(p->micro_batches, sizeof(*m->gradient));
+    m->instances = mem_array(((size_t)blocks + 1) * p->round_micro_batches, sizeof(*m->instances));
+    m->hidden = mem_array(p->round_micro_batches, sizeof(*m->hidden));
+    m->gradient = mem_array(p->round_micro_batches, sizeof(*m->gradient));
     if (m->blocks == NULL || m->instances == NULL || m->hidden == NULL || m->gradient == NULL)
         return LH_NO_MEMORY;
     lh_status_t status = schedule_fits(s, blocks);

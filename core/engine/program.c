@@ -20,7 +20,7 @@ lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, p
     p->engine = e;
     p->weights = w;
     p->how = *how;
-    p->micro_batches = how->schedule == NULL ? 1 : how->schedule->round_micro_batches;
+    p->round_micro_batches = how->schedule == NULL ? 1 : how->schedule->round_micro_batches;
     p->rounds = how->schedule == NULL ? 0 : how->schedule->rounds;
     p->how.schedule = NULL; /* the caller's, who may free it */
     if (how->schedule != NULL) p->how.micro_batches = how->schedule->micro_batches;
@@ -360,10 +360,8 @@ lh_status_t program_pack(program_t *p)
     uint32_t *order = mem_array(p->flow->buffer_count, sizeof(*order));
     if (order == NULL) return LH_NO_MEMORY;
     neighbours_number(p, order);
-    const packing_how_t how = {.alignment = engine_alignment(e),
-                               .order = order,
-                               .offers = call_list_offers,
-                               .device = e};
+    const packing_how_t how = {
+        .alignment = engine_alignment(e), .order = order, .offers = call_list_offers, .device = e};
     const lh_status_t status = packing_apply(p->flow, &how);
     mem_free(order);
     return status;

@@ -128,12 +128,12 @@ typedef struct gathered_instance {
 struct program {
     engine_t *engine;
     weights_t *weights;
-    program_how_t how;      /* without the schedule */
-    uint64_t tokens;        /* of a micro-batch */
-    uint32_t micro_batches; /* of a run */
-    uint32_t rounds;        /* runs of a step; 0: the caller makes as many as it likes */
-    uint32_t row_count;     /* rows of the schedule in a round */
-    uint64_t frame_bytes;   /* the most that a row leaves to later rows; after engine_plan */
+    program_how_t how;            /* without the schedule */
+    uint64_t tokens;              /* of a micro-batch */
+    uint32_t round_micro_batches; /* of a run */
+    uint32_t rounds;              /* runs of a step; 0: the caller makes as many as it likes */
+    uint32_t row_count;           /* rows of the schedule in a round */
+    uint64_t frame_bytes;         /* the most that a row leaves to later rows; after engine_plan */
     flow_t *flow;
     recording_t **recordings; /* owned: the flow points into them */
     const recording_t *block; /* that of the first block; one of `recordings` */

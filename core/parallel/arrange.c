@@ -273,7 +273,7 @@ static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *read
     (void)snprintf(row.transfer.name, TRANSFER_NAME, "gradients %u", number);
     *out = (bucket_t){0};
     lh_status_t status = transfers_add(t, &row, &out->first);
-    if (status == LH_OK && bucketed && t->micro_batches > 1) {
+    if (status == LH_OK && bucketed && t->rounds > 1) {
         row.transfer.add = true;
         status = transfers_add(t, &row, &out->later);
     }

@@ -481,7 +481,7 @@ static lh_status_t train_tables_make(const optimizer_how_t *how, const parameter
     if (status != LH_OK) return status;
     t->train = (lh_train_t){.struct_size = sizeof(t->train),
                             .blocks = parameters->blocks,
-                            .micro_batches = how->micro_batches,
+                            .rounds = how->rounds,
                             .param_size = sizeof(t->params[0]),
                             .param_count = count,
                             .family_size = sizeof(t->family),

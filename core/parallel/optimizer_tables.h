@@ -40,7 +40,7 @@ typedef struct optimizer_how {
     const optimizer_group_t *groups;
     uint32_t group_count;
     const uint32_t *group_of; /* [parameters] index into groups; NULL: all 0      */
-    uint32_t micro_batches;   /* runs of the training program in a step: its rounds */
+    uint32_t rounds;          /* runs of the training program in a step */
     const world_t *world;     /* NULL: alone                                     */
 } optimizer_how_t;
 

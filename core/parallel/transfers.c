@@ -531,7 +531,7 @@ lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out)
     t->group = how->shards->group;
     t->group_kind = t->tables.cut != LH_GROUP_SELF ? t->tables.cut : LH_GROUP_DATA;
     t->shares = &how->shards->shares;
-    t->micro_batches = how->micro_batches;
+    t->rounds = how->rounds;
     t->border = how->border;
     t->bucket_bytes = how->bucket_bytes != 0 ? how->bucket_bytes : t->tables.bucket_bytes;
     const lh_status_t status = transfers_open(t, how);

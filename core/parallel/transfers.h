@@ -88,10 +88,10 @@ typedef struct transfers {
     uint32_t group_kind;    /* LH_GROUP_* of it */
     const shares_t *shares; /* the shards' */
     group_t *across;        /* owned; NULL: nothing is summed over sites by itself */
-    uint32_t micro_batches;
-    uint64_t bucket_bytes; /* 0: transfers_bucket_bytes chooses */
-    lh_dtype_t border;     /* of sums of gradients between sites, if not 0 */
-    bool recorded;         /* some transfers are a model's own, of activations */
+    uint32_t rounds;        /* runs of the training program in a step */
+    uint64_t bucket_bytes;  /* 0: transfers_bucket_bytes chooses */
+    lh_dtype_t border;      /* of sums of gradients between sites, if not 0 */
+    bool recorded;          /* some transfers are a model's own, of activations */
 
     /* Descriptors of registered memory. Peers map the memory by these, so they stay open until the
      * end. */
@@ -110,10 +110,10 @@ typedef struct transfers_how {
     engine_t *engine;
     weights_t *weights;
     const world_t *world;
-    comm_t *comm;           /* may be one that is planned only; NULL: engine_build is refused */
-    shards_t *shards;       /* of several ranks; the transfers own them once they are made */
-    uint32_t micro_batches; /* runs of the training program in a step: its rounds */
-    uint64_t bucket_bytes;  /* 0: the optimizer's choice, or the host's */
+    comm_t *comm;          /* may be one that is planned only; NULL: engine_build is refused */
+    shards_t *shards;      /* of several ranks; the transfers own them once they are made */
+    uint32_t rounds;       /* runs of the training program in a step */
+    uint64_t bucket_bytes; /* 0: the optimizer's choice, or the host's */
     /* F32, BF16 or I8: in which sums of gradients cross from site to site. 0: as `wire` of the
      * optimizer's move says; where that is 0, BF16 if values are, else F32. */
     lh_dtype_t border;

@@ -392,7 +392,7 @@ static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
                                        .world = how->optimizer.world,
                                        .comm = how->comm,
                                        .shards = *shards,
-                                       .micro_batches = how->optimizer.micro_batches,
+                                       .rounds = how->optimizer.rounds,
                                        .bucket_bytes = how->bucket_bytes,
                                        .border = how->border,
                                        .arrange = arrange_flows};

@@ -12,7 +12,7 @@ alike_t alike_of(const job_t *job, const world_t *world, uint32_t rank)
     alike_t facts;
     memset(&facts, 0, sizeof(facts)); /* compared as bytes */
     facts.rows = layout.share.rows;
-    facts.passes = layout.share.passes;
+    facts.micro_batches = layout.share.micro_batches;
     facts.ways[LH_GROUP_SELF] = 1;
     facts.ways[LH_GROUP_DATA] = world->row.size;
     facts.ways[LH_GROUP_SITE] = world_block_size(world, block);

@@ -12,7 +12,7 @@
  * neither which transfers there are nor their order. How many ranks its site has, and how many the others,
  * says for how many owners it stands. */
 typedef struct alike {
-    uint64_t rows, passes;
+    uint64_t rows, micro_batches;
     uint32_t ways[LH_GROUPS], site_ranks;
 } alike_t;
 

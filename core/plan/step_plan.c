@@ -145,7 +145,7 @@ static lh_status_t borders_count(const plan_programs_t *p, plan_ranks_t *out)
         status = step_plan_new(p->programs.train, p->programs.update, p->programs.schedule->rounds,
                                moved, NULL, &plan);
     if (status == LH_OK)
-        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.passes, NULL);
+        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.micro_batches, NULL);
     if (status == LH_OK)
         status = transfer_plan_crossings(moved, plan.starts, out->border_bytes, between);
     for (size_t i = 0; status == LH_OK && i < cells; i++)
@@ -476,10 +476,10 @@ static int slower_first(const void *a, const void *b)
 
 /* Later rounds are one fewer than rounds; their list adds to gradients and so may have other calls
  * than the first round's. */
-lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
+lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t rounds,
                           const transfers_t *moved, const device_rate_t *rate, step_plan_t *out)
 {
-    lh_assert(micro_batches > 0);
+    lh_assert(rounds > 0);
     step_plan_t plan = {.moved = moved};
     if (moved != NULL) {
         plan.crosses = mem_array(CROSSINGS * (size_t)moved->world->row.sites,
@@ -488,8 +488,8 @@ lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64
     }
     const bool room = moved == NULL || (plan.crosses != NULL && plan.starts != NULL);
     lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
-    if (status == LH_OK) status = list_add(&plan, pass, false, 1, micro_batches == 1, rate);
-    if (status == LH_OK) status = list_add(&plan, pass, true, micro_batches - 1, true, rate);
+    if (status == LH_OK) status = list_add(&plan, pass, false, 1, rounds == 1, rate);
+    if (status == LH_OK) status = list_add(&plan, pass, true, rounds - 1, true, rate);
     if (status == LH_OK) status = list_add(&plan, update, false, 1, true, rate);
     if (status != LH_OK) {
         step_plan_free(&plan);

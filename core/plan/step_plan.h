@@ -125,7 +125,7 @@ typedef struct step_plan {
 
 /* rate NULL: nothing is known of the device, seconds stay 0. moved: whose plans of transfers say
  * what crosses borders, or NULL. */
-lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
+lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t rounds,
                           const transfers_t *moved, const device_rate_t *rate,
                           step_plan_t *out) LH_MUST_CHECK;
 /* Adds what phase dpo scores before a step, so many micro-batches. NULL: nothing is. */

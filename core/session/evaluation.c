@@ -22,8 +22,8 @@ struct evaluation {
     uint64_t tokens;          /* of one run */
     batch_rows_t batch;
     float *stats;                 /* [tokens, 3] */
-    evaluation_sum_t *mine, *all; /* of runs: [passes], [ranks][passes] */
-    uint64_t passes;
+    evaluation_sum_t *mine, *all; /* of runs: [turns], [ranks][turns] */
+    uint64_t turns;
 };
 
 static uint64_t rank_count(const evaluation_t *e)
@@ -108,7 +108,7 @@ static void clear(evaluation_t *e)
     memset(e->batch.weights, 0, e->tokens * sizeof(float));
 }
 
-/* Samples [first, first + count) and padding behind them; count 0: a pass for the others' sake. */
+/* Samples [first, first + count) and padding behind them; count 0: a turn for the others' sake. */
 static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, uint64_t count,
                              evaluation_sum_t *sum)
 {
@@ -128,32 +128,32 @@ static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, u
     return status;
 }
 
-/* Room for the sums of this rank's passes and of everybody's. Grown only; both arrays are lost on
- * failure, and passes says so. */
-static lh_status_t sums_room(evaluation_t *e, uint64_t passes)
+/* Room for the sums of this rank's turns and of everybody's. Grown only; both arrays are lost on
+ * failure, and turns says so. */
+static lh_status_t sums_room(evaluation_t *e, uint64_t turns)
 {
-    if (passes <= e->passes) return LH_OK;
+    if (turns <= e->turns) return LH_OK;
     mem_free(e->mine);
     mem_free(e->all);
-    e->passes = 0;
-    e->mine = mem_array(passes, sizeof(*e->mine));
-    e->all = mem_array(passes * rank_count(e), sizeof(*e->all));
+    e->turns = 0;
+    e->mine = mem_array(turns, sizeof(*e->mine));
+    e->all = mem_array(turns * rank_count(e), sizeof(*e->all));
     if (e->mine == NULL || e->all == NULL) return LH_NO_MEMORY;
-    e->passes = passes;
+    e->turns = turns;
     return LH_OK;
 }
 
-static lh_status_t sums_gather(evaluation_t *e, uint64_t passes)
+static lh_status_t sums_gather(evaluation_t *e, uint64_t turns)
 {
-    lh_assert(passes <= e->passes);
+    lh_assert(turns <= e->turns);
     const train_ranks_t *ranks = e->how.ranks;
     if (rank_count(e) > 1)
-        return ranks->gather(ranks->context, e->mine, passes * sizeof(*e->mine), e->all);
-    memcpy(e->all, e->mine, passes * sizeof(*e->mine));
+        return ranks->gather(ranks->context, e->mine, turns * sizeof(*e->mine), e->all);
+    memcpy(e->all, e->mine, turns * sizeof(*e->mine));
     return LH_OK;
 }
 
-/* A rank that has no run left in the last pass computes one of padding: the passes of all ranks
+/* A rank that has no run left in the last turn computes one of padding: the turns of all ranks
  * must be as many, as a model's program may gather values from others. */
 lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, evaluation_sum_t *out)
 {
@@ -162,19 +162,19 @@ lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, ev
     const uint64_t ranks = rank_count(e), rank = ranks > 1 ? e->how.ranks->rank : 0;
     if (runs == 0 || runs > most) runs = most;
 
-    const uint64_t passes = (runs + ranks - 1) / ranks, filled = samples < rows ? samples : rows;
-    lh_status_t status = sums_room(e, passes);
-    for (uint64_t i = 0; i < passes && status == LH_OK; i++) {
+    const uint64_t turns = (runs + ranks - 1) / ranks, filled = samples < rows ? samples : rows;
+    lh_status_t status = sums_room(e, turns);
+    for (uint64_t i = 0; i < turns && status == LH_OK; i++) {
         const uint64_t run = i * ranks + rank;
         status = run < runs ? score_run(e, data, run * rows, filled, &e->mine[i])
                             : score_run(e, data, 0, 0, &e->mine[i]);
     }
-    if (status == LH_OK) status = sums_gather(e, passes);
+    if (status == LH_OK) status = sums_gather(e, turns);
     if (status != LH_OK) return status;
 
     evaluation_sum_t sum = {0, 0};
     for (uint64_t run = 0; run < runs; run++) {
-        const evaluation_sum_t *part = &e->all[run % ranks * passes + run / ranks];
+        const evaluation_sum_t *part = &e->all[run % ranks * turns + run / ranks];
         sum.nll += part->nll;
         sum.tokens += part->tokens;
     }

@@ -38,8 +38,8 @@ typedef struct evaluation_sum {
 
 /* The first `runs` runs of a split (0: all of them; what does not fill a run is left out, unless
  * there would be none). Run i is rank i modulo their number's; sums of runs are added in the order
- * of runs, so that the result is the same bits for any number of ranks. Every rank makes as many
- * passes as every other and gets the result. Allocates on its first call, or where it has more runs
+ * of runs, so that the result is the same bits for any number of ranks. Every rank takes as many
+ * turns as every other and gets the result. Allocates on its first call, or where it has more runs
  * than before, and never in between. */
 lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs,
                              evaluation_sum_t *out) LH_MUST_CHECK;

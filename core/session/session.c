@@ -450,7 +450,7 @@ static lh_dtype_t border_dtype(const job_t *job)
     return dtypes[job->comm.border];
 }
 
-update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches)
+update_how_t session_update_how(session_t *s, const world_t *world, uint32_t rounds)
 {
     return (update_how_t){.optimizer = {.api = s->optimizer_plugin->optimizer,
                                         .optimizer = s->optimizer,
@@ -459,7 +459,7 @@ update_how_t session_update_how(session_t *s, const world_t *world, uint32_t mic
                                         .groups = s->groups.list,
                                         .group_count = s->groups.count,
                                         .group_of = s->groups.of,
-                                        .micro_batches = micro_batches,
+                                        .rounds = rounds,
                                         .world = world},
                           .comm = s->comm,
                           .bucket_bytes = s->job->comm.bucket_bytes,
@@ -467,13 +467,13 @@ update_how_t session_update_how(session_t *s, const world_t *world, uint32_t mic
                           .transfers = &s->transfers};
 }
 
-lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out)
+lh_status_t session_update(session_t *s, uint32_t rounds, program_t **out)
 {
     if (trains_nothing(s))
         return fail(LH_INVALID,
                     "%s: every parameter of the model is frozen; nothing is left to train",
                     s->job->path);
-    const update_how_t how = session_update_how(s, s->world, micro_batches);
+    const update_how_t how = session_update_how(s, s->world, rounds);
     return update_new(s->engine, s->weights, &how, out);
 }
 

@@ -116,10 +116,11 @@ lh_status_t session_rows_give(const batch_rows_t *rows, uint64_t micro_batches, 
                               program_t *program) LH_MUST_CHECK;
 
 /* What the optimizer step is made of, for a rank of `world` (NULL: alone). Also for ranks other
- * than this one: shards of any rank can be computed from it without planning a program. */
-update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches);
+ * than this one: shards of any rank can be computed from it without planning a program. rounds: of the
+ * schedule, runs of the training program in a step. */
+update_how_t session_update_how(session_t *s, const world_t *world, uint32_t rounds);
 /* The optimizer step; before session programs that train and before engine_build. Sets s->transfers
  * where there are other ranks. A model of which every parameter is frozen is refused. */
-lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out) LH_MUST_CHECK;
+lh_status_t session_update(session_t *s, uint32_t rounds, program_t **out) LH_MUST_CHECK;
 
 #endif

@@ -80,14 +80,14 @@ static lh_status_t read_schedule(const job_t *job, uint32_t micro_batches, sched
 }
 
 /* A schedule of the user's comes before `accumulation`, which then says nothing. */
-static lh_status_t make_schedule(const session_t *s, uint64_t passes, schedule_t **out)
+static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, schedule_t **out)
 {
     const job_parallel_t *parallel = &s->job->parallel;
-    if (passes > SCHEDULE_MICRO_BATCHES)
+    if (micro_batches > SCHEDULE_MICRO_BATCHES)
         return fail(LH_INVALID,
                     "%s: a step has %llu micro-batches on each rank, expected at most %d",
-                    s->job->path, (unsigned long long)passes, SCHEDULE_MICRO_BATCHES);
-    const uint32_t count = (uint32_t)passes;
+                    s->job->path, (unsigned long long)micro_batches, SCHEDULE_MICRO_BATCHES);
+    const uint32_t count = (uint32_t)micro_batches;
     if (parallel->schedule != NULL) return read_schedule(s->job, count, out);
     if (parallel->accumulation == ACCUMULATION_DEPTH) return schedule_depth(count, out);
     return schedule_breadth(weights_parameters(s->weights)->blocks, count, out);
@@ -124,7 +124,7 @@ lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const t
                                          .ranks = ranks};
     *out = (step_programs_t){0};
     /* The optimizer first: it says which gradients there are. */
-    lh_status_t status = make_schedule(s, layout->share.passes, &out->schedule);
+    lh_status_t status = make_schedule(s, layout->share.micro_batches, &out->schedule);
     if (status == LH_OK) status = session_update(s, out->schedule->rounds, &out->update);
     program_how_t train = layout->train;
     train.schedule = out->schedule;

@@ -159,10 +159,10 @@ typedef struct observer {
 typedef struct train_programs { /* of one step */
     const session_t *session;
     const program_t *pass, *update;
-    uint64_t micro_batches; /* runs of pass on this rank */
+    uint64_t rounds; /* runs of pass on this rank: those of its schedule */
     /* Phase dpo: what is scored before, once a micro-batch; else NULL. */
     const preference_t *preference;
-    uint64_t passes; /* micro-batches of this rank */
+    uint64_t micro_batches; /* of this rank */
 } train_programs_t;
 
 /* Filled by the command, which knows the record of the device; this folder does not see `plan`. */

@@ -11,7 +11,7 @@
  * and where nothing is due between them the next step as well: the device has work while the host
  * reads figures, calls hooks, tells and gathers the next batch. Figures then come a step's time
  * late, and a stop or a save that somebody asks for is of the step after. What is saved is copied while
- * the passes of the step behind the save run.
+ * the rounds of the step behind the save run.
  *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
  * it, and from there does what the first run would have done. */
@@ -103,7 +103,7 @@ static lh_status_t batch_dump(const char *path, batches_t *data, const batch_ski
 enum { PROFILED_STEP = 5 }; /* by then pages are touched and libraries warm */
 
 /* Only rank 0 writes. It reads the global batch and not its share, hence room for the documents of
- * all passes of all ranks. */
+ * all micro-batches of all ranks. */
 static lh_status_t run_dump(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
@@ -113,7 +113,7 @@ static lh_status_t run_dump(trainer_t *t)
     if (path == NULL) return LH_NO_MEMORY;
     const lh_status_t status = batch_dump(
         path, t->data, &t->skips, t->how->dump_batches, train->batch, train->sequence,
-        t->batch[0].max_documents * t->layout.share.passes * train_agree_size(&t->agree));
+        t->batch[0].max_documents * t->layout.share.micro_batches * train_agree_size(&t->agree));
     if (status == LH_OK)
         log_line(LH_LOG_INFO, "first %llu batches written to %s",
                  (unsigned long long)t->how->dump_batches, path);
@@ -121,16 +121,15 @@ static lh_status_t run_dump(trainer_t *t)
     return status;
 }
 
-/* A run of the pass program is a round of the schedule, so micro_batches is the number of rounds
- * here. */
+/* A run of the pass program is a round of the schedule. */
 static train_programs_t programs_of(const trainer_t *t)
 {
-    return (train_programs_t){t->session,
-                              t->programs.train,
-                              t->programs.update,
-                              t->programs.schedule->rounds,
-                              t->programs.preference,
-                              t->layout.share.passes};
+    return (train_programs_t){.session = t->session,
+                              .pass = t->programs.train,
+                              .update = t->programs.update,
+                              .rounds = t->programs.schedule->rounds,
+                              .preference = t->programs.preference,
+                              .micro_batches = t->layout.share.micro_batches};
 }
 
 /* What carries the links of this rank, for the record of the run. */
@@ -161,7 +160,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
     for (uint32_t i = 0; t->programs.preference != NULL && i < 2; i++) {
         program_cost_t score;
         program_cost(preference_program(t->programs.preference, i), &score);
-        scored += score.flops * (double)t->layout.share.passes;
+        scored += score.flops * (double)t->layout.share.micro_batches;
     }
     engine_memory(t->session->engine, memory);
     uint32_t link_count = 0;
@@ -241,22 +240,22 @@ static uint64_t batch_begin(const trainer_t *t)
     return batch_skips_next(&t->skips, cursor, batch);
 }
 
-/* The same of a pass of this rank. Ranks take neighbouring slices of the global batch: share.first is
+/* The same of a micro-batch of this rank. Ranks take neighbouring slices of the global batch: share.first is
  * where this rank's begins. The index depends on the cursor that the steps before have left and not
  * on which run makes it, which is what makes a resume exact. */
-static uint64_t first_sample(const trainer_t *t, uint64_t pass)
+static uint64_t first_sample(const trainer_t *t, uint64_t micro_batch)
 {
-    return batch_begin(t) + t->layout.share.first + pass * t->layout.share.rows;
+    return batch_begin(t) + t->layout.share.first + micro_batch * t->layout.share.rows;
 }
 
-/* Phase dpo: scores the pairs of all passes, which turns weights of 1 and -1 into those of the loss's
+/* Phase dpo: scores the pairs of all micro-batches, which turns weights of 1 and -1 into those of the loss's
  * gradient, summed over pairs. *total: pairs of the global batch, over all ranks. */
 static lh_status_t score_pairs(trainer_t *t, double *total)
 {
     preference_sum_t *sum = &t->pairs[t->queued % STAGING_SLOTS];
     lh_status_t status = LH_OK;
     *sum = (preference_sum_t){0};
-    for (uint64_t i = 0; i < t->layout.share.passes && status == LH_OK; i++)
+    for (uint64_t i = 0; i < t->layout.share.micro_batches && status == LH_OK; i++)
         status = preference_score(t->programs.preference, &t->batch[i], true, sum);
     double all[] = {sum->pairs, sum->loss, sum->margin, sum->won};
     if (status == LH_OK) status = train_agree_sum(&t->agree, all, 4);
@@ -265,7 +264,7 @@ static lh_status_t score_pairs(trainer_t *t, double *total)
     return status;
 }
 
-/* The sum of token weights over the global batch, all ranks' passes. Where no token is masked the
+/* The sum of token weights over the global batch, all ranks' micro-batches. Where no token is masked the
  * sum is known without asking anybody. Else every rank must ask, even one whose own tokens all
  * count: the gather is a meeting of all. */
 static lh_status_t total_weight(trainer_t *t, double *total)
@@ -275,7 +274,7 @@ static lh_status_t total_weight(trainer_t *t, double *total)
     *total = (double)(t->job->train.batch * t->job->train.sequence);
     if (batches_weigh_all(t->data)) return LH_OK;
     *total = 0;
-    for (uint64_t i = 0; i < share->passes; i++)
+    for (uint64_t i = 0; i < share->micro_batches; i++)
         for (uint64_t k = 0; k < tokens; k++)
             *total += (double)t->batch[i].weights[k];
     return train_agree_sum(&t->agree, total, 1);
@@ -283,8 +282,8 @@ static lh_status_t total_weight(trainer_t *t, double *total)
 
 /* This rank's share of the global batch, each token's weight divided by the sum over all of it: how
  * the batch is cut does not change the loss. The loss of a step is the mean over tokens that count,
- * of the global batch. Dividing each weight by the global sum here, once, lets every pass and rank
- * add its own part without knowing the others. A pass that has fewer sequences than the program
+ * of the global batch. Dividing each weight by the global sum here, once, lets every micro-batch and rank
+ * add its own part without knowing the others. A micro-batch that has fewer sequences than the program
  * takes is padded with rows of weight 0. */
 static lh_status_t fill_batch(trainer_t *t)
 {
@@ -292,7 +291,7 @@ static lh_status_t fill_batch(trainer_t *t)
     const uint64_t rows = share->rows, tokens = rows * t->job->train.sequence;
     double total;
     lh_status_t status = LH_OK;
-    for (uint64_t i = 0; i < share->passes && status == LH_OK; i++) {
+    for (uint64_t i = 0; i < share->micro_batches && status == LH_OK; i++) {
         const uint64_t used = batch_share_rows(share, i);
         lh_assert(used <= rows);
         status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
@@ -305,7 +304,7 @@ static lh_status_t fill_batch(trainer_t *t)
         return fail(LH_INVALID, "step %llu: every token of the batch is masked",
                     (unsigned long long)t->queued + 1);
     const float scale = (float)(1 / total);
-    for (uint64_t i = 0; i < share->passes; i++)
+    for (uint64_t i = 0; i < share->micro_batches; i++)
         for (uint64_t k = 0; k < tokens; k++)
             t->batch[i].weights[k] *= scale;
     return LH_OK;
@@ -318,7 +317,7 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
 {
     const batch_share_t *share = &t->layout.share;
     const uint64_t count = t->programs.schedule->round_micro_batches;
-    lh_assert((i + 1) * count <= share->passes);
+    lh_assert((i + 1) * count <= share->micro_batches);
     const uint64_t tokens = share->rows * t->job->train.sequence;
     int32_t(*seeds)[4] = t->seeds + i * count;
     /* Random ops mix these words into their counter: seed of the job, step, and the index in the
@@ -497,7 +496,7 @@ static lh_status_t step_rounds(trainer_t *t, uint64_t *clock)
 /* Queues step t->queued + 1: its rounds, and the update behind them. A device that queues work has
  * it all before anything of it is waited for. One that has done the work when a launch returns gains
  * nothing by that; there the numbers that ranks agree on travel while it makes the update, and the
- * time of passes is told from that of the update. */
+ * time of rounds is told from that of the update. */
 static lh_status_t step_queue(trainer_t *t)
 {
     uint64_t clock = sys()->now_ns();

@@ -285,7 +285,7 @@ static lh_status_t save_submit(trainer_t *t, bool last, uint64_t since)
     return LH_OK;
 }
 
-/* Copies at once, or begins to where a step follows whose passes may run meanwhile. All ranks answer
+/* Copies at once, or begins to where a step follows whose rounds may run meanwhile. All ranks answer
  * alike. */
 static lh_status_t save_start(trainer_t *t, bool to_disk, bool last, uint64_t since)
 {

@@ -10,7 +10,7 @@
 #include <train/trainer.h>
 
 /* Begins a save, or says why not. On a device that queues work the tensors are copied while the next
- * step's passes run: t->taking is set then, and whoever queues that step calls trainer_take until it
+ * step's rounds run: t->taking is set then, and whoever queues that step calls trainer_take until it
  * is not, before the update. Any other device, and the last save of a run, hand over at once. Where the save before takes too long, this one is left out, unless
  * it is the last of the run. A disk or a saver process that fails costs this save and a warning,
  * not the run, unless it is the last save. A writer that can make no save any more (writer_lost)

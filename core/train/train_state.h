@@ -58,7 +58,7 @@ typedef struct trainer {
     batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
     batch_skips_t skips;
     uint64_t samples;    /* that the training split was opened for */
-    batch_rows_t *batch; /* [share.passes] one after the other in memory */
+    batch_rows_t *batch; /* [share.micro_batches] one after the other in memory */
     float *step_rows;    /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
                                 came back of the last step that was finished */
     double
@@ -68,7 +68,7 @@ typedef struct trainer {
     float *losses;                /* OUTPUT_LOSSES; NULL alone  */
     /* Phase dpo: of the global batches of steps that are queued, by step % STAGING_SLOTS. */
     preference_sum_t pairs[STAGING_SLOTS];
-    int32_t (*seeds)[4]; /* [share.passes]             */
+    int32_t (*seeds)[4]; /* [share.micro_batches]             */
 
     /* Progress: what a checkpoint of this moment would say. tokens counts those of steps that were
      * refused, too. */

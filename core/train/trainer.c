@@ -112,22 +112,22 @@ static lh_status_t open_data(trainer_t *t)
     return status == LH_OK ? check_data(t, digest, valid) : status;
 }
 
-/* The passes' rows lie one after the other, so that one run can take them all. Five arrays for all
- * passes together, cut into views, so that a round of several micro-batches hands each array over
+/* The micro-batches' rows lie one after the other, so that one run can take several. Five arrays for all
+ * micro-batches together, cut into views, so that a round of several micro-batches hands each array over
  * in one piece. */
 static lh_status_t make_batches(trainer_t *t)
 {
     const batch_share_t *share = &t->layout.share;
-    const uint64_t passes = share->passes, tokens = share->rows * t->job->train.sequence;
+    const uint64_t count = share->micro_batches, tokens = share->rows * t->job->train.sequence;
     const uint64_t documents = t->layout.train.max_documents;
-    t->batch = mem_array(passes, sizeof(*t->batch));
+    t->batch = mem_array(count, sizeof(*t->batch));
     if (t->batch == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = session_rows_new(passes * tokens, passes * (documents + 1),
+    const lh_status_t status = session_rows_new(count * tokens, count * (documents + 1),
                                                 &t->batch[0]);
     const batch_rows_t *b = &t->batch[0];
-    t->seeds = mem_array(passes, sizeof(*t->seeds));
+    t->seeds = mem_array(count, sizeof(*t->seeds));
     if (status != LH_OK || t->seeds == NULL) return LH_NO_MEMORY;
-    for (uint64_t i = 0; i < passes; i++)
+    for (uint64_t i = 0; i < count; i++)
         t->batch[i] = (batch_rows_t){.max_documents = documents,
                                      .tokens = b->tokens + i * tokens,
                                      .labels = b->labels + i * tokens,

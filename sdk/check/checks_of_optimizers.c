@@ -40,7 +40,7 @@ static optimizer_tables_t tables_of(subject_t *s, lh_optimizer_t *o, uint32_t ra
     const lh_family_t family = {.size = {1, ranks, ranks, 1}};
     const lh_train_t train = {.struct_size = sizeof(train),
                               .blocks = 2,
-                              .micro_batches = 1,
+                              .rounds = 1,
                               .param_size = sizeof(param),
                               .param_count = 1,
                               .family_size = sizeof(family),

@@ -31,7 +31,7 @@ static lh_status_t use_optimizer(subject_t *s, const lh_host_t *host, const void
     const lh_family_t family = {.size = {1, 1, 1, 1}};
     const lh_train_t train = {.struct_size = sizeof(train),
                               .blocks = 1,
-                              .micro_batches = 1,
+                              .rounds = 1,
                               .param_size = sizeof(param),
                               .param_count = 1,
                               .family_size = sizeof(family),

@@ -116,7 +116,7 @@ static lh_status_t make_programs(rank_state_t *r)
                                             .rule_count = 1,
                                             .groups = &group,
                                             .group_count = 1,
-                                            .micro_batches = 1,
+                                            .rounds = 1,
                                             .world = several ? r->rank->world : NULL},
                               .comm = r->comm.comm,
                               .bucket_bytes = r->job->run->bucket_bytes,

@@ -161,7 +161,7 @@ program_t *rig_update(rig_t *rig, double decay)
     return rig_update_over(rig, decay, "zero0", 1, NULL, NULL);
 }
 
-program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint32_t micro_batches,
+program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint32_t rounds,
                            comm_t *comm, transfers_t **transfers)
 {
     OK(registry_load(rig->registry, LH_KIND_OPTIMIZER, optimizer, &rig->optimizer_plugin));
@@ -182,7 +182,7 @@ program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint
                                             .rule_count = 1,
                                             .groups = &group,
                                             .group_count = 1,
-                                            .micro_batches = micro_batches,
+                                            .rounds = rounds,
                                             .world = comm == NULL ? NULL : comm_world(comm)},
                               .comm = comm,
                               .transfers = transfers};

@@ -71,7 +71,7 @@ const char *rig_folder(const char *name, const char *built);
 program_t *rig_update(rig_t *rig, double decay);
 /* With another optimizer plugin, beside other ranks: comm is connected by the caller after
  * engine_build, *transfers freed after rig_close. */
-program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint32_t micro_batches,
+program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint32_t rounds,
                            comm_t *comm, transfers_t **transfers);
 /* Runs it: clip 0 is none. Returns the gradient norm it saw; *applied may be NULL. */
 float rig_step(program_t *update, uint64_t step, double rate, double clip, bool *applied);

@@ -429,7 +429,7 @@ static void write_train(draw_t *d, const shape_t *shape, const char *table, text
                     ONE_OF("yes", "no"));
     if (d->phase == PHASE_DPO && !d->adapts)
         text_printf(ini, "[dpo]\nreference = %s\n", in_folder("imported/import/checkpoints"));
-    d->micro_batches = (uint32_t)batch_share(batch, micro, 0, shape->ranks).passes;
+    d->micro_batches = (uint32_t)batch_share(batch, micro, 0, shape->ranks).micro_batches;
     text_append(ini, "[parallel]\n");
     if (d->tabled) {
         write_table(d, table);
@@ -657,7 +657,8 @@ static void write_made(const session_t *s, const step_layout_t *layout, const sc
 {
     const engine_t *e = s->engine;
     text_printf(out, "%" PRIu64 " micro-batches of %" PRIu64 " from %" PRIu64 ", %u runs\n",
-                layout->share.passes, layout->share.rows, layout->share.first, schedule->rounds);
+                layout->share.micro_batches, layout->share.rows, layout->share.first,
+                schedule->rounds);
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
         text_printf(out, "%s %" PRIu64 "\n", engine_memory_text(k), memory->bytes[k]);
     text_printf(out, "saved %" PRIu64 "\ntotal %" PRIu64 "\n", memory->saved_bytes,

@@ -18,10 +18,10 @@ static void ranks_together_see_the_batch_once_and_in_order(void **state)
                 for (uint32_t r = 0; r < ranks; r++) {
                     const batch_share_t s = batch_share(batch, micro, r, ranks);
                     assert_int_equal(s.rows, first.rows);
-                    assert_int_equal(s.passes, first.passes);
+                    assert_int_equal(s.micro_batches, first.micro_batches);
                     assert_int_equal(s.first, next);
                     uint64_t held = 0;
-                    for (uint64_t i = 0; i < s.passes; i++) {
+                    for (uint64_t i = 0; i < s.micro_batches; i++) {
                         const uint64_t rows = batch_share_rows(&s, i);
                         assert_true(rows <= s.rows);
                         if (rows > 0) assert_int_equal(s.first + i * s.rows, next + held);
@@ -34,7 +34,7 @@ static void ranks_together_see_the_batch_once_and_in_order(void **state)
                 assert_true(first.rows <= micro && first.rows >= 1);
                 /* No pass could be left out: the largest share needs it. */
                 const uint64_t largest = (batch + ranks - 1) / ranks;
-                assert_int_equal(first.passes, (largest + micro - 1) / micro);
+                assert_int_equal(first.micro_batches, (largest + micro - 1) / micro);
             }
 }
 
@@ -45,7 +45,7 @@ static void one_rank_takes_micro_batches_as_they_are(void **state)
     assert_int_equal(s.first, 0);
     assert_int_equal(s.count, 24);
     assert_int_equal(s.rows, 8);
-    assert_int_equal(s.passes, 3);
+    assert_int_equal(s.micro_batches, 3);
 }
 
 static batches_t *open_corpus(scratch_t *s, uint32_t documents)
