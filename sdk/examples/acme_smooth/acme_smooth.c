@@ -14,6 +14,7 @@
  * The functions compute in double and are plain; acme_ops shows how to be fast. */
 #include <math.h>
 
+#include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
 typedef struct smooth_how {
@@ -53,28 +54,21 @@ struct smooth_op {
 static double load(const lh_prepared_t *k, uint32_t slot, uint64_t index)
 {
     const void *at = k->at[slot];
-    if (k->arg[slot].dtype == LH_DTYPE_F64) return ((const double *)at)[index];
-    if (k->arg[slot].dtype == LH_DTYPE_F32) return (double)((const float *)at)[index];
-    const uint32_t wide = (uint32_t)((const uint16_t *)at)[index] << 16; /* BF16 */
-    float value;
-    memcpy(&value, &wide, sizeof(value));
-    return (double)value;
+    switch (k->arg[slot].dtype) {
+    case LH_DTYPE_F64: return ((const double *)at)[index];
+    case LH_DTYPE_F32: return (double)((const float *)at)[index];
+    default: return (double)lh_bf16_to_f32(((const uint16_t *)at)[index]);
+    }
 }
 
 static void store(const lh_prepared_t *k, uint32_t slot, uint64_t index, double value)
 {
     void *at = k->at[slot];
-    const float single = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &single, sizeof(bits));
-    if (k->arg[slot].dtype == LH_DTYPE_F64)
-        ((double *)at)[index] = value;
-    else if (k->arg[slot].dtype == LH_DTYPE_F32)
-        ((float *)at)[index] = single;
-    else
-        ((uint16_t *)at)[index] = (uint16_t)(isnan(value)
-                                                 ? (bits >> 16) | 0x40
-                                                 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    switch (k->arg[slot].dtype) {
+    case LH_DTYPE_F64: ((double *)at)[index] = value; break;
+    case LH_DTYPE_F32: ((float *)at)[index] = (float)value; break;
+    default: ((uint16_t *)at)[index] = lh_f32_to_bf16((float)value); break;
+    }
 }
 
 /* Element (row, column) of a tensor whose rows may lie further apart than their width. */
