@@ -8,18 +8,12 @@
 #include <engine/model_program.h>
 
 #include <base/memory.h>
+#include <engine/block_sums.h>
 #include <engine/engine.h>
 #include <engine/instance.h>
 #include <graph/op_table.h>
 #include <longhaul/dtype.h>
 #include <program/schedule.h>
-
-/* A sum that parts add to and the head's losses are made of. */
-typedef struct model_sum {
-    const char *name; /* a recording's */
-    lh_arg_t arg;
-    uint32_t *total, *gradient; /* [micro-batches of a run] flow values; 0: not there yet */
-} model_sum_t;
 
 /* What is kept while a flow is written. Micro-batches are counted within a run. A NULL recording of
  * heads[1] means that all chunks are whole. */
@@ -33,9 +27,7 @@ typedef struct model_flow {
     uint32_t *gradient;    /* [micro-batches of a run] flow value, its gradient          */
     head_parts_t heads[2]; /* for a whole chunk; for the rows that remain, if any       */
     uint64_t chunk;        /* rows of the head's chunks                                 */
-    model_sum_t *sums;     /* [sum_count] over embedding and blocks                     */
-    uint32_t sum_count;
-    size_t sum_capacity;
+    block_sums_t sums;     /* over embedding and blocks                                 */
 } model_flow_t;
 
 /* A chunk of the head: the bytes of logits to aim at (16 MiB), what the rows are a multiple of, and
@@ -232,129 +224,6 @@ static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
     return instance_backward(&before, all.x_gradient, 0);
 }
 
-/* ---- sums over the blocks ---- */
-
-static model_sum_t *sum_find(const model_flow_t *m, const char *name)
-{
-    for (uint32_t i = 0; i < m->sum_count; i++)
-        if (strcmp(m->sums[i].name, name) == 0) return &m->sums[i];
-    return NULL;
-}
-
-/* Notes the sums that a part adds to; all of a name are as long. */
-static lh_status_t sums_of_part(model_flow_t *m, const part_t *part)
-{
-    const recording_t *r = part->r;
-    const lh_dtype_t wide = m->p->weights->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
-    for (uint32_t i = 0; i < r->added_count; i++) {
-        const uint64_t count = r->values[r->added[i].value].arg.shape[0];
-        model_sum_t *known = sum_find(m, r->added[i].name);
-        if (known != NULL && known->arg.shape[0] != count)
-            return fail(LH_INVALID, "block %u adds %llu values to sum '%s', others %llu",
-                        part->block, (unsigned long long)count, r->added[i].name,
-                        (unsigned long long)known->arg.shape[0]);
-        if (known != NULL) continue;
-        model_sum_t *sums = mem_grow(m->sums, &m->sum_capacity, (size_t)m->sum_count + 1,
-                                     sizeof(*sums));
-        if (sums == NULL) return LH_NO_MEMORY;
-        m->sums = sums;
-        model_sum_t *s = &sums[m->sum_count++];
-        *s = (model_sum_t){.name = r->added[i].name, .arg = flow_arg(wide, 1, &count)};
-        s->total = mem_array(m->p->round_micro_batches, sizeof(*s->total));
-        s->gradient = mem_array(m->p->round_micro_batches, sizeof(*s->gradient));
-        if (s->total == NULL || s->gradient == NULL) return LH_NO_MEMORY;
-    }
-    return LH_OK;
-}
-
-/* Every sum is added to and read, as long as it is added to. */
-static lh_status_t sums_collect(model_flow_t *m)
-{
-    const recording_t *head = m->heads[0].sums.r;
-    lh_status_t status = sums_of_part(m, &m->embed);
-    for (uint32_t b = 0; status == LH_OK && b < m->p->weights->parameters->blocks; b++)
-        if (m->blocks[b].block == b) status = sums_of_part(m, &m->blocks[b]);
-    if (status != LH_OK || m->p->how.use == USE_DECODE) return status;
-    for (uint32_t i = 0; head != NULL && i < head->total_count; i++) {
-        const graph_sum_t *t = &head->totals[i];
-        const model_sum_t *known = sum_find(m, t->name);
-        if (known == NULL || known->arg.shape[0] != head->values[t->value].arg.shape[0])
-            return fail(LH_INVALID,
-                        "the head reads sum '%s' of %llu values, to which no block adds", t->name,
-                        (unsigned long long)head->values[t->value].arg.shape[0]);
-        if (m->train && t->gradient == 0)
-            return fail(LH_INVALID, "no loss depends on sum '%s'", t->name);
-    }
-    for (uint32_t i = 0; i < m->sum_count; i++) {
-        bool read = false;
-        for (uint32_t k = 0; head != NULL && k < head->total_count; k++)
-            read = read || strcmp(head->totals[k].name, m->sums[i].name) == 0;
-        if (!read)
-            return fail(LH_INVALID, "blocks add to sum '%s', which the head does not read",
-                        m->sums[i].name);
-    }
-    return LH_OK;
-}
-
-static void sums_free(model_flow_t *m)
-{
-    for (uint32_t i = 0; i < m->sum_count; i++) {
-        mem_free(m->sums[i].total);
-        mem_free(m->sums[i].gradient);
-    }
-    mem_free(m->sums);
-}
-
-/* Adds what the instance has made for sums of its micro-batch; the first one writes. */
-static void sums_add(model_flow_t *m, instance_t *v)
-{
-    program_t *p = m->p;
-    const recording_t *r = v->part->r;
-    for (uint32_t i = 0; i < r->added_count && p->how.use != USE_DECODE; i++) {
-        model_sum_t *s = sum_find(m, r->added[i].name);
-        const uint32_t from = flow_mapped(&v->source, r->added[i].value);
-        if (from == 0) return;
-        uint32_t *total = &s->total[v->micro_batch];
-        if (*total == 0) {
-            *total = flow_activation(p->flow, &s->arg);
-            if (*total == 0) return;
-            flow_buffer_t *buffer = &p->flow->buffers[p->flow->values[*total].buffer];
-            buffer->accumulates = buffer->each_micro = true;
-        }
-        const uint32_t slots[] = {from, *total};
-        flow_kernel(p->flow, v->source.copy, NULL, slots);
-    }
-}
-
-/* Gives an instance on its way back the gradients of the sums that it added to. */
-static void sums_seed(model_flow_t *m, instance_t *v)
-{
-    const recording_t *r = v->part->r;
-    for (uint32_t i = 0; i < r->added_count; i++)
-        v->map[r->added[i].gradient] = sum_find(m, r->added[i].name)->gradient[v->micro_batch];
-}
-
-/* The losses that are made of sums, there and back in one go. */
-static void walk_sums(model_flow_t *m, uint32_t micro_batch)
-{
-    program_t *p = m->p;
-    const part_t *part = &m->heads[0].sums;
-    instance_t v;
-    if (part->r == NULL || p->flow->status != LH_OK) return;
-    instance_begin(&v, p, part, 0, micro_batch, 0);
-    if (p->flow->status != LH_OK) return;
-    for (uint32_t i = 0; i < part->r->total_count; i++)
-        v.map[part->r->totals[i].value] = sum_find(m, part->r->totals[i].name)->total[micro_batch];
-    (void)instance_forward(&v, 0);
-    if (!m->train || p->flow->status != LH_OK) return;
-    instance_mark(&v, true);
-    for (uint32_t i = part->forward_end; i < part->r->node_count; i++)
-        flow_node(&v.source, i);
-    for (uint32_t i = 0; i < part->r->total_count && p->flow->status == LH_OK; i++)
-        sum_find(m, part->r->totals[i].name)->gradient[micro_batch] = flow_mapped(
-            &v.source, part->r->totals[i].gradient);
-}
-
 /* ---- rows of the schedule ---- */
 
 /* Appends a part's forward pass: 0 is the embedding, then come blocks, then the head, which goes
@@ -363,7 +232,7 @@ static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
 {
     const uint32_t blocks = m->p->weights->parameters->blocks;
     if (part > blocks) {
-        walk_sums(m, micro_batch);
+        block_sums_lose(&m->sums, &m->heads[0].sums, micro_batch);
         m->gradient[micro_batch] = walk_head(m, micro_batch);
         return;
     }
@@ -371,7 +240,7 @@ static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
     instance_begin(v, m->p, part == 0 ? &m->embed : &m->blocks[part - 1], part == 0 ? 0 : part - 1,
                    micro_batch, 0);
     m->hidden[micro_batch] = instance_forward(v, m->hidden[micro_batch]);
-    sums_add(m, v);
+    block_sums_add(&m->sums, v);
 }
 
 /* Appends a part's way back. The head has had its own. The embedding has gradients of weights only,
@@ -382,7 +251,7 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
     if (part > p->weights->parameters->blocks || p->flow->status != LH_OK) return;
     instance_t *v = instance_of(m, part, micro_batch);
     uint32_t *gradient = &m->gradient[micro_batch];
-    sums_seed(m, v);
+    block_sums_seed(&m->sums, v);
     if (part == 0) {
         if (program != SCHEDULE_BACKWARD_INPUT) (void)instance_backward(v, *gradient, 0);
         return;
@@ -452,7 +321,8 @@ static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
         return LH_NO_MEMORY;
     lh_status_t status = schedule_fits(s, blocks);
     if (status == LH_OK) status = parts_record(m);
-    if (status == LH_OK) status = sums_collect(m);
+    if (status == LH_OK)
+        status = block_sums_find(&m->sums, &m->embed, m->blocks, blocks, &m->heads[0].sums);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < s->round_rows; i++) {
         p->flow->row = i;
@@ -467,13 +337,14 @@ static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
  * where the program trains. */
 static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
 {
-    model_flow_t m = {.p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p)};
+    model_flow_t m = {
+        .p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p), .sums = {.p = p}};
     schedule_t *own = NULL;
     lh_status_t status = LH_OK;
     if (schedule == NULL) status = m.train ? schedule_depth(1, &own) : schedule_forward(1, &own);
     if (status == LH_OK) status = rows_write(&m, schedule == NULL ? own : schedule);
     schedule_free(own);
-    sums_free(&m);
+    block_sums_free(&m.sums);
     mem_free(m.blocks);
     mem_free(m.instances);
     mem_free(m.hidden);
