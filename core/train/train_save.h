@@ -32,8 +32,4 @@ lh_status_t trainer_save_agreed(trainer_t *t, double words) LH_MUST_CHECK;
 /* Waits until what was handed over is committed; fails if it was not. */
 lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
 
-/* All ranks tell all of their memory, once the steps are made: t->ranks_memory. Blocking, all ranks.
- * Asked at most once: the last save asks before it gives device memory back. */
-lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
-
 #endif

@@ -39,7 +39,7 @@
 #include <longhaul/dtype.h>
 #include <plan/step_plan.h>
 #include <plugin/host.h>
-#include <train/train_save.h>
+#include <train/trainer.h>
 
 #include <cmocka.h>
 #include <torture.h>
