@@ -248,6 +248,14 @@ size_t text_utf8_encode(uint32_t character, char out[4])
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)character, (utf8proc_uint8_t *)out);
 }
 
+uint64_t text_utf8_count(const char *text, size_t length)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < length; i++)
+        count += !text_utf8_follows(text[i]);
+    return count;
+}
+
 /* Eight bytes at a time: a byte of ASCII has its upper bit clear. The loop behind it finds the
  * place in the word that has one set, and does the rest. */
 size_t text_utf8_ascii(const char *text, size_t length)

@@ -78,6 +78,12 @@ static inline uint32_t text_utf8_size(unsigned char first)
     return first < 0xC2 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
 
+/* Whether a byte goes on with a character that a byte before it begins. */
+static inline bool text_utf8_follows(char byte)
+{
+    return ((unsigned char)byte & 0xC0) == 0x80;
+}
+
 /* The part of text_utf8_decode that is not worth being inlined; callers take that one. */
 uint32_t text_utf8_decode_rare(const unsigned char *p, const unsigned char *end, uint32_t *length);
 
@@ -91,7 +97,8 @@ static inline uint32_t text_utf8_decode(const unsigned char *p, const unsigned c
         return *p;
     }
     /* three bytes that can be neither overlong nor a surrogate: Chinese and Japanese, say */
-    if (*p > 0xE0 && *p < 0xED && end - p >= 3 && (p[1] & 0xC0) == 0x80 && (p[2] & 0xC0) == 0x80) {
+    if (*p > 0xE0 && *p < 0xED && end - p >= 3 && text_utf8_follows((char)p[1]) &&
+        text_utf8_follows((char)p[2])) {
         *length = 3;
         return (*p & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
     }
@@ -103,6 +110,8 @@ size_t text_utf8_character(const char *at);
 /* Writes a code point; returns its number of bytes, 0 for what is none. */
 size_t text_utf8_encode(uint32_t character, char out[4]);
 
+/* Characters of a text that is UTF-8: every byte but those that go on with one. */
+uint64_t text_utf8_count(const char *text, size_t length);
 /* How many bytes at the start of a text are ASCII. */
 size_t text_utf8_ascii(const char *text, size_t length);
 /* How many are UTF-8: all, or those before the first that is not. */

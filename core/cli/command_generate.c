@@ -287,7 +287,7 @@ static void prompts_free(prompts_t *p)
 static size_t settled(const char *text, size_t length)
 {
     size_t back = 0;
-    while (back < 3 && back < length && ((unsigned char)text[length - 1 - back] & 0xC0) == 0x80)
+    while (back < 3 && back < length && text_utf8_follows(text[length - 1 - back]))
         back++;
     if (back >= length) return length;
     const unsigned char lead = (unsigned char)text[length - 1 - back];

@@ -73,15 +73,6 @@ static lh_status_t choice_context(choice_line_t *l, const json_value_t *prompt)
     return status;
 }
 
-/* UTF-8 that json_line_read has checked: every byte but those that go on with a character. */
-static uint64_t choice_characters(const char *text, size_t length)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < length; i++)
-        count += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return count;
-}
-
 static lh_status_t choice_ids_add(choices_t *c, const token_ids_t *ids, size_t from)
 {
     lh_status_t status = LH_OK;
@@ -135,7 +126,7 @@ static lh_status_t choice_add(choice_line_t *l, const json_value_t *text, size_t
     c->all[c->all_count++] = (choice_t){
         .count = context + own,
         .context = context,
-        .characters = choice_characters(json_text(text), json_text_length(text)),
+        .characters = text_utf8_count(json_text(text), json_text_length(text)),
         .bytes = json_text_length(text)};
     if (context + own > c->longest) c->longest = context + own;
     return status;

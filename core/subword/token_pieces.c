@@ -269,15 +269,15 @@ static unit_t next_unit(const char *piece, size_t length, size_t *at)
     lh_assert(*at < length);
     const size_t start = *at;
     const unsigned char first = (unsigned char)piece[start];
-    const bool tail = (first & 0xC0) == 0x80;
+    const bool tail = text_utf8_follows(piece[start]);
     const size_t most = tail ? 3 : text_utf8_size(first);
     unit_t unit = {.bytes = first, .tail = tail};
     size_t size = 1;
 
     for (; size < most && start + size < length; size++) {
-        const unsigned char byte = (unsigned char)piece[start + size];
-        if ((byte & 0xC0) != 0x80) break;
-        unit.bytes |= (uint32_t)byte << (8 * size);
+        const char byte = piece[start + size];
+        if (!text_utf8_follows(byte)) break;
+        unit.bytes |= (uint32_t)(unsigned char)byte << (8 * size);
     }
     unit.head = !tail && size < most;
     *at = start + size;

@@ -56,10 +56,7 @@ void wordpiece_scratch_close(wordpiece_scratch_t *s)
 static bool has_more_characters(const char *text, size_t length, uint64_t most)
 {
     if (length <= most) return false; /* as many bytes at most */
-    uint64_t count = 0;
-    for (size_t i = 0; i < length; i++)
-        count += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return count > most;
+    return text_utf8_count(text, length) > most;
 }
 
 /* False: the word can't be written as pieces to its end; ids before that are left in out. */

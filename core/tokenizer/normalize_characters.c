@@ -177,7 +177,7 @@ lh_status_t normalize_strip(bool left, bool right, const char *text, size_t leng
         start += size;
     while (right && length > start) {
         size_t at = length - 1;
-        while (at > start && ((unsigned char)text[at] & 0xC0) == 0x80)
+        while (at > start && text_utf8_follows(text[at]))
             at--;
         if (!is_space_at(text, length, at, &size) || at + size != length) break;
         length = at;

@@ -367,7 +367,7 @@ static uint8_t class_before(const char *text, size_t at)
     size_t start = at;
     do
         start--;
-    while (start > 0 && at - start < 4 && ((unsigned char)text[start] & 0xC0) == 0x80);
+    while (start > 0 && at - start < 4 && text_utf8_follows(text[start]));
 
     uint32_t size;
     return unicode_class(text_utf8_decode((const unsigned char *)text + start,
@@ -401,7 +401,7 @@ static size_t skip_spaces_back(const char *text, size_t at, size_t from)
 {
     while (at > from && (class_before(text, at) & CLASS_SPACE) != 0) {
         at--;
-        while (at > from && ((unsigned char)text[at] & 0xC0) == 0x80)
+        while (at > from && text_utf8_follows(text[at]))
             at--;
     }
     return at;

@@ -368,7 +368,7 @@ static lh_status_t add_splits(tokenizer_t *t, const char *path, uint32_t id, uin
 
     for (size_t cut = 1; cut < piece.length; cut++) {
         /* not between two characters */
-        if (((unsigned char)piece.bytes[cut] & 0xC0) == 0x80) continue;
+        if (text_utf8_follows(piece.bytes[cut])) continue;
         const uint32_t left = symbol_of(t, piece.bytes, cut);
         const uint32_t right = symbol_of(t, piece.bytes + cut, piece.length - cut);
         if (left == BPE_NONE || right == BPE_NONE) continue;
