@@ -158,33 +158,38 @@ static lh_status_t read_corpus(const job_t *job, const job_eval_set_t *set,
     return status;
 }
 
-/* The front of a line about one document or question. */
-static void line_begin(const eval_set_t *s, const char *what, uint64_t number)
+/* Begins a line about one document or question; line_end prints it. Nothing is printed where memory
+ * is short: the result follows. */
+static void line_begin(const eval_set_t *s, const char *what, uint64_t number, json_writer_t *w)
 {
-    text_t name = {0};
-    json_writer_t w = {.to = &name, .style = JSON_SPACED};
-    if (s->named) json_put_text(&w, NULL, s->job->name);
-    if (s->named)
-        (void)printf("{\"set\": %s, \"%s\": %llu", name.data == NULL ? "null" : name.data, what,
-                     (unsigned long long)number);
-    else
-        (void)printf("{\"%s\": %llu", what, (unsigned long long)number);
-    text_free(&name);
+    json_open(w, NULL, '{');
+    if (s->named) json_put_text(w, "set", s->job->name);
+    json_put_u64(w, what, number);
+}
+
+static void line_end(json_writer_t *w)
+{
+    json_close(w);
+    if (!w->to->failed) (void)puts(w->to->data);
+    text_free(w->to);
 }
 
 /* The mean of a document; a document without tokens that count has none. */
 static void on_document(void *context, uint64_t document, const evaluation_sum_t *sum)
 {
     eval_set_t *s = context;
+    text_t line = {0};
+    json_writer_t w = {.to = &line, .style = JSON_SPACED};
     s->sum.nll += sum->nll;
     s->sum.tokens += sum->tokens;
     if (!s->per_document) return;
-    line_begin(s, "document", document);
+    line_begin(s, "document", document, &w);
+    json_put_u64(&w, "tokens", sum->tokens);
     if (sum->tokens == 0)
-        (void)printf(", \"tokens\": 0, \"loss\": null}\n");
+        json_put_nil(&w, "loss");
     else
-        (void)printf(", \"tokens\": %llu, \"loss\": %.9g}\n", (unsigned long long)sum->tokens,
-                     sum->nll / (double)sum->tokens);
+        json_put_real(&w, "loss", sum->nll / (double)sum->tokens);
+    line_end(&w);
 }
 
 static void on_choice(void *context, uint64_t choice, const evaluation_sum_t *sum)
@@ -219,11 +224,15 @@ static void questions_count(eval_set_t *s)
         for (int by = 0; by < 3; by++)
             s->right[by] += likeliest(s, q, by) == q->right;
         if (!s->per_document) continue;
-        line_begin(s, "question", n);
-        (void)printf(", \"answer\": %u, \"loglikelihood\": [", q->right);
+        text_t line = {0};
+        json_writer_t w = {.to = &line, .style = JSON_SPACED};
+        line_begin(s, "question", n, &w);
+        json_put_u64(&w, "answer", q->right);
+        json_open(&w, "loglikelihood", '[');
         for (uint32_t i = 0; i < q->count; i++)
-            (void)printf("%s%.9g", i > 0 ? ", " : "", s->loglikelihood[q->first + i]);
-        (void)printf("]}\n");
+            json_put_real(&w, NULL, s->loglikelihood[q->first + i]);
+        json_close(&w);
+        line_end(&w);
     }
 }
 
@@ -369,9 +378,9 @@ static void tell_line(const eval_set_t *s, const char *line)
         cli_print_line("%s of %s", line, s->job->data);
 }
 
-/* The members of a set's result, without brackets. perplexity is e to the mean loss; it may be too
- * large for a number where the loss is not, and is null then. */
-static lh_status_t tell_loss(const eval_set_t *s, bool json, text_t *out)
+/* The members of a set's result. perplexity is e to the mean loss; it may be too large for a number
+ * where the loss is not, and is null then. */
+static lh_status_t tell_loss(const eval_set_t *s, bool json, json_writer_t *out)
 {
     char line[160];
     if (s->sum.tokens == 0)
@@ -379,25 +388,23 @@ static lh_status_t tell_loss(const eval_set_t *s, bool json, text_t *out)
                     s->pairs ? "pairs" : "tokens");
     const double loss = s->sum.nll / (double)s->sum.tokens;
     if (!isfinite(loss)) return fail(LH_INVALID, "the loss of %s is not finite", s->job->data);
+    json_put_real(out, "loss", loss);
     if (s->pairs) {
-        text_printf(out, "\"loss\": %.9g, \"pairs\": %llu", loss,
-                    (unsigned long long)s->sum.tokens);
+        json_put_u64(out, "pairs", s->sum.tokens);
         (void)snprintf(line, sizeof(line), "loss %.6f  over %llu pairs", loss,
                        (unsigned long long)s->sum.tokens);
         if (!json) tell_line(s, line);
         return LH_OK;
     }
-    char perplexity[32] = "null"; /* JSON has no infinity */
-    if (isfinite(exp(loss))) (void)snprintf(perplexity, sizeof(perplexity), "%.9g", exp(loss));
-    text_printf(out, "\"loss\": %.9g, \"perplexity\": %s, \"tokens\": %llu", loss, perplexity,
-                (unsigned long long)s->sum.tokens);
+    json_put_real(out, "perplexity", exp(loss));
+    json_put_u64(out, "tokens", s->sum.tokens);
     (void)snprintf(line, sizeof(line), "loss %.6f  perplexity %.4f  over %llu tokens", loss,
                    exp(loss), (unsigned long long)s->sum.tokens);
     if (!json) tell_line(s, line);
     return LH_OK;
 }
 
-static lh_status_t tell_choices(const eval_set_t *s, bool json, text_t *out)
+static lh_status_t tell_choices(const eval_set_t *s, bool json, json_writer_t *out)
 {
     char line[160];
     const double n = (double)s->choices.count;
@@ -407,8 +414,10 @@ static lh_status_t tell_choices(const eval_set_t *s, bool json, text_t *out)
             return fail(LH_INVALID, "a log-likelihood of %s is not finite", s->job->data);
     const double share[] = {(double)s->right[0] / n, (double)s->right[1] / n,
                             (double)s->right[2] / n};
-    text_printf(out, "\"acc\": %.9g, \"acc_norm\": %.9g, \"acc_bytes\": %.9g, \"questions\": %zu",
-                share[0], share[1], share[2], s->choices.count);
+    json_put_real(out, "acc", share[0]);
+    json_put_real(out, "acc_norm", share[1]);
+    json_put_real(out, "acc_bytes", share[2]);
+    json_put_u64(out, "questions", s->choices.count);
     (void)snprintf(line, sizeof(line), "acc %.4f  acc_norm %.4f  over %zu questions", share[0],
                    share[1], s->choices.count);
     if (!json) tell_line(s, line);
@@ -418,22 +427,24 @@ static lh_status_t tell_choices(const eval_set_t *s, bool json, text_t *out)
 static lh_status_t tell(const cli_t *cli, const eval_run_t *r)
 {
     text_t json = {0};
+    json_writer_t w = {.to = &json, .style = JSON_SPACED};
     lh_status_t status = LH_OK;
     const bool as_json = cli_flag(cli, "json") != NULL, several = r->sets[0].named;
-    text_append(&json, several ? "{\"sets\": [" : "{");
+    json_open(&w, NULL, '{');
+    if (several) json_open(&w, "sets", '[');
     for (uint32_t i = 0; status == LH_OK && i < r->job->eval_set_count; i++) {
         const eval_set_t *s = &r->sets[i];
         if (several) {
-            json_writer_t w = {.to = &json, .style = JSON_SPACED};
-            text_append(&json, i > 0 ? ", {\"name\": " : "{\"name\": ");
-            json_put_text(&w, NULL, s->job->name);
-            text_append(&json, ", ");
+            json_open(&w, NULL, '{');
+            json_put_text(&w, "name", s->job->name);
         }
-        status = s->job->kind == EVAL_CHOICE ? tell_choices(s, as_json, &json)
-                                             : tell_loss(s, as_json, &json);
-        if (several) text_append(&json, "}");
+        status = s->job->kind == EVAL_CHOICE ? tell_choices(s, as_json, &w)
+                                             : tell_loss(s, as_json, &w);
+        if (several) json_close(&w);
     }
-    text_append(&json, several ? "]}\n" : "}\n");
+    if (several) json_close(&w);
+    json_close(&w);
+    text_append(&json, "\n");
     if (status == LH_OK) status = text_status(&json);
     if (status == LH_OK && as_json) (void)fputs(json.data, stdout);
 
