@@ -6,8 +6,11 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
+
+#include <longhaul/fnv.h>
 
 enum { METRICS = 32 };
 
@@ -139,11 +142,9 @@ static lh_status_t do_derive_key(const lh_host_t *host, const char *purpose, uin
     (void)peer;
     be_slow();
     if (wrong.no_secret) return do_fail(host, LH_UNSUPPORTED, "the job has no secret");
-    uint64_t state = 1469598103934665603ull;
-    for (const char *c = purpose; *c != '\0'; c++)
-        state = (state ^ (uint8_t)*c) * 1099511628211ull;
+    uint64_t state = lh_fnv_add(LH_FNV_BEGIN, purpose, strlen(purpose));
     for (size_t i = 0; i < bytes; i++) {
-        state = (state ^ i) * 1099511628211ull;
+        state = lh_fnv_add(state, &i, sizeof(i));
         ((uint8_t *)out)[i] = (uint8_t)(state >> 32);
     }
     return LH_OK;

@@ -2,6 +2,7 @@
  *
  * Products have candidates, as those of a library do: all are the cpu's kernel, and differ in the
  * scratch that they ask for. What a clock says is known, so that a test knows what is taken. */
+#include <longhaul/fnv.h>
 #include <longhaul/ops.h>
 #include <stdio.h>
 
@@ -129,18 +130,10 @@ void fake_kernel_free(lh_prepared_t *k)
 
 /* ---- what a launch block looked like at its first launch ---- */
 
-static uint64_t bytes_sum(uint64_t sum, const void *from, size_t bytes)
-{
-    const unsigned char *at = from;
-    for (size_t i = 0; i < bytes; i++)
-        sum = (sum ^ at[i]) * 1099511628211u;
-    return sum;
-}
-
 static uint64_t launch_sum(const lh_launch_t *call)
 {
-    const uint64_t sum = bytes_sum(14695981039346656037u, call, sizeof(*call));
-    return bytes_sum(sum, call->args, call->arg_count * sizeof(lh_place_t));
+    const uint64_t sum = lh_fnv_add(LH_FNV_BEGIN, call, sizeof(*call));
+    return lh_fnv_add(sum, call->args, call->arg_count * sizeof(lh_place_t));
 }
 
 static launch_mark_t *mark_find(const lh_prepared_t *k, const lh_launch_t *call)

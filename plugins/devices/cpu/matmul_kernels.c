@@ -8,6 +8,9 @@
 #include "matmul.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include <longhaul/fnv.h>
 
 enum { LIBRARY = 0 }; /* matmul[] */
 
@@ -116,9 +119,7 @@ static void matmul_name(const lh_prepared_t *k, bool wide, lh_kernel_plan_t *pla
     snprintf(plan->name, sizeof(plan->name), "matmul.%s.%s", dtype, chosen);
     snprintf(text, sizeof(text), "%s %s %u", plan->name, onednn_version(k->device->onednn),
              k->device->isa);
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char *p = text; *p != '\0'; p++)
-        hash = (hash ^ (unsigned char)*p) * 0x100000001b3u;
+    const uint64_t hash = lh_fnv_add(LH_FNV_BEGIN, text, strlen(text));
     plan->variant = hash == 0 ? 1 : hash;
 }
 
