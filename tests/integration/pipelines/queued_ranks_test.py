@@ -80,6 +80,18 @@ class QueuedRanks(PipelineCase):
                 self.assertEqual(logical(self.step_folder(step, "fake%d" % i)),
                                  logical(self.step_folder(step, "cpu%d" % i)), (CASES[i], step))
 
+    def test_delays_change_no_bit(self):
+        """Cut values, gathered and summed while interleaved micro-batches run. Under TSan alone, too: cheap."""
+        job = self.small_job(train={"steps": 3, "batch": 4, "micro_batch": 1}, comm={"bucket": "16KiB"})
+        self.run_longhaul("prepare", job)
+        for seed in (1, 2):
+            self.run_longhaul("train", job, *self.settings(
+                "delays%d" % seed, *TWO, "optimizer.plugin=zero3", "parallel.accumulation=breadth", "device.plugin=fake",
+                "device.delay=30us", "device.seed=%d" % seed))
+        self.assertEqual(len(self.curve("delays1")), 3)
+        self.assertEqual(self.curve("delays1"), self.curve("delays2"))
+        self.assertEqual(logical(self.step_folder(3, "delays1")), logical(self.step_folder(3, "delays2")))
+
     def test_pairs_are_scored_between_steps_that_are_queued(self):
         """Phase dpo asks for figures of a pass while the step before it is still under way."""
         self.run_longhaul("run", self.small_job(pipeline={"folder": "start"}, train={"steps": 0}))
