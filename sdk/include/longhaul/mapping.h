@@ -20,7 +20,7 @@ struct lh_mapping_api {
     void (*forget)(lh_remote_t *remote);
 
     /* [serial] The peer's memory as an address that this process (LH_MEM_HOST) or its device
-     * (LH_MEM_CUDA) can load from. Valid until forget. */
+     * (LH_MEM_CUDA, which the host does not register yet) can load from. Valid until forget. */
     lh_status_t (*map)(lh_remote_t *remote, const void **out);
 };
 LH_BORDER(lh_mapping_api_t, map);
