@@ -8,8 +8,8 @@
  * data, programs, in this order.
  *
  * What a run's bits depend on is gathered as lines of text (t->identity) while it is opened, and
- * compared with the checkpoint's after each part: so a changed option is refused before the next,
- * dearer part is made. */
+ * compared with the checkpoint's after each part: so a changed option is refused before the next
+ * part is made, which costs more time. */
 #include <train/trainer.h>
 
 #include <math.h>
