@@ -314,7 +314,7 @@ static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
 }
 
 /* All moves together must leave the ranks with equal values: each gradient is summed over every
- * rank once, what is cut is summed into its owners, and what was updated in pieces is gathered
+ * rank once, what is cut is summed into its owners, and what was updated in slices is gathered
  * again. */
 static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
 {

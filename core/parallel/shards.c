@@ -1,9 +1,9 @@
-/* shards.c - what a rank holds from step to step: who owns which elements, and the list of pieces.
+/* shards.c - what a rank has from step to step: who owns which elements, and the list of shards.
  *
  * First the tables are read, then the shares are made for the group that cuts (or, where nothing is
- * cut, for all ranks, whose sums are shared out the same way), then the list of pieces is written,
+ * cut, for all ranks, whose sums are shared out the same way), then the list of shards is written,
  * parameter by parameter. The order of that list is the order of memory on every rank, which others
- * rely on (cuts_lay in transfer_plan.c): nobody has to ask another rank where its pieces lie. */
+ * rely on (cuts_lay in transfer_plan.c): nobody has to ask another rank where its shards lie. */
 #include <parallel/shards.h>
 
 #include <stdio.h>
@@ -50,15 +50,15 @@ lh_slice_t shards_slice(const shards_t *h, uint32_t parameter)
     return shard_shares_slice(&h->shares, p->storage, h->group->self);
 }
 
-/* ---- pieces ---- */
+/* ---- the list of shards ---- */
 
-/* Appends one piece. */
-static lh_status_t shards_add(shards_t *h, const shard_t *piece)
+/* Appends one shard. */
+static lh_status_t shards_add(shards_t *h, const shard_t *shard)
 {
     shard_t *list = mem_grow(h->list, &h->capacity, h->count + 1u, sizeof(*list));
     if (list == NULL) return LH_NO_MEMORY;
     h->list = list;
-    h->list[h->count++] = *piece;
+    h->list[h->count++] = *shard;
     return LH_OK;
 }
 
@@ -109,7 +109,7 @@ static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32
     return LH_OK;
 }
 
-/* Appends one piece for each state of the parameter's rule. */
+/* Appends one shard for each state of the parameter's rule. */
 static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
 {
     const lh_rule_t *rule = optimizer_rule_of(h->how.optimizer, parameter);
@@ -117,29 +117,29 @@ static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
     lh_status_t status = LH_OK;
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
         const lh_rule_state_t *state = &rule->states[k];
-        shard_t piece = {.parameter = parameter,
+        shard_t shard = {.parameter = parameter,
                          .dtype = state->dtype,
                          .slice = mine,
                          .elements = state_elements(rule, state, p, mine)};
-        status = state_store(h, state, &piece.store);
-        if (status == LH_OK) status = shards_add(h, &piece);
+        status = state_store(h, state, &shard.store);
+        if (status == LH_OK) status = shards_add(h, &shard);
     }
     return status;
 }
 
-/* Appends one piece to a store, unless the job has no such store. */
-static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh_dtype_t dtype,
+/* Appends a slice as a shard of a store, unless the job has no such store. */
+static lh_status_t slice_add(shards_t *h, uint32_t store, uint32_t parameter, lh_dtype_t dtype,
                              lh_slice_t slice)
 {
     if (h->stores[store].holds == 0) return LH_OK;
-    const shard_t piece = {store, parameter, dtype, slice, slice.end - slice.begin};
-    return shards_add(h, &piece);
+    const shard_t shard = {store, parameter, dtype, slice, slice.end - slice.begin};
+    return shards_add(h, &shard);
 }
 
-/* The stores, then the pieces, as the tables list them. A master in the dtype of the value is the
+/* The stores, then the shards, as the tables list them. A master in the dtype of the value is the
  * value itself. Frozen parameters have values alone, and tied ones lie in the memory of the
  * parameter that they share. */
-static lh_status_t pieces_list(shards_t *h)
+static lh_status_t shards_list(shards_t *h)
 {
     const optimizer_tables_t *t = &h->tables;
     /* A reference run computes in F64 throughout. */
@@ -162,10 +162,10 @@ static lh_status_t pieces_list(shards_t *h)
         const parameter_t *p = &h->parameters->items[i];
         const lh_slice_t whole = {0, p->elements}, mine = shards_slice(h, i);
         if (p->storage != i) continue;
-        status = piece_add(h, SHARD_VALUE, i, h->how.compute, values_cut ? mine : whole);
+        status = slice_add(h, SHARD_VALUE, i, h->how.compute, values_cut ? mine : whole);
         if (status != LH_OK || h->how.frozen[i]) continue;
-        status = piece_add(h, SHARD_GRAD, i, grad, keeps_cut ? mine : whole);
-        if (status == LH_OK) status = piece_add(h, SHARD_MASTER, i, master, mine);
+        status = slice_add(h, SHARD_GRAD, i, grad, keeps_cut ? mine : whole);
+        if (status == LH_OK) status = slice_add(h, SHARD_MASTER, i, master, mine);
         if (status == LH_OK && t->state != TABLE_SPACES) status = states_add(h, i, mine);
     }
     return status;
@@ -180,7 +180,7 @@ lh_status_t shards_new(const shards_how_t *how, shards_t **out)
     lh_status_t status = optimizer_tables_of(how->optimizer, how->parameters, how->frozen,
                                              how->compute, &h->tables);
     if (status == LH_OK) status = shares_make(h);
-    if (status == LH_OK) status = pieces_list(h);
+    if (status == LH_OK) status = shards_list(h);
     h->how = (shards_how_t){0}; /* its pointers may die before the shards do */
     if (status != LH_OK) {
         shards_free(h);
@@ -220,12 +220,12 @@ lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t
     allocation_t walk[SHARD_STORES] = {0};
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
-        const shard_t *piece = &h->list[i];
+        const shard_t *shard = &h->list[i];
         uint64_t offset;
-        lh_assert(piece->store < h->store_count);
-        walk[piece->store].name = h->stores[piece->store].name;
-        status = allocation_take(&walk[piece->store],
-                                 piece->elements * lh_dtype_bytes(piece->dtype), alignment,
+        lh_assert(shard->store < h->store_count);
+        walk[shard->store].name = h->stores[shard->store].name;
+        status = allocation_take(&walk[shard->store],
+                                 shard->elements * lh_dtype_bytes(shard->dtype), alignment,
                                  &offset);
     }
     *out = (memory_report_t){0};

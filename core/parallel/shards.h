@@ -1,5 +1,8 @@
-/* parallel/shards.h - what a rank holds from step to step: pieces of values, gradients, master
+/* parallel/shards.h - what a rank has from step to step: shards of values, gradients, master
  * weights and optimizer states, as the optimizer's tables and the shares say.
+ *
+ * A slice is a range of a parameter's elements, the shares say whose each slice is, and a shard is a
+ * slice in memory, in the store of one kind of data.
  *
  * The list of shards needs neither a device nor another rank. `plan` and `check` make it for every
  * rank of a job in one process and add up its bytes; the update makes it for its own rank and gives
@@ -23,7 +26,7 @@
  * A parameter is cut at multiples of a unit. A unit is a multiple of LH_NORM_BLOCK elements, so
  * that the norm is summed from the same partial sums at every stage, and of the grain of the
  * parameter's rule. Member m gets the units from floor(k u / n) to floor((k + 1) u / n) with
- * k = (m + parameter) mod n, u the parameter's units and n the members: pieces differ by one unit
+ * k = (m + parameter) mod n, u the parameter's units and n the members: slices differ by one unit
  * at most, and small parameters go round over the members. Ownership depends on the parameter and
  * the group alone, never on buckets. */
 typedef struct shares {
@@ -54,19 +57,20 @@ lh_slice_t shard_shares_slice(const shares_t *s, uint32_t parameter, uint32_t me
 /* Stores by number: four kinds, then one for each state that some rule has. */
 enum { SHARD_VALUE, SHARD_GRAD, SHARD_MASTER, SHARD_STATES, SHARD_STORES = 32 };
 
-/* Memory of one kind, in which all its pieces lie one behind the other. */
+/* Memory of one kind, in which all its shards lie one behind the other. */
 typedef struct shard_store {
     char name[32];
     uint32_t holds; /* LH_HOLDS_*; 0: no such store, as where the value is its own master */
     double initial; /* of a state: what each element is before step 0 */
 } shard_store_t;
 
-/* One parameter's piece in one store. Pieces lie in their store in the order of the list. */
+/* What this rank has of one parameter in one store. Shards lie in their store in the order of the
+ * list. */
 typedef struct shard {
     uint32_t store; /* SHARD_*; states are numbered from SHARD_STATES */
     uint32_t parameter;
     lh_dtype_t dtype;
-    lh_slice_t slice;  /* elements of the parameter that the piece belongs to */
+    lh_slice_t slice;  /* elements of the parameter that the shard belongs to */
     uint64_t elements; /* in memory: those of the slice; of a state, by its extent */
 } shard_t;
 
@@ -104,7 +108,7 @@ lh_status_t shards_turn(shards_t *h, const shards_how_t *how, uint32_t member) L
 /* The elements of a parameter whose master and states this rank has. */
 lh_slice_t shards_slice(const shards_t *h, uint32_t parameter);
 /* Bytes of values, gradients, masters and states, the four kinds of a report that last. alignment:
- * in bytes, a power of two, of each piece, as the device asks for (engine_alignment). */
+ * in bytes, a power of two, of each shard, as the device asks for (engine_alignment). */
 lh_status_t shards_memory(const shards_t *h, uint64_t alignment,
                           memory_report_t *out) LH_MUST_CHECK;
 

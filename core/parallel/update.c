@@ -48,7 +48,7 @@ static lh_status_t store_make(weights_t *w, const shard_store_t *from, uint32_t 
     return LH_OK;
 }
 
-/* Memory for the pieces that this rank holds; values have theirs already. */
+/* Memory for the shards of this rank; values have theirs already. */
 static lh_status_t stores_add(update_t *u)
 {
     weights_t *w = u->w;
@@ -63,16 +63,16 @@ static lh_status_t stores_add(update_t *u)
         stores[i] = w->stores[w->store_count - 1];
     }
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
-        const shard_t *piece = &h->list[i];
-        lh_assert(piece->store < h->store_count);
-        if (piece->store != SHARD_VALUE)
-            status = weights_shard_add(w, stores[piece->store], piece->parameter, piece->dtype,
-                                       piece->slice, piece->elements);
+        const shard_t *shard = &h->list[i];
+        lh_assert(shard->store < h->store_count);
+        if (shard->store != SHARD_VALUE)
+            status = weights_shard_add(w, stores[shard->store], shard->parameter, shard->dtype,
+                                       shard->slice, shard->elements);
     }
     return status;
 }
 
-/* A parameter's piece in a store as a value of the flow, [elements]. */
+/* A parameter's shard in a store as a value of the flow, [elements]. */
 static uint32_t store_flat(update_t *u, const store_t *store, uint32_t parameter)
 {
     const uint64_t n = store->shards[parameter].elements;
@@ -133,7 +133,8 @@ static void norm_write(update_t *u)
     flow_kernel(f, op_table_find(ops, "clip"), NULL, clip);
 }
 
-/* The update of this rank's piece of one parameter: the recording of its rule, and the values of
+/* The update of this rank's slice of one parameter, which the rule is told of as its piece
+ * (lh_piece_t): the recording of its rule, and the values of
  * that recording. */
 typedef struct piece_update {
     update_t *u;
@@ -316,7 +317,7 @@ static void piece_write(piece_update_t *s)
     flow_kernel(u->p->flow, source.copy, NULL, cast);
 }
 
-/* The rule on every parameter of which this rank owns a piece. The value is written with its
+/* The rule on every parameter of which this rank owns a slice. The value is written with its
  * master, whichever of UPDATE, COPY and GATHER the tables state it by. A rule that works on rows
  * gets its piece as a matrix. */
 static lh_status_t rules_write(update_t *u)
