@@ -40,8 +40,8 @@ typedef struct saver {
 } saver_t;
 
 /* Requests of the trainer, a number each. SAVE, COMMIT and DESCRIBE are answered. SAVE is a whole
- * checkpoint where a rank is alone, else its share; COMMIT and ABANDON are for rank 0 of several. DESCRIBE: the snapshot stays in memory (memory_image.h). FORK and LOCK bring
- * descriptors. */
+ * checkpoint where a rank is alone, else its share; COMMIT and ABANDON are for rank 0 of several.
+ * DESCRIBE: the snapshot stays in memory (memory_image.h). FORK and LOCK bring descriptors. */
 enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK, SAVER_LOCK, SAVER_DESCRIBE };
 
 /* One message of a socket that keeps messages whole. */

@@ -467,8 +467,9 @@ static void list_cards(plugin_listing_t *l, const plugin_t *p)
     }
 }
 
-/* Two lines for what is usable, what it is and where it lies, and those of its cards; one for what is not, with the reason
- * that loading it has just given. Loading is the only way to know what is in a file. */
+/* Two lines for a plugin that is usable, what it is and where it lies, and those of its cards; one
+ * for a plugin that is not, with the reason that loading it has just given. Loading is the only way
+ * to know what is in a file. */
 static lh_status_t list_one(void *context, const char *name)
 {
     plugin_listing_t *l = context;

@@ -1,10 +1,10 @@
 /* coll.c - which way an all-reduce takes between sites, by predicted times.
  *
  * A buffer goes in chunks, each at once over all links: so a way takes as long as the busiest
- * direction of any link needs for its bytes, and the round trip of its slowest link, or half of that
- * where parts only are sent; a ring takes one for each site but one. What sums inside a site and of adding take is the same for all ways and
- * left out. Pairs of sites that share a cable or a border are taken for links of their own, as the
- * record has them. */
+ * direction of any link needs for its bytes, and the round trip of its slowest link, or half of
+ * that where parts only are sent; a ring takes one for each site but one. The time of sums inside a
+ * site and of adding is the same for all ways and left out. Pairs of sites that share a cable or a
+ * border are taken for links of their own, as the record has them. */
 #include <comm/coll.h>
 
 static const between_link_t *link_of(const between_how_t *how, uint32_t from, uint32_t to)

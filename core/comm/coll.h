@@ -63,9 +63,9 @@ enum { COLL_AUTO, COLL_DIRECT, COLL_RING, COLL_HALVING, COLL_ALGORITHMS };
 
 /* How an all-reduce crosses borders, once each site has summed its own. MESH: to the owner, and the
  * result back. EXCHANGE: each site sends its sum to every other, and adds all by itself: one latency,
- * and no result travels. CHAIN: to a site in the middle, and the result back. RING: from the site behind the owner's round to it, each
- * adding its own, and the result round again. Whoever adds, adds the
- * same numbers in the same order, so the bits are the same. Other ops have one way. */
+ * and no result travels. CHAIN: to a site in the middle, and the result back. RING: from the site
+ * behind the owner's round to it, each adding its own, and the result round again. Whoever adds,
+ * adds the same numbers in the same order, so the bits are the same. Other ops have one way. */
 enum { BETWEEN_AUTO, BETWEEN_MESH, BETWEEN_EXCHANGE, BETWEEN_CHAIN, BETWEEN_RING, BETWEEN_WAYS };
 
 /* Consecutive elements of one owner. Every member has the segments of all owners, in the same

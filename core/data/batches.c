@@ -2,7 +2,8 @@
  *
  * The chain from a global sample index to tokens: a blend says which set and which of its samples;
  * the set's order says where that sample begins (samples.c), or which conversations it holds
- * (packs.c); the tokens are read from the .bin (indexed.c). None of it depends on what was asked before, on the rank or on their number. */
+ * (packs.c); the tokens are read from the .bin (indexed.c). None of it depends on what was asked
+ * before, on the rank or on the number of ranks. */
 #include <data/batches.h>
 
 #include <math.h>

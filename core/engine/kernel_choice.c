@@ -193,8 +193,8 @@ static bool variant_next(const char **at, const char *line, uint32_t naming, lh_
 
 /* Asks one row, and prepares its kernel. LH_UNSUPPORTED with a reason where the row can't do the
  * call, or its kernel is not what is wanted: equal bits every time (LH_KERNEL_ORDERED) unless
- * how.unordered, no memory saved for the way back, scratch within bounds, and the name that the saved variants have. fits()
- * may answer LH_AGAIN where only prepare() can tell. */
+ * how.unordered, no memory saved for the way back, scratch within bounds, and the name that the
+ * saved variants have. fits() may answer LH_AGAIN where only prepare() can tell. */
 static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
                              const lh_kernel_desc_t *desc, const lh_kernel_plan_t *wanted,
                              kernel_t *k)

@@ -1,8 +1,8 @@
 /* hf_adapter.c - PEFT's two files of an adapter.
  *
- * A tensor is called base_model.model.MODULE.lora_A.weight, or lora_magnitude_vector (DoRA), where MODULE is a matrix's name in
- * Transformers without ".weight". target_modules, by which PEFT finds them when it loads, are the last
- * words of those names. */
+ * A tensor is called base_model.model.MODULE.lora_A.weight, or lora_magnitude_vector (DoRA), where
+ * MODULE is a matrix's name in Transformers without ".weight". target_modules, by which PEFT finds
+ * them when it loads, are the last words of those names. */
 #include <hf/hf_adapter.h>
 
 #include <stdio.h>

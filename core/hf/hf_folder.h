@@ -18,8 +18,8 @@ typedef struct hf_own_files {
     const char *extra; /* one more file in the folder itself, or NULL */
 } hf_own_files_t;
 
-/* The kinds of folder that are written here; of_adapter: an export of an adapter alone. One is never taken for the other: an import in the
- * place of an export is refused. */
+/* The kinds of folder that are written here; of_adapter: an export of an adapter alone. One kind is
+ * never taken for another: an import in the place of an export is refused. */
 extern const hf_own_files_t hf_own_files_of_import, hf_own_files_of_export, hf_own_files_of_adapter;
 
 /* Appends the path in the folder of the first entry that is none of these, shown; *count is of what

@@ -1,5 +1,6 @@
-/* tokenizer/tokenizer_sentencepiece.h - reads a sentencepiece model, BPE or unigram. Fills a zeroed tokenizer whose limits are set; the
- * caller frees it if that fails. Bytes and JSON values are the caller's. */
+/* tokenizer/tokenizer_sentencepiece.h - reads a sentencepiece model, BPE or unigram. Fills a zeroed
+ * tokenizer whose limits are set; the caller frees it if that fails. Bytes and JSON values are the
+ * caller's. */
 #ifndef TOKENIZER_TOKENIZER_SENTENCEPIECE_H
 #define TOKENIZER_TOKENIZER_SENTENCEPIECE_H
 

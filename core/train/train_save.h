@@ -11,11 +11,11 @@
 
 /* Begins a save, or says why not. On a device that queues work the tensors are copied while the next
  * step's rounds run: t->taking is set then, and whoever queues that step calls trainer_take until it
- * is not, before the update. Any other device, and the last save of a run, hand over at once. Where the save before takes too long, this one is left out, unless
- * it is the last of the run. A disk or a saver process that fails costs this save and a warning,
- * not the run, unless it is the last save. A writer that can make no save any more (writer_lost)
- * fails the run, as does [hook.before_save] where it refuses. Called by all ranks at the same
- * step. */
+ * is not, before the update. Any other device, and the last save of a run, hand over at once. Where
+ * the save before takes too long, this save is left out, unless it is the last of the run. A disk
+ * or a saver process that fails costs this save and a warning, not the run, unless it is the last
+ * save. A writer that can make no save any more (writer_lost) fails the run, as does
+ * [hook.before_save] where it refuses. Called by all ranks at the same step. */
 lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
 /* A snapshot that stays in memory, where one is due and no save is under way. What keeps this rank
  * from it costs this snapshot and a warning. Called by all ranks at the same step. */

@@ -4,9 +4,9 @@
  *
  * WHAT is bulk (2 s to warm up, then 4 s are measured; bulk=BYTES: messages of so many), burst (64 MB once a second,
  * nine times), latency=BYTES (a message there and one back, a thousand times) or idle (the processor time of 5 s in
- * which nothing comes): a line of JSON comes out, for bench/links and bench/rdma. Or it is messages=N: so many of random sizes each way, sealed and encrypted,
- * every byte, size, tag and order checked (far_messages.py). CLASS, ROUND_TRIP_NS and BYTES_PER_SECOND are what
- * the connection is told of its link; class 0: nothing is told. */
+ * which nothing comes): a line of JSON comes out, for bench/links and bench/rdma. Or it is messages=N: so many of
+ * random sizes each way, sealed and encrypted, every byte, size, tag and order checked (far_messages.py). CLASS,
+ * ROUND_TRIP_NS and BYTES_PER_SECOND are what the connection is told of its link; class 0: nothing is told. */
 #include "fact_main.h"
 
 #include <config/options.h>

@@ -33,7 +33,8 @@ void *cuda_library_open(const char *folders, const char *name, char error[CUDA_P
 /* "in FOLDERS, then where the system's loader looks", in `out` or constant. */
 const char *cuda_library_places(const char *folders, char out[CUDA_PLACES_BYTES]);
 
-/* Finds the driver's library and starts it; l->key is set. LH_NO_DEVICE after host->fail() where there is none, or no GPU, or it is too old. */
+/* Finds the driver's library and starts it; l->key is set. LH_NO_DEVICE after host->fail() where
+ * there is no such library or no GPU, or the driver is too old. */
 lh_status_t cuda_library_driver(cuda_library_t *l, const lh_host_t *host, const char *folders);
 /* Then cuBLASLt, of a version that this driver can serve. */
 lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders);

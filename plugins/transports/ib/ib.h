@@ -1,5 +1,6 @@
 /* ib.h - the objects of this transport: up to IB_PORTS_MOST ports of RDMA devices, connections of
- * several reliable queue pairs, which are spread over the ports, and messages that are written straight into the receives of the peer.
+ * several reliable queue pairs, which are spread over the ports, and messages that are written
+ * straight into the receives of the peer.
  *
  * All work is done by the thread that calls; the device does the rest. */
 #ifndef IB_H
