@@ -18,8 +18,8 @@
 /* Reads a whole regular file of at most limit bytes; one NUL follows the data (not counted). The
  * caller frees *out with mem_free. Directories, FIFOs and devices are refused without blocking. */
 lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length) LH_MUST_CHECK;
-/* The same; a symbolic link is refused, too: by the open itself, so that nobody can put one there
- * in between. */
+/* As file_read, but a symbolic link is refused, too: by the open itself, so that nobody can put one
+ * there in between. */
 lh_status_t file_read_plain(const char *path, uint64_t limit, char **out,
                             size_t *length) LH_MUST_CHECK;
 /* The SHA-256 of a regular file, read in pieces of a mebibyte. */
@@ -28,16 +28,17 @@ lh_status_t file_digest(const char *path, char out[SHA256_TEXT]) LH_MUST_CHECK;
 /* Replaces path so that a reader sees the old or the new bytes, never a part: temporary file beside
  * it, write, fsync, rename, fsync of the folder. */
 lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
-/* The same without the fsync of the folder: nothing can fail any more once others see the file,
- * but a power loss may take its name away again. */
+/* As file_replace, without the fsync of the folder: nothing can fail any more once others see the
+ * file, but a power loss may take its name away again. */
 lh_status_t file_show(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
 
 /* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(), O_RDWR
  * among them. A symbolic link, FIFO or device is refused without blocking. */
 lh_status_t file_begin(const char *path, int flags, int *fd) LH_MUST_CHECK;
-/* The same for reading and writing, empty and for this process alone: LH_INVALID while another has
- * it, until that one closes it or ends; a file system that has no locks keeps nobody out. What has
- * a second name (a hard link) keeps its bytes: it only loses this one. */
+/* As file_begin, for reading and writing, empty and for this process alone: LH_INVALID while
+ * another process has the file, until that one closes it or ends; a file system that has no locks
+ * keeps nobody out. A file with a second name (a hard link) keeps its bytes: it only loses this
+ * name. */
 lh_status_t file_take(const char *path, int *fd) LH_MUST_CHECK;
 
 /* All bytes or an error: EINTR and short counts are dealt with. `path` is for the sentence. A read
@@ -54,7 +55,7 @@ lh_status_t file_finish_stdout(void) LH_MUST_CHECK;
 
 /* Opens an existing regular file for reading; *size, its bytes, may be NULL. */
 lh_status_t file_open(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
-/* The same; a symbolic link is refused. */
+/* As file_open, but a symbolic link is refused. */
 lh_status_t file_open_plain(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
 
 /* Makes a memfd such that nobody can change it, its length or its seals any more. Whoever writes

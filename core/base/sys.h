@@ -56,7 +56,7 @@ extern const sys_t sys_real;
 const sys_t *sys(void);
 void sys_use(const sys_t *table);
 
-/* The same calls, begun again where a signal interrupts them. */
+/* Calls of the table, begun again where a signal interrupts them. */
 int sys_open(const char *path, int flags, mode_t mode);
 int sys_fsync(int fd);
 int sys_ftruncate(int fd, off_t length);

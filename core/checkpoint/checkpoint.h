@@ -52,15 +52,15 @@ lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
  * newer version) is not skipped: that is the failure. */
 lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out) LH_MUST_CHECK;
 
-/* The same among the steps below `below`, by manifests and headers alone: no data is verified. A
- * caller that then reads the data and finds some of it lost calls checkpoint_skip, and asks again
- * below that step. */
+/* As checkpoint_open_latest, among the steps below `below` and by manifests and headers alone: no
+ * data is verified. A caller that then reads the data and finds some of it lost calls
+ * checkpoint_skip, and asks again below that step. */
 lh_status_t checkpoint_open_newest(const char *folder, uint64_t below,
                                    checkpoint_t **out) LH_MUST_CHECK;
 /* Whether a read that failed so (errno: error) has met damage. */
 bool checkpoint_lost(lh_status_t status, int error);
-/* The same of opening: a wrong manifest is damage too; that this process may not read it, has no
- * memory or no descriptors left, or is too old for it, is not. */
+/* Whether opening that failed so has met damage. A wrong manifest is; that this process may not
+ * read it, has no memory or no descriptors left, or is too old for it, is not. */
 bool checkpoint_damaged(lh_status_t status, int error);
 /* Nothing stands there any more: a run that trains has removed it. */
 bool checkpoint_gone(const char *path);

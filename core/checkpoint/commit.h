@@ -17,16 +17,16 @@ typedef struct commit commit_t;
  * never used again. */
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out) LH_MUST_CHECK;
-/* The same with a staging folder of this name, in which several processes write: whoever comes
- * first makes it. A step that is there is refused by who leads; with COMMIT_LEADS_AGAIN by commit_finish,
- * unless it has the same manifest: then it is committed. */
+/* As commit_begin, with a staging folder of this name, in which several processes write: whoever
+ * comes first makes it. A step that is there is refused by who leads; with COMMIT_LEADS_AGAIN by
+ * commit_finish, unless it has the same manifest: then it is committed. */
 enum { COMMIT_FOLLOWS, COMMIT_LEADS, COMMIT_LEADS_AGAIN };
 lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                         const char *staging, uint32_t role, commit_t **out) LH_MUST_CHECK;
 const char *commit_staging(const commit_t *c); /* its path */
 manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
-/* Its manifest is to be this text, which m was read from, and nothing that was written through c: of a copy. Both
- * outlive commit_finish. */
+/* For a copy: the checkpoint's manifest is to be this text, which m was read from, and nothing that
+ * was written through c. Text and m outlive commit_finish. */
 void commit_adopt(commit_t *c, const manifest_t *m, const char *text, size_t length);
 /* Frees c and leaves the staging folder to who made it. */
 void commit_leave(commit_t *c);
@@ -48,7 +48,7 @@ lh_status_t commit_finish(commit_t *c, const checkpoint_keep_t *keep,
 /* Removes the staging folder. NULL does nothing. */
 void commit_abandon(commit_t *c);
 
-/* The same as commit_write_all tensor by tensor, into one file, for whole tensors that do not fit
+/* As commit_write_all, but tensor by tensor, into one file, for whole tensors that do not fit
  * in memory together. */
 lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;

@@ -114,8 +114,8 @@ lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, uint32_t file
                                 const char *stored, uint64_t *bytes) LH_MUST_CHECK;
 /* Seal, version, types, limits, and that each tensor's parts cover it once. */
 lh_status_t manifest_read(const char *path, manifest_t **out) LH_MUST_CHECK;
-/* The same from memory; `whole` false leaves out the last test: one rank's share of a checkpoint.
- */
+/* As manifest_read, from memory; `whole` false leaves out the last test: one rank's share of a
+ * checkpoint. */
 lh_status_t manifest_parse(const char *path, const char *text, size_t length, bool whole,
                            manifest_t **out) LH_MUST_CHECK;
 void manifest_clear(manifest_t *m); /* what it owns, not itself */

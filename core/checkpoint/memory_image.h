@@ -48,7 +48,7 @@ void memory_empty(char *slot);
  * there is no damage, and nobody is to be warned of it. */
 void memory_arrived(char *memory, uint32_t slot, bool whole);
 
-/* One that was found. It points into the slot, which stays as it is meanwhile. */
+/* An image that was found. It points into the slot, which stays as it is meanwhile. */
 typedef struct memory_image {
     memory_key_t key;
     const char *slot;

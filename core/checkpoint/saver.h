@@ -66,7 +66,7 @@ bool saver_ask(const saver_t *s, uint32_t task);
 bool saver_gone(const saver_t *s);
 /* The trainer's end of it is closed; the process ends once it has done what it does. */
 void saver_leave(saver_t *s);
-/* The same, and waits for that. */
+/* As saver_leave, and waits until the process has ended. */
 void saver_end(saver_t *s);
 
 #endif

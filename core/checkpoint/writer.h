@@ -97,10 +97,11 @@ void writer_parent(writer_t *w, const char *self);
 /* LH_OK: the places may be filled. LH_AGAIN: the save before is still being written. */
 lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;
-/* The same, but the snapshot stays in memory: a result is that it is described. writer_settle ends
- * it, with `committed` once all ranks' images are where they are kept: only then may the one before
- * be overwritten. *slot: in which of the two it lies. to_disk: it is to be on the disk, too: once
- * guests' images are there writer_write is called, and the rest is as with writer_submit. */
+/* As writer_submit, but the snapshot stays in memory: a result is that it is described.
+ * writer_settle ends it, with `committed` once all ranks' images are where they are kept: only then
+ * may the one before be overwritten. *slot: in which of the two it lies. to_disk: it is to be on
+ * the disk, too: once guests' images are there writer_write is called, and the rest is as with
+ * writer_submit. */
 lh_status_t writer_submit_memory(writer_t *w, const checkpoint_meta_t *meta, bool to_disk,
                                  uint32_t *slot) LH_MUST_CHECK;
 void writer_write(writer_t *w);
@@ -148,7 +149,7 @@ void writer_arena_ahead(writer_arena_t *a);
 /* Takes all pages that are still missing: one that could not be had later would end the trainer by
  * a signal. */
 lh_status_t writer_arena_take(writer_arena_t *a) LH_MUST_CHECK;
-/* The same for a part. */
+/* As writer_arena_take, for a part of the arena. */
 lh_status_t writer_arena_take_part(writer_arena_t *a, uint64_t begin, uint64_t bytes) LH_MUST_CHECK;
 void writer_arena_close(writer_arena_t *a);
 

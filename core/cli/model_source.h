@@ -19,7 +19,7 @@
 /* Owned: folders, config, given, tokenizer. given points into config. */
 typedef struct model_source {
     const job_t *job;
-    /* Both are named by the job, whether or not the import stage has run. */
+    /* Both folders are named by the job, whether or not the import stage has run. */
     char *import_folder; /* what the import stage made; NULL: the job imports nothing */
     char *import_checkpoints;
     hf_config_t config; /* of the imported config.json */

@@ -58,8 +58,8 @@ float *collective_errors(const collective_t *x, uint64_t *elements);
  * stay as it is, and what it writes be left alone, until the run is done. A failure here is one of
  * the whole comm, but for LH_INVALID: not connected yet, or the plan still runs. */
 lh_status_t collective_start(collective_t *x) LH_MUST_CHECK;
-/* The same for a run that a device waits for, and no thread: it begins once the gate is past.
- * Without comm's thread only collective_start, _test and _wait look at the gate. */
+/* As collective_start, for a run that a device waits for, and no thread: it begins once the gate is
+ * past. Without comm's thread only collective_start, _test and _wait look at the gate. */
 lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *gate) LH_MUST_CHECK;
 /* Says that a run of this plan will be started, behind those that are expected already and before any
  * other: its receives are posted now, so that what peers send need not wait for this rank's word.

@@ -9,15 +9,15 @@
 
 /* Brings `bytes` of each rank to all: all[rank * bytes]. A world of one rank asks nobody. */
 lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
-/* The same status on all ranks: the first that is not LH_OK, with its sentence. */
+/* Makes of each rank's status one for all ranks: the first that is not LH_OK, with its sentence. */
 lh_status_t comm_verdict(comm_t *c, lh_status_t mine) LH_MUST_CHECK;
 /* Where this rank's buffers of a plan lie. */
 void comm_place(const collective_t *x, plan_place_t *out);
 /* LH_MISMATCH on every rank if any two ranks of a group plan differently; the sentence names both
  * ranks and the collective. Fills x->places of all plans. */
 lh_status_t comm_agree_plans(comm_t *c) LH_MUST_CHECK;
-/* The same for messages, once scripts are made: what one end sends in a direction is what the other
- * awaits, in lengths, tags and order. */
+/* As comm_agree_plans, for messages, once scripts are made: what one end sends in a direction is
+ * what the other awaits, in lengths, tags and order. */
 lh_status_t comm_agree_lanes(comm_t *c) LH_MUST_CHECK;
 /* Once links are up: where peers' buffers are seen from here (x->peers); NULL where they are not
  * mapped. */

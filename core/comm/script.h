@@ -54,7 +54,7 @@ static inline lh_dtype_t script_part(const coll_how_t *how)
     return rounds && how->group->sites > 1 && coll_op_sums(how->op) ? how->border : 0;
 }
 
-/* That of the result: BF16, or 0. */
+/* The dtype in which the result crosses borders: BF16, or 0. */
 static inline lh_dtype_t script_border(const coll_how_t *how)
 {
     return script_part(how) != 0 ? LH_DTYPE_BF16 : 0;

@@ -106,7 +106,7 @@ uint32_t build_signal(builder_t *b, uint32_t peer, bool sending, uint32_t after)
  * same label. */
 uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_view_t *view,
                        uint64_t bytes, uint32_t after);
-/* Both for all runs of a unit, and both without edges: the caller states what they wait for. */
+/* A copy or a sum for all runs of a unit, without edges: the caller states what it waits for. */
 uint32_t build_copy(builder_t *b, const build_unit_t *u, const script_view_t *to,
                     const script_view_t *from);
 uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to, bool add,

@@ -5,8 +5,8 @@
 
 #include <comm/script.h>
 
-/* The same on every rank of the group but for group->self; the scripts of all members fit together.
- * On failure *out is empty. script_free frees it. */
+/* Makes this rank's script. `how` is the same on every rank of the group but for group->self; the
+ * scripts of all members fit together. On failure *out is empty. script_free frees it. */
 lh_status_t script_new(const script_how_t *how, script_t *out) LH_MUST_CHECK;
 
 #endif

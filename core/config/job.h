@@ -63,7 +63,7 @@ enum {
     CHAT_PLAIN
 };
 
-/* Their names, in that order. */
+/* The names of CHAT_*, in that order. */
 #define JOB_CHAT_FORMATS "none|chatml|llama2|llama3|mistral|gemma|phi3|zephyr|plain"
 
 /* [chat]: how a line of JSONL with messages, or with a prompt and its answer, becomes one text. */
@@ -161,8 +161,8 @@ typedef struct job_train {
 typedef struct job_optimizer {
     char *plugin; /* name of an optimizer plugin                          */
     char *rule;   /* "rules:adamw"                                         */
-    /* Both act inside the update: decay is the rule's to apply, clip scales all gradients by one
-     * factor. */
+    /* Decay and clip act inside the update: decay is the rule's to apply, clip scales all gradients
+     * by one factor. */
     double decay; /* of parameters without the no-decay flag               */
     double clip;  /* global gradient norm; 0: none                         */
     /* step_calls_new binds it, step_calls_rate asks it for each step. */
@@ -492,8 +492,8 @@ extern const lh_option_t job_group_rows[], job_adapter_rows[], job_pin_rows[], j
 const job_section_t *job_sections(uint32_t *count);
 /* A name such as "group.main" is not found here, but "group.*" is. */
 const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
-/* Its rows, which fill config: the struct in job_t or one of its kind; NULL: they are only checked.
- */
+/* The rows of a section, which fill config: the struct in job_t or one of its kind; NULL: they are
+ * only checked. */
 option_table_t job_section_table(const job_section_t *s, void *config);
 
 /* Parses what a plugin (or rule) reads of a section, beside the core's keys there, into a new
@@ -508,7 +508,7 @@ lh_status_t job_parse_plugin(const job_t *job, const char *section, const option
 lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
                                 const option_table_t *others, uint32_t other_count,
                                 void **out) LH_MUST_CHECK;
-/* The same as a question for options_explain: tables[1] is the plugin's. */
+/* What job_parse_plugin reads, as a question for options_explain: tables[1] is the plugin's. */
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
                              const option_given_t *given, uint32_t given_count);
 void job_free_config(const option_table_t *table, void *config);

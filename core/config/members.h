@@ -38,9 +38,9 @@ uint32_t members_find(const job_t *job, const char *site, const char *host);
 /* Whether the job can go on with others than all its hosts. */
 bool members_change(const job_t *job);
 
-/* All hosts; "" where members_hosts is 0. */
+/* The layout of all hosts; "" where members_hosts is 0. */
 void members_all(const job_t *job, char out[MEMBERS_TEXT]);
-/* Whether it is a layout of this job, and leaves somebody. */
+/* Whether `layout` is one of this job, and leaves somebody. */
 bool members_are(const job_t *job, const char *layout);
 /* Who has the ranks of a host; MEMBERS_NONE: nobody. */
 uint32_t members_of_host(const job_t *job, const char *layout, uint32_t host);

@@ -54,8 +54,8 @@ void conn_finish(control_conn_t *c);
  * proven, or a stranger; LH_PEER_LOST: it has ended, what came before is still to be cut. */
 lh_status_t conn_drive(control_conn_t *c) LH_MUST_CHECK;
 bool conn_is_proven(const control_conn_t *c);
-/* Its first message has come and was made with the key of a rank, now or once before: it may have
- * been recorded. */
+/* The peer's first message has come and was made with the key of a rank, now or once before: it may
+ * have been recorded. */
 bool conn_has_greeted(const control_conn_t *c);
 uint32_t conn_rank(const control_conn_t *c); /* of the end that dialled; CONN_NO_RANK: not proven */
 /* LH_AGAIN: none is whole. Valid until the next conn_drive. */

@@ -197,7 +197,8 @@ typedef struct seat {
     peer_t *peer; /* NULL: not joined, or gone */
     char *hello;  /* payload; facts point into it */
     progress_t progress;
-    /* The same for control_member, which other threads call: seat 0's is the rank's own word. */
+    /* What control_member shows of progress, which other threads call: seat 0's is the rank's own
+     * word. */
     progress_word_t shown;
     _Atomic uint64_t heard_ns; /* when its last heartbeat came; 0: none has */
     bool far;                  /* in another site than this rank */
@@ -252,7 +253,8 @@ void control_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t ra
                     const char *reason);
 /* Before the welcome nobody may start; after it the job ends. */
 void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence);
-/* The same with a sentence that names the rank, what it did, and whether it failed by itself. */
+/* As control_end, with a sentence that names the rank, what it did, and whether it failed by
+ * itself. */
 void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
                   const char *reason);
 /* A connection is gone: a stranger's is counted, a rank's that said no goodbye ends the job. */

@@ -47,7 +47,7 @@ typedef struct indexed {
 /* Opens PREFIX.bin and PREFIX.idx and checks the whole index. Tokens are checked against vocab when
  * they are read. */
 lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out) LH_MUST_CHECK;
-/* The same set for one user more, who closes it as well. [serial] */
+/* The set itself, for one user more, who closes it as well. [serial] */
 indexed_t *indexed_share(indexed_t *set);
 /* Fills boundaries, for who reads documents of several sequences; 8 bytes each, so most go without.
  * [serial] */

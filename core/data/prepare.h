@@ -75,14 +75,14 @@ void prepare_record_put(json_writer_t *w, const char *folder, const char *output
  * out->summary is NULL then. */
 lh_status_t prepare_record_find(const char *prefix, const char *folder,
                                 prepare_record_t *out) LH_MUST_CHECK;
-/* That of the pair which the prepare.json in a folder tells of. */
+/* The record of the pair which the prepare.json in a folder tells of. */
 lh_status_t prepare_record_read(const char *folder, prepare_record_t *out) LH_MUST_CHECK;
 void prepare_record_free(prepare_record_t *r);
 
 /* The index is read whole, of the .bin only its length is looked at. LH_CORRUPT: not as it was
  * made. Without a record all is well. */
 lh_status_t prepare_record_check(const prepare_record_t *r) LH_MUST_CHECK;
-/* Each reads its one file whole and compares length and digest; there must be a record. */
+/* Each of the two reads its file whole and compares length and digest; there must be a record. */
 lh_status_t prepare_record_check_idx(const prepare_record_t *r) LH_MUST_CHECK;
 lh_status_t prepare_record_check_bin(const prepare_record_t *r) LH_MUST_CHECK;
 

@@ -10,7 +10,7 @@
 #include <engine/part_record.h>
 #include <engine/program.h>
 
-/* Its address must not change while it is used, as `source` points to it. */
+/* The address of an instance must not change while it is used, as `source` points to it. */
 typedef struct instance {
     program_t *program;
     const part_t *part;

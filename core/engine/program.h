@@ -221,9 +221,9 @@ uint32_t program_under_way(const program_t *p);
 /* Waits for the program's last run, and copies `bytes`, exactly program_output_bytes, to host.
  * LH_INVALID before the first run. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;
-/* The same of the step `back` steps before the last one that was begun (0 or 1): waits for that
- * step's last run alone, whatever is queued behind it. Round 0 begins a step; of programs without
- * rounds each run does. LH_INVALID where no such step was begun. */
+/* As program_output, of the step `back` steps before the last one that was begun (0 or 1): waits
+ * for that step's last run alone, whatever is queued behind it. Round 0 begins a step; of programs
+ * without rounds each run does. LH_INVALID where no such step was begun. */
 lh_status_t program_output_of(program_t *p, uint32_t which, uint32_t back, void *host,
                               uint64_t bytes) LH_MUST_CHECK;
 /* Bytes that a row of the program's schedule leaves in memory to later rows, at most: a frame, and

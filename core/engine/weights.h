@@ -127,7 +127,7 @@ const parameters_t *weights_parameters(const weights_t *w);
  * program_new. A parameter flagged LH_PARAM_FROZEN is frozen from the start. */
 void weights_freeze(weights_t *w, uint32_t parameter);
 bool weights_frozen(const weights_t *w, uint32_t parameter);
-/* Both copy elements [begin, begin + count) of a parameter, converted from or to `dtype`; `host` is
+/* Copy elements [begin, begin + count) of a parameter, converted from or to `dtype`; `host` is
  * dense. The elements must lie in the slice that this rank holds, else LH_INVALID. They wait for
  * the device; not inside a step. Writing SPACE_PARAMETER writes the master and the value. */
 lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,

@@ -116,7 +116,8 @@ lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, 
  * thread at a time. */
 lh_status_t safetensors_write(safetensors_writer_t *w, uint32_t row, uint64_t at, const void *from,
                               uint64_t bytes) LH_MUST_CHECK;
-/* All bytes were written: fsync, close. out may be NULL. Frees w whatever it returns. */
+/* Ends a file whose bytes were all written: fsync, close. out may be NULL. Frees w whatever it
+ * returns. */
 lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *out) LH_MUST_CHECK;
 /* Closes and leaves the unfinished file to whoever removes its folder. NULL does nothing. */
 void safetensors_abandon(safetensors_writer_t *w);

@@ -14,9 +14,9 @@
  * node makes any more become VALUE_NONE. Fails only where memory is short. */
 lh_status_t fusion_apply(recording_t *r) LH_MUST_CHECK;
 
-/* The same for the nodes of the reverse pass, after gradient_append: for rows that have no gradient
- * of their own. Nodes of the forward pass and their numbers stay. `kept` is a value that must live
- * on, the gradient of the part's input; 0: none. */
+/* As fusion_apply, for the nodes of the reverse pass, after gradient_append: for rows that have no
+ * gradient of their own. Nodes of the forward pass and their numbers stay. `kept` is a value that
+ * must live on, the gradient of the part's input; 0: none. */
 lh_status_t fusion_apply_backward(recording_t *r, lh_value_t kept) LH_MUST_CHECK;
 
 #endif

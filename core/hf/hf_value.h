@@ -47,7 +47,7 @@ typedef struct hf_value_edits {
 
 /* From now on this JSON stands at the path; the last one counts. */
 lh_status_t hf_value_put(hf_value_edits_t *edits, const char *path, const char *json) LH_MUST_CHECK;
-/* The same for a text, which gets its quotes here. */
+/* As hf_value_put, for a text, which gets its quotes here. */
 lh_status_t hf_value_put_text(hf_value_edits_t *edits, const char *path,
                               const char *text) LH_MUST_CHECK;
 void hf_value_forget(hf_value_edits_t *edits);

@@ -50,7 +50,7 @@ bool hf_next_alternative(const char **at, hf_alternative_t *out);
 
 /* True if "a|b|c" holds value. */
 bool hf_one_of(const char *alternatives, const char *value);
-/* Same number, or same text with true for yes and false for no. */
+/* True for the same number, or the same text with true for yes and false for no. */
 bool hf_same_value(const char *a, const char *b);
 /* Whether some row of the table sets an option of this name. */
 bool hf_is_option(const hf_table_t *t, const char *name);

@@ -50,8 +50,8 @@ typedef struct starter {
 lh_status_t starter_make_ranks(starter_t *s) LH_MUST_CHECK;
 /* No other machine belongs to the job, now or later. */
 bool starter_is_alone(const starter_t *s);
-/* All ranks have ended to go on as others, or a herald has ended: neither is a loss. They are others from
- * here on. */
+/* All ranks have ended to go on as others, or a herald has ended: neither is a loss. Ranks are
+ * others from here on. */
 bool starter_regroups(starter_t *s);
 /* Of the first rank that failed; the job's. */
 int started_code(const started_t *r);

@@ -130,7 +130,7 @@ void launch_note_end(const launch_t *l, const char *sentence);
 void launch_note_restart(const launch_t *l, const char *sentence);
 /* For the launcher, which prints one line for all. False: nobody listens, print it. */
 bool launch_last_words(const launch_t *l, int code, const char *sentence);
-/* The same of a process that ends at once, without a goodbye to the other ranks. */
+/* As launch_last_words, of a process that ends at once, without a goodbye to the other ranks. */
 bool launch_died(const launch_t *l, int code, const char *sentence);
 
 #endif

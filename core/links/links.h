@@ -21,7 +21,7 @@
 typedef struct links links_t;
 typedef struct link link_t; /* to one peer, both directions */
 
-/* All of it outlives the links. */
+/* All that is named here outlives the links. */
 typedef struct links_how {
     const job_t *job; /* [transport.*] sections: plugin, security, fallback, options */
     registry_t *registry;

@@ -83,8 +83,8 @@ typedef struct optimizer_tables {
  * sentence names the space or the move. *out owns nothing. */
 lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t *optimizer,
                                   const lh_train_t *train, optimizer_tables_t *out) LH_MUST_CHECK;
-/* The same for a job's parameters, of which `train` is made. frozen: [parameters]; compute: the
- * dtype of values. */
+/* As optimizer_tables_read, for a job's parameters, of which `train` is made. frozen: [parameters];
+ * compute: the dtype of values. */
 lh_status_t optimizer_tables_of(const optimizer_how_t *how, const parameters_t *parameters,
                                 const bool *frozen, lh_dtype_t compute,
                                 optimizer_tables_t *out) LH_MUST_CHECK;

@@ -34,9 +34,9 @@ void transfer_lists_free(transfer_list_t *lists, uint32_t ranks);
  * wait never ends. Takes time in proportion to ranks^2 times rows. */
 lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *lists) LH_MUST_CHECK;
 
-/* The same check among the ranks of a run, all of which call it. Ranks exchange a digest of their
- * lists first, which is equal while every rank runs the whole model; only where digests differ do
- * the lists travel, and each rank checks all of them. */
+/* transfer_order_check among the ranks of a run, all of which call it. Ranks exchange a digest of
+ * their lists first, which is equal while every rank runs the whole model; only where digests
+ * differ do the lists travel, and each rank checks all of them. */
 lh_status_t transfer_order_agree(const world_t *world, control_t *control,
                                  const transfer_list_t *mine) LH_MUST_CHECK;
 

@@ -50,7 +50,7 @@ typedef struct plan_programs {
  * memory is not taken. */
 lh_status_t plan_programs_open(const plan_programs_how_t *how, plan_programs_t *out) LH_MUST_CHECK;
 void plan_programs_close(plan_programs_t *p);
-/* All that a rank will hold. */
+/* The memory that a rank will hold, of every kind. */
 void plan_programs_memory(const plan_programs_t *p, memory_report_t *out);
 
 /* So many ranks are planned one by one. Of more, a few places of one site stand for all that are alike

@@ -14,8 +14,8 @@ enum { IMPORT_MAX_STRUCT = 64 * 1024 };
  * min_size: up to the last field that every version has. dst is zero-filled to dst_size. */
 lh_status_t import_struct(void *dst, size_t dst_size, const void *src, size_t min_size,
                           size_t limit, const char *what) LH_MUST_CHECK;
-/* The same of one row of a table, whose rows have no size of their own: row_size is told beside the
- * table. The caller has seen to it that the row is the plugin's to give. */
+/* As import_struct, of one row of a table, whose rows have no size of their own: row_size is told
+ * beside the table. The caller has seen to it that the row is the plugin's to give. */
 lh_status_t import_row(void *dst, size_t dst_size, const void *table, uint32_t row_size,
                        uint32_t index, size_t min_size, const char *what) LH_MUST_CHECK;
 

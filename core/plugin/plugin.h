@@ -52,7 +52,7 @@ typedef struct plugin {
     plugin_origin_t origin;
 } plugin_t;
 
-/* Its option table, for job_parse_plugin. */
+/* The plugin's option table, for job_parse_plugin. */
 option_table_t plugin_options(const plugin_t *plugin);
 /* The rule `name`, or NULL after fail(). */
 const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name);
@@ -63,7 +63,7 @@ lh_status_t plugin_name_split(const char *text, char plugin[32], const char **na
 
 /* [a-z][a-z0-9_]*, at most `most` bytes: what an INI can name without quotes. NULL is none. */
 bool plugin_is_name(const char *text, size_t most);
-/* The same of at most 31 bytes: asked before a path is made of a plugin's name. */
+/* plugin_is_name of at most 31 bytes: asked before a path is made of a plugin's name. */
 bool plugin_name_fits(const char *name);
 lh_status_t plugin_refuse_name(const char *name) LH_MUST_CHECK;
 

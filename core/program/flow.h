@@ -126,7 +126,7 @@ uint32_t flow_activation(flow_t *f, const lh_arg_t *arg);
 uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena);
 /* Rows [begin, begin + rows) of a value, in the value's memory: the first dimension is cut. */
 uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows);
-/* The same memory seen as another dense shape with as many elements. */
+/* A value's memory seen as another dense shape with as many elements. */
 uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *shape);
 
 /* Append a call. slots: [op->in_count + op->out_count] values, 0 where one is left out. attributes

@@ -58,7 +58,7 @@ lh_status_t schedule_forward(uint32_t micro_batches, schedule_t **out) LH_MUST_C
 /* A CSV: the line "program,chunk,micro_batch,frame", then a row each; empty lines and those that
  * begin with # are left out. */
 lh_status_t schedule_read(const char *path, schedule_t **out) LH_MUST_CHECK;
-/* The same for a file's text, [length] bytes and a NUL; `name` is for sentences. */
+/* As schedule_read, for a file's text, [length] bytes and a NUL; `name` is for sentences. */
 lh_status_t schedule_parse(const char *name, const char *text, size_t length,
                            schedule_t **out) LH_MUST_CHECK;
 void schedule_free(schedule_t *s); /* NULL does nothing */

@@ -18,9 +18,9 @@ typedef struct transfer transfer_t;
 
 enum { TRANSFER_NAME = 40 };
 
-/* The same on all ranks of its group, but for the memory in which its values lie. Owned by the
- * exchange, or by the flow until the exchange takes it over; it lives as long as the programs
- * whose calls name it. */
+/* A transfer is the same on all ranks of its group, but for the memory in which its values lie.
+ * Owned by the exchange, or by the flow until the exchange takes it over; it lives as long as the
+ * programs whose calls name it. */
 struct transfer {
     char name[TRANSFER_NAME]; /* "gradients 3" */
     uint32_t number;          /* among those of the exchange */

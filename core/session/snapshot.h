@@ -57,10 +57,10 @@ void snapshot_free(snapshot_t *s); /* NULL does nothing */
 lh_status_t snapshot_begin(snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 /* Copies some more, 64 MiB at most; *more is false once that was all. */
 lh_status_t snapshot_go_on(snapshot_t *s, writer_t *writer, bool *more) LH_MUST_CHECK;
-/* All of it at once; training stands still for as long. */
+/* Copies all at once; training stands still for as long. */
 lh_status_t snapshot_take(snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
-/* The same for the last time: gives masters and each kind of state back as soon as they are copied.
- * After engine_finish. */
+/* As snapshot_take, for the last time: gives masters and each kind of state back as soon as they
+ * are copied. After engine_finish. */
 lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 
 /* Fills what is held here from a checkpoint of any number of ranks, reading no more than that, a
@@ -104,8 +104,8 @@ bool snapshot_identity_number(const char *text, const char *key, uint64_t *out);
  * checkpoint at `path` holds. */
 lh_status_t snapshot_identity_compare(const char *path, const char *then,
                                       const char *now) LH_MUST_CHECK;
-/* The same of the model and its tokenizer alone. What an import says of itself has no such lines.
- */
+/* As snapshot_identity_compare, of the model and its tokenizer alone. What an import says of itself
+ * has no such lines. */
 lh_status_t snapshot_identity_compare_model(const char *path, const char *then,
                                             const char *now) LH_MUST_CHECK;
 

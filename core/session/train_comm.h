@@ -24,7 +24,7 @@ typedef struct train_ranks {
     /* Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x bytes].
      * Blocking; all ranks call in the same order with the same sizes. No allocation. */
     lh_status_t (*gather)(void *context, const void *mine, size_t bytes, void *all);
-    /* The same in two calls, with other work between them; no other gather meanwhile. NULL: only at
+    /* gather in two calls, with other work between them; no other gather meanwhile. NULL: only at
      * once. */
     lh_status_t (*start)(void *context, const void *mine, size_t bytes);
     lh_status_t (*finish)(void *context, size_t bytes, void *all);
@@ -51,8 +51,8 @@ static inline uint32_t train_agree_size(const train_agree_t *a)
 
 /* Each value becomes the sum over all ranks, added in their order: the same bits on all of them. */
 lh_status_t train_agree_sum(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
-/* The same in two calls: the values travel while something else is done. count is that of the
- * finish. Where the ranks have no two-call form this does nothing, and finish does it all. */
+/* train_agree_sum in two calls: the values travel while something else is done. count is that of
+ * the finish. Where the ranks have no two-call form this does nothing, and finish does it all. */
 lh_status_t train_agree_start(train_agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
 lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
 /* What each rank says of itself (at most AGREE_TEXT bytes with its NUL) as one text, the same on

@@ -18,8 +18,8 @@
  * that name, which lives as long as the registry. Any other job stays as it is, and may not have
  * such sections. The job outlives the registry. */
 lh_status_t spec_adopt(const job_t *job, registry_t *registry) LH_MUST_CHECK;
-/* The same of sections that are no job's, for whoever judges a spec by itself. The document outlives
- * the registry. */
+/* As spec_adopt, of sections that are no job's, for whoever judges a spec by itself. The document
+ * outlives the registry. */
 lh_status_t spec_adopt_sections(const document_t *document, registry_t *registry) LH_MUST_CHECK;
 
 /* All sections, with every mistake that can be found without the ops: names twice, unknown, unused,

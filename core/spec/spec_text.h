@@ -86,7 +86,7 @@ bool spec_is_function(const char *name);
 /* A word that means nothing is itself: the word of a choice. */
 lh_status_t spec_evaluate(const spec_node_t *node, const spec_names_t *names,
                           spec_value_t *out) LH_MUST_CHECK;
-/* The same, and it must be a number: what a size, a condition, a real is. */
+/* As spec_evaluate, and the result must be a number: what a size, a condition, a real is. */
 lh_status_t spec_whole(const spec_node_t *node, const spec_names_t *names,
                        uint64_t *out) LH_MUST_CHECK;
 lh_status_t spec_real(const spec_node_t *node, const spec_names_t *names,

@@ -131,7 +131,7 @@ void bpe_scratch_close(bpe_scratch_t *s);
  * before. */
 lh_status_t bpe_encode(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                        size_t readable, token_ids_t *out) LH_MUST_CHECK;
-/* The same for a text that is not cut yet: cut into words where no join can cross. */
+/* As bpe_encode, for a text that is not cut yet: cut into words where no join can cross. */
 lh_status_t bpe_encode_text(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                             token_ids_t *out) LH_MUST_CHECK;
 

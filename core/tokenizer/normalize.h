@@ -33,7 +33,7 @@ void normalize_charsmap_free(charsmap_t *m);
 /* The longest entry that text starts with: returns its length and the replacement, or 0. */
 size_t normalize_charsmap_longest(const charsmap_t *m, const char *text, size_t length,
                                   const char **to);
-/* The same of the shortest. */
+/* The shortest entry that text starts with, likewise. */
 size_t normalize_charsmap_shortest(const charsmap_t *m, const char *text, size_t length,
                                    const char **to);
 

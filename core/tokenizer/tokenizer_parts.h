@@ -36,14 +36,14 @@ typedef struct added_token {
     size_t length;
     /* Decoding may skip it. */
     bool special;
-    /* It is found in a text only when asked for (SPELLING_IS_TOKEN), as the file does not list it
-     * as a token that texts are searched for. */
+    /* The token is found in a text only when asked for (SPELLING_IS_TOKEN), as the file does not
+     * list it as a token that texts are searched for. */
     bool implicit;
-    /* It is looked for in normalized text, and not in the text as it came. */
+    /* The token is looked for in normalized text, and not in the text as it came. */
     bool normalized;
-    /* It counts only where no word character stands beside it. */
+    /* The token counts only where no word character stands beside it. */
     bool single_word;
-    /* It takes the white space before it, or behind it, with it. */
+    /* The token takes the white space before it, or behind it, along. */
     bool lstrip, rstrip;
 } added_token_t;
 

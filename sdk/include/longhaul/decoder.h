@@ -140,7 +140,7 @@ static inline lh_status_t lh_decoder_open(const lh_host_t *host, const lh_decode
     return LH_OK;
 }
 
-/* The same for a model whose heads turn: components do so by twos. */
+/* As lh_decoder_open, for a model whose heads turn: components do so by twos. */
 static inline lh_status_t lh_decoder_open_rotary(const lh_host_t *host, const lh_decoder_t *base,
                                                  const void *config, void (*list)(lh_model_t *m),
                                                  lh_model_t **out)
