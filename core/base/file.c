@@ -263,7 +263,7 @@ bool file_same(const char *a, const char *b)
 /* One try. LH_AGAIN: the path leads to another file than the one that was opened and locked, as
  * whoever had it before has renamed or removed it, or this function has taken the name from a file
  * of two names. */
-static lh_status_t take(const char *path, int *fd)
+static lh_status_t file_take_once(const char *path, int *fd)
 {
     int got;
     struct stat st;
@@ -293,7 +293,7 @@ lh_status_t file_take(const char *path, int *fd)
     enum { TRIES = 100 };
     lh_status_t status = LH_AGAIN;
     for (int i = 0; i < TRIES && status == LH_AGAIN; i++)
-        status = take(path, fd);
+        status = file_take_once(path, fd);
     return status == LH_AGAIN ? fail_io(errno, "%s: cannot lock", path) : status;
 }
 

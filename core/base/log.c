@@ -70,7 +70,7 @@ static size_t escape(char *to, size_t room, const char *from)
 
 enum { TIME_AHEAD = TEXT_TIME }; /* bytes of the time of day and a blank ahead of a file's line */
 
-/* Every line is made with room for its time, which only files get: show() begins behind it. */
+/* Every line is made with room for its time, which only files get: line_show() begins behind it. */
 static void put_time(char *line)
 {
     text_time(sys()->wall_ns(), line);
@@ -91,7 +91,7 @@ static bool is_journal(void)
 /* Writes a line to stderr without its time, by one call, as lines of threads would mix otherwise.
  * For journald each line of a text is an entry and gets its priority; a text of too many lines ends
  * in one entry. clear: what removes the progress line, or "". */
-static void show(int32_t row, const char *clear, const char *line, size_t length)
+static void line_show(int32_t row, const char *clear, const char *line, size_t length)
 {
     enum { PARTS = 64 };
     struct iovec parts[PARTS] = {{.iov_base = (void *)(uintptr_t)clear, .iov_len = strlen(clear)}};
@@ -122,7 +122,7 @@ static void write_last_line(const char *sentence, bool shown)
     const int wanted = snprintf(line + TIME_AHEAD, sizeof(line) - TIME_AHEAD,
                                 "%slonghaul: %.900s\n", name, sentence);
     const size_t length = TIME_AHEAD + (wanted < 0 ? 0 : (size_t)wanted);
-    if (shown) show(LEVEL_END, clear, line, length);
+    if (shown) line_show(LEVEL_END, clear, line, length);
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         if (files[i] >= 0) (void)!write(files[i], line, length);
 }
@@ -219,7 +219,7 @@ static void write_line(int32_t level, bool shown, const char *fmt, va_list args)
     size_t length = TIME_AHEAD + (size_t)named;
     length += escape(line + length, sizeof(line) - length - 1, text);
     line[length++] = '\n';
-    if (shown && (!ranked || row >= LH_LOG_WARN)) show(row, clear, line, length);
+    if (shown && (!ranked || row >= LH_LOG_WARN)) line_show(row, clear, line, length);
     sink_add(&rank_file, line, length);
     sink_add(&also, line, length);
     errno = error;

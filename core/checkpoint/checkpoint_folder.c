@@ -465,7 +465,7 @@ static lh_status_t take_folder(const char *path, folder_lock_t *lock, wanted_t *
 /* The file is locked, then it is looked whether its name still leads to it: the one who had the
  * lock before may have removed the name, and another process may have locked a new file under it.
  * Then it begins again. */
-static lh_status_t take(wanted_t *w, folder_lock_t *out)
+static lh_status_t wanted_lock_take(wanted_t *w, folder_lock_t *out)
 {
     char *path = path_join(w->folder, w->name);
     if (path == NULL) return LH_NO_MEMORY;
@@ -493,7 +493,7 @@ lh_status_t folder_lock_take(const char *folder, uint64_t timeout_ns, folder_loc
 {
     wanted_t w = {folder, ".lock", true, timeout_ns, 0};
     char reason[2048]; /* fail_reason() is written anew */
-    const lh_status_t status = take(&w, out);
+    const lh_status_t status = wanted_lock_take(&w, out);
     if (status != LH_UNSUPPORTED) return status;
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
     return fail_again(LH_IO, reason);
@@ -505,7 +505,7 @@ lh_status_t folder_lock_hold(const char *folder, const char *holder, bool with_f
                              folder_lock_t *out)
 {
     wanted_t w = {folder, ".run.lock", with_folder, HOLD_NS, 0};
-    const lh_status_t status = take(&w, out);
+    const lh_status_t status = wanted_lock_take(&w, out);
     if (status != LH_OK) return status;
     out->made = true; /* what a killed run left is ours to remove */
     if (sys_ftruncate(out->fd, 0) == 0) (void)!sys()->pwrite(out->fd, holder, strlen(holder), 0);

@@ -424,7 +424,7 @@ static lh_status_t tell_choices(const eval_set_t *s, bool json, json_writer_t *o
     return LH_OK;
 }
 
-static lh_status_t tell(const cli_t *cli, const eval_run_t *r)
+static lh_status_t eval_tell(const cli_t *cli, const eval_run_t *r)
 {
     text_t json = {0};
     json_writer_t w = {.to = &json, .style = JSON_SPACED};
@@ -499,7 +499,7 @@ static int eval_stage(cli_t *cli)
         status = session_open(&how, &run.session);
     }
     if (status == LH_OK) status = sets_run(&run);
-    if (status == LH_OK) status = tell(cli, &run);
+    if (status == LH_OK) status = eval_tell(cli, &run);
     sets_free(&run);
     session_close(run.session);
     model_source_close(&source);

@@ -334,7 +334,7 @@ static void show_text(printer_t *p, bool all)
 
 /* generation_run's callback, once for each new id of the only text. It can't return a status, so that
  * is kept. Also called for the ids of the prompt, so that the text begins with it. */
-static void show(void *context, LH_UNUSED uint64_t text, int32_t id)
+static void id_show(void *context, LH_UNUSED uint64_t text, int32_t id)
 {
     printer_t *p = context;
     if (p->silent || p->status != LH_OK) return;
@@ -396,7 +396,7 @@ static lh_status_t show_whole(const teller_t *t, const generation_text_t *text)
 }
 
 /* Texts that are done. */
-static lh_status_t tell(teller_t *t, const generation_text_t *texts, uint64_t count)
+static lh_status_t texts_tell(teller_t *t, const generation_text_t *texts, uint64_t count)
 {
     lh_status_t status = LH_OK;
     for (uint64_t i = 0; status == LH_OK && i < count; i++) {
@@ -414,7 +414,7 @@ static lh_status_t tell(teller_t *t, const generation_text_t *texts, uint64_t co
 }
 
 /* Written after all was shown: a file that can't be written fails the command but not the reader. */
-static lh_status_t tell_end(teller_t *t)
+static lh_status_t texts_tell_end(teller_t *t)
 {
     const char *folder = t->cli->job->pipeline.folder;
     if (t->request->prompts != NULL) text_append(&t->dump, "]}");
@@ -432,14 +432,14 @@ static lh_status_t generate_one(generation_t *generation, teller_t *t, generatio
     printer_t printer = {.tokenizer = t->tokenizer,
                          .silent = t->request->json || t->tokenizer == NULL};
     for (uint64_t i = 0; i < text->prompt_count; i++)
-        show(&printer, 0, text->prompt[i]);
-    lh_status_t status = generation_run(generation, text, 1, show, &printer);
+        id_show(&printer, 0, text->prompt[i]);
+    lh_status_t status = generation_run(generation, text, 1, id_show, &printer);
     if (status == LH_OK) status = printer.status;
     if (status == LH_OK) show_text(&printer, true);
     if (status == LH_OK) status = printer.status;
     if (status == LH_OK && !printer.silent) (void)printf("\n");
     token_ids_free(&printer.ids);
-    return status == LH_OK ? tell(t, text, 1) : status;
+    return status == LH_OK ? texts_tell(t, text, 1) : status;
 }
 
 /* A batch at a time, in the order of the file. */
@@ -462,7 +462,7 @@ static lh_status_t generate_all(generation_t *generation, teller_t *t, const pro
             continue;
         }
         status = generation_run(generation, texts, count, NULL, NULL);
-        if (status == LH_OK) status = tell(t, texts, count);
+        if (status == LH_OK) status = texts_tell(t, texts, count);
     }
     mem_free(ids);
     mem_free(texts);
@@ -495,7 +495,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
         status = generation_check(generation, prompts->list[i].ids, prompts->list[i].count);
     if (status == LH_OK) status = model_source_weights(source, session);
     if (status == LH_OK) status = generate_all(generation, &teller, prompts, batch);
-    if (status == LH_OK) status = tell_end(&teller);
+    if (status == LH_OK) status = texts_tell_end(&teller);
     text_free(&teller.dump);
     generation_free(generation);
     session_close(session);

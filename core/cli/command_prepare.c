@@ -114,8 +114,8 @@ static lh_status_t load_tokenizer(const job_t *job, tokenizer_t **out)
 }
 
 /* What was left out is told with the reason for it, where there was any. */
-static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t *tokenizer,
-                 double seconds)
+static void counts_tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t *tokenizer,
+                        double seconds)
 {
     char time[24], bytes[16], tokens[16];
     text_duration(seconds, time);
@@ -167,7 +167,7 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
     prepare_progress_end(&progress);
     job_outputs_free(&own);
     sys_stop_unwatch();
-    if (status == LH_OK) tell(cli, &counts, tokenizer, seconds);
+    if (status == LH_OK) counts_tell(cli, &counts, tokenizer, seconds);
     return status;
 }
 

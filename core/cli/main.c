@@ -39,7 +39,7 @@ static void print_reason(void)
 
 /* Where a launcher does not print it for all. A rank leaves its words to the launcher that started
  * it, which prints one sentence for all of them. */
-static void tell_end(const cli_t *cli, int code)
+static void last_words_tell(const cli_t *cli, int code)
 {
     if (launch_last_words(cli->launch, code, fail_reason())) return;
     print_reason();
@@ -69,7 +69,7 @@ static int print_version(void)
 }
 
 /* From a parsed command line to an exit code. */
-static int run(cli_t *cli)
+static int command_line_run(cli_t *cli)
 {
     /* What it needs may be refused, too, and then its function is not called. */
     int code = cli_open(cli);
@@ -77,7 +77,7 @@ static int run(cli_t *cli)
     if (code < 0) {
         const int status = code;
         code = status_exit_code(status);
-        tell_end(cli, code);
+        last_words_tell(cli, code);
     }
     code = code_of_stdout(code);
     cli_close(cli);
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
     self = getpid();
     /* From here to `running = NULL` an exit is somebody else's. */
     (void)on_exit(refuse_exit, NULL);
-    const int code = run(&cli);
+    const int code = command_line_run(&cli);
     running = NULL;
     cli_free(&cli);
     return code;

@@ -145,8 +145,8 @@ static const plan_row_t *find_row(const plan_row_t *rows, uint32_t count, uint64
 }
 
 /* The sentence for a plan that `rank` does not have, has under another name, or has otherwise. */
-static lh_status_t refuse(const comm_t *c, const collective_t *x, uint32_t rank,
-                          const plan_row_t *theirs)
+static lh_status_t plan_refuse(const comm_t *c, const collective_t *x, uint32_t rank,
+                               const plan_row_t *theirs)
 {
     char who[160], self[160];
     world_rank_text(c->world, rank, who, sizeof(who));
@@ -172,7 +172,7 @@ static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all,
         if (m == g->self || (pair && m != x->how.root)) continue;
         const plan_row_t *row = find_row(&all[(size_t)g->ranks[m] * most], most, x->key, x->number);
         if (row == NULL || row->digest != mine[x->index].digest)
-            return refuse(c, x, g->ranks[m], row);
+            return plan_refuse(c, x, g->ranks[m], row);
         x->places[m] = row->place;
     }
     return LH_OK;

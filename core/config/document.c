@@ -280,7 +280,7 @@ static lh_status_t on_more(void *context, const char *value, uint32_t line)
 
 /* What `own` sets overrides what stands in d, entry by entry. Entries are copied, as `own` is freed
  * after this. */
-static lh_status_t merge(document_t *d, const document_t *own)
+static lh_status_t sections_merge(document_t *d, const document_t *own)
 {
     for (uint32_t i = 0; i < own->section_count; i++) {
         const document_section_t *from = own->sections[i];
@@ -389,7 +389,7 @@ static lh_status_t load_file(document_t *d, const char *path, const char *said_b
     status = f.own == NULL ? LH_NO_MEMORY : ini_lines_read(name, text, length, &sink);
     mem_free(text);
     if (status == LH_OK && f.include != NULL) status = load_includes(d, &f, &link, depth);
-    if (status == LH_OK) status = merge(d, f.own);
+    if (status == LH_OK) status = sections_merge(d, f.own);
     mem_free(f.include);
     document_free(f.own);
     return status;

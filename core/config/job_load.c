@@ -13,7 +13,7 @@
 
 /* A known section's name stands for itself, or with ".*" for all that begin with it. "group.*" does
  * not match "group." itself: a name must follow. */
-static bool matches(const char *pattern, const char *name)
+static bool section_matches(const char *pattern, const char *name)
 {
     const size_t length = strlen(pattern);
     if (length < 2 || strcmp(pattern + length - 2, ".*") != 0) return strcmp(pattern, name) == 0;
@@ -35,7 +35,7 @@ static lh_status_t check_section_name(const document_section_t *s)
     text_nearest_t near = {.typed = s->name};
 
     for (uint32_t i = 0; i < count; i++) {
-        if (matches(known[i].name, s->name)) return LH_OK;
+        if (section_matches(known[i].name, s->name)) return LH_OK;
         text_nearest_offer(&near, known[i].name);
     }
     document_where(s->file, s->line, where, sizeof(where));
@@ -76,7 +76,8 @@ static lh_status_t parse_section(job_t *job, const job_section_t *s, uint32_t st
     const option_table_t table = job_section_table(s, (char *)job + s->offset);
     options_how_t how = how_of(job, s, &table, stages);
     /* A hook that is written down must say what to call. */
-    if (matches("hook.*", s->name)) how.optional = document_find(job->document, s->name) == NULL;
+    if (section_matches("hook.*", s->name))
+        how.optional = document_find(job->document, s->name) == NULL;
     return options_parse(&how);
 }
 
@@ -195,7 +196,7 @@ static lh_status_t parse_groups(job_t *job)
     size_t capacity = 0;
     for (uint32_t i = 0; i < count; i++) {
         const document_section_t *s = document_section(job->document, i);
-        if (!matches("group.*", s->name)) continue;
+        if (!section_matches("group.*", s->name)) continue;
         job_group_t *groups = mem_grow(job->groups, &capacity, job->group_count + 1u,
                                        sizeof(*groups));
         if (groups == NULL) return LH_NO_MEMORY;
@@ -211,7 +212,7 @@ static lh_status_t parse_adapter(job_t *job)
 {
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {
         const document_section_t *s = document_section(job->document, i);
-        if (!matches("adapter.*", s->name)) continue;
+        if (!section_matches("adapter.*", s->name)) continue;
         if (job->adapter.name != NULL) {
             char where[JOB_WHERE_BYTES];
             document_where(s->file, s->line, where, sizeof(where));
@@ -262,7 +263,7 @@ static lh_status_t parse_eval_sets(job_t *job)
     size_t capacity = 0;
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {
         const document_section_t *s = document_section(job->document, i);
-        if (!matches("eval.*", s->name)) continue;
+        if (!section_matches("eval.*", s->name)) continue;
         const lh_status_t beside = check_beside_sets(job);
         if (beside != LH_OK) return beside;
         job_eval_set_t *sets = mem_grow(job->eval_sets, &capacity, job->eval_set_count + 1u,
@@ -314,7 +315,7 @@ static lh_status_t parse_pins(job_t *job)
     size_t capacity = 0;
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {
         const document_section_t *s = document_section(job->document, i);
-        if (!matches("plugin.*", s->name)) continue;
+        if (!section_matches("plugin.*", s->name)) continue;
         job_pin_t *pins = mem_grow(job->pins, &capacity, job->pin_count + 1u, sizeof(*pins));
         if (pins == NULL) return LH_NO_MEMORY;
         job->pins = pins;

@@ -21,7 +21,7 @@ typedef struct budget {
     bool spent;
 } budget_t;
 
-static void *take(void *context, size_t bytes)
+static void *heap_take(void *context, size_t bytes)
 {
     (void)context;
     return mem_lend(bytes);
@@ -29,7 +29,7 @@ static void *take(void *context, size_t bytes)
 
 /* yyjson asks for more while it reads, so a budget that is spent shows here, long before the whole
  * document is held. */
-static void *take_more(void *context, void *memory, size_t old_bytes, size_t bytes)
+static void *heap_take_more(void *context, void *memory, size_t old_bytes, size_t bytes)
 {
     budget_t *budget = context;
     budget->spent = bytes > old_bytes && bytes > budget->most_bytes;
@@ -40,7 +40,7 @@ static void *take_more(void *context, void *memory, size_t old_bytes, size_t byt
     return other;
 }
 
-static void give(void *context, void *memory)
+static void heap_give(void *context, void *memory)
 {
     (void)context;
     mem_free(memory);
@@ -51,7 +51,8 @@ static void give(void *context, void *memory)
 static json_document_t *read_bytes(const char *text, size_t length, yyjson_read_flag how,
                                    budget_t *budget, yyjson_read_err *error)
 {
-    const yyjson_alc heap = {.malloc = take, .realloc = take_more, .free = give, .ctx = budget};
+    const yyjson_alc heap = {
+        .malloc = heap_take, .realloc = heap_take_more, .free = heap_give, .ctx = budget};
     /* Without YYJSON_READ_INSITU the text is only read. */
     return yyjson_read_opts((char *)(uintptr_t)text, length, how, &heap, error);
 }

@@ -73,7 +73,7 @@ static lh_status_t open_file(shard_index_t *s, const char *folder, const char *n
 }
 
 /* One list over all files, sorted; a tensor in two of them is refused. */
-static lh_status_t gather(shard_index_t *s, const char *folder)
+static lh_status_t tensors_gather(shard_index_t *s, const char *folder)
 {
     s->tensors = mem_array(s->count, sizeof(s->tensors[0]));
     if (s->tensors == NULL) return LH_NO_MEMORY;
@@ -182,7 +182,7 @@ static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char
     if (s->files == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
         status = open_file(s, folder, names[i], limits);
-    if (status == LH_OK) status = gather(s, folder);
+    if (status == LH_OK) status = tensors_gather(s, folder);
     if (status == LH_OK) status = check_map(s, path, map);
     mem_free(names);
 free_index:
@@ -196,7 +196,7 @@ static lh_status_t open_whole(shard_index_t *s, const char *folder, const shard_
     s->files = mem_array(1, sizeof(s->files[0]));
     if (s->files == NULL) return LH_NO_MEMORY;
     lh_status_t status = open_file(s, folder, WHOLE_NAME, limits);
-    if (status == LH_OK) status = gather(s, folder);
+    if (status == LH_OK) status = tensors_gather(s, folder);
     return status;
 }
 

@@ -61,7 +61,7 @@ static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
 
 /* Binds the last call to node `last`, then each call before it to the node that makes what a later
  * call takes. There is at most one such node, so nothing has to be tried twice. */
-static bool matches(const recording_t *r, uint32_t last, match_t *m)
+static bool pattern_matches(const recording_t *r, uint32_t last, match_t *m)
 {
     uint32_t call = m->pattern->call_count - 1;
     if (!call_binds(r, m, call, last)) return false;
@@ -257,7 +257,7 @@ static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *c
 static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t last)
 {
     const op_pattern_t *pattern = m.pattern;
-    if (!matches(r, last, &m)) return LH_OK;
+    if (!pattern_matches(r, last, &m)) return LH_OK;
     lh_value_t slots[OP_SLOTS] = {0}, adds_to[OP_SLOTS] = {0};
     for (uint32_t w = 0; w < pattern->word_count; w++)
         if (pattern->slot[w] != PATTERN_NONE) slots[pattern->slot[w]] = m.value[w];

@@ -170,7 +170,8 @@ static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
 }
 
 /* Checks and takes what a gradient function returned for one input. may_be_none: 0 is an answer. */
-static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool may_be_none)
+static lh_status_t input_gradient_take(reverse_t *p, const graph_node_t *node, uint32_t slot,
+                                       bool may_be_none)
 {
     lh_assert(slot < p->into_count && p->into_count <= OP_SLOTS);
     recording_t *r = p->r;
@@ -229,7 +230,7 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     op->row.gradient(&r->graph, node.attributes, node.slots, from, wanted, into);
     lh_status_t status = recording_status(r);
     for (uint32_t i = 0; i < op->in_count && status == LH_OK; i++)
-        if (wanted[i]) status = take(p, &node, i, detached || (lacks && !extra));
+        if (wanted[i]) status = input_gradient_take(p, &node, i, detached || (lacks && !extra));
     return status;
 }
 

@@ -150,7 +150,7 @@ typedef struct pattern_reader {
 } pattern_reader_t;
 
 /* Fails with a sentence that shows the whole text. */
-static lh_status_t refuse(const pattern_reader_t *p, const char *what, const char *name)
+static lh_status_t pattern_refuse(const pattern_reader_t *p, const char *what, const char *name)
 {
     return fail(LH_INVALID, "op %s fuses '%s': %s%s%s", p->fused->row.name, p->fused->row.fuses,
                 what, name[0] == '\0' ? "" : " ", name);
@@ -162,7 +162,7 @@ static lh_status_t next(pattern_reader_t *p, char word[WORD_BYTES])
     p->at += strspn(p->at, " ");
     size_t length = strcspn(p->at, " ;|");
     if (length == 0 && *p->at != '\0') length = 1;
-    if (length >= WORD_BYTES) return refuse(p, "a word is too long", "");
+    if (length >= WORD_BYTES) return pattern_refuse(p, "a word is too long", "");
     memcpy(word, p->at, length);
     word[length] = '\0';
     p->at += length;
@@ -194,7 +194,8 @@ static lh_status_t word_number(pattern_reader_t *p, op_pattern_t *pattern, const
             *out = (uint8_t)i;
             return LH_OK;
         }
-    if (pattern->word_count == PATTERN_WORDS) return refuse(p, "there are too many words", "");
+    if (pattern->word_count == PATTERN_WORDS)
+        return pattern_refuse(p, "there are too many words", "");
     const uint32_t number = pattern->word_count++;
     memcpy(p->words[number], word, WORD_BYTES);
     p->made[number] = false;
@@ -213,7 +214,7 @@ static lh_status_t input_take(pattern_reader_t *p, op_pattern_t *pattern, const 
     const lh_status_t status = word_number(p, pattern, word, out);
     if (status != LH_OK) return status;
     if (p->made[*out] || pattern->slot[*out] < p->fused->in_count) return LH_OK;
-    return refuse(p, "no call before gives", word);
+    return pattern_refuse(p, "no call before gives", word);
 }
 
 /* Takes a word in an output slot: a value that no call gave before, or _ for one that is not
@@ -226,7 +227,7 @@ static lh_status_t output_take(pattern_reader_t *p, op_pattern_t *pattern, const
     const lh_status_t status = word_number(p, pattern, word, out);
     if (status != LH_OK) return status;
     if (p->made[*out] || pattern->slot[*out] < p->fused->in_count)
-        return refuse(p, "a call gives what is there already:", word);
+        return pattern_refuse(p, "a call gives what is there already:", word);
     p->made[*out] = true;
     return LH_OK;
 }
@@ -237,11 +238,11 @@ static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char wo
 {
     lh_status_t status = next(p, word);
     if (status != LH_OK) return status;
-    if (pattern->call_count == LH_FUSES) return refuse(p, "there are too many calls", "");
+    if (pattern->call_count == LH_FUSES) return pattern_refuse(p, "there are too many calls", "");
     pattern_call_t *call = &pattern->calls[pattern->call_count++];
     memset(call->word, PATTERN_NONE, sizeof(call->word));
     call->op = op_named(p, word);
-    if (call->op == NULL) return refuse(p, "there is no op", word);
+    if (call->op == NULL) return pattern_refuse(p, "there is no op", word);
 
     bool output = false;
     uint32_t slot = 0, end = call->op->in_count;
@@ -252,7 +253,7 @@ static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char wo
             end = slot + call->op->out_count;
             continue;
         }
-        if (slot == end) return refuse(p, "too many values for", call->op->row.name);
+        if (slot == end) return pattern_refuse(p, "too many values for", call->op->row.name);
         status = output ? output_take(p, pattern, word, &call->word[slot])
                         : input_take(p, pattern, word, &call->word[slot]);
         if (status != LH_OK) return status;
@@ -275,20 +276,21 @@ static lh_status_t way_check(const pattern_reader_t *p, const op_pattern_t *patt
                     used = used || (pattern->calls[c].word[o] != PATTERN_NONE &&
                                     pattern->calls[c].word[o] == pattern->calls[d].word[i]);
         if (!used)
-            return refuse(p, "no later call takes what is given by",
-                          pattern->calls[c].op->row.name);
+            return pattern_refuse(p, "no later call takes what is given by",
+                                  pattern->calls[c].op->row.name);
     }
     for (uint32_t s = 0; s < op->in_count + op->out_count; s++) {
         bool named = op->optional[s];
         for (uint32_t w = 0; w < pattern->word_count; w++)
             named = named || pattern->slot[w] == s;
-        if (!named) return refuse(p, "nothing is its slot", op->slot_name[s]);
+        if (!named) return pattern_refuse(p, "nothing is its slot", op->slot_name[s]);
     }
     uint32_t same_struct = 0;
     for (uint32_t c = 0; c < pattern->call_count; c++)
         same_struct += pattern->calls[c].op->row.attributes_bytes == op->row.attributes_bytes;
     if (op->row.fuse == NULL && op->row.attributes_bytes != 0 && same_struct != 1)
-        return refuse(p, "its attributes are not those of one call, and it has no fuse()", "");
+        return pattern_refuse(p, "its attributes are not those of one call, and it has no fuse()",
+                              "");
     return LH_OK;
 }
 
@@ -297,7 +299,7 @@ static lh_status_t ways_read(pattern_reader_t *p, op_pattern_t ways[WAYS], uint3
 {
     char word[WORD_BYTES];
     do {
-        if (*count == WAYS) return refuse(p, "there are too many ways", "");
+        if (*count == WAYS) return pattern_refuse(p, "there are too many ways", "");
         op_pattern_t *way = &ways[(*count)++];
         *way = (op_pattern_t){0};
         lh_status_t status;
@@ -319,7 +321,7 @@ static lh_status_t op_patterns_parse(op_t *op, op_t *const *ops, uint32_t count)
     uint32_t way_count = 0;
     pattern_reader_t p = {.at = op->row.fuses, .fused = op, .ops = ops, .op_count = count};
     for (uint32_t s = 0; s < op->in_count + op->out_count; s++)
-        if (op->alias[s] != 0) return refuse(&p, "an op that writes in place can't", "");
+        if (op->alias[s] != 0) return pattern_refuse(&p, "an op that writes in place can't", "");
     const lh_status_t status = ways_read(&p, ways, &way_count);
     if (status != LH_OK) return status;
     op->patterns = mem_array(way_count, sizeof(*op->patterns));

@@ -45,7 +45,7 @@ static void describe_rule(text_t *t, const arg_rule_t *rule)
 }
 
 /* Refuses an argument with a sentence; LH_NO_MEMORY where there is no memory for the sentence. */
-static lh_status_t refuse(const char *op, const lh_arg_t *arg, const arg_rule_t *rule)
+static lh_status_t argument_refuse(const char *op, const lh_arg_t *arg, const arg_rule_t *rule)
 {
     text_t found = {0}, expected = {0};
     text_append(&found, lh_dtype_name(arg->dtype));
@@ -68,7 +68,7 @@ lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t
     lh_assert(count <= LH_MAX_SLOTS);
     for (uint32_t i = 0; i < count; i++)
         if (args[i].dtype != LH_DTYPE_NONE && !fits(&args[i], &rules[i]))
-            return refuse(op, &args[i], &rules[i]);
+            return argument_refuse(op, &args[i], &rules[i]);
     return LH_OK;
 }
 

@@ -38,7 +38,7 @@ typedef struct arranger {
 
 /* Notes a call to be inserted before call `at`. After the first failure nothing is noted any more;
  * `status` says why. */
-static void put(arranger_t *a, uint32_t at, const flow_call_t *call)
+static void call_put(arranger_t *a, uint32_t at, const flow_call_t *call)
 {
     if (a->status != LH_OK) return;
     lh_assert(at > 0 && at <= a->p->flow->call_count);
@@ -162,10 +162,10 @@ static void instances_put(arranger_t *a)
     for (uint32_t i = 0; i < count && a->status == LH_OK; i++) {
         for (uint32_t next = i == 0 ? 0 : i + ahead; next <= i + ahead && next < count; next++) {
             const flow_call_t start = call_of(a, FLOW_COLLECTIVE, places[next].move);
-            put(a, i == 0 ? 1 : places[i].at, &start);
+            call_put(a, i == 0 ? 1 : places[i].at, &start);
         }
         const flow_call_t wait = call_of(a, FLOW_WAIT, places[i].move);
-        put(a, places[i].at, &wait);
+        call_put(a, places[i].at, &wait);
     }
     mem_free(places);
 }
@@ -200,7 +200,7 @@ static void value_gather_waits_put(arranger_t *a)
         flow_call_t wait = call_of(a, FLOW_WAIT, t->list[row]);
         wait.first_only = a->p->how.use == USE_TRAIN;
         t->list[row]->awaited |= wait.first_only;
-        put(a, at[row], &wait);
+        call_put(a, at[row], &wait);
     }
     mem_free(at);
 }
@@ -303,11 +303,11 @@ static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t
     flow_call_t first = call_of(a, kind, b->first);
     first.first_only = b->later != NULL;
     first.last_only = kind == FLOW_COLLECTIVE && !a->t->weights->bucketed;
-    put(a, at, &first);
+    call_put(a, at, &first);
     if (b->later == NULL) return;
     flow_call_t later = call_of(a, kind, b->later);
     later.later_only = true;
-    put(a, at, &later);
+    call_put(a, at, &later);
 }
 
 /* Bytes at which a bucket is closed, where `left` are to come from its first gradient on. Nothing hides
@@ -355,7 +355,7 @@ static void sums_put(arranger_t *a)
         if (bucket.across != NULL) {
             flow_call_t across = call_of(a, FLOW_COLLECTIVE, bucket.across);
             across.last_only = true;
-            put(a, at, &across);
+            call_put(a, at, &across);
         }
         before[0] = before[1];
         before[1] = bucket;
@@ -377,7 +377,7 @@ static void sum_waits_put(arranger_t *a)
         const bool sum = m->kind == MOVE_ACROSS || (m->kind == MOVE_SUM && !t->weights->bucketed);
         if (!sum && (m->kind != MOVE_VALUE_GATHER || m->awaited)) continue;
         const flow_call_t wait = call_of(a, FLOW_WAIT, m);
-        put(a, 1, &wait);
+        call_put(a, 1, &wait);
     }
 }
 
@@ -399,7 +399,7 @@ static void copy_put(arranger_t *a, uint32_t at, uint32_t from, uint32_t to)
     const flow_call_t call = {.kind = FLOW_KERNEL,
                               .op = op_table_find(a->p->engine->how.ops, "copy"),
                               .slots = {from, to}};
-    if (a->p->flow->status == LH_OK) put(a, at, &call);
+    if (a->p->flow->status == LH_OK) call_put(a, at, &call);
 }
 
 /* Every rank's terms of the loss in one row each, gathered while parameters are updated: the host
@@ -438,8 +438,8 @@ static void losses_put(arranger_t *a)
         return;
     }
     const flow_call_t start = call_of(a, FLOW_COLLECTIVE, m), wait = call_of(a, FLOW_WAIT, m);
-    put(a, 1, &start);
-    put(a, f->call_count, &wait);
+    call_put(a, 1, &start);
+    call_put(a, f->call_count, &wait);
     copy_put(a, f->call_count, losses, told);
 }
 

@@ -210,7 +210,7 @@ static lh_status_t judge(const prober_t *p, const heard_t *h)
 }
 
 /* One trial, from fork to verdict. The child and its group are gone when it returns. */
-static lh_status_t run(const prober_t *p)
+static lh_status_t trial_run(const prober_t *p)
 {
     child_t child;
     heard_t h = {0};
@@ -231,7 +231,7 @@ lh_status_t probe(const prober_t *p)
     lh_assert(p->attempt != NULL && p->limit_ms > 0);
     lh_assert(p->path != NULL && p->sha256 != NULL && strlen(p->sha256) < SHA256_TEXT);
     if (is_known(p->sha256)) return LH_OK;
-    const lh_status_t status = run(p);
+    const lh_status_t status = trial_run(p);
     if (status == LH_OK) remember(p->sha256);
     return status;
 }

@@ -47,8 +47,8 @@ static void *field_of(const probe_figures_t *f, size_t offset)
 /* ---- reading ---- */
 
 /* Names file, row and key with what stands there. */
-static lh_status_t refuse(const char *path, size_t row, const char *key, const json_value_t *found,
-                          const char *expected)
+static lh_status_t record_refuse(const char *path, size_t row, const char *key,
+                                 const json_value_t *found, const char *expected)
 {
     char text[JSON_FOUND];
     json_found(found, text);
@@ -69,14 +69,14 @@ static lh_status_t read_whole(const char *path, size_t row, const json_value_t *
         const json_value_t *value = json_member(link, whole_rows[i].key);
         double number;
         if (!read_number(value, 0, most_number, &number))
-            return refuse(path, row, whole_rows[i].key, value, "a number from 0 to 1e18");
+            return record_refuse(path, row, whole_rows[i].key, value, "a number from 0 to 1e18");
         *(uint64_t *)field_of(f, whole_rows[i].offset) = (uint64_t)number;
     }
     for (size_t i = 0; i < COUNT(small_rows); i++) {
         const json_value_t *value = json_member(link, small_rows[i].key);
         double number;
         if (!read_number(value, 0, 1000, &number))
-            return refuse(path, row, small_rows[i].key, value, "a number from 0 to 1000");
+            return record_refuse(path, row, small_rows[i].key, value, "a number from 0 to 1000");
         *(uint32_t *)field_of(f, small_rows[i].offset) = (uint32_t)number;
     }
     return LH_OK;
@@ -94,8 +94,9 @@ static lh_status_t read_ways(const char *path, size_t row, const json_value_t *l
         for (size_t way = 0; way < 2; way++)
             if (json_size(list) != 2 || !read_number(json_item(list, way), is_share ? -1 : 0,
                                                      is_share ? 1 : most_number, &ways[way]))
-                return refuse(path, row, r->key, list,
-                              is_share ? "two numbers from -1 to 1" : "two numbers from 0 to 1e18");
+                return record_refuse(path, row, r->key, list,
+                                     is_share ? "two numbers from -1 to 1"
+                                              : "two numbers from 0 to 1e18");
         for (size_t way = 0; way < 2; way++)
             if (is_share)
                 ((double *)field_of(f, r->offset))[way] = ways[way];
@@ -113,7 +114,7 @@ static lh_status_t read_text(const char *path, size_t row, const char *key,
     if (text == NULL || strlen(text) >= room) {
         char expected[48];
         (void)snprintf(expected, sizeof(expected), "a text of at most %zu bytes", room - 1);
-        return refuse(path, row, key, value, expected);
+        return record_refuse(path, row, key, value, expected);
     }
     (void)snprintf(out, room, "%s", text);
     return LH_OK;
@@ -259,8 +260,8 @@ void link_record_text(const probe_pair_t *pairs, uint32_t count, text_t *out)
 /* Rows of the same link are replaced. New rows first, so that they are kept where the record would
  * be longer than it may be. A failed read of the old record was told as a warning, and it counts as
  * empty. */
-static lh_status_t merge(const job_t *job, const probe_pair_t *pairs, uint32_t count,
-                         probe_pair_t **out, uint32_t *all)
+static lh_status_t record_merge(const job_t *job, const probe_pair_t *pairs, uint32_t count,
+                                probe_pair_t **out, uint32_t *all)
 {
     probe_pair_t *old;
     uint32_t old_count, kept = 0;
@@ -287,7 +288,7 @@ void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t coun
     uint32_t all = 0;
     text_t text = {0};
     char *path = record_path(job);
-    lh_status_t status = path == NULL ? LH_NO_MEMORY : merge(job, pairs, count, &rows, &all);
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : record_merge(job, pairs, count, &rows, &all);
     if (status == LH_OK) {
         link_record_text(rows, all, &text);
         status = text_status(&text);

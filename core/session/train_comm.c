@@ -42,7 +42,7 @@ static lh_status_t finish(void *context, size_t bytes, void *all)
 }
 
 /* The same size on all ranks, so all take the same way. */
-static lh_status_t gather(void *context, const void *mine, size_t bytes, void *all)
+static lh_status_t ranks_gather(void *context, const void *mine, size_t bytes, void *all)
 {
     train_comm_t *t = context;
     if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
@@ -62,7 +62,7 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
     *t = (train_comm_t){.ranks = {.rank = how->world->row.rank,
                                   .size = how->world->row.size,
                                   .context = t,
-                                  .gather = gather,
+                                  .gather = ranks_gather,
                                   .start = start,
                                   .finish = finish},
                         .job = how->job,

@@ -91,13 +91,13 @@ enum {
 
 /* PCRE2's memory is counted and freed as ours is, so that tests that let each allocation fail reach
  * it. */
-static void *take(PCRE2_SIZE bytes, void *context)
+static void *pcre_take(PCRE2_SIZE bytes, void *context)
 {
     (void)context;
     return mem_lend(bytes);
 }
 
-static void give(void *memory, void *context)
+static void pcre_give(void *memory, void *context)
 {
     (void)context;
     mem_free(memory);
@@ -145,7 +145,7 @@ static lh_status_t compile(const char *path, const text_t *pattern, pattern_rege
     int error = 0;
     PCRE2_SIZE at = 0;
 
-    r->heap = pcre2_general_context_create(take, give, NULL);
+    r->heap = pcre2_general_context_create(pcre_take, pcre_give, NULL);
     pcre2_compile_context *how = r->heap == NULL ? NULL : pcre2_compile_context_create(r->heap);
     if (how == NULL) return LH_NO_MEMORY;
     r->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->length, options, &error, &at, how);
@@ -202,7 +202,7 @@ lh_status_t pattern_match_new(const pattern_regex_t *r, pattern_match_t **out)
     pattern_match_t *m = mem_new(sizeof(*m));
     if (m == NULL) return LH_NO_MEMORY;
 
-    m->heap = pcre2_general_context_create(take, give, NULL);
+    m->heap = pcre2_general_context_create(pcre_take, pcre_give, NULL);
     if (m->heap != NULL) {
         m->data = pcre2_match_data_create_from_pattern(r->code, m->heap);
         m->context = pcre2_match_context_create(m->heap);

@@ -209,7 +209,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
 
 /* The sentence is a copy: who watches may fail by itself. Called whether or not the run succeeded,
  * but only if it was opened: an observer that heard no begin hears no end. */
-static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint64_t since)
+static void run_tell_end(trainer_t *t, lh_status_t status, const char *reason, uint64_t since)
 {
     struct rusage usage = {0};
     (void)getrusage(RUSAGE_SELF, &usage);
@@ -748,7 +748,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
      * makes calls that may fail and put another sentence in the place of this one. */
     char reason[2048];
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
-    if (opened) tell_end(&t, status, reason, since);
+    if (opened) run_tell_end(&t, status, reason, since);
     t.failed = status != LH_OK;
     /* Before links end, so that others hear the reason and not that a link broke. */
     if (t.failed && t.comm.comm != NULL)

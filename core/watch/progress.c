@@ -160,7 +160,7 @@ static uint32_t figures_text(const progress_line_t *p, const step_report_t *s, c
 /* The bar gets the room that the numbers leave; on a narrow terminal the numbers are cut and not
  * wrapped. A terminal that can't be written to any more gets plain lines from the next step on. s
  * is the step at hand; only the time left looks further back. */
-static void show(progress_line_t *p, const step_report_t *s)
+static void progress_step_show(progress_line_t *p, const step_report_t *s)
 {
     char rate[16], left[24], share[32], exposed[40], won[32] = "";
     if (s->pairs > 0) (void)snprintf(won, sizeof(won), "  accuracy %.3f", s->pairs_won / s->pairs);
@@ -201,7 +201,7 @@ void progress_step(progress_line_t *p, const step_report_t *s)
         return;
     }
     p->shown_ns = now;
-    show(p, s);
+    progress_step_show(p, s);
 }
 
 /* One line at any output, since it is rare. */

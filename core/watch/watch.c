@@ -40,7 +40,7 @@ typedef struct buffer {
 
 /* Nothing checks for room here: callers keep to TAG_LIMIT, and the assertion is for who changes
  * that. */
-static void put(buffer_t *b, const void *bytes, size_t length)
+static void buffer_put(buffer_t *b, const void *bytes, size_t length)
 {
     lh_assert(b->length + length <= sizeof(b->bytes));
     memcpy(b->bytes + b->length, bytes, length);
@@ -94,7 +94,7 @@ static void put_wall_time(buffer_t *b)
 {
     const double seconds = (double)sys()->wall_ns() * 1e-9;
     put_byte(b, 0x09); /* field 1, 64 bits */
-    put(b, &seconds, 8);
+    buffer_put(b, &seconds, 8);
 }
 
 /* The first record of each file: which version of the format follows, and who wrote it. */
@@ -106,12 +106,12 @@ static void write_version(watch_events_t *f)
     put_wall_time(&b);
     put_byte(&b, 0x1A); /* field 3: file_version */
     put_varint(&b, sizeof(version) - 1);
-    put(&b, version, sizeof(version) - 1);
+    buffer_put(&b, version, sizeof(version) - 1);
     put_byte(&b, 0x52); /* field 10: source_metadata { 1: writer } */
     put_varint(&b, sizeof(writer) + 1);
     put_byte(&b, 0x0A);
     put_varint(&b, sizeof(writer) - 1);
-    put(&b, writer, sizeof(writer) - 1);
+    buffer_put(&b, writer, sizeof(writer) - 1);
     write_record(f, &b);
 }
 
@@ -162,9 +162,9 @@ void watch_events_scalar(watch_events_t *f, uint64_t step, const char *tag, doub
     put_varint(&b, entry);
     put_byte(&b, 0x0A);
     put_varint(&b, tag_length);
-    put(&b, tag, tag_length);
+    buffer_put(&b, tag, tag_length);
     put_byte(&b, 0x15);
-    put(&b, &simple, 4);
+    buffer_put(&b, &simple, 4);
     write_record(f, &b);
 }
 
