@@ -276,7 +276,7 @@ lh_status_t check_export_target(const job_t *job, const char *import_folder)
 
 /* ---- the training step ---- */
 
-/* Above this many ranks only rank 0 is counted: pieces differ by one unit at most. */
+/* Above this many ranks only rank 0 is counted: slices differ by one unit at most. */
 enum { RANKS_COUNTED = 64, RANKS_SHOWN = 8 };
 
 static const uint32_t kinds[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_MASTER, MEMORY_STATE,

@@ -343,7 +343,7 @@ static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
     const lh_move_t *gather = optimizer_tables_move(
         t, optimizer_tables_is_cut(t, t->value) ? t->instance : t->value_gather);
     if (t->cut != LH_GROUP_SELF && (gather == NULL || gather->group != t->cut))
-        return fail(LH_INVALID, "parameters are updated in pieces and never gathered over group %u",
+        return fail(LH_INVALID, "parameters are updated in slices and never gathered over group %u",
                     t->cut);
     /* Where nothing is cut the sum over all ranks does the work of both: its collective goes
      * through sites by itself (comm/collective.h). */
