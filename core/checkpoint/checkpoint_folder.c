@@ -313,6 +313,23 @@ static int find_leftover(void *context, const char *name)
     return is_leftover(name);
 }
 
+/* A saver of an earlier meeting may still be at it, on a machine that the lock does not reach: with
+ * another name the folder is no more one that it could rename to a checkpoint, not even in the midst of
+ * its removal. NULL: it can't be renamed. */
+static char *put_aside(const char *folder, const char *name)
+{
+    text_t aside = {0};
+    text_printf(&aside, ".del-%s", name + sizeof(".tmp-") - 1);
+    char *from = path_join(folder, name), *to = aside.failed ? NULL : path_join(folder, aside.data);
+    const bool done = from != NULL && to != NULL && folder_remove(to) == LH_OK &&
+                      (sys_rename(from, to) == 0 || errno == ENOENT);
+    text_free(&aside);
+    mem_free(from);
+    if (done) return to;
+    mem_free(to);
+    return NULL;
+}
+
 /* A folder of a save, the mark of a shared folder, or a pointer that never came to be one. */
 static int remove_leftover(void *context, const char *name)
 {
@@ -321,7 +338,14 @@ static int remove_leftover(void *context, const char *name)
     char *path = path_join(context, name);
     if (path == NULL) return -1;
     const bool file = sys()->lstat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-    const int result = file ? sys()->unlink(path) : folder_remove(path) == LH_OK ? 0 : -1;
+    if (!file && text_starts(name, ".tmp-")) {
+        mem_free(path);
+        path = put_aside(context, name);
+    }
+    const int result = path == NULL                   ? -1
+                       : file                         ? sys()->unlink(path)
+                       : folder_remove(path) == LH_OK ? 0
+                                                      : -1;
     mem_free(path);
     return result;
 }

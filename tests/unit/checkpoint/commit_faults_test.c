@@ -362,6 +362,51 @@ static void a_step_that_another_commits_meanwhile_is_not_replaced(void **state)
     check_folder(s, false);
 }
 
+/* The save of a leader that another one has followed, on a folder that both see. */
+static struct {
+    commit_t *commit;
+    lh_status_t status;
+} late;
+
+static int unlink_as_another_commits(const char *path)
+{
+    commit_t *c = late.commit;
+    late.commit = NULL;
+    const int result = quick.unlink(path);
+    if (c != NULL) late.status = commit_finish(c, &(checkpoint_keep_t){.newest = 2}, NULL);
+    return result;
+}
+
+/* All of it is written when the next leader begins, which may not have heard of the lock: it commits in
+ * the midst of the other's sweep, or after that. Nothing comes of it, and no half. */
+static void a_late_leader_commits_nothing(void **state)
+{
+    static const float values[SMALL_MOST];
+    const void *data[SMALL_TENSORS] = {values, values, values, values};
+    const checkpoint_meta_t meta = {.run = "test", .step = 3, .seed = UINT64_MAX};
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    static sys_t table;
+    table = quick;
+    table.unlink = unlink_as_another_commits;
+    for (uint32_t meanwhile = 0; meanwhile < 2; meanwhile++) {
+        commit_t *c;
+        start_folder(s);
+        assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
+        assert_int_equal(commit_write_all(c, 0, small_tensors, data, SMALL_TENSORS, 64), LH_OK);
+        late.commit = meanwhile ? c : NULL;
+        late.status = LH_OK;
+        sys_use(&table);
+        assert_int_equal(checkpoint_clean(folder), LH_OK);
+        sys_use(&quick);
+        if (!meanwhile) late.status = commit_finish(c, &(checkpoint_keep_t){.newest = 2}, NULL);
+        assert_int_not_equal(late.status, LH_OK);
+        assert_int_equal(small_latest(folder), 2);
+        check_folder(s, false);
+    }
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -395,6 +440,7 @@ int main(void)
         FACT(everything_is_synced_before_what_relies_on_it),
         FACT(a_step_that_another_commits_meanwhile_is_not_replaced),
         FACT(a_disk_without_room_for_the_last_file_gets_no_data),
+        FACT(a_late_leader_commits_nothing),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
 }
