@@ -266,7 +266,7 @@ static const lh_option_t launch_rows[] = {
     PATH(job_launch_t, secret, "",
          "file with the job's key (mode 0600, made at the first start); several machines need it"),
     TEXT(job_launch_t, address, "",
-         "host or number where rank 0 listens; its own machine if not set"),
+         "host or number where rank 0 listens, which is on the first host; its own machine if not set"),
     WHOLE(job_launch_t, port, "0", "0..65535", "where rank 0 listens; 0: one that is free"),
     LH_OPTION_DURATION(job_launch_t, join_timeout_ns, "join_timeout", "60s", "1s..1d",
                        "how long ranks wait for each other before step 0"),
@@ -283,7 +283,10 @@ static const lh_option_t launch_rows[] = {
            "lost is taken in again at a checkpoint"),
     TEXT(job_launch_t, prefer, "",
          "the site that goes on where a cut leaves two halves of equally many ranks; both wait if "
-         "not set"),
+         "neither this nor a witness decides"),
+    TEXT(job_launch_t, witness, "",
+         "a machine apart from all sites, on which a launcher runs too: of two halves of equally many "
+         "ranks, none of which has the site that is preferred, the one that it sees goes on"),
     LH_OPTION_DURATION(job_launch_t, notice_ns, "notice", "0s", "0s..1d",
                        "how long before its end a machine is told by SIGTERM: all save, its ranks "
                        "leave, the others start again; 0s: SIGTERM ends the job"),
@@ -355,7 +358,7 @@ static const lh_option_t wan_rows[] = {
 
 /* What the table of [site.NAME] fills; job_load.c takes it apart into hosts. */
 typedef struct site_text {
-    char *hosts, *spare, *checkpoint_folder;
+    char *hosts, *spare, *addresses, *checkpoint_folder;
 } site_text_t;
 /* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME],
  * [eval.NAME] and [plugin.NAME]: job_load.c parses each of them. */
@@ -366,6 +369,9 @@ const lh_option_t job_site_rows[] = {
     TEXT(site_text_t, spare, "",
          "HOST[:RANKS], comma-separated: machines that wait, and take the ranks of a host that did "
          "not come back within [launch] rejoin"),
+    TEXT(site_text_t, addresses, "",
+         "comma-separated, of the hosts and then of the spares: where rank 0 listens once it is there, "
+         "as the others reach it; their names if not set"),
     TEXT(site_text_t, checkpoint_folder, "",
          "where the checkpoints of this site lie: then each site has its own, in [checkpoint] folder "
          "where none is named"),

@@ -297,7 +297,8 @@ typedef struct job_launch {
      * another belongs to the same job. NULL: a key that lives as long as the job, which only ranks
      * of one machine can share. */
     char *secret;
-    char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */
+    char *address; /* where rank 0 listens on the first host; NULL: its machine, or the launcher's
+                      word */
     uint64_t port; /* 0: any that is free                                         */
     uint64_t join_timeout_ns;
     char *restart; /* as it is typed; restarts says what it comes to */
@@ -306,6 +307,7 @@ typedef struct job_launch {
     /* With whom ranks go on where others did not come back within rejoin, and had no spare. */
     uint32_t go_on_with; /* GO_ON_* */
     char *prefer;        /* site that goes on where a cut leaves two halves of equal size; NULL */
+    char *witness;       /* a machine without ranks, whose vote decides where prefer can't; NULL */
     uint64_t restarts;   /* that a launcher makes within the window; 0: none */
 } job_launch_t;
 
@@ -357,6 +359,7 @@ typedef struct job_comm {
 typedef struct job_host { /* one of [site.NAME] hosts */
     char *name;
     uint32_t ranks, first_rank;
+    char *address; /* where rank 0 listens once it is there; NULL: its name */
 } job_host_t;
 
 /* A site's ranks follow those of the site before; inside, hosts follow each other in the same way.

@@ -356,22 +356,38 @@ static lh_status_t check_secret(const job_t *job)
 
 /* The numbers of an address too, of IPv6 with its card: fe80::1%eth0. A leading dash might be read
  * as an option by what it is handed to. */
-static lh_status_t check_address(const job_t *job)
+static bool is_address(const char *address)
 {
-    const char *address = job->launch.address;
-    if (address == NULL) return LH_OK;
-    bool good = *address != '-' && strlen(address) < LAUNCH_ADDRESS;
+    bool good = *address != '\0' && *address != '-' && strlen(address) < LAUNCH_ADDRESS;
     for (const char *c = address; *c != '\0'; c++)
         good = good && (isalnum((unsigned char)*c) || strchr(".-_:%", *c) != NULL);
-    if (!good)
-        JOB_REFUSE(job, "launch", "address", "%s: expected a host's name or an address", address);
+    return good;
+}
+
+static lh_status_t check_addresses(const job_t *job)
+{
+    static const char expected[] = "expected a host's name or an address";
+    const char *address = job->launch.address;
+    if (address != NULL && !is_address(address))
+        JOB_REFUSE(job, "launch", "address", "%s: %s", address, expected);
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        const job_site_t *site = &job->sites[i];
+        char section[64];
+        (void)snprintf(section, sizeof(section), "site.%s", site->name);
+        for (uint32_t k = 0; k < site->host_count + site->spare_count; k++) {
+            const job_host_t *h = k < site->host_count ? &site->hosts[k]
+                                                       : &site->spares[k - site->host_count];
+            if (h->address != NULL && !is_address(h->address))
+                JOB_REFUSE(job, section, "addresses", "... %s: %s", h->address, expected);
+        }
+    }
     return LH_OK;
 }
 
 /* A machine is known by its name: a spare that is a host as well would be in two places at once. */
 static lh_status_t check_spares(const job_t *job)
 {
-    for (uint32_t m = members_hosts(job); m < members_machines(job); m++) {
+    for (uint32_t m = members_hosts(job); m < members_places(job); m++) {
         machine_t spare, other;
         char section[64];
         members_machine(job, m, &spare);
@@ -387,13 +403,42 @@ static lh_status_t check_spares(const job_t *job)
     return LH_OK;
 }
 
+/* One that is lost with a half of the job would give that half's vote away. */
+static lh_status_t check_witness(const job_t *job)
+{
+    const char *witness = job->launch.witness;
+    bool good = witness != NULL && *witness != '-' && strlen(witness) < JOB_HOST_NAME;
+    if (witness == NULL) return LH_OK;
+    for (const char *c = witness; *c != '\0'; c++)
+        good = good && (isalnum((unsigned char)*c) || strchr(".-_", *c) != NULL);
+    if (!good || strcmp(witness, "localhost") == 0)
+        JOB_REFUSE(job, "launch", "witness",
+                   "%s: expected the name of another machine, as it calls itself or as --host says",
+                   witness);
+    if (!members_change(job))
+        JOB_REFUSE(job, "launch", "witness",
+                   "%s: nobody goes on without the others, so that it decides nothing; expected "
+                   "[launch] go_on_with, or spares",
+                   witness);
+    for (uint32_t m = 0; m < members_places(job); m++) {
+        machine_t other;
+        members_machine(job, m, &other);
+        if (strcmp(other.host, witness) == 0)
+            JOB_REFUSE(job, "launch", "witness",
+                       "%s: it is %s of [site.%s], and would be lost with it; expected another "
+                       "machine",
+                       witness, other.spare ? "a spare" : "a host", other.site->name);
+    }
+    return LH_OK;
+}
+
 /* Which machines may come and go. */
 static lh_status_t check_members(const job_t *job)
 {
     static const char *const names[] = {
         [GO_ON_NONE] = "none", [GO_ON_SITES] = "sites", [GO_ON_RANKS] = "ranks"};
     const job_launch_t *how = &job->launch;
-    uint32_t machines = 0, known = 0;
+    uint32_t machines = how->witness != NULL, known = 0;
     for (uint32_t i = 0; i < job->site_count; i++) {
         machines += job->sites[i].host_count + job->sites[i].spare_count;
         known += how->prefer != NULL && strcmp(how->prefer, job->sites[i].name) == 0;
@@ -414,7 +459,8 @@ static lh_status_t check_members(const job_t *job)
         JOB_REFUSE(job, "launch", "go_on_with",
                    "%s: [launch] restart is 0, so that no ranks start again; expected 1 or more",
                    names[how->go_on_with]);
-    return check_spares(job);
+    const lh_status_t status = check_spares(job);
+    return status == LH_OK ? check_witness(job) : status;
 }
 
 /* What the command line says comes later and is checked there. */
@@ -437,7 +483,7 @@ lh_status_t job_check(job_t *job)
     if (status == LH_OK) status = check_prepare(job);
     if (status == LH_OK) status = check_model(job);
     if (status == LH_OK) status = check_secret(job);
-    if (status == LH_OK) status = check_address(job);
+    if (status == LH_OK) status = check_addresses(job);
     if (status == LH_OK) status = check_members(job);
     if (status == LH_OK) status = check_generate(job);
     return status;

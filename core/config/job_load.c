@@ -439,6 +439,31 @@ static lh_status_t add_spare(site_reader_t *r, char *text)
     return LH_OK;
 }
 
+/* One for each host and each spare. Checked with [launch] address. */
+static lh_status_t add_address(const site_reader_t *r, uint32_t index, const char *text)
+{
+    const uint32_t hosts = r->site->host_count, all = hosts + r->site->spare_count;
+    if (index >= all)
+        return fail(LH_INVALID, "%s: addresses = ... %s: expected %u, as many as hosts and spares",
+                    r->where, text, all);
+    job_host_t *of = index < hosts ? &r->site->hosts[index] : &r->site->spares[index - hosts];
+    of->address = mem_text(text);
+    return of->address == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+static lh_status_t add_addresses(const site_reader_t *r, char *list)
+{
+    const uint32_t all = r->site->host_count + r->site->spare_count;
+    uint32_t count = 0;
+    for (char *rest = list; rest != NULL && *list != '\0';) {
+        const lh_status_t status = add_address(r, count++, text_trim(strsep(&rest, ",")));
+        if (status != LH_OK) return status;
+    }
+    if (count == 0 || count == all) return LH_OK;
+    return fail(LH_INVALID, "%s: addresses names %u; expected %u, as many as hosts and spares",
+                r->where, count, all);
+}
+
 /* Sentences about a list begin with where it stands. */
 static void reader_at(site_reader_t *r, const document_section_t *s, const char *key)
 {
@@ -452,10 +477,10 @@ static void reader_at(site_reader_t *r, const document_section_t *s, const char 
 static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_t *site)
 {
     struct {
-        char *hosts, *spare, *checkpoint_folder;
+        char *hosts, *spare, *addresses, *checkpoint_folder;
     } text = {0};
     const option_table_t table = {.rows = job_site_rows,
-                                  .count = 3,
+                                  .count = 4,
                                   .owner = "the core",
                                   .config_size = sizeof(text),
                                   .config = &text};
@@ -477,8 +502,11 @@ static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_
     reader_at(&r, s, "spare");
     for (char *rest = text.spare; status == LH_OK && rest != NULL && *rest != '\0';)
         status = add_spare(&r, text_trim(strsep(&rest, ",")));
+    reader_at(&r, s, "addresses");
+    if (status == LH_OK && text.addresses != NULL) status = add_addresses(&r, text.addresses);
     mem_free(text.hosts);
     mem_free(text.spare);
+    mem_free(text.addresses);
     site->checkpoint_folder = text.checkpoint_folder;
     if (site->checkpoint_folder != NULL && *site->checkpoint_folder != '\0')
         job->checkpoint.apart = true;
@@ -530,8 +558,10 @@ static lh_status_t parse_restart(job_t *job)
 
 static void free_hosts(job_host_t *hosts, uint32_t count)
 {
-    for (uint32_t k = 0; k < count; k++)
+    for (uint32_t k = 0; k < count; k++) {
         mem_free(hosts[k].name);
+        mem_free(hosts[k].address);
+    }
     mem_free(hosts);
 }
 

@@ -18,13 +18,24 @@ static uint32_t count_of(const job_t *job, bool spares)
 
 uint32_t members_hosts(const job_t *job)
 {
-    const uint32_t hosts = count_of(job, false);
-    return hosts + count_of(job, true) <= MEMBERS_MOST ? hosts : 0;
+    const uint32_t hosts = count_of(job, false), more = job->launch.witness != NULL;
+    return hosts + count_of(job, true) + more <= MEMBERS_MOST ? hosts : 0;
+}
+
+uint32_t members_places(const job_t *job)
+{
+    return members_hosts(job) == 0 ? 0 : members_hosts(job) + count_of(job, true);
+}
+
+uint32_t members_witness(const job_t *job)
+{
+    const bool none = job->launch.witness == NULL || members_hosts(job) == 0;
+    return none ? MEMBERS_NONE : members_places(job);
 }
 
 uint32_t members_machines(const job_t *job)
 {
-    return members_hosts(job) == 0 ? 0 : members_hosts(job) + count_of(job, true);
+    return members_places(job) + (members_witness(job) != MEMBERS_NONE);
 }
 
 /* *first: the number of the site's first host, or spare, among all. */
@@ -43,13 +54,21 @@ static const job_site_t *site_of(const job_t *job, uint32_t index, bool spares, 
 
 void members_machine(const job_t *job, uint32_t machine, machine_t *out)
 {
+    static char no_name[1];
+    static const job_site_t nowhere = {.name = no_name};
     const uint32_t hosts = members_hosts(job);
     const bool spare = machine >= hosts;
     uint32_t first;
+    if (machine == members_witness(job)) {
+        *out = (machine_t){&nowhere, job->launch.witness, NULL, 0, true};
+        return;
+    }
     const uint32_t index = spare ? machine - hosts : machine;
     const job_site_t *site = site_of(job, index, spare, &first);
     const job_host_t *h = spare ? &site->spares[index - first] : &site->hosts[index - first];
-    *out = (machine_t){site, h->name, h->ranks, spare};
+    const char *own = machine == 0 ? job->launch.address : NULL;
+    const char *address = own != NULL ? own : h->address != NULL ? h->address : h->name;
+    *out = (machine_t){site, h->name, address, h->ranks, spare};
 }
 
 uint32_t members_find(const job_t *job, const char *site, const char *host)
@@ -65,7 +84,7 @@ uint32_t members_find(const job_t *job, const char *site, const char *host)
 bool members_change(const job_t *job)
 {
     return members_hosts(job) > 0 &&
-           (job->launch.go_on_with != GO_ON_NONE || members_machines(job) > members_hosts(job));
+           (job->launch.go_on_with != GO_ON_NONE || members_places(job) > members_hosts(job));
 }
 
 void members_all(const job_t *job, char out[MEMBERS_TEXT])
@@ -137,6 +156,13 @@ uint32_t members_ranks_of(const job_t *job, const char *layout, uint32_t machine
     return 0;
 }
 
+uint32_t members_leader(const job_t *job, const char *layout)
+{
+    for (uint32_t h = 0; h < members_hosts(job); h++)
+        if (layout[h] != MEMBER_GONE) return members_of_host(job, layout, h);
+    return MEMBERS_NONE;
+}
+
 /* What is left of a site. Names stay those of the INI's sites, which outlive this. */
 static lh_status_t narrow_site(job_t *job, const char *layout, uint32_t *host,
                                const job_site_t *from, job_site_t *to)
@@ -181,7 +207,8 @@ lh_status_t members_narrow(job_t *job, const char *layout)
 
 /* ---- who goes on ---- */
 
-/* The first rank of the preferred site breaks a tie: exactly one of two halves has it. */
+/* What breaks a tie is one thing for each layout, so that of two halves one has it at most: the first
+ * host of the preferred site, where the layout has one; else the witness. */
 bool members_may(const job_t *job, const char *layout, const bool *here)
 {
     uint64_t all = 0, mine = 0;
@@ -198,6 +225,8 @@ bool members_may(const job_t *job, const char *layout, const bool *here)
         seen = true;
         preferred = here[m];
     }
+    const uint32_t witness = members_witness(job);
+    if (!seen && witness != MEMBERS_NONE) preferred = here[witness];
     return 2 * mine > all || (2 * mine == all && preferred);
 }
 
@@ -255,7 +284,7 @@ static bool have_most(const job_t *job, const member_record_t *records, const ch
     if (!members_are(job, of)) return false;
     for (uint32_t m = 0; m < members_machines(job); m++)
         votes[m] = records[m].here && records[m].met_epoch > 0 &&
-                   members_ranks_of(job, to, m, &first) > 0;
+                   (m == members_witness(job) || members_ranks_of(job, to, m, &first) > 0);
     return members_may(job, of, votes);
 }
 
@@ -263,7 +292,7 @@ bool members_quorum(const job_t *job, const member_record_t *records, const char
 {
     const member_record_t *newest = newest_of(job, records);
     bool all = true;
-    for (uint32_t m = 0; m < members_machines(job); m++)
+    for (uint32_t m = 0; m < members_places(job); m++)
         all = all && records[m].here;
     if (all) return true; /* there is nobody else */
     if (newest == NULL || !have_most(job, records, newest->met, layout)) return false;
@@ -277,6 +306,16 @@ bool members_quorum(const job_t *job, const member_record_t *records, const char
                 return false;
     }
     return true;
+}
+
+bool members_meets(const job_t *job, const member_record_t *records, const char *layout)
+{
+    member_record_t own[MEMBERS_MOST];
+    const uint32_t witness = members_witness(job);
+    if (witness == MEMBERS_NONE) return members_quorum(job, records, layout);
+    memcpy(own, records, members_machines(job) * sizeof(*own));
+    own[witness].here = own[witness].here && strcmp(own[witness].layout, layout) == 0;
+    return members_quorum(job, own, layout);
 }
 
 /* Who has the ranks now keeps them while it is there; then the host itself, then spares in order. */

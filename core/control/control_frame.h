@@ -52,11 +52,12 @@ enum {
     FRAME_BYE,       /* to rank 0: this rank has ended, and how; frame_notice_t */
     FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t         */
     FRAME_REGROUP,   /* from rank 0: all end, and meet anew as others; frame_regroup_t */
+    FRAME_MET,       /* from rank 0 to the witness: all have met; frame_regroup_t      */
     FRAME_TYPES,
 };
 
 enum {
-    FRAME_VERSION = 5,
+    FRAME_VERSION = 6,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
@@ -94,8 +95,8 @@ typedef struct frame_hello {
         epoch; /* the least that this rank can be of; 1: any, its launcher has met nobody yet */
     const char *site, *host;
     /* Of a job whose members may change: the layout in which this rank is, or what its machine knows
-     * where it is a herald, which is no rank; the last meeting of its machine, and the layouts in which
-     * it was to meet after that: member_record_t. Epoch 0: none. */
+     * where it is a herald, which is no rank, or only asks for news (HELLO_*); the last meeting of its
+     * machine, and the layouts in which it was to meet after that: member_record_t. Epoch 0: none. */
     uint32_t herald;
     const char *layout;
     uint32_t met_epoch;
@@ -103,6 +104,8 @@ typedef struct frame_hello {
     uint32_t fact_count;
     const unsigned char *facts; /* pairs of texts, checked */
 } frame_hello_t;
+
+enum { HELLO_RANK, HELLO_HERALD, HELLO_ASKS };
 
 /* Where a rank is, by names: numbers of sites and nodes follow from all places together. */
 typedef struct frame_place {

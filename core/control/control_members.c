@@ -1,16 +1,44 @@
-/* control_members.c - rank 0's part in a job whose machines change: who is there, whether those may go
- * on by themselves, and with whom.
+/* control_members.c - the part of whoever leads in a job whose machines change: who is there, whether
+ * those may go on by themselves, and with whom.
  *
- * A machine that has no ranks now - a spare, or one that was left out - sends a herald, which keeps a
- * connection to rank 0 and is no rank. It may come while ranks meet, and later where the layout lacks a
- * host: then alone does rank 0 listen while the job runs.
+ * A machine that has no ranks now - a spare, one that was left out, the witness - sends a herald, which
+ * keeps a connection to rank 0 and is no rank. It may come while ranks meet, and later where the layout
+ * lacks a host, or the job has a witness: then alone does rank 0 listen while the job runs.
  *
- * Two halves of a job that can't see each other must not both go on. So those that are here need most
- * of the ranks of the last layout in which all had met, by which they know that no other group has
- * (members_may). A layout in which some were to meet later and may have met is asked in the same way:
- * each member tells the last one that it was told of. A launcher that was started anew remembers nothing
- * and has no vote. This is dynamic voting as Keidar and Dolev made it safe against members that are lost
- * in the middle of a change. */
+ * Who leads. Ranks meet at rank 0, on the first machine of their layout, at its own address. Where that
+ * machine can't be reached for as long as ranks wait, each of its ranks' machines sends a herald that
+ * `elects`: to the first machine, in the order of the INI, at which one is taken in; where none is, it
+ * listens itself. So the first of those that see each other has all of them, decides as rank 0 would, and
+ * tells them the next layout, which has its own first machine. It is a place to meet for one decision,
+ * and no rank. Rank 0, where it is back, goes before all: who elects tries it first, and asks for it all
+ * the time (control_ask.h). Nothing depends on there being one such place: two of them, or one beside an
+ * old rank 0, decide by the same rule as one.
+ *
+ * Two groups that can't see each other must not both go on. This is dynamic voting as Keidar and Dolev
+ * made it safe against members that are lost in the middle of a change:
+ *
+ *  - Every member remembers the last layout in which it has met, and each that it was told of since
+ *    (tried): a promise. A launcher writes that down before it starts a rank in the layout.
+ *  - Ranks meet in a layout only if all of its machines are there and have been told of it, and if they
+ *    have most of the newest layout in which any of them has met, and most of every later one that any of
+ *    them was told of (members_quorum).
+ *  - Let layout A have met, and let B meet later or beside it, from the same layout M before. Both have
+ *    most of M, so they have a machine of M in common (or the one thing that breaks a tie of M). That
+ *    machine was told of A before A met. When it is seen in B it tells that it has met in A, or that it
+ *    was to; so B has most of A as well. Then a machine of A is in B, which is not in A's meeting any more:
+ *    a rank leaves a layout by its end alone, and A can't work without it. By induction over the chain of
+ *    such layouts one works at most, and whoever works has most of the newest that has met.
+ *  - A launcher that was started anew and remembers nothing has no vote: it may have promised itself to
+ *    others. It adds to no majority, nor takes from one.
+ *  - The witness has no ranks, and so is in no meeting. Its vote decides a tie all the same: it counts for a
+ *    layout when that is decided on, and once more when it meets, for then only where the witness has been
+ *    told of that layout and no other since. It is told of each meeting (FRAME_MET), and remembers as a
+ *    member does.
+ *
+ * An old leader that comes late. Rank 0 of an epoch that is past has no ranks with it that are of a later
+ * one, and ranks save together or not at all: it has nobody to commit with. What its own saver had
+ * left to do on a folder that others see is undone by the next rank 0 before that looks for a checkpoint
+ * (checkpoint_clean). When it sees the others again it is told of their epoch, and waits as a herald. */
 #include <control/control_server.h>
 
 #include <stdio.h>
@@ -18,6 +46,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <control/control_ask.h>
 #include <control/control_members.h>
 #include <control/control_state.h>
 
@@ -30,7 +59,7 @@ typedef struct sight {
 static void sight_add(sight_t *s, uint32_t machine, const frame_hello_t *h)
 {
     s->here[machine] = true;
-    s->records[machine] = (member_record_t){true, h->met_epoch, h->met, h->tried};
+    s->records[machine] = (member_record_t){true, h->met_epoch, h->met, h->tried, h->layout};
 }
 
 static bool is_seated(const control_server_t *s, uint32_t rank)
@@ -44,7 +73,8 @@ static void look_around(const control_t *c, sight_t *out)
     const control_members_t *m = c->how.members;
     const control_server_t *s = c->server;
     *out = (sight_t){0};
-    for (uint32_t machine = 0; machine < members_machines(m->job); machine++) {
+    if (m->elects) sight_add(out, m->machine, &s->facts[0].hello);
+    for (uint32_t machine = 0; !m->elects && machine < members_places(m->job); machine++) {
         uint32_t first;
         const uint32_t count = members_ranks_of(m->job, m->layout, machine, &first);
         bool all = count > 0;
@@ -91,14 +121,6 @@ static void regroup(control_t *c, uint32_t epoch, const char *layout, const char
     control_end(c, LH_PEER_LOST, 0, reason);
 }
 
-/* Rank 0 is the first rank of any layout: while this process is to stay that, others can't lead. */
-static bool leads(const control_t *c, const char *layout)
-{
-    const control_members_t *m = c->how.members;
-    uint32_t first;
-    return members_ranks_of(m->job, layout, m->machine, &first) > 0 && first == 0;
-}
-
 /* ---- hellos ---------------------------------------------------------------------------------- */
 
 static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t *f)
@@ -119,12 +141,43 @@ static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t
     p->herald = copy;
     p->machine = machine;
     atomic_fetch_add(&c->handshakes, 1);
+    const control_members_t *m = c->how.members;
+    if (m->elects && p->hello.epoch > c->server->epoch) c->server->epoch = p->hello.epoch;
+    if (machine != members_witness(m->job)) return;
+    if (c->server->welcomed)
+        control_members_met(c);
+    else if (!m->elects && c->server->joined == c->how.size)
+        control_finish_join(c); /* they may have waited for its vote */
 }
 
 /* The answer goes out now or never, as of a peer that is refused. */
 static void answer_at_once(control_t *c, peer_t *p, const frame_regroup_t *r)
 {
     put_regroup(c, p, r);
+    if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
+    control_drop(c->server, p);
+}
+
+/* Whoever asks does not stay. Of two that wait in one epoch for different ranks the first machine is
+ * right. */
+static void answer_question(control_t *c, peer_t *p, const frame_hello_t *h, uint32_t machine)
+{
+    const control_members_t *m = c->how.members;
+    const control_server_t *s = c->server;
+    const bool same = strcmp(h->layout, m->layout) == 0;
+    const bool ahead = s->welcomed || s->epoch > h->epoch ||
+                       (s->epoch == h->epoch && m->machine < machine);
+    if (!same && ahead) {
+        char reason[256];
+        (void)snprintf(reason, sizeof(reason), "the job is in epoch %u, and %.60s/%.60s was in %u",
+                       s->epoch, h->site, h->host, h->epoch);
+        answer_at_once(c, p, &(frame_regroup_t){s->epoch, m->layout, reason});
+        return;
+    }
+    text_t payload = {0};
+    frame_write_notice(&payload, &(frame_notice_t){.reason = "this machine waits, too"});
+    if (!s->welcomed) conn_put(p->conn, FRAME_WAIT, &payload);
+    text_free(&payload);
     if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
     control_drop(c->server, p);
 }
@@ -136,17 +189,22 @@ bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, cons
     const bool same = m != NULL && strcmp(h->layout, m->layout) == 0;
     if (h->version != FRAME_VERSION || m == NULL) return false;
     const bool late = h->epoch > 1 && h->epoch < c->server->epoch && members_change(m->job);
-    if (h->herald == 0 && ((same && !late) || !members_are(m->job, h->layout))) return false;
+    const bool rank = h->herald == HELLO_RANK;
+    if (rank && ((same && !late && !m->elects) || !members_are(m->job, h->layout))) return false;
     const uint32_t machine = members_find(m->job, h->site, h->host);
     if (machine == MEMBERS_NONE) return false;
     uint32_t first;
     const bool has_ranks = members_ranks_of(m->job, m->layout, machine, &first) > 0;
     (void)snprintf(name, sizeof(name), "%s/%s", h->site, h->host);
+    if (h->herald == HELLO_ASKS) {
+        answer_question(c, p, h, machine);
+        return true;
+    }
     if (h->epoch > c->server->epoch && !same && members_are(m->job, h->layout)) {
         (void)snprintf(reason, sizeof(reason), "%.120s knows of epoch %u of the job, rank 0 of %u",
                        name, h->epoch, c->server->epoch);
         regroup(c, h->epoch, h->layout, reason);
-    } else if (h->herald == 0 || has_ranks) {
+    } else if (rank || (has_ranks && !m->elects)) {
         (void)snprintf(reason, sizeof(reason),
                        has_ranks ? "%.120s takes part with other ranks now"
                                  : "the job has gone on without %.120s",
@@ -183,9 +241,25 @@ bool control_members_meet(control_t *c)
     members_all(m->job, all);
     /* The first meeting is one of all. */
     const bool first = members_newest(m->job, sight.records) == 0 && strcmp(all, m->layout) == 0;
-    if (first || members_quorum(m->job, sight.records, m->layout)) return true;
-    tell_outvoted(c);
+    if (first || members_meets(m->job, sight.records, m->layout)) return true;
+    /* A witness comes again as soon as it has been told of the layout. */
+    if (members_witness(m->job) == MEMBERS_NONE) tell_outvoted(c);
     return false;
+}
+
+/* "rank 0 on tokyo/t1 was not reached: ", or who has not come to it. */
+static void tell_absent(const control_t *c, text_t *out)
+{
+    const control_members_t *m = c->how.members;
+    machine_t at;
+    if (m->elects) {
+        members_machine(m->job, members_leader(m->job, m->layout), &at);
+        text_printf(out, "rank 0 on %s/%s was not reached: ", at.site->name, at.host);
+        return;
+    }
+    control_append_missing(c, out);
+    text_printf(out,
+                " have not come in %llu s: ", (unsigned long long)(c->how.join_ns / 1000000000u));
 }
 
 /* Those that are here decide on their next layout; again each second, as others may come. */
@@ -197,24 +271,22 @@ bool control_members_judge(control_t *c, uint64_t now)
     text_t reason = {0};
     if (m == NULL || !members_change(m->job)) return false;
     look_around(c, &sight);
-    if (members_newest(m->job, sight.records) == 0) return false;
-    const bool whole = c->server->joined == c->how.size;
+    if (members_newest(m->job, sight.records) == 0 && !m->elects) return false;
+    const bool whole = !m->elects && c->server->joined == c->how.size;
     if (whole && control_members_meet(c)) {
         control_finish_join(c);
         return true;
     }
-    const bool can = members_next(m->job, m->layout, sight.here, next) && leads(c, next) &&
+    const bool can = members_next(m->job, m->layout, sight.here, next) &&
                      strcmp(next, m->layout) != 0;
     const bool may = can && members_quorum(m->job, sight.records, next);
     if (!may) {
-        if (m->job->launch.go_on_with == GO_ON_NONE && !can && !whole) return false;
-        if (can) tell_outvoted(c);
+        if (m->job->launch.go_on_with == GO_ON_NONE && !can && !whole && !m->elects) return false;
+        if (can || whole) tell_outvoted(c);
         c->server->join_deadline = now + 1000 * CONTROL_MS;
         return true;
     }
-    control_append_missing(c, &reason);
-    text_printf(&reason,
-                " have not come in %llu s: ", (unsigned long long)(c->how.join_ns / 1000000000u));
+    tell_absent(c, &reason);
     members_tell(m->job, m->layout, next, &reason);
     regroup(c, c->server->epoch + 1, next, reason.failed ? "ranks are missing" : reason.data);
     text_free(&reason);
@@ -239,7 +311,7 @@ void control_members_take_in(control_t *c)
     text_t reason = {0};
     if (m == NULL || !c->server->welcomed || atomic_load(&c->status) != LH_OK) return;
     look_around(c, &sight);
-    if (!members_next(m->job, m->layout, sight.here, next) || !leads(c, next) ||
+    if (!members_next(m->job, m->layout, sight.here, next) ||
         members_ranks(m->job, next) <= members_ranks(m->job, m->layout))
         return;
     members_tell(m->job, m->layout, next, &reason);
@@ -247,10 +319,62 @@ void control_members_take_in(control_t *c)
     text_free(&reason);
 }
 
+bool control_elects(const control_t *c)
+{
+    return c->how.members != NULL && c->how.members->elects;
+}
+
 bool control_members_lack(const control_t *c)
 {
     const control_members_t *m = c->how.members;
-    return m != NULL && strchr(m->layout, MEMBER_GONE) != NULL;
+    return m != NULL &&
+           (strchr(m->layout, MEMBER_GONE) != NULL || members_witness(m->job) != MEMBERS_NONE);
+}
+
+void control_members_met(control_t *c)
+{
+    const control_members_t *m = c->how.members;
+    text_t payload = {0};
+    if (m == NULL) return;
+    frame_write_regroup(&payload, &(frame_regroup_t){c->server->epoch, m->layout, ""});
+    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->herald != NULL && p->machine == members_witness(m->job))
+            control_put(c->server, p, FRAME_MET, &payload);
+    text_free(&payload);
+}
+
+void control_members_note_met(const control_t *c, const frame_regroup_t *r)
+{
+    const control_members_t *m = c->how.members;
+    if (m == NULL || m->told == NULL || m->machine != members_witness(m->job) ||
+        !members_are(m->job, r->layout) || atomic_load(&m->told->met_epoch) != 0)
+        return;
+    (void)snprintf(m->told->met, sizeof(m->told->met), "%s", r->layout);
+    atomic_store(&m->told->met_epoch, r->epoch);
+}
+
+/* ---- where others lead ----------------------------------------------------------------------- */
+
+void control_members_look(control_t *c, uint64_t now)
+{
+    const control_members_t *m = c->how.members;
+    const control_server_t *s = c->server;
+    const uint64_t most = CONTROL_ASK_AFTER_MS * CONTROL_MS;
+    const uint64_t after = c->how.join_ns / 2 < most ? c->how.join_ns / 2 : most;
+    frame_regroup_t news;
+    if (m == NULL || s->refused) return;
+    if (s->welcomed) {
+        control_ask_enough(c);
+        return;
+    }
+    if (m->elects || now + c->how.join_ns > s->join_deadline + after) control_ask_start(c);
+    if (control_ask_told(c, &news)) {
+        regroup(c, news.epoch, news.layout, news.reason);
+        return;
+    }
+    /* Whoever is taken for rank 0, or is before this machine in their order, has them all come. */
+    if (m->elects && c->scout.runs && atomic_load(&c->scout.waits) < m->machine)
+        control_end(c, LH_PEER_LOST, 0, "another machine is there to decide");
 }
 
 void control_members_over(control_t *c)

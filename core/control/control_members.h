@@ -18,11 +18,19 @@ bool control_members_judge(control_t *c, uint64_t now);
 bool control_members_epochs(control_t *c);
 /* The job goes on with machines that are back, where some are. */
 void control_members_take_in(control_t *c);
+/* Whether this process stands in for rank 0, and is none. */
+bool control_elects(const control_t *c);
 /* Whether somebody may come who has no seat: the port stays open. */
 bool control_members_lack(const control_t *c);
 /* All ranks have ended well: heralds need not wait any more. */
 void control_members_over(control_t *c);
 /* What rank 0 has told: for whoever starts the ranks again. */
 void control_members_told(const control_t *c, const frame_regroup_t *r);
+/* To the witness: all have met. */
+void control_members_met(control_t *c);
+/* Of this one, of whom rank 0 has told that. */
+void control_members_note_met(const control_t *c, const frame_regroup_t *r);
+/* Rank 0, or who stands in for it, has waited so long that it asks others: what it has heard. */
+void control_members_look(control_t *c, uint64_t now);
 
 #endif

@@ -6,8 +6,8 @@
  * again with growing pauses until its patience ends. From the welcome on it has one connection for
  * as long as the job lives. That connection's end, or its silence, means that rank 0 is lost, and
  * with it the job: without rank 0 nobody could say which of the others still live. There is no
- * second star and no election: where a launcher starts the ranks again they meet anew, in the job's
- * next epoch. */
+ * second star: where a launcher starts the ranks again they meet anew, in the job's next epoch, at
+ * another machine where rank 0's is gone (control_members.c). */
 #include <control/control_open.h>
 
 #include <errno.h>
@@ -20,23 +20,33 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <control/control_ask.h>
 #include <control/control_conn.h>
 #include <control/control_members.h>
 #include <control/control_server.h>
 
-/* How long one try to connect and to prove the key may take, and the pauses between tries. */
-enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250 };
+/* How long one try to connect and to prove the key may take, and the pauses between tries. A witness
+ * goes on to the next machine after TURN_MS. */
+enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250, TURN_MS = 4000 };
 
 static bool control_is_herald(const control_t *c)
 {
     return c->how.members != NULL && c->how.members->herald;
 }
 
+static bool control_is_witness(const control_t *c)
+{
+    return control_is_herald(c) && c->how.members->machine == members_witness(c->how.members->job);
+}
+
 /* The client's own state; only the thread touches it. */
 struct control_client {
     control_conn_t *conn;
     bool said_hello, welcomed, over; /* over: nothing more is to be said */
-    bool far;                        /* rank 0 is in another site            */
+    bool stays;                      /* of a witness: whom it has come to leads a job that runs */
+    bool other;                      /* not rank 0's machine is tried, by a herald */
+    uint64_t came_ns;
+    bool far; /* rank 0 is in another site            */
     uint64_t heard_ns, next_beat, last_turn, close_deadline;
     /* What of the caller's requests was sent already: the request stays in control_t until its
      * answer. */
@@ -158,6 +168,12 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
         control_members_told(c, &regroup);
         end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = regroup.reason});
         break;
+    case FRAME_MET:
+        status = frame_read_regroup(f, &regroup);
+        if (status != LH_OK) break;
+        control_members_note_met(c, &regroup);
+        k->stays = true;
+        break;
     case FRAME_WELCOME: take_welcome(c, f); break;
     case FRAME_BEAT:
         status = frame_read_beat(f, &beat);
@@ -276,6 +292,9 @@ static void turn(control_t *c)
                        (double)(now - k->heard_ns) * 1e-9);
         lose_zero(c, reason);
     }
+    /* Whoever can't decide even with its vote is not to keep it from others who can. */
+    if (control_is_witness(c) && !k->stays && !k->over && now - k->came_ns > TURN_MS * CONTROL_MS)
+        lose_zero(c, "it does not lead");
 }
 
 /* The caller has called control_close. */
@@ -305,7 +324,7 @@ static bool has_ended(control_t *c)
 static void run(control_t *c)
 {
     control_client_t *k = c->client;
-    k->heard_ns = k->last_turn = sys()->now_ns();
+    k->heard_ns = k->last_turn = k->came_ns = sys()->now_ns();
     serve(c); /* says hello */
     while (!has_ended(c)) {
         struct pollfd fds[2] = {
@@ -335,6 +354,7 @@ static lh_status_t deny(const control_t *c)
 {
     char why[256];
     (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    if (c->client->other) return LH_AGAIN; /* there need be nobody of this job */
     return fail(LH_DENIED,
                 "what listens at %s, port %u, does not have this job's key (%s): [launch] secret "
                 "must be the same on all machines",
@@ -385,11 +405,60 @@ static lh_status_t try_once(control_t *c)
 static void tell_absence(const control_t *c)
 {
     char name[CONTROL_NAME], sentence[FRAME_REASON];
+    if (c->client->other) return; /* at its next turn */
     world_rank_text(c->how.plan, 0, name, sizeof(name));
     (void)snprintf(sentence, sizeof(sentence), "waiting for %s since %llu s: %s", name,
                    (unsigned long long)((sys()->now_ns() - c->client->joins.since) / 1000000000u),
                    fail_reason());
     tell_wait(c, sentence);
+}
+
+/* Whom a herald tries next: rank 0's machine at every second try, and all others in turn; where it
+ * elects, rank 0's, and then those before its own in order. False: it has tried all of those. */
+static bool next_machine(control_t *c, uint32_t *turn_at)
+{
+    const control_members_t *m = c->how.members;
+    const uint32_t leader = members_leader(m->job, m->layout);
+    if (m->elects && *turn_at == leader + 1) ++*turn_at; /* it was the first */
+    const uint32_t turn = (*turn_at)++;
+    uint32_t to = leader;
+    machine_t at;
+    if (m->elects && turn > m->machine) return false;
+    if (m->elects && turn > 0) to = turn - 1;
+    if (!m->elects && turn % 2 == 1) to = turn / 2 % members_places(m->job);
+    if (to == m->machine) to = leader;
+    c->client->other = to != leader;
+    members_machine(m->job, to, &at);
+    (void)snprintf(c->address, sizeof(c->address), "%s",
+                   to == leader ? c->how.address : at.address);
+    return true;
+}
+
+/* A rank that waits in vain has somebody ask whether the job has gone on elsewhere: one for all of its
+ * machine. True: it has. */
+static bool hear_elsewhere(control_t *c, uint64_t since)
+{
+    const control_members_t *m = c->how.members;
+    frame_regroup_t news;
+    uint32_t first;
+    if (m == NULL || m->herald || members_ranks_of(m->job, m->layout, m->machine, &first) == 0 ||
+        first != c->how.rank)
+        return false;
+    if (sys()->now_ns() - since > CONTROL_ASK_AFTER_MS * CONTROL_MS) control_ask_start(c);
+    if (!control_ask_told(c, &news)) return false;
+    control_members_told(c, &news);
+    (void)fail(LH_PEER_LOST, "%s", news.reason);
+    return true;
+}
+
+static lh_status_t give_up(control_t *c, uint64_t patience)
+{
+    char why[512];
+    const control_members_t *m = c->how.members;
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    if (m != NULL && m->told != NULL) atomic_store(&m->told->unreached, 1);
+    return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
+                (unsigned long long)(patience / 1000000000u), why);
 }
 
 /* Tries until rank 0 has taken this rank in, or patience ends. Pauses double up to a quarter of a
@@ -401,19 +470,20 @@ static lh_status_t join(control_t *c)
     /* Before rank 0 does, which only knows who has not come: this rank knows why. */
     const uint64_t most = 1000 * CONTROL_MS;
     const uint64_t early = patience / 8 < most ? patience / 8 : most;
-    const uint64_t end = sys()->now_ns() + patience - early;
+    const uint64_t since = sys()->now_ns(), end = since + patience - early;
+    uint32_t turn = 0;
+    /* A witness that went away from somebody is not to come to the same one again and again. */
+    if (control_is_witness(c)) (void)sys()->random(&turn, sizeof(turn));
     for (uint32_t pause = FIRST_PAUSE_MS;;
          pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
+        if (control_is_herald(c) && !next_machine(c, &turn))
+            return fail(LH_UNREACHABLE, "no machine before this one is there");
         const lh_status_t status = try_once(c);
         if (status != LH_AGAIN) return status;
         if (control_wait_due(&c->client->joins, sys()->now_ns())) tell_absence(c);
-        if (sys()->now_ns() > end) {
-            char why[512];
-            (void)snprintf(why, sizeof(why), "%s", fail_reason());
-            return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
-                        (unsigned long long)(patience / 1000000000u), why);
-        }
-        pause_ms(pause);
+        if (hear_elsewhere(c, since)) return LH_PEER_LOST;
+        if (sys()->now_ns() > end) return give_up(c, patience);
+        if (!control_elects(c)) pause_ms(pause);
     }
 }
 
@@ -426,6 +496,7 @@ static void control_client_run(control_t *c)
         control_opened(c, status, fail_reason());
         return;
     }
+    control_ask_enough(c);
     run(c);
     if (c->client->conn != NULL) conn_finish(c->client->conn);
 }
@@ -438,19 +509,19 @@ static lh_status_t write_hello(control_t *c)
 {
     static const control_members_t none = {.layout = "", .met = "", .tried = ""};
     const control_members_t *m = c->how.members != NULL ? c->how.members : &none;
-    const frame_hello_t hello = {.version = FRAME_VERSION,
-                                 .herald = m->herald,
-                                 .layout = m->layout,
-                                 .met_epoch = m->met_epoch,
-                                 .met = m->met,
-                                 .tried = m->tried,
-                                 .rank = c->how.rank,
-                                 .size = c->how.size,
-                                 .pid = (uint32_t)getpid(),
-                                 .epoch = c->how.epoch,
-                                 .site = c->site,
-                                 .host = c->host,
-                                 .fact_count = c->how.fact_count};
+    frame_hello_t hello = {.version = FRAME_VERSION,
+                           .herald = m->herald ? HELLO_HERALD : HELLO_RANK,
+                           .layout = m->layout,
+                           .met_epoch = m->met_epoch,
+                           .met = m->met,
+                           .tried = m->tried,
+                           .rank = c->how.rank,
+                           .size = c->how.size,
+                           .pid = (uint32_t)getpid(),
+                           .epoch = c->how.epoch,
+                           .site = c->site,
+                           .host = c->host,
+                           .fact_count = c->how.fact_count};
     if (c->how.fact_count > FRAME_FACTS)
         return fail(LH_INVALID, "%u facts to compare, at most %d are", c->how.fact_count,
                     FRAME_FACTS);
@@ -459,7 +530,11 @@ static lh_status_t write_hello(control_t *c)
         frame_put_text(&c->hello, c->how.facts[i].name, FRAME_FACT_TEXT);
         frame_put_text(&c->hello, c->how.facts[i].value, FRAME_FACT_TEXT);
     }
-    return text_status(&c->hello);
+    hello.herald = HELLO_ASKS;
+    hello.fact_count = 0;
+    frame_write_hello(&c->ask, &hello);
+    const lh_status_t status = text_status(&c->hello);
+    return status == LH_OK ? text_status(&c->ask) : status;
 }
 
 /* `closed` is the thread's last word: whoever waits for an answer gets none after it. */
@@ -496,12 +571,14 @@ static lh_status_t start_thread(control_t *c)
 /* Once the thread has ended or was never started. Everything may be missing. */
 static void free_control(control_t *c)
 {
+    control_ask_end(c);
     control_server_free(c->server);
     control_client_free(c->client);
     control_tls_free(c->tls);
     world_free(c->world);
     world_free(c->unplanned);
     text_free(&c->hello);
+    text_free(&c->ask);
     if (c->wake_fd >= 0) (void)close(c->wake_fd);
     if (c->fail_fd >= 0) (void)close(c->fail_fd);
     (void)pthread_cond_destroy(&c->changed);

@@ -144,6 +144,7 @@ static void welcome_all(control_t *c)
     if (status == LH_OK) {
         control_put_all(c, FRAME_WELCOME, &payload);
         s->welcomed = true;
+        control_members_met(c);
         control_opened(c, LH_OK, "");
     } else {
         control_end(c, status, 0, fail_reason());
@@ -477,7 +478,7 @@ static void tell_missing(control_t *c, uint64_t now)
     control_server_t *s = c->server;
     text_t sentence = {0};
     uint16_t port = 0;
-    if (s->welcomed || s->refused || !control_wait_due(&s->joins, now)) return;
+    if (s->welcomed || s->refused || control_elects(c) || !control_wait_due(&s->joins, now)) return;
     if (control_port(s->listener, &port) != LH_OK) fail_clear();
     text_printf(&sentence, "waiting for ");
     control_append_missing(c, &sentence);
@@ -596,6 +597,7 @@ static void server_turn(control_t *c)
     judge_strangers(c, now);
     judge_silence(c, now);
     tell_missing(c, now);
+    control_members_look(c, now);
     judge_join(c, now);
     judge_hearsay(c, now);
     check_departed(c);
@@ -616,7 +618,7 @@ void control_server_run(control_t *c)
     (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->wake_fd, &e);
     s->last_turn = sys()->now_ns();
     s->join_deadline = s->last_turn + c->how.join_ns;
-    if (c->how.size == 1) control_finish_join(c);
+    if (c->how.size == 1 && !control_elects(c)) control_finish_join(c);
     do {
         const int count = epoll_wait(s->epoll, events, EVENTS, CONTROL_TICK_MS);
         for (int i = 0; i < count; i++) {

@@ -32,6 +32,10 @@ typedef struct control_told {
     bool over;              /* they never will: the job has come to its end */
     char layout[MEMBERS_TEXT];
     char reason[256];
+    _Atomic uint32_t unreached; /* rank 0 was not, in all the time that ranks wait for it */
+    /* Of the witness: the last meeting that it has heard of, in which it was a machine like others. */
+    _Atomic uint32_t met_epoch;
+    char met[MEMBERS_TEXT];
 } control_told_t;
 
 /* Of a job whose machines may change (config/members.h). Texts outlive the plane. */
@@ -39,8 +43,14 @@ typedef struct control_members {
     const job_t *job;
     const char *layout;
     uint32_t machine; /* this process's */
-    bool herald; /* it is no rank: it tells rank 0 that its machine is there, and hears when it is
-                         to take part. control_open returns when it has, and never well */
+    bool
+        herald; /* it is no rank: it tells whoever leads that its machine is there, and hears when it
+                    is to take part. control_open returns when it has, and never well */
+    /* Rank 0's machine can't be reached: those of its ranks that can look for another one to lead
+     * (control_members.c). As a herald this process tries machines before its own alone, and
+     * control_open returns LH_UNREACHABLE where none of them takes it; as rank 0 of 1 it is the one to
+     * whom the others come, and it never meets. */
+    bool elects;
     /* Where this machine has met before, and was to meet after that: frame_hello_t. */
     uint32_t met_epoch;
     const char *met, *tried;
@@ -113,6 +123,19 @@ typedef struct control_request {
     char reason[FRAME_REASON]; /* of fail or close */
 } control_request_t;
 
+/* Who asks the other machines whether the job has gone on there (control_ask.h). */
+typedef struct control_scout {
+    pthread_t thread;
+    bool runs;
+    _Atomic bool stop;
+    /* The least number of a machine that waits for ranks, too; and that there is news, which is
+     * written before. */
+    _Atomic uint32_t waits;
+    _Atomic bool told;
+    uint32_t epoch;
+    char layout[MEMBERS_TEXT], reason[256];
+} control_scout_t;
+
 typedef struct control control_t;
 typedef struct control_server control_server_t;
 typedef struct control_client control_client_t;
@@ -122,8 +145,10 @@ struct control {
     /* Copies of what the caller said, as the caller's may be gone by now. */
     char host[WORLD_HOST_NAME], site[WORLD_SITE_NAME];
     char address[256];
-    /* The payload of this rank's hello, built once: a rank that dials again says the same. */
-    text_t hello;
+    /* The payload of this rank's hello, built once: a rank that dials again says the same. And the
+     * one of its scout. */
+    text_t hello, ask;
+    control_scout_t scout;
     /* A world without names, so that how.plan is never NULL where the caller knows no places. */
     world_t *unplanned;
     control_tls_t *tls;

@@ -9,19 +9,21 @@
 
 #include <torture.h>
 
-enum { MACHINES = 7, HOSTS = 5 };
+enum { PLACES = 7, MACHINES = 8, WITNESS = 7, HOSTS = 5 };
 
-/* tokyo has a spare that is too small for t2. Machines: t1 t2 o1 o2 k1, then ts os. */
-static job_host_t tokyo[] = {{"t1", 1, 0}, {"t2", 2, 1}}, osaka[] = {{"o1", 2, 3}, {"o2", 2, 5}},
-                  kyoto[] = {{"k1", 3, 7}}, tokyo_spare[] = {{"ts", 1, 0}},
-                  osaka_spare[] = {{"os", 4, 0}};
+/* tokyo has a spare that is too small for t2. Machines: t1 t2 o1 o2 k1, then ts os, then a witness. */
+static char at_o1[] = "10.0.0.3";
+static job_host_t tokyo[] = {{"t1", 1, 0, NULL}, {"t2", 2, 1, NULL}},
+                  osaka[] = {{"o1", 2, 3, at_o1}, {"o2", 2, 5, NULL}},
+                  kyoto[] = {{"k1", 3, 7, NULL}}, tokyo_spare[] = {{"ts", 1, 0, NULL}},
+                  osaka_spare[] = {{"os", 4, 0, NULL}};
 static job_site_t sites[] = {
     {.name = "tokyo", .hosts = tokyo, .host_count = 2, .spares = tokyo_spare, .spare_count = 1},
     {.name = "osaka", .hosts = osaka, .host_count = 2, .spares = osaka_spare, .spare_count = 1},
     {.name = "kyoto", .hosts = kyoto, .host_count = 1},
 };
 
-static job_t new_job(uint32_t go_on_with, char *prefer)
+static job_t witnessed_job(uint32_t go_on_with, char *prefer, char *witness)
 {
     return (job_t){.path = "a.ini",
                    .sites = sites,
@@ -29,7 +31,12 @@ static job_t new_job(uint32_t go_on_with, char *prefer)
                    .site_ranks = 10,
                    .all_sites = sites,
                    .all_site_count = 3,
-                   .launch = {.go_on_with = go_on_with, .prefer = prefer}};
+                   .launch = {.go_on_with = go_on_with, .prefer = prefer, .witness = witness}};
+}
+
+static job_t new_job(uint32_t go_on_with, char *prefer)
+{
+    return witnessed_job(go_on_with, prefer, NULL);
 }
 
 static void a_layout_gives_ranks_to_machines(void **state)
@@ -58,6 +65,35 @@ static void a_layout_gives_ranks_to_machines(void **state)
         assert_false(members_are(&job, none[i]));
     assert_int_equal(members_find(&job, "osaka", "os"), 6);
     assert_int_equal(members_find(&job, "tokyo", "os"), MEMBERS_NONE);
+}
+
+/* Rank 0 is on the first machine of a layout, and listens there. */
+static void a_layout_says_who_leads(void **state)
+{
+    static const struct {
+        const char *layout, *address;
+        uint32_t machine;
+    } rows[] = {{".....", "t.example", 0}, {"a....", "ts", 5}, {"-....", "t2", 1},
+                {"--...", "10.0.0.3", 2},  {"--a--", "os", 6}, {"----.", "k1", 4}};
+    static char address[] = "t.example", witness[] = "w1";
+    job_t job = witnessed_job(GO_ON_RANKS, NULL, witness);
+    machine_t at;
+    (void)state;
+    job.launch.address = address;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const uint32_t leader = members_leader(&job, rows[i].layout);
+        assert_int_equal(leader, rows[i].machine);
+        members_machine(&job, leader, &at);
+        assert_string_equal(at.address, rows[i].address);
+    }
+    assert_int_equal(members_places(&job), PLACES);
+    assert_int_equal(members_machines(&job), MACHINES);
+    assert_int_equal(members_witness(&job), WITNESS);
+    assert_int_equal(members_find(&job, "", "w1"), WITNESS);
+    members_machine(&job, WITNESS, &at);
+    assert_string_equal(at.host, "w1");
+    assert_null(at.address);
+    assert_int_equal(at.ranks, 0);
 }
 
 /* The same ranks as a job whose INI has those hosts and no others. */
@@ -106,9 +142,9 @@ static void who_is_there_decides_on_the_next_layout(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const job_t job = new_job(rows[i].go_on_with, NULL);
-        bool here[MACHINES];
+        bool here[MACHINES] = {false};
         char next[MEMBERS_TEXT];
-        for (uint32_t m = 0; m < MACHINES; m++)
+        for (uint32_t m = 0; m < PLACES; m++)
             here[m] = rows[i].here[m] == 'x';
         const bool found = members_next(&job, rows[i].layout, here, next);
         if (found != (rows[i].next != NULL)) FAIL_TEST("row %zu: %d\n", i, found);
@@ -117,16 +153,19 @@ static void who_is_there_decides_on_the_next_layout(void **state)
 }
 
 /* Every pair of groups without a machine in common, of every layout: never both; where a site that is
- * there is preferred, of two halves exactly one. */
+ * there is preferred, or a witness sees one of them, of two halves exactly one. */
 static void of_two_groups_one_may_at_most(void **state)
 {
+    static char witness[] = "w1";
     static const char *const layouts[] = {".....", "-....", "..a..", "-.--.", "a---.", "--..-"};
     static char *const prefers[] = {NULL, "tokyo", "osaka", "kyoto"};
     (void)state;
-    for (size_t p = 0; p < 4; p++)
+    for (size_t p = 0; p < 8; p++)
         for (size_t l = 0; l < sizeof(layouts) / sizeof(layouts[0]); l++)
             for (uint32_t mask = 0; mask < 1u << MACHINES; mask++) {
-                const job_t job = new_job(GO_ON_RANKS, prefers[p]);
+                char *prefer = prefers[p % 4];
+                const bool seen = p >= 4;
+                const job_t job = witnessed_job(GO_ON_RANKS, prefer, seen ? witness : NULL);
                 bool one[MACHINES], other[MACHINES];
                 uint32_t mine = 0, all = 0, first;
                 for (uint32_t m = 0; m < MACHINES; m++) {
@@ -140,8 +179,8 @@ static void of_two_groups_one_may_at_most(void **state)
                 const bool b = members_may(&job, layouts[l], other);
                 assert_false(a && b);
                 if (2 * mine != all) assert_int_equal(a, 2 * mine > all);
-                if (prefers[p] == NULL && 2 * mine == all) assert_false(a || b);
-                if (prefers[p] != NULL && l == 0) assert_true(a || b);
+                if (prefer == NULL && !seen && 2 * mine == all) assert_false(a || b);
+                if ((prefer != NULL && l == 0) || seen) assert_true(a || b);
             }
 }
 
@@ -151,6 +190,7 @@ static void of_two_groups_one_may_at_most(void **state)
 typedef struct node {
     char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];
     uint32_t epoch, met_epoch, runs, part;
+    bool down; /* the machine is lost, until the next cut */
 } node_t;
 
 typedef struct net {
@@ -158,10 +198,11 @@ typedef struct net {
     node_t nodes[MACHINES];
     uint32_t parts, loss; /* messages that are lost, of 100 */
     uint64_t random;
-    bool forgets;    /* launchers are started anew */
+    bool forgets;    /* launchers are started anew, and have no votes any more */
     uint32_t newest; /* epoch that has run */
     char ran[MEMBERS_TEXT];
     uint32_t changes; /* of the layout that runs */
+    uint32_t led;     /* meetings with rank 0 elsewhere than on the job's first machine */
 } net_t;
 
 static uint32_t draw(net_t *n, uint32_t below)
@@ -177,7 +218,7 @@ static bool arrives(net_t *n)
 
 static void forget(net_t *n, uint32_t m)
 {
-    n->nodes[m] = (node_t){.epoch = 1, .part = n->nodes[m].part};
+    n->nodes[m] = (node_t){.epoch = 1, .part = n->nodes[m].part, .down = n->nodes[m].down};
     members_all(&n->job, n->nodes[m].layout);
 }
 
@@ -192,7 +233,7 @@ static bool works(const net_t *n, const node_t *of)
 {
     for (uint32_t m = 0; m < MACHINES && of->runs > 0; m++)
         if (takes_part(n, of->layout, m) &&
-            (n->nodes[m].runs != of->runs || n->nodes[m].part != of->part))
+            (n->nodes[m].runs != of->runs || n->nodes[m].part != of->part || n->nodes[m].down))
             return false;
     return of->runs > 0;
 }
@@ -227,21 +268,42 @@ static void meet(node_t *node, uint32_t epoch)
     node->tried[0] = '\0';
 }
 
+static bool sees(const net_t *n, uint32_t one, uint32_t other)
+{
+    const node_t *a = &n->nodes[one], *b = &n->nodes[other];
+    return a->part == b->part && !a->down && !b->down;
+}
+
 /* Who has come to a leader, by hellos that arrive: ranks of its layout, and heralds. */
 static void look(net_t *n, uint32_t leader, member_record_t records[MACHINES], bool here[MACHINES])
 {
     node_t *lead = &n->nodes[leader];
     for (uint32_t m = 0; m < MACHINES; m++) {
         node_t *at = &n->nodes[m];
-        here[m] = at->part == lead->part && at->runs == 0 && (m == leader || arrives(n));
+        here[m] = m < members_machines(&n->job) && sees(n, m, leader) && at->runs == 0 &&
+                  (m == leader || arrives(n));
         /* One that has ranks in the leader's layout, or believes to have some, is told of that first. */
         if (here[m] && strcmp(at->layout, lead->layout) != 0 &&
             (takes_part(n, lead->layout, m) || takes_part(n, at->layout, m))) {
             here[m] = false;
             if (arrives(n)) become(at, lead->epoch, lead->layout);
         }
-        records[m] = (member_record_t){here[m], at->met_epoch, at->met, at->tried};
+        records[m] = (member_record_t){here[m], at->met_epoch, at->met, at->tried, at->layout};
     }
+}
+
+/* It is at the leader's port, then or when it comes there later. */
+static void tell_witness(net_t *n, uint32_t leader, uint32_t epoch)
+{
+    node_t *w = &n->nodes[WITNESS];
+    const char *layout = n->nodes[leader].layout;
+    if (members_witness(&n->job) == MEMBERS_NONE || !sees(n, WITNESS, leader) || !arrives(n) ||
+        epoch < w->epoch)
+        return;
+    (void)snprintf(w->layout, sizeof(w->layout), "%s", layout);
+    meet(w, epoch);
+    w->epoch = epoch + 1;
+    w->runs = 0;
 }
 
 /* All of the leader's layout are there: they meet if they may, though some may not hear that they
@@ -265,11 +327,12 @@ static bool try_to_meet(net_t *n, uint32_t leader, const member_record_t *record
     if (!same) return true; /* they come again */
     members_all(&n->job, all);
     if (!(members_newest(&n->job, records) == 0 && strcmp(all, lead->layout) == 0) &&
-        !members_quorum(&n->job, records, lead->layout))
+        !members_meets(&n->job, records, lead->layout))
         return false;
     for (uint32_t m = 0; m < MACHINES; m++)
         if (takes_part(n, lead->layout, m) && (m == leader || arrives(n)))
             meet(&n->nodes[m], epoch);
+    tell_witness(n, leader, epoch);
     return true;
 }
 
@@ -295,7 +358,7 @@ static bool learns(net_t *n, uint32_t leader)
     node_t *lead = &n->nodes[leader];
     for (uint32_t m = 0; m < MACHINES; m++) {
         const node_t *at = &n->nodes[m];
-        if (at->part != lead->part || at->runs > 0 || at->epoch <= lead->epoch ||
+        if (!sees(n, m, leader) || at->runs > 0 || at->epoch <= lead->epoch ||
             strcmp(at->layout, lead->layout) == 0 || !arrives(n))
             continue;
         become(lead, at->epoch, at->layout);
@@ -310,7 +373,9 @@ static void check_running(net_t *n)
     for (uint32_t m = 0; m < MACHINES; m++) {
         const node_t *at = &n->nodes[m];
         if (!takes_part(n, at->layout, m) || !works(n, at)) continue;
-        if (found != NULL && (found->runs != at->runs || strcmp(found->layout, at->layout) != 0))
+        const bool two = found != NULL &&
+                         (found->runs != at->runs || strcmp(found->layout, at->layout) != 0);
+        if (two)
             FAIL_TEST("%s of epoch %u and %s of epoch %u both go on\n", found->layout, found->runs,
                       at->layout, at->runs);
         found = at;
@@ -322,8 +387,24 @@ static void check_running(net_t *n)
         FAIL_TEST("%s of epoch %u goes on after %s of epoch %u\n", found->layout, found->runs,
                   n->ran, n->newest);
     n->changes += n->newest > 0 && strcmp(found->layout, n->ran) != 0;
+    n->led += n->newest != found->runs && members_leader(&n->job, found->layout) != 0;
     n->newest = found->runs;
     memcpy(n->ran, found->layout, sizeof(n->ran));
+}
+
+/* As launchers do it: rank 0's machine, where somebody who waits sees it; else the first that is seen. At
+ * times another one, as two may take themselves for it. */
+static uint32_t choose_leader(net_t *n)
+{
+    const uint32_t who = draw(n, PLACES);
+    const uint32_t zero = members_leader(&n->job, n->nodes[who].layout);
+    uint32_t first = who;
+    if (draw(n, 4) == 0) return who;
+    if (sees(n, who, zero) && n->nodes[zero].runs == 0) return zero;
+    for (uint32_t m = PLACES; m-- > 0;)
+        if (sees(n, who, m) && n->nodes[m].runs == 0 && takes_part(n, n->nodes[m].layout, m))
+            first = m;
+    return first;
 }
 
 static void settle(net_t *n, uint32_t rounds)
@@ -332,8 +413,8 @@ static void settle(net_t *n, uint32_t rounds)
         member_record_t records[MACHINES];
         bool here[MACHINES];
         end_broken(n);
-        const uint32_t leader = draw(n, MACHINES);
-        if (n->nodes[leader].runs == 0 && !learns(n, leader)) {
+        const uint32_t leader = choose_leader(n);
+        if (n->nodes[leader].runs == 0 && !n->nodes[leader].down && !learns(n, leader)) {
             look(n, leader, records, here);
             if (!takes_part(n, n->nodes[leader].layout, leader) ||
                 !try_to_meet(n, leader, records, here))
@@ -343,48 +424,95 @@ static void settle(net_t *n, uint32_t rounds)
     }
 }
 
-/* Random cuts into up to three parts, messages that are lost in any of the exchanges, and launchers that
- * are started anew, one at a time, and have forgotten all. */
-static uint32_t play(uint64_t seed, uint32_t cuts, uint32_t *went_on)
+/* Random cuts into up to three parts, machines that are down meanwhile (rank 0's as often as another),
+ * messages that are lost in any of the exchanges, and launchers that are started anew, one at a time,
+ * and have forgotten all. */
+static net_t play(uint64_t seed, uint32_t cuts, uint32_t *went_on)
 {
     static char *const prefers[] = {NULL, "tokyo", "osaka", "kyoto"};
+    static char witness[] = "w1";
     net_t n = {.random = seed, .loss = 10, .forgets = seed / 8 % 2 != 0};
-    n.job = new_job(seed % 2 ? GO_ON_RANKS : GO_ON_SITES, prefers[seed / 2 % 4]);
+    n.job = witnessed_job(seed % 2 ? GO_ON_RANKS : GO_ON_SITES, prefers[seed / 2 % 4],
+                          seed / 16 % 2 != 0 ? witness : NULL);
     for (uint32_t m = 0; m < MACHINES; m++)
         forget(&n, m);
     settle(&n, 60);
     for (uint32_t c = 0; c < cuts; c++) {
         const uint32_t before = n.newest;
         const uint32_t parts = 1 + draw(&n, 3);
-        for (uint32_t m = 0; m < MACHINES; m++)
+        for (uint32_t m = 0; m < MACHINES; m++) {
             n.nodes[m].part = draw(&n, parts);
+            n.nodes[m].down = draw(&n, 8) == 0;
+        }
+        if (c % 2 == 0 && n.newest > 0) n.nodes[members_leader(&n.job, n.ran)].down = true;
         if (n.forgets && draw(&n, 8) == 0) forget(&n, draw(&n, MACHINES));
         settle(&n, 40);
         *went_on += n.newest > before && parts > 1;
     }
-    return n.changes;
+    return n;
 }
 
 static void halves_that_do_not_see_each_other_never_both_go_on(void **state)
 {
     const uint32_t runs = torture_wanted() ? 2000 : 200;
-    uint32_t changes = 0, went_on = 0;
+    uint32_t changes = 0, went_on = 0, led = 0;
     (void)state;
-    for (uint32_t i = 0; i < runs; i++)
-        changes += play(UINT64_C(20261126) + i, 20, &went_on);
-    print_message("%u jobs with 20 random cuts each: %u went on while cut, in %u layouts\n", runs,
-                  went_on, changes);
-    assert_true(went_on > runs && changes > runs);
+    for (uint32_t i = 0; i < runs; i++) {
+        const net_t n = play(UINT64_C(20261126) + i, 20, &went_on);
+        changes += n.changes;
+        led += n.led;
+    }
+    print_message(
+        "%u jobs with 20 random cuts each: %u went on while cut, in %u layouts; %u meetings "
+        "were led by another machine than the first\n",
+        runs, went_on, changes, led);
+    assert_true(went_on > runs && changes > runs && led > runs);
+}
+
+/* Two hosts, each a half: without prefer both wait; the one that the witness sees goes on, and the other
+ * half does not, though it sees the witness later. */
+static void a_tie_goes_to_whom_the_witness_sees(void **state)
+{
+    static job_host_t a[] = {{"a1", 1, 0, NULL}}, b[] = {{"b1", 1, 1, NULL}};
+    static job_site_t two[] = {{.name = "a", .hosts = a, .host_count = 1},
+                               {.name = "b", .hosts = b, .host_count = 1}};
+    static char witness[] = "w1";
+    job_t job = {.path = "a.ini",
+                 .sites = two,
+                 .site_count = 2,
+                 .site_ranks = 2,
+                 .all_sites = two,
+                 .all_site_count = 2,
+                 .launch = {.go_on_with = GO_ON_RANKS, .witness = witness}};
+    member_record_t records[3] = {
+        {true, 3, "..", "", ".."}, {false, 3, "..", "", ".."}, {false, 3, "..", "", ".."}};
+    (void)state;
+    assert_false(members_quorum(&job, records, ".-"));
+    records[2].here = true;
+    assert_true(members_quorum(&job, records, ".-"));
+    assert_false(members_meets(&job, records, ".-")); /* it has not been told yet */
+    records[2].layout = ".-";
+    records[2].tried = "4:.-";
+    assert_true(members_meets(&job, records, ".-"));
+    records[0].here = false; /* the same witness comes to the other half */
+    records[1].here = true;
+    assert_false(members_quorum(&job, records, "-."));
+    records[2] = (member_record_t){true, 0, "", "", ".."}; /* and one that remembers nothing */
+    assert_false(members_quorum(&job, records, "-."));
+    job.launch.witness = NULL;
+    assert_false(members_quorum(&job, records, "-."));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layout_gives_ranks_to_machines),
+        cmocka_unit_test(a_layout_says_who_leads),
         cmocka_unit_test(a_job_is_narrowed_to_its_layout),
         cmocka_unit_test(who_is_there_decides_on_the_next_layout),
         cmocka_unit_test(of_two_groups_one_may_at_most),
         cmocka_unit_test(halves_that_do_not_see_each_other_never_both_go_on),
+        cmocka_unit_test(a_tie_goes_to_whom_the_witness_sees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,16 @@
 /* regroup_test.c - machines that come and go: what rank 0 tells ranks of another layout and of a past
- * epoch, and heralds, which are no ranks. */
+ * epoch, and heralds, which are no ranks; who leads where rank 0's machine is gone, and what a witness
+ * has to do with it. */
 #include <unit/base/scratch_files.h>
+
+#include <errno.h>
 
 #include <unit/control/control_ranks.h>
 
-static job_host_t tokyo[] = {{"t1", 1, 0}}, osaka[] = {{"o1", 1, 1}};
+/* Each machine by its own address, all of this one. */
+static char at_t1[] = "127.0.0.1", at_o1[] = "127.0.0.2", at_k1[] = "127.0.0.3", w1[] = "w1";
+static job_host_t tokyo[] = {{"t1", 1, 0, at_t1}}, osaka[] = {{"o1", 1, 1, at_o1}},
+                  kyoto[] = {{"k1", 1, 2, at_k1}};
 static job_site_t sites[] = {{.name = "tokyo", .hosts = tokyo, .host_count = 1},
                              {.name = "osaka", .hosts = osaka, .host_count = 1}};
 static char prefer[] = "tokyo";
@@ -14,6 +20,22 @@ static const job_t job = {.sites = sites,
                           .all_sites = sites,
                           .all_site_count = 2,
                           .launch = {.go_on_with = GO_ON_RANKS, .prefer = prefer}};
+
+static job_site_t three_sites[] = {{.name = "tokyo", .hosts = tokyo, .host_count = 1},
+                                   {.name = "osaka", .hosts = osaka, .host_count = 1},
+                                   {.name = "kyoto", .hosts = kyoto, .host_count = 1}};
+static const job_t three = {.sites = three_sites,
+                            .site_count = 3,
+                            .site_ranks = 3,
+                            .all_sites = three_sites,
+                            .all_site_count = 3,
+                            .launch = {.go_on_with = GO_ON_RANKS}};
+static const job_t tied = {.sites = sites,
+                           .site_count = 2,
+                           .site_ranks = 2,
+                           .all_sites = sites,
+                           .all_site_count = 2,
+                           .launch = {.go_on_with = GO_ON_RANKS, .witness = w1}};
 
 /* A process of t1 or o1: rank `machine` of `layout`, or its herald. */
 typedef struct process {
@@ -55,6 +77,59 @@ static void open_alone(star_t *star, process_t *zero)
     (void)rank_open_thread(&zero->run);
     if (zero->run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero->run.reason);
     assert_int_equal(zero->run.world->row.epoch, 4);
+}
+
+/* Of another job than that: machine's own names, and all of that job have met in epoch 3. */
+static void process_of(const star_t *star, process_t *p, const job_t *of, uint32_t machine,
+                       const char *layout, uint32_t epoch)
+{
+    machine_t at;
+    char all[MEMBERS_TEXT];
+    uint32_t first;
+    members_machine(of, machine, &at);
+    members_all(of, all);
+    process_new(star, p, 0, ".-", epoch, false);
+    p->members.job = of;
+    p->members.machine = machine;
+    p->members.layout = layout;
+    p->members.met = strlen(all) == 2 ? ".." : "...";
+    p->run.how.host = at.host;
+    p->run.how.site = at.site->name;
+    p->run.how.address = at.address;
+    p->run.how.size = members_ranks(of, layout);
+    p->run.how.listener = -1;
+    p->members.herald = members_ranks_of(of, layout, machine, &first) == 0;
+    p->run.how.rank = p->members.herald ? JOB_RANKS + machine : first;
+    if (p->members.herald) p->run.how.size = p->run.how.rank + 1;
+    if (p->members.herald) p->run.how.address = at_t1;
+}
+
+/* Rank 0's machine was not reached. As the one to whom others come, or as who looks for that one. */
+static void process_elects(process_t *p, bool serves)
+{
+    p->members.herald = p->members.elects = true;
+    p->run.how.rank = serves ? 0 : JOB_RANKS + p->members.machine;
+    p->run.how.size = serves ? 1 : p->run.how.rank + 1;
+    if (!serves) p->run.how.address = at_t1;
+    p->run.how.join_ns = 1500 * CONTROL_MS;
+}
+
+static void begin(process_t *p)
+{
+    (void)pthread_create(&p->run.thread, NULL, rank_open_thread, &p->run);
+}
+
+static void end(process_t *p)
+{
+    (void)pthread_join(p->run.thread, NULL);
+}
+
+/* A port that is free at all of these addresses, and nobody listens at t1's. */
+static void star_without_zero(star_t *star)
+{
+    assert_int_equal(star_open(star), LH_OK);
+    (void)close(star->listener);
+    star->listener = -1;
 }
 
 /* One that was left out comes as it was, hears that, and waits as a herald until it is taken in. */
@@ -136,12 +211,142 @@ static void half_of_a_job_waits_for_the_other(void **state)
     secret_free(star.secret);
 }
 
+/* t1 is lost. o1 finds nobody before it, listens, and decides with k1 for both. */
+static void another_machine_leads(void **state)
+{
+    static process_t o1, k1, alone;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &o1, &three, 1, "...", 4);
+    process_elects(&o1, false);
+    (void)rank_open_thread(&o1.run);
+    assert_int_equal(o1.run.status, LH_UNREACHABLE);
+
+    process_of(&star, &o1, &three, 1, "...", 4);
+    process_elects(&o1, true);
+    process_of(&star, &k1, &three, 2, "...", 5); /* it heard of a restart that failed */
+    process_elects(&k1, false);
+    begin(&o1);
+    (void)usleep(100000);
+    begin(&k1);
+    end(&o1);
+    end(&k1);
+    was_told(&o1, 6, "-..");
+    was_told(&k1, 6, "-..");
+    assert_string_equal(o1.told.reason, "rank 0 on tokyo/t1 was not reached: tokyo/t1 is gone");
+
+    /* Alone it has a third of the ranks, and waits. */
+    process_of(&star, &alone, &three, 1, "...", 4);
+    process_elects(&alone, true);
+    process_of(&star, &k1, &three, 2, "...", 4);
+    process_elects(&k1, true);
+    begin(&alone);
+    (void)usleep(2500000);
+    assert_int_equal(atomic_load(&alone.told.epoch), 0);
+    /* Of two that listen the later in order gives way, and comes to the other. */
+    (void)rank_open_thread(&k1.run);
+    assert_int_equal(k1.run.status, LH_PEER_LOST);
+    assert_int_equal(atomic_load(&k1.told.epoch), 0);
+    assert_string_equal(k1.run.reason, "another machine is there to decide");
+    process_of(&star, &k1, &three, 2, "...", 4);
+    process_elects(&k1, false);
+    (void)rank_open_thread(&k1.run);
+    end(&alone);
+    was_told(&alone, 5, "-..");
+    was_told(&k1, 5, "-..");
+    secret_free(star.secret);
+}
+
+/* t1 was cut off, and waits as rank 0 of all. It asks where the job is, and hears that it has gone on. */
+static void an_old_leader_hears_of_the_new_one(void **state)
+{
+    static process_t zero, old, herald;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &zero, &three, 1, "-.-", 7);
+    zero.members.met = "-.-";
+    zero.members.met_epoch = 6;
+    (void)rank_open_thread(&zero.run);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+
+    process_of(&star, &old, &three, 0, "...", 4);
+    old.run.how.join_ns = 2000 * CONTROL_MS;
+    const uint64_t begun = sys()->now_ns();
+    (void)rank_open_thread(&old.run);
+    was_told(&old, 7, "-.-");
+    assert_true(seconds_since(begun) < 15);
+
+    process_of(&star, &herald, &three, 0, "-.-", 7);
+    herald.run.how.address = at_o1;
+    begin(&herald);
+    const uint64_t since = sys()->now_ns();
+    while (control_status(zero.run.control) == LH_OK && seconds_since(since) < 20) {
+        control_take_in(zero.run.control);
+        (void)usleep(10000);
+    }
+    end(&herald);
+    was_told(&herald, 8, "..-"); /* t1 leads again */
+    (void)rank_close_thread(&zero.run);
+    was_told(&zero, 8, "..-");
+    secret_free(star.secret);
+}
+
+/* Of two halves the one that the witness sees goes on, and meets once the witness knows of that. */
+static void a_witness_breaks_a_tie(void **state)
+{
+    static process_t zero, witness;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &zero, &tied, 0, "..", 4);
+    zero.run.how.join_ns = 1000 * CONTROL_MS;
+    process_of(&star, &witness, &tied, 2, "..", 4);
+    assert_true(witness.members.herald);
+    begin(&zero);
+    begin(&witness);
+    end(&zero);
+    end(&witness);
+    was_told(&zero, 5, ".-");
+    was_told(&witness, 5, ".-");
+
+    process_of(&star, &zero, &tied, 0, ".-", 5);
+    zero.members.tried = "5:.-";
+    process_of(&star, &witness, &tied, 2, "..", 4);
+    begin(&zero);
+    begin(&witness);
+    (void)usleep(1500000);
+    /* It has not been told, and may have gone to others. */
+    assert_int_equal(pthread_tryjoin_np(zero.run.thread, NULL), EBUSY);
+    process_t told;
+    process_of(&star, &told, &tied, 2, ".-", 5);
+    told.members.tried = "5:.-";
+    begin(&told);
+    end(&zero);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+    assert_int_equal(zero.run.world->row.epoch, 5);
+    const uint64_t since = sys()->now_ns();
+    while (atomic_load(&told.told.met_epoch) == 0 && seconds_since(since) < 20)
+        (void)usleep(10000);
+    assert_int_equal(atomic_load(&told.told.met_epoch), 5);
+    assert_string_equal(told.told.met, ".-");
+    (void)rank_close_thread(&zero.run);
+    end(&told);
+    end(&witness);
+    assert_true(told.told.over);
+    secret_free(star.secret);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_back_is_told_and_taken_in),
         cmocka_unit_test(a_herald_hears_that_the_job_is_over),
         cmocka_unit_test(half_of_a_job_waits_for_the_other),
+        cmocka_unit_test(another_machine_leads),
+        cmocka_unit_test(an_old_leader_hears_of_the_new_one),
+        cmocka_unit_test(a_witness_breaks_a_tie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,120 @@
+/* control_ask.c - one connection at a time: dial, prove the key, say who asks, hear one frame.
+ *
+ * The thread leaves what it hears in control_t.scout, and the plane's own thread looks there at each of
+ * its turns: so nothing of a meeting is touched by two threads. */
+#include <control/control_ask.h>
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <control/control_conn.h>
+
+/* ASK_MS: for one machine; PAUSE_MS: between two. */
+enum { ASK_MS = 1000, PAUSE_MS = 200, NAP_MS = 20 };
+
+static void take_news(control_scout_t *s, const frame_t *f)
+{
+    frame_regroup_t r;
+    if (atomic_load(&s->told) || frame_read_regroup(f, &r) != LH_OK || r.layout[0] == '\0') return;
+    s->epoch = r.epoch;
+    (void)snprintf(s->layout, sizeof(s->layout), "%s", r.layout);
+    (void)snprintf(s->reason, sizeof(s->reason), "%s", r.reason);
+    atomic_store(&s->told, true);
+}
+
+/* True: it has answered. */
+static bool take_answer(control_t *c, uint32_t machine, const frame_t *f)
+{
+    control_scout_t *s = &c->scout;
+    if (f->type == FRAME_REGROUP) take_news(s, f);
+    if (f->type == FRAME_WAIT && machine < atomic_load(&s->waits)) atomic_store(&s->waits, machine);
+    return f->type != FRAME_BEAT;
+}
+
+/* Until the answer or the connection's end, which comes behind it. */
+static void converse(control_t *c, control_conn_t *conn, uint32_t machine, uint64_t deadline)
+{
+    bool said = false, over = false;
+    frame_t frame;
+    while (!over && sys()->now_ns() < deadline && !atomic_load(&c->scout.stop)) {
+        over = conn_drive(conn) != LH_OK;
+        if (!over && !said && conn_is_proven(conn)) {
+            conn_put(conn, FRAME_HELLO, &c->ask);
+            said = true;
+            continue;
+        }
+        lh_status_t cut;
+        while ((cut = conn_next(conn, &frame)) == LH_OK)
+            if (take_answer(c, machine, &frame)) return;
+        over = over || cut != LH_AGAIN;
+        struct pollfd p = {.fd = conn_fd(conn),
+                           .events = (short)(POLLIN | (conn_wants_write(conn) ? POLLOUT : 0))};
+        if (!over) (void)poll(&p, 1, CONTROL_TICK_MS);
+    }
+}
+
+static void ask(control_t *c, uint32_t machine)
+{
+    const uint64_t deadline = sys()->now_ns() + ASK_MS * CONTROL_MS;
+    const uint32_t own = JOB_RANKS + c->how.members->machine; /* a key of no rank's */
+    machine_t at;
+    int fd;
+    control_conn_t *conn;
+    members_machine(c->how.members->job, machine, &at);
+    if (control_dial(at.address, c->how.port, deadline, control_outage_ns(c), &fd) != LH_OK) return;
+    if (conn_new(c->tls, fd, own, FRAME_SMALL, &conn) != LH_OK) return;
+    converse(c, conn, machine, deadline);
+    conn_free(conn);
+}
+
+static void *ask_run(void *argument)
+{
+    control_t *c = argument;
+    const control_members_t *m = c->how.members;
+    const uint32_t count = members_places(m->job);
+    const control_scout_t *s = &c->scout;
+    for (uint32_t machine = 0; !atomic_load(&s->stop) && !atomic_load(&s->told);
+         machine = (machine + 1) % count) {
+        if (machine == m->machine) continue;
+        ask(c, machine);
+        for (uint32_t ms = 0; ms < PAUSE_MS && !atomic_load(&s->stop); ms += NAP_MS)
+            (void)poll(NULL, 0, NAP_MS);
+    }
+    return NULL;
+}
+
+void control_ask_start(control_t *c)
+{
+    const control_members_t *m = c->how.members;
+    control_scout_t *s = &c->scout;
+    sigset_t all, before;
+    if (s->runs || m == NULL || !members_change(m->job) || members_places(m->job) < 2) return;
+    atomic_store(&s->waits, MEMBERS_NONE);
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    s->runs = pthread_create(&s->thread, NULL, ask_run, c) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void control_ask_enough(control_t *c)
+{
+    atomic_store(&c->scout.stop, true);
+}
+
+void control_ask_end(control_t *c)
+{
+    control_ask_enough(c);
+    if (c->scout.runs) (void)pthread_join(c->scout.thread, NULL);
+    c->scout.runs = false;
+}
+
+bool control_ask_told(control_t *c, frame_regroup_t *out)
+{
+    const control_scout_t *s = &c->scout;
+    if (!s->runs || !atomic_load(&s->told)) return false;
+    *out = (frame_regroup_t){.epoch = s->epoch, .layout = s->layout, .reason = s->reason};
+    return true;
+}
