@@ -94,6 +94,7 @@ struct cli {
     struct writer *writer; /* of a process that will train: forked first of all; else NULL */
     /* the pipeline's folder is this process's, by folder_lock, until cli_close */
     bool holds_folder;
+    bool follows; /* another launcher of the job has it */
     folder_lock_t folder_lock;
     request_server_t *requests; /* NULL: this process takes none */
 };

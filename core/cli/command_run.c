@@ -123,6 +123,36 @@ static lh_status_t folder_take(cli_t *cli)
     return LH_OK;
 }
 
+static void folder_give(cli_t *cli)
+{
+    request_end(cli->requests);
+    cli->requests = NULL;
+    if (cli->holds_folder) folder_lock_undo(&cli->folder_lock, cli->job->pipeline.folder);
+    cli->holds_folder = false;
+}
+
+/* The folder is the launcher's that starts rank 0. The one before gives it back at the same time, if it
+ * is alive; one that is cut off may still have it, and then only what is asked of the run is heard. */
+void command_run_leads(void *context, bool here)
+{
+    const struct timespec pause = {.tv_nsec = 100000000};
+    enum { PAUSES = 50 };
+    cli_t *cli = context;
+    lh_status_t status = LH_INVALID;
+    if (!here) {
+        folder_give(cli);
+        cli->follows = false;
+        return;
+    }
+    for (uint32_t i = 0; status != LH_OK && i < (cli->follows ? 1u : PAUSES); i++) {
+        status = folder_take(cli);
+        if (status != LH_OK && !cli->follows) (void)nanosleep(&pause, NULL);
+    }
+    if (status != LH_OK && !cli->follows) log_line(LH_LOG_WARN, "%s", fail_reason());
+    if (status != LH_OK && !cli->follows) hear_requests(cli);
+    fail_clear();
+}
+
 /* The globs are this file's own constants, so their length is known; a section is read by a stage
  * if one of them matches its name. */
 static bool reads(const char *globs, const char *section)
@@ -449,11 +479,20 @@ static int run_body(cli_t *cli, const command_t *c)
 
 /* What a launcher has started does not take the folder: the launcher has it, as rank 0's process
  * has it for launchers of other machines. Taken once for a whole pipeline, and by each of the first
- * three stages that runs alone. */
+ * three stages that runs alone. A machine that comes back may find that another one leads by now, which
+ * has the folder: it follows that, and decides on no stage. */
 static lh_status_t hold_folder(cli_t *cli)
 {
     if (!launch_leads(cli->launch) || launch_is_started(cli->launch)) return LH_OK;
-    return folder_take(cli);
+    const lh_status_t status = folder_take(cli);
+    if (status != LH_INVALID || !launch_starts(cli->launch) || cli_flag(cli, "resume") == NULL ||
+        !members_change(cli->job) || !launch_is_spread(cli->launch))
+        return status;
+    log_line(LH_LOG_INFO, "%s; this machine follows it, if it is the same job", fail_reason());
+    fail_clear();
+    launch_follow(cli->launch);
+    cli->follows = true;
+    return LH_OK;
 }
 
 /* What a stage has done is remembered by one process of the job. Forgotten before it starts and
@@ -471,7 +510,9 @@ static int run_stage(cli_t *cli, const command_t *c, uint32_t stage)
     if (status != LH_OK) return status;
 
     const int code = run_body(cli, c);
-    if (code != EXIT_DONE || !remembers) return code;
+    /* Rank 0 may have come to another machine meanwhile, and the stages behind it with it. */
+    if (code != EXIT_DONE || !launch_leads(cli->launch) || launch_is_started(cli->launch))
+        return code;
     status = stage_digest(cli->job, stage, digest);
     if (status == LH_OK) status = stage_mark(cli->job, stage, digest);
     return status;

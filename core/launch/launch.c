@@ -108,6 +108,12 @@ bool launch_leads(const launch_t *l)
     return l == NULL || l->leads;
 }
 
+void launch_follow(launch_t *l)
+{
+    lh_assert(l != NULL && l->starts);
+    l->leads = false;
+}
+
 bool launch_starts(const launch_t *l)
 {
     return l != NULL && l->starts;
@@ -196,7 +202,8 @@ const job_site_t *launch_site(const launch_t *l)
     for (uint32_t m = 0; m < members_machines(l->how.job); m++) {
         machine_t at;
         members_machine(l->how.job, m, &at);
-        if (launch_is_here(l, at.host, l->how.machine != NULL)) return at.site;
+        if (launch_is_here(l, at.host, l->how.machine != NULL))
+            return m == members_witness(l->how.job) ? NULL : at.site;
     }
     for (uint32_t r = 0; r < job_ranks(l->how.job); r++) {
         job_rank_place(l->how.job, r, &site, &host);

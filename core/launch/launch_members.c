@@ -2,8 +2,12 @@
  *
  * In a job whose machines may change that is another number after each meeting that rank 0 has called
  * for: it tells all ranks the next layout before they end, and each launcher finds its own ranks in it. A
- * launcher that has none, of a spare or of a machine that was left out, starts one process that is no
- * rank and keeps rank 0 company: so it waits in the same loop, and is ended by the same signals. */
+ * launcher that has none, of a spare, of a machine that was left out or of the witness, starts one
+ * process that is no rank and keeps rank 0 company: so it waits in the same loop, and is ended by the
+ * same signals. So does one whose ranks could not reach rank 0, until another machine leads.
+ *
+ * What a launcher has taken part in, and was told of, is its vote (control_members.c). It is on the disk
+ * before ranks start by it. */
 #include <launch/launch_members.h>
 
 #include <sys/wait.h>
@@ -44,25 +48,33 @@ static uint32_t starter_most(const starter_t *s)
         for (uint32_t k = 0; k < site->spare_count; k++)
             if (starter_is_here(s, site->spares[k].name)) most += site->spares[k].ranks;
     }
-    return most;
+    const bool witness = members_witness(job) != MEMBERS_NONE &&
+                         starter_is_here(s, job->launch.witness);
+    return most == 0 && witness ? 1 : most;
 }
 
-/* Of a job whose members are known by a layout. A machine without ranks sends a herald. */
+/* Of a job whose members are known by a layout. A machine without ranks sends a herald, and so does one
+ * that elects: that of the first which has ranks. */
 static void starter_find_members(starter_t *s)
 {
     const job_t *job = s->launch->how.job;
     uint32_t herald = MEMBERS_NONE;
     machine_t at;
+    bool leads = false;
     s->place.size = members_ranks(job, s->place.layout);
     for (uint32_t m = 0; m < members_machines(job); m++) {
         uint32_t first;
         members_machine(job, m, &at);
         if (!starter_is_here(s, at.host)) continue;
         const uint32_t ranks = members_ranks_of(job, s->place.layout, m, &first);
-        for (uint32_t r = first; r < first + ranks; r++)
+        leads = leads || (ranks > 0 && first == 0);
+        for (uint32_t r = first; r < first + ranks && !s->place.elects; r++)
             starter_add_rank(s, r, m, at.host, at.site->name);
-        if (herald == MEMBERS_NONE) herald = m;
+        if (herald == MEMBERS_NONE || (ranks > 0 && s->place.elects)) herald = m;
     }
+    if (leads != s->launch->leads && s->launch->how.leads != NULL)
+        s->launch->how.leads(s->launch->how.context, leads);
+    s->launch->leads = leads;
     s->place.herald = s->count == 0;
     if (!s->place.herald) return;
     members_machine(job, herald, &at);
@@ -106,7 +118,8 @@ lh_status_t starter_make_ranks(starter_t *s)
     return LH_OK;
 }
 
-bool starter_is_alone(const starter_t *s)
+/* Whether all machines of the job are this one. */
+static bool starter_is_one(const starter_t *s)
 {
     const job_t *job = s->launch->how.job;
     for (uint32_t m = 0; m < members_machines(job); m++) {
@@ -114,7 +127,40 @@ bool starter_is_alone(const starter_t *s)
         members_machine(job, m, &at);
         if (!starter_is_here(s, at.host)) return false;
     }
-    return s->count == s->place.size && !s->place.herald;
+    return true;
+}
+
+bool starter_is_alone(const starter_t *s)
+{
+    return starter_is_one(s) && s->count == s->place.size && !s->place.herald;
+}
+
+lh_status_t starter_remember(starter_t *s)
+{
+    launch_t *l = s->launch;
+    const job_t *job = l->how.job;
+    s->votes = (vote_file_t){.fd = -1};
+    members_all(job, s->place.layout);
+    if (!l->how.votes || !members_change(job) || starter_is_one(s)) return LH_OK;
+    return vote_file_open(job, l->host, l->how.resume, &s->place, &s->votes);
+}
+
+lh_status_t starter_note_met(starter_t *s)
+{
+    bool news = false;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const control_told_t *t = &s->board[i].told;
+        const bool witness = s->place.herald && atomic_load(&t->met_epoch) != 0;
+        const uint32_t epoch = witness ? atomic_load(&t->met_epoch) : atomic_load(&s->board[i].met);
+        if (epoch == 0 || epoch < s->place.epoch) continue;
+        if (witness) memcpy(s->place.layout, t->met, sizeof(s->place.layout));
+        s->place.epoch = epoch + 1;
+        s->place.met_epoch = epoch;
+        memcpy(s->place.met, s->place.layout, sizeof(s->place.met));
+        s->place.tried[0] = '\0';
+        news = true;
+    }
+    return news ? vote_file_write(&s->votes, &s->place) : LH_OK;
 }
 
 int started_code(const started_t *r)
@@ -136,8 +182,9 @@ static const control_told_t *starter_told(const starter_t *s)
 }
 
 /* The ranks of this machine are others from here on, or none. */
-static void starter_become(starter_t *s, const control_told_t *told)
+static lh_status_t starter_become(starter_t *s, const control_told_t *told)
 {
+    s->followed = s->followed || !s->launch->leads;
     /* Rank 0 may know of less than this machine: epochs never go back. */
     if (atomic_load(&told->epoch) > s->place.epoch) s->place.epoch = atomic_load(&told->epoch);
     memcpy(s->place.layout, told->layout, sizeof(s->place.layout));
@@ -147,16 +194,42 @@ static void starter_become(starter_t *s, const control_told_t *told)
         s->place.tried[0] = '\0';
     }
     s->regroups++;
+    s->place.elects = false;
     starter_find_ranks(s);
+    return vote_file_write(&s->votes, &s->place);
 }
 
-bool starter_regroups(starter_t *s)
+/* Ranks that have met before did not reach rank 0 in all the time that it had: they look for another
+ * machine to lead. */
+static bool starter_elects(starter_t *s)
+{
+    bool unreached = false;
+    machine_t at;
+    for (uint32_t i = 0; i < s->count; i++)
+        unreached = unreached || atomic_load(&s->board[i].told.unreached) != 0;
+    if (!unreached || s->place.herald || s->place.epoch <= 1 || s->place.layout[0] == '\0' ||
+        !members_change(s->launch->how.job))
+        return false;
+    members_machine(s->launch->how.job, members_leader(s->launch->how.job, s->place.layout), &at);
+    log_line(LH_LOG_WARN,
+             "rank 0 on %s/%s was not reached in %llu s; those that are here look for another "
+             "machine to lead",
+             at.site->name, at.host,
+             (unsigned long long)(s->launch->how.job->launch.rejoin_ns / 1000000000u));
+    s->place.elects = true;
+    starter_find_ranks(s);
+    return true;
+}
+
+bool starter_regroups(starter_t *s, lh_status_t *status)
 {
     enum { PAUSE_US = 200000 };
     const bool herald = s->place.herald;
     const control_told_t *told = starter_told(s);
     text_t line = {0};
+    *status = LH_OK;
     if (s->first == NULL || s->first_stop != 0) return false;
+    if (told == NULL && starter_elects(s)) return true;
     if (told == NULL) {
         if (!herald || started_code(s->first) != EXIT_LOST) return false;
         (void)usleep(PAUSE_US);
@@ -164,8 +237,9 @@ bool starter_regroups(starter_t *s)
     }
     text_free(&s->ended);
     text_append(&s->ended, told->reason);
-    text_printf(&line, "%s; %s", told->reason, herald ? "this machine waited" : "starting again");
-    starter_become(s, told);
+    text_printf(&line, "%s; %s", told->reason,
+                herald && !s->place.elects ? "this machine waited" : "starting again");
+    *status = starter_become(s, told);
     if (herald && s->place.herald) {
         text_free(&line);
         return true; /* nothing has changed here */

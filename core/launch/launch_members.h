@@ -8,6 +8,7 @@
 #include <launch/launch_state.h>
 #include <launch/machine.h>
 #include <launch/restart.h>
+#include <launch/vote_file.h>
 
 /* A rank that this launcher has started. The order is that of the board's rows. */
 typedef struct started {
@@ -42,6 +43,8 @@ typedef struct starter {
     restarts_t restarts;
     text_t ended;      /* why the ranks before ended, where these were started again */
     uint32_t regroups; /* starts again as others: with other machines */
+    bool followed;     /* rank 0 was elsewhere before: training may have begun there */
+    vote_file_t votes; /* what of `place` is remembered where this process ends */
     char **variables;  /* the environment; the last but one is the rank's own */
     uint32_t variable_count;
 } starter_t;
@@ -50,9 +53,13 @@ typedef struct starter {
 lh_status_t starter_make_ranks(starter_t *s) LH_MUST_CHECK;
 /* No other machine belongs to the job, now or later. */
 bool starter_is_alone(const starter_t *s);
-/* All ranks have ended to go on as others, or a herald has ended: neither is a loss. Ranks are
- * others from here on. */
-bool starter_regroups(starter_t *s);
+/* What this machine remembers, of a launcher before this one too: before starter_make_ranks. */
+lh_status_t starter_remember(starter_t *s) LH_MUST_CHECK;
+/* In which epoch its ranks have met, from their board: again and again while they run. */
+lh_status_t starter_note_met(starter_t *s) LH_MUST_CHECK;
+/* All ranks have ended to go on as others, or a herald has ended: neither is a loss. Ranks are others from
+ * here on. *status: where that can't be remembered, and nothing starts. */
+bool starter_regroups(starter_t *s, lh_status_t *status);
 /* Of the first rank that failed; the job's. */
 int started_code(const started_t *r);
 

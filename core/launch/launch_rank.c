@@ -81,7 +81,8 @@ static bool facts_has_key(const char *section, const char *key)
     if (strcmp(section, "launch") == 0)
         return strcmp(key, "ranks_per_node") == 0 || text_starts(key, "restart") ||
                strcmp(key, "rejoin") == 0 || strcmp(key, "notice") == 0 ||
-               strcmp(key, "go_on_with") == 0 || strcmp(key, "prefer") == 0;
+               strcmp(key, "go_on_with") == 0 || strcmp(key, "prefer") == 0 ||
+               strcmp(key, "witness") == 0;
     if (strcmp(section, "checkpoint") == 0 && strcmp(key, "folder") == 0) return false;
     if (strcmp(section, "dpo") == 0 && strcmp(key, "reference") == 0) return false;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
@@ -268,6 +269,7 @@ static control_members_t meeting_members(launch_t *l)
                                .layout = p->layout,
                                .machine = p->machine,
                                .herald = p->herald,
+                               .elects = p->elects,
                                .met_epoch = p->met_epoch,
                                .met = p->met,
                                .tried = p->tried,
@@ -387,6 +389,32 @@ static void meeting_end(meeting_t *m)
     mem_free(m->file);
 }
 
+/* Nobody before this machine takes it in: the others come to it, and it decides for all. Where it can't
+ * listen at its address another machine may, to which it then comes as a herald like others. */
+static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
+                                 control_members_t *members)
+{
+    enum { SETTLE_MS = 2000, AGAIN_MS = 10000 };
+    machine_t own;
+    control_how_t how = *herald;
+    members_machine(l->how.job, l->place.machine, &own);
+    if (own.address == NULL) return fail(LH_UNREACHABLE, "a witness decides nothing by itself");
+    how.rank = 0;
+    how.size = 1;
+    how.address = own.address;
+    /* Others may notice the loss later, by as much as a link may be silent. */
+    how.join_ns = SETTLE_MS * CONTROL_MS +
+                  (how.outage_ns > 0 ? how.outage_ns : CONTROL_SILENCE_MS * CONTROL_MS);
+    lh_status_t status = control_open(&how, &l->control, &l->world);
+    if (status == LH_PEER_LOST) return status;
+    log_line(LH_LOG_WARN, "this machine can't lead: %s", fail_reason());
+    members->elects = false;
+    how = *herald;
+    how.join_ns = AGAIN_MS * CONTROL_MS;
+    status = control_open(&how, &l->control, &l->world);
+    return status == LH_TIMED_OUT ? fail(LH_PEER_LOST, "nobody leads so far") : status;
+}
+
 /* A process that is no rank keeps rank 0 company until its machine is to have ranks, or the job is over;
  * or until rank 0 is lost, and its launcher starts another. It loads nothing. */
 static int herald_run(launch_t *l)
@@ -410,6 +438,7 @@ static int herald_run(launch_t *l)
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                                .secret = m.secret};
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
+    if (status == LH_UNREACHABLE && l->place.elects) status = herald_elects(l, &how, &m.members);
     lh_assert(status != LH_OK);
     meeting_end(&m);
     return l->row != NULL && l->row->told.over ? EXIT_DONE : status;

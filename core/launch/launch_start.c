@@ -74,7 +74,7 @@ static lh_status_t starter_choose_address(starter_t *s)
                     strcmp(missing, "secret") == 0 ? "what proves that they belong to this job"
                                                    : "where rank 0 listens");
     (void)snprintf(s->place.address, sizeof(s->place.address), "%s",
-                   all_here ? "127.0.0.1" : how->address);
+                   all_here ? "127.0.0.1" : launch_address(s->launch, s->place.layout));
     s->place.port = (uint16_t)how->port;
     if (!starter_has_zero(s)) return LH_OK;
     return control_listen(s->place.address, s->place.port, &s->place.listener, &s->place.port);
@@ -121,7 +121,7 @@ static lh_status_t starter_make_memory(starter_t *s)
  * again once it has begun; where rank 0 is, only its own launcher knows. */
 static void starter_clear_board(starter_t *s)
 {
-    const bool goes_on = s->launch->began || !starter_has_zero(s);
+    const bool goes_on = s->launch->began || s->followed || !starter_has_zero(s);
     const uint32_t made = (uint32_t)s->restarts.made + s->regroups;
     memset(s->board, 0, s->most * sizeof(*s->board));
     for (uint32_t i = 0; goes_on && made > 0 && i < s->count; i++) {
@@ -336,6 +336,12 @@ static lh_status_t starter_watch(starter_t *s)
         for (uint32_t i = 0; i < s->count; i++)
             if (s->ranks[i].pid != 0 && (fds[i].revents != 0 || fds[i].fd < 0))
                 starter_reap(s, &s->ranks[i]);
+        const lh_status_t noted = starter_note_met(s);
+        if (noted != LH_OK) {
+            starter_kill_all(s, SIGKILL);
+            mem_free(fds);
+            return noted;
+        }
         const uint64_t now = sys()->now_ns();
         if (s->leave_by != 0 && now > s->leave_by) starter_kill_all(s, SIGKILL);
         if (s->deadline == 0) continue;
@@ -494,17 +500,11 @@ static bool starter_ended_as_asked(const starter_t *s)
 
 /* What the ranks that have ended leave to those after them: whether training has begun, and in which
  * epoch they were. */
-static void starter_keep(starter_t *s)
+static lh_status_t starter_keep(starter_t *s)
 {
-    for (uint32_t i = 0; i < s->count; i++) {
-        const uint32_t epoch = atomic_load(&s->board[i].met);
+    for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
-        if (epoch < s->place.epoch) continue;
-        s->place.epoch = epoch + 1;
-        s->place.met_epoch = epoch;
-        memcpy(s->place.met, s->place.layout, sizeof(s->place.met));
-        s->place.tried[0] = '\0';
-    }
+    return starter_note_met(s);
 }
 
 /* All have saved and ended as another machine was told to leave: these start again, and wait for it
@@ -571,7 +571,9 @@ static int starter_end_code(starter_t *s, bool *again)
         return EXIT_LOST;
     }
     int code = EXIT_DONE;
-    *again = starter_regroups(s);
+    lh_status_t status;
+    *again = starter_regroups(s, &status);
+    if (status != LH_OK) return status;
     if (*again) return EXIT_LOST;
     if (s->first != NULL) {
         *again = starter_restarts(s, &code);
@@ -611,8 +613,8 @@ static lh_status_t starter_catch_signals(starter_t *s)
 /* What all epochs have in common. */
 static lh_status_t starter_begin(starter_t *s)
 {
-    members_all(s->launch->how.job, s->place.layout);
-    lh_status_t status = starter_make_ranks(s);
+    lh_status_t status = starter_remember(s);
+    if (status == LH_OK) status = starter_make_ranks(s);
     if (status == LH_OK) status = starter_make_board(s);
     if (status == LH_OK) status = starter_make_memory(s);
     if (status == LH_OK) status = starter_copy_environment(s);
@@ -664,8 +666,8 @@ static int starter_run_epoch(starter_t *s, bool *again)
     if (s->signals >= 0) starter_reap_orphans(s);
     if (status == LH_OK) status = watched;
     if (status != LH_OK) return status;
-    starter_keep(s);
-    return starter_end_code(s, again);
+    status = starter_keep(s);
+    return status == LH_OK ? starter_end_code(s, again) : status;
 }
 
 /* Nothing of a rank that ended may be taken for the next one's. */
@@ -693,6 +695,7 @@ int launch_start(launch_t *l, char *const *words)
         starter_forget(&s);
         code = starter_run_epoch(&s, &again);
     }
+    vote_file_close(&s.votes, code == EXIT_DONE);
     starter_free(&s);
     return code;
 }

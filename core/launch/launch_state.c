@@ -42,6 +42,14 @@ bool launch_is_here(const launch_t *l, const char *host, bool asked)
            (host[length] == '\0' || l->host[own] == '\0');
 }
 
+const char *launch_address(const launch_t *l, const char *layout)
+{
+    machine_t at;
+    if (layout[0] == '\0') return l->how.job->launch.address;
+    members_machine(l->how.job, members_leader(l->how.job, layout), &at);
+    return at.address;
+}
+
 /* A machine that was lost may take a while to come back; where others may take its place, no longer
  * than rejoin says. */
 uint64_t launch_join_ns(const launch_t *l)
@@ -53,11 +61,11 @@ uint64_t launch_join_ns(const launch_t *l)
 }
 
 /* Where stages run first on rank 0's machine, this rank has nothing to do but to wait for them: up
- * to seven days. So it waits where others may go on without it, and take it in again. */
+ * to seven days. */
 uint64_t launch_patience(const launch_t *l)
 {
     const uint64_t join = launch_join_ns(l);
-    if (l->place.epoch > 1) return members_change(l->how.job) ? DAY_S * UINT64_C(7000000000) : join;
+    if (l->place.epoch > 1) return join;
     return l->waits ? UINT64_C(7000000000) * DAY_S : join;
 }
 
@@ -240,12 +248,13 @@ static lh_status_t check_job(const job_t *job, const launch_place_t *p)
 /* Where the job has hosts: a layout is never empty then, but for one that was not met in yet. */
 static bool read_members(const char *text, launch_place_t *p, int *length)
 {
-    unsigned herald, machine, met;
+    unsigned herald, elects, machine, met;
     if (*text == '\0') return true;
-    if (sscanf(text, " herald=%u machine=%u layout=%256s met=%u:%256s tried=%2144s%n", &herald,
-               &machine, p->layout, &met, p->met, p->tried, length) != 6)
+    if (sscanf(text, " herald=%u elects=%u machine=%u layout=%256s met=%u:%256s tried=%2144s%n",
+               &herald, &elects, &machine, p->layout, &met, p->met, p->tried, length) != 7)
         return false;
     p->herald = herald != 0;
+    p->elects = elects != 0;
     p->machine = machine;
     p->met_epoch = met;
     return true;
@@ -287,9 +296,9 @@ void launch_place_write(const launch_place_t *p, text_t *out)
                 p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->epoch, p->board, p->secret,
                 p->listener, p->memory, p->address);
     if (p->layout[0] == '\0') return; /* no hosts, or too many */
-    text_printf(out, " herald=%u machine=%u layout=%s met=%u:%s tried=%s", p->herald ? 1u : 0u,
-                p->machine, p->layout, p->met_epoch, p->met[0] == '\0' ? "?" : p->met,
-                p->tried[0] == '\0' ? "?" : p->tried);
+    text_printf(out, " herald=%u elects=%u machine=%u layout=%s met=%u:%s tried=%s",
+                p->herald ? 1u : 0u, p->elects ? 1u : 0u, p->machine, p->layout, p->met_epoch,
+                p->met[0] == '\0' ? "?" : p->met, p->tried[0] == '\0' ? "?" : p->tried);
 }
 
 /* A launcher of ours goes before all others: it may itself run under one of them, whose variables

@@ -19,11 +19,16 @@ typedef struct launch launch_t;
 typedef struct launch_how {
     const job_t *job;          /* NULL: the command has none, and this process is alone        */
     bool ranks;                /* the command may be one of several ranks                       */
+    bool votes;                /* what its machines take part in is remembered (vote_file.h)    */
+    bool resume;               /* it goes on with a run: what was remembered before counts      */
     const char *machine;       /* which of [site.*] hosts this machine is; NULL: its own name   */
     host_t *host;              /* plugins ask it for the world that a rank has met              */
     const registry_t *plugins; /* loaded ones are compared between ranks                  */
     /* What a rank checks, and loads, before it meets the others. */
     lh_status_t (*check)(void *context);
+    /* Of a launcher, between its ranks: rank 0 is here from now on, or not any more. NULL: nobody
+     * need know. */
+    void (*leads)(void *context, bool here);
     void *context;
 } launch_how_t;
 
@@ -53,6 +58,7 @@ typedef struct launch_place {
     char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];
     uint32_t machine, met_epoch;
     bool herald; /* it is no rank, and waits until its machine is to have some */
+    bool elects; /* a herald of a machine that has ranks, but could not reach rank 0 */
 } launch_place_t;
 
 /* From the environment of a launcher of ours, of torchrun, Open MPI, PMIx or Slurm. Refuses what
@@ -116,6 +122,8 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
 
 /* Whether [site.*] hosts means this machine. asked: the machine was named by --host. */
 bool launch_is_here(const launch_t *l, const char *host, bool asked);
+/* How this machine's ranks reach rank 0 of the layout. */
+const char *launch_address(const launch_t *l, const char *layout);
 /* Nanoseconds that rank 0 waits for the others to come: [launch] join_timeout, or rejoin in an epoch
  * after the first; and that the others wait for rank 0. */
 uint64_t launch_join_ns(const launch_t *l);

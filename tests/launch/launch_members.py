@@ -1,4 +1,4 @@
-"""Machines that are lost for good: a spare takes their ranks, or the job goes on without them and takes them in again."""
+"""Machines that are lost for good, rank 0's among them: a spare takes their ranks, or the job goes on without them and takes them in again."""
 import os
 import shutil
 import signal
@@ -105,8 +105,145 @@ class Ranks(LaunchCase):
         self.assertIn("the job has gone on without osaka/o1; starting again", said["o1"])
         self.assertRegex(said["t1"], rf"warning: rank 1 on osaka/o1 have not come in {REJOIN} s: osaka/o1 is gone; starting again\n")
 
+    def said_by(self, process):
+        """What a launcher has said so far, in a file."""
+        return launch_case.read(process.said)
+
+    def start_told(self, ini, *hosts, flags=(), **environment):
+        """As start_all; what each says can be read while it runs."""
+        processes = {}
+        for host in hosts:
+            path = os.path.join(self.folder, f"said-{host}-{len(os.listdir(self.folder))}")
+            with open(path, "w") as f:
+                processes[host] = subprocess.Popen(
+                    [launch_case.PROGRAM, "train", ini, "--host", host, *flags], stdout=f, stderr=f,
+                    env=launch_case.clean_environment(LH_MARK=self.folder, LH_STEPS=100000, **environment))
+            processes[host].said = path
+        return processes
+
+    def says(self, process, text):
+        launch_case.wait_for(lambda: text in self.said_by(process), WAIT)
+
+    def end(self, processes):
+        for p in processes.values():
+            p.terminate()
+        self.assertEqual({h: p.wait(WAIT) for h, p in processes.items()}, {h: 75 for h in processes},
+                         {h: self.said_by(p) for h, p in processes.items()})
+        self.nothing_is_left()
+
+    def test_rank_0s_machine_is_lost_and_another_leads(self):
+        """Two thirds of the ranks go on; whom they have lost is told so when it comes, as rank 0 of all, and waits."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:2\naddresses = 127.0.0.2"}, "go_on_with = sites\n"))
+        processes = self.start_told(ini, "t1", "o1")
+        self.begun(2, "rank 2 of 3 on o1")
+        self.lose(processes, "t1")
+        self.begun(1, "rank 1 of 2 on o1")
+        said = self.said_by(processes["o1"])
+        self.assertIn(f"warning: rank 0 on tokyo/t1 was not reached in {REJOIN} s; those that are here look for another machine to lead\n", said)
+        self.assertIn("warning: rank 0 on tokyo/t1 was not reached: tokyo/t1 is gone; starting again\n", said)
+        self.assertIn("rank 0 of 2 on o1\n", said)
+        processes.update(self.start_told(ini, "t1"))
+        self.says(processes["t1"], "and tokyo/t1 was in 1; starting again\n")
+        time.sleep(1)
+        self.assertEqual(sorted(self.seen())[:2], [0, 1])
+        self.assertNotIn("rank 0 of", self.said_by(processes["t1"]))
+        self.end(processes)
+
+    def test_a_spare_leads_in_the_place_of_rank_0s_machine(self):
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1\nspare = t2:1\naddresses = 127.0.0.1, 127.0.0.3",
+                                   "osaka": "hosts = o1:2\naddresses = 127.0.0.2"}))
+        processes = self.start_told(ini, "t1", "o1", "t2")
+        self.begun(2, "rank 2 of 3 on o1")
+        time.sleep(0.5)
+        self.lose(processes, "t1")
+        self.says(processes["t2"], "rank 0 of 3 on t2\n")
+        self.begun(2, "rank 2 of 3 on o1", 2)
+        self.end(processes)
+
+    def test_without_most_nobody_leads(self):
+        """The half that has lost rank 0's machine waits for it, though it has found another to lead."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"}, "go_on_with = ranks\n"))
+        processes = self.start_told(ini, "t1", "o1")
+        self.begun(1, "rank 1 of 2 on o1")
+        self.lose(processes, "t1")
+        self.says(processes["o1"], "warning: the ranks that have come are not most of those of the last meeting: ")
+        processes.update(self.start_told(ini, "t1"))
+        self.begun(1, "rank 1 of 2 on o1", 2)
+        self.end(processes)
+
+    def test_a_tie_goes_to_the_half_that_the_witness_sees(self):
+        """It remembers, too, when it was started again: what it gave to one half the other does not get."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"}, "go_on_with = ranks\nwitness = w1\n"))
+        processes = self.start_told(ini, "w1", "t1", "o1")
+        self.begun(1, "rank 1 of 2 on o1")
+        time.sleep(1)
+        self.lose(processes, "w1")
+        processes.update(self.start_told(ini, "w1", flags=["--resume"]))
+        self.lose(processes, "t1")
+        self.says(processes["o1"], "rank 0 of 1 on o1\n")
+        self.assertIn(0, self.seen())
+        # Both are lost; the other half comes with its votes, and the witness with the one that it gave away.
+        self.lose(processes, "o1")
+        self.lose(processes, "w1")
+        processes.update(self.start_told(ini, "t1", "w1", flags=["--resume"]))
+        time.sleep(REJOIN + 6)
+        self.assertNotIn("rank 0 of 1", self.said_by(processes["t1"]))
+        processes.update(self.start_told(ini, "o1", flags=["--resume"]))
+        self.says(processes["o1"], "rank 0 of ")
+        self.end(processes)
+
+    def test_votes_outlive_a_launcher(self):
+        """Of three machines two were lost, and one is back: with its vote they are most of three. One that is started without --resume has none."""
+        sites = {"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2", "kyoto": "hosts = k1:1\naddresses = 127.0.0.3"}
+        for flags, goes_on in (([], False), (["--resume"], True)):
+            ini = self.ini(launch_ini(sites, "go_on_with = ranks\n"), f"votes-{goes_on}.ini")
+            processes = self.start_told(ini, "t1", "o1", "k1")
+            self.begun(2, "rank 2 of 3 on k1", 1 + goes_on)
+            votes = os.path.join(self.folder, "out", ".votes-k1")
+            launch_case.wait_for(lambda: os.path.exists(votes))
+            self.assertEqual(os.stat(votes).st_mode & 0o777, 0o600)
+            self.lose(processes, "t1")
+            self.lose(processes, "k1")
+            processes.update(self.start_told(ini, "k1", flags=flags))
+            if goes_on:
+                self.says(processes["o1"], "rank 0 of 2 on o1\n")
+            else:
+                time.sleep(3 * REJOIN)
+                self.assertNotIn("rank 0 of 2", self.said_by(processes["o1"]))
+                self.lose(processes, "k1")  # it waits for rank 0's machine, and would end for want of it
+            self.end(processes)
+
+    def test_a_record_that_is_not_this_machines_has_no_vote(self):
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1"}, "go_on_with = ranks\nprefer = tokyo\n"))
+        processes = self.start_told(ini, "t1", "o1")
+        self.begun(1, "rank 1 of 2 on o1")
+        votes = os.path.join(self.folder, "out", ".votes-o1")
+        launch_case.wait_for(lambda: os.path.exists(votes))
+        # Another launcher of that name has the votes already.
+        second = self.start_told(ini, "o1", flags=["--resume"])
+        self.says(second["o1"], ".votes-o1 is locked: another launcher is this machine too, and its votes are not this one's\n")
+        self.lose(second, "o1")
+        self.lose(processes, "o1")
+        text = launch_case.read(votes)
+        for damaged in (text.replace("system ", "system 0"), text.replace("end\n", ""), text.replace("hosts ", "hosts f"), ""):
+            with open(votes, "w") as f:
+                f.write(damaged)
+            second = self.start_told(ini, "o1", flags=["--resume"])
+            self.says(second["o1"], "this machine remembers no meeting\n")
+            self.lose(second, "o1")
+        self.end(processes)
+
     def test_options_are_checked(self):
         for sites, more, sentence in (
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nwitness = t2\n",
+                 "witness = t2: it is a host of [site.b], and would be lost with it; expected another machine"),
+                ({"a": "hosts = t1\nspare = t3", "b": "hosts = t2"}, "witness = t3\n", "witness = t3: it is a spare of [site.a], and would be lost with it"),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "witness = w\n", "witness = w: nobody goes on without the others, so that it decides nothing"),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nwitness = localhost\n", "witness = localhost: expected the name of another machine"),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nwitness = 10.0.0.1:80\n", "witness = 10.0.0.1:80: expected the name of another machine"),
+                ({"a": "hosts = t1, t2\naddresses = 10.0.0.1"}, "", "addresses names 1; expected 2, as many as hosts and spares"),
+                ({"a": "hosts = t1, t2\naddresses = 10.0.0.1, 10.0.0.2, x"}, "", "addresses = ... x: expected 2, as many as hosts and spares"),
+                ({"a": "hosts = t1, t2\naddresses = 10.0.0.1, a b"}, "", "addresses = ... a b: expected a host's name or an address"),
                 ({"a": "hosts = t1:2\nspare = t2:1"}, "", "spare = ... t2:1: no host of [site.a] has as few ranks; expected 2 or more"),
                 ({"a": "hosts = t1:2\nspare = t1:2"}, "", "spare = ... t1: named twice in [site.a]"),
                 ({"a": "hosts = t1", "b": "hosts = t2\nspare = t1"}, "", "spare = ... t1: it is a host of [site.a] already"),
@@ -194,14 +331,49 @@ class Training(LaunchCase):
         self.same_losses(ini, whole, 1, back + 5)
         self.nothing_is_left()
 
-    def planned(self, ini, begin, end):
+    def test_rank_0s_machine_is_lost_and_comes_back_at_a_checkpoint(self):
+        """The site that is left goes on with the losses of a run that was planned so; its `stop` and its files are the job's."""
+        osaka = "hosts = o1:2\naddresses = 127.0.0.2"
+        sites = {"tokyo": "hosts = t1:1", "osaka": osaka}
+        ini, whole = self.job("cut", sites, "go_on_with = sites\n"), self.job("whole", sites)
+        processes = self.start_all(ini, "t1", "o1")
+        launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
+        self.lose(processes, "t1")
+        since = time.time()
+        begin = self.lost(ini, "tokyo/t1 is gone")
+        launch_case.wait_for(lambda: self.reached(ini, max(self.losses(ini)) + 1), WAIT)
+        print(f"without rank 0's machine the others go on after {time.time() - since:.1f} s, {REJOIN} s of which are rejoin")
+        processes.update(self.start_all(ini, "t1", flags=["--resume"]))
+        back = self.lost(ini, "tokyo/t1 is back")
+        self.assertEqual(back % EVERY, 0)
+        said = self.until(ini, processes, back + 5)
+        self.assertIn("tokyo/t1 is back; starting again", said["o1"])
+        self.planned(ini, begin, back, {"osaka": osaka}, "o1")
+        self.until(whole, self.start_all(whole, "t1", "o1"), back + 5)
+        self.same_losses(ini, whole, 1, back + 5)
+        self.nothing_is_left()
+
+    def test_the_job_is_stopped_where_it_is_led(self):
+        """Rank 0's machine is lost and stays away: the launcher that leads hears `longhaul stop`, and all goes on from there."""
+        ini = self.job("stopped", {"tokyo": "hosts = t1:1", "osaka": "hosts = o1:2\naddresses = 127.0.0.2"}, "go_on_with = sites\n")
+        processes = self.start_all(ini, "t1", "o1")
+        launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
+        self.lose(processes, "t1")
+        begin = self.lost(ini, "tokyo/t1 is gone")
+        self.until(ini, processes, begin + 2)
+        processes = self.start_all(ini, "o1", flags=["--resume"])
+        launch_case.wait_for(lambda: processes["o1"].poll() is not None or self.reached(ini, begin + EVERY + 2), WAIT)
+        self.until(ini, processes, begin + EVERY + 2)
+        self.nothing_is_left()
+
+    def planned(self, ini, begin, end, sites=None, host="t1"):
         """A run of that site alone from the same checkpoint has the same losses."""
-        planned = self.job("planned", {"tokyo": "hosts = t1:2"})
+        planned = self.job("planned", sites or {"tokyo": "hosts = t1:2"})
         name = f"step-{begin:012d}"
         folder = os.path.join(os.path.dirname(planned), "out", "checkpoints")
         os.makedirs(folder)
         shutil.copytree(os.path.join(os.path.dirname(ini), "out", "checkpoints", name), os.path.join(folder, name))
-        self.until(planned, self.start_all(planned, "t1", flags=["--resume", "--set", "train.same_bits=no"]), end)
+        self.until(planned, self.start_all(planned, host, flags=["--resume", "--set", "train.same_bits=no"]), end)
         self.assertGreater(end, begin)
         self.same_losses(ini, planned, begin + 1, end)
 

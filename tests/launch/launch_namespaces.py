@@ -102,6 +102,39 @@ class Namespaces(NamespaceCase):
         self.nothing_is_left()
 
 
+class Partition(NamespaceCase):
+    """Rank 0's machine is cut off, and lives: the others go on without it, and it does not without them."""
+    hosts = ("t1", "o1", "k1")
+
+    def test_a_leader_that_is_cut_off_is_taken_for_lost_and_waits(self):
+        ini = self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\nrejoin = 4s\nrestart = 20\n"
+                       "go_on_with = ranks\n[site.tokyo]\nhosts = t1:1\naddresses = 10.77.0.1\n"
+                       "[site.osaka]\nhosts = o1:1\naddresses = 10.77.0.2\n[site.kyoto]\nhosts = k1:1\naddresses = 10.77.0.3\n")
+        said = {h: os.path.join(self.folder, f"said-{h}") for h in self.hosts}
+        processes = {}
+        for host in self.hosts:
+            with open(said[host], "w") as f:
+                processes[host] = subprocess.Popen(
+                    [*self.wrap(host), launch_case.PROGRAM, "train", ini, "--host", host], stdout=f, stderr=f,
+                    env=launch_case.clean_environment(LH_MARK=self.folder, LH_STEPS=100000))
+        self.ranks(3)
+        time.sleep(0.6)
+        self.must("-n", self.names["t1"], "link", "set", "eth0", "down")
+        begin = time.time()
+        launch_case.wait_for(lambda: "rank 0 of 2 on o1\n" in launch_case.read(said["o1"]), 90)
+        print(f"cut off: the others go on {time.time() - begin:.1f} s after the cut, 4 s of which are rejoin")
+        launch_case.wait_for(lambda: "are not most of those of the last meeting" in launch_case.read(said["t1"]), 90)
+        self.must("-n", self.names["t1"], "link", "set", "eth0", "up")
+        launch_case.wait_for(lambda: "the job is in epoch " in launch_case.read(said["t1"]), 90)
+        time.sleep(1)
+        self.assertEqual(launch_case.read(said["t1"]).count("rank 0 of "), 1)  # it has not worked by itself
+        for p in processes.values():
+            p.terminate()
+        self.assertEqual({h: p.wait(60) for h, p in processes.items()}, {h: 75 for h in self.hosts},
+                         {h: launch_case.read(path) for h, path in said.items()})
+        self.nothing_is_left()
+
+
 class Waiting(NamespaceCase):
     """Who waits says for whom: two jobs, as each host waits for the other in vain."""
 

@@ -12,9 +12,9 @@
 
 /* What ranks may say differently, "section key"; everything else counts. */
 static const char *const free_keys[] = {
-    "pipeline *",        "prepare *",       "import *",    "eval *",       "export *",
-    "generate *",        "limits *",        "plugin.* *",  "device [!p]*", "device plugin_*",
-    "checkpoint folder", "launch [!gnpr]*", "launch port", "watch *",      "chat *",
+    "pipeline *",        "prepare *",        "import *",    "eval *",       "export *",
+    "generate *",        "limits *",         "plugin.* *",  "device [!p]*", "device plugin_*",
+    "checkpoint folder", "launch [!gnprw]*", "launch port", "watch *",      "chat *",
     "dpo reference",     "eval.* *",
 };
 
