@@ -250,15 +250,28 @@ static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[3
     return *name == NULL ? LH_INVALID : LH_OK;
 }
 
-/* Ranks that were started find it out together. Asks the plugin whether it can work here at all,
- * and then its fallback. */
-static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *name)
+/* Whether it can work here at all; where there are no such links, whether it could give what its
+ * section asks for anywhere: the INI is the same for all machines. */
+static lh_status_t ask_carrier(const check_t *c, uint32_t scope, const checked_t *one,
+                               const char *other)
 {
-    const char *second = c->job->transports[scope].fallback;
-    if (launch_is_started(c->cli->launch) || !launch_has_links(c->cli->launch, scope)) return LH_OK;
-    const lh_status_t status = carrier_check(c->job, c->cli->plugins, scope, name, second);
-    if (status != LH_UNSUPPORTED || second == NULL) return status;
-    return carrier_check(c->job, c->cli->plugins, scope, second, name);
+    if (!launch_has_links(c->cli->launch, scope))
+        return carrier_check_level(c->job, scope, one->plugin);
+    return carrier_check(c->job, c->cli->plugins, scope, one->plugin->name, other);
+}
+
+/* Ranks that were started find it out together. The plugin is asked first, and then its fallback, which
+ * all ranks would take. */
+static lh_status_t check_carrier(const check_t *c, uint32_t scope)
+{
+    const checked_t *one = &c->transports[scope], *two = &c->fallbacks[scope];
+    if (launch_is_started(c->cli->launch)) return LH_OK;
+    const lh_status_t status = ask_carrier(c, scope, one,
+                                           two->plugin != NULL ? two->plugin->name : NULL);
+    if (status != LH_UNSUPPORTED || two->plugin == NULL) return status;
+    log_line(LH_LOG_WARN, "%s; the fallback '%s' would be used on all ranks", fail_reason(),
+             two->plugin->name);
+    return ask_carrier(c, scope, two, one->plugin->name);
 }
 
 /* A plugin of a section that others share, parsed beside the keys of those. */
@@ -300,7 +313,7 @@ static lh_status_t check_transport(check_t *c, uint32_t scope)
     if (status == LH_OK) status = parse_transport(c, scope, one, two, three);
     if (status == LH_OK) status = parse_transport(c, scope, two, one, three);
     if (status == LH_OK) status = parse_transport(c, scope, three, one, two);
-    return status == LH_OK ? check_carrier(c, scope, name) : status;
+    return status == LH_OK ? check_carrier(c, scope) : status;
 }
 
 /* Every class of link that the job has; with its fallback, where one is named. */

@@ -89,23 +89,40 @@ lh_status_t carrier_parse(const job_t *job, registry_t *r, uint32_t scope, const
     return job_parse_transport(job, scope, &own, others, count, config);
 }
 
-/* What was asked for and can't be given is refused, never lowered. */
-static lh_status_t check_security(const carrier_t *c)
+/* What was asked for and can't be given is refused, never lowered. levels: those that can be, a bit
+ * each. */
+static lh_status_t check_level(uint32_t scope, uint32_t security, uint64_t levels,
+                               const char *plugin)
 {
-    static const uint32_t needs[] = {0, LH_CAN_KNOW, LH_CAN_PROVE, LH_CAN_ENCRYPT};
-    char levels[64] = "";
-    if (c->security > LH_SECURITY_PRIVATE)
-        return fail(LH_INVALID, "security %u, expected plain, known, proven or private",
-                    c->security);
-    if ((c->nic.flags & needs[c->security]) == needs[c->security]) return LH_OK;
+    char names[64] = "";
+    if (security > LH_SECURITY_PRIVATE)
+        return fail(LH_INVALID, "security %u, expected plain, known, proven or private", security);
+    if ((levels >> security & 1) != 0) return LH_OK;
     for (uint32_t i = 0; i <= LH_SECURITY_PRIVATE; i++)
-        if ((c->nic.flags & needs[i]) == needs[i])
-            (void)snprintf(levels + strlen(levels), sizeof(levels) - strlen(levels), "%s%s",
-                           levels[0] != '\0' ? " or " : "", carrier_levels[i]);
+        if ((levels >> i & 1) != 0)
+            (void)snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s",
+                           names[0] != '\0' ? " or " : "", carrier_levels[i]);
     return fail(LH_UNSUPPORTED,
                 "[transport.%s] security = %s: the transport '%s' cannot give it; write security = "
                 "%s, or another plugin",
-                job_scope_names[c->scope], carrier_levels[c->security], c->plugin->name, levels);
+                job_scope_names[scope], carrier_levels[security], plugin, names);
+}
+
+lh_status_t carrier_check_level(const job_t *job, uint32_t scope, const plugin_t *plugin)
+{
+    const uint64_t levels = plugin->transport->security_levels;
+    lh_assert(scope >= LH_LINK_NODE && scope <= LH_LINK_WAN);
+    if (levels == 0) return LH_OK; /* only its card tells */
+    return check_level(scope, job->transports[scope].security, levels, plugin->name);
+}
+
+static lh_status_t check_security(const carrier_t *c)
+{
+    static const uint32_t needs[] = {0, LH_CAN_KNOW, LH_CAN_PROVE, LH_CAN_ENCRYPT};
+    uint64_t levels = 0;
+    for (uint32_t i = 0; i <= LH_SECURITY_PRIVATE; i++)
+        if ((c->nic.flags & needs[i]) == needs[i]) levels |= 1u << i;
+    return check_level(c->scope, c->security, levels, c->plugin->name);
 }
 
 /* Asks for the figures of the first card. */
@@ -144,6 +161,8 @@ static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c,
                     "[transport.%s] plugin = %s: it carries no messages; name it as collectives = "
                     "%s in [transport.node], beside a plugin that does",
                     job_scope_names[c->scope], name, name);
+    status = carrier_check_level(job, c->scope, c->plugin);
+    if (status != LH_OK) return status;
     const char *const others[2] = {other, job->transports[c->scope].collectives};
     status = carrier_parse(job, r, c->scope, c->plugin, others, &c->config);
     return status == LH_OK ? c->api->open(c->plugin->host, c->config, &c->transport) : status;

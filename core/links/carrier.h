@@ -41,6 +41,9 @@ lh_status_t carrier_parse(const job_t *job, registry_t *r, uint32_t scope, const
  */
 lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
                          const char *other, carrier_t **out) LH_MUST_CHECK;
+/* Refuses a level of security that the plugin gives on no card: needs none here, and opens nothing. */
+lh_status_t carrier_check_level(const job_t *job, uint32_t scope,
+                                const plugin_t *plugin) LH_MUST_CHECK;
 /* What carrier_open would refuse of the plugin itself, such as a level of security that it cannot
  * give. Other failures count as no fault here: a machine without the card may check a job too. */
 lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,

@@ -27,6 +27,9 @@ void capabilities_and_functions_agree(end_t *e)
         const bool offered = (e->nic.flags & levels[i].flag) == levels[i].flag;
         const lh_status_t status = api->listen(e->transport, 0, levels[i].security, &address, &l);
         CHECK(offered ? status == LH_OK : status == LH_UNSUPPORTED, "level %u: %d", i, status);
+        CHECK(api->security_levels == 0 || !offered ||
+                  (api->security_levels >> levels[i].security & 1) != 0,
+              "level %u is given, and security_levels lacks it", i);
         if (offered) api->close_listener(l);
     }
 }

@@ -43,6 +43,11 @@ typedef struct ib_config {
 
 /* ib_plugin.c: which of the two this is. */
 extern const ib_rules_t ib_rules;
+#ifdef IB_BETWEEN_SITES
+#define IB_LEVELS (1u << LH_SECURITY_PLAIN | 1u << LH_SECURITY_KNOWN | 1u << LH_SECURITY_PRIVATE)
+#else
+#define IB_LEVELS (1u << LH_SECURITY_PLAIN | 1u << LH_SECURITY_KNOWN)
+#endif
 
 /* What the context of a cm_id_t points to: the first member of a listener or of a queue pair. An id
  * that a listener's request brings has the listener's until it is taken. */

@@ -213,4 +213,5 @@ const lh_transport_api_t ib_api = {
     .tune = ib_tune,
     .retune = ib_retune,
     .cards = ib_cards,
+    .security_levels = IB_LEVELS,
 };

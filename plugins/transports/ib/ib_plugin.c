@@ -18,7 +18,6 @@
 #define IB_PAIRS_LEAST 4
 #define IB_TIMEOUT_UNKNOWN 16
 #define IB_PACED true
-#define IB_SEALS true
 #define IB_PACE "the rank's share of 0.97 b"
 #else
 #define IB_NAME "ib"
@@ -27,7 +26,6 @@
 #define IB_PAIRS_LEAST 1
 #define IB_TIMEOUT_UNKNOWN 14
 #define IB_PACED false
-#define IB_SEALS false
 #define IB_PACE "none"
 #endif
 #define IB_TEXT_OF(number) #number
@@ -37,7 +35,7 @@ const ib_rules_t ib_rules = {.name = IB_NAME,
                              .pairs_least = IB_PAIRS_LEAST,
                              .timeout_unknown = IB_TIMEOUT_UNKNOWN,
                              .paced = IB_PACED,
-                             .seals = IB_SEALS};
+                             .seals = (IB_LEVELS & 1u << LH_SECURITY_PRIVATE) != 0};
 
 static const lh_option_t options[] = {
     LH_OPTION_STRING(ib_config_t, device, "device", "",

@@ -169,6 +169,7 @@ static const lh_transport_api_t api = {
     .arm = shm_arm,
     .stats = shm_stats,
     .mapping = &shm_mapping,
+    .security_levels = 1u << LH_SECURITY_PLAIN,
 };
 
 static const lh_draft_t drafts[] = {{LH_DRAFT_ONE_SIDED, &shm_one_sided}};

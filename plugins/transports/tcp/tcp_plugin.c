@@ -472,6 +472,8 @@ static const lh_transport_api_t api = {
     .address_text = tcp_address_text,
     .tune = tcp_tune,
     .retune = tcp_retune,
+    .security_levels = 1u << LH_SECURITY_PLAIN | 1u << LH_SECURITY_KNOWN |
+                       1u << LH_SECURITY_PROVEN | 1u << LH_SECURITY_PRIVATE,
 };
 
 static const lh_option_t options[] = {

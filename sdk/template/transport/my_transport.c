@@ -398,6 +398,7 @@ static const lh_transport_api_t api = {
     .isend = my_isend,
     .irecv = my_irecv,
     .poll = my_poll,
+    .security_levels = 1u << LH_SECURITY_PLAIN,
 };
 
 LH_PLUGIN = {

@@ -131,6 +131,14 @@ class Stages(PipelineCase):
         os.chmod(self.write("short", "ab"), 0o600)
         for changes, sentence in (
                 (sites, r"\[transport\.wan\] security = private: the transport 'shm' cannot give it"),
+                # By the plugin's own table: neither a card nor links of that class are needed.
+                ({"transport.site": {"plugin": "ib"}},
+                 r"\[transport\.site\] security = proven: the transport 'ib' cannot give it; write security = plain or known, "
+                 "or another plugin"),
+                ({"transport.wan": {"plugin": "ib"}}, "security = private: .*'ib' .*; write security = plain or known, or"),
+                ({"transport.wan": {"plugin": "apn", "security": "proven"}},
+                 "security = proven: .*'apn' .*; write security = plain or known or private, or another plugin"),
+                ({"transport.wan": {"plugin": "shm", "fallback": "shm"}}, "'shm' cannot give it; write security = plain, or"),
                 ({"launch": dict(two["launch"], secret="open")}, "open has mode 0644"),
                 ({"launch": dict(two["launch"], secret="short")}, "short: a key is 64 hex.*2 bytes"),
                 ({"launch": dict(two["launch"], secret="fifo")}, "fifo is not a regular file"),
@@ -144,8 +152,10 @@ class Stages(PipelineCase):
                     self.assertFalse(os.path.exists(self.path("out")))
         for address in ("localhost", "10.0.0.1", "fe80::1%eth0", "node-1.example.org"):
             self.run_longhaul("check", self.small_job(launch={"address": address}))
-        job = self.small_job(transport__wan={"plugin": "shm"})
-        self.run_longhaul("check", job)  # there is no such link
+        for section in ({"plugin": "shm", "security": "plain"}, {"plugin": "ib", "security": "known"}, {"plugin": "apn"}):
+            self.run_longhaul("check", self.small_job(transport__wan=section))
+        _, said = self.run_longhaul("check", self.small_job(transport__site={"plugin": "ib", "fallback": "tcp"}))
+        self.assertRegex(said, "'ib' cannot give it.*; the fallback 'tcp' would be used on all ranks")
 
     def test_a_folder_whose_name_is_no_utf8_is_refused(self):
         odd = self.path(os.fsdecode(b"a\xffb"))
