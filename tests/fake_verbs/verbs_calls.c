@@ -117,6 +117,15 @@ int ibv_dealloc_pd(verbs_pd_t *pd)
     return 0;
 }
 
+/* Beside what is registered. */
+static bool fits(size_t bytes)
+{
+    uint64_t all = bytes;
+    for (uint32_t i = 0; i < FAKE_MRS; i++)
+        if (engine.mrs[i] != NULL) all += engine.mrs[i]->bytes;
+    return engine.orders.memory_most == 0 || all <= engine.orders.memory_most;
+}
+
 /* behind: NULL, or where memory of another kind is reached. */
 static verbs_mr_t *register_at(verbs_pd_t *pd, void *address, size_t bytes, int access,
                                char *behind)
@@ -127,7 +136,7 @@ static verbs_mr_t *register_at(verbs_pd_t *pd, void *address, size_t bytes, int 
     uint32_t at = 0;
     while (at < FAKE_MRS && engine.mrs[at] != NULL)
         at++;
-    if (at < FAKE_MRS && engine.orders.no_memory == 0) mr = calloc(1, sizeof(*mr));
+    if (at < FAKE_MRS && engine.orders.no_memory == 0 && fits(bytes)) mr = calloc(1, sizeof(*mr));
     if (mr != NULL) {
         *mr = (verbs_mr_t){.context = pd->context, .pd = pd, .address = address, .bytes = bytes};
         mr->lkey = mr->rkey = ++made % (1u << 20) * FAKE_MRS + at;

@@ -45,6 +45,7 @@ enum {
     X(dead_device, 0, "the port of the so-manieth device is down, likewise")                   \
     X(remove_device, 0, "the so-manieth device is taken out, which everybody is told")         \
     X(no_memory, 0, "no memory can be registered")                                             \
+    X(memory_most, 0, "so many bytes can be registered at once; 0: any")                       \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \

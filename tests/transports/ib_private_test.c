@@ -248,6 +248,74 @@ static void a_new_tuning_tells_what_frames_allow(end_t *e)
     end_barrier(e);
 }
 
+/* What is logged during `act`, in text. */
+static void hear_log(end_t *e, const lh_conn_params_t *params, char *text, size_t room)
+{
+    FILE *f = tmpfile();
+    const int said = dup(STDERR_FILENO);
+    CHECK(f != NULL && said >= 0 && fflush(stderr) == 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    e->conn = end_join_with(e, params);
+    (void)fflush(stderr);
+    CHECK(dup2(said, STDERR_FILENO) >= 0 && close(said) == 0);
+    rewind(f);
+    text[fread(text, 1, room - 1, f)] = '\0';
+    (void)fclose(f);
+}
+
+/* One end may lock less than the frames of 64 MiB take: what can be had of them, and a warning; what is
+ * in force says so at both ends, and messages go through. */
+static void a_window_that_memory_has_no_room_for_is_cut(end_t *e)
+{
+    enum { WANTED = 64 << 20, CHUNK = 64 << 10, ROOM = 20 << 20 };
+    char said[512], order[60];
+    lh_tuning_t got = {.struct_size = sizeof(got)};
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .streams = 16,
+                                .chunk_bytes = CHUNK,
+                                .inflight_bytes = WANTED};
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.tuning = &wanted;
+    params.security = LH_SECURITY_PRIVATE;
+    end_listen(e, LH_SECURITY_PRIVATE);
+    (void)snprintf(order, sizeof(order), "memory_most=%d", ROOM);
+    if (e->side == 1) ib_order(order);
+    hear_log(e, &params, said, sizeof(said));
+    CHECK((strstr(said, "a window of 67108864 bytes takes ") != NULL) == (e->side == 1), "%s",
+          said);
+    CHECK(e->side == 0 ||
+              strstr(said, " bytes of registered memory, more than fake0 gives; ") != NULL,
+          "%s", said);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(e->api->retune(e->conn, NULL, &got) == LH_OK);
+    CHECK(got.inflight_bytes >= ROOM / 4 && got.inflight_bytes <= ROOM / 2, "%llu",
+          (unsigned long long)got.inflight_bytes);
+    ib_order("memory_most=0");
+    buffer_t out = buffer_new(e, 32 << 20, false, 0), in = buffer_new(e, 32 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 16, 2 << 20);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* 4 MiB, of 64 KiB each: set by hand. */
+static void a_window_of_one_s_own_is_refused_with_what_it_takes(end_t *e)
+{
+    lh_conn_t *conn;
+    const lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    lh_conn_params_t sealed = params;
+    sealed.security = LH_SECURITY_PRIVATE;
+    end_listen(e, LH_SECURITY_PRIVATE);
+    if (e->side == 0) {
+        ib_order("memory_most=4000000");
+        CHECK(e->api->connect(e->transport, &e->address, &sealed, &conn) == LH_IO);
+        CHECK(strstr(check_host_reason(), "window = 4194304: with security = private it takes ") !=
+                      NULL &&
+                  strstr(check_host_reason(),
+                         " bytes of registered memory, more than fake0 gives") != NULL,
+              "%s", check_host_reason());
+    }
+    end_barrier(e);
+}
+
 /* While threads have frames of it. */
 static void a_cancel_waits_for_no_peer(end_t *e)
 {
@@ -293,6 +361,8 @@ int main(int argc, char **argv)
         FACT(a_share_that_leaves_is_not_written_by_a_peer, NULL),
         FACT(what_came_before_an_end_is_opened, one),
         FACT(a_new_tuning_tells_what_frames_allow, few),
+        FACT(a_window_that_memory_has_no_room_for_is_cut, NULL),
+        FACT(a_window_of_one_s_own_is_refused_with_what_it_takes, one),
         FACT(a_cancel_waits_for_no_peer, threads),
     };
     (void)setenv("FAKE_VERBS", "devices=2", 1);

@@ -1,6 +1,7 @@
 /* ib_message.c - messages: a send waits for the grant of its receive, and is then written straight
  * into it, chunk by chunk, over whichever queue pairs have least to do. */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/resource.h>
 
 #include "ib.h"
@@ -182,25 +183,28 @@ lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t byt
     return LH_OK;
 }
 
+void ib_lock_text(char *out, size_t room)
+{
+    struct rlimit limit = {0};
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    out[0] = '\0';
+    if (limit.rlim_cur != RLIM_INFINITY)
+        (void)snprintf(out, room, "; a process may lock %llu bytes in all (ulimit -l)",
+                       (unsigned long long)limit.rlim_cur);
+}
+
 static verbs_mr_t *register_bytes(lh_transport_t *t, const ib_port_t *port, void *base,
                                   uint64_t bytes, bool remote)
 {
-    struct rlimit limit = {0};
+    char limit[IB_LOCK_TEXT];
     verbs_mr_t *mr = t->verbs.reg_mr(port->pd, base, bytes,
                                      VERBS_LOCAL_WRITE | (remote ? VERBS_REMOTE_WRITE : 0));
     if (mr != NULL) return mr;
     const int error = errno;
-    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    ib_lock_text(limit, sizeof(limit));
     errno = error;
-    if (limit.rlim_cur == RLIM_INFINITY)
-        (void)t->host->fail(t->host, LH_IO, "registering %llu bytes with %s",
-                            (unsigned long long)bytes, port->device);
-    else
-        (void)t->host->fail(t->host, LH_IO,
-                            "registering %llu bytes with %s; a process may lock %llu bytes in all "
-                            "(ulimit -l)",
-                            (unsigned long long)bytes, port->device,
-                            (unsigned long long)limit.rlim_cur);
+    (void)t->host->fail(t->host, LH_IO, "registering %llu bytes with %s%s",
+                        (unsigned long long)bytes, port->device, limit);
     return NULL;
 }
 

@@ -23,6 +23,56 @@ static uint32_t slots_of(const lh_conn_t *c)
     return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : (uint32_t)slots;
 }
 
+/* Both halves, with every port. After a failure nothing of them is left. */
+static lh_status_t make_frames(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    ib_private_t *s = &c->sealed;
+    const uint64_t half = (uint64_t)s->slots * s->slot_bytes;
+    s->frames = t->host->alloc(t->host, 2 * half, 4096);
+    if (s->frames == NULL) return LH_NO_MEMORY;
+    lh_status_t status = ib_register_all(t, s->frames, half, false, s->mr_out);
+    if (status == LH_OK) status = ib_register_all(t, s->frames + half, half, true, s->mr_in);
+    if (status == LH_OK) return LH_OK;
+    ib_forget_all(t, s->mr_out);
+    t->host->release(t->host, s->frames);
+    s->frames = NULL;
+    return status;
+}
+
+/* What a process may lock is known to the kernel alone, as others of it are locked, too: so the
+ * frames are tried, and a window that was chosen is halved until they can be had. One that was set by
+ * hand is refused. */
+static lh_status_t fit_frames(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    const lh_host_t *host = t->host;
+    ib_private_t *s = &c->sealed;
+    const uint64_t wanted = 2ull * s->slots * s->slot_bytes;
+    char limit[IB_LOCK_TEXT];
+    lh_status_t status = make_frames(c);
+    if (status == LH_OK || status == LH_NO_MEMORY) return status;
+    ib_lock_text(limit, sizeof(limit));
+    if (t->config->window_bytes != 0)
+        return host->fail(host, status,
+                          "window = %llu: with security = private it takes %llu bytes of "
+                          "registered memory, more than %s gives%s",
+                          (unsigned long long)c->tuning.window_bytes, (unsigned long long)wanted,
+                          t->ports[0].device, limit);
+    while (status == LH_IO && s->slots > SLOTS_LEAST) {
+        s->slots = s->slots / 2 < SLOTS_LEAST ? SLOTS_LEAST : s->slots / 2;
+        status = make_frames(c);
+    }
+    if (status == LH_OK)
+        host->log(host, LH_LOG_WARN,
+                  "rank %u: with security = private a window of %llu bytes takes %llu bytes of "
+                  "registered memory, more than %s gives; %llu and %llu instead%s",
+                  c->peer, (unsigned long long)c->tuning.window_bytes, (unsigned long long)wanted,
+                  t->ports[0].device, (unsigned long long)(s->slots * c->tuning.chunk_bytes),
+                  2ull * s->slots * s->slot_bytes, limit);
+    return status;
+}
+
 lh_status_t ib_private_equip(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
@@ -31,16 +81,11 @@ lh_status_t ib_private_equip(lh_conn_t *c)
     s->slots = slots_of(c);
     s->slot_bytes = (uint32_t)(c->tuning.chunk_bytes + IB_SEAL_OVER + 63) / 64 * 64;
     s->ready_end = &s->ready;
-    const uint64_t bytes = 2ull * s->slots * s->slot_bytes;
     lh_status_t status = host->random(host, s->random, sizeof(s->random));
+    if (status == LH_OK) status = fit_frames(c);
     if (status != LH_OK) return status;
-    s->frames = host->alloc(host, bytes, 4096);
     s->rows = host->alloc(host, 2 * s->slots * sizeof(s->rows[0]), 64);
-    if (s->frames == NULL || s->rows == NULL) return LH_NO_MEMORY;
-    status = ib_register_all(t, s->frames, bytes / 2, false, s->mr_out);
-    if (status == LH_OK)
-        status = ib_register_all(t, s->frames + bytes / 2, bytes / 2, true, s->mr_in);
-    if (status != LH_OK) return status;
+    if (s->rows == NULL) return LH_NO_MEMORY;
     ib_share_t *mine = &c->board[1].share;
     *mine = (ib_share_t){.frames = (uint64_t)(uintptr_t)ib_private_slot(s, true, 0),
                          .slot_bytes = s->slot_bytes,
