@@ -4,6 +4,7 @@ sentence, or takes the fallback that the INI names."""
 import glob
 import hashlib
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,51 @@ class Ranks(unittest.TestCase):
             if wan[0] != "plugin = tcp":
                 level = "known" if len(wan) > 1 else "private"
                 self.assertIn("links between sites over apn: security = " + level, said)
+        self.assertEqual(len(set(digests)), 1, digests)
+
+    def test_machines_of_a_site_over_ib_have_the_bits_of_tcp(self):
+        """Two machines, which this one plays under two names: only then a site has links of its own."""
+        site = ["[site.a]", "hosts = localhost:2, %s:2" % socket.gethostname(), "[transport.site]"]
+        digests = []
+        for keys, faults in ((["plugin = tcp"], ""), (["plugin = ib", "security = known"], ""),
+                             (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"], "loss=500 reorder=1")):
+            code, said, digest = self.run_job(["plugin = shm"], faults, site + keys)
+            self.assertEqual(code, 0, said)
+            self.assertRegex(said, "links inside a site over %s: security = %s" %
+                             (keys[0].split()[-1], keys[1].split()[-1] if len(keys) > 1 else "proven"))
+            digests.append(digest)
+        self.assertNotEqual(digests[0], hashlib.sha256().hexdigest())
+        self.assertEqual(len(set(digests)), 1, digests)
+        code, said, _ = self.run_job(["plugin = shm"], "", site + ["plugin = ib"])
+        self.assertEqual(code, 1, said)
+        self.assertIn("[transport.site] security = proven: the transport 'ib' cannot give it; write security = plain or known", said)
+
+    def test_the_example_runs(self):
+        """As two machines in each of its sites, and with its fallback where there is no card; as it is over tcp it has the same weights."""
+        digests = []
+        for hosts, faults, sets in (("localhost:1, %s:1", "", ()), ("localhost:1, %s:1", "no_device=1", ()),
+                                    (None, "", ("transport.wan.plugin=tcp",))):
+            with tempfile.TemporaryDirectory() as folder:
+                sets = ["pipeline.folder=" + folder, "pipeline.stages=prepare train", "train.steps=2", *sets]
+                if hosts is not None:
+                    sets += ["site.%s.hosts=%s" % (site, hosts % socket.gethostname()) for site in ("tokyo", "osaka")]
+                done = subprocess.run([LONGHAUL, "run", os.path.join(SOURCE, "examples/two-sites-rdma.ini"),
+                                       *[word for text in sets for word in ("--set", text)]], capture_output=True, text=True,
+                                      timeout=300, env=dict(os.environ, FAKE_VERBS=faults))
+                said = done.stdout + done.stderr
+                self.assertEqual(done.returncode, 0, said)
+                with open(os.path.join(folder, "train.log"), encoding="utf-8") as f:
+                    said += f.read()
+                plugins = ("tcp", "tcp") if faults or "transport.wan.plugin=tcp" in sets else ("ib", "apn")
+                self.assertIn("links between sites over %s: security = private" % plugins[1], said)
+                check = self.assertIn if hosts else self.assertNotIn
+                check("links inside a site over %s: security = known" % plugins[0], said)
+                digest = hashlib.sha256()
+                for path in sorted(glob.glob(os.path.join(folder, "checkpoints", "step-*", "*.safetensors"))):
+                    with open(path, "rb") as f:
+                        digest.update(f.read())
+                digests.append(digest.hexdigest())
+        self.assertNotEqual(digests[0], hashlib.sha256().hexdigest())
         self.assertEqual(len(set(digests)), 1, digests)
 
     def test_every_cut_has_the_bits_of_tcp(self):
