@@ -92,14 +92,18 @@ int ibv_query_port(verbs_context_t *context, uint8_t port, verbs_port_t *out)
     engine_lock();
     const bool down = engine.orders.port_down != 0 || is_ordered_at_first("port_down=1") ||
                       engine.orders.dead_device == number;
+    const bool other = engine.orders.mtu != 0 &&
+                       (engine.orders.mtu_of == 0 || engine.orders.mtu_of == number);
     *out = (verbs_port_t){.state = down ? 1 : VERBS_PORT_ACTIVE,
                           .mtu_most = 5,
-                          .mtu = engine.orders.mtu != 0 ? (int)engine.orders.mtu : 5,
+                          .mtu = other ? (int)engine.orders.mtu : 5,
                           .gids = 8,
                           .message_most = 1u << 30,
                           .width = 2,
                           .speed = 32,
-                          .link_layer = VERBS_LINK_ETHERNET};
+                          .link_layer = engine.orders.infiniband_of == number
+                                            ? VERBS_LINK_INFINIBAND
+                                            : VERBS_LINK_ETHERNET};
     engine_unlock();
     return 0;
 }

@@ -117,6 +117,7 @@ int rdma_create_id(cm_channel_t *channel, cm_id_t **out, void *context, int spac
 {
     engine_lock();
     fake_id_t *id = id_new(channel, context, space);
+    if (id != NULL) id->own = true;
     engine_unlock();
     if (id == NULL) return failed(ENOMEM);
     *out = &id->open;
@@ -203,14 +204,19 @@ static void copy_address(struct sockaddr_storage *out, const struct sockaddr *fr
            from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
 }
 
+static uint32_t device_of(const struct sockaddr *of)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)of;
+    const uint32_t address = of->sa_family == AF_INET ? ntohl(four->sin_addr.s_addr) : 1;
+    const bool even = address >> 24 == 127 && (address & 1) == 0;
+    return engine.orders.devices == 2 && even;
+}
+
 static int take_device(fake_id_t *id, const struct sockaddr *from)
 {
-    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)from;
-    const uint32_t address = from->sa_family == AF_INET ? ntohl(four->sin_addr.s_addr) : 1;
-    const bool even = address >> 24 == 127 && (address & 1) == 0;
     if (engine.orders.no_device != 0 || !is_local(from)) return failed(ENODEV);
     copy_address(&id->open.from.room, from);
-    id->open.verbs = &engine.contexts[engine.orders.devices == 2 && even];
+    id->open.verbs = &engine.contexts[device_of(from)];
     id->open.port = FAKE_DEVICE_PORT;
     return 0;
 }
@@ -229,7 +235,8 @@ int rdma_resolve_addr(cm_id_t *open, struct sockaddr *from, struct sockaddr *to,
     engine_lock();
     const int result = take_device((fake_id_t *)open, from);
     if (result == 0) {
-        const bool reached = is_local(to);
+        const bool apart = engine.orders.apart != 0 && device_of(from) != device_of(to);
+        const bool reached = !apart && is_local(to);
         copy_address(&open->to.room, to);
         say((fake_id_t *)open, NULL, reached ? CM_ADDRESS_RESOLVED : CM_ADDRESS_ERROR,
             reached ? 0 : -ENETUNREACH, NULL, 0);
@@ -395,6 +402,7 @@ int rdma_accept(cm_id_t *open, cm_param_t *param)
     } else {
         const frame_t head = with_ece(id, FRAME_REPLY, param->data_bytes);
         id->state = ID_ANSWERED;
+        id->own = true;
         (void)link_send(id, &head, private_of(param, room));
     }
     engine_unlock();

@@ -59,6 +59,9 @@ enum {
     X(astray_of, 0, "see astray")                                                              \
     X(ece, 0, "enhanced features of cards that this process has, a bit each")                  \
     X(mtu, 0, "the code of the port's MTU; 0: 5, 4096 bytes")                                  \
+    X(mtu_of, 0, "of the so-manieth device; 0: of all")                                        \
+    X(infiniband_of, 0, "the so-manieth device is an InfiniBand one")                          \
+    X(apart, 0, "each device is in a network of its own")                                      \
     X(invalid, 0, "so many of the next packets that come are answered as invalid requests")    \
     X(no_class, 0, "a traffic class can't be set")                                             \
     X(no_dmabuf, 0, "memory of a dma-buf can't be registered")                                 \
@@ -186,6 +189,7 @@ struct fake_id {
     size_t out_first, out_end;
     char *in;
     size_t in_count;
+    bool own;   /* somebody has made or accepted it, and has to destroy it */
     bool full;  /* the socket takes no more, and tells when it does */
     bool ended; /* the other end has closed; what is late comes first */
     late_frame_t *late, **late_end;
