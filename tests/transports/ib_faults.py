@@ -1,7 +1,7 @@
 """ib_faults.py LONGHAUL - a training between two sites over apn, by the stand-in of libibverbs (LD_LIBRARY_PATH), while at random a
 rank is killed or stopped, a port goes down, a queue pair fails, or the link is cut for 0.1, 1 or 10 s. What is over before the
 patience of a link (outage, 3 s) leaves the bits of an undisturbed run. What lasts longer ends all ranks within 3.5 s after it, with
-exit code 3 and a line that names both ends, or who was killed; and no process stays behind. One round of each kind that CI has time for; 200 rounds
+exit code 3 and a line that names both ends, or who was killed or stopped; and no process stays behind. One round of each kind that CI has time for; 200 rounds
 (LONGHAUL_ROUNDS) with LONGHAUL_TORTURE=1, whose seed is printed and may be given by LONGHAUL_SEED."""
 import glob
 import hashlib
@@ -59,7 +59,10 @@ class Run:
             pass
         self.log = open(os.path.join(folder, "said"), "w+", encoding="utf-8")
         self.process = subprocess.Popen([LONGHAUL, "run", os.path.join(folder, "job.ini")], stdout=self.log, stderr=self.log,
-                                        env=dict(os.environ, FAKE_VERBS_ORDERS=self.orders))
+                                        env=dict(os.environ, FAKE_VERBS_ORDERS=self.orders, FAKE_VERBS_COUNTS=self.counts()))
+
+    def counts(self):
+        return os.path.join(self.folder, "counts")
 
     def ranks(self):
         """The processes of the two ranks: those of this run that have loaded the stand-in."""
@@ -103,7 +106,11 @@ class Run:
 # What is done to which ranks, how long it lasts, and how it ends; None: it does not.
 KINDS = {"queue pair": ("fail_one=1", 0, None), "cut of 0.1 s": ("mute=1", 0.1, "mute=0"), "cut of 1 s": ("mute=1", 1, "mute=0"),
          "cut of 10 s": ("mute=1", 10, "mute=0"), "port down for 1 s": ("port_down=1", 1, "port_down=0"),
-         "stop of 1 s": (signal.SIGSTOP, 1, signal.SIGCONT), "kill": (signal.SIGKILL, 60, None)}
+         "port down for 10 s": ("port_down=1", 10, "port_down=0"), "stop of 1 s": (signal.SIGSTOP, 1, signal.SIGCONT),
+         "stop of 10 s": (signal.SIGSTOP, 10, signal.SIGCONT), "kill": (signal.SIGKILL, 60, None)}
+# Who is killed or stopped is named by what sees it, his launcher or the control plane; where a path ends both ends are.
+NAMED = {"kill": r"rank \d on \S+ was killed by signal 9", "stop of 10 s": r"rank \d on \S+ \(process \d+\) was lost .*: silent for "}
+LONG = sorted(kind for kind, (_, lasts, over) in KINDS.items() if lasts > OUTAGE and over is not None)
 
 
 class Faults(unittest.TestCase):
@@ -132,13 +139,14 @@ class Faults(unittest.TestCase):
                 else:
                     self.assertEqual(code, 3, said)
                     self.assertLess(took, (0 if kind == "kill" else OUTAGE) + 3.5, said)
-                    self.assertRegex(said, r"rank \d on \S+ was killed by signal 9" if kind == "kill" else
-                                     r"rank 0.*rank 1|rank 1.*rank 0")
+                    self.assertRegex(said, NAMED.get(kind, r"rank 0.*rank 1|rank 1.*rank 0"))
                 for _ in range(100):
                     if not run.processes():
                         break
                     time.sleep(0.01)
                 self.assertEqual(run.processes(), [])
+                # Who is killed or stopped has closed nothing: his kernel does.
+                ib_ranks.assert_nothing_left(self, run.counts(), said, 2 if lasts <= OUTAGE else 0)
                 return digest
             finally:
                 run.log.close()
@@ -156,7 +164,7 @@ class Faults(unittest.TestCase):
         chance = random.Random(SEED)
         print("seed", SEED, flush=True)
         whole = self.round(None, "known", 2, 0, 0)
-        kinds = sorted(KINDS) if TORTURE else ["queue pair", "cut of 1 s", "cut of 10 s"]
+        kinds = sorted(KINDS) if TORTURE else ["queue pair", "cut of 1 s", chance.choice(LONG)]
         for i in range(ROUNDS if TORTURE else len(kinds)):
             kind = chance.choice(kinds) if TORTURE else kinds[i]
             security = chance.choice(["plain", "known", "private"])

@@ -47,6 +47,18 @@ ranks_per_node = 2
 """
 
 
+def assert_nothing_left(test, counts, said, least=0):
+    """counts: the file in which each process that has closed its cards has a line (FAKE_VERBS_COUNTS). No write met a queue pair
+    without a receive work request, and no queue pair, registration or id has stayed; `least` processes made queue pairs."""
+    lines = []
+    if os.path.exists(counts):
+        with open(counts, encoding="ascii") as f:
+            lines = f.read().splitlines()
+    for line in lines:
+        test.assertRegex(line, r"^\d+ made=\d+ rnr=0 overruns=0 pairs=0 regions=0 ids=0$", said)
+    test.assertGreaterEqual(sum(" made=0 " not in line for line in lines), least, said)
+
+
 class Ranks(unittest.TestCase):
     def run_job(self, node, faults="", more=(), card="", optimizer="zero2"):
         """What longhaul's exit code, stderr and the digest of the weights are; node: keys of [transport.node]; more: lines
@@ -60,7 +72,8 @@ class Ranks(unittest.TestCase):
             with open(ini, "w", encoding="utf-8") as f:
                 f.write(JOB.format(source=SOURCE).replace("zero2", optimizer) + "[transport.node]\n" + "\n".join([*node, *more]) + "\n")
             done = subprocess.run([LONGHAUL, "run", ini], capture_output=True, text=True, timeout=300,
-                                  env=dict(os.environ, FAKE_VERBS=faults, FAKE_VERBS_FOLDER=card))
+                                  env=dict(os.environ, FAKE_VERBS=faults, FAKE_VERBS_FOLDER=card,
+                                           FAKE_VERBS_COUNTS=os.path.join(folder, "counts")))
             digest = hashlib.sha256()
             for path in sorted(glob.glob(os.path.join(folder, "out", "checkpoints", "step-*", "*.safetensors"))):
                 with open(path, "rb") as f:
@@ -69,6 +82,8 @@ class Ranks(unittest.TestCase):
             for path in sorted(glob.glob(os.path.join(folder, "out", "*.log"))):
                 with open(path, encoding="utf-8") as f:
                     said += f.read()
+            used = done.returncode == 0 and any("over %s: security" % plugin in said for plugin in ("ib", "apn"))
+            assert_nothing_left(self, os.path.join(folder, "counts"), said, 2 if used else 0)
             return done.returncode, said, digest.hexdigest()
 
     def test_bits_are_those_over_shm(self):
