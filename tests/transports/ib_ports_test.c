@@ -202,6 +202,29 @@ static void ends_that_have_no_two_ports_up_say_so(end_t *e)
     end_barrier(e);
 }
 
+/* The two networks are wired to other ports here than there: `bind` has them in another order. */
+static void ports_of_two_networks_that_are_crossed_are_told_of(end_t *e)
+{
+    static char crossed[] = "127.0.0.2, 127.0.0.1";
+    if (e->side == 0) reopen(e, crossed);
+    ib_order("apart=1");
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        const lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+        e->conn = end_dial(e, &params);
+        ib_expect_end(e, LH_UNREACHABLE,
+                      "ports are not crossed: the first leads to the other end's first");
+    }
+    end_barrier(e);
+}
+
+/* Likewise, where it has them in the same: nothing goes from one network to the other. */
+static void ports_of_two_networks_meet(end_t *e)
+{
+    ib_order("apart=1");
+    both_ports_carry_a_message(e);
+}
+
 /* A path of the second ports that carries small packets only, before the connection is up. */
 static void a_second_path_with_a_smaller_mtu_is_named(end_t *e)
 {
@@ -379,7 +402,15 @@ static void ports_that_can_t_be_taken_are_named(end_t *e)
     expect_bind(e, families, LH_INVALID,
                 "127.0.0.1:0 of fake0 is an IPv4 address, [::1]:0 of fake0 an IPv6 one");
     expect_bind(e, unknown, LH_NO_DEVICE, "no address nosuch0 of this machine");
-    ib_order("port_down=1");
+    ib_order("infiniband_of=2");
+    expect_bind(e, both, LH_INVALID,
+                "bind: 127.0.0.1:0 of fake0 is Ethernet (RoCE), 127.0.0.2:0 of fake1 InfiniBand; "
+                "expected ports of one link layer");
+    ib_order("infiniband_of=0 mtu=3 mtu_of=2");
+    expect_bind(e, both, LH_INVALID,
+                "bind: 127.0.0.1:0 of fake0 has an MTU of 4096 bytes, 127.0.0.2:0 of fake1 1024; "
+                "expected ports of one MTU");
+    ib_order("mtu=0 port_down=1");
     expect_bind(e, both, LH_NO_DEVICE, "port 1 of fake0 is down, and so are the others");
 }
 
@@ -409,6 +440,8 @@ int main(int argc, char **argv)
         FACT(a_port_that_goes_down_before_they_meet_is_left_out, rails),
         FACT(ports_known_down_and_one_that_is_silent_are_left_out, six),
         FACT(ends_that_have_no_two_ports_up_say_so, rails),
+        FACT(ports_of_two_networks_that_are_crossed_are_told_of, rails),
+        FACT(ports_of_two_networks_meet, rails),
         FACT(a_second_path_with_a_smaller_mtu_is_named, rails),
         FACT(a_path_whose_mtu_shrinks_leaves_the_others, rails),
         FACT(a_path_whose_mtu_shrinks_ends_the_last, impatient),

@@ -199,6 +199,37 @@ class Ranks(unittest.TestCase):
                                  env=dict(os.environ, FAKE_VERBS=order)).stdout
             self.assertEqual(out.count(said), 1, out)
 
+    @staticmethod
+    def write_card(folder, address):
+        """What the kernel tells of a card with one GID, of RoCE v2."""
+        for name, text in (("gids/0", "0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x" % address), ("gid_attrs/types/0", "RoCE v2")):
+            path = os.path.join(folder, "ports/1", name)
+            os.makedirs(os.path.dirname(path))
+            with open(path, "w", encoding="ascii") as f:
+                f.write(text + "\n")
+        return folder
+
+    def test_bench_links_shows_the_cards_of_both_machines(self):
+        """A launcher for each, as on two machines. Their cards have another address, as sites of one are one machine."""
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            free.close()
+            ini = os.path.join(folder, "job.ini")
+            with open(ini, "w", encoding="utf-8") as f:
+                f.write(JOB.format(source=SOURCE).replace("ranks_per_node = 2", "address = 127.0.0.1\nport = %d\nsecret = job.key" % port)
+                        + "[site.a]\nhosts = one:1\n[site.b]\nhosts = two:1\n[transport.wan]\nplugin = apn\nsecurity = known\ngid = 0\n")
+            both = [subprocess.Popen([LONGHAUL, "bench", "links", ini, "--host", host], stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True,
+                                     env=dict(os.environ, FAKE_VERBS_FOLDER=self.write_card(os.path.join(folder, host), (127, 0, 0, last))))
+                    for host, last in (("one", 1), ("two", 3))]
+            said, other = (process.communicate(timeout=120)[0] for process in both)
+            self.assertEqual([process.returncode for process in both], [0, 0], said + other)
+            for host, last in (("one", 1), ("two", 3)):
+                self.assertIn(host + ": fake0 port 1: active, 100 Gb/s, MTU 4096, Ethernet (RoCE)", said)
+                self.assertIn(host + ":   GID 0: ::ffff:127.0.0.%d, RoCE v2" % last, said)
+            self.assertRegex(said, r"(?m)^a +b +[0-9.]+ .* 4096$")
+
     def test_a_level_it_cannot_give_is_refused_with_those_that_it_can(self):
         code, said, _ = self.run_job(["plugin = ib", "security = proven"])
         self.assertEqual(code, 1, said)

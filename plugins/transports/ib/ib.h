@@ -367,7 +367,8 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
                        const lh_conn_params_t *params, lh_conn_t **out);
 lh_status_t ib_address_text(lh_transport_t *t, const lh_address_t *address, char *text,
                             size_t room);
-/* What a sentence ends with where all queue pairs lead from or to ports that are down; else "". */
+/* What a sentence ends with: that all queue pairs lead from or to ports that are down, or how those of
+ * two ends that have several are paired; else "". */
 const char *ib_meet_nowhere(const lh_conn_t *c);
 void ib_meet_events(lh_transport_t *t); /* takes what the connection manager has to say */
 bool ib_dial(ib_pair_t *p);

@@ -78,8 +78,14 @@ static bool is_reachable(const ib_pair_t *p)
 
 const char *ib_meet_nowhere(const lh_conn_t *c)
 {
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        if (is_reachable(&c->pairs[i])) return "";
+    const bool several = c->transport->port_count > 1 && c->peer_ports > 1;
+    uint32_t i = 0;
+    while (i < c->pair_count && !is_reachable(&c->pairs[i]))
+        i++;
+    if (i < c->pair_count && !several) return "";
+    if (i < c->pair_count)
+        return "; ports are not crossed: the first leads to the other end's first, and so on, so "
+               "bind has one order at both ends";
     return "; no queue pair has a port that is up here and one that was up there: the first goes "
            "from "
            "the first port to the first, the second from the second to the second, and so on";
