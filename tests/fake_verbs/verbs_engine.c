@@ -206,9 +206,34 @@ static bool is_busy(void)
     return false;
 }
 
+void verbs_beat(_Atomic uint64_t *own, _Atomic uint64_t *peer)
+{
+    engine_lock();
+    engine.beat = own;
+    engine.peer_beat = peer;
+    engine.beat_ns = engine_now();
+    engine_unlock();
+}
+
+/* The time since it last counted, where the other process has gone on since: of a pause in which one of
+ * them had no processor no more than a moment. */
+void engine_beat(void)
+{
+    enum { MOMENT_NS = 2000000 };
+    if (engine.beat == NULL) return;
+    (void)atomic_fetch_add(engine.beat, 1);
+    const uint64_t peer = atomic_load(engine.peer_beat), now = engine_now();
+    if (peer == engine.peer_seen) return;
+    const uint64_t gap = now - engine.beat_ns;
+    engine.counts.ran_ns += gap < MOMENT_NS ? gap : MOMENT_NS;
+    engine.peer_seen = peer;
+    engine.beat_ns = now;
+}
+
 void engine_drive(void)
 {
     enum { BATCH = 32 };
+    engine_beat();
     take_orders();
     struct epoll_event events[BATCH];
     int count;

@@ -75,7 +75,8 @@ typedef struct orders {
 
 /* What happened in this process, for tests to ask; and what a queue pair was made ready with. */
 #define FAKE_EVENTS(X) \
-    X(lost) X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions)
+    X(lost)            \
+    X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions) X(ran_ns)
 #define FAKE_CHOICES(X) X(labels) X(gid) X(path_mtu) X(ece_taken)
 #define FAKE_COUNTS(X) FAKE_EVENTS(X) FAKE_CHOICES(X)
 
@@ -89,6 +90,9 @@ FAKE_EXPORT bool verbs_order(const char *text); /* "name=number name=number" */
 FAKE_EXPORT uint64_t verbs_count(const char *name);
 /* What this process sends from now on is also written to that file; "": to none. */
 FAKE_EXPORT void verbs_tap(const char *path);
+/* A clock that stands still where one of two processes does not run: `ran_ns` counts from now on while both
+ * go on, this one at *own and the other one at *peer, in memory that they share. */
+FAKE_EXPORT void verbs_beat(_Atomic uint64_t *own, _Atomic uint64_t *peer);
 
 typedef struct fake_id fake_id_t;
 typedef struct fake_qp fake_qp_t;
@@ -216,7 +220,9 @@ typedef struct engine {
     counts_t counts;
     uint64_t random;
     uint32_t pairs_made;
-    uint32_t empty_polls; /* in a row */
+    uint32_t empty_polls;               /* in a row */
+    _Atomic uint64_t *beat, *peer_beat; /* of verbs_beat; NULL: nobody asks */
+    uint64_t peer_seen, beat_ns;
     char tap[128];
     const char *orders_path; /* FAKE_VERBS_ORDERS; NULL: nobody orders from outside */
     long orders_at;          /* behind what was read */
@@ -239,6 +245,7 @@ void engine_unlock(void);
 bool engine_start(void); /* one user more */
 void engine_leave(void);
 void engine_drive(void); /* the lock is held */
+void engine_beat(void);
 uint64_t engine_now(void);
 uint64_t engine_random(void);
 void engine_wake(void);

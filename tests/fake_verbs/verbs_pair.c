@@ -386,7 +386,10 @@ static int poll_cq(verbs_cq_t *open, int most, verbs_wc_t *out)
     int count = 0;
     engine_lock();
     if (!cq->notify) atomic_store(&engine.polled_ns, engine_now());
-    if (cq->count == 0) engine_drive();
+    if (cq->count == 0)
+        engine_drive();
+    else
+        engine_beat();
     for (; count < most && cq->count > 0; count++) {
         const uint32_t row = choose_row(cq);
         out[count] = cq->rows[row];

@@ -4,8 +4,17 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "../torture.h"
+
+static _Atomic uint64_t *beats; /* [2], by side; one at a time runs a fact */
+
+void ib_facts_begin(void)
+{
+    beats = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (beats == MAP_FAILED) abort();
+}
 
 static void *stand_in(const char *name)
 {
@@ -39,8 +48,20 @@ uint64_t ib_count(const char *name)
     return function(name);
 }
 
+uint64_t ib_ran_ns(const end_t *e)
+{
+    static bool asked;
+    void (*function)(_Atomic uint64_t *, _Atomic uint64_t *);
+    void *found = stand_in("verbs_beat");
+    memcpy(&function, &found, sizeof(found));
+    if (!asked) function(&beats[e->side], &beats[1 - e->side]);
+    asked = true;
+    return ib_count("ran_ns");
+}
+
 void ib_meet(end_t *e, uint32_t security)
 {
+    (void)ib_ran_ns(e);
     end_listen(e, security);
     e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, security);
     (void)end_await(e, LH_WIRE_UP, RIG_CONN);
@@ -56,7 +77,7 @@ void ib_expect_end(end_t *e, lh_status_t why, const char *words)
 
 uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes)
 {
-    const uint64_t begin = check_now_ns();
+    const uint64_t begin = ib_ran_ns(e);
     for (uint32_t i = 0; i < messages; i++) {
         end_receive(e, in, i * bytes, bytes, i, i);
         buffer_fill(out->data + i * bytes, bytes, i + 100 * e->side);
@@ -68,7 +89,7 @@ uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, u
     }
     for (uint32_t i = 0; i < messages; i++)
         buffer_check(in->data + i * bytes, bytes, i + 100 * (1 - e->side));
-    return check_now_ns() - begin;
+    return ib_ran_ns(e) - begin;
 }
 
 /* ---- messages of random sizes, while the fabric gets better and worse and queue pairs fail ---- */
@@ -91,12 +112,6 @@ static uint64_t size_of(uint32_t side, uint64_t n)
     const uint64_t x = mix(2 * n + side);
     const uint64_t most = x % 64 == 0 ? LARGEST : x % 8 == 1 ? 20000 : 1000;
     return (x >> 8) % (most + 1);
-}
-
-bool ib_busy_machine(void)
-{
-    double load = 0;
-    return getloadavg(&load, 1) == 1 && load > 2;
 }
 
 /* Side 0 alone takes ports down, so that one is always there. */

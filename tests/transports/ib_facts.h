@@ -16,12 +16,16 @@ void ib_tap(const char *path);
 void ib_meet(end_t *e, uint32_t security);
 /* The connection ends for that reason, whose sentence has these words. */
 void ib_expect_end(end_t *e, lh_status_t why, const char *words);
-/* Messages both ways, whose end is awaited, in ns. */
+/* In main, before any fact: what both ends of one share. */
+void ib_facts_begin(void);
+/* A clock of time in which both ends ran, in ns, from the first call on at each: what a busy machine keeps
+ * one of them from counts for nothing. */
+uint64_t ib_ran_ns(const end_t *e);
+/* Messages both ways, whose end is awaited, in ns of that clock. */
 uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes);
 /* Messages of random sizes, while the fabric gets better and worse and queue pairs fail: 1,000,000
  * each way with torture. Nothing is lost, doubled, reordered or torn.
  * Of two ports one or the other is down at times. */
 void ib_random_messages(end_t *e, uint32_t security, uint32_t ports);
-bool ib_busy_machine(void);
 
 #endif

@@ -588,5 +588,6 @@ int main(int argc, char **argv)
         FACT(a_grant_with_another_key_is_corrupt, NULL),
         FACT(credits_that_nobody_has_are_corrupt, NULL),
     };
+    ib_facts_begin();
     return fact_main("ib", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);
 }

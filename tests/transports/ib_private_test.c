@@ -327,10 +327,10 @@ static void a_cancel_waits_for_no_peer(end_t *e)
     if (e->side == 0) end_send(e, &b, 0, 64 << 20, 1, 1);
     for (int i = 0; i < 20; i++)
         end_poll(e);
-    const uint64_t begin = check_now_ns();
+    const uint64_t begin = ib_ran_ns(e);
     e->api->cancel(e->conn);
     (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
-    CHECK(check_now_ns() - begin < 100000000 || ib_busy_machine());
+    CHECK(ib_ran_ns(e) - begin < 100000000);
     memset(b.data, 1, b.bytes); /* it is this end's again */
     end_barrier(e);
 }
@@ -366,5 +366,6 @@ int main(int argc, char **argv)
         FACT(a_cancel_waits_for_no_peer, threads),
     };
     (void)setenv("FAKE_VERBS", "devices=2", 1);
+    ib_facts_begin();
     return fact_main("apn", facts, sizeof(facts) / sizeof(facts[0]), argc > 1 ? argv[1] : NULL);
 }
