@@ -6,6 +6,7 @@
 
 #include <base/memory.h>
 #include <graph/op_table.h>
+#include <program/flow_view.h>
 
 /* Whether an input has one entry for each token, [tokens]; the others have one for each sequence or
  * document. */
@@ -82,6 +83,17 @@ void instance_mark(const instance_t *v, bool backward)
     f->part = v->part->part;
     f->block = v->block;
     f->backward = backward;
+}
+
+/* Begins a walk over nodes of the recording, each in its turn; whole: none is left for later. */
+static void walk_begin(instance_t *v, bool backward, bool whole)
+{
+    const flow_t *f = v->program->flow;
+    instance_mark(v, backward);
+    v->source.first_call = f->call_count;
+    v->source.first_value = f->value_count;
+    v->source.first_buffer = whole ? f->buffer_count : UINT32_MAX;
+    v->source.outside = backward ? v->part->gradient : v->part->output;
 }
 
 /* A node of the part's recording; those from forward_end on are the way back. */
@@ -169,9 +181,10 @@ static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *pla
     for (uint32_t s = 0; s < with_cache->in_count; s++)
         if (cache_of(with_cache->slot_name[s], of))
             slots[s] = cached(v, slots[s], lengths, (*places)++);
+    const lh_value_t y = node->slots[op->in_count], made[OP_SLOTS] = {y};
+    flow_view_settle(&v->source, with_cache, node->attributes, slots, made);
     if (f->status != LH_OK) return;
 
-    const lh_value_t y = node->slots[op->in_count];
     v->map[y] = flow_activation(f, &v->part->r->values[y].arg);
     slots[with_cache->in_count] = v->map[y];
     flow_kernel(f, with_cache, node->attributes, slots);
@@ -194,7 +207,7 @@ static void losses_add(instance_t *v)
 uint32_t instance_forward(instance_t *v, uint32_t input)
 {
     if (v->program->flow->status != LH_OK) return 0;
-    instance_mark(v, false);
+    walk_begin(v, false, true);
     if (v->part->input != 0) v->map[v->part->input] = input;
     const bool decode = v->program->how.use == USE_DECODE;
     uint32_t caches = 0;
@@ -205,13 +218,14 @@ uint32_t instance_forward(instance_t *v, uint32_t input)
             flow_node(&v->source, i);
     }
     losses_add(v);
-    return flow_mapped(&v->source, v->part->output);
+    /* The next part, transfers and outputs take rows that lie back to back. */
+    return flow_view_dense(&v->source, flow_mapped(&v->source, v->part->output));
 }
 
 void instance_recompute(instance_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
-    instance_mark(v, true);
+    walk_begin(v, true, true);
     values_forget(v);
     for (uint32_t i = 1; i < v->part->forward_end; i++) {
         const graph_node_t *node = node_at(v, i);
@@ -224,10 +238,10 @@ void instance_recompute(instance_t *v, uint32_t recompute)
 }
 
 /* Starts the way back with the gradient of the output. */
-static void backward_begin(instance_t *v, uint32_t gradient)
+static void backward_begin(instance_t *v, uint32_t gradient, bool whole)
 {
     lh_assert(v->part->seed > 0 && v->part->seed < v->part->r->value_count);
-    instance_mark(v, true);
+    walk_begin(v, true, whole);
     values_forget(v);
     v->map[v->part->seed] = gradient;
 }
@@ -237,14 +251,14 @@ uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
     flow_t *f = v->program->flow;
     const part_t *part = v->part;
     if (f->status != LH_OK) return 0;
-    backward_begin(v, gradient);
+    backward_begin(v, gradient, true);
     if (into != 0 && part->gradient != 0 && v->map[part->gradient] == 0)
         v->map[part->gradient] = into;
     for (uint32_t i = part->forward_end; i < part->r->node_count; i++)
         flow_node(&v->source, i);
     if (part->gradient == 0) return 0;
 
-    const uint32_t made = flow_mapped(&v->source, part->gradient);
+    const uint32_t made = flow_view_dense(&v->source, flow_mapped(&v->source, part->gradient));
     if (into == 0 || made == into || f->status != LH_OK) return made;
     const uint32_t slots[] = {made, into};
     flow_kernel(f, v->source.copy, NULL, slots);
@@ -282,14 +296,15 @@ static void backward_half(instance_t *v, bool input)
 uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
 {
     if (v->program->flow->status != LH_OK) return 0;
-    backward_begin(v, gradient);
+    backward_begin(v, gradient, false);
     backward_half(v, true);
-    return v->part->gradient == 0 ? 0 : flow_mapped(&v->source, v->part->gradient);
+    if (v->part->gradient == 0) return 0;
+    return flow_view_dense(&v->source, flow_mapped(&v->source, v->part->gradient));
 }
 
 void instance_backward_weights(instance_t *v)
 {
     if (v->program->flow->status != LH_OK) return;
-    instance_mark(v, true);
+    walk_begin(v, true, false);
     backward_half(v, false);
 }

@@ -12,6 +12,7 @@
 
 #include <base/memory.h>
 #include <graph/recording.h>
+#include <ops/ops_view.h>
 
 /* The walk back. Arrays are by value of the forward pass; values of the reverse pass have larger
  * ids. */
@@ -71,6 +72,13 @@ static bool is_read(const recording_t *r, lh_value_t v)
     return false;
 }
 
+/* Whether a value is or may be a view of another's memory. */
+static bool is_view(const recording_t *r, lh_value_t v)
+{
+    const uint32_t view = r->nodes[r->values[v].node].op->view;
+    return view != 0 && view != VIEW_COLUMNS_GRAD;
+}
+
 /* Whether a node of the reverse pass writes a value into memory of its own, and no node reads it.
  * Then adding there, or making the write an addition, changes nothing for any other node. */
 static bool is_unread_result(const recording_t *r, lh_value_t v)
@@ -78,7 +86,7 @@ static bool is_unread_result(const recording_t *r, lh_value_t v)
     const graph_value_t *value = &r->values[v];
     if (value->kind != VALUE_RESULT) return false;
     const graph_node_t *node = &r->nodes[value->node];
-    return node->backward && node->op->alias[value->slot] == 0 && !is_read(r, v);
+    return node->backward && node->op->alias[value->slot] == 0 && !is_view(r, v) && !is_read(r, v);
 }
 
 /* Whether a contribution was made just now, for this one input, by a node that can add. A value
@@ -139,6 +147,13 @@ static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
         p->gradient[v] = record(r, "add", sum, c);
 }
 
+/* Whether a value's columns are written by copies, and zeros before them: no sum over micro-batches
+ * can begin so. */
+static bool is_made_of_copies(const recording_t *r, lh_value_t c)
+{
+    return r->values[c].kind == VALUE_RESULT && r->nodes[r->values[c].node].op->view != 0;
+}
+
 /* Takes a contribution to a parameter's gradient: a value of kind VALUE_GRADIENT in the
  * accumulation dtype, for which the program decides where it lies and which node writes first. The
  * node that makes it must be able to add, as later micro-batches do; if it can't, a copy, which
@@ -147,7 +162,7 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 {
     lh_assert(v > 0 && v < p->value_end);
     recording_t *r = p->r;
-    if (!can_add(p, c)) c = record(r, "copy", c, 0);
+    if (!can_add(p, c) || is_made_of_copies(r, c)) c = record(r, "copy", c, 0);
     if (r->status != LH_OK) return;
 
     char *name = mem_text(r->values[v].name);

@@ -28,8 +28,8 @@ struct op_table {
 
 /* The order in which the core's ops are listed; fused ones are tried from the end. */
 static const op_rows_t *const core_rows[] = {
-    &ops_linear,  &ops_embed, &ops_norm,   &ops_route, &ops_attention,
-    &ops_element, &ops_loss,  &ops_update, &ops_cache, &ops_collective,
+    &ops_linear, &ops_embed, &ops_norm,   &ops_route, &ops_attention,  &ops_element,
+    &ops_view,   &ops_loss,  &ops_update, &ops_cache, &ops_collective,
 };
 
 /* ---- slots ---- */
@@ -501,6 +501,7 @@ lh_status_t op_table_new(op_table_t **out)
             }
             if (core_rows[g] == &ops_collective)
                 t->ops[t->count - 1]->collective = ops_collective_kinds[i];
+            if (core_rows[g] == &ops_view) t->ops[t->count - 1]->view = ops_view_kinds[i];
         }
     const lh_status_t status = patterns_read(t, 0);
     if (status != LH_OK) {

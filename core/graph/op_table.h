@@ -54,6 +54,7 @@ struct op {
     uint32_t pattern_count;
     const char *plugin;  /* the plugin's name; NULL: the core */
     uint32_t collective; /* COLLECTIVE_* (ops_collective.h): a transfer, not a kernel; 0: neither */
+    uint32_t view;       /* VIEW_* (ops_view.h): places and copies, not a kernel; 0: neither */
 };
 
 /* A table that holds the core's ops. It is freed after all recordings, as nodes point to its rows.

@@ -33,10 +33,12 @@ typedef struct op_rows {
 } op_rows_t;
 
 extern const op_rows_t ops_linear, ops_embed, ops_norm, ops_attention, ops_element, ops_loss;
-extern const op_rows_t ops_route, ops_update, ops_cache, ops_collective;
+extern const op_rows_t ops_route, ops_view, ops_update, ops_cache, ops_collective;
 /* What each row of ops_collective is in a program, in the order of those rows: a COLLECTIVE_* of
  * ops_collective.h, which becomes op_t.collective. */
 extern const uint32_t ops_collective_kinds[];
+/* Likewise of ops_view: a VIEW_* of ops_view.h, which becomes op_t.view. */
+extern const uint32_t ops_view_kinds[];
 
 /* Rows of an array whose size is known here. */
 #define COUNT(t) (uint32_t)(sizeof(t) / sizeof((t)[0]))

@@ -13,6 +13,7 @@
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 #include <ops/ops_collective.h>
+#include <program/flow_view.h>
 
 lh_status_t flow_new(flow_t **out)
 {
@@ -392,8 +393,9 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
 }
 
 /* A node becomes a kernel with its inputs and outputs mapped; a node that communicates becomes a
- * transfer. An output that adds onto an earlier gradient sets a bit of the call, unless it is a
- * parameter's gradient, for which flow_finish decides. */
+ * transfer, one that says where something lies a view or copies. An output that adds onto an earlier
+ * gradient sets a bit of the call, unless it is a parameter's gradient, for which flow_finish
+ * decides. */
 void flow_node(flow_source_t *s, uint32_t index)
 {
     lh_assert(index > 0 && index < s->recording->node_count);
@@ -401,12 +403,17 @@ void flow_node(flow_source_t *s, uint32_t index)
     const op_t *op = node->op;
     uint32_t slots[OP_SLOTS] = {0}, add = 0;
 
+    if (op->view != 0) {
+        flow_view_node(s, index);
+        return;
+    }
     if (op->collective != 0) {
         if (s->flow->status == LH_OK) collective_node(s, node);
         return;
     }
     for (uint32_t i = 0; i < op->in_count; i++)
         slots[i] = flow_mapped(s, node->slots[i]);
+    flow_view_settle(s, op, node->attributes, slots, &node->slots[op->in_count]);
     for (uint32_t i = op->in_count; i < op->in_count + op->out_count; i++) {
         if (node->slots[i] == 0) continue;
         slots[i] = output_of(s, node, slots, i);

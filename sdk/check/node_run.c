@@ -7,6 +7,7 @@
 #include <base/memory.h>
 #include <graph/recording.h>
 #include <longhaul/dtype.h>
+#include <ops/ops_view.h>
 
 #include "check.h"
 
@@ -16,12 +17,14 @@ enum {
     BETWEEN = 0x3f
 }; /* of every byte that nobody set: not-a-number in all floating dtypes */
 
+/* One launch, or zeros in places[0]. */
 typedef struct step {
-    const lh_kernel_t *kernel;
+    const lh_kernel_t *kernel; /* NULL: zeros */
     lh_prepared_t *prepared;
     lh_place_t places[OP_SLOTS];
     lh_launch_t launch;
     lh_memory_t *scratch;
+    uint64_t bytes; /* of zeros */
     bool backward;
 } step_t;
 
@@ -36,7 +39,8 @@ struct node_run {
     const recording_t *r;
     lot_t *lots;       /* by value */
     lh_value_t *owner; /* by value: in whose memory it lies */
-    step_t *steps;     /* by node */
+    step_t *steps;     /* [step_count] of one node, or of a view as many as it has copies */
+    uint32_t step_count;
     uint64_t bytes;
     char *before, *after; /* the arena as set, and as the last run left it */
     lh_memory_t *arena, *pinned;
@@ -296,23 +300,21 @@ static lh_place_t place_of(const node_run_t *n, lh_value_t v)
                         n->arena_address == NULL ? NULL : (char *)n->arena_address + lot->offset};
 }
 
-static lh_status_t prepare_node(node_run_t *n, uint32_t index)
+/* A step for one call; its launch points into it, so steps do not move. */
+static lh_status_t prepare_call(node_run_t *n, const char *op, const void *attributes,
+                                const lh_arg_t *args, const lh_place_t *places, uint32_t count)
 {
-    const graph_node_t *node = &n->r->nodes[index];
     opened_t *on = n->how.on;
-    step_t *step = &n->steps[index];
-    lh_arg_t args[OP_SLOTS];
+    step_t *step = &n->steps[n->step_count++];
     lh_kernel_plan_t plan;
     void *address = NULL;
-    args_of(n, node, args);
-    step->backward = node->backward;
     const lh_kernel_desc_t desc = {.struct_size = sizeof(desc),
                                    .flags = LH_KERNEL_ORDERED,
-                                   .op = node->op->row.name,
-                                   .attributes = node->attributes,
+                                   .op = op,
+                                   .attributes = attributes,
                                    .args = args,
                                    .arg_size = sizeof(args[0]),
-                                   .arg_count = node_slots(node),
+                                   .arg_count = count,
                                    .scratch_limit_bytes = (uint64_t)1 << 32,
                                    .stream = on->stream};
     lh_status_t status = try_rows(n, on->plugin, &desc, step, &plan);
@@ -323,16 +325,91 @@ static lh_status_t prepare_node(node_run_t *n, uint32_t index)
         status = on->plugin->device->alloc(on->device, LH_SPACE_DEVICE, plan.scratch_bytes,
                                            &step->scratch, &address);
     if (status != LH_OK) return status;
-    for (uint32_t s = 0; s < node_slots(node); s++)
-        if (args[s].dtype != LH_DTYPE_NONE) step->places[s] = place_of(n, node->slots[s]);
+    memcpy(step->places, places, count * sizeof(*places));
     step->launch = (lh_launch_t){.struct_size = sizeof(step->launch),
-                                 .arg_count = node_slots(node),
+                                 .arg_count = count,
                                  .args = step->places,
                                  .scratch = {step->scratch, 0, address},
                                  .stream = on->stream,
                                  .queue = &on->queue};
     if (step->kernel->bind == NULL) return LH_OK;
     return step->kernel->bind(step->prepared, &step->launch, &step->launch.bound);
+}
+
+static lh_place_t place_behind(lh_place_t at, uint64_t bytes)
+{
+    at.offset += bytes;
+    if (at.address != NULL) at.address = (char *)at.address + bytes;
+    return at;
+}
+
+/* Zeros in the rows of a value, and not between them. */
+static void zeros_add(node_run_t *n, lh_value_t v)
+{
+    const lot_t *lot = lot_at(n, v);
+    const uint64_t size = lh_dtype_bytes(lot->dtype);
+    for (uint64_t row = 0; row < lot->rows; row++) {
+        step_t *step = &n->steps[n->step_count++];
+        step->places[0] = place_behind(place_of(n, v), row * lot->pitch * size);
+        step->bytes = lot->width * size;
+    }
+}
+
+/* A view is the copies that it stands for. */
+static lh_status_t prepare_view(node_run_t *n, const graph_node_t *node, const lh_arg_t *args)
+{
+    lh_status_t status = LH_OK;
+    op_move_t move;
+    const uint32_t out = node->op->in_count;
+    const bool adds = node->adds_to[out] != 0;
+    if (node->op->view == VIEW_COLUMNS_GRAD && !adds) zeros_add(n, node->slots[out]);
+    for (uint32_t i = 0;
+         status == LH_OK && op_view_move(node->op->view, node->attributes, args, i, &move); i++) {
+        const uint64_t size = lh_dtype_bytes(move.from.dtype);
+        const lh_place_t places[] = {
+            place_behind(place_of(n, node->slots[move.in]), move.from_at * size),
+            place_behind(place_of(n, node->slots[move.out]), move.to_at * size)};
+        lh_arg_t parts[] = {move.from, move.to};
+        if (adds || move.add) parts[1].flags = LH_ARG_ADD;
+        status = prepare_call(n, "copy", NULL, parts, places, 2);
+    }
+    return status;
+}
+
+static lh_status_t prepare_node(node_run_t *n, uint32_t index)
+{
+    const graph_node_t *node = &n->r->nodes[index];
+    lh_arg_t args[OP_SLOTS];
+    lh_place_t places[OP_SLOTS] = {0};
+    args_of(n, node, args);
+    for (uint32_t s = 0; s < node_slots(node); s++)
+        if (args[s].dtype != LH_DTYPE_NONE) places[s] = place_of(n, node->slots[s]);
+    const uint32_t first = n->step_count;
+    const lh_status_t status = node->op->view != 0
+                                   ? prepare_view(n, node, args)
+                                   : prepare_call(n, node->op->row.name, node->attributes, args,
+                                                  places, node_slots(node));
+    for (uint32_t i = first; i < n->step_count; i++)
+        n->steps[i].backward = node->backward;
+    return status;
+}
+
+/* The most steps that a recording may have. */
+static uint64_t steps_most(const node_run_t *n)
+{
+    uint64_t count = n->r->node_count;
+    for (uint32_t i = 1; i < n->r->node_count; i++) {
+        const graph_node_t *node = &n->r->nodes[i];
+        op_move_t move;
+        lh_arg_t args[OP_SLOTS];
+        if (node->op->view == 0) continue;
+        args_of(n, node, args);
+        for (uint32_t m = 0; op_view_move(node->op->view, node->attributes, args, m, &move); m++)
+            count++;
+        if (node->op->view == VIEW_COLUMNS_GRAD)
+            count += n->r->values[node->slots[node->op->in_count]].arg.shape[0];
+    }
+    return count;
 }
 
 static lh_status_t make_memory(node_run_t *n)
@@ -364,7 +441,7 @@ lh_status_t node_run_new(const node_run_how_t *how, const recording_t *r, node_r
     n->r = r;
     n->lots = mem_array(r->value_count, sizeof(*n->lots));
     n->owner = mem_array(r->value_count, sizeof(*n->owner));
-    n->steps = mem_array(r->node_count, sizeof(*n->steps));
+    n->steps = mem_array(steps_most(n), sizeof(*n->steps));
     lh_status_t status = LH_NO_MEMORY;
     if (n->lots != NULL && n->owner != NULL && n->steps != NULL) {
         lay_out(n);
@@ -382,7 +459,7 @@ lh_status_t node_run_new(const node_run_how_t *how, const recording_t *r, node_r
 void node_run_free(node_run_t *n)
 {
     const lh_device_api_t *api = n->how.on->plugin->device;
-    for (uint32_t i = 1; n->steps != NULL && i < n->r->node_count; i++) {
+    for (uint32_t i = 0; i < n->step_count; i++) {
         if (n->steps[i].prepared != NULL && n->steps[i].kernel != NULL)
             n->steps[i].kernel->release(n->steps[i].prepared);
         if (n->steps[i].scratch != NULL) api->release(n->steps[i].scratch);
@@ -406,9 +483,12 @@ lh_status_t node_run_go(node_run_t *n, bool forward_only)
     const lh_place_t there = {n->arena, 0, n->arena_address};
     memcpy(n->pinned_address, n->before, n->bytes);
     lh_status_t status = api->copy(on->stream, &there, &here, n->bytes);
-    for (uint32_t i = 1; i < n->r->node_count && status == LH_OK; i++)
-        if (!forward_only || !n->steps[i].backward)
-            status = n->steps[i].kernel->launch(n->steps[i].prepared, &n->steps[i].launch);
+    for (uint32_t i = 0; i < n->step_count && status == LH_OK; i++) {
+        step_t *step = &n->steps[i];
+        if (forward_only && step->backward) continue;
+        status = step->kernel == NULL ? api->fill(on->stream, &step->places[0], 0, step->bytes)
+                                      : step->kernel->launch(step->prepared, &step->launch);
+    }
     if (status == LH_OK) status = opened_wait(on);
     if (status == LH_OK) status = api->copy(on->stream, &here, &there, n->bytes);
     if (status == LH_OK) status = opened_wait(on);

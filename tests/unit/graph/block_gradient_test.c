@@ -212,6 +212,24 @@ static lh_value_t third_party(lh_graph_t *g, lh_value_t x)
     return lh_add(g, x, g->api->op(g, "acme.swish", &how, &u, 1, NULL));
 }
 
+/* One product is taken apart, of which one column is taken twice and one never; heads are normed as rows,
+ * and one is repeated beside all. */
+static lh_value_t taken_apart(lh_graph_t *g, lh_value_t x)
+{
+    const lh_norm_t norm = {sizeof(norm), 0, 1e-5};
+    const lh_concat_t shared = {sizeof(shared), HEADS, 1, 0};
+    const lh_columns_t of_heads = {sizeof(of_heads), HEADS, 1, 2, 0};
+    const lh_value_t q = LINEAR(x, "wq");
+    const lh_value_t of_norm[] = {lh_heads(g, q, HEAD_DIM / 2), PARAM("head norm")};
+    const lh_value_t normed = lh_heads(g, g->api->op(g, "layer_norm", &norm, of_norm, 2, NULL),
+                                       HEADS * HEAD_DIM);
+    const lh_value_t inner = g->api->op(g, "columns", &of_heads, &normed, 1, NULL);
+    const lh_value_t of_all[] = {inner, lh_columns(g, q, 3, 2)};
+    const lh_value_t wide = g->api->op(g, "concat", &shared, of_all, 2, NULL);
+    const lh_value_t both = lh_multiply(g, lh_columns(g, q, 0, 4), lh_columns(g, wide, 2, 4));
+    return lh_add(g, x, LINEAR(lh_add(g, lh_repeat(g, both, 2), q), "wo"));
+}
+
 /* The input's gradient is the one from above. */
 static lh_value_t untouched(lh_graph_t *g, lh_value_t x)
 {
@@ -244,6 +262,7 @@ static const struct {
     {"routed without shares", routed_without_shares, {"scatter_rows"}, {NULL}},
     {"all tokens to one expert", all_to_one, {"scatter_rows"}, {NULL}},
     {"experts without a token", two_without_a_token, {"scatter_rows"}, {NULL}},
+    {"taken apart", taken_apart, {NULL}, {NULL}},
     {"nothing", untouched, {NULL}, {NULL}},
 };
 enum { BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };

@@ -25,6 +25,10 @@ typedef union attributes {
     lh_rope_t rope;
     lh_attention_t attention;
     lh_top_k_t top_k;
+    lh_columns_t columns;
+    lh_concat_t concat;
+    lh_repeat_t repeat;
+    lh_heads_t heads;
     op_collective_t collective;
     struct {
         uint32_t struct_size, reserved;
@@ -171,6 +175,22 @@ static const gradient_case_t cases[] = {
     {"gate", "silu", ACT(SILU), {M(T, 5), M(T, 5)}},
     {"gate", "tanh gelu", ACT(GELU_TANH), {M(T, 5), M(T, 5)}},
     {"gate", "none", ACT(NONE), {M(T, 5), M(T, 5)}},
+    {"columns", "all", {.columns = {sizeof(lh_columns_t), 0, 0, 0, 0}}, {M(T, 5)}},
+    {"columns", "some", {.columns = {sizeof(lh_columns_t), 1, 1, 3, 0}}, {M(T, 5)}},
+    {"columns", "of heads", {.columns = {sizeof(lh_columns_t), 3, 1, 2, 0}}, {M(T, 12)}},
+    {"columns", "the last of heads", {.columns = {sizeof(lh_columns_t), 2, 2, 0, 0}}, {M(3, 6)}},
+    {"concat", "two", {.concat = {sizeof(lh_concat_t), 1, 0, 0}}, {M(T, 5), M(T, 2)}},
+    {"concat",
+     "four",
+     {.concat = {sizeof(lh_concat_t), 0, 0, 0}},
+     {M(3, 1), M(3, 4), M(3, 2), M(3, 3)}},
+    {"concat", "heads", {.concat = {sizeof(lh_concat_t), 2, 0, 0}}, {M(T, 6), M(T, 2), M(T, 4)}},
+    {"concat", "one for all", {.concat = {sizeof(lh_concat_t), 3, 1, 0}}, {M(T, 6), M(T, 2)}},
+    {"concat", "shared by one", {.concat = {sizeof(lh_concat_t), 1, 1, 0}}, {M(3, 2), M(3, 2)}},
+    {"repeat", "thrice", {.repeat = {sizeof(lh_repeat_t), 3}}, {M(T, 2)}},
+    {"heads", "cut", {.heads = {sizeof(lh_heads_t), 0, 2}}, {M(T, 6)}},
+    {"heads", "joined", {.heads = {sizeof(lh_heads_t), 0, 6}}, {M(8, 3)}},
+    {"heads", "as they are", {.heads = {sizeof(lh_heads_t), 0, 3}}, {M(8, 3)}},
     {"acme.swish", "steep", {.swish = {16, 0, 2.5}}, {M(T, 5)}},
     {"acme.swish", "flat", {.swish = {16, 0, 0.25}}, {M(3, 9)}},
 };

@@ -14,13 +14,13 @@
 #include <base/sys.h>
 #include <graph/recording.h>
 #include <longhaul/dtype.h>
+#include <ops/ops_view.h>
 
 typedef struct step {
     const lh_kernel_t *kernel;
     lh_prepared_t *prepared;
     lh_place_t places[OP_SLOTS];
     void *scratch;
-    bool backward;
     uint32_t slots;
 } step_t;
 
@@ -136,7 +136,6 @@ static lh_status_t prepare_node(interpreter_t *it, uint32_t n)
     step_t *step = &it->steps[n];
     lh_arg_t args[OP_SLOTS];
     args_of(it, node, args);
-    step->backward = node->backward;
     step->slots = node_slots(node);
 
     const lh_kernel_desc_t desc = {.struct_size = sizeof(desc),
@@ -182,7 +181,7 @@ lh_status_t interpreter_new(const interpreter_how_t *how, const recording_t *r, 
     if (status == LH_OK) status = how->device->device->stream_new(it->device, &stream, &it->stream);
     if (status == LH_OK) status = make_memory(it);
     for (uint32_t n = 1; n < r->node_count && status == LH_OK; n++)
-        status = prepare_node(it, n);
+        if (r->nodes[n].op->view == 0) status = prepare_node(it, n);
     if (status != LH_OK) {
         interpreter_free(it);
         return status;
@@ -212,12 +211,51 @@ void *interpreter_at(interpreter_t *it, lh_value_t v)
     return it->memory[it->owner[v]];
 }
 
+/* The place of an element of a move, counted row by row. */
+static uint64_t place_in(const lh_arg_t *part, uint64_t element)
+{
+    uint64_t at = 0;
+    for (uint32_t i = part->rank; i-- > 0; element /= part->shape[i])
+        at += element % part->shape[i] * part->stride[i];
+    return at;
+}
+
+/* What a view stands for, by elements: F64, or of any dtype where nothing is added. */
+static void run_view(interpreter_t *it, const graph_node_t *node)
+{
+    lh_arg_t args[OP_SLOTS];
+    op_move_t move;
+    args_of(it, node, args);
+    const uint32_t out = node->op->in_count;
+    const bool adds = node->adds_to[out] != 0;
+    if (node->op->view == VIEW_COLUMNS_GRAD && !adds)
+        memset(interpreter_at(it, node->slots[out]), 0, value_bytes(&args[out]));
+    for (uint32_t i = 0; op_view_move(node->op->view, node->attributes, args, i, &move); i++) {
+        const uint64_t size = lh_dtype_bytes(move.from.dtype), n = value_bytes(&move.from) / size;
+        const char *from = interpreter_at(it, node->slots[move.in]);
+        char *to = interpreter_at(it, node->slots[move.out]);
+        for (uint64_t e = 0; e < n; e++) {
+            const char *x = from + (move.from_at + place_in(&move.from, e)) * size;
+            char *y = to + (move.to_at + place_in(&move.to, e)) * size;
+            lh_assert(move.from.dtype == LH_DTYPE_F64 || !(move.add || adds));
+            if (move.add || adds)
+                *(double *)(void *)y += *(const double *)(const void *)x;
+            else
+                memcpy(y, x, size);
+        }
+    }
+}
+
 lh_status_t interpreter_run(interpreter_t *it, bool forward_only)
 {
     const lh_native_t no_queue = {.kind = ""};
     for (uint32_t n = 1; n < it->r->node_count; n++) {
         step_t *step = &it->steps[n];
-        if (forward_only && step->backward) continue;
+        if (forward_only && it->r->nodes[n].backward) continue;
+        if (step->kernel == NULL) {
+            run_view(it, &it->r->nodes[n]);
+            continue;
+        }
         const lh_launch_t call = {.struct_size = sizeof(call),
                                   .arg_count = step->slots,
                                   .args = step->places,

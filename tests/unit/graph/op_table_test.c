@@ -28,7 +28,7 @@ static lh_status_t no_shape(const lh_host_t *host, const void *attributes, lh_ar
 
 #define HEADER_ROW(name, text) {LH_OP_TEXT(text)},
 static const lh_op_t header[] = {LH_OPS_BASE(HEADER_ROW) LH_OPS_MORE(HEADER_ROW)
-                                     LH_OPS_RECORDED(HEADER_ROW)};
+                                     LH_OPS_RECORDED(HEADER_ROW) LH_OPS_VIEWS(HEADER_ROW)};
 #undef HEADER_ROW
 
 static void every_op_that_the_header_lists_has_a_row_with_its_text(void **state)
