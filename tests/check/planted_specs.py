@@ -206,7 +206,16 @@ FAULTS = [
      "model.tensor_ranks", r"'router' has 2 dimensions and is cut by experts"),
     ("experts' rows cut", "mixtral", "[spec.parameter.w_gate]\nshape = experts, ffn, hidden\ncut   = expert",
      "[spec.parameter.w_gate]\nshape = experts, ffn, hidden\ncut   = in",
-     "model.tensor_ranks", r"block 0: .*'w_gate'"),]
+     "model.tensor_ranks", r"block 0: .*'w_gate'"),
+    ("columns past the last", "phi3", "from=(heads + kv) * d",
+     "from=(heads + 2 * kv) * d",
+     "model.opens", r"v: columns\(\).*columns \d+ to \d+ of \d+"),
+    ("a fused matrix that is cut", "phi3", "shape = (heads + 2 * kv) * d, hidden",
+     "shape = (heads + 2 * kv) * d, hidden\ncut = out\nunit = d",
+     "model.tensor_ranks", r"columns can't: .*1 parts of a row are not for 2 ranks"),
+    ("a shared part that is none", "mla", "groups=heads, shared=yes",
+     "groups=heads",
+     "model.opens", r"k: concat\(\).*equal parts|attention"),]
 
 
 def run(path, only):

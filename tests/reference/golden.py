@@ -19,9 +19,9 @@ A = parser.parse_args()
 
 import torch, transformers
 from safetensors.torch import save_file
-from transformers import (FalconConfig, FalconForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig,
+from transformers import (DeepseekV3Config, DeepseekV3ForCausalLM, FalconConfig, FalconForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig,
                           GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM)
 
 VOCAB, SEQ, BATCH, STEPS = A.vocab, A.sequence, A.batch, A.steps
@@ -58,6 +58,10 @@ MODELS = {
     "falcon-rw-kind": lambda: FalconForCausalLM(FalconConfig(**FALCON, multi_query=False, parallel_attn=False, bias=True, alibi=True, new_decoder_architecture=False)),
     "mixtral": lambda: MixtralForCausalLM(cfg(MixtralConfig, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True,
                                               router_aux_loss_coef=0.02, sliding_window=None)),
+    "phi3": lambda: Phi3ForCausalLM(cfg(Phi3Config, sliding_window=WINDOW)),
+    "mla": lambda: DeepseekV3ForCausalLM(cfg(DeepseekV3Config, num_key_value_heads=A.heads, first_k_dense_replace=1024, q_lora_rank=3 * A.hidden // 4,
+                                             kv_lora_rank=A.hidden // 2, qk_nope_head_dim=HEAD // 2, qk_rope_head_dim=HEAD // 4, v_head_dim=HEAD // 2 + 2,
+                                             num_nextn_predict_layers=0)),
 }
 
 

@@ -1,4 +1,4 @@
-"""The fourteen models of tests/golden through the commands, by plugin and, where there is one, by spec: what is imported
+"""The models of tests/golden through the commands, by plugin and, where there is one, by spec; two have no plugin: what is imported
 comes back bit for bit, greedy ids are those of Transformers, and Transformers loads what is exported and computes the
 same. Models of other sizes and seeds, made by the Python of the peers (tests/reference/golden.py), go through all of it
 and through the C tests that compare logits, gradients and loss curves: one layout in each run, LONGHAUL_TORTURE=1 all
@@ -17,7 +17,8 @@ REFERENCE = os.path.join(SOURCE, "tests", "reference")
 PEERS = os.environ.get("LONGHAUL_PEERS", os.path.join(SOURCE, "build", "peers", "bin", "python"))
 HAS_PEERS = os.access(PEERS, os.X_OK)
 LACKING = "Transformers is not there (make peers, or LONGHAUL_PEERS)"
-SPECS = {"falcon-7b-kind": "falcon-7b", "qwen3": "qwen3", "gpt2": "gpt2", "mixtral": "mixtral"}
+SPECS = {"falcon-7b-kind": "falcon-7b", "qwen3": "qwen3", "gpt2": "gpt2", "mixtral": "mixtral", "mla": "mla", "phi3": "phi3"}
+WITHOUT_PLUGIN = ("mla", "phi3")
 MODELS = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "expected.json")) and n != "phases")
 # What torture makes: heads that share keys by threes, one head, and more blocks than the models of tests/golden.
 SIZES = ({"hidden": 48, "heads": 6, "kv_heads": 2, "ffn": 40, "layers": 3, "vocab": 97, "seed": 7},
@@ -25,6 +26,11 @@ SIZES = ({"hidden": 48, "heads": 6, "kv_heads": 2, "ffn": 40, "layers": 3, "voca
          {"hidden": 64, "heads": 4, "kv_heads": 1, "ffn": 112, "layers": 4, "vocab": 131, "seed": 13})
 PROGRAMS = ("golden_engine_test", "golden_ranks_test", "golden_curves_test", "spec_models_test")
 ROWS, TOKENS = 4, 32  # of a batch
+
+
+def ways(name):
+    """The specs by which a model is read; None: its plugin."""
+    return {SPECS.get(name)} | ({None} if name not in WITHOUT_PLUGIN else set())
 
 
 class Models(PipelineCase):
@@ -74,9 +80,9 @@ class Models(PipelineCase):
             self.assertLess(worst, 2e-4, source)
 
     def test_what_is_imported_comes_back_and_greedy_ids_are_transformers(self):
-        self.assertEqual(len(MODELS), 14)
+        self.assertEqual(len(MODELS), 14 + len(WITHOUT_PLUGIN))
         for name in MODELS:
-            for spec in {None, SPECS.get(name)}:
+            for spec in ways(name):
                 with self.subTest(model=name, spec=spec):
                     self.there_and_back(os.path.join(GOLDEN, name), spec)
                     self.fresh()
@@ -86,10 +92,10 @@ class Models(PipelineCase):
 
     @unittest.skipUnless(HAS_PEERS, LACKING)
     def test_transformers_loads_what_is_exported(self):
-        for name in MODELS if TORTURE else ("gemma3", "mixtral"):
+        for name in MODELS if TORTURE else ("gemma3", "mixtral", *WITHOUT_PLUGIN):
             with self.subTest(model=name):
                 source = os.path.join(GOLDEN, name)
-                self.probe(source, self.there_and_back(source))
+                self.probe(source, self.there_and_back(source, SPECS[name] if name in WITHOUT_PLUGIN else None))
                 self.fresh()
 
     def made(self, folder, sizes, names):
@@ -105,7 +111,7 @@ class Models(PipelineCase):
     def test_models_of_other_sizes_and_seeds(self):
         for i, sizes in enumerate(SIZES if TORTURE else SIZES[:1]):
             folder = self.path("made%d" % i)
-            names = MODELS if TORTURE else ("qwen3", "mixtral")
+            names = MODELS if TORTURE else ("qwen3", "mixtral", "mla")
             self.made(folder, sizes, names)
             for program in PROGRAMS if TORTURE else PROGRAMS[:2]:
                 with self.subTest(program=program, sizes=sizes):
@@ -114,7 +120,7 @@ class Models(PipelineCase):
                     self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-6000:])
                     self.assertIn("[  PASSED  ]", done.stdout + done.stderr)
             for name in names:
-                for spec in {None, SPECS.get(name)}:
+                for spec in ways(name):
                     with self.subTest(model=name, spec=spec, sizes=sizes):
                         out = self.there_and_back(os.path.join(folder, name), spec)
                         if TORTURE:
