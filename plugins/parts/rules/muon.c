@@ -28,17 +28,15 @@ lh_status_t muon_direction_shape(const lh_host_t *host, const void *attributes, 
     (void)arg_count, (void)slot_count;
     if (!alike(&args[in_g], &args[in_m1]))
         return host->fail(host, LH_INVALID, "muon: g and m1 are not matrices of one shape");
-    if (args[in_g].shape[0] == 1)
+    if (how->matrices == 0 || args[in_g].shape[0] % how->matrices != 0)
+        return host->fail(host, LH_INVALID, "muon: %llu rows are not %llu matrices",
+                          (unsigned long long)args[in_g].shape[0],
+                          (unsigned long long)how->matrices);
+    if (args[in_g].shape[0] == how->matrices)
         return host->fail(host, LH_INVALID,
                           "muon is for matrices, found a vector of %llu; give it another rule by a "
                           "[group.NAME]",
                           (unsigned long long)args[in_g].shape[1]);
-    if (how->matrices != 1)
-        return host->fail(
-            host, LH_INVALID,
-            "muon is for single matrices, found a stack of %llu; give it another rule "
-            "by a [group.NAME]",
-            (unsigned long long)how->matrices);
     args[out_m1] = args[in_m1];
     args[out_y] = args[in_m1];
     return LH_OK;
@@ -109,23 +107,32 @@ static inline void direction_sums(rules_call_t *call, uint32_t part, const bool 
     }
 }
 
-/* In the order of rows, whoever summed them. */
+/* Of each matrix, in the order of rows, whoever summed them. What its rows are divided by stands in
+ * the place of its first row's sum. */
 static void direction_norm(rules_call_t *call)
 {
     const muon_direction_t *how = call->how;
-    double sum = 0;
-    for (uint64_t row = 0; row < call->rows; row++)
-        sum += call->scratch[row];
-    call->found[0] = 1 / fmax(sqrt(sum), how->epsilon);
+    const uint64_t each = call->rows / how->matrices;
+    for (uint64_t first = 0; first < call->rows; first += each) {
+        double sum = 0;
+        for (uint64_t row = first; row < first + each; row++)
+            sum += call->scratch[row];
+        call->scratch[first] = 1 / fmax(sqrt(sum), how->epsilon);
+    }
 }
 
 static inline void direction_scale(rules_call_t *call, uint32_t part, const bool wide)
 {
     LH_SLOTS(MUON_DIRECTION_TEXT);
     (void)in_g, (void)slot_count;
-    const uint64_t end = rules_begin(call, call->rows, part + 1) * call->columns;
-    for (uint64_t i = rules_begin(call, call->rows, part) * call->columns; i < end; i++)
-        rules_set(call, out_y, i, call->found[0] * rules_get(call, out_y, i, wide), wide);
+    const muon_direction_t *how = call->how;
+    const uint64_t each = call->rows / how->matrices;
+    const uint64_t end = rules_begin(call, call->rows, part + 1);
+    for (uint64_t row = rules_begin(call, call->rows, part); row < end; row++) {
+        const double by = call->scratch[row / each * each];
+        for (uint64_t i = row * call->columns; i < (row + 1) * call->columns; i++)
+            rules_set(call, out_y, i, by * rules_get(call, out_y, i, wide), wide);
+    }
 }
 
 static inline void move_step(rules_call_t *call, uint32_t part, const bool wide)
@@ -212,11 +219,40 @@ static lh_value_t newton_schulz(lh_graph_t *g, lh_value_t x, bool tall)
     return lh_add(g, scaled(g, x, a), turned);
 }
 
+static lh_value_t turned(lh_graph_t *g, const muon_config_t *how, const lh_piece_t *piece,
+                         lh_value_t x)
+{
+    for (uint64_t i = 0; i < how->steps; i++)
+        x = newton_schulz(g, x, piece->rows / piece->matrices > piece->columns);
+    return x;
+}
+
+/* Each matrix of a stack by itself, from number `first` on: a view of y. What they become is joined
+ * to one row, four at a time, as `concat` takes four. */
+static lh_value_t stack_turned(lh_graph_t *g, const muon_config_t *how, const lh_piece_t *piece,
+                               lh_value_t y, uint64_t first, uint64_t count)
+{
+    const uint64_t elements = piece->rows / piece->matrices * piece->columns;
+    if (count == 1) {
+        const lh_value_t row = lh_heads(g, y, piece->rows * piece->columns);
+        const lh_value_t own = lh_columns(g, row, first * elements, elements);
+        return lh_heads(g, turned(g, how, piece, lh_heads(g, own, piece->columns)), elements);
+    }
+    const uint64_t each = (count + 3) / 4;
+    const lh_concat_t side_by_side = {.struct_size = sizeof(side_by_side), .groups = 1};
+    lh_value_t parts[4];
+    uint32_t n = 0;
+    for (uint64_t at = 0; at < count; at += each)
+        parts[n++] = stack_turned(g, how, piece, y, first + at,
+                                  each < count - at ? each : count - at);
+    return g->api->op(g, "concat", &side_by_side, parts, n, NULL);
+}
+
 /* How much further a step goes than y: so that wide and tall matrices move alike, or as far as
  * AdamW would move them (Liu et al. 2025, "Muon is scalable for LLM training"). */
 static double ratio_of(const muon_config_t *how, const lh_piece_t *piece)
 {
-    const double rows = (double)piece->rows, columns = (double)piece->columns;
+    const double rows = (double)(piece->rows / piece->matrices), columns = (double)piece->columns;
     if (how->scale == MUON_SCALE_SHAPE) return sqrt(fmax(1, rows / columns));
     if (how->scale == MUON_SCALE_ADAMW) return 0.2 * sqrt(fmax(rows, columns));
     return 1;
@@ -232,8 +268,9 @@ lh_value_t muon_record(const void *config, lh_graph_t *g, const lh_piece_t *piec
     const lh_value_t first[] = {grad, states[0]};
     lh_value_t y = 0;
     states[0] = g->api->op(g, "rules.muon_direction", &direction, first, 2, &y);
-    for (uint64_t i = 0; i < how->steps; i++)
-        y = newton_schulz(g, y, piece->rows > piece->columns);
+    y = piece->matrices == 1
+            ? turned(g, how, piece, y)
+            : lh_heads(g, stack_turned(g, how, piece, y, 0, piece->matrices), piece->columns);
     const lh_value_t last[] = {y, master};
     return g->api->op(g, "rules.muon_move", &move, last, 2, value);
 }

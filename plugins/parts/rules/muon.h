@@ -17,7 +17,7 @@ typedef struct muon_direction {
     uint32_t struct_size;
     uint32_t nesterov;
     double momentum, epsilon;
-    uint64_t matrices; /* in g, one below the other; 1 */
+    uint64_t matrices; /* in g, one below the other */
 } muon_direction_t;
 
 typedef struct muon_move {
@@ -30,10 +30,10 @@ typedef struct muon_move {
     OP("rules.muon_direction", "Muon, before the iterations: the momentum and its direction", \
        "With x = GRAD_SCALE g: m1 = momentum m1 + (1 - momentum) x\n"                         \
        "u = momentum m1 + (1 - momentum) x where nesterov, else m1\n"                         \
-       "y = u / max(root of the sum of squares of u, epsilon)\n"                              \
+       "y = u / max(root of the sum of squares of u, epsilon), matrix by matrix\n"            \
        "With APPLY 0 m1 stays as it is and y is 0.",                                          \
        "none")                                                                                \
-    IN(g, "", "[rows, columns]: the gradient of a matrix; more than one row")                 \
+    IN(g, "", "[rows, columns]: the gradient of a matrix, or of several; each has rows")      \
     IN(m1, "", "like g: the momentum")                                                        \
     IN(step, "", "[LH_STEP_WORDS] F32: the row of the group")                                 \
     OUT(m1, "", "in place")                                                                   \

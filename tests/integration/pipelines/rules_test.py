@@ -67,6 +67,19 @@ class Rules(PipelineCase):
             self.assertEqual(checkpoint_digest(self.step_folder(4, rule + "whole")),
                              checkpoint_digest(self.step_folder(4, rule + "half")))
 
+    def test_experts_are_turned_one_by_one(self):
+        """Stacks of five matrices, wherever a stage of ZeRO cuts them."""
+        job = self.job(model={"plugin": "mixtral", "experts": 5, "chosen": 2}, train={"steps": 4},
+                       launch={"ranks_per_node": 2})
+        self.run_longhaul("prepare", job)
+        for stage in ("zero0", "zero3"):
+            self.train(job, "--set", "optimizer.plugin=" + stage, folder=stage)
+            for matrix in ("w_gate", "w_up", "w_down"):
+                self.assertTrue(any("muon_momentum/blocks.0" in n and n.endswith(matrix)
+                                    for n in self.names(4, stage)), matrix)
+        self.assertEqual(self.losses("zero0"), self.losses("zero3"))
+        self.assertLess(self.losses("zero0")[-1], self.losses("zero0")[0])
+
     def test_a_rule_is_told_the_name_of_its_parameter(self):
         plugins = add_plugin(self, "parts", "test_hooks")
         job = self.small_job(train={"steps": 2}, checkpoint={"every": 1},

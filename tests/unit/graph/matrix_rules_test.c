@@ -1,5 +1,5 @@
 /* matrix_rules_test.c - muon and adafactor against the formulas of torch.optim written out in
- * doubles, over three steps, on vectors, wide and tall matrices. */
+ * doubles, over three steps, on vectors, wide and tall matrices and stacks of them. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ typedef struct matrix_run {
     const lh_plugin_t *rules;
     interpreter_how_t how; /* read for as long as the interpreter lives */
     const lh_rule_t *rule;
-    uint64_t rows, columns;
+    uint64_t rows, columns, matrices;
     op_table_t *ops;
     recording_t *r;
     interpreter_t *it;
@@ -58,6 +58,7 @@ static lh_status_t record(matrix_run_t *run, const char *rule, uint64_t rows, ui
 {
     run->rows = rows;
     run->columns = columns;
+    run->matrices = matrices;
     run->rules = test_plugin("parts", "rules");
     run->rule = rule_of(run->rules, rule);
     assert_int_equal(op_table_new(&run->ops), LH_OK);
@@ -91,10 +92,11 @@ static lh_status_t record(matrix_run_t *run, const char *rule, uint64_t rows, ui
     return recording_status(run->r);
 }
 
-static void start(matrix_run_t *run, const char *rule, uint64_t rows, uint64_t columns)
+static void start(matrix_run_t *run, const char *rule, uint64_t rows, uint64_t columns,
+                  uint64_t matrices)
 {
     *run = (matrix_run_t){0};
-    assert_int_equal(record(run, rule, rows, columns, 1), LH_OK);
+    assert_int_equal(record(run, rule, rows, columns, matrices), LH_OK);
     run->how = (interpreter_how_t){.host = test_host(),
                                    .device = test_plugin("devices", "reference"),
                                    .plugins = &run->rules,
@@ -166,24 +168,30 @@ static void orthogonalise(double *x, uint64_t n, uint64_t m)
     }
 }
 
-static void muon_step(matrix_run_t *run, uint32_t step)
+/* Of the matrix whose rows begin at `first`. */
+static void muon_matrix_step(matrix_run_t *run, uint32_t step, uint64_t first)
 {
-    const uint64_t rows = run->rows, columns = run->columns;
+    const uint64_t rows = run->rows / run->matrices, columns = run->columns;
     const bool tall = rows > columns;
-    double x[MOST];
+    double x[MOST], *m1 = run->m1 + first * columns, *expected = run->expected + first * columns;
     for (uint64_t i = 0; i < rows * columns; i++) {
-        const double g = scale * (double)(float)number(i, step);
-        run->m1[i] = 0.95 * run->m1[i] + 0.05 * g;
+        const double g = scale * (double)(float)number(first * columns + i, step);
+        m1[i] = 0.95 * m1[i] + 0.05 * g;
         const uint64_t turned = i % columns * rows + i / columns;
-        x[tall ? turned : i] = 0.05 * g + 0.95 * run->m1[i];
+        x[tall ? turned : i] = 0.05 * g + 0.95 * m1[i];
     }
     orthogonalise(x, tall ? columns : rows, tall ? rows : columns);
     const double ratio = sqrt(fmax(1, (double)rows / (double)columns));
     for (uint64_t i = 0; i < rows * columns; i++) {
         const uint64_t turned = i % columns * rows + i / columns;
-        run->expected[i] = run->expected[i] * (1 - rate * decay) -
-                           rate * ratio * x[tall ? turned : i];
+        expected[i] = expected[i] * (1 - rate * decay) - rate * ratio * x[tall ? turned : i];
     }
+}
+
+static void muon_step(matrix_run_t *run, uint32_t step)
+{
+    for (uint64_t i = 0; i < run->matrices; i++)
+        muon_matrix_step(run, step, i * (run->rows / run->matrices));
 }
 
 static double root_mean_square(const double *x, uint64_t n)
@@ -226,11 +234,11 @@ static void adafactor_step(matrix_run_t *run, uint32_t step)
 
 static const uint64_t shapes[][2] = {{1, 12}, {5, 12}, {12, 5}, {9, 9}, {12, 1}};
 
-static void agrees(const char *rule, const uint64_t *shape,
+static void agrees(const char *rule, const uint64_t *shape, uint64_t matrices,
                    void (*by_formula)(matrix_run_t *run, uint32_t step))
 {
     matrix_run_t run;
-    start(&run, rule, shape[0], shape[1]);
+    start(&run, rule, shape[0], shape[1], matrices);
     const float *master = interpreter_at(run.it, run.master);
     const uint16_t *value = interpreter_at(run.it, run.value);
     for (uint32_t step = 1; step <= STEPS; step++) {
@@ -251,14 +259,24 @@ static void muon_is_that_of_pytorch(void **state)
 {
     (void)state;
     for (size_t i = 1; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        agrees("muon", shapes[i], muon_step);
+        agrees("muon", shapes[i], 1, muon_step);
+}
+
+/* As many as one concat joins, fewer, more, and many more; wide, square and tall. */
+static void each_matrix_of_a_stack_is_muon_s(void **state)
+{
+    (void)state;
+    static const uint64_t stacks[][3] = {{4, 2, 3}, {2, 2, 5}, {5, 2, 2}, {3, 4, 2}, {17, 2, 2}};
+    for (size_t i = 0; i < sizeof(stacks) / sizeof(stacks[0]); i++)
+        agrees("muon", (const uint64_t[]){stacks[i][0] * stacks[i][1], stacks[i][2]}, stacks[i][0],
+               muon_step);
 }
 
 static void adafactor_is_that_of_pytorch(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        agrees("adafactor", shapes[i], adafactor_step);
+        agrees("adafactor", shapes[i], 1, adafactor_step);
 }
 
 /* Also where gradients are not numbers, which is why such a step is not applied. */
@@ -268,7 +286,7 @@ static void a_step_that_is_not_applied_changes_nothing(void **state)
     static const char *const rules[] = {"muon", "adafactor"};
     for (size_t k = 0; k < 2; k++) {
         matrix_run_t run;
-        start(&run, rules[k], 5, 12);
+        start(&run, rules[k], 5, 12, 1);
         give_step(&run, 1, 1);
         float before[MOST], states[2][MOST];
         const float *master = interpreter_at(run.it, run.master);
@@ -293,7 +311,7 @@ static void muon_refuses_what_is_no_matrix(void **state)
     static const struct {
         uint64_t rows, columns, matrices;
         const char *says;
-    } cases[] = {{1, 12, 1, "found a vector of 12"}, {8, 12, 4, "found a stack of 4"}};
+    } cases[] = {{1, 12, 1, "found a vector of 12"}, {4, 12, 4, "found a vector of 12"}};
     for (size_t i = 0; i < 2; i++) {
         matrix_run_t run = {0};
         assert_int_equal(record(&run, "muon", cases[i].rows, cases[i].columns, cases[i].matrices),
@@ -308,6 +326,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(muon_is_that_of_pytorch),
+        cmocka_unit_test(each_matrix_of_a_stack_is_muon_s),
         cmocka_unit_test(adafactor_is_that_of_pytorch),
         cmocka_unit_test(a_step_that_is_not_applied_changes_nothing),
         cmocka_unit_test(muon_refuses_what_is_no_matrix),
