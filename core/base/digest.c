@@ -4,6 +4,8 @@
 
 #include <openssl/evp.h>
 #include <stdio.h>
+
+#define XXH_STATIC_LINKING_ONLY /* its state is a struct that we allocate */
 #include <xxhash.h>
 
 #include <base/memory.h>
@@ -59,4 +61,36 @@ lh_status_t digest_of(const void *bytes, size_t length, char out[SHA256_TEXT])
 uint64_t digest_xxh3(const void *bytes, size_t length)
 {
     return XXH3_64bits(bytes, length);
+}
+
+/* mem_new aligns to the 64 bytes that the state needs. */
+struct digest_xxh3_run {
+    XXH3_state_t state;
+};
+
+lh_status_t digest_xxh3_new(digest_xxh3_run_t **out)
+{
+    digest_xxh3_run_t *d = mem_new(sizeof(*d));
+    if (d == NULL) return LH_NO_MEMORY;
+    (void)XXH3_64bits_reset(&d->state);
+    *out = d;
+    return LH_OK;
+}
+
+/* It fails only without a state. */
+void digest_xxh3_add(digest_xxh3_run_t *d, const void *bytes, size_t length)
+{
+    (void)XXH3_64bits_update(&d->state, bytes, length);
+}
+
+uint64_t digest_xxh3_take(digest_xxh3_run_t *d)
+{
+    const uint64_t hash = XXH3_64bits_digest(&d->state);
+    (void)XXH3_64bits_reset(&d->state);
+    return hash;
+}
+
+void digest_xxh3_free(digest_xxh3_run_t *d)
+{
+    mem_free(d);
 }

@@ -21,4 +21,12 @@ lh_status_t digest_of(const void *bytes, size_t length, char out[SHA256_TEXT]) L
 /* XXH3 of 64 bits with seed 0: the same on every processor. [any thread] */
 uint64_t digest_xxh3(const void *bytes, size_t length);
 
+/* The same of bytes that come in parts; of one thread at a time. */
+typedef struct digest_xxh3_run digest_xxh3_run_t;
+lh_status_t digest_xxh3_new(digest_xxh3_run_t **out) LH_MUST_CHECK;
+void digest_xxh3_add(digest_xxh3_run_t *d, const void *bytes, size_t length);
+/* Of all since digest_xxh3_new or the last call of this; d is empty again. */
+uint64_t digest_xxh3_take(digest_xxh3_run_t *d);
+void digest_xxh3_free(digest_xxh3_run_t *d); /* NULL does nothing */
+
 #endif

@@ -141,6 +141,15 @@ const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name
     return manifest_find(c->manifest, name);
 }
 
+lh_status_t checkpoint_check_hash(const checkpoint_t *c, const manifest_part_t *part,
+                                  uint64_t found)
+{
+    if (found == part->xxh3) return LH_OK;
+    return fail(LH_CORRUPT, "%s: tensor %s: its bytes hash to %016llx, the manifest says %016llx",
+                c->files[part->file]->path, part->stored, (unsigned long long)found,
+                (unsigned long long)part->xxh3);
+}
+
 /* The bytes of a part, checked, in `to`, which has room for all of it: a hash is of the whole part,
  * so that a piece of it can't be read alone. */
 static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
@@ -151,13 +160,8 @@ static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
     const uint64_t bytes = part_bytes(t, part);
     const lh_status_t status = safetensors_read(file, safetensors_find(file, part->stored), 0, to,
                                                 bytes);
-    if (status != LH_OK) return status;
-    const uint64_t found = digest_xxh3(to, (size_t)bytes);
-    if (found != part->xxh3)
-        return fail(
-            LH_CORRUPT, "%s: tensor %s: its bytes hash to %016llx, the manifest says %016llx",
-            file->path, part->stored, (unsigned long long)found, (unsigned long long)part->xxh3);
-    return LH_OK;
+    return status == LH_OK ? checkpoint_check_hash(c, part, digest_xxh3(to, (size_t)bytes))
+                           : status;
 }
 
 /* Its contents are lost when it grows. */

@@ -36,6 +36,10 @@ const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name
 lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
                             const tensor_part_t *wanted, float *out) LH_MUST_CHECK;
 
+/* LH_CORRUPT: the bytes of a part have another hash than the manifest says. For who reads them otherwise. */
+lh_status_t checkpoint_check_hash(const checkpoint_t *c, const manifest_part_t *part,
+                                  uint64_t found) LH_MUST_CHECK;
+
 /* Refuses weights that the model has no place for: it is not the one that was saved. */
 lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p) LH_MUST_CHECK;
 

@@ -19,7 +19,7 @@
 #include <cli/manual.h>
 #include <config/options.h>
 #include <graph/op_table.h>
-#include <hf/hf_weights.h>
+#include <hf/hf_functions.h>
 #include <session/step_layout.h>
 #include <spec/spec.h>
 

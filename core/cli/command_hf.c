@@ -20,7 +20,8 @@
 #include <cli/command_run.h>
 #include <cli/model_source.h>
 #include <hf/hf_config.h>
-#include <hf/hf_convert.h>
+#include <hf/hf_export.h>
+#include <hf/hf_import.h>
 
 /* ---- import ---- */
 

@@ -5,6 +5,7 @@
  * them when it loads, are the last words of those names. */
 #include <hf/hf_adapter.h>
 
+#include <math.h>
 #include <stdio.h>
 
 #include <base/file.h>
@@ -128,6 +129,21 @@ lh_status_t hf_adapter_refuse_extra(const hf_adapter_files_t *a, const shard_ten
                         a->file->path, a->tensors[i].tensor->name);
     }
     return LH_OK;
+}
+
+/* ---- magnitudes ---- */
+
+void hf_adapter_add_norms(const float *matrix, uint64_t rows, uint64_t columns, double by,
+                          float *out)
+{
+    for (uint64_t row = 0; row < rows; row++) {
+        double sum = 0;
+        for (uint64_t i = 0; i < columns; i++) {
+            const double value = (double)matrix[row * columns + i];
+            sum += value * value;
+        }
+        out[row] = (float)((double)out[row] + by * sqrt(sum));
+    }
 }
 
 /* ---- writing ---- */

@@ -39,6 +39,10 @@ bool hf_adapter_has(const hf_adapter_files_t *a, const shard_tensor_t *t);
 lh_status_t hf_adapter_refuse_extra(const hf_adapter_files_t *a, const shard_tensor_t *const *used,
                                     uint32_t count) LH_MUST_CHECK;
 
+/* Norms of the rows of a matrix, in doubles, times `by`, added to out [rows]. */
+void hf_adapter_add_norms(const float *matrix, uint64_t rows, uint64_t columns, double by,
+                          float *out);
+
 /* adapter_config.json into a folder; target_modules are those of the tensors' names. */
 lh_status_t hf_adapter_write_config(const hf_adapter_t *adapter, const hf_weights_t *weights,
                                     const char *folder) LH_MUST_CHECK;

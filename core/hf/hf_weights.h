@@ -1,5 +1,5 @@
-/* hf/hf_weights.h - which Hugging Face tensor each logical parameter comes from, the transform
- * between the two, and the model plugin's table of config.json keys.
+/* hf/hf_weights.h - which Hugging Face tensor each logical parameter comes from, and the model
+ * plugin's table of config.json keys.
  *
  * A parameter's row names a tensor, with {} for the block. Several parameters may name the same
  * one: each then says by a function text how its part is cut out (hf_import) and put back
@@ -17,12 +17,10 @@
 #ifndef HF_HF_WEIGHTS_H
 #define HF_HF_WEIGHTS_H
 
-#include <longhaul/function.h>
 #include <longhaul/model.h>
 
 #include <base/status.h>
 #include <graph/parameters.h>
-#include <plugin/call.h>
 
 /* A model plugin's table of config.json keys, imported to this host's rows (the plugin may be built
  * against another version of the SDK), and questions about it. Texts in it are the plugin's. */
@@ -98,33 +96,13 @@ lh_status_t hf_weights_new(const parameters_t *parameters, uint32_t which,
                            hf_weights_t *out) LH_MUST_CHECK;
 void hf_weights_free(hf_weights_t *w);
 
-/* What a transform's text may refer to. */
-typedef struct hf_transform {
-    const parameters_t *parameters;
-    const lh_host_t *host;
-    /* Plugins whose functions a text may name; NULL: none. */
-    registry_t *plugins;
-} hf_transform_t;
-
 /* Shape and elements of what a user has of its parameter: of an expert, all but the first dimension.
  * Returns the rank. */
 uint32_t hf_user_shape(const parameters_t *parameters, const hf_user_t *user,
                        uint64_t shape[LH_MAX_RANK], uint64_t *elements);
 
-/* Dense F32 both. Import: source is the Hugging Face tensor, out what the user has of it. Export:
- * out is the tensor, and only the user's part of it is written. */
-lh_status_t hf_transform_import(const hf_transform_t *how, const hf_tensor_t *tensor,
-                                const hf_user_t *user, float *source, float *out) LH_MUST_CHECK;
-lh_status_t hf_transform_export(const hf_transform_t *how, const hf_tensor_t *tensor,
-                                const hf_user_t *user, float *source, float *out) LH_MUST_CHECK;
-
 /* "[512, 64]" */
 enum { HF_SHAPE_TEXT = 128 };
 void hf_shape_text(uint32_t rank, const uint64_t *shape, char out[HF_SHAPE_TEXT]);
-
-/* The core's own functions for weight transforms, called by the hf_import and hf_export texts of a
- * parameter's row. All are status(tensor source, ..., tensor out); F32, dense. */
-extern const lh_function_t weight_functions[];
-extern const uint32_t weight_function_count;
 
 #endif

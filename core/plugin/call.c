@@ -27,11 +27,10 @@ typedef struct call_node {
     uint32_t type;     /* CALL_* of what it gives       */
     uint32_t variable; /* index into the scope's        */
     uint32_t arg_count;
-    uint32_t args[CALL_PARAMS]; /* indices of nodes, in the function's order */
-    call_value_t value;         /* the constant, or the latest               */
-    const char *name;           /* of the function                           */
-    void (*fn)(void);
-    lh_call_t call; /* the hidden first argument points here */
+    uint32_t args[CALL_PARAMS];    /* indices of nodes, in the function's order */
+    call_value_t value;            /* the constant, or the latest               */
+    const lh_function_t *function; /* its row */
+    lh_call_t call;                /* the hidden first argument points here */
     const lh_call_t *call_pointer;
     ffi_cif cif;
     ffi_type *types[CALL_PARAMS + 1]; /* of the hidden argument and the others */
@@ -373,8 +372,7 @@ static ffi_type *ffi_of(uint32_t type)
 static lh_status_t prepare_node(const binder_t *b, call_node_t *n, const callee_t *f)
 {
     lh_assert(f->signature.count <= CALL_PARAMS);
-    n->name = f->function->name;
-    n->fn = f->function->fn;
+    n->function = f->function;
     n->arg_count = f->signature.count;
     n->call = (lh_call_t){.struct_size = sizeof(n->call), .host = f->host, .config = f->config};
     n->call_pointer = &n->call;
@@ -495,7 +493,7 @@ static lh_status_t refuse_result(const call_t *c, const call_node_t *n)
 {
     char said[1024];
     (void)snprintf(said, sizeof(said), "%s", fail_reason());
-    return fail(LH_INVALID, "%s: %s: %s", c->where, n->name, said);
+    return fail(LH_INVALID, "%s: %s: %s", c->where, n->function->name, said);
 }
 
 /* Takes a result into the node. A function that returns a status has failed by that; any other has
@@ -507,11 +505,11 @@ static lh_status_t take_result(const call_t *c, call_node_t *n, const result_t *
     case CALL_STATUS: {
         const lh_status_t status = (lh_status_t)r->small;
         if (status == LH_OK || fail_reason()[0] != '\0') return status;
-        return fail(status, "%s: %s: %s", c->where, n->name, status_text(status));
+        return fail(status, "%s: %s: %s", c->where, n->function->name, status_text(status));
     }
     case CALL_F64:
         if (!isfinite(r->f64) && fail_reason()[0] == '\0')
-            return fail(LH_INVALID, "%s: %s gave %g", c->where, n->name, r->f64);
+            return fail(LH_INVALID, "%s: %s gave %g", c->where, n->function->name, r->f64);
         n->value.f64 = r->f64;
         break;
     case CALL_STR: n->value.str = r->str; break;
@@ -538,7 +536,7 @@ static lh_status_t run_node(call_t *c, uint32_t index, const call_value_t *value
         if (status != LH_OK) return status;
     }
     fail_clear();
-    ffi_call(&n->cif, n->fn, &result, n->values);
+    ffi_call(&n->cif, n->function->fn, &result, n->values);
     return take_result(c, n, &result);
 }
 
@@ -551,6 +549,11 @@ lh_status_t call_run(call_t *c, const call_value_t *values, call_value_t *out)
     const lh_status_t status = run_node(c, c->root, values);
     if (status == LH_OK && out != NULL) *out = c->nodes[c->root].value;
     return status;
+}
+
+const lh_function_t *call_target(const call_t *c)
+{
+    return c->nodes[c->root].function;
 }
 
 void call_free(call_t *c)

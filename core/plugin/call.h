@@ -55,6 +55,8 @@ typedef struct call call_t; /* a bound text */
 lh_status_t call_bind(const char *text, const char *where, const call_scope_t *scope,
                       uint32_t result, call_t **out) LH_MUST_CHECK;
 void call_free(call_t *c);
+/* The row of the function whose result is the text's; NULL: it is a variable or a constant. */
+const lh_function_t *call_target(const call_t *c);
 
 /* values: one for each variable of the scope, in its order. out may be NULL for CALL_STATUS. One
  * thread at a time per bound call. A result that is not finite is refused; a text is valid until

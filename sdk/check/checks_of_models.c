@@ -18,7 +18,8 @@
 #include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
-#include <hf/hf_convert.h>
+#include <hf/hf_export.h>
+#include <hf/hf_import.h>
 #include <plugin/host.h>
 
 enum { SEQUENCES = 2, ROWS = 8, TOKENS = SEQUENCES * ROWS };

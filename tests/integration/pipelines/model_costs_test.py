@@ -22,8 +22,14 @@ ROUTED = {"plugin": "mixtral", "blocks": 2, "hidden": 64, "ffn": 128, "heads": 4
           "max_tokens": 256, "balanced": "yes"}
 
 
-def llama_tensors(blocks):
-    yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
+def llama_config(blocks, **other):
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": FFN,
+            "num_hidden_layers": blocks, "num_attention_heads": 16, "vocab_size": VOCAB, "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "dtype": "float32", **other}
+
+
+def llama_tensors(blocks, vocab=VOCAB):
+    yield "model.embed_tokens.weight", (vocab, HIDDEN)
     for i in range(blocks):
         at = "model.layers.%d." % i
         for name, shape in (("input_layernorm", (HIDDEN,)), ("post_attention_layernorm", (HIDDEN,)),
@@ -32,35 +38,49 @@ def llama_tensors(blocks):
                             ("mlp.gate_proj", (FFN, HIDDEN)), ("mlp.up_proj", (FFN, HIDDEN)), ("mlp.down_proj", (HIDDEN, FFN))):
             yield at + name + ".weight", shape
     yield "model.norm.weight", (HIDDEN,)
-    yield "lm_head.weight", (VOCAB, HIDDEN)
+    yield "lm_head.weight", (vocab, HIDDEN)
+
+
+def gpt2_tensors(width):
+    """One block; its matrices are [in, out], and queries, keys and values stand beside each other."""
+    yield "wte.weight", (VOCAB, width)
+    yield "wpe.weight", (256, width)
+    for name, shape in (("attn.c_attn", (width, 3 * width)), ("attn.c_proj", (width, width)), ("mlp.c_fc", (width, 4 * width)),
+                        ("mlp.c_proj", (4 * width, width))):
+        yield "h.0.%s.weight" % name, shape
+        yield "h.0.%s.bias" % name, shape[1:]
+    for name in ("h.0.ln_1", "h.0.ln_2", "ln_f"):
+        yield name + ".weight", (width,)
+        yield name + ".bias", (width,)
+
+
+def sparse_folder(folder, config, tensors, dtype, files=FILES):
+    """A folder of noughts in some files, which lie nowhere on the disk. Gives its bytes and those of the largest tensor."""
+    os.mkdir(folder)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f)
+    tensors, weight_map, total, largest = list(tensors), {}, 0, 0
+    for i in range(files):
+        file, header, at = "model-%05d-of-%05d.safetensors" % (i + 1, files), {}, 0
+        for name, shape in tensors[i::files]:
+            size = {"F32": 4, "BF16": 2}[dtype] * shape[0] * (shape[1] if len(shape) == 2 else 1)
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+            weight_map[name] = file
+            at, total, largest = at + size, total + size, max(largest, size)
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with open(os.path.join(folder, file), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + at)
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
+        json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, f)
+    return total, largest
 
 
 class ModelCosts(PipelineCase):
-    def sparse_folder(self, blocks=BLOCKS):
-        """A Llama of noughts in FILES files, which lie nowhere on the disk. Gives it with its bytes and those of the largest."""
+    def sparse_llama(self, blocks=BLOCKS):
         folder = self.path("from")
-        os.mkdir(folder)
-        config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": FFN,
-                  "num_hidden_layers": blocks, "num_attention_heads": 16, "vocab_size": VOCAB, "max_position_embeddings": 256,
-                  "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "dtype": "float32"}
-        with open(os.path.join(folder, "config.json"), "w") as f:
-            json.dump(config, f)
-        tensors, weight_map, total, largest = list(llama_tensors(blocks)), {}, 0, 0
-        for i in range(FILES):
-            file, header, at = "model-%05d-of-%05d.safetensors" % (i + 1, FILES), {}, 0
-            for name, shape in tensors[i::FILES]:
-                size = 4 * shape[0] * (shape[1] if len(shape) == 2 else 1)
-                header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
-                weight_map[name] = file
-                at, total, largest = at + size, total + size, max(largest, size)
-            text = json.dumps(header).encode()
-            text += b" " * (-len(text) % 8)
-            with open(os.path.join(folder, file), "wb") as f:
-                f.write(struct.pack("<Q", len(text)) + text)
-                f.truncate(8 + len(text) + at)
-        with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
-            json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, f)
-        return folder, total, largest
+        return (folder, *sparse_folder(folder, llama_config(blocks), llama_tensors(blocks), "F32"))
 
     def rusage(self, *words):
         """What a command used: it is the child of a process that has no other."""
@@ -72,15 +92,40 @@ class ModelCosts(PipelineCase):
             self.assertEqual(os.waitstatus_to_exitcode(status), 0, said.read()[-3000:])
         return used
 
-    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is not the program's")
-    def test_a_conversion_holds_a_tensor_at_a_time(self):
-        folder, total, largest = self.sparse_folder()
-        self.assertGreater(total, 2 * (largest + SLACK))
+    def converted(self, folder):
+        """The most memory of an import and of the export of what it made."""
         job = self.ini({"pipeline": {"name": "x", "stages": "import export", "folder": self.path("out")}, "import": {"from": folder},
                         "model": {"plugin": "from_import"}, "device": {"plugin": "cpu", "threads": 1}})
         for command in ("import", "export"):
-            peak = self.rusage(command, job).ru_maxrss * 1024
+            yield command, self.rusage(command, job).ru_maxrss * 1024
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is not the program's")
+    def test_a_conversion_holds_a_tensor_at_a_time(self):
+        folder, total, largest = self.sparse_llama()
+        self.assertGreater(total, 2 * (largest + SLACK))
+        for command, peak in self.converted(folder):
             self.assertLess(peak, largest + SLACK, "%s: %d MiB of a model of %d MiB" % (command, peak // MIB, total // MIB))
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is not the program's")
+    def test_a_large_tensor_goes_through_in_pieces(self):
+        """What is stored as the parameter is, is never in memory whole, not even as it is in the file."""
+        folder, vocab = self.path("from"), 128 * 1024
+        config = llama_config(1, vocab_size=vocab, tie_word_embeddings=True)
+        tensors = [t for t in llama_tensors(1, vocab) if t[0] != "lm_head.weight"]
+        _, largest = sparse_folder(folder, config, tensors, "BF16")
+        self.assertEqual(largest, 256 * MIB)
+        for command, peak in self.converted(folder):
+            self.assertLess(peak, largest // 2, "%s: %d MiB beside a tensor of %d MiB" % (command, peak // MIB, largest // MIB))
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is not the program's")
+    def test_a_transposed_tensor_is_held_as_in_the_file(self):
+        folder, width = self.path("from"), 4096
+        config = {"model_type": "gpt2", "n_embd": width, "n_layer": 1, "n_head": 32, "n_positions": 256, "n_ctx": 256,
+                  "vocab_size": VOCAB, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+        _, largest = sparse_folder(folder, config, gpt2_tensors(width), "BF16")
+        self.assertEqual(largest, 128 * MIB)
+        for command, peak in self.converted(folder):
+            self.assertLess(peak, largest + largest // 2, "%s: %d MiB beside a tensor of %d MiB" % (command, peak // MIB, largest // MIB))
 
     def descendants(self, pid):
         """Itself and what it has started, in turn: numbers of processes."""
@@ -112,7 +157,7 @@ class ModelCosts(PipelineCase):
     @unittest.skipIf(SANITIZED, "a sanitizer's programs and plugins, which are read as well, are as large as slices")
     def test_each_rank_reads_its_own_slices(self):
         """Of an import, at stage 3: bytes that each process has asked the system for once it trains."""
-        folder, total, _ = self.sparse_folder(blocks=2)
+        folder, total, _ = self.sparse_llama(blocks=2)
         sizes = ("blocks", "hidden", "ffn", "heads", "kv_heads", "max_tokens")
         for ranks in (1, 2, 4):
             job = self.small_job(stages="prepare import train", train={"steps": 1000, "batch": 4, "micro_batch": 1},

@@ -10,7 +10,8 @@
 #include <base/log.h>
 #include <base/sys.h>
 #include <format/safetensors.h>
-#include <hf/hf_convert.h>
+#include <hf/hf_export.h>
+#include <hf/hf_import.h>
 
 #define GOLDEN LH_TEST_DATA "/../golden"
 

@@ -1,7 +1,7 @@
 /* weight_functions_test.c - transforms against the layouts that the models' own code documents. */
 #include <unit/base/scratch_files.h>
 
-#include <hf/hf_weights.h>
+#include <hf/hf_functions.h>
 #include <plugin/call.h>
 #include <plugin/host.h>
 
