@@ -15,6 +15,9 @@
 /* A real file has a few KiB. Bytes of a word that stands for one of an option, NUL included. */
 enum { CONFIG_MOST = 16 << 20, HF_WORD = 128 };
 
+/* The option that says how many blocks a model has. */
+#define HF_BLOCKS "blocks"
+
 /* The first alternative that is there and says something. */
 static const json_value_t *find_value(const json_value_t *root, const char *key,
                                       hf_alternative_t *found)
@@ -242,6 +245,38 @@ static lh_status_t read_row(const hf_table_t *t, const char *path, const json_va
     return status;
 }
 
+/* The row that says how many blocks there are, if any. */
+static const lh_hf_key_t *blocks_row(const hf_table_t *t, const hf_config_t *c)
+{
+    for (uint32_t i = 0; i < t->count; i++)
+        if (text_equal(t->keys[i].option, HF_BLOCKS) &&
+            config_holds(t->keys[i].when, read_option, (void *)c))
+            return &t->keys[i];
+    return NULL;
+}
+
+/* A list has an item for each block. Of another length it is another model's: cut off, or begun
+ * again, it would give some blocks what the file does not say. Looked at once all rows are read, as
+ * the number may stand behind the list. */
+static lh_status_t check_lists(const hf_table_t *t, const char *path, const json_value_t *root,
+                               const hf_config_t *c)
+{
+    const lh_hf_key_t *row = blocks_row(t, c);
+    const char *value = row == NULL ? NULL : hf_config_option(c, HF_BLOCKS);
+    uint64_t blocks;
+    if (value == NULL || !quantity_u64(value, &blocks)) return LH_OK;
+    for (uint32_t i = 0; i < t->count; i++) {
+        hf_alternative_t found;
+        if (!config_holds(t->keys[i].when, read_option, (void *)c)) continue;
+        const json_value_t *list = find_value(root, t->keys[i].key, &found);
+        if (list == NULL || !found.list || json_size(list) == blocks) continue;
+        return fail(LH_INVALID, "%s: %s has %zu items, one for each of %s = %llu was expected",
+                    path, found.path, (size_t)json_size(list), row->key,
+                    (unsigned long long)blocks);
+    }
+    return LH_OK;
+}
+
 static bool is_token_id(const json_value_t *value)
 {
     return json_is_whole(value) && json_whole(value) >= 0 && json_whole(value) <= INT32_MAX;
@@ -316,6 +351,7 @@ lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *
     if (c.options == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)
         status = read_row(&t, path, root, &t.keys[i], &c);
+    if (status == LH_OK) status = check_lists(&t, path, root, &c);
     if (status == LH_OK) status = read_token_id(path, root, "bos_token_id", &c.bos);
     if (status == LH_OK) status = read_token_id(path, root, "eos_token_id", &c.eos);
     if (status == LH_OK) {

@@ -181,8 +181,8 @@ static const struct {
     {"{\"model_type\": \"one\"}", "kind = one\nblocks = 2\nwindow = 4096\ngate = tanh\n", NULL},
     {"{\"model_type\": \"two\", \"sliding_window\": null, \"hidden_act\": \"swish\", \"gate\": "
      "\"gelu\", \"layer_types\": [\"sliding_attention\", \"sliding_attention\", "
-     "\"full_attention\"], \"max_window_layers\": 28}",
-     "kind = two\nblocks = 2\nwindow = 0\nlayers = wwf\ngate = plain\n", NULL},
+     "\"full_attention\"], \"num_hidden_layers\": 3, \"max_window_layers\": 28}",
+     "kind = two\nblocks = 3\nwindow = 0\nlayers = wwf\ngate = plain\n", NULL},
     {"{\"model_type\": \"two\", \"num_hidden_layer\": 3, \"use_cache\": true, \"x\": {\"y\": 1}, "
      "\"sliding_window\": 7}",
      "kind = two\nblocks = 2\nwindow = 7\nlayers = wf\ngate = tanh\n",
@@ -218,6 +218,11 @@ static const struct {
      "expected"},
     {"{\"model_type\": \"two\", \"layer_types\": \"full_attention\"}",
      "config.json: layer_types is \"full_attention\", a list was expected"},
+    {"{\"model_type\": \"two\", \"num_hidden_layers\": 3, \"layer_types\": [\"full_attention\", "
+     "\"full_attention\"]}",
+     "config.json: layer_types has 2 items, one for each of num_hidden_layers = 3 was expected"},
+    {"{\"model_type\": \"two\", \"layer_types\": []}",
+     "config.json: layer_types has 0 items, one for each of num_hidden_layers = 2 was expected"},
     {"{\"model_type\": \"two\", \"gate\": \"relu\"}",
      "config.json: gate is \"relu\", gelu_pytorch_tanh or gelu was expected"},
     {"{\"model_type\": \"two\", \"hidden_act\": \"gelu\"}",
