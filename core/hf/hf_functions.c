@@ -2,6 +2,9 @@
  * *_out functions write only their part of `out`. A tensor is seen as rows of columns; rank 1 has one
  * column. */
 #include <hf/hf_functions.h>
+#include <hf/hf_weights.h>
+
+#include <longhaul/dtype.h>
 
 typedef struct weight { /* a tensor as rows of columns; rank 1 has one column */
     float *data;
@@ -12,11 +15,15 @@ typedef struct weight { /* a tensor as rows of columns; rank 1 has one column */
 static lh_status_t as_weight(const lh_call_t *call, const char *what, const lh_tensor_t *t,
                              weight_t *out)
 {
-    if (t->dtype != LH_DTYPE_F32 || t->rank < 1 || t->rank > 2)
-        return call->host->fail(call->host, LH_INVALID, "%s: F32 of one or two dimensions expected",
-                                what);
+    char shape[HF_SHAPE_TEXT];
     *out = (weight_t){t->data, t->shape[0], t->rank == 2 ? t->shape[1] : 1};
-    return LH_OK;
+    if (t->dtype == LH_DTYPE_F32 && (t->rank == 1 || t->rank == 2)) return LH_OK;
+    hf_shape_text(t->rank, t->shape, shape);
+    return call->host->fail(
+        call->host, LH_INVALID,
+        "%s is %s of %s, F32 of one or two dimensions was expected, or of three "
+        "with as many matrices in source and out",
+        what, shape, lh_dtype_name(t->dtype));
 }
 
 static lh_status_t functions_both(const lh_call_t *call, const lh_tensor_t *source,

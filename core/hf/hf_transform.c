@@ -233,6 +233,43 @@ void hf_lines_scatter(const hf_lines_t *l, uint64_t at, uint64_t count, uint64_t
 
 /* ---- running ---- */
 
+/* Dense tensors that a function goes between. */
+typedef struct transform_ends {
+    uint32_t from_rank, to_rank;
+    const uint64_t *from_shape, *to_shape;
+    float *from, *to;
+} transform_ends_t;
+
+/* The core's functions know matrices: stacks of as many on both sides go through one by one. A
+ * plugin's function gets what there is. */
+static lh_status_t transform_stack(call_t *call, const transform_ends_t *e)
+{
+    const bool stacks = weight_function_moves(call_target(call)) != HF_WHOLE && e->from_rank == 3 &&
+                        e->to_rank == 3 && e->from_shape[0] == e->to_shape[0];
+    if (!stacks)
+        return transform_call(call, transform_dense(e->from_rank, e->from_shape, e->from),
+                              transform_dense(e->to_rank, e->to_shape, e->to));
+    const uint64_t from = e->from_shape[1] * e->from_shape[2];
+    const uint64_t to = e->to_shape[1] * e->to_shape[2];
+    lh_status_t status = LH_OK;
+    for (uint64_t i = 0; i < e->from_shape[0] && status == LH_OK; i++)
+        status = transform_call(call, transform_dense(2, e->from_shape + 1, e->from + i * from),
+                                transform_dense(2, e->to_shape + 1, e->to + i * to));
+    return status;
+}
+
+/* Behind which tensor and which parameter it was. */
+static lh_status_t transform_refuse(lh_status_t status, const hf_tensor_t *tensor,
+                                    const char *parameter, uint32_t rank, const uint64_t *shape)
+{
+    char said[1024], has[HF_SHAPE_TEXT], wants[HF_SHAPE_TEXT];
+    (void)snprintf(said, sizeof(said), "%s", fail_reason());
+    hf_shape_text(tensor->rank, tensor->shape, has);
+    hf_shape_text(rank, shape, wants);
+    return fail(status, "tensor %s %s, parameter %s %s: %s", tensor->name, has, parameter, wants,
+                said);
+}
+
 lh_status_t hf_transform_run(const hf_transform_t *how, const hf_tensor_t *tensor,
                              const hf_user_t *user, float *source, float *out)
 {
@@ -245,13 +282,14 @@ lh_status_t hf_transform_run(const hf_transform_t *how, const hf_tensor_t *tenso
     call_t *call;
     lh_status_t status = transform_bind(how, user, &call);
     if (status != LH_OK) return status;
-    status = how->exports
-                 ? transform_call(call, transform_dense(rank, shape, source),
-                                  transform_dense(tensor->rank, tensor->shape, out))
-                 : transform_call(call, transform_dense(tensor->rank, tensor->shape, source),
-                                  transform_dense(rank, shape, out));
+    transform_ends_t ends = {tensor->rank, rank, tensor->shape, shape, source, out};
+    if (how->exports)
+        ends = (transform_ends_t){rank, tensor->rank, shape, tensor->shape, source, out};
+    status = transform_stack(call, &ends);
     call_free(call);
-    return status;
+    if (status == LH_OK || status == LH_NO_MEMORY) return status;
+    return transform_refuse(status, tensor, how->parameters->items[user->parameter].name, rank,
+                            shape);
 }
 
 lh_status_t hf_transform_each(const hf_transform_t *how, const hf_user_t *user, float *values,

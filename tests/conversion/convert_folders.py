@@ -7,6 +7,7 @@ in, and another one. What came out is read by read_folder.py, which shares no co
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,89 @@ def misspelled(scratch):
     assert "model_type is mystery; the model plugins in " in told and "llama|mistral" in told, told
 
 
+def read_tensors(folder):
+    """{name: (shape, bytes)} of the weights in a folder, of Hugging Face's or a checkpoint."""
+    found = {}
+    for file in os.listdir(folder):
+        if file.startswith(("model", "shard-")) and file.endswith(".safetensors"):
+            with open(os.path.join(folder, file), "rb") as f:
+                data = f.read()
+            (length,) = struct.unpack("<Q", data[:8])
+            for name, row in json.loads(data[8:8 + length]).items():
+                if name != "__metadata__":
+                    begin, end = row["data_offsets"]
+                    found[name] = (row["shape"], data[8 + length + begin:8 + length + end])
+    return found
+
+
+def write_tensors(path, tensors):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (shape, data) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(data for _, data in tensors.values()))
+
+
+def turned(shape, data):
+    """The bytes of a matrix with rows for columns."""
+    rows, columns = shape
+    values = [data[4 * i:4 * i + 4] for i in range(rows * columns)]
+    return b"".join(values[r * columns + c] for c in range(columns) for r in range(rows))
+
+
+def values_of(checkpoint, name):
+    """A parameter's elements, whose experts may be parts: name@expert+1,..."""
+    parts = [(int(key[len(name) + 1:].split("+")[0]) if "@" in key else 0, data)
+             for key, (_, data) in read_tensors(checkpoint).items() if key == name or key.startswith(name + "@")]
+    return b"".join(data for _, data in sorted(parts))
+
+
+def stacked_experts(scratch):
+    """Mixtral's experts in one tensor [experts, 2 ffn, hidden], gates above what they gate, and in one [experts, hidden, 2 ffn],
+    as later models have them, by a spec that names the core's functions: the parameters are those of the plugin, and the
+    tensors come back."""
+    golden = os.path.join(SOURCE, "tests/golden/mixtral")
+    tensors, config = read_tensors(golden), config_of(golden)
+    experts, ffn, hidden = config["num_local_experts"], config["intermediate_size"], config["hidden_size"]
+    with open(os.path.join(SOURCE, "examples/specs/mixtral.ini")) as f:
+        spec = f.read()
+    spec = spec[spec.index("[spec]"):]
+    known = os.path.join(scratch, "by-plugin")
+    convert(known, "mixtral", golden)
+    for turn in (False, True):
+        words = (("columns_in", "columns_out", "experts, hidden, 2 * ffn") if turn else ("rows_in", "rows_out", "experts, 2 * ffn, hidden"))
+        stacked, text = dict(tensors), spec
+        for i in range(config["num_hidden_layers"]):
+            at = "model.layers.%d.block_sparse_moe.experts." % i
+            both = []
+            for e in range(experts):
+                (_, gate), (_, up) = stacked.pop(at + "%d.w1.weight" % e), stacked.pop(at + "%d.w3.weight" % e)
+                both.append(turned((2 * ffn, hidden), gate + up) if turn else gate + up)
+            stacked[at + "gate_up_proj"] = ([experts, hidden, 2 * ffn] if turn else [experts, 2 * ffn, hidden], b"".join(both))
+        for part, name in enumerate(("w1", "w3")):
+            line = "experts.{e}.%s.weight\n" % name
+            assert text.count(line) == 1
+            text = text.replace(line, "experts.gate_up_proj\nhf_shape = %s\nimport = %s(source, part=%d, parts=2)\n"
+                                "export = %s(source, part=%d, parts=2)\n" % (words[2], words[0], part, words[1], part))
+        folder = os.path.join(scratch, "stacked-%d" % turn)
+        os.mkdir(folder)
+        shutil.copy(os.path.join(golden, "config.json"), folder)
+        write_tensors(os.path.join(folder, "model.safetensors"), stacked)
+        out = os.path.join(scratch, "by-spec-%d" % turn)
+        os.mkdir(out)
+        ini = os.path.join(out, "pipeline.ini")
+        with open(ini, "w") as f:
+            f.write(PIPELINE.format(folder=out, plugin="spec", source=folder, dtype="as_imported", shard_bytes="1TiB") + text)
+        subprocess.run([LONGHAUL, "run", ini], check=True)
+        same(os.path.join(out, "hf"), folder)
+        for name in ["blocks.%d.%s" % (i, n) for i in range(config["num_hidden_layers"]) for n in ("w_gate", "w_up", "w_down")]:
+            found = values_of(os.path.join(out, "import/checkpoints/step-000000000000"), name)
+            assert found and found == values_of(os.path.join(known, "import/checkpoints/step-000000000000"), name), name
+
+
 def dtypes(folder):
     listing = subprocess.run([sys.executable, READ, folder], check=True, capture_output=True,
                              text=True).stdout
@@ -146,6 +230,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert all(written[key] == value for key, value in config_of(source).items()), written
             chosen_by_config(scratch, plugin, source)
     misspelled(scratch)
+    stacked_experts(scratch)
 functions = subprocess.run([LONGHAUL, "help", "functions"], check=True, capture_output=True, text=True).stdout
 for name in ("transposed", "rows_in", "rows_out", "columns_in", "columns_out", "split_qkv", "join_qkv", "rows_from", "rows_to",
              "scaled", "warmup_cosine"):

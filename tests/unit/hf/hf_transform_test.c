@@ -40,6 +40,19 @@ static const struct {
      HF_ROWS,
      {4, 3},
      {16, 3}},
+    /* Stacks of experts. */
+    {"rows_in(source, part=1, parts=2)",
+     "rows_out(source, part=1, parts=2)",
+     HF_ROWS,
+     {3, 4, 5},
+     {3, 8, 5}},
+    {"columns_in(source, part=1, parts=2)",
+     "columns_out(source, part=1, parts=2)",
+     HF_COLUMNS,
+     {3, 4, 5},
+     {3, 5, 8}},
+    {"transposed(source)", "transposed(source)", HF_COLUMNS, {3, 4, 5}, {3, 5, 4}},
+    {"scaled(source, factor=4)", "scaled(source, factor=0.25)", HF_EACH, {3, 4, 5}, {3, 4, 5}},
 };
 
 enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
@@ -158,7 +171,16 @@ static void what_does_not_fit_is_told_by_the_function(void **state)
     assert_int_equal(l.moves, HF_WHOLE);
     hf_lines_free(&l);
     assert_int_equal(hf_transform_run(&o.how, &o.tensor, &o.user, tensor, own), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "tensor t [6, 6], parameter w [6, 5]: "));
     assert_non_null(strstr(fail_reason(), "rows_in: source [6, 6] does not fit out [6, 5]"));
+
+    /* More matrices in one than in the other. */
+    static const uint64_t two[3] = {2, 4, 5}, four[3] = {4, 2, 5};
+    make(&o, "rows_in(source, part=0, parts=1)", "rows_out(source, part=0, parts=1)", two, four);
+    assert_int_equal(hf_transform_run(&o.how, &o.tensor, &o.user, tensor, own), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "tensor t [4, 2, 5], parameter w [2, 4, 5]: "));
+    assert_non_null(strstr(
+        fail_reason(), "source is [4, 2, 5] of F32, F32 of one or two dimensions was expected"));
 }
 
 static int open_host(void **state)
