@@ -223,6 +223,22 @@ static bool is_adapted(const parameters_t *p, uint32_t index, const parameters_a
            parameters_match(how->match, item->name);
 }
 
+/* Why an adapter has nothing to change. */
+static lh_status_t refuse_match(const parameters_t *p, const char *match)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        const parameter_t *item = &p->items[i];
+        if (item->rank == 3 && parameters_match(match, item->name))
+            return fail(
+                LH_UNSUPPORTED,
+                "the adapter's match = %s names %s, a stack of %llu experts: adapters are of "
+                "single matrices, and no other is named",
+                match, item->name, (unsigned long long)item->shape[0]);
+    }
+    return fail(LH_INVALID, "the adapter's match = %s names no matrix of the model's blocks",
+                match);
+}
+
 /* "model.layers.{}.mlp.up_proj.weight" is "base_model.model.model.layers.{}.mlp.up_proj.lora_A.weight"
  * in PEFT's files. NULL where the matrix has no tensor of its own as it is, which `merged` does not
  * need: then *failed says whether memory was short. */
@@ -331,9 +347,7 @@ lh_status_t parameters_adapt(parameters_t *p, const parameters_adapter_t *how)
     lh_assert(p->factor_rows == NULL);
     for (uint32_t i = 0; i < old.count; i++)
         matched += is_adapted(&old, i, how) ? 1 : 0;
-    if (matched == 0)
-        return fail(LH_INVALID, "the adapter's match = %s names no matrix of the model's blocks",
-                    how->match);
+    if (matched == 0) return refuse_match(&old, how->match);
     uint32_t *moved = mem_array(old.count, sizeof(*moved));
     p->adapter_factors = how->magnitude ? ADAPTER_FACTORS : ADAPTER_M;
     p->items = mem_array(old.count + (size_t)p->adapter_factors * matched, sizeof(*p->items));

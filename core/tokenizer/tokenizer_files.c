@@ -238,7 +238,17 @@ static lh_status_t read_wordpiece(tokenizer_t *t, const char *path, const json_v
     return wordpiece_finish(w, path, &t->pieces, json_is_text(prefix) ? json_text(prefix) : "##");
 }
 
-/* A file without a type has a BPE model, as old ones do. */
+/* Old files leave the type out: then it is known by what the models don't share, in the order in which
+ * Hugging Face's library tries them. NULL: by nothing. */
+static const char *model_type(const json_value_t *model)
+{
+    const json_value_t *type = json_member(model, "type");
+    if (json_is_text(type)) return json_text(type);
+    if (json_member(model, "merges") != NULL) return "BPE";
+    if (json_member(model, "max_input_chars_per_word") != NULL) return "WordPiece";
+    return json_is_list(json_member(model, "vocab")) ? "Unigram" : NULL;
+}
+
 static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value_t *model)
 {
     static const struct {
@@ -249,9 +259,17 @@ static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value
         {"Unigram", read_unigram},
         {"WordPiece", read_wordpiece},
     };
-    const char *type = json_text(json_member(model, "type"));
+    const char *type = model_type(model);
+    const json_value_t *said = json_member(model, "type");
 
-    if (type == NULL) type = "BPE";
+    if (said != NULL && !json_is_text(said))
+        return json_refuse(path, "model.type", said, "BPE, Unigram or WordPiece");
+    if (type == NULL)
+        return fail(
+            LH_UNSUPPORTED,
+            "%s: model.type is missing, and the model is none that is known without it; BPE, "
+            "Unigram and WordPiece are supported",
+            path);
     if (t->spelled == SPELLED_BYTE_LEVEL && strcmp(type, "BPE") != 0)
         return fail(LH_UNSUPPORTED,
                     "%s: ByteLevel with a model of type '%s' is not supported; expected BPE", path,

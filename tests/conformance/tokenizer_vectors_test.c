@@ -74,6 +74,7 @@ static void the_46_texts_of_llama_cpp_get_the_same_ids(void **state)
         {"gpt-2", "gpt2/vocab.bpe"},
         {"falcon", "falcon"},
         {"llama-spm", "llama2/tokenizer.model"},
+        {"phi-3", "llama2/tokenizer.model"},
         {"llama-bpe", "llama3/tokenizer.model"},
         {"deepseek-r1-qwen", "qwen2"},
     };

@@ -106,6 +106,9 @@ static void gradients_are_those_of_pytorch(void **state)
     rig_close(&rig);
 }
 
+/* Norms of gradients along a curve of F32: they drift apart faster than losses. */
+#define NORM_REL 0.01
+
 static void curve_check(const golden_model_t *m, lh_dtype_t compute, const char *curve,
                         const char *limit)
 {
@@ -120,7 +123,7 @@ static void curve_check(const golden_model_t *m, lh_dtype_t compute, const char 
     program_t *train = program_of(&rig, USE_TRAIN, false);
     OK(engine_build(rig.engine));
     golden_weights(m, &rig);
-    double worst = 0;
+    double worst = 0, worst_norm = 0;
     for (uint32_t step = 0; step < GOLDEN_STEPS; step++) {
         int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
         golden_batch(m, step, batch);
@@ -129,15 +132,18 @@ static void curve_check(const golden_model_t *m, lh_dtype_t compute, const char 
         const double loss = (double)rig_loss(train);
         const double norm = (double)rig_step(update, step + 1, 3e-3, 1.0, NULL);
         worst = fmax(worst, fabs(loss - expected[step]) / expected[step]);
-        if (compute == LH_DTYPE_F32 && fabs(norm - norms[step]) > 0.01 * norms[step])
+        worst_norm = fmax(worst_norm, fabs(norm - norms[step]) / norms[step]);
+        if (compute == LH_DTYPE_F32 && worst_norm > NORM_REL)
             print_error("%s: step %u: norm %.6g, expected %.6g\n", m->name, step, norm,
                         norms[step]);
         if (worst > tolerance)
             print_error("%s: step %u: loss %.7g, expected %.7g\n", m->name, step, loss,
                         expected[step]);
     }
-    print_message("%s: %s differs by at most %.2g\n", m->name, curve, worst);
+    print_message("%s: %s differs by at most %.2g, norms by %.2g\n", m->name, curve, worst,
+                  worst_norm);
     assert_true(worst <= tolerance);
+    assert_true(compute != LH_DTYPE_F32 || worst_norm <= NORM_REL);
     rig_close(&rig);
 }
 

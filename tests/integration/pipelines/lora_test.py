@@ -276,6 +276,8 @@ class Lora(PipelineCase):
         refused("lora_alpha is 8, 16, as [adapter.NAME] has it", "adapter.a.alpha=16")
         refused("use_dora is false, true was expected", "adapter.a.kind=dora")
         refused("names no matrix of the model's blocks", "adapter.a.match=blocks.*.norm1, embed")
+        refused("names blocks.0.w_gate, a stack of 4 experts: adapters are of single matrices", "adapter.a.match=blocks.*.w_gate",
+                model={"plugin": "mixtral"}, **{"import": {"from": os.path.join(GOLDEN, "mixtral"), "adapter": None}})
         refused("expected a rank of at most its shorter side", "adapter.a.rank=17",
                 **{"import": {"adapter": None}})
         refused("is of no matrix that [adapter.NAME] match names",

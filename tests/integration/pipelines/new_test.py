@@ -2,6 +2,7 @@
 model whose name it bears."""
 import json
 import os
+import re
 import shutil
 
 from pipeline_case import REFUSED, SOURCE, PipelineCase, main
@@ -12,6 +13,16 @@ REFERENCE = os.environ.get("LONGHAUL_REFERENCE", "")
 # As their publishers count them (safetensors' parameters of the model cards; Mistral's and Falcon's index files).
 PUBLISHED = {"llama-3-8b": 8030261248, "mistral-7b": 7248023552, "qwen3-8b": 8190735360, "gemma-2-9b": 9241705984,
              "falcon-7b": 6921720704, "mixtral-8x7b": 46702792704}
+# What the number of parameters does not show, of their config.json files: base of the rotary frequencies, epsilon, longest
+# sequence, and what is not the plugin's default (window, caps, the scale of scores, the loss that balances experts).
+SAID = {"llama-3-8b": (500000, 1e-5, 8192, {"window": "0", "rope_scaling": "default"}),
+        "mistral-7b": (1000000, 1e-5, 32768, {"window": "0", "rope_scaling": "default"}),
+        "qwen3-8b": (1000000, 1e-6, 40960, {"head_dim": "128", "rope_scaling": "default"}),
+        "gemma-2-9b": (10000, 1e-6, 8192, {"window": "4096", "layers": "wf", "query_scale": "256.0", "attention_cap": "50.0",
+                                           "logit_cap": "30.0", "rope_scaling": "default"}),
+        "falcon-7b": (10000, 1e-5, 2048, {"alibi": "no", "parallel": "yes", "multi_query": "yes", "biased": "no", "grouped": "no"}),
+        "mixtral-8x7b": (1000000, 1e-5, 32768, {"window": "0", "rope_scaling": "default", "chosen": "2", "balanced": "no",
+                                                "balance": "0.02"})}
 SHORT = ("--set", "train.steps=3", "--set", "train.evaluate_every=0", "--set", "device.threads=1")
 
 
@@ -94,7 +105,11 @@ class New(PipelineCase):
         for recipe, parameters in PUBLISHED.items():
             with self.subTest(recipe=recipe):
                 job = self.recipe_job(recipe)
-                self.run_longhaul("check", job)
+                said, _ = self.run_longhaul("check", job)
+                model = dict(re.findall(r"(?m)^(\w+) += (\S+)", said.split("[model]\n")[1].split("\n[")[0]))
+                base, epsilon, longest, others = SAID[recipe]
+                self.assertEqual([float(model[key]) for key in ("rope_base", "epsilon", "max_tokens")], [base, epsilon, longest])
+                self.assertEqual({key: model.get(key) for key in others}, others)
                 planned, _ = self.run_longhaul("plan", "--json", job)
                 self.assertEqual(json.loads(planned)["parameters"], parameters)
 

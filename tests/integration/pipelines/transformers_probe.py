@@ -1,5 +1,5 @@
 """Run by the Python of the peers (PyTorch, Transformers): loads a folder and prints, as JSON, the mean
-loss of rows of ids, the greedy continuation of one, and logits after another.
+loss of rows of ids, the greedy continuation of one, logits after others, and logits at all positions of rows.
 
     transformers_probe.py FOLDER REQUEST.json"""
 import json
@@ -17,7 +17,7 @@ def main():
     model.eval()
     complaints = {k: sorted(v) for k, v in info.items()
                   if k in ("missing_keys", "unexpected_keys", "mismatched_keys") and v}
-    losses, logits, greedy = [], [], []
+    losses, logits, rows, greedy = [], [], [], []
     with torch.no_grad():
         for ids in request.get("documents", []):
             row = torch.tensor([ids])
@@ -25,11 +25,13 @@ def main():
             losses.append(torch.nn.functional.cross_entropy(out, row[0, 1:]).item())
         for ids in request.get("prompts", []):
             logits.append(model(torch.tensor([ids])).logits[0, -1].tolist())
+        for ids in request.get("rows", []):
+            rows.append(model(torch.tensor([ids])).logits[0].flatten().tolist())
         ids = list(request.get("start", []))
         for _ in range(request.get("tokens", 0)):
             greedy.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
             ids.append(greedy[-1])
-    print(json.dumps({"losses": losses, "logits": logits, "greedy": greedy,
+    print(json.dumps({"losses": losses, "logits": logits, "rows": rows, "greedy": greedy,
                       "complaints": complaints}))
 
 

@@ -1,5 +1,5 @@
 /* published_models_test.c - config.json and the index of published models, which may not be shipped, give
- * the same tensors and as many bytes; skipped where LONGHAUL_REFERENCE does not name the folder that
+ * the same tensors and as many bytes, and those that are no plain language models are refused; skipped where LONGHAUL_REFERENCE does not name the folder that
  * holds them. */
 #include <unit/checkpoint/model_kit.h>
 
@@ -67,8 +67,46 @@ static void names_and_bytes_are_those_of_the_index(void **state)
     }
 }
 
+static const struct {
+    const char *plugin, *folder, *sentence;
+} refused[] = {
+    {"llama", "llama-2-13b", "quantization_config: quantised weights are not read"},
+    {"gptneox", "pythia-410m",
+     "architectures is GPTNeoXForSequenceClassification, this model plugin reads "
+     "GPTNeoXForCausalLM"},
+};
+
+static void what_is_no_language_model_as_it_is_is_refused(void **state)
+{
+    (void)state;
+    const char *root = getenv("LONGHAUL_REFERENCE");
+    if (root == NULL || *root == '\0') {
+        print_message("skipped: LONGHAUL_REFERENCE is not set\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        char path[512];
+        host_t *host;
+        registry_t *registry;
+        const plugin_t *plugin;
+        hf_config_t c;
+        (void)snprintf(path, sizeof(path), "%.300s/data/hf-metadata/%s/config.json", root,
+                       refused[i].folder);
+        assert_int_equal(host_new(&host), LH_OK);
+        assert_int_equal(registry_new(LH_TEST_PLUGINS, host, &registry), LH_OK);
+        assert_int_equal(registry_load(registry, LH_KIND_MODEL, refused[i].plugin, &plugin), LH_OK);
+        assert_int_equal(hf_config_read(plugin->model->hf, path, &c), LH_UNSUPPORTED);
+        if (strstr(fail_reason(), refused[i].sentence) == NULL) FAIL_TEST("%s\n", fail_reason());
+        registry_free(registry);
+        host_free(host);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names_and_bytes_are_those_of_the_index)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_and_bytes_are_those_of_the_index),
+        cmocka_unit_test(what_is_no_language_model_as_it_is_is_refused),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,6 +230,16 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
          "tokenizer.json: the pattern '(a' can't be used: missing closing parenthesis"},
         {"{\"model\":{\"type\":\"Chars\",\"vocab\":[]}}",
          "tokenizer.json: the model is of type 'Chars'; BPE, Unigram and WordPiece are supported"},
+        {"{\"model\":{\"type\":3,\"vocab\":{}}}",
+         "tokenizer.json: model.type is 3, BPE, Unigram or WordPiece was expected"},
+        /* Without a type: what is a vocabulary alone, what a list is, what a word's length is for. */
+        {"{\"model\":{\"vocab\":{\"a\":0}}}",
+         "tokenizer.json: model.type is missing, and the model is none that is known without it; "
+         "BPE, Unigram and WordPiece are supported"},
+        {"{\"model\":{\"vocab\":[[\"a\"]]}}",
+         "tokenizer.json: the entry 0 of model.vocab is not [piece, score]"},
+        {"{\"model\":{\"vocab\":[],\"max_input_chars_per_word\":9}}",
+         "tokenizer.json: model.vocab is not an object of pieces and ids"},
         {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Precompiled\"}}",
          "tokenizer.json: Precompiled has no precompiled_charsmap"},
         {MODEL(AB,
