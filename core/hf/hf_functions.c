@@ -166,6 +166,21 @@ LH_FUNCTION(status, scaled, (tensor, source), (f64, factor), (tensor, out))
     return LH_OK;
 }
 
+/* A term that one side leaves to its code: norms of 1 + w. A sum in F32 loses low bits of what is small
+ * beside the term, so the inverse gives every bit back only of BF16 values from 2^-16 on (and a term
+ * of 1); an op that adds it by itself, as rms_norm does with one_plus, loses none. */
+LH_FUNCTION(status, plus, (tensor, source), (f64, term), (tensor, out))
+{
+    weight_t from, to;
+    const lh_status_t status = functions_both(call, source, out, &from, &to);
+    if (status != LH_OK) return status;
+    if (from.rows != to.rows || from.columns != to.columns)
+        return sizes_differ(call, "plus", &from, &to);
+    for (uint64_t i = 0; i < to.rows * to.columns; i++)
+        to.data[i] = (float)((double)from.data[i] + term);
+    return LH_OK;
+}
+
 /* A fused tensor's rows come in groups, one a key/value head: its query heads, its key, its
  * value. */
 typedef struct qkv {
@@ -234,6 +249,8 @@ const lh_function_t weight_functions[] = {
     LH_FUNCTION_ENTRY(rows_from, "as many rows as the parameter has, from a row on"),
     LH_FUNCTION_ENTRY(rows_to, "the inverse of rows_from"),
     LH_FUNCTION_ENTRY(scaled, "every element times a factor; its inverse is scaled by 1 / factor"),
+    LH_FUNCTION_ENTRY(
+        plus, "every element plus a term (1 + w); its inverse is plus -term, rounded to F32"),
     LH_FUNCTION_ENTRY(split_qkv,
                       "queries (part 0), keys (1) or values (2) of a tensor fused by head"),
     LH_FUNCTION_ENTRY(join_qkv, "the inverse of split_qkv"),
@@ -250,6 +267,7 @@ static const uint8_t weight_moves[] = {
     HF_ROWS,    /* rows_from */
     HF_ROWS,    /* rows_to */
     HF_EACH,    /* scaled */
+    HF_EACH,    /* plus */
     HF_ROWS,    /* split_qkv */
     HF_ROWS,    /* join_qkv */
 };

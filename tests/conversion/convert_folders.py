@@ -233,6 +233,6 @@ with tempfile.TemporaryDirectory() as scratch:
     stacked_experts(scratch)
 functions = subprocess.run([LONGHAUL, "help", "functions"], check=True, capture_output=True, text=True).stdout
 for name in ("transposed", "rows_in", "rows_out", "columns_in", "columns_out", "split_qkv", "join_qkv", "rows_from", "rows_to",
-             "scaled", "warmup_cosine"):
+             "scaled", "plus", "warmup_cosine"):
     assert f"\n  {name}  " in functions, name
 print("ok")

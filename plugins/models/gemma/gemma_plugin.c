@@ -63,10 +63,7 @@ static void list_params(lh_model_t *m)
     lh_llama_add_embed(m);
     lh_llama_add_norm(m, "attn_norm", LH_LAYER "input_layernorm.weight");
     lh_llama_add_attention(m);
-    if (c->kind == GEMMA3) {
-        lh_llama_add_head_norm(m, "q_norm", LH_LAYER "self_attn.q_norm.weight");
-        lh_llama_add_head_norm(m, "k_norm", LH_LAYER "self_attn.k_norm.weight");
-    }
+    if (c->kind == GEMMA3) lh_llama_add_head_norms(m);
     if (c->kind != GEMMA) {
         lh_llama_add_norm(m, "attn_out", LH_LAYER "post_attention_layernorm.weight");
         lh_llama_add_norm(m, "ffn_norm", LH_LAYER "pre_feedforward_layernorm.weight");
@@ -121,10 +118,7 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, uint32_t bloc
     lh_value_t q = lh_project(g, a, "wq", NULL), k = lh_project(g, a, "wk", NULL);
     if (c->kind == GEMMA3) q = norm(m, g, q, "q_norm");
     if (c->kind == GEMMA3) k = norm(m, g, k, "k_norm");
-    q = lh_turn(g, q, f, d->heads, d->head_dim, d->head_dim);
-    k = lh_turn(g, k, f, d->kv_heads, d->head_dim, d->head_dim);
-    const lh_value_t v = lh_project(g, a, "wv", NULL);
-    a = lh_project(g, lh_attend(g, q, k, v, &how), "wo", NULL);
+    a = lh_llama_attend(g, a, q, k, f, &how);
     x = lh_add(g, x, c->kind == GEMMA ? a : norm(m, g, a, "attn_out"));
     a = lh_llama_gated(g, norm(m, g, x, "ffn_norm"), LH_ACT_GELU_TANH);
     return lh_add(g, x, c->kind == GEMMA ? a : norm(m, g, a, "ffn_out"));

@@ -112,11 +112,8 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, lh_value_t x)
     const lh_value_t f = lh_rotary_frequencies(g, &c->rope, d->head_dim);
 
     const lh_value_t a = lh_rms(g, x, "attn_norm", d->epsilon);
-    lh_value_t q = lh_project(g, a, "wq", NULL), k = lh_project(g, a, "wk", NULL);
-    q = lh_turn(g, q, f, d->heads, d->head_dim, d->head_dim);
-    k = lh_turn(g, k, f, d->kv_heads, d->head_dim, d->head_dim);
-    const lh_value_t v = lh_project(g, a, "wv", NULL);
-    x = lh_add(g, x, lh_project(g, lh_attend(g, q, k, v, &how), "wo", NULL));
+    const lh_value_t q = lh_project(g, a, "wq", NULL), k = lh_project(g, a, "wk", NULL);
+    x = lh_add(g, x, lh_llama_attend(g, a, q, k, f, &how));
     return lh_add(g, x, routed(c, g, lh_rms(g, x, "ffn_norm", d->epsilon)));
 }
 

@@ -44,13 +44,11 @@ static void list_params(lh_model_t *m)
     lh_llama_add_embed(m);
     lh_llama_add_norm(m, "attn_norm", LH_LAYER "input_layernorm.weight");
     lh_llama_add_attention(m);
-    if (c->kind == QWEN2) {
+    if (c->kind == QWEN2)
         LH_DECODER_ADD(m, BIAS("bq", "q_proj", q), BIAS("bk", "k_proj", kv),
                        BIAS("bv", "v_proj", kv));
-    } else {
-        lh_llama_add_head_norm(m, "q_norm", LH_LAYER "self_attn.q_norm.weight");
-        lh_llama_add_head_norm(m, "k_norm", LH_LAYER "self_attn.k_norm.weight");
-    }
+    else
+        lh_llama_add_head_norms(m);
     lh_llama_add_norm(m, "ffn_norm", LH_LAYER "post_attention_layernorm.weight");
     lh_llama_add_gated(m);
     lh_llama_add_head(m);

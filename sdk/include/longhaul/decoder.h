@@ -314,6 +314,18 @@ static inline void lh_llama_add_attention(lh_model_t *m)
     lh_llama_add(m, "wo", LH_LAYER "self_attn.o_proj.weight", BLOCK, LH_SHARD_IN, d, h, q);
 }
 
+/* Attention of queries and keys, whole heads of which f turns, over values of the rows a, and what
+ * brings heads home. */
+static inline lh_value_t lh_llama_attend(lh_graph_t *g, lh_value_t a, lh_value_t q, lh_value_t k,
+                                         lh_value_t f, const lh_attention_t *how)
+{
+    const uint32_t d = how->head_dim;
+    const lh_value_t turned_q = lh_turn(g, q, f, how->heads, d, d);
+    const lh_value_t turned_k = lh_turn(g, k, f, how->kv_heads, d, d);
+    const lh_value_t v = lh_project(g, a, "wv", NULL);
+    return lh_project(g, lh_attend(g, turned_q, turned_k, v, how), "wo", NULL);
+}
+
 /* What lh_llama_gated reads. */
 static inline void lh_llama_add_gated(lh_model_t *m)
 {
@@ -334,6 +346,13 @@ static inline void lh_llama_add_norm(lh_model_t *m, const char *name, const char
 static inline void lh_llama_add_head_norm(lh_model_t *m, const char *name, const char *hf)
 {
     lh_llama_add(m, name, hf, LH_PART_BLOCK, LH_SHARD_NONE, 1, m->base.head_dim, 0);
+}
+
+/* Those of queries and keys, as Qwen 3 and Gemma 3 have them: q_norm, k_norm. */
+static inline void lh_llama_add_head_norms(lh_model_t *m)
+{
+    lh_llama_add_head_norm(m, "q_norm", LH_LAYER "self_attn.q_norm.weight");
+    lh_llama_add_head_norm(m, "k_norm", LH_LAYER "self_attn.k_norm.weight");
 }
 
 static inline void lh_llama_add_embed(lh_model_t *m)

@@ -30,6 +30,7 @@ static const struct {
     {"rows_in(source, part=1, parts=2)", "rows_out(source, part=1, parts=2)", HF_ROWS, {7}, {14}},
     {"rows_from(source, first=3)", "rows_to(source, first=3)", HF_ROWS, {4, 5}, {9, 5}},
     {"scaled(source, factor=4)", "scaled(source, factor=0.25)", HF_EACH, {4, 5}, {4, 5}},
+    {"plus(source, term=8)", "plus(source, term=-8)", HF_EACH, {20}, {20}},
     {"split_qkv(source, heads=4, kv_heads=2, part=0)",
      "join_qkv(source, heads=4, kv_heads=2, part=0)",
      HF_ROWS,

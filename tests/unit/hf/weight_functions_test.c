@@ -132,6 +132,21 @@ static void elements_are_scaled(void **state)
                      LH_INVALID);
 }
 
+/* 1 + w: the smallest of BF16 that comes back, and one that does not. */
+static void a_term_is_added(void **state)
+{
+    (void)state;
+    const float values[] = {0.5f, -0x1.02p-16f, 0x1.02p-20f};
+    float from[3], to[3], back[3];
+    memcpy(from, values, sizeof(from));
+    assert_int_equal(run("plus(source, term=1)", tensor(3, 0, from), tensor(3, 0, to)), LH_OK);
+    assert_true(to[0] == 1.5f);
+    assert_int_equal(run("plus(source, term=-1)", tensor(3, 0, to), tensor(3, 0, back)), LH_OK);
+    assert_memory_equal(back, values, 2 * sizeof(values[0]));
+    assert_true(back[2] != values[2]);
+    assert_int_equal(run("plus(source, term=1)", tensor(3, 0, from), tensor(2, 0, to)), LH_INVALID);
+}
+
 /* Head dimension 2, one column; the rows' order as the modelling code of each family has it. */
 static const struct {
     uint64_t heads, kv_heads;
@@ -198,6 +213,7 @@ int main(void)
         cmocka_unit_test(a_fused_bias_is_cut_by_rows),
         cmocka_unit_test(rows_of_unequal_heights_are_cut_and_put_back),
         cmocka_unit_test(elements_are_scaled),
+        cmocka_unit_test(a_term_is_added),
         cmocka_unit_test(fused_qkv_is_split_by_group),
     };
     return cmocka_run_group_tests(tests, open_host, close_host);
