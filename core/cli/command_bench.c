@@ -87,23 +87,12 @@ static lh_status_t choose_device(const cli_t *cli, only_device_t *out)
                 out->names.data != NULL ? out->names.data : "");
 }
 
-/* The section of the pipeline, or every option's default. Without an INI there is no section to
- * parse: each row's default is set by hand. */
+/* The section of the pipeline, or every option's default. */
 static lh_status_t device_options(const cli_t *cli, const plugin_t *device, void **out)
 {
     const option_table_t table = plugin_options(device);
     if (cli->job != NULL) return job_parse_plugin(cli->job, "device", &table, NULL, 0, out);
-
-    void *config = mem_new(table.config_size);
-    lh_status_t status = config == NULL ? LH_NO_MEMORY : LH_OK;
-    for (uint32_t i = 0; status == LH_OK && i < table.count; i++)
-        if (table.rows[i].fallback != NULL)
-            status = option_set(&table.rows[i], table.rows[i].fallback, "default", NULL, config);
-    if (status == LH_OK)
-        *out = config;
-    else if (config != NULL)
-        job_free_config(&table, config);
-    return status;
+    return options_defaults(&table, out);
 }
 
 /* What earlier benches of this device learnt about calls holds on, seen from the new peaks. An

@@ -6,10 +6,10 @@
  * only what is this job's own: its files, the key of their texts, and what fits. So the core knows
  * no plugin's name, and whoever wants other habits changes a file.
  *
- * What fits is found by trying: the draft is written beside its place under another name, checked as
- * `check` does and planned as `plan` does, with the largest micro-batch first, until the memory that
- * the plan says is there. The device is asked for both, so this holds for any. Nothing is left of a
- * draft that was refused. */
+ * Devices are those whose plugins find one here, the fastest first by what they say of themselves, and
+ * so is the dtype of compute. What fits is found by trying: the draft is written beside its place under
+ * another name, checked as `check` does and planned as `plan` does, with the largest micro-batch first,
+ * until the memory that the plan says is there. Nothing is left of a draft that was refused. */
 #include <cli/cli.h>
 
 #include <ctype.h>
@@ -32,7 +32,10 @@
 /* A rank takes so much of what is free, as others run beside it. */
 static const double share_of_memory = 0.8;
 
-enum { NEW_KEY = 64 };
+/* A device that is slower than the fastest by more than this is none to train on. */
+static const double slowest = 1.0 / 100;
+
+enum { NEW_KEY = 64, NEW_DEVICES = 8, NEW_FITS = 6 };
 
 /* The job that is to be written. Texts are the command line's, unless said otherwise. */
 typedef struct draft {
@@ -45,10 +48,28 @@ typedef struct draft {
     bool asks;            /* lines have a prompt and an answer, and no list of messages */
 } draft_t;
 
+/* A device of this machine, by what its plugin says. */
+typedef struct found_device {
+    char name[32];      /* of the plugin */
+    uint32_t threads;   /* 0: the plugin has no such option */
+    bool narrow, wide;  /* computes BF16, F32 */
+    bool narrow_faster; /* BF16 at least as fast as F32 */
+    double flops;       /* of the faster */
+} found_device_t;
+
+/* Filled by registry_list, a name at a time; then the fastest first. */
+typedef struct devices {
+    const cli_t *cli;
+    const char *only; /* NULL: any */
+    found_device_t items[NEW_DEVICES];
+    uint32_t count;
+} devices_t;
+
 /* One thing to try. */
 typedef struct fit {
     uint64_t micro_batch;
-    const char *recompute;
+    const char *recompute, *precision;
+    const found_device_t *device;
 } fit_t;
 
 /* ---- recipes ---- */
@@ -156,7 +177,90 @@ static lh_status_t data_look(draft_t *d)
     return status;
 }
 
+/* ---- the device ---- */
+
+/* The first of the plugin's devices; false: there is none here, or it can't be opened. */
+static bool device_ask(const plugin_t *p, const void *config, lh_device_properties_t *out)
+{
+    lh_device_t *device;
+    uint32_t count = 0;
+    *out = (lh_device_properties_t){.struct_size = sizeof(*out)};
+    if (p->device->count(p->host, config, &count) != LH_OK || count == 0) return false;
+    if (p->device->open(p->host, config, 0, &device) != LH_OK) return false;
+    const lh_status_t status = p->device->properties(device, out);
+    p->device->close(device);
+    return status == LH_OK;
+}
+
+static void device_note(devices_t *d, const plugin_t *p, const lh_device_properties_t *said)
+{
+    const double f32 = said->flops_per_second[LH_DTYPE_F32];
+    const double bf16 = said->flops_per_second[LH_DTYPE_BF16];
+    found_device_t *found = &d->items[d->count++];
+    *found = (found_device_t){.narrow = bf16 > 0,
+                              .wide = f32 > 0 || bf16 <= 0,
+                              .narrow_faster = bf16 > 0 && bf16 >= f32,
+                              .flops = bf16 > f32 ? bf16 : f32};
+    (void)snprintf(found->name, sizeof(found->name), "%s", p->name);
+    /* Bits of a run depend on their number, so it is written down and not found anew. */
+    for (uint32_t i = 0; i < p->option_count; i++)
+        if (strcmp(p->options[i].key, "threads") == 0) found->threads = said->cores;
+}
+
+/* A plugin that can't be loaded, or finds no device, is passed over. */
+static lh_status_t device_look(void *context, const char *name)
+{
+    devices_t *d = context;
+    const plugin_t *p;
+    void *config = NULL;
+    lh_device_properties_t said;
+    if (d->count == NEW_DEVICES || (d->only != NULL && strcmp(d->only, name) != 0)) return LH_OK;
+    lh_status_t status = registry_load(d->cli->plugins, LH_KIND_DEVICE, name, &p);
+    if (status == LH_OK) {
+        const option_table_t table = plugin_options(p);
+        status = options_defaults(&table, &config);
+        if (status == LH_OK && device_ask(p, config, &said)) device_note(d, p, &said);
+        if (config != NULL) job_free_config(&table, config);
+    }
+    if (status == LH_NO_MEMORY) return status;
+    fail_clear();
+    return LH_OK;
+}
+
+/* By speed, then by name. */
+static int by_flops(const void *a, const void *b)
+{
+    const found_device_t *x = a, *y = b;
+    if (x->flops != y->flops) return x->flops > y->flops ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static lh_status_t devices_find(const cli_t *cli, devices_t *d)
+{
+    *d = (devices_t){.cli = cli, .only = cli_flag(cli, "device")};
+    const lh_status_t status = registry_list(cli->plugins, LH_KIND_DEVICE, device_look, d);
+    if (status != LH_OK) return status;
+    if (d->count == 0 && d->only != NULL)
+        return fail(LH_INVALID, "--device %s: no such plugin in %s finds a device here", d->only,
+                    registry_folder_text(cli->plugins));
+    if (d->count == 0)
+        return fail(LH_NO_DEVICE, "no device plugin in %s finds a device here",
+                    registry_folder_text(cli->plugins));
+    qsort(d->items, d->count, sizeof(d->items[0]), by_flops);
+    while (d->items[d->count - 1].flops < slowest * d->items[0].flops)
+        d->count--;
+    return LH_OK;
+}
+
 /* ---- the INI ---- */
+
+/* Why a fit has its precision. */
+static const char *fit_why(const fit_t *fit)
+{
+    const bool narrow = strcmp(fit->precision, "bf16") == 0;
+    if (narrow ? !fit->device->wide : !fit->device->narrow) return "what the device computes";
+    return narrow == fit->device->narrow_faster ? "the faster one here" : "the smaller one, to fit";
+}
 
 /* Everything that is this job's own; what is left out is the recipes'. */
 static lh_status_t draft_write(const draft_t *d, const fit_t *fit)
@@ -186,6 +290,11 @@ static lh_status_t draft_write(const draft_t *d, const fit_t *fit)
                 (unsigned long long)fit->micro_batch);
     if (strcmp(fit->recompute, "full") == 0)
         text_append(&t, "recompute   = full              ; activations are made twice, to fit\n");
+    text_printf(&t, "precision   = %-17s ; %s\n", fit->precision, fit_why(fit));
+    text_printf(&t, "\n[device]\nplugin      = %s\n", fit->device->name);
+    if (fit->device->threads > 0)
+        text_printf(&t, "threads     = %-17u ; all; the bits of a run depend on their number\n",
+                    fit->device->threads);
     text_append(&t, "\n[eval]\ndata = valid\n");
     lh_status_t status = text_status(&t);
     if (status == LH_OK) status = file_replace(d->trial, t.data, t.length);
@@ -253,26 +362,45 @@ static lh_status_t draft_refuse(const draft_t *d, lh_status_t status)
     return status;
 }
 
-/* The fastest first: a large micro-batch, then small ones, then the one that recomputes. */
-static lh_status_t draft_fit(const draft_t *d, fit_t *out)
+/* The fastest first: a large micro-batch, then small ones, then the one that recomputes; and where F32
+ * is faster, at last BF16, which needs less. */
+static uint32_t fits_of(const found_device_t *device, fit_t fits[NEW_FITS])
 {
-    static const fit_t fits[] = {{4, "none"}, {2, "none"}, {1, "none"}, {1, "full"}};
+    static const fit_t all[] = {{4, "none", NULL, NULL}, {2, "none", NULL, NULL},
+                                {1, "none", NULL, NULL}, {1, "full", NULL, NULL},
+                                {1, "none", NULL, NULL}, {1, "full", NULL, NULL}};
+    const bool narrow = device->narrow_faster || !device->wide;
+    const uint32_t count = narrow || !device->narrow ? NEW_FITS - 2 : NEW_FITS;
+    for (uint32_t i = 0; i < count; i++) {
+        fits[i] = all[i];
+        fits[i].device = device;
+        fits[i].precision = narrow || i >= NEW_FITS - 2 ? "bf16" : "f32";
+    }
+    return count;
+}
+
+/* A device after the other. */
+static lh_status_t draft_fit(const draft_t *d, const devices_t *devices, fit_t *out)
+{
     uint64_t needed = 0, room = 0;
     char size[16], there[16];
-    for (size_t i = 0; i < sizeof(fits) / sizeof(fits[0]); i++) {
-        const lh_status_t status = draft_try(d, &fits[i], &needed, &room);
-        if (status != LH_OK) return draft_refuse(d, status);
-        *out = fits[i];
-        if ((double)needed <= share_of_memory * (double)room) return LH_OK;
+    for (uint32_t n = 0; n < devices->count; n++) {
+        fit_t fits[NEW_FITS];
+        const uint32_t count = fits_of(&devices->items[n], fits);
+        for (uint32_t i = 0; i < count; i++) {
+            const lh_status_t status = draft_try(d, &fits[i], &needed, &room);
+            if (status != LH_OK) return draft_refuse(d, status);
+            *out = fits[i];
+            if ((double)needed <= share_of_memory * (double)room) return LH_OK;
+        }
     }
     text_bytes((double)needed, size);
     text_bytes((double)room, there);
-    return fail(
-        LH_INVALID,
-        "%s needs %s in one rank with micro_batch = 1 and recompute = full, and %s are free "
-        "here, of which %.0f %% are taken; more ranks share it: include the recipe in an "
-        "INI with [site.*] hosts",
-        d->name, size, there, share_of_memory * 100);
+    return fail(LH_INVALID,
+                "%s needs %s in one rank on %s with micro_batch = 1 and recompute = full, and %s "
+                "are free there, of which %.0f %% are taken; more ranks share it: include the "
+                "recipe in an INI with [site.*] hosts",
+                d->name, size, out->device->name, there, share_of_memory * 100);
 }
 
 /* ---- the command ---- */
@@ -346,16 +474,22 @@ static lh_status_t draft_begin(const cli_t *cli, draft_t *d)
 static int new_job(cli_t *cli)
 {
     draft_t d;
+    devices_t devices;
     fit_t fit = {0};
+    char threads[32] = "";
     lh_status_t status = draft_begin(cli, &d);
     if (status == LH_OK) status = data_look(&d);
-    if (status == LH_OK) status = draft_fit(&d, &fit);
+    if (status == LH_OK) status = devices_find(cli, &devices);
+    if (status == LH_OK) status = draft_fit(&d, &devices, &fit);
     /* link fails where somebody made the file meanwhile; rename would replace it. */
     if (status == LH_OK && link(d.trial, d.target) != 0)
         status = fail_io(errno, "%s: cannot be made", d.target);
     if (d.trial != NULL) (void)unlink(d.trial);
+    if (status == LH_OK && fit.device->threads > 0)
+        (void)snprintf(threads, sizeof(threads), " with %u threads", fit.device->threads);
     if (status == LH_OK)
-        cli_print_line("%s: micro_batch = %llu%s; longhaul run %s", d.target,
+        cli_print_line("%s: %s%s, precision = %s, micro_batch = %llu%s; longhaul run %s", d.target,
+                       fit.device->name, threads, fit.precision,
                        (unsigned long long)fit.micro_batch,
                        strcmp(fit.recompute, "full") == 0 ? ", recompute = full" : "", d.target);
     mem_free(d.model_recipe);
@@ -375,5 +509,6 @@ const command_t command_new = {
               {"tokenizer", "FILE", "of a new model; see [prepare] tokenizer"},
               {"recipe", "R",
                "a new model: small if not given, another of examples/recipes, or a file"},
-              {"phase", "P", "pretrain (if not given), sft or dpo"}},
+              {"phase", "P", "pretrain (if not given), sft or dpo"},
+              {"device", "PLUGIN", "if not given, the fastest on which the job fits"}},
 };

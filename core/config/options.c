@@ -466,6 +466,22 @@ void options_free(const lh_option_t *rows, uint32_t count, void *config)
     }
 }
 
+lh_status_t options_defaults(const option_table_t *table, void **out)
+{
+    void *config = mem_new(table->config_size);
+    lh_status_t status = config == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < table->count; i++)
+        if (table->rows[i].fallback != NULL)
+            status = option_set(&table->rows[i], table->rows[i].fallback, "default", NULL, config);
+    if (status == LH_OK) {
+        *out = config;
+        return LH_OK;
+    }
+    if (config != NULL) options_free(table->rows, table->count, config);
+    mem_free(config);
+    return status;
+}
+
 /* The name that a choice's number stands for, by walking the row's range. */
 static const char *choice_text(const char *choices, uint32_t index, char buffer[OPTION_TEXT])
 {

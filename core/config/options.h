@@ -70,6 +70,9 @@ lh_status_t options_parse(const options_how_t *how) LH_MUST_CHECK;
 /* Frees the strings in config (not config itself) and sets them to NULL. config NULL does nothing.
  */
 void options_free(const lh_option_t *rows, uint32_t count, void *config);
+/* A new config struct with every row's default, for who has no section to parse. The caller frees *out
+ * with options_free and mem_free. */
+lh_status_t options_defaults(const option_table_t *table, void **out) LH_MUST_CHECK;
 
 /* One value. where ("file:line", or what stands for it) begins the sentence. config NULL: the value
  * is only checked. */

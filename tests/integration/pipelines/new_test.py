@@ -45,9 +45,29 @@ class New(PipelineCase):
 
     def test_a_small_model_of_ones_own(self):
         said, _ = self.new("story", "--data", "data/tinyshakespeare.jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json")
-        self.assertEqual(said, "story.ini: micro_batch = 4; longhaul run story.ini\n")
+        # The processors are the fastest here, unless there is a GPU; reference is none to train on.
+        found = re.fullmatch(r"story.ini: (cpu with (\d+) threads|cuda), precision = (f32|bf16), micro_batch = 4; "
+                             r"longhaul run story.ini\n", said)
+        self.assertTrue(found, said)
+        with open(self.path("story.ini")) as f:
+            written = f.read()
+        self.assertIn("precision   = " + found.group(3), written)
+        if found.group(2):
+            self.assertEqual(int(found.group(2)), len(os.sched_getaffinity(0)))
+            self.assertIn("[device]\nplugin      = cpu\nthreads     = %s " % found.group(2), written)
         self.assertGreater(self.run_short("story")["tokens"], 1000)
         self.assertEqual([n for n in os.listdir(self.folder) if n.startswith(".")], [])
+
+    def test_a_device_that_is_named_is_taken(self):
+        """With the dtype that it says it is faster with, and threads where it has some."""
+        own = ("--data", "data/tinyshakespeare.jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json")
+        said, _ = self.new("slow", *own, "--device", "reference")
+        self.assertRegex(said, r"^slow.ini: reference, precision = (f32|bf16), micro_batch = 4; ")
+        with open(self.path("slow.ini")) as f:
+            self.assertNotIn("threads", f.read())
+        self.run_longhaul("check", "slow.ini")
+        _, said = self.new("none", *own, "--device", "abacus", code=REFUSED)
+        self.assertIn("--device abacus: no such plugin in ", said)
 
     def test_an_imported_model_goes_on_in_each_phase(self):
         """The model and its tokenizer are those of the folder; nothing else is said of either."""
