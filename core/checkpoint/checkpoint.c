@@ -174,7 +174,17 @@ static lh_status_t scratch_at_least(checkpoint_t *c, uint64_t bytes)
     return c->scratch == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
-/* Part by part: a stored part that is F32 and just what is wanted is read straight into `out`, as
+/* Where a stored part lies dense in what is wanted of the same box; NULL: it does not. */
+static float *part_inside(const tensor_part_t *part, const tensor_part_t *want, float *out)
+{
+    const bool same = memcmp(part->at, want->at, sizeof(part->at)) == 0 &&
+                      memcmp(part->shape, want->shape, sizeof(part->shape)) == 0;
+    if (!same || part->first < want->first || part->first + part->count > want->first + want->count)
+        return NULL;
+    return out + (part->first - want->first);
+}
+
+/* Part by part: a stored part that is F32 and lies in what is wanted is read straight into `out`, as
  * in a resume in the same layout; a part that has nothing of what is wanted is not read at all; any
  * other goes through scratch, where the stored form lies behind the room for its F32 form. */
 lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
@@ -185,10 +195,13 @@ lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
 
     for (uint32_t i = 0; i < t->part_count; i++) {
         const manifest_part_t *part = &t->parts[i];
-        if (t->dtype == LH_DTYPE_F32 && memcmp(&part->part, &want, sizeof(want)) == 0)
-            return read_part(c, t, part, out);
+        float *inside = part_inside(&part->part, &want, out);
         if (tensor_part_copy(t->rank, t->shape, &part->part, NULL, &want, NULL) == 0) continue;
-
+        if (t->dtype == LH_DTYPE_F32 && inside != NULL) {
+            const lh_status_t status = read_part(c, t, part, inside);
+            if (status != LH_OK) return status;
+            continue;
+        }
         const uint64_t bytes = part_bytes(t, part), wide = part->part.count * sizeof(float);
         const bool narrow = t->dtype != LH_DTYPE_F32;
         lh_status_t status = scratch_at_least(c, narrow ? bytes + wide : wide);

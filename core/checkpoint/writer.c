@@ -34,12 +34,17 @@
 #include <checkpoint/saver.h>
 #include <format/safetensors.h>
 
+#include <longhaul/dtype.h>
+
 /* Bytes of a cache line, so that copies into places are whole lines; and how long a killed saver is
  * waited for. */
 enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
 /* Bytes of a manifest in memory besides its parts, at least: what the run says about itself. */
 enum { MANIFEST_HEAD = 256 << 10 };
 #define SECOND_NS ((uint64_t)1000000000)
+/* Pieces into which parts are cut: bytes of one at least, of a part at most, and of all ranks' parts at
+ * most where there are not as many parts. */
+enum { PIECE_LEAST = 1 << 20, PART_PIECES = 64, SAVE_PIECES = 32768 };
 /* Addresses, not bytes, for what describes a save: pages come as they are written. */
 #define JOB_MOST ((uint64_t)2 * MANIFEST_MOST)
 
@@ -56,10 +61,13 @@ struct writer {
     /* At the begin of JOB_MOST bytes that savers see too. */
     save_job_t *job;
     uint64_t used, fixed; /* bytes of them: in use; by what every save has */
-    /* [count], in the same memory: each tensor, and where its bytes lie in the arena. */
-    checkpoint_tensor_t *tensors;
-    uint64_t *offset, *bytes;
+    /* [count], in the same memory: where each tensor's bytes lie in the arena. */
+    uint64_t *place, *bytes;
     uint32_t count;
+    /* [piece_count], likewise: what is saved of them, and where that lies. */
+    checkpoint_tensor_t *pieces;
+    uint64_t *offset;
+    uint32_t piece_count;
     uint64_t head; /* of writer_head */
 
     /* Where each save's tensors begin in the arena: always 0 but with `memory`, where two slots take
@@ -216,33 +224,94 @@ lh_status_t writer_open(writer_t *w)
 static void forget_layout(writer_t *w)
 {
     writer_arena_unsize(&w->arena);
-    w->tensors = NULL;
-    w->offset = w->bytes = NULL;
-    w->count = 0;
+    w->pieces = NULL;
+    w->place = w->bytes = w->offset = NULL;
+    w->count = w->piece_count = 0;
     w->used = sizeof(*w->job);
+}
+
+/* count 0 stands for the whole. */
+static tensor_part_t layout_part(const checkpoint_tensor_t *tensor)
+{
+    return tensor->part.count == 0 ? tensor_part_whole(tensor->rank, tensor->shape) : tensor->part;
 }
 
 /* Gives tensor i its place in the arena, behind what takes *bytes. */
 static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor_t *tensor,
                                 uint64_t *bytes)
 {
-    w->tensors[i] = *tensor;
-    const lh_status_t status = job_text(w, &w->tensors[i].name);
-    if (status != LH_OK) return status;
-    if (tensor->part.count == 0)
-        w->tensors[i].part = tensor_part_whole(tensor->rank, tensor->shape);
-    else if (!tensor_part_fits(&tensor->part, tensor->rank, tensor->shape))
+    const tensor_part_t part = layout_part(tensor);
+    if (!tensor_part_fits(&part, tensor->rank, tensor->shape))
         return fail(LH_INVALID, "tensor %s: a part lies outside of it", tensor->name);
-
-    const safetensors_row_t row = {.name = tensor->name,
-                                   .dtype = tensor->dtype,
-                                   .rank = 1,
-                                   .shape = {w->tensors[i].part.count}};
+    const safetensors_row_t row = {
+        .name = tensor->name, .dtype = tensor->dtype, .rank = 1, .shape = {part.count}};
     if (safetensors_dtype(tensor->dtype) == NULL || !safetensors_row_bytes(&row, &w->bytes[i]))
         return fail(LH_INVALID, "tensor %s: cannot be stored", tensor->name);
-    w->offset[i] = *bytes;
+    w->place[i] = *bytes;
     *bytes += (w->bytes[i] + PLACE_ALIGNMENT - 1) / PLACE_ALIGNMENT * PLACE_ALIGNMENT;
     return LH_OK;
+}
+
+/* In pieces of so many bytes at least, and at most so many of them. */
+static uint64_t pieces_of(uint64_t bytes, uint64_t least, uint64_t most)
+{
+    const uint64_t fit = bytes / least;
+    return fit < 1 ? 1 : fit < most ? fit : most;
+}
+
+/* A hash is of a whole piece: a rank of another layout that wants a slice of it must read all of it. So
+ * large parts are cut, into pieces of a MiB; but all of them stand in one manifest, and so pieces are
+ * larger where there would be too many. Sets piece_count, and gives the least size. */
+static uint64_t layout_pieces(writer_t *w, uint64_t *most)
+{
+    const uint64_t ranks = w->how.ranks == 0 ? 1 : w->how.ranks;
+    const uint64_t of_a_tensor = MANIFEST_PARTS / 2 / ranks;
+    uint64_t least = PIECE_LEAST, all = 0;
+    *most = of_a_tensor < 1 ? 1 : of_a_tensor < PART_PIECES ? of_a_tensor : PART_PIECES;
+    for (;; least *= 2) {
+        all = 0;
+        for (uint32_t i = 0; i < w->count; i++)
+            all += pieces_of(w->bytes[i], least, *most);
+        if (all == w->count || all <= SAVE_PIECES / ranks) break;
+    }
+    w->piece_count = (uint32_t)all;
+    return least;
+}
+
+/* Appends tensor i's pieces, which lie side by side in its place. */
+static lh_status_t cut_tensor(writer_t *w, uint32_t i, const checkpoint_tensor_t *tensor,
+                              uint64_t pieces, uint32_t *at)
+{
+    const tensor_part_t part = layout_part(tensor);
+    const uint64_t step = (part.count + pieces - 1) / pieces;
+    const char *name = tensor->name;
+    const lh_status_t status = job_text(w, &name);
+    for (uint64_t k = 0; k < pieces && status == LH_OK; k++) {
+        const uint64_t first = k * step, left = part.count - first;
+        checkpoint_tensor_t *piece = &w->pieces[*at];
+        *piece = *tensor;
+        piece->name = name;
+        piece->part = part;
+        piece->part.first += first;
+        piece->part.count = k + 1 < pieces ? step : left;
+        w->offset[(*at)++] = w->place[i] + first * lh_dtype_bytes(tensor->dtype);
+    }
+    return status;
+}
+
+static lh_status_t cut_tensors(writer_t *w, const checkpoint_tensor_t *tensors)
+{
+    uint64_t most;
+    const uint64_t least = layout_pieces(w, &most);
+    uint32_t at = 0;
+    w->pieces = job_room(w, w->piece_count * sizeof(w->pieces[0]));
+    w->offset = job_room(w, w->piece_count * sizeof(w->offset[0]));
+    if (w->pieces == NULL || w->offset == NULL) return no_room();
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < w->count && status == LH_OK; i++)
+        status = cut_tensor(w, i, &tensors[i], pieces_of(w->bytes[i], least, most), &at);
+    lh_assert(status != LH_OK || at == w->piece_count);
+    return status;
 }
 
 /* The arena as long as its slots; nothing of what it held before is taken for an image. */
@@ -279,13 +348,13 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     forget_layout(w);
     uint64_t bytes = 0;
     w->count = count;
-    w->tensors = job_room(w, count * sizeof(w->tensors[0]));
-    w->offset = job_room(w, count * sizeof(w->offset[0]));
+    w->place = job_room(w, count * sizeof(w->place[0]));
     w->bytes = job_room(w, count * sizeof(w->bytes[0]));
     lh_status_t status = LH_OK;
-    if (w->tensors == NULL || w->offset == NULL || w->bytes == NULL) status = no_room();
+    if (w->place == NULL || w->bytes == NULL) status = no_room();
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
         status = place_tensor(w, i, &tensors[i], &bytes);
+    if (status == LH_OK) status = cut_tensors(w, tensors);
     if (status == LH_OK && w->memory)
         status = lay_out_slots(w, bytes);
     else if (status == LH_OK)
@@ -351,7 +420,7 @@ static uint64_t writer_base(const writer_t *w)
 lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes)
 {
     const uint32_t ranks = w->how.ranks == 0 ? 1 : w->how.ranks;
-    return commit_manifest_bytes(w->tensors, w->count, w->how.shard_bytes, ranks, bytes);
+    return commit_manifest_bytes(w->pieces, w->piece_count, w->how.shard_bytes, ranks, bytes);
 }
 
 void writer_ahead(writer_t *w)
@@ -371,7 +440,7 @@ lh_status_t writer_reserve(writer_t *w)
 lh_status_t writer_place(writer_t *w, uint32_t index, void **out)
 {
     lh_assert(index < w->count && w->arena.memory != NULL);
-    const uint64_t at = writer_base(w) + w->offset[index];
+    const uint64_t at = writer_base(w) + w->place[index];
     const lh_status_t status = writer_arena_take_part(&w->arena, at, w->bytes[index]);
     if (status != LH_OK) return status;
     *out = w->arena.memory + at;
@@ -453,9 +522,9 @@ static lh_status_t submit_task(writer_t *w, const checkpoint_meta_t *meta, uint3
     lh_assert(w->begun && !w->busy);
     w->begun = false;
     w->job->attempt++;
-    w->job->tensors = w->tensors;
+    w->job->tensors = w->pieces;
     w->job->offset = w->offset;
-    w->job->count = w->count;
+    w->job->count = w->piece_count;
     w->job->arena_bytes = w->arena.bytes;
     w->job->base = writer_base(w);
     w->job->slot_bytes = w->memory ? w->slots.slot[w->slot].bytes : 0;

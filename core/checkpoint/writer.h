@@ -60,7 +60,8 @@ lh_status_t writer_open(writer_t *w) LH_MUST_CHECK;
 /* With `memory`, before writer_layout: what a manifest takes besides its tensors, at most. */
 void writer_head(writer_t *w, uint64_t bytes);
 /* What every save consists of; shared memory for all of it, whose pages the first save takes
- * unless writer_ahead has. Once, or again between saves. */
+ * unless writer_ahead has. Parts of MiBs are stored in pieces, of which a rank of another layout reads
+ * those that it needs. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
 /* With `memory`, after writer_layout and before the first save: two slots more for each rank whose

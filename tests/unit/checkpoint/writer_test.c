@@ -69,6 +69,74 @@ static void saves_follow_one_another(void **state)
     writer_close(w);
 }
 
+/* Bytes that this process has asked the system for. */
+static uint64_t bytes_read(void)
+{
+    unsigned long long bytes = 0;
+    FILE *f = fopen("/proc/self/io", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "rchar: %llu", &bytes), 1);
+    assert_int_equal(fclose(f), 0);
+    return bytes;
+}
+
+enum { LARGE_ROWS = 2048, LARGE_COLUMNS = 1024, MIB = 1 << 20 };
+
+/* 8 MiB in pieces of one, of which another layout reads what it wants and no more. */
+static void a_large_part_is_saved_in_pieces(void **state)
+{
+    scratch_t *s = *state;
+    enum { COUNT = LARGE_ROWS * LARGE_COLUMNS };
+    const checkpoint_tensor_t tensors[] = {
+        {.name = "small", .dtype = LH_DTYPE_F32, .rank = 1, .shape = {7}},
+        {.name = "large", .dtype = LH_DTYPE_F32, .rank = 2, .shape = {LARGE_ROWS, LARGE_COLUMNS}}};
+    const writer_how_t how = {.folder = s->folder, .lock_ns = 5000 * MS};
+    const checkpoint_meta_t meta = {.run = "test", .step = 1};
+    writer_t *w = NULL;
+    writer_result_t result;
+    checkpoint_t *c;
+    void *place;
+    assert_int_equal(writer_start(&how, &w), LH_OK);
+    assert_int_equal(writer_open(w), LH_OK);
+    assert_int_equal(writer_layout(w, tensors, 2), LH_OK);
+    assert_int_equal(writer_begin(w), LH_OK);
+    for (uint32_t t = 0; t < 2; t++) {
+        assert_int_equal(writer_place(w, t, &place), LH_OK);
+        for (uint32_t i = 0; i < writer_place_bytes(w, t) / sizeof(float); i++)
+            ((float *)place)[i] = (float)i;
+    }
+    assert_int_equal(writer_submit(w, &meta), LH_OK);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_int_equal(result.status, LH_OK);
+    writer_close(w);
+
+    assert_int_equal(checkpoint_open(scratch_path(s, "step-000000000001"), &c), LH_OK);
+    const manifest_tensor_t *t = checkpoint_find(c, "large");
+    assert_int_equal(checkpoint_find(c, "small")->part_count, 1);
+    assert_int_equal(t->part_count, 8);
+    float *values = mem_array(COUNT, sizeof(*values));
+    const uint64_t shape[] = {LARGE_ROWS, LARGE_COLUMNS};
+    const tensor_part_t slices[] = {
+        {.count = 0},
+        tensor_part_range(2, shape, COUNT / 4, COUNT / 4),
+        tensor_part_range(2, shape, COUNT / 2 + 5, 1000),
+        {.at = {100, 3}, .shape = {20, 1000}, .count = 20 * 1000},
+    };
+    const uint64_t most[] = {8, 2, 1, 1}; /* MiB */
+    for (size_t i = 0; i < 4; i++) {
+        const uint64_t before = bytes_read();
+        assert_int_equal(checkpoint_read(c, t, &slices[i], values), LH_OK);
+        assert_true(bytes_read() - before <= most[i] * MIB + 4096);
+        const uint64_t first = i == 3 ? 100 * LARGE_COLUMNS + 3 : slices[i].first;
+        assert_true(values[0] == (float)first);
+        const uint64_t count = i == 0 ? COUNT : slices[i].count;
+        const uint64_t last = i == 3 ? 119 * LARGE_COLUMNS + 1002 : first + count - 1;
+        assert_true(values[count - 1] == (float)last);
+    }
+    mem_free(values);
+    checkpoint_close(c);
+}
+
 static void a_save_that_fails_says_why_and_the_next_one_works(void **state)
 {
     scratch_t *s = *state;
@@ -266,6 +334,7 @@ int main(void)
 #define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
         FACT(saves_follow_one_another),
+        FACT(a_large_part_is_saved_in_pieces),
         FACT(a_save_that_fails_says_why_and_the_next_one_works),
         FACT(a_saver_that_is_killed_costs_only_its_save),
         FACT(the_reserve_takes_over),
