@@ -16,7 +16,6 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/writer.h>
-#include <cli/command_run.h>
 #include <cli/model_source.h>
 #include <config/job_load.h>
 #include <plugin/host.h>
@@ -261,15 +260,6 @@ static lh_status_t check_rank(void *context)
     return cli->command->check(cli);
 }
 
-/* Of commands that train. */
-static bool may_resume(const command_t *c)
-{
-    bool found = false;
-    for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
-        found = found || strcmp(c->flags[i].name, "resume") == 0;
-    return found;
-}
-
 /* Also for commands without ranks: it then says that this process is alone. */
 static lh_status_t open_launch(cli_t *cli)
 {
@@ -278,13 +268,13 @@ static lh_status_t open_launch(cli_t *cli)
                        ((needs & CLI_RANKS_CONNECT) == 0 || cli_flag(cli, "connect") != NULL);
     const launch_how_t how = {.job = cli->job,
                               .ranks = ranks,
-                              .votes = may_resume(cli->command),
+                              .votes = cli->command->leads != NULL,
                               .resume = cli_flag(cli, "resume") != NULL,
                               .machine = ranks ? cli_flag(cli, "host") : NULL,
                               .host = cli->host,
                               .plugins = cli->plugins,
                               .check = check_rank,
-                              .leads = command_run_leads,
+                              .leads = cli->command->leads,
                               .context = cli};
     return launch_open(&how, &cli->launch);
 }

@@ -67,6 +67,8 @@ typedef struct command {
     /* Of a command that may be one of several ranks: what each checks before it meets the others.
      */
     lh_status_t (*check)(cli_t *cli);
+    /* Of a command that trains: launch_how_t.leads, with the cli_t as context. */
+    void (*leads)(void *context, bool here);
     cli_flag_t flags[CLI_FLAGS]; /* ends with a NULL name */
 } command_t;
 

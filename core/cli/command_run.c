@@ -612,5 +612,6 @@ const command_t command_run = {
     .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL | CLI_HAS_RANKS,
     .run = run_pipeline,
     .check = check_job_options,
+    .leads = command_run_leads,
     .flags = {CLI_FLAG_RESUME, CLI_FLAG_HOST},
 };

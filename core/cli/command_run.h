@@ -8,7 +8,7 @@
  * what it was made from is remembered, so that a later `longhaul run` skips it. An exit code, or a
  * negative status with its sentence. */
 int command_run_stage(cli_t *cli);
-/* launch_how_t.leads; context: the cli_t. */
+/* The `leads` of commands that train. */
 void command_run_leads(void *context, bool here);
 
 #endif

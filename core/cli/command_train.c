@@ -253,6 +253,7 @@ const command_t command_train = {
     .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL | CLI_HAS_RANKS,
     .run = command_run_stage,
     .check = check_job_options,
+    .leads = command_run_leads,
     .stage = train_stage,
     .flags = {CLI_FLAG_RESUME,
               CLI_FLAG_HOST,

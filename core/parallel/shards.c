@@ -196,7 +196,7 @@ lh_status_t shards_turn(shards_t *h, const shards_how_t *how, uint32_t member)
     h->group->self = member;
     h->count = 0;
     h->how = *how;
-    const lh_status_t status = pieces_list(h);
+    const lh_status_t status = shards_list(h);
     h->how = (shards_how_t){0};
     return status;
 }

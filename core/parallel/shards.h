@@ -101,7 +101,7 @@ typedef struct shards {
  * hands them to transfers_new. Refused with a sentence for what is not built. */
 lh_status_t shards_new(const shards_how_t *how, shards_t **out) LH_MUST_CHECK;
 void shards_free(shards_t *h); /* NULL does nothing */
-/* Lists the pieces of another member of the group instead; how: as the shards were made. A job of many
+/* Lists the shards of another member of the group instead; how: as these were made. A job of many
  * ranks is counted so, as the shares are those of all members. On failure the list is of no use. */
 lh_status_t shards_turn(shards_t *h, const shards_how_t *how, uint32_t member) LH_MUST_CHECK;
 

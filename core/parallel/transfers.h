@@ -187,8 +187,8 @@ const allocation_t *transfers_whole(const transfers_t *t, const move_t *x);
 uint64_t transfers_whole_element(const transfers_t *t, const move_t *x, uint32_t k,
                                  uint64_t element);
 /* The site's share of the work of a second sum, in elements of the parameter: of what a member of the
- * group of the shares holds after the sum inside its site, in blocks of the norm, and small parameters go round over the sites
- * (as in shards.h). */
+ * group of the shares holds after the sum inside its site, in blocks of the norm, and small
+ * parameters go round over the sites (as in shards.h). */
 lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint32_t member,
                                   uint32_t site);
 /* The collective of a transfer (COLLECTIVE_*) as plugins call it (LH_COLL_*). */

@@ -145,7 +145,8 @@ static lh_status_t borders_count(const plan_programs_t *p, plan_ranks_t *out)
         status = step_plan_new(p->programs.train, p->programs.update, p->programs.schedule->rounds,
                                moved, NULL, &plan);
     if (status == LH_OK)
-        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.micro_batches, NULL);
+        status = step_plan_scores(&plan, p->programs.preference, p->layout.share.micro_batches,
+                                  NULL);
     if (status == LH_OK)
         status = transfer_plan_crossings(moved, plan.starts, out->border_bytes, between);
     for (size_t i = 0; status == LH_OK && i < cells; i++)

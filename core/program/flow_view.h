@@ -1,7 +1,8 @@
 /* program/flow_view.h - columns, concatenation, repetition and heads in a flow: values that are views
  * of others' memory, and copies between strided parts where a view won't do.
  *
- * flow_node calls both; nothing else does, but for who appends kernels of its own to values that
+ * flow_node calls both, and flow_view appends to the flow: program/flow and program/flow_view are one table in two
+ * chapters, and call each other. Nothing else calls these, but for who appends kernels of its own to values that
  * recordings made. */
 #ifndef PROGRAM_FLOW_VIEW_H
 #define PROGRAM_FLOW_VIEW_H

@@ -259,8 +259,7 @@ static lh_status_t sum_rows_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 static lh_status_t launch_sum(const lh_prepared_t *k, lh_stream_t *s, const cuda_view_t *x,
                               const cuda_view_t *y, float count)
 {
-    const cuda_sum_rows_t p = {
-        .x = *x, .partial = k->scratch, .chunk_rows = k->number[PART_ROWS]};
+    const cuda_sum_rows_t p = {.x = *x, .partial = k->scratch, .chunk_rows = k->number[PART_ROWS]};
     const cuda_shape_t shape = {.grid = {(uint32_t)cuda_parts(p.x.width, CUDA_COLUMN_LANES * 8),
                                          (uint32_t)k->number[PARTS], 1},
                                 .block = {CUDA_COLUMN_LANES, CUDA_ROW_LANES, 1}};

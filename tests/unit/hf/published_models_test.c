@@ -1,6 +1,6 @@
 /* published_models_test.c - config.json and the index of published models, which may not be shipped, give
- * the same tensors and as many bytes, and those that are no plain language models are refused; skipped where LONGHAUL_REFERENCE does not name the folder that
- * holds them. */
+ * the same tensors and as many bytes, and those that are no plain language models are refused;
+ * skipped where LONGHAUL_REFERENCE does not name the folder that holds them. */
 #include <unit/checkpoint/model_kit.h>
 
 #include <format/json.h>
