@@ -268,7 +268,7 @@ static void the_curve_is_that_of_pytorch(void **state)
             const float loss = training_step(&t, m, i, &norm);
             if (fabs((double)loss - losses[i]) / losses[i] > tolerance ||
                 fabs((double)norm - expected[i]) / expected[i] >
-                    golden_norm_tolerance(&t.rig, alone->compute)) {
+                    golden_norm_tolerance(m, &t.rig, alone->compute)) {
                 print_error("step %u: loss %g, norm %g; expected %g, %g\n", i, (double)loss,
                             (double)norm, losses[i], expected[i]);
                 _fail(__FILE__, __LINE__);
