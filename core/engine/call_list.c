@@ -1,8 +1,10 @@
 /* call_list.c - makes call lists of flows and runs them.
  *
  * There are three ways to run a list: launch each call; replay what was captured; or, while
- * profiling, launch each call and take the time. Where the device itself makes transfers, which no
- * capture takes, a list is captured in the pieces between its transfers. */
+ * profiling, launch each call and take the time. A list is captured when it runs for the second time:
+ * libraries load a kernel's code when it is first launched, which a driver may refuse inside a
+ * capture. Where the device itself makes transfers, which no capture takes, a list is captured in the
+ * pieces between its transfers. */
 #include <engine/call_list.h>
 
 #include <base/memory.h>
@@ -127,9 +129,38 @@ static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value
     return allocation_place(allocation, buffer->offset + v->offset);
 }
 
+/* Whether a list can be captured: the device, every kernel and every transfer must be able to. */
+static bool list_captures(const engine_t *e, const call_list_t *list)
+{
+    if (e->how.no_capture || list->count == 0 || (e->properties.flags & LH_DEVICE_CAPTURE) == 0)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const kernel_t *kernel = list->calls[i].kernel;
+        if (kernel != NULL && (kernel->plan.flags & LH_KERNEL_CAPTURE) == 0) return false;
+        if (list->calls[i].source->transfer != NULL && !e->exchanges && !handovers_capture(e))
+            return false;
+    }
+    return true;
+}
+
+static bool list_has_transfers(const call_list_t *list)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->calls[i].source->transfer != NULL) return true;
+    return false;
+}
+
+/* Room for pieces, as no step may take any: there are at most as many as calls. */
+static lh_status_t pieces_room(const engine_t *e, call_list_t *list)
+{
+    if (!e->exchanges || !list_captures(e, list) || !list_has_transfers(list)) return LH_OK;
+    list->pieces = mem_array(list->count, sizeof(*list->pieces));
+    return list->pieces != NULL ? LH_OK : LH_NO_MEMORY;
+}
+
 lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
 {
-    lh_status_t status = LH_OK;
+    lh_status_t status = pieces_room(e, list);
     lh_place_t *places = list->places;
     for (uint32_t i = 0; status == LH_OK && i < list->count; i++) {
         exec_call_t *call = &list->calls[i];
@@ -189,27 +220,6 @@ static void expect_all(const engine_t *e, const call_list_t *list)
     }
 }
 
-/* Whether a list can be captured: the device, every kernel and every transfer must be able to. */
-static bool list_captures(const engine_t *e, const call_list_t *list)
-{
-    if (e->how.no_capture || list->count == 0 || (e->properties.flags & LH_DEVICE_CAPTURE) == 0)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const kernel_t *kernel = list->calls[i].kernel;
-        if (kernel != NULL && (kernel->plan.flags & LH_KERNEL_CAPTURE) == 0) return false;
-        if (list->calls[i].source->transfer != NULL && !e->exchanges && !handovers_capture(e))
-            return false;
-    }
-    return true;
-}
-
-static bool list_has_transfers(const call_list_t *list)
-{
-    for (uint32_t i = 0; i < list->count; i++)
-        if (list->calls[i].source->transfer != NULL) return true;
-    return false;
-}
-
 /* One piece: a transfer, or all calls up to the next one. */
 static lh_status_t piece_capture(engine_t *e, const call_list_t *list, list_piece_t *piece)
 {
@@ -226,12 +236,9 @@ static lh_status_t piece_capture(engine_t *e, const call_list_t *list, list_piec
     return status != LH_OK ? status : ended;
 }
 
-/* There are at most as many pieces as calls. */
 static lh_status_t pieces_capture(engine_t *e, call_list_t *list)
 {
     lh_status_t status = LH_OK;
-    list->pieces = mem_array(list->count, sizeof(*list->pieces));
-    if (list->pieces == NULL) return LH_NO_MEMORY;
     for (uint32_t at = 0; at < list->count && status == LH_OK;) {
         list_piece_t *piece = &list->pieces[list->piece_count++];
         piece->begin = at;
@@ -268,17 +275,26 @@ static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last,
     return status != LH_OK ? status : ended;
 }
 
-/* Makes two replays where the last round of a step starts more transfers than the others. */
-lh_status_t call_list_capture(engine_t *e, call_list_t *list)
+/* Makes two replays where the last round of a step starts more transfers than the others. The round
+ * that is queued stays what it is. */
+static lh_status_t replays_make(engine_t *e, call_list_t *list)
 {
+    const bool last = e->last_micro;
     bool last_differs = false;
-    if (!list_captures(e, list)) return LH_OK;
-    if (e->exchanges && list_has_transfers(list)) return pieces_capture(e, list);
     for (uint32_t i = 0; i < list->count; i++)
         last_differs = last_differs || list->calls[i].source->last_only;
     lh_status_t status = list_capture(e, list, false, &list->replay);
     if (status == LH_OK && last_differs) status = list_capture(e, list, true, &list->last_replay);
+    e->last_micro = last;
     return status;
+}
+
+lh_status_t call_list_capture(engine_t *e, call_list_t *list)
+{
+    if (list->captured) return LH_OK;
+    list->captured = true;
+    if (!list_captures(e, list)) return LH_OK;
+    return list->pieces != NULL ? pieces_capture(e, list) : replays_make(e, list);
 }
 
 /* The host's part of the transfers comes first: each is started behind a word that the replay sets,
@@ -320,6 +336,12 @@ static lh_status_t run_timed(engine_t *e, call_list_t *list)
 
 lh_status_t call_list_run(engine_t *e, call_list_t *list)
 {
+    const bool again = list->ran;
+    list->ran = true;
+    if (again && !e->profiling) {
+        const lh_status_t status = call_list_capture(e, list);
+        if (status != LH_OK) return status;
+    }
     expect_all(e, list);
     if (e->profiling) return run_timed(e, list);
     if (list->replay != NULL) return list_replay(e, list);

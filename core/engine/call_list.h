@@ -3,9 +3,10 @@
  * A finished flow becomes one or two lists: for the first round, and for later ones. A list is made
  * in two steps, as kernels are chosen while memory is planned (call_list_choose) and addresses are
  * known only once memory is allocated (call_list_place). Running a list walks an array and calls
- * function pointers; a device that can capture makes a replay of the list, which is then launched
- * as a whole. The price of a list is that nothing in it can depend on data: what may differ between
- * runs is stated by calls that are left out, or decided by a kernel.
+ * function pointers. A device that can capture makes a replay of the list when it runs for the second
+ * time, and launches that as a whole from then on. The price of a list is that nothing in it can
+ * depend on data: what may differ between runs is stated by calls that are left out, or decided by a
+ * kernel.
  *
  * The control thread calls everything here. */
 #ifndef ENGINE_CALL_LIST_H
@@ -40,8 +41,9 @@ typedef struct call_list {
     uint32_t count;
     lh_replay_t *replay;      /* NULL: calls are launched one by one */
     lh_replay_t *last_replay; /* for the last round of a step; NULL: it is as the others */
-    list_piece_t *pieces;     /* [piece_count] in order; 0: the list is not captured in pieces */
+    list_piece_t *pieces;     /* [piece_count] in order; NULL: the list is not captured in pieces */
     uint32_t piece_count;
+    bool ran, captured; /* captured: it was tried, whether or not the list can be */
     lh_event_t **marks; /* [count + 1] while profiling on an asynchronous device */
     uint64_t profiled_runs;
 } call_list_t;
@@ -56,10 +58,11 @@ lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later,
                              call_list_t *out) LH_MUST_CHECK;
 /* Fills in places and streams, once memory is allocated. */
 lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list) LH_MUST_CHECK;
-/* Makes the list's replays where the device, every kernel and every transfer can be captured; else
- * does nothing, and calls are launched one by one. */
+/* Makes the list's replays, once, where the device, every kernel and every transfer can be captured;
+ * else does nothing, and calls are launched one by one. A placed list's second run calls it. */
 lh_status_t call_list_capture(engine_t *e, call_list_t *list) LH_MUST_CHECK;
-/* Queues one run. On a synchronous device the list has run when this returns. */
+/* Queues one run: launched the first time, replayed from the second on where it can be. On a
+ * synchronous device the list has run when this returns. */
 lh_status_t call_list_run(engine_t *e, call_list_t *list) LH_MUST_CHECK;
 /* Gets ready for runs that are timed, with all times 0, or ends them. LH_UNSUPPORTED where a device
  * that queues does not tell when an event was passed. */

@@ -3,8 +3,8 @@
  * The build, in order: core/parallel puts transfers into the flows (arrange); each flow is
  * finished, which says how large the arenas are; handovers find what has to be copied for
  * transfers; each call gets its kernel, which says how much scratch is needed; memory is allocated
- * and set to zero; the exchange binds its plans to it; lists get addresses, and are captured where
- * the device can. Up to the allocation all of it is a plan that can be reported and thrown away. */
+ * and set to zero; the exchange binds its plans to it; lists get addresses, and are
+ * captured by their second runs. Up to the allocation all of it is a plan that can be reported and thrown away. */
 #include <engine/engine.h>
 
 #include <stdio.h>

@@ -39,7 +39,7 @@ lh_status_t engine_arrange(engine_t *e) LH_MUST_CHECK;
 /* Chooses kernels and plans memory, but allocates none: engine_memory and program_cost then tell
  * what a build would take. LH_UNSUPPORTED where the device has no kernel for a call. */
 lh_status_t engine_plan(engine_t *e) LH_MUST_CHECK;
-/* Plans, allocates, captures. Once, after all weights and programs are stated. After a failure the
+/* Plans, allocates, fills in places. Once, after all weights and programs are stated. After a failure the
  * engine can only be closed. */
 lh_status_t engine_build(engine_t *e) LH_MUST_CHECK;
 /* After the last step of a run, so that saving takes no more memory than the run did: waits for

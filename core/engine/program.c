@@ -429,10 +429,8 @@ lh_status_t program_place(program_t *p)
         for (uint32_t s = 0; status == LH_OK && s < STAGING_SLOTS; s++)
             if (p->inputs[i].bytes != 0)
                 status = e->api->event_new(e->device, &p->inputs[i].copied[s]);
-    for (uint32_t i = 0; status == LH_OK && i < 2; i++) {
+    for (uint32_t i = 0; status == LH_OK && i < 2; i++)
         status = call_list_place(e, p->flow, &p->lists[i]);
-        if (status == LH_OK) status = call_list_capture(e, &p->lists[i]);
-    }
     return status;
 }
 

@@ -197,7 +197,7 @@ lh_status_t program_pack(program_t *p) LH_MUST_CHECK;
 lh_status_t program_finish(program_t *p) LH_MUST_CHECK;
 
 /* For engine_plan: makes the lists, with a kernel for each call. For engine_build: makes events,
- * fills in places, captures. */
+ * fills in places. */
 lh_status_t program_choose(program_t *p) LH_MUST_CHECK;
 lh_status_t program_place(program_t *p) LH_MUST_CHECK;
 

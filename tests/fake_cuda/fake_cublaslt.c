@@ -324,6 +324,15 @@ static cuda_result_t product_run(const void *data)
     return CUDA_OK;
 }
 
+/* By what the library would choose another kernel. */
+static uint64_t product_code(const product_t *p, const cublas_algorithm_t *algorithm)
+{
+    return algorithm->data[WORD_NAME] | algorithm->data[WORD_ALIGNMENT] << 8 |
+           (uint64_t)p->a.type << 16 | (uint64_t)p->d.type << 24 |
+           (uint64_t)p->how.turned[0] << 32 | (uint64_t)p->how.turned[1] << 34 |
+           (uint64_t)p->how.epilogue << 36;
+}
+
 FAKE_EXPORT cublas_status_t cublasLtMatmul(cublas_handle_t handle, cublas_product_t product,
                                            const void *alpha, const void *a,
                                            cublas_layout_t a_layout, const void *b,
@@ -353,5 +362,6 @@ FAKE_EXPORT cublas_status_t cublasLtMatmul(cublas_handle_t handle, cublas_produc
     memcpy(&p.alpha, alpha, sizeof(p.alpha));
     memcpy(&p.beta, beta, sizeof(p.beta));
     if (fake_begin("cublasLtMatmul", true) != CUDA_OK) return 13; /* execution failed */
+    if (fake_load(stream, product_code(&p, algorithm)) != CUDA_OK) return fake_end(13);
     return fake_end(fake_push_work(stream, product_run, &p, sizeof(p))) == CUDA_OK ? CUBLAS_OK : 13;
 }

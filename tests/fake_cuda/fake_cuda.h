@@ -15,7 +15,8 @@
  *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE: any call of any of the
  *                              libraries but those that give something back; `work` is the Nth
  *                              operation that the worker does, and CODE then ends the context
- *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s */
+ *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s
+ *   lazy=0                     1: what runs for the first time loads its code, which no capture takes */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -111,6 +112,9 @@ typedef struct fake {
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     uint64_t slow_ns; /* that the library's first candidate takes longer than the second */
+    bool lazy;
+    uint64_t *loaded; /* [loaded_count] what has run since the settings were read */
+    size_t loaded_count;
     char fail_call[64];
     uint64_t fail_number;
     cuda_result_t fail_code;
@@ -164,6 +168,9 @@ cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *
 /* The same for work that begins once `ready` says so; data is of fake_keep(). */
 cuda_result_t fake_push_polled(cuda_stream_t s, cuda_result_t (*work)(const void *data),
                                bool (*ready)(const void *data), void *data);
+/* With the lock, before work is queued: `code` names what it runs. Refused where that must be loaded
+ * first, and the stream is captured. */
+cuda_result_t fake_load(cuda_stream_t s, uint64_t code);
 /* A copy that is never freed, and is found from `fake`; NULL: no memory. */
 void *fake_keep(const void *data, size_t bytes);
 

@@ -48,6 +48,8 @@ static void settings_read(void)
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
     fake.random = key_read(text, "seed", 1);
     fake.slow_ns = key_read(text, "slow_us", 0) * 1000;
+    fake.lazy = key_read(text, "lazy", 0) != 0;
+    fake.loaded_count = 0;
     fail_read(text);
 }
 
@@ -335,9 +337,11 @@ FAKE_EXPORT cuda_result_t cuLaunchKernel(cuda_function_t function, unsigned grid
                     .shared_bytes = shared_bytes,
                     .bytes = bytes};
     memcpy(l->params, params, bytes);
-    if (!shape_fits(l)) {
+    cuda_result_t result = shape_fits(l) ? CUDA_OK : CUDA_INVALID_VALUE;
+    if (result == CUDA_OK) result = fake_load(stream, (uintptr_t)function);
+    if (result != CUDA_OK) {
         free(l);
-        return fake_end(CUDA_INVALID_VALUE);
+        return fake_end(result);
     }
     const fake_item_t item = {.type = ITEM_WORK, .work = launch_run, .data = l};
     return fake_end(fake_push(stream, &item));

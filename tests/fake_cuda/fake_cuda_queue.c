@@ -59,6 +59,22 @@ cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *
     return fake_push(s, &item);
 }
 
+cuda_result_t fake_load(cuda_stream_t s, uint64_t code)
+{
+    if (!fake.lazy || s == NULL) return CUDA_OK;
+    for (size_t i = 0; i < fake.loaded_count; i++)
+        if (fake.loaded[i] == code) return CUDA_OK;
+    if (s->graph != NULL) {
+        s->graph->broken = true;
+        return CUDA_CAPTURE_UNSUPPORTED;
+    }
+    uint64_t *bigger = realloc(fake.loaded, (fake.loaded_count + 1) * sizeof(*bigger));
+    if (bigger == NULL) return CUDA_NO_MEMORY;
+    fake.loaded = bigger;
+    bigger[fake.loaded_count++] = code;
+    return CUDA_OK;
+}
+
 typedef struct fake_kept {
     struct fake_kept *next;
     _Alignas(16) unsigned char data[];

@@ -385,5 +385,7 @@ cuda_result_t fake_graph_queue(const fake_graph_t *g, cuda_stream_t stream,
             r.scalar[t] = number_read((const void *)(uintptr_t)places[t], g->tensor[t].dtype, 0);
     const cuda_result_t begun = fake_begin("cudnnBackendExecute", true);
     if (begun != CUDA_OK) return begun;
+    const cuda_result_t loaded = fake_load(stream, (uintptr_t)g);
+    if (loaded != CUDA_OK) return fake_end(loaded);
     return fake_end(fake_push_work(stream, graph_do, &r, sizeof(r)));
 }

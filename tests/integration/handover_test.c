@@ -262,22 +262,30 @@ static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
     return true;
 }
 
+/* How the lists run: captured before they ever ran, or as in a training by their second runs. */
+enum { LAUNCHED, REPLAYED, LAUNCHED_AND_REPLAYED };
+
 /* Waits of the build and of a run; whether all runs were right. */
-static bool scene_play(bool capture, const broken_t *broken, broken_t *counted)
+static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
 {
     scene_t *s = calloc(1, sizeof(*s));
     lh_device_api_t api;
     bool right = true;
     assert_non_null(s);
-    scene_open(s, capture, broken, &api);
+    scene_open(s, mode != LAUNCHED, broken, &api);
+    if (s->status == LH_OK && mode == REPLAYED)
+        s->status = call_list_capture(s->rig.engine, &s->first->lists[0]);
+    if (s->status == LH_OK && mode == REPLAYED)
+        s->status = call_list_capture(s->rig.engine, &s->second->lists[0]);
     counted->build = waits;
     right = s->status == LH_OK;
-    if (right && capture) assert_non_null(s->first->lists[0].replay);
-    if (right && capture) assert_non_null(s->second->lists[0].replay);
+    if (right) assert_int_equal(s->first->lists[0].replay != NULL, mode == REPLAYED);
     for (uint32_t run = 0; run < RUNS && right; run++) {
         right = run_once(s, run, broken);
         counted->run = waits;
     }
+    if (right) assert_int_equal(s->first->lists[0].replay != NULL, mode != LAUNCHED);
+    if (right) assert_int_equal(s->second->lists[0].replay != NULL, mode != LAUNCHED);
     left_out = NO_WAIT;
     /* The host is ahead: it waits before it starts a transfer whose last run is not over. */
     for (uint32_t run = RUNS; run < 2 * RUNS && right; run++) {
@@ -293,13 +301,13 @@ static bool scene_play(bool capture, const broken_t *broken, broken_t *counted)
     return right;
 }
 
-static void every_wait_is_needed(bool capture)
+static void every_wait_is_needed(uint32_t mode)
 {
     broken_t counted, ignored;
     const broken_t none = {NO_WAIT, NO_WAIT};
-    assert_true(scene_play(capture, &none, &counted));
+    assert_true(scene_play(mode, &none, &counted));
     print_message("%u waits in what is captured, %u in a run\n", counted.build, counted.run);
-    assert_int_equal(counted.build > 0, capture);
+    assert_int_equal(counted.build > 0, mode == REPLAYED);
     assert_true(counted.run > 0);
 #ifdef __SANITIZE_THREAD__
     return; /* what is left out below is a race, by intention */
@@ -307,7 +315,7 @@ static void every_wait_is_needed(bool capture)
     for (uint32_t i = 0; i < counted.build + counted.run; i++) {
         const bool build = i < counted.build;
         const broken_t one = {build ? i : NO_WAIT, build ? NO_WAIT : i - counted.build};
-        const bool right = scene_play(capture, &one, &ignored);
+        const bool right = scene_play(mode, &one, &ignored);
         if (right)
             print_error("all goes well without wait %u of the %s\n", build ? i : one.run,
                         build ? "captured lists" : "run");
@@ -318,13 +326,21 @@ static void every_wait_is_needed(bool capture)
 static void what_is_launched_needs_every_wait(void **state)
 {
     (void)state;
-    every_wait_is_needed(false);
+    every_wait_is_needed(LAUNCHED);
 }
 
 static void what_is_replayed_needs_every_wait(void **state)
 {
     (void)state;
-    every_wait_is_needed(true);
+    every_wait_is_needed(REPLAYED);
+}
+
+static void what_is_launched_once_is_replayed_from_then_on(void **state)
+{
+    (void)state;
+    broken_t ignored;
+    for (int i = 0; i < 5; i++)
+        assert_true(scene_play(LAUNCHED_AND_REPLAYED, &(broken_t){NO_WAIT, NO_WAIT}, &ignored));
 }
 
 int main(void)
@@ -332,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_launched_needs_every_wait),
         cmocka_unit_test(what_is_replayed_needs_every_wait),
+        cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
     };
     if (strcmp(rig_device(), "fake") != 0) return 77; /* no queue, no wait */
     return cmocka_run_group_tests(tests, NULL, NULL);

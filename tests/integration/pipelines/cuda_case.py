@@ -39,7 +39,7 @@ class CudaCase(PipelineCase):
         if device == "cuda":
             texts += ("device.libraries=" + libraries,)
         words = [word for text in texts for word in ("--set", text)]
-        env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 " + fake).strip(), **environment)
+        env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 lazy=1 " + fake).strip(), **environment)
         out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
         return out + said
 
