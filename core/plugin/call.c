@@ -556,6 +556,13 @@ const lh_function_t *call_target(const call_t *c)
     return c->nodes[c->root].function;
 }
 
+bool call_reads(const call_t *c, uint32_t variable)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->nodes[i].kind == NODE_VARIABLE && c->nodes[i].variable == variable) return true;
+    return false;
+}
+
 void call_free(call_t *c)
 {
     if (c == NULL) return;

@@ -57,6 +57,9 @@ lh_status_t call_bind(const char *text, const char *where, const call_scope_t *s
 void call_free(call_t *c);
 /* The row of the function whose result is the text's; NULL: it is a variable or a constant. */
 const lh_function_t *call_target(const call_t *c);
+/* Whether the text takes the scope's variable of that index, by its name or for a parameter that was not
+ * given. */
+bool call_reads(const call_t *c, uint32_t variable);
 
 /* values: one for each variable of the scope, in its order. out may be NULL for CALL_STATUS. One
  * thread at a time per bound call. A result that is not finite is refused; a text is valid until

@@ -210,10 +210,11 @@ struct step_calls {
 };
 
 static const call_variable_t rate_variables[] = {{"step", CALL_U64}, {"steps", CALL_U64}};
+enum { STEP_LOSS = 1, STEP_NORM = 3 };
 static const call_variable_t step_variables[] = {{"step", CALL_U64},
-                                                 {"loss", CALL_F64},
+                                                 [STEP_LOSS] = {"loss", CALL_F64},
                                                  {"learning_rate", CALL_F64},
-                                                 {"norm", CALL_F64},
+                                                 [STEP_NORM] = {"norm", CALL_F64},
                                                  {"tokens", CALL_U64}};
 static const call_variable_t save_variables[] = {{"step", CALL_U64}, {"loss", CALL_F64}};
 
@@ -316,6 +317,12 @@ lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out)
                     b->where[0], rate.f64, (unsigned long long)step);
     *out = rate.f64;
     return LH_OK;
+}
+
+bool step_calls_read_figures(const step_calls_t *b)
+{
+    return b->after_step != NULL &&
+           (call_reads(b->after_step, STEP_LOSS) || call_reads(b->after_step, STEP_NORM));
 }
 
 /* The order of values is that of step_variables. */

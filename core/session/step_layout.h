@@ -103,6 +103,9 @@ typedef struct step_facts {
     uint64_t tokens;
     double loss, learning_rate, norm;
 } step_facts_t;
+/* Whether the hook takes what only the step's end tells, loss or norm: it is then to be called before
+ * another step is queued. The same on all ranks, as their jobs are. */
+bool step_calls_read_figures(const step_calls_t *b);
 /* LH_OK where there is no hook; what the hook returns, otherwise. */
 lh_status_t step_calls_after(step_calls_t *b, const step_facts_t *facts) LH_MUST_CHECK;
 lh_status_t step_calls_before_save(step_calls_t *b, uint64_t step, double loss) LH_MUST_CHECK;

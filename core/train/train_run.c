@@ -10,7 +10,8 @@
  * On a device that queues work a step is queued whole, update included, before its loss is awaited,
  * and where nothing is due between them the next step as well: the device has work while the host
  * reads figures, calls hooks, tells and gathers the next batch. Figures then come a step's time
- * late, and a stop or a save that somebody asks for is of the step after. What is saved is copied while
+ * late, and a stop or a save that somebody asks for is of the step after. A hook that takes loss or norm
+ * has them before more is queued, and the device waits for it. What is saved is copied while
  * the rounds of the step behind the save run.
  *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
@@ -649,7 +650,8 @@ static bool stop_asked(const trainer_t *t)
 
 /* Whether a step may be queued behind the one that is queued, before that one's figures are read, so
  * that a device that queues work has some while the host reads, tells and gathers. Not where the
- * state between the two steps is needed: to save or evaluate it, or to measure one of them alone.
+ * state between the two steps is needed: to save or evaluate it, or to measure one of them alone. Nor
+ * where the hook reads the first one's figures, which may make it stop the run or change what is next.
  * All ranks answer alike, also those that do not profile, so that they start the same transfers and
  * agreements in the same order. */
 static bool step_may_follow(const trainer_t *t)
@@ -658,6 +660,7 @@ static bool step_may_follow(const trainer_t *t)
     const uint64_t first = t->queued, every = t->job->checkpoint.every;
     lh_assert(first > 0);
     if (!engine_queues(t->session->engine) || first >= train->steps || stop_asked(t)) return false;
+    if (step_calls_read_figures(t->calls)) return false;
     if ((every != 0 && first % every == 0) || t->asked_step == first) return false;
     if (train_memory_due(t, first)) return false;
     if (t->programs.evaluation != NULL && first % train->evaluate_every == 0) return false;

@@ -135,6 +135,18 @@ class QueuedRanks(PipelineCase):
             self.assertEqual(told["fake"][:last], told["cpu"])
             self.assertTrue(os.path.isdir(self.step_folder(last + 1, folder + "fake")))
 
+    def test_a_hook_that_reads_figures_has_them_before_more_is_queued(self):
+        """So that what it asks for is of the step whose loss it saw, on any device."""
+        job = self.small_job(train={"steps": 20, "batch": 8},
+                             hook__after_step={"call": "test_hooks:stop_seen(step, at=2)"})
+        self.run_longhaul("prepare", job)
+        for world, last in (([], 2), (TWO + ["optimizer.plugin=zero2"], 3)):
+            folder = "seen%d" % last
+            args = self.settings(folder, "device.plugin=fake", "device.delay=30us", *world)
+            self.run_longhaul("train", job, *args, "--plugins", add_plugin(self, "parts", "test_hooks"), code=TERMINATED)
+            self.assertEqual([step for step, *_ in self.curve(folder)], list(range(1, last + 1)))
+            self.assertTrue(os.path.isdir(self.step_folder(last, folder)))
+
     def test_memory_that_misses_its_alignment_is_refused_before_step_0(self):
         job = self.prepared()
         args = self.settings("misplaced", "device.plugin=fake", "device.misplaced=32")

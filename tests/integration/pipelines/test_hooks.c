@@ -47,6 +47,11 @@ LH_FUNCTION(status, stop, (u64, step), (u64, at))
     return LH_OK;
 }
 
+LH_FUNCTION(status, stop_seen, (u64, step), (f64, loss), (u64, at))
+{
+    return loss > 0 ? stop(call, step, at) : LH_OK;
+}
+
 LH_FUNCTION(f64, stairs, (u64, step), (f64, height))
 {
     return height / (double)(1 + step / 2);
@@ -63,6 +68,7 @@ static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(note_save, "appends a line of JSON"),
     LH_FUNCTION_ENTRY(refuse, "fails at one step"),
     LH_FUNCTION_ENTRY(stop, "asks the run to stop after one step"),
+    LH_FUNCTION_ENTRY(stop_seen, "the same for one that reads the step's loss"),
     LH_FUNCTION_ENTRY(stairs, "falls every other step"),
     LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
 };

@@ -117,6 +117,30 @@ static void a_call_gives_what_the_function_gives(void **state)
     }
 }
 
+/* Variables of the scope, by index: step, loss. */
+static const struct {
+    const char *text;
+    bool reads[2];
+} readers[] = {
+    {"ramp(step, 1e-3, 50, 1000)", {true, false}},
+    {"ramp(peak=1e-3, warmup=0, total=1000)", {true, false}}, /* not given, and there by its name */
+    {"add(1, add(loss, 2))", {false, true}},
+    {"half()", {false, false}},
+};
+
+static void a_call_says_which_variables_it_reads(void **state)
+{
+    (void)state;
+    const call_scope_t s = scope();
+    for (size_t i = 0; i < COUNT(readers); i++) {
+        call_t *call;
+        assert_int_equal(call_bind(readers[i].text, "t", &s, CALL_F64, &call), LH_OK);
+        for (uint32_t v = 0; v < 2; v++)
+            assert_int_equal(call_reads(call, v), readers[i].reads[v]);
+        call_free(call);
+    }
+}
+
 static const struct {
     const char *text;
     uint64_t value;
@@ -354,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_gives_what_the_function_gives),
+        cmocka_unit_test(a_call_says_which_variables_it_reads),
         cmocka_unit_test(arguments_arrive_in_their_type),
         cmocka_unit_test(tensors_and_missing_variables_are_bound_by_name),
         cmocka_unit_test(every_mistake_is_a_sentence_when_the_text_is_bound),
