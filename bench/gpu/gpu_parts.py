@@ -33,6 +33,8 @@ IDLE_GOALS = {"160M": 3, "1B": 1, "3B": 1}
 FIRST_GOALS = {"160M": 3, "1B": 6}
 MEMORY_GOAL, PLAN_GOAL, MATRIX_GOAL = 0.8, 3, 70  # of torch.compile's peak; percent off the plan; percent of the matrix rate
 PROFILE_STEPS = 6  # --profile looks at the fifth
+# Tests that a GPU alone can pass or fail, in the order in which they are run: those of `ctest -L gpu`.
+GPU_TESTS = ["cuda_test", "cudnn_attention_test", "golden_curves_test", "cuda_kernels_test", "cuda_shapes_test"]
 # Minutes of the parts of `all`, in this order: 35 in all. What a part leaves the next one has, up to nine.
 MINUTES = {"check": 6, "speed": 9, "large": 9, "sanitize": 6, "ranks": 5}
 
@@ -48,7 +50,7 @@ class Part:
         self.bin = os.path.join(build, "bin")
         self.plugins = os.path.join(build, "lib", "longhaul")
         self.golden = os.path.join(bundle, "golden") if bundle else os.path.join(turns.ROOT, "tests", "golden")
-        self.curves = os.path.join(build, "tests", "golden_curves_test")
+        self.tests = os.path.join(build, "tests")
         self.env = dict(os.environ)
         folders = ([os.path.join(bundle, "libs")] if bundle else []) + given.libraries.split(":") + wheels()
         self.libraries = ":".join(f for f in given.libraries.split(":") + wheels() if f)
@@ -103,6 +105,15 @@ class Part:
         if not self.over(what, code):
             self.row(what, "ok" if code == 0 else "failed", said=said[-4000:] if code else "")
         return code == 0
+
+    def test(self, what, name):
+        """A row of one of the tree's tests, on the GPU."""
+        path = os.path.join(self.tests, name)
+        if not os.path.exists(path):
+            self.note("%s is left out: the build has no %s" % (what, name))
+            return
+        self.checked(what, [path], env={"LH_TEST_GPU": "1", "LH_TEST_DEVICE": "cuda", "LH_TEST_PLUGINS": self.plugins,
+                                        "LH_TEST_GOLDEN": self.golden})
 
     def longhaul(self, *words, **more):
         return self.call([os.path.join(self.bin, "longhaul"), *words, "--plugins", self.plugins], **more)
@@ -368,9 +379,6 @@ def check(part):
     part.row("longhaul-check cuda", "ok" if code == 0 else "failed", said=said[-8000:])
     if device is None:
         return
-    if os.path.exists(part.curves) and not part.given.tiny:
-        part.checked("golden curves", [part.curves], env={"LH_TEST_DEVICE": "cuda", "LH_TEST_PLUGINS": part.plugins,
-                                                          "LH_TEST_GOLDEN": part.golden})
     m = TINY | {"batch": 8}
     job = job_of(part, "bits", m, 6, "fp32")
     _, said, whole = train(part, job, "captured")
@@ -383,6 +391,8 @@ def check(part):
     near = len(truth) == len(whole) > 0 and all(abs(a[1] - b[1]) < 1e-4 for a, b in zip(whole, truth))
     part.row("losses of the reference device", "ok" if near else "failed", ours=whole, reference=truth)
     killed(part, job)
+    for name in GPU_TESTS[:1] if part.given.tiny else GPU_TESTS:
+        part.test("test " + name, name)
 
 
 def killed(part, job):
@@ -476,6 +486,7 @@ def sanitize(part):
 def ranks(part):
     if has_gpu(part) is None:
         return
+    part.test("NCCL in a group of one, every call", "nvlink_test")
     m = shape(part, "160M")
     job = job_of(part, "ranks", m, 4)
     fixed = ("train.steps=4", "optimizer.clip=1.0")
@@ -495,7 +506,7 @@ def ranks(part):
                  curve=got, said="" if code == 0 else said[-2000:])
     count = len(part.facts) or part.given.tiny * 2
     if count < 2:
-        part.note("NCCL is left out: it takes a GPU for each rank, and there is one")
+        part.note("NCCL between ranks is left out: it takes a GPU for each, and there is one")
         return
     more = ("launch.ranks_per_node=%d" % count, "transport.node.collectives=nvlink") + \
         (("transport.node.libraries=" + part.libraries,) if part.libraries else ())

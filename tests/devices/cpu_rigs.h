@@ -3,7 +3,7 @@
  *
  * Compiled with RIGS_OF_CUDA it is the cuda device's own kernels on the host (tests/cuda_host), which
  * are to pass the same tests: with threads in their order and the last one first, in place of one and
- * two threads. */
+ * two threads. Where rig_on_gpu() it is the device itself, twice. */
 #ifndef CPU_RIGS_H
 #define CPU_RIGS_H
 

@@ -1,6 +1,6 @@
 /* The cuda plugin over the stand-ins of NVIDIA's libraries (tests/fake_cuda): that its queues, events,
  * captures and words keep the device's promises, that products are right in every form, and that what
- * fails is said. Exit code 77 without the stand-ins. */
+ * fails is said. On a GPU what needs no stand-in. Exit code 77 where there is neither. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -251,7 +251,7 @@ static void a_captured_kernel_runs_at_every_replay(void **state)
     rig_launch(call);
     MUST(b.rig.api->capture_end(b.rig.stream, &replay));
     rig_read(call);
-    assert_true(y[0] != y[0]); /* nothing has run */
+    assert_true(rig_on_gpu() || y[0] != y[0]); /* nothing has run */
     MUST(b.rig.api->replay(replay, b.rig.stream));
     rig_wait(&b.rig);
     rig_read(call);
@@ -751,6 +751,15 @@ static void work_that_fails_ends_the_device_by_name(void **state)
 
 int main(void)
 {
+    const struct CMUnitTest on_gpu[] = {
+        cmocka_unit_test(words_hold_a_stream_and_tell_the_host),
+        cmocka_unit_test(a_capture_runs_when_it_is_replayed),
+        cmocka_unit_test(a_capture_must_be_closed_in_itself),
+        cmocka_unit_test(a_captured_kernel_runs_at_every_replay),
+        cmocka_unit_test(products_of_every_form_are_right),
+        cmocka_unit_test(a_variant_is_taken_again_or_refused),
+    };
+    if (rig_on_gpu()) return cmocka_run_group_tests(on_gpu, NULL, NULL);
     if (getenv("LD_LIBRARY_PATH") == NULL || strstr(getenv("LD_LIBRARY_PATH"), "fake_cuda") == NULL)
         return 77;
     const struct CMUnitTest tests[] = {

@@ -184,11 +184,22 @@ static void must(lh_status_t status, const char *what)
 
 /* ---- opening ---- */
 
+const char *rig_plugins(void)
+{
+    const char *given = getenv("LH_TEST_PLUGINS");
+    return given != NULL ? given : LH_TEST_PLUGINS;
+}
+
+bool rig_on_gpu(void)
+{
+    return getenv("LH_TEST_GPU") != NULL;
+}
+
 static const lh_plugin_t *plugin_load(const char *name)
 {
     char path[512];
 
-    snprintf(path, sizeof(path), "%s/devices/%s.so", LH_TEST_PLUGINS, name);
+    snprintf(path, sizeof(path), "%s/devices/%s.so", rig_plugins(), name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         fprintf(stderr, "%s\n", dlerror());

@@ -48,6 +48,12 @@ typedef struct rig_call rig_call_t;
  */
 void rig_open(rig_t *rig, const char *plugin, const void *config);
 
+/* Where plugins lie: LH_TEST_PLUGINS of the environment, else the build's. */
+const char *rig_plugins(void);
+/* Whether the test is to run on a GPU (LH_TEST_GPU): what only the stand-ins of NVIDIA's libraries can
+ * show is then left out. */
+bool rig_on_gpu(void);
+
 typedef struct rig_setting {
     const char *key; /* an option of the plugin; NULL ends the list */
     uint64_t value;  /* of a choice: its index */

@@ -44,10 +44,11 @@ class GpuBundle(PipelineCase):
         self.part(bundle, "all", *over, fake="gpus=2 delay_us=5")
         rows, _ = self.told("check")
         for what in ("longhaul-check cuda", "captured or not, the same bits", "losses of the reference device",
-                     "killed and resumed, the same bits"):
+                     "killed and resumed, the same bits", "test cuda_test"):
             self.assertEqual(rows[what]["result"], "ok", rows[what])
         rows, _ = self.told("ranks")
-        self.assertEqual(rows["two ranks on a GPU, ZeRO 3"]["result"], "ok")
+        for what in ("NCCL in a group of one, every call", "two ranks on a GPU, ZeRO 3"):
+            self.assertEqual(rows[what]["result"], "ok", rows[what])
         self.assertIn("s a step", rows["NCCL over 2 GPUs, ZeRO 3"]["result"])
         _, notes = self.told("sanitize")
         self.assertIn("compute-sanitizer", notes)
