@@ -19,13 +19,13 @@ import turns
 
 PEAK = 989.4e12
 TOKENS = 131072
-# Sequences at a time that are tried, the first that fits the memory is taken.
+# Sequences at a time that are tried, each side's fastest is taken.
 SIZES = {
     "160M": dict(hidden=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=50304, seq=2048, tied=False, micros=(16, 8, 4)),
     "1B": dict(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192, vocab=128256, seq=2048, tied=True, micros=(8, 4, 2)),
     "3B": dict(hidden=3072, layers=28, heads=24, kv_heads=8, ffn=8192, vocab=128256, seq=2048, tied=True, micros=(4, 2, 1)),
 }
-TINY = dict(hidden=32, layers=2, heads=2, kv_heads=1, ffn=48, vocab=64, seq=16, tied=True, micros=(4,))
+TINY = dict(hidden=32, layers=2, heads=2, kv_heads=1, ffn=48, vocab=64, seq=16, tied=True, micros=(4, 2))
 # What each size is to reach: tokens/s of torch.compile's; the share of a step in which the device is idle, in percent; from
 # exec to the end of the first step, in seconds.
 GOALS = {"160M": 1.3, "1B": 1.15, "3B": 1.15}
@@ -231,28 +231,43 @@ def ours(part, job, warm, *sets):
             "losses": [r["loss"] for r in steps], "memory": memory[-1] if memory else None}, None
 
 
-def micro_of(part, job, m):
-    """The largest of the candidates that trains a step."""
-    said = "none was tried"
+def fastest(part, name, job, m):
+    """The micro-batch with which a step is the shortest, and None; or None and why none trains. Each that was tried is a row."""
+    best, said = (None, None), "none was tried"
     for micro in m["micros"]:
-        got, said = ours(part, job, 0, "train.steps=1", "train.micro_batch=%d" % micro)
-        if got is not None:
-            return micro, None
-    return None, said
+        got, why = ours(part, job, 1, "train.steps=2", "train.micro_batch=%d" % micro, "train.deterministic=no")
+        step_row(part, "%s, ours, micro-batch %d" % (name, micro), (got, why))
+        said = why or said
+        if got is not None and (best[0] is None or got["step_s"] < best[0]):
+            best = got["step_s"], micro
+    return best[1], said if best[1] is None else None
 
 
-def peer(part, m, micro, compiled, steps, warm):
-    """PyTorch's figures, or None with a sentence."""
+SDPA = ("flash", "cudnn", "efficient")
+
+
+def peer(part, m, picked, compiled, steps, warm):
+    """PyTorch's figures, or None with a sentence. Its micro-batch and the backend of its attention are the fastest of those
+    in `picked`, which has only these from then on."""
     script = os.path.join(turns.PEERS, "pytorch_step.py")
     command = [sys.executable, script, "--device", "cuda", "--dtype", "bf16", "--steps", str(steps), "--warmup", str(warm),
-               "--micro", str(micro)]
+               "--micro", ",".join(map(str, picked["micro"])), "--sdpa", ",".join(picked["sdpa"])]
     for key in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "batch"):
         command += ["--" + key.replace("_", "-"), str(m[key])]
     code, said = part.call(command + ["--tied"] * m["tied"] + ["--compile"] * compiled,
                            env={"TORCHINDUCTOR_CACHE_DIR": os.path.join(part.out, "inductor")})
     if code != 0:
         return None, said.strip().split("\n")[-1][:300]
-    return json.loads(said.strip().split("\n")[-1]), None
+    figures = json.loads(said.strip().split("\n")[-1])
+    picked.update(micro=[figures["micro"]], sdpa=[figures["sdpa"]])
+    return figures, None
+
+
+def tried_text(figures):
+    """What a side of PyTorch's tried before its steps, in words."""
+    return ", ".join("%s%s of %d: %s" % ("compiled, " if one["compile"] else "", one["sdpa"], one["micro"],
+                                         "%.0f" % one["tokens_per_s"] if one["tokens_per_s"] else "left out")
+                     for one in figures.get("tried", []))
 
 
 def torch_missing():
@@ -332,10 +347,10 @@ def first_step(part, job, micro):
 
 
 def compare(part, name, steps=6, warm=2, device=None):
-    """One size beside PyTorch, in turn; ours ordered and not."""
+    """One size beside PyTorch, in turn, each side with the micro-batch that suits it best; ours ordered and not."""
     m = shape(part, name)
     job = job_of(part, name, m, steps + warm)
-    micro, why = micro_of(part, job, m)
+    micro, why = fastest(part, name, job, m)
     if micro is None:
         part.note("%s does not train here: %s" % (name, why))
         return None
@@ -345,8 +360,9 @@ def compare(part, name, steps=6, warm=2, device=None):
     if missing:
         part.note("only ours is measured: PyTorch with CUDA and Transformers is not in this Python (%s)" % missing)
     else:
-        sides["PyTorch eager"] = lambda: peer(part, m, micro, False, steps, warm)
-        sides["torch.compile"] = lambda: peer(part, m, micro, True, steps, warm)
+        picked = [{"micro": m["micros"], "sdpa": SDPA} for _ in range(2)]
+        sides["PyTorch eager"] = lambda: peer(part, m, picked[0], False, steps, warm)
+        sides["torch.compile"] = lambda: peer(part, m, picked[1], True, steps, warm)
     got = turns.in_turn(sides, part.given.rounds)
     medians = {}
     for side, results in got.items():
@@ -356,8 +372,12 @@ def compare(part, name, steps=6, warm=2, device=None):
             continue
         step = medians[side] = statistics.median(f["step_s"] for f in figures)
         rate = m["batch"] * m["seq"] / step
-        part.row("%s, %s" % (name, side), "%.0f tokens/s, %.1f %% of the peak, micro-batch %d" %
-                 (rate, 100 * rate * flops(m) / PEAK, micro), tokens_per_s=rate, micro=micro, rounds=figures)
+        with_ = "micro-batch %d" % figures[0].get("micro", micro)
+        if "sdpa" in figures[0]:
+            with_ += ", SDPA " + figures[0]["sdpa"]
+            part.note("%s, %s tried, in tokens/s of the passes: %s" % (name, side, tried_text(figures[0])))
+        part.row("%s, %s" % (name, side), "%.0f tokens/s, %.1f %% of the peak, %s" %
+                 (rate, 100 * rate * flops(m) / PEAK, with_), tokens_per_s=rate, rounds=figures)
     if "torch.compile" in medians and "ours" in medians:
         ratio = medians["torch.compile"] / medians["ours"]
         part.row("%s, of torch.compile" % name, "%.2fx, goal %.2fx" % (ratio, GOALS[name]), ratio=ratio)
@@ -461,8 +481,6 @@ def large(part):
     m = shape(part, "3B")
     job = job_of(part, "3B", m, 8)
     trained = compare(part, "3B", steps=4, device=device)
-    for micro in m["micros"]:
-        step_row(part, "3B, micro-batch %d" % micro, ours(part, job, 1, "train.steps=3", "train.micro_batch=%d" % micro))
     for rows in (1024, 4096, 16384):
         step_row(part, "3B, %d rows of logits at a time" % rows,
                  ours(part, job, 1, "train.steps=3", "train.head_chunk=%d" % rows))

@@ -11,6 +11,65 @@ SOURCE = os.environ["LONGHAUL_SOURCE"]
 BUILD = os.path.dirname(os.path.dirname(BINARY))
 LIMIT = 60e6
 
+# As much of PyTorch and Transformers as the peers' script calls: a model that only waits. It has no memory for 4 sequences,
+# no kernel of cuDNN's, and is the fastest with `efficient`.
+TORCH = """
+import contextlib, types
+allowed = "flash"
+class Tensor:
+    grad = None
+    def __init__(self, rows=8): self.rows = rows
+    def numel(self): return 10
+    def dim(self): return 2
+    def __len__(self): return self.rows
+    def __getitem__(self, at): return Tensor(min(self.rows, at.stop)) if isinstance(at, slice) else Tensor()
+    def split(self, rows): return [Tensor(rows) for _ in range(self.rows // rows)]
+    def __mul__(self, other): return self
+    def __radd__(self, other): return self
+    def backward(self): pass
+    def detach(self): return self
+    def __float__(self): return 1.0
+class AdamW:
+    def __init__(self, groups, **how): pass
+    def step(self): pass
+    def zero_grad(self, set_to_none): pass
+def switch(name):
+    def set_it(on):
+        global allowed
+        allowed = name if on else allowed
+    return set_it
+def nothing(*given, **named): pass
+manual_seed = set_num_threads = nothing
+optim, bfloat16 = types.SimpleNamespace(AdamW=AdamW), 1
+def compile(model, dynamic=None): return lambda **given: model(**given)
+def randint(*given, **named): return Tensor()
+def zeros_like(tensor): return Tensor()
+def autocast(*given, **named): return contextlib.nullcontext()
+cuda = types.SimpleNamespace(is_available=lambda: True, synchronize=nothing, empty_cache=nothing,
+                             reset_peak_memory_stats=nothing, max_memory_allocated=lambda: 2**30)
+backends = types.SimpleNamespace(cuda=types.SimpleNamespace(
+    enable_flash_sdp=switch("flash"), enable_mem_efficient_sdp=switch("efficient"), enable_cudnn_sdp=switch("cudnn"),
+    enable_math_sdp=switch("math")))
+nn = types.SimpleNamespace(utils=types.SimpleNamespace(clip_grad_norm_=nothing))
+"""
+TRANSFORMERS = """
+import time, types
+import torch
+class LlamaConfig:
+    def __init__(self, **how): pass
+class LlamaForCausalLM:
+    def __init__(self, config): pass
+    def to(self, device): return self
+    def parameters(self): return [torch.Tensor()]
+    def zero_grad(self, set_to_none): pass
+    def __call__(self, input_ids, labels):
+        if len(input_ids) == 4: raise RuntimeError("CUDA out of memory")
+        if torch.allowed == "cudnn": raise RuntimeError("No available kernel")
+        time.sleep(0.002 if torch.allowed == "efficient" else 0.02)
+        return types.SimpleNamespace(loss=torch.Tensor())
+MixtralConfig, MixtralForCausalLM = LlamaConfig, LlamaForCausalLM
+"""
+
 
 class GpuBundle(PipelineCase):
     def bundled(self):
@@ -22,10 +81,10 @@ class GpuBundle(PipelineCase):
         os.rename(folder, moved)
         return moved
 
-    def part(self, bundle, name, *more, fake="", code=0):
+    def part(self, bundle, name, *more, fake="", code=0, **environment):
         out = self.path("results")
         done = subprocess.run([os.path.join(bundle, "run"), name, "--out", out, "--tiny", "--rounds", "1", *more],
-                              capture_output=True, text=True, cwd="/", env=dict(os.environ, LH_FAKE_CUDA=fake))
+                              capture_output=True, text=True, cwd="/", env=dict(os.environ, LH_FAKE_CUDA=fake, **environment))
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.assertTrue(os.path.exists(os.path.join(out, name + ".txt")))
         return None if name == "all" else self.told(name)
@@ -41,7 +100,12 @@ class GpuBundle(PipelineCase):
         held = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(bundle) for name in names)
         self.assertLess(held, LIMIT)
         over = ("--libraries", LIBRARIES)
-        self.part(bundle, "all", *over, fake="gpus=2 delay_us=5")
+        peers = self.path("peers")
+        os.makedirs(peers)
+        for name, text in (("torch.py", TORCH), ("transformers.py", TRANSFORMERS)):
+            with open(os.path.join(peers, name), "w") as f:
+                f.write(text)
+        self.part(bundle, "all", *over, fake="gpus=2 delay_us=5", PYTHONPATH=peers, PYTHONDONTWRITEBYTECODE="1")
         rows, _ = self.told("check")
         for what in ("longhaul-check cuda", "captured or not, the same bits", "losses of the reference device",
                      "killed and resumed, the same bits", "test cuda_test"):
@@ -54,6 +118,14 @@ class GpuBundle(PipelineCase):
         self.assertIn("compute-sanitizer", notes)
         rows, _ = self.told("speed")
         self.assertIn("tokens/s", rows["1B, ours, ordered"]["result"])
+        _, notes = self.told("speed")
+        for side in ("PyTorch eager", "torch.compile"):
+            self.assertIn("micro-batch 2, SDPA efficient", rows["1B, " + side]["result"])
+            self.assertRegex(notes, r"1B, %s tried, .*flash of 4: left out, .*cudnn of 2: left out, efficient of 2: \d+" % side)
+        self.assertIn("x, goal 1.15x", rows["1B, of torch.compile"]["result"])
+        # The micro-batch of the shortest step is taken.
+        steps = {micro: rows["1B, ours, micro-batch %d" % micro]["figures"]["step_s"] for micro in (4, 2)}
+        self.assertIn("micro-batch %d" % min(steps, key=steps.get), rows["1B, ours"]["result"])
         for what, unit in (("of the matrix rate of this run", "%, goal 70 %"), ("memory beside its plan", "off the plan, goal 3 %"),
                            ("device idle", "% of a step, goal 1 %"), ("from exec to the first step", "s, goal 6 s"),
                            ("saves", "% of a step held up, goal 1 %")):
