@@ -165,10 +165,59 @@ static lh_status_t check_schedule(trainer_t *t)
     return status;
 }
 
+/* What a rank is about to take of its device. Two ranks have one if machine, name and place agree. */
+typedef struct memory_need {
+    uint64_t needed, free_bytes; /* needed 0: not known, or the host's own memory */
+    char device[96];             /* its name and its PCI path */
+} memory_need_t;
+
+/* All that share one device, this rank with them. */
+typedef struct memory_share {
+    uint32_t ranks;
+    uint64_t needed,
+        free_bytes; /* the least that any of them has seen: each takes some as it opens */
+} memory_share_t;
+
+static void memory_own(const trainer_t *t, const memory_report_t *m, memory_need_t *out)
+{
+    const engine_t *e = t->session->engine;
+    const lh_device_properties_t *p = engine_properties(e);
+    lh_device_memory_t device;
+    *out = (memory_need_t){0};
+    if ((p->flags & LH_DEVICE_HOST_ACCESS) != 0 || !engine_device_memory(e, &device)) return;
+    out->needed = m->total_bytes - m->bytes[MEMORY_LIBRARY];
+    out->free_bytes = device.free_bytes;
+    (void)snprintf(out->device, sizeof(out->device), "%s %s", p->name, p->pci_path);
+}
+
+/* Nobody takes any before all have told. Without a PCI path it is not known which are one. */
+static lh_status_t memory_gather(const trainer_t *t, const memory_need_t *own, memory_share_t *out)
+{
+    const train_ranks_t *ranks = t->agree.ranks;
+    const uint32_t size = train_agree_size(&t->agree), self = train_agree_rank(&t->agree);
+    *out = (memory_share_t){1, own->needed, own->free_bytes};
+    if (size == 1) return LH_OK;
+    memory_need_t *all = mem_array(size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = ranks->gather(ranks->context, own, sizeof(*own), all);
+    const world_rank_t *row = t->how->world->ranks;
+    for (uint32_t r = 0; status == LH_OK && r < size && own->needed > 0; r++) {
+        if (r == self || engine_properties(t->session->engine)->pci_path[0] == '\0' ||
+            strcmp(row[r].host, row[self].host) != 0 || strcmp(all[r].device, own->device) != 0)
+            continue;
+        out->ranks++;
+        out->needed += all[r].needed;
+        if (all[r].free_bytes < out->free_bytes) out->free_bytes = all[r].free_bytes;
+    }
+    mem_free(all);
+    return status;
+}
+
 /* What would fit, by what is known of this plan: activations grow with the micro-batch, and with
- * recompute = full those that are saved for the way back are gone but for a block's. Estimates. */
-static void memory_advise(const trainer_t *t, const memory_report_t *m, uint64_t needed,
-                          uint64_t free_bytes, text_t *out)
+ * recompute = full those that are saved for the way back are gone but for a block's. Estimates; of
+ * other ranks on the device as of this one. */
+static void memory_advise(const trainer_t *t, const memory_report_t *m, const memory_share_t *share,
+                          text_t *out)
 {
     const uint64_t micro = t->job->train.micro_batch;
     const struct {
@@ -179,39 +228,50 @@ static void memory_advise(const trainer_t *t, const memory_report_t *m, uint64_t
         {"recompute = full", t->job->train.recompute == RECOMPUTE_NONE ? m->saved_bytes : 0},
     };
     for (uint32_t i = 0; i < 2; i++) {
+        const uint64_t less = ways[i].less * share->ranks;
         char size[16];
-        if (ways[i].less == 0) continue;
-        text_bytes((double)(needed - ways[i].less), size);
+        if (less == 0 || less > share->needed) continue;
+        text_bytes((double)(share->needed - less), size);
         text_printf(out, "; with [train] %s some %s, which would%s fit", ways[i].key, size,
-                    needed - ways[i].less <= free_bytes ? "" : " not");
+                    share->needed - less <= share->free_bytes ? "" : " not");
     }
 }
 
+/* "this rank needs 2 GiB", or what all that share the device need, and this one of it. */
+static void memory_who(const memory_share_t *share, const memory_need_t *own, char out[96])
+{
+    char all[16], mine[16];
+    text_bytes((double)share->needed, all);
+    text_bytes((double)own->needed, mine);
+    if (share->ranks == 1)
+        (void)snprintf(out, 96, "this rank needs %s", mine);
+    else
+        (void)snprintf(out, 96, "the %u ranks on it need %s, this one %s", share->ranks, all, mine);
+}
+
 /* Where the device's memory is not the host's: refused before any of it is taken. What a library keeps
- * is taken already. */
+ * is taken already. All ranks take part, as several may have one device. */
 static lh_status_t memory_check(const trainer_t *t)
 {
-    const engine_t *e = t->session->engine;
-    lh_device_memory_t device;
+    memory_need_t own;
+    memory_share_t share;
     memory_report_t m;
-    char size[16], room[16];
+    char size[16], room[16], who[96];
     text_t kinds = {0};
-    engine_memory(e, &m);
-    const uint64_t needed = m.total_bytes - m.bytes[MEMORY_LIBRARY];
-    if ((engine_properties(e)->flags & LH_DEVICE_HOST_ACCESS) != 0 ||
-        !engine_device_memory(e, &device) || needed <= device.free_bytes)
-        return LH_OK;
+    engine_memory(t->session->engine, &m);
+    memory_own(t, &m, &own);
+    lh_status_t status = memory_gather(t, &own, &share);
+    if (status != LH_OK || share.needed <= share.free_bytes) return status;
     for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
         if (k == MEMORY_PINNED || k == MEMORY_LIBRARY || m.bytes[k] == 0) continue;
         text_bytes((double)m.bytes[k], size);
         text_printf(&kinds, "%s%s %s", kinds.length > 0 ? ", " : "", engine_memory_text(k), size);
     }
-    memory_advise(t, &m, needed, device.free_bytes, &kinds);
-    text_bytes((double)needed, size);
-    text_bytes((double)device.free_bytes, room);
-    const lh_status_t status = fail(LH_NO_MEMORY, "%s %s has %s free, this rank needs %s: %s",
-                                    engine_properties(e)->name, engine_properties(e)->pci_path,
-                                    room, size, kinds.failed ? "" : kinds.data);
+    memory_advise(t, &m, &share, &kinds);
+    text_bytes((double)share.free_bytes, room);
+    memory_who(&share, &own, who);
+    status = fail(LH_NO_MEMORY, "%s has %s free, %s: %s", own.device, room, who,
+                  kinds.failed ? "" : kinds.data);
     text_free(&kinds);
     return status;
 }
