@@ -673,6 +673,7 @@ static bool life_ends_with(const char *call)
                                         "Ipc",
                                         "Unregister",
                                         "GetCtx",
+                                        "GetDevice",
                                         "cuFuncSetAttribute",
                                         "cuStreamSynchronize"};
     for (size_t i = 0; i < COUNT(parts); i++)

@@ -44,6 +44,7 @@ typedef struct table {
 
 typedef struct rank {
     uint32_t self, size;
+    const char *failing; /* of LH_FAKE_CUDA: the call that fails, once; NULL: none does */
     table_t *table;
     uint32_t barriers;
     rig_t rig;
@@ -79,7 +80,9 @@ static void rank_open(rank_t *r)
     static const rig_setting_t plain[] = {{"capture", 1}, {0}};
     static const uint64_t no_config[8];
     char path[512];
-    (void)snprintf(path, sizeof(path), "gpus=1 delay_us=50 seed=%u", r->self);
+    (void)snprintf(path, sizeof(path), "gpus=1 delay_us=50 seed=%u%s%s%s", r->self,
+                   r->failing != NULL ? " fail=" : "", r->failing != NULL ? r->failing : "",
+                   r->failing != NULL ? ":1:3" : "");
     (void)setenv("LH_FAKE_CUDA", path, 1);
     rig_open_with(&r->rig, "cuda", plain);
     (void)snprintf(path, sizeof(path), "%s/transports/nvlink.so", rig_plugins());
@@ -111,7 +114,7 @@ static lh_status_t rank_join(rank_t *r)
 
 static void rank_close(rank_t *r)
 {
-    r->api->leave(r->group);
+    if (r->group != NULL) r->api->leave(r->group);
     r->plugin->close(r->transport);
     for (uint32_t i = 0; i < 4; i++)
         r->rig.api->release(r->memory[i]);
@@ -378,6 +381,60 @@ static void a_difference(rank_t *r)
     barrier(r);
 }
 
+/* One of every call, until one fails. Of a group of two rank 0 calls and rank 1 looks on. */
+static lh_status_t each_once(rank_t *r)
+{
+    static const uint32_t alone[] = {LH_COLL_ALL_REDUCE, LH_COLL_REDUCE_SCATTER, LH_COLL_ALL_GATHER,
+                                     LH_COLL_BROADCAST};
+    static const uint32_t pair[] = {LH_COLL_SEND, LH_COLL_RECV};
+    const uint32_t *ops = r->size == 1 ? alone : pair, count = r->size == 1 ? 4 : 2;
+    pieces_t p;
+    lh_status_t status = LH_OK;
+    if (r->self == 0) {
+        status = r->api->new_token(r->transport, &r->table->token);
+        if (status != LH_OK) return status;
+    }
+    barrier(r);
+    status = r->api->join(r->transport, &r->table->token, r->self, r->size, &r->queue, &r->group);
+    if (status == LH_OK) status = LH_AGAIN;
+    while (status == LH_AGAIN)
+        status = r->api->test(r->group);
+    pieces_make(&p, r->size, 2, 10, 1, false);
+    for (uint32_t i = 0; i < count && status == LH_OK && r->self == 0; i++) {
+        const lh_coll_t row = {.struct_size = sizeof(row),
+                               .op = ops[i],
+                               .dtype = LH_DTYPE_F32,
+                               .root = r->size - 1,
+                               .pieces = p.rows,
+                               .whole = r->whole,
+                               .workspace = r->workspace};
+        status = r->api->enqueue(r->group, &row, &r->queue);
+    }
+    return status;
+}
+
+/* Which GPU, where, in which call, and what came before it. */
+static void a_failure(rank_t *r)
+{
+    const char *said = rig_reason();
+    const bool acts = r->self == 0;
+    const lh_status_t status = each_once(r);
+    if (acts) {
+        WANT(status == LH_DEVICE_LOST || status == LH_NO_DEVICE);
+        WANT(strstr(said, "NCCL fails in ") != NULL && strstr(said, r->failing) != NULL);
+        if (r->group != NULL) {
+            WANT(
+                strstr(said, "GPU 0 (Fake GPU 9.0, 0000:1b:00.0) of rank 0 on rig, number 0 of ") ==
+                said);
+            WANT(strstr(said, strstr(r->failing, "Comm") != NULL ? "last queued: nothing"
+                                                                 : "last queued: ") != NULL);
+        }
+    }
+    if (r->group != NULL) r->api->cancel(r->group);
+}
+
+static const char *failing; /* what run_scene's ranks get */
+
 static void run_scene(void (*scene)(rank_t *r), uint32_t size)
 {
     pid_t pids[RANKS];
@@ -389,7 +446,7 @@ static void run_scene(void (*scene)(rank_t *r), uint32_t size)
         assert_true(pids[k] >= 0);
         if (pids[k] != 0) continue;
         static rank_t r;
-        r = (rank_t){.self = k, .size = size, .table = table};
+        r = (rank_t){.self = k, .size = size, .failing = failing, .table = table};
         rank_open(&r);
         scene(&r);
         barrier(&r); /* nobody leaves while another still reads */
@@ -432,6 +489,24 @@ static void ranks_that_differ_are_told(void **state)
     run_scene(a_difference, 2);
 }
 
+static void any_call_may_fail_and_names_gpu_host_and_last_call(void **state)
+{
+    (void)state;
+    static const char *const alone[] = {
+        "ncclGetUniqueId",   "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclAllReduce",
+        "ncclReduceScatter", "ncclAllGather",          "ncclBroadcast"};
+    static const char *const pair[] = {"ncclSend", "ncclRecv"};
+    for (size_t i = 0; i < sizeof(alone) / sizeof(alone[0]); i++) {
+        failing = alone[i];
+        run_scene(a_failure, 1);
+    }
+    for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
+        failing = pair[i];
+        run_scene(a_failure, 2);
+    }
+    failing = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest on_gpu[] = {cmocka_unit_test(a_group_of_one_gives_what_it_must)};
@@ -443,6 +518,7 @@ int main(void)
         cmocka_unit_test(calls_give_what_they_must),
         cmocka_unit_test(a_cancel_ends_what_waits_for_others),
         cmocka_unit_test(ranks_that_differ_are_told),
+        cmocka_unit_test(any_call_may_fail_and_names_gpu_host_and_last_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,6 +108,7 @@ typedef struct fake {
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
     int gpus, capability, driver;
+    cuda_ordinal_t ordinal; /* of the context */
     bool dmabuf, registers;
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;

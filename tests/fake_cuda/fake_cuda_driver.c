@@ -187,9 +187,9 @@ FAKE_EXPORT cuda_result_t cuDeviceGetAttribute(int *value, int attribute, cuda_o
 
 FAKE_EXPORT cuda_result_t cuDevicePrimaryCtxRetain(cuda_context_t *out, cuda_ordinal_t device)
 {
-    (void)device;
     const cuda_result_t result = fake_begin("cuDevicePrimaryCtxRetain", false);
     if (result != CUDA_OK) return result;
+    fake.ordinal = device;
     if (fake.contexts++ == 0) {
         fake.closing = false;
         fake.error = CUDA_OK;
@@ -217,6 +217,14 @@ FAKE_EXPORT cuda_result_t cuCtxSetCurrent(cuda_context_t context)
     FAKE_MAY_FAIL(cuCtxSetCurrent);
     current = context;
     return CUDA_OK;
+}
+
+/* Contexts of all GPUs are one here. */
+FAKE_EXPORT cuda_result_t cuCtxGetDevice(cuda_ordinal_t *out)
+{
+    FAKE_BEGIN(cuCtxGetDevice);
+    *out = fake.ordinal;
+    return fake_end(CUDA_OK);
 }
 
 FAKE_EXPORT cuda_result_t cuCtxGetStreamPriorityRange(int *least, int *greatest)

@@ -115,6 +115,7 @@ enum {
     X(cuDevicePrimaryCtxRetain, (cuda_context_t * out, cuda_ordinal_t device))                     \
     X(cuDevicePrimaryCtxRelease_v2, (cuda_ordinal_t device))                                       \
     X(cuCtxSetCurrent, (cuda_context_t context))                                                   \
+    X(cuCtxGetDevice, (cuda_ordinal_t * out))                                                      \
     X(cuCtxGetStreamPriorityRange, (int *least, int *greatest))                                    \
     X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                \
     X(cuMemAlloc_v2, (cuda_address_t * out, size_t bytes))                                         \

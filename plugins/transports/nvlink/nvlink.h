@@ -35,6 +35,8 @@ struct lh_group {
     cuda_context_t context;
     cuda_stream_t stream; /* of all calls */
     uint32_t rank, size;
+    char gpu[256];    /* "GPU 0 (NVIDIA H100, 0000:1b:00.0) of rank 0 on host" */
+    const char *last; /* the call that was queued last; NULL: none was */
 };
 
 /* nvlink_plugin.c: opens both libraries, once. */

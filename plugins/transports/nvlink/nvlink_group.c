@@ -12,6 +12,7 @@
 #include "nvlink.h"
 
 #include <sched.h>
+#include <stdio.h>
 
 #include <longhaul/dtype.h>
 
@@ -19,22 +20,43 @@
 
 enum { PACK_LINE = 128, PACK_BLOCKS = 64, PACK_ELEMENTS = 2048 /* of a block */ };
 
+/* For sentences: what is not known is left out. In the group's context. */
+static void gpu_name(lh_group_t *g)
+{
+    const lh_transport_t *t = g->transport;
+    const cuda_library_t *l = &t->cuda;
+    char name[64] = "", place[32] = "";
+    cuda_ordinal_t ordinal = 0;
+    lh_rank_info_t where = {.struct_size = sizeof(where)};
+    if (l->cuCtxGetDevice(&ordinal) == CUDA_OK) {
+        (void)l->cuDeviceGetName(name, sizeof(name), ordinal);
+        (void)l->cuDeviceGetPCIBusId(place, sizeof(place), ordinal);
+    }
+    if (t->host->rank_info(t->host, t->host->world->rank, &where) != LH_OK)
+        where.host_name[0] = '\0';
+    (void)snprintf(g->gpu, sizeof(g->gpu), "GPU %d (%s, %s) of rank %u%s%s", ordinal, name, place,
+                   t->host->world->rank, where.host_name[0] != '\0' ? " on " : "", where.host_name);
+}
+
 static lh_status_t nccl_check(const lh_group_t *g, nccl_result_t result, const char *call)
 {
     const lh_transport_t *t = g->transport;
     if (result == NCCL_OK) return LH_OK;
     return t->host->fail(t->host, result == NCCL_REMOTE_ERROR ? LH_PEER_LOST : LH_DEVICE_LOST,
-                         "NCCL fails in %s on rank %u of %u: %s (%d)", call, g->rank, g->size,
-                         t->ncclGetErrorString(result), result);
+                         "%s, number %u of %u: NCCL fails in %s: %s (%d); last queued: %s", g->gpu,
+                         g->rank, g->size, call, t->ncclGetErrorString(result), result,
+                         g->last != NULL ? g->last : "nothing");
 }
 
-static lh_status_t driver_check(const lh_transport_t *t, cuda_result_t result, const char *call)
+static lh_status_t driver_check(const lh_group_t *g, cuda_result_t result, const char *call)
 {
+    const lh_transport_t *t = g->transport;
     const char *name = NULL;
     if (result == CUDA_OK) return LH_OK;
     (void)t->cuda.cuGetErrorName(result, &name);
-    return t->host->fail(t->host, LH_DEVICE_LOST, "NVIDIA's driver fails in %s: %s (%d)", call,
-                         name != NULL ? name : "error", result);
+    return t->host->fail(
+        t->host, LH_DEVICE_LOST, "%s: NVIDIA's driver fails in %s: %s (%d); last queued: %s",
+        g->gpu, call, name != NULL ? name : "error", result, g->last != NULL ? g->last : "nothing");
 }
 
 static cuda_stream_t stream_of(const lh_native_t *queue)
@@ -156,11 +178,12 @@ static lh_status_t group_new_token(lh_transport_t *t, lh_address_t *token)
 static lh_status_t group_enter(const lh_group_t *g)
 {
     const cuda_library_t *l = &g->transport->cuda;
-    return driver_check(g->transport, l->cuCtxSetCurrent(g->context), "cuCtxSetCurrent");
+    return driver_check(g, l->cuCtxSetCurrent(g->context), "cuCtxSetCurrent");
 }
 
-static lh_status_t pack_load(lh_transport_t *t)
+static lh_status_t pack_load(const lh_group_t *g)
 {
+    lh_transport_t *t = g->transport;
     const cuda_library_t *l = &t->cuda;
     if (t->module != NULL) return LH_OK;
     const cuda_result_t loaded = l->cuModuleLoadData(&t->module, cuda_fatbin);
@@ -168,9 +191,9 @@ static lh_status_t pack_load(lh_transport_t *t)
         return t->host->fail(t->host, LH_NO_DEVICE,
                              "this build has no GPU kernels: nvcc was not found when it was "
                              "configured");
-    lh_status_t status = driver_check(t, loaded, "cuModuleLoadData");
+    lh_status_t status = driver_check(g, loaded, "cuModuleLoadData");
     if (status == LH_OK)
-        status = driver_check(t, l->cuModuleGetFunction(&t->pack, t->module, "cuda_pack"),
+        status = driver_check(g, l->cuModuleGetFunction(&t->pack, t->module, "cuda_pack"),
                               "cuModuleGetFunction");
     return status;
 }
@@ -187,10 +210,12 @@ static lh_status_t group_start(lh_group_t *g, const lh_address_t *token, const l
     memcpy(&id, token->bytes, sizeof(id));
     lh_status_t status = nvlink_open(t);
     if (status == LH_OK)
-        status = driver_check(t, t->cuda.cuStreamGetCtx(stream_of(queue), &g->context),
+        status = driver_check(g, t->cuda.cuStreamGetCtx(stream_of(queue), &g->context),
                               "cuStreamGetCtx");
     if (status == LH_OK) status = group_enter(g);
-    if (status == LH_OK) status = pack_load(t);
+    if (status != LH_OK) return status;
+    gpu_name(g);
+    status = pack_load(g);
     if (status != LH_OK) return status;
     const nccl_result_t result = t->ncclCommInitRankConfig(&g->comm, (int)g->size, id, (int)g->rank,
                                                            &config);
@@ -205,7 +230,8 @@ static lh_status_t group_join(lh_transport_t *t, const lh_address_t *token, uint
                              "nvlink works on queues of 'cuda', found '%s'", queue->kind);
     lh_group_t *g = t->host->alloc(t->host, sizeof(*g), _Alignof(lh_group_t));
     if (g == NULL) return LH_NO_MEMORY;
-    *g = (lh_group_t){.transport = t, .rank = rank, .size = size, .stream = stream_of(queue)};
+    *g = (lh_group_t){
+        .transport = t, .rank = rank, .size = size, .stream = stream_of(queue), .gpu = "its GPU"};
     *out = g;
     return group_start(g, token, queue);
 }
@@ -231,6 +257,7 @@ static lh_status_t call_settle(lh_group_t *g, nccl_result_t result, const char *
             return host->fail(host, LH_CANCELLED, "the job was stopped while NCCL connected");
         if (status == LH_AGAIN) (void)sched_yield();
     }
+    if (status == LH_OK) g->last = call;
     return status;
 }
 
@@ -255,7 +282,8 @@ static lh_status_t pack_flush(packing_t *k)
         k->params.count, 1, CUDA_THREADS, 1, 1, 0, k->stream, NULL, extra);
     k->params.count = 0;
     k->longest = 0;
-    return driver_check(k->g->transport, result, "cuda_pack");
+    if (result == CUDA_OK) k->g->last = "cuda_pack";
+    return driver_check(k->g, result, "cuda_pack");
 }
 
 static lh_status_t pack_segment(packing_t *k, uint64_t from, uint64_t to, uint64_t count)

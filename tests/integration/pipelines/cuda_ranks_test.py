@@ -2,6 +2,7 @@
 NCCL (`[transport.node] collectives = nvlink`)."""
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -65,6 +66,12 @@ class CudaRanks(CudaCase):
                        seed=number + 7)
             self.assert_near(names[1], names[0], 1e-5)
             self.assert_same(names[2], names[1])
+
+    def test_nccl_that_fails_in_a_step_is_named(self):
+        job = self.prepared()
+        said = self.train(job, "fails", *TWO, *NCCL, fake="gpus=2 fail=ncclAllReduce:5:3", code=LOST)
+        self.assertRegex(said, r"GPU [01] \(Fake GPU 9\.0, 0000:1[bc]:00\.0\) of rank [01] on %s, number [01] of 2: NCCL fails in "
+                               r"ncclAllReduce: .* \(3\); last queued: nccl" % re.escape(socket.gethostname()))
 
     def test_what_can_not_be_is_said(self):
         job = self.prepared()
