@@ -368,6 +368,32 @@ static void products_of_every_form_are_right(void **state)
     bench_close(&b);
 }
 
+/* 1 + 2^-12 has no place in TF32's ten bits. The library's choice is by `tf32`, and so is what a
+ * fingerprint and a plan of the step's time say. */
+static void f32_products_round_to_tf32_where_the_option_lets_them(void **state)
+{
+    (void)state;
+    static const double a[] = {1 + 0x1p-12}, b[] = {1};
+    static const lh_matmul_t how = {.struct_size = sizeof(how)};
+    double rate[2];
+    for (uint64_t tf32 = 0; tf32 < 2; tf32++) {
+        const rig_setting_t settings[] = {{"capture", 1}, {"tf32", tf32}, {0}};
+        double c[1] = {0};
+        rig_t rig;
+        const rig_slot_t slots[] = {
+            RIG_IN(F32, a, 1, 1), RIG_IN(F32, b, 1, 1), RIG_NONE, RIG_NONE, RIG_NONE,
+            RIG_OUT(F32, c, 1, 1)};
+        setenv("LH_FAKE_CUDA", "", 1);
+        rig_open_with(&rig, "cuda", settings);
+        MUST(rig_run(&rig, "matmul", &how, slots, COUNT(slots)));
+        assert_true(c[0] == (tf32 ? 1 : a[0]));
+        assert_true((strstr(rig.properties.fingerprint, ", TF32") != NULL) == (tf32 != 0));
+        rate[tf32] = rig.properties.flops_per_second[LH_DTYPE_F32];
+        rig_close(&rig);
+    }
+    assert_true(rate[1] > rate[0]);
+}
+
 static lh_status_t product_prepare_with(rig_t *rig, const lh_arg_t *args, uint32_t flags,
                                         uint64_t variant, lh_kernel_plan_t *plan)
 {
@@ -772,6 +798,7 @@ int main(void)
         cmocka_unit_test(a_capture_must_be_closed_in_itself),
         cmocka_unit_test(a_captured_kernel_runs_at_every_replay),
         cmocka_unit_test(products_of_every_form_are_right),
+        cmocka_unit_test(f32_products_round_to_tf32_where_the_option_lets_them),
         cmocka_unit_test(the_fastest_candidate_is_taken_where_they_may_be_timed),
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),

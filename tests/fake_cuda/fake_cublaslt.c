@@ -223,6 +223,18 @@ static float number_read(const void *at, int type, uint64_t i)
     return type == CUBLAS_R_16BF ? lh_bf16_to_f32(bits) : lh_f16_to_f32(bits);
 }
 
+/* Of a factor. TF32 has 10 bits behind the point; rounded to the nearest, away from 0 at a tie. */
+static float factor_read(const product_t *p, const void *at, int type, uint64_t i)
+{
+    float value = number_read(at, type, i);
+    uint32_t bits;
+    if (p->how.compute != CUBLAS_SUMS_32F_TF32) return value;
+    memcpy(&bits, &value, sizeof(bits));
+    bits = (bits + 0x1000u) & ~0x1fffu;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
 static void number_write(void *at, int type, uint64_t i, float value)
 {
     if (type == CUBLAS_R_32F) {
@@ -275,7 +287,7 @@ static void column_sum(const product_t *p, const spots_t *s, const float *first,
     memset(sums, 0, rows * sizeof(*sums));
     for (uint64_t k = 0; k < depth; k++) {
         const uint64_t at = p->how.turned[1] == CUBLAS_TURNED ? k * pitch + j : j * pitch + k;
-        const float b = number_read(s->b, p->b.type, at);
+        const float b = factor_read(p, s->b, p->b.type, at);
         for (uint64_t i = 0; i < rows; i++)
             sums[i] += first[k * rows + i] * b;
     }
@@ -313,7 +325,7 @@ static cuda_result_t product_run(const void *data)
     if (first == NULL) return CUDA_NO_MEMORY;
     for (uint64_t k = 0; k < depth; k++)
         for (uint64_t i = 0; i < rows; i++)
-            first[k * rows + i] = number_read(s.a, p->a.type,
+            first[k * rows + i] = factor_read(p, s.a, p->a.type,
                                               turned ? i * pitch + k : k * pitch + i);
     if (s.workspace != NULL) memset(s.workspace, 0xff, p->workspace_bytes);
     for (uint64_t j = 0; j < p->d.columns; j++) {

@@ -112,9 +112,11 @@ lh_status_t cuda_library_driver(cuda_library_t *l, const lh_host_t *host, const 
 }
 
 /* Whether this library is one that the driver can serve; says why not otherwise. */
-static lh_status_t cublas_take(cuda_library_t *l, void *library, const char *name)
+static lh_status_t cublas_take(cuda_library_t *l, void *library, const char *name,
+                               const char *folders)
 {
     const lh_host_t *host = l->host;
+    char places[CUDA_PLACES_BYTES] = "";
     lh_status_t status = LH_OK;
 #define CUBLAS_LOAD(call, parameters) \
     if (status == LH_OK) status = symbol_find(l, library, name, #call, &l->call);
@@ -129,9 +131,10 @@ static lh_status_t cublas_take(cuda_library_t *l, void *library, const char *nam
     const size_t major = l->cublas_version / 10000;
     if (major != 12 && major != 13)
         return host->fail(host, LH_NO_DEVICE,
-                          "%s is cuBLASLt %zu.%zu, this plugin knows 12 and 13: [device] libraries "
-                          "names folders to look in first",
-                          name, major, l->cublas_version / 100 % 100);
+                          "%s, looked for %s, is cuBLASLt %zu.%zu, this plugin knows 12 and 13: "
+                          "[device] libraries names folders to look in first",
+                          name, cuda_library_places(folders, places), major,
+                          l->cublas_version / 100 % 100);
     if ((size_t)l->driver_version / 1000 < major)
         return host->fail(host, LH_NO_DEVICE,
                           "NVIDIA's driver supports CUDA %d.%d, %s (cuBLASLt %zu.%zu) needs %zu.0: "
@@ -153,7 +156,7 @@ lh_status_t cuda_library_cublas(cuda_library_t *l, const char *folders)
         if (i == PLAIN_NAME && status != LH_AGAIN) break; /* it would be one of those again */
         void *library = cuda_library_open(folders, names[i], error);
         if (library == NULL) continue;
-        status = cublas_take(l, library, names[i]);
+        status = cublas_take(l, library, names[i], folders);
         if (status == LH_OK) return LH_OK;
     }
     if (status != LH_AGAIN) return status;

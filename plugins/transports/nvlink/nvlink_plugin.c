@@ -26,13 +26,15 @@ static lh_status_t symbol_take(const lh_transport_t *t, void *library, const cha
 static lh_status_t version_check(lh_transport_t *t)
 {
     int version = 0;
+    char places[CUDA_PLACES_BYTES] = "";
     if (t->ncclGetVersion(&version) != NCCL_OK || version < NCCL_VERSION_2_14 ||
         version / 10000 != 2)
         return t->host->fail(
             t->host, LH_NO_DEVICE,
-            "%s is NCCL %d.%d, this plugin knows 2.14 and later of 2: [transport.node] libraries "
-            "names folders to look in first",
-            NCCL_NAME, version / 10000, version / 100 % 100);
+            "%s, looked for %s, is NCCL %d.%d, this plugin knows 2.14 and later of 2: "
+            "[transport.node] libraries names folders to look in first",
+            NCCL_NAME, cuda_library_places(t->config->libraries, places), version / 10000,
+            version / 100 % 100);
     return LH_OK;
 }
 

@@ -1,21 +1,13 @@
 """What tests of the real cuda plugin share, where there is no GPU: trainings over the stand-ins of libcuda,
 libcublasLt and libnccl (tests/fake_cuda), which `[device] libraries` names."""
-import ctypes
 import os
 
 from pipeline_case import DONE, PipelineCase, logical, read_json_lines
 
 LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
 CUDNN = os.environ.get("LONGHAUL_CUDNN", "")  # empty: the build found no headers of cuDNN
+KERNELS = os.environ.get("LONGHAUL_GPU_KERNELS", "")  # empty: the build had no nvcc
 TWO = ["launch.ranks_per_node=2"]
-
-
-def machine_has(name):
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
 
 
 class CudaCase(PipelineCase):
@@ -24,6 +16,19 @@ class CudaCase(PipelineCase):
                              comm={"bucket": "16KiB"}, device={"threads": None})
         self.run_longhaul("prepare", job)
         return job
+
+    def folder_without(self, *names):
+        """With all of the stand-ins but these; what is no library hides what the machine itself may have,
+        where LD_LIBRARY_PATH names the folder."""
+        folder = self.path("without_" + names[0])
+        os.makedirs(folder)
+        for name in os.listdir(LIBRARIES):
+            if name.startswith("lib") and name not in names:
+                os.symlink(os.path.join(LIBRARIES, name), os.path.join(folder, name))
+        for name in names:
+            with open(os.path.join(folder, name), "w") as f:
+                f.write("no library " * 100)
+        return folder
 
     def link_data(self, folder):
         os.makedirs(self.path(folder))

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 
-from cuda_case import LIBRARIES, TWO, CudaCase, machine_has
+from cuda_case import LIBRARIES, TWO, CudaCase
 from pipeline_case import LOST, REFUSED, TORTURE, main
 
 FOUR = ["launch.ranks_per_node=4"]
@@ -83,20 +83,18 @@ class CudaRanks(CudaCase):
                  "it carries no messages; name it as collectives = nvlink in [transport.node]"),
                 ("", ["transport.node.collectives=shm"], "it makes no collectives"),
                 ("", NCCL[:1] + ["transport.node.library=x"], "did you mean 'libraries'?"),
-                ("nccl=20500", NCCL, "libnccl.so.2 is NCCL 2.5, this plugin knows 2.14 and later of 2"),
-                ("nccl=30000", NCCL, "libnccl.so.2 is NCCL 3.0"),
+                ("nccl=20500", NCCL, "libnccl.so.2, looked for in %s, then where the system's loader looks, is NCCL 2.5, this "
+                 "plugin knows 2.14 and later of 2" % LIBRARIES),
+                ("nccl=30000", NCCL, "is NCCL 3.0"),
         )):
             said = self.train(job, "refused%d" % number, *TWO, *sets, fake="gpus=2 " + fake, code=REFUSED)
             self.assertIn(text, said)
-        half = self.path("half")
-        os.makedirs(half)
-        os.symlink(os.path.join(LIBRARIES, "libcuda.so.1"), os.path.join(half, "libcuda.so.1"))
-        if not machine_has("libnccl.so.2"):
-            said = self.train(job, "no_nccl", *TWO, NCCL[0], "transport.node.libraries=" + half,
-                              fake="gpus=2", code=REFUSED)
-            self.assertIn("the library libnccl.so.2 (NCCL, of NVIDIA or of PyTorch's wheels) was looked for in "
-                          + half, said)
-            self.assertFalse(os.path.exists(self.path("no_nccl", "metrics.jsonl")))
+        half = self.folder_without("libnccl.so.2")
+        said = self.train(job, "no_nccl", *TWO, NCCL[0], "transport.node.libraries=" + half,
+                          fake="gpus=2", code=REFUSED, LD_LIBRARY_PATH=half)
+        self.assertIn("the library libnccl.so.2 (NCCL, of NVIDIA or of PyTorch's wheels) was looked for in "
+                      + half, said)
+        self.assertFalse(os.path.exists(self.path("no_nccl", "metrics.jsonl")))
 
     def test_a_plan_counts_the_workspace(self):
         """Two ranks' pieces of zero3 are no run of memory, so they are packed; what travels by the host has

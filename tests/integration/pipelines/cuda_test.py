@@ -6,8 +6,8 @@ import re
 import socket
 import unittest
 
-from cuda_case import CUDNN, LIBRARIES, TWO, CudaCase, machine_has
-from pipeline_case import LOST, REFUSED, main
+from cuda_case import CUDNN, KERNELS, LIBRARIES, TWO, CudaCase
+from pipeline_case import BINARY, LOST, REFUSED, main
 
 
 class Cuda(CudaCase):
@@ -144,7 +144,8 @@ class Cuda(CudaCase):
                 ("gpus=0", [], "finds no GPU"),
                 ("capability=75", [], "has compute capability 7.5, 8.0 (A100) or later is needed"),
                 ("driver=11080", [], "supports CUDA 11.8, 12.0 or later is needed"),
-                ("cublas=110900", [], "libcublasLt.so.13 is cuBLASLt 11.9, this plugin knows 12 and 13"),
+                ("cublas=110900", [], "libcublasLt.so.13, looked for in %s, then where the system's loader looks, is cuBLASLt "
+                                      "11.9, this plugin knows 12 and 13" % LIBRARIES),
                 ("driver=12040", [], "supports CUDA 12.4, libcublasLt.so.13 (cuBLASLt 13.0) needs "
                                      "13.0"),
                 ("gpus=1", ["device.index=1"], "[device] index is 1, this machine has 1 GPU"),
@@ -214,17 +215,24 @@ class Cuda(CudaCase):
 
     def test_a_library_that_is_missing_is_named_with_where_it_was_looked_for(self):
         job = self.prepared()
-        os.makedirs(self.path("half"))
-        os.symlink(os.path.join(LIBRARIES, "libcuda.so.1"), self.path("half", "libcuda.so.1"))
-        if not machine_has("libcuda.so.1"):
-            said = self.train(job, "no_driver", libraries="/nowhere", code=REFUSED)
-            self.assertIn("no NVIDIA driver: libcuda.so.1 was looked for in /nowhere, then where the "
-                          "system's loader looks ([device] libraries", said)
-            self.assertFalse(os.path.exists(self.path("no_driver", "metrics.jsonl")))
-        if not any(machine_has("libcublasLt.so" + end) for end in (".13", ".12", "")):
-            said = self.train(job, "no_cublas", libraries=self.path("half"), code=REFUSED)
-            self.assertIn("libcublasLt.so.13 or libcublasLt.so.12", said)
-            self.assertIn("[device] libraries", said)
+        none = self.folder_without("libcuda.so.1")
+        said = self.train(job, "no_driver", libraries=none, code=REFUSED, LD_LIBRARY_PATH=none)
+        self.assertIn("no NVIDIA driver: libcuda.so.1 was looked for in %s, then where the system's loader looks ([device] "
+                      "libraries" % none, said)
+        none = self.folder_without("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
+        said = self.train(job, "no_cublas", libraries=none, code=REFUSED, LD_LIBRARY_PATH=none)
+        self.assertIn("the library libcublasLt.so.13 or libcublasLt.so.12 (cuBLASLt, of the CUDA toolkit or of PyTorch's "
+                      "wheels) was looked for in %s, then" % none, said)
+        self.assertIn("[device] libraries", said)
+        for folder in ("no_driver", "no_cublas"):
+            self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
+
+    def test_kernels_that_the_driver_does_not_take_are_told(self):
+        """A build without nvcc has none at all."""
+        job = self.prepared()
+        said = self.train(job, "kernels", fake="fail=cuModuleLoadData:1:209", code=REFUSED)
+        self.assertIn("the plugin's kernels have no code for GPU 0 (Fake GPU 9.0, compute capability 9.0) that a driver for CUDA "
+                      "13.0 takes: update the driver" if KERNELS else "this build has no GPU kernels: nvcc was not found", said)
 
     @unittest.skipUnless(CUDNN, "a build without cuDNN's headers")
     def test_attention_is_cudnns_where_it_can_be(self):
@@ -245,15 +253,8 @@ class Cuda(CudaCase):
 
     @unittest.skipUnless(CUDNN, "a build without cuDNN's headers")
     def test_cudnn_that_is_missing_or_of_another_version_is_named(self):
-        """A file that is no library hides what the machine may have."""
         job = self.prepared()
-        half = self.path("half")
-        os.makedirs(half)
-        for name in ("libcuda.so.1", "libcublasLt.so.13"):
-            os.symlink(os.path.join(LIBRARIES, name), os.path.join(half, name))
-        for name in ("libcudnn.so.9", "libcudnn.so"):
-            with open(os.path.join(half, name), "w") as f:
-                f.write("no library " * 100)
+        half = self.folder_without("libcudnn.so.9", "libcudnn.so")
         said = self.train(job, "missing", libraries=half, code=REFUSED, LD_LIBRARY_PATH=half)
         for text in ("the library libcudnn.so.9 (cuDNN, of NVIDIA or of PyTorch's wheels) was looked for in " + half,
                      "not found: [device] libraries names folders to look in first", "attention = own"):
@@ -262,7 +263,13 @@ class Cuda(CudaCase):
         for text in ("libcudnn.so.9, looked for in " + LIBRARIES, "is cuDNN 10.1, this plugin knows 9: [device] libraries",
                      "attention = own does without it"):
             self.assertIn(text, said)
-        for folder in ("missing", "other"):
+        os.remove(os.path.join(half, "libcudnn.so.9"))
+        os.symlink(os.path.join(os.path.dirname(os.path.dirname(BINARY)), "lib", "longhaul", "optimizers", "zero0.so"),
+                   os.path.join(half, "libcudnn.so.9"))
+        said = self.train(job, "none", libraries=half, code=REFUSED)
+        self.assertIn("libcudnn.so.9, looked for in %s, then where the system's loader looks, is no cuDNN: [device] libraries" % half,
+                      said)
+        for folder in ("missing", "other", "none"):
             self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
         self.train(job, "own", "device.attention=own", "train.steps=1", libraries=half, LD_LIBRARY_PATH=half)
 
