@@ -32,6 +32,7 @@ GOALS = {"160M": 1.3, "1B": 1.15, "3B": 1.15}
 IDLE_GOALS = {"160M": 3, "1B": 1, "3B": 1}
 FIRST_GOALS = {"160M": 3, "1B": 6}
 MEMORY_GOAL, PLAN_GOAL, MATRIX_GOAL = 0.8, 3, 70  # of torch.compile's peak; percent off the plan; percent of the matrix rate
+PASS_SHARE, PASS_GOAL = 0.01, 80  # a pass over memory that takes more of a step; percent of the rate of copies
 PROFILE_STEPS = 6  # --profile looks at the fifth
 # Tests that a GPU alone can pass or fail, in the order in which they are run: those of `ctest -L gpu`.
 GPU_TESTS = ["cuda_test", "cudnn_attention_test", "golden_curves_test", "cuda_kernels_test", "cuda_shapes_test"]
@@ -298,7 +299,7 @@ def goals(part, name, m, job, micro, step, got, device):
         if peers:
             ratio = memory[1] / 2**20 / min(peers)
             part.row("%s, memory of torch.compile's" % name, "%.2fx, goal %.2fx" % (ratio, MEMORY_GOAL), ratio=ratio)
-    profile(part, name, job, micro, step)
+    profile(part, name, job, micro, step, device)
     first = first_step(part, job, micro)
     if first is None:
         part.note("%s, first step is left out: none was made in time" % name)
@@ -306,7 +307,22 @@ def goals(part, name, m, job, micro, step, got, device):
         part.row("%s, from exec to the first step" % name, "%.2f s, goal %d s" % (first, FIRST_GOALS[name]), seconds=first)
 
 
-def profile(part, name, job, micro, step):
+def passes(part, name, rows, device):
+    """GB/s of each kernel that memory bounds and that counts, beside the rate of copies of the same run."""
+    rate, peak = (device or {}).get("bytes_per_second", 0), (device or {}).get("peak_flops", {}).get("BF16", 0)
+    whole = sum(row["ns"] for row in rows)
+    if rate <= 0 or peak <= 0 or whole == 0:
+        return
+    found = [(row["bytes"] / row["ns"] * 1e9, row) for row in rows
+             if row["op"] and row["ns"] > PASS_SHARE * whole and row["bytes"] / rate > row["flops"] / peak]
+    for speed, row in sorted(found, key=lambda one: -one[1]["ns"]):
+        part.row("%s, %s%s" % (name, row["op"], " backward" if row["backward"] else ""),
+                 "%.0f GB/s, %.0f %% of copies' %.0f GB/s, goal %d %%; %.1f %% of a step; %s" %
+                 (speed / 1e9, 100 * speed / rate, rate / 1e9, PASS_GOAL, 100 * row["ns"] / whole, row["kernel"]),
+                 bytes_per_s=speed, copies_bytes_per_s=rate)
+
+
+def profile(part, name, job, micro, step, device):
     """One step kernel by kernel, and how long the device has none of them in a step that is not profiled."""
     folder = os.path.join(os.path.dirname(job), "profile")
     shutil.rmtree(folder, ignore_errors=True)
@@ -321,6 +337,7 @@ def profile(part, name, job, micro, step):
         return
     rows = json.load(open(path))
     part.row(what, "ok", kernels=rows, said=said[-12000:])
+    passes(part, name, rows, device)
     kernels = sum(row["ns"] for row in rows) * 1e-9
     part.row("%s, device idle" % name, "%.1f %% of a step, goal %d %%" % (100 * (1 - kernels / step), IDLE_GOALS[name]),
              kernels_s=kernels, step_s=step)

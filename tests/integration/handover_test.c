@@ -1,5 +1,5 @@
 /* handover_test.c - transfers between a queue and the host, in one process: an exchange that doubles
- * stands for the other ranks. Launched one by one and replayed, with a transfer that a list waits
+ * stands for the other ranks. The host waits for nothing while it queues. Launched one by one and replayed, with a transfer that a list waits
  * for itself and one that another list waits for; and each wait of a stream is needed: without any
  * one of them the numbers are wrong, or the device says so.
  *
@@ -124,6 +124,15 @@ static lh_status_t wait_maybe(lh_stream_t *s, lh_event_t *e)
     return is_left_out() ? LH_OK : real_api->wait(s, e);
 }
 
+/* The control thread's waits for what is still queued; the gate's thread asks without a time. */
+static uint32_t host_waits;
+
+static lh_status_t test_counted(lh_event_t *e, uint64_t timeout_ns)
+{
+    if (timeout_ns > 0 && real_api->test(e, 0) == LH_AGAIN) host_waits++;
+    return real_api->test(e, timeout_ns);
+}
+
 static lh_status_t await_maybe(lh_stream_t *s, const lh_place_t *word)
 {
     return is_left_out() ? LH_OK : real_api->await(s, word);
@@ -204,6 +213,7 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
     *api = *real_api;
     api->wait = wait_maybe;
     api->await = await_maybe;
+    api->test = test_counted;
     s->rig.engine->api = api;
     s->rig.engine->how.no_capture = !capture;
     engine_use_exchange(s->rig.engine, &s->exchange);
@@ -250,10 +260,12 @@ static void run_queue(scene_t *s, uint32_t run)
 /* One run of both; false: other numbers came, or the host was told of a mistake. */
 static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
 {
-    waits = 0;
+    const bool whole = broken->run == NO_WAIT && broken->build == NO_WAIT;
+    waits = host_waits = 0;
     left_out = broken->run;
     run_queue(s, run);
     const uint32_t counted = waits;
+    if (whole) assert_int_equal(host_waits, 0);
     if (s->status == LH_OK) s->status = program_output(s->second, OUTPUT_LOGITS, out, sizeof(out));
     waits = counted;
     if (s->status != LH_OK) return false;

@@ -144,6 +144,37 @@ static void replays_check(const run_t *r)
     }
 }
 
+/* How often the host has waited for what is still queued. */
+static const lh_device_api_t *real_api;
+static uint32_t host_waits;
+
+static lh_status_t test_counted(lh_event_t *e, uint64_t timeout_ns)
+{
+    if (timeout_ns > 0 && real_api->test(e, 0) == LH_AGAIN) host_waits++;
+    return real_api->test(e, timeout_ns);
+}
+
+/* A step of ranks that exchange through the host is queued without a wait; only figures take one. */
+static void waits_check(run_t *r, transfers_t *transfers)
+{
+    static lh_device_api_t api;
+    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+    real_api = r->rig.engine->api;
+    api = *real_api;
+    api.test = test_counted;
+    r->rig.engine->api = &api;
+    golden_batch(&golden_models[0], 1, batch);
+    for (uint32_t step = 0; step < 3; step++) {
+        host_waits = 0;
+        rig_batch(r->train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+        OK(program_run(r->train, 0));
+        assert_int_equal(host_waits, 0);
+        (void)rig_loss(r->train);
+        assert_true(host_waits <= 1);
+        OK(transfers_finish(transfers));
+    }
+}
+
 typedef struct recorded_case {
     uint32_t way, recompute;
     const char *optimizer;
@@ -178,6 +209,7 @@ static void rank_compares(rig_rank_t *one, void *context)
     run_once(&together, one->transfers);
     compare(&alone, &together);
     replays_check(&together);
+    waits_check(&together, one->transfers);
 
     /* They are calls of the list, as all that ranks exchange. */
     transfer_row_t *rows;

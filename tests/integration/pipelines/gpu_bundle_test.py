@@ -130,6 +130,8 @@ class GpuBundle(PipelineCase):
                            ("device idle", "% of a step, goal 1 %"), ("from exec to the first step", "s, goal 6 s"),
                            ("saves", "% of a step held up, goal 1 %")):
             self.assertIn(unit, rows["1B, " + what]["result"])
+        self.assertRegex(" ".join(row["result"] for what, row in rows.items() if what.startswith("1B, ")),
+                         r"GB/s, \d+ % of copies' \d+ GB/s, goal 80 %; \d+\.\d % of a step")
         rows, _ = self.told("large")
         self.assertEqual(rows["3B, kernel by kernel"]["result"], "ok")
         with open(self.path("results", "all.txt")) as f:
