@@ -123,7 +123,7 @@ typedef struct coll_how {
 } coll_how_t;
 
 /* What a run waits for where no thread waits for it: a device that works off a queue says here that
- * it has come to the collective. Both functions are called with comm's lock held, in whichever
+ * it has come to the collective. All functions are called with comm's lock held, in whichever
  * thread drives transports at that time; they must not call comm. */
 typedef struct collective_gate {
     /* Whether the run may begin, LH_AGAIN: not yet. Asked by whoever drives, often. */
@@ -131,13 +131,17 @@ typedef struct collective_gate {
     /* Told once, when the run is done or, after a failure, will never be. May be NULL. */
     void (*done)(void *context);
     void *context;
+    /* Whether the device stands at its wait for this run, once the gate is past: from then to the run's
+     * end its time is exposed. Asked by whoever drives until it is so. May be NULL: nobody knows, and
+     * a thread that waits counts its own time. */
+    bool (*reached)(void *context);
 } collective_gate_t;
 
 /* Figures of a plan for the profile; times are of the monotonic clock. */
 typedef struct collective_times { /* of all runs so far */
     uint64_t runs;
     uint64_t busy_ns;    /* from start to done           */
-    uint64_t exposed_ns; /* spent inside collective_wait */
+    uint64_t exposed_ns; /* spent inside collective_wait, or by a device at its wait */
 } collective_times_t;
 
 /* ---- the way between sites -------------------------------------------------------------------- */

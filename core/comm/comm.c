@@ -608,6 +608,14 @@ void comm_share(comm_t *c, const uint64_t *all)
     c->told = all;
 }
 
+void comm_expose(comm_t *c, uint32_t scope, uint64_t ns)
+{
+    lh_assert(scope < COMM_SCOPES);
+    runs_enter(c);
+    c->exposed_ns[scope] += ns;
+    runs_leave(c);
+}
+
 void comm_exposed(comm_t *c, uint64_t ns[4])
 {
     runs_enter(c);

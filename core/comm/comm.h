@@ -87,8 +87,10 @@ void comm_even(comm_t *c);
 /* links_flows, for reports. */
 uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room);
 
-/* By scope (index LH_LINK_*): ns that waits took, by the class of link that was waited for, since
- * the last call. */
+/* By scope (index LH_LINK_*): ns that waits took, of the host or of a device, by the class of link that
+ * was waited for, since the last call. */
 void comm_exposed(comm_t *c, uint64_t ns[4]);
+/* Counts a wait that a device has made for what its own queues exchange. */
+void comm_expose(comm_t *c, uint32_t scope, uint64_t ns);
 
 #endif

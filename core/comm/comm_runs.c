@@ -27,7 +27,8 @@
 enum { EVENTS = 64, BYTES_AT_ONCE = 64 << 10 };
 /* A sleep is cut into pieces of this length, so that a time limit is noticed without an event. */
 static const uint64_t doze_ns = 100000000;
-static const uint64_t gate_ns = 20000; /* between two looks at a gate while nothing else moves */
+/* Between two looks while nothing else moves: at a gate, and at whether a device waits already. */
+static const uint64_t gate_ns = 20000, watch_ns = 500000;
 
 /* Sums and copies that can be done wait in a heap, the earliest step of the script first: it
  * belongs to the earliest chunk, for which the peers have waited longest. */
@@ -70,6 +71,28 @@ static void run_ungate(collective_t *x)
     if (x->remaining == 0) run_finish(x);
 }
 
+/* The farthest class of link that the plan sends over. */
+static uint32_t run_scope(const collective_t *x)
+{
+    uint32_t farthest = LH_LINK_NODE;
+    for (uint32_t s = LH_LINK_NODE; s < COMM_SCOPES; s++)
+        if (x->sent[s] > 0) farthest = s;
+    return farthest;
+}
+
+/* What a device has stood at its wait. One that has not come there when the run is done never waits. */
+static void run_expose(collective_t *x)
+{
+    comm_t *c = x->comm;
+    if (x->gate.reached == NULL) return;
+    if (x->reached_ns == 0) {
+        c->watched--;
+        return;
+    }
+    c->exposed_ns[run_scope(x)] += x->finished_ns - x->reached_ns;
+    x->times.exposed_ns += x->finished_ns - x->reached_ns;
+}
+
 /* The gate is forgotten first: its owner may free what it points to, and is told once only. */
 static void run_tell_done(collective_t *x)
 {
@@ -94,6 +117,7 @@ static void run_finish(collective_t *x)
     collective_t *next = x->after_slot, *follower = x->followers;
     x->after_slot = x->followers = NULL;
     if (next != NULL) next->slot_awaited = false;
+    run_expose(x);
     run_tell_done(x);
     atomic_store_explicit(&x->state, PLAN_IDLE, memory_order_release);
     if (next != NULL) run_ungate(next);
@@ -250,6 +274,17 @@ static bool gates_open(comm_t *c)
     return moved;
 }
 
+/* Since when devices stand at their waits. */
+static void gates_watch(comm_t *c)
+{
+    for (collective_t *x = c->oldest; x != NULL && c->watched > 0; x = x->later) {
+        if (x->closed || x->reached_ns != 0 || x->gate.reached == NULL) continue;
+        if (!x->gate.reached(x->gate.context)) continue;
+        x->reached_ns = sys()->now_ns();
+        c->watched--;
+    }
+}
+
 /* Locked. One turn; true if anything has moved. */
 static bool runs_drive(comm_t *c)
 {
@@ -257,6 +292,7 @@ static bool runs_drive(comm_t *c)
     uint32_t count = 0;
     if (c->status != LH_OK) return false;
     bool moved = gates_open(c);
+    gates_watch(c);
     if (c->status == LH_OK) moved = lanes_pump(c) || moved;
     if (c->links != NULL && c->lane_count > 0 && c->status == LH_OK) {
         const lh_status_t status = links_poll(c->links, events, EVENTS, &count);
@@ -334,10 +370,12 @@ static void run_begin(collective_t *x, const collective_gate_t *gate)
     atomic_store_explicit(&x->state, PLAN_RUNNING, memory_order_relaxed);
 
     x->closed = gate != NULL;
+    x->reached_ns = 0;
     if (gate != NULL) {
         x->gate = *gate;
         x->gates++;
         c->closed++;
+        c->watched += gate->reached != NULL;
     }
     collective_t *after = x->how.after;
     if (after != NULL && atomic_load_explicit(&after->state, memory_order_relaxed) != PLAN_IDLE) {
@@ -481,22 +519,22 @@ static void run_stands_still(collective_t *x, idle_t *idle)
         run_too_long(x, now - idle->since);
         return;
     }
+    const uint64_t nap = c->watched > 0 ? watch_ns : doze_ns;
     if (now - idle->since > c->spin_ns)
-        runs_doze(c, limit < doze_ns ? limit : doze_ns);
+        runs_doze(c, limit < nap ? limit : nap);
     else if (c->crowded)
         (void)sched_yield();
 }
 
 /* comm's thread had nothing to do. If a device waits for a run and no thread of the host does,
- * nobody else would see that a peer stands still: this thread counts the time then. Else it sleeps,
- * and no time is counted. */
+ * nobody else would see that a peer stands still: this thread looks how long. Else it sleeps. */
 static void thread_idle(comm_t *c, idle_t *idle)
 {
     collective_t *x = c->oldest;
     if (c->lane_count == 0 && c->closed == 0) return;
     if (x == NULL || c->closed > 0 || x->gate.done == NULL) {
         idle->since = 0;
-        runs_doze(c, c->closed > 0 ? gate_ns : doze_ns);
+        runs_doze(c, c->closed > 0 ? gate_ns : c->watched > 0 ? watch_ns : doze_ns);
         return;
     }
     run_stands_still(x, idle);
@@ -600,11 +638,14 @@ static uint64_t exposed_all(const comm_t *c)
  * link that the plan sends over. `before`: what idle turns had counted when the wait began. */
 static void wait_count(collective_t *x, uint64_t waited, uint64_t before)
 {
-    uint32_t farthest = LH_LINK_NODE;
     const uint64_t idle = exposed_all(x->comm) - before;
-    for (uint32_t s = LH_LINK_NODE; s < COMM_SCOPES; s++)
-        if (x->sent[s] > 0) farthest = s;
-    if (waited > idle) x->comm->exposed_ns[farthest] += waited - idle;
+    if (waited > idle) x->comm->exposed_ns[run_scope(x)] += waited - idle;
+}
+
+/* The host is ahead of a device that will wait itself: nothing is exposed by that. */
+static void idle_forget(idle_t *idle)
+{
+    idle->since = 0;
 }
 
 /* While `waiters` is not 0 comm's thread keeps away. With the last waiter gone it is woken if runs
@@ -618,22 +659,27 @@ lh_status_t runs_wait(collective_t *x)
     const uint64_t began = sys()->now_ns();
     runs_enter(c);
     const uint64_t before = exposed_all(c);
+    const bool ahead = x->gate.reached != NULL;
     c->waiters++;
     while (atomic_load_explicit(&x->state, memory_order_relaxed) != PLAN_IDLE &&
            c->status == LH_OK) {
-        if (runs_drive(c))
-            idle_end(c, &idle);
-        else
+        if (!runs_drive(c))
             run_stands_still(x, &idle);
+        else if (ahead)
+            idle_forget(&idle);
+        else
+            idle_end(c, &idle);
         lock_lend(c);
     }
-    idle_end(c, &idle);
+    if (!ahead) idle_end(c, &idle);
     c->waiters--;
     const bool done = atomic_load_explicit(&x->state, memory_order_relaxed) == PLAN_IDLE;
     const uint64_t ended = done ? x->finished_ns : sys()->now_ns();
     const uint64_t waited = ended > began ? ended - began : 0;
-    x->times.exposed_ns += waited;
-    wait_count(x, waited, before);
+    if (!ahead) {
+        x->times.exposed_ns += waited;
+        wait_count(x, waited, before);
+    }
     if (c->has_thread && runs_any(c) && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
     const lh_status_t status = done ? LH_OK : runs_status(c);
     runs_leave(c);

@@ -99,6 +99,7 @@ struct collective {
     uint32_t remaining, gates; /* steps; runs that must end before this one begins */
     uint64_t started_ns, finished_ns;
     collective_gate_t gate; /* of a run that begins behind one */
+    uint64_t reached_ns;    /* since when a device stands at its wait for the run; 0: it does not */
     bool closed;            /* that gate is not past yet: one of `gates` */
     bool slot_awaited;      /* the run before it in its slot is not done: one of `gates` */
     bool expected;          /* its receives are in their lanes, and it has not been started */
@@ -157,7 +158,8 @@ struct comm {
     collective_t *oldest, *newest;                /* runs */
     collective_t *first_expected, *last_expected; /* in the order in which they will be started */
     uint32_t waiters;
-    uint32_t closed; /* runs whose gate is */
+    uint32_t closed;  /* runs whose gate is */
+    uint32_t watched; /* runs for which a device will wait, and does not yet */
     bool stop;
     lh_status_t status; /* LH_OK, or why all ended */
     char sentence[COMM_SENTENCE];

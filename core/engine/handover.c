@@ -189,7 +189,7 @@ static lh_status_t native_ask(handover_t *h)
     return status;
 }
 
-/* Makes a handover, with three words of its own, for a transfer that has none. */
+/* Makes a handover, with four words of its own, for a transfer that has none. */
 static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
 {
     const uint32_t number = transfer->number;
@@ -212,6 +212,7 @@ static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
     status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->word);
     if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->asked);
     if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->there);
+    if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->reached);
     return status;
 }
 
@@ -276,7 +277,8 @@ static _Atomic uint32_t *word_at(const handover_t *h, uint64_t offset)
     return allocation_place(&h->engine->pinned, offset).address;
 }
 
-/* Words begin at 0, which stands for "not yet". Events are made here, as no step may make any. */
+/* Words begin at 0, which stands for "not yet"; `reached` as if there had been a run. Events
+ * are made here, as no step may make any. */
 static lh_status_t handover_place(handover_t *h)
 {
     engine_t *e = h->engine;
@@ -285,6 +287,7 @@ static lh_status_t handover_place(handover_t *h)
         atomic_store(word_at(h, h->word), 0);
         atomic_store(word_at(h, h->asked), 0);
         atomic_store(word_at(h, h->there), 0);
+        atomic_store(word_at(h, h->reached), 1);
     }
     for (uint32_t i = 0; i <= HANDOVER_CAPTURED && status == LH_OK; i++) {
         handover_turn_t *turn = &h->turns[i];
@@ -371,6 +374,27 @@ static lh_status_t gate_asked(void *context)
     return atomic_compare_exchange_strong(word_at(h, h->asked), &asked, 0) ? LH_OK : LH_AGAIN;
 }
 
+/* Whether the queue can tell when it comes to a wait. */
+static bool tells_waits(const engine_t *e)
+{
+    return awaits_words(e) && e->api->signal != NULL;
+}
+
+/* transfer_gate_t.reached. The word of the run before was taken back before the gate opened. */
+static bool gate_reached(void *context)
+{
+    const handover_t *h = context;
+    return atomic_load_explicit(word_at(h, h->reached), memory_order_acquire) != 0;
+}
+
+/* In front of the computing stream's wait. */
+static lh_status_t wait_tell(const handover_t *h)
+{
+    const engine_t *e = h->engine;
+    const lh_place_t reached = allocation_place(&e->pinned, h->reached);
+    return tells_waits(e) ? e->api->signal(e->stream, &reached) : LH_OK;
+}
+
 /* Takes the next turn, once its events are past, which were recorded HANDOVER_TURNS starts ago. So
  * the host is at most that many starts ahead of the device. */
 static lh_status_t turn_take(handover_t *h)
@@ -403,7 +427,10 @@ static lh_status_t copies_queue(const handover_t *h, lh_stream_t *stream, bool i
 static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *turn)
 {
     const engine_t *e = h->engine;
-    lh_status_t status = e->api->record(e->stream, turn->made);
+    const lh_place_t reached = allocation_place(&e->pinned, h->reached);
+    /* The wait of the run before stands in front of this, which therefore holds nobody up. */
+    lh_status_t status = tells_waits(e) ? e->api->await(e->stream, &reached) : LH_OK;
+    if (status == LH_OK) status = e->api->record(e->stream, turn->made);
     if (status == LH_OK) status = e->api->wait(e->leaving, turn->made);
     /* A sum over sites reads what a sum on the device has left, for which nothing else waits yet. */
     if (status == LH_OK && e->exchanged != NULL) status = e->api->wait(e->leaving, e->exchanged);
@@ -452,6 +479,8 @@ static lh_status_t there_await(const handover_t *h)
 static lh_status_t captured_wait(handover_t *h)
 {
     const engine_t *e = h->engine;
+    const lh_status_t status = wait_tell(h);
+    if (status != LH_OK) return status;
     if (h->crosses) return there_await(h);
     lh_assert(h->open);
     h->open = false;
@@ -478,7 +507,10 @@ lh_status_t handovers_captured(engine_t *e)
 static lh_status_t replay_start(handover_t *h)
 {
     engine_t *e = h->engine;
-    const transfer_gate_t gate = {.past = gate_asked, .done = gate_done, .context = h};
+    const transfer_gate_t gate = {.past = gate_asked,
+                                  .done = gate_done,
+                                  .context = h,
+                                  .reached = tells_waits(e) ? gate_reached : NULL};
     lh_status_t status = h->under_way ? handover_wait(e, h->transfer) : LH_OK;
     if (status == LH_OK) status = e->exchange->wait(e->exchange, h->transfer);
     if (status == LH_OK) status = e->exchange->start(e->exchange, h->transfer, &gate);
@@ -506,12 +538,38 @@ lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
     return waits ? replay_wait(h) : replay_start(h);
 }
 
+/* How long the computing stream stood at the wait of a turn that is past, which is about to be used
+ * again. */
+static lh_status_t native_expose(const handover_t *h, handover_turn_t *turn)
+{
+    const engine_t *e = h->engine;
+    uint64_t begun = 0, ended = 0;
+    if (!turn->waited || e->api->event_time == NULL || e->exchange->exposed == NULL) return LH_OK;
+    turn->waited = false;
+    lh_status_t status = e->api->event_time(turn->read, &begun);
+    if (status == LH_OK) status = e->api->event_time(turn->arrived, &ended);
+    if (status == LH_OK && ended > begun)
+        e->exchange->exposed(e->exchange, h->transfer, ended - begun);
+    return status;
+}
+
+/* The event in front of the wait, and the wait. */
+static lh_status_t native_wait(handover_t *h)
+{
+    const engine_t *e = h->engine;
+    handover_turn_t *turn = &h->turns[h->turn];
+    const lh_status_t status = e->api->record(e->stream, turn->read);
+    turn->waited = status == LH_OK;
+    return status == LH_OK ? e->api->wait(e->stream, turn->arrived) : status;
+}
+
 /* A start that the device makes itself, behind what is queued so far. */
 static lh_status_t native_start(handover_t *h)
 {
     engine_t *e = h->engine;
     lh_status_t status = turn_take(h);
-    const handover_turn_t *turn = &h->turns[h->turn];
+    handover_turn_t *turn = &h->turns[h->turn];
+    if (status == LH_OK) status = native_expose(h, turn);
     lh_assert(!e->capturing);
     if (status == LH_OK) status = e->api->record(e->stream, turn->made);
     if (status == LH_OK) status = e->api->wait(e->exchanging, turn->made);
@@ -538,8 +596,10 @@ static lh_status_t queued_start(engine_t *e, const transfer_t *t)
     const handover_turn_t *turn = &h->turns[h->turn];
     if (status == LH_OK) status = leaving_queue(h, turn);
     if (status == LH_OK) status = e->api->record(e->leaving, turn->read);
-    const transfer_gate_t gate = {
-        .past = gate_past, .done = awaits_words(e) ? gate_done : NULL, .context = h};
+    const transfer_gate_t gate = {.past = gate_past,
+                                  .done = awaits_words(e) ? gate_done : NULL,
+                                  .context = h,
+                                  .reached = tells_waits(e) ? gate_reached : NULL};
     if (status == LH_OK) status = e->exchange->start(e->exchange, t, &gate);
     if (status == LH_OK && gate.done != NULL) status = coming_queue(h, turn);
     h->under_way = status == LH_OK;
@@ -555,9 +615,12 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     if (e->capturing) return captured_wait(h);
     if (!h->under_way) return LH_OK;
     h->under_way = false;
+    if (h->native) return native_wait(h);
+    lh_status_t status = wait_tell(h);
+    if (status != LH_OK) return status;
     if (h->crosses) return there_await(h);
-    if (h->native || awaits_words(e)) return e->api->wait(e->stream, h->turns[h->turn].arrived);
-    const lh_status_t status = e->exchange->wait(e->exchange, t);
+    if (awaits_words(e)) return e->api->wait(e->stream, h->turns[h->turn].arrived);
+    status = e->exchange->wait(e->exchange, t);
     return status == LH_OK ? copies_queue(h, e->stream, true) : status;
 }
 

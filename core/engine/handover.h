@@ -21,9 +21,14 @@
  * for inside another. A replay waits for that word in any case, so the host sets it where nothing
  * is under way.
  *
+ * How long the device stands at a wait is exposed communication. A fourth word tells when it comes there:
+ * the computing stream signals it in front of the wait, and whoever drives transfers looks from the gate's
+ * opening to the transfer's end. The start of the next run takes the word back, on the same stream.
+ *
  * A transfer that the device makes itself (exchange_t.native) has neither mirror nor words: a stream of its
  * own waits until what is read is made, the exchange queues the transfer there, and the computing stream
- * waits for the event behind it. The host waits for nothing. Such transfers are in no captured list: their
+ * waits for the event behind it. Another event in front of that wait says how long it took. The host waits
+ * for nothing. Such transfers are in no captured list: their
  * lists are captured in the pieces between transfers (call_list.c).
  *
  * A mirror holds what travels and nothing else: of an allocation with frozen parameters, or with
@@ -64,9 +69,10 @@ enum { HANDOVER_CAPTURED = HANDOVER_TURNS }; /* the turn whose events replays ho
 
 /* The events of one run of a transfer. */
 typedef struct handover_turn {
-    lh_event_t *made;    /* what the transfer reads is computed      */
-    lh_event_t *read;    /* what the transfer reads is copied out    */
+    lh_event_t *made; /* what the transfer reads is computed      */
+    lh_event_t *read; /* what the transfer reads is copied out; of a native one: its wait begins */
     lh_event_t *arrived; /* what the transfer has written is copied in */
+    bool waited;         /* native: read and arrived are recorded */
 } handover_turn_t;
 
 /* The device's side of one transfer, from engine_plan to engine_close. Words are uint32_t in the
@@ -81,11 +87,12 @@ struct handover {
     bool under_way; /* started, and no stream waits for it yet */
     bool crosses;   /* a list may wait for what another one started */
     bool open;      /* the list that is captured has started it, and not yet waited */
-    bool native;    /* the device makes it; of a turn's events made and arrived are used */
-    /* Offsets of the three words in the engine's pinned allocation. */
+    bool native;    /* the device makes it; all of a turn's events are the device's */
+    /* Offsets of the four words in the engine's pinned allocation. */
     uint64_t word;           /* the transfer has written */
     uint64_t asked;          /* captured lists: what the transfer reads is copied out */
     uint64_t there;          /* where `crosses`: what the transfer has written is copied in */
+    uint64_t reached;        /* the computing stream has come to the wait for the last run */
     handover_copy_t *copies; /* [out_count + in_count] NULL where the host reaches all memory */
     uint32_t out_count, in_count;
 };

@@ -411,7 +411,10 @@ static lh_status_t on_start(exchange_t *x, const transfer_t *transfer, const tra
     lh_status_t status = move_wait(m); /* for a run that nobody has waited for */
     if (status == LH_OK && gate == NULL) status = collective_start(m->plan);
     if (status == LH_OK && gate != NULL) {
-        const collective_gate_t behind = {gate->past, gate->done, gate->context};
+        const collective_gate_t behind = {.past = gate->past,
+                                          .done = gate->done,
+                                          .context = gate->context,
+                                          .reached = gate->reached};
         status = collective_start_behind(m->plan, &behind);
     }
     m->running = status == LH_OK;
@@ -431,6 +434,13 @@ static lh_status_t on_queue(exchange_t *x, const transfer_t *transfer)
                                            transfers_whole_element(t, m, 0, 0) *
                                                lh_dtype_bytes(transfer->dtype));
     return e->api->fill(e->exchanging, &to, 0, transfer_bytes(transfer));
+}
+
+/* exchange_t.exposed. What a device exchanges itself stays on its machine. */
+static void on_exposed(exchange_t *x, LH_UNUSED const transfer_t *transfer, uint64_t ns)
+{
+    const transfers_t *t = (transfers_t *)x;
+    if (!comm_is_planned(t->comm)) comm_expose(t->comm, LH_LINK_NODE, ns);
 }
 
 /* exchange_t.wait: the host waits. Does nothing where the transfer was not started. */
@@ -514,7 +524,8 @@ static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
                                .expect = on_expect,
                                .start = on_start,
                                .wait = on_wait,
-                               .queue = on_queue};
+                               .queue = on_queue,
+                               .exposed = on_exposed};
     engine_use_exchange(how->engine, &t->exchange);
     return LH_OK;
 }

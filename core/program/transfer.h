@@ -40,7 +40,7 @@ static inline uint64_t transfer_bytes(const transfer_t *t)
 }
 
 /* What a device's queue and a transfer tell each other where the transfer is started before the
- * queue has come to it: the transfer asks whether it may read, and says when it has written. Both
+ * queue has come to it: the transfer asks whether it may read, and says when it has written. All
  * functions may be called by the progress thread of core/comm beside the control thread, so they
  * must not wait for anything. */
 typedef struct transfer_gate {
@@ -50,6 +50,9 @@ typedef struct transfer_gate {
      * nobody is told. */
     void (*done)(void *context);
     void *context; /* stays until the transfer is waited for */
+    /* Whether the queue stands at its wait for what the transfer writes, once the gate is past. Asked
+     * as past is. NULL: the host waits in its place. */
+    bool (*reached)(void *context);
 } transfer_gate_t;
 
 /* What the engine needs of core/parallel, which it does not see: a table of functions, set before
@@ -74,6 +77,9 @@ struct exchange {
     lh_status_t (*native)(exchange_t *x, const transfer_t *t, bool *native, uint64_t *bytes);
     /* Queues it on the engine's stream for such transfers. */
     lh_status_t (*queue)(exchange_t *x, const transfer_t *t);
+    /* How long the device's computing queue has stood at the wait for one that was queued before. NULL:
+     * nobody asks. */
+    void (*exposed)(exchange_t *x, const transfer_t *t, uint64_t ns);
 };
 
 #endif

@@ -431,6 +431,7 @@ static void a_failure(rank_t *r)
         }
     }
     if (r->group != NULL) r->api->cancel(r->group);
+    queue_finish(r); /* what was packed before the call */
 }
 
 static const char *failing; /* what run_scene's ranks get */

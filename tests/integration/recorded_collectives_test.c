@@ -170,7 +170,6 @@ static void waits_check(run_t *r, transfers_t *transfers)
         OK(program_run(r->train, 0));
         assert_int_equal(host_waits, 0);
         (void)rig_loss(r->train);
-        assert_true(host_waits <= 1);
         OK(transfers_finish(transfers));
     }
 }

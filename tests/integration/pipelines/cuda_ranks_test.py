@@ -71,7 +71,7 @@ class CudaRanks(CudaCase):
         job = self.prepared()
         said = self.train(job, "fails", *TWO, *NCCL, fake="gpus=2 fail=ncclAllReduce:5:3", code=LOST)
         self.assertRegex(said, r"GPU [01] \(Fake GPU 9\.0, 0000:1[bc]:00\.0\) of rank [01] on %s, number [01] of 2: NCCL fails in "
-                               r"ncclAllReduce: .* \(3\); last queued: nccl" % re.escape(socket.gethostname()))
+                               r"ncclAllReduce: .* \(3\); last queued: \w+" % re.escape(socket.gethostname()))
 
     def test_what_can_not_be_is_said(self):
         job = self.prepared()

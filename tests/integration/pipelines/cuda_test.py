@@ -188,10 +188,10 @@ class Cuda(CudaCase):
     def test_ranks_that_share_a_gpu_are_added_up_before_any_memory_is_taken(self):
         """Each alone would fit."""
         job = self.prepared()
-        sets = ["train.micro_batch=1", "train.steps=1"] + TWO
+        sets = ["train.micro_batch=2", "train.steps=1"] + TWO
         said = self.train(job, "shared", "device.index=0", *sets, fake="gpus=2 memory_mib=2", code=REFUSED)
         self.assertRegex(said, r"Fake GPU 9\.0 0000:1b:00\.0 has 2\.00 MiB free, the 2 ranks on it need [23]\.\d\d MiB, this one "
-                               r"1\.\d\d MiB: parameters .*; with \[train\] recompute = full some .*, which would( not)? fit")
+                               r"1\.\d\d MiB: parameters .*; with \[train\] micro_batch = 1 some .*, which would( not)? fit; with")
         self.assertFalse(os.path.exists(self.path("shared", "metrics.jsonl")))
         self.train(job, "apart", *sets, fake="gpus=2 memory_mib=2")
 

@@ -25,7 +25,8 @@ class Tensor:
     def __getitem__(self, at): return Tensor(min(self.rows, at.stop)) if isinstance(at, slice) else Tensor()
     def split(self, rows): return [Tensor(rows) for _ in range(self.rows // rows)]
     def __mul__(self, other): return self
-    def __radd__(self, other): return self
+    def __add__(self, other): return self
+    __radd__ = __add__
     def backward(self): pass
     def detach(self): return self
     def __float__(self): return 1.0
