@@ -1,7 +1,8 @@
 /* handover_test.c - transfers between a queue and the host, in one process: an exchange that doubles
- * stands for the other ranks. The host waits for nothing while it queues. Launched one by one and replayed, with a transfer that a list waits
- * for itself and one that another list waits for; and each wait of a stream is needed: without any
- * one of them the numbers are wrong, or the device says so.
+ * stands for the other ranks. The host waits for nothing while it queues. Launched one by one and
+ * replayed, with a transfer that a list waits for itself and one that another list waits for; and
+ * each wait of a stream is needed: without any one of them the numbers are wrong, or the device says
+ * so.
  *
  * An input x becomes y = x + x; a transfer makes z = 2 y of it; w = z + z; another one makes s = 2 w,
  * which the second program waits for and gives out as s + s. */
