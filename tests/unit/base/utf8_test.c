@@ -50,6 +50,9 @@ static void every_character_is_written_and_read_as_the_c_library_does(void **sta
         assert_int_equal(text_utf8_decode(p, p + bytes, &length), c);
         assert_int_equal(length, bytes);
         assert_int_equal(text_utf8_character(ours), bytes);
+        assert_int_equal(text_utf8_count(ours, bytes), 1);
+        for (size_t i = 0; i < bytes; i++)
+            assert_int_equal(text_utf8_follows(ours[i]), i > 0);
         for (size_t cut = 1; cut < bytes; cut++)
             assert_int_equal(text_utf8_decode(p, p + cut, &length), TEXT_UTF8_BAD);
     }
