@@ -203,7 +203,8 @@ lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
 }
 
 /* A rank may still write, if its trainer is gone or its saver hangs: under another name nothing is
- * added to the folder any more. */
+ * added to the folder any more. No other save is touched: where this one comes late, the next may be
+ * under way already. */
 void saver_share_abandon(const saver_share_t *how)
 {
     char name[NAME_ROOM], gone[NAME_ROOM + 8];
@@ -214,9 +215,10 @@ void saver_share_abandon(const saver_share_t *how)
     if (path != NULL && hidden != NULL && sys()->lstat(path, &st) == 0 &&
         sys_rename(path, hidden) != 0)
         log_line(LH_LOG_DEBUG, "%s: cannot rename %s to it", hidden, path);
+    if (hidden == NULL || folder_remove(hidden) != LH_OK)
+        log_line(LH_LOG_WARN, "%s", fail_reason());
     mem_free(hidden);
     mem_free(path);
-    if (checkpoint_clean(how->folder) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
 }
 
 /* Shares come into place by a rename, so that one that is there is whole. */
