@@ -86,7 +86,7 @@ static lh_status_t starter_share_secret(starter_t *s)
     secret_t *secret = NULL;
     const job_launch_t *how = &s->launch->how.job->launch;
     const bool makes = starter_has_zero(s);
-    const uint64_t end = sys()->now_ns() + how->join_timeout_ns;
+    const uint64_t end = sys()->now_ns() + launch_patience(s->launch);
     lh_status_t status = how->secret == NULL ? secret_random(&secret)
                          : makes             ? secret_open(how->secret, true, &secret)
                                              : secret_await(how->secret, end, &secret);
@@ -687,8 +687,13 @@ int launch_start(launch_t *l, char *const *words)
     const job_launch_t *how = &l->how.job->launch;
     starter_t s = {.launch = l, .words = words, .signals = -1};
     bool again = true;
-    s.place = (launch_place_t){
-        .listener = -1, .board = -1, .secret = -1, .memory = -1, .skip = l->skip, .epoch = 1};
+    s.place = (launch_place_t){.listener = -1,
+                               .board = -1,
+                               .secret = -1,
+                               .memory = -1,
+                               .skip = l->skip,
+                               .waits = l->waits,
+                               .epoch = 1};
     s.restarts = (restarts_t){.most = how->restarts, .window_ns = how->restart_window_ns};
     int code = starter_begin(&s);
     while (code >= 0 && again) {

@@ -66,7 +66,7 @@ uint64_t launch_patience(const launch_t *l)
 {
     const uint64_t join = launch_join_ns(l);
     if (l->place.epoch > 1) return join;
-    return l->waits ? UINT64_C(7000000000) * DAY_S : join;
+    return l->waits || l->place.waits ? UINT64_C(7000000000) * DAY_S : join;
 }
 
 /* The first words count: what fails after the first is mostly its consequence. The flag is stored
@@ -263,14 +263,14 @@ static bool read_members(const char *text, launch_place_t *p, int *length)
 /* The one variable that a launcher of ours sets: all in one, as it is to be unset at once. */
 static lh_status_t read_ours(const char *text, launch_place_t *p)
 {
-    unsigned rank, size, port, row, skip, epoch;
+    unsigned rank, size, port, row, skip, waits, epoch;
     int end = 0, more = 0;
     char address[PLACE_ADDRESS];
     if (sscanf(text,
-               "rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d listener=%d "
-               "memory=%d address=%255s%n",
-               &rank, &size, &port, &row, &skip, &epoch, &p->board, &p->secret, &p->listener,
-               &p->memory, address, &end) != 11 ||
+               "rank=%u size=%u port=%u row=%u skip=%u waits=%u epoch=%u board=%d secret=%d "
+               "listener=%d memory=%d address=%255s%n",
+               &rank, &size, &port, &row, &skip, &waits, &epoch, &p->board, &p->secret,
+               &p->listener, &p->memory, address, &end) != 12 ||
         !read_members(text + end, p, &more) || text[end + more] != '\0' || rank >= size ||
         size > JOB_RANKS || port > UINT16_MAX)
         return fail(LH_INVALID, "the variable " PLACE_OURS
@@ -282,6 +282,7 @@ static lh_status_t read_ours(const char *text, launch_place_t *p)
     p->port = (uint16_t)port;
     p->row = row;
     p->skip = skip != 0;
+    p->waits = waits != 0;
     p->epoch = epoch;
     (void)snprintf(p->address, sizeof(p->address), "%s", address);
     return LH_OK;
@@ -291,10 +292,10 @@ void launch_place_write(const launch_place_t *p, text_t *out)
 {
     lh_assert(p->rank < p->size && p->board >= 0 && p->secret >= 0);
     text_printf(out,
-                PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d "
-                           "listener=%d memory=%d address=%s",
-                p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->epoch, p->board, p->secret,
-                p->listener, p->memory, p->address);
+                PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u waits=%u epoch=%u board=%d "
+                           "secret=%d listener=%d memory=%d address=%s",
+                p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->waits ? 1u : 0u, p->epoch,
+                p->board, p->secret, p->listener, p->memory, p->address);
     if (p->layout[0] == '\0') return; /* no hosts, or too many */
     text_printf(out, " herald=%u elects=%u machine=%u layout=%s met=%u:%s tried=%s",
                 p->herald ? 1u : 0u, p->elects ? 1u : 0u, p->machine, p->layout, p->met_epoch,

@@ -48,7 +48,8 @@ typedef struct launch_place {
                                     one the next time; "": address and port are known */
     /* by a launcher of ours */
     bool ours;
-    bool skip; /* this rank leads, and nothing is to be done: it tells the others */
+    bool skip;  /* this rank leads, and nothing is to be done: it tells the others */
+    bool waits; /* stages before this one run on rank 0's machine */
     int board, secret, listener; /* inherited descriptors; listener may be -1 */
     int memory;     /* likewise: of this rank's snapshots, which outlive it; -1: there are none */
     uint32_t row;   /* of the board */
