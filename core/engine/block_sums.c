@@ -123,7 +123,7 @@ void block_sums_lose(block_sums_t *s, const part_t *head, uint32_t micro_batch)
         v.map[r->totals[i].value] = sum_find(s, r->totals[i].name)->total[micro_batch];
     (void)instance_forward(&v, 0);
     if (p->how.use != USE_TRAIN || p->flow->status != LH_OK) return;
-    instance_mark(&v, true);
+    instance_walk(&v, true, false); /* totals' gradients are read behind the walk */
     for (uint32_t i = head->forward_end; i < r->node_count; i++)
         flow_node(&v.source, i);
     for (uint32_t i = 0; i < r->total_count && p->flow->status == LH_OK; i++)

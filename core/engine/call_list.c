@@ -7,6 +7,7 @@
  * pieces between its transfers. */
 #include <engine/call_list.h>
 
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <engine/handover.h>
@@ -334,12 +335,36 @@ static lh_status_t run_timed(engine_t *e, call_list_t *list)
     return status == LH_OK ? call_list_collect(e, list) : status;
 }
 
+static void replays_free(engine_t *e, call_list_t *list)
+{
+    if (list->replay != NULL) e->api->replay_free(list->replay);
+    if (list->last_replay != NULL) e->api->replay_free(list->last_replay);
+    for (uint32_t i = 0; i < list->piece_count; i++)
+        if (list->pieces[i].replay != NULL) e->api->replay_free(list->pieces[i].replay);
+    mem_free(list->pieces);
+    list->replay = list->last_replay = NULL;
+    list->pieces = NULL;
+    list->piece_count = 0;
+}
+
+/* Where the driver has no memory for a replay, which no plan counts, the list is launched call by call
+ * for good: the bits are the same, and a run of hours does not end for it. */
+static lh_status_t second_run_capture(engine_t *e, call_list_t *list)
+{
+    const lh_status_t status = call_list_capture(e, list);
+    if (status != LH_NO_MEMORY) return status;
+    log_line(LH_LOG_WARN, "%s; these calls are launched one by one from here on", fail_reason());
+    fail_clear();
+    replays_free(e, list);
+    return LH_OK;
+}
+
 lh_status_t call_list_run(engine_t *e, call_list_t *list)
 {
     const bool again = list->ran;
     list->ran = true;
     if (again && !e->profiling) {
-        const lh_status_t status = call_list_capture(e, list);
+        const lh_status_t status = second_run_capture(e, list);
         if (status != LH_OK) return status;
     }
     expect_all(e, list);
@@ -399,11 +424,7 @@ lh_status_t call_list_collect(engine_t *e, call_list_t *list)
 void call_list_free(engine_t *e, call_list_t *list)
 {
     marks_free(e, list);
-    if (list->replay != NULL) e->api->replay_free(list->replay);
-    if (list->last_replay != NULL) e->api->replay_free(list->last_replay);
-    for (uint32_t i = 0; i < list->piece_count; i++)
-        if (list->pieces[i].replay != NULL) e->api->replay_free(list->pieces[i].replay);
-    mem_free(list->pieces);
+    replays_free(e, list);
     mem_free(list->calls);
     mem_free(list->places);
     *list = (call_list_t){0};

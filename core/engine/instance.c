@@ -77,7 +77,7 @@ void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t bl
                                 .context = v};
 }
 
-void instance_mark(const instance_t *v, bool backward)
+static void instance_mark(const instance_t *v, bool backward)
 {
     flow_t *f = v->program->flow;
     f->part = v->part->part;
@@ -85,8 +85,7 @@ void instance_mark(const instance_t *v, bool backward)
     f->backward = backward;
 }
 
-/* Begins a walk over nodes of the recording, each in its turn; whole: none is left for later. */
-static void walk_begin(instance_t *v, bool backward, bool whole)
+void instance_walk(instance_t *v, bool backward, bool whole)
 {
     const flow_t *f = v->program->flow;
     instance_mark(v, backward);
@@ -180,7 +179,7 @@ static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *pla
     }
     for (uint32_t s = 0; s < with_cache->in_count; s++)
         if (cache_of(with_cache->slot_name[s], of))
-            slots[s] = cached(v, slots[s], lengths, (*places)++);
+            slots[s] = cached(v, flow_view_dense(&v->source, slots[s]), lengths, (*places)++);
     const lh_value_t y = node->slots[op->in_count], made[OP_SLOTS] = {y};
     flow_view_settle(&v->source, with_cache, node->attributes, slots, made);
     if (f->status != LH_OK) return;
@@ -207,7 +206,7 @@ static void losses_add(instance_t *v)
 uint32_t instance_forward(instance_t *v, uint32_t input)
 {
     if (v->program->flow->status != LH_OK) return 0;
-    walk_begin(v, false, true);
+    instance_walk(v, false, true);
     if (v->part->input != 0) v->map[v->part->input] = input;
     const bool decode = v->program->how.use == USE_DECODE;
     uint32_t caches = 0;
@@ -225,7 +224,7 @@ uint32_t instance_forward(instance_t *v, uint32_t input)
 void instance_recompute(instance_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
-    walk_begin(v, true, true);
+    instance_walk(v, true, true);
     values_forget(v);
     for (uint32_t i = 1; i < v->part->forward_end; i++) {
         const graph_node_t *node = node_at(v, i);
@@ -241,7 +240,7 @@ void instance_recompute(instance_t *v, uint32_t recompute)
 static void backward_begin(instance_t *v, uint32_t gradient, bool whole)
 {
     lh_assert(v->part->seed > 0 && v->part->seed < v->part->r->value_count);
-    walk_begin(v, true, whole);
+    instance_walk(v, true, whole);
     values_forget(v);
     v->map[v->part->seed] = gradient;
 }
@@ -305,6 +304,6 @@ uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
 void instance_backward_weights(instance_t *v)
 {
     if (v->program->flow->status != LH_OK) return;
-    walk_begin(v, true, false);
+    instance_walk(v, true, false);
     backward_half(v, false);
 }

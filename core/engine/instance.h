@@ -24,8 +24,9 @@ typedef struct instance {
 /* Begins an instance of `part` with the parameters of `block`. Nothing is appended yet. */
 void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t block,
                     uint32_t micro_batch, uint64_t row_begin);
-/* Marks the calls from here on as this instance's. */
-void instance_mark(const instance_t *v, bool backward);
+/* Begins a walk over nodes of the recording, each in its turn, and marks the calls from here on as this
+ * instance's; whole: none is left for later. */
+void instance_walk(instance_t *v, bool backward, bool whole);
 /* Appends the forward pass on `input`, and returns the flow value of the output. In generation, ops
  * that have a form with a cache are replaced by it. */
 uint32_t instance_forward(instance_t *v, uint32_t input);

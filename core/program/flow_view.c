@@ -304,6 +304,9 @@ static uint32_t view_of(flow_source_t *s, const graph_node_t *node, uint32_t inp
         return flow_reshape(f, input, y->rank, y->shape);
     const lh_columns_t *how = node->attributes;
     if (node->op->view != VIEW_COLUMNS || how->groups != 1) return 0;
+    /* A view would keep the whole of a gathered parameter from the block's forward to its backward. */
+    const flow_buffer_t *of = &f->buffers[x.buffer];
+    if (of->allocation == NULL && of->arena == ARENA_GATHERED) return 0;
     lh_arg_t arg = x.arg;
     arg.shape[1] = how->count;
     return flow_value(f, &arg, x.buffer, x.offset + how->from * lh_dtype_bytes(arg.dtype));

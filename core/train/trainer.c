@@ -190,7 +190,8 @@ static void memory_own(const trainer_t *t, const memory_report_t *m, memory_need
     (void)snprintf(out->device, sizeof(out->device), "%s %s", p->name, p->pci_path);
 }
 
-/* Nobody takes any before all have told. Without a PCI path it is not known which are one. */
+/* Nobody takes any before all have told. Without a PCI path it is not known which are one; parts of a GPU
+ * (MIG) have one path and one name, and memory each of its own. */
 static lh_status_t memory_gather(const trainer_t *t, const memory_need_t *own, memory_share_t *out)
 {
     const train_ranks_t *ranks = t->agree.ranks;
@@ -203,7 +204,8 @@ static lh_status_t memory_gather(const trainer_t *t, const memory_need_t *own, m
     const world_rank_t *row = t->how->world->ranks;
     for (uint32_t r = 0; status == LH_OK && r < size && own->needed > 0; r++) {
         if (r == self || engine_properties(t->session->engine)->pci_path[0] == '\0' ||
-            strcmp(row[r].host, row[self].host) != 0 || strcmp(all[r].device, own->device) != 0)
+            strstr(own->device, " MIG ") != NULL || strcmp(row[r].host, row[self].host) != 0 ||
+            strcmp(all[r].device, own->device) != 0)
             continue;
         out->ranks++;
         out->needed += all[r].needed;
