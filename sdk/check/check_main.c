@@ -226,6 +226,8 @@ static const struct {
     {"ops.pitch", "ops.shapes"},
     {"ops.rows", "ops.kernels"},
     {"ops.pitch", "ops.kernels"},
+    {"ops.pitch", "device.padded"},
+    {"ops.pitch", "device.kernels"},
     {"rules.double", "rules.states"},
     {"rules.apply", "rules.states"},
     {"rules.grain", "rules.states"},

@@ -124,6 +124,8 @@ static lh_status_t fake_properties(lh_device_t *d, lh_device_properties_t *out)
     if (d->config.packs) mine.flags |= LH_DEVICE_PACKS;
     memset(mine.native, 0, sizeof(mine.native));
     memset(mine.name, 0, sizeof(mine.name));
+    for (uint32_t i = 0; i < sizeof(mine.flops_per_second) / sizeof(mine.flops_per_second[0]); i++)
+        mine.flops_per_second[i] = 0; /* nobody is to choose it for its speed */
     snprintf(mine.name, sizeof(mine.name), "fake");
     lh_fill(out, &mine, sizeof(mine));
     return LH_OK;

@@ -5,15 +5,18 @@ import signal
 import socket
 import subprocess
 import time
+import unittest
 
 import launch_case
-from launch_case import LaunchCase, SOURCE
+from launch_case import LaunchCase, SOURCE, TORTURE
 import launch_restart
 import launch_train
 
 WAIT = 200  # seconds; on a machine that does much else
 EVERY = 10  # steps between checkpoints
 REJOIN = 6  # seconds
+# Waits for what others of these wait for, too, in another shape.
+LONG = unittest.skipUnless(TORTURE, "make torture")
 
 
 def free_port():
@@ -64,6 +67,7 @@ class Ranks(LaunchCase):
         self.assertRegex(said["o2"], line + "this machine waited\n")
 
 
+    @LONG
     def test_a_site_that_is_lost_is_taken_in_again_only_by_what_saves(self):
         """This program saves nothing: the others go on without it, and it waits."""
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1"}, "go_on_with = sites\n"))
@@ -92,6 +96,7 @@ class Ranks(LaunchCase):
         self.begun(1, "rank 1 of 2 on o1", 2)
         self.assertIn("warning: the ranks that have come are not most of those of the last meeting: ", self.stop(processes)["t1"])
 
+    @LONG
     def test_of_two_halves_the_preferred_goes_on(self):
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1"}, "go_on_with = ranks\nprefer = tokyo\n"))
         processes = self.start_all(ini, "t1", "o1")
@@ -149,6 +154,7 @@ class Ranks(LaunchCase):
         self.assertNotIn("rank 0 of", self.said_by(processes["t1"]))
         self.end(processes)
 
+    @LONG
     def test_a_spare_leads_in_the_place_of_rank_0s_machine(self):
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:1\nspare = t2:1\naddresses = 127.0.0.1, 127.0.0.3",
                                    "osaka": "hosts = o1:2\naddresses = 127.0.0.2"}))
@@ -160,6 +166,7 @@ class Ranks(LaunchCase):
         self.begun(2, "rank 2 of 3 on o1", 2)
         self.end(processes)
 
+    @LONG
     def test_without_most_nobody_leads(self):
         """The half that has lost rank 0's machine waits for it, though it has found another to lead."""
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"}, "go_on_with = ranks\n"))
@@ -224,6 +231,7 @@ class Ranks(LaunchCase):
         self.says(second["o1"], ".votes-o1 is locked: another launcher is this machine too, and its votes are not this one's\n")
         self.lose(second, "o1")
         self.lose(processes, "o1")
+        self.lose(processes, "t1")  # nobody is there to meet and to be lost again
         text = launch_case.read(votes)
         for damaged in (text.replace("system ", "system 0"), text.replace("end\n", ""), text.replace("hosts ", "hosts f"), ""):
             with open(votes, "w") as f:
@@ -296,6 +304,7 @@ class Training(LaunchCase):
         launch_case.wait_for(lambda: [s for s, why in self.restarts(ini) if reason in why], WAIT)
         return [s for s, why in self.restarts(ini) if reason in why][0]
 
+    @LONG
     def test_a_spare_goes_on_to_the_same_bits(self):
         sites = {"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1\nspare = o2:1"}
         ini, whole = self.job("cut", sites), self.job("whole", sites)
@@ -353,6 +362,7 @@ class Training(LaunchCase):
         self.same_losses(ini, whole, 1, back + 5)
         self.nothing_is_left()
 
+    @LONG
     def test_the_job_is_stopped_where_it_is_led(self):
         """Rank 0's machine is lost and stays away: the launcher that leads hears `longhaul stop`, and all goes on from there."""
         ini = self.job("stopped", {"tokyo": "hosts = t1:1", "osaka": "hosts = o1:2\naddresses = 127.0.0.2"}, "go_on_with = sites\n")
