@@ -15,6 +15,11 @@
 /* ASK_MS: for one machine; PAUSE_MS: between two. */
 enum { ASK_MS = 1000, PAUSE_MS = 200, NAP_MS = 20 };
 
+uint32_t control_ask_order(const control_members_t *m, uint32_t machine)
+{
+    return machine == members_leader(m->job, m->layout) ? 0 : machine + 1;
+}
+
 static void take_news(control_scout_t *s, const frame_t *f)
 {
     frame_regroup_t r;
@@ -30,7 +35,8 @@ static bool take_answer(control_t *c, uint32_t machine, const frame_t *f)
 {
     control_scout_t *s = &c->scout;
     if (f->type == FRAME_REGROUP) take_news(s, f);
-    if (f->type == FRAME_WAIT && machine < atomic_load(&s->waits)) atomic_store(&s->waits, machine);
+    const uint32_t order = control_ask_order(c->how.members, machine);
+    if (f->type == FRAME_WAIT && order < atomic_load(&s->waits)) atomic_store(&s->waits, order);
     return f->type != FRAME_BEAT;
 }
 

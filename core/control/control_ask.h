@@ -12,6 +12,10 @@
 /* How long a process waits before it begins to ask. */
 enum { CONTROL_ASK_AFTER_MS = 3000 };
 
+/* Of two that wait for each other the one with the lower order is right: rank 0's machine, whatever its
+ * number, as a spare's is higher than all hosts'; then the others as the INI has them. */
+uint32_t control_ask_order(const control_members_t *m, uint32_t machine);
+
 /* A thread of its own, as a machine that is down answers late. Only of a job whose members change, in
  * which other machines have addresses; more than once does nothing. Where it can't be started nobody
  * is asked. */

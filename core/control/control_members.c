@@ -373,7 +373,8 @@ void control_members_look(control_t *c, uint64_t now)
         return;
     }
     /* Whoever is taken for rank 0, or is before this machine in their order, has them all come. */
-    if (m->elects && c->scout.runs && atomic_load(&c->scout.waits) < m->machine)
+    const uint32_t own = control_ask_order(m, m->machine);
+    if (m->elects && c->scout.runs && atomic_load(&c->scout.waits) < own)
         control_end(c, LH_PEER_LOST, 0, "another machine is there to decide");
 }
 

@@ -128,8 +128,8 @@ typedef struct control_scout {
     pthread_t thread;
     bool runs;
     _Atomic bool stop;
-    /* The least number of a machine that waits for ranks, too; and that there is news, which is
-     * written before. */
+    /* The least order (control_ask.h) of a machine that waits for ranks, too; and that there is news,
+     * which is written before. */
     _Atomic uint32_t waits;
     _Atomic bool told;
     uint32_t epoch;

@@ -37,6 +37,18 @@ static const job_t tied = {.sites = sites,
                            .all_site_count = 2,
                            .launch = {.go_on_with = GO_ON_RANKS, .witness = w1}};
 
+/* t2 is a spare of t1, and a machine behind o1. */
+static job_host_t t2[] = {{"t2", 1, 0, at_k1}};
+static job_site_t spared_sites[] = {
+    {.name = "tokyo", .hosts = tokyo, .host_count = 1, .spares = t2, .spare_count = 1},
+    {.name = "osaka", .hosts = osaka, .host_count = 1}};
+static const job_t spared = {.sites = spared_sites,
+                             .site_count = 2,
+                             .site_ranks = 2,
+                             .all_sites = spared_sites,
+                             .all_site_count = 2,
+                             .launch = {.go_on_with = GO_ON_RANKS}};
+
 /* A process of t1 or o1: rank `machine` of `layout`, or its herald. */
 typedef struct process {
     rank_run_t run;
@@ -258,6 +270,44 @@ static void another_machine_leads(void **state)
     secret_free(star.secret);
 }
 
+/* Rank 0 is on a spare, which was cut off, and is back: o1, which took its place meanwhile and waits, as
+ * it has half of the ranks, gives way to it though its number is lower. Then both meet. */
+static void rank_0_on_a_spare_goes_before_who_elects(void **state)
+{
+    static process_t zero, o1;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &o1, &spared, 1, "a.", 4);
+    process_elects(&o1, true);
+    process_of(&star, &zero, &spared, 2, "a.", 4);
+    zero.run.how.join_ns = 20000 * CONTROL_MS;
+    o1.members.met = zero.members.met = "a.";
+    begin(&o1);
+    (void)usleep(1800000);
+    assert_int_equal(pthread_tryjoin_np(o1.run.thread, NULL), EBUSY);
+    begin(&zero);
+    const uint64_t since = sys()->now_ns();
+    while (pthread_tryjoin_np(o1.run.thread, NULL) == EBUSY) {
+        if (seconds_since(since) > 10) FAIL_TEST("o1 waits beside rank 0\n");
+        (void)usleep(10000);
+    }
+    assert_int_equal(o1.run.status, LH_PEER_LOST);
+    assert_string_equal(o1.run.reason, "another machine is there to decide");
+
+    process_of(&star, &o1, &spared, 1, "a.", 4);
+    o1.members.met = "a.";
+    o1.run.how.address = at_k1;
+    begin(&o1);
+    end(&o1);
+    end(&zero);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+    if (o1.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", o1.run.reason);
+    rank_run_t both[] = {zero.run, o1.run};
+    ranks_close(both, 2);
+    secret_free(star.secret);
+}
+
 /* t1 was cut off, and waits as rank 0 of all. It asks where the job is, and hears that it has gone on. */
 static void an_old_leader_hears_of_the_new_one(void **state)
 {
@@ -345,6 +395,7 @@ int main(void)
         cmocka_unit_test(a_herald_hears_that_the_job_is_over),
         cmocka_unit_test(half_of_a_job_waits_for_the_other),
         cmocka_unit_test(another_machine_leads),
+        cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
         cmocka_unit_test(a_witness_breaks_a_tie),
     };
