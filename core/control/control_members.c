@@ -143,11 +143,11 @@ static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t
     atomic_fetch_add(&c->handshakes, 1);
     const control_members_t *m = c->how.members;
     if (m->elects && p->hello.epoch > c->server->epoch) c->server->epoch = p->hello.epoch;
-    if (machine != members_witness(m->job)) return;
-    if (c->server->welcomed)
+    const control_server_t *s = c->server;
+    if (machine == members_witness(m->job) && s->welcomed)
         control_members_met(c);
-    else if (!m->elects && c->server->joined == c->how.size)
-        control_finish_join(c); /* they may have waited for its vote */
+    else if (!s->welcomed && !s->refused && !m->elects && s->joined == c->how.size)
+        control_finish_join(c); /* they may have waited for its vote, or for all to be there */
 }
 
 /* The answer goes out now or never, as of a peer that is refused. */
@@ -219,12 +219,18 @@ bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, cons
 /* ---- who goes on ----------------------------------------------------------------------------- */
 
 /* Once; people are told by tell_missing who is waited for. */
-static void tell_outvoted(control_t *c)
+static void tell_outvoted(control_t *c, const sight_t *sight)
 {
-    static const char sentence[] =
+    static const char outvoted[] =
         "the ranks that have come are not most of those of the last meeting: others may go on "
         "without "
         "them, so they wait; of two halves [launch] prefer names the one that goes on";
+    static const char forgotten[] =
+        "the job goes on (--resume), and no machine that has come remembers a meeting: others may "
+        "train without them, so they wait until all are there, spares too";
+    const control_members_t *m = c->how.members;
+    const bool none = m->resumes && members_newest(m->job, sight->records) == 0;
+    const char *sentence = none ? forgotten : outvoted;
     if (c->server->outvoted) return;
     c->server->outvoted = true;
     log_line(LH_LOG_WARN, "%s", sentence);
@@ -239,11 +245,13 @@ bool control_members_meet(control_t *c)
     if (m == NULL || !members_change(m->job)) return true;
     look_around(c, &sight);
     members_all(m->job, all);
-    /* The first meeting is one of all. */
-    const bool first = members_newest(m->job, sight.records) == 0 && strcmp(all, m->layout) == 0;
+    /* The first meeting is one of all hosts. Of a job that goes on it is not the first: those that are
+     * here have forgotten the others, and spares may train where they are not seen. */
+    const bool first = !m->resumes && members_newest(m->job, sight.records) == 0 &&
+                       strcmp(all, m->layout) == 0;
     if (first || members_meets(m->job, sight.records, m->layout)) return true;
     /* A witness comes again as soon as it has been told of the layout. */
-    if (members_witness(m->job) == MEMBERS_NONE) tell_outvoted(c);
+    if (members_witness(m->job) == MEMBERS_NONE) tell_outvoted(c, &sight);
     return false;
 }
 
@@ -271,8 +279,8 @@ bool control_members_judge(control_t *c, uint64_t now)
     text_t reason = {0};
     if (m == NULL || !members_change(m->job)) return false;
     look_around(c, &sight);
-    if (members_newest(m->job, sight.records) == 0 && !m->elects) return false;
     const bool whole = !m->elects && c->server->joined == c->how.size;
+    if (members_newest(m->job, sight.records) == 0 && !m->elects && !whole) return false;
     if (whole && control_members_meet(c)) {
         control_finish_join(c);
         return true;
@@ -282,7 +290,7 @@ bool control_members_judge(control_t *c, uint64_t now)
     const bool may = can && members_quorum(m->job, sight.records, next);
     if (!may) {
         if (m->job->launch.go_on_with == GO_ON_NONE && !can && !whole && !m->elects) return false;
-        if (can || whole) tell_outvoted(c);
+        if (can || whole) tell_outvoted(c, &sight);
         c->server->join_deadline = now + 1000 * CONTROL_MS;
         return true;
     }

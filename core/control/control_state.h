@@ -51,6 +51,9 @@ typedef struct control_members {
      * control_open returns LH_UNREACHABLE where none of them takes it; as rank 0 of 1 it is the one to
      * whom the others come, and it never meets. */
     bool elects;
+    /* It was started to go on with a run: where nobody remembers a meeting, that is no sign that there
+     * was none. */
+    bool resumes;
     /* Where this machine has met before, and was to meet after that: frame_hello_t. */
     uint32_t met_epoch;
     const char *met, *tried;

@@ -270,6 +270,7 @@ static control_members_t meeting_members(launch_t *l)
                                .machine = p->machine,
                                .herald = p->herald,
                                .elects = p->elects,
+                               .resumes = l->how.resume,
                                .met_epoch = p->met_epoch,
                                .met = p->met,
                                .tried = p->tried,

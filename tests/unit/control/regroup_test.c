@@ -343,6 +343,41 @@ static void an_old_leader_hears_of_the_new_one(void **state)
     secret_free(star.secret);
 }
 
+/* Both hosts were started anew, to go on, and remember nothing: the spare may train with others. Once it
+ * is there as well nobody is left who could, and they meet. Without --resume it is a first meeting. */
+static void who_resumes_and_remembers_nothing_waits_for_all(void **state)
+{
+    static process_t zero, o1, spare;
+    star_t star;
+    (void)state;
+    for (uint32_t resumes = 0; resumes < 2; resumes++) {
+        star_without_zero(&star);
+        process_of(&star, &zero, &spared, 0, "..", 1);
+        process_of(&star, &o1, &spared, 1, "..", 1);
+        process_of(&star, &spare, &spared, 2, "..", 1);
+        zero.run.how.join_ns = 500 * CONTROL_MS;
+        zero.members.met = o1.members.met = spare.members.met = "";
+        zero.members.met_epoch = o1.members.met_epoch = spare.members.met_epoch = 0;
+        zero.members.resumes = o1.members.resumes = spare.members.resumes = resumes != 0;
+        o1.run.how.address = at_t1;
+        begin(&zero);
+        begin(&o1);
+        (void)usleep(2000000);
+        if (resumes != 0) {
+            assert_int_equal(pthread_tryjoin_np(zero.run.thread, NULL), EBUSY);
+            begin(&spare);
+        }
+        end(&zero);
+        end(&o1);
+        if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+        if (o1.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", o1.run.reason);
+        rank_run_t both[] = {zero.run, o1.run};
+        ranks_close(both, 2);
+        if (resumes != 0) end(&spare);
+        secret_free(star.secret);
+    }
+}
+
 /* Of two halves the one that the witness sees goes on, and meets once the witness knows of that. */
 static void a_witness_breaks_a_tie(void **state)
 {
@@ -397,6 +432,7 @@ int main(void)
         cmocka_unit_test(another_machine_leads),
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
+        cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
