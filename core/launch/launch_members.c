@@ -135,6 +135,19 @@ bool starter_is_alone(const starter_t *s)
     return starter_is_one(s) && s->count == s->place.size && !s->place.herald;
 }
 
+/* As the job names this machine: it may call itself otherwise at its next start, by --host or with a
+ * domain, and of two files each would have its vote. */
+static const char *starter_name(const starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    for (uint32_t m = 0; m < members_machines(job); m++) {
+        machine_t at;
+        members_machine(job, m, &at);
+        if (starter_is_here(s, at.host)) return at.host;
+    }
+    return s->launch->host;
+}
+
 lh_status_t starter_remember(starter_t *s)
 {
     launch_t *l = s->launch;
@@ -142,7 +155,7 @@ lh_status_t starter_remember(starter_t *s)
     s->votes = (vote_file_t){.fd = -1};
     members_all(job, s->place.layout);
     if (!l->how.votes || !members_change(job) || starter_is_one(s)) return LH_OK;
-    return vote_file_open(job, l->host, l->how.resume, &s->place, &s->votes);
+    return vote_file_open(job, starter_name(s), l->how.resume, &s->place, &s->votes);
 }
 
 lh_status_t starter_note_met(starter_t *s)

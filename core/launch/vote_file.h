@@ -16,9 +16,9 @@ typedef struct vote_file {
     char key[SHA256_TEXT]; /* of the hosts of the job */
 } vote_file_t;
 
-/* resume: takes epoch, layout, met, met_epoch and tried of *place from the file, where it is there and
- * counts; else they stay, and a file that is there is removed. A file that is damaged, or another's,
- * is a warning. */
+/* host: the machine's name in the INI. resume: takes epoch, layout, met, met_epoch and tried of *place
+ * from the file, where it is there and counts; else they stay, and a file that is there is removed. A
+ * file that is damaged, or another's, is a warning. */
 lh_status_t vote_file_open(const job_t *job, const char *host, bool resume, launch_place_t *place,
                            vote_file_t *out) LH_MUST_CHECK;
 /* Before anybody acts by it. Where it can't be written what stood there before is made void, and a
