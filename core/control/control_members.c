@@ -3,7 +3,8 @@
  *
  * A machine that has no ranks now - a spare, one that was left out, the witness - sends a herald, which
  * keeps a connection to rank 0 and is no rank. It may come while ranks meet, and later where the layout
- * lacks a host, or the job has a witness: then alone does rank 0 listen while the job runs.
+ * has not all hosts themselves, or the job has a witness: then alone does rank 0 listen while the job
+ * runs. A host that a spare has replaced may be the old rank 0, and has nobody else to hear that from.
  *
  * Who leads. Ranks meet at rank 0, on the first machine of their layout, at its own address. Where that
  * machine can't be reached for as long as ranks wait, each of its ranks' machines sends a herald that
@@ -335,8 +336,10 @@ bool control_elects(const control_t *c)
 bool control_members_lack(const control_t *c)
 {
     const control_members_t *m = c->how.members;
-    return m != NULL &&
-           (strchr(m->layout, MEMBER_GONE) != NULL || members_witness(m->job) != MEMBERS_NONE);
+    char all[MEMBERS_TEXT];
+    if (m == NULL) return false;
+    members_all(m->job, all);
+    return strcmp(all, m->layout) != 0 || members_witness(m->job) != MEMBERS_NONE;
 }
 
 void control_members_met(control_t *c)

@@ -154,7 +154,7 @@ static void welcome_all(control_t *c)
 }
 
 /* Nobody is let in from here on: the port is closed, and strangers that wait are let go. Where a host
- * is gone it may come back, and the port stays open for its herald. */
+ * is gone or replaced it may come back, and the port stays open for its herald. */
 static void close_door(control_t *c)
 {
     control_server_t *s = c->server;

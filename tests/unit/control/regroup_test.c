@@ -308,6 +308,38 @@ static void rank_0_on_a_spare_goes_before_who_elects(void **state)
     secret_free(star.secret);
 }
 
+/* Rank 0's machine is replaced by a spare: no host is missing, and yet it hears of that when it is back. */
+static void an_old_leader_hears_of_a_spare_in_its_place(void **state)
+{
+    static process_t zero, o1, old;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &zero, &spared, 2, "a.", 5);
+    process_of(&star, &o1, &spared, 1, "a.", 5);
+    o1.members.met = zero.members.met = "a.";
+    o1.run.how.address = at_k1;
+    begin(&zero);
+    begin(&o1);
+    end(&zero);
+    end(&o1);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+    if (o1.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", o1.run.reason);
+
+    process_of(&star, &old, &spared, 0, "..", 4);
+    old.run.how.join_ns = 1000 * CONTROL_MS;
+    begin(&old);
+    const uint64_t since = sys()->now_ns();
+    while (pthread_tryjoin_np(old.run.thread, NULL) == EBUSY) {
+        if (seconds_since(since) > 10) FAIL_TEST("t1 was told nothing\n");
+        (void)usleep(10000);
+    }
+    was_told(&old, 5, "a.");
+    rank_run_t both[] = {zero.run, o1.run};
+    ranks_close(both, 2);
+    secret_free(star.secret);
+}
+
 /* t1 was cut off, and waits as rank 0 of all. It asks where the job is, and hears that it has gone on. */
 static void an_old_leader_hears_of_the_new_one(void **state)
 {
@@ -432,6 +464,7 @@ int main(void)
         cmocka_unit_test(another_machine_leads),
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
+        cmocka_unit_test(an_old_leader_hears_of_a_spare_in_its_place),
         cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
     };
