@@ -20,10 +20,15 @@ uint32_t control_ask_order(const control_members_t *m, uint32_t machine)
     return machine == members_leader(m->job, m->layout) ? 0 : machine + 1;
 }
 
-static void take_news(control_scout_t *s, const frame_t *f)
+/* Of whoever has noticed less than this machine, which has met since, it is no news. */
+static void take_news(control_t *c, const frame_t *f)
 {
+    control_scout_t *s = &c->scout;
+    const control_members_t *m = c->how.members;
     frame_regroup_t r;
-    if (atomic_load(&s->told) || frame_read_regroup(f, &r) != LH_OK || r.layout[0] == '\0') return;
+    if (atomic_load(&s->told) || frame_read_regroup(f, &r) != LH_OK || r.epoch < m->met_epoch ||
+        r.layout[0] == '\0')
+        return;
     s->epoch = r.epoch;
     (void)snprintf(s->layout, sizeof(s->layout), "%s", r.layout);
     (void)snprintf(s->reason, sizeof(s->reason), "%s", r.reason);
@@ -34,7 +39,7 @@ static void take_news(control_scout_t *s, const frame_t *f)
 static bool take_answer(control_t *c, uint32_t machine, const frame_t *f)
 {
     control_scout_t *s = &c->scout;
-    if (f->type == FRAME_REGROUP) take_news(s, f);
+    if (f->type == FRAME_REGROUP) take_news(c, f);
     const uint32_t order = control_ask_order(c->how.members, machine);
     if (f->type == FRAME_WAIT && order < atomic_load(&s->waits)) atomic_store(&s->waits, order);
     return f->type != FRAME_BEAT;

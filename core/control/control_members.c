@@ -160,13 +160,14 @@ static void answer_at_once(control_t *c, peer_t *p, const frame_regroup_t *r)
 }
 
 /* Whoever asks does not stay. Of two that wait in one epoch for different ranks the first machine is
- * right. */
+ * right. Who has met here calls nobody back that has met later: its own ranks end soon, as some of them
+ * are elsewhere. */
 static void answer_question(control_t *c, peer_t *p, const frame_hello_t *h, uint32_t machine)
 {
     const control_members_t *m = c->how.members;
     const control_server_t *s = c->server;
     const bool same = strcmp(h->layout, m->layout) == 0;
-    const bool ahead = s->welcomed || s->epoch > h->epoch ||
+    const bool ahead = (s->welcomed && s->epoch >= h->met_epoch) || s->epoch > h->epoch ||
                        (s->epoch == h->epoch && m->machine < machine);
     if (!same && ahead) {
         char reason[256];

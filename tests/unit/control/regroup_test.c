@@ -375,6 +375,44 @@ static void an_old_leader_hears_of_the_new_one(void **state)
     secret_free(star.secret);
 }
 
+/* o1 leads a group of which the others are in another one by now, and has not noticed so far: t1, which
+ * has met in that one, is not called back by it. */
+static void an_old_leader_calls_nobody_back(void **state)
+{
+    static process_t old, zero;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &old, &three, 1, "-.-", 4);
+    old.members.met = "-.-";
+    (void)rank_open_thread(&old.run);
+    if (old.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", old.run.reason);
+
+    process_of(&star, &zero, &three, 0, ".-.", 7);
+    zero.members.met = ".-.";
+    zero.members.met_epoch = 6;
+    zero.run.how.join_ns = 2000 * CONTROL_MS;
+    begin(&zero);
+    (void)usleep(4000000);
+    assert_int_equal(atomic_load(&zero.told.epoch), 0);
+    assert_int_equal(pthread_tryjoin_np(zero.run.thread, NULL), EBUSY);
+    (void)rank_close_thread(&old.run);
+
+    /* k1 is back, and they meet. */
+    static process_t k1;
+    process_of(&star, &k1, &three, 2, ".-.", 7);
+    k1.members.met = ".-.";
+    k1.members.met_epoch = 6;
+    k1.run.how.address = at_t1;
+    (void)rank_open_thread(&k1.run);
+    end(&zero);
+    if (zero.run.status != LH_OK) FAIL_TEST("t1: %s\n", zero.run.reason);
+    if (k1.run.status != LH_OK) FAIL_TEST("k1: %s\n", k1.run.reason);
+    rank_run_t both[] = {zero.run, k1.run};
+    ranks_close(both, 2);
+    secret_free(star.secret);
+}
+
 /* Both hosts were started anew, to go on, and remember nothing: the spare may train with others. Once it
  * is there as well nobody is left who could, and they meet. Without --resume it is a first meeting. */
 static void who_resumes_and_remembers_nothing_waits_for_all(void **state)
@@ -465,6 +503,7 @@ int main(void)
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
         cmocka_unit_test(an_old_leader_hears_of_a_spare_in_its_place),
+        cmocka_unit_test(an_old_leader_calls_nobody_back),
         cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
     };
