@@ -20,14 +20,15 @@ uint32_t control_ask_order(const control_members_t *m, uint32_t machine)
     return machine == members_leader(m->job, m->layout) ? 0 : machine + 1;
 }
 
-/* Of whoever has noticed less than this machine, which has met since, it is no news. */
+/* Of whoever has noticed less than this machine, which has met since, it is no news; and what is no layout
+ * here would end the launchers of all to whom it is sent on. */
 static void take_news(control_t *c, const frame_t *f)
 {
     control_scout_t *s = &c->scout;
     const control_members_t *m = c->how.members;
     frame_regroup_t r;
     if (atomic_load(&s->told) || frame_read_regroup(f, &r) != LH_OK || r.epoch < m->met_epoch ||
-        r.layout[0] == '\0')
+        !members_are(m->job, r.layout))
         return;
     s->epoch = r.epoch;
     (void)snprintf(s->layout, sizeof(s->layout), "%s", r.layout);
