@@ -423,7 +423,7 @@ static lh_status_t check_witness(const job_t *job)
     for (uint32_t m = 0; m < members_places(job); m++) {
         machine_t other;
         members_machine(job, m, &other);
-        if (strcmp(other.host, witness) == 0)
+        if (members_same_host(other.host, witness))
             JOB_REFUSE(job, "launch", "witness",
                        "%s: it is %s of [site.%s], and would be lost with it; expected another "
                        "machine",

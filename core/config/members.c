@@ -81,6 +81,14 @@ uint32_t members_find(const job_t *job, const char *site, const char *host)
     return MEMBERS_NONE;
 }
 
+bool members_same_host(const char *one, const char *other)
+{
+    const size_t length = strcspn(one, "."), own = strcspn(other, ".");
+    if (strcmp(one, other) == 0) return true;
+    return length == own && memcmp(one, other, length) == 0 &&
+           (one[length] == '\0' || other[own] == '\0');
+}
+
 bool members_change(const job_t *job)
 {
     return members_hosts(job) > 0 &&

@@ -40,6 +40,9 @@ uint32_t members_witness(const job_t *job);
 void members_machine(const job_t *job, uint32_t machine, machine_t *out);
 /* By names; MEMBERS_NONE: there is no such machine. */
 uint32_t members_find(const job_t *job, const char *site, const char *host);
+/* Whether two names may be one machine's, as it calls itself or as the INI does: "t1" and
+ * "t1.example.org" are, "t1.a" and "t1.b" are not. */
+bool members_same_host(const char *one, const char *other);
 /* Whether the job can go on with others than all its hosts. */
 bool members_change(const job_t *job);
 

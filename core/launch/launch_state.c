@@ -33,13 +33,10 @@ lh_status_t launch_map_board(int fd, uint32_t rows, board_row_t **out)
 /* Names are compared and not resolved: what a name leads to differs between machines. */
 bool launch_is_here(const launch_t *l, const char *host, bool asked)
 {
-    const size_t length = strcspn(host, "."), own = strcspn(l->host, ".");
     if (strcmp(host, l->host) == 0) return true;
     if (asked) return false;
     if (strcmp(host, "localhost") == 0) return true;
-    /* "t1" and "t1.example.org" are one machine, "t1.a" and "t1.b" are not. */
-    return length == own && memcmp(host, l->host, length) == 0 &&
-           (host[length] == '\0' || l->host[own] == '\0');
+    return members_same_host(host, l->host);
 }
 
 const char *launch_address(const launch_t *l, const char *layout)

@@ -245,6 +245,7 @@ class Ranks(LaunchCase):
         for sites, more, sentence in (
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nwitness = t2\n",
                  "witness = t2: it is a host of [site.b], and would be lost with it; expected another machine"),
+                ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nwitness = t2.lan\n", "witness = t2.lan: it is a host of [site.b]"),
                 ({"a": "hosts = t1\nspare = t3", "b": "hosts = t2"}, "witness = t3\n", "witness = t3: it is a spare of [site.a], and would be lost with it"),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "witness = w\n", "witness = w: nobody goes on without the others, so that it decides nothing"),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nwitness = localhost\n", "witness = localhost: expected the name of another machine"),

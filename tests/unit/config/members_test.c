@@ -67,6 +67,20 @@ static void a_layout_gives_ranks_to_machines(void **state)
     assert_int_equal(members_find(&job, "tokyo", "os"), MEMBERS_NONE);
 }
 
+static void a_machine_has_a_name_with_a_domain_or_without(void **state)
+{
+    static const struct {
+        const char *one, *other;
+        bool same;
+    } rows[] = {{"t1", "t1", true},          {"t1", "t1.lan", true},   {"t1.lan", "t1.lan", true},
+                {"t1.lan", "t1.wan", false}, {"t1", "t11.lan", false}, {"t1", "t2", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        assert_int_equal(members_same_host(rows[i].one, rows[i].other), rows[i].same);
+        assert_int_equal(members_same_host(rows[i].other, rows[i].one), rows[i].same);
+    }
+}
+
 /* Rank 0 is on the first machine of a layout, and listens there. */
 static void a_layout_says_who_leads(void **state)
 {
@@ -507,6 +521,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layout_gives_ranks_to_machines),
+        cmocka_unit_test(a_machine_has_a_name_with_a_domain_or_without),
         cmocka_unit_test(a_layout_says_who_leads),
         cmocka_unit_test(a_job_is_narrowed_to_its_layout),
         cmocka_unit_test(who_is_there_decides_on_the_next_layout),
