@@ -230,9 +230,14 @@ static void tell_outvoted(control_t *c, const sight_t *sight)
     static const char forgotten[] =
         "the job goes on (--resume), and no machine that has come remembers a meeting: others may "
         "train without them, so they wait until all are there, spares too";
+    static const char stuck[] =
+        "rank 0 was not reached, and neither spares nor [launch] go_on_with let those that have "
+        "come go on without whoever is missing, so they wait";
     const control_members_t *m = c->how.members;
+    char next[MEMBERS_TEXT];
     const bool none = m->resumes && members_newest(m->job, sight->records) == 0;
     const char *sentence = none ? forgotten : outvoted;
+    if (m->elects && !members_next(m->job, m->layout, sight->here, next)) sentence = stuck;
     if (c->server->outvoted) return;
     c->server->outvoted = true;
     log_line(LH_LOG_WARN, "%s", sentence);
@@ -287,12 +292,12 @@ bool control_members_judge(control_t *c, uint64_t now)
         control_finish_join(c);
         return true;
     }
-    const bool can = members_next(m->job, m->layout, sight.here, next) &&
-                     strcmp(next, m->layout) != 0;
+    const bool found = members_next(m->job, m->layout, sight.here, next);
+    const bool can = found && strcmp(next, m->layout) != 0;
     const bool may = can && members_quorum(m->job, sight.records, next);
     if (!may) {
         if (m->job->launch.go_on_with == GO_ON_NONE && !can && !whole && !m->elects) return false;
-        if (can || whole) tell_outvoted(c, &sight);
+        if (can || whole || (m->elects && !found)) tell_outvoted(c, &sight);
         c->server->join_deadline = now + 1000 * CONTROL_MS;
         return true;
     }
