@@ -15,6 +15,7 @@
 
 #include <base/log.h>
 #include <base/memory.h>
+#include <control/control_conn.h>
 
 /* The place of one more rank of this machine. */
 static void starter_add_rank(starter_t *s, uint32_t rank, uint32_t machine, const char *host,
@@ -135,6 +136,35 @@ bool starter_is_alone(const starter_t *s)
     return starter_is_one(s) && s->count == s->place.size && !s->place.herald;
 }
 
+/* Some systems lead a machine's own name to itself (127.0.1.1): if it comes to lead it would listen where
+ * no other reaches it, and that is told before it is needed. No other name is looked up, as that may
+ * take long. */
+static void starter_check_addresses(const starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    char own[LAUNCH_HOST] = "", at_address[CONTROL_ADDRESS];
+    if (gethostname(own, sizeof(own) - 1) != 0) return;
+    for (uint32_t m = 0; m < members_places(job); m++) {
+        machine_t at;
+        uint16_t port;
+        int fd;
+        members_machine(job, m, &at);
+        if (!starter_is_here(s, at.host) || strcmp(at.address, at.host) != 0 ||
+            !members_same_host(at.address, own))
+            continue;
+        if (control_listen(at.address, 0, &fd, &port) != LH_OK) {
+            fail_clear();
+            continue;
+        }
+        if (control_local(fd, at_address))
+            log_line(LH_LOG_WARN,
+                     "%s/%s is %s here, where no other machine reaches it if it comes to lead; "
+                     "name its address in [site.%s] addresses",
+                     at.site->name, at.host, at_address, at.site->name);
+        (void)close(fd);
+    }
+}
+
 /* As the job names this machine: it may call itself otherwise at its next start, by --host or with a
  * domain, and of two files each would have its vote. */
 static const char *starter_name(const starter_t *s)
@@ -155,6 +185,7 @@ lh_status_t starter_remember(starter_t *s)
     s->votes = (vote_file_t){.fd = -1};
     members_all(job, s->place.layout);
     if (!l->how.votes || !members_change(job) || starter_is_one(s)) return LH_OK;
+    starter_check_addresses(s);
     return vote_file_open(job, starter_name(s), l->how.resume, &s->place, &s->votes);
 }
 
