@@ -547,6 +547,10 @@ static const struct {
     {"specs/qwen3", "recipes/pretrain", SMALL "ffn = 48\nhead_dim = 16\n", PHASE_PRETRAIN, true},
     {"specs/mixtral", "recipes/pretrain", SMALL "ffn = 48\nexperts = 4\n", PHASE_PRETRAIN, false},
     {"specs/falcon-7b", "recipes/pretrain", SMALL, PHASE_PRETRAIN, false},
+    {"specs/phi3", "recipes/pretrain", SMALL "ffn = 48\nkv_heads = 1\n", PHASE_PRETRAIN, false},
+    {"specs/mla", "recipes/pretrain",
+     SMALL "ffn = 48\nq_rank = 24\nkv_rank = 16\nstill = 8\nturning = 8\nvalue_dim = 8\n",
+     PHASE_PRETRAIN, true},
 };
 enum { EXAMPLES = sizeof(examples) / sizeof(examples[0]) };
 
