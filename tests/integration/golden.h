@@ -35,8 +35,8 @@ void golden_weights(const golden_model_t *m, rig_t *rig);
  * the blocks, and may send a token to another expert. Where the model's references have norms of PyTorch's own
  * BF16, twice as far as those are, too: a step of a curve that jumps does so in any BF16. */
 double golden_norm_tolerance(const golden_model_t *m, const rig_t *rig, lh_dtype_t compute);
-/* Numbers of an array in expected.json, up to max; returns how many. A plain number counts as one.
- */
+/* Numbers of an array in expected.json, up to max; returns how many: none without that key. A plain
+ * number counts as one. */
 uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, uint32_t max);
 /* The curve of micro-batches of `rows` sequences; returns how far it may be off, relatively. A loss
  * of a model's own may depend on how a batch is cut (micro_batches.json). */
