@@ -442,6 +442,7 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
     }
     link_drop(p->k);
     p->k = NULL;
+    p->out = 0; /* what the peer took before it closed may not have been told as sent */
     return LH_OK;
 }
 
