@@ -26,7 +26,7 @@ void cpu_rigs_open(void)
     for (uint32_t turn = 0; rig_on_gpu() && turn < THREAD_COUNTS; turn++)
         rig_open_with(&rigs[rig_count++], "cuda", (const rig_setting_t[]){{"capture", 1}, {0}});
     if (rig_count > 0) return;
-    for (uint32_t order = 0; order < THREAD_COUNTS; order++) {
+    for (uint32_t order = 0; order < CUDA_ORDERS; order++) {
         const rig_setting_t settings[] = {{"order", order}, {0}};
         rig_open_with(&rigs[rig_count++], RIGS_PLUGIN, settings);
     }

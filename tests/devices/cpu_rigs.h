@@ -22,6 +22,14 @@ enum { CPU_RIGS_MAX_ELEMENTS = 1 << 20 };
 #define RIGS_DEVICE "the cpu"
 #endif
 
+/* Orders of cuda's threads on the host. None changes an access to memory: a sanitizer sees as much in
+ * one. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { CUDA_ORDERS = 1 };
+#else
+enum { CUDA_ORDERS = 2 };
+#endif
+
 void cpu_rigs_open(void);
 void cpu_rigs_close(void);
 /* Rig of the best instruction set and two threads. */
