@@ -43,6 +43,18 @@ class Cuda(CudaCase):
         self.train(job, "parts", "checkpoint.every=2", flags=["--resume"])
         self.assert_same("parts", "whole")
 
+    def test_no_memory_for_a_captured_list_leaves_it_launched(self):
+        """No plan counts what a driver takes for a graph. Alone, and with transfers between ranks in the lists."""
+        job = self.prepared()
+        self.train(job, "whole")
+        said = self.train(job, "poor", fake="fail=cuGraphInstantiateWithFlags:2:2")
+        self.assertRegex(said, r"(?m)cuGraphInstantiate.*; these calls are launched one by one from here on$")
+        self.assert_same("poor", "whole")
+        sets = ("optimizer.plugin=zero2", *TWO)
+        self.train(job, "two", *sets, fake="gpus=2")
+        self.train(job, "poor_two", *sets, fake="gpus=2 fail=cuGraphInstantiateWithFlags:2:2")
+        self.assert_same("poor_two", "two")
+
     def choices(self, folder):
         """The products of a checkpoint, by call."""
         with open(os.path.join(self.step_folder(3, folder), "manifest.json")) as f:
