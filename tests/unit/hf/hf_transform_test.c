@@ -1,13 +1,11 @@
 /* hf_transform_test.c - a parameter that is taken out of a tensor in pieces is the one that its
  * function takes out of the whole, and back. */
 #include <unit/base/scratch_files.h>
+#include <unit/plugin/host_kit.h>
 
 #include <hf/hf_transform.h>
-#include <plugin/host.h>
 
 enum { MOST = 256 };
-
-static const lh_host_t *host;
 
 /* Parameter and tensor of a row; one part of the tensor. */
 static const struct {
@@ -182,20 +180,6 @@ static void what_does_not_fit_is_told_by_the_function(void **state)
     assert_non_null(strstr(fail_reason(), "tensor t [4, 2, 5], parameter w [2, 4, 5]: "));
     assert_non_null(strstr(
         fail_reason(), "source is [4, 2, 5] of F32, F32 of one or two dimensions was expected"));
-}
-
-static int open_host(void **state)
-{
-    host_t *h;
-    if (host_new(&h) != LH_OK || host_for(h, "test", &host) != LH_OK) return -1;
-    *state = h;
-    return 0;
-}
-
-static int close_host(void **state)
-{
-    host_free(*state);
-    return 0;
 }
 
 int main(void)

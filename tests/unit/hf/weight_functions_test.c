@@ -1,11 +1,9 @@
 /* weight_functions_test.c - transforms against the layouts that the models' own code documents. */
 #include <unit/base/scratch_files.h>
+#include <unit/plugin/host_kit.h>
 
 #include <hf/hf_functions.h>
 #include <plugin/call.h>
-#include <plugin/host.h>
-
-static const lh_host_t *host;
 
 static lh_tensor_t tensor(uint64_t rows, uint64_t columns, float *data)
 {
@@ -189,20 +187,6 @@ static void fused_qkv_is_split_by_group(void **state)
     assert_int_equal(
         run("split_qkv(source, heads=3, kv_heads=0, part=0)", tensor(14, 1, x), tensor(6, 1, x)),
         LH_INVALID);
-}
-
-static int open_host(void **state)
-{
-    host_t *h;
-    if (host_new(&h) != LH_OK || host_for(h, "test", &host) != LH_OK) return -1;
-    *state = h;
-    return 0;
-}
-
-static int close_host(void **state)
-{
-    host_free(*state);
-    return 0;
 }
 
 int main(void)
