@@ -1,14 +1,9 @@
 /* plan_programs_test.c - what is planned for a job against what its device is asked for, and what a
  * bench of it measures. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <unit/plan/plan_kit.h>
 
-#include <base/file.h>
+#include <math.h>
+
 #include <base/memory.h>
 #include <config/job_load.h>
 #include <engine/engine.h>
@@ -16,14 +11,7 @@
 #include <engine/weights.h>
 #include <plan/device_bench.h>
 #include <plan/step_plan.h>
-#include <plugin/host.h>
 
-#include <cmocka.h>
-#undef fail
-
-static char folder[] = "/tmp/plan_programs_test_XXXXXX";
-static host_t *host;
-static registry_t *registry;
 static job_t *job;
 
 static const char ini[] = "[pipeline]\nname = small\nstages = train\n"
@@ -36,33 +24,22 @@ static const char ini[] = "[pipeline]\nname = small\nstages = train\n"
                           "learning_rate = 1e-3\n"
                           "[device]\nplugin = cpu\nthreads = 1\n";
 
-static void ok(lh_status_t status)
+static int start_with_a_job(void **state)
 {
-    if (status != LH_OK) print_error("%s\n", fail_reason());
-    assert_int_equal(status, LH_OK);
-}
-
-static int start(void **state)
-{
-    (void)state;
-    if (mkdtemp(folder) == NULL) return 1;
+    if (plan_start(state) != 0) return 1;
     char *path = path_join(folder, "small.ini");
     ok(file_replace(path, ini, sizeof(ini) - 1));
     ok(job_load(path, NULL, 0, &job));
     mem_free(path);
-    ok(host_new(&host));
-    ok(registry_new(LH_TEST_PLUGINS, host, &registry));
     registry_use_job(registry, job);
     return 0;
 }
 
-static int stop(void **state)
+static int stop_with_a_job(void **state)
 {
-    (void)state;
-    registry_free(registry);
-    host_free(host);
+    const int failed = plan_stop(state);
     job_free(job);
-    return folder_remove(folder) != LH_OK;
+    return failed;
 }
 
 static void open_programs(plan_programs_t *p)
@@ -258,5 +235,5 @@ int main(void)
         cmocka_unit_test(a_bench_knows_all_that_the_plan_asks_for),
         cmocka_unit_test(peaks_are_of_normal_numbers_by_the_devices_clock),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start_with_a_job, stop_with_a_job);
 }

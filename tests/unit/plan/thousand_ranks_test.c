@@ -10,14 +10,8 @@
  *
  * E follows from the rule of shards.h: of u blocks of a parameter, member m of n has those from k u / n to
  * (k + 1) u / n, rounded down, with k = (m + parameter) mod n. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <unit/plan/plan_kit.h>
 
-#include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/text.h>
@@ -25,16 +19,8 @@
 #include <engine/engine.h>
 #include <engine/weights.h>
 #include <plan/step_plan.h>
-#include <plugin/host.h>
-
-#include <cmocka.h>
-#undef fail
 
 enum { RANKS = 1000, MOST_SITES = 10, VOCAB = 16384, BLOCK = 4096 };
-
-static char folder[] = "/tmp/thousand_ranks_test_XXXXXX";
-static host_t *host;
-static registry_t *registry;
 
 static const char ini[] = "[pipeline]\nname = large\nstages = train\n"
                           "[data]\ntrain = corpus\n"
@@ -44,12 +30,6 @@ static const char ini[] = "[pipeline]\nname = large\nstages = train\n"
                           "precision = bf16\n"
                           "[comm]\nborder = bf16\n"
                           "[device]\nplugin = cpu\nthreads = 1\n";
-
-static void ok(lh_status_t status)
-{
-    if (status != LH_OK) print_error("%s\n", fail_reason());
-    assert_int_equal(status, LH_OK);
-}
 
 /* Sites of equally many ranks, five on a machine. */
 static job_t *job_of(uint32_t sites, const char *plugin, const char *cut)
@@ -177,22 +157,10 @@ static void what_crosses_each_border(void **state)
     }
 }
 
-static int start(void **state)
+static int start_quietly(void **state)
 {
-    (void)state;
-    if (mkdtemp(folder) == NULL) return 1;
     log_threshold(LH_LOG_WARN);
-    ok(host_new(&host));
-    ok(registry_new(LH_TEST_PLUGINS, host, &registry));
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    registry_free(registry);
-    host_free(host);
-    return folder_remove(folder) != LH_OK;
+    return plan_start(state);
 }
 
 int main(void)
@@ -200,5 +168,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_crosses_each_border),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start_quietly, plan_stop);
 }

@@ -1,14 +1,10 @@
 /* transfer_order_test.c - the transfers of all ranks of planned worlds: lists that fit together,
  * and what is said of lists that do not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <unit/plan/plan_kit.h>
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
-#include <base/file.h>
 #include <base/memory.h>
 #include <config/job_load.h>
 #include <engine/engine.h>
@@ -17,15 +13,8 @@
 #include <parallel/transfer_order.h>
 #include <parallel/transfer_plan.h>
 #include <plan/step_plan.h>
-#include <plugin/host.h>
-
-#include <cmocka.h>
-#undef fail
 
 enum { MOST = 4 };
-static char folder[] = "/tmp/transfer_order_test_XXXXXX";
-static host_t *host;
-static registry_t *registry;
 
 static const char ini[] = "[pipeline]\nname = small\nstages = train\n"
                           "[data]\ntrain = corpus\n"
@@ -71,12 +60,6 @@ typedef struct planned { /* all ranks of a job */
     transfer_list_t lists[MOST];
 } planned_t;
 
-static void ok(lh_status_t status)
-{
-    if (status != LH_OK) print_error("%s\n", fail_reason());
-    assert_int_equal(status, LH_OK);
-}
-
 /* Two chunks, the next micro-batch there before one goes back, weights last. */
 static void table_write(const char *path, uint32_t micro_batches)
 {
@@ -96,24 +79,13 @@ static void table_write(const char *path, uint32_t micro_batches)
     text_free(&text);
 }
 
-static int start(void **state)
+static int start_with_an_ini(void **state)
 {
-    (void)state;
-    if (mkdtemp(folder) == NULL) return 1;
+    if (plan_start(state) != 0) return 1;
     char *path = path_join(folder, "small.ini");
     ok(file_replace(path, ini, sizeof(ini) - 1));
     mem_free(path);
-    ok(host_new(&host));
-    ok(registry_new(LH_TEST_PLUGINS, host, &registry));
     return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    registry_free(registry);
-    host_free(host);
-    return folder_remove(folder) != LH_OK;
 }
 
 static void plan_open(planned_t *p, uint32_t world, uint32_t optimizer, uint32_t accumulation)
@@ -644,5 +616,5 @@ int main(void)
         cmocka_unit_test(what_leaves_a_site_is_what_the_formula_says),
         cmocka_unit_test(gradients_that_nothing_makes_are_zeroed),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start_with_an_ini, plan_stop);
 }

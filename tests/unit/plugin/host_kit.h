@@ -1,5 +1,5 @@
-/* host_kit.h - the host's services for functions that ask for them, without a plugin around: a pair of
- * functions for cmocka_run_group_tests. */
+/* host_kit.h - the host's services for functions that ask for them, without a plugin around.
+ * open_host and close_host are a pair for cmocka_run_group_tests. */
 #ifndef TESTS_HOST_KIT_H
 #define TESTS_HOST_KIT_H
 
