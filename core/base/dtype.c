@@ -17,7 +17,7 @@ bool dtype_find(const char *name, lh_dtype_t *out)
 }
 
 /* Element i as a double; one of the four dtypes of is_float. */
-static double load(lh_dtype_t dtype, const void *from, uint64_t i)
+static double dtype_load(lh_dtype_t dtype, const void *from, uint64_t i)
 {
     switch (dtype) {
     case LH_DTYPE_F32: return ((const float *)from)[i];
@@ -27,7 +27,7 @@ static double load(lh_dtype_t dtype, const void *from, uint64_t i)
     }
 }
 
-static void store(lh_dtype_t dtype, void *to, uint64_t i, double value)
+static void dtype_store(lh_dtype_t dtype, void *to, uint64_t i, double value)
 {
     switch (dtype) {
     case LH_DTYPE_F32: ((float *)to)[i] = (float)value; return;
@@ -44,7 +44,7 @@ static float narrow_load(lh_dtype_t dtype, const void *from, uint64_t i)
     return dtype == LH_DTYPE_BF16 ? lh_bf16_to_f32(bits) : lh_f16_to_f32(bits);
 }
 
-static void narrow_store(lh_dtype_t dtype, void *to, uint64_t i, float value)
+static void dtype_store_narrow(lh_dtype_t dtype, void *to, uint64_t i, float value)
 {
     ((uint16_t *)to)[i] = dtype == LH_DTYPE_BF16 ? lh_f32_to_bf16(value) : lh_f32_to_f16(value);
 }
@@ -72,9 +72,9 @@ lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, 
         if (to_dtype == LH_DTYPE_F32 && from_dtype != LH_DTYPE_F64)
             ((float *)to)[i] = narrow_load(from_dtype, from, i);
         else if (from_dtype == LH_DTYPE_F32 && to_dtype != LH_DTYPE_F64)
-            narrow_store(to_dtype, to, i, ((const float *)from)[i]);
+            dtype_store_narrow(to_dtype, to, i, ((const float *)from)[i]);
         else
-            store(to_dtype, to, i, load(from_dtype, from, i));
+            dtype_store(to_dtype, to, i, dtype_load(from_dtype, from, i));
     }
     return LH_OK;
 }

@@ -228,7 +228,7 @@ lh_status_t folder_sync(const char *path)
 
 /* O_NOFOLLOW: a link that a stranger put at the path of a log would have this program write
  * elsewhere. */
-static lh_status_t begin(const char *path, int flags, int *fd)
+static lh_status_t regular_create(const char *path, int flags, int *fd)
 {
     const int got = sys_open(path, O_CREAT | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
     if (got < 0) return fail_io(errno, "%s: cannot create", path);
@@ -239,7 +239,7 @@ static lh_status_t begin(const char *path, int flags, int *fd)
 
 lh_status_t file_begin(const char *path, int flags, int *fd)
 {
-    return begin(path, ((flags & O_RDWR) != 0 ? 0 : O_WRONLY) | flags, fd);
+    return regular_create(path, ((flags & O_RDWR) != 0 ? 0 : O_WRONLY) | flags, fd);
 }
 
 static bool is_same_inode(const struct stat *a, const struct stat *b)
@@ -267,7 +267,7 @@ static lh_status_t file_take_once(const char *path, int *fd)
 {
     int got;
     struct stat st;
-    lh_status_t status = begin(path, O_RDWR, &got);
+    lh_status_t status = regular_create(path, O_RDWR, &got);
     if (status != LH_OK) return status;
     lh_assert(got >= 0);
     if (sys()->lock(got) != 0 && errno == EWOULDBLOCK)

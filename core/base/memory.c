@@ -27,7 +27,7 @@ static bool product_fits(size_t count, size_t size, size_t *bytes)
 }
 
 /* Counts an allocation; true where it is one that a test wants to fail. */
-static bool is_refused(size_t bytes)
+static bool allocation_is_refused(size_t bytes)
 {
     const uint64_t at = atomic_load(&fail_at);
     const uint64_t now = atomic_fetch_add(&allocations, 1) + 1;
@@ -38,7 +38,7 @@ static bool is_refused(size_t bytes)
 
 void *mem_new(size_t bytes)
 {
-    if (is_refused(bytes)) return NULL;
+    if (allocation_is_refused(bytes)) return NULL;
 
     /* Rounded up, as aligned_alloc wants it, and by one at least, so that 0 bytes have an
      * address. */
@@ -52,7 +52,7 @@ void *mem_new(size_t bytes)
 
 void *mem_lend(size_t bytes)
 {
-    return is_refused(bytes) ? NULL : malloc(bytes);
+    return allocation_is_refused(bytes) ? NULL : malloc(bytes);
 }
 
 void *mem_array(size_t count, size_t size)

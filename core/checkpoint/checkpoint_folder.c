@@ -217,7 +217,7 @@ static step_mark_t read_mark(const char *path)
     return mark;
 }
 
-static bool is_refused(const char *path)
+static bool checkpoint_is_refused(const char *path)
 {
     return read_mark(path).refused;
 }
@@ -374,7 +374,7 @@ static lh_status_t set_aside(const char *folder, uint64_t step, bool chosen)
     checkpoint_name(step, name);
     char *from = path_join(folder, name);
     if (from == NULL) return LH_NO_MEMORY;
-    const char *why = is_refused(from) ? "refused" : chosen ? "left" : "damaged";
+    const char *why = checkpoint_is_refused(from) ? "refused" : chosen ? "left" : "damaged";
     lh_status_t status = LH_OK;
     for (uint32_t i = 0;; i++) {
         (void)snprintf(aside, sizeof(aside), i == 0 ? "%s-%s" : "%s-%s.%u", why, name, i);

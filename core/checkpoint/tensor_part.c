@@ -153,7 +153,7 @@ static int by_box(const void *a, const void *b)
 }
 
 /* The random number of a coordinate: a hash, so that nothing has to be kept. */
-static uint64_t number_of(uint64_t key, uint32_t dimension, uint64_t coordinate)
+static uint64_t coordinate_number(uint64_t key, uint32_t dimension, uint64_t coordinate)
 {
     const uint64_t place[] = {key, dimension, coordinate};
     return digest_xxh3(place, sizeof(place)) % prime;
@@ -164,8 +164,8 @@ static uint64_t weight_of(const tensor_part_t *box, uint32_t rank, uint64_t key)
 {
     uint64_t weight = 1;
     for (uint32_t i = 0; i < rank; i++) {
-        const uint64_t begin = number_of(key, i, box->at[i]);
-        const uint64_t end = number_of(key, i, box->at[i] + box->shape[i]);
+        const uint64_t begin = coordinate_number(key, i, box->at[i]);
+        const uint64_t end = coordinate_number(key, i, box->at[i] + box->shape[i]);
         weight = (uint64_t)((wide_t)weight * ((end + prime - begin) % prime) % prime);
     }
     return weight;

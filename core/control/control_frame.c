@@ -21,7 +21,7 @@ typedef struct cursor {
 } cursor_t;
 
 /* A little-endian number of so many bytes; 0 when they are not there. */
-static uint64_t frame_take(cursor_t *c, size_t bytes)
+static uint64_t number_take(cursor_t *c, size_t bytes)
 {
     uint64_t value = 0;
     if (!c->good || (size_t)(c->end - c->at) < bytes) {
@@ -36,13 +36,13 @@ static uint64_t frame_take(cursor_t *c, size_t bytes)
 
 static uint32_t take_u32(cursor_t *c)
 {
-    return (uint32_t)frame_take(c, 4);
+    return (uint32_t)number_take(c, 4);
 }
 
 /* One NUL, at the end; at most limit bytes with it. */
 static const char *take_text(cursor_t *c, size_t limit)
 {
-    const size_t length = (size_t)frame_take(c, 2);
+    const size_t length = (size_t)number_take(c, 2);
     if (!c->good || length == 0 || length > limit || (size_t)(c->end - c->at) < length ||
         memchr(c->at, '\0', length) != c->at + length - 1) {
         c->good = false;
@@ -137,7 +137,7 @@ lh_status_t frame_read_welcome(const frame_t *f, frame_welcome_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_place_t place;
-    frame_welcome_t w = {.job = frame_take(&c, 8)};
+    frame_welcome_t w = {.job = number_take(&c, 8)};
     w.epoch = take_u32(&c);
     w.size = take_u32(&c);
     w.address = take_text(&c, FRAME_FACT_TEXT);
@@ -154,7 +154,7 @@ lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out)
     cursor_t c = cursor_of(f);
     frame_notice_t n = {.status = (lh_status_t)take_u32(&c)};
     n.rank = take_u32(&c);
-    n.step = frame_take(&c, 8);
+    n.step = number_take(&c, 8);
     n.reason = take_text(&c, FRAME_REASON);
     if (n.status > 0) c.good = false;
     const lh_status_t status = end_of(&c, "notice");
@@ -176,8 +176,8 @@ lh_status_t frame_read_regroup(const frame_t *f, frame_regroup_t *out)
 lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out)
 {
     cursor_t c = cursor_of(f);
-    frame_beat_t b = {.step = frame_take(&c, 8)};
-    b.waited_ns = frame_take(&c, 8);
+    frame_beat_t b = {.step = number_take(&c, 8)};
+    b.waited_ns = number_take(&c, 8);
     b.text = take_text(&c, PROGRESS_TEXT);
     const lh_status_t status = end_of(&c, "heartbeat");
     if (status == LH_OK) *out = b;
@@ -225,7 +225,7 @@ void frame_next_place(const unsigned char **at, frame_place_t *out)
 }
 
 /* Appends a little-endian number. */
-static void frame_put(text_t *out, uint64_t value, size_t bytes)
+static void number_put(text_t *out, uint64_t value, size_t bytes)
 {
     lh_assert(bytes <= 8);
     char raw[8];
@@ -236,12 +236,12 @@ static void frame_put(text_t *out, uint64_t value, size_t bytes)
 
 void frame_put_u32(text_t *out, uint32_t value)
 {
-    frame_put(out, value, 4);
+    number_put(out, value, 4);
 }
 
 void frame_put_u64(text_t *out, uint64_t value)
 {
-    frame_put(out, value, 8);
+    number_put(out, value, 8);
 }
 
 /* A text that is too long is cut, never refused: what is sent are names and sentences for people.
@@ -250,7 +250,7 @@ void frame_put_text(text_t *out, const char *text, size_t limit)
 {
     lh_assert(limit > 0);
     const size_t length = strnlen(text, limit - 1);
-    frame_put(out, length + 1, 2);
+    number_put(out, length + 1, 2);
     text_append_n(out, text, length);
     text_append_n(out, "", 1);
 }

@@ -85,7 +85,7 @@ static int digit(char c)
 
 /* text: what the file holds, with or without a new line at the end. Nothing of it stands in a
  * sentence. */
-static lh_status_t parse(const char *path, const char *text, size_t length, secret_t *s)
+static lh_status_t secret_parse(const char *path, const char *text, size_t length, secret_t *s)
 {
     if (length == SECRET_DIGITS + 1 && text[SECRET_DIGITS] == '\n') length--;
     if (length != SECRET_DIGITS)
@@ -134,7 +134,7 @@ static lh_status_t read_file(const char *path, secret_t *s)
     if (status == LH_OK && st.st_size > (off_t)length)
         status = fail(LH_INVALID, "%s: a key is %d hexadecimal digits, here are %lld bytes", path,
                       SECRET_DIGITS, (long long)st.st_size);
-    if (status == LH_OK) status = parse(path, text, length, s);
+    if (status == LH_OK) status = secret_parse(path, text, length, s);
     OPENSSL_cleanse(text, sizeof(text));
     (void)sys()->close(fd);
     return status;

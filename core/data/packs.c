@@ -158,7 +158,7 @@ static uint32_t open_find(packing_t *g, uint64_t places)
     return at;
 }
 
-static lh_status_t place(packing_t *g, uint32_t document)
+static lh_status_t document_pack(packing_t *g, uint32_t document)
 {
     side_t sides[2] = {{0}};
     (void)sides_find(g->how->set, document, sides);
@@ -186,7 +186,7 @@ static lh_status_t epoch_place(packing_t *g)
     g->open_count = 0;
     samples_mt19937_shuffle(&g->random, g->usable, g->usable_count);
     for (uint64_t i = 0; status == LH_OK && i < g->usable_count; i++)
-        status = place(g, g->usable[i]);
+        status = document_pack(g, g->usable[i]);
     return status;
 }
 

@@ -120,7 +120,7 @@ lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later, call_l
 }
 
 /* The place of a value, in its allocation or its arena; none for value 0. */
-static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value)
+static lh_place_t flow_value_place(const engine_t *e, const flow_t *flow, uint32_t value)
 {
     if (value == 0) return (lh_place_t){0};
     const flow_value_t *v = &flow->values[value];
@@ -166,10 +166,10 @@ lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *
     for (uint32_t i = 0; status == LH_OK && i < list->count; i++) {
         exec_call_t *call = &list->calls[i];
         const flow_call_t *source = call->source;
-        if (source->kind == FLOW_FILL) call->to = place_of(e, flow, source->slots[0]);
+        if (source->kind == FLOW_FILL) call->to = flow_value_place(e, flow, source->slots[0]);
         if (source->kind != FLOW_KERNEL) continue;
         for (uint32_t s = 0; s < place_count(source); s++)
-            places[s] = place_of(e, flow, source->slots[s]);
+            places[s] = flow_value_place(e, flow, source->slots[s]);
         call->call = (lh_launch_t){
             .struct_size = sizeof(call->call),
             .arg_count = place_count(source),

@@ -54,7 +54,7 @@ typedef struct copy_part {
 } copy_part_t;
 
 /* Part number n of a copy; count is 0 behind the last one. */
-static copy_part_t part_of(const engine_t *e, const copy_part_t *whole, uint64_t n)
+static copy_part_t copy_part_at(const engine_t *e, const copy_part_t *whole, uint64_t n)
 {
     const uint64_t wide = lh_dtype_bytes(whole->dtype), most = e->slot_bytes / wide;
     copy_part_t part = *whole;
@@ -108,11 +108,11 @@ static lh_status_t staged_upload(engine_t *e, const copy_part_t *whole)
 {
     lh_assert(!e->marks);
     lh_status_t status = copying_follow(e);
-    copy_part_t part = part_of(e, whole, 0);
+    copy_part_t part = copy_part_at(e, whole, 0);
     for (uint64_t n = 1; status == LH_OK && part.count > 0; n++) {
         status = part_queue(e, &part, false);
         if (status == LH_OK) status = e->api->wait(e->stream, e->slots[part.slot].copied);
-        part = part_of(e, whole, n);
+        part = copy_part_at(e, whole, n);
     }
     return status;
 }
@@ -120,11 +120,11 @@ static lh_status_t staged_upload(engine_t *e, const copy_part_t *whole)
 /* The copy of the next part is queued before the host takes this one out of its slot. */
 static lh_status_t staged_download(engine_t *e, const copy_part_t *whole)
 {
-    copy_part_t part = part_of(e, whole, 0);
+    copy_part_t part = copy_part_at(e, whole, 0);
     lh_status_t status = e->marks ? LH_OK : copying_follow(e);
     if (status == LH_OK && part.count > 0) status = part_queue(e, &part, true);
     for (uint64_t n = 1; status == LH_OK && part.count > 0; n++) {
-        copy_part_t next = part_of(e, whole, n);
+        copy_part_t next = copy_part_at(e, whole, n);
         if (next.count > 0) status = part_queue(e, &next, true);
         if (status == LH_OK) status = part_take(e, &part);
         part = next;

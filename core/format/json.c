@@ -489,7 +489,7 @@ static void new_line(json_writer_t *w)
 }
 
 /* What stands before a value: the comma behind the one before, its line, its key. */
-static void begin(json_writer_t *w, const char *key)
+static void value_begin(json_writer_t *w, const char *key)
 {
     /* The container that this value comes into; NULL: it is the whole text. */
     struct json_level *level = w->depth > 0 ? &w->levels[w->depth - 1] : NULL;
@@ -510,7 +510,7 @@ static void begin(json_writer_t *w, const char *key)
 void json_open_as(json_writer_t *w, const char *key, char bracket, const json_layout_t *layout)
 {
     lh_assert(w->depth < JSON_WRITER_DEPTH && (bracket == '{' || bracket == '['));
-    begin(w, key);
+    value_begin(w, key);
     text_append_n(w->to, &bracket, 1);
     w->levels[w->depth++] = (struct json_level){.layout = layout,
                                                 .end = bracket == '{' ? '}' : ']'};
@@ -533,7 +533,7 @@ void json_close(json_writer_t *w)
 
 void json_put_text_n(json_writer_t *w, const char *key, const char *bytes, size_t length)
 {
-    begin(w, key);
+    value_begin(w, key);
     quote(w->to, bytes, length);
 }
 
@@ -545,13 +545,13 @@ void json_put_text(json_writer_t *w, const char *key, const char *text)
 /* Nothing looks at the JSON: whoever gives it answers for it. */
 void json_put_as_is(json_writer_t *w, const char *key, const char *json)
 {
-    begin(w, key);
+    value_begin(w, key);
     text_append(w->to, json);
 }
 
 void json_put_u64(json_writer_t *w, const char *key, uint64_t value)
 {
-    begin(w, key);
+    value_begin(w, key);
     text_printf(w->to, "%" PRIu64, value);
 }
 

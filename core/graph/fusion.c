@@ -113,7 +113,7 @@ static uint32_t fused_slot(const match_t *m, uint32_t call, uint32_t slot)
 
 /* Where the fused op is to stand: at the first call whose output lives on. 0: nowhere, as something
  * outside of the match uses a value that would be gone. */
-static uint32_t place_of(const recording_t *r, const match_t *m)
+static uint32_t fused_place(const recording_t *r, const match_t *m)
 {
     uint32_t place = r->node_count;
     for (uint32_t c = 0; c < m->pattern->call_count; c++) {
@@ -261,7 +261,7 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t l
     lh_value_t slots[OP_SLOTS] = {0}, adds_to[OP_SLOTS] = {0};
     for (uint32_t w = 0; w < pattern->word_count; w++)
         if (pattern->slot[w] != PATTERN_NONE) slots[pattern->slot[w]] = m.value[w];
-    const uint32_t place = place_of(r, &m);
+    const uint32_t place = fused_place(r, &m);
     if (place == 0 || !inputs_exist(r, op, slots, place) || !additions_join(r, op, &m, adds_to))
         return LH_OK;
 

@@ -78,7 +78,7 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
 }
 
 /* Rank 0's log may be closed by now, or have been another process's. */
-static void note(const launch_t *l, const char *kind, const char *sentence)
+static void train_log_add(const launch_t *l, const char *kind, const char *sentence)
 {
     int fd;
     if (l == NULL || !l->began) return;
@@ -94,12 +94,12 @@ static void note(const launch_t *l, const char *kind, const char *sentence)
 
 void launch_note_end(const launch_t *l, const char *sentence)
 {
-    note(l, "longhaul", sentence);
+    train_log_add(l, "longhaul", sentence);
 }
 
 void launch_note_restart(const launch_t *l, const char *sentence)
 {
-    note(l, "warning", sentence);
+    train_log_add(l, "warning", sentence);
 }
 
 /* True: the sentence is told, or will be, and the caller prints nothing. A rank with a log of its

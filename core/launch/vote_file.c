@@ -61,7 +61,8 @@ static bool is_layout_or_none(const job_t *job, const char *layout)
 }
 
 /* Whether it is such a file, of this job and start. */
-static bool parse(const vote_file_t *v, const job_t *job, const char *text, launch_place_t *place)
+static bool vote_parse(const vote_file_t *v, const job_t *job, const char *text,
+                       launch_place_t *place)
 {
     char boot[BOOT_TEXT], system[BOOT_TEXT], hosts[SHA256_TEXT];
     launch_place_t p = {0};
@@ -107,7 +108,7 @@ static void read_votes(vote_file_t *v, const job_t *job, launch_place_t *place)
     char text[VOTES_MOST];
     const ssize_t got = sys()->pread(v->fd, text, sizeof(text) - 1, 0);
     text[got > 0 ? got : 0] = '\0';
-    if (parse(v, job, text, place)) return;
+    if (vote_parse(v, job, text, place)) return;
     log_line(LH_LOG_WARN,
              "%s is not of this job's hosts, or not of this start of the system: this machine "
              "remembers no meeting",

@@ -170,8 +170,8 @@ static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c,
 
 /* wait_fd stays -1 unless the plugin has both functions that a sleep needs. The listener's address
  * is what other ranks are told. */
-static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const char *name,
-                         const char *other)
+static lh_status_t carrier_listen(const job_t *job, registry_t *r, carrier_t *c, const char *name,
+                                  const char *other)
 {
     lh_status_t status = open_transport(job, r, c, name, other);
     if (status == LH_OK) status = check_card(c);
@@ -216,7 +216,7 @@ lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const 
 {
     carrier_t *c = carrier_new(job, scope);
     if (c == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = start(job, r, c, name, other);
+    const lh_status_t status = carrier_listen(job, r, c, name, other);
     if (status != LH_OK) {
         carrier_close(c);
         return status;

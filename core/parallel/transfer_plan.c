@@ -37,7 +37,8 @@ typedef struct planner {
 } planner_t;
 
 /* An allocation as comm knows it: its address and its arena. */
-static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation, coll_place_t *out)
+static lh_status_t registered_place(const planner_t *pl, const allocation_t *allocation,
+                                    coll_place_t *out)
 {
     for (uint32_t i = 0; i < pl->allocation_count; i++) {
         if (pl->allocations[i] != allocation) continue;
@@ -268,7 +269,7 @@ static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
     how->group = t->across;
     how->elements = allocation_elements(t, &grad->allocation, how->dtype);
     how->after = x->after->plan;
-    lh_status_t status = place_of(pl, &grad->allocation, &how->whole);
+    lh_status_t status = registered_place(pl, &grad->allocation, &how->whole);
     if (status == LH_OK) status = across_make(pl, x, t->weights->bucketed, &pieces);
     how->pieces = pieces.rows;
     if (status == LH_OK) status = collective_new(t->comm, how, &x->plan);
@@ -285,14 +286,14 @@ static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
     const uint64_t *cuts = NULL;
     pieces_t pieces = {0};
     how->elements = allocation_elements(t, whole, how->dtype);
-    lh_status_t status = place_of(pl, whole, &how->whole);
+    lh_status_t status = registered_place(pl, whole, &how->whole);
     if (status == LH_OK && x->kind == MOVE_INSTANCE) {
         cuts = pl->value_cuts;
-        status = place_of(pl, &t->weights->value->allocation, &how->cut);
+        status = registered_place(pl, &t->weights->value->allocation, &how->cut);
     }
     if (status == LH_OK && x->kind == MOVE_SUM && t->weights->bucketed) {
         cuts = pl->grad_cuts;
-        status = place_of(pl, &t->weights->grad->allocation, &how->cut);
+        status = registered_place(pl, &t->weights->grad->allocation, &how->cut);
     }
     if (status == LH_OK) status = pieces_make(pl, x, cuts, &pieces);
     how->pieces = pieces.rows;
@@ -320,7 +321,7 @@ static lh_status_t losses_plan(planner_t *pl, move_t *x, coll_how_t *how)
     how->group = comm_group(pl->t->comm, x->transfer.group);
     how->elements = x->transfer.elements;
     if (how->group == NULL) return LH_INVALID;
-    const lh_status_t status = place_of(pl, &pl->t->engine->arenas[x->arena], &arena);
+    const lh_status_t status = registered_place(pl, &pl->t->engine->arenas[x->arena], &arena);
     if (status != LH_OK) return status;
     how->whole = value_place(pl->t, x, x->values[0], arena);
     return collective_new(pl->t->comm, how, &x->plan);
@@ -334,7 +335,8 @@ static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
     how->service = LH_SERVICE_ACTIVATION;
     how->elements = x->transfer.elements;
     if (how->group == NULL) return LH_INVALID;
-    const lh_status_t status = place_of(pl, &pl->t->engine->arenas[ARENA_ACTIVATIONS], &arena);
+    const lh_status_t status = registered_place(pl, &pl->t->engine->arenas[ARENA_ACTIVATIONS],
+                                                &arena);
     if (status != LH_OK) return status;
     const bool gather = how->op == COLL_ALL_GATHER;
     how->whole = value_place(pl->t, x, x->values[gather ? 1 : 0], arena);

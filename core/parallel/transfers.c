@@ -78,7 +78,7 @@ static lh_dtype_t dtype_of(const transfers_t *t, const move_t *m)
 
 /* Elements of the whole form; of an ACROSS, elements of this rank's part, which is what sites
  * sum. */
-static uint64_t elements_of(const transfers_t *t, const move_t *m)
+static uint64_t move_elements(const transfers_t *t, const move_t *m)
 {
     uint64_t elements = 0;
     if (m->kind == MOVE_PARTIALS || m->kind == MOVE_LOSSES) {
@@ -151,7 +151,7 @@ lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out)
     default: m->transfer.group = t->group_kind; m->transfer.ways = t->group->size;
     }
     m->transfer.dtype = dtype_of(t, m);
-    m->transfer.elements = elements_of(t, m);
+    m->transfer.elements = move_elements(t, m);
     transfer_choose(t, m);
     return LH_OK;
 }

@@ -179,7 +179,7 @@ typedef struct rig { /* one rank */
     double *times;
 } rig_t;
 
-static uint64_t elements_of(const collective_bench_how_t *s, uint32_t i)
+static uint64_t size_elements(const collective_bench_how_t *s, uint32_t i)
 {
     return s->sizes[i] / lh_dtype_bytes(s->dtype);
 }
@@ -211,7 +211,7 @@ static float get_value(lh_dtype_t dtype, const char *data, uint64_t at)
 }
 
 /* The size of a member's piece; the last may be shorter. */
-static uint64_t part_of(const rig_t *r, uint64_t elements)
+static uint64_t member_elements(const rig_t *r, uint64_t elements)
 {
     return (elements + r->group->size - 1) / r->group->size;
 }
@@ -221,7 +221,7 @@ static uint64_t part_of(const rig_t *r, uint64_t elements)
 static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t at)
 {
     const uint32_t size = r->group->size, self = r->group->self;
-    const uint32_t owner = (uint32_t)(at / part_of(r, elements));
+    const uint32_t owner = (uint32_t)(at / member_elements(r, elements));
     float sum = 0;
     for (uint32_t m = 0; m < size; m++)
         sum += value_at(r, m, at);
@@ -250,7 +250,7 @@ static uint64_t count_wrong(const rig_t *r, uint64_t elements)
 {
     uint64_t wrong = 0;
     const uint32_t self = r->group->self, op = r->settings->op;
-    const uint64_t part = part_of(r, elements);
+    const uint64_t part = member_elements(r, elements);
     for (uint64_t i = 0; i < elements; i++) {
         float want = expected(r, op, elements, i);
         float got = get_value(r->settings->dtype, r->whole, i);
@@ -290,9 +290,9 @@ static int by_time(const void *a, const void *b)
 static lh_status_t check_once(rig_t *r, uint32_t i, uint64_t *wrong)
 {
     double seconds;
-    fill(r, elements_of(r->settings, i));
+    fill(r, size_elements(r->settings, i));
     const lh_status_t status = run_once(r, r->plans[i], &seconds);
-    if (status == LH_OK) *wrong += count_wrong(r, elements_of(r->settings, i));
+    if (status == LH_OK) *wrong += count_wrong(r, size_elements(r->settings, i));
     return status;
 }
 
@@ -386,7 +386,7 @@ static lh_status_t measure_all(rig_t *r)
     uint64_t wrong = 0;
     if (speaks) s->begin(s->context, &facts);
     for (uint32_t i = 0; status == LH_OK && i < s->size_count; i++) {
-        collective_bench_row_t row = {.bytes = s->sizes[i], .elements = elements_of(s, i)};
+        collective_bench_row_t row = {.bytes = s->sizes[i], .elements = size_elements(s, i)};
         row.bus_bytes = (double)row.bytes * bus_factor(s->op, r->group->size);
         status = measure(r, i, &row);
         wrong += row.wrong;
@@ -430,7 +430,7 @@ static lh_status_t make_plans(rig_t *r)
                            .op = s->op,
                            .group = r->group,
                            .dtype = s->dtype,
-                           .elements = elements_of(s, i),
+                           .elements = size_elements(s, i),
                            .whole = {r->whole, r->arena},
                            .cut = {s->op == COLL_ALL_TO_ALL ? r->cut : NULL, r->arena},
                            .service = LH_SERVICE_GRADIENT,

@@ -351,7 +351,7 @@ const char *const step_plan_part_names[STEP_PLAN_PARTS] = {
 };
 
 /* The head is its own part, as it goes there and back in one row of the schedule. */
-static uint32_t part_of(const program_call_t *call)
+static uint32_t step_part_of(const program_call_t *call)
 {
     if (strcmp(call->part, "update") == 0) return STEP_UPDATE;
     if (strcmp(call->part, "head") == 0) return STEP_HEAD;
@@ -436,7 +436,7 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
     if (plan->kind_count > before && rate != NULL && !measured) plan->unmeasured++;
     row->measured = measured;
     sum_add(&row->sum, call, times, seconds);
-    sum_add(&plan->parts[part_of(call)], call, times, seconds);
+    sum_add(&plan->parts[step_part_of(call)], call, times, seconds);
     sum_add(&plan->all, call, times, seconds);
     return LH_OK;
 }

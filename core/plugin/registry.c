@@ -480,7 +480,8 @@ static lh_status_t load_needs(registry_t *r, const plugin_t *plugin)
 
 /* A plugin that no list has yet. The list grows before anything is loaded, so that a plugin that
  * runs can always be entered. */
-static lh_status_t load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)
+static lh_status_t registry_load_new(registry_t *r, uint32_t kind, const char *name,
+                                     const plugin_t **out)
 {
     lh_assert(plugin_kind(kind) != NULL && plugin_name_fits(name));
     char *path = NULL;
@@ -516,7 +517,7 @@ lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name, const 
         *out = p;
         return load_needs(r, p); /* some may not have been there the first time */
     }
-    return load(r, kind, name, out);
+    return registry_load_new(r, kind, name, out);
 }
 
 /* An INI says plugin:name without a kind, so a name that two kinds have is refused. */

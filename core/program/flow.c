@@ -326,7 +326,7 @@ static transfer_t *recorded_add(flow_t *f)
 }
 
 /* Elements of a value. */
-static uint64_t elements_of(const flow_t *f, uint32_t value)
+static uint64_t value_elements(const flow_t *f, uint32_t value)
 {
     uint64_t elements = 1;
     for (uint32_t i = 0; i < f->values[value].arg.rank; i++)
@@ -378,7 +378,7 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
     t->group = how->group;
     t->ways = how->ways;
     t->dtype = f->values[whole].arg.dtype;
-    t->elements = elements_of(f, whole);
+    t->elements = value_elements(f, whole);
     const flow_moved_t moved = flow_moved(f, &from, 1, &to, 1);
     for (uint32_t kind = FLOW_COLLECTIVE; kind <= FLOW_WAIT; kind++) {
         flow_call_t *call = call_add(f);

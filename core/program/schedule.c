@@ -386,7 +386,7 @@ static int shown(found_t f)
 }
 
 /* A whole number below `limit`, in digits only. */
-static bool number_of(found_t f, uint32_t limit, uint32_t *out)
+static bool digits_read(found_t f, uint32_t limit, uint32_t *out)
 {
     uint64_t value = 0;
     for (size_t i = 0; i < f.length; i++) {
@@ -425,7 +425,7 @@ static lh_status_t row_parse(const char *name, uint32_t line, found_t text, sche
                         "%s:%u: program '%.*s', expected forward, backward, backward_input or "
                         "backward_weights",
                         name, line, shown(f), f.at);
-        if (count > 0 && !number_of(f, fields[count].limit, &values[count]))
+        if (count > 0 && !digits_read(f, fields[count].limit, &values[count]))
             return fail(LH_INVALID, "%s:%u: %s '%.*s', expected a whole number from 0 to %u", name,
                         line, fields[count].name, shown(f), f.at, fields[count].limit - 1);
     }

@@ -185,7 +185,8 @@ lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, ev
 /* Puts a document's predicted rows behind `used`; what is behind it stays padding. Positions begin
  * at 0 in each document. starts[number + 1] is set, too, so that a document's end is known before
  * the next is placed. */
-static void place(evaluation_t *e, const evaluation_document_t *d, uint64_t used, uint64_t number)
+static void document_place(evaluation_t *e, const evaluation_document_t *d, uint64_t used,
+                           uint64_t number)
 {
     lh_assert(used + d->count - 1 <= e->tokens && number < e->batch.max_documents);
     for (uint64_t i = 0; i + 1 < d->count; i++) {
@@ -215,7 +216,7 @@ lh_status_t evaluation_documents(
                             (unsigned long long)e->tokens + 1);
             if (used + rows > e->tokens) break;
             if (rows == 0) continue;
-            place(e, d, used, packed++);
+            document_place(e, d, used, packed++);
             used += rows;
         }
         for (uint64_t k = packed + 1; k <= e->batch.max_documents; k++)

@@ -14,7 +14,7 @@
 
 /* These three are train_ranks_t's functions. They may be called from the control thread only: all
  * use the one plan and its memory. */
-static lh_status_t start(void *context, const void *mine, size_t bytes)
+static lh_status_t ranks_gather_start(void *context, const void *mine, size_t bytes)
 {
     train_comm_t *t = context;
     if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
@@ -26,7 +26,7 @@ static lh_status_t start(void *context, const void *mine, size_t bytes)
     return collective_start(t->plan);
 }
 
-static lh_status_t finish(void *context, size_t bytes, void *all)
+static lh_status_t ranks_gather_finish(void *context, size_t bytes, void *all)
 {
     train_comm_t *t = context;
     const lh_status_t status = collective_wait(t->plan);
@@ -47,8 +47,8 @@ static lh_status_t ranks_gather(void *context, const void *mine, size_t bytes, v
     train_comm_t *t = context;
     if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
         return control_gather(t->control, mine, bytes, all);
-    const lh_status_t status = start(t, mine, bytes);
-    return status == LH_OK ? finish(t, bytes, all) : status;
+    const lh_status_t status = ranks_gather_start(t, mine, bytes);
+    return status == LH_OK ? ranks_gather_finish(t, bytes, all) : status;
 }
 
 lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
@@ -63,8 +63,8 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
                                   .size = how->world->row.size,
                                   .context = t,
                                   .gather = ranks_gather,
-                                  .start = start,
-                                  .finish = finish},
+                                  .start = ranks_gather_start,
+                                  .finish = ranks_gather_finish},
                         .job = how->job,
                         .control = how->control};
     return comm_open(&comm, &t->comm);

@@ -486,7 +486,7 @@ static lh_value_t call_write(spec_writer_t *w, const spec_node_t *call, made_t *
 /* ---- a part ---- */
 
 /* The lines of a part; of a block those of its class. */
-static const spec_part_t *part_of(const lh_model_t *m, uint32_t part, uint32_t block)
+static const spec_part_t *spec_part_of(const lh_model_t *m, uint32_t part, uint32_t block)
 {
     const spec_t *s = m->spec;
     switch (part) {
@@ -565,7 +565,7 @@ static lh_value_t output_check(const spec_writer_t *w, lh_value_t output)
 lh_value_t spec_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
                        lh_value_t input)
 {
-    const spec_part_t *lines = part_of(m, part, block);
+    const spec_part_t *lines = spec_part_of(m, part, block);
     spec_writer_t w = {.m = m,
                        .g = g,
                        .r = (recording_t *)g,

@@ -269,7 +269,7 @@ typedef struct fetch_work {
     lh_status_t status; /* of the files here; the messages go on */
 } fetch_work_t;
 
-static void note(fetch_work_t *w, lh_status_t status)
+static void fetch_note(fetch_work_t *w, lh_status_t status)
 {
     if (w->status == LH_OK) w->status = status;
 }
@@ -317,7 +317,7 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
     lh_status_t status = LH_OK;
     *more = false;
     if (sends && w->status == LH_OK)
-        note(w, checkpoint_copy_move(&w->own, writer_slot(t->writer, 0, 0), room));
+        fetch_note(w, checkpoint_copy_move(&w->own, writer_slot(t->writer, 0, 0), room));
     for (uint32_t i = 0; i < m->guest_count && status == LH_OK; i++)
         if (w->come_left[i] > 0) status = collective_start(m->receive[i * MEMORY_OWN]);
     for (uint32_t i = 0; i < m->target_count && status == LH_OK && sends; i++)
@@ -328,7 +328,8 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
         const uint64_t piece = m->bytes[m->guests[i]];
         status = collective_wait(m->receive[i * MEMORY_OWN]);
         if (status == LH_OK && w->status == LH_OK)
-            note(w, checkpoint_copy_move(&w->come[i], writer_slot(t->writer, i + 1, 0), piece));
+            fetch_note(w,
+                       checkpoint_copy_move(&w->come[i], writer_slot(t->writer, i + 1, 0), piece));
         w->come_left[i] -= piece < w->come_left[i] ? piece : w->come_left[i];
         *more = *more || w->come_left[i] > 0;
     }
@@ -369,14 +370,14 @@ static lh_status_t fetch_all(fetch_work_t *w)
     trainer_t *t = w->t;
     train_memory_t *m = &t->memory;
     bool more = true;
-    note(w, fetch_begin(w));
+    fetch_note(w, fetch_begin(w));
     lh_status_t status = fetch_agree(t, w->status);
     while (status == LH_OK && more)
         status = fetch_round(w, &more);
     for (uint32_t i = 0; w->come != NULL && i < m->guest_count; i++)
         if (w->come[i].manifest != NULL) {
             const lh_status_t ended = checkpoint_copy_end(&w->come[i]);
-            note(w, ended);
+            fetch_note(w, ended);
         }
     if (w->own.manifest != NULL) (void)checkpoint_copy_end(&w->own);
     /* What went through the slots is no image. */
@@ -384,7 +385,7 @@ static lh_status_t fetch_all(fetch_work_t *w)
         memory_empty(writer_slot(t->writer, i, 0));
     if (status == LH_OK) status = fetch_agree(t, w->status);
     if (status != LH_OK) return status;
-    if (w->takes && writer_leads(t->writer)) note(w, fetch_commit(w));
+    if (w->takes && writer_leads(t->writer)) fetch_note(w, fetch_commit(w));
     return fetch_agree(t, w->status);
 }
 
