@@ -344,7 +344,7 @@ enum { PROBE_NO, PROBE_START, PROBE_ALWAYS };
 /* [comm]: collectives. */
 typedef struct job_comm {
     uint32_t bits;          /* BITS_*                                             */
-    uint32_t algorithm;     /* COLL_* of comm/collective.h: auto, direct, ring, halving */
+    uint32_t algorithm;     /* COLL_* of comm/coll.h: auto, direct, ring, halving */
     uint32_t between_sites; /* BETWEEN_* of comm/coll.h: auto, mesh, exchange, chain, ring */
     uint32_t border;        /* BORDER_*: dtype of sums of gradients between sites */
     uint64_t chunk_bytes;   /* 0: by link                                         */
