@@ -113,12 +113,11 @@ lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
 }
 
 /* A line that failed while it was printed has set the stream's error flag; errno is another call's
- * by then, so it is cleared, and the sentence names an error only where the flush itself fails. */
+ * by then, so the sentence names an error only where the flush itself fails. */
 lh_status_t file_finish_stdout(void)
 {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return LH_OK;
-    return fail_io(errno, "cannot write to stdout");
+    if (fflush(stdout) != 0) return fail_io(errno, "cannot write to stdout");
+    return ferror(stdout) ? fail_io(0, "cannot write to stdout") : LH_OK;
 }
 
 /* Files of /proc say that they are empty, whatever a read of them gives: to take one for an empty
