@@ -56,6 +56,13 @@ refuse 1 "no op 'matmull'; did you mean 'matmul'" help op matmull
 refuse 1 "no op 'acme.swosh'; did you mean 'acme.swish'" help op acme.swosh --plugins "$fixtures"
 refuse 1 "'train' has no members" help train x
 refuse 2 'one argument too many' help op matmul x
+expect 0 '^  warmup_cosine  ' help functions
+expect 0 '^rule rules:muon  ' help rules
+expect 0 '^keys of \[rule.adafactor\]:' help rules
+expect 0 '^\[optimizer\] learning_rate  gives ' help hooks
+expect 0 '^\[hook.before_save\] call  gives ' help hooks
+expect 0 '^longhaul train PIPELINE.ini ' train --help
+expect 0 '^  --resume ' train none.ini --help # which is not looked for
 expect 0 'stages  *= prepare  *; a.ini:3' check a.ini
 expect 0 'workers  *= 3  *; command line' check a.ini --set prepare.workers=3
 expect 1 'not usable: .*built for ABI 3.0' plugins --plugins "$fixtures"
