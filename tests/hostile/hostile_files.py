@@ -198,6 +198,8 @@ def tokenizer_files():
          r"t/tokenizer\.model: the charsmap's trie has 4096 bytes of the map's 5")
     case("another kind of model", M, pieces + field(2, b"\x18\x03") + field(3, b"\x18\x01"),
          r"t/tokenizer\.model: the sentencepiece model is of kind 'word'; unigram and BPE are supported")
+    case("a model with white space behind words", M, pieces + field(2, b"\x18\x02\xc0\x01\x01") + field(3, b"\x18\x01"),
+         r"t/tokenizer\.model: treat_whitespace_as_suffix is set, which is not supported")
     case("a model cut off behind its pieces", M, pieces, r"t/tokenizer\.model has no trainer_spec; is it cut off\?")
     case("a model cut off at its end", M, pieces + field(2, b"\x18\x01"),
          r"t/tokenizer\.model has no normalizer_spec; is it cut off\?")

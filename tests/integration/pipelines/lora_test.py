@@ -302,7 +302,8 @@ class Lora(PipelineCase):
         dtype, shape, data = tensors[name]
         write_tensors(os.path.join(folder, "adapter_model.safetensors"),
                       dict(tensors, **{name: (dtype, [shape[1], shape[0]], data)}))
-        refused("the model wants [4, 56]", "import.adapter=" + folder)
+        refused("the model wants [4, 56]", "import.adapter=" + folder, "pipeline.folder=" + self.path("shapes"))
+        self.assertFalse(os.path.exists(self.path("shapes", "import", "checkpoints", "latest")))
         tensors.pop(name)
         write_tensors(os.path.join(folder, "adapter_model.safetensors"), tensors)
         refused("peft: tensor %s is missing" % name, "import.adapter=" + folder)
