@@ -320,9 +320,10 @@ static void more_ways_to_write_a_line(void **state)
     bed_close(&b);
 }
 
-static void blocks_may_be_of_classes(void **state)
+/* The spec with its block as class l beside a class g; `classes` in [spec] says which block is of
+ * which, option and key are lines of [spec.options] and [spec.config] more. The caller frees. */
+static char *of_classes(const char *classes, const char *option, const char *key)
 {
-    bed_t b;
     char *text = edited(
         "x = add(h, linear(u, down))\n",
         "x = add(h, linear(u, down))\n[spec.block.g]\nx = scale(x, constant(value=2))\n");
@@ -331,14 +332,27 @@ static void blocks_may_be_of_classes(void **state)
         if (text_starts(at, "[spec.block]"))
             text_append(&all, "[spec.block.l]"), at += strlen("[spec.block]");
         else if (text_starts(at, "architecture"))
-            text_append(&all, "classes = lg\narchitecture"), at += strlen("architecture");
+            text_printf(&all, "classes = %s\narchitecture", classes), at += strlen("architecture");
         else if (text_starts(at, "[spec.parameter.up]\n"))
             text_append(&all, "[spec.parameter.up]\nclasses = l\n"),
                 at += strlen("[spec.parameter.up]\n");
+        else if (text_starts(at, "[spec.options]\n"))
+            text_printf(&all, "[spec.options]\n%s", option), at += strlen("[spec.options]\n");
+        else if (text_starts(at, "[spec.config]\n"))
+            text_printf(&all, "[spec.config]\n%s", key), at += strlen("[spec.config]\n");
         else
             text_append_n(&all, at++, 1);
     }
-    if (bed_open(&b, scratch_text(*state, "s.ini", all.data), NULL) != LH_OK)
+    assert_int_equal(text_status(&all), LH_OK);
+    mem_free(text);
+    return all.data;
+}
+
+static void blocks_may_be_of_classes(void **state)
+{
+    bed_t b;
+    char *text = of_classes("lg", "", "");
+    if (bed_open(&b, scratch_text(*state, "s.ini", text), NULL) != LH_OK)
         FAIL_TEST("%s\n", fail_reason());
     assert_int_equal(b.parameters->block_classes[0], 0);
     assert_int_equal(b.parameters->block_classes[1], 1);
@@ -350,8 +364,48 @@ static void blocks_may_be_of_classes(void **state)
     assert_int_equal(bed_record(&b, LH_PART_BLOCK), LH_OK);
     assert_int_equal(b.parts[LH_PART_BLOCK - 1]->node_count, 2);
     bed_close(&b);
-    text_free(&all);
     mem_free(text);
+}
+
+/* As an import sets it by a list of config.json. */
+static void an_option_may_say_which_block_is_of_which_class(void **state)
+{
+    static const struct {
+        const char *fallback, *set;
+        uint8_t classes[2];
+        const char *sentence; /* NULL: it is taken */
+    } cases[] = {
+        {"gl", NULL, {1, 0}, NULL},
+        {"gl", "model.layers=l", {0, 0}, NULL}, /* begun again for the second block */
+        {"gl",
+         "model.layers=lx",
+         {0, 0},
+         "s.ini:7: block 1 is of class 'x', and there is no [spec.block.x]"},
+        {"\"\"", NULL, {0, 0}, "s.ini:7: classes names the option layers, which has no letters"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        bed_t b;
+        char option[64];
+        (void)snprintf(option, sizeof(option), "layers = text - %s which block is of which\n",
+                       cases[i].fallback);
+        char *text = of_classes("layers", option,
+                                "layers = layer_types[], absent gl, words l=local|g=global\n");
+        const char *path = scratch_text(*state, "s.ini", text);
+        const lh_status_t status = bed_open(&b, path, cases[i].set);
+        if (cases[i].sentence != NULL) {
+            assert_int_equal(status, LH_INVALID);
+            assert_string_equal(behind_folder(*state, fail_reason()), cases[i].sentence);
+        } else {
+            if (status != LH_OK) FAIL_TEST("%s\n", fail_reason());
+            const lh_hf_key_t *key = &b.plugin->model->hf->keys[0];
+            assert_string_equal(key->key, "layer_types[]");
+            assert_string_equal(key->words, "l=local|g=global");
+            assert_memory_equal(b.parameters->block_classes, cases[i].classes, 2);
+            assert_int_equal(parameter_of(&b, "blocks.0.up") != NULL, cases[i].classes[0] == 0);
+        }
+        bed_close(&b);
+        mem_free(text);
+    }
 }
 
 #define TAIL "x = add(h, linear(u, down))\n[spec.head]\n"
@@ -704,6 +758,7 @@ int main(void)
         cmocka_unit_test(numbers_may_depend_on_flags_and_choices),
         cmocka_unit_test(more_ways_to_write_a_line),
         cmocka_unit_test(blocks_may_be_of_classes),
+        cmocka_unit_test(an_option_may_say_which_block_is_of_which_class),
         cmocka_unit_test(blocks_add_to_sums_that_the_head_reads),
         cmocka_unit_test(a_mistake_is_one_sentence_with_its_place),
         cmocka_unit_test(what_is_deep_or_long_is_bounded),
