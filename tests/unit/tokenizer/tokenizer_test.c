@@ -185,6 +185,9 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
 #define MODEL(vocab, merges) \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}"
 #define UNIGRAM(vocab) "{\"model\":{\"type\":\"Unigram\",\"vocab\":[" vocab "]"
+#define BEHIND_BYTES(step)                                                                  \
+    ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"," \
+    "\"add_prefix_space\":false}," step "]}}"
 #define AB "\"a\":0,\"b\":1,\"ab\":2"
 
 static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
@@ -251,6 +254,30 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
         {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":["
                        "{\"type\":\"ByteLevel\"},{\"type\":\"NFC\"}]}}",
          "tokenizer.json: the normalizer NFC behind ByteLevel is not supported"},
+        {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Sequence\"}}",
+         "tokenizer.json: the normalizer's sequence has no list 'normalizers'"},
+        {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Prepend\"}}",
+         "tokenizer.json: Prepend has no text"},
+        {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}}",
+         "tokenizer.json: Replace has no content"},
+        {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"a\"}}",
+         "tokenizer.json: the Replace has no pattern {\"String\" or \"Regex\": \"...\"}"},
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Sideways\"}}",
+         "tokenizer.json: Split has the unknown behavior 'Sideways'"},
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"Metaspace\"}}",
+         "tokenizer.json: Metaspace's replacement is not one character"},
+        /* What follows would see characters of the byte alphabet. */
+        {MODEL(AB, "") BEHIND_BYTES("{\"type\":\"ByteLevel\"}"),
+         "tokenizer.json has ByteLevel twice"},
+        {MODEL(AB, "") BEHIND_BYTES("{\"type\":\"Punctuation\"}"),
+         "tokenizer.json: Punctuation after ByteLevel is not supported"},
+        {MODEL(AB, "") BEHIND_BYTES("{\"type\":\"WhitespaceSplit\"}"),
+         "tokenizer.json: WhitespaceSplit after ByteLevel is not supported"},
+        {MODEL(AB, "") BEHIND_BYTES("{\"type\":\"Metaspace\",\"replacement\":\"_\"}"),
+         "tokenizer.json: Metaspace after ByteLevel is not supported"},
+        {MODEL(AB, "") BEHIND_BYTES(
+             "{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"a\"}}"),
+         "tokenizer.json: Split by 'a' after ByteLevel is not supported"},
         {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":0}}",
          "tokenizer.json: FixedLength.length is 0, a whole number above 0 was expected"},
         {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\"}}",
