@@ -43,11 +43,14 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
         const ib_port_t *port = &t->ports[i];
         const uint32_t pairs = (c->pair_count + t->port_count - 1) / t->port_count;
         /* The end that is dialed does not choose which pair comes to which port. */
-        const int entries = (int)((c->dials ? pairs : c->pair_count) * (IB_SEND_WRS + IB_RECEIVES));
+        const uint32_t most = c->dials ? pairs : c->pair_count;
+        const int entries = (int)(most * (IB_SEND_WRS + IB_RECEIVES));
         c->cqs[i] = t->verbs.create_cq(port->context, entries, c, port->channel, 0);
         if (c->cqs[i] == NULL)
-            return host->fail(host, LH_IO, "a completion queue of %d entries of %s", entries,
-                              port->device);
+            return host->fail(host, LH_IO,
+                              "%s can't make a completion queue of %d entries, which %u queue "
+                              "pairs need (queue_pairs sets how many)",
+                              port->device, entries, most);
     }
     return c->security == LH_SECURITY_PRIVATE ? ib_private_equip(c) : LH_OK;
 }
