@@ -298,6 +298,13 @@ verbs_cq_t *ibv_create_cq(verbs_context_t *context, int entries, void *cq_contex
                           verbs_channel_t *channel, int vector)
 {
     (void)vector;
+    engine_lock();
+    const uint64_t most = engine.orders.cqe_most;
+    engine_unlock();
+    if (most != 0 && (uint64_t)entries > most) {
+        errno = EINVAL;
+        return NULL;
+    }
     fake_cq_t *cq = calloc(1, sizeof(*cq));
     if (cq != NULL) cq->rows = calloc((size_t)entries, sizeof(cq->rows[0]));
     if (cq == NULL || cq->rows == NULL) {

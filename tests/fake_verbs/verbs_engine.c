@@ -230,6 +230,20 @@ void engine_beat(void)
     engine.beat_ns = now;
 }
 
+/* Each begins once: of those that share a line with a rate none has it all. */
+static void send_in_turn(void)
+{
+    uint32_t pairs = 0;
+    for (const fake_id_t *id = engine.ids; id != NULL; id = id->next)
+        pairs += id->qp != NULL;
+    const uint32_t first = pairs > 0 ? engine.turn++ % pairs : 0;
+    for (int round = 0; round < 2; round++) {
+        uint32_t at = 0;
+        for (fake_id_t *id = engine.ids; id != NULL; id = id->next)
+            if (id->qp != NULL && (at++ < first) == (round == 1)) pair_send(id->qp);
+    }
+}
+
 void engine_drive(void)
 {
     enum { BATCH = 32 };
@@ -256,10 +270,9 @@ void engine_drive(void)
     for (fake_id_t *id = engine.ids, *next; id != NULL; id = next) {
         next = id->next;
         if (id->late != NULL) link_late(id, now);
-        if (id->qp == NULL) continue;
-        pair_timers(id->qp, now);
-        pair_send(id->qp);
+        if (id->qp != NULL) pair_timers(id->qp, now);
     }
+    send_in_turn();
 }
 
 void engine_wake(void)

@@ -37,6 +37,10 @@ enum {
 #define FAKE_ORDERS(X)                                                                         \
     X(delay_us, 0, "packets arrive so much later")                                             \
     X(loss, 0, "one packet in so many is lost, of those that this process sends")              \
+    X(lose_packet, 0, "of them every so-manieth, and no answer")                               \
+    X(lose_immediate, 0, "every so-manieth of those that have an immediate")                   \
+    X(lose_answer, 0, "every so-manieth answer")                                               \
+    X(rate, 0, "bytes of packets a second that each device of this process sends; 0: any")     \
     X(reorder, 0, "completions of different queue pairs come in any order")                    \
     X(mute, 0, "nothing that this process sends arrives")                                      \
     X(no_device, 0, "there is no device")                                                      \
@@ -46,6 +50,7 @@ enum {
     X(remove_device, 0, "the so-manieth device is taken out, which everybody is told")         \
     X(no_memory, 0, "no memory can be registered")                                             \
     X(memory_most, 0, "so many bytes can be registered at once; 0: any")                       \
+    X(cqe_most, 0, "entries that a completion queue can have; 0: any")                         \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \
@@ -220,8 +225,11 @@ typedef struct engine {
     counts_t counts;
     uint64_t random;
     uint32_t pairs_made;
-    uint32_t empty_polls;               /* in a row */
-    _Atomic uint64_t *beat, *peer_beat; /* of verbs_beat; NULL: nobody asks */
+    uint32_t empty_polls;           /* in a row */
+    uint32_t turn;                  /* of queue pairs that send over one line */
+    uint64_t line_ns[FAKE_DEVICES]; /* when a device's line, if it has a rate, is free */
+    uint64_t packets_at, immediates_at, answers_at; /* counted for the losses that are ordered */
+    _Atomic uint64_t *beat, *peer_beat;             /* of verbs_beat; NULL: nobody asks */
     uint64_t peer_seen, beat_ns;
     char tap[128];
     const char *orders_path; /* FAKE_VERBS_ORDERS; NULL: nobody orders from outside */

@@ -93,19 +93,51 @@ static bool falls_in_hole(const fake_id_t *id, const frame_t *head)
            (of == 0 || (of <= FAKE_DEVICES && id->open.verbs == &engine.contexts[of - 1]));
 }
 
+/* Whether it is the so-manieth of its kind. */
+static bool is_chosen(uint64_t every, uint64_t *counted)
+{
+    return every != 0 && ++*counted % every == 0;
+}
+
+static bool is_lost(const fake_id_t *id, const frame_t *head)
+{
+    const orders_t *o = &engine.orders;
+    const bool packet = head->kind == FRAME_PACKET, answer = head->kind == FRAME_ANSWER;
+    if (o->mute != 0 || link_is_dead(id) || falls_in_hole(id, head)) return true;
+    if (!packet && !answer) return false;
+    if (o->loss != 0 && engine_random() % o->loss == 0) return true;
+    if (answer) return is_chosen(o->lose_answer, &engine.answers_at);
+    return is_chosen(o->lose_packet, &engine.packets_at) ||
+           ((head->flags & FLAG_IMMEDIATE) != 0 &&
+            is_chosen(o->lose_immediate, &engine.immediates_at));
+}
+
+/* Whether the line of its device takes a packet now. It may be AHEAD_NS behind, since nobody looks
+ * more often than once a millisecond. What is lost takes its time, too. */
+static bool line_takes(const fake_id_t *id, size_t bytes)
+{
+    enum { AHEAD_NS = 2000000 };
+    const uint64_t rate = engine.orders.rate;
+    if (rate == 0) return true;
+    uint64_t *free_ns = &engine.line_ns[id->open.verbs == &engine.contexts[1] ? 1 : 0];
+    const uint64_t now = engine_now();
+    if (*free_ns > now + AHEAD_NS) return false;
+    if (*free_ns < now) *free_ns = now;
+    *free_ns += (uint64_t)((double)bytes * 1e9 / (double)rate);
+    return true;
+}
+
 /* False: there is no room now. What is lost was sent. */
 bool link_send(fake_id_t *id, const frame_t *head, const void *payload)
 {
     const size_t bytes = sizeof(*head) + head->bytes;
     if (id->fd < 0) return true;
     if (id->out_end + bytes > FAKE_OUT_BYTES + (size_t)FRAME_MOST ||
-        (head->kind == FRAME_PACKET && id->out_end >= FAKE_OUT_BYTES))
+        (head->kind == FRAME_PACKET && (id->out_end >= FAKE_OUT_BYTES || !line_takes(id, bytes))))
         return false;
-    const bool traffic = head->kind == FRAME_PACKET || head->kind == FRAME_ANSWER;
     engine.counts.packets += head->kind == FRAME_PACKET;
     engine.counts.second += head->kind == FRAME_PACKET && id->open.verbs == &engine.contexts[1];
-    if (engine.orders.mute != 0 || link_is_dead(id) || falls_in_hole(id, head) ||
-        (traffic && engine.orders.loss != 0 && engine_random() % engine.orders.loss == 0)) {
+    if (is_lost(id, head)) {
         engine.counts.lost++;
         return true;
     }

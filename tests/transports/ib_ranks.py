@@ -1,6 +1,7 @@
 """ib_ranks.py LONGHAUL - two ranks train over ib, which finds the stand-in of libibverbs by LD_LIBRARY_PATH: the weights are
-those over shm, bit for bit, also over several queue pairs that lose packets. Where there is no library or no device a run says so in one
-sentence, or takes the fallback that the INI names."""
+those over shm, bit for bit, also over several queue pairs that lose packets, or answers and immediates alone, and over a line with a
+rate and completion queues of one queue pair's entries. Where there is no library or no device a run says so in one sentence, or takes
+the fallback that the INI names."""
 import glob
 import hashlib
 import os
@@ -93,6 +94,9 @@ class Ranks(unittest.TestCase):
         for node, faults in ((["plugin = ib", "security = plain"], ""),
                              (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"],
                               "loss=500 reorder=1"),
+                             (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"],
+                              "lose_answer=50 lose_immediate=70"),
+                             (["plugin = ib", "security = plain"], "rate=50000000 cqe_most=384"),
                              (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 loss=500"),
                              (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 dead_device=1")):
             code, said, ib = self.run_job(node, faults)

@@ -26,6 +26,47 @@ static void lost_packets_are_sent_again(end_t *e)
     CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
 }
 
+/* Of one kind alone: what the other end has taken is told again, and taken once. */
+static void bears_loss_of(end_t *e, const char *kind)
+{
+    ib_order(kind);
+    messages_of_a_direction_keep_their_order(e);
+    CHECK(ib_count("lost") > 0);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+}
+
+static void lost_answers_are_given_again(end_t *e)
+{
+    bears_loss_of(e, "lose_answer=200");
+}
+
+static void lost_immediates_are_sent_again(end_t *e)
+{
+    bears_loss_of(e, "lose_immediate=200");
+}
+
+static void every_so_manieth_packet_may_be_lost(end_t *e)
+{
+    bears_loss_of(e, "lose_packet=200");
+}
+
+/* The stand-in's own: no more comes than a line with a rate carries, over however many queue pairs. */
+static void a_line_with_a_rate_is_borne(end_t *e)
+{
+    enum { MESSAGES = 8, BYTES = 1 << 18, RATE = 20000000 };
+    end_meet(e);
+    buffer_t out = buffer_new(e, MESSAGES * BYTES, false, 0);
+    buffer_t in = buffer_new(e, MESSAGES * BYTES, false, 0);
+    end_barrier(e);
+    ib_order("rate=20000000");
+    const uint64_t begin = check_now_ns();
+    (void)ib_exchange(e, &out, &in, MESSAGES, BYTES);
+    const double took_s = (double)(check_now_ns() - begin) * 1e-9;
+    CHECK(took_s > 0.9 * MESSAGES * BYTES / RATE, "%.3f s", took_s);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
 static void late_packets_and_completions_in_any_order_are_borne(end_t *e)
 {
     ib_order("delay_us=1000 reorder=1");
@@ -349,6 +390,21 @@ static void a_window_without_requests_is_refused(end_t *e)
     end_barrier(e);
 }
 
+static void queue_pairs_without_a_completion_queue_are_refused(end_t *e)
+{
+    lh_conn_t *conn;
+    end_listen(e, LH_SECURITY_PLAIN);
+    const lh_conn_params_t params = end_params(e, 1, RIG_CONN);
+    if (e->side == 0) {
+        ib_order("cqe_most=1000");
+        CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_IO);
+        CHECK(strstr(check_host_reason(), "fake0 can't make a completion queue of 6144 entries, "
+                                          "which 16 queue pairs need") != NULL,
+              "%s", check_host_reason());
+    }
+    end_barrier(e);
+}
+
 /* A peer gone wild: side 0 writes an immediate that was changed. */
 static void expect_corrupt(end_t *e, const char *change, const char *words)
 {
@@ -558,6 +614,10 @@ int main(int argc, char **argv)
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(lost_packets_are_sent_again, many),
+        FACT(lost_answers_are_given_again, many),
+        FACT(lost_immediates_are_sent_again, many),
+        FACT(every_so_manieth_packet_may_be_lost, many),
+        FACT(a_line_with_a_rate_is_borne, many),
         FACT(late_packets_and_completions_in_any_order_are_borne, many),
         FACT(all_of_it_at_once_is_borne, many),
         FACT(sizes_arrive_over_several_queue_pairs, wide),
@@ -578,6 +638,7 @@ int main(int argc, char **argv)
         FACT(an_answer_that_is_not_proven_is_denied, NULL),
         FACT(what_it_cannot_seal_is_refused, NULL),
         FACT(a_window_without_requests_is_refused, narrow),
+        FACT(queue_pairs_without_a_completion_queue_are_refused, wide),
         FACT(an_immediate_of_no_meaning_is_corrupt, NULL),
         FACT(a_chunk_of_no_receive_is_corrupt, NULL),
         FACT(a_chunk_behind_the_last_is_corrupt, two),
