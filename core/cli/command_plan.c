@@ -504,7 +504,7 @@ static lh_status_t draw(const planned_t *p, const program_t *pass, const char *p
 static void wait_predict(const plan_programs_t *programs, planned_t *p)
 {
     const step_plan_t *s = &p->step;
-    const uint32_t sites = p->world->row.sites;
+    const uint32_t sites = p->world->row.sites, site = p->world->ranks[p->rank].site;
     const double rounds = p->schedule->rounds;
     const double back = s->parts[STEP_BACKWARD].seconds, forth = s->parts[STEP_FORWARD].seconds;
     link_wait_how_t how = {
@@ -515,11 +515,8 @@ static void wait_predict(const plan_programs_t *programs, planned_t *p)
     how.window_s[CROSSING_SUMS] = s->repeated[CROSSING_SUMS] ? back : back / rounds;
     how.window_s[CROSSING_VALUES] = s->repeated[CROSSING_VALUES] ? forth + back : forth / rounds;
     for (uint32_t what = 0; what < CROSSINGS; what++) {
-        double all = 0;
-        for (uint32_t to = 0; to < sites; to++)
-            all += s->crosses[what * sites + to];
         how.trips[what] = s->trips[what];
-        if (all > 0) how.edge[what] = s->edge[what] / all;
+        how.edge[what] = link_wait_edge(&s->crosses[what * sites], sites, site, s->edge[what]);
     }
     p->linked = p->pair_count > 0 && link_wait(&how, &p->wait);
 }

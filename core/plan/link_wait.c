@@ -36,6 +36,14 @@ static bool crossing_time(const link_wait_how_t *how, uint32_t what, double *bus
     return true;
 }
 
+double link_wait_edge(const double *to, uint32_t sites, uint32_t site, double last)
+{
+    double all = 0;
+    for (uint32_t s = 0; s < sites; s++)
+        if (s != site) all += to[s];
+    return all > 0 ? last / all : 0;
+}
+
 bool link_wait(const link_wait_how_t *how, link_wait_t *out)
 {
     *out = (link_wait_t){0};

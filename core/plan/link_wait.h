@@ -25,6 +25,9 @@ typedef struct link_wait {
     double wait_s[CROSSINGS];  /* of a step */
 } link_wait_t;
 
+/* The share of what crosses borders that `last` bytes of it are; to[sites]: bytes that a rank sends
+ * to each site. Those to its own, `site`, cross none. 0: nothing crosses. */
+double link_wait_edge(const double *to, uint32_t sites, uint32_t site, double last);
 /* False: a border that carries something was not measured. */
 bool link_wait(const link_wait_how_t *how, link_wait_t *out);
 

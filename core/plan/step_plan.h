@@ -105,8 +105,8 @@ typedef struct step_transfers {
 typedef struct step_plan {
     const transfers_t *moved; /* NULL: nothing leaves this site */
     uint64_t border_bytes;    /* that this rank sends to other sites in a step */
-    double *crosses;          /* [CROSSINGS][sites] of them, with moved */
-    double edge[CROSSINGS];   /* of the sums that are started last, of the values that are first */
+    double *crosses;          /* [CROSSINGS][sites] bytes to each site, its own too, with moved */
+    double edge[CROSSINGS];   /* over borders: sums that are started last, values that are first */
     double
         trips[CROSSINGS]; /* between sites, of the transfer that takes most one after the other */
     bool repeated[CROSSINGS]; /* moved in more than one round */

@@ -76,11 +76,23 @@ static void the_busiest_direction_counts(void **state)
     assert_false(link_wait(&how, &out));
 }
 
+/* Two ranks a site: of 400 bytes that one sends, 300 go to the other rank of its site. The last 25
+ * are a quarter of what crosses, which nothing hides. */
+static void what_stays_inside_a_site_hides_nothing(void **state)
+{
+    (void)state;
+    static const double to[2] = {300, 100}, back[2] = {100, 300}, inside[2] = {300, 0};
+    assert_true(fabs(link_wait_edge(to, 2, 0, 25) - 0.25) < 1e-12);
+    assert_true(fabs(link_wait_edge(back, 2, 1, 25) - 0.25) < 1e-12);
+    assert_true(link_wait_edge(inside, 2, 0, 0) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_large_model_waits_as_the_table_has_it),
         cmocka_unit_test(the_busiest_direction_counts),
+        cmocka_unit_test(what_stays_inside_a_site_hides_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
