@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from pipeline_case import DATA, REFUSED, TORTURE, PipelineCase, logical, main, read_json_lines
+from pipeline_case import DATA, REFUSED, TORTURE, PipelineCase, add_plugin, logical, main, read_json_lines
 
 STEPS = 30
 STAGES = {"zero0": (), "zero1": (), "zero2": (), "zero3": (), "site": ("optimizer.cut=site",)}
@@ -25,7 +25,7 @@ class Borders(PipelineCase):
                 os.link(self.path("out", file), self.path(folder, file))
         sets = ("pipeline.folder=" + folder, "site.tokyo.hosts=localhost:%d" % sites[0],
                 "site.osaka.hosts=localhost:%d" % sites[1], "comm.border=" + border,
-                "optimizer.plugin=" + ("zero1" if stage == "site" else stage)) + STAGES[stage] + more
+                "optimizer.plugin=" + ("zero1" if stage == "site" else stage)) + STAGES.get(stage, ()) + more
         return [w for s in sets for w in ("--set", s)]
 
     def losses(self, folder):
@@ -113,6 +113,15 @@ class Borders(PipelineCase):
             self.run_longhaul("train", job, "--resume", *self.of(folder, "zero1", now, "train.same_bits=no"))
             names = logical(self.step_folder(6, folder))
             self.assertEqual(any(n.startswith("border_error.") for n in names), now == "int8")
+
+    def test_a_table_that_gathers_gradients_is_refused(self):
+        """Before anything is rounded for a border: no rank begins, and the sentence names the move."""
+        job = self.prepared(steps=1, device={"plugin": "reference", "threads": None})
+        plugins = ["--plugins", add_plugin(self, "optimizers", "half_gradients")]
+        for command in ("check", "train"):
+            _, said = self.run_longhaul(command, job, *plugins, *self.of("gathered", "half_gradients", "int8", "optimizer.stage=gathered",
+                                                                         sites=(2, 2)), code=REFUSED)
+            self.assertIn("move GATHER from 'grad' to 'wide_grad' over several ranks is not built there", said)
 
     def test_a_plan_counts_a_byte_and_a_part_of_a_scale(self):
         # 132 bytes of a block of 128 cross in an exchange; half of them, and half of the values in BF16, elsewhere.

@@ -1,9 +1,11 @@
-/* half_gradients.c - a third party's optimizer: gradients are kept and summed in BF16, whole on every rank or cut. With
- * fickle = yes every second one that a process opens has buckets of another size: ranks that do not fit together. */
+/* half_gradients.c - a third party's optimizer: gradients are kept and summed in BF16, whole on
+ * every rank or cut. Stage gathered makes what was cut whole again, which the host refuses. With
+ * fickle = yes every second one that a process opens has buckets of another size: ranks that do not
+ * fit together. */
 #include <longhaul/plugin.h>
 
 enum { VALUE, GRAD, MASTER, STATE, WIDE_GRAD };
-enum { STAGE_WHOLE, STAGE_CUT, STAGE_APART };
+enum { STAGE_WHOLE, STAGE_CUT, STAGE_APART, STAGE_GATHERED };
 
 /* clang-format off */
 #define SPACE(n, what, type, group, life, keep) \
@@ -31,11 +33,15 @@ static const lh_move_t whole_moves[] = {
         SPACE("wide_grad", GRAD, wide, SELF, BUCKET, 0), \
     }
 static const lh_space_t cut_spaces[] = CUT_SPACES(LH_DTYPE_BF16), apart_spaces[] = CUT_SPACES(LH_DTYPE_F32);
-static const lh_move_t cut_moves[] = {
-    {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = WIDE_GRAD, .to = GRAD, .group = LH_GROUP_SITE, .reduce = LH_REDUCE_SUM, .each_micro = 1},
-    {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = GRAD, .to = GRAD, .group = LH_GROUP_ACROSS, .reduce = LH_REDUCE_SUM},
-    {.when = LH_AT_STEP, .what = LH_MOVE_UPDATE, .from = GRAD, .to = MASTER},
-    {.when = LH_AT_AFTER_STEP, .what = LH_MOVE_GATHER, .from = MASTER, .to = VALUE, .group = LH_GROUP_SITE},
+#define CUT_MOVES \
+    {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = WIDE_GRAD, .to = GRAD, .group = LH_GROUP_SITE, .reduce = LH_REDUCE_SUM, .each_micro = 1}, \
+    {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = GRAD, .to = GRAD, .group = LH_GROUP_ACROSS, .reduce = LH_REDUCE_SUM}, \
+    {.when = LH_AT_STEP, .what = LH_MOVE_UPDATE, .from = GRAD, .to = MASTER}, \
+    {.when = LH_AT_AFTER_STEP, .what = LH_MOVE_GATHER, .from = MASTER, .to = VALUE, .group = LH_GROUP_SITE}
+static const lh_move_t cut_moves[] = {CUT_MOVES};
+static const lh_move_t gathered_moves[] = {
+    CUT_MOVES,
+    {.when = LH_AT_STEP, .what = LH_MOVE_GATHER, .from = GRAD, .to = WIDE_GRAD, .group = LH_GROUP_SITE},
 };
 /* clang-format on */
 
@@ -69,14 +75,20 @@ static void half_close(lh_optimizer_t *o)
 static lh_status_t half_describe(lh_optimizer_t *o, LH_UNUSED const lh_train_t *train,
                                  lh_description_t *out)
 {
-    const bool cut = o->stage != STAGE_WHOLE;
+    const bool cut = o->stage != STAGE_WHOLE, gathered = o->stage == STAGE_GATHERED;
     LH_FILL(lh_description_t, out,
             .spaces = !cut                      ? whole_spaces
                       : o->stage == STAGE_APART ? apart_spaces
                                                 : cut_spaces,
             .space_size = sizeof(lh_space_t), .space_count = cut ? 5 : 4,
-            .moves = cut ? cut_moves : whole_moves, .move_size = sizeof(lh_move_t),
-            .move_count = cut ? 4 : 3, .bucket_bytes = o->bucket_bytes);
+            .moves = gathered ? gathered_moves
+                     : cut    ? cut_moves
+                              : whole_moves,
+            .move_size = sizeof(lh_move_t),
+            .move_count = gathered ? 5
+                          : cut    ? 4
+                                   : 3,
+            .bucket_bytes = o->bucket_bytes);
     return LH_OK;
 }
 
@@ -88,8 +100,9 @@ static const lh_optimizer_api_t half_api = {
 };
 
 static const lh_option_t options[] = {
-    LH_OPTION_CHOICE(half_config_t, stage, "stage", "whole", "whole|cut|apart",
-                     "gradients whole, cut inside a site, or cut and whole in two dtypes"),
+    LH_OPTION_CHOICE(half_config_t, stage, "stage", "whole", "whole|cut|apart|gathered",
+                     "gradients whole, cut inside a site, cut and whole in two dtypes, or cut and "
+                     "gathered"),
     LH_OPTION_BOOL(half_config_t, fickle, "fickle", "no", "two sizes of buckets, in turn"),
 };
 

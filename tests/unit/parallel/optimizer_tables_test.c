@@ -190,6 +190,17 @@ static void what_is_not_built_is_refused_by_name(void **state)
                         "joins them, which is not built");
 }
 
+/* Whatever it is that crosses borders: gradients are summed where they are used. */
+static void gradients_that_are_gathered_are_refused(void **state)
+{
+    (void)state;
+    optimizer_tables_t t;
+    const lh_move_t gathers[] = {zero1[0], OVER(STEP, GATHER, GRAD, WIDE_GRAD), zero1[1], zero1[2]};
+    assert_int_equal(read_tables(5, gathers, 4, 2, &t), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "move GATHER from 'grad' to 'wide_grad' over several ranks "
+                                       "is not built there");
+}
+
 /* A state that starts as a copy, one that no checkpoint holds: nobody would do either. */
 static void flags_that_nothing_reads_are_refused(void **state)
 {
@@ -234,6 +245,7 @@ int main(void)
         cmocka_unit_test(moves_run_in_the_order_of_their_moments),
         cmocka_unit_test(a_sum_says_how_it_travels_between_sites),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
+        cmocka_unit_test(gradients_that_are_gathered_are_refused),
         cmocka_unit_test(flags_that_nothing_reads_are_refused),
         cmocka_unit_test(a_dtype_that_nothing_reads_is_refused),
     };
