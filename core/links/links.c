@@ -214,6 +214,7 @@ void link_drain(link_t *k)
         links_harvest(k->links);
         k->links->ready_count = 0; /* of operations that ended with it */
     }
+    k->links->ready_count = 0; /* also where it was drained before: its peer had gone */
 }
 
 /* The list's last link takes its place in the list; links themselves never move. */

@@ -494,6 +494,54 @@ static void a_link_that_flips_bits_is_a_lost_one(void **state)
     assert_true(ranks(2, "", hears_of_a_flipped_bit));
 }
 
+static link_t *ended; /* whose peer has gone as soon as a send had left */
+static operation_t *ended_send;
+
+/* All of it at once, as on a machine whose processor the peer had in between. */
+static lh_status_t poll_tells_the_end(lh_transport_t *t, lh_wire_event_t *events,
+                                      uint32_t event_size, uint32_t capacity, uint32_t *count)
+{
+    (void)t;
+    *count = 0;
+    if (capacity < 3 || event_size != sizeof(events[0])) return LH_INVALID;
+    if (ended == NULL) return LH_OK;
+    const uint64_t link = (uint64_t)(uintptr_t)ended, send = (uint64_t)(uintptr_t)ended_send;
+    events[0] = (lh_wire_event_t){.type = LH_WIRE_SENT, .cookie = send};
+    events[1] = (lh_wire_event_t){.type = LH_WIRE_DOWN, .status = LH_PEER_LOST, .cookie = link};
+    events[2] = (lh_wire_event_t){.type = LH_WIRE_DRAINED, .cookie = link};
+    ended = NULL;
+    *count = 3;
+    return LH_OK;
+}
+
+static void drops_a_link_that_has_ended(void)
+{
+    links_event_t event;
+    uint32_t count;
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+    meet();
+    if (me.self == 1) return;
+    link_t *k = links_find(me.links, 1, LH_SERVICE_GRADIENT);
+    lh_transport_api_t api = *k->carrier->api;
+    api.poll = poll_tells_the_end;
+    k->carrier->api = &api;
+    k->leaving = true;
+    ended_send = link_operation(k, 1, false);
+    ended = k;
+    links_sleep(me.links, -1, 0, 1000000);
+    CHECK(k->gone && k->drained);
+    link_drop(k);
+    CHECK(links_poll(me.links, &event, 1, &count) == LH_OK && count == 0);
+}
+
+/* Whoever takes events next has sent nothing yet. */
+static void a_link_that_is_dropped_leaves_no_event(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", drops_a_link_that_has_ended));
+}
+
 static uint64_t slept(int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 {
     const uint64_t begun = sys()->now_ns();
@@ -663,6 +711,7 @@ int main(void)
         cmocka_unit_test(ranks_with_other_arenas_are_refused),
         cmocka_unit_test(a_killed_rank_is_named_with_host_and_transport),
         cmocka_unit_test(a_link_that_flips_bits_is_a_lost_one),
+        cmocka_unit_test(a_link_that_is_dropped_leaves_no_event),
         cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
         cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
         cmocka_unit_test(shares_add_up_to_a_border),
