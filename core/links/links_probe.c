@@ -35,6 +35,9 @@ enum {
     BURSTS = 2,
     NEIGHBOURS = 5, /* tunings beside the plugin's first that are tried */
 };
+/* What a transport must take at once: a stage and its word, and as receives, where the end that is
+ * dialed posts them before it answers, the pings and their word too. */
+enum { LEAST_SENDS = STAGE + 1, LEAST_RECVS = PINGS + 1 + STAGE + 1 };
 static const uint32_t probe_tag = 0xffff0002;
 static const double at_once = 1e12;         /* a pace: as fast as the transport takes it      */
 static const double kept_share = 0.95;      /* of the pace: the link carries what is asked */
@@ -709,7 +712,7 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     const carrier_t *c = l->carriers[LH_LINK_WAN];
     lh_status_t status = LH_OK;
     if (sites < 2 || c == NULL || l->how.job->comm.probe == PROBE_NO) return LH_OK;
-    if (c->nic.max_sends < STAGE + 1 || c->nic.max_recvs < STAGE + 1) return LH_OK;
+    if (c->nic.max_sends < LEAST_SENDS || c->nic.max_recvs < LEAST_RECVS) return LH_OK;
     status = links_pairs_make(l);
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
