@@ -71,8 +71,8 @@ typedef struct probe {
     lh_region_t *region;
     char *memory;             /* data to send, data that came: its first message and the others */
     word_t *own, *its, *lead; /* in memory too: to send, to receive, first bytes of data sent  */
-    uint64_t begun_ns, deadline_ns;
-    uint32_t out; /* sends that have not ended                 */
+    uint64_t moved_ns, deadline_ns; /* when anything last came or had left; to cut it short */
+    uint32_t out;                   /* sends that have not ended                 */
     uint32_t came, words, pings;
     uint64_t at_ns[STAGE],
         upto[STAGE];  /* of this stage's data: when a message had come, bytes by then */
@@ -122,11 +122,12 @@ static lh_status_t probe_turn(probe_t *p, uint64_t until_ns)
     const uint64_t now = sys()->now_ns();
     for (uint32_t i = 0; i < count; i++)
         event_take(p, &events[i], now);
+    if (count > 0) p->moved_ns = now;
     if (count > 0 || until_ns <= now) return LH_OK;
-    if (now > p->begun_ns + p->l->how.job->comm.timeout_ns)
+    if (now > p->moved_ns + p->l->how.job->comm.timeout_ns)
         return fail(LH_TIMED_OUT,
-                    "the link to rank %u was not measured within [comm] timeout = "
-                    "%.0f s; expected it to carry messages",
+                    "nothing moved on the link to rank %u, which is being measured, for [comm] "
+                    "timeout = %.0f s; expected messages",
                     p->k->peer, (double)p->l->how.job->comm.timeout_ns * 1e-9);
     links_sleep(p->l, -1, spin_ns, until_ns - now < longest_ns ? until_ns - now : longest_ns);
     return LH_OK;
@@ -423,10 +424,10 @@ static lh_status_t probe_burst(probe_t *p)
 }
 
 /* Ends the connection in order. Each end says what is next, or that it ends; the one that led
- * closes first, and the other waits for that, a second at most. */
+ * closes first, and the other waits for that, a second and two round trips at most from when its own
+ * word has left: who leads may still have to get it, and takes a link that closes before for lost. */
 static lh_status_t probe_part(probe_t *p, uint32_t kind)
 {
-    const uint64_t until = sys()->now_ns() + 1000000000;
     lh_status_t status = LH_OK;
     /* The end that led has said so already, and closes as soon as it has this one's word. */
     p->k->leaving = !p->k->dials;
@@ -439,6 +440,7 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
         status = probe_turn(p, UINT64_MAX);
     if (status != LH_OK) return status;
     p->k->leaving = true;
+    const uint64_t until = sys()->now_ns() + 1000000000 + 2 * p->figures->round_trip_ns;
     while (!p->k->dials && !p->k->gone && sys()->now_ns() < until) {
         links_harvest(p->l);
         links_sleep(p->l, -1, 0, 1000000);
@@ -453,6 +455,7 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
 static lh_status_t pair_connect(probe_t *p, uint32_t peer)
 {
     const lh_status_t status = links_connect(p->l, &peer, 1, LH_SERVICE_BULK);
+    p->moved_ns = sys()->now_ns();
     p->k = links_find(p->l, peer, LH_SERVICE_BULK);
     return status;
 }
@@ -606,13 +609,16 @@ static void figures_tell(const probe_t *p)
  * to be used. */
 static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
 {
-    probe_t p = {.l = l, .figures = out, .begun_ns = sys()->now_ns()};
+    probe_t p = {.l = l, .figures = out};
+    const uint64_t begun_ns = sys()->now_ns();
     lh_assert(!l->probing);
     l->probing = true;
     lh_status_t status = probe_open(&p, peer);
     carrier_t *c = l->carriers[LH_LINK_WAN];
+    /* What it took to connect says nothing of the link, and must not cut short what does. */
+    p.deadline_ns = sys()->now_ns();
     if (status == LH_OK) status = trip_measure(&p);
-    p.deadline_ns = p.begun_ns + link_probe_budget_ns(out->round_trip_ns);
+    p.deadline_ns += link_probe_budget_ns(out->round_trip_ns);
     if (status == LH_OK) status = probe_ramp(&p);
     if (status == LH_OK) status = p.k->dials ? probe_lead(&p) : probe_follow(&p);
     if (status == LH_OK) {
@@ -625,7 +631,7 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
         p.k->leaving = true;
         link_drop(p.k);
     }
-    out->took_ns = sys()->now_ns() - p.begun_ns;
+    out->took_ns = sys()->now_ns() - begun_ns;
     if (p.region != NULL) c->api->release_memory(c->transport, p.region);
     mem_free(p.memory);
     l->probing = false;
