@@ -70,6 +70,7 @@ typedef struct planned {
     const uint64_t *border_bytes; /* [rank_count] */
     const double *crosses;        /* as plan_ranks_t has them */
     uint32_t ranks_planned;       /* the same */
+    const bool *by_itself;        /* [rank_count] the same, and the rank that was asked for */
     const world_t *world;
     const probe_pair_t *pairs; /* [pair_count] of sites, as far as a record has them */
     uint32_t pair_count;
@@ -349,13 +350,15 @@ static void open_sum(json_writer_t *w, const char *key, const planned_t *p, cons
     if (p->known) json_put_real(w, "seconds", sum->seconds);
 }
 
-/* All kinds, also those of which there is none, so that readers find every key. */
-static void put_memory(json_writer_t *w, const char *key, const memory_report_t *m)
+/* All kinds, also those of which there is none, so that readers find every key. whole: the rank was
+ * planned itself; else some of it is a bound, which a script is told as the table's reader is. */
+static void put_memory(json_writer_t *w, const char *key, const memory_report_t *m, bool whole)
 {
     json_open(w, key, '{');
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
         json_put_u64(w, engine_memory_text(k), m->bytes[k]);
     json_put_u64(w, "total", m->total_bytes);
+    if (!whole) json_put_flag(w, "planned", false);
     json_close(w);
 }
 
@@ -456,11 +459,11 @@ static lh_status_t print_json(const planned_t *p)
     }
     json_close(&w);
     put_schedule(&w, p);
-    put_memory(&w, "memory", &p->ranks[p->rank]);
+    put_memory(&w, "memory", &p->ranks[p->rank], true);
     if (p->ranks_planned < p->rank_count) json_put_u64(&w, "ranks_planned", p->ranks_planned);
     json_open(&w, "ranks", '[');
     for (uint32_t r = 0; r < p->rank_count; r++)
-        put_memory(&w, NULL, &p->ranks[r]);
+        put_memory(&w, NULL, &p->ranks[r], p->by_itself[r]);
     json_close(&w);
     open_sum(&w, "step", p, "whole step", &p->step.all);
     json_close(&w);
@@ -593,9 +596,11 @@ static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
     p.crosses = ranks.crosses;
     p.rank_count = ranks.count;
     p.ranks_planned = ranks.planned;
+    p.by_itself = ranks.by_itself;
     p.world = world;
     if (status == LH_OK) status = plan_programs_open(how, &programs);
     if (status == LH_OK) plan_programs_memory(&programs, &ranks.memory[p.rank]);
+    if (status == LH_OK) ranks.by_itself[p.rank] = true;
     if (status == LH_OK) check_borders(programs.session);
     if (status == LH_OK) status = plan_step(cli, &programs, &p);
     plan_programs_close(&programs);

@@ -123,6 +123,7 @@ void plan_ranks_free(plan_ranks_t *ranks)
     mem_free(ranks->memory);
     mem_free(ranks->border_bytes);
     mem_free(ranks->crosses);
+    mem_free(ranks->by_itself);
     *ranks = (plan_ranks_t){0};
 }
 
@@ -163,7 +164,6 @@ typedef struct planning {
     plan_ranks_t *out;
     transfer_list_t *lists;    /* [ranks] borrowed; rows NULL: the rank is still to come */
     transfer_list_t *recorded; /* [out->planned] */
-    bool *planned;             /* [ranks] by itself */
     bool shared;               /* some ranks stand for those that are alike */
 } planning_t;
 
@@ -243,7 +243,7 @@ static lh_status_t list_take(const planning_t *p, const engine_t *engine, uint32
     for (uint32_t i = 0; p->shared && i < list->count; i++)
         if (list->rows[i].transfer.group == LH_GROUP_ACROSS) list->rows[i].transfer.elements = 0;
     p->lists[rank] = *list;
-    p->planned[rank] = true;
+    p->out->by_itself[rank] = true;
     p->out->planned++;
     return LH_OK;
 }
@@ -283,13 +283,14 @@ static lh_status_t alike_plan(const planning_t *p, uint32_t first)
         if (places[i] >= size) continue;
         const uint32_t rank = world_site_rank(p->world, at->site, places[i]);
         const alike_t facts = alike_of(p->how->session.job, p->world, rank);
-        if (p->planned[rank] || !alike_same(&own, &facts)) continue;
+        if (p->out->by_itself[rank] || !alike_same(&own, &facts)) continue;
         status = rank_plan(p, rank, false);
         memory_raise(&most, &p->out->memory[rank]);
     }
     for (uint32_t r = first + 1; status == LH_OK && r < p->out->count; r++) {
         const alike_t facts = alike_of(p->how->session.job, p->world, r);
-        if (!p->planned[r] && alike_same(&own, &facts)) memory_raise(&p->out->memory[r], &most);
+        if (!p->out->by_itself[r] && alike_same(&own, &facts))
+            memory_raise(&p->out->memory[r], &most);
     }
     return status;
 }
@@ -318,22 +319,21 @@ lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t 
     plan_ranks_t all = {.memory = mem_array(count, sizeof(*all.memory)),
                         .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
                         .crosses = mem_array(CROSSINGS * sites * sites, sizeof(*all.crosses)),
+                        .by_itself = mem_array(count, sizeof(*all.by_itself)),
                         .count = count};
     planning_t p = {.how = how,
                     .out = &all,
                     .lists = mem_array(count, sizeof(*p.lists)),
                     .recorded = mem_array(count, sizeof(*p.recorded)),
-                    .planned = mem_array(count, sizeof(*p.planned)),
                     .shared = count > PLAN_RANKS_EACH};
     const bool room = all.memory != NULL && all.border_bytes != NULL && all.crosses != NULL &&
-                      p.lists != NULL && p.recorded != NULL && p.planned != NULL;
+                      all.by_itself != NULL && p.lists != NULL && p.recorded != NULL;
     lh_status_t status = LH_NO_MEMORY;
     if (room)
         status = ranks_plan(&p);
     else
         mem_free(p.recorded);
     mem_free(p.lists);
-    mem_free(p.planned);
     if (status == LH_OK)
         *out = all;
     else

@@ -64,6 +64,7 @@ typedef struct plan_ranks {
     uint64_t *border_bytes;  /* [count] that each sends to other sites in a step */
     double *crosses;         /* [CROSSINGS][sites][sites] of them, from a site to another */
     uint32_t count, planned; /* ranks; those that were planned themselves */
+    bool *by_itself;         /* [count] whether it is one of those */
 } plan_ranks_t;
 void plan_ranks_free(plan_ranks_t *ranks);
 

@@ -157,6 +157,18 @@ class RankMemory(PipelineCase):
         error = self.run_longhaul("plan", job, *args, "--rank", "3", code=1)[1]
         self.assertIn("--rank 3: the job has ranks 0 to 2", error)
 
+    def test_a_script_sees_which_ranks_were_bounded(self):
+        """Of more than 64 ranks a few are planned, and the one that is asked for; the table says how many."""
+        job = self.job(train={"batch": 72})
+        plan = self.planned(job, *self.ranks_of([72]), "--rank", "7")
+        bounded = [r for r, row in enumerate(plan["ranks"]) if row.get("planned") is False]
+        self.assertEqual(len(plan["ranks"]), 72)
+        self.assertEqual(len(bounded), 72 - plan["ranks_planned"] - 1)
+        self.assertNotIn(0, bounded)
+        self.assertNotIn(7, bounded)
+        self.assertNotIn("planned", plan["memory"])
+        self.assertIn(f"planned: {plan['ranks_planned']} of 72 ranks;", self.run_longhaul("plan", job, *self.ranks_of([72]))[0])
+
 
 if __name__ == "__main__":
     main()

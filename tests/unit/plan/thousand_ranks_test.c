@@ -136,6 +136,11 @@ static void what_crosses_each_border(void **state)
         ok(plan_programs_of_ranks(&how, &ranks));
         assert_int_equal(ranks.count, RANKS);
         assert_int_equal(ranks.planned, 4);
+        uint32_t by_itself = 0;
+        for (uint32_t r = 0; r < RANKS; r++)
+            by_itself += ranks.by_itself[r];
+        assert_int_equal(by_itself, 4);
+        assert_true(ranks.by_itself[0] && !ranks.by_itself[at->rank]);
         rank_is_as_told(&how, &ranks, at->rank, sites, own, &all);
         const bool inside = strcmp(at->cut, "site") == 0,
                    gathers = strcmp(at->plugin, "zero3") == 0;
