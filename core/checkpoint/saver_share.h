@@ -67,7 +67,8 @@ lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_
 /* By who leads, once all ranks have written. Where it fails, saver_share_abandon is still to be
  * called. */
 lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT]) LH_MUST_CHECK;
-/* On rank 0: removes what was written, and what saves before have left. A failure is a warning. */
+/* By who leads: removes what this save has written, and nothing of another one's. A failure is a
+ * warning. */
 void saver_share_abandon(const saver_share_t *how);
 /* On rank 0 without a trainer: commits if all shares come until then, else abandons. */
 void saver_share_orphan(const saver_share_t *how, uint64_t until_ns);

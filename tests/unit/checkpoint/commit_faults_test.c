@@ -2,6 +2,7 @@
  * one of the process: the checkpoint before stays loadable, and what is called saved is saved. */
 #include <unit/checkpoint/small_state.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <sys/wait.h>
 
@@ -9,6 +10,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/saver_share.h>
 
 /* A table that counts the calls that change something and fails the n-th. */
 static struct {
@@ -407,6 +409,59 @@ static void a_late_leader_commits_nothing(void **state)
     }
 }
 
+/* Folders of saves that are under way, or were given up. */
+static uint32_t staging_folders(const char *folder)
+{
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    uint32_t found = 0;
+    for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d))
+        found += strncmp(e->d_name, ".tmp-", 5) == 0 || strncmp(e->d_name, ".del-", 5) == 0;
+    (void)closedir(d);
+    return found;
+}
+
+/* A leader of two ranks gives up its save late, as the other rank is lost, while the next leader's save is
+ * under way in the same folder: that one is committed whole, and nothing is left of the late one. */
+static void a_late_saver_removes_its_own_save_alone(void **state)
+{
+    float values[SMALL_TENSORS][SMALL_MOST];
+    const void *data[SMALL_TENSORS];
+    const checkpoint_meta_t of_old = {.run = "test", .step = 3, .seed = UINT64_MAX},
+                            of_next = {.run = "test", .step = 4, .seed = UINT64_MAX};
+    scratch_t *s = *state;
+    char folder[128], self[SHA256_TEXT];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    for (uint32_t t = 0; t < SMALL_TENSORS; t++) {
+        for (uint64_t i = 0; i < small_elements(t); i++)
+            values[t][i] = small_value(4, t, i);
+        data[t] = values[t];
+    }
+    start_folder(s);
+    const saver_share_t old = {.folder = folder,
+                               .ranks = 2,
+                               .leads = true,
+                               .session = 1,
+                               .attempt = 1,
+                               .keep = {.newest = 2},
+                               .shard_bytes = 64,
+                               .meta = &of_old,
+                               .parent = ""};
+    saver_share_t next = old;
+    next.ranks = 1;
+    next.session = 2;
+    next.meta = &of_next;
+    assert_int_equal(saver_share_write(&old, small_tensors, data, SMALL_TENSORS), LH_OK);
+    assert_int_equal(saver_share_write(&next, small_tensors, data, SMALL_TENSORS), LH_OK);
+    assert_int_equal(staging_folders(folder), 2);
+    assert_int_not_equal(saver_share_commit(&old, self), LH_OK);
+    saver_share_abandon(&old);
+    assert_int_equal(staging_folders(folder), 1);
+    assert_int_equal(saver_share_commit(&next, self), LH_OK);
+    assert_int_equal(staging_folders(folder), 0);
+    assert_int_equal(small_latest(folder), 4);
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -441,6 +496,7 @@ int main(void)
         FACT(a_step_that_another_commits_meanwhile_is_not_replaced),
         FACT(a_disk_without_room_for_the_last_file_gets_no_data),
         FACT(a_late_leader_commits_nothing),
+        FACT(a_late_saver_removes_its_own_save_alone),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
 }
