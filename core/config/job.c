@@ -287,6 +287,9 @@ static const lh_option_t launch_rows[] = {
     TEXT(job_launch_t, witness, "",
          "a machine apart from all sites, on which a launcher runs too: of two halves of equally many "
          "ranks, none of which has the site that is preferred, the one that it sees goes on"),
+    LH_OPTION_DURATION(job_launch_t, quorum_timeout_ns, "quorum_timeout", "0s", "0s..30d",
+                       "how long, after rejoin, ranks wait for others that may not go on without them; "
+                       "then they end with exit code 3; 0s: without end"),
     LH_OPTION_DURATION(job_launch_t, notice_ns, "notice", "0s", "0s..1d",
                        "how long before its end a machine is told by SIGTERM: all save, its ranks "
                        "leave, the others start again; 0s: SIGTERM ends the job"),

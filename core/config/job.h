@@ -308,7 +308,9 @@ typedef struct job_launch {
     uint32_t go_on_with; /* GO_ON_* */
     char *prefer;        /* site that goes on where a cut leaves two halves of equal size; NULL */
     char *witness;       /* a machine without ranks, whose vote decides where prefer can't; NULL */
-    uint64_t restarts;   /* that a launcher makes within the window; 0: none */
+    /* Those that may not go on by themselves wait so long for others; 0: without end. */
+    uint64_t quorum_timeout_ns;
+    uint64_t restarts; /* that a launcher makes within the window; 0: none */
 } job_launch_t;
 
 /* Without whom a job goes on: nobody; whole sites, so that those that are left are complete; or any

@@ -36,6 +36,11 @@
  *    told of that layout and no other since. It is told of each meeting (FRAME_MET), and remembers as a
  *    member does.
  *
+ * Who may not go on waits, as a cut may end, and says for whom and what a person can do; without end, or
+ * for as long as [launch] quorum_timeout says. Then all that wait together end, rank 0 and its ranks, or
+ * who elects and the machines that have come to it. Spares, the witness and who was left out stay: others
+ * may need them.
+ *
  * An old leader that comes late. Rank 0 of an epoch that is past has no ranks with it that are of a later
  * one, and ranks save together or not at all: it has nobody to commit with. What its own saver had
  * left to do on a folder that others see is undone by the next rank 0 before that looks for a checkpoint
@@ -220,8 +225,48 @@ bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, cons
 
 /* ---- who goes on ----------------------------------------------------------------------------- */
 
-/* Once; people are told by tell_missing who is waited for. */
-static void tell_outvoted(control_t *c, const sight_t *sight)
+/* To the ranks that have come, and to machines that have come to who elects for ranks of theirs. */
+static void notify_all(control_t *c, uint32_t type, lh_status_t status, const char *sentence)
+{
+    const control_members_t *m = c->how.members;
+    text_t payload = {0};
+    uint32_t first;
+    control_notice(c, type, status, 0, sentence);
+    frame_write_notice(&payload, &(frame_notice_t){.status = status, .reason = sentence});
+    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->herald != NULL &&
+            members_ranks_of(m->job, m->layout, p->machine, &first) > 0)
+            control_put(c->server, p, type, &payload);
+    text_free(&payload);
+}
+
+/* "; not here: osaka/o1, w1": of the layout, and where nobody remembers a meeting of all machines. What
+ * a person may do about it: nobody else can know that a machine is lost and not cut off. */
+static void tell_unseen(const control_t *c, const sight_t *sight, text_t *out)
+{
+    enum { SHOWN = 8 };
+    const control_members_t *m = c->how.members;
+    const bool none = members_newest(m->job, sight->records) == 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < members_machines(m->job); i++) {
+        machine_t at;
+        uint32_t first;
+        const bool counts = none || i == members_witness(m->job) ||
+                            members_ranks_of(m->job, m->layout, i, &first) > 0;
+        if (!counts || sight->here[i] || count++ >= SHOWN) continue;
+        members_machine(m->job, i, &at);
+        text_printf(out, "%s%s%s%s", count > 1 ? ", " : "; not here: ", at.site->name,
+                    at.site->name[0] != '\0' ? "/" : "", at.host);
+    }
+    if (count > SHOWN) text_printf(out, " and %u more", count - SHOWN);
+    text_append(out,
+                "; if it is sure that nobody trains there, take them out of [site.*] and start "
+                "with --resume on all others");
+}
+
+/* Once, and again where that is due and nothing else is said: while rank 0 lacks ranks it says itself for
+ * whom it waits (tell_missing). */
+static void tell_outvoted(control_t *c, const sight_t *sight, bool due)
 {
     static const char outvoted[] =
         "the ranks that have come are not most of those of the last meeting: others may go on "
@@ -238,10 +283,36 @@ static void tell_outvoted(control_t *c, const sight_t *sight)
     const bool none = m->resumes && members_newest(m->job, sight->records) == 0;
     const char *sentence = none ? forgotten : outvoted;
     if (m->elects && !members_next(m->job, m->layout, sight->here, next)) sentence = stuck;
-    if (c->server->outvoted) return;
+    const bool lacks = !m->elects && c->server->joined < c->how.size;
+    if (c->server->outvoted && (!due || lacks)) return;
     c->server->outvoted = true;
+    text_t line = {0};
+    text_append(&line, sentence);
+    tell_unseen(c, sight, &line);
+    if (!line.failed) sentence = line.data;
     log_line(LH_LOG_WARN, "%s", sentence);
-    control_notice(c, FRAME_WAIT, LH_OK, 0, sentence);
+    notify_all(c, FRAME_WAIT, LH_OK, sentence);
+    text_free(&line);
+}
+
+/* Those that are here have waited for others as long as they are to. All of them end, and their launchers:
+ * what they remember of meetings stays, and may be gone on with. */
+static void give_up_quorum(control_t *c, const sight_t *sight)
+{
+    const control_members_t *m = c->how.members;
+    char waited[24];
+    text_t line = {0};
+    text_duration((double)m->job->launch.quorum_timeout_ns * 1e-9, waited);
+    text_printf(
+        &line,
+        "those that have come may not go on by themselves, and have waited for others in vain "
+        "for %s ([launch] quorum_timeout)",
+        waited);
+    tell_unseen(c, sight, &line);
+    const char *sentence = line.failed ? "others have not come" : line.data;
+    if (m->elects) notify_all(c, FRAME_END, LH_TIMED_OUT, sentence);
+    control_end(c, LH_TIMED_OUT, 0, sentence);
+    text_free(&line);
 }
 
 bool control_members_meet(control_t *c)
@@ -258,7 +329,7 @@ bool control_members_meet(control_t *c)
                        strcmp(all, m->layout) == 0;
     if (first || members_meets(m->job, sight.records, m->layout)) return true;
     /* A witness comes again as soon as it has been told of the layout. */
-    if (members_witness(m->job) == MEMBERS_NONE) tell_outvoted(c, &sight);
+    if (members_witness(m->job) == MEMBERS_NONE) tell_outvoted(c, &sight, false);
     return false;
 }
 
@@ -297,8 +368,12 @@ bool control_members_judge(control_t *c, uint64_t now)
     const bool may = can && members_quorum(m->job, sight.records, next);
     if (!may) {
         if (m->job->launch.go_on_with == GO_ON_NONE && !can && !whole && !m->elects) return false;
-        if (can || whole || (m->elects && !found)) tell_outvoted(c, &sight);
-        c->server->join_deadline = now + 1000 * CONTROL_MS;
+        control_server_t *s = c->server;
+        const uint64_t most = m->job->launch.quorum_timeout_ns;
+        const bool due = control_wait_due(&s->stands, now);
+        if (can || whole || (m->elects && !found)) tell_outvoted(c, &sight, due);
+        s->join_deadline = now + 1000 * CONTROL_MS;
+        if (most > 0 && now - s->stands.since >= most) give_up_quorum(c, &sight);
         return true;
     }
     tell_absent(c, &reason);

@@ -143,11 +143,11 @@ static void take_welcome(control_t *c, const frame_t *f)
     mem_free(places);
 }
 
-/* Once a machine on the terminal; all have it in their logs. */
+/* Once a machine on the terminal, where it has ranks; all have it in their logs. */
 static void tell_wait(const control_t *c, const char *sentence)
 {
     const bool herald = control_is_herald(c);
-    const bool first = !herald && c->how.plan->ranks[c->how.rank].local_rank == 0;
+    const bool first = herald ? control_elects(c) : c->how.plan->ranks[c->how.rank].local_rank == 0;
     log_line(first ? LH_LOG_WARN : herald ? LH_LOG_DEBUG : LH_LOG_INFO, "%s", sentence);
 }
 

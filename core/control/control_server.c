@@ -478,7 +478,8 @@ static void tell_missing(control_t *c, uint64_t now)
     control_server_t *s = c->server;
     text_t sentence = {0};
     uint16_t port = 0;
-    if (s->welcomed || s->refused || control_elects(c) || !control_wait_due(&s->joins, now)) return;
+    if (s->welcomed || s->refused || control_elects(c) || s->joined == c->how.size) return;
+    if (!control_wait_due(&s->joins, now)) return;
     if (control_port(s->listener, &port) != LH_OK) fail_clear();
     text_printf(&sentence, "waiting for ");
     control_append_missing(c, &sentence);

@@ -249,7 +249,8 @@ struct control_server {
     bool reached_inside;           /* all so far are of this machine         */
     control_wait_t joins;          /* when it says again who has not come */
     uint64_t join_deadline, next_beat, last_turn;
-    bool outvoted; /* it was said that those who are here may not go on by themselves */
+    bool outvoted;         /* it was said that those who are here may not go on by themselves */
+    control_wait_t stands; /* since when they wait for others; when that is said again */
     /* welcomed: all are there, the job runs. refused: it never will. closing: this rank's caller
      * has asked to close, or all were refused; the thread ends when all is said. */
     bool welcomed, refused, closing;

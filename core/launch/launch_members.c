@@ -265,6 +265,13 @@ static bool starter_elects(starter_t *s)
     return true;
 }
 
+/* A machine without a majority was told that it has waited for others as long as it is to: the end here,
+ * which no herald is else. */
+static bool starter_gave_up(const starter_t *s)
+{
+    return s->board[s->first - s->ranks].culprit.status == LH_TIMED_OUT;
+}
+
 bool starter_regroups(starter_t *s, lh_status_t *status)
 {
     enum { PAUSE_US = 200000 };
@@ -275,7 +282,7 @@ bool starter_regroups(starter_t *s, lh_status_t *status)
     if (s->first == NULL || s->first_stop != 0) return false;
     if (told == NULL && starter_elects(s)) return true;
     if (told == NULL) {
-        if (!herald || started_code(s->first) != EXIT_LOST) return false;
+        if (!herald || started_code(s->first) != EXIT_LOST || starter_gave_up(s)) return false;
         (void)usleep(PAUSE_US);
         return true;
     }

@@ -391,7 +391,8 @@ static void meeting_end(meeting_t *m)
 }
 
 /* Nobody before this machine takes it in: the others come to it, and it decides for all. Where it can't
- * listen at its address another machine may, to which it then comes as a herald like others. */
+ * listen at its address another machine may, to which it then comes as a herald like others. LH_TIMED_OUT:
+ * they have waited for others as long as [launch] quorum_timeout says. */
 static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
                                  control_members_t *members)
 {
@@ -407,13 +408,14 @@ static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
     how.join_ns = SETTLE_MS * CONTROL_MS +
                   (how.outage_ns > 0 ? how.outage_ns : CONTROL_SILENCE_MS * CONTROL_MS);
     lh_status_t status = control_open(&how, &l->control, &l->world);
-    if (status == LH_PEER_LOST) return status;
+    if (status == LH_PEER_LOST || status == LH_TIMED_OUT) return status;
     log_line(LH_LOG_WARN, "this machine can't lead: %s", fail_reason());
     members->elects = false;
     how = *herald;
     how.join_ns = AGAIN_MS * CONTROL_MS;
     status = control_open(&how, &l->control, &l->world);
-    return status == LH_TIMED_OUT ? fail(LH_PEER_LOST, "nobody leads so far") : status;
+    const bool told = how.culprit != NULL && how.culprit->status == LH_TIMED_OUT;
+    return status == LH_TIMED_OUT && !told ? fail(LH_PEER_LOST, "nobody leads so far") : status;
 }
 
 /* A process that is no rank keeps rank 0 company until its machine is to have ranks, or the job is over;
@@ -437,6 +439,7 @@ static int herald_run(launch_t *l)
                                .epoch = l->place.epoch,
                                .join_ns = HERALD_NS,
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
+                               .culprit = l->row != NULL ? &l->row->culprit : NULL,
                                .secret = m.secret};
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
     if (status == LH_UNREACHABLE && l->place.elects) status = herald_elects(l, &how, &m.members);

@@ -96,6 +96,36 @@ class Ranks(LaunchCase):
         self.begun(1, "rank 1 of 2 on o1", 2)
         self.assertIn("warning: the ranks that have come are not most of those of the last meeting: ", self.stop(processes)["t1"])
 
+    def waited_in_vain(self, processes, missing):
+        """All launchers that are left end, with what is missing and what a person can do."""
+        for host, (code, _, err) in {host: self.finish(p, WAIT) for host, p in processes.items()}.items():
+            self.assertEqual(code, 3, (host, err))
+            self.assertIn("longhaul: those that have come may not go on by themselves, and have waited for others in vain for 2.0 s "
+                          f"([launch] quorum_timeout); not here: {missing}", err)
+            self.assertIn("; if it is sure that nobody trains there, take them out of [site.*] and start with --resume on all others\n", err)
+        self.nothing_is_left()
+
+    def test_less_than_most_end_after_quorum_timeout(self):
+        """Half of the ranks with nothing that decides: the job ends, and goes on once a person has said that the others are lost."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1, t2:1", "osaka": "hosts = o1:2"}, "go_on_with = ranks\nquorum_timeout = 2s\n"))
+        processes = self.start_all(ini, "t1", "t2", "o1")
+        self.begun(3, "rank 3 of 4 on o1")
+        self.lose(processes, "o1")
+        self.waited_in_vain(processes, "osaka/o1;")
+        left = self.ini(launch_ini({"tokyo": "hosts = t1:1, t2:1"}, "go_on_with = ranks\n"), "left.ini")
+        for code, _, err in [self.finish(p, WAIT) for p in [self.start(left, "--host", host, "--resume", LH_STEPS=3) for host in ("t1", "t2")]]:
+            self.assertEqual(code, 0, err)
+        self.nothing_is_left()
+
+    def test_who_elects_in_vain_ends_after_quorum_timeout(self):
+        """Rank 0's machine is lost with half of the ranks: whoever would lead may not, nor who has come to it."""
+        sites = {"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1\naddresses = 127.0.0.2", "kyoto": "hosts = k1:1\naddresses = 127.0.0.3"}
+        ini = self.ini(launch_ini(sites, "go_on_with = ranks\nquorum_timeout = 2s\n"))
+        processes = self.start_all(ini, "t1", "o1", "k1")
+        self.begun(3, "rank 3 of 4 on k1")
+        self.lose(processes, "t1")
+        self.waited_in_vain(processes, "tokyo/t1")
+
     @LONG
     def test_of_two_halves_the_preferred_goes_on(self):
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1"}, "go_on_with = ranks\nprefer = tokyo\n"))

@@ -4,7 +4,9 @@
 #include <unit/base/scratch_files.h>
 
 #include <errno.h>
+#include <string.h>
 
+#include <base/log.h>
 #include <unit/control/control_ranks.h>
 
 /* Each machine by its own address, all of this one. */
@@ -48,6 +50,21 @@ static const job_t spared = {.sites = spared_sites,
                              .all_sites = spared_sites,
                              .all_site_count = 2,
                              .launch = {.go_on_with = GO_ON_RANKS}};
+
+/* Half of the ranks are t1's, and nothing decides between it and the others. Who waits does so for a
+ * second. */
+static job_host_t two[] = {{"t1", 2, 0, at_t1}}, third[] = {{"o1", 1, 2, at_o1}},
+                  fourth[] = {{"k1", 1, 3, at_k1}};
+static job_site_t half_sites[] = {{.name = "tokyo", .hosts = two, .host_count = 1},
+                                  {.name = "osaka", .hosts = third, .host_count = 1},
+                                  {.name = "kyoto", .hosts = fourth, .host_count = 1}};
+static const job_t halves = {
+    .sites = half_sites,
+    .site_count = 3,
+    .site_ranks = 4,
+    .all_sites = half_sites,
+    .all_site_count = 3,
+    .launch = {.go_on_with = GO_ON_RANKS, .quorum_timeout_ns = 1000 * CONTROL_MS}};
 
 /* A process of t1 or o1: rank `machine` of `layout`, or its herald. */
 typedef struct process {
@@ -493,6 +510,113 @@ static void a_witness_breaks_a_tie(void **state)
     secret_free(star.secret);
 }
 
+/* What is logged from here on. */
+static FILE *listen_to_logs(void)
+{
+    FILE *said = tmpfile();
+    assert_non_null(said);
+    log_also(fileno(said), "what was said");
+    return said;
+}
+
+static void was_logged(FILE *said, const char *sentence)
+{
+    char text[8192] = "";
+    log_also(-1, "");
+    assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
+    (void)fclose(said);
+    if (strstr(text, sentence) == NULL) FAIL_TEST("'%s' is not in:\n%s\n", sentence, text);
+}
+
+/* It has waited as long as [launch] quorum_timeout says, and its launcher can tell that from a loss. */
+static void has_waited_in_vain(const process_t *p, const control_culprit_t *culprit,
+                               const char *missing)
+{
+    assert_int_equal(p->run.status, LH_TIMED_OUT);
+    assert_int_equal(culprit->status, LH_TIMED_OUT);
+    assert_int_equal(atomic_load(&p->told.epoch), 0);
+    if (strstr(p->run.reason, "in vain for 1.0 s ([launch] quorum_timeout); not here: ") == NULL ||
+        strstr(p->run.reason, missing) == NULL)
+        FAIL_TEST("it says: %s\n", p->run.reason);
+}
+
+/* t1 is lost with half of the ranks. o1 and k1 wait together, and say for whom and what to do; then both
+ * end, the one that leads and the one that has come to it. */
+static void who_can_not_lead_ends_after_quorum_timeout(void **state)
+{
+    static process_t o1, k1;
+    static control_culprit_t of_o1, of_k1;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &o1, &halves, 1, "...", 4);
+    process_elects(&o1, true);
+    o1.run.how.join_ns = 3000 * CONTROL_MS; /* k1 has come by then */
+    o1.run.how.culprit = &of_o1;
+    process_of(&star, &k1, &halves, 2, "...", 4);
+    process_elects(&k1, false);
+    k1.run.how.culprit = &of_k1;
+    FILE *said = listen_to_logs();
+    begin(&o1);
+    (void)usleep(100000);
+    begin(&k1);
+    end(&o1);
+    end(&k1);
+    was_logged(said, "so they wait; of two halves [launch] prefer names the one that goes on; not "
+                     "here: tokyo/t1; if it is sure that nobody trains there, take them out of "
+                     "[site.*] and start with --resume on all others");
+    has_waited_in_vain(&o1, &of_o1, "; not here: tokyo/t1; ");
+    has_waited_in_vain(&k1, &of_k1, "; not here: tokyo/t1; ");
+    secret_free(star.secret);
+}
+
+/* The other half: rank 0 is there, and rank 1 with it. */
+static void rank_0_without_a_majority_ends_after_quorum_timeout(void **state)
+{
+    static process_t zero, one;
+    static control_culprit_t of_zero, of_one;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &zero, &halves, 0, "...", 4);
+    zero.run.how.join_ns = 1500 * CONTROL_MS;
+    zero.run.how.culprit = &of_zero;
+    process_of(&star, &one, &halves, 0, "...", 4);
+    one.run.how.rank = 1;
+    one.run.how.culprit = &of_one;
+    begin(&zero);
+    begin(&one);
+    end(&zero);
+    end(&one);
+    has_waited_in_vain(&zero, &of_zero, "; not here: osaka/o1, kyoto/k1; ");
+    has_waited_in_vain(&one, &of_one, "; not here: osaka/o1, kyoto/k1; ");
+    secret_free(star.secret);
+}
+
+/* Nobody may go on without rank 0's machine, but for its spare, which is lost with it. */
+static void who_can_not_go_on_without_rank_0_says_so(void **state)
+{
+    static process_t o1;
+    static control_culprit_t of_o1;
+    job_t whole = spared;
+    star_t star;
+    (void)state;
+    whole.launch.go_on_with = GO_ON_NONE;
+    whole.launch.quorum_timeout_ns = 1000 * CONTROL_MS;
+    star_without_zero(&star);
+    process_of(&star, &o1, &whole, 1, "..", 4);
+    process_elects(&o1, true);
+    o1.run.how.culprit = &of_o1;
+    FILE *said = listen_to_logs();
+    begin(&o1);
+    end(&o1);
+    was_logged(said, "rank 0 was not reached, and neither spares nor [launch] go_on_with let those "
+                     "that have come go on without whoever is missing, so they wait; not here: "
+                     "tokyo/t1; ");
+    has_waited_in_vain(&o1, &of_o1, "; not here: tokyo/t1; ");
+    secret_free(star.secret);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -506,6 +630,9 @@ int main(void)
         cmocka_unit_test(an_old_leader_calls_nobody_back),
         cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
+        cmocka_unit_test(who_can_not_lead_ends_after_quorum_timeout),
+        cmocka_unit_test(rank_0_without_a_majority_ends_after_quorum_timeout),
+        cmocka_unit_test(who_can_not_go_on_without_rank_0_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
