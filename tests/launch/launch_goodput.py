@@ -1,7 +1,8 @@
 """Goodput: two sites train while ranks, launchers, savers and the link between them are hit at random, and nobody helps but what
 starts a killed launcher anew, as systemd does. The end has the bits of a run that was left alone.
 
-By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED]]]."""
+By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED]]]. Of a fault a minute goodput of 88 % is asked for,
+with ten minutes or more between two (7200 600: two hours, and an undisturbed run after them) of 97 %."""
 import datetime
 import json
 import os
@@ -217,7 +218,7 @@ class Goodput(LaunchCase):
         print(f"{len(took)} faults in {end - begin:.0f} s, seed {SEED}: goodput {100 * share:.1f} %; from a fault to the next step "
               f"{p50:.2f} s (p50), {p99:.2f} s (p99); {steps} steps", flush=True)
         if LENGTH > 60:
-            self.assertGreaterEqual(share, 0.88)
+            self.assertGreaterEqual(share, 0.97 if EVERY >= 600 else 0.88)
             self.assertLessEqual(p50, 5)
             self.assertLessEqual(p99, 10)
         rows = self.rows(ini)
