@@ -371,6 +371,20 @@ class Training(LaunchCase):
         self.same_losses(ini, whole, 1, back + 5)
         self.nothing_is_left()
 
+    def test_a_site_that_is_told_to_leave_is_gone_on_without(self):
+        """It saves and leaves, and nobody comes in its place: the other goes on behind that save, not behind the last that was due."""
+        ini = self.job("left", {"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1"}, "go_on_with = sites\nnotice = 60s\n")
+        processes = self.start_all(ini, "t1", "o1")
+        launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
+        processes["o1"].terminate()
+        code, _, err = self.finish(processes.pop("o1"), WAIT)
+        self.assertEqual(code, 75, err)
+        begin = self.lost(ini, "osaka/o1 is gone")
+        self.assertGreaterEqual(begin, EVERY + 2)
+        said = self.until(ini, processes, begin + 2)
+        self.assertIn("warning: another machine was told to leave, and left after a save; starting again, ", said["t1"])
+        self.nothing_is_left()
+
     def test_rank_0s_machine_is_lost_and_comes_back_at_a_checkpoint(self):
         """The site that is left goes on with the losses of a run that was planned so; its `stop` and its files are the job's."""
         osaka = "hosts = o1:2\naddresses = 127.0.0.2"
