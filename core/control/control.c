@@ -103,12 +103,12 @@ const char *control_failure(const control_t *c)
     return atomic_load(&c->status) == LH_OK ? "" : c->failure;
 }
 
-/* Only the first reason of this rank is kept: what fails after it is mostly its consequence. */
+/* Only the first reason of this rank is told: what fails after it is mostly its consequence. */
 void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason)
 {
     (void)pthread_mutex_lock(&c->lock);
-    if (!c->request.fail && atomic_load(&c->status) == LH_OK && !c->closed) {
-        c->request.fail = true;
+    if (!c->request.failed && atomic_load(&c->status) == LH_OK && !c->closed) {
+        c->request.fail = c->request.failed = true;
         c->request.peer = peer;
         c->request.status = status;
         (void)snprintf(c->request.reason, sizeof(c->request.reason), "%s", reason);

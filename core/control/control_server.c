@@ -28,6 +28,15 @@
 /* Events of one look, and connections that are accepted in a row. */
 enum { EVENTS = 64 };
 
+/* Whether the reason with which a rank ends is that of another: it has told of that one, or somebody
+ * has, and it has lost a peer. The word of the one that was told of is waited for, or the end of its
+ * connection. */
+static bool server_knows_better(const control_t *c, uint32_t rank, lh_status_t status)
+{
+    const control_server_t *s = c->server;
+    return s->hearsay_deadline != 0 && (s->hearsay_from == rank || status == LH_PEER_LOST);
+}
+
 /* Of a connection that is neither a rank's nor a herald's, so far. */
 static bool is_stranger(const peer_t *p)
 {
@@ -299,7 +308,8 @@ static void take_notice(control_t *c, peer_t *p, const frame_t *f)
         return;
     }
     if (f->type == FRAME_BYE) c->server->seats[rank].departed = true;
-    if (n.status != LH_OK) control_tell(c, rank, n.status, true, n.reason);
+    if (n.status != LH_OK && !server_knows_better(c, rank, n.status))
+        control_tell(c, rank, n.status, true, n.reason);
 }
 
 /* Kept for the sentence when the rank is lost, and shown to whoever asks how it fares. */
@@ -536,7 +546,8 @@ static void check_departed(control_t *c)
 {
     control_server_t *s = c->server;
     for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
-        if (s->seats[r].departed && !s->seats[r].gathered)
+        if (s->seats[r].departed && !s->seats[r].gathered &&
+            !server_knows_better(c, r, LH_PEER_LOST))
             control_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
 }
 
@@ -553,9 +564,12 @@ static void server_requests(control_t *c)
     /* mine stays valid: its owner waits for the answer or the end. */
     if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
         server_part(c, 0, r.round, r.where, r.mine, r.bytes);
-    if (r.fail && r.peer == 0) control_tell(c, 0, r.status, true, r.reason);
+    if (r.fail && r.peer == 0 && !server_knows_better(c, 0, r.status))
+        control_tell(c, 0, r.status, true, r.reason);
     if (r.fail && r.peer != 0) server_hear(c, 0, r.peer, r.status, r.reason);
     if (!r.close || s->closing) return;
+    if (r.status != LH_OK && server_knows_better(c, 0, r.status))
+        return; /* asked again at the next turn */
     if (r.status != LH_OK) control_tell(c, 0, r.status, true, r.reason);
     s->closing = true;
     s->close_deadline = sys()->now_ns() + (control_status(c) == LH_OK

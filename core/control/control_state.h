@@ -109,6 +109,7 @@ enum {
  * taken away by the thread, close is for ever. */
 typedef struct control_request {
     bool gather, fail, close;
+    bool failed;  /* this rank has told why it fails, or of a peer that does */
     bool take_in; /* machines that are back: control_take_in */
     /* How many gathers this rank has made: the same on all ranks at the same gather. */
     uint32_t round;

@@ -374,7 +374,7 @@ class Wan(LaunchCase):
                     self.assertEqual({r[0] for r in results} - {-signal.SIGKILL}, {3}, results)
                     some = [names[site] for site in lost[0]]
                     for code, _, err in results:
-                        self.assertTrue(code != 3 or any(re.search(rf"(?m)^longhaul: .*{name}", err) for name in some), err)
+                        self.assertTrue(code != 3 or any(re.search(rf"(?m)^longhaul: .*{name}", err) for name in some), results)
                 self.nothing_is_left()
                 shutil.rmtree(os.path.dirname(ini))
         print(f"the slowest end came after {slowest:.1f} s")

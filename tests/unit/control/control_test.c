@@ -188,6 +188,40 @@ static void the_first_reason_is_everybodys(void **state)
     secret_free(star.secret);
 }
 
+/* Rank 0, which decides, and another one: each sees a link end, tells of it and ends itself, before the
+ * one at the other end has said why. */
+static void what_a_rank_ends_with_goes_behind_what_it_told_of(void **state)
+{
+    static const uint32_t tellers[] = {0, 3};
+    (void)state;
+    for (uint32_t t = 0; t < 2; t++) {
+        star_t star;
+        rank_run_t ranks[RANKS];
+        rank_run_t *teller = &ranks[tellers[t]], *cause = &ranks[2];
+        open_well(&star, ranks);
+        control_fail(teller->control, 2, LH_PEER_LOST, "its link ended");
+        (void)usleep(50000); /* it has been told */
+        control_fail(teller->control, tellers[t], LH_PEER_LOST, "rank 2: its link ended");
+        teller->status = LH_PEER_LOST;
+        strcpy(teller->reason, "rank 2: its link ended");
+        (void)pthread_create(&teller->thread, NULL, rank_close_thread, teller);
+        (void)usleep(50000);
+        cause->status = LH_CORRUPT;
+        strcpy(cause->reason, "corpus.bin: token 70000 of 512");
+        (void)pthread_create(&cause->thread, NULL, rank_close_thread, cause);
+        (void)pthread_join(teller->thread, NULL);
+        (void)pthread_join(cause->thread, NULL);
+        teller->control = cause->control = NULL;
+        ranks_close(ranks, RANKS);
+        for (uint32_t i = 0; i < RANKS; i++) {
+            assert_int_equal(ranks[i].status, LH_CORRUPT);
+            assert_memory_equal(ranks[i].reason, "rank 2 on osaka/o1 (process ", 28);
+            assert_non_null(strstr(ranks[i].reason, "corpus.bin: token 70000 of 512"));
+        }
+        secret_free(star.secret);
+    }
+}
+
 static void a_rank_that_only_others_miss_is_named(void **state)
 {
     star_t star;
@@ -413,6 +447,7 @@ int main(void)
         cmocka_unit_test(ranks_that_wait_at_different_places_are_told),
         cmocka_unit_test(what_differs_is_a_table_on_every_rank),
         cmocka_unit_test(the_first_reason_is_everybodys),
+        cmocka_unit_test(what_a_rank_ends_with_goes_behind_what_it_told_of),
         cmocka_unit_test(a_rank_that_only_others_miss_is_named),
         cmocka_unit_test(who_does_not_come_is_named),
         cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
