@@ -545,9 +545,9 @@ static void judge_hearsay(control_t *c, uint64_t now)
 static void check_departed(control_t *c)
 {
     control_server_t *s = c->server;
+    if (s->hearsay_deadline != 0) return; /* why it has ended is about to be known */
     for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
-        if (s->seats[r].departed && !s->seats[r].gathered &&
-            !server_knows_better(c, r, LH_PEER_LOST))
+        if (s->seats[r].departed && !s->seats[r].gathered)
             control_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
 }
 
