@@ -31,7 +31,7 @@ enum { ARGUMENTS = 24, SAMPLES = 24, CODE_LEAK = 40, CODE_DESCRIPTORS, CODE_SILE
 
 static const char ini[] = "[pipeline]\nname = memory\nstages = prepare train export generate\n"
                           "[prepare]\ninput = text.jsonl\n"
-                          "tokenizer = " LH_TEST_DATA "/tokenizers/mini-llama\n"
+                          "tokenizer = " LH_TEST_DATA "/tokenizers/stories260K\n"
                           "workers = 1\n"
                           "[data]\nsplit = 1,0,0\n"
                           "[model]\nplugin = llama\nblocks = 1\nhidden = 16\nheads = 2\nffn = 32\n"
