@@ -1,7 +1,8 @@
 /* hf_export.c - from a checkpoint to a Hugging Face folder, tensor by tensor into shards of bounded
  * size. Values go from the checkpoint's parts to their place in a file a window at a time, but for
  * tensors whose columns are a parameter's rows, which are put together in the file's dtype, and those
- * that a plugin's own function makes. The folder appears whole or not at all (hf_folder). */
+ * that a plugin's own function makes, which lie in mapped files. The folder appears whole or not at all
+ * (hf_folder). */
 #include <hf/hf_export.h>
 
 #include <math.h>
@@ -305,7 +306,7 @@ static void target_close(target_t *t)
         hf_lines_free(&t->lines[i]);
     mem_free(t->lines);
     mem_free(t->whole);
-    mem_free(t->values);
+    hf_whole_free(t->values, t->tensor->elements);
 }
 
 static lh_status_t target_open(const hf_transform_t *how, target_t *t)
@@ -319,10 +320,7 @@ static lh_status_t target_open(const hf_transform_t *how, target_t *t)
         columns = columns || t->lines[i].moves == HF_COLUMNS;
         whole = whole || t->lines[i].moves == HF_WHOLE;
     }
-    if (whole) {
-        t->values = mem_array((size_t)t->tensor->elements, sizeof(*t->values));
-        return t->values == NULL ? LH_NO_MEMORY : LH_OK;
-    }
+    if (whole) return hf_whole_new(how, t->tensor->elements, &t->values);
     if (!columns) return LH_OK;
     t->whole = mem_new((size_t)(t->tensor->elements * t->size));
     return t->whole == NULL ? LH_NO_MEMORY : LH_OK;
@@ -385,14 +383,13 @@ static lh_status_t target_run_user(const export_t *ex, const hf_transform_t *how
     uint64_t count = 1;
     lh_status_t status = held_open(ex, &t->tensor->users[user], &h);
     if (status != LH_OK) goto free_all;
-    own = mem_array((size_t)h.elements, sizeof(*own));
-    if (own == NULL) status = LH_NO_MEMORY;
+    status = hf_whole_new(how, h.elements, &own);
     while (status == LH_OK && count > 0)
         status = held_next(&h, own + h.done, &count);
     if (status == LH_OK)
         status = hf_transform_run(how, t->tensor, &t->tensor->users[user], own, t->values);
 free_all:
-    mem_free(own);
+    hf_whole_free(own, h.elements);
     held_close(&h);
     return status;
 }
@@ -418,7 +415,11 @@ static lh_status_t write_tensor(const export_t *ex, uint32_t index, safetensors_
                                 uint32_t row)
 {
     lh_assert(index < ex->weights.count);
-    const hf_transform_t how = {ex->how->parameters, ex->how->host, ex->how->plugins, true};
+    const hf_transform_t how = {.parameters = ex->how->parameters,
+                                .host = ex->how->host,
+                                .plugins = ex->how->plugins,
+                                .folder = hf_folder_path(ex->folder),
+                                .exports = true};
     target_t t = {.tensor = &ex->weights.tensors[index],
                   .dtype = ex->dtype[index],
                   .size = lh_dtype_bytes(ex->dtype[index]),

@@ -36,8 +36,9 @@ typedef struct hf_export_result {
     uint32_t shards;
 } hf_export_result_t;
 
-/* Memory: some MiB; besides, a tensor whose columns are parameters' rows in the file's dtype; one that
- * a plugin's own function puts together as F32, with its largest part. out may be NULL. */
+/* Memory: some MiB; besides, a tensor whose columns are parameters' rows in the file's dtype. One that
+ * a plugin's own function puts together lies on the disk as F32, with its largest part (hf_whole_new).
+ * out may be NULL. */
 lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out) LH_MUST_CHECK;
 
 #endif

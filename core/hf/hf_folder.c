@@ -468,11 +468,12 @@ static bool files_matches(const char *const *patterns, const char *name)
     return false;
 }
 
-/* Written here, carried along from a folder that was imported, or the run's own tokenizer. */
+/* Written here, carried along from a folder that was imported, or the run's own tokenizer. A file that
+ * should have lost its name is of a run that was killed before. */
 static bool is_own_file(const hf_own_files_t *own, const char *name)
 {
     return files_matches(own->files, name) || hf_files_carries(name) ||
-           text_equal(own->extra, name);
+           text_equal(own->extra, name) || strcmp(name, HF_FOLDER_NAMELESS) == 0;
 }
 
 static int walk_entry(void *context, const char *name);

@@ -37,6 +37,9 @@ typedef struct hf_folder hf_folder_t;
 lh_status_t hf_folder_begin(const char *folder, const hf_own_files_t *own,
                             hf_folder_t **out) LH_MUST_CHECK;
 const char *hf_folder_path(const hf_folder_t *f); /* of the new one, to be filled */
+/* A name in the new folder for a file that loses it at once; where a run is killed in between, the file
+ * is swept with the rest. */
+#define HF_FOLDER_NAMELESS "values.tmp"
 /* Looks again, then renames it to its place. Frees f whatever it returns. */
 lh_status_t hf_folder_publish(hf_folder_t *f) LH_MUST_CHECK;
 /* Removes the new folder, frees f; fail_reason() stays as it is. */

@@ -37,6 +37,7 @@ typedef struct import {
     uint32_t *index;               /* [parameters] the first of each in tensors */
     uint32_t *pieces;              /* [parameters] of what a tensor of Hugging Face's gives it */
     uint32_t tensor_count;
+    const char *staged; /* the new folder, until it is published */
     hf_import_result_t result;
 } import_t;
 
@@ -309,22 +310,20 @@ static void source_close(source_t *s)
         hf_lines_free(&s->lines[i]);
     mem_free(s->lines);
     mem_free(s->whole);
-    mem_free(s->values);
+    hf_whole_free(s->values, s->tensor->elements);
     mem_free(s->raw);
 }
 
 /* Holds of the tensor what its functions need. */
-static lh_status_t source_hold(source_t *s, bool columns, bool whole)
+static lh_status_t source_hold(source_t *s, const hf_transform_t *how, bool columns, bool whole)
 {
     const uint64_t elements = s->tensor->elements;
-    lh_status_t status = LH_OK;
     if (!whole && !columns) return LH_OK;
     if (!whole) {
         s->whole = mem_new((size_t)s->stored->tensor->bytes);
         return s->whole == NULL ? LH_NO_MEMORY : source_raw(s, 0, elements, s->whole);
     }
-    s->values = mem_array((size_t)elements, sizeof(*s->values));
-    if (s->values == NULL) return LH_NO_MEMORY;
+    lh_status_t status = hf_whole_new(how, elements, &s->values);
     for (uint64_t at = 0; at < elements && status == LH_OK; at += WINDOW)
         status = source_values(s, at, elements - at < WINDOW ? elements - at : WINDOW,
                                s->values + at);
@@ -347,7 +346,7 @@ static lh_status_t source_open(const import_t *im, const hf_transform_t *how, ui
         columns = columns || s->lines[i].moves == HF_COLUMNS;
         whole = whole || s->lines[i].moves == HF_WHOLE;
     }
-    return source_hold(s, columns, whole);
+    return source_hold(s, how, columns, whole);
 }
 
 /* Training from such weights gives nothing but such values: better to hear of them. */
@@ -455,24 +454,29 @@ static lh_status_t stream_user(const import_t *im, const hf_transform_t *how, co
     return status;
 }
 
-/* A user of a tensor that lies whole as F32. */
+/* A user of a tensor that lies whole as F32; so does what the function makes of it, one user's at a
+ * time. */
 static lh_status_t stream_whole(const import_t *im, const hf_transform_t *how, commit_t *c,
                                 source_t *s, uint32_t user)
 {
     uint64_t shape[LH_MAX_RANK], elements;
     (void)hf_user_shape(im->how->parameters, &s->tensor->users[user], shape, &elements);
-    float *own = mem_array((size_t)elements, sizeof(*own));
-    if (own == NULL) return LH_NO_MEMORY;
-    lh_status_t status = hf_transform_run(how, s->tensor, &s->tensor->users[user], s->values, own);
+    float *own;
+    lh_status_t status = hf_whole_new(how, elements, &own);
+    if (status != LH_OK) return status;
+    status = hf_transform_run(how, s->tensor, &s->tensor->users[user], s->values, own);
     if (status == LH_OK) status = stream_user(im, how, c, s, user, own);
-    mem_free(own);
+    hf_whole_free(own, elements);
     return status;
 }
 
 /* One Hugging Face tensor into all parameters that lie in it. */
 static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
 {
-    const hf_transform_t how = {im->how->parameters, im->how->host, im->how->plugins, false};
+    const hf_transform_t how = {.parameters = im->how->parameters,
+                                .host = im->how->host,
+                                .plugins = im->how->plugins,
+                                .folder = im->staged};
     source_t s;
     lh_status_t status = source_open(im, &how, tensor, &s);
     if (status == LH_OK && s.values != NULL) s.odd = count_odd(s.values, s.tensor->elements);
@@ -487,11 +491,11 @@ static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
 }
 
 /* The checkpoint of step 0 in the folder's checkpoints/, committed. */
-static lh_status_t stream_all(import_t *im, const char *folder)
+static lh_status_t stream_all(import_t *im)
 {
     const checkpoint_meta_t meta = {.run = "import", .model = im->how->model_options};
     commit_t *c;
-    char *checkpoints = path_join(folder, "checkpoints");
+    char *checkpoints = path_join(im->staged, "checkpoints");
     if (checkpoints == NULL) return LH_NO_MEMORY;
     lh_status_t status = commit_begin(checkpoints, &meta, "", &c);
     mem_free(checkpoints);
@@ -510,9 +514,10 @@ static lh_status_t stream_all(import_t *im, const char *folder)
 }
 
 /* As it is: an export begins with it, so that keys which no table knows come back. */
-static lh_status_t copy_config(const import_t *im, const char *folder)
+static lh_status_t copy_config(const import_t *im)
 {
-    char *from = path_join(im->how->from, "config.json"), *to = path_join(folder, "config.json");
+    char *from = path_join(im->how->from, "config.json");
+    char *to = path_join(im->staged, "config.json");
     char *text = NULL;
     size_t length;
     lh_status_t status = LH_NO_MEMORY;
@@ -532,10 +537,10 @@ static lh_status_t import_fill(import_t *im)
     hf_folder_t *folder;
     lh_status_t status = hf_folder_begin(im->how->folder, &hf_own_files_of_import, &folder);
     if (status != LH_OK) return status;
-    const char *staged = hf_folder_path(folder);
-    status = stream_all(im, staged);
-    if (status == LH_OK) status = copy_config(im, staged);
-    if (status == LH_OK) status = hf_files_copy(im->how->from, staged);
+    im->staged = hf_folder_path(folder);
+    status = stream_all(im);
+    if (status == LH_OK) status = copy_config(im);
+    if (status == LH_OK) status = hf_files_copy(im->how->from, im->staged);
     if (status == LH_OK) return hf_folder_publish(folder);
     hf_folder_abandon(folder);
     return status;

@@ -47,7 +47,8 @@ uint64_t hf_import_pieces(const hf_pieces_t *of, uint32_t count, uint32_t *piece
 
 /* `folder` appears whole or not at all; an earlier import in it is replaced. Memory: some MiB and a
  * piece of the checkpoint (hf_import_pieces) at a time; besides, a tensor whose columns become rows as
- * it is in the file; one that a plugin's own function takes apart as F32, with its largest part. */
+ * it is in the file. One that a plugin's own function takes apart lies on the disk as F32, with its
+ * largest part (hf_whole_new). */
 lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out) LH_MUST_CHECK;
 
 #endif

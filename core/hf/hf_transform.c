@@ -7,9 +7,14 @@
  * real tensor has more. */
 #include <hf/hf_transform.h>
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/mman.h>
 
+#include <base/file.h>
 #include <base/memory.h>
+#include <base/sys.h>
+#include <hf/hf_folder.h>
 
 #define MOST_LINES (UINT64_C(1) << 24)
 
@@ -229,6 +234,60 @@ void hf_lines_scatter(const hf_lines_t *l, uint64_t at, uint64_t count, uint64_t
                       const void *own, void *tensor)
 {
     lines_move(l, at, count, size, own, tensor, false);
+}
+
+/* ---- tensors whole ---- */
+
+/* Bytes up to which a file would cost more than it saves. */
+enum { IN_MEMORY = 4 << 20 };
+
+/* A file of so many bytes that has lost its name, and so is gone with its mapping, however this process
+ * ends. Its blocks are taken here: a store into a mapping for which the disk has no room is SIGBUS. */
+static lh_status_t whole_file(const char *folder, uint64_t bytes, int *out)
+{
+    lh_status_t status = LH_OK;
+    char *path = path_join(folder, HF_FOLDER_NAMELESS);
+    if (path == NULL) return LH_NO_MEMORY;
+    const int fd = sys_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        status = fail_io(errno, "%s: cannot create", path);
+    else if (sys()->unlink(path) != 0)
+        status = fail_io(errno, "%s: cannot remove", path);
+    else if (sys_fallocate(fd, (off_t)bytes) != 0)
+        status = fail_io(errno, "%s: cannot reserve %llu bytes", path, (unsigned long long)bytes);
+    mem_free(path);
+    if (status == LH_OK)
+        *out = fd;
+    else if (fd >= 0)
+        (void)sys()->close(fd);
+    return status;
+}
+
+/* Shared, so that what the function writes goes to the file and never becomes memory of this process
+ * alone. Some file systems in user space map nothing that is written: there it is memory all the same. */
+lh_status_t hf_whole_new(const hf_transform_t *how, uint64_t elements, float **out)
+{
+    lh_assert(elements > 0 && elements <= INT64_MAX / sizeof(float));
+    const size_t bytes = (size_t)elements * sizeof(float);
+    void *values = MAP_FAILED;
+    if (bytes > IN_MEMORY) {
+        int fd;
+        const lh_status_t status = whole_file(how->folder, bytes, &fd);
+        if (status != LH_OK) return status;
+        values = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        (void)sys()->close(fd);
+    }
+    if (values == MAP_FAILED)
+        values = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (values == MAP_FAILED)
+        return fail(LH_NO_MEMORY, "out of memory: %zu bytes asked for", bytes);
+    *out = values;
+    return LH_OK;
+}
+
+void hf_whole_free(float *values, uint64_t elements)
+{
+    if (values != NULL) (void)munmap(values, (size_t)elements * sizeof(float));
 }
 
 /* ---- running ---- */

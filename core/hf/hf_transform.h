@@ -2,7 +2,8 @@
  * place, moved by rows or columns, changed one by one, or as a function of the whole tensor.
  *
  * Whoever converts goes through a parameter in pieces where it can, so that a tensor of gigabytes
- * never lies in memory as F32. Only what a plugin's own function does is not known. */
+ * never lies in memory as F32. Only what a plugin's own function does is not known: it gets both sides
+ * whole, in files that are mapped (hf_whole_new). */
 #ifndef HF_HF_TRANSFORM_H
 #define HF_HF_TRANSFORM_H
 
@@ -16,6 +17,8 @@ typedef struct hf_transform {
     const lh_host_t *host;
     /* Plugins whose functions a text may name; NULL: none. */
     registry_t *plugins;
+    /* Where hf_whole_new may make its files. */
+    const char *folder;
     /* Of hf_export; false: of hf_import. */
     bool exports;
 } hf_transform_t;
@@ -50,6 +53,12 @@ void hf_lines_gather(const hf_lines_t *l, uint64_t at, uint64_t count, uint64_t 
                      const void *tensor, void *own);
 void hf_lines_scatter(const hf_lines_t *l, uint64_t at, uint64_t count, uint64_t size,
                       const void *own, void *tensor);
+
+/* F32 [elements], zeroed, for a function that wants a tensor whole: of some MiB at most in memory, else
+ * in a file without a name in how->folder, which is mapped. So it takes room on that disk instead, and of
+ * memory only what the system can take back. A full disk is LH_IO here, not a signal later. */
+lh_status_t hf_whole_new(const hf_transform_t *how, uint64_t elements, float **out) LH_MUST_CHECK;
+void hf_whole_free(float *values, uint64_t elements); /* NULL does nothing */
 
 /* Dense F32 both. Import: source is the Hugging Face tensor, out what the user has of it. Export:
  * out is the tensor, and only the user's part of it is written. */

@@ -3,6 +3,7 @@
 #include <unit/base/scratch_files.h>
 #include <unit/plugin/host_kit.h>
 
+#include <base/sys.h>
 #include <hf/hf_transform.h>
 
 enum { MOST = 256 };
@@ -182,11 +183,95 @@ static void what_does_not_fit_is_told_by_the_function(void **state)
         fail_reason(), "source is [4, 2, 5] of F32, F32 of one or two dimensions was expected"));
 }
 
+/* Whether this process maps a file that once was in the folder and has no name any more. */
+static bool maps_nameless(const scratch_t *s)
+{
+    char line[1024];
+    bool found = false;
+    FILE *f = fopen("/proc/self/maps", "re");
+    assert_non_null(f);
+    while (!found && fgets(line, sizeof(line), f) != NULL)
+        found = strstr(line, s->folder) != NULL && strstr(line, "(deleted)") != NULL;
+    assert_int_equal(fclose(f), 0);
+    return found;
+}
+
+static int count_names(void *context, const char *name)
+{
+    (void)name;
+    ++*(uint32_t *)context;
+    return 0;
+}
+
+static uint32_t names_in(const scratch_t *s)
+{
+    uint32_t count = 0;
+    assert_int_equal(sys()->list(s->folder, count_names, &count), 0);
+    return count;
+}
+
+/* Elements of what lies in memory, and of what lies on the disk. */
+enum { SMALL = 1000, LARGE = (2 << 20) + 1 };
+
+static void what_is_wanted_whole_lies_on_the_disk(void **state)
+{
+    (void)state;
+    void *own = NULL;
+    float *small, *large;
+    assert_int_equal(scratch_setup(&own), 0);
+    const scratch_t *s = own;
+    const hf_transform_t how = {.folder = s->folder};
+
+    assert_int_equal(hf_whole_new(&how, SMALL, &small), LH_OK);
+    assert_false(maps_nameless(s));
+    small[SMALL - 1] = 1;
+    assert_int_equal(hf_whole_new(&how, LARGE, &large), LH_OK);
+    assert_true(maps_nameless(s));
+    assert_int_equal(names_in(s), 0);
+    assert_true(large[0] == 0 && large[LARGE - 1] == 0);
+    large[0] = large[LARGE - 1] = 2;
+    assert_true(large[0] == 2 && large[LARGE - 1] == 2);
+    hf_whole_free(small, SMALL);
+    hf_whole_free(large, LARGE);
+    assert_false(maps_nameless(s));
+    hf_whole_free(NULL, LARGE);
+    assert_int_equal(scratch_teardown(&own), 0);
+}
+
+static int has_no_room(int fd, off_t length)
+{
+    (void)fd, (void)length;
+    errno = ENOSPC;
+    return -1;
+}
+
+/* Before anything is written into the mapping: that would be a signal. */
+static void a_full_disk_is_told(void **state)
+{
+    (void)state;
+    void *own = NULL;
+    float *values;
+    sys_t full = sys_real;
+    full.fallocate = has_no_room;
+    assert_int_equal(scratch_setup(&own), 0);
+    const scratch_t *s = own;
+    const hf_transform_t how = {.folder = s->folder};
+    sys_use(&full);
+    const lh_status_t status = hf_whole_new(&how, LARGE, &values);
+    sys_use(NULL);
+    assert_int_equal(status, LH_IO);
+    assert_non_null(strstr(fail_reason(), ": cannot reserve 8388612 bytes: "));
+    assert_int_equal(names_in(s), 0);
+    assert_int_equal(scratch_teardown(&own), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_are_of_what_the_function_makes),
         cmocka_unit_test(what_does_not_fit_is_told_by_the_function),
+        cmocka_unit_test(what_is_wanted_whole_lies_on_the_disk),
+        cmocka_unit_test(a_full_disk_is_told),
     };
     return cmocka_run_group_tests(tests, open_host, close_host);
 }
