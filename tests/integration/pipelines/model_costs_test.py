@@ -6,9 +6,10 @@ import os
 import resource
 import struct
 import subprocess
+import sys
 import unittest
 
-from pipeline_case import BINARY, SOURCE, PipelineCase, main
+from pipeline_case import BINARY, SOURCE, PipelineCase, add_plugin, main
 
 MIB = 1 << 20
 SLACK = 256 * MIB  # beside the largest tensor
@@ -53,6 +54,33 @@ def gpt2_tensors(width):
     for name in ("h.0.ln_1", "h.0.ln_2", "ln_f"):
         yield name + ".weight", (width,)
         yield name + ".bias", (width,)
+
+
+def qwen3_tensors(config):
+    hidden, d, ffn = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    q, kv = d * config["num_attention_heads"], d * config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
+    for i in range(config["num_hidden_layers"]):
+        for name, shape in (("input_layernorm", (hidden,)), ("post_attention_layernorm", (hidden,)), ("self_attn.q_norm", (d,)),
+                            ("self_attn.k_norm", (d,)), ("self_attn.q_proj", (q, hidden)), ("self_attn.k_proj", (kv, hidden)),
+                            ("self_attn.v_proj", (kv, hidden)), ("self_attn.o_proj", (hidden, q)), ("mlp.gate_proj", (ffn, hidden)),
+                            ("mlp.up_proj", (ffn, hidden)), ("mlp.down_proj", (hidden, ffn))):
+            yield "model.layers.%d.%s.weight" % (i, name), shape
+    yield "model.norm.weight", (hidden,)
+
+
+def place(path, name):
+    """Where a tensor of a file begins and ends in it."""
+    with open(path, "rb") as f:
+        (length,) = struct.unpack("<Q", f.read(8))
+        begin, end = json.loads(f.read(length))[name]["data_offsets"]
+    return 8 + length + begin, 8 + length + end
+
+
+def bytes_at(path, at, count):
+    with open(path, "rb") as f:
+        f.seek(at)
+        return f.read(count)
 
 
 def sparse_folder(folder, config, tensors, dtype, files=FILES):
@@ -127,6 +155,57 @@ class ModelCosts(PipelineCase):
         self.assertEqual(largest, 128 * MIB)
         for command, peak in self.converted(folder):
             self.assertLess(peak, largest + largest // 2, "%s: %d MiB beside a tensor of %d MiB" % (command, peak // MIB, largest // MIB))
+
+    def last_row(self, checkpoint, parameter, width):
+        """Of a parameter in F32, out of the part that holds its last element."""
+        with open(os.path.join(checkpoint, "manifest.json")) as f:
+            manifest = json.load(f)
+        part = max(manifest["tensors"][parameter]["parts"], key=lambda p: p.get("first", 0))
+        path = os.path.join(checkpoint, manifest["files"][part["file"]]["name"])
+        return bytes_at(path, place(path, part["stored"])[1] - 4 * width, 4 * width)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is not capped")
+    def test_a_plugins_own_function_gets_tensors_that_lie_on_the_disk(self):
+        """It gets both sides whole as F32, each of twice the bytes that the tensor has in the file. RLIMIT_DATA bounds what memory
+        the system can't take back, to less than one side."""
+        folder, golden = self.path("from"), os.path.join(SOURCE, "tests", "golden", "qwen3", "config.json")
+        with open(golden) as f:
+            config = dict(json.load(f), vocab_size=64 * 1024, hidden_size=HIDDEN, tie_word_embeddings=True)
+        _, largest = sparse_folder(folder, config, qwen3_tensors(config), "BF16")
+        self.assertEqual(largest, 128 * MIB)
+        row = [0x3f80 + i % 64 for i in range(HIDDEN)]  # BF16 from 1 on
+        file = os.path.join(folder, "model-00001-of-%05d.safetensors" % FILES)
+        with open(file, "r+b") as f:
+            f.seek(place(file, "model.embed_tokens.weight")[0])
+            f.write(struct.pack("<%dH" % HIDDEN, *row))
+
+        with open(os.path.join(SOURCE, "examples", "specs", "qwen3.ini")) as f:
+            spec = f.read()
+        line, call = "model.embed_tokens.weight\n", "test_hooks:upside_down(source)"
+        self.assertEqual(spec.count(line), 1)
+        self.write("arch.ini", spec.replace(line, "%simport = %s\nexport = %s\n" % (line, call, call)))
+        job = self.ini({"pipeline": {"name": "x", "stages": "import export", "folder": "out"}, "import": {"from": folder},
+                        "model": {"vocab": "from_import"}, "device": {"plugin": "cpu", "threads": 1}})
+        with open(job) as f:
+            text = f.read()
+        job = self.write("job.ini", "include = arch.ini\n" + text)
+
+        cap = largest + largest // 2
+        held = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_DATA, (cap, cap))}
+        whole = subprocess.run([sys.executable, "-c", "bytearray(%d)" % (2 * largest)], stderr=subprocess.DEVNULL, **held)
+        self.assertNotEqual(whole.returncode, 0, "this system holds nobody to RLIMIT_DATA")
+        plugins = add_plugin(self, "parts", "test_hooks")
+        for command in ("import", "export"):
+            self.run_longhaul(command, job, "--plugins", plugins, **held)
+        self.assertEqual(self.last_row(self.path("out", "import", "checkpoints", "step-%012d" % 0), "embed", HIDDEN),
+                         struct.pack("<%dI" % HIDDEN, *(bits << 16 for bits in row)))
+        exported = self.path("out", "hf", "model.safetensors")
+        begin, end = place(exported, "model.embed_tokens.weight")
+        self.assertEqual(end - begin, largest)
+        self.assertEqual(bytes_at(exported, begin, 2 * HIDDEN), struct.pack("<%dH" % HIDDEN, *row))
+        self.assertEqual(bytes_at(exported, end - 2 * HIDDEN, 2 * HIDDEN), bytes(2 * HIDDEN))
+        for name in ("import", "hf"):
+            self.assertNotIn("values.tmp", os.listdir(self.path("out", name)))
 
     def descendants(self, pid):
         """Itself and what it has started, in turn: numbers of processes."""

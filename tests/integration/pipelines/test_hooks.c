@@ -1,5 +1,5 @@
-/* test_hooks.c - a third party's plugin whose functions an INI calls: hooks, a learning rate and a
- * filter of documents. */
+/* test_hooks.c - a third party's plugin whose functions an INI calls: hooks, a learning rate, a filter
+ * of documents and a transform of weights. */
 #include <string.h>
 
 #include <dlfcn.h>
@@ -62,6 +62,19 @@ LH_FUNCTION(u64, shorter_than, (u64, tokens), (u64, limit))
     return tokens < limit;
 }
 
+/* The last row first; its own inverse. */
+LH_FUNCTION(status, upside_down, (tensor, source), (tensor, out))
+{
+    const uint64_t rows = source->shape[0], columns = source->shape[1];
+    const float *from = source->data;
+    float *to = out->data;
+    if (source->rank != 2 || out->rank != 2 || out->shape[0] != rows || out->shape[1] != columns)
+        return call->host->fail(call->host, LH_INVALID, "two matrices of one shape were expected");
+    for (uint64_t i = 0; i < rows; i++)
+        memcpy(to + i * columns, from + (rows - 1 - i) * columns, columns * sizeof(float));
+    return LH_OK;
+}
+
 static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(count_allocations, "opens and closes the counter's window"),
     LH_FUNCTION_ENTRY(note_step, "appends a line of JSON"),
@@ -71,6 +84,7 @@ static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(stop_seen, "the same for one that reads the step's loss"),
     LH_FUNCTION_ENTRY(stairs, "falls every other step"),
     LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
+    LH_FUNCTION_ENTRY(upside_down, "rows from the last to the first"),
 };
 
 /* A rule that goes by names: what is called embed stays as it is, all else descends. */
