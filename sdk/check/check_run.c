@@ -132,7 +132,8 @@ static uint32_t wait_for(pid_t pid, const check_t *c, int *how)
     const uint64_t second = 1000000000u * (uint64_t)SLOWNESS, begin = sys()->now_ns();
     for (uint64_t pause = 200000; waitpid(pid, how, WNOHANG) == 0; pause += pause / 8) {
         const uint64_t now = sys()->now_ns(), alive = atomic_load(&report->alive_ns);
-        const bool watched = (c->kinds & CHECK_KIND(MODEL)) != 0; /* the others wait for peers */
+        /* The others, of optimizers and transports, wait for peers. */
+        const bool watched = (c->kinds & (CHECK_KIND(MODEL) | CHECK_KIND(DEVICE))) != 0;
         const bool hangs = watched && now > alive && now - alive > CHECK_HANGS_SECONDS * second;
         if (hangs || now - begin > c->seconds * second) {
             (void)kill(-pid, SIGKILL);

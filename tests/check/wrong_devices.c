@@ -239,6 +239,18 @@ WRONG(a_wrong_sum)
     row->launch = launch_and_add;
 }
 
+static lh_status_t launch_and_sleep(LH_UNUSED lh_prepared_t *k, LH_UNUSED const lh_launch_t *call)
+{
+    while (pause() != 0) /* which it always is */
+        continue;
+    return LH_OK;
+}
+
+WRONG(a_kernel_that_never_returns)
+{
+    row_of("activate")->launch = launch_and_sleep;
+}
+
 static uint64_t behind_row; /* bytes; 0: rows lie side by side */
 
 static lh_status_t prepare_and_look(const lh_host_t *host, lh_device_t *d,
