@@ -1,6 +1,10 @@
 /* control_flips_test.c - one flipped bit anywhere in what travels between two control planes that
  * have shaken hands: it is found, and no frame that it touches comes out. 10,000 bits, 1,000,000
- * where LONGHAUL_TORTURE asks for it. */
+ * where LONGHAUL_TORTURE asks for it.
+ *
+ * Who finds a bit ends its connection, and a handshake takes most of the time. Each direction has
+ * keys and counters of its own, so a connection serves two bits: one on each way, both frames and
+ * records made before either end is given any. */
 #include <unit/base/scratch_files.h>
 
 #include <fcntl.h>
@@ -76,34 +80,54 @@ static void line_close(line_t *l)
     (void)close(l->far);
 }
 
-static void put_part(line_t *l, uint32_t round, uint32_t length)
+typedef struct wire { /* one way of a line: what `from` has sent, not yet given to `to` */
+    control_conn_t *from, *to;
+    int in, out; /* where bytes are taken from, where they are given to */
+    unsigned char bytes[WIRE];
+    size_t length, flipped; /* bits are flipped in so many bytes */
+} wire_t;
+
+enum { WAYS = 2 };
+_Static_assert(CI_FLIPS % WAYS == 0 && TORTURE_FLIPS % WAYS == 0, "a bit on each way");
+
+static void put_part(control_conn_t *from, uint32_t round, uint32_t length)
 {
     static unsigned char part[MORE];
     text_t payload = {0};
     memset(part, (int)round + 1, length);
     frame_write_gather(&payload, round, "here", part, length);
-    conn_put(l->dials, FRAME_GATHER, &payload);
-    assert_int_equal(conn_drive(l->dials), LH_OK);
+    conn_put(from, FRAME_GATHER, &payload);
+    assert_int_equal(conn_drive(from), LH_OK);
     text_free(&payload);
 }
 
 /* A record a frame; what follows makes a record whole whose length was flipped upwards. */
-static size_t make_wire(line_t *l, unsigned char *wire, size_t *flipped)
+static void wire_make(wire_t *w)
 {
     for (uint32_t i = 0; i < FRAMES; i++)
-        put_part(l, i, BYTES);
-    *flipped = take(l->near, wire);
-    put_part(l, FRAMES, MORE);
-    return *flipped + take(l->near, wire + *flipped);
+        put_part(w->from, i, BYTES);
+    w->flipped = take(w->in, w->bytes);
+    put_part(w->from, FRAMES, MORE);
+    w->length = w->flipped + take(w->in, w->bytes + w->flipped);
+}
+
+static void wires_make(line_t *l, wire_t wires[WAYS])
+{
+    wires[0].from = wires[1].to = l->dials;
+    wires[0].to = wires[1].from = l->accepts;
+    wires[0].in = wires[1].out = l->near;
+    wires[0].out = wires[1].in = l->far;
+    for (uint32_t i = 0; i < WAYS; i++)
+        wire_make(&wires[i]);
 }
 
 /* How many came; each must be as it was sent. */
-static uint32_t count_frames(line_t *l)
+static uint32_t count_frames(control_conn_t *to)
 {
     frame_t frame;
     frame_gather_t part;
     uint32_t count = 0;
-    while (conn_next(l->accepts, &frame) == LH_OK) {
+    while (conn_next(to, &frame) == LH_OK) {
         assert_int_equal(frame_read_gather(&frame, &part), LH_OK);
         assert_int_equal(part.round, count);
         assert_int_equal(part.length, count < FRAMES ? BYTES : MORE);
@@ -117,35 +141,41 @@ static uint32_t count_frames(line_t *l)
 static void what_is_not_touched_arrives(void **state)
 {
     (void)state;
+    static wire_t wires[WAYS];
     line_t l;
-    unsigned char wire[WIRE];
-    size_t flipped;
     line_open(&l);
-    const size_t length = make_wire(&l, wire, &flipped);
-    give(l.far, wire, length);
-    assert_int_equal(conn_drive(l.accepts), LH_OK);
-    assert_int_equal(count_frames(&l), FRAMES + 1);
+    wires_make(&l, wires);
+    for (uint32_t i = 0; i < WAYS; i++) {
+        give(wires[i].out, wires[i].bytes, wires[i].length);
+        assert_int_equal(conn_drive(wires[i].to), LH_OK);
+        assert_int_equal(count_frames(wires[i].to), FRAMES + 1);
+    }
     line_close(&l);
+}
+
+static void a_flipped_bit_is_found(wire_t *w)
+{
+    const uint64_t bit = next_random() % (w->flipped * 8);
+    w->bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    give(w->out, w->bytes, w->length);
+    const lh_status_t status = conn_drive(w->to);
+    const uint32_t whole = count_frames(w->to);
+    if (status == LH_OK || whole > bit / 8 / (w->flipped / FRAMES))
+        FAIL_TEST("bit %llu of %zu bytes: status %d, %u frames came\n", (unsigned long long)bit,
+                  w->flipped, (int)status, whole);
 }
 
 static void every_flipped_bit_is_found(void **state)
 {
     (void)state;
+    static wire_t wires[WAYS];
     const uint64_t begin = seed;
-    for (uint64_t n = 0; n < flips; n++) {
+    for (uint64_t n = 0; n < flips; n += WAYS) {
         line_t l;
-        unsigned char wire[WIRE];
-        size_t flipped;
         line_open(&l);
-        const size_t length = make_wire(&l, wire, &flipped);
-        const uint64_t bit = next_random() % (flipped * 8);
-        wire[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        give(l.far, wire, length);
-        const lh_status_t status = conn_drive(l.accepts);
-        const uint32_t whole = count_frames(&l);
-        if (status == LH_OK || whole > bit / 8 / (flipped / FRAMES))
-            FAIL_TEST("bit %llu of %zu bytes: status %d, %u frames came\n", (unsigned long long)bit,
-                      flipped, (int)status, whole);
+        wires_make(&l, wires);
+        for (uint32_t i = 0; i < WAYS; i++)
+            a_flipped_bit_is_found(&wires[i]);
         line_close(&l);
     }
     print_message("%llu flipped bits of %llu found, seed %llu\n", (unsigned long long)flips,
