@@ -34,6 +34,8 @@ def ways(name):
 
 
 class Models(PipelineCase):
+    peer = None  # see transformers
+
     def job(self, source, spec=None, precision="f32"):
         model = {"vocab": "from_import"}
         if spec is None:
@@ -60,17 +62,30 @@ class Models(PipelineCase):
         self.assertEqual(json.loads(said)["new_ids"], greedy["continuation"])
         return out
 
+    def transformers(self, request):
+        """What Transformers answers, by one process for all models of a test: importing it takes longer than a model does.
+        One that has ended, as a folder could not be loaded, is followed by another."""
+        if self.peer is None or self.peer.poll() is not None:
+            self.said = open(self.path("said"), "w+")
+            self.addCleanup(self.said.close)
+            self.peer = subprocess.Popen([PEERS, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True)
+            self.addCleanup(self.end, self.peer)
+        self.peer.stdin.write(json.dumps(request) + "\n")
+        self.peer.stdin.flush()
+        line = self.peer.stdout.readline()
+        if not line:
+            self.peer.communicate()
+            self.said.seek(0)
+            self.fail(self.said.read()[-3000:])
+        return json.loads(line)
+
     def probe(self, source, folder):
         """The logits at every position of the first batch, by Transformers, of a folder that was exported."""
         (_, shape, data) = tensors_of(source + "/batch.safetensors")["tokens"]
         ids = struct.unpack("<%di" % (len(data) // 4), data)
         rows = [list(ids[i * shape[2]:i * shape[2] + TOKENS]) for i in range(ROWS)]
-        with open(self.path("request.json"), "w") as f:
-            json.dump({"rows": rows}, f)
-        done = subprocess.run([PEERS, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py"),
-                               folder, self.path("request.json")], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-        got = json.loads(done.stdout)
+        got = self.transformers({"folder": folder, "rows": rows})
         self.assertEqual(got["complaints"], {})
         (_, shape, data) = tensors_of(source + "/expected.safetensors")["logits"]
         expected = floats(data)

@@ -145,10 +145,8 @@ class HuggingFace(PipelineCase):
 @unittest.skipUnless(os.access(PEERS, os.X_OK), "Transformers is not there (make peers, or LONGHAUL_PEERS)")
 class Transformers(PipelineCase):
     def probe(self, folder, request):
-        with open(self.path("request.json"), "w") as f:
-            json.dump(request, f)
         probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")
-        done = subprocess.run([PEERS, "-B", probe, folder, self.path("request.json")],
+        done = subprocess.run([PEERS, "-B", probe], input=json.dumps(dict(request, folder=folder)) + "\n",
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         got = json.loads(done.stdout)

@@ -1,7 +1,6 @@
-"""Run by the Python of the peers (PyTorch, Transformers): loads a folder and prints, as JSON, the mean
-loss of rows of ids, the greedy continuation of one, logits after others, and logits at all positions of rows.
-
-    transformers_probe.py FOLDER REQUEST.json"""
+"""Run by the Python of the peers (PyTorch, Transformers), which takes seconds to begin: one process answers for any number
+of models. Each line of its input is a request in JSON, {"folder": FOLDER, ...}; the line that answers has the mean loss of
+rows of ids, the greedy continuation of one, logits after others, and logits at all positions of rows. It ends with its input."""
 import json
 import sys
 
@@ -9,10 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
-def main():
-    folder, request = sys.argv[1], json.load(open(sys.argv[2]))
-    torch.set_num_threads(1)
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+def answer(request):
+    model, info = AutoModelForCausalLM.from_pretrained(request["folder"], dtype=torch.float32,
                                                        output_loading_info=True)
     model.eval()
     complaints = {k: sorted(v) for k, v in info.items()
@@ -31,8 +28,13 @@ def main():
         for _ in range(request.get("tokens", 0)):
             greedy.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
             ids.append(greedy[-1])
-    print(json.dumps({"losses": losses, "logits": logits, "rows": rows, "greedy": greedy,
-                      "complaints": complaints}))
+    return {"losses": losses, "logits": logits, "rows": rows, "greedy": greedy, "complaints": complaints}
+
+
+def main():
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
 
 
 main()
