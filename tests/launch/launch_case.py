@@ -84,11 +84,12 @@ def processes_with(mark):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            environment = read(f"/proc/{pid}/environ", "rb")
+            if mark.encode() not in read(f"/proc/{pid}/environ", "rb"):
+                continue
             state = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0]
         except OSError:
             continue
-        if mark.encode() in environment and state != "Z":
+        if state != "Z":
             found.append(int(pid))
     return found
 
