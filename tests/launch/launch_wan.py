@@ -1,6 +1,7 @@
 """Two sites joined by an emulated long link (tests/lab): what the sockets between them are, and cuts of it."""
 import json
 import os
+import queue
 import random
 import re
 import shutil
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import launch_case
 import launch_train
@@ -18,6 +20,8 @@ from lab import Lab, LabMissing, Link, mesh
 
 HOSTS = ("t1", "o1")
 THREE = ("t1", "o1", "n1")
+# Rounds with three sites that go on at once where there are many: most of their time they wait for an outage to pass.
+AT_ONCE = 3 if launch_case.TORTURE else 1
 PORT = 29400
 PLACES = """address = 10.90.0.1
 port = {port}
@@ -336,47 +340,76 @@ class Wan(LaunchCase):
         os.kill(pid, signal.SIGSTOP if what == "stop" else signal.SIGKILL)
         return [(victim, victim)], time.time(), (victim, pid) if what == "stop" else None
 
+    def case(self):
+        """For rounds beside those of others: a folder, a mark and three sites of its own."""
+        made = type(self)()
+        made.setUp()
+        self.addCleanup(made.doCleanups)
+        made.three = Lab(LAB, mesh(3, delay=0.0002))
+        made.addCleanup(made.three.close)
+        return made
+
+    def round(self, n, what, more, whole):
+        """Of a case: how long the end took after what has happened, 0 where the run goes on. whole: the weights of an undisturbed
+        run, and the folder in which it has prepared the text."""
+        draw, lab, names = random.Random(n), self.three, ("tokyo/t1", "osaka/o1", "nagoya/n1")
+        ini, took = self.job(30 if what == "cut" else 100000, more, f"run-{n}"), 0
+        shutil.copytree(whole[1], os.path.join(os.path.dirname(ini), "out"),
+                        ignore=lambda _, files: [f for f in files if not re.fullmatch(r"corpus\..*|prepare\.json|stages\.json", f)])
+        processes = self.start_sites(lab, ini, hosts=THREE)
+        log = os.path.join(os.path.dirname(ini), "out", "rank-2.log")
+        launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count("a link between") > 1, 30)
+        time.sleep(draw.uniform(0, 0.5))
+        lost, begin, frozen = self.hit(lab, what, draw, processes)
+        results = [self.finish(p) for r, p in enumerate(processes) if frozen is None or r != frozen[0]]
+        if lost:
+            took = time.time() - begin
+        if frozen is not None:
+            os.kill(frozen[1], signal.SIGKILL)
+        for p in processes:
+            p.wait()
+        for link in range(3):
+            lab.heal(link)
+        if not lost:
+            self.assertEqual([r[0] for r in results], [0, 0, 0], results)
+            self.assertEqual(self.weights(ini, 30), whole[0])
+        else:
+            self.assertLess(took, (4 if what in ("stays", "stop") else 0) + 3.5, results)
+            self.assertEqual({r[0] for r in results} - {-signal.SIGKILL}, {3}, results)
+            some = [names[site] for site in lost[0]]
+            for code, _, err in results:
+                self.assertTrue(code != 3 or any(re.search(rf"(?m)^longhaul: .*{name}", err) for name in some), results)
+        self.nothing_is_left()
+        shutil.rmtree(os.path.dirname(ini))
+        return took
+
     def test_three_sites_are_killed_frozen_cut_and_healed(self):
         """A cut that is shorter than the outage changes no bit; what is longer ends all, with who was lost."""
-        draw = random.Random(15)
-        lab = Lab(LAB, mesh(3, delay=0.0002))
-        self.addCleanup(lab.close)
         more = "[transport.wan]\noutage = 4s\n[site.nagoya]\nhosts = n1:1\n"
-        whole, names = self.job(30, more, "whole"), ("tokyo/t1", "osaka/o1", "nagoya/n1")
-        results = [self.finish(p) for p in self.start_sites(lab, whole, hosts=THREE)]
+        cases = [self.case() for _ in range(AT_ONCE)]
+        ini = cases[0].job(30, more, "whole")
+        results = [self.finish(p) for p in cases[0].start_sites(cases[0].three, ini, hosts=THREE)]
         self.assertEqual([r[0] for r in results], [0, 0, 0], results)
-        for link in range(3):
-            lab.set(link, delay=0.01)
+        whole = self.weights(ini, 30), os.path.join(os.path.dirname(ini), "out")
+        idle = queue.SimpleQueue()
+        for case in cases:
+            for link in range(3):
+                case.three.set(link, delay=0.01)
+            idle.put(case)
+
+        def run(n, what):
+            case = idle.get()
+            try:
+                return case.round(n, what, more, whole)
+            finally:
+                idle.put(case)
         kinds, slowest = ("kill", "stays", "cut", "stop"), 0
-        for n in range(200 if launch_case.TORTURE else 3):
-            what = kinds[n % len(kinds)]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            rounds = [(n, kinds[n % len(kinds)]) for n in range(200 if launch_case.TORTURE else 3)]
+            ends = [threads.submit(run, *r) for r in rounds]
+        for (n, what), end in zip(rounds, ends):
             with self.subTest(n=n, what=what):
-                ini = self.job(30 if what == "cut" else 100000, more, f"run-{n}")
-                processes = self.start_sites(lab, ini, hosts=THREE)
-                log = os.path.join(os.path.dirname(ini), "out", "rank-2.log")
-                launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count("a link between") > 1, 30)
-                time.sleep(draw.uniform(0, 0.5))
-                lost, begin, frozen = self.hit(lab, what, draw, processes)
-                results = [self.finish(p) for r, p in enumerate(processes) if frozen is None or r != frozen[0]]
-                took = time.time() - begin
-                if frozen is not None:
-                    os.kill(frozen[1], signal.SIGKILL)
-                for p in processes:
-                    p.wait()
-                for link in range(3):
-                    lab.heal(link)
-                if not lost:
-                    self.assertEqual([r[0] for r in results], [0, 0, 0], results)
-                    self.assertEqual(self.weights(ini, 30), self.weights(whole, 30))
-                else:
-                    slowest = max(slowest, took)
-                    self.assertLess(took, (4 if what in ("stays", "stop") else 0) + 3.5, results)
-                    self.assertEqual({r[0] for r in results} - {-signal.SIGKILL}, {3}, results)
-                    some = [names[site] for site in lost[0]]
-                    for code, _, err in results:
-                        self.assertTrue(code != 3 or any(re.search(rf"(?m)^longhaul: .*{name}", err) for name in some), results)
-                self.nothing_is_left()
-                shutil.rmtree(os.path.dirname(ini))
+                slowest = max(slowest, end.result())
         print(f"the slowest end came after {slowest:.1f} s")
 
 
