@@ -107,8 +107,10 @@ class OneTruth(PipelineCase):
         for shape, zero, transport in self.layouts():
             with self.subTest(shape=shape, zero=zero, transport=transport, **how.get("train", {})):
                 found = self.train(job, shape, zero, transport)
-                self.assert_near(found, alone, within, (shape, zero, transport))
-                bits.setdefault(str(shape), set()).add((digest(found[1]), tuple(found[0])))
+                known, these = bits.setdefault(str(shape), set()), (digest(found[1]), tuple(found[0]))
+                if these not in known:  # the same bits are as near
+                    self.assert_near(found, alone, within, (shape, zero, transport))
+                known.add(these)
         for shape, different in bits.items():
             self.assertEqual(len(different), 1, "stages or transports differ in bits: %s" % shape)
 
