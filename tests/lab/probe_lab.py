@@ -9,8 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -115,9 +115,17 @@ class Probe(unittest.TestCase):
         self.assertEqual((row["sites"], row["addresses"]), (["tokyo", "osaka"], ["10.90.0.1", "10.90.0.2"]))
 
     def test_a_link_is_measured_as_it_was_made(self):
-        for cell in ALL_CELLS if TORTURE else CELLS:
+        """Two processors carry two links of up to 0.3 Gb/s at once and have time left; what they do not carry in one try they do in
+        the next. Each is a case of its own, which has its own record. A link of 1 Gb/s has the machine to itself."""
+        cells = sorted(ALL_CELLS if TORTURE else CELLS, key=lambda cell: cell[1])
+        slow = sum(rate <= 0.3 for _, rate, _, _ in cells)
+        ends = []
+        for some, at_once in ((cells[:slow], 2 if TORTURE else 1), (cells[slow:], 1)):
+            with ThreadPoolExecutor(at_once) as threads:
+                ends += [threads.submit(type(self)().check_cell, *cell) for cell in some]
+        for cell, end in zip(cells, ends):
             with self.subTest(cell=cell):
-                self.check_cell(*cell)
+                end.result()
 
     def test_ends_of_different_mtu_are_told(self):
         def shorten(lab):
