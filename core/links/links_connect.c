@@ -52,6 +52,7 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
     if (c->api->tune == NULL) return choice == 0;
     if (c->api->tune(c->transport, link, choice, out, tuned, PROBE_TUNED) == LH_OK) return true;
     *out = (lh_tuning_t){.struct_size = sizeof(*out)};
+    (void)snprintf(tuned, PROBE_TUNED, "not tuned: %.*s", PROBE_TUNED - 16, fail_reason());
     fail_clear();
     return false;
 }

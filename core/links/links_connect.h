@@ -12,8 +12,8 @@
 lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count,
                           uint32_t service) LH_MUST_CHECK;
 
-/* The plugin's tuning number `choice` for a link, and its words on it; false: there are fewer. A
- * plugin that offers none has one, of zeroes. */
+/* The plugin's tuning number `choice` for a link, and its words on it; false: it has none, and why. A
+ * plugin that offers no tunings has one, of zeroes. */
 bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
                 char tuned[PROBE_TUNED]);
 

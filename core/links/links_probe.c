@@ -425,12 +425,12 @@ static lh_status_t probe_burst(probe_t *p)
 
 /* Ends the connection in order. Each end says what is next, or that it ends; the one that led
  * closes first, and the other waits for that, a second and two round trips at most from when its own
- * word has left: who leads may still have to get it, and takes a link that closes before for lost. */
+ * word has left. Where the one that led was held up for longer, it finds that word and the end of the
+ * connection at once, or the end alone: nothing is left to be said, so that is no lost link. */
 static lh_status_t probe_part(probe_t *p, uint32_t kind)
 {
     lh_status_t status = LH_OK;
-    /* The end that led has said so already, and closes as soon as it has this one's word. */
-    p->k->leaving = !p->k->dials;
+    p->k->leaving = true;
     while (status == LH_OK && !p->k->gone && p->out > 0)
         status = probe_turn(p, UINT64_MAX);
     *p->lead = (word_t){
@@ -439,7 +439,6 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
     while (status == LH_OK && !p->k->gone && (p->out > 0 || p->came == 0))
         status = probe_turn(p, UINT64_MAX);
     if (status != LH_OK) return status;
-    p->k->leaving = true;
     const uint64_t until = sys()->now_ns() + 1000000000 + 2 * p->figures->round_trip_ns;
     while (!p->k->dials && !p->k->gone && sys()->now_ns() < until) {
         links_harvest(p->l);
@@ -511,7 +510,8 @@ static lh_status_t probe_lead(probe_t *p)
     for (uint32_t choice = 0; choice <= NEIGHBOURS; choice++) {
         const lh_link_t link = probe_link(p);
         lh_status_t status = LH_OK;
-        if (!links_tune(p->k->carrier, &link, choice, &tuning, tuned)) break;
+        /* A plugin that has none for this link is measured as it is, and its words are kept. */
+        if (!links_tune(p->k->carrier, &link, choice, &tuning, tuned) && choice > 0) break;
         lh_link_stats_t stats;
         stats_look(p, &stats);
         p->choice = choice;

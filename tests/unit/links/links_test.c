@@ -1,239 +1,10 @@
-/* links_test.c - links between forked ranks over real transport plugins, with a control plane of
- * shared memory in place of control.c. */
-#include <links/links.h>
-
-#include <poll.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <base/sys.h>
-#include <config/job_load.h>
-#include <links/links_connect.h>
-#include <links/links_pace.h>
-#include <plugin/host.h>
+/* links_test.c - links between forked ranks: what reaches whom, what is refused, how they end, and the
+ * parts of a border that they have. */
+#include <unit/links/forked_ranks.h>
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 
-#include <cmocka.h>
-#undef fail
-
-enum { RANKS = 4, GATHER = 1 << 20 };
-
-/* ---- the control plane: what control.h promises, for ranks forked from one process ---- */
-
-typedef struct plane {
-    _Atomic uint32_t arrived[64]; /* by number of the gather */
-    char rows[64][RANKS][GATHER / 64];
-    _Atomic lh_status_t status;
-    char failure[512];
-    _Atomic uint32_t culprit;
-    uint32_t size;
-} plane_t;
-
-struct control {
-    plane_t *plane;
-    uint32_t rank, gathers;
-    int fd;
-};
-
-lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
-{
-    const uint32_t n = c->gathers++;
-    if (bytes > GATHER / 64) _exit(9);
-    memcpy(c->plane->rows[n][c->rank], mine, bytes);
-    atomic_fetch_add(&c->plane->arrived[n], 1);
-    const uint64_t until = sys()->now_ns() + 10000000000ull;
-    while (atomic_load(&c->plane->arrived[n]) < c->plane->size)
-        if (sys()->now_ns() > until) _exit(8);
-    for (uint32_t r = 0; r < c->plane->size; r++)
-        memcpy((char *)all + r * bytes, c->plane->rows[n][r], bytes);
-    return LH_OK;
-}
-
-lh_status_t control_status(const control_t *c)
-{
-    return atomic_load(&c->plane->status);
-}
-
-const char *control_failure(const control_t *c)
-{
-    return c->plane->failure;
-}
-
-void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason)
-{
-    lh_status_t none = LH_OK;
-    if (atomic_load(&c->plane->status) != LH_OK) return;
-    (void)snprintf(c->plane->failure, sizeof(c->plane->failure), "%s", reason);
-    atomic_store(&c->plane->culprit, peer);
-    (void)atomic_compare_exchange_strong(&c->plane->status, &none, status);
-    const uint64_t one = 1;
-    (void)!write(c->fd, &one, sizeof(one));
-}
-
-bool control_wait_due(control_wait_t *w, uint64_t now)
-{
-    (void)w, (void)now; /* no test waits that long */
-    return false;
-}
-
-int control_fd(const control_t *c)
-{
-    return c->fd;
-}
-
-/* ---- ranks ---- */
-
-typedef struct rank {
-    uint32_t self, size;
-    job_t *job;
-    host_t *host;
-    registry_t *registry;
-    world_t *world;
-    control_t control;
-    links_t *links;
-    char *memory; /* arena 0, in a memfd */
-    uint32_t arena;
-} rank_t;
-
-/* In a rank cmocka's asserts would go on with the next test. */
-#define CHECK(cond)                                                                                \
-    ((cond) ? (void)0                                                                              \
-            : ((void)fprintf(stderr, "    rank %u, line %d: not so: %s (%s)\n", me.self, __LINE__, \
-                             #cond, fail_reason()),                                                \
-               _exit(1)))
-
-enum { ARENA = 1 << 20 };
-static rank_t me;
-static plane_t *plane;
-
-static job_t *make_job(const char *sections)
-{
-    char path[] = "/tmp/links_test_XXXXXX";
-    job_t *job = NULL;
-    const int fd = mkstemp(path);
-    if (fd < 0 || dprintf(fd,
-                          "[pipeline]\nname = t\nstages = prepare\n[prepare]\ninput = a.jsonl\n"
-                          "tokenizer = t\n[comm]\ntimeout = 10s\n%s",
-                          sections) < 0)
-        _exit(7);
-    (void)close(fd);
-    const lh_status_t status = job_load(path, NULL, 0, &job);
-    (void)unlink(path);
-    return status == LH_OK ? job : NULL;
-}
-
-static void begin(uint32_t self, uint32_t size, const char *sections)
-{
-    me.self = self;
-    me.size = size;
-    (void)alarm(30);
-    CHECK(host_new(&me.host) == LH_OK &&
-          registry_new(LH_TEST_PLUGINS, me.host, &me.registry) == LH_OK);
-    me.job = make_job(sections);
-    CHECK(me.job != NULL && world_new(self, size, &me.world) == LH_OK);
-    me.world->row.job = 99;
-    me.world->row.epoch = 3;
-    for (uint32_t r = 0; r < size; r++)
-        (void)snprintf(me.world->ranks[r].host, sizeof(me.world->ranks[r].host), "box");
-    world_number(me.world);
-    me.control = (control_t){.plane = plane, .rank = self, .fd = eventfd(0, EFD_CLOEXEC)};
-}
-
-static links_how_t how(void)
-{
-    return (links_how_t){
-        .job = me.job, .registry = me.registry, .world = me.world, .control = &me.control};
-}
-
-static void open_links(void)
-{
-    const links_how_t h = how();
-    CHECK(links_open(&h, &me.links) == LH_OK);
-    const int fd = memfd_create("arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK(fd >= 0 && ftruncate(fd, ARENA) == 0);
-    me.memory = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(me.memory != MAP_FAILED);
-    CHECK(links_arena(me.links, me.memory, ARENA, fd, 0, &me.arena) == LH_OK);
-}
-
-static void connect_all(uint32_t service)
-{
-    uint32_t peers[RANKS], count = 0;
-    for (uint32_t r = 0; r < me.size; r++)
-        if (r != me.self) peers[count++] = r;
-    CHECK(links_connect(me.links, peers, count, service) == LH_OK);
-}
-
-/* Like a barrier: nobody closes while others still wait for messages. */
-static void meet(void)
-{
-    uint32_t mine = me.self, all[RANKS];
-    CHECK(control_gather(&me.control, &mine, sizeof(mine), all) == LH_OK);
-}
-
-static void end(void)
-{
-    meet();
-    links_close(me.links);
-}
-
-static links_event_t next_event(void)
-{
-    links_event_t event;
-    uint32_t count = 0;
-    const uint64_t until = sys()->now_ns() + 5000000000ull;
-    while (count == 0) {
-        CHECK(links_poll(me.links, &event, 1, &count) == LH_OK);
-        CHECK(sys()->now_ns() < until);
-    }
-    return event;
-}
-
-/* Runs `body` as that many ranks and returns whether all went as they should; the one in `killed`
- * (size: none) must end by SIGKILL. */
-static bool ranks_killing(uint32_t size, const char *sections, void (*body)(void), uint32_t killed)
-{
-    pid_t pids[RANKS];
-    bool ok = true;
-    plane = mmap(NULL, sizeof(*plane), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (plane == MAP_FAILED) return false;
-    plane->size = size;
-    for (uint32_t r = 0; r < size; r++) {
-        pids[r] = fork();
-        if (pids[r] != 0) continue;
-        (void)setenv("CMOCKA_TEST_ABORT", "1", 1); /* a rank that fails runs no other tests */
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        begin(r, size, sections);
-        body();
-        _exit(0);
-    }
-    for (uint32_t r = 0; r < size; r++) {
-        int status = 0;
-        (void)waitpid(pids[r], &status, 0);
-        ok = ok && (r == killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
-                                : WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
-    (void)munmap(plane, sizeof(*plane));
-    return ok;
-}
-
-static bool ranks(uint32_t size, const char *sections, void (*body)(void))
-{
-    return ranks_killing(size, sections, body, size);
-}
-
-/* ---- facts ---- */
+#include <links/links_pace.h>
 
 static void talk(uint32_t service)
 {
@@ -456,33 +227,54 @@ static void a_killed_rank_is_named_with_host_and_transport(void **state)
     assert_true(ranks_killing(3, "", dies, 1));
 }
 
-static link_t *flipped; /* whose transport has found a flipped bit */
+static lh_wire_event_t news[3]; /* what a transport has to tell, once */
+static uint32_t news_count;
 
-static lh_status_t poll_finds_it(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size,
-                                 uint32_t capacity, uint32_t *count)
+/* All of it at once, as on a machine whose processor the peer had in between. */
+static lh_status_t poll_tells_all(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size,
+                                  uint32_t capacity, uint32_t *count)
 {
     (void)t;
-    if (capacity == 0 || event_size != sizeof(events[0])) return LH_INVALID;
-    events[0] = (lh_wire_event_t){.type = LH_WIRE_DOWN,
-                                  .status = LH_CORRUPT,
-                                  .cookie = (uint64_t)(uintptr_t)flipped,
-                                  .reason = "a record that does not match its checksum"};
-    *count = 1;
+    if (capacity < news_count || event_size != sizeof(news[0])) return LH_INVALID;
+    memcpy(events, news, news_count * sizeof(news[0]));
+    *count = news_count;
+    news_count = 0;
     return LH_OK;
+}
+
+/* Rank 0's link to rank 1, whose transport tells nothing from now on but what is in `news`; NULL on
+ * rank 1, which is only there. */
+static link_t *link_that_is_told(void)
+{
+    static lh_transport_api_t api;
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+    meet();
+    if (me.self == 1) return NULL;
+    link_t *k = links_find(me.links, 1, LH_SERVICE_GRADIENT);
+    api = *k->carrier->api;
+    api.poll = poll_tells_all;
+    k->carrier->api = &api;
+    return k;
+}
+
+static void tell(const lh_wire_event_t *events, uint32_t count)
+{
+    memcpy(news, events, count * sizeof(*events));
+    news_count = count;
 }
 
 static void hears_of_a_flipped_bit(void)
 {
     links_event_t event;
     uint32_t count;
-    open_links();
-    connect_all(LH_SERVICE_GRADIENT);
-    meet();
-    if (me.self == 1) return;
-    flipped = links_find(me.links, 1, LH_SERVICE_GRADIENT);
-    lh_transport_api_t api = *flipped->carrier->api;
-    api.poll = poll_finds_it;
-    flipped->carrier->api = &api;
+    link_t *k = link_that_is_told();
+    if (k == NULL) return;
+    tell(&(lh_wire_event_t){.type = LH_WIRE_DOWN,
+                            .status = LH_CORRUPT,
+                            .cookie = (uint64_t)(uintptr_t)k,
+                            .reason = "a record that does not match its checksum"},
+         1);
     CHECK(links_poll(me.links, &event, 1, &count) == LH_PEER_LOST);
     CHECK(strstr(fail_reason(), "rank 1 on box, link over shm: a record that does not") != NULL);
     CHECK(control_status(&me.control) == LH_PEER_LOST && plane->culprit == 1);
@@ -494,41 +286,28 @@ static void a_link_that_flips_bits_is_a_lost_one(void **state)
     assert_true(ranks(2, "", hears_of_a_flipped_bit));
 }
 
-static link_t *ended; /* whose peer has gone as soon as a send had left */
-static operation_t *ended_send;
-
-/* All of it at once, as on a machine whose processor the peer had in between. */
-static lh_status_t poll_tells_the_end(lh_transport_t *t, lh_wire_event_t *events,
-                                      uint32_t event_size, uint32_t capacity, uint32_t *count)
+/* A message of link k, and the end of k behind it. */
+static void tell_the_end(link_t *k, uint32_t message, uint64_t cookie)
 {
-    (void)t;
-    *count = 0;
-    if (capacity < 3 || event_size != sizeof(events[0])) return LH_INVALID;
-    if (ended == NULL) return LH_OK;
-    const uint64_t link = (uint64_t)(uintptr_t)ended, send = (uint64_t)(uintptr_t)ended_send;
-    events[0] = (lh_wire_event_t){.type = LH_WIRE_SENT, .cookie = send};
-    events[1] = (lh_wire_event_t){.type = LH_WIRE_DOWN, .status = LH_PEER_LOST, .cookie = link};
-    events[2] = (lh_wire_event_t){.type = LH_WIRE_DRAINED, .cookie = link};
-    ended = NULL;
-    *count = 3;
-    return LH_OK;
+    const uint64_t link = (uint64_t)(uintptr_t)k;
+    const uint64_t operation = (uint64_t)(uintptr_t)link_operation(k, cookie, false);
+    tell(
+        (const lh_wire_event_t[]){
+            {.type = message, .cookie = operation, .bytes = 5},
+            {.type = LH_WIRE_DOWN, .status = LH_PEER_LOST, .cookie = link},
+            {.type = LH_WIRE_DRAINED, .cookie = link},
+        },
+        3);
 }
 
 static void drops_a_link_that_has_ended(void)
 {
     links_event_t event;
     uint32_t count;
-    open_links();
-    connect_all(LH_SERVICE_GRADIENT);
-    meet();
-    if (me.self == 1) return;
-    link_t *k = links_find(me.links, 1, LH_SERVICE_GRADIENT);
-    lh_transport_api_t api = *k->carrier->api;
-    api.poll = poll_tells_the_end;
-    k->carrier->api = &api;
+    link_t *k = link_that_is_told();
+    if (k == NULL) return;
     k->leaving = true;
-    ended_send = link_operation(k, 1, false);
-    ended = k;
+    tell_the_end(k, LH_WIRE_SENT, 1);
     links_sleep(me.links, -1, 0, 1000000);
     CHECK(k->gone && k->drained);
     link_drop(k);
@@ -540,6 +319,29 @@ static void a_link_that_is_dropped_leaves_no_event(void **state)
 {
     (void)state;
     assert_true(ranks(2, "", drops_a_link_that_has_ended));
+}
+
+/* Whether the end was expected or not: it comes behind the message. */
+static void receives_as_it_ends(void)
+{
+    links_event_t event;
+    uint32_t count;
+    link_t *k = link_that_is_told();
+    if (k == NULL) return;
+    for (uint32_t leaving = 2; leaving-- > 0;) {
+        k->leaving = leaving != 0;
+        tell_the_end(k, LH_WIRE_RECEIVED, 7);
+        CHECK(links_poll(me.links, &event, 1, &count) == LH_OK && count == 1);
+        CHECK(event.received && event.cookie == 7 && event.bytes == 5 && k->gone == k->leaving);
+        const lh_status_t status = links_poll(me.links, &event, 1, &count);
+        CHECK(status == (k->leaving ? LH_OK : LH_PEER_LOST) && count == 0);
+    }
+}
+
+static void what_came_before_a_link_ended_is_taken(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", receives_as_it_ends));
 }
 
 static uint64_t slept(int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
@@ -593,18 +395,6 @@ static void a_sleep_ends_with_a_message_a_word_a_failure_or_its_time(void **stat
     assert_true(ranks(2, "", sleeps));
 }
 
-/* Two sites of two ranks, all on one machine. */
-static void two_sites(void)
-{
-    for (uint32_t r = 0; r < me.size; r++)
-        (void)snprintf(me.world->ranks[r].site_name, WORLD_SITE_NAME, "%c", 'a' + (int)(r / 2));
-    published_t *published;
-    world_number(me.world);
-    CHECK(world_publish(me.host, me.world, NULL, &published) == LH_OK);
-    open_links();
-    connect_all(LH_SERVICE_GRADIENT);
-}
-
 static uint64_t pace_to(uint32_t peer, uint64_t *buffer)
 {
     lh_tuning_t now = {.struct_size = sizeof(now)};
@@ -638,6 +428,7 @@ static void unequal(void)
     uint64_t buffer, before;
     const uint32_t here = me.self / 2, peer = 2 * (1 - here);
     two_sites();
+    connect_all(LH_SERVICE_GRADIENT);
     is_close(pace_to(peer, &before), 0.97 * RATE / 2);
     link_t *link = links_find(me.links, peer, LH_SERVICE_GRADIENT);
     link->follow.well = 7; /* gone where it is paced anew */
@@ -712,6 +503,7 @@ int main(void)
         cmocka_unit_test(a_killed_rank_is_named_with_host_and_transport),
         cmocka_unit_test(a_link_that_flips_bits_is_a_lost_one),
         cmocka_unit_test(a_link_that_is_dropped_leaves_no_event),
+        cmocka_unit_test(what_came_before_a_link_ended_is_taken),
         cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
         cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
         cmocka_unit_test(shares_add_up_to_a_border),
