@@ -76,11 +76,11 @@ static void control_client_free(control_client_t *k)
     mem_free(k);
 }
 
-/* The job ends here, for the first reason that is told. Before the welcome there is no job yet:
- * then control_open fails with it, and nothing more is to be said to rank 0. */
-static void end(control_t *c, const frame_notice_t *why)
+/* The job ends here, for the first reason that is known; told: rank 0 has said it. Before the welcome
+ * there is no job yet: then control_open fails with it, and nothing more is to be said to rank 0. */
+static void end(control_t *c, const frame_notice_t *why, bool told)
 {
-    control_blame(c, why->rank, why->status, why->step);
+    control_blame(c, &(control_culprit_t){why->rank, why->status, why->step, told});
     if (c->client->welcomed)
         control_decide(c, why->status, why->reason);
     else
@@ -100,7 +100,8 @@ static void lose_zero(control_t *c, const char *reason)
     if (k->zero_pid != 0) (void)snprintf(process, sizeof(process), " (process %u)", k->zero_pid);
     (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s", k->zero_name, process,
                    phrase, reason);
-    end(c, &(frame_notice_t){.status = LH_PEER_LOST, .step = k->zero.step, .reason = sentence});
+    end(c, &(frame_notice_t){.status = LH_PEER_LOST, .step = k->zero.step, .reason = sentence},
+        false);
 }
 
 /* Where this rank reaches rank 0 without leaving the machine, the machine's address is the one that
@@ -132,7 +133,8 @@ static void take_welcome(control_t *c, const frame_t *f)
         frame_next_place(&at, &places[r]);
     if (status == LH_OK) status = make_world(c, &w, places);
     if (status != LH_OK) {
-        end(c, &(frame_notice_t){.status = status, .rank = c->how.rank, .reason = fail_reason()});
+        end(c, &(frame_notice_t){.status = status, .rank = c->how.rank, .reason = fail_reason()},
+            false);
     } else {
         control_name(0, places[0].site, places[0].host, k->zero_name);
         k->zero_pid = places[0].pid;
@@ -166,7 +168,7 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
         status = frame_read_regroup(f, &regroup);
         if (status != LH_OK) break;
         control_members_told(c, &regroup);
-        end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = regroup.reason});
+        end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = regroup.reason}, true);
         break;
     case FRAME_MET:
         status = frame_read_regroup(f, &regroup);
@@ -192,7 +194,7 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
     case FRAME_REFUSE:
     case FRAME_END:
         status = frame_read_notice(f, &notice);
-        if (status == LH_OK) end(c, &notice);
+        if (status == LH_OK) end(c, &notice, true);
         break;
     default: status = fail(LH_CORRUPT, "it sent a frame of type %u, which rank 0 gets", f->type);
     }

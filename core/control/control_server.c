@@ -58,10 +58,12 @@ static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t 
 }
 
 /* Says no to one connection, which is then dropped; the others don't notice. The sentence goes out
- * now or never: nothing is kept for a peer that is dropped. */
+ * now or never: nothing is kept for a peer that is dropped. It is logged here, as whoever is told by
+ * rank 0 leaves that to it. */
 static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
 {
     text_t payload = {0};
+    log_line(LH_LOG_WARN, "refused: %s", sentence);
     frame_write_notice(&payload, &(frame_notice_t){.status = status, .reason = sentence});
     conn_put(p->conn, FRAME_REFUSE, &payload);
     text_free(&payload);

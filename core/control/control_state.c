@@ -58,14 +58,15 @@ void control_decide(control_t *c, lh_status_t status, const char *sentence)
 
 /* The row of a launcher's board may be what it is written to: the status comes last, as that says
  * that the rest is there, also to whoever reads it after this process was killed. */
-void control_blame(control_t *c, uint32_t rank, lh_status_t status, uint64_t step)
+void control_blame(control_t *c, const control_culprit_t *whom)
 {
     control_culprit_t *to = c->how.culprit;
     if (to == NULL || to->status != LH_OK) return;
-    to->rank = rank;
-    to->step = step;
+    to->rank = whom->rank;
+    to->step = whom->step;
+    to->told = whom->told;
     atomic_thread_fence(memory_order_release);
-    to->status = status == LH_OK ? LH_PEER_LOST : status;
+    to->status = whom->status == LH_OK ? LH_PEER_LOST : whom->status;
 }
 
 /* What came from all ranks goes to the caller that waits for it. An answer of another size is not
@@ -214,7 +215,8 @@ void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *se
     control_server_t *s = c->server;
     if (s->refused || atomic_load(&c->status) != LH_OK) return;
     lh_assert(rank < c->how.size);
-    control_blame(c, rank, status, s->seats[rank].progress.step);
+    control_blame(c, &(control_culprit_t){
+                         .rank = rank, .status = status, .step = s->seats[rank].progress.step});
     /* Whoever comes from here on belongs to the next meeting. */
     if (s->listener >= 0) (void)close(s->listener);
     s->listener = -1;

@@ -23,6 +23,7 @@ typedef struct control_culprit {
     uint32_t rank;
     lh_status_t status;
     uint64_t step; /* in which it was */
+    bool told;     /* by rank 0, which lives and prints it; false: this process found it itself */
 } control_culprit_t;
 
 /* What the ranks of a machine are told that end as all are to meet as others: the epoch is written
@@ -190,7 +191,7 @@ uint64_t control_outage_ns(const control_t *c);
 void control_opened(control_t *c, lh_status_t status, const char *reason);
 void control_decide(control_t *c, lh_status_t status, const char *sentence);
 /* Before either of them, where the job ends: only the first counts. */
-void control_blame(control_t *c, uint32_t rank, lh_status_t status, uint64_t step);
+void control_blame(control_t *c, const control_culprit_t *whom);
 void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
 /* Callers: the thread is to look for requests. The thread: what woke it is taken away. */
 void control_wake(const control_t *c);

@@ -144,10 +144,24 @@ typedef struct meeting {
     control_members_t members;
     launch_facts_t facts;
     published_t *published;
-    char *file; /* where rank 0 tells its address, or NULL */
+    char *file;                /* where rank 0 tells its address, or NULL */
+    control_culprit_t culprit; /* where the launcher has no row for it */
     pthread_t watchdog;
     int watchdog_fd; /* eventfd that ends it; -1: none runs */
 } meeting_t;
+
+static control_culprit_t *meeting_culprit(meeting_t *m)
+{
+    return m->launch->row != NULL ? &m->launch->row->culprit : &m->culprit;
+}
+
+/* Rank 0 has told this rank why the job ends, and prints it for all. Who has lost rank 0 was told by
+ * nobody, and nobody else may be left to print that. */
+static bool meeting_is_told(meeting_t *m)
+{
+    const control_culprit_t *culprit = meeting_culprit(m);
+    return culprit->status != LH_OK && culprit->told;
+}
 
 /* What other ranks print goes to a file; warnings and errors are also on the terminal. What stands
  * there may be another run's, under way: only a training that begins takes it away. */
@@ -302,7 +316,7 @@ static lh_status_t meeting_begin(meeting_t *m)
                          .patience_ns = launch_patience(l),
                          .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                          .word = l->row != NULL ? &l->row->word : NULL,
-                         .culprit = l->row != NULL ? &l->row->culprit : NULL,
+                         .culprit = meeting_culprit(m),
                          .secret = m->secret,
                          .facts = m->facts.rows,
                          .fact_count = m->facts.count};
@@ -335,6 +349,7 @@ static void *watchdog_run(void *argument)
     if (poll(fds, 1, TOLD_GRACE_MS) != 0) return NULL;
     const char *reason = control_failure(m->launch->control);
     const int code = status_exit_code(control_status(m->launch->control));
+    m->launch->quiet = meeting_is_told(m);
     if (!launch_last_words(m->launch, code, reason)) log_end(reason);
     _exit(code);
 }
@@ -414,7 +429,7 @@ static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
     how = *herald;
     how.join_ns = AGAIN_MS * CONTROL_MS;
     status = control_open(&how, &l->control, &l->world);
-    const bool told = how.culprit != NULL && how.culprit->status == LH_TIMED_OUT;
+    const bool told = how.culprit->status == LH_TIMED_OUT;
     return status == LH_TIMED_OUT && !told ? fail(LH_PEER_LOST, "nobody leads so far") : status;
 }
 
@@ -439,7 +454,7 @@ static int herald_run(launch_t *l)
                                .epoch = l->place.epoch,
                                .join_ns = HERALD_NS,
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
-                               .culprit = l->row != NULL ? &l->row->culprit : NULL,
+                               .culprit = meeting_culprit(&m),
                                .secret = m.secret};
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
     if (status == LH_UNREACHABLE && l->place.elects) status = herald_elects(l, &how, &m.members);
@@ -450,16 +465,14 @@ static int herald_run(launch_t *l)
 
 /* The whole life of a rank. Each step is taken only if all before it went well; what was opened is
  * closed in any case. How the job ended goes before how this rank did, so that all ranks end with
- * one sentence; where another rank prints it, this one is quiet. If rank 0 itself was lost nobody
- * else is left to print it, and so this one does. */
+ * one sentence; where rank 0 prints it, this one is quiet. */
 int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
 {
     if (l->place.herald) return herald_run(l);
     meeting_t m = {.launch = l, .watchdog_fd = -1};
     int code = rank_open_log(l);
     if (code == LH_OK) code = meeting_begin(&m);
-    /* A table of who differs is rank 0's to print. */
-    if (code == LH_MISMATCH && l->control == NULL) l->quiet = l->place.rank > 0;
+    if (l->control == NULL) l->quiet = meeting_is_told(&m);
     if (code == LH_OK) code = watchdog_start(&m);
     if (code == LH_OK) code = meeting_run(&m, body, context);
     watchdog_stop(&m);
@@ -467,9 +480,7 @@ int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
         const lh_status_t end = control_close(l->control, code < 0 ? code : LH_OK, fail_reason());
         if (end != LH_OK) code = end;
         l->control = NULL;
-        const char *why = fail_reason();
-        l->quiet = end != LH_OK && l->place.rank > 0 &&
-                   !(text_starts(why, "rank 0 ") && strstr(why, " was lost") != NULL);
+        l->quiet = end != LH_OK && meeting_is_told(&m);
     }
     meeting_end(&m);
     return code;

@@ -171,18 +171,30 @@ class Starters(LaunchCase):
                   for p in (launch_case.PROGRAM, other)]
         self.differs(self.command(ini), self.command(ini, "--plugins", plugins, program=other), "program", *values)
 
-    def test_a_rank_that_dies_is_told_once(self):
+    def kill_one_of_three(self, victim):
+        """(code, out, err) of all, once they are at work."""
         port = free_port()
         ini = self.ini(KEY)
         processes = [self.start(ini, RANK=r, WORLD_SIZE=3, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                                 LH_STEPS=100000) for r in (0, 1, 2)]
-        log = os.path.join(self.folder, "out", "rank-2.log")
-        launch_case.wait_for(lambda: os.path.exists(log) and "rank 2" in launch_case.read(log))
-        processes[2].kill()
+        for r in (1, 2):
+            log = os.path.join(self.folder, "out", f"rank-{r}.log")
+            launch_case.wait_for(lambda: os.path.exists(log) and f"rank {r}" in launch_case.read(log))
+        processes[victim].kill()
         results = [self.finish(p, 5) for p in processes]
-        self.assertEqual([r[0] for r in results], [3, 3, -9], results)
+        self.assertEqual([r[0] for r in results], [-9 if r == victim else 3 for r in (0, 1, 2)], results)
+        return results
+
+    def test_a_rank_that_dies_is_told_once(self):
+        results = self.kill_one_of_three(2)
         self.assertRegex(results[0][2], r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost[^\n]*: its connection (ended|broke: [^\n]*)\n\Z")
         self.assertEqual(results[1][2], "")
+
+    def test_where_rank_0_dies_all_others_tell(self):
+        """As nobody else may be left to."""
+        results = self.kill_one_of_three(0)
+        for r in (1, 2):
+            self.assertRegex(results[r][2], rf"\Arank {r}: error: rank 0 on \S+ \(process \d+\) was lost[^\n]*\n\Z")
 
     def test_a_real_mpirun(self):
         if shutil.which("mpirun") is None:

@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <base/log.h>
 #include <base/sys.h>
 #include <control/control_open.h>
+#include <unit/base/scratch_files.h>
 
 enum { RANKS = 4 };
 
@@ -94,6 +96,24 @@ static inline bool fails_within(const control_t *c, double seconds)
 static inline double seconds_since(uint64_t begin)
 {
     return (double)(sys()->now_ns() - begin) * 1e-9;
+}
+
+/* What is logged from here on. */
+static inline FILE *listen_to_logs(void)
+{
+    FILE *said = tmpfile();
+    assert_non_null(said);
+    log_also(fileno(said), "what was said");
+    return said;
+}
+
+static inline void was_logged(FILE *said, const char *sentence)
+{
+    char text[8192] = "";
+    log_also(-1, "");
+    assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
+    (void)fclose(said);
+    if (strstr(text, sentence) == NULL) FAIL_TEST("'%s' is not in:\n%s\n", sentence, text);
 }
 
 #endif

@@ -112,6 +112,7 @@ static void every_rank_is_left_the_same_culprit(void **state)
         assert_int_equal(culprits[i].status, LH_PEER_LOST);
         assert_int_equal(culprits[i].rank, 2);
         assert_int_equal(culprits[i].step, 41);
+        assert_true(culprits[i].told == (i != 0)); /* rank 0 prints it */
     }
     secret_free(star.secret);
 }

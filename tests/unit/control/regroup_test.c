@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include <base/log.h>
 #include <unit/control/control_ranks.h>
 
 /* Each machine by its own address, all of this one. */
@@ -153,6 +152,30 @@ static void end(process_t *p)
     (void)pthread_join(p->run.thread, NULL);
 }
 
+/* Within ten seconds, else `why` is what it does instead. */
+static void end_soon(process_t *p, const char *why)
+{
+    const uint64_t since = sys()->now_ns();
+    while (pthread_tryjoin_np(p->run.thread, NULL) == EBUSY) {
+        if (seconds_since(since) > 10) FAIL_TEST("%s\n", why);
+        (void)usleep(10000);
+    }
+}
+
+/* Two ranks that came, and met. */
+static void have_met(const process_t *zero, const process_t *one)
+{
+    if (zero->run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero->run.reason);
+    if (one->run.status != LH_OK) FAIL_TEST("rank 1: %s\n", one->run.reason);
+}
+
+static void close_both(const star_t *star, const process_t *zero, const process_t *one)
+{
+    rank_run_t both[] = {zero->run, one->run};
+    ranks_close(both, 2);
+    secret_free(star->secret);
+}
+
 /* A port that is free at all of these addresses, and nobody listens at t1's. */
 static void star_without_zero(star_t *star)
 {
@@ -232,12 +255,9 @@ static void half_of_a_job_waits_for_the_other(void **state)
     other.members.job = &neither;
     (void)rank_open_thread(&other.run);
     (void)pthread_join(zero.run.thread, NULL);
-    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
-    if (other.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", other.run.reason);
+    have_met(&zero, &other);
     assert_int_equal(other.run.world->row.epoch, 4);
-    rank_run_t both[] = {zero.run, other.run};
-    ranks_close(both, 2);
-    secret_free(star.secret);
+    close_both(&star, &zero, &other);
 }
 
 /* t1 is lost. o1 finds nobody before it, listens, and decides with k1 for both. */
@@ -304,11 +324,7 @@ static void rank_0_on_a_spare_goes_before_who_elects(void **state)
     (void)usleep(1800000);
     assert_int_equal(pthread_tryjoin_np(o1.run.thread, NULL), EBUSY);
     begin(&zero);
-    const uint64_t since = sys()->now_ns();
-    while (pthread_tryjoin_np(o1.run.thread, NULL) == EBUSY) {
-        if (seconds_since(since) > 10) FAIL_TEST("o1 waits beside rank 0\n");
-        (void)usleep(10000);
-    }
+    end_soon(&o1, "o1 waits beside rank 0");
     assert_int_equal(o1.run.status, LH_PEER_LOST);
     assert_string_equal(o1.run.reason, "another machine is there to decide");
 
@@ -318,11 +334,8 @@ static void rank_0_on_a_spare_goes_before_who_elects(void **state)
     begin(&o1);
     end(&o1);
     end(&zero);
-    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
-    if (o1.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", o1.run.reason);
-    rank_run_t both[] = {zero.run, o1.run};
-    ranks_close(both, 2);
-    secret_free(star.secret);
+    have_met(&zero, &o1);
+    close_both(&star, &zero, &o1);
 }
 
 /* Rank 0's machine is replaced by a spare: no host is missing, and yet it hears of that when it is back. */
@@ -340,21 +353,14 @@ static void an_old_leader_hears_of_a_spare_in_its_place(void **state)
     begin(&o1);
     end(&zero);
     end(&o1);
-    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
-    if (o1.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", o1.run.reason);
+    have_met(&zero, &o1);
 
     process_of(&star, &old, &spared, 0, "..", 4);
     old.run.how.join_ns = 1000 * CONTROL_MS;
     begin(&old);
-    const uint64_t since = sys()->now_ns();
-    while (pthread_tryjoin_np(old.run.thread, NULL) == EBUSY) {
-        if (seconds_since(since) > 10) FAIL_TEST("t1 was told nothing\n");
-        (void)usleep(10000);
-    }
+    end_soon(&old, "t1 was told nothing");
     was_told(&old, 5, "a.");
-    rank_run_t both[] = {zero.run, o1.run};
-    ranks_close(both, 2);
-    secret_free(star.secret);
+    close_both(&star, &zero, &o1);
 }
 
 /* t1 was cut off, and waits as rank 0 of all. It asks where the job is, and hears that it has gone on. */
@@ -423,11 +429,8 @@ static void an_old_leader_calls_nobody_back(void **state)
     k1.run.how.address = at_t1;
     (void)rank_open_thread(&k1.run);
     end(&zero);
-    if (zero.run.status != LH_OK) FAIL_TEST("t1: %s\n", zero.run.reason);
-    if (k1.run.status != LH_OK) FAIL_TEST("k1: %s\n", k1.run.reason);
-    rank_run_t both[] = {zero.run, k1.run};
-    ranks_close(both, 2);
-    secret_free(star.secret);
+    have_met(&zero, &k1);
+    close_both(&star, &zero, &k1);
 }
 
 /* Both hosts were started anew, to go on, and remember nothing: the spare may train with others. Once it
@@ -456,8 +459,7 @@ static void who_resumes_and_remembers_nothing_waits_for_all(void **state)
         }
         end(&zero);
         end(&o1);
-        if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
-        if (o1.run.status != LH_OK) FAIL_TEST("rank 1: %s\n", o1.run.reason);
+        have_met(&zero, &o1);
         rank_run_t both[] = {zero.run, o1.run};
         ranks_close(both, 2);
         if (resumes != 0) end(&spare);
@@ -508,24 +510,6 @@ static void a_witness_breaks_a_tie(void **state)
     end(&witness);
     assert_true(told.told.over);
     secret_free(star.secret);
-}
-
-/* What is logged from here on. */
-static FILE *listen_to_logs(void)
-{
-    FILE *said = tmpfile();
-    assert_non_null(said);
-    log_also(fileno(said), "what was said");
-    return said;
-}
-
-static void was_logged(FILE *said, const char *sentence)
-{
-    char text[8192] = "";
-    log_also(-1, "");
-    assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
-    (void)fclose(said);
-    if (strstr(text, sentence) == NULL) FAIL_TEST("'%s' is not in:\n%s\n", sentence, text);
 }
 
 /* It has waited as long as [launch] quorum_timeout says, and its launcher can tell that from a loss. */

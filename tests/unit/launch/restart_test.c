@@ -79,7 +79,8 @@ static void what_never_came_is_no_loss(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-        const control_culprit_t culprit = {1, ends[i].status, ends[i].step};
+        const control_culprit_t culprit = {
+            .rank = 1, .status = ends[i].status, .step = ends[i].step};
         if (restart_is_loss(&culprit, ends[i].met, ends[i].first) != ends[i].loss)
             FAIL_TEST("end %zu\n", i);
     }
