@@ -42,7 +42,7 @@ enum {
     EXIT_DONE = 0,
     EXIT_REFUSED = 1, /* input or configuration refused  */
     EXIT_USAGE = 2,
-    EXIT_LOST = 3,        /* a rank, link or device was lost */
+    EXIT_LOST = 3,        /* a rank, link or device was lost, or did not come */
     EXIT_STOPPED = 4,     /* training stopped: not finite too often */
     EXIT_INTERNAL = 5,    /* internal error                  */
     EXIT_TERMINATED = 75, /* stopped by SIGTERM after a save */

@@ -4,8 +4,8 @@
  * is an error and no signal, a plugin that calls exit does not end a job in silence, and the last
  * sentence of a failure is printed by one process alone.
  *
- * Exit codes are those of base/status.h: 0 done, 1 refused, 2 usage, 3 a rank or link lost, 4
- * stopped as not finite, 5 internal, 75 terminated after a save. */
+ * Exit codes are those of base/status.h: 0 done, 1 refused, 2 usage, 3 a rank or link lost or not
+ * come, 4 stopped as not finite, 5 internal, 75 terminated after a save. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -78,7 +78,9 @@ static const term_t exit_codes[] = {
     {"1", "An input or the configuration was refused, or a device, a file or a save failed: the "
           "sentence on stderr says which. Starting it again gives the same."},
     {"2", "The command line was wrong."},
-    {"3", "A rank or a link was lost. Go on with --resume."},
+    {"3",
+     "A rank or a link was lost, or the others did not come within [launch] quorum_timeout. Go "
+     "on with --resume."},
     {"4", "Too many steps in a row were not finite ([train] not_finite_limit)."},
     {"5", "A mistake of longhaul itself, found by an assertion."},
     {"75",

@@ -43,6 +43,7 @@ class Manual(PlacesCase):
                 self.assertIn(flag, page)
         for code in ("0", "1", "2", "3", "4", "5", "75"):
             self.assertRegex(page, rf"\n +{code} +[A-Z]")
+        self.assertRegex(page, r"\n +3 +A rank or a link was lost, or [^\n]*quorum_timeout")
         page = self.shown("longhaul.ini.5")
         keys = 0
         for line in self.call(LONGHAUL, "help", "--plugins", PLUGINS).split("Sections of PIPELINE.ini:")[1].splitlines():
