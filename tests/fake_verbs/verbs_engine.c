@@ -236,12 +236,16 @@ static void send_in_turn(void)
     uint32_t pairs = 0;
     for (const fake_id_t *id = engine.ids; id != NULL; id = id->next)
         pairs += id->qp != NULL;
-    const uint32_t first = pairs > 0 ? engine.turn++ % pairs : 0;
-    for (int round = 0; round < 2; round++) {
-        uint32_t at = 0;
-        for (fake_id_t *id = engine.ids; id != NULL; id = id->next)
-            if (id->qp != NULL && (at++ < first) == (round == 1)) pair_send(id->qp);
-    }
+    if (pairs == 0) return;
+    uint32_t skip = engine.turn++ % pairs;
+    fake_id_t *first = engine.ids;
+    while (first->qp == NULL || skip-- > 0)
+        first = first->next;
+    fake_id_t *id = first;
+    do {
+        if (id->qp != NULL) pair_send(id->qp);
+        id = id->next != NULL ? id->next : engine.ids;
+    } while (id != first);
 }
 
 void engine_drive(void)
