@@ -156,6 +156,16 @@ class LaunchCase(unittest.TestCase):
             time.sleep(0.02)
         self.fail(f"the ranks did not begin: only {sorted(self.seen())} of {count} did")
 
+    def ports_open(self):
+        """Sockets that listen and that a process of this test has."""
+        held = set()
+        for pid in processes_with(self.mark):
+            try:
+                held |= {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+            except OSError:  # it or a file of its has gone since
+                continue
+        return [i for i in listeners() if f"socket:[{i}]" in held]
+
     def nothing_is_left(self):
         end = time.time() + 1
         while processes_with(self.mark) and time.time() < end:

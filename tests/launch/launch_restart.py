@@ -27,6 +27,9 @@ class Ranks(LaunchCase):
         time.sleep(0.3)
         os.kill(first[2], signal.SIGKILL)
         launch_case.wait_for(lambda: len(self.seen()) == 4 and not set(self.seen().values()) & set(first.values()), WAIT)
+        log = os.path.join(self.folder, "out", "rank-3.log")
+        launch_case.wait_for(lambda: launch_case.read(log).count("rank 3 of 4 on") == 2, WAIT)
+        self.assertEqual(self.ports_open(), [])  # that of the second meeting is closed as well
         code, _, err = self.finish(process)
         self.assertEqual(code, 0, err)
         self.assertRegex(err, r"\Awarning: rank 2 on \S+ was killed by signal 9 \(Killed\) in step \d+, a test barrier; "

@@ -279,9 +279,11 @@ class Surroundings(PipelineCase):
             before = [os.stat(name) for name in names]
             for removed in (False, True):  # whoever removes the file of the lock is not let in either
                 for words in (("run", job), ("prepare", job), ("import", job), ("train", job, "--resume")):
+                    begin = time.monotonic()
                     _, said = self.run_longhaul(*words, "--set", "prepare.on_error=skip", code=REFUSED)
                     who = "" if removed else rf": process {first.pid} on \S+ since \d{{4}}-\d\d-\d\dT[\d:]{{8}}Z: longhaul run \S+"
                     self.assertRegex(said, rf"\Alonghaul: \S*/out/\.run\.lock: another run still writes in this folder{who}\n\Z")
+                    self.assertLess(time.monotonic() - begin, 10)  # at once: nothing is waited for
                 if not removed:
                     os.unlink(self.path("out", ".run.lock"))
             self.assertEqual([(s.st_ino, s.st_mtime_ns) for s in map(os.stat, names)], [(s.st_ino, s.st_mtime_ns) for s in before])

@@ -257,6 +257,26 @@ static void who_does_not_come_is_named(void **state)
     secret_free(star.secret);
 }
 
+/* Five seconds from the first look on, each five for a minute, and then each minute; a look that comes
+ * late makes none up for. */
+static void a_wait_is_told_often_and_then_seldom(void **state)
+{
+    const uint64_t second = 1000 * CONTROL_MS;
+    control_wait_t w = {0};
+    uint32_t told = 0, last = 0;
+    (void)state;
+    for (uint32_t s = 0; s <= 300; s++) {
+        if (!control_wait_due(&w, 7 * second + s * second)) continue;
+        if (s < 60) assert_int_equal(s, 5 * (told + 1));
+        if (s > 60) assert_int_equal(s - last, 60);
+        last = s;
+        told++;
+    }
+    assert_int_equal(told, 12 + 4);
+    assert_true(control_wait_due(&w, 1000 * second));
+    assert_false(control_wait_due(&w, 1001 * second));
+}
+
 static void who_comes_without_the_key_is_counted(void **state)
 {
     star_t star;
@@ -459,6 +479,7 @@ int main(void)
         cmocka_unit_test(what_a_rank_ends_with_goes_behind_what_it_told_of),
         cmocka_unit_test(a_rank_that_only_others_miss_is_named),
         cmocka_unit_test(who_does_not_come_is_named),
+        cmocka_unit_test(a_wait_is_told_often_and_then_seldom),
         cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
         cmocka_unit_test(who_comes_without_the_key_is_counted),
         cmocka_unit_test(another_key_is_refused_at_once),
