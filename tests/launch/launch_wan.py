@@ -188,6 +188,13 @@ class Wan(LaunchCase):
         self.assertEqual(self.weights(probed, 4), self.weights(whole, 4))
         log = launch_case.read(os.path.join(self.folder, "probed", "out", "rank-1.log"))
         self.assertRegex(log, r"a link between sites, 2\d\.\d\d ms there and back: .* paced at \d+\.\d MB/s, DSCP 10")
+        # What was chosen stands wherever a run is told of.
+        tuned = re.search(r"tokyo-osaka: .* loss [^;]*; (.+); limited by", results[0][2])[1]
+        page = launch_case.read(os.path.join(self.folder, "probed", "out", "report.html"))
+        self.assertIn("<td>tokyo - osaka</td>", page)
+        self.assertIn(f"<td>{tuned}</td>", page)
+        lines = launch_case.read(os.path.join(self.folder, "probed", "out", "metrics.jsonl")).splitlines()
+        self.assertEqual([json.loads(line)["links"][0]["tuned"] for line in lines if '"links"' in line][-1], tuned)
         record = os.path.join(self.folder, "probed", "out", "links.json")
         with open(record, "w") as f:
             f.write('{"version": 1, "links": [1]}')
