@@ -39,8 +39,8 @@ enum { LOOK_SELDOM = 60000, LOOK_OFTEN = 20 };
 
 /* What a child does to itself before its work. A parent that ended before PDEATHSIG was set would
  * never send it: hence the look at getppid. */
-static noreturn void be_child(int (*work)(void *context, int to), void *context, int to,
-                              pid_t parent)
+static noreturn void child_run_work(int (*work)(void *context, int to), void *context, int to,
+                                    pid_t parent)
 {
     (void)setpgid(0, 0);
     /* Whoever ends the parent ends this, too: nobody else would wait for it. */
@@ -66,7 +66,7 @@ int child_start(int (*work)(void *context, int to), void *context, child_t *out)
     const pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         (void)close(ends[0]);
-        be_child(work, context, ends[1], parent);
+        child_run_work(work, context, ends[1], parent);
     }
     (void)close(ends[1]);
     if (pid < 0) {
@@ -90,7 +90,7 @@ bool child_say(int to, const void *message, size_t bytes)
 }
 
 /* WNOWAIT: the child's end stays to be waited for, by child_take_away. */
-static bool has_ended(const child_t *c)
+static bool child_has_ended(const child_t *c)
 {
     siginfo_t info = {0};
     return waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
@@ -109,7 +109,7 @@ static bool take_message(child_t *c, void *message, size_t bytes)
 
 /* How long to sleep in poll: to the deadline, but no longer than the child's end may go
  * unnoticed. */
-static int pause_ms(const child_t *c, uint64_t now, uint64_t until)
+static int child_pause_ms(const child_t *c, uint64_t now, uint64_t until)
 {
     const uint64_t most = c->end < 0 ? LOOK_OFTEN : LOOK_SELDOM;
     const uint64_t left = now >= until ? 0 : (until - now) / 1000000 + 1;
@@ -123,10 +123,10 @@ int child_hear(child_t *c, void *message, size_t bytes, uint64_t until)
         struct pollfd fds[2] = {{.fd = c->silent ? -1 : c->from, .events = POLLIN},
                                 {.fd = c->end, .events = POLLIN}};
         const uint64_t now = sys()->now_ns();
-        (void)poll(fds, 2, pause_ms(c, now, until));
+        (void)poll(fds, 2, child_pause_ms(c, now, until));
         /* First the end, then the pipe: all that it said is in there once it has ended, while a
          * message that is looked for first may come in between. */
-        const bool ended = has_ended(c);
+        const bool ended = child_has_ended(c);
         if (take_message(c, message, bytes)) return CHILD_SAID;
         if (ended) return CHILD_ENDED;
         if (now >= until) return CHILD_LATE;

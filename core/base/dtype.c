@@ -16,7 +16,7 @@ bool dtype_find(const char *name, lh_dtype_t *out)
     return false;
 }
 
-/* Element i as a double; one of the four dtypes of is_float. */
+/* Element i as a double; one of the four dtypes of dtype_is_float. */
 static double dtype_load(lh_dtype_t dtype, const void *from, uint64_t i)
 {
     switch (dtype) {
@@ -49,7 +49,7 @@ static void dtype_store_narrow(lh_dtype_t dtype, void *to, uint64_t i, float val
     ((uint16_t *)to)[i] = dtype == LH_DTYPE_BF16 ? lh_f32_to_bf16(value) : lh_f32_to_f16(value);
 }
 
-static bool is_float(lh_dtype_t d)
+static bool dtype_is_float(lh_dtype_t d)
 {
     return d == LH_DTYPE_F32 || d == LH_DTYPE_F64 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16;
 }
@@ -62,7 +62,7 @@ lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, 
         memcpy(to, from, count * lh_dtype_bytes(to_dtype));
         return LH_OK;
     }
-    if (!is_float(to_dtype) || !is_float(from_dtype))
+    if (!dtype_is_float(to_dtype) || !dtype_is_float(from_dtype))
         return fail(LH_UNSUPPORTED, "no conversion from %s to %s", lh_dtype_name(from_dtype),
                     lh_dtype_name(to_dtype));
     /* F32 and a narrow dtype are converted directly: on the way through a double the processor

@@ -315,7 +315,7 @@ static lh_status_t write_synced(const char *path, const void *bytes, size_t leng
 /* The temporary name beside a path. Several processes may replace one file at the same time, so
  * each takes a name of its own; it lies in the same folder, as rename does not cross file
  * systems. */
-static lh_status_t beside(const char *path, char **out)
+static lh_status_t temporary_beside(const char *path, char **out)
 {
     uint32_t random;
     if (sys()->random(&random, sizeof(random)) != 0)
@@ -331,7 +331,7 @@ static lh_status_t beside(const char *path, char **out)
 lh_status_t file_show(const char *path, const void *bytes, size_t length)
 {
     char *temporary = NULL;
-    lh_status_t status = beside(path, &temporary);
+    lh_status_t status = temporary_beside(path, &temporary);
     if (status != LH_OK) return status;
     status = write_synced(temporary, bytes, length);
     if (status == LH_OK && sys_rename(temporary, path) != 0) {

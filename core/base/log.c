@@ -51,7 +51,7 @@ static const char *const priorities[LEVELS] = {"<7>", "<6>", "<4>", "<3>", "<3>"
 /* Writes a text without what a terminal obeys, cut where `room` ends; 9 bytes are the most that one
  * step writes: two bytes as \xNN, and a NUL. All lines of the text but the first begin with blanks,
  * so that nobody's text passes for a line of ours. */
-static size_t escape(char *to, size_t room, const char *from)
+static size_t log_escape(char *to, size_t room, const char *from)
 {
     size_t length = 0;
     for (size_t bytes, plain; *from != '\0' && length + 9 < room; from += bytes + plain) {
@@ -217,7 +217,7 @@ static void write_line(int32_t level, bool shown, const char *fmt, va_list args)
     const int named = snprintf(line + TIME_AHEAD, sizeof(line) - TIME_AHEAD, "%s%s", name,
                                prefixes[row]);
     size_t length = TIME_AHEAD + (size_t)named;
-    length += escape(line + length, sizeof(line) - length - 1, text);
+    length += log_escape(line + length, sizeof(line) - length - 1, text);
     line[length++] = '\n';
     if (shown && (!ranked || row >= LH_LOG_WARN)) line_show(row, clear, line, length);
     sink_add(&rank_file, line, length);
