@@ -22,7 +22,7 @@ static const safetensors_limits_t own_limits = {
     .header_bytes = 100000000, .tensors = UINT32_MAX, .refuses_links = true};
 
 /* The reader of the manifest has checked that this fits. */
-static uint64_t part_bytes(const manifest_tensor_t *t, const manifest_part_t *part)
+static uint64_t checkpoint_part_bytes(const manifest_tensor_t *t, const manifest_part_t *part)
 {
     lh_assert(safetensors_dtype(t->dtype) != NULL);
     return part->part.count * (safetensors_dtype(t->dtype)->bits / 8);
@@ -75,7 +75,7 @@ static lh_status_t open_files(checkpoint_t *c)
 }
 
 /* A folder that was renamed would take the place of another step. */
-static lh_status_t check_name(const checkpoint_t *c)
+static lh_status_t checkpoint_check_name(const checkpoint_t *c)
 {
     uint64_t step;
     if (!checkpoint_name_parse(path_name(c->path), &step) || step == c->manifest->meta.step)
@@ -95,7 +95,7 @@ lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
     if (c->path == NULL) goto close_all;
 
     status = manifest_read(manifest, &c->manifest);
-    if (status == LH_OK) status = check_name(c);
+    if (status == LH_OK) status = checkpoint_check_name(c);
     if (status == LH_OK) status = open_files(c);
     if (status != LH_OK) goto close_all;
     mem_free(manifest);
@@ -116,7 +116,7 @@ lh_status_t checkpoint_open_text(const char *path, const char *text, size_t leng
     c->path = mem_text(path);
     lh_status_t status = c->path == NULL ? LH_NO_MEMORY : LH_OK;
     if (status == LH_OK) status = manifest_parse(path, text, length, true, &c->manifest);
-    if (status == LH_OK) status = check_name(c);
+    if (status == LH_OK) status = checkpoint_check_name(c);
     if (status == LH_OK)
         *out = c;
     else
@@ -152,12 +152,12 @@ lh_status_t checkpoint_check_hash(const checkpoint_t *c, const manifest_part_t *
 
 /* The bytes of a part, checked, in `to`, which has room for all of it: a hash is of the whole part,
  * so that a piece of it can't be read alone. */
-static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
-                             const manifest_part_t *part, void *to)
+static lh_status_t checkpoint_read_part(const checkpoint_t *c, const manifest_tensor_t *t,
+                                        const manifest_part_t *part, void *to)
 {
     lh_assert(part->file < c->manifest->file_count);
     const safetensors_t *file = c->files[part->file];
-    const uint64_t bytes = part_bytes(t, part);
+    const uint64_t bytes = checkpoint_part_bytes(t, part);
     const lh_status_t status = safetensors_read(file, safetensors_find(file, part->stored), 0, to,
                                                 bytes);
     return status == LH_OK ? checkpoint_check_hash(c, part, digest_xxh3(to, (size_t)bytes))
@@ -198,17 +198,18 @@ lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
         float *inside = part_inside(&part->part, &want, out);
         if (tensor_part_copy(t->rank, t->shape, &part->part, NULL, &want, NULL) == 0) continue;
         if (t->dtype == LH_DTYPE_F32 && inside != NULL) {
-            const lh_status_t status = read_part(c, t, part, inside);
+            const lh_status_t status = checkpoint_read_part(c, t, part, inside);
             if (status != LH_OK) return status;
             continue;
         }
-        const uint64_t bytes = part_bytes(t, part), wide = part->part.count * sizeof(float);
+        const uint64_t bytes = checkpoint_part_bytes(t, part),
+                       wide = part->part.count * sizeof(float);
         const bool narrow = t->dtype != LH_DTYPE_F32;
         lh_status_t status = scratch_at_least(c, narrow ? bytes + wide : wide);
         if (status != LH_OK) return status;
         float *values = c->scratch;
         void *stored = narrow ? (char *)c->scratch + wide : c->scratch;
-        status = read_part(c, t, part, stored);
+        status = checkpoint_read_part(c, t, part, stored);
         if (status != LH_OK) return status;
         if (narrow)
             status = dtype_convert(LH_DTYPE_F32, values, t->dtype, stored, part->part.count);
@@ -225,8 +226,8 @@ static lh_status_t verify_open(checkpoint_t *c)
     for (uint32_t i = 0; i < m->tensor_count; i++)
         for (uint32_t k = 0; k < m->tensors[i].part_count; k++) {
             const manifest_part_t *part = &m->tensors[i].parts[k];
-            lh_status_t status = scratch_at_least(c, part_bytes(&m->tensors[i], part));
-            if (status == LH_OK) status = read_part(c, &m->tensors[i], part, c->scratch);
+            lh_status_t status = scratch_at_least(c, checkpoint_part_bytes(&m->tensors[i], part));
+            if (status == LH_OK) status = checkpoint_read_part(c, &m->tensors[i], part, c->scratch);
             if (status != LH_OK) return status;
         }
     return LH_OK;
@@ -519,7 +520,7 @@ lh_status_t checkpoint_copy_manifest(const char *path, char **out, size_t *lengt
 
 /* Every file is there and as long as it should be: whoever wrote it has said so, and is not
  * believed. */
-static lh_status_t check_files(const char *staging, const manifest_t *m)
+static lh_status_t checkpoint_check_files(const char *staging, const manifest_t *m)
 {
     for (uint32_t i = 0; i < m->file_count; i++) {
         struct stat st;
@@ -539,7 +540,7 @@ lh_status_t checkpoint_copy_commit(commit_t *c, const char *text, size_t length)
 {
     manifest_t *m = NULL;
     lh_status_t status = manifest_parse(commit_staging(c), text, length, true, &m);
-    if (status == LH_OK) status = check_files(commit_staging(c), m);
+    if (status == LH_OK) status = checkpoint_check_files(commit_staging(c), m);
     if (status == LH_OK) {
         commit_adopt(c, m, text, length);
         status = commit_finish(c, NULL, NULL);

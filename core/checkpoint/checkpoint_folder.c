@@ -145,7 +145,7 @@ free_paths:
 }
 
 /* A regular file, and no link to one. */
-static bool is_plain(const char *folder, const char *name)
+static bool folder_has_plain_file(const char *folder, const char *name)
 {
     struct stat st;
     char *path = path_join(folder, name);
@@ -165,7 +165,7 @@ static int find_foreign(void *context, const char *name)
 {
     const step_look_t *look = context;
     const bool own = strcmp(name, MANIFEST_NAME) == 0 || fnmatch(SHARDS, name, 0) == 0;
-    if (own && is_plain(look->path, name)) return 0;
+    if (own && folder_has_plain_file(look->path, name)) return 0;
     text_append(look->reason, "it holds ");
     text_append_shown(look->reason, name, false);
     text_append(look->reason, ", which is not of a checkpoint");
@@ -185,7 +185,7 @@ static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool
     if (S_ISLNK(st.st_mode)) return LH_OK; /* whoever made it moved the step there */
     if (!S_ISDIR(st.st_mode))
         text_append(reason, "it is not a folder");
-    else if (!is_plain(path, MANIFEST_NAME))
+    else if (!folder_has_plain_file(path, MANIFEST_NAME))
         text_append(reason, "it holds no " MANIFEST_NAME);
     else
         *counts = true;
@@ -433,7 +433,7 @@ typedef struct wanted {
 
 /* LH_AGAIN: the file or its folder went between two looks. O_EXCL first tells who made the file:
  * only what was made for a lock may be removed with it. */
-static lh_status_t open_file(const wanted_t *w, const char *path, folder_lock_t *lock)
+static lh_status_t open_lock_file(const wanted_t *w, const char *path, folder_lock_t *lock)
 {
     lock->name = w->name;
     lock->folder_fd = -1;
@@ -496,7 +496,7 @@ static lh_status_t wanted_lock_take(wanted_t *w, folder_lock_t *out)
     folder_lock_t lock;
     lh_status_t status = LH_AGAIN;
     for (int i = 0; i < TRIES && status == LH_AGAIN; i++) {
-        status = open_file(w, path, &lock);
+        status = open_lock_file(w, path, &lock);
         if (status != LH_OK) continue;
         status = await_lock(lock.fd, path, NULL, w);
         if (status == LH_OK && !file_is(lock.fd, path)) status = LH_AGAIN;

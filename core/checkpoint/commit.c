@@ -182,7 +182,7 @@ void commit_abandon(commit_t *c)
 }
 
 /* count 0 stands for the whole. */
-static bool is_whole(const checkpoint_tensor_t *t)
+static bool stored_is_whole(const checkpoint_tensor_t *t)
 {
     return t->part.count == 0 || tensor_part_is_whole(&t->part, t->rank, t->shape);
 }
@@ -192,7 +192,7 @@ static lh_status_t stored_name(const checkpoint_tensor_t *t, char **out)
 {
     text_t name = {0};
     text_append(&name, t->name);
-    if (!is_whole(t)) {
+    if (!stored_is_whole(t)) {
         for (uint32_t i = 0; i < t->rank; i++)
             text_printf(&name, "%c%llu+%llu", i == 0 ? '@' : ',', (unsigned long long)t->part.at[i],
                         (unsigned long long)t->part.shape[i]);
@@ -212,7 +212,7 @@ static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *na
     lh_assert(t->rank <= LH_MAX_RANK);
     safetensors_row_t row = {.name = name, .dtype = t->dtype, .rank = t->rank};
     memcpy(row.shape, t->shape, sizeof(row.shape));
-    if (is_whole(t)) return row;
+    if (stored_is_whole(t)) return row;
     uint64_t box = 1;
     for (uint32_t i = 0; i < t->rank; i++)
         box *= t->part.shape[i];
@@ -287,7 +287,7 @@ static lh_status_t stream_end(commit_t *c, stream_t *s)
     return status;
 }
 
-static lh_status_t stream_whole(commit_t *c, stream_t *s, const void *const *data)
+static lh_status_t stream_tensors(commit_t *c, stream_t *s, const void *const *data)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < s->tensor_count && status == LH_OK; i++)
@@ -395,7 +395,7 @@ lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor
         first += fit;
     }
     for (uint32_t i = 0; i < files && status == LH_OK; i++)
-        status = stream_whole(c, &streams[i], data + (streams[i].tensors - tensors));
+        status = stream_tensors(c, &streams[i], data + (streams[i].tensors - tensors));
     for (uint32_t i = 0; i < files; i++)
         stream_free(&streams[i]);
     mem_free(streams);

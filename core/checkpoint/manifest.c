@@ -102,7 +102,7 @@ static void put_hash(json_writer_t *w, const char *key, uint64_t hash)
 }
 
 /* NULL is written as "". */
-static void put_text(json_writer_t *w, const char *key, const char *value)
+static void put_text_or_empty(json_writer_t *w, const char *key, const char *value)
 {
     json_put_text(w, key, value == NULL ? "" : value);
 }
@@ -112,25 +112,25 @@ static void put_meta(json_writer_t *w, const checkpoint_meta_t *meta, const char
 {
     char seed[24], value[32];
     json_put_u64(w, "version", MANIFEST_VERSION);
-    put_text(w, "run", meta->run);
+    put_text_or_empty(w, "run", meta->run);
     json_put_u64(w, "step", meta->step);
-    put_text(w, "parent", parent);
-    put_text(w, "config", meta->config);
-    put_text(w, "model", meta->model);
+    put_text_or_empty(w, "parent", parent);
+    put_text_or_empty(w, "config", meta->config);
+    put_text_or_empty(w, "model", meta->model);
     json_open_as(w, "plugins", '[', &lines);
     for (uint32_t i = 0; i < meta->plugin_count; i++) {
         const checkpoint_plugin_t *p = &meta->plugins[i];
         json_open_as(w, NULL, '{', &row_layout);
-        put_text(w, "kind", p->kind);
-        put_text(w, "name", p->name);
-        put_text(w, "version", p->version);
-        put_text(w, "sha256", p->sha256);
+        put_text_or_empty(w, "kind", p->kind);
+        put_text_or_empty(w, "name", p->name);
+        put_text_or_empty(w, "version", p->version);
+        put_text_or_empty(w, "sha256", p->sha256);
         json_put_u64(w, "abi", p->abi);
         json_close(w);
     }
     json_close(w);
-    put_text(w, "variants", meta->variants);
-    put_text(w, "device", meta->device);
+    put_text_or_empty(w, "variants", meta->variants);
+    put_text_or_empty(w, "device", meta->device);
     /* 64 bits do not fit a JSON number everywhere. */
     (void)snprintf(seed, sizeof(seed), "%llu", (unsigned long long)meta->seed);
     json_put_text(w, "seed", seed);
@@ -291,7 +291,7 @@ lh_status_t manifest_text(manifest_t *m, text_t *out)
     json_open_as(&w, "files", '[', &lines);
     for (uint32_t i = 0; i < m->file_count; i++) {
         json_open_as(&w, NULL, '{', &row_layout);
-        put_text(&w, "name", m->files[i].name);
+        put_text_or_empty(&w, "name", m->files[i].name);
         json_put_u64(&w, "bytes", m->files[i].bytes);
         put_hash(&w, "header", m->files[i].header_hash);
         json_close(&w);
@@ -394,8 +394,8 @@ static lh_status_t check_seal(const char *path, const char *text, size_t length,
 }
 
 /* Digits and nothing else, as they are written. */
-static lh_status_t read_number(const char *path, const char *what, const char *text, int base,
-                               uint64_t *out)
+static lh_status_t parse_digits(const char *path, const char *what, const char *text, int base,
+                                uint64_t *out)
 {
     const bool hexadecimal = base == 16;
     const size_t digits = strspn(text, hexadecimal ? "0123456789abcdef" : "0123456789");
@@ -486,7 +486,7 @@ static lh_status_t read_meta(const char *path, const json_value_t *root, manifes
     if (status == LH_OK) status = json_take_text(path, root, "variants", &meta->variants);
     if (status == LH_OK) status = json_take_text(path, root, "device", &meta->device);
     if (status == LH_OK) status = json_take_text(path, root, "seed", &seed);
-    if (status == LH_OK) status = read_number(path, "seed", seed, 10, &meta->seed);
+    if (status == LH_OK) status = parse_digits(path, "seed", seed, 10, &meta->seed);
     if (status == LH_OK) status = json_take_count(path, root, "cursor", &meta->cursor);
     if (status == LH_OK) status = json_take_count(path, root, "tokens", &meta->tokens);
     if (status == LH_OK) status = read_plugins(path, json_member(root, "plugins"), meta);
@@ -510,7 +510,7 @@ static lh_status_t read_files(const char *path, const json_value_t *list, manife
         lh_status_t status = json_take_text(path, row, "name", &name);
         if (status == LH_OK) status = json_take_count(path, row, "bytes", &bytes);
         if (status == LH_OK) status = json_take_text(path, row, "header", &header);
-        if (status == LH_OK) status = read_number(path, "header", header, 16, &hash);
+        if (status == LH_OK) status = parse_digits(path, "header", header, 16, &hash);
         if (status != LH_OK) return status;
         if (!shard_name_is_plain(name))
             return fail(LH_INVALID, "%s: file %.64s: a plain name was expected", path, name);
@@ -523,8 +523,8 @@ static lh_status_t read_files(const char *path, const json_value_t *list, manife
 }
 
 /* A list of exactly so many whole numbers. */
-static lh_status_t read_list(const char *path, const char *name, const json_value_t *list,
-                             uint32_t rank, uint64_t *out)
+static lh_status_t read_sizes(const char *path, const char *name, const json_value_t *list,
+                              uint32_t rank, uint64_t *out)
 {
     if (!json_is_list(list) || json_size(list) != rank)
         return fail(LH_INVALID, "%s: tensor %s: a list of %u numbers was expected", path, name,
@@ -539,15 +539,15 @@ static lh_status_t read_list(const char *path, const char *name, const json_valu
 }
 
 /* A part without a place is the whole tensor. */
-static lh_status_t read_part(const char *path, const json_value_t *row, manifest_t *m,
-                             checkpoint_tensor_t *tensor)
+static lh_status_t read_tensor_part(const char *path, const json_value_t *row, manifest_t *m,
+                                    checkpoint_tensor_t *tensor)
 {
     const char *stored, *digits;
     uint64_t file = 0, hash;
     lh_status_t status = json_take_count(path, row, "file", &file);
     if (status == LH_OK) status = json_take_text(path, row, "stored", &stored);
     if (status == LH_OK) status = json_take_text(path, row, "xxh3", &digits);
-    if (status == LH_OK) status = read_number(path, "xxh3", digits, 16, &hash);
+    if (status == LH_OK) status = parse_digits(path, "xxh3", digits, 16, &hash);
     if (status != LH_OK) return status;
     if (file >= m->file_count)
         return fail(LH_INVALID, "%s: tensor %s: file %llu of %u", path, tensor->name,
@@ -556,9 +556,10 @@ static lh_status_t read_part(const char *path, const json_value_t *row, manifest
     tensor->part = tensor_part_whole(tensor->rank, tensor->shape);
     if (json_member(row, "at") != NULL) {
         tensor_part_t *p = &tensor->part;
-        status = read_list(path, tensor->name, json_member(row, "at"), tensor->rank, p->at);
+        status = read_sizes(path, tensor->name, json_member(row, "at"), tensor->rank, p->at);
         if (status == LH_OK)
-            status = read_list(path, tensor->name, json_member(row, "box"), tensor->rank, p->shape);
+            status = read_sizes(path, tensor->name, json_member(row, "box"), tensor->rank,
+                                p->shape);
         if (status == LH_OK) status = json_take_count(path, row, "first", &p->first);
         if (status == LH_OK) status = json_take_count(path, row, "count", &p->count);
         if (status != LH_OK) return status;
@@ -608,8 +609,8 @@ static lh_status_t check_covers(const char *path, const manifest_t *m)
 
 /* The size of the whole is bounded by 2^63 bytes before any part of it is looked at, so that sums
  * and products of its places fit from there on. */
-static lh_status_t read_tensor(const char *path, const char *name, const json_value_t *row,
-                               manifest_t *m)
+static lh_status_t read_tensor_row(const char *path, const char *name, const json_value_t *row,
+                                   manifest_t *m)
 {
     checkpoint_tensor_t tensor = {.name = name};
     const char *dtype;
@@ -628,7 +629,7 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_va
         return fail(LH_INVALID, "%s: tensor %s: %zu dimensions, at most %d are allowed", path, name,
                     json_size(shape), LH_MAX_RANK);
     tensor.rank = (uint32_t)json_size(shape);
-    status = read_list(path, name, shape, tensor.rank, tensor.shape);
+    status = read_sizes(path, name, shape, tensor.rank, tensor.shape);
     if (status != LH_OK) return status;
     uint64_t bytes = known->bits / 8;
     for (uint32_t i = 0; i < tensor.rank; i++)
@@ -640,11 +641,11 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_va
         return fail(LH_INVALID, "%s: tensor %s: %zu parts, 1 to %d were expected", path, name,
                     count, MANIFEST_PARTS);
     for (json_walk_t w = json_walk(parts); status == LH_OK && json_next(&w);)
-        status = read_part(path, w.value, m, &tensor);
+        status = read_tensor_part(path, w.value, m, &tensor);
     return status;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_tensor_name(const void *a, const void *b)
 {
     return strcmp(((const manifest_tensor_t *)a)->name, ((const manifest_tensor_t *)b)->name);
 }
@@ -659,10 +660,11 @@ static lh_status_t read_all(const char *path, const json_value_t *root, manifest
     const json_value_t *tensors = json_member(root, "tensors");
     if (!json_is_map(tensors)) return fail(LH_INVALID, "%s: tensors: an object was expected", path);
     for (json_walk_t w = json_walk(tensors); json_next(&w);) {
-        status = read_tensor(path, w.key, w.value, m);
+        status = read_tensor_row(path, w.key, w.value, m);
         if (status != LH_OK) return status;
     }
-    if (m->tensor_count > 0) qsort(m->tensors, m->tensor_count, sizeof(m->tensors[0]), by_name);
+    if (m->tensor_count > 0)
+        qsort(m->tensors, m->tensor_count, sizeof(m->tensors[0]), by_tensor_name);
     return LH_OK;
 }
 

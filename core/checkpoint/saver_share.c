@@ -171,7 +171,7 @@ static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t ra
 /* What is committed can be read: the manifest's own reader agrees, so that the shares cover every
  * tensor once. Costs a parse; a checkpoint that is found out to be incomplete when it is needed
  * costs a run. */
-static lh_status_t check_whole(const saver_share_t *how, manifest_t *all)
+static lh_status_t shares_check_whole(const saver_share_t *how, manifest_t *all)
 {
     char name[CHECKPOINT_NAME];
     text_t text = {0};
@@ -193,7 +193,7 @@ lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
     if (status != LH_OK) return status;
     for (uint32_t r = 0; r < how->ranks && status == LH_OK; r++)
         status = take_share(how, c, r, &first);
-    if (status == LH_OK) status = check_whole(how, commit_manifest(c));
+    if (status == LH_OK) status = shares_check_whole(how, commit_manifest(c));
     if (status == LH_OK)
         status = commit_finish(c, &how->keep, self);
     else

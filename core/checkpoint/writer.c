@@ -253,7 +253,7 @@ static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor
 }
 
 /* In pieces of so many bytes at least, and at most so many of them. */
-static uint64_t pieces_of(uint64_t bytes, uint64_t least, uint64_t most)
+static uint64_t layout_piece_count(uint64_t bytes, uint64_t least, uint64_t most)
 {
     const uint64_t fit = bytes / least;
     return fit < 1 ? 1 : fit < most ? fit : most;
@@ -271,7 +271,7 @@ static uint64_t layout_pieces(writer_t *w, uint64_t *most)
     for (;; least *= 2) {
         all = 0;
         for (uint32_t i = 0; i < w->count; i++)
-            all += pieces_of(w->bytes[i], least, *most);
+            all += layout_piece_count(w->bytes[i], least, *most);
         if (all == w->count || all <= SAVE_PIECES / ranks) break;
     }
     w->piece_count = (uint32_t)all;
@@ -309,7 +309,7 @@ static lh_status_t cut_tensors(writer_t *w, const checkpoint_tensor_t *tensors)
     if (w->pieces == NULL || w->offset == NULL) return no_room();
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < w->count && status == LH_OK; i++)
-        status = cut_tensor(w, i, &tensors[i], pieces_of(w->bytes[i], least, most), &at);
+        status = cut_tensor(w, i, &tensors[i], layout_piece_count(w->bytes[i], least, most), &at);
     lh_assert(status != LH_OK || at == w->piece_count);
     return status;
 }
@@ -657,7 +657,7 @@ static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out
 
 /* Of the saver that is past its deadline: killed, and after a while left to itself. Returns the
  * milliseconds to wait for it until then; 0: it is to be left. */
-static int give_up(writer_t *w)
+static int saver_give_up(writer_t *w)
 {
     const uint64_t now = sys()->now_ns();
     if (w->saver.pid == 0) return 1; /* its first words are on the way, or its end */
@@ -675,7 +675,7 @@ lh_status_t writer_poll(writer_t *w, writer_result_t *out)
     if (!w->asked) return LH_INVALID;
     const lh_status_t status = writer_hear(w, 0, out);
     if (status == LH_OK || sys()->now_ns() - w->started_ns < w->how.deadline_ns) return status;
-    if (give_up(w) > 0) return LH_AGAIN;
+    if (saver_give_up(w) > 0) return LH_AGAIN;
     saver_failed(w, LH_TIMED_OUT, out);
     return LH_OK;
 }
@@ -688,9 +688,9 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out)
         const uint64_t spent = sys()->now_ns() - w->started_ns;
         const bool late = spent >= w->how.deadline_ns;
         const uint64_t ms = late ? 0 : (w->how.deadline_ns - spent) / 1000000 + 1;
-        const int timeout_ms = late ? give_up(w) : ms > 100 ? 100 : (int)ms;
+        const int timeout_ms = late ? saver_give_up(w) : ms > 100 ? 100 : (int)ms;
         if (writer_hear(w, timeout_ms, out) == LH_OK) return LH_OK;
-        if (!late || give_up(w) > 0) continue;
+        if (!late || saver_give_up(w) > 0) continue;
         saver_failed(w, LH_TIMED_OUT, out);
         return LH_OK;
     }
