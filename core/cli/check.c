@@ -53,7 +53,7 @@ static lh_status_t check_list(const job_outputs_t *outputs, const char *key, con
 }
 
 /* The INI may lie in the folder that it names, but not under the name of an output. */
-static lh_status_t check_document(const job_outputs_t *outputs, const document_t *document)
+static lh_status_t check_document_files(const job_outputs_t *outputs, const document_t *document)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < document_file_count(document); i++)
@@ -74,7 +74,7 @@ lh_status_t check_inputs(const job_t *job)
         {"[generate] prompts", job->generate.prompts},   {"[dpo] reference", job->dpo.reference},
         {"[launch] secret", job->launch.secret},
     };
-    status = check_document(&outputs, job->document);
+    status = check_document_files(&outputs, job->document);
     if (status == LH_OK) status = check_list(&outputs, "[prepare] input", job->prepare.input);
     for (size_t i = 0; status == LH_OK && i < sizeof(files) / sizeof(files[0]); i++)
         status = check_file(&outputs, files[i].key, files[i].path);
@@ -182,7 +182,7 @@ static lh_status_t need_train(const job_t *job)
     return status;
 }
 
-static bool is_split(const char *data)
+static bool eval_data_is_split(const char *data)
 {
     return text_equal(data, "train") || text_equal(data, "valid") || text_equal(data, "test");
 }
@@ -193,8 +193,8 @@ static lh_status_t need_eval_set(const job_t *job, const job_eval_set_t *set)
     const char *data = set->data;
     char section[128] = "eval";
     if (set->name != NULL) (void)snprintf(section, sizeof(section), "eval.%s", set->name);
-    return is_split(data) ? need_split(job, data, STAGE_EVAL)
-                          : need_file(job, section, "data", data);
+    return eval_data_is_split(data) ? need_split(job, data, STAGE_EVAL)
+                                    : need_file(job, section, "data", data);
 }
 
 /* Splits of pairs are scored beside the reference. */
@@ -204,7 +204,7 @@ static lh_status_t need_eval(const job_t *job)
     for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
         status = need_eval_set(job, &job->eval_sets[i]);
     for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
-        if (is_split(job->eval_sets[i].data) && job->train.phase == PHASE_DPO)
+        if (eval_data_is_split(job->eval_sets[i].data) && job->train.phase == PHASE_DPO)
             status = need_file(job, "dpo", "reference", job->dpo.reference);
     return status;
 }
@@ -225,7 +225,7 @@ lh_status_t check_inputs_there(const job_t *job)
 
 /* Neither may be there yet. Spelled differently the same folder is still the same: first by what
  * the system says, then by text, for what is not there yet. */
-static bool holds(const char *above, const char *below)
+static bool path_holds(const char *above, const char *below)
 {
     if (folder_holds(above, below)) return true;
     char *a = mem_text(above), *b = mem_text(below);
@@ -244,7 +244,7 @@ static bool holds(const char *above, const char *below)
 /* folder NULL: the job has none of that kind. */
 static lh_status_t refuse_holding(const char *target, const char *folder, const char *what)
 {
-    if (folder == NULL || !holds(target, folder)) return LH_OK;
+    if (folder == NULL || !path_holds(target, folder)) return LH_OK;
     return fail(LH_INVALID, "[export] folder %s is or holds %s, %s: name a folder of its own",
                 target, what, folder);
 }
@@ -283,7 +283,7 @@ static const uint32_t kinds[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_MAS
                                  MEMORY_REFERENCE};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-/* What count_all fills and write_table prints. */
+/* What count_all fills and counting_write_table prints. */
 typedef struct counting {
     const check_step_t *step;
     memory_report_t ranks[RANKS_COUNTED];
@@ -492,7 +492,7 @@ static uint32_t kinds_shown(const counting_t *c)
 }
 
 /* Bytes, unrounded: this is for comparing. */
-static void write_row(const counting_t *c, uint32_t rank, text_t *out)
+static void counting_write_row(const counting_t *c, uint32_t rank, text_t *out)
 {
     lh_assert(rank < c->count);
     const memory_report_t *m = &c->ranks[rank];
@@ -503,7 +503,7 @@ static void write_row(const counting_t *c, uint32_t rank, text_t *out)
 }
 
 /* Lines begin with a semicolon, so that the whole output of `check` is still an INI. */
-static void write_table(const counting_t *c, text_t *out)
+static void counting_write_table(const counting_t *c, text_t *out)
 {
     const uint32_t ranks = job_ranks(c->step->how.job);
     uint32_t most = 0;
@@ -514,12 +514,12 @@ static void write_table(const counting_t *c, text_t *out)
     text_printf(out, " %17s\n", "total");
     for (uint32_t r = 0; r < c->count; r++) {
         if (c->ranks[r].total_bytes > c->ranks[most].total_bytes) most = r;
-        if (ranks <= RANKS_SHOWN) write_row(c, r, out);
+        if (ranks <= RANKS_SHOWN) counting_write_row(c, r, out);
     }
     /* Rank 0, and the one with the most if that is another. */
     if (ranks > RANKS_SHOWN) {
-        write_row(c, 0, out);
-        if (most != 0) write_row(c, most, out);
+        counting_write_row(c, 0, out);
+        if (most != 0) counting_write_row(c, most, out);
         text_printf(out, "; of %u ranks%s\n", ranks,
                     c->count < ranks ? ", which differ by little" : ": the first and the largest");
     }
@@ -537,7 +537,7 @@ lh_status_t check_step_memory(const check_step_t *s, text_t *out)
     if (c == NULL) return LH_NO_MEMORY;
     c->step = s;
     const lh_status_t status = count_all(c);
-    if (status == LH_OK) write_table(c, out);
+    if (status == LH_OK) counting_write_table(c, out);
     mem_free(c);
     return status;
 }

@@ -145,7 +145,7 @@ static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t 
 }
 
 /* "[8,128][128,512]", as far as room reaches. */
-static void shapes_text(const measured_call_t *row, char *out, size_t room)
+static void measured_shapes_text(const measured_call_t *row, char *out, size_t room)
 {
     size_t at = 0;
     out[0] = '\0';
@@ -165,7 +165,7 @@ static double row_ideal(const device_rate_t *rate, const measured_call_t *row)
 }
 
 /* By the time that all calls of a row take in a step. */
-static int slower_first(const void *a, const void *b)
+static int measured_slower_first(const void *a, const void *b)
 {
     const measured_call_t *x = a, *y = b;
     const double p = x->seconds * (double)x->count, q = y->seconds * (double)y->count;
@@ -186,7 +186,7 @@ static void print_rows(const device_rate_t *rate, const measured_call_t *rows, u
     for (uint32_t i = 0; i < count; i++) {
         const measured_call_t *r = &rows[i];
         char shapes[64];
-        shapes_text(r, shapes, sizeof(shapes));
+        measured_shapes_text(r, shapes, sizeof(shapes));
         const double s = r->seconds > 0 ? r->seconds : 1e-9;
         printf("%-24s %-26s %6llu %9.1f %8.1f %7.1f %5.0f%% %5.1f%%\n", r->kind, shapes,
                (unsigned long long)r->count, s * 1e6, r->flops / s * 1e-9, r->bytes / s * 1e-9,
@@ -208,8 +208,8 @@ static void print_table(const device_rate_t *rate, const measured_call_t *rows, 
 }
 
 /* Plain units, seconds and bytes and operations, so that no reader has to know a prefix. */
-static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *rows,
-                              uint32_t count)
+static lh_status_t rate_print_json(const device_rate_t *rate, const measured_call_t *rows,
+                                   uint32_t count)
 {
     text_t text = {0};
     json_writer_t w = {.to = &text, .style = 1};
@@ -226,7 +226,7 @@ static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *
     for (uint32_t i = 0; i < count; i++) {
         const measured_call_t *r = &rows[i];
         char shapes[64];
-        shapes_text(r, shapes, sizeof(shapes));
+        measured_shapes_text(r, shapes, sizeof(shapes));
         json_open(&w, NULL, '{');
         json_put_text(&w, "kind", r->kind);
         json_put_text(&w, "shapes", shapes);
@@ -245,7 +245,7 @@ static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *
 
 /* An unwritable cache is no reason to throw the figures away. Told where, since the file lies in
  * the user's cache and not beside the job. */
-static void keep(const device_rate_t *rate)
+static void rate_keep(const device_rate_t *rate)
 {
     char *path;
     if (device_rate_save(rate) != LH_OK || device_rate_path(rate->fingerprint, &path) != LH_OK) {
@@ -275,12 +275,12 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     if (status == LH_OK && cli->job != NULL)
         status = measure_program(cli, budget->program, &programs, &world, &rate, &rows, &count);
     if (status == LH_OK) {
-        if (count > 0) qsort(rows, count, sizeof(*rows), slower_first);
+        if (count > 0) qsort(rows, count, sizeof(*rows), measured_slower_first);
         if (cli_flag(cli, "json") != NULL)
-            status = print_json(&rate, rows, count);
+            status = rate_print_json(&rate, rows, count);
         else
             print_table(&rate, rows, count);
-        keep(&rate);
+        rate_keep(&rate);
     }
     mem_free(rows);
     plan_programs_close(&programs);
@@ -417,7 +417,7 @@ static lh_status_t parse_collectives(const cli_t *cli, collective_bench_how_t *s
 }
 
 /* Bounds are checked by bench_ranks, which knows them. */
-static lh_status_t parse_number(const cli_t *cli, const char *flag, uint32_t *out)
+static lh_status_t parse_flag_number(const cli_t *cli, const char *flag, uint32_t *out)
 {
     uint64_t number;
     const char *value = cli_flag(cli, flag);
@@ -501,8 +501,8 @@ static int bench_collectives(cli_t *cli)
     collectives_t shown = {cli, &how, cli_flag(cli, "json") != NULL ? &json : NULL};
     how.context = &shown;
     int status = parse_collectives(cli, &how);
-    if (status == LH_OK) status = parse_number(cli, "ranks", &how.ranks);
-    if (status == LH_OK) status = parse_number(cli, "sites", &how.sites);
+    if (status == LH_OK) status = parse_flag_number(cli, "ranks", &how.ranks);
+    if (status == LH_OK) status = parse_flag_number(cli, "sites", &how.sites);
     if (status == LH_OK && job == NULL) status = default_job(cli, &job);
     if (status == LH_OK) status = use_transport(job, cli_flag(cli, "transport"));
     how.job = job;
@@ -657,7 +657,7 @@ static int bench_links(cli_t *cli)
 }
 
 /* NAME decides which of the three. */
-static int bench(cli_t *cli)
+static int bench_command(cli_t *cli)
 {
     if (cli->name == NULL)
         return fail(LH_INVALID, "bench what? longhaul bench device, collectives or links");
@@ -689,7 +689,7 @@ const command_t command_bench = {
     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_MAY_TAKE_JOB | CLI_HAS_RANKS |
              CLI_NEEDS_MODEL,
     .check = check_job_options,
-    .run = bench,
+    .run = bench_command,
     .flags = {{"quick", NULL, "in about a second, less exact"},
               {"device", "PLUGIN", "which device, where no pipeline names one"},
               {"op", "NAME", "collectives: all-reduce if not given"},

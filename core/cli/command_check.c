@@ -131,7 +131,7 @@ static lh_status_t check_room(const check_t *c, const lh_model_api_t *api, lh_mo
 
 /* An import's options come from the folder that is to be imported, as the stage that imports may
  * not have run yet. */
-static lh_status_t check_model(check_t *c)
+static lh_status_t check_model_plugin(check_t *c)
 {
     lh_model_t *model;
     const bool imports = c->job->import.from != NULL && c->job->model.plugin != NULL;
@@ -327,7 +327,7 @@ static lh_status_t check_transports(check_t *c)
 
 /* Where rank 0 is, which makes the key; the others wait for it. Only where there will be several
  * ranks: a job that is alone needs no key. */
-static lh_status_t check_secret(const check_t *c)
+static lh_status_t check_secret_file(const check_t *c)
 {
     const char *path = c->job->launch.secret;
     const bool several = job_ranks(c->job) > 1 || launch_size(c->cli->launch) > 1;
@@ -339,7 +339,7 @@ static lh_status_t check_secret(const check_t *c)
 
 /* Where the stages begin; other machines get what those stages leave. The first launcher's machine
  * is where prepare, import and export run. */
-static lh_status_t check_files(const check_t *c)
+static lh_status_t check_stage_files(const check_t *c)
 {
     if (!launch_leads(c->cli->launch)) return LH_OK;
     lh_status_t status = check_inputs_there(c->job);
@@ -401,13 +401,13 @@ static lh_status_t check_skips(const job_t *job)
 static lh_status_t check_options(check_t *c)
 {
     lh_status_t status = check_skips(c->job);
-    if (status == LH_OK) status = check_model(c);
+    if (status == LH_OK) status = check_model_plugin(c);
     if (status == LH_OK) status = check_optimizer(c);
     if (status == LH_OK) status = rule_set_make(c->job, c->cli->plugins, &c->rules);
     if (status == LH_OK)
         status = open_plugin(c, LH_KIND_DEVICE, "device", c->job->device.plugin, &c->device);
     if (status == LH_OK) status = check_transports(c);
-    if (status == LH_OK) status = check_secret(c);
+    if (status == LH_OK) status = check_secret_file(c);
     if (status == LH_OK) status = check_ops(c);
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);
@@ -420,7 +420,7 @@ static lh_status_t check_options(check_t *c)
 static lh_status_t check_all(check_t *c)
 {
     lh_status_t status = check_options(c);
-    if (status == LH_OK) status = check_files(c);
+    if (status == LH_OK) status = check_stage_files(c);
     if (status == LH_OK) status = check_step(c);
     return status;
 }
@@ -631,7 +631,7 @@ static lh_status_t explain_room(check_t *c)
 }
 
 /* Prints only where everything is well, so the output of a failure is its sentence. */
-static int check(cli_t *cli)
+static int check_command(cli_t *cli)
 {
     text_t out = {0};
     check_t c = {.cli = cli, .job = cli->job, .out = &out};
@@ -662,7 +662,7 @@ const command_t command_check = {
     .summary = "validate a pipeline without touching a device; print every effective value",
     .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL | CLI_HAS_RANKS |
              CLI_RANKS_CONNECT,
-    .run = check,
+    .run = check_command,
     .check = check_job_options,
     .flags = {{"connect", NULL,
                "instead, on every machine: meet as ranks do and dial every pair of hosts"},

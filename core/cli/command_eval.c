@@ -79,7 +79,7 @@ typedef struct eval_run {
 } eval_run_t;
 
 /* *out is SPLIT_*, whose order is that of the names. */
-static bool is_split(const char *data, uint32_t *out)
+static bool split_named(const char *data, uint32_t *out)
 {
     static const char *const names[] = {"train", "valid", "test"};
     for (uint32_t i = 0; i < 3; i++) {
@@ -158,16 +158,17 @@ static lh_status_t read_corpus(const job_t *job, const job_eval_set_t *set,
     return status;
 }
 
-/* Begins a line about one document or question; line_end prints it. Nothing is printed where memory
- * is short: the result follows. */
-static void line_begin(const eval_set_t *s, const char *what, uint64_t number, json_writer_t *w)
+/* Begins a line about one document or question; eval_line_end prints it. Nothing is printed where
+ * memory is short: the result follows. */
+static void eval_line_begin(const eval_set_t *s, const char *what, uint64_t number,
+                            json_writer_t *w)
 {
     json_open(w, NULL, '{');
     if (s->named) json_put_text(w, "set", s->job->name);
     json_put_u64(w, what, number);
 }
 
-static void line_end(json_writer_t *w)
+static void eval_line_end(json_writer_t *w)
 {
     json_close(w);
     if (!w->to->failed) (void)puts(w->to->data);
@@ -183,13 +184,13 @@ static void on_document(void *context, uint64_t document, const evaluation_sum_t
     s->sum.nll += sum->nll;
     s->sum.tokens += sum->tokens;
     if (!s->per_document) return;
-    line_begin(s, "document", document, &w);
+    eval_line_begin(s, "document", document, &w);
     json_put_u64(&w, "tokens", sum->tokens);
     if (sum->tokens == 0)
         json_put_nil(&w, "loss");
     else
         json_put_real(&w, "loss", sum->nll / (double)sum->tokens);
-    line_end(&w);
+    eval_line_end(&w);
 }
 
 static void on_choice(void *context, uint64_t choice, const evaluation_sum_t *sum)
@@ -201,7 +202,7 @@ static void on_choice(void *context, uint64_t choice, const evaluation_sum_t *su
 
 /* Which of a question's choices has the largest log-likelihood, divided by nothing (0), its
  * characters (1) or its bytes (2). */
-static uint32_t likeliest(const eval_set_t *s, const question_t *q, int by)
+static uint32_t likeliest_choice(const eval_set_t *s, const question_t *q, int by)
 {
     uint32_t best = 0;
     double most = 0;
@@ -222,17 +223,17 @@ static void questions_count(eval_set_t *s)
     for (size_t n = 0; n < s->choices.count; n++) {
         const question_t *q = &s->choices.questions[n];
         for (int by = 0; by < 3; by++)
-            s->right[by] += likeliest(s, q, by) == q->right;
+            s->right[by] += likeliest_choice(s, q, by) == q->right;
         if (!s->per_document) continue;
         text_t line = {0};
         json_writer_t w = {.to = &line, .style = JSON_SPACED};
-        line_begin(s, "question", n, &w);
+        eval_line_begin(s, "question", n, &w);
         json_put_u64(&w, "answer", q->right);
         json_open(&w, "loglikelihood", '[');
         for (uint32_t i = 0; i < q->count; i++)
             json_put_real(&w, NULL, s->loglikelihood[q->first + i]);
         json_close(&w);
-        line_end(&w);
+        eval_line_end(&w);
     }
 }
 
@@ -469,7 +470,7 @@ static lh_status_t sets_begin(const cli_t *cli, eval_run_t *r, bool *text)
         s->job = &r->job->eval_sets[i];
         s->named = s->job->name != NULL;
         s->per_document = per_document;
-        s->by_split = is_split(s->job->data, &s->split);
+        s->by_split = split_named(s->job->data, &s->split);
         s->pairs = s->by_split && r->job->train.phase == PHASE_DPO;
         r->by_split |= s->by_split;
         if (!s->by_split) *text = true;

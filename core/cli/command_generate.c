@@ -197,7 +197,8 @@ static lh_status_t prompt_new(prompts_t *p, token_ids_t **out)
     return LH_OK;
 }
 
-static lh_status_t read_line(prompt_reader_t *r, const char *line, size_t length, token_ids_t *out)
+static lh_status_t prompts_read_line(prompt_reader_t *r, const char *line, size_t length,
+                                     token_ids_t *out)
 {
     const char *text;
     size_t bytes;
@@ -209,7 +210,7 @@ static lh_status_t read_line(prompt_reader_t *r, const char *line, size_t length
 }
 
 /* Every line of the file, before anything is generated: a bad one costs no time. */
-static lh_status_t read_file(prompt_reader_t *r, prompts_t *out)
+static lh_status_t prompts_read_file(prompt_reader_t *r, prompts_t *out)
 {
     const job_limits_t *limits = &r->cli->job->limits;
     const char *const path = r->request->prompts;
@@ -223,7 +224,8 @@ static lh_status_t read_file(prompt_reader_t *r, prompts_t *out)
         status = input_texts_next_line(lines, &line, &length, &end);
         if (status != LH_OK || end) break;
         status = prompt_new(out, &ids);
-        if (status == LH_OK) status = input_texts_place(lines, read_line(r, line, length, ids));
+        if (status == LH_OK)
+            status = input_texts_place(lines, prompts_read_line(r, line, length, ids));
     }
     input_texts_close(lines);
     if (status == LH_OK && out->count == 0)
@@ -254,7 +256,7 @@ static lh_status_t read_prompts(const cli_t *cli, const request_t *r, const toke
     out->end = -1;
     if (r->ids == NULL) status = reader_open(&reader, &out->end);
     if (status == LH_OK && r->prompts != NULL) {
-        status = read_file(&reader, out);
+        status = prompts_read_file(&reader, out);
     } else if (status == LH_OK) {
         status = prompt_new(out, &ids);
         if (status == LH_OK && r->ids != NULL)
@@ -284,7 +286,7 @@ static void prompts_free(prompts_t *p)
 /* Bytes of a text without a character at its end that is not whole yet: it can come in several
  * tokens. A character has four bytes at most, so at most three are looked at from behind. What is
  * no UTF-8 anyway counts as whole. */
-static size_t settled(const char *text, size_t length)
+static size_t settled_bytes(const char *text, size_t length)
 {
     size_t back = 0;
     while (back < 3 && back < length && text_utf8_follows(text[length - 1 - back]))
@@ -321,7 +323,7 @@ static void show_text(printer_t *p, bool all)
     const size_t open = all ? 0 : tokenizer_open_bytes(p->tokenizer, p->ids.ids, p->ids.count);
     p->status = tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count - open, true, &text);
     if (p->status == LH_OK && text.data != NULL) {
-        const size_t until = all ? text.length : settled(text.data, text.length);
+        const size_t until = all ? text.length : settled_bytes(text.data, text.length);
         lh_assert(until <= text.length);
         if (until > p->shown) {
             p->status = print_generated(text.data + p->shown, until - p->shown);
@@ -342,7 +344,7 @@ static void id_show(void *context, LH_UNUSED uint64_t text, int32_t id)
     if (p->status == LH_OK) show_text(p, false);
 }
 
-static void put_ids(json_writer_t *w, const char *key, const int32_t *ids, uint64_t count)
+static void generated_put_ids(json_writer_t *w, const char *key, const int32_t *ids, uint64_t count)
 {
     json_open(w, key, '[');
     for (uint64_t i = 0; i < count; i++)
@@ -351,15 +353,15 @@ static void put_ids(json_writer_t *w, const char *key, const int32_t *ids, uint6
 }
 
 /* One text as a member of generated.json. */
-static lh_status_t put_text(const tokenizer_t *tokenizer, const generation_text_t *t,
-                            json_writer_t *w)
+static lh_status_t generated_put_text(const tokenizer_t *tokenizer, const generation_text_t *t,
+                                      json_writer_t *w)
 {
     text_t text = {0};
     lh_status_t status = LH_OK;
     if (tokenizer != NULL) status = tokenizer_decode(tokenizer, t->out, t->made, true, &text);
     json_open(w, NULL, '{');
-    put_ids(w, "prompt_ids", t->prompt, t->prompt_count);
-    put_ids(w, "new_ids", t->out, t->made);
+    generated_put_ids(w, "prompt_ids", t->prompt, t->prompt_count);
+    generated_put_ids(w, "new_ids", t->out, t->made);
     /* Bytes that are no UTF-8 have no JSON string: the ids say all. */
     if (text_utf8_valid(text.data, text.length))
         json_put_text_n(w, "text", text.data, text.length);
@@ -405,7 +407,7 @@ static lh_status_t texts_tell(teller_t *t, const generation_text_t *texts, uint6
         if (several) text_append(&t->dump, first ? "{\"texts\": [" : ", ");
         const size_t begin = t->dump.length;
         json_writer_t w = {.to = &t->dump, .style = JSON_SPACED};
-        status = put_text(t->tokenizer, &texts[i], &w);
+        status = generated_put_text(t->tokenizer, &texts[i], &w);
         if (status == LH_OK) status = text_status(&t->dump);
         if (status == LH_OK && t->request->json) (void)printf("%s\n", t->dump.data + begin);
         if (status == LH_OK && !t->request->json && several) status = show_whole(t, &texts[i]);
@@ -471,8 +473,8 @@ static lh_status_t generate_all(generation_t *generation, teller_t *t, const pro
 
 /* Memory and programs are made for the prompts that are there and the tokens that are asked for. The
  * text ends where the model says so: at the id that ends a document, or an answer. */
-static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t *source,
-                            const prompts_t *prompts)
+static lh_status_t generate_texts(const cli_t *cli, const request_t *r, model_source_t *source,
+                                  const prompts_t *prompts)
 {
     session_how_t how = model_source_session(source, cli->plugins);
     how.frozen = true;
@@ -516,7 +518,7 @@ static int generate_stage(cli_t *cli)
                                    &source);
     if (status != LH_OK) return status;
     status = read_prompts(cli, &request, source.tokenizer, &prompts);
-    if (status == LH_OK) status = generate(cli, &request, &source, &prompts);
+    if (status == LH_OK) status = generate_texts(cli, &request, &source, &prompts);
     prompts_free(&prompts);
     model_source_close(&source);
     return status;

@@ -394,7 +394,7 @@ static void print_hooks(text_t *out)
 }
 
 /* Collected as one text first, so that a failure in the middle prints nothing. */
-static int help(cli_t *cli)
+static int help_command(cli_t *cli)
 {
     text_t out = {0};
     lh_status_t status = LH_OK;
@@ -432,7 +432,7 @@ const command_t command_help = {
     .summary = "commands and options; of a command, an INI section or a plugin with its NAME; op "
                "lists ops, op NAME tells of one; functions, rules, hooks list those",
     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_TAKES_MEMBER,
-    .run = help,
+    .run = help_command,
     .flags = {{"as", "FORM",
                "all of it as a man page (man, man-ini) or as completion for a shell (bash, zsh)"}},
 };
@@ -490,7 +490,7 @@ static lh_status_t list_one(void *context, const char *name)
 }
 
 /* By kind, and inside a kind as the registry finds them. */
-static int list_plugins(cli_t *cli)
+static int plugins_command(cli_t *cli)
 {
     plugin_listing_t l = {.plugins = cli->plugins};
     for (l.kind = LH_KIND_MODEL; l.kind <= LH_KIND_PARTS; l.kind++) {
@@ -513,5 +513,5 @@ const command_t command_plugins = {
         "what is installed, with the cards that transports tell of, and why what is not usable "
         "is not",
     .needs = CLI_NEEDS_PLUGINS,
-    .run = list_plugins,
+    .run = plugins_command,
 };

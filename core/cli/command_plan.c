@@ -134,14 +134,14 @@ static void read_rate(planned_t *p)
 
 /* Model FLOPs utilization: arithmetic of the step over its time, as a share of the device's peak.
  * 0: unknown. */
-static double mfu(const planned_t *p)
+static double step_mfu(const planned_t *p)
 {
     const double rate = p->step.all.seconds > 0 ? p->step.all.flops / p->step.all.seconds : 0;
     return p->peak_flops > 0 ? rate / p->peak_flops : 0;
 }
 
 /* What the step is, before what it costs. */
-static void print_head(const planned_t *p)
+static void plan_print_head(const planned_t *p)
 {
     const job_train_t *train = &p->job->train;
     char parameters[16], free_bytes[16], frame[16];
@@ -323,7 +323,7 @@ static void print_times(const planned_t *p)
     if (p->known) {
         text_count((double)p->tokens / p->step.all.seconds, tokens);
         printf("planned   %.2f ms a step, %s tokens/s", p->step.all.seconds * 1e3, tokens);
-        if (p->peak_flops > 0) printf(", %.1f %% of the matrix rate", 100 * mfu(p));
+        if (p->peak_flops > 0) printf(", %.1f %% of the matrix rate", 100 * step_mfu(p));
         printf("\n");
         if (p->linked)
             printf("          and %.2f ms in which it waits for other sites\n", 1e3 * waits_s(p));
@@ -422,7 +422,7 @@ static void put_rates(json_writer_t *w, const planned_t *p)
 {
     if (p->known) {
         json_put_real(w, "tokens_per_s", (double)p->tokens / p->step.all.seconds);
-        json_put_real(w, "mfu", mfu(p));
+        json_put_real(w, "mfu", step_mfu(p));
         json_put_real(w, "peak_flops", p->peak_flops);
     }
     if (p->measured.steps == 0) return;
@@ -434,7 +434,7 @@ static void put_rates(json_writer_t *w, const planned_t *p)
 }
 
 /* One object with everything that the tables have, unrounded. */
-static lh_status_t print_json(const planned_t *p)
+static lh_status_t plan_print_json(const planned_t *p)
 {
     text_t text = {0};
     json_writer_t w = {.to = &text, .style = 1};
@@ -489,7 +489,7 @@ static lh_status_t print_json(const planned_t *p)
 }
 
 /* Graphviz lays it out; without it the sentence says so. */
-static lh_status_t draw(const planned_t *p, const program_t *pass, const char *path)
+static lh_status_t draw_block(const planned_t *p, const program_t *pass, const char *path)
 {
     char title[96];
     text_t dot = {0};
@@ -549,11 +549,11 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     if (status == LH_OK)
         status = check_disk(programs->session, programs->programs.schedule->rounds, &p->room);
     const char *graph = cli_flag(cli, "graph");
-    if (status == LH_OK && graph != NULL) status = draw(p, programs->programs.train, graph);
+    if (status == LH_OK && graph != NULL) status = draw_block(p, programs->programs.train, graph);
     if (status == LH_OK && cli_flag(cli, "json") != NULL) {
-        status = print_json(p);
+        status = plan_print_json(p);
     } else if (status == LH_OK) {
-        print_head(p);
+        plan_print_head(p);
         print_memory(p);
         print_step(p);
         print_transfers(p);

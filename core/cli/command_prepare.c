@@ -105,7 +105,7 @@ static lh_status_t filter_run(void *context, uint64_t tokens, bool *keep)
 
 /* That of [prepare], else the one beside the weights that the job imports. The folder that an
  * import reads from, and not what it has made: prepare may come first. */
-static lh_status_t load_tokenizer(const job_t *job, tokenizer_t **out)
+static lh_status_t prepare_load_tokenizer(const job_t *job, tokenizer_t **out)
 {
     const char *path = job->prepare.tokenizer != NULL ? job->prepare.tokenizer : job->import.from;
     if (path == NULL)
@@ -135,7 +135,7 @@ static void counts_tell(const cli_t *cli, const prepare_counts_t *c, const token
 
 /* The job's own outputs are looked up first, so that a pattern in [prepare] input does not read
  * what this stage writes. */
-static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_t *filter)
+static lh_status_t prepare_lines(const cli_t *cli, const tokenizer_t *tokenizer, call_t *filter)
 {
     const job_t *job = cli->job;
     prepare_progress_t progress;
@@ -179,9 +179,9 @@ static int prepare_stage(cli_t *cli)
     if (cli->job->prepare.input == NULL)
         return fail(LH_INVALID, "%s: [prepare] input is not set", cli->job->path);
 
-    lh_status_t status = load_tokenizer(cli->job, &tokenizer);
+    lh_status_t status = prepare_load_tokenizer(cli->job, &tokenizer);
     if (status == LH_OK) status = filter_bind(cli, &filter);
-    if (status == LH_OK) status = prepare(cli, tokenizer, filter);
+    if (status == LH_OK) status = prepare_lines(cli, tokenizer, filter);
     if (filter != NULL) call_free(filter);
     tokenizer_free(tokenizer);
     return status;

@@ -99,7 +99,7 @@ static void hear_requests(cli_t *cli)
  * as another run may read there what this one would write anew. Refused at once where another has
  * it, with who that is. Does nothing where it is held already. The lock is the kernel's and ends
  * with the process, however that ends. */
-static lh_status_t folder_take(cli_t *cli)
+static lh_status_t run_folder_take(cli_t *cli)
 {
     text_t holder = {0};
     const job_t *job = cli->job;
@@ -123,7 +123,7 @@ static lh_status_t folder_take(cli_t *cli)
     return LH_OK;
 }
 
-static void folder_give(cli_t *cli)
+static void run_folder_give(cli_t *cli)
 {
     request_end(cli->requests);
     cli->requests = NULL;
@@ -140,12 +140,12 @@ void command_run_leads(void *context, bool here)
     cli_t *cli = context;
     lh_status_t status = LH_INVALID;
     if (!here) {
-        folder_give(cli);
+        run_folder_give(cli);
         cli->follows = false;
         return;
     }
     for (uint32_t i = 0; status != LH_OK && i < (cli->follows ? 1u : PAUSES); i++) {
-        status = folder_take(cli);
+        status = run_folder_take(cli);
         if (status != LH_OK && !cli->follows) (void)nanosleep(&pause, NULL);
     }
     if (status != LH_OK && !cli->follows) log_line(LH_LOG_WARN, "%s", fail_reason());
@@ -155,7 +155,7 @@ void command_run_leads(void *context, bool here)
 
 /* The globs are this file's own constants, so their length is known; a section is read by a stage
  * if one of them matches its name. */
-static bool reads(const char *globs, const char *section)
+static bool section_is_read(const char *globs, const char *section)
 {
     char list[256], *rest = NULL;
     lh_assert(strlen(globs) < sizeof(list));
@@ -171,14 +171,14 @@ static void add_sections(const job_t *job, const char *globs, text_t *out)
 {
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {
         const document_section_t *s = document_section(job->document, i);
-        if (!reads(globs, s->name)) continue;
+        if (!section_is_read(globs, s->name)) continue;
         for (uint32_t k = 0; k < s->entry_count; k++)
             text_printf(out, "%s.%s=%s\n", s->name, s->entries[k]->key, s->entries[k]->value);
     }
 }
 
 /* Size and time of modification, with nanoseconds; what is not there has no line. */
-static int add_file(void *context, const char *path)
+static int digest_add_file(void *context, const char *path)
 {
     struct stat st;
     text_t *out = context;
@@ -204,7 +204,7 @@ static int add_entry(void *context, const char *name)
     const listing_t *l = context;
     char *path = path_join(l->folder, name);
     if (path == NULL) return -1;
-    (void)add_file(l->out, path);
+    (void)digest_add_file(l->out, path);
     mem_free(path);
     return 0;
 }
@@ -216,7 +216,7 @@ static void add_input(const char *path, text_t *out)
     struct stat st;
     if (path == NULL || sys()->stat(path, &st) != 0) return;
     if (!S_ISDIR(st.st_mode)) {
-        (void)add_file(out, path);
+        (void)digest_add_file(out, path);
         return;
     }
     listing_t listing = {path, out};
@@ -272,7 +272,7 @@ static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
     job_outputs_free(&own);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < files.count; i++)
-        (void)add_file(out, files.paths[i]);
+        (void)digest_add_file(out, files.paths[i]);
     input_files_free(&files);
     return LH_OK;
 }
@@ -484,7 +484,7 @@ static int run_body(cli_t *cli, const command_t *c)
 static lh_status_t hold_folder(cli_t *cli)
 {
     if (!launch_leads(cli->launch) || launch_is_started(cli->launch)) return LH_OK;
-    const lh_status_t status = folder_take(cli);
+    const lh_status_t status = run_folder_take(cli);
     if (status != LH_INVALID || !launch_starts(cli->launch) || cli_flag(cli, "resume") == NULL ||
         !members_change(cli->job) || !launch_is_spread(cli->launch))
         return status;

@@ -38,18 +38,18 @@ typedef struct warnings {
     uint32_t count;
 } warnings_t;
 
-static const json_value_t *member(const run_look_t *look, const char *key)
+static const json_value_t *status_member(const run_look_t *look, const char *key)
 {
     return json_member(json_root(look->status), key);
 }
 
-static double figure(const run_look_t *look, const char *key)
+static double status_figure(const run_look_t *look, const char *key)
 {
-    const json_value_t *v = member(look, key);
+    const json_value_t *v = status_member(look, key);
     return json_is_numeric(v) ? json_number(v) : (double)NAN;
 }
 
-static const char *words(const json_value_t *v)
+static const char *status_words(const json_value_t *v)
 {
     const char *text = json_text(v);
     return text == NULL ? "" : text;
@@ -90,7 +90,7 @@ static bool is_warning(const char *line, const char *since)
 
 static void read_warnings(const char *folder, const run_look_t *look, warnings_t *out)
 {
-    const char *since = words(member(look, "started"));
+    const char *since = status_words(status_member(look, "started"));
     *out = (warnings_t){.tail = read_tail(folder)};
     fail_clear();
     if (out->tail == NULL) return;
@@ -111,8 +111,9 @@ static void read_warnings(const char *folder, const run_look_t *look, warnings_t
 static void append_step(const run_look_t *look, text_t *out)
 {
     char count[16], left[24];
-    const double loss = figure(look, "loss"), rate = figure(look, "tokens_per_s");
-    const double a_step = figure(look, "seconds_a_step"), rest = figure(look, "seconds_left");
+    const double loss = status_figure(look, "loss"), rate = status_figure(look, "tokens_per_s");
+    const double a_step = status_figure(look, "seconds_a_step"),
+                 rest = status_figure(look, "seconds_left");
     text_printf(out, "step %llu of %llu", (unsigned long long)run_look_count(look, "step"),
                 (unsigned long long)run_look_count(look, "steps"));
     if (isfinite(loss)) text_printf(out, ", loss %.4f", loss);
@@ -130,21 +131,22 @@ static void append_step(const run_look_t *look, text_t *out)
 }
 
 /* The first line: what the run does, or how it ended. */
-static void print_head(const char *folder, const run_look_t *look)
+static void status_print_head(const char *folder, const run_look_t *look)
 {
     text_t line = {0};
-    const json_value_t *end = member(look, "end");
-    const char *name = words(member(look, "name"));
+    const json_value_t *end = status_member(look, "end");
+    const char *name = status_words(status_member(look, "name"));
     text_printf(&line, "%s: ", name[0] == '\0' ? folder : name);
     if (look->status == NULL) {
         text_append(&line, "at work, nothing is trained yet");
     } else {
         append_step(look, &line);
         if (json_is_yes(json_member(end, "failed")))
-            text_printf(&line, "; failed at %s: %s", words(json_member(end, "time")),
-                        words(json_member(end, "reason")));
+            text_printf(&line, "; failed at %s: %s", status_words(json_member(end, "time")),
+                        status_words(json_member(end, "reason")));
         else if (json_is_map(end))
-            text_printf(&line, "; the training ended at %s", words(json_member(end, "time")));
+            text_printf(&line, "; the training ended at %s",
+                        status_words(json_member(end, "time")));
         else if (look->held == FOLDER_FREE)
             text_append(&line, "; it is not at work any more, and has not said why");
         else if (look->age_s > STALE_S)
@@ -162,17 +164,18 @@ static void print_ranks(const run_look_t *look)
     if (ranks > 1)
         cli_print_line("  %llu ranks, %llu site%s", (unsigned long long)ranks,
                        (unsigned long long)sites, sites == 1 ? "" : "s");
-    for (json_walk_t w = json_walk(member(look, "late")); json_next(&w); shown++)
-        cli_print_line("  late: %s, %s", words(json_member(w.value, "name")),
-                       words(json_member(w.value, "why")));
+    for (json_walk_t w = json_walk(status_member(look, "late")); json_next(&w); shown++)
+        cli_print_line("  late: %s, %s", status_words(json_member(w.value, "name")),
+                       status_words(json_member(w.value, "why")));
     if (late > shown) cli_print_line("  late: %llu more", (unsigned long long)(late - shown));
 }
 
 static void print_saves(const run_look_t *look)
 {
     uint64_t step = 0;
-    const json_value_t *saved = member(look, "saved"), *not_saved = member(look, "not_saved");
-    const json_value_t *evaluation = member(look, "evaluation");
+    const json_value_t *saved = status_member(look, "saved"),
+                       *not_saved = status_member(look, "not_saved");
+    const json_value_t *evaluation = status_member(look, "evaluation");
     const uint64_t every = run_look_count(look, "save_every"), at = run_look_count(look, "step");
     const uint64_t steps = run_look_count(look, "steps");
     uint64_t next = every == 0 ? steps : (at / every + 1) * every;
@@ -183,16 +186,16 @@ static void print_saves(const run_look_t *look)
                        (unsigned long long)next);
     if (json_count(json_member(saved, "step"), &step))
         cli_print_line("  saved: step %llu (%s)%s", (unsigned long long)step,
-                       words(json_member(saved, "time")), again);
+                       status_words(json_member(saved, "time")), again);
     else
         cli_print_line("  saved: nothing yet%s", again);
-    if (json_count(json_member(member(look, "in_memory"), "step"), &step))
+    if (json_count(json_member(status_member(look, "in_memory"), "step"), &step))
         cli_print_line("  in memory: step %llu (%s)", (unsigned long long)step,
-                       words(json_member(member(look, "in_memory"), "time")));
+                       status_words(json_member(status_member(look, "in_memory"), "time")));
     if (json_count(json_member(not_saved, "step"), &step))
         cli_print_line("  not saved: step %llu (%s): %s", (unsigned long long)step,
-                       words(json_member(not_saved, "time")),
-                       words(json_member(not_saved, "reason")));
+                       status_words(json_member(not_saved, "time")),
+                       status_words(json_member(not_saved, "reason")));
     if (json_count(json_member(evaluation, "step"), &step))
         cli_print_line("  held-out loss: %.4f at step %llu",
                        json_is_numeric(json_member(evaluation, "loss"))
@@ -207,7 +210,7 @@ static void print_status(const char *folder, const run_look_t *look)
     const uint64_t refused = run_look_count(look, "refused_steps");
     const uint64_t again = run_look_count(look, "launcher_restarts");
     warnings_t warnings;
-    print_head(folder, look);
+    status_print_head(folder, look);
     if (look->holder[0] != '\0') cli_print_line("  %s", look->holder);
     if (look->status == NULL) return;
     print_ranks(look);
@@ -217,7 +220,7 @@ static void print_status(const char *folder, const run_look_t *look)
                        restarts == 1 ? "" : "s");
     if (again > 0)
         cli_print_line("  started again by its launcher %llu time%s: %s", (unsigned long long)again,
-                       again == 1 ? "" : "s", words(member(look, "restart_reason")));
+                       again == 1 ? "" : "s", status_words(status_member(look, "restart_reason")));
     if (refused > 0)
         cli_print_line("  steps that were not applied: %llu", (unsigned long long)refused);
     read_warnings(folder, look, &warnings);
@@ -228,7 +231,7 @@ static void print_status(const char *folder, const run_look_t *look)
 
 /* ---- for scripts ---- */
 
-static lh_status_t print_json(const char *folder, const run_look_t *look, bool follows)
+static lh_status_t status_print_json(const char *folder, const run_look_t *look, bool follows)
 {
     text_t text = {0};
     warnings_t warnings;
@@ -263,7 +266,7 @@ static lh_status_t print_once(cli_t *cli, bool follows, bool *held)
     lh_status_t status = run_look(cli->name, &look);
     if (status != LH_OK) return status;
     if (cli_flag(cli, "json") != NULL)
-        status = print_json(cli->name, &look, follows);
+        status = status_print_json(cli->name, &look, follows);
     else
         print_status(cli->name, &look);
     *held = look.held != FOLDER_FREE;

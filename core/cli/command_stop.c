@@ -23,7 +23,8 @@ static void ask_pause(void)
 }
 
 /* Until the run has taken the request, or has ended by itself. */
-static lh_status_t ask(const char *folder, const run_look_t *look, uint32_t which, const char *word)
+static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, uint32_t which,
+                                   const char *word)
 {
     lh_status_t status = request_put(folder, which, word);
     if (status != LH_OK) return status;
@@ -75,14 +76,14 @@ static void tell_stopped(const char *folder)
     run_look_free(&look);
 }
 
-static int stop(cli_t *cli)
+static int stop_command(cli_t *cli)
 {
     run_look_t look;
     char holder[FOLDER_HOLDER];
     const bool now = cli_flag(cli, "now") != NULL;
     lh_status_t status = look_at_work("stop", cli->name, &look);
     if (status != LH_OK) return status;
-    status = ask(cli->name, &look, REQUEST_STOP, now ? REQUEST_NOW : "stop");
+    status = ask_until_taken(cli->name, &look, REQUEST_STOP, now ? REQUEST_NOW : "stop");
     const bool known = look.held == FOLDER_HELD;
     if (status == LH_OK) log_line(LH_LOG_INFO, "%s is asked to end", run_look_holder(&look));
     run_look_free(&look);
@@ -99,14 +100,14 @@ const command_t command_stop = {
         "end a run as SIGTERM does, after the step at hand and a save, and wait for it; NAME is "
         "[pipeline] folder",
     .needs = CLI_TAKES_NAME,
-    .run = stop,
+    .run = stop_command,
     .flags = {{"now", NULL, "without a save, as a second SIGTERM does"}},
 };
 
 /* ---- save ---- */
 
 /* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". */
-static const json_value_t *outcome(const run_look_t *look, const char *kind, uint64_t asked)
+static const json_value_t *save_outcome(const run_look_t *look, const char *kind, uint64_t asked)
 {
     uint64_t step = 0;
     const json_value_t *save = json_member(json_root(look->status), kind);
@@ -122,8 +123,8 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, uint64
     /* A run that ended before it came to the request has saved its last step. */
     if (asked <= before && trains) return LH_AGAIN;
     if (asked <= before) asked = run_look_count(look, "step");
-    const json_value_t *saved = outcome(look, "saved", asked);
-    const json_value_t *failed = outcome(look, "not_saved", asked);
+    const json_value_t *saved = save_outcome(look, "saved", asked);
+    const json_value_t *failed = save_outcome(look, "not_saved", asked);
     if (saved != NULL) {
         (void)json_count(json_member(saved, "step"), &step);
         cli_print_line("step %llu saved to %s", (unsigned long long)step,
@@ -140,7 +141,7 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, uint64
                    (unsigned long long)asked);
 }
 
-static int save(cli_t *cli)
+static int save_command(cli_t *cli)
 {
     run_look_t look;
     lh_status_t status = look_at_work("save", cli->name, &look);
@@ -149,7 +150,7 @@ static int save(cli_t *cli)
     if (!run_look_trains(&look))
         status = fail(LH_INVALID, "%s: nothing is trained here now: %s", cli->name,
                       run_look_holder(&look));
-    if (status == LH_OK) status = ask(cli->name, &look, REQUEST_SAVE, "save");
+    if (status == LH_OK) status = ask_until_taken(cli->name, &look, REQUEST_SAVE, "save");
     run_look_free(&look);
     if (status != LH_OK) return status;
     do {
@@ -167,5 +168,5 @@ const command_t command_save = {
     .summary = "have a run save a checkpoint after the step at hand, and wait for it; NAME is "
                "[pipeline] folder",
     .needs = CLI_TAKES_NAME,
-    .run = save,
+    .run = save_command,
 };

@@ -72,7 +72,7 @@ static int exit_code(const job_t *job, const train_result_t *result)
 /* What the device's record promises. Without one nothing is known; that is no reason not to train.
  * Called when all programs are built. A plan that has a kind of call which the record does not know
  * promises no time at all. */
-static void predict(const train_programs_t *programs, train_prediction_t *out)
+static void predict_step(const train_programs_t *programs, train_prediction_t *out)
 {
     const session_t *s = programs->session;
     device_rate_t rate = {0};
@@ -107,7 +107,7 @@ static void on_profiled(train_profiler_t *profiler, const train_programs_t *prog
                         const profile_row_t *rows, uint32_t count)
 {
     step_profile_t *p = (step_profile_t *)profiler;
-    predict(programs, &p->limits);
+    predict_step(programs, &p->limits);
     lh_status_t status = step_profile_write(p->folder, rows, count, p->limits.peak_flops,
                                             p->limits.bytes_per_second);
     if (status == LH_OK) status = step_trace_write(p->folder, programs->pass, programs->update);
@@ -226,7 +226,7 @@ static int train_stage(cli_t *cli)
                                  .restarts = again.restarts,
                                  .restart_reason = again.reason,
                                  .dump_batches = dump,
-                                 .predict = predict,
+                                 .predict = predict_step,
                                  .save_asked = watch == NULL ? NULL : save_asked,
                                  .save_context = &asked,
                                  .profiler = profiled ? &profile.profiler : NULL,

@@ -37,7 +37,7 @@ typedef struct tally {
 
 /* One line, whatever the names of files are. reason: "" for none. The first column of every line is
  * a path, so the output can be searched by it. */
-static void say(const char *path, const char *what, const char *reason)
+static void print_verdict(const char *path, const char *what, const char *reason)
 {
     cli_print_line("%s: %s%s%s", path, what, *reason == '\0' ? "" : ": ", reason);
 }
@@ -49,16 +49,16 @@ static void verify_step(const char *path, tally_t *tally)
     const int error = errno;
     if (status == LH_OK) {
         tally->whole++;
-        say(path, "whole", "");
+        print_verdict(path, "whole", "");
     } else if (checkpoint_gone(path)) {
         return; /* removed by a run that trains, which has a newer one */
     } else if (checkpoint_damaged(status, error)) {
         tally->damaged++;
-        say(path, "damaged", fail_reason());
+        print_verdict(path, "damaged", fail_reason());
     } else {
         tally->unread++;
-        say(path, status == LH_UNSUPPORTED ? "made by a newer version" : "cannot be read",
-            fail_reason());
+        print_verdict(path, status == LH_UNSUPPORTED ? "made by a newer version" : "cannot be read",
+                      fail_reason());
     }
 }
 
@@ -77,7 +77,7 @@ static lh_status_t verify_steps(const char *folder, const checkpoint_steps_t *st
 }
 
 /* Something unread is the worse news: nobody knows what it is. */
-static lh_status_t judge(const char *folder, const tally_t *t)
+static lh_status_t tally_judge(const char *folder, const tally_t *t)
 {
     const size_t count = t->whole + t->damaged + t->unread;
     if (t->unread > 0)
@@ -116,9 +116,9 @@ static lh_status_t verify_one(const char *path)
 static uint32_t verify_file(const char *path, lh_status_t status)
 {
     if (status == LH_OK)
-        say(path, "whole", "");
+        print_verdict(path, "whole", "");
     else
-        say(path, status == LH_CORRUPT ? "damaged" : "cannot be read", fail_reason());
+        print_verdict(path, status == LH_CORRUPT ? "damaged" : "cannot be read", fail_reason());
     return status == LH_OK ? 0 : 1;
 }
 
@@ -183,12 +183,12 @@ static lh_status_t verify_checkpoints(const char *folder, bool paired)
         if (listed == 0 || seen > 0)
             break; /* else all were removed meanwhile: there are newer ones */
     }
-    if (seen > 0) return judge(folder, &tally);
+    if (seen > 0) return tally_judge(folder, &tally);
     return paired ? verify_inside(folder) : verify_one(folder);
 }
 
 /* A pair that is damaged does not keep the checkpoints from being read. */
-static int verify(cli_t *cli)
+static int verify_command(cli_t *cli)
 {
     if (cli->name == NULL)
         return fail(LH_INVALID, "verify what? a checkpoint, a folder of them, or a pair of token "
@@ -213,5 +213,5 @@ const command_t command_verify = {
     .summary = "read a checkpoint, all of a folder, or a pair of token files back and check every "
                "byte; NAME is the folder, or a file of the pair",
     .needs = CLI_TAKES_NAME,
-    .run = verify,
+    .run = verify_command,
 };

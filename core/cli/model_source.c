@@ -213,7 +213,7 @@ lh_status_t model_source_tokenizer(const job_t *job, const char *path, tokenizer
 }
 
 /* The first that is named counts: [prepare], then [eval], then what was imported. */
-static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
+static lh_status_t source_load_tokenizer(model_source_t *s, uint32_t wanted)
 {
     const char *path = s->job->prepare.tokenizer;
     if (path == NULL) path = s->job->eval.tokenizer;
@@ -262,7 +262,7 @@ lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t t
     model_source_t s = {.job = job};
     lh_status_t status = find_import(&s);
     if (status == LH_OK) status = read_config(&s, registry, tokenizer == TOKENIZER_PLANNED);
-    if (status == LH_OK) status = load_tokenizer(&s, tokenizer);
+    if (status == LH_OK) status = source_load_tokenizer(&s, tokenizer);
     if (status == LH_OK) status = find_vocab(&s);
     if (status != LH_OK) {
         model_source_close(&s);
