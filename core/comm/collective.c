@@ -35,7 +35,7 @@ const char *const coll_algorithm_names[COLL_ALGORITHMS] = {
 };
 
 /* Ops that name one member: `root`. */
-static bool rooted(uint32_t op)
+static bool op_is_rooted(uint32_t op)
 {
     return op == COLL_BROADCAST || op == COLL_REDUCE || op == COLL_SCATTER || op == COLL_GATHER ||
            op == COLL_SEND || op == COLL_RECV;
@@ -56,7 +56,7 @@ static uint32_t only_owner(const coll_how_t *how)
 }
 
 /* What needs no piece: names, numbers in range, dtypes and settings that exclude each other. The
- * memory is looked at by check_places, once the pieces are known. */
+ * memory is looked at by collective_check_places, once the pieces are known. */
 static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
 {
     if (how->name == NULL || how->group == NULL || how->op == 0 || how->op >= COLL_OPS)
@@ -65,7 +65,7 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
     if (how->service == 0 || how->service >= COMM_SERVICES)
         return fail(LH_INVALID, "'%s': service %u is none of LH_SERVICE_*", how->name,
                     how->service);
-    if (rooted(how->op) && how->root >= how->group->size)
+    if (op_is_rooted(how->op) && how->root >= how->group->size)
         return fail(LH_INVALID, "'%s': root %u of a group of %u members", how->name, how->root,
                     how->group->size);
     if (how->algorithm >= COLL_ALGORITHMS)
@@ -127,7 +127,7 @@ static uint64_t end_of_cut(const collective_t *x, uint32_t owner)
 
 /* The buffers that this rank uses in this op. Only the root of a scatter or a gather has a whole,
  * and the cut of an all-to-all holds what all members send, not this rank's piece alone. */
-static lh_status_t check_places(const comm_t *c, const collective_t *x)
+static lh_status_t collective_check_places(const comm_t *c, const collective_t *x)
 {
     const coll_how_t *how = &x->how;
     const bool needs_whole = how->op != COLL_BARRIER && how->elements > 0 &&
@@ -164,7 +164,8 @@ static void cut_evenly(collective_t *x)
 
 /* A segment that goes on where the owner's last one ends, in the whole and in the cut: one segment
  * may stand for both. Fewer segments are fewer messages, or fewer runs in each of them. */
-static bool is_joined(const collective_t *x, uint32_t owner, uint32_t at, const coll_segment_t *s)
+static bool segment_is_joined(const collective_t *x, uint32_t owner, uint32_t at,
+                              const coll_segment_t *s)
 {
     if (&x->segments[at] == x->pieces[owner].segments) return false;
     const coll_segment_t *last = &x->segments[at - 1];
@@ -188,7 +189,7 @@ static lh_status_t copy_pieces(collective_t *x, const coll_piece_t *pieces)
                             "%llu elements",
                             x->how.name, i, o, (unsigned long long)s.count,
                             (unsigned long long)s.whole, (unsigned long long)x->how.elements);
-            if (is_joined(x, o, at, &s)) {
+            if (segment_is_joined(x, o, at, &s)) {
                 x->segments[at - 1].count += s.count;
                 x->pieces[o].count--;
             } else {
@@ -263,7 +264,7 @@ lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
     atomic_init(&x->state, PLAN_IDLE);
     status = take_names(x, how->name);
     if (status == LH_OK) status = take_pieces(x, how);
-    if (status == LH_OK) status = check_places(c, x);
+    if (status == LH_OK) status = collective_check_places(c, x);
     if (status != LH_OK) {
         collective_free(x);
         return status;

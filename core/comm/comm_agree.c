@@ -60,7 +60,7 @@ lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
 }
 
 /* Chains digests: order matters. */
-static uint64_t mix(uint64_t digest, uint64_t value)
+static uint64_t plan_digest_mix(uint64_t digest, uint64_t value)
 {
     const uint64_t pair[2] = {digest, value};
     return digest_xxh3(pair, sizeof(pair));
@@ -72,10 +72,10 @@ uint64_t comm_key(const coll_how_t *how, const world_t *w)
 {
     const group_t *g = how->group;
     if (how->op != COLL_SEND && how->op != COLL_RECV)
-        return mix(digest_xxh3(g->ranks, g->size * sizeof(*g->ranks)), g->sites);
+        return plan_digest_mix(digest_xxh3(g->ranks, g->size * sizeof(*g->ranks)), g->sites);
     const uint32_t from = how->op == COLL_SEND ? w->row.rank : g->ranks[how->root];
     const uint32_t to = how->op == COLL_SEND ? g->ranks[how->root] : w->row.rank;
-    return mix(from, (uint64_t)1 << 32 | to);
+    return plan_digest_mix(from, (uint64_t)1 << 32 | to);
 }
 
 /* All that must be the same on every rank of the group, and the settings that the choice depends
@@ -104,14 +104,15 @@ static uint64_t plan_digest(const collective_t *x)
                              digest_xxh3(x->name, strlen(x->name))};
     uint64_t digest = digest_xxh3(rows, sizeof(rows));
     for (uint32_t o = 0; !pair && how->op != COLL_BARRIER && o < how->group->size; o++)
-        digest = mix(digest, digest_xxh3(x->pieces[o].segments,
-                                         x->pieces[o].count * sizeof(*x->pieces[o].segments)));
+        digest = plan_digest_mix(digest,
+                                 digest_xxh3(x->pieces[o].segments,
+                                             x->pieces[o].count * sizeof(*x->pieces[o].segments)));
     return digest;
 }
 
 /* From an address to an arena and an offset in it: arenas have the same numbers on all ranks, while
  * addresses differ. */
-static void locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint64_t *offset)
+static void place_locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint64_t *offset)
 {
     *arena = PLAN_NOWHERE;
     *offset = 0;
@@ -122,8 +123,8 @@ static void locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint
 
 void comm_place(const collective_t *x, plan_place_t *out)
 {
-    locate(x->comm, &x->how.whole, &out->whole_arena, &out->whole);
-    locate(x->comm, &x->how.cut, &out->cut_arena, &out->cut);
+    place_locate(x->comm, &x->how.whole, &out->whole_arena, &out->whole);
+    place_locate(x->comm, &x->how.cut, &out->cut_arena, &out->cut);
 }
 
 static void fill_rows(const comm_t *c, plan_row_t *rows)
@@ -235,8 +236,8 @@ static uint32_t sum_up(const comm_t *c, key_row_t *rows)
         if (k == count) rows[count++] = (key_row_t){.key = x->key, .ranks = ranks_of(x)};
         comm_place(x, &place);
         rows[k].plans++;
-        rows[k].digest = mix(rows[k].digest, plan_digest(x));
-        rows[k].places = mix(rows[k].places, digest_xxh3(&place, sizeof(place)));
+        rows[k].digest = plan_digest_mix(rows[k].digest, plan_digest(x));
+        rows[k].places = plan_digest_mix(rows[k].places, digest_xxh3(&place, sizeof(place)));
     }
     return count;
 }
@@ -365,7 +366,9 @@ lh_status_t comm_agree_lanes(comm_t *c)
     for (uint32_t p = 0; status == LH_OK && p < size; p++) {
         mine[p] = lane_row(c, p);
         const uint64_t pair_out = (uint64_t)self << 32 | p, pair_in = (uint64_t)p << 32 | self;
-        if (p != self) sum += mix(pair_out, mine[p].sent) - mix(pair_in, mine[p].received);
+        if (p != self)
+            sum += plan_digest_mix(pair_out, mine[p].sent) -
+                   plan_digest_mix(pair_in, mine[p].received);
     }
     if (status == LH_OK) status = comm_gather(c, &sum, sizeof(sum), sums);
     for (uint32_t p = 0; status == LH_OK && p < size; p++)

@@ -32,7 +32,7 @@ static const uint64_t gate_ns = 20000, watch_ns = 500000;
 
 /* Sums and copies that can be done wait in a heap, the earliest step of the script first: it
  * belongs to the earliest chunk, for which the peers have waited longest. */
-static void heap_push(collective_t *x, uint32_t step)
+static void ready_push(collective_t *x, uint32_t step)
 {
     lh_assert(x->ready_count < x->script->step_count);
     uint32_t at = x->ready_count++;
@@ -41,7 +41,7 @@ static void heap_push(collective_t *x, uint32_t step)
     x->ready[at] = step;
 }
 
-static uint32_t heap_pop(collective_t *x)
+static uint32_t ready_pop(collective_t *x)
 {
     lh_assert(x->ready_count > 0);
     const uint32_t first = x->ready[0], last = x->ready[--x->ready_count];
@@ -67,7 +67,7 @@ static void run_ungate(collective_t *x)
     lh_assert(x->gates > 0);
     if (--x->gates > 0) return;
     for (uint32_t i = 0; i < x->script->first_count; i++)
-        heap_push(x, x->script->first[i]);
+        ready_push(x, x->script->first[i]);
     if (x->remaining == 0) run_finish(x);
 }
 
@@ -139,7 +139,7 @@ static void step_done(collective_t *x, uint32_t id)
     for (uint32_t i = 0; i < step->next_count; i++) {
         const uint32_t next = s->next[step->next + i];
         lh_assert(x->left[next] > 0 && x->left[next] != SCRIPT_NONE);
-        if (--x->left[next] == 0 && s->steps[next].kind >= STEP_SUM) heap_push(x, next);
+        if (--x->left[next] == 0 && s->steps[next].kind >= STEP_SUM) ready_push(x, next);
     }
     lh_assert(x->remaining > 0);
     if (--x->remaining == 0 && x->gates == 0) run_finish(x);
@@ -241,7 +241,7 @@ static bool runs_compute(comm_t *c)
     for (collective_t *x = c->oldest, *later; x != NULL && bytes < BYTES_AT_ONCE; x = later) {
         later = x->later;
         while (x->gates == 0 && x->ready_count > 0 && bytes < BYTES_AT_ONCE) {
-            const uint32_t id = heap_pop(x);
+            const uint32_t id = ready_pop(x);
             const script_step_t *step = &x->script->steps[id];
             script_compute(x->script, &x->bound, step, x->scratch);
             bytes += step_bytes(x, step);

@@ -19,7 +19,7 @@ typedef struct counter {
     uint64_t *by_rank, *pairs;
 } counter_t;
 
-static void sends(const counter_t *c, uint32_t from, uint32_t to, uint64_t bytes)
+static void count_message(const counter_t *c, uint32_t from, uint32_t to, uint64_t bytes)
 {
     const world_t *w = c->world;
     const uint32_t sender = c->g->ranks[from], receiver = c->g->ranks[to];
@@ -40,7 +40,7 @@ static uint64_t piece_bytes(const coll_piece_t *p, lh_dtype_t dtype)
 }
 
 /* A site's part of a sum: a contribution where the site has one member. */
-static uint64_t part_bytes(const counter_t *c, const coll_piece_t *p, uint32_t site)
+static uint64_t site_part_bytes(const counter_t *c, const coll_piece_t *p, uint32_t site)
 {
     if (c->part != 0) return piece_bytes(p, c->part);
     const bool alone = world_group_site_size(c->g, site) == 1;
@@ -48,39 +48,39 @@ static uint64_t part_bytes(const counter_t *c, const coll_piece_t *p, uint32_t s
 }
 
 /* Round the sites, from the one behind the owner's: its part, and then sums of parts. */
-static void sum_round(const counter_t *c, uint32_t owner, const coll_piece_t *p)
+static void count_sum_round(const counter_t *c, uint32_t owner, const coll_piece_t *p)
 {
     const uint32_t home = c->g->site_of[owner], sites = c->g->sites;
     for (uint32_t hop = 1; hop < sites; hop++) {
         const uint32_t from = (home + hop) % sites, to = (from + 1) % sites;
-        sends(c, world_group_leader(c->g, from, owner), world_group_leader(c->g, to, owner),
-              hop == 1 ? part_bytes(c, p, from) : piece_bytes(p, LH_DTYPE_F32));
+        count_message(c, world_group_leader(c->g, from, owner), world_group_leader(c->g, to, owner),
+                      hop == 1 ? site_part_bytes(c, p, from) : piece_bytes(p, LH_DTYPE_F32));
     }
 }
 
 /* To who adds; in an exchange each to all others. */
-static void sum_across(const counter_t *c, uint32_t owner, uint32_t at, const coll_piece_t *p)
+static void count_sum_across(const counter_t *c, uint32_t owner, uint32_t at, const coll_piece_t *p)
 {
     const bool all = c->how->op == COLL_ALL_REDUCE && c->between == BETWEEN_EXCHANGE;
     for (uint32_t from = 0; from < c->g->sites; from++) {
         const uint32_t sender = world_group_leader(c->g, from, owner);
-        const uint64_t bytes = part_bytes(c, p, from);
+        const uint64_t bytes = site_part_bytes(c, p, from);
         for (uint32_t to = 0; all && to < c->g->sites; to++)
-            if (to != from) sends(c, sender, world_group_leader(c->g, to, owner), bytes);
-        if (!all && from != c->g->site_of[at]) sends(c, sender, at, bytes);
+            if (to != from) count_message(c, sender, world_group_leader(c->g, to, owner), bytes);
+        if (!all && from != c->g->site_of[at]) count_message(c, sender, at, bytes);
     }
 }
 
 /* From who has it first to all other sites, or round. */
-static void spread(const counter_t *c, uint32_t owner, uint32_t first, const coll_piece_t *p,
-                   bool round)
+static void count_spread(const counter_t *c, uint32_t owner, uint32_t first, const coll_piece_t *p,
+                         bool round)
 {
     const uint32_t home = c->g->site_of[first], sites = c->g->sites;
     const uint64_t bytes = piece_bytes(p, c->border != 0 ? c->border : c->how->dtype);
     for (uint32_t hop = 1; hop < sites; hop++) {
         const uint32_t from = round ? (home + hop - 1) % sites : home;
-        sends(c, from == home ? first : world_group_leader(c->g, from, owner),
-              world_group_leader(c->g, (home + hop) % sites, owner), bytes);
+        count_message(c, from == home ? first : world_group_leader(c->g, from, owner),
+                      world_group_leader(c->g, (home + hop) % sites, owner), bytes);
     }
 }
 
@@ -93,14 +93,14 @@ static void piece_crosses(const counter_t *c, uint32_t owner, const coll_piece_t
     const uint32_t at = chain ? world_group_leader(c->g, c->middle, owner) : owner;
     if (coll_op_sums(c->how->op)) {
         if (round)
-            sum_round(c, owner, p);
+            count_sum_round(c, owner, p);
         else
-            sum_across(c, owner, at, p);
+            count_sum_across(c, owner, at, p);
     }
     const bool everywhere = there_and_back && c->between == BETWEEN_EXCHANGE;
     if (c->how->op == COLL_ALL_GATHER || c->how->op == COLL_BROADCAST ||
         (there_and_back && !everywhere))
-        spread(c, owner, at, p, round);
+        count_spread(c, owner, at, p, round);
 }
 
 /* Ops whose bytes go straight to their receiver. */
@@ -109,13 +109,13 @@ static void piece_moves(const counter_t *c, uint32_t owner, const coll_piece_t *
     const uint64_t bytes = piece_bytes(p, c->how->dtype);
     const uint32_t root = c->how->root, self = c->g->self;
     switch (c->how->op) {
-    case COLL_SCATTER: sends(c, root, owner, bytes); break;
-    case COLL_GATHER: sends(c, owner, root, bytes); break;
+    case COLL_SCATTER: count_message(c, root, owner, bytes); break;
+    case COLL_GATHER: count_message(c, owner, root, bytes); break;
     case COLL_SEND:
-    case COLL_RECV: sends(c, self == owner ? root : self, owner, bytes); break;
+    case COLL_RECV: count_message(c, self == owner ? root : self, owner, bytes); break;
     case COLL_ALL_TO_ALL:
         for (uint32_t from = 0; from < c->g->size; from++)
-            sends(c, from, owner, bytes);
+            count_message(c, from, owner, bytes);
         break;
     default: break;
     }

@@ -37,7 +37,7 @@ struct native {
 };
 
 /* Groups over one machine; a site (or node) that is all there is makes DATA and SITE the same group. */
-static lh_status_t groups_find(native_t *n)
+static lh_status_t native_groups_find(native_t *n)
 {
     static const uint32_t kinds[] = {LH_GROUP_DATA, LH_GROUP_SITE};
     for (uint32_t i = 0; i < 2; i++) {
@@ -82,7 +82,7 @@ lh_status_t native_open(const job_t *job, registry_t *registry, const world_t *w
         status = carrier_parse(job, registry, LH_LINK_NODE, n->plugin, others, &n->config);
     if (status == LH_OK)
         status = n->plugin->transport->open(n->plugin->host, n->config, &n->transport);
-    if (status == LH_OK) status = groups_find(n);
+    if (status == LH_OK) status = native_groups_find(n);
     if (status != LH_OK) {
         native_close(n);
         return status;

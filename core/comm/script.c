@@ -196,7 +196,7 @@ void script_sum_level(uint32_t level)
 }
 
 /* For the elements behind the last whole block; rounds and widens as load and store do. */
-static float element(lh_dtype_t dtype, const void *data, uint64_t at)
+static float element_value(lh_dtype_t dtype, const void *data, uint64_t at)
 {
     return dtype == LH_DTYPE_F32 ? ((const float *)data)[at]
                                  : lh_bf16_to_f32(((const uint16_t *)data)[at]);
@@ -256,11 +256,11 @@ void script_sum(const sum_target_t *to, const sum_source_t *sources, uint32_t co
     lh_assert(to->rounded == 0 || to->rounded == LH_DTYPE_BF16);
     uint64_t at = best_blocks()(to, sources, count, elements);
     for (; at < elements; at++) {
-        float sum = element(sources[0].dtype, sources[0].data, at);
+        float sum = element_value(sources[0].dtype, sources[0].data, at);
         for (uint32_t s = 1; s < count; s++)
-            sum += element(sources[s].dtype, sources[s].data, at);
+            sum += element_value(sources[s].dtype, sources[s].data, at);
         if (to->rounded != 0) sum = lh_bf16_to_f32(lh_f32_to_bf16(sum));
-        if (to->add) sum = element(to->dtype, to->data, at) + sum;
+        if (to->add) sum = element_value(to->dtype, to->data, at) + sum;
         if (to->dtype == LH_DTYPE_F32)
             ((float *)to->data)[at] = sum;
         else
@@ -283,8 +283,8 @@ static inline char *view_base(const script_places_t *places, const script_view_t
 }
 
 /* Element of a buffer in which a run begins. */
-static inline uint64_t run_begin(const script_places_t *places, uint32_t layout,
-                                 const script_run_t *r)
+static inline uint64_t run_first_element(const script_places_t *places, uint32_t layout,
+                                         const script_run_t *r)
 {
     switch (layout) {
     case LAYOUT_WHOLE: return places->segments[r->segment].whole + r->offset;
@@ -304,7 +304,8 @@ char *script_message(const script_t *s, const script_places_t *places, const scr
                                        : places->staging_arena;
     char *base = view_base(places, v);
     if (step->run_count == 0) return base;
-    return base + run_begin(places, v->layout, &s->runs[step->run]) * lh_dtype_bytes(v->dtype);
+    return base +
+           run_first_element(places, v->layout, &s->runs[step->run]) * lh_dtype_bytes(v->dtype);
 }
 
 /* Where a run lies in a view; blocks of the runs before it are `packed` bytes long together. */
@@ -313,7 +314,7 @@ static inline char *run_at(const script_places_t *places, const script_view_t *v
 {
     char *base = view_base(places, v);
     if (blocks && v->dtype == LH_DTYPE_I8) return base + packed;
-    return base + run_begin(places, v->layout, r) * lh_dtype_bytes(v->dtype);
+    return base + run_first_element(places, v->layout, r) * lh_dtype_bytes(v->dtype);
 }
 
 /* A step of several runs is one of small segments that share a message: each run is found anew
@@ -388,7 +389,7 @@ static lh_status_t shape_new(const script_how_t *in, uint64_t **out, uint64_t *w
     return LH_OK;
 }
 
-static void entry_free(script_entry_t *e)
+static void script_entry_free(script_entry_t *e)
 {
     if (e == NULL) return;
     script_free(&e->script);
@@ -397,8 +398,8 @@ static void entry_free(script_entry_t *e)
 }
 
 /* The entry joins the set only when its script is complete: a failure leaves the set as it was. */
-static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_maker_t *make,
-                             script_entry_t **out)
+static lh_status_t script_entry_new(script_set_t *set, const script_how_t *how,
+                                    script_maker_t *make, script_entry_t **out)
 {
     script_entry_t **list = mem_grow(set->list, &set->capacity, set->count + 1u, sizeof(*list));
     if (list == NULL) return LH_NO_MEMORY;
@@ -408,7 +409,7 @@ static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_
     lh_status_t status = shape_new(how, &e->shape, &e->words);
     if (status == LH_OK) status = make(how, &e->script);
     if (status != LH_OK) {
-        entry_free(e);
+        script_entry_free(e);
         return status;
     }
     list[set->count++] = e;
@@ -430,7 +431,7 @@ lh_status_t script_set_take(script_set_t *set, const script_how_t *how, script_m
             memcmp(set->list[i]->shape, shape, words * sizeof(*shape)) == 0)
             entry = set->list[i];
     mem_free(shape);
-    if (entry == NULL) status = entry_new(set, how, make, &entry);
+    if (entry == NULL) status = script_entry_new(set, how, make, &entry);
     if (status == LH_OK) *out = &entry->script;
     return status;
 }
@@ -446,7 +447,7 @@ uint64_t script_set_bytes(const script_set_t *set)
 void script_set_free(script_set_t *set)
 {
     for (uint32_t i = 0; i < set->count; i++)
-        entry_free(set->list[i]);
+        script_entry_free(set->list[i]);
     mem_free(set->list);
     *set = (script_set_t){0};
 }

@@ -19,7 +19,7 @@ enum { JOIN_BYTES = 32 << 10, SLOT_ALIGN = 64, MOST_STEPS = 1 << 26 };
 
 /* Room for one more item. After the first failure nothing is added any more; the reason is kept for
  * script_new to return. Over MOST_STEPS items the chunks are refused as too small. */
-static bool grow(builder_t *b, void **items, size_t *capacity, uint32_t count, size_t size)
+static bool builder_grow(builder_t *b, void **items, size_t *capacity, uint32_t count, size_t size)
 {
     if (b->failed) return false;
     void *bigger = count >= MOST_STEPS ? NULL : mem_grow(*items, capacity, (size_t)count + 1, size);
@@ -39,7 +39,8 @@ static uint32_t new_step(builder_t *b, uint32_t kind)
 {
     script_t *s = b->s;
     void *items = s->steps;
-    if (!grow(b, &items, &b->step_capacity, s->step_count, sizeof(*s->steps))) return SCRIPT_NONE;
+    if (!builder_grow(b, &items, &b->step_capacity, s->step_count, sizeof(*s->steps)))
+        return SCRIPT_NONE;
     s->steps = items;
     s->steps[s->step_count] = (script_step_t){.kind = kind};
     return s->step_count++;
@@ -50,7 +51,7 @@ void build_edge(builder_t *b, uint32_t before, uint32_t after)
     if (before == SCRIPT_NONE || after == SCRIPT_NONE) return;
     lh_assert(before < after && after < b->s->step_count);
     void *items = b->edges;
-    if (!grow(b, &items, &b->edge_capacity, b->edge_count, sizeof(*b->edges))) return;
+    if (!builder_grow(b, &items, &b->edge_capacity, b->edge_count, sizeof(*b->edges))) return;
     b->edges = items;
     b->edges[b->edge_count++] = (build_edge_t){before, after};
 }
@@ -93,11 +94,11 @@ uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, lh_dtype_t dtype
         p->turn = (p->turn + 1) % p->count;
     } else {
         void *items = b->slots;
-        if (!grow(b, &items, &b->slot_capacity, b->slot_count, sizeof(*b->slots)))
+        if (!builder_grow(b, &items, &b->slot_capacity, b->slot_count, sizeof(*b->slots)))
             return SCRIPT_NONE;
         b->slots = items;
         items = p->slots;
-        if (!grow(b, &items, &p->capacity, p->count, sizeof(*p->slots))) return SCRIPT_NONE;
+        if (!builder_grow(b, &items, &p->capacity, p->count, sizeof(*p->slots))) return SCRIPT_NONE;
         p->slots = items;
         slot = b->slot_count++;
         p->slots[p->count++] = slot;
@@ -175,7 +176,7 @@ static uint32_t new_compute(builder_t *b, uint32_t kind, const build_unit_t *u,
     if (count > s->most_sources) s->most_sources = count;
     for (uint32_t i = 0; i < count; i++) {
         void *items = s->views;
-        if (!grow(b, &items, &b->view_capacity, s->view_count, sizeof(*s->views)))
+        if (!builder_grow(b, &items, &b->view_capacity, s->view_count, sizeof(*s->views)))
             return SCRIPT_NONE;
         s->views = items;
         s->views[s->view_count++] = sources[i];
@@ -287,7 +288,8 @@ void build_reads(builder_t *b, uint32_t peer, uint32_t step)
 static bool add_run(builder_t *b, const script_run_t *run)
 {
     void *items = b->s->runs;
-    if (!grow(b, &items, &b->run_capacity, b->s->run_count, sizeof(*b->s->runs))) return false;
+    if (!builder_grow(b, &items, &b->run_capacity, b->s->run_count, sizeof(*b->s->runs)))
+        return false;
     b->s->runs = items;
     b->s->runs[b->s->run_count++] = *run;
     return true;
@@ -296,7 +298,7 @@ static bool add_run(builder_t *b, const script_run_t *run)
 static bool new_unit(builder_t *b)
 {
     void *items = b->units;
-    if (!grow(b, &items, &b->unit_capacity, b->unit_count, sizeof(*b->units))) return false;
+    if (!builder_grow(b, &items, &b->unit_capacity, b->unit_count, sizeof(*b->units))) return false;
     b->units = items;
     b->units[b->unit_count++] = (build_unit_t){.run = b->s->run_count,
                                                .ready = SCRIPT_NONE,
@@ -463,7 +465,7 @@ static lh_status_t finish_first(builder_t *b)
     return LH_OK;
 }
 
-static bool travels(const script_step_t *step)
+static bool step_travels(const script_step_t *step)
 {
     return step->kind == STEP_SEND || step->kind == STEP_RECV;
 }
@@ -482,7 +484,8 @@ static lh_status_t finish_lanes(builder_t *b)
         return LH_NO_MEMORY;
     }
     for (uint32_t i = 0; i < s->step_count; i++)
-        if (travels(&s->steps[i])) counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
+        if (step_travels(&s->steps[i]))
+            counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
     /* Lanes that receive come first: a receive that waits for the peer's message spares it a round
      * trip (links.h). */
     for (uint32_t k = 0, at = 0; k < size * 2; k++) {
@@ -495,7 +498,7 @@ static lh_status_t finish_lanes(builder_t *b)
     }
     for (uint32_t i = 0; i < s->step_count; i++) {
         script_step_t *step = &s->steps[i];
-        if (!travels(step)) continue;
+        if (!step_travels(step)) continue;
         script_lane_t *lane = &s->lanes[counts[step->peer * 2 + (step->kind == STEP_SEND)] - 1];
         step->tag = step->tag * 31 + lane->count;
         lane->bytes += step->bytes;
