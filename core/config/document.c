@@ -27,7 +27,7 @@ struct document {
     uint32_t entry_count;
 };
 
-/* Lives on the stacks of load_file: its length is the depth. */
+/* Lives on the stacks of document_load_file: its length is the depth. */
 typedef struct chain { /* the files that are being read, innermost first */
     const struct chain *above;
     dev_t device;
@@ -35,7 +35,7 @@ typedef struct chain { /* the files that are being read, innermost first */
 } chain_t;
 
 /* With all that it overrides. */
-static void entry_free(document_entry_t *e)
+static void document_entry_free(document_entry_t *e)
 {
     while (e != NULL) {
         document_entry_t *older = e->overrides;
@@ -50,7 +50,7 @@ static void entry_free(document_entry_t *e)
 static void section_free(document_section_t *s)
 {
     for (uint32_t i = 0; i < s->entry_count; i++)
-        entry_free(s->entries[i]);
+        document_entry_free(s->entries[i]);
     mem_free(s->entries);
     mem_free(s->name);
     mem_free(s);
@@ -151,8 +151,8 @@ static lh_status_t section_take(document_t *d, const char *name, const char *fil
 }
 
 /* Copies key and value; file stays the document's string, or NULL for the command line. */
-static lh_status_t entry_new(const char *key, const char *value, const char *file, uint32_t line,
-                             document_entry_t **out)
+static lh_status_t document_entry_new(const char *key, const char *value, const char *file,
+                                      uint32_t line, document_entry_t **out)
 {
     document_entry_t *e = mem_new(sizeof(*e));
     if (e == NULL) return LH_NO_MEMORY;
@@ -161,7 +161,7 @@ static lh_status_t entry_new(const char *key, const char *value, const char *fil
     e->file = file;
     e->line = line;
     if (e->key == NULL || e->value == NULL) {
-        entry_free(e);
+        document_entry_free(e);
         return LH_NO_MEMORY;
     }
     *out = e;
@@ -183,7 +183,7 @@ static lh_status_t section_put(document_t *d, document_section_t *s, const char 
     if (entries == NULL) return LH_NO_MEMORY;
     const size_t at = slot == NULL ? s->entry_count : (size_t)(slot - s->entries);
     s->entries = entries;
-    const lh_status_t status = entry_new(key, value, file, line, &e);
+    const lh_status_t status = document_entry_new(key, value, file, line, &e);
     if (status != LH_OK) return status;
 
     if (at == s->entry_count)
@@ -295,8 +295,8 @@ static lh_status_t sections_merge(document_t *d, const document_t *own)
     return LH_OK;
 }
 
-static lh_status_t load_file(document_t *d, const char *path, const char *said_by,
-                             const chain_t *above, uint32_t depth);
+static lh_status_t document_load_file(document_t *d, const char *path, const char *said_by,
+                                      const chain_t *above, uint32_t depth);
 
 /* Those that the file names, in order, each against the folder of the file that names it. Before
  * the file's own entries are merged, so that these come on top. */
@@ -317,7 +317,8 @@ static lh_status_t load_includes(document_t *d, const one_file_t *f, const chain
             break;
         }
         char *path = path_join(folder, name);
-        status = path == NULL ? LH_NO_MEMORY : load_file(d, path, said_by, chain, depth + 1);
+        status = path == NULL ? LH_NO_MEMORY
+                              : document_load_file(d, path, said_by, chain, depth + 1);
         mem_free(path);
     }
     mem_free(folder);
@@ -364,8 +365,8 @@ static lh_status_t fail_include(lh_status_t status, const char *said_by)
 
 /* said_by is who includes it, for sentences; NULL for the INI itself. The name of the file is kept
  * by the document before anything else, as entries point to it. */
-static lh_status_t load_file(document_t *d, const char *path, const char *said_by,
-                             const chain_t *above, uint32_t depth)
+static lh_status_t document_load_file(document_t *d, const char *path, const char *said_by,
+                                      const chain_t *above, uint32_t depth)
 {
     chain_t link = {.above = above};
     one_file_t f = {0};
@@ -400,7 +401,7 @@ lh_status_t document_load(const char *path, document_t **out)
 {
     document_t *d = mem_new(sizeof(*d));
     if (d == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = load_file(d, path, NULL, NULL, 0);
+    const lh_status_t status = document_load_file(d, path, NULL, NULL, 0);
     if (status != LH_OK) {
         document_free(d);
         return status;

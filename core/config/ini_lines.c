@@ -11,8 +11,8 @@
 
 #include <base/text.h>
 
-/* One pass over the text. status is what check_line or the sink said; once it is not LH_OK nothing
- * more is read. */
+/* One pass over the text. status is what check_ini_line or the sink said; once it is not LH_OK
+ * nothing more is read. */
 typedef struct reader {
     const char *path;
     const char *text, *end;
@@ -31,7 +31,7 @@ static bool name_char(char c)
 
 /* 'x', or "byte 0xc3" where a letter would break the terminal's line. out is the caller's, and what
  * is returned. */
-static const char *shown(char c, char out[12])
+static const char *character_shown(char c, char out[12])
 {
     const unsigned char byte = (unsigned char)c;
     if (isprint(byte))
@@ -43,7 +43,7 @@ static const char *shown(char c, char out[12])
 
 /* inih cuts a longer line in silence, and a control character steers the terminal that shows it. A
  * NUL inside the line counts as a control character, so strings are safe from here on. */
-static lh_status_t check_bytes(const reader_t *r, const char *line, size_t length)
+static lh_status_t check_line_bytes(const reader_t *r, const char *line, size_t length)
 {
     if (length > INI_LINE_LIMIT)
         return fail(
@@ -86,7 +86,7 @@ static lh_status_t check_section(reader_t *r, const char *line)
         if (!name_char(name[i]))
             return fail(LH_INVALID,
                         "%s:%u: [%s] holds %s; names are of letters, digits, '_', '.' and '-'",
-                        r->path, r->line, name, shown(name[i], odd));
+                        r->path, r->line, name, character_shown(name[i], odd));
 
     const char *rest = line + 2 + width;
     while (isspace((unsigned char)*rest))
@@ -97,8 +97,8 @@ static lh_status_t check_section(reader_t *r, const char *line)
     return r->sink->section(r->sink->context, name, r->line);
 }
 
-/* Only refuses: key and value themselves come through inih (on_pair). */
-static lh_status_t check_pair(reader_t *r, const char *line)
+/* Only refuses: key and value themselves come through inih (inih_on_pair). */
+static lh_status_t check_ini_pair(reader_t *r, const char *line)
 {
     char odd[12];
     const size_t at = strcspn(line, "=:");
@@ -119,7 +119,7 @@ static lh_status_t check_pair(reader_t *r, const char *line)
         if (!name_char(line[i]))
             return fail(LH_INVALID,
                         "%s:%u: key '%.*s' holds %s; keys are of letters, digits, '_', '.' and '-'",
-                        r->path, r->line, (int)width, line, shown(line[i], odd));
+                        r->path, r->line, (int)width, line, character_shown(line[i], odd));
     r->has_pair = true;
     return LH_OK;
 }
@@ -146,7 +146,7 @@ static lh_status_t check_indented(reader_t *r, const char *line)
 }
 
 /* Blank lines and comments are nothing; all else is one of three kinds. */
-static lh_status_t check_line(reader_t *r, const char *line)
+static lh_status_t check_ini_line(reader_t *r, const char *line)
 {
     const char *start = line;
     while (isspace((unsigned char)*start))
@@ -154,7 +154,7 @@ static lh_status_t check_line(reader_t *r, const char *line)
     r->continued = false;
     if (*start == '\0' || *start == ';' || *start == '#') return LH_OK;
     if (start > line) return check_indented(r, start);
-    return *line == '[' ? check_section(r, line) : check_pair(r, line);
+    return *line == '[' ? check_section(r, line) : check_ini_pair(r, line);
 }
 
 /* What inih calls for each line: NULL ends the reading, for good or because a line is wrong. inih's
@@ -171,7 +171,7 @@ static char *next_line(char *buffer, int size, void *stream)
     r->line++;
     if (length > 0 && line[length - 1] == '\r') length--;
 
-    r->status = check_bytes(r, line, length);
+    r->status = check_line_bytes(r, line, length);
     if (r->status != LH_OK) return NULL;
     if (size <= INI_LINE_LIMIT) { /* an inih that was built with shorter lines would cut them */
         r->status = fail(LH_UNSUPPORTED, "%s: inih reads lines of %d bytes only, %d are needed",
@@ -181,13 +181,13 @@ static char *next_line(char *buffer, int size, void *stream)
     memcpy(buffer, line, length);
     buffer[length] = '\0';
     r->status = check_utf8(r, buffer);
-    if (r->status == LH_OK) r->status = check_line(r, buffer);
+    if (r->status == LH_OK) r->status = check_ini_line(r, buffer);
     return r->status == LH_OK ? buffer : NULL;
 }
 
 /* "\;" stands for ";": a bare one behind a blank begins a comment. A backslash before anything else
  * stays as it is. */
-static void unescape(const char *from, char to[INI_LINE_LIMIT + 1])
+static void value_unescape(const char *from, char to[INI_LINE_LIMIT + 1])
 {
     size_t length = 0;
     for (; *from != '\0' && length < INI_LINE_LIMIT; from++) {
@@ -199,13 +199,13 @@ static void unescape(const char *from, char to[INI_LINE_LIMIT + 1])
 
 /* inih's handler callback: 0 tells it to note an error, 1 to go on. The status is kept apart, as
  * inih knows only line numbers. */
-static int on_pair(void *user, const char *section, const char *key, const char *value)
+static int inih_on_pair(void *user, const char *section, const char *key, const char *value)
 {
     reader_t *r = user;
     char text[INI_LINE_LIMIT + 1];
     if (r->status != LH_OK) return 0;
 
-    unescape(value, text);
+    value_unescape(value, text);
     r->status = r->continued ? r->sink->more(r->sink->context, text, r->line)
                              : r->sink->pair(r->sink->context, section, key, text, r->line);
     return r->status == LH_OK;
@@ -223,7 +223,7 @@ lh_status_t ini_lines_read(const char *path, const char *text, size_t length,
                     INI_FILE_LIMIT);
     if (length >= 3 && memcmp(text, mark, 3) == 0) r.text += 3;
 
-    const int wrong = ini_parse_stream(next_line, &r, on_pair, &r);
+    const int wrong = ini_parse_stream(next_line, &r, inih_on_pair, &r);
     if (r.status != LH_OK) return r.status;
     if (wrong != 0) return fail(LH_INVALID, "%s:%d: not understood by inih", path, wrong);
     return LH_OK;

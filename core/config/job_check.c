@@ -172,7 +172,7 @@ static lh_status_t check_train(job_t *job)
 
 /* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. As Megatron reads it: three weights, not
  * percentages. */
-static bool is_split(const char *text)
+static bool is_split_weights(const char *text)
 {
     char copy[128], *rest = copy;
     double sum = 0, part;
@@ -190,7 +190,7 @@ static bool is_split(const char *text)
  */
 static lh_status_t check_split(const job_t *job)
 {
-    if (!is_split(job->data.split != NULL ? job->data.split : ""))
+    if (!is_split_weights(job->data.split != NULL ? job->data.split : ""))
         JOB_REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1, of at most %g",
                    job->data.split != NULL ? job->data.split : "", JOB_SPLIT_MOST);
     return LH_OK;
@@ -225,7 +225,7 @@ static lh_status_t check_prepare(const job_t *job)
 }
 
 /* A number of rows must be one; whether the model can have so many is the plugin's to say. */
-static lh_status_t check_model(const job_t *job)
+static lh_status_t check_model_vocab(const job_t *job)
 {
     uint64_t number;
     const char *vocab = job->model.vocab;
@@ -337,7 +337,7 @@ bool job_pasted_key(const char *text, const char *folder)
 
 /* A key pasted where its file belongs would end up in logs, reports and checkpoints. It is not
  * repeated here. */
-static lh_status_t check_secret(const job_t *job)
+static lh_status_t check_secret_value(const job_t *job)
 {
     char where[JOB_WHERE_BYTES];
     const document_entry_t *e = document_entry(document_find(job->document, "launch"), "secret");
@@ -481,8 +481,8 @@ lh_status_t job_check(job_t *job)
     if (status == LH_OK) status = check_train(job);
     if (status == LH_OK) status = check_split(job);
     if (status == LH_OK) status = check_prepare(job);
-    if (status == LH_OK) status = check_model(job);
-    if (status == LH_OK) status = check_secret(job);
+    if (status == LH_OK) status = check_model_vocab(job);
+    if (status == LH_OK) status = check_secret_value(job);
     if (status == LH_OK) status = check_addresses(job);
     if (status == LH_OK) status = check_members(job);
     if (status == LH_OK) status = check_generate(job);

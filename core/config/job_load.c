@@ -602,7 +602,7 @@ static lh_status_t resolve_list(const char *folder, char **list)
 }
 
 /* An absolute path stays as it is (path_join). */
-static lh_status_t resolve(const char *folder, char **path)
+static lh_status_t resolve_path(const char *folder, char **path)
 {
     if (*path == NULL) return LH_OK;
     char *joined = path_join(folder, *path);
@@ -640,7 +640,7 @@ static lh_status_t resolve_eval_data(const job_t *job, const char *section, char
     uint32_t index;
     if (quantity_choice(*data, "train|valid|test", &index)) return LH_OK;
     char *folder = folder_of(job, section, "data");
-    const lh_status_t status = folder == NULL ? LH_NO_MEMORY : resolve(folder, data);
+    const lh_status_t status = folder == NULL ? LH_NO_MEMORY : resolve_path(folder, data);
     mem_free(folder);
     return status;
 }
@@ -672,13 +672,13 @@ static lh_status_t resolve_paths(job_t *job)
 {
     char **const inside[] = {&job->prepare.output, &job->checkpoint.folder, &job->export.folder};
     for (size_t i = 0; i < sizeof(inside) / sizeof(inside[0]); i++) {
-        const lh_status_t status = resolve(job->pipeline.folder, inside[i]);
+        const lh_status_t status = resolve_path(job->pipeline.folder, inside[i]);
         if (status != LH_OK) return status;
     }
     for (uint32_t i = 0; i < job->site_count; i++) {
         char **folder = &job->sites[i].checkpoint_folder;
         if (*folder == NULL || **folder == '\0') continue;
-        const lh_status_t resolved = resolve(job->pipeline.folder, folder);
+        const lh_status_t resolved = resolve_path(job->pipeline.folder, folder);
         if (resolved != LH_OK) return resolved;
     }
     const lh_status_t status = job->prepare.input == NULL ? LH_OK : resolve_input(job);

@@ -16,7 +16,7 @@
 enum { OPTION_ROWS = 1024, WHERE_BYTES = 600 };
 
 /* Owned strings, which options_free frees; all other types are stored by value. */
-static bool is_text(const lh_option_t *row)
+static bool row_is_text(const lh_option_t *row)
 {
     return row->type == LH_OPT_STRING || row->type == LH_OPT_PATH;
 }
@@ -47,7 +47,7 @@ typedef union number {
 } number_t;
 
 /* A u32 is parsed as a u64 and then bounded, so that 5G is refused and not wrapped. */
-static bool parse_number(const lh_option_t *row, const char *text, number_t *out)
+static bool parse_row_number(const lh_option_t *row, const char *text, number_t *out)
 {
     uint32_t index;
     switch (row->type) {
@@ -70,7 +70,7 @@ static bool parse_number(const lh_option_t *row, const char *text, number_t *out
  * "low..high", both of the row's own type and either one missing. */
 static bool has_range(const lh_option_t *row)
 {
-    return row->range != NULL && !is_text(row) && row->type != LH_OPT_CHOICE &&
+    return row->range != NULL && !row_is_text(row) && row->type != LH_OPT_CHOICE &&
            row->type != LH_OPT_BOOL;
 }
 
@@ -88,8 +88,8 @@ static bool parse_range(const lh_option_t *row, number_t *low, number_t *high)
     const bool real = row->type == LH_OPT_F64;
     *low = real ? (number_t){.f64 = -__DBL_MAX__} : (number_t){.u64 = 0};
     *high = real ? (number_t){.f64 = __DBL_MAX__} : (number_t){.u64 = UINT64_MAX};
-    if (text[0] != '\0' && !parse_number(row, text, low)) return false;
-    if (dots[2] != '\0' && !parse_number(row, dots + 2, high)) return false;
+    if (text[0] != '\0' && !parse_row_number(row, text, low)) return false;
+    if (dots[2] != '\0' && !parse_row_number(row, dots + 2, high)) return false;
     return real ? low->f64 <= high->f64 : low->u64 <= high->u64;
 }
 
@@ -144,11 +144,11 @@ lh_status_t option_set(const lh_option_t *row, const char *value, const char *wh
 {
     number_t number;
     /* Empty means "not set", which only an option can be whose default is empty. */
-    if (is_text(row) && *value == '\0' && (row->fallback == NULL || *row->fallback != '\0'))
+    if (row_is_text(row) && *value == '\0' && (row->fallback == NULL || *row->fallback != '\0'))
         return fail(LH_INVALID, "%s: %s is empty (%s)", where, row->key,
                     row->help != NULL ? row->help : "text");
-    if (is_text(row)) return set_text(row, value, folder, config);
-    if (!parse_number(row, value, &number)) {
+    if (row_is_text(row)) return set_text(row, value, folder, config);
+    if (!parse_row_number(row, value, &number)) {
         if (row->type == LH_OPT_CHOICE) return refuse_choice(row, value, where);
         return fail(LH_INVALID, "%s: %s = %s: expected %s", where, row->key, value,
                     quantity_wants(row->type));
@@ -371,7 +371,7 @@ static lh_status_t check_keys(const options_how_t *how)
 }
 
 /* Says what the key is for, as whoever meets this sentence did not know of it. */
-static lh_status_t refuse_missing(const options_how_t *how, const lh_option_t *row)
+static lh_status_t refuse_missing_key(const options_how_t *how, const lh_option_t *row)
 {
     char where[WHERE_BYTES];
     const document_section_t *section = document_find(how->document, how->section);
@@ -427,7 +427,7 @@ static lh_status_t set_row(const options_how_t *how, const lh_option_t *row, voi
 
     const option_origin_t origin = option_origin(how, row);
     if (origin.value == NULL)
-        return origin.given != NULL || how->optional ? LH_OK : refuse_missing(how, row);
+        return origin.given != NULL || how->optional ? LH_OK : refuse_missing_key(how, row);
     if (origin.entry != NULL)
         document_where(origin.entry->file, origin.entry->line, where, sizeof(where));
     else
@@ -459,7 +459,7 @@ void options_free(const lh_option_t *rows, uint32_t count, void *config)
 {
     if (config == NULL) return;
     for (uint32_t i = 0; i < count; i++) {
-        if (!is_text(&rows[i])) continue;
+        if (!row_is_text(&rows[i])) continue;
         char **at = (char **)(void *)((char *)config + rows[i].offset);
         mem_free(*at);
         *at = NULL;
@@ -525,7 +525,7 @@ bool option_is_default(const lh_option_t *row, const void *config)
         uint64_t wide;
     } none = {.wide = 0};
     lh_assert(config != NULL);
-    if (is_text(row)) {
+    if (row_is_text(row)) {
         lh_assert(row->type != LH_OPT_PATH || row->fallback == NULL || *row->fallback == '\0');
         const char *text = *(char *const *)(const void *)field, *usual = row->fallback;
         return text_equal(text == NULL ? "" : text, usual == NULL ? "" : usual);

@@ -71,7 +71,7 @@ __extension__ typedef unsigned __int128 wide_t;
 
 /* digits * factor / 10^places / divisor must be whole: "1.5k" is 1500, "0.5" is nothing. places <=
  * 12 keeps the divisor below 2^64: 8 * 10^12. */
-static bool scale(uint64_t digits, uint32_t places, const unit_t *unit, uint64_t *out)
+static bool scale_digits(uint64_t digits, uint32_t places, const unit_t *unit, uint64_t *out)
 {
     lh_assert(places <= 12 && unit->divisor > 0);
     wide_t value = (wide_t)digits * unit->factor;
@@ -113,7 +113,7 @@ static bool parse_whole(const char *text, const unit_t *const *tables, uint64_t 
     }
     for (; *tables != NULL; tables++) {
         const unit_t *unit = unit_find(*tables, text);
-        if (unit != NULL) return scale(digits, places, unit, out);
+        if (unit != NULL) return scale_digits(digits, places, unit, out);
     }
     return false;
 }
