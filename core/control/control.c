@@ -30,8 +30,8 @@ size_t control_gather_most(uint32_t ranks)
  * missed one, or has made one too many, is found by its number rather than by bytes that lie at
  * another rank's place. The wait ends early when the job has ended, or when the thread has: no
  * answer comes then. */
-static lh_status_t gather(control_t *c, const char *where, const void *mine, size_t bytes,
-                          void *all)
+static lh_status_t gather_round(control_t *c, const char *where, const void *mine, size_t bytes,
+                                void *all)
 {
     lh_assert(bytes == 0 || (mine != NULL && all != NULL));
     if (bytes > control_gather_most(c->how.size))
@@ -62,12 +62,12 @@ static lh_status_t gather(control_t *c, const char *where, const void *mine, siz
 
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
 {
-    return gather(c, "", mine, bytes, all);
+    return gather_round(c, "", mine, bytes, all);
 }
 
 lh_status_t control_barrier(control_t *c, const char *where)
 {
-    return gather(c, where, NULL, 0, NULL);
+    return gather_round(c, where, NULL, 0, NULL);
 }
 
 void control_progress(control_t *c, uint64_t step, const char *text)

@@ -47,7 +47,7 @@ static bool take_answer(control_t *c, uint32_t machine, const frame_t *f)
 }
 
 /* Until the answer or the connection's end, which comes behind it. */
-static void converse(control_t *c, control_conn_t *conn, uint32_t machine, uint64_t deadline)
+static void ask_converse(control_t *c, control_conn_t *conn, uint32_t machine, uint64_t deadline)
 {
     bool said = false, over = false;
     frame_t frame;
@@ -68,7 +68,7 @@ static void converse(control_t *c, control_conn_t *conn, uint32_t machine, uint6
     }
 }
 
-static void ask(control_t *c, uint32_t machine)
+static void ask_machine(control_t *c, uint32_t machine)
 {
     const uint64_t deadline = sys()->now_ns() + ASK_MS * CONTROL_MS;
     const uint32_t own = JOB_RANKS + c->how.members->machine; /* a key of no rank's */
@@ -78,7 +78,7 @@ static void ask(control_t *c, uint32_t machine)
     members_machine(c->how.members->job, machine, &at);
     if (control_dial(at.address, c->how.port, deadline, control_outage_ns(c), &fd) != LH_OK) return;
     if (conn_new(c->tls, fd, own, FRAME_SMALL, &conn) != LH_OK) return;
-    converse(c, conn, machine, deadline);
+    ask_converse(c, conn, machine, deadline);
     conn_free(conn);
 }
 
@@ -91,7 +91,7 @@ static void *ask_run(void *argument)
     for (uint32_t machine = 0; !atomic_load(&s->stop) && !atomic_load(&s->told);
          machine = (machine + 1) % count) {
         if (machine == m->machine) continue;
-        ask(c, machine);
+        ask_machine(c, machine);
         for (uint32_t ms = 0; ms < PAUSE_MS && !atomic_load(&s->stop); ms += NAP_MS)
             (void)poll(NULL, 0, NAP_MS);
     }

@@ -36,7 +36,8 @@ enum { BACKLOG = 1024, PATH_BYTES = 320, SILENCE_MS = 3000, PAUSE_MS = 1000 };
 
 /* A name or a number; rank 0 needs it to bind, the others to dial. Only for those who dial may a
  * name that is not known be known later. */
-static lh_status_t resolve(const char *address, uint16_t port, bool listens, struct addrinfo **out)
+static lh_status_t address_resolve(const char *address, uint16_t port, bool listens,
+                                   struct addrinfo **out)
 {
     char service[8];
     const struct addrinfo how = {.ai_family = AF_UNSPEC,
@@ -133,7 +134,7 @@ lh_status_t control_listen(const char *address, uint16_t port, int *fd, uint16_t
 {
     struct addrinfo *found;
     const int yes = 1;
-    lh_status_t status = resolve(address, port, true, &found);
+    lh_status_t status = address_resolve(address, port, true, &found);
     if (status != LH_OK) return status;
     const int s = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0) {
@@ -187,7 +188,7 @@ lh_status_t control_accept(int listener, uint64_t silence_ns, int *fd)
 }
 
 /* An IPv4 connection to a socket that listens for both kinds has an address of IPv6's. */
-static void unmap(struct sockaddr_storage *name, socklen_t *length)
+static void address_unmap(struct sockaddr_storage *name, socklen_t *length)
 {
     const struct sockaddr_in6 six = *(const struct sockaddr_in6 *)(const void *)name;
     struct sockaddr_in four = {.sin_family = AF_INET};
@@ -212,7 +213,7 @@ bool control_local(int fd, char text[CONTROL_ADDRESS])
     socklen_t length = sizeof(name);
     text[0] = '\0';
     if (getsockname(fd, (struct sockaddr *)&name, &length) != 0) return false;
-    unmap(&name, &length);
+    address_unmap(&name, &length);
     if (getnameinfo((const struct sockaddr *)&name, length, text, CONTROL_ADDRESS, NULL, 0,
                     NI_NUMERICHOST) != 0)
         text[0] = '\0';
@@ -245,7 +246,7 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
 {
     struct addrinfo *found;
     int error = EHOSTUNREACH;
-    lh_status_t status = resolve(address, port, false, &found);
+    lh_status_t status = address_resolve(address, port, false, &found);
     if (status != LH_OK) return status;
     for (const struct addrinfo *a = found; a != NULL && error != 0; a = a->ai_next) {
         const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -429,7 +430,7 @@ void conn_finish(control_conn_t *c)
 
 /* What an OpenSSL call that did not succeed means. LH_AGAIN: it waits for the socket. LH_PEER_LOST:
  * the connection ended or broke. LH_DENIED: TLS refuses the other end. */
-static lh_status_t look_at(control_conn_t *c, int result)
+static lh_status_t tls_judge(control_conn_t *c, int result)
 {
     const int error = errno;
     switch (SSL_get_error(c->ssl, result)) {
@@ -447,12 +448,12 @@ static lh_status_t look_at(control_conn_t *c, int result)
 }
 
 /* One step of the handshake. That it is over proves nothing yet: see below. */
-static lh_status_t shake_hands(control_conn_t *c)
+static lh_status_t tls_shake_hands(control_conn_t *c)
 {
     ERR_clear_error();
     errno = 0;
     const int done = SSL_do_handshake(c->ssl);
-    if (done != 1) return look_at(c, done);
+    if (done != 1) return tls_judge(c, done);
     /* The key is what proves the other end: a session without it proves nothing. */
     if (!SSL_session_reused(c->ssl) || c->rank == CONN_NO_RANK)
         return fail(LH_DENIED, "TLS: the other end did not use the job's key");
@@ -470,7 +471,7 @@ static lh_status_t send_out(control_conn_t *c)
         errno = 0;
         const int done = SSL_write_ex(c->ssl, c->out.data + c->out_at, c->out.length - c->out_at,
                                       &sent);
-        if (done != 1) return look_at(c, done);
+        if (done != 1) return tls_judge(c, done);
         c->out_at += sent;
     }
     c->out.length = c->out_at = 0;
@@ -499,7 +500,7 @@ static lh_status_t read_in(control_conn_t *c)
         ERR_clear_error();
         errno = 0;
         const int done = SSL_read_ex(c->ssl, bytes, sizeof(bytes), &got);
-        if (done != 1) return look_at(c, done);
+        if (done != 1) return tls_judge(c, done);
         text_append_n(&c->in, bytes, got);
         if (c->in.failed) return LH_NO_MEMORY;
         if (c->in.length > c->limit + FRAME_HEAD + READ_BYTES) return LH_AGAIN; /* cut first */
@@ -514,7 +515,7 @@ lh_status_t conn_drive(control_conn_t *c)
     lh_status_t status = LH_OK;
     if (c->ended) return fail(LH_PEER_LOST, "its connection ended");
     if (!c->proven) {
-        status = shake_hands(c);
+        status = tls_shake_hands(c);
         if (status == LH_AGAIN && c->accepts &&
             BIO_number_read(SSL_get_rbio(c->ssl)) > CONN_STRANGER_BYTES)
             status = fail(LH_DENIED, "TLS: more than %d bytes before the key", CONN_STRANGER_BYTES);

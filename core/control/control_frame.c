@@ -40,7 +40,7 @@ static uint32_t take_u32(cursor_t *c)
 }
 
 /* One NUL, at the end; at most limit bytes with it. */
-static const char *take_text(cursor_t *c, size_t limit)
+static const char *frame_take_text(cursor_t *c, size_t limit)
 {
     const size_t length = (size_t)number_take(c, 2);
     if (!c->good || length == 0 || length > limit || (size_t)(c->end - c->at) < length ||
@@ -109,28 +109,28 @@ lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
     h.size = take_u32(&c);
     h.pid = take_u32(&c);
     h.epoch = take_u32(&c);
-    h.site = take_text(&c, FRAME_FACT_TEXT);
-    h.host = take_text(&c, FRAME_FACT_TEXT);
+    h.site = frame_take_text(&c, FRAME_FACT_TEXT);
+    h.host = frame_take_text(&c, FRAME_FACT_TEXT);
     h.herald = take_u32(&c);
-    h.layout = take_text(&c, FRAME_LAYOUT);
+    h.layout = frame_take_text(&c, FRAME_LAYOUT);
     h.met_epoch = take_u32(&c);
-    h.met = take_text(&c, FRAME_LAYOUT);
-    h.tried = take_text(&c, FRAME_TRIED);
+    h.met = frame_take_text(&c, FRAME_LAYOUT);
+    h.tried = frame_take_text(&c, FRAME_TRIED);
     h.fact_count = take_u32(&c);
     h.facts = c.at;
     if (h.fact_count > FRAME_FACTS) c.good = false;
     for (uint32_t i = 0; c.good && i < 2 * h.fact_count; i++)
-        (void)take_text(&c, FRAME_FACT_TEXT);
+        (void)frame_take_text(&c, FRAME_FACT_TEXT);
     const lh_status_t status = end_of(&c, "hello");
     if (status == LH_OK) *out = h;
     return status;
 }
 
-static void take_place(cursor_t *c, frame_place_t *out)
+static void frame_take_place(cursor_t *c, frame_place_t *out)
 {
     out->pid = take_u32(c);
-    out->site = take_text(c, FRAME_FACT_TEXT);
-    out->host = take_text(c, FRAME_FACT_TEXT);
+    out->site = frame_take_text(c, FRAME_FACT_TEXT);
+    out->host = frame_take_text(c, FRAME_FACT_TEXT);
 }
 
 lh_status_t frame_read_welcome(const frame_t *f, frame_welcome_t *out)
@@ -140,10 +140,10 @@ lh_status_t frame_read_welcome(const frame_t *f, frame_welcome_t *out)
     frame_welcome_t w = {.job = number_take(&c, 8)};
     w.epoch = take_u32(&c);
     w.size = take_u32(&c);
-    w.address = take_text(&c, FRAME_FACT_TEXT);
+    w.address = frame_take_text(&c, FRAME_FACT_TEXT);
     w.places = c.at;
     for (uint32_t i = 0; c.good && i < w.size; i++)
-        take_place(&c, &place);
+        frame_take_place(&c, &place);
     const lh_status_t status = end_of(&c, "welcome");
     if (status == LH_OK) *out = w;
     return status;
@@ -155,7 +155,7 @@ lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out)
     frame_notice_t n = {.status = (lh_status_t)take_u32(&c)};
     n.rank = take_u32(&c);
     n.step = number_take(&c, 8);
-    n.reason = take_text(&c, FRAME_REASON);
+    n.reason = frame_take_text(&c, FRAME_REASON);
     if (n.status > 0) c.good = false;
     const lh_status_t status = end_of(&c, "notice");
     if (status == LH_OK) *out = n;
@@ -166,8 +166,8 @@ lh_status_t frame_read_regroup(const frame_t *f, frame_regroup_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_regroup_t r = {.epoch = take_u32(&c)};
-    r.layout = take_text(&c, FRAME_LAYOUT);
-    r.reason = take_text(&c, FRAME_REASON);
+    r.layout = frame_take_text(&c, FRAME_LAYOUT);
+    r.reason = frame_take_text(&c, FRAME_REASON);
     const lh_status_t status = end_of(&c, "regroup");
     if (status == LH_OK) *out = r;
     return status;
@@ -178,7 +178,7 @@ lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out)
     cursor_t c = cursor_of(f);
     frame_beat_t b = {.step = number_take(&c, 8)};
     b.waited_ns = number_take(&c, 8);
-    b.text = take_text(&c, PROGRESS_TEXT);
+    b.text = frame_take_text(&c, PROGRESS_TEXT);
     const lh_status_t status = end_of(&c, "heartbeat");
     if (status == LH_OK) *out = b;
     return status;
@@ -188,7 +188,7 @@ lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_gather_t g = {.round = take_u32(&c)};
-    g.where = take_text(&c, FRAME_FACT_TEXT);
+    g.where = frame_take_text(&c, FRAME_FACT_TEXT);
     g.length = take_u32(&c);
     g.bytes = c.at;
     if (c.good && g.length <= (size_t)(c.end - c.at))
@@ -366,7 +366,7 @@ static const char *value_of(const rank_facts_t *rank, const char *wanted)
 }
 
 /* NULL, which is a fact that a rank does not know, is a value of its own. */
-static bool same_value(const char *a, const char *b)
+static bool same_fact(const char *a, const char *b)
 {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
@@ -381,7 +381,7 @@ static void append_ranks(const rank_facts_t *ranks, uint32_t count, uint32_t fir
     text_t list = {0};
     for (uint32_t r = first; r < count; r++) {
         uint32_t end = r;
-        while (end < count && same_value(value_of(&ranks[end], name), value))
+        while (end < count && same_fact(value_of(&ranks[end], name), value))
             end++;
         if (end == r) continue;
         text_printf(&list, members > 0 ? ", %u" : "%u", r);
@@ -400,7 +400,7 @@ static void append_ranks(const rank_facts_t *ranks, uint32_t count, uint32_t fir
 static bool is_first_with(const rank_facts_t *ranks, uint32_t rank, const char *name)
 {
     for (uint32_t r = 0; r < rank; r++)
-        if (same_value(value_of(&ranks[r], name), value_of(&ranks[rank], name))) return false;
+        if (same_fact(value_of(&ranks[r], name), value_of(&ranks[rank], name))) return false;
     return true;
 }
 
@@ -442,7 +442,7 @@ static bool came_before(const rank_facts_t *ranks, uint32_t rank, const char *na
 static bool all_have(const rank_facts_t *ranks, uint32_t count, const char *name, const char *value)
 {
     for (uint32_t r = 0; r < count; r++)
-        if (!same_value(value_of(&ranks[r], name), value)) return false;
+        if (!same_fact(value_of(&ranks[r], name), value)) return false;
     return true;
 }
 

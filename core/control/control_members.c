@@ -117,7 +117,7 @@ static void put_heralds(control_t *c, const frame_regroup_t *r)
 }
 
 /* All end, and whoever starts them knows what they are next. */
-static void regroup(control_t *c, uint32_t epoch, const char *layout, const char *reason)
+static void regroup_all(control_t *c, uint32_t epoch, const char *layout, const char *reason)
 {
     const frame_regroup_t r = {.epoch = epoch, .layout = layout, .reason = reason};
     for (uint32_t rank = 1; rank < c->how.size; rank++)
@@ -210,7 +210,7 @@ bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, cons
     if (h->epoch > c->server->epoch && !same && members_are(m->job, h->layout)) {
         (void)snprintf(reason, sizeof(reason), "%.120s knows of epoch %u of the job, rank 0 of %u",
                        name, h->epoch, c->server->epoch);
-        regroup(c, h->epoch, h->layout, reason);
+        regroup_all(c, h->epoch, h->layout, reason);
     } else if (rank || (has_ranks && !m->elects)) {
         (void)snprintf(reason, sizeof(reason),
                        has_ranks ? "%.120s takes part with other ranks now"
@@ -378,7 +378,7 @@ bool control_members_judge(control_t *c, uint64_t now)
     }
     tell_absent(c, &reason);
     members_tell(m->job, m->layout, next, &reason);
-    regroup(c, c->server->epoch + 1, next, reason.failed ? "ranks are missing" : reason.data);
+    regroup_all(c, c->server->epoch + 1, next, reason.failed ? "ranks are missing" : reason.data);
     text_free(&reason);
     return true;
 }
@@ -389,7 +389,7 @@ bool control_members_epochs(control_t *c)
 {
     const control_members_t *m = c->how.members;
     if (m == NULL || !members_change(m->job)) return false;
-    regroup(c, c->server->epoch, m->layout, "ranks are of different epochs of the job");
+    regroup_all(c, c->server->epoch, m->layout, "ranks are of different epochs of the job");
     return true;
 }
 
@@ -405,7 +405,7 @@ void control_members_take_in(control_t *c)
         members_ranks(m->job, next) <= members_ranks(m->job, m->layout))
         return;
     members_tell(m->job, m->layout, next, &reason);
-    regroup(c, c->server->epoch + 1, next, reason.failed ? "a machine is back" : reason.data);
+    regroup_all(c, c->server->epoch + 1, next, reason.failed ? "a machine is back" : reason.data);
     text_free(&reason);
 }
 
@@ -461,7 +461,7 @@ void control_members_look(control_t *c, uint64_t now)
     }
     if (m->elects || now + c->how.join_ns > s->join_deadline + after) control_ask_start(c);
     if (control_ask_told(c, &news)) {
-        regroup(c, news.epoch, news.layout, news.reason);
+        regroup_all(c, news.epoch, news.layout, news.reason);
         return;
     }
     /* Whoever is taken for rank 0, or is before this machine in their order, has them all come. */

@@ -78,7 +78,7 @@ static void control_client_free(control_client_t *k)
 
 /* The job ends here, for the first reason that is known; told: rank 0 has said it. Before the welcome
  * there is no job yet: then control_open fails with it, and nothing more is to be said to rank 0. */
-static void end(control_t *c, const frame_notice_t *why, bool told)
+static void client_end(control_t *c, const frame_notice_t *why, bool told)
 {
     control_blame(c, &(control_culprit_t){why->rank, why->status, why->step, told});
     if (c->client->welcomed)
@@ -100,8 +100,9 @@ static void lose_zero(control_t *c, const char *reason)
     if (k->zero_pid != 0) (void)snprintf(process, sizeof(process), " (process %u)", k->zero_pid);
     (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s", k->zero_name, process,
                    phrase, reason);
-    end(c, &(frame_notice_t){.status = LH_PEER_LOST, .step = k->zero.step, .reason = sentence},
-        false);
+    client_end(c,
+               &(frame_notice_t){.status = LH_PEER_LOST, .step = k->zero.step, .reason = sentence},
+               false);
 }
 
 /* Where this rank reaches rank 0 without leaving the machine, the machine's address is the one that
@@ -133,7 +134,8 @@ static void take_welcome(control_t *c, const frame_t *f)
         frame_next_place(&at, &places[r]);
     if (status == LH_OK) status = make_world(c, &w, places);
     if (status != LH_OK) {
-        end(c, &(frame_notice_t){.status = status, .rank = c->how.rank, .reason = fail_reason()},
+        client_end(
+            c, &(frame_notice_t){.status = status, .rank = c->how.rank, .reason = fail_reason()},
             false);
     } else {
         control_name(0, places[0].site, places[0].host, k->zero_name);
@@ -155,7 +157,7 @@ static void tell_wait(const control_t *c, const char *sentence)
 
 /* What rank 0 says. LH_CORRUPT: a frame that only rank 0 may get, or one that is not well formed;
  * the connection is of no more use then. */
-static lh_status_t take_frame(control_t *c, const frame_t *f)
+static lh_status_t client_take_frame(control_t *c, const frame_t *f)
 {
     control_client_t *k = c->client;
     frame_beat_t beat;
@@ -168,7 +170,7 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
         status = frame_read_regroup(f, &regroup);
         if (status != LH_OK) break;
         control_members_told(c, &regroup);
-        end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = regroup.reason}, true);
+        client_end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = regroup.reason}, true);
         break;
     case FRAME_MET:
         status = frame_read_regroup(f, &regroup);
@@ -194,7 +196,7 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
     case FRAME_REFUSE:
     case FRAME_END:
         status = frame_read_notice(f, &notice);
-        if (status == LH_OK) end(c, &notice, true);
+        if (status == LH_OK) client_end(c, &notice, true);
         break;
     default: status = fail(LH_CORRUPT, "it sent a frame of type %u, which rank 0 gets", f->type);
     }
@@ -202,7 +204,7 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
 }
 
 /* Queues a frame and frees its payload, which the queue has copied. */
-static void put(control_client_t *k, uint32_t type, text_t *payload)
+static void client_put(control_client_t *k, uint32_t type, text_t *payload)
 {
     conn_put(k->conn, type, payload);
     text_free(payload);
@@ -210,7 +212,7 @@ static void put(control_client_t *k, uint32_t type, text_t *payload)
 
 /* Sends and reads as far as it goes, and takes what has come. What came before the connection's end
  * is taken before the end is judged: it may be the reason. */
-static void serve(control_t *c)
+static void client_serve(control_t *c)
 {
     control_client_t *k = c->client;
     frame_t frame;
@@ -221,7 +223,7 @@ static void serve(control_t *c)
     lh_status_t cut;
     while (!k->over && (cut = conn_next(k->conn, &frame)) != LH_AGAIN) {
         k->heard_ns = sys()->now_ns();
-        if (cut == LH_OK) cut = take_frame(c, &frame);
+        if (cut == LH_OK) cut = client_take_frame(c, &frame);
         if (cut != LH_OK) lose_zero(c, fail_reason());
     }
     control_count(c, k->conn);
@@ -235,18 +237,18 @@ static void put_notice(control_client_t *k, uint32_t type, uint32_t rank, lh_sta
     text_t payload = {0};
     const frame_notice_t notice = {.status = status, .rank = rank, .reason = reason};
     frame_write_notice(&payload, &notice);
-    put(k, type, &payload);
+    client_put(k, type, &payload);
 }
 
 /* A heartbeat with what this rank does; also ahead of a notice, which is to name what is done now.
  */
-static void beat(control_t *c)
+static void client_beat(control_t *c)
 {
     progress_t progress;
     text_t payload = {0};
     control_progress_read(c->word, &progress);
     frame_write_beat(&payload, &progress);
-    put(c->client, FRAME_BEAT, &payload);
+    client_put(c->client, FRAME_BEAT, &payload);
 }
 
 /* What callers of this rank ask. A gather is sent once for each round. A reason is sent behind a
@@ -263,11 +265,11 @@ static void take_requests(control_t *c)
         text_t payload = {0};
         /* mine stays valid: its owner waits for the answer or the end. */
         frame_write_gather(&payload, r.round, r.where, r.mine, (uint32_t)r.bytes);
-        put(k, FRAME_GATHER, &payload);
+        client_put(k, FRAME_GATHER, &payload);
         k->asked_gather = true;
         k->asked_round = r.round;
     }
-    if (r.fail || (r.close && r.status != LH_OK && k->close_deadline == 0)) beat(c);
+    if (r.fail || (r.close && r.status != LH_OK && k->close_deadline == 0)) client_beat(c);
     if (r.fail) put_notice(k, FRAME_FAIL, r.peer, r.status, r.reason);
     if (!r.close || k->close_deadline != 0) return;
     put_notice(k, FRAME_BYE, c->how.rank, r.status, r.reason);
@@ -276,7 +278,7 @@ static void take_requests(control_t *c)
 }
 
 /* What is due by the clock: a heartbeat of this rank, and the look whether rank 0's have come. */
-static void turn(control_t *c)
+static void client_turn(control_t *c)
 {
     control_client_t *k = c->client;
     const uint64_t now = sys()->now_ns();
@@ -284,7 +286,7 @@ static void turn(control_t *c)
     if (now - k->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS) k->heard_ns = now;
     k->last_turn = now;
     if (now >= k->next_beat && !k->said_bye) {
-        beat(c);
+        client_beat(c);
         k->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
     }
     const uint64_t silence = k->far ? control_outage_ns(c) : CONTROL_SILENCE_MS * CONTROL_MS;
@@ -310,7 +312,7 @@ static bool close_asked(control_t *c)
 
 /* The thread is done: refused before the start; or the caller closes, and rank 0 has ended the
  * connection, or the last frames had their time to go out, or the job's reason is known. */
-static bool has_ended(control_t *c)
+static bool client_has_ended(control_t *c)
 {
     const control_client_t *k = c->client;
     if (!k->welcomed && k->over) return true; /* refused */
@@ -323,12 +325,12 @@ static bool has_ended(control_t *c)
 /* The thread's loop after it has joined, until the end. The connection is served twice a turn: what
  * has come is taken before requests and the clock are looked at, and what those queue goes out
  * without waiting for a tick. */
-static void run(control_t *c)
+static void client_loop(control_t *c)
 {
     control_client_t *k = c->client;
     k->heard_ns = k->last_turn = k->came_ns = sys()->now_ns();
-    serve(c); /* says hello */
-    while (!has_ended(c)) {
+    client_serve(c); /* says hello */
+    while (!client_has_ended(c)) {
         struct pollfd fds[2] = {
             {.fd = k->over ? -1 : conn_fd(k->conn),
              .events = (short)(POLLIN | (conn_wants_write(k->conn) ? POLLOUT : 0))},
@@ -336,23 +338,23 @@ static void run(control_t *c)
         };
         (void)poll(fds, 2, CONTROL_TICK_MS);
         control_drain_wake(c);
-        serve(c);
+        client_serve(c);
         if (!k->over) take_requests(c);
-        turn(c);
-        serve(c); /* what is new goes out at once */
+        client_turn(c);
+        client_serve(c); /* what is new goes out at once */
         if (k->said_bye && conn_unsent(k->conn) == 0) conn_finish(k->conn);
     }
 }
 
 /* A wait without descriptors. */
-static void pause_ms(uint32_t ms)
+static void client_pause_ms(uint32_t ms)
 {
     (void)poll(NULL, 0, (int)ms);
 }
 
 /* A listener that is none of this job: mostly another job's rank 0 on the same port, or a machine
  * with an old copy of the key. */
-static lh_status_t deny(const control_t *c)
+static lh_status_t client_deny(const control_t *c)
 {
     char why[256];
     (void)snprintf(why, sizeof(why), "%s", fail_reason());
@@ -365,13 +367,13 @@ static lh_status_t deny(const control_t *c)
 
 /* Drives the new connection until the key is proven, then queues the hello. LH_AGAIN: it may go
  * better the next time; fail_reason() says what was wrong. */
-static lh_status_t shake_hands(control_t *c, uint64_t deadline)
+static lh_status_t client_shake_hands(control_t *c, uint64_t deadline)
 {
     control_client_t *k = c->client;
     while (!conn_is_proven(k->conn)) {
         const lh_status_t status = conn_drive(k->conn);
         if (status == LH_PEER_LOST) return LH_AGAIN;
-        if (status == LH_DENIED) return deny(c);
+        if (status == LH_DENIED) return client_deny(c);
         if (status != LH_OK) return status;
         if (conn_is_proven(k->conn)) break;
         if (sys()->now_ns() > deadline) {
@@ -400,7 +402,7 @@ static lh_status_t try_once(control_t *c)
     conn_free(c->client->conn);
     c->client->conn = NULL;
     const lh_status_t made = conn_new(c->tls, fd, c->how.rank, FRAME_LARGE, &c->client->conn);
-    return made == LH_OK ? shake_hands(c, deadline) : made;
+    return made == LH_OK ? client_shake_hands(c, deadline) : made;
 }
 
 /* A line about the wait, with the reason of the last try. */
@@ -453,7 +455,7 @@ static bool hear_elsewhere(control_t *c, uint64_t since)
     return true;
 }
 
-static lh_status_t give_up(control_t *c, uint64_t patience)
+static lh_status_t client_give_up(control_t *c, uint64_t patience)
 {
     char why[512];
     const control_members_t *m = c->how.members;
@@ -465,7 +467,7 @@ static lh_status_t give_up(control_t *c, uint64_t patience)
 
 /* Tries until rank 0 has taken this rank in, or patience ends. Pauses double up to a quarter of a
  * second: many ranks that start together do not all dial each 10 ms. */
-static lh_status_t join(control_t *c)
+static lh_status_t client_join(control_t *c)
 {
     const uint64_t patience = c->how.patience_ns > c->how.join_ns ? c->how.patience_ns
                                                                   : c->how.join_ns;
@@ -484,8 +486,8 @@ static lh_status_t join(control_t *c)
         if (status != LH_AGAIN) return status;
         if (control_wait_due(&c->client->joins, sys()->now_ns())) tell_absence(c);
         if (hear_elsewhere(c, since)) return LH_PEER_LOST;
-        if (sys()->now_ns() > end) return give_up(c, patience);
-        if (!control_elects(c)) pause_ms(pause);
+        if (sys()->now_ns() > end) return client_give_up(c, patience);
+        if (!control_elects(c)) client_pause_ms(pause);
     }
 }
 
@@ -493,13 +495,13 @@ static lh_status_t join(control_t *c)
 static void control_client_run(control_t *c)
 {
     lh_assert(c->client != NULL && c->how.rank != 0);
-    const lh_status_t status = join(c);
+    const lh_status_t status = client_join(c);
     if (status != LH_OK) {
         control_opened(c, status, fail_reason());
         return;
     }
     control_ask_enough(c);
-    run(c);
+    client_loop(c);
     if (c->client->conn != NULL) conn_finish(c->client->conn);
 }
 
@@ -540,7 +542,7 @@ static lh_status_t write_hello(control_t *c)
 }
 
 /* `closed` is the thread's last word: whoever waits for an answer gets none after it. */
-static void *thread_run(void *argument)
+static void *control_thread_run(void *argument)
 {
     control_t *c = argument;
     (void)pthread_setname_np(pthread_self(), "lh-control");
@@ -563,7 +565,7 @@ static lh_status_t start_thread(control_t *c)
     sigset_t all, before;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&c->thread, NULL, thread_run, c);
+    const int error = pthread_create(&c->thread, NULL, control_thread_run, c);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
         return fail(LH_NO_MEMORY, "cannot start the control plane's thread: %s", strerror(error));

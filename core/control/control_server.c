@@ -60,7 +60,7 @@ static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t 
 /* Says no to one connection, which is then dropped; the others don't notice. The sentence goes out
  * now or never: nothing is kept for a peer that is dropped. It is logged here, as whoever is told by
  * rank 0 leaves that to it. */
-static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
+static void server_refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
 {
     text_t payload = {0};
     log_line(LH_LOG_WARN, "refused: %s", sentence);
@@ -108,7 +108,7 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
                        first_name, first->pid, h->pid, h->host);
     }
     if (sentence[0] == '\0') return true;
-    refuse(c, p, LH_MISMATCH, sentence);
+    server_refuse(c, p, LH_MISMATCH, sentence);
     return false;
 }
 
@@ -325,7 +325,7 @@ static void take_beat(seat_t *seat, const frame_beat_t *beat)
 }
 
 /* What a connection says. Before its hello it may say nothing else. */
-static void take_frame(control_t *c, peer_t *p, const frame_t *f)
+static void server_take_frame(control_t *c, peer_t *p, const frame_t *f)
 {
     frame_beat_t beat;
     frame_gather_t part;
@@ -359,7 +359,7 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
 
 /* Sends and reads as far as it goes, and takes what has come. A connection that ended in between is
  * judged after what it said last. */
-static void serve(control_t *c, peer_t *p)
+static void server_serve(control_t *c, peer_t *p)
 {
     frame_t frame;
     char ended[256] = "";
@@ -372,7 +372,7 @@ static void serve(control_t *c, peer_t *p)
             control_lose(c, p, fail_reason());
             return;
         }
-        take_frame(c, p, &frame);
+        server_take_frame(c, p, &frame);
     }
     if (p->dead) return;
     control_count(c, p->conn);
@@ -396,7 +396,7 @@ static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 
 /* Whether one more connection may come. Who is silent makes room first: a rank greets as soon as it
  * has a connection. A rank that was so slow that it had to make room dials again. */
-static bool make_room(control_t *c)
+static bool server_make_room(control_t *c)
 {
     static const uint64_t most_ms[] = {CONTROL_EVICT_SILENT_MS, CONTROL_EVICT_MS};
     const uint64_t now = sys()->now_ns();
@@ -416,7 +416,7 @@ static void accept_peers(control_t *c)
 {
     control_server_t *s = c->server;
     int fd;
-    for (uint32_t i = 0; i < EVENTS && s->listener >= 0 && make_room(c); i++) {
+    for (uint32_t i = 0; i < EVENTS && s->listener >= 0 && server_make_room(c); i++) {
         if (control_accept(s->listener, control_outage_ns(c), &fd) != LH_OK) return;
         peer_t *p = mem_new(sizeof(*p));
         if (p == NULL || conn_new(c->tls, fd, CONN_NO_RANK, FRAME_SMALL, &p->conn) != LH_OK) {
@@ -431,7 +431,7 @@ static void accept_peers(control_t *c)
         s->peers = p;
         s->pending++;
         control_watch(s, p);
-        serve(c, p); /* what it said while it waited in the queue */
+        server_serve(c, p); /* what it said while it waited in the queue */
     }
 }
 
@@ -644,7 +644,7 @@ void control_server_run(control_t *c)
             else if (events[i].data.ptr == &wake_mark)
                 control_drain_wake(c);
             else
-                serve(c, events[i].data.ptr);
+                server_serve(c, events[i].data.ptr);
         }
         server_requests(c);
         server_turn(c);

@@ -75,7 +75,7 @@ void secret_free(secret_t *s)
 }
 
 /* -1: no hexadecimal digit. */
-static int digit(char c)
+static int digit_value(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -92,7 +92,7 @@ static lh_status_t secret_parse(const char *path, const char *text, size_t lengt
         return fail(LH_INVALID, "%s: a key is %d hexadecimal digits, here are %zu bytes", path,
                     SECRET_DIGITS, length);
     for (uint32_t i = 0; i < SECRET_BYTES; i++) {
-        const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+        const int high = digit_value(text[2 * i]), low = digit_value(text[2 * i + 1]);
         if (high < 0 || low < 0)
             return fail(LH_INVALID, "%s: byte %u is no hexadecimal digit", path,
                         high < 0 ? 2 * i : 2 * i + 1);
@@ -121,7 +121,7 @@ static lh_status_t check_owner(const char *path, int fd, struct stat *st)
 
 /* LH_AGAIN: it is not there. O_NONBLOCK, as a pipe under this name would make the open wait for
  * ever; check_owner then refuses it. The text is wiped whatever happens. */
-static lh_status_t read_file(const char *path, secret_t *s)
+static lh_status_t secret_read_file(const char *path, secret_t *s)
 {
     char text[SECRET_DIGITS + 2];
     struct stat st;
@@ -192,10 +192,10 @@ lh_status_t secret_open(const char *path, bool make, secret_t **out)
 {
     secret_t *s = new_secret();
     if (s == NULL) return LH_NO_MEMORY;
-    lh_status_t status = read_file(path, s);
+    lh_status_t status = secret_read_file(path, s);
     if (status == LH_AGAIN && make) {
         status = make_file(path);
-        if (status == LH_OK) status = read_file(path, s);
+        if (status == LH_OK) status = secret_read_file(path, s);
     }
     return hand_out(path, s, status, out);
 }
@@ -203,7 +203,7 @@ lh_status_t secret_open(const char *path, bool make, secret_t **out)
 lh_status_t secret_check(const char *path)
 {
     secret_t s;
-    lh_status_t status = read_file(path, &s);
+    lh_status_t status = secret_read_file(path, &s);
     OPENSSL_cleanse(&s, sizeof(s));
     return status == LH_AGAIN ? LH_OK : status; /* it is yet to be made */
 }
@@ -218,7 +218,7 @@ lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
     lh_status_t status;
     if (s == NULL) return LH_NO_MEMORY;
     for (;; (void)usleep(LOOK_US)) {
-        status = read_file(path, s);
+        status = secret_read_file(path, s);
         const uint64_t now = sys()->now_ns();
         if (status == LH_INVALID && whole_ns == 0)
             whole_ns = now + COPIED_IN_S * UINT64_C(1000000000);

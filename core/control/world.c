@@ -211,7 +211,7 @@ static uint32_t block_place(const world_t *w, uint32_t rank)
     return w->inside_nodes ? w->ranks[rank].local_rank : w->ranks[rank].place;
 }
 
-static bool is_member(const world_t *w, uint32_t which, uint32_t rank)
+static bool is_group_member(const world_t *w, uint32_t which, uint32_t rank)
 {
     const uint32_t self = w->row.rank;
     switch (which) {
@@ -231,7 +231,7 @@ static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
         const uint32_t before = count;
         for (uint32_t place = 0; place < world_site_size(w, site); place++) {
             const uint32_t r = world_site_rank(w, site, place);
-            if (!is_member(w, which, r)) continue;
+            if (!is_group_member(w, which, r)) continue;
             if (r == w->row.rank) g->self = count;
             if (count == before) g->site_begin[g->sites++] = count;
             g->site_of[count] = g->sites - 1;
@@ -346,8 +346,8 @@ struct published {
 };
 
 /* A plugin's purposes have a prefix of their own: no plugin can ask for the control plane's key. */
-static lh_status_t derive(const void *context, const char *purpose, uint32_t peer, void *out,
-                          size_t bytes)
+static lh_status_t world_derive_key(const void *context, const char *purpose, uint32_t peer,
+                                    void *out, size_t bytes)
 {
     const published_t *p = context;
     const lh_world_t *w = &p->world->row;
@@ -380,7 +380,7 @@ lh_status_t world_publish(host_t *host, const world_t *world, const secret_t *se
     *p = (published_t){world, secret, ranks};
     host_set_world(host, &(host_world_t){.row = world->row,
                                          .ranks = ranks,
-                                         .derive = secret != NULL ? derive : NULL,
+                                         .derive = secret != NULL ? world_derive_key : NULL,
                                          .context = p});
     *out = p;
     return LH_OK;
