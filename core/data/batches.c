@@ -53,7 +53,7 @@ static const char *split_list(const batches_how_t *how, bool *whole)
 }
 
 /* If prepare made the pair, the index is the one that it made and the .bin has that length. */
-static lh_status_t check_pair(const char *path, const char *folder)
+static lh_status_t check_prepared_pair(const char *path, const char *folder)
 {
     prepare_record_t record;
     lh_status_t status = prepare_record_find(path, folder, &record);
@@ -74,7 +74,7 @@ static lh_status_t pair_open(const batches_how_t *how, const char *path, indexed
             return LH_OK;
         }
     }
-    const lh_status_t status = check_pair(path, how->folder);
+    const lh_status_t status = check_prepared_pair(path, how->folder);
     return status == LH_OK ? indexed_open(path, how->vocab, out) : status;
 }
 

@@ -184,7 +184,7 @@ static const source_kind_t kinds[] = {
 
 /* At least a magic number's bytes, if the file has them: a read may give fewer than were asked for.
  */
-static lh_status_t refill(byte_source_t *s)
+static lh_status_t source_refill(byte_source_t *s)
 {
     s->at = s->end = 0;
     while (!s->file_ended && s->end < MAGIC_MOST) {
@@ -243,7 +243,7 @@ lh_status_t byte_source_open(const char *path, uint64_t window_bytes, byte_sourc
     if (status != LH_OK) goto close_source;
     status = file_open(path, &s->fd, NULL);
     if (status != LH_OK) goto close_source;
-    status = refill(s);
+    status = source_refill(s);
     if (status != LH_OK) goto close_source;
     status = tell_kind(s);
     if (status != LH_OK) goto close_source;
@@ -285,7 +285,7 @@ lh_status_t byte_source_read(byte_source_t *s, void *to, size_t room, size_t *go
         }
         if (took > 0 || s->at < s->end) continue;
 
-        status = refill(s);
+        status = source_refill(s);
         if (status != LH_OK) return status;
         if (s->end > 0) continue;
         /* The end of the file inside of a stream is damage, not an end. */

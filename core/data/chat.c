@@ -278,7 +278,7 @@ static lh_status_t cut_add(chat_scratch_t *s)
 }
 
 /* White space of ASCII at both ends. */
-static message_text_t trimmed(message_text_t m)
+static message_text_t message_trimmed(message_text_t m)
 {
     static const char blanks[] = " \t\r\n\v\f";
     while (m.length > 0 && memchr(blanks, m.bytes[0], sizeof(blanks) - 1) != NULL) {
@@ -359,7 +359,7 @@ static lh_status_t message_write(conversation_t *v, const char *role, message_te
     const size_t number = ++v->number;
     lh_status_t status = marks_check(c, m, number);
     if (status != LH_OK) return status;
-    if (c->trim) m = trimmed(m);
+    if (c->trim) m = message_trimmed(m);
     if (strcmp(role, "user") == 0)
         return v->system.bytes != NULL ? joined_write(v, m)
                                        : part_write(v, &c->part[PART_USER], m, false);
@@ -386,8 +386,8 @@ static lh_status_t message_write(conversation_t *v, const char *role, message_te
 }
 
 /* A text of an object, with a sentence for what else stands there. */
-static lh_status_t take_text(const json_value_t *map, const char *key, size_t number,
-                             message_text_t *out)
+static lh_status_t message_take_text(const json_value_t *map, const char *key, size_t number,
+                                     message_text_t *out)
 {
     char found[JSON_FOUND], where[32] = "";
     const json_value_t *v = json_member(map, key);
@@ -404,8 +404,8 @@ static lh_status_t take_text(const json_value_t *map, const char *key, size_t nu
 static lh_status_t message_take(const json_value_t *map, size_t number, message_text_t *role,
                                 message_text_t *content)
 {
-    const lh_status_t status = take_text(map, "role", number, role);
-    return status == LH_OK ? take_text(map, "content", number, content) : status;
+    const lh_status_t status = message_take_text(map, "role", number, role);
+    return status == LH_OK ? message_take_text(map, "content", number, content) : status;
 }
 
 static lh_status_t messages_write(conversation_t *v, const char *key, const json_value_t *list)
@@ -425,7 +425,7 @@ static lh_status_t messages_write(conversation_t *v, const char *key, const json
 }
 
 /* A text begins, of the line that was read: its object has messages or a prompt. */
-static lh_status_t line_begin(conversation_t *v)
+static lh_status_t chat_line_begin(conversation_t *v)
 {
     const chat_t *c = v->chat;
     const json_value_t *root = json_root(v->scratch->line);
@@ -438,18 +438,18 @@ static lh_status_t line_begin(conversation_t *v)
 }
 
 /* The line's conversation as scratch->text and its cuts. */
-static lh_status_t line_write(const chat_t *c, chat_scratch_t *s)
+static lh_status_t chat_line_write(const chat_t *c, chat_scratch_t *s)
 {
     conversation_t v = {.chat = c, .scratch = s};
     message_text_t prompt, answer;
-    lh_status_t status = line_begin(&v);
+    lh_status_t status = chat_line_begin(&v);
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(s->line), *list = json_member(root, c->messages);
     if (list != NULL) {
         status = messages_write(&v, c->messages, list);
     } else {
-        status = take_text(root, c->prompt, 0, &prompt);
-        if (status == LH_OK) status = take_text(root, c->answer, 0, &answer);
+        status = message_take_text(root, c->prompt, 0, &prompt);
+        if (status == LH_OK) status = message_take_text(root, c->answer, 0, &answer);
         if (status == LH_OK) status = message_write(&v, "user", prompt);
         if (status == LH_OK) status = message_write(&v, "assistant", answer);
     }
@@ -565,7 +565,7 @@ static lh_status_t side_write(const chat_t *c, chat_scratch_t *s, const char *ke
     v.known = SIZE_MAX;
     status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
     if (status == LH_OK && prompt != NULL && !json_is_list(prompt)) {
-        status = take_text(root, c->prompt, 0, &text);
+        status = message_take_text(root, c->prompt, 0, &text);
         if (status == LH_OK) status = message_write(&v, "user", text);
     } else if (status == LH_OK && prompt != NULL) {
         status = messages_write(&v, c->prompt, prompt);
@@ -574,7 +574,7 @@ static lh_status_t side_write(const chat_t *c, chat_scratch_t *s, const char *ke
     if (status == LH_OK && json_is_list(answer)) {
         status = messages_write(&v, key, answer);
     } else if (status == LH_OK) {
-        status = take_text(root, key, 0, &text);
+        status = message_take_text(root, key, 0, &text);
         if (status == LH_OK) status = message_write(&v, "assistant", text);
     }
     if (status == LH_OK && s->cut_count == 0)
@@ -658,8 +658,9 @@ static lh_status_t parts_find(const chat_t *c, chat_scratch_t *s, tokenizer_scra
 }
 
 /* The text at hand as ids and parts, behind those that are there. */
-static lh_status_t text_encode(const chat_t *c, chat_scratch_t *scratch,
-                               tokenizer_scratch_t *tokenizer, token_ids_t *ids, token_ids_t *parts)
+static lh_status_t chat_text_encode(const chat_t *c, chat_scratch_t *scratch,
+                                    tokenizer_scratch_t *tokenizer, token_ids_t *ids,
+                                    token_ids_t *parts)
 {
     const size_t ids_were = ids->count;
     lh_status_t status = tokenizer_encode(c->tokenizer, tokenizer,
@@ -683,7 +684,7 @@ static lh_status_t pair_encode(const chat_t *c, chat_scratch_t *scratch,
         second = ids->count;
         if (i == 1) status = token_ids_add(parts, 0);
         if (status == LH_OK) status = side_write(c, scratch, i == 0 ? c->chosen : c->rejected);
-        if (status == LH_OK) status = text_encode(c, scratch, tokenizer, ids, parts);
+        if (status == LH_OK) status = chat_text_encode(c, scratch, tokenizer, ids, parts);
     }
     if (status != LH_OK) return status;
     const size_t count = second - begin;
@@ -703,8 +704,8 @@ lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scra
     lh_status_t status = json_line_read(line, length, &scratch->line);
     if (status == LH_OK && c->pairs)
         status = pair_encode(c, scratch, tokenizer, ids, parts);
-    else if (status == LH_OK && (status = line_write(c, scratch)) == LH_OK)
-        status = text_encode(c, scratch, tokenizer, ids, parts);
+    else if (status == LH_OK && (status = chat_line_write(c, scratch)) == LH_OK)
+        status = chat_text_encode(c, scratch, tokenizer, ids, parts);
     if (status == LH_OK) return LH_OK;
     ids->count = ids_were;
     parts->count = parts_were;
@@ -727,7 +728,7 @@ lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
     message_text_t prompt;
     scratch->text.length = scratch->cut_count = 0;
     lh_status_t status = json_line_read(line, length, &scratch->line);
-    if (status == LH_OK) status = line_begin(&v);
+    if (status == LH_OK) status = chat_line_begin(&v);
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(scratch->line), *list = json_member(root, c->messages);
     if (list != NULL) {
@@ -738,7 +739,7 @@ lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
                           "the last message is of role '%s', expected a user's to answer",
                           json_text(json_member(last, "role")));
     } else {
-        status = take_text(root, c->prompt, 0, &prompt);
+        status = message_take_text(root, c->prompt, 0, &prompt);
         if (status == LH_OK) status = message_write(&v, "user", prompt);
     }
     if (status == LH_OK) status = answer_open(&v);

@@ -130,8 +130,8 @@ static void *reader_run(void *argument)
 
 /* Appends a document's ids with what goes around it. As Megatron's preprocess_data: what has no
  * tokens gets no end token either. */
-static lh_status_t text_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
-                               const char *text, size_t length, token_ids_t *ids)
+static lh_status_t document_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
+                                   const char *text, size_t length, token_ids_t *ids)
 {
     const size_t before = ids->count;
     lh_status_t status = LH_OK;
@@ -154,7 +154,7 @@ static lh_status_t line_tokenize(const encode_how_t *how, tokenizer_scratch_t *s
                                  size_t length)
 {
     const size_t before = b->ids.count;
-    const lh_status_t status = text_encode(how, scratch, text, length, &b->ids);
+    const lh_status_t status = document_encode(how, scratch, text, length, &b->ids);
     if (status == LH_INVALID) {
         b->ids.count = before;
         text_append(&b->reasons, fail_reason());
@@ -264,7 +264,7 @@ static void *worker_run(void *argument)
 }
 
 /* Signals stay with the thread that called: only it knows what to do about them. */
-static lh_status_t threads_start(encode_ring_t *ring)
+static lh_status_t ring_threads_start(encode_ring_t *ring)
 {
     sigset_t all, before;
     (void)sigfillset(&all);
@@ -300,7 +300,7 @@ lh_status_t encode_ring_start(const encode_how_t *how, encode_ring_t **out)
     if (ring->batches != NULL && ring->threads != NULL)
         status = line_reader_new(how->paths, how->count, how->line_bytes, how->window_bytes,
                                  &ring->reader);
-    if (status == LH_OK) status = threads_start(ring);
+    if (status == LH_OK) status = ring_threads_start(ring);
     if (status != LH_OK) {
         encode_ring_stop(ring);
         return status;

@@ -38,7 +38,7 @@ typedef struct index_file {
 } index_file_t;
 
 /* Magic, version, dtype and the two counts, which nothing is believed of yet. */
-static lh_status_t head_read(const index_file_t *f, indexed_t *set, uint64_t *boundaries)
+static lh_status_t index_head_read(const index_file_t *f, indexed_t *set, uint64_t *boundaries)
 {
     unsigned char head[INDEXED_HEAD_BYTES];
     if (f->size < sizeof(head))
@@ -171,7 +171,7 @@ static lh_status_t index_read(const char *path, uint64_t bin_bytes, indexed_t *s
     index_file_t f = {.path = path, .bin_bytes = bin_bytes};
     lh_status_t status = file_open(path, &f.fd, &f.size);
     if (status != LH_OK) return status;
-    status = head_read(&f, set, &f.boundaries);
+    status = index_head_read(&f, set, &f.boundaries);
     if (status == LH_OK) status = size_check(&f, set);
     if (status == LH_OK) status = sequences_read(&f, set);
     if (status == LH_OK) status = boundaries_check(&f, set);
@@ -261,7 +261,7 @@ void indexed_close(indexed_t *set)
 }
 
 /* One stored id as a wide number, so that every dtype is checked alike. */
-static int64_t token_at(const void *bytes, uint32_t dtype_code, uint64_t i)
+static int64_t index_token_at(const void *bytes, uint32_t dtype_code, uint64_t i)
 {
     switch (dtype_code) {
     case 1: return ((const uint8_t *)bytes)[i];
@@ -294,7 +294,7 @@ lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, u
                                               offset);
         if (status != LH_OK) return status;
         for (uint64_t i = 0; i < now; i++) {
-            const int64_t id = token_at(piece, set->dtype_code, i);
+            const int64_t id = index_token_at(piece, set->dtype_code, i);
             if (id < 0 || id >= (int64_t)set->vocab)
                 return fail(LH_INVALID, "%s: token id %lld at byte %llu, the vocabulary has %u",
                             set->bin_path, (long long)id,
@@ -521,7 +521,7 @@ lh_status_t indexed_writer_add_parts(indexed_writer_t *w, const int32_t *ids,
     return status;
 }
 
-/* The reverse of head_read. */
+/* The reverse of index_head_read. */
 static lh_status_t put_head(indexed_writer_t *w)
 {
     unsigned char head[INDEXED_HEAD_BYTES];

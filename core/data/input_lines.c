@@ -63,7 +63,8 @@ bool input_files_is_pattern(const char *path)
 }
 
 /* Every path of `from`, followed by one component of the pattern. */
-static lh_status_t descend(const path_list_t *from, const char *component, path_list_t *to)
+static lh_status_t path_list_descend(const path_list_t *from, const char *component,
+                                     path_list_t *to)
 {
     const bool wild = input_files_is_pattern(component);
     for (size_t i = 0; i < from->count; i++) {
@@ -87,7 +88,7 @@ static lh_status_t descend(const path_list_t *from, const char *component, path_
 
 /* All paths that a pattern names. It is cut up in place, component by component; found begins with
  * the folder that it is relative to, and is replaced by what each component leads to. */
-static lh_status_t expand(const char *folder, char *pattern, path_list_t *found)
+static lh_status_t pattern_expand(const char *folder, char *pattern, path_list_t *found)
 {
     lh_status_t status = path_list_add(found, pattern[0] == '/' ? "/" : folder, "");
     if (status != LH_OK) return status;
@@ -96,7 +97,7 @@ static lh_status_t expand(const char *folder, char *pattern, path_list_t *found)
     for (char *part = strtok_r(pattern, "/", &rest); part != NULL && status == LH_OK;
          part = strtok_r(NULL, "/", &rest)) {
         path_list_t next = {0};
-        status = descend(found, part, &next);
+        status = path_list_descend(found, part, &next);
         path_list_free(found);
         *found = next;
     }
@@ -105,7 +106,7 @@ static lh_status_t expand(const char *folder, char *pattern, path_list_t *found)
 
 /* Adds one file. own is NULL for a path that was named without a pattern: such a one is taken as it
  * is. */
-static lh_status_t add_file(input_files_t *files, const char *path, const job_outputs_t *own)
+static lh_status_t input_files_add(input_files_t *files, const char *path, const job_outputs_t *own)
 {
     struct stat st;
     for (uint32_t i = 0; i < files->count; i++)
@@ -155,9 +156,9 @@ static lh_status_t add_pattern(input_files_t *files, const char *folder, const c
     const bool wild = input_files_is_pattern(pattern);
     path_list_t found = {0};
     char *copy = mem_text(pattern);
-    lh_status_t status = copy == NULL ? LH_NO_MEMORY : expand(folder, copy, &found);
+    lh_status_t status = copy == NULL ? LH_NO_MEMORY : pattern_expand(folder, copy, &found);
     for (size_t i = 0; i < found.count && status == LH_OK; i++)
-        status = add_file(files, found.paths[i], wild ? own : NULL);
+        status = input_files_add(files, found.paths[i], wild ? own : NULL);
     if (status == LH_OK && files->count == before)
         status = fail(LH_INVALID, "input: no file matches '%s' in %s", pattern, folder);
     path_list_free(&found);

@@ -601,7 +601,8 @@ lh_status_t prepare_record_find(const char *prefix, const char *folder, prepare_
 }
 
 /* Length only: what a copy that was cut off shows. */
-static lh_status_t check_bytes(const prepare_record_t *r, const char *path, const pair_sum_t *sum)
+static lh_status_t pair_check_bytes(const prepare_record_t *r, const char *path,
+                                    const pair_sum_t *sum)
 {
     struct stat st;
     if (sys()->stat(path, &st) != 0) return fail_io(errno, "%s: cannot stat", path);
@@ -611,10 +612,11 @@ static lh_status_t check_bytes(const prepare_record_t *r, const char *path, cons
 }
 
 /* Length and digest: reads the whole file. */
-static lh_status_t check_whole(const prepare_record_t *r, const char *path, const pair_sum_t *sum)
+static lh_status_t pair_check_whole(const prepare_record_t *r, const char *path,
+                                    const pair_sum_t *sum)
 {
     char found[SHA256_TEXT];
-    lh_status_t status = check_bytes(r, path, sum);
+    lh_status_t status = pair_check_bytes(r, path, sum);
     if (status == LH_OK) status = file_digest(path, found);
     if (status != LH_OK || strcmp(found, sum->sha256) == 0) return status;
     return fail(LH_CORRUPT, "%s: its SHA-256 is %s, %s says %s; prepare it again", path, found,
@@ -625,16 +627,16 @@ static lh_status_t check_whole(const prepare_record_t *r, const char *path, cons
 lh_status_t prepare_record_check(const prepare_record_t *r)
 {
     if (r->summary == NULL) return LH_OK;
-    const lh_status_t status = check_bytes(r, r->bin, &r->sums.bin);
+    const lh_status_t status = pair_check_bytes(r, r->bin, &r->sums.bin);
     return status == LH_OK ? prepare_record_check_idx(r) : status;
 }
 
 lh_status_t prepare_record_check_idx(const prepare_record_t *r)
 {
-    return check_whole(r, r->idx, &r->sums.idx);
+    return pair_check_whole(r, r->idx, &r->sums.idx);
 }
 
 lh_status_t prepare_record_check_bin(const prepare_record_t *r)
 {
-    return check_whole(r, r->bin, &r->sums.bin);
+    return pair_check_whole(r, r->bin, &r->sums.bin);
 }
