@@ -324,7 +324,7 @@ static const char *call_op(const program_call_t *call)
 }
 
 /* The row that a call belongs to, without times. */
-static profile_row_t row_of(const program_call_t *call)
+static profile_row_t profile_row_of(const program_call_t *call)
 {
     profile_row_t row = {.backward = call->backward};
     (void)snprintf(row.part, sizeof(row.part), "%s", call->part);
@@ -352,7 +352,7 @@ static void list_sum(const program_t *p, bool later, profile_row_t *rows, uint32
     const uint64_t runs = p->lists[later].profiled_runs;
     program_call_t call;
     for (uint32_t i = 0; runs > 0 && program_call(p, later, i, &call); i++) {
-        const profile_row_t wanted = row_of(&call);
+        const profile_row_t wanted = profile_row_of(&call);
         profile_row_t *row = row_find(rows, count, &wanted);
         row->calls += runs;
         row->ns += call.ns;
@@ -362,7 +362,7 @@ static void list_sum(const program_t *p, bool later, profile_row_t *rows, uint32
     }
 }
 
-static int slower_first(const void *a, const void *b)
+static int profile_slower_first(const void *a, const void *b)
 {
     const profile_row_t *x = a, *y = b;
     if (x->ns != y->ns) return x->ns > y->ns ? -1 : 1;
@@ -388,7 +388,7 @@ lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *cou
     for (uint32_t i = 0; i < e->program_count; i++)
         for (uint32_t later = 0; later < 2; later++)
             list_sum(e->programs[i], later != 0, made, &n);
-    qsort(made, n, sizeof(*made), slower_first);
+    qsort(made, n, sizeof(*made), profile_slower_first);
     *rows = made;
     *count = n;
     return LH_OK;

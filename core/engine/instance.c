@@ -34,7 +34,7 @@ static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
 
 /* flow_source_t.leaf: the flow value of a parameter, gradient, input or constant of the
  * recording. */
-static uint32_t leaf(void *context, const graph_value_t *value)
+static uint32_t instance_leaf(void *context, const graph_value_t *value)
 {
     instance_t *v = context;
     program_t *p = v->program;
@@ -73,7 +73,7 @@ void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t bl
                                 .recording = part->r,
                                 .copy = op_table_find(p->engine->how.ops, "copy"),
                                 .map = v->map,
-                                .leaf = leaf,
+                                .leaf = instance_leaf,
                                 .context = v};
 }
 
@@ -105,7 +105,7 @@ static const graph_node_t *node_at(const instance_t *v, uint32_t index)
 /* Appends the write of x [sequences * rows, width] to the block's cache number `place`, behind the
  * rows that are in it already. Returns the cache after it, [sequences, capacity, width]; the value
  * before it lies in the same memory. */
-static uint32_t cached(instance_t *v, uint32_t x, uint32_t lengths, uint32_t place)
+static uint32_t cache_append(instance_t *v, uint32_t x, uint32_t lengths, uint32_t place)
 {
     program_t *p = v->program;
     flow_t *f = p->flow;
@@ -179,7 +179,7 @@ static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *pla
     }
     for (uint32_t s = 0; s < with_cache->in_count; s++)
         if (cache_of(with_cache->slot_name[s], of))
-            slots[s] = cached(v, flow_view_dense(&v->source, slots[s]), lengths, (*places)++);
+            slots[s] = cache_append(v, flow_view_dense(&v->source, slots[s]), lengths, (*places)++);
     const lh_value_t y = node->slots[op->in_count], made[OP_SLOTS] = {y};
     flow_view_settle(&v->source, with_cache, node->attributes, slots, made);
     if (f->status != LH_OK) return;

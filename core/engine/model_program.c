@@ -140,7 +140,7 @@ static void chunk_outputs(const program_t *p, const head_values_t *all, instance
 }
 
 /* The gradient of the logits in the compute dtype, as matmuls take it; behind a cap it is wide. */
-static uint32_t narrowed(program_t *p, uint32_t gradient)
+static uint32_t gradient_narrowed(program_t *p, uint32_t gradient)
 {
     flow_t *f = p->flow;
     if (f->status != LH_OK || f->values[gradient].arg.dtype == p->weights->compute) return gradient;
@@ -174,7 +174,7 @@ static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro
     if (!scored) return;
     uint32_t gradient = instance_forward(&loss, logits);
     if (!m->train) return;
-    if (capped) gradient = narrowed(p, instance_backward(&cap, gradient, 0));
+    if (capped) gradient = gradient_narrowed(p, instance_backward(&cap, gradient, 0));
     (void)instance_backward(&matmul, gradient, flow_rows(p->flow, all->x_gradient, begin, rows));
 }
 
@@ -353,7 +353,7 @@ static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
 }
 
 /* Refuses sizes with which there is nothing to write. */
-static lh_status_t how_check(const program_how_t *how)
+static lh_status_t program_how_check(const program_how_t *how)
 {
     if (how->sequences == 0 || how->rows == 0)
         return fail(LH_INVALID, "a program of %llu sequences of %llu tokens has nothing to do",
@@ -369,7 +369,7 @@ static lh_status_t how_check(const program_how_t *how)
  * and references. */
 lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
 {
-    lh_status_t status = how_check(how);
+    lh_status_t status = program_how_check(how);
     program_t *p;
     if (status == LH_OK) status = program_empty(e, w, how, &p);
     if (status != LH_OK) return status;

@@ -81,7 +81,8 @@ static bool local_wanted(void *context, const char *name)
 
 /* recording_how_t.offers: whether the device has a kernel for a call. Without a device it has
  * none. */
-static bool offers(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
+static bool device_offers(void *device, const op_t *op, const void *attributes,
+                          const lh_arg_t *args)
 {
     const engine_t *engine = device;
     return engine->kernels != NULL && kernel_is_offered(engine->kernels, op, attributes, args);
@@ -104,7 +105,7 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
         .param = local_shape,
         .adapted = w->parameters->factor_rows != NULL && !p->how.unadapted ? local_adapted : NULL,
         .context = local,
-        .offers = offers,
+        .offers = device_offers,
         .device = p->engine,
     };
     recording_t *r;
@@ -140,7 +141,7 @@ static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block
 }
 
 /* A part's output must be [tokens, columns]: columns is hidden, or of the head the vocabulary. */
-static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t columns)
+static lh_status_t part_output_check(const part_t *part, uint64_t tokens, uint64_t columns)
 {
     const lh_arg_t *arg = &part->r->values[part->output].arg;
     if (arg->rank == 2 && arg->shape[0] == tokens && arg->shape[1] == columns) return LH_OK;
@@ -168,7 +169,7 @@ static lh_status_t losses_average(const program_t *p, recording_t *r)
 }
 
 /* Sums over blocks are added to before the head and read there. */
-static lh_status_t sums_check(const recording_t *r, uint32_t part)
+static lh_status_t part_sums_check(const recording_t *r, uint32_t part)
 {
     if (part == LH_PART_HEAD && r->added_count > 0)
         return fail(LH_UNSUPPORTED, "the head adds to sum '%s'; only embedding and blocks may",
@@ -183,9 +184,9 @@ lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t to
 {
     local_names_t local = {p->weights, part, block};
     lh_status_t status = part_record_whole(p, part, block, tokens, &local, out);
-    if (status == LH_OK) status = output_check(out, tokens, p->weights->parameters->hidden);
+    if (status == LH_OK) status = part_output_check(out, tokens, p->weights->parameters->hidden);
     if (status == LH_OK) status = adapters_check(&local, out->r);
-    if (status == LH_OK) status = sums_check(out->r, part);
+    if (status == LH_OK) status = part_sums_check(out->r, part);
     if (status == LH_OK) status = losses_average(p, out->r);
     if (status == LH_OK) status = fusion_apply(out->r);
     if (status != LH_OK) return status;
@@ -345,7 +346,7 @@ typedef struct head_cut {
 } head_cut_t;
 
 /* Whether a value may depend on the blocks' output: it is that argument, or a node made it. */
-static bool depends(const recording_t *r, lh_value_t value)
+static bool value_depends(const recording_t *r, lh_value_t value)
 {
     const uint32_t kind = value == 0 ? VALUE_NONE : r->values[value].kind;
     return kind == VALUE_RESULT || kind == VALUE_ARGUMENT;
@@ -364,13 +365,13 @@ static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
         const graph_node_t *node = &r->nodes[index];
         const op_t *op = node->op;
         if ((op->row.flags & LH_OP_PRODUCT) != 0) {
-            if (depends(r, node->slots[1]) || !depends(r, node->slots[0])) break;
+            if (value_depends(r, node->slots[1]) || !value_depends(r, node->slots[0])) break;
             *out = (head_cut_t){index, node->slots[0], at};
             return LH_OK;
         }
         lh_value_t before = 0;
         for (uint32_t i = 0; i < op->in_count; i++) {
-            if (!depends(r, node->slots[i])) continue;
+            if (!value_depends(r, node->slots[i])) continue;
             if (before != 0 && before != node->slots[i])
                 before = 0, i = op->in_count;
             else
@@ -576,8 +577,8 @@ lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, he
     head_cut_t cut = {0};
     *out = (head_parts_t){0};
     lh_status_t status = part_record_whole(p, LH_PART_HEAD, 0, p->tokens, &local, &whole);
-    if (status == LH_OK) status = output_check(&whole, p->tokens, w->parameters->vocab);
-    if (status == LH_OK) status = sums_check(whole.r, LH_PART_HEAD);
+    if (status == LH_OK) status = part_output_check(&whole, p->tokens, w->parameters->vocab);
+    if (status == LH_OK) status = part_sums_check(whole.r, LH_PART_HEAD);
     if (status == LH_OK) status = head_apart(&whole);
     if (status == LH_OK) status = head_cut_find(&whole, &cut);
     if (status != LH_OK) return status;
