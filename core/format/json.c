@@ -48,8 +48,8 @@ static void heap_give(void *context, void *memory)
 
 /* NULL: *error says why, or budget->spent that there were too many values. A document keeps its
  * allocator, but only frees with it. */
-static json_document_t *read_bytes(const char *text, size_t length, yyjson_read_flag how,
-                                   budget_t *budget, yyjson_read_err *error)
+static json_document_t *read_json_bytes(const char *text, size_t length, yyjson_read_flag how,
+                                        budget_t *budget, yyjson_read_err *error)
 {
     const yyjson_alc heap = {
         .malloc = heap_take, .realloc = heap_take_more, .free = heap_give, .ctx = budget};
@@ -58,14 +58,14 @@ static json_document_t *read_bytes(const char *text, size_t length, yyjson_read_
 }
 
 /* yyjson's questions take no const, and change nothing. */
-static yyjson_val *asked(const json_value_t *v)
+static yyjson_val *as_yyjson(const json_value_t *v)
 {
     return (yyjson_val *)(uintptr_t)v;
 }
 
 static bool is_container(const json_value_t *v)
 {
-    return unsafe_yyjson_is_ctn(asked(v));
+    return unsafe_yyjson_is_ctn(as_yyjson(v));
 }
 
 /* The byte that yyjson stopped at as a person can read it, behind a comma; nothing at the end. */
@@ -80,12 +80,12 @@ static const char *byte_at(const char *text, size_t length, size_t at, char out[
 _Static_assert(JSON_DEPTH == 64 && YYJSON_READER_DEPTH_LIMIT == JSON_DEPTH, "one limit of depth");
 
 /* yyjson's own words, but for the limit that is ours. */
-static const char *sentence(const yyjson_read_err *error)
+static const char *error_sentence(const yyjson_read_err *error)
 {
     return error->code == YYJSON_READ_ERROR_DEPTH ? "nested deeper than 64 levels" : error->msg;
 }
 
-static int by_text(const void *a, const void *b)
+static int by_key_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -106,7 +106,7 @@ static lh_status_t find_twice(const json_value_t *map, const char ***keys, size_
         lh_assert(w.index < count && w.key != NULL);
         all[w.index] = w.key;
     }
-    qsort(all, count, sizeof(*all), by_text);
+    qsort(all, count, sizeof(*all), by_key_text);
     for (size_t i = 1; i < count && *twice == NULL; i++)
         if (strcmp(all[i - 1], all[i]) == 0) *twice = all[i];
     return LH_OK;
@@ -141,7 +141,7 @@ static lh_status_t check_values(const char *path, const json_document_t *d, uint
     return status;
 }
 
-static lh_status_t check_document(const char *path, const json_document_t *d, uint64_t most)
+static lh_status_t check_json_document(const char *path, const json_document_t *d, uint64_t most)
 {
     if (!json_is_map(d->root)) {
         char found[JSON_FOUND];
@@ -163,7 +163,7 @@ lh_status_t json_parse(const char *path, const char *text, size_t length, uint64
     budget_t budget = {.most_bytes = most < UINT32_MAX ? 3 * VALUE_BYTES * most + ROOM
                                                        : UINT64_MAX};
     if (length == 0) return fail(LH_INVALID, "%s: not JSON: nothing stands there", path);
-    json_document_t *d = read_bytes(text, length, YYJSON_READ_NOFLAG, &budget, &error);
+    json_document_t *d = read_json_bytes(text, length, YYJSON_READ_NOFLAG, &budget, &error);
     /* The sentence is that of the limit, and not that memory is missing. */
     if (d == NULL && budget.spent) return refuse_most(path, most);
     if (d == NULL && error.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
@@ -173,9 +173,9 @@ lh_status_t json_parse(const char *path, const char *text, size_t length, uint64
         size_t line = 0, column = 0, character;
         (void)yyjson_locate_pos(text, length, error.pos, &line, &column, &character);
         return fail(LH_INVALID, "%s: not JSON, line %zu column %zu%s: %s", path, line, column,
-                    byte_at(text, length, error.pos, found), sentence(&error));
+                    byte_at(text, length, error.pos, found), error_sentence(&error));
     }
-    const lh_status_t status = check_document(path, d, most);
+    const lh_status_t status = check_json_document(path, d, most);
     if (status == LH_OK)
         *out = d;
     else
@@ -206,76 +206,76 @@ const json_value_t *json_root(const json_document_t *document)
 
 bool json_is_map(const json_value_t *v)
 {
-    return yyjson_is_obj(asked(v));
+    return yyjson_is_obj(as_yyjson(v));
 }
 
 bool json_is_list(const json_value_t *v)
 {
-    return yyjson_is_arr(asked(v));
+    return yyjson_is_arr(as_yyjson(v));
 }
 
 /* yyjson's questions take NULL and say no, so a chain of json_member needs no check in between. */
 bool json_is_text(const json_value_t *v)
 {
-    return yyjson_is_str(asked(v));
+    return yyjson_is_str(as_yyjson(v));
 }
 
 /* yyjson holds an integer above 2^63 - 1 as an unsigned one; no field of a
  * file here is as large. */
 bool json_is_whole(const json_value_t *v)
 {
-    return yyjson_is_sint(asked(v)) ||
-           (yyjson_is_uint(asked(v)) && yyjson_get_uint(asked(v)) <= INT64_MAX);
+    return yyjson_is_sint(as_yyjson(v)) ||
+           (yyjson_is_uint(as_yyjson(v)) && yyjson_get_uint(as_yyjson(v)) <= INT64_MAX);
 }
 
 bool json_is_numeric(const json_value_t *v)
 {
-    return yyjson_is_num(asked(v));
+    return yyjson_is_num(as_yyjson(v));
 }
 
 bool json_is_flag(const json_value_t *v)
 {
-    return yyjson_is_bool(asked(v));
+    return yyjson_is_bool(as_yyjson(v));
 }
 
 bool json_is_yes(const json_value_t *v)
 {
-    return yyjson_is_true(asked(v));
+    return yyjson_is_true(as_yyjson(v));
 }
 
 bool json_is_nil(const json_value_t *v)
 {
-    return yyjson_is_null(asked(v));
+    return yyjson_is_null(as_yyjson(v));
 }
 
 const char *json_text(const json_value_t *v)
 {
-    return yyjson_get_str(asked(v));
+    return yyjson_get_str(as_yyjson(v));
 }
 
 size_t json_text_length(const json_value_t *v)
 {
-    return json_is_text(v) ? yyjson_get_len(asked(v)) : 0;
+    return json_is_text(v) ? yyjson_get_len(as_yyjson(v)) : 0;
 }
 
 int64_t json_whole(const json_value_t *v)
 {
-    return json_is_whole(v) ? yyjson_get_sint(asked(v)) : 0;
+    return json_is_whole(v) ? yyjson_get_sint(as_yyjson(v)) : 0;
 }
 
 /* For writing a number as it was read, also one above 2^63 - 1. */
 bool json_whole_text(const json_value_t *v, char out[JSON_WHOLE_TEXT])
 {
-    if (yyjson_is_uint(asked(v)))
-        (void)snprintf(out, JSON_WHOLE_TEXT, "%" PRIu64, yyjson_get_uint(asked(v)));
+    if (yyjson_is_uint(as_yyjson(v)))
+        (void)snprintf(out, JSON_WHOLE_TEXT, "%" PRIu64, yyjson_get_uint(as_yyjson(v)));
     else
-        (void)snprintf(out, JSON_WHOLE_TEXT, "%" PRId64, yyjson_get_sint(asked(v)));
-    return yyjson_is_int(asked(v));
+        (void)snprintf(out, JSON_WHOLE_TEXT, "%" PRId64, yyjson_get_sint(as_yyjson(v)));
+    return yyjson_is_int(as_yyjson(v));
 }
 
 double json_number(const json_value_t *v)
 {
-    return yyjson_get_num(asked(v));
+    return yyjson_get_num(as_yyjson(v));
 }
 
 /* Numbers of lines stand as they were written. */
@@ -290,8 +290,8 @@ static bool count_of_digits(const char *text, size_t length, uint64_t *out)
 
 bool json_count(const json_value_t *v, uint64_t *out)
 {
-    if (v != NULL && yyjson_is_raw(asked(v)))
-        return count_of_digits(yyjson_get_raw(asked(v)), yyjson_get_len(asked(v)), out);
+    if (v != NULL && yyjson_is_raw(as_yyjson(v)))
+        return count_of_digits(yyjson_get_raw(as_yyjson(v)), yyjson_get_len(as_yyjson(v)), out);
     if (!json_is_whole(v) || json_whole(v) < 0) return false;
     *out = (uint64_t)json_whole(v);
     return true;
@@ -299,24 +299,24 @@ bool json_count(const json_value_t *v, uint64_t *out)
 
 size_t json_size(const json_value_t *v)
 {
-    return v != NULL && is_container(v) ? unsafe_yyjson_get_len(asked(v)) : 0;
+    return v != NULL && is_container(v) ? unsafe_yyjson_get_len(as_yyjson(v)) : 0;
 }
 
 /* Walks over the members: the objects that are read this way are small. */
 const json_value_t *json_member(const json_value_t *map, const char *key)
 {
-    return yyjson_obj_get(asked(map), key);
+    return yyjson_obj_get(as_yyjson(map), key);
 }
 
 const json_value_t *json_item(const json_value_t *list, size_t index)
 {
-    return yyjson_arr_get(asked(list), index);
+    return yyjson_arr_get(as_yyjson(list), index);
 }
 
 json_walk_t json_walk(const json_value_t *v)
 {
     json_walk_t w = {.left = json_size(v), .keyed = json_is_map(v)};
-    if (w.left > 0) w.follows = unsafe_yyjson_get_first(asked(v));
+    if (w.left > 0) w.follows = unsafe_yyjson_get_first(as_yyjson(v));
     return w;
 }
 
@@ -327,9 +327,9 @@ bool json_next(json_walk_t *w)
     if (w->left == 0) return false;
     lh_assert(w->follows != NULL);
     w->index = w->value == NULL ? 0 : w->index + 1;
-    w->key = w->keyed ? unsafe_yyjson_get_str(asked(w->follows)) : NULL;
+    w->key = w->keyed ? unsafe_yyjson_get_str(as_yyjson(w->follows)) : NULL;
     w->value = w->keyed ? w->follows + 1 : w->follows;
-    w->follows = unsafe_yyjson_get_next(asked(w->value));
+    w->follows = unsafe_yyjson_get_next(as_yyjson(w->value));
     w->left--;
     return true;
 }
@@ -377,7 +377,7 @@ lh_status_t json_take_text(const char *path, const json_value_t *map, const char
 }
 
 /* For sentences about a line; texts are left out, as no sentence is about one that stands there. */
-static const char *kind_of(const json_value_t *v)
+static const char *value_kind_text(const json_value_t *v)
 {
     if (json_is_map(v)) return "an object";
     if (json_is_list(v)) return "a list";
@@ -389,23 +389,23 @@ static const char *kind_of(const json_value_t *v)
  * Numbers are left as they stand: whether any type could hold them does not matter here. */
 static bool is_pythons(const json_value_t *raw)
 {
-    const char *text = yyjson_get_raw(asked(raw));
-    const size_t length = yyjson_get_len(asked(raw)), sign = text[0] == '-';
+    const char *text = yyjson_get_raw(as_yyjson(raw));
+    const size_t length = yyjson_get_len(as_yyjson(raw)), sign = text[0] == '-';
     if (text[sign] >= '0' && text[sign] <= '9') return true;
     const char *word = text[sign] == 'N' && sign == 0 ? "NaN" : "Infinity";
     return length - sign == strlen(word) && memcmp(text + sign, word, length - sign) == 0;
 }
 
 /* What a line may be: any JSON that Python's json module reads, as long as it is one object. */
-static lh_status_t check_line(const json_document_t *d)
+static lh_status_t check_json_line(const json_document_t *d)
 {
     const json_value_t *end = d->root + yyjson_doc_get_val_count((void *)d);
     for (const json_value_t *v = d->root; v < end; v++)
-        if (yyjson_is_raw(asked(v)) && !is_pythons(v))
-            return fail(LH_INVALID, "'%.12s' is no number", yyjson_get_raw(asked(v)));
+        if (yyjson_is_raw(as_yyjson(v)) && !is_pythons(v))
+            return fail(LH_INVALID, "'%.12s' is no number", yyjson_get_raw(as_yyjson(v)));
     if (json_is_map(d->root)) return LH_OK;
     return fail(LH_INVALID, "%s found, an object was expected",
-                json_is_text(d->root) ? "a text" : kind_of(d->root));
+                json_is_text(d->root) ? "a text" : value_kind_text(d->root));
 }
 
 /* Numbers are not converted: a line of a corpus is read for one text, and its numbers cost time and
@@ -415,16 +415,16 @@ lh_status_t json_line_read(const char *bytes, size_t length, json_document_t **l
     yyjson_read_err error;
     budget_t budget = {.most_bytes = UINT64_MAX};
     json_free(*line);
-    *line = read_bytes(bytes, length, YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_ALLOW_INF_AND_NAN,
-                       &budget, &error);
+    *line = read_json_bytes(
+        bytes, length, YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_ALLOW_INF_AND_NAN, &budget, &error);
     if (*line == NULL && error.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
         return fail(LH_NO_MEMORY, "out of memory: a line of %zu bytes of JSON", length);
     if (*line == NULL) {
         char found[BYTE_FOUND];
         return fail(LH_INVALID, "at byte %zu%s: %s", error.pos + 1,
-                    byte_at(bytes, length, error.pos, found), sentence(&error));
+                    byte_at(bytes, length, error.pos, found), error_sentence(&error));
     }
-    return check_line(*line);
+    return check_json_line(*line);
 }
 
 lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
@@ -444,7 +444,8 @@ lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
     }
     if (found == NULL) return fail(LH_INVALID, "key '%.64s' is missing", key);
     if (!json_is_text(found))
-        return fail(LH_INVALID, "key '%.64s' holds %s, a text was expected", key, kind_of(found));
+        return fail(LH_INVALID, "key '%.64s' holds %s, a text was expected", key,
+                    value_kind_text(found));
     *text = json_text(found);
     *text_length = json_text_length(found);
     return LH_OK;
@@ -460,7 +461,7 @@ bool json_line_blank(const char *bytes, size_t length)
 
 /* A text as a JSON string. Only what JSON wants escaped is: other characters stand as they are, in
  * UTF-8. */
-static void quote(text_t *t, const char *bytes, size_t length)
+static void append_quoted(text_t *t, const char *bytes, size_t length)
 {
     text_append(t, "\"");
     for (size_t at = 0; at < length;) {
@@ -503,7 +504,7 @@ static void value_begin(json_writer_t *w, const char *key)
     }
     if (level != NULL) level->begun = true;
     if (key == NULL) return;
-    quote(w->to, key, strlen(key));
+    append_quoted(w->to, key, strlen(key));
     text_append(w->to, w->style == JSON_TIGHT ? ":" : ": ");
 }
 
@@ -534,7 +535,7 @@ void json_close(json_writer_t *w)
 void json_put_text_n(json_writer_t *w, const char *key, const char *bytes, size_t length)
 {
     value_begin(w, key);
-    quote(w->to, bytes, length);
+    append_quoted(w->to, bytes, length);
 }
 
 void json_put_text(json_writer_t *w, const char *key, const char *text)
@@ -591,8 +592,8 @@ void json_put_value(json_writer_t *w, const char *key, const json_value_t *v)
         json_put_real(w, key, json_number(v));
     } else if (json_is_flag(v)) {
         json_put_flag(w, key, json_is_yes(v));
-    } else if (yyjson_is_raw(asked(v))) {
-        json_put_as_is(w, key, yyjson_get_raw(asked(v))); /* a number of a line */
+    } else if (yyjson_is_raw(as_yyjson(v))) {
+        json_put_as_is(w, key, yyjson_get_raw(as_yyjson(v))); /* a number of a line */
     } else {
         json_put_nil(w, key);
     }

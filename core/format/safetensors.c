@@ -126,7 +126,7 @@ static lh_status_t read_shape(const char *path, const json_value_t *entry, safet
 }
 
 /* "data_offsets": where the data lie behind the header, which must be exactly as many as shape and
- * dtype need. t->offset is from the header's end until check_data makes it the file's. */
+ * dtype need. t->offset is from the header's end until check_extents makes it the file's. */
 static lh_status_t read_extent(const char *path, const json_value_t *entry, uint64_t data_bytes,
                                safetensor_t *t)
 {
@@ -157,8 +157,8 @@ static lh_status_t read_extent(const char *path, const json_value_t *entry, uint
 }
 
 /* One entry of the header. The name is borrowed from the JSON, which the file keeps. */
-static lh_status_t read_tensor(const char *path, const char *name, const json_value_t *entry,
-                               uint64_t data_bytes, safetensor_t *t)
+static lh_status_t read_header_entry(const char *path, const char *name, const json_value_t *entry,
+                                     uint64_t data_bytes, safetensor_t *t)
 {
     if (strlen(name) > SAFETENSORS_NAME)
         return fail(LH_INVALID, "%s: tensor %.64s...: a name of %zu bytes, at most %d are allowed",
@@ -187,7 +187,7 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Data without holes and overlaps, up to the end of the file. */
-static lh_status_t check_data(safetensors_t *s)
+static lh_status_t check_extents(safetensors_t *s)
 {
     uint64_t at = 0;
     lh_assert(s->file_bytes >= LENGTH_BYTES + s->header_bytes);
@@ -229,7 +229,7 @@ static lh_status_t check_metadata(const char *path, const json_value_t *metadata
 }
 
 /* Indices into tensors, by the names that stand there. */
-static int by_name(const void *a, const void *b, void *tensors)
+static int by_header_name(const void *a, const void *b, void *tensors)
 {
     const safetensor_t *t = tensors;
     return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
@@ -255,9 +255,9 @@ static lh_status_t read_tensors(safetensors_t *s, uint64_t limit)
             status = check_metadata(s->path, w.value);
         } else {
             lh_assert(s->count < entries);
-            status = read_tensor(s->path, w.key, w.value,
-                                 s->file_bytes - LENGTH_BYTES - s->header_bytes,
-                                 &s->tensors[s->count]);
+            status = read_header_entry(s->path, w.key, w.value,
+                                       s->file_bytes - LENGTH_BYTES - s->header_bytes,
+                                       &s->tensors[s->count]);
             /* Sorted once all are there; until then the identity. */
             s->by_name[s->count] = s->count;
             s->count++;
@@ -266,9 +266,9 @@ static lh_status_t read_tensors(safetensors_t *s, uint64_t limit)
     }
     if (s->count > 0) {
         qsort(s->tensors, s->count, sizeof(s->tensors[0]), by_offset);
-        qsort_r(s->by_name, s->count, sizeof(s->by_name[0]), by_name, s->tensors);
+        qsort_r(s->by_name, s->count, sizeof(s->by_name[0]), by_header_name, s->tensors);
     }
-    return check_data(s);
+    return check_extents(s);
 }
 
 /* The length, then the text, of which the hash is taken as it stands in the file. */

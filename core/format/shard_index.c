@@ -32,13 +32,13 @@ bool shard_name_is_plain(const char *name)
 }
 
 /* The order of shard_index_t.tensors. */
-static int by_name(const void *a, const void *b)
+static int by_shard_tensor(const void *a, const void *b)
 {
     return strcmp(((const shard_tensor_t *)a)->tensor->name,
                   ((const shard_tensor_t *)b)->tensor->name);
 }
 
-static int by_text(const void *a, const void *b)
+static int by_file_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -51,8 +51,8 @@ static uint64_t most_tensors(const shard_limits_t *limits)
 }
 
 /* The limit is one of the whole set. */
-static lh_status_t open_file(shard_index_t *s, const char *folder, const char *name,
-                             const shard_limits_t *limits)
+static lh_status_t open_shard_file(shard_index_t *s, const char *folder, const char *name,
+                                   const shard_limits_t *limits)
 {
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
@@ -82,9 +82,9 @@ static lh_status_t tensors_gather(shard_index_t *s, const char *folder)
         for (uint32_t k = 0; k < s->files[i]->count; k++)
             s->tensors[at++] = (shard_tensor_t){s->files[i], &s->files[i]->tensors[k]};
     lh_assert(at == s->count);
-    if (s->count > 0) qsort(s->tensors, s->count, sizeof(s->tensors[0]), by_name);
+    if (s->count > 0) qsort(s->tensors, s->count, sizeof(s->tensors[0]), by_shard_tensor);
     for (uint32_t i = 1; i < s->count; i++)
-        if (by_name(&s->tensors[i - 1], &s->tensors[i]) == 0)
+        if (by_shard_tensor(&s->tensors[i - 1], &s->tensors[i]) == 0)
             return fail(LH_INVALID, "%s: tensor %s lies in %s and in %s", folder,
                         s->tensors[i].tensor->name, path_name(s->tensors[i - 1].file->path),
                         path_name(s->tensors[i].file->path));
@@ -136,7 +136,7 @@ static lh_status_t distinct_files(const char *path, const json_value_t *map, uin
         }
         names[all++] = name;
     }
-    if (all > 0) qsort(names, all, sizeof(*names), by_text);
+    if (all > 0) qsort(names, all, sizeof(*names), by_file_name);
     /* Sorted, so equal names follow each other and one of them is kept. */
     uint32_t kept = 0;
     for (size_t i = 0; i < all; i++)
@@ -181,7 +181,7 @@ static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char
     s->files = mem_array(count, sizeof(s->files[0]));
     if (s->files == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
-        status = open_file(s, folder, names[i], limits);
+        status = open_shard_file(s, folder, names[i], limits);
     if (status == LH_OK) status = tensors_gather(s, folder);
     if (status == LH_OK) status = check_map(s, path, map);
     mem_free(names);
@@ -195,7 +195,7 @@ static lh_status_t open_whole(shard_index_t *s, const char *folder, const shard_
 {
     s->files = mem_array(1, sizeof(s->files[0]));
     if (s->files == NULL) return LH_NO_MEMORY;
-    lh_status_t status = open_file(s, folder, WHOLE_NAME, limits);
+    lh_status_t status = open_shard_file(s, folder, WHOLE_NAME, limits);
     if (status == LH_OK) status = tensors_gather(s, folder);
     return status;
 }
