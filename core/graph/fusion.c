@@ -48,7 +48,7 @@ static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t
 
 /* The node of a call, found as the maker of one of its outputs that a later call takes; 0: no node
  * makes that. */
-static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
+static uint32_t call_maker(const recording_t *r, const match_t *m, uint32_t call)
 {
     const pattern_call_t *c = &m->pattern->calls[call];
     for (uint32_t s = c->op->in_count; s < c->op->in_count + c->op->out_count; s++) {
@@ -66,7 +66,7 @@ static bool pattern_matches(const recording_t *r, uint32_t last, match_t *m)
     uint32_t call = m->pattern->call_count - 1;
     if (!call_binds(r, m, call, last)) return false;
     while (call-- > 0) {
-        const uint32_t index = maker(r, m, call);
+        const uint32_t index = call_maker(r, m, call);
         if (index == 0 || !call_binds(r, m, call, index)) return false;
     }
     return true;
@@ -195,8 +195,8 @@ static bool outputs_alike(const recording_t *r, const op_call_t *call, const lh_
 /* Makes the fused call; *fits says whether it can be made and the device has a kernel for it, and
  * then the caller owns call->attributes. If the fused op refuses the inputs, that is no failure, as
  * the model recorded something else; only a lack of memory is. */
-static lh_status_t propose(recording_t *r, const op_t *op, const match_t *m,
-                           const lh_value_t *slots, op_call_t *call, bool *fits)
+static lh_status_t fused_propose(recording_t *r, const op_t *op, const match_t *m,
+                                 const lh_value_t *slots, op_call_t *call, bool *fits)
 {
     void *attributes;
     lh_status_t status = attributes_join(r, op, m, fits, &attributes);
@@ -267,7 +267,7 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t l
 
     op_call_t call;
     bool fits;
-    const lh_status_t status = propose(r, op, &m, slots, &call, &fits);
+    const lh_status_t status = fused_propose(r, op, &m, slots, &call, &fits);
     if (status != LH_OK || !fits) return status;
     match_drop(r, &m);
     return place_call(r, place, &call, slots, adds_to, m.backward);
@@ -275,7 +275,7 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t l
 
 /* Closes the gaps that dropped nodes left. Values keep their ids, and get the new numbers of their
  * nodes. */
-static void compact(recording_t *r)
+static void nodes_compact(recording_t *r)
 {
     uint32_t kept = 1;
     for (uint32_t n = 1; n < r->node_count; n++) {
@@ -291,7 +291,7 @@ static void compact(recording_t *r)
 
 /* Tries every op of the table, the last first, at every node. A fused op may be fused again by an
  * op that is tried later. Recordings are short (a block), so no index is kept. */
-static lh_status_t apply(recording_t *r, bool backward, lh_value_t kept)
+static lh_status_t patterns_apply(recording_t *r, bool backward, lh_value_t kept)
 {
     lh_status_t status = recording_status(r);
     for (uint32_t i = op_table_count(r->how.ops); i-- > 0;) {
@@ -303,17 +303,17 @@ static lh_status_t apply(recording_t *r, bool backward, lh_value_t kept)
                 status = fuse_at(r, op, m, n);
             }
     }
-    compact(r);
+    nodes_compact(r);
     recording_failed(r, status);
     return status;
 }
 
 lh_status_t fusion_apply(recording_t *r)
 {
-    return apply(r, false, 0);
+    return patterns_apply(r, false, 0);
 }
 
 lh_status_t fusion_apply_backward(recording_t *r, lh_value_t kept)
 {
-    return apply(r, true, kept);
+    return patterns_apply(r, true, kept);
 }

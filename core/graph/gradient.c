@@ -28,7 +28,7 @@ typedef struct reverse {
 } reverse_t;
 
 /* Whether a dtype can have a gradient: token ids and other integers have none. */
-static bool is_float(lh_dtype_t d)
+static bool has_gradient_dtype(lh_dtype_t d)
 {
     return d == LH_DTYPE_F32 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16 || d == LH_DTYPE_F64;
 }
@@ -52,7 +52,7 @@ static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, c
         for (uint32_t s = 0; s < node->op->in_count; s++)
             any = any || p->needed[node->slots[s]];
         for (uint32_t s = node->op->in_count; any && s < node_slots(node); s++)
-            if (node->slots[s] != 0 && is_float(r->values[node->slots[s]].arg.dtype))
+            if (node->slots[s] != 0 && has_gradient_dtype(r->values[node->slots[s]].arg.dtype))
                 p->needed[node->slots[s]] = true;
     }
     p->needed[0] = false;
@@ -122,7 +122,7 @@ static void set_adds_to(recording_t *r, lh_value_t v, lh_value_t onto)
 }
 
 /* Records an op of the core's without attributes, of one input (b 0) or two. */
-static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_t b)
+static lh_value_t record_core_op(recording_t *r, const char *op, lh_value_t a, lh_value_t b)
 {
     const lh_value_t in[] = {a, b};
     return r->graph.api->op(&r->graph, op, NULL, in, b == 0 ? 1 : 2, NULL);
@@ -132,7 +132,7 @@ static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_
  * is the sum so far; else its node adds onto the sum so far if that is possible; else an `add` is
  * recorded. Contributions come in the order of the walk back, so sums have the same bits each
  * time. */
-static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
+static void contribute_value(reverse_t *p, lh_value_t v, lh_value_t c)
 {
     lh_assert(v > 0 && v < p->value_end);
     recording_t *r = p->r;
@@ -144,7 +144,7 @@ static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
         set_adds_to(r, c, sum);
         p->gradient[v] = c;
     } else
-        p->gradient[v] = record(r, "add", sum, c);
+        p->gradient[v] = record_core_op(r, "add", sum, c);
 }
 
 /* Whether a value's columns are written by copies, and zeros before them: no sum over micro-batches
@@ -162,7 +162,7 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 {
     lh_assert(v > 0 && v < p->value_end);
     recording_t *r = p->r;
-    if (!can_add(p, c) || is_made_of_copies(r, c)) c = record(r, "copy", c, 0);
+    if (!can_add(p, c) || is_made_of_copies(r, c)) c = record_core_op(r, "copy", c, 0);
     if (r->status != LH_OK) return;
 
     char *name = mem_text(r->values[v].name);
@@ -179,7 +179,7 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 
 /* Whether two arguments have one shape, as a gradient and its value must. Their dtypes may differ:
  * a parameter's gradient has the accumulation dtype, that of logits a wide one. */
-static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
+static bool same_arg_shape(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
@@ -195,14 +195,14 @@ static lh_status_t input_gradient_take(reverse_t *p, const graph_node_t *node, u
     if (c == 0)
         return fail(LH_UNSUPPORTED, "op %s has no gradient for its input %s here",
                     node->op->row.name, node->op->slot_name[slot]);
-    if (c >= r->value_count || !same_shape(&r->values[c].arg, &r->values[v].arg))
+    if (c >= r->value_count || !same_arg_shape(&r->values[c].arg, &r->values[v].arg))
         return fail(LH_INVALID,
                     "the gradient of op %s for its input %s is shaped unlike that input",
                     node->op->row.name, node->op->slot_name[slot]);
     if (r->values[v].kind == VALUE_PARAM)
         contribute_param(p, v, c);
     else
-        contribute(p, v, c);
+        contribute_value(p, v, c);
     return recording_status(r);
 }
 
@@ -256,21 +256,21 @@ static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
     recording_t *r = p->r;
     if (seed != 0) {
         if (r->output == 0 || seed >= r->value_count ||
-            !same_shape(&r->values[seed].arg, &r->values[r->output].arg))
+            !same_arg_shape(&r->values[seed].arg, &r->values[r->output].arg))
             return fail(LH_INVALID, "the gradient from above is not shaped like the part's output");
-        contribute(p, r->output, seed);
+        contribute_value(p, r->output, seed);
     }
     const float one = 1;
     for (uint32_t i = 0; i < r->loss_count; i++)
-        contribute(p, r->losses[i].value, r->graph.api->constant(&r->graph, &one, 1));
+        contribute_value(p, r->losses[i].value, r->graph.api->constant(&r->graph, &one, 1));
     for (uint32_t i = 0; i < r->added_count; i++)
-        if (r->added[i].gradient != 0) contribute(p, r->added[i].value, r->added[i].gradient);
+        if (r->added[i].gradient != 0) contribute_value(p, r->added[i].value, r->added[i].gradient);
     return recording_status(r);
 }
 
 /* Walks the nodes of the forward pass, the last first. Nodes that are recorded meanwhile are marked
  * as the reverse pass. */
-static lh_status_t walk(reverse_t *p, lh_value_t seed)
+static lh_status_t walk_nodes(reverse_t *p, lh_value_t seed)
 {
     p->r->backward = true;
     lh_status_t status = plant_seeds(p, seed);
@@ -296,7 +296,7 @@ lh_status_t gradient_append(recording_t *r, lh_value_t seed, lh_value_t input,
         goto free_needed;
     }
     mark_needed(&p, input, wanted, context);
-    status = walk(&p, seed);
+    status = walk_nodes(&p, seed);
     if (status == LH_OK) *input_gradient = input == 0 ? 0 : p.gradient[input];
     for (uint32_t i = 0; i < r->total_count; i++)
         r->totals[i].gradient = p.gradient[r->totals[i].value];

@@ -36,7 +36,7 @@ static const op_rows_t *const core_rows[] = {
 
 /* Whether a text is a slot's name: lower-case letters, digits and _, beginning with a letter, and
  * not too long for op_t.slot_name. */
-static bool is_name(const char *text, size_t length)
+static bool is_slot_name(const char *text, size_t length)
 {
     if (length == 0 || length >= sizeof(((op_t *)0)->slot_name[0])) return false;
     if (text[0] < 'a' || text[0] > 'z') return false;
@@ -90,7 +90,7 @@ static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool outp
         if (word[length - 1] == '+') op->adds[slot] = true;
         length--;
     }
-    if (!is_name(word, length))
+    if (!is_slot_name(word, length))
         return fail(LH_INVALID, "op %s: slot '%.*s' is not a lower-case name of at most 23 letters",
                     op->row.name, shown, word);
     if (op->adds[slot] && !output)
@@ -157,7 +157,7 @@ static lh_status_t pattern_refuse(const pattern_reader_t *p, const char *what, c
 }
 
 /* The next word, or one of ; | -> ; empty at the end of the text. */
-static lh_status_t next(pattern_reader_t *p, char word[WORD_BYTES])
+static lh_status_t next_word(pattern_reader_t *p, char word[WORD_BYTES])
 {
     p->at += strspn(p->at, " ");
     size_t length = strcspn(p->at, " ;|");
@@ -236,7 +236,7 @@ static lh_status_t output_take(pattern_reader_t *p, op_pattern_t *pattern, const
  * are not named are left out. */
 static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char word[WORD_BYTES])
 {
-    lh_status_t status = next(p, word);
+    lh_status_t status = next_word(p, word);
     if (status != LH_OK) return status;
     if (pattern->call_count == LH_FUSES) return pattern_refuse(p, "there are too many calls", "");
     pattern_call_t *call = &pattern->calls[pattern->call_count++];
@@ -246,7 +246,7 @@ static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char wo
 
     bool output = false;
     uint32_t slot = 0, end = call->op->in_count;
-    while ((status = next(p, word)) == LH_OK && !ends_call(word)) {
+    while ((status = next_word(p, word)) == LH_OK && !ends_call(word)) {
         if (text_equal(word, "->") && !output) {
             output = true;
             slot = call->op->in_count;
@@ -345,7 +345,7 @@ static uint32_t bucket_of(const op_table_t *t, const char *name)
 
 /* Makes room for one more op. When the buckets are half full they are made anew at twice the
  * size. */
-static lh_status_t make_room(op_table_t *t)
+static lh_status_t table_make_room(op_table_t *t)
 {
     op_t **ops = mem_grow(t->ops, &t->capacity, (size_t)t->count + 1, sizeof(op_t *));
     if (ops == NULL) return LH_NO_MEMORY;
@@ -364,7 +364,7 @@ static lh_status_t make_room(op_table_t *t)
 }
 
 /* The core's names have no dot and a plugin's have one, so neither can take the other's. */
-static lh_status_t check_name(const char *name, bool core)
+static lh_status_t check_op_name(const char *name, bool core)
 {
     const size_t length = strlen(name);
     const size_t fine = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_.");
@@ -407,7 +407,7 @@ static lh_status_t check_row(const op_table_t *t, const lh_op_t *row, bool core)
                     row->name == NULL    ? "name"
                     : row->slots == NULL ? "slots"
                                          : "shape()");
-    lh_status_t status = check_name(row->name, core);
+    lh_status_t status = check_op_name(row->name, core);
     if (status != LH_OK) return status;
     const op_t *other = op_table_find(t, row->name);
     if (other != NULL)
@@ -436,10 +436,10 @@ static lh_status_t check_product(const op_t *op)
 }
 
 /* Adds a row, but for its patterns. plugin NULL: a row of the core's. */
-static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin)
+static lh_status_t table_add_row(op_table_t *t, const lh_op_t *row, const char *plugin)
 {
     lh_status_t status = check_row(t, row, plugin == NULL);
-    if (status == LH_OK) status = make_room(t);
+    if (status == LH_OK) status = table_make_room(t);
     if (status != LH_OK) return status;
 
     op_t *op = mem_new(sizeof(*op));
@@ -479,7 +479,7 @@ lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, 
         lh_op_t row;
         lh_status_t status = import_row(&row, sizeof(row), rows, row_size, i,
                                         offsetof(lh_op_t, cost), what);
-        if (status == LH_OK) status = add_row(t, &row, plugin);
+        if (status == LH_OK) status = table_add_row(t, &row, plugin);
         if (status != LH_OK) return status;
     }
     lh_assert(count <= t->count);
@@ -494,7 +494,7 @@ lh_status_t op_table_new(op_table_t **out)
     if (t == NULL) return LH_NO_MEMORY;
     for (uint32_t g = 0; g < COUNT(core_rows); g++)
         for (uint32_t i = 0; i < core_rows[g]->count; i++) {
-            const lh_status_t status = add_row(t, &core_rows[g]->rows[i], NULL);
+            const lh_status_t status = table_add_row(t, &core_rows[g]->rows[i], NULL);
             if (status != LH_OK) {
                 op_table_free(t);
                 return status;

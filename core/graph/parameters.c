@@ -216,7 +216,7 @@ bool parameters_match(const char *globs, const char *name)
 
 /* Matrices of blocks alone: what stands in the head and the embedding is cut and looked up in ways
  * of its own, and experts are no single matrix. */
-static bool is_adapted(const parameters_t *p, uint32_t index, const parameters_adapter_t *how)
+static bool item_is_adapted(const parameters_t *p, uint32_t index, const parameters_adapter_t *how)
 {
     const parameter_t *item = &p->items[index];
     return item->part == LH_PART_BLOCK && item->rank == 2 && item->storage == index &&
@@ -330,7 +330,7 @@ static lh_status_t items_adapt(parameters_t *p, const parameters_t *old,
         const uint32_t at = p->count++;
         p->items[at] = old->items[i];
         moved[i] = at;
-        if (!is_adapted(old, i, how)) continue;
+        if (!item_is_adapted(old, i, how)) continue;
         p->items[at].adapter = at + 1;
         lh_status_t status = factor_rows_of(p, old->items[i].row, how, &rows);
         for (uint32_t k = 0; k < p->adapter_factors && status == LH_OK; k++)
@@ -346,7 +346,7 @@ lh_status_t parameters_adapt(parameters_t *p, const parameters_adapter_t *how)
     uint32_t matched = 0;
     lh_assert(p->factor_rows == NULL);
     for (uint32_t i = 0; i < old.count; i++)
-        matched += is_adapted(&old, i, how) ? 1 : 0;
+        matched += item_is_adapted(&old, i, how) ? 1 : 0;
     if (matched == 0) return refuse_match(&old, how->match);
     uint32_t *moved = mem_array(old.count, sizeof(*moved));
     p->adapter_factors = how->magnitude ? ADAPTER_FACTORS : ADAPTER_M;
@@ -507,7 +507,7 @@ static void *rounds_draw(void *argument)
 }
 
 /* How many processors this process may run on, which may be fewer than the machine has. */
-static uint32_t processors(void)
+static uint32_t allowed_processors(void)
 {
     cpu_set_t mine;
     const int count = sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : 1;
@@ -516,7 +516,7 @@ static uint32_t processors(void)
 
 /* Starts threads with all signals blocked, so that signals stay with the calling thread. Fewer
  * threads than asked for are no failure. */
-static void threads_start(parameter_draw_t *in, uint32_t count)
+static void draw_threads_start(parameter_draw_t *in, uint32_t count)
 {
     sigset_t all, before;
     (void)sigfillset(&all);
@@ -544,16 +544,16 @@ lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init
         parameter_draw_free(in);
         return LH_NO_MEMORY;
     }
-    if (threads == 0) threads = processors();
+    if (threads == 0) threads = allowed_processors();
     if (threads > THREADS_MOST) threads = THREADS_MOST;
     /* A small model is drawn sooner than a thread starts. */
-    if (threads > 1 && p->elements > SHARE) threads_start(in, threads - 1);
+    if (threads > 1 && p->elements > SHARE) draw_threads_start(in, threads - 1);
     *out = in;
     return LH_OK;
 }
 
 /* Waits until no thread draws. The caller holds the lock. */
-static void threads_await(parameter_draw_t *in)
+static void draw_threads_await(parameter_draw_t *in)
 {
     while (in->busy > 0)
         (void)pthread_cond_wait(&in->done, &in->lock);
@@ -565,7 +565,7 @@ static void span_begin(parameter_draw_t *in)
 {
     const uint64_t left = in->end - in->at, count = left < SPAN ? left : SPAN;
     (void)pthread_mutex_lock(&in->lock);
-    threads_await(in);
+    draw_threads_await(in);
     lh_assert(in->at < in->end);
     in->turn ^= 1;
     in->next = (parameter_span_t){in->parameter, in->at, count, in->values[in->turn]};
@@ -582,7 +582,7 @@ static void span_finish(parameter_draw_t *in)
 {
     shares_draw(in);
     (void)pthread_mutex_lock(&in->lock);
-    threads_await(in);
+    draw_threads_await(in);
     (void)pthread_mutex_unlock(&in->lock);
 }
 

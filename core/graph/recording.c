@@ -333,7 +333,7 @@ free_attributes:
 
 /* Appends the node and its output values. Takes over call->attributes, after a failure too. 0:
  * memory is short. */
-static uint32_t call_append(recording_t *r, op_call_t *call)
+static uint32_t node_append(recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;
     graph_node_t node = {.op = op, .attributes = call->attributes, .backward = r->backward};
@@ -509,8 +509,8 @@ static lh_value_t record_change(recording_t *r, const lh_value_t *in, lh_value_t
 
 /* Whether a call is of a linear layer whose matrix has an adapter. A layer that is recorded as another
  * one is adapted once, behind the outer one. */
-static bool is_adapted(const recording_t *r, const op_t *op, const lh_value_t *in,
-                       uint32_t in_count, double *scale, bool *magnitude)
+static bool layer_is_adapted(const recording_t *r, const op_t *op, const lh_value_t *in,
+                             uint32_t in_count, double *scale, bool *magnitude)
 {
     if (r->how.adapted == NULL || r->adapting || (op->row.flags & LH_OP_LINEAR) == 0) return false;
     const graph_value_t *weight = in_count > 1 && in[1] != 0 ? &r->values[in[1]] : NULL;
@@ -537,7 +537,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
     op_call_t call;
     double scale = 0;
     bool magnitude = false;
-    const bool adapted = is_adapted(r, op, in, in_count, &scale, &magnitude);
+    const bool adapted = layer_is_adapted(r, op, in, in_count, &scale, &magnitude);
     const lh_value_t bias = adapted && in_count > 2 ? in[2] : 0;
     if (magnitude && in_count > 2) in_count = 2;
     fail_clear(); /* a shape() that refuses without a word would be given another's */
@@ -557,7 +557,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         r->adapting = inside;
         return adapted && y != 0 ? record_change(r, in, bias, y, scale, magnitude) : y;
     }
-    const uint32_t index = call_append(r, &call);
+    const uint32_t index = node_append(r, &call);
     if (index == 0) return 0;
 
     const lh_value_t *outputs = r->nodes[index].slots + op->in_count;
@@ -614,8 +614,8 @@ static bool sum_takes(const recording_t *r, lh_value_t value)
            (arg->dtype == LH_DTYPE_F32 || arg->dtype == LH_DTYPE_F64);
 }
 
-static void sum_add(recording_t *r, const char *name, lh_value_t value, graph_sum_t **list,
-                    uint32_t *count, size_t *capacity)
+static void recorded_sum_add(recording_t *r, const char *name, lh_value_t value, graph_sum_t **list,
+                             uint32_t *count, size_t *capacity)
 {
     graph_sum_t *sums = mem_grow(*list, capacity, (size_t)*count + 1, sizeof(*sums));
     char *copy = mem_text(name);
@@ -637,7 +637,7 @@ static void record_accumulate(lh_graph_t *g, const char *name, lh_value_t value)
         recording_failed(r, fail(LH_INVALID, "what is added to %s is not a vector of F32", name));
         return;
     }
-    sum_add(r, name, value, &r->added, &r->added_count, &r->added_capacity);
+    recorded_sum_add(r, name, value, &r->added, &r->added_count, &r->added_capacity);
 }
 
 /* lh_graph_api_t.total. A sum that is asked for twice is one value. */
@@ -651,7 +651,8 @@ static lh_value_t record_total(lh_graph_t *g, const char *name, uint64_t count)
             return r->totals[i].value;
     const lh_dtype_t dtype = r->how.compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
     const lh_value_t value = recording_argument(r, dtype, 1, &count);
-    if (value != 0) sum_add(r, name, value, &r->totals, &r->total_count, &r->total_capacity);
+    if (value != 0)
+        recorded_sum_add(r, name, value, &r->totals, &r->total_count, &r->total_capacity);
     return r->status == LH_OK ? value : 0;
 }
 
@@ -767,7 +768,7 @@ static bool same_arg(const lh_arg_t *a, const lh_arg_t *b)
 }
 
 /* Compares two values; parameters by their names in the part. */
-static bool same_value(const graph_value_t *a, const graph_value_t *b)
+static bool same_graph_value(const graph_value_t *a, const graph_value_t *b)
 {
     if (a->kind != b->kind || a->node != b->node || a->slot != b->slot || a->which != b->which)
         return false;
@@ -779,7 +780,7 @@ static bool same_value(const graph_value_t *a, const graph_value_t *b)
 
 /* Compares two nodes. Ops are rows of one table, so equal ops are one pointer; attributes are
  * compared as bytes. */
-static bool same_node(const graph_node_t *a, const graph_node_t *b)
+static bool same_graph_node(const graph_node_t *a, const graph_node_t *b)
 {
     if (a->op != b->op || a->backward != b->backward) return false;
     if (memcmp(a->slots, b->slots, sizeof(a->slots)) != 0) return false;
@@ -801,9 +802,9 @@ bool recording_equal(const recording_t *a, const recording_t *b)
     if (a->value_count != b->value_count || a->node_count != b->node_count) return false;
     if (a->loss_count != b->loss_count || a->output != b->output) return false;
     for (lh_value_t v = 1; v < a->value_count; v++)
-        if (!same_value(&a->values[v], &b->values[v])) return false;
+        if (!same_graph_value(&a->values[v], &b->values[v])) return false;
     for (uint32_t n = 1; n < a->node_count; n++)
-        if (!same_node(&a->nodes[n], &b->nodes[n])) return false;
+        if (!same_graph_node(&a->nodes[n], &b->nodes[n])) return false;
     for (uint32_t i = 0; i < a->loss_count; i++)
         if (a->losses[i].value != b->losses[i].value ||
             !text_equal(a->losses[i].metric, b->losses[i].metric))
