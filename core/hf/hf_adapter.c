@@ -47,8 +47,8 @@ static lh_status_t refuse_other(const char *path, const json_value_t *root, cons
     return json_refuse(path, key, v, text);
 }
 
-static lh_status_t config_check(const char *path, const json_value_t *root,
-                                const hf_adapter_t *wanted)
+static lh_status_t adapter_config_check(const char *path, const json_value_t *root,
+                                        const hf_adapter_t *wanted)
 {
     static const char *const flags[] = {"use_rslora", "fan_in_fan_out", "lora_bias", "use_qalora",
                                         "use_bdlora"};
@@ -70,13 +70,13 @@ static lh_status_t config_check(const char *path, const json_value_t *root,
     return status;
 }
 
-static lh_status_t config_read(const char *folder, const hf_adapter_t *wanted)
+static lh_status_t adapter_config_read(const char *folder, const hf_adapter_t *wanted)
 {
     json_document_t *file = NULL;
     char *path = path_join(folder, HF_ADAPTER_CONFIG);
     if (path == NULL) return LH_NO_MEMORY;
     lh_status_t status = json_read(path, CONFIG_MOST, CONFIG_VALUES, &file);
-    if (status == LH_OK) status = config_check(path, json_root(file), wanted);
+    if (status == LH_OK) status = adapter_config_check(path, json_root(file), wanted);
     json_free(file);
     mem_free(path);
     return status;
@@ -85,7 +85,7 @@ static lh_status_t config_read(const char *folder, const hf_adapter_t *wanted)
 lh_status_t hf_adapter_open(const char *folder, const hf_adapter_t *wanted,
                             const shard_limits_t *limits, hf_adapter_files_t *out)
 {
-    lh_status_t status = config_read(folder, wanted);
+    lh_status_t status = adapter_config_read(folder, wanted);
     if (status != LH_OK) return status;
     char *path = path_join(folder, HF_ADAPTER_WEIGHTS);
     if (path == NULL) return LH_NO_MEMORY;

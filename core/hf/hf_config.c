@@ -149,7 +149,7 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
 
 /* For each place where a row's value may stand, what leads there must be objects: a typing error in
  * a file is not the same as a value that is absent. */
-static lh_status_t check_places(const char *path, const json_value_t *root, const char *key)
+static lh_status_t check_row_places(const char *path, const json_value_t *root, const char *key)
 {
     hf_alternative_t place;
     lh_status_t status = LH_OK;
@@ -198,8 +198,8 @@ static lh_status_t read_word(const char *path, const lh_hf_key_t *row, const cha
 
 /* A list: the words of its items one after the other, a letter each as tables have them; or where
  * the row has no option, items that must all be as it says. */
-static lh_status_t read_list(const char *path, const lh_hf_key_t *row, const char *key,
-                             const json_value_t *list, hf_config_t *c)
+static lh_status_t read_words(const char *path, const lh_hf_key_t *row, const char *key,
+                              const json_value_t *list, hf_config_t *c)
 {
     text_t all = {0};
     lh_status_t status = LH_OK;
@@ -223,11 +223,11 @@ static lh_status_t read_list(const char *path, const lh_hf_key_t *row, const cha
 
 /* One row: whether it holds, where its value stands, what kind of value it is, and what that
  * means. */
-static lh_status_t read_row(const hf_table_t *t, const char *path, const json_value_t *root,
-                            const lh_hf_key_t *row, hf_config_t *c)
+static lh_status_t read_config_row(const hf_table_t *t, const char *path, const json_value_t *root,
+                                   const lh_hf_key_t *row, hf_config_t *c)
 {
     hf_alternative_t found;
-    lh_status_t status = check_places(path, root, row->key);
+    lh_status_t status = check_row_places(path, root, row->key);
     if (status != LH_OK || !config_holds(row->when, read_option, c)) return status;
     const json_value_t *value = find_value(root, row->key, &found);
     if (value == NULL && row->null != NULL && says_null(root, row->key))
@@ -235,7 +235,7 @@ static lh_status_t read_row(const hf_table_t *t, const char *path, const json_va
     if (value == NULL) return read_absent(t, path, row, c);
     /* Known, and nothing that this host goes by. */
     if (text_equal(row->fixed, "*") && row->option == NULL) return LH_OK;
-    if (found.list) return read_list(path, row, found.path, value, c);
+    if (found.list) return read_words(path, row, found.path, value, c);
 
     text_t text = {0};
     status = read_word(path, row, found.path, value, &text);
@@ -350,7 +350,7 @@ lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *
     c.options = mem_array(t.count, sizeof(c.options[0]));
     if (c.options == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)
-        status = read_row(&t, path, root, &t.keys[i], &c);
+        status = read_config_row(&t, path, root, &t.keys[i], &c);
     if (status == LH_OK) status = check_lists(&t, path, root, &c);
     if (status == LH_OK) status = read_token_id(path, root, "bos_token_id", &c.bos);
     if (status == LH_OK) status = read_token_id(path, root, "eos_token_id", &c.eos);
@@ -449,8 +449,8 @@ static lh_status_t write_fixed(const lh_hf_key_t *row, bool made_anew, hf_value_
 /* The value of a row's option goes to the first of its places, to those that are marked to be
  * written as well, and to those where the old file has one. The vocabulary is as many rows as the
  * exported embedding has. */
-static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts,
-                             const lh_hf_key_t *row, bool made_anew, hf_value_edits_t *edits)
+static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t *facts,
+                                    const lh_hf_key_t *row, bool made_anew, hf_value_edits_t *edits)
 {
     hf_alternative_t a;
     const char *at = row->key;
@@ -489,7 +489,7 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
 
 /* Which of the plugin's model types this model is: where an option says so, by a row of the key
  * model_type, its place in the list; else the first. */
-static uint32_t kind_of(const hf_table_t *t, const hf_config_facts_t *facts)
+static uint32_t model_type_of(const hf_table_t *t, const hf_config_facts_t *facts)
 {
     const char *kind = NULL, *types = t->head.model_type;
     hf_alternative_t type;
@@ -519,7 +519,7 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
 {
     hf_alternative_t type, architecture;
     const json_value_t *root = edits->root;
-    const uint32_t kind = kind_of(t, facts);
+    const uint32_t kind = model_type_of(t, facts);
     lh_status_t status = LH_OK;
     if (json_member(root, "architectures") == NULL && t->head.architecture != NULL &&
         alternative_at(t->head.architecture, kind, &architecture)) {
@@ -546,7 +546,7 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
 }
 
 /* A special token's id, in a config.json that is made anew. */
-static lh_status_t write_id(hf_value_edits_t *edits, const char *key, int64_t id)
+static lh_status_t write_token_id(hf_value_edits_t *edits, const char *key, int64_t id)
 {
     char digits[24];
     (void)snprintf(digits, sizeof(digits), "%lld", (long long)id);
@@ -569,9 +569,11 @@ lh_status_t hf_config_write(const lh_hf_t *table, const hf_config_facts_t *facts
     edits.root = json_root(kept);
     status = write_kind(&t, facts, &edits);
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)
-        status = write_row(&t, facts, &t.keys[i], kept == NULL, &edits);
-    if (status == LH_OK && kept == NULL) status = write_id(&edits, "bos_token_id", facts->bos);
-    if (status == LH_OK && kept == NULL) status = write_id(&edits, "eos_token_id", facts->eos);
+        status = write_config_row(&t, facts, &t.keys[i], kept == NULL, &edits);
+    if (status == LH_OK && kept == NULL)
+        status = write_token_id(&edits, "bos_token_id", facts->bos);
+    if (status == LH_OK && kept == NULL)
+        status = write_token_id(&edits, "eos_token_id", facts->eos);
     if (status == LH_OK) {
         hf_value_write(&edits, out);
         status = text_status(out);

@@ -483,7 +483,7 @@ static lh_status_t write_shards(const export_t *ex)
 }
 
 /* A small file of the folder. */
-static lh_status_t write_text(const export_t *ex, const char *name, const text_t *text)
+static lh_status_t write_text_file(const export_t *ex, const char *name, const text_t *text)
 {
     char *path = path_join(hf_folder_path(ex->folder), name);
     if (path == NULL) return LH_NO_MEMORY;
@@ -507,7 +507,7 @@ static lh_status_t write_index(const export_t *ex)
         entries[i] = (shard_entry_t){ex->weights.tensors[i].name, names[ex->shard[i]]};
     shard_index_text(&text, entries, ex->weights.count, ex->total);
     status = text_status(&text);
-    if (status == LH_OK) status = write_text(ex, "model.safetensors.index.json", &text);
+    if (status == LH_OK) status = write_text_file(ex, "model.safetensors.index.json", &text);
     text_free(&text);
 free_entries:
     mem_free(names);
@@ -546,7 +546,7 @@ static lh_status_t write_config(const export_t *ex)
                                      .eos = how->eos};
     text_t text = {0};
     lh_status_t status = hf_config_write(how->table, &facts, &text);
-    if (status == LH_OK) status = write_text(ex, "config.json", &text);
+    if (status == LH_OK) status = write_text_file(ex, "config.json", &text);
     text_free(&text);
     mem_free(kept);
     return status;

@@ -296,7 +296,7 @@ static lh_status_t folder_replace(const hf_folder_t *f)
 
 /* As long as other runs come in between, with the lock of what stands there held for one
  * attempt. */
-static lh_status_t take_place(const hf_folder_t *f)
+static lh_status_t folder_take_place(const hf_folder_t *f)
 {
     /* Each turn looks at the place again: what stands there now may be another run's folder, or
      * none. */
@@ -316,7 +316,7 @@ static lh_status_t take_place(const hf_folder_t *f)
 lh_status_t hf_folder_publish(hf_folder_t *f)
 {
     lh_status_t status = folder_sync(f->staged);
-    if (status == LH_OK) status = take_place(f);
+    if (status == LH_OK) status = folder_take_place(f);
     if (status == LH_OK)
         free_folder(f);
     else

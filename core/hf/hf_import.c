@@ -85,7 +85,7 @@ static tensor_part_t expert_part(const parameter_t *item, uint32_t expert)
 }
 
 /* In pieces of so many elements at least. */
-static uint32_t pieces_of(uint64_t elements, uint32_t tensors, uint64_t least)
+static uint32_t import_piece_count(uint64_t elements, uint32_t tensors, uint64_t least)
 {
     enum { MOST = 64, MOST_OF_ALL = 4096 };
     const uint64_t fit = elements / least, most = tensors > MOST_OF_ALL / MOST
@@ -106,7 +106,9 @@ uint64_t hf_import_pieces(const hf_pieces_t *of, uint32_t count, uint32_t *piece
     for (uint64_t least = LEAST; least != 0; least *= 2) {
         all = 0;
         for (uint32_t i = 0; i < count; i++) {
-            pieces[i] = of[i].tensors == 0 ? 0 : pieces_of(of[i].elements, of[i].tensors, least);
+            pieces[i] = of[i].tensors == 0
+                            ? 0
+                            : import_piece_count(of[i].elements, of[i].tensors, least);
             all += (uint64_t)of[i].tensors * pieces[i];
         }
         if (all <= HF_PIECES || all == tensors) break;
@@ -221,7 +223,7 @@ static uint32_t user_index(const import_t *im, const hf_user_t *user)
 
 /* Of each parameter, in how many tensors of Hugging Face's it lies, and how many of the checkpoint's
  * that makes. */
-static uint64_t count_tensors(const import_t *im, hf_pieces_t *of)
+static uint64_t import_count_tensors(const import_t *im, hf_pieces_t *of)
 {
     const parameters_t *p = im->how->parameters;
     for (uint32_t i = 0; i < im->weights.user_count; i++)
@@ -239,7 +241,7 @@ static lh_status_t list_tensors(import_t *im)
     hf_pieces_t *of = mem_array(p->count, sizeof(*of));
     im->index = mem_array(p->count, sizeof(im->index[0]));
     im->pieces = mem_array(p->count, sizeof(im->pieces[0]));
-    const uint64_t count = of == NULL || im->pieces == NULL ? 0 : count_tensors(im, of);
+    const uint64_t count = of == NULL || im->pieces == NULL ? 0 : import_count_tensors(im, of);
     /* Users that share a tensor count once each, so this is room enough. */
     im->tensors = mem_array(count, sizeof(im->tensors[0]));
     if (of == NULL || im->tensors == NULL || im->index == NULL || im->pieces == NULL) {
@@ -456,8 +458,8 @@ static lh_status_t stream_user(const import_t *im, const hf_transform_t *how, co
 
 /* A user of a tensor that lies whole as F32; so does what the function makes of it, one user's at a
  * time. */
-static lh_status_t stream_whole(const import_t *im, const hf_transform_t *how, commit_t *c,
-                                source_t *s, uint32_t user)
+static lh_status_t stream_whole_user(const import_t *im, const hf_transform_t *how, commit_t *c,
+                                     source_t *s, uint32_t user)
 {
     uint64_t shape[LH_MAX_RANK], elements;
     (void)hf_user_shape(im->how->parameters, &s->tensor->users[user], shape, &elements);
@@ -482,7 +484,7 @@ static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
     if (status == LH_OK && s.values != NULL) s.odd = count_odd(s.values, s.tensor->elements);
     for (uint32_t i = 0; i < s.tensor->user_count && status == LH_OK; i++)
         status = s.values == NULL ? stream_user(im, &how, c, &s, i, NULL)
-                                  : stream_whole(im, &how, c, &s, i);
+                                  : stream_whole_user(im, &how, c, &s, i);
     if (status == LH_OK) warn_of_values(&s);
     im->result.tensors++;
     im->result.bytes += s.stored->tensor->bytes;

@@ -52,7 +52,7 @@ static int by_tensor(const void *a, const void *b)
 }
 
 /* In how many tensors a parameter lies: one, or one for each expert. */
-static lh_status_t count_tensors(const parameter_t *item, uint32_t *out)
+static lh_status_t parameter_tensor_count(const parameter_t *item, uint32_t *out)
 {
     *out = 1;
     if (item->row->hf_name == NULL || strstr(item->row->hf_name, EXPERT) == NULL) return LH_OK;
@@ -72,7 +72,7 @@ static lh_status_t list_users(const parameters_t *p, uint32_t which, hf_weights_
     uint64_t all = 0;
     for (uint32_t i = 0; i < p->count; i++) {
         uint32_t count;
-        const lh_status_t status = count_tensors(&p->items[i], &count);
+        const lh_status_t status = parameter_tensor_count(&p->items[i], &count);
         if (status != LH_OK) return status;
         all += count;
     }
@@ -96,7 +96,7 @@ static lh_status_t list_users(const parameters_t *p, uint32_t which, hf_weights_
         if (item->row->hf_name == NULL)
             return fail(LH_UNSUPPORTED, "parameter %s has no Hugging Face name", item->name);
         const bool experts = strstr(item->row->hf_name, EXPERT) != NULL;
-        const lh_status_t status = count_tensors(item, &count);
+        const lh_status_t status = parameter_tensor_count(item, &count);
         if (status != LH_OK) return status;
         for (uint32_t e = 0; e < count; e++) {
             char *name = tensor_name(item->row->hf_name, item->block, e);
