@@ -150,7 +150,7 @@ static const starter_t starters[] = {
     {"PMIx", "PMIX_RANK", NULL, NULL, "PMIX_NAMESPACE", NULL},
 };
 
-static lh_status_t read_number(const char *variable, uint64_t most, uint32_t *out)
+static lh_status_t read_variable_number(const char *variable, uint64_t most, uint32_t *out)
 {
     uint64_t number;
     const char *text = getenv(variable);
@@ -178,7 +178,7 @@ static lh_status_t read_master(launch_place_t *p)
                     "is rank 0?");
     if ((size_t)snprintf(p->address, sizeof(p->address), "%s", address) >= sizeof(p->address))
         return fail(LH_INVALID, "MASTER_ADDR is longer than %zu bytes", sizeof(p->address) - 1);
-    const lh_status_t status = read_number("MASTER_PORT", 65534, &port);
+    const lh_status_t status = read_variable_number("MASTER_PORT", 65534, &port);
     if (status != LH_OK) return status;
     if (store != NULL && strcmp(store, "True") == 0) port++;
     p->port = (uint16_t)port;
@@ -200,9 +200,9 @@ static void append_name(const char *text, char out[PLACE_MEETING])
 static lh_status_t read_starter(const job_t *job, const starter_t *s, launch_place_t *p)
 {
     p->by = s->name;
-    lh_status_t status = read_number(s->rank, JOB_RANKS, &p->rank);
+    lh_status_t status = read_variable_number(s->rank, JOB_RANKS, &p->rank);
     if (status == LH_OK && is_set(s->size)) {
-        status = read_number(s->size, JOB_RANKS, &p->size);
+        status = read_variable_number(s->size, JOB_RANKS, &p->size);
     } else if (status == LH_OK) {
         p->size = job_ranks(job);
         if (s->size != NULL)
@@ -210,7 +210,8 @@ static lh_status_t read_starter(const job_t *job, const starter_t *s, launch_pla
                           "%s is set as %s does, but %s is not: how many ranks are there?", s->rank,
                           s->name, s->size);
     }
-    if (status == LH_OK && is_set(s->here)) status = read_number(s->here, JOB_RANKS, &p->here);
+    if (status == LH_OK && is_set(s->here))
+        status = read_variable_number(s->here, JOB_RANKS, &p->here);
     if (status != LH_OK) return status;
     if (p->rank >= p->size)
         return fail(LH_INVALID, "%s says that this is rank %u of %u: ranks count from 0", s->name,

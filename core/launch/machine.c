@@ -32,7 +32,7 @@ static int topology_read(const char *folder, uint32_t number, const char *what)
 }
 
 /* Neighbours share most: threads of a core first, then cores of a package. */
-static int order(const void *a, const void *b)
+static int by_package(const void *a, const void *b)
 {
     const processor_t *x = a, *y = b;
     if (x->package != y->package) return x->package < y->package ? -1 : 1;
@@ -53,7 +53,7 @@ bool machine_share(const cpu_set_t *all, const char *folder, uint32_t index, uin
             list[n++] = (processor_t){topology_read(folder, i, "physical_package_id"),
                                       topology_read(folder, i, "core_id"), i};
     if (n == 0) return false;
-    qsort(list, n, sizeof(list[0]), order);
+    qsort(list, n, sizeof(list[0]), by_package);
     CPU_ZERO(out);
     if (n < count) CPU_SET(list[(uint64_t)index * n / count].number, out);
     for (uint32_t i = 0; i < n / count; i++)

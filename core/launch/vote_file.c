@@ -152,7 +152,7 @@ lh_status_t vote_file_open(const job_t *job, const char *host, bool resume, laun
     return status;
 }
 
-static lh_status_t write_text(const vote_file_t *v, const launch_place_t *p, text_t *out)
+static lh_status_t write_votes(const vote_file_t *v, const launch_place_t *p, text_t *out)
 {
     char boot[BOOT_TEXT];
     read_boot(boot);
@@ -166,7 +166,7 @@ static lh_status_t write_text(const vote_file_t *v, const launch_place_t *p, tex
 }
 
 /* The descriptor of the new file holds the lock from here on. */
-static lh_status_t replace(vote_file_t *v, const text_t *text, const char *beside)
+static lh_status_t replace_votes(vote_file_t *v, const text_t *text, const char *beside)
 {
     (void)sys()->unlink(beside);
     const int fd = sys_open(beside, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
@@ -208,9 +208,9 @@ lh_status_t vote_file_write(vote_file_t *v, const launch_place_t *place)
     text_t text = {0}, beside = {0};
     if (v->path == NULL) return LH_OK;
     text_printf(&beside, "%s.new", v->path);
-    lh_status_t status = write_text(v, place, &text);
+    lh_status_t status = write_votes(v, place, &text);
     if (status == LH_OK) status = text_status(&beside);
-    if (status == LH_OK) status = replace(v, &text, beside.data);
+    if (status == LH_OK) status = replace_votes(v, &text, beside.data);
     if (status != LH_OK) status = make_void(v);
     text_free(&beside);
     text_free(&text);
