@@ -267,7 +267,7 @@ static lh_status_t link_dial(links_t *l, link_t *k)
 }
 
 /* Between looks: nothing here is in a hurry, and the ranks may share processors. */
-static void nap(void)
+static void meeting_nap(void)
 {
     const struct timespec time = {.tv_nsec = 50000};
     (void)nanosleep(&time, NULL);
@@ -281,7 +281,7 @@ static void word_spread(const links_t *l)
     const uint64_t until = sys()->now_ns() + 500000000;
     if (l->how.control == NULL || l->failed == LH_OK) return;
     while (control_status(l->how.control) == LH_OK && sys()->now_ns() < until)
-        nap();
+        meeting_nap();
 }
 
 /* How far a link has come; meeting_wait is told what to wait for. */
@@ -362,7 +362,7 @@ static lh_status_t meeting_wait(links_t *l, meeting_t *m, reached_t reached, con
         if (k == NULL) return LH_OK;
         if (sys()->now_ns() > m->until_ns) return link_too_late(l, k, what);
         if (control_wait_due(&m->waits, sys()->now_ns())) meeting_tell_missing(l, m, reached, k);
-        nap();
+        meeting_nap();
     }
 }
 
@@ -397,7 +397,7 @@ static lh_status_t arenas_offer(links_t *l, const meeting_t *m, link_t *k, offer
             if (sys()->now_ns() > m->until_ns)
                 return link_too_late(l, k, "it took no offer of memory");
             links_harvest(l);
-            nap();
+            meeting_nap();
         }
     }
     return LH_OK;
@@ -435,7 +435,7 @@ static lh_status_t arena_take(links_t *l, const meeting_t *m, link_t *k, uint32_
         links_harvest(l);
         status = links_status(l);
         if (status != LH_OK) return status;
-        nap();
+        meeting_nap();
     }
 }
 
@@ -503,7 +503,7 @@ static lh_status_t lists_prepare(links_t *l, meeting_t *m)
 
 /* To be called when no operation on the lists is out any more: until an operation ends, its
  * transport may read and write its list. */
-static void meeting_end(links_t *l, meeting_t *m)
+static void links_meeting_end(links_t *l, meeting_t *m)
 {
     links_release(l, m->regions);
     mem_free(m->block);
@@ -533,6 +533,6 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uin
      * does. */
     for (uint32_t i = 0; status != LH_OK && i < m.count; i++)
         link_drain(m.links[i]);
-    meeting_end(l, &m);
+    links_meeting_end(l, &m);
     return status;
 }

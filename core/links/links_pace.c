@@ -64,7 +64,7 @@ bool pace_shares(const double *sent, uint32_t count, double *shares)
 }
 
 /* Equal shares, and nothing sent. False: no memory, and shares stay equal. */
-static bool shares_make(links_t *l)
+static bool pace_shares_make(links_t *l)
 {
     const world_t *w = l->how.world;
     const size_t cells = (size_t)w->row.size * w->row.sites;
@@ -198,7 +198,7 @@ void links_share(links_t *l, const uint64_t *all, uint64_t step)
 {
     bool changed = false;
     const uint32_t sites = l->how.world->row.sites;
-    if (sites < 2 || !shares_make(l)) return;
+    if (sites < 2 || !pace_shares_make(l)) return;
     links_even(l, false);
     for (uint32_t from = 0; from < sites; from++)
         for (uint32_t to = 0; to < sites; to++)
