@@ -7,7 +7,7 @@
 #include <longhaul/dtype.h>
 
 /* Whether an argument is what its rule says. */
-static bool fits(const lh_arg_t *arg, const arg_rule_t *rule)
+static bool argument_fits(const lh_arg_t *arg, const arg_rule_t *rule)
 {
     lh_assert(rule->rank <= LH_MAX_RANK);
     if ((rule->dtypes & IS(arg->dtype)) == 0) return false;
@@ -67,7 +67,7 @@ lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t
 {
     lh_assert(count <= LH_MAX_SLOTS);
     for (uint32_t i = 0; i < count; i++)
-        if (args[i].dtype != LH_DTYPE_NONE && !fits(&args[i], &rules[i]))
+        if (args[i].dtype != LH_DTYPE_NONE && !argument_fits(&args[i], &rules[i]))
             return argument_refuse(op, &args[i], &rules[i]);
     return LH_OK;
 }

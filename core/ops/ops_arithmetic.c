@@ -379,7 +379,7 @@ static void once_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
 /* How b of multiply is repeated over an a of [t, w]: not at all, as a row [w], or as a column
  * [t, 1]. */
 enum { SPREAD_NONE, SPREAD_ROW, SPREAD_COLUMN };
-static uint32_t spread(const lh_arg_t *a, const lh_arg_t *b)
+static uint32_t multiply_spread(const lh_arg_t *a, const lh_arg_t *b)
 {
     if (b->rank == 1 && a->rank == 2) return SPREAD_ROW;
     return b->rank == 2 && b->shape[1] == 1 && a->shape[1] != 1 ? SPREAD_COLUMN : SPREAD_NONE;
@@ -392,7 +392,7 @@ static lh_status_t multiply_shape(const lh_host_t *host, const void *attributes,
     (void)host, (void)attributes, (void)arg_count;
     const lh_arg_t *a = &args[0], *b = &args[1];
     arg_rule_t rules[] = {{"a", FLOATS, ANY, {ANY}}, op_rule_like("b", FLOATS, a)};
-    const uint32_t how = spread(a, b);
+    const uint32_t how = multiply_spread(a, b);
     if (how == SPREAD_ROW) rules[1] = (arg_rule_t){"b", FLOATS, 1, {a->shape[1]}};
     if (how == SPREAD_COLUMN) rules[1] = (arg_rule_t){"b", FLOATS, 2, {a->shape[0], 1}};
     const lh_status_t status = op_args_check("multiply", args, rules, COUNT(rules));
@@ -414,7 +414,7 @@ static void multiply_gradient(lh_graph_t *g, const void *attributes, const lh_va
     if (g->api->shape(g, forward[0], &a) != LH_OK || g->api->shape(g, forward[1], &b) != LH_OK)
         return;
     into[1] = op_record(g, "multiply", NULL, from[0], forward[0]);
-    const uint32_t how = spread(&a, &b);
+    const uint32_t how = multiply_spread(&a, &b);
     if (how == SPREAD_ROW) into[1] = op_record(g, "sum_rows", NULL, into[1], 0);
     if (how == SPREAD_COLUMN) into[1] = op_record(g, "sum_columns", NULL, into[1], 0);
 }

@@ -216,7 +216,7 @@ static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attri
  * documents begin lies in device memory, so they are taken as equally long, which is exact where
  * each sequence is one document. A document of n rows has n (n + 1) / 2 pairs if it is causal. With
  * a window of w rows, row i sees i rows for i up to w, and each later row sees w rows. */
-static double pairs(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t *starts)
+static double attention_pairs(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t *starts)
 {
     const double t = (double)q->shape[0];
     const double documents = starts->shape[0] > 1 ? (double)(starts->shape[0] - 1) : 1;
@@ -233,7 +233,7 @@ static double attention_flops(const lh_attention_t *how, const lh_arg_t *q, cons
                               double products)
 {
     const double mean_dim = (how->head_dim + value_dim(how)) / 2.0;
-    return 2 * products * pairs(how, q, starts) * how->heads * mean_dim;
+    return 2 * products * attention_pairs(how, q, starts) * how->heads * mean_dim;
 }
 
 /* Two products: scores from q and k, and y from probabilities and v. */
@@ -321,7 +321,7 @@ static const lh_option_t cached_attributes[] = {
 };
 
 /* Checks that each sequence has as many rows of x: one, or in a prefill the rows of the prompt. */
-static lh_status_t rows_check(const char *op, const lh_arg_t *x, const lh_arg_t *lengths)
+static lh_status_t cache_rows_check(const char *op, const lh_arg_t *x, const lh_arg_t *lengths)
 {
     if (x->shape[0] % lengths->shape[0] == 0) return LH_OK;
     return fail(LH_INVALID, "%s: %llu rows are not a multiple of %llu sequences", op,
@@ -340,7 +340,7 @@ static lh_status_t cache_write_shape(const lh_host_t *host, const void *attribut
                                 {"lengths", INDEX, 1, {ANY}},
                                 {"cache", FLOATS, 3, {sequences, ANY, width}}};
     lh_status_t status = op_args_check("cache_write", args, rules, COUNT(rules));
-    if (status == LH_OK) status = rows_check("cache_write", &args[0], &args[1]);
+    if (status == LH_OK) status = cache_rows_check("cache_write", &args[0], &args[1]);
     if (status == LH_OK) op_arg_like(&args[3], &args[2]);
     return status;
 }
@@ -366,7 +366,7 @@ static lh_status_t attention_cached_shape(const lh_host_t *host, const void *att
         {"slopes", WIDE, 1, {how->heads}},
     };
     lh_status_t status = op_args_check("attention_cached", args, rules, COUNT(rules));
-    if (status == LH_OK) status = rows_check("attention_cached", &args[0], &args[3]);
+    if (status == LH_OK) status = cache_rows_check("attention_cached", &args[0], &args[3]);
     if (status == LH_OK)
         op_arg_set(&args[5], args[0].dtype, 2, args[0].shape[0], how->heads * value_dim);
     return status;

@@ -46,14 +46,14 @@ static void all_bytes(void *attributes, const lh_arg_t *args)
 }
 
 /* vanishes(): in a group of one there is nothing to do. */
-static bool alone(const void *attributes)
+static bool group_is_alone(const void *attributes)
 {
     return ((const op_collective_t *)attributes)->ways <= 1;
 }
 
 /* y is like x; send has no y. */
-static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
-                              uint32_t arg_count)
+static lh_status_t unchanged_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                   uint32_t arg_count)
 {
     (void)host, (void)attributes;
     if (arg_count > 1) op_arg_like(&args[1], &args[0]);
@@ -133,8 +133,8 @@ static void through_gradient(lh_graph_t *g, const void *attributes, const lh_val
 
 /* Records a collective over the same group on the gradient that arrives. bytes is found anew, as
  * shapes differ. */
-static void back(lh_graph_t *g, const char *op, const void *attributes, const lh_value_t *from,
-                 const bool *wanted, lh_value_t *into)
+static void collective_back(lh_graph_t *g, const char *op, const void *attributes,
+                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
     op_collective_t how = *(const op_collective_t *)attributes;
     how.bytes = 0;
@@ -147,7 +147,7 @@ static void back(lh_graph_t *g, const char *op, const void *attributes, const lh
                      const lh_value_t *from, const bool *wanted, lh_value_t *into)     \
     {                                                                                  \
         (void)forward;                                                                 \
-        back(g, op, attributes, from, wanted, into);                                   \
+        collective_back(g, op, attributes, from, wanted, into);                        \
     }
 BACK(replicate_gradient, "all_reduce")
 BACK(reduce_scatter_gradient, "all_gather")
@@ -163,16 +163,16 @@ BACK(all_to_all_gradient, "all_to_all")
     }
 /* A row in which all ranks of a group take part: it vanishes in a group of one. */
 #define OF_ALL(op_text, op_shape, op_gradient) \
-    COLLECTIVE(op_text, op_shape, op_gradient, all_bytes, alone)
+    COLLECTIVE(op_text, op_shape, op_gradient, all_bytes, group_is_alone)
 
 /* In the order of ops_collective_kinds below. */
 static const lh_op_t rows[] = {
-    OF_ALL(OP_ALL_REDUCE_TEXT, same_shape, through_gradient),
-    OF_ALL(OP_REPLICATE_TEXT, same_shape, replicate_gradient),
+    OF_ALL(OP_ALL_REDUCE_TEXT, unchanged_shape, through_gradient),
+    OF_ALL(OP_REPLICATE_TEXT, unchanged_shape, replicate_gradient),
     OF_ALL(OP_REDUCE_SCATTER_TEXT, reduce_scatter_shape, reduce_scatter_gradient),
     OF_ALL(OP_ALL_GATHER_TEXT, all_gather_shape, all_gather_gradient),
     OF_ALL(OP_ALL_TO_ALL_TEXT, all_to_all_shape, all_to_all_gradient),
-    COLLECTIVE(OP_SEND_TEXT, same_shape, NULL, all_bytes, NULL),
+    COLLECTIVE(OP_SEND_TEXT, unchanged_shape, NULL, all_bytes, NULL),
     COLLECTIVE(OP_RECV_TEXT, recv_shape, NULL, NULL, NULL),
 };
 
