@@ -32,7 +32,7 @@ typedef struct arranger {
     uint32_t count;
     size_t capacity;
     uint32_t *first, *last; /* [known] calls that touch a buffer first and last; 0: none */
-    uint32_t known;         /* how many buffers the flow had when uses_find looked at them */
+    uint32_t known;         /* how many buffers the flow had when buffer_uses_find looked at them */
     lh_status_t status;
 } arranger_t;
 
@@ -61,7 +61,7 @@ static flow_call_t call_of(const arranger_t *a, uint32_t kind, const move_t *m)
 
 /* First and last use of every buffer by a call that computes, before anything is inserted. Buffers
  * that are made later, for transfers, have none. */
-static lh_status_t uses_find(arranger_t *a)
+static lh_status_t buffer_uses_find(arranger_t *a)
 {
     const flow_t *f = a->p->flow;
     a->known = f->buffer_count;
@@ -97,7 +97,7 @@ typedef struct instance_place {
     move_t *move;
 } instance_place_t;
 
-static int earlier(const void *a, const void *b)
+static int places_earlier_first(const void *a, const void *b)
 {
     const instance_place_t *x = a, *y = b;
     if (x->at != y->at) return x->at < y->at ? -1 : 1;
@@ -157,7 +157,7 @@ static void instances_put(arranger_t *a)
         count++;
     }
     /* By first use, as the schedule may run instances in another order than the program lists. */
-    qsort(places, count, sizeof(*places), earlier);
+    qsort(places, count, sizeof(*places), places_earlier_first);
     const uint32_t ahead = optimizer_tables_move(&t->tables, t->tables.instance)->ahead;
     for (uint32_t i = 0; i < count && a->status == LH_OK; i++) {
         for (uint32_t next = i == 0 ? 0 : i + ahead; next <= i + ahead && next < count; next++) {
@@ -505,7 +505,7 @@ static lh_status_t program_arrange(transfers_t *t, program_t *p)
         losses_put(&a); /* before the waits: it hides behind them, too */
         sum_waits_put(&a);
     } else if (a.status == LH_OK) {
-        a.status = uses_find(&a);
+        a.status = buffer_uses_find(&a);
         if (a.status == LH_OK && t->weights->gathered) instances_put(&a);
         if (a.status == LH_OK && !t->weights->gathered) value_gather_waits_put(&a);
         if (a.status == LH_OK && p->how.use == USE_TRAIN) sums_put(&a);
@@ -534,7 +534,7 @@ lh_status_t arrange_flows(exchange_t *x)
 /* ---- for the update's flow ---- */
 
 /* Appends the start or the wait of a move to a flow that is being written. */
-static void call_append(transfers_t *t, program_t *p, uint32_t kind, const move_t *m)
+static void move_call_append(transfers_t *t, program_t *p, uint32_t kind, const move_t *m)
 {
     flow_t *f = p->flow;
     const flow_insert_t one = {
@@ -559,8 +559,8 @@ void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
                         .arena = ARENA_BUCKETS};
     f->status = transfers_add(t, &row, &m);
     if (f->status != LH_OK) return;
-    call_append(t, update, FLOW_COLLECTIVE, m);
-    call_append(t, update, FLOW_WAIT, m);
+    move_call_append(t, update, FLOW_COLLECTIVE, m);
+    move_call_append(t, update, FLOW_WAIT, m);
 }
 
 /* Buckets in the order of parameters, as the next forward pass reads them. The open bucket begins
@@ -601,5 +601,5 @@ void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
     for (uint32_t i = begin; i <= parameter; i++)
         t->value_gather_of[i] = m;
     mem_free(list);
-    if (f->status == LH_OK) call_append(t, update, FLOW_COLLECTIVE, m);
+    if (f->status == LH_OK) move_call_append(t, update, FLOW_COLLECTIVE, m);
 }

@@ -388,7 +388,7 @@ const lh_rule_t *optimizer_rule_of(const optimizer_how_t *how, uint32_t paramete
 }
 
 /* Groups and rules come from the caller, and are indices into each other. */
-static lh_status_t how_check(const optimizer_how_t *how, const parameters_t *parameters)
+static lh_status_t optimizer_how_check(const optimizer_how_t *how, const parameters_t *parameters)
 {
     if (how->group_count == 0 || how->rule_count == 0)
         return fail(LH_INVALID, "the optimizer step has %u groups and %u rules; at least 1 of each",
@@ -498,7 +498,7 @@ lh_status_t optimizer_tables_of(const optimizer_how_t *how, const parameters_t *
                                 const bool *frozen, lh_dtype_t compute, optimizer_tables_t *out)
 {
     train_tables_t t = {0};
-    lh_status_t status = how_check(how, parameters);
+    lh_status_t status = optimizer_how_check(how, parameters);
     if (status != LH_OK) return status;
     status = train_tables_make(how, parameters, frozen, compute, &t);
     if (status == LH_OK) status = optimizer_tables_read(how->api, how->optimizer, &t.train, out);

@@ -17,7 +17,7 @@
 
 /* An optimizer that cuts nothing is not asked for slices: the core then decides alone which rank
  * sums what. */
-static lh_status_t shares_make(shards_t *h)
+static lh_status_t shards_make_shares(shards_t *h)
 {
     const optimizer_how_t *optimizer = h->how.optimizer;
     const optimizer_tables_t *tables = &h->tables;
@@ -179,7 +179,7 @@ lh_status_t shards_new(const shards_how_t *how, shards_t **out)
     h->parameters = how->parameters;
     lh_status_t status = optimizer_tables_of(how->optimizer, how->parameters, how->frozen,
                                              how->compute, &h->tables);
-    if (status == LH_OK) status = shares_make(h);
+    if (status == LH_OK) status = shards_make_shares(h);
     if (status == LH_OK) status = shards_list(h);
     h->how = (shards_how_t){0}; /* its pointers may die before the shards do */
     if (status != LH_OK) {

@@ -182,7 +182,7 @@ static uint32_t pending_find(const walk_t *w, const transfer_t *t)
 }
 
 /* Appends a row with all of the transfer but its number, which may differ from rank to rank. */
-static lh_status_t row_add(walk_t *w, const flow_call_t *call)
+static lh_status_t transfer_row_add(walk_t *w, const flow_call_t *call)
 {
     transfer_row_t *rows = mem_grow(w->rows, &w->row_capacity, w->row_count + 1u, sizeof(*rows));
     if (rows == NULL) return LH_NO_MEMORY;
@@ -260,7 +260,7 @@ static lh_status_t list_walk(walk_t *w, const program_t *p, bool later, bool las
     for (uint32_t i = 1; status == LH_OK && i < p->flow->call_count; i++) {
         const flow_call_t *call = &p->flow->calls[i];
         if ((later ? call->first_only : call->later_only) || (call->last_only && !last)) continue;
-        if (call->transfer != NULL) status = row_add(w, call);
+        if (call->transfer != NULL) status = transfer_row_add(w, call);
         if (call->kind == FLOW_COLLECTIVE && status == LH_OK) {
             status = start_step(w, p, call);
         } else if (call->kind == FLOW_WAIT) {
@@ -294,7 +294,7 @@ static lh_status_t program_walk(walk_t *w, const program_t *p)
 }
 
 /* All programs whose use (USE_*) is wanted, in the order in which they were made. */
-static lh_status_t uses_walk(walk_t *w, bool (*wanted)(uint32_t use))
+static lh_status_t programs_walk(walk_t *w, bool (*wanted)(uint32_t use))
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < w->engine->program_count; i++)
@@ -331,9 +331,9 @@ lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *co
     /* Three steps: the first; one that starts while new values of the step before travel; and one
      * with an evaluation before it, which reads those values. */
     for (uint32_t step = 0; step < 3 && status == LH_OK; step++) {
-        if (step == 2) status = uses_walk(&w, is_other);
-        if (status == LH_OK) status = uses_walk(&w, is_train);
-        if (status == LH_OK) status = uses_walk(&w, is_update);
+        if (step == 2) status = programs_walk(&w, is_other);
+        if (status == LH_OK) status = programs_walk(&w, is_train);
+        if (status == LH_OK) status = programs_walk(&w, is_update);
     }
     mem_free(w.pending);
     mem_free(w.busy);
@@ -395,14 +395,14 @@ static const transfer_row_t *row_at(const order_t *o, uint32_t rank, uint32_t at
 }
 
 /* Whether `other` takes part in a row of `rank`. */
-static bool is_member(const order_t *o, uint32_t rank, const transfer_row_t *row, uint32_t other)
+static bool row_has_rank(const order_t *o, uint32_t rank, const transfer_row_t *row, uint32_t other)
 {
     const uint32_t *group_of = o->group_of[row->transfer.group];
     return group_of[rank] == group_of[other];
 }
 
 /* The group of a kind that a rank is in, as that rank sees the world. */
-static lh_status_t group_add(order_t *o, uint32_t kind, uint32_t rank)
+static lh_status_t member_group_add(order_t *o, uint32_t kind, uint32_t rank)
 {
     world_t seen = *o->world;
     group_t *g;
@@ -434,7 +434,7 @@ static lh_status_t groups_make(order_t *o, uint32_t kind)
         o->group_of[kind][r] = UINT32_MAX;
     for (uint32_t r = 0; r < size; r++) {
         if (o->group_of[kind][r] != UINT32_MAX) continue;
-        const lh_status_t status = group_add(o, kind, r);
+        const lh_status_t status = member_group_add(o, kind, r);
         if (status != LH_OK) return status;
     }
     return LH_OK;
@@ -484,7 +484,7 @@ static const transfer_row_t *next_with(const order_t *o, uint32_t rank, uint32_t
 {
     for (const transfer_row_t *row; (row = row_at(o, rank, *at)) != NULL;) {
         (*at)++;
-        if (!row->waits && is_member(o, rank, row, other)) return row;
+        if (!row->waits && row_has_rank(o, rank, row, other)) return row;
     }
     return NULL;
 }

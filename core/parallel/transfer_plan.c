@@ -499,7 +499,7 @@ static lh_status_t move_plan(planner_t *pl, move_t *x)
 }
 
 /* Plans are made in the order of the table, which is the same on all ranks. */
-static lh_status_t plan_all(transfers_t *t, bool planned)
+static lh_status_t transfers_plan_all(transfers_t *t, bool planned)
 {
     planner_t pl = {.t = t, .planned = planned, .planned_end = PLANNED_BASE};
     if (t->comm == NULL)
@@ -532,7 +532,7 @@ static lh_status_t on_bind(exchange_t *x)
 {
     transfers_t *t = (transfers_t *)x;
     if (t->comm != NULL && comm_is_planned(t->comm)) return LH_OK; /* transfer_plan has made all */
-    const lh_status_t status = plan_all(t, false);
+    const lh_status_t status = transfers_plan_all(t, false);
     return status == LH_OK ? orders_agree(t) : status;
 }
 
@@ -544,7 +544,7 @@ void transfer_plan_use(transfers_t *t)
 
 lh_status_t transfer_plan(transfers_t *t)
 {
-    return plan_all(t, true);
+    return transfers_plan_all(t, true);
 }
 
 /* ---- what all ranks send over borders ---- */

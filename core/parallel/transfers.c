@@ -174,8 +174,8 @@ static uint32_t own_value(const transfers_t *t, program_t *p, const store_t *sto
 
 /* The values of all parameters of a move, whole or this rank's own part, into out [m->count].
  * Returns how many; parameters of which this rank owns nothing are left out. */
-static uint32_t values_of(const transfers_t *t, program_t *p, const move_t *m, bool whole,
-                          uint32_t *out)
+static uint32_t move_values(const transfers_t *t, program_t *p, const move_t *m, bool whole,
+                            uint32_t *out)
 {
     const weights_t *w = t->weights;
     const store_t *store = m->kind == MOVE_INSTANCE || m->kind == MOVE_VALUE_GATHER ? w->value
@@ -207,8 +207,8 @@ flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m
     /* Where an ACROSS follows, the sum hands its result over inside core/comm, and the flow sees
      * it written by the ACROSS. */
     const bool passes_on = sum && t->across != NULL;
-    const uint32_t read_count = across ? 0 : values_of(t, p, m, sum, lists);
-    const uint32_t write_count = passes_on ? 0 : values_of(t, p, m, !narrows, writes);
+    const uint32_t read_count = across ? 0 : move_values(t, p, m, sum, lists);
+    const uint32_t write_count = passes_on ? 0 : move_values(t, p, m, !narrows, writes);
     const flow_moved_t moved = flow_moved(p->flow, lists, read_count, writes, write_count);
     mem_free(lists);
     return moved;
@@ -257,7 +257,7 @@ lh_slice_t transfers_across_slice(const transfers_t *t, uint32_t parameter, uint
 
 /* ---- what plans tell ---- */
 
-static const move_t *move_of(const transfers_t *t, const transfer_t *transfer)
+static const move_t *transfer_move(const transfers_t *t, const transfer_t *transfer)
 {
     lh_assert(transfer->number < t->count && &t->list[transfer->number]->transfer == transfer);
     return t->list[transfer->number];
@@ -270,7 +270,7 @@ uint32_t transfers_count(const transfers_t *t)
 
 uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer)
 {
-    const move_t *m = move_of(t, transfer);
+    const move_t *m = transfer_move(t, transfer);
     uint64_t sent[LH_LINK_WAN + 1] = {0}, staging;
     if (m->plan != NULL) collective_bytes(m->plan, sent, &staging);
     return sent[LH_LINK_WAN];
@@ -278,7 +278,7 @@ uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer
 
 uint32_t transfers_crossing(const transfers_t *t, const transfer_t *transfer)
 {
-    switch (move_of(t, transfer)->kind) {
+    switch (transfer_move(t, transfer)->kind) {
     case MOVE_SUM:
     case MOVE_ACROSS: return CROSSING_SUMS;
     case MOVE_VALUE_GATHER:
@@ -289,13 +289,13 @@ uint32_t transfers_crossing(const transfers_t *t, const transfer_t *transfer)
 
 void transfers_sent_to(const transfers_t *t, const transfer_t *transfer, double times, double *to)
 {
-    const move_t *m = move_of(t, transfer);
+    const move_t *m = transfer_move(t, transfer);
     if (m->plan != NULL) collective_sent_to(m->plan, times, to);
 }
 
 double transfers_trips(const transfers_t *t, const transfer_t *transfer)
 {
-    const move_t *m = move_of(t, transfer);
+    const move_t *m = transfer_move(t, transfer);
     return m->plan == NULL ? 0 : collective_trips(m->plan);
 }
 

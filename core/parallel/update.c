@@ -384,7 +384,7 @@ static lh_status_t values_cut(update_t *u)
 
 /* Over several ranks: makes the transfers, which then own the shards (*shards becomes NULL), and
  * cuts the values. */
-static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
+static lh_status_t update_transfers_open(update_t *u, engine_t *e, shards_t **shards)
 {
     const update_how_t *how = u->how;
     if ((*shards)->group == NULL) return LH_OK;
@@ -433,7 +433,7 @@ lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, progr
     if (status != LH_OK) return status;
     u.shards = shards;
     status = moves_check(&u);
-    if (status == LH_OK) status = transfers_open(&u, e, &shards);
+    if (status == LH_OK) status = update_transfers_open(&u, e, &shards);
     if (status == LH_OK) status = stores_add(&u);
     if (status == LH_OK) status = program_write(&u, e, out);
     shards_free(shards);
