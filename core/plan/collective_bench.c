@@ -96,8 +96,8 @@ static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self
 
 /* What a rank prints on stdout is nobody's: rank 0 speaks for all. Never returns. It dies with its
  * parent, so that a bench which is killed leaves no ranks behind. */
-static void be_child(bench_rank_t *rank, const meeting_t *m, uint32_t self,
-                     lh_status_t (*body)(const bench_rank_t *rank))
+static void run_child_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self,
+                           lh_status_t (*body)(const bench_rank_t *rank))
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     const lh_status_t status = as_rank(rank, m, self, body);
@@ -131,7 +131,7 @@ lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, u
     (void)fflush(stdout);
     for (; status == LH_OK && started < size; started++) {
         pids[started] = fork();
-        if (pids[started] == 0) be_child(&rank, &m, started, body);
+        if (pids[started] == 0) run_child_rank(&rank, &m, started, body);
         if (pids[started] < 0) status = fail_io(errno, "fork of rank %u", started);
     }
     if (status == LH_OK)
@@ -218,7 +218,7 @@ static uint64_t member_elements(const rig_t *r, uint64_t elements)
 
 /* NAN: this op does not say what is there on this rank. NAN stands for "not compared", as it
  * differs from itself. */
-static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t at)
+static float expected_value(const rig_t *r, uint32_t op, uint64_t elements, uint64_t at)
 {
     const uint32_t size = r->group->size, self = r->group->self;
     const uint32_t owner = (uint32_t)(at / member_elements(r, elements));
@@ -238,7 +238,7 @@ static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t a
 }
 
 /* What this rank gives; also clears what the run before left. */
-static void fill(rig_t *r, uint64_t elements)
+static void fill_whole(rig_t *r, uint64_t elements)
 {
     for (uint64_t i = 0; i < elements; i++)
         set_value(r->settings->dtype, r->whole, i, value_at(r, r->group->self, i));
@@ -252,7 +252,7 @@ static uint64_t count_wrong(const rig_t *r, uint64_t elements)
     const uint32_t self = r->group->self, op = r->settings->op;
     const uint64_t part = member_elements(r, elements);
     for (uint64_t i = 0; i < elements; i++) {
-        float want = expected(r, op, elements, i);
+        float want = expected_value(r, op, elements, i);
         float got = get_value(r->settings->dtype, r->whole, i);
         if (op == COLL_ALL_TO_ALL) {
             const uint64_t mine = part * self >= elements         ? 0
@@ -290,7 +290,7 @@ static int by_time(const void *a, const void *b)
 static lh_status_t check_once(rig_t *r, uint32_t i, uint64_t *wrong)
 {
     double seconds;
-    fill(r, size_elements(r->settings, i));
+    fill_whole(r, size_elements(r->settings, i));
     const lh_status_t status = run_once(r, r->plans[i], &seconds);
     if (status == LH_OK) *wrong += count_wrong(r, size_elements(r->settings, i));
     return status;
@@ -324,7 +324,7 @@ static lh_status_t agree_runs(rig_t *r, double seconds, uint64_t *runs)
 
 /* The order: one checked run, some to warm up, as many as the budget allows, one more checked.
  * Sorting makes median and least one walk. */
-static lh_status_t measure(rig_t *r, uint32_t i, collective_bench_row_t *out)
+static lh_status_t measure_plan(rig_t *r, uint32_t i, collective_bench_row_t *out)
 {
     uint64_t runs = 0, own;
     double seconds = 0;
@@ -388,7 +388,7 @@ static lh_status_t measure_all(rig_t *r)
     for (uint32_t i = 0; status == LH_OK && i < s->size_count; i++) {
         collective_bench_row_t row = {.bytes = s->sizes[i], .elements = size_elements(s, i)};
         row.bus_bytes = (double)row.bytes * bus_factor(s->op, r->group->size);
-        status = measure(r, i, &row);
+        status = measure_plan(r, i, &row);
         wrong += row.wrong;
         if (status == LH_OK && speaks) s->row(s->context, &row);
     }

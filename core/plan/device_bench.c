@@ -99,7 +99,7 @@ static void rig_close(rig_t *r)
 }
 
 /* For qsort: by size, smallest first. */
-static int by_value(const void *a, const void *b)
+static int by_measured_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
@@ -109,7 +109,7 @@ static int by_value(const void *a, const void *b)
 double device_bench_median(double *values, uint32_t count)
 {
     lh_assert(count > 0);
-    qsort(values, count, sizeof(*values), by_value);
+    qsort(values, count, sizeof(*values), by_measured_value);
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
@@ -190,7 +190,7 @@ static lh_status_t fill_pattern(rig_t *r, const allocation_t *to, lh_dtype_t dty
 }
 
 /* Dense, row by row. */
-static lh_arg_t square(lh_dtype_t dtype, uint64_t side)
+static lh_arg_t square_arg(lh_dtype_t dtype, uint64_t side)
 {
     return (lh_arg_t){.dtype = dtype, .rank = 2, .shape = {side, side}, .stride = {side, 1}};
 }
@@ -203,9 +203,9 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
 {
     const op_t *op = op_table_find(r->ops, "matmul");
     const lh_matmul_t how = {.struct_size = sizeof(how), .transpose_b = 1};
-    lh_arg_t args[OP_SLOTS] = {square(dtype, side), square(dtype, side)};
+    lh_arg_t args[OP_SLOTS] = {square_arg(dtype, side), square_arg(dtype, side)};
     const uint32_t c = op_slot(op, "c");
-    args[c] = square(dtype, side);
+    args[c] = square_arg(dtype, side);
     kernel_t *kernel;
     lh_status_t status = kernel_choose(r->kernels, op, &how, args, &kernel);
     if (status != LH_OK) return status;
@@ -288,7 +288,7 @@ static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
     const op_t *op = op_table_find(r->ops, "add");
     lh_arg_t args[OP_SLOTS];
     for (uint32_t i = 0; i < 3; i++)
-        args[i] = square(LH_DTYPE_F32, 1);
+        args[i] = square_arg(LH_DTYPE_F32, 1);
     kernel_t *kernel;
     lh_status_t status = kernel_choose(r->kernels, op, NULL, args, &kernel);
     if (status != LH_OK) return status;
@@ -481,7 +481,7 @@ static lh_status_t steps_measure(program_rig_t *b, double budget_s)
 }
 
 /* Only the first ALIKE_SLOTS arguments are compared: an op's inputs stand first. */
-static bool alike(const measured_call_t *row, const program_call_t *call, const char *kind)
+static bool row_is_alike(const measured_call_t *row, const program_call_t *call, const char *kind)
 {
     if (strcmp(row->kind, kind) != 0 || row->flops != call->flops || row->bytes != call->bytes ||
         row->arg_count != call->arg_count || strcmp(row->kernel, call->kernel) != 0)
@@ -493,12 +493,13 @@ static bool alike(const measured_call_t *row, const program_call_t *call, const 
 }
 
 /* rows has room for as many as there are calls. */
-static measured_call_t *row_of(measured_call_t *rows, uint32_t *count, const program_call_t *call)
+static measured_call_t *measured_row_of(measured_call_t *rows, uint32_t *count,
+                                        const program_call_t *call)
 {
     char kind[CALL_KIND];
     device_rate_kind(call, kind);
     for (uint32_t i = 0; i < *count; i++)
-        if (alike(&rows[i], call, kind)) return &rows[i];
+        if (row_is_alike(&rows[i], call, kind)) return &rows[i];
     measured_call_t *row = &rows[(*count)++];
     *row = (measured_call_t){.args = call->args,
                              .arg_count = call->arg_count,
@@ -526,7 +527,7 @@ static lh_status_t rows_make(const program_rig_t *b, measured_call_t **out, uint
         for (uint32_t i = 0; i < list->calls; i++) {
             if (!program_call(list->program, list->later, i, &call) || call.transfer != NULL)
                 continue;
-            measured_call_t *row = row_of(rows, &n, &call);
+            measured_call_t *row = measured_row_of(rows, &n, &call);
             row->seconds += (double)list->times *
                             device_bench_median(&list->seconds[(size_t)i * REPEATS_MOST],
                                                 b->repeats);

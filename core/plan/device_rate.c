@@ -17,7 +17,7 @@
 #include <format/json.h>
 
 /* Integers move but do not multiply: their peak is nobody's. */
-static bool is_float(lh_dtype_t dtype)
+static bool dtype_has_peak(lh_dtype_t dtype)
 {
     switch (dtype) {
     case LH_DTYPE_F32:
@@ -36,7 +36,7 @@ lh_dtype_t device_rate_dtype(const program_call_t *call)
 {
     lh_assert(call->arg_count <= OP_SLOTS);
     for (uint32_t i = 0; i < call->arg_count; i++)
-        if (is_float(call->args[i].dtype)) return call->args[i].dtype;
+        if (dtype_has_peak(call->args[i].dtype)) return call->args[i].dtype;
     return LH_DTYPE_F32;
 }
 
@@ -87,7 +87,7 @@ double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops,
 /* How many times larger or smaller one call is than another, in powers of e. The sum of two
  * logarithms of ratios, so that twice as large and half as large are equally far; the 1 keeps calls
  * without arithmetic apart from a division by zero. */
-static double distance(const op_rate_t *op, double flops, double bytes)
+static double call_distance(const op_rate_t *op, double flops, double bytes)
 {
     return fabs(log((op->flops + 1) / (flops + 1))) + fabs(log((op->bytes + 1) / (bytes + 1)));
 }
@@ -102,8 +102,8 @@ double device_rate_seconds(const device_rate_t *r, const program_call_t *call, b
     for (uint32_t i = 0; i < r->op_count; i++) {
         const op_rate_t *op = &r->ops[i];
         if (strcmp(op->kind, kind) != 0) continue;
-        if (nearest == NULL ||
-            distance(op, call->flops, call->bytes) < distance(nearest, call->flops, call->bytes))
+        if (nearest == NULL || call_distance(op, call->flops, call->bytes) <
+                                   call_distance(nearest, call->flops, call->bytes))
             nearest = op;
     }
     *measured = nearest != NULL;
@@ -144,7 +144,7 @@ lh_status_t device_rate_path(const char *fingerprint, char **out)
 }
 
 /* A negative or infinite figure would make nonsense of every time that is computed with it. */
-static bool read_number(const json_value_t *object, const char *key, double *out)
+static bool rate_read_number(const json_value_t *object, const char *key, double *out)
 {
     const json_value_t *value = json_member(object, key);
     if (!json_is_numeric(value)) return false;
@@ -152,7 +152,7 @@ static bool read_number(const json_value_t *object, const char *key, double *out
     return isfinite(*out) && *out >= 0;
 }
 
-static bool read_text(const json_value_t *object, const char *key, char *out, size_t room)
+static bool rate_read_text(const json_value_t *object, const char *key, char *out, size_t room)
 {
     const char *text = json_text(json_member(object, key));
     if (text == NULL || strlen(text) >= room) return false;
@@ -165,7 +165,7 @@ static lh_status_t read_peaks(const json_value_t *peaks, const char *path, devic
 {
     for (json_walk_t w = json_walk(peaks); json_next(&w);) {
         lh_dtype_t dtype;
-        if (!dtype_find(w.key, &dtype) || !read_number(peaks, w.key, &r->peak_flops[dtype]))
+        if (!dtype_find(w.key, &dtype) || !rate_read_number(peaks, w.key, &r->peak_flops[dtype]))
             return fail(LH_INVALID, "%s: peak_flops of '%s' is no rate of a dtype", path, w.key);
     }
     return LH_OK;
@@ -177,9 +177,10 @@ static lh_status_t read_ops(const json_value_t *ops, const char *path, device_ra
     for (json_walk_t w = json_walk(ops); json_next(&w);) {
         const json_value_t *row = w.value;
         op_rate_t op = {0};
-        if (!read_text(row, "kind", op.kind, sizeof(op.kind)) ||
-            !read_number(row, "flops", &op.flops) || !read_number(row, "bytes", &op.bytes) ||
-            !read_number(row, "efficiency", &op.efficiency) || op.efficiency <= 0)
+        if (!rate_read_text(row, "kind", op.kind, sizeof(op.kind)) ||
+            !rate_read_number(row, "flops", &op.flops) ||
+            !rate_read_number(row, "bytes", &op.bytes) ||
+            !rate_read_number(row, "efficiency", &op.efficiency) || op.efficiency <= 0)
             return fail(LH_INVALID, "%s: ops[%zu] is not {kind, flops, bytes, efficiency above 0}",
                         path, w.index);
         const lh_status_t status = device_rate_add(r, &op);
@@ -189,15 +190,16 @@ static lh_status_t read_ops(const json_value_t *ops, const char *path, device_ra
 }
 
 /* A record of another version is refused; whoever measures writes it anew. */
-static lh_status_t read_record(const json_value_t *root, const char *path, device_rate_t *r)
+static lh_status_t rate_read_record(const json_value_t *root, const char *path, device_rate_t *r)
 {
     const json_value_t *peaks = json_member(root, "peak_flops"), *ops = json_member(root, "ops");
     if (json_whole(json_member(root, "version")) != RECORD_VERSION)
         return fail(LH_INVALID, "%s: not a device record of version %d", path, RECORD_VERSION);
-    if (!read_text(root, "fingerprint", r->fingerprint, sizeof(r->fingerprint)) ||
-        !read_text(root, "name", r->name, sizeof(r->name)) ||
-        !read_number(root, "bytes_per_second", &r->bytes_per_second) ||
-        !read_number(root, "launch_s", &r->launch_s) || !json_is_map(peaks) || !json_is_list(ops))
+    if (!rate_read_text(root, "fingerprint", r->fingerprint, sizeof(r->fingerprint)) ||
+        !rate_read_text(root, "name", r->name, sizeof(r->name)) ||
+        !rate_read_number(root, "bytes_per_second", &r->bytes_per_second) ||
+        !rate_read_number(root, "launch_s", &r->launch_s) || !json_is_map(peaks) ||
+        !json_is_list(ops))
         return fail(LH_INVALID,
                     "%s: fingerprint, name, bytes_per_second, launch_s, peak_flops or ops is "
                     "missing or no text, number, object, list",
@@ -206,12 +208,12 @@ static lh_status_t read_record(const json_value_t *root, const char *path, devic
     return status == LH_OK ? read_ops(ops, path, r) : status;
 }
 
-static lh_status_t load_file(const char *path, device_rate_t *out)
+static lh_status_t rate_load_file(const char *path, device_rate_t *out)
 {
     json_document_t *file;
     lh_status_t status = json_read(path, RECORD_LIMIT, UINT64_MAX, &file);
     if (status != LH_OK) return status;
-    status = read_record(json_root(file), path, out);
+    status = rate_read_record(json_root(file), path, out);
     json_free(file);
     return status;
 }
@@ -224,7 +226,7 @@ lh_status_t device_rate_load(const char *fingerprint, device_rate_t *out, bool *
     lh_status_t status = device_rate_path(fingerprint, &path);
     if (status != LH_OK) return status;
     const bool there = file_exists(path);
-    if (there) status = load_file(path, &r);
+    if (there) status = rate_load_file(path, &r);
     mem_free(path);
 
     /* A digest is cut short in the file's name: the whole fingerprint decides. */
@@ -236,8 +238,8 @@ lh_status_t device_rate_load(const char *fingerprint, device_rate_t *out, bool *
     return LH_OK;
 }
 
-/* The fields of read_record, in the same order. */
-static void write_record(const device_rate_t *r, text_t *out)
+/* The fields of rate_read_record, in the same order. */
+static void rate_write_record(const device_rate_t *r, text_t *out)
 {
     json_writer_t w = {.to = out, .style = 1};
     json_open(&w, NULL, '{');
@@ -273,7 +275,7 @@ lh_status_t device_rate_save(const device_rate_t *r)
 
     text_t text = {0};
     char *folder = path_folder(path);
-    write_record(r, &text);
+    rate_write_record(r, &text);
     if (folder == NULL || text.failed) status = LH_NO_MEMORY;
     if (status == LH_OK) status = folder_make(folder);
     if (status == LH_OK) status = file_replace(path, text.data, text.length);

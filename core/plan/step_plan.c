@@ -64,7 +64,7 @@ const char *plan_documents_text(const job_t *job, const plan_documents_t *docume
 }
 
 /* The clock covers all that a start of training would spend on planning. */
-static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t *p)
+static lh_status_t plan_make_programs(const plan_programs_how_t *how, plan_programs_t *p)
 {
     session_t *s = p->session;
     const uint32_t rank = s->world == NULL ? 0 : s->world->row.rank;
@@ -81,7 +81,7 @@ static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t
 }
 
 /* Without a control plane: planned only, no peer is ever asked. */
-static lh_status_t open_comm(const plan_programs_how_t *how, plan_programs_t *p)
+static lh_status_t plan_open_comm(const plan_programs_how_t *how, plan_programs_t *p)
 {
     const session_how_t *s = &how->session;
     if (s->world == NULL || s->world->row.size == 1) return LH_OK;
@@ -95,10 +95,10 @@ lh_status_t plan_programs_open(const plan_programs_how_t *how, plan_programs_t *
 {
     *out = (plan_programs_t){0};
     session_how_t own = how->session;
-    lh_status_t status = open_comm(how, out);
+    lh_status_t status = plan_open_comm(how, out);
     own.comm = out->comm.comm;
     if (status == LH_OK) status = session_open(&own, &out->session);
-    if (status == LH_OK) status = make_programs(how, out);
+    if (status == LH_OK) status = plan_make_programs(how, out);
     if (status != LH_OK) plan_programs_close(out);
     return status;
 }
@@ -168,7 +168,7 @@ typedef struct planning {
 } planning_t;
 
 /* The place of a rank in its group of a kind. */
-static lh_status_t member_of(const world_t *world, uint32_t kind, uint32_t rank, uint32_t *out)
+static lh_status_t place_in_group(const world_t *world, uint32_t kind, uint32_t rank, uint32_t *out)
 {
     world_t seen = *world;
     group_t *g;
@@ -225,7 +225,7 @@ static lh_status_t others_take(const planning_t *p, const plan_programs_t *progr
         p->lists[r] = p->lists[rank];
         p->out->memory[r] = p->out->memory[rank];
         if (h->tables.cut == LH_GROUP_SELF) continue;
-        status = member_of(p->world, h->tables.cut, r, &member);
+        status = place_in_group(p->world, h->tables.cut, r, &member);
         if (status == LH_OK) status = shards_turn(h, &how, member);
         if (status == LH_OK) status = shards_memory(h, alignment, &more);
         if (status == LH_OK) memory_exchange(&p->out->memory[r], &less, &more);
@@ -373,7 +373,8 @@ static step_kind_t *kind_find(step_plan_t *plan, const char *kind)
 }
 
 /* All three figures of a call are scaled by how often it is made. */
-static void sum_add(step_sum_t *sum, const program_call_t *call, uint64_t times, double seconds)
+static void step_sum_add(step_sum_t *sum, const program_call_t *call, uint64_t times,
+                         double seconds)
 {
     sum->calls += times;
     sum->flops += call->flops * (double)times;
@@ -435,9 +436,9 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
     if (row == NULL) return LH_NO_MEMORY;
     if (plan->kind_count > before && rate != NULL && !measured) plan->unmeasured++;
     row->measured = measured;
-    sum_add(&row->sum, call, times, seconds);
-    sum_add(&plan->parts[step_part_of(call)], call, times, seconds);
-    sum_add(&plan->all, call, times, seconds);
+    step_sum_add(&row->sum, call, times, seconds);
+    step_sum_add(&plan->parts[step_part_of(call)], call, times, seconds);
+    step_sum_add(&plan->all, call, times, seconds);
     return LH_OK;
 }
 
@@ -467,7 +468,7 @@ static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, u
 
 /* Without a record all seconds are 0, and bytes decide; names at last, so that the order is the
  * same everywhere. */
-static int slower_first(const void *a, const void *b)
+static int kinds_slower_first(const void *a, const void *b)
 {
     const step_sum_t *x = &((const step_kind_t *)a)->sum, *y = &((const step_kind_t *)b)->sum;
     if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
@@ -496,7 +497,8 @@ lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64
         step_plan_free(&plan);
         return status;
     }
-    if (plan.kind_count > 0) qsort(plan.kinds, plan.kind_count, sizeof(*plan.kinds), slower_first);
+    if (plan.kind_count > 0)
+        qsort(plan.kinds, plan.kind_count, sizeof(*plan.kinds), kinds_slower_first);
     *out = plan;
     return LH_OK;
 }
@@ -508,7 +510,7 @@ lh_status_t step_plan_scores(step_plan_t *plan, const preference_t *scores, uint
     for (uint32_t i = 0; scores != NULL && status == LH_OK && i < 2; i++)
         status = list_add(plan, preference_program(scores, i), false, micro_batches, true, rate);
     if (plan->kind_count > 0)
-        qsort(plan->kinds, plan->kind_count, sizeof(*plan->kinds), slower_first);
+        qsort(plan->kinds, plan->kind_count, sizeof(*plan->kinds), kinds_slower_first);
     return status;
 }
 
@@ -522,7 +524,7 @@ void step_plan_free(step_plan_t *plan)
 }
 
 /* Writes the profile of a step. Takes the text, whatever happens. */
-static lh_status_t write_file(const char *folder, const char *name, text_t *text)
+static lh_status_t write_profile(const char *folder, const char *name, text_t *text)
 {
     char *path = path_join(folder, name);
     lh_status_t status = path == NULL ? LH_NO_MEMORY : text_status(text);
@@ -557,7 +559,7 @@ lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, ui
         json_close(&w);
     }
     json_close(&w);
-    return write_file(folder, "profile.json", &text);
+    return write_profile(folder, "profile.json", &text);
 }
 
 /* For a person who looks at the time line. */
@@ -616,5 +618,5 @@ lh_status_t step_trace_write(const char *folder, const program_t *pass, const pr
     put_calls(&w, update, false, "update", &at_us);
     json_close(&w);
     json_close(&w);
-    return write_file(folder, "profile.trace.json", &text);
+    return write_profile(folder, "profile.trace.json", &text);
 }
