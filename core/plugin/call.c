@@ -79,7 +79,7 @@ static void skip_space(binder_t *b)
 }
 
 /* Of the name at the text's start; 0 where none begins there. */
-static size_t name_length(const char *text)
+static size_t identifier_length(const char *text)
 {
     size_t length = 0;
     if (!isalpha((unsigned char)text[0]) && text[0] != '_') return 0;
@@ -89,7 +89,7 @@ static size_t name_length(const char *text)
 }
 
 /* Nodes lie in one array of the call, so that a bound call is one piece of memory. */
-static lh_status_t node_new(binder_t *b, uint32_t kind, uint32_t type, uint32_t *out)
+static lh_status_t call_node_new(binder_t *b, uint32_t kind, uint32_t type, uint32_t *out)
 {
     call_t *c = b->call;
     if (c->count == CALL_NODES)
@@ -102,8 +102,8 @@ static lh_status_t node_new(binder_t *b, uint32_t kind, uint32_t type, uint32_t 
 }
 
 /* Two sentences: of a whole text, and of an argument. */
-static lh_status_t refuse_type(const binder_t *b, const char *what, uint32_t type,
-                               const wanted_t *wanted)
+static lh_status_t refuse_value_type(const binder_t *b, const char *what, uint32_t type,
+                                     const wanted_t *wanted)
 {
     const char *has = plugin_type_text(type), *wants = plugin_type_text(wanted->type);
     if (wanted->function == NULL)
@@ -126,8 +126,8 @@ static lh_status_t bind_variable(binder_t *b, const char *name, size_t length,
             continue;
         }
         text_free(&list);
-        if (v->type != wanted->type) return refuse_type(b, typed, v->type, wanted);
-        const lh_status_t status = node_new(b, NODE_VARIABLE, v->type, out);
+        if (v->type != wanted->type) return refuse_value_type(b, typed, v->type, wanted);
+        const lh_status_t status = call_node_new(b, NODE_VARIABLE, v->type, out);
         if (status == LH_OK) b->call->nodes[*out].variable = i;
         return status;
     }
@@ -146,14 +146,14 @@ static lh_status_t bind_string(binder_t *b, const wanted_t *wanted, uint32_t *ou
     if (end == NULL) return fail(LH_INVALID, "%s: no second '\"' behind %s", b->where, b->at);
     *end = '\0';
     b->at = end + 1;
-    if (wanted->type != CALL_STR) return refuse_type(b, text, CALL_STR, wanted);
-    const lh_status_t status = node_new(b, NODE_CONSTANT, CALL_STR, out);
+    if (wanted->type != CALL_STR) return refuse_value_type(b, text, CALL_STR, wanted);
+    const lh_status_t status = call_node_new(b, NODE_CONSTANT, CALL_STR, out);
     if (status == LH_OK) b->call->nodes[*out].value.str = text;
     return status;
 }
 
 /* A number of the type that is wanted, with its unit (config/quantity.h). */
-static bool parse_number(const char *text, uint32_t type, call_value_t *out)
+static bool parse_typed_number(const char *text, uint32_t type, call_value_t *out)
 {
     switch (type) {
     case CALL_I64: return quantity_i64(text, &out->i64);
@@ -175,21 +175,21 @@ static lh_status_t bind_number(binder_t *b, const wanted_t *wanted, uint32_t *ou
     memcpy(text, b->at, length);
     text[length] = '\0';
     b->at += length;
-    if (!parse_number(text, wanted->type, &value)) {
+    if (!parse_typed_number(text, wanted->type, &value)) {
         if (wanted->param == NULL)
             return fail(LH_INVALID, "%s: '%s' is not a valid %s", b->where, text,
                         plugin_type_text(wanted->type));
         return fail(LH_INVALID, "%s: %s=%s is not a valid %s", b->where, wanted->param, text,
                     plugin_type_text(wanted->type));
     }
-    const lh_status_t status = node_new(b, NODE_CONSTANT, wanted->type, out);
+    const lh_status_t status = call_node_new(b, NODE_CONSTANT, wanted->type, out);
     if (status == LH_OK) b->call->nodes[*out].value = value;
     return status;
 }
 
 /* A function of a table by its name; near collects what else it may have meant. */
-static const lh_function_t *search(const lh_function_t *rows, uint32_t count, const char *name,
-                                   text_nearest_t *near)
+static const lh_function_t *search_functions(const lh_function_t *rows, uint32_t count,
+                                             const char *name, text_nearest_t *near)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (strcmp(rows[i].name, name) == 0) return &rows[i];
@@ -222,7 +222,7 @@ static lh_status_t find_in_plugin(const binder_t *b, const char *plugin, const c
                     plugin, name);
     const lh_status_t status = registry_find(b->scope->plugins, plugin, &p);
     if (status != LH_OK) return status;
-    out->function = search(p->functions, p->function_count, name, &near);
+    out->function = search_functions(p->functions, p->function_count, name, &near);
     if (out->function == NULL) return refuse_function(b, plugin, name, &near);
     if (p->option_count > 0 && p->config == NULL)
         return fail(LH_INVALID, "%s: %s:%s: plugin %s has options that nothing in this job sets",
@@ -242,7 +242,7 @@ static lh_status_t find_function(const binder_t *b, const char *plugin, const ch
         const lh_status_t status = find_in_plugin(b, plugin, name, out);
         if (status != LH_OK) return status;
     } else {
-        out->function = search(s->functions, s->function_count, name, &near);
+        out->function = search_functions(s->functions, s->function_count, name, &near);
         if (out->function == NULL) return refuse_function(b, NULL, name, &near);
         out->host = s->host;
         out->config = s->config;
@@ -261,7 +261,7 @@ static lh_status_t bind_expression(binder_t *b, const wanted_t *wanted, uint32_t
 static lh_status_t pick_param(binder_t *b, const callee_t *f, uint32_t place, bool *keyword,
                               uint32_t *out)
 {
-    const size_t length = name_length(b->at);
+    const size_t length = identifier_length(b->at);
     const char *behind = b->at + length + strspn(b->at + length, " \t");
     const bool named = length > 0 && *behind == '=';
     if (!named) {
@@ -403,9 +403,10 @@ static lh_status_t bind_function(binder_t *b, const char *plugin, const char *na
                     CALL_DEPTH);
     lh_status_t status = find_function(b, plugin, name, &f);
     if (status != LH_OK) return status;
-    if (f.signature.result != wanted->type) return refuse_type(b, name, f.signature.result, wanted);
+    if (f.signature.result != wanted->type)
+        return refuse_value_type(b, name, f.signature.result, wanted);
 
-    status = node_new(b, NODE_FUNCTION, f.signature.result, out);
+    status = call_node_new(b, NODE_FUNCTION, f.signature.result, out);
     if (status != LH_OK) return status;
     b->depth++;
     status = bind_arguments(b, &f, args);
@@ -420,14 +421,14 @@ static lh_status_t bind_function(binder_t *b, const char *plugin, const char *na
 static lh_status_t bind_name(binder_t *b, const wanted_t *wanted, uint32_t *out)
 {
     char first[64], second[64];
-    const size_t length = name_length(b->at);
+    const size_t length = identifier_length(b->at);
     const char *name = b->at;
     if (length >= sizeof(first))
         return fail(LH_INVALID, "%s: '%.60s...' is too long for a name", b->where, b->at);
     (void)snprintf(first, sizeof(first), "%.*s", (int)length, name);
     b->at += length;
     if (*b->at == ':') {
-        const size_t more = name_length(++b->at);
+        const size_t more = identifier_length(++b->at);
         if (more == 0 || more >= sizeof(second) || b->at[more] != '(')
             return fail(LH_INVALID, "%s: expected a function and '(' behind '%s:'", b->where,
                         first);
@@ -443,7 +444,7 @@ static lh_status_t bind_expression(binder_t *b, const wanted_t *wanted, uint32_t
 {
     skip_space(b);
     if (*b->at == '"') return bind_string(b, wanted, out);
-    if (name_length(b->at) > 0) return bind_name(b, wanted, out);
+    if (identifier_length(b->at) > 0) return bind_name(b, wanted, out);
     return bind_number(b, wanted, out);
 }
 

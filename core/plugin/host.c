@@ -185,7 +185,7 @@ static lh_status_t do_derive_key(const lh_host_t *api, const char *purpose, uint
 
 /* Only Linux's name of a thread is set here; signals are blocked by whoever starts it, before it
  * is. */
-static void *thread_run(void *argument)
+static void *plugin_thread_run(void *argument)
 {
     const lh_thread_t *t = argument;
     (void)pthread_setname_np(pthread_self(), t->name);
@@ -210,7 +210,7 @@ static lh_status_t do_thread_start(const lh_host_t *api, const char *name, void 
      * interrupts. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&t->thread, NULL, thread_run, t);
+    const int error = pthread_create(&t->thread, NULL, plugin_thread_run, t);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         mem_free(t);

@@ -84,7 +84,7 @@ lh_status_t import_row(void *dst, size_t dst_size, const void *table, uint32_t r
 }
 
 /* Zeroed memory that lives as long as the imported plugin; import_free frees all of it. */
-static void *own(importer_t *i, size_t bytes)
+static void *import_own(importer_t *i, size_t bytes)
 {
     void **owned = mem_grow(i->owned, &i->owned_capacity, i->owned_count + 1, sizeof(*owned));
     if (owned == NULL) return NULL;
@@ -99,7 +99,7 @@ static lh_status_t import_shown(importer_t *i, const char *text, const char **ou
 {
     text_t shown = {0};
     text_append_shown(&shown, text, false);
-    char *copy = shown.failed ? NULL : own(i, shown.length + 1);
+    char *copy = shown.failed ? NULL : import_own(i, shown.length + 1);
     if (copy != NULL && shown.length > 0) memcpy(copy, shown.data, shown.length);
     text_free(&shown);
     if (copy == NULL) return LH_NO_MEMORY;
@@ -110,7 +110,7 @@ static lh_status_t import_shown(importer_t *i, const char *text, const char **ou
 /* How many bytes from p on are the plugin's own, as its file's segments say; 0 for an address
  * elsewhere. A table on the heap or in another library is refused by that: it could change or
  * go. */
-static size_t room(const importer_t *i, const void *p)
+static size_t import_room(const importer_t *i, const void *p)
 {
     const uintptr_t address = (uintptr_t)p;
     return address < i->load_base ? 0 : (size_t)image_room(i->image, address - i->load_base);
@@ -128,10 +128,10 @@ static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
     if (t->count > ROWS)
         return fail(LH_ABI, "%s: %u %s, expected at most %d", i->path, t->count, t->what, ROWS);
     /* Asked of the whole table at once, so that no row is read that is not the plugin's. */
-    if (t->rows != NULL && (uint64_t)t->row_size * t->count > room(i, t->rows))
+    if (t->rows != NULL && (uint64_t)t->row_size * t->count > import_room(i, t->rows))
         return fail(LH_ABI, "%s: the table of %u %s does not lie in the plugin's own memory",
                     i->path, t->count, t->what);
-    char *rows = own(i, t->own_size * t->count);
+    char *rows = import_own(i, t->own_size * t->count);
     if (rows == NULL) return LH_NO_MEMORY;
     for (uint32_t k = 0; k < t->count; k++) {
         const lh_status_t status = import_row(rows + t->own_size * k, t->own_size, t->rows,
@@ -164,7 +164,7 @@ static lh_status_t import_options(importer_t *i, const char *whose, const lh_opt
 }
 
 /* The name of a function, an op's part, a rule or a state, as an INI can say it. */
-static bool is_name(const char *name)
+static bool is_ini_name(const char *name)
 {
     enum { MOST = 63 };
     return plugin_is_name(name, MOST);
@@ -186,7 +186,7 @@ static lh_status_t import_functions(importer_t *i)
     p->function_count = p->row.function_count;
     for (uint32_t k = 0; k < p->function_count; k++) {
         const lh_function_t *f = &p->functions[k];
-        if (!is_name(f->name))
+        if (!is_ini_name(f->name))
             return fail(LH_ABI, "%s: function %u is named '%s', expected [a-z][a-z0-9_]*", i->path,
                         k, f->name != NULL ? f->name : "(none)");
         if (f->fn == NULL || f->help == NULL || f->signature == NULL)
@@ -213,7 +213,7 @@ static bool is_op_name(const char *name)
     if (dot == NULL || (size_t)(dot - name) >= sizeof(first)) return false;
     memcpy(first, name, (size_t)(dot - name));
     first[dot - name] = '\0';
-    return is_name(first) && is_name(dot + 1);
+    return is_ini_name(first) && is_ini_name(dot + 1);
 }
 
 /* Attributes are a struct that begins with struct_size, as all that crosses this border: no option
@@ -291,7 +291,7 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
     char whose[WHAT_BYTES];
     lh_option_t *options;
     void *states;
-    if (memchr(rule->name, '\0', sizeof(rule->name)) == NULL || !is_name(rule->name))
+    if (memchr(rule->name, '\0', sizeof(rule->name)) == NULL || !is_ini_name(rule->name))
         return fail(LH_ABI, "%s: rule '%.31s' is no name like adamw", i->path, rule->name);
     if (rule->record == NULL || rule->help == NULL)
         return fail(LH_ABI, "%s: rule '%s' lacks record or help", i->path, rule->name);
@@ -313,7 +313,7 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
     rule->state_size = sizeof(lh_rule_state_t);
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
         const lh_rule_state_t *s = &rule->states[k];
-        if (memchr(s->name, '\0', sizeof(s->name)) == NULL || !is_name(s->name))
+        if (memchr(s->name, '\0', sizeof(s->name)) == NULL || !is_ini_name(s->name))
             return fail(LH_ABI, "%s: state '%.31s' of rule '%s' is no name like exp_avg", i->path,
                         s->name, rule->name);
     }
@@ -345,9 +345,10 @@ static lh_status_t import_optional(importer_t *i, const char *name, const void *
     *out = NULL;
     if (src == NULL) return LH_OK;
     (void)snprintf(what, sizeof(what), "%s: %s", i->path, name);
-    void *copy = own(i, own_size);
+    void *copy = import_own(i, own_size);
     if (copy == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = import_struct(copy, own_size, src, min_size, room(i, src), what);
+    const lh_status_t status = import_struct(copy, own_size, src, min_size, import_room(i, src),
+                                             what);
     if (status == LH_OK) *out = copy;
     return status;
 }
@@ -533,7 +534,7 @@ lh_status_t import_plugin(importer_t *i, const void *symbol)
     lh_assert(symbol != NULL && i->owned_count == 0);
     (void)snprintf(what, sizeof(what), "%s: " LH_PLUGIN_SYMBOL, i->path);
     lh_status_t status = import_struct(&p->row, sizeof(p->row), symbol, UP_TO(lh_plugin_t, summary),
-                                       room(i, symbol), what);
+                                       import_room(i, symbol), what);
     if (status != LH_OK) return status;
     if (p->row.version == NULL || p->row.summary == NULL)
         return fail(LH_ABI, "%s: version or summary is NULL", i->path);

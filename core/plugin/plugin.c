@@ -284,7 +284,7 @@ typedef struct search {
 
 /* Name and text of a note each end at a multiple of four bytes; a length near 2^32 does not wrap,
  * as size_t is wider. */
-static size_t padded(size_t bytes)
+static size_t note_padded(size_t bytes)
 {
     return (bytes + 3) & ~(size_t)3;
 }
@@ -296,7 +296,7 @@ static void read_notes(const char *at, size_t left, char out[PLUGIN_BUILD])
     ElfW(Nhdr) head;
     while (left > sizeof(head)) {
         memcpy(&head, at, sizeof(head));
-        const size_t name = padded(head.n_namesz), text = padded(head.n_descsz);
+        const size_t name = note_padded(head.n_namesz), text = note_padded(head.n_descsz);
         const size_t whole = sizeof(head) + name + text;
         if (name > left || text > left || whole > left) return;
         const unsigned char *id = (const unsigned char *)at + sizeof(head) + name;
@@ -312,7 +312,7 @@ static void read_notes(const char *at, size_t left, char out[PLUGIN_BUILD])
 
 /* Called by dl_iterate_phdr, under the loader's lock, for each library of the process until one
  * returns 1: the one that is mapped at s->base, whose notes are read where they lie in memory. */
-static int look_at(struct dl_phdr_info *info, size_t size, void *context)
+static int look_at_library(struct dl_phdr_info *info, size_t size, void *context)
 {
     const search_t *s = context;
     (void)size;
@@ -331,7 +331,7 @@ lh_status_t plugin_origin_find(const struct link_map *loaded, plugin_origin_t *o
     plugin_origin_t o = {.base = loaded->l_addr};
     text_t libraries = {0};
     search_t s = {loaded->l_addr, o.build};
-    (void)dl_iterate_phdr(look_at, &s);
+    (void)dl_iterate_phdr(look_at_library, &s);
     for (const struct link_map *m = loaded->l_next; m != NULL; m = m->l_next)
         text_printf(&libraries, "%s%s", libraries.length > 0 ? ", " : "", m->l_name);
     const lh_status_t status = text_status(&libraries);

@@ -69,7 +69,7 @@ static bool is_known(const char *sha256)
 }
 
 /* Beyond KNOWN nothing is forgotten in return: a job has a handful of plugins. */
-static void remember(const char *sha256)
+static void remember_known(const char *sha256)
 {
     (void)pthread_mutex_lock(&known_lock);
     if (known_count < KNOWN) memcpy(known[known_count++], sha256, SHA256_TEXT);
@@ -77,7 +77,7 @@ static void remember(const char *sha256)
 }
 
 /* A child that cannot write any more has lost its pipe to the plugin: see MUTE. */
-static bool say(uint32_t says, int32_t value, const char *reason)
+static bool probe_say(uint32_t says, int32_t value, const char *reason)
 {
     message_t m = {.says = says, .value = value};
     (void)snprintf(m.reason, sizeof(m.reason), "%s", reason);
@@ -86,13 +86,13 @@ static bool say(uint32_t says, int32_t value, const char *reason)
 
 void probe_reached(uint32_t stage)
 {
-    if (child_says >= 0) (void)say(SAYS_STAGE, (int32_t)stage, "");
+    if (child_says >= 0) (void)probe_say(SAYS_STAGE, (int32_t)stage, "");
 }
 
 /* For an assertion in the child: the parent says the sentence. */
 static bool tell_parent(const char *sentence)
 {
-    return say(SAYS_DONE, STATUS_INTERNAL, sentence);
+    return probe_say(SAYS_DONE, STATUS_INTERNAL, sentence);
 }
 
 /* Whoever loads in a child may look at more of the process: nobody else can change it. */
@@ -120,11 +120,11 @@ static void end_children(void)
 
 /* A constructor calls exit. What the parent keeps in stdio's buffers and in its own handlers of
  * that moment is not the child's to deal with: registered last, this runs first. */
-static void leave(int code, void *unused)
+static void probe_leave(int code, void *unused)
 {
     (void)unused;
     end_children();
-    _exit(say(SAYS_EXIT, code, "") ? code : MUTE);
+    _exit(probe_say(SAYS_EXIT, code, "") ? code : MUTE);
 }
 
 /* The parent's handlers are for the parent: one that jumps away would make two of it. */
@@ -155,16 +155,16 @@ static int try_it(void *context, int to)
     const int nowhere = sys()->open("/dev/null", O_RDWR | O_CLOEXEC, 0);
     if (nowhere < 0 || dup2(nowhere, STDIN_FILENO) < 0 || dup2(nowhere, STDOUT_FILENO) < 0)
         return 1;
-    (void)on_exit(leave, NULL);
+    (void)on_exit(probe_leave, NULL);
     fail_clear();
     const lh_status_t status = p->attempt(p->context);
     end_children();
-    return say(SAYS_DONE, status, fail_reason()) ? 0 : MUTE;
+    return probe_say(SAYS_DONE, status, fail_reason()) ? 0 : MUTE;
 }
 
 /* Listens until the child says its last word, ends or is late: by the clock of this side, as a
  * plugin can block the signal of an alarm. */
-static void hear(const prober_t *p, child_t *child, heard_t *h)
+static void probe_hear(const prober_t *p, child_t *child, heard_t *h)
 {
     const uint64_t until = sys()->now_ns() + (uint64_t)p->limit_ms * 1000000u;
     message_t m;
@@ -179,7 +179,7 @@ static void hear(const prober_t *p, child_t *child, heard_t *h)
 }
 
 /* For "x.so: loading it takes longer than 5000 ms". */
-static const char *doing(uint32_t stage)
+static const char *stage_doing(uint32_t stage)
 {
     static const char *const texts[] = {
         [PROBE_LOADING] = "loading it",
@@ -191,9 +191,9 @@ static const char *doing(uint32_t stage)
 
 /* One sentence for each way in which a trial ends. The order matters: a child that was late is
  * killed, and one that said its last word may end with any code. */
-static lh_status_t judge(const prober_t *p, const heard_t *h)
+static lh_status_t probe_judge(const prober_t *p, const heard_t *h)
 {
-    const char *what = doing(h->stage);
+    const char *what = stage_doing(h->stage);
     if (h->late) return fail(LH_ABI, "%s: %s takes longer than %u ms", p->path, what, p->limit_ms);
     if (h->last.says == SAYS_DONE && h->last.value == LH_OK) return LH_OK;
     if (h->last.says == SAYS_DONE) return fail_again(h->last.value, h->last.reason);
@@ -218,9 +218,9 @@ static lh_status_t trial_run(const prober_t *p)
     case CHILD_NO_PIPE: return fail_io(errno, "%s: no pipe to try it with", p->path);
     case CHILD_NO_PROCESS: return fail_io(errno, "%s: no process to try it in", p->path);
     default:
-        hear(p, &child, &h);
+        probe_hear(p, &child, &h);
         h.how = child_take_away(&child);
-        return judge(p, &h);
+        return probe_judge(p, &h);
     }
 }
 
@@ -232,7 +232,7 @@ lh_status_t probe(const prober_t *p)
     lh_assert(p->path != NULL && p->sha256 != NULL && strlen(p->sha256) < SHA256_TEXT);
     if (is_known(p->sha256)) return LH_OK;
     const lh_status_t status = trial_run(p);
-    if (status == LH_OK) remember(p->sha256);
+    if (status == LH_OK) remember_known(p->sha256);
     return status;
 }
 

@@ -2,9 +2,9 @@
  *
  * The way of a plugin: the file is copied and sealed (image.c), its digest held against the job's,
  * its head read, then a child loads it, imports its tables and runs its selftest (probe.c), and
- * only if that went well this process loads it, too. Both do it by the same function, `bring`; the
- * audit around dlopen (probe.c, too) sees in the child what it could not tell here, where other
- * threads run.
+ * only if that went well this process loads it, too. Both do it by the same function,
+ * `loaded_bring`; the audit around dlopen (probe.c, too) sees in the child what it could not tell
+ * here, where other threads run.
  *
  * A plugin stays loaded until the process ends, also where it is refused after dlopen: its threads,
  * handlers and atexit functions may be in its code, and no dlclose could know. */
@@ -60,7 +60,7 @@ static lh_status_t folder_beside_program(char **out)
 
 /* Takes the folder, which is NULL without memory. The text is made here, so that sentences need no
  * memory of their own. */
-static lh_status_t folder_take(registry_t *r, char *folder)
+static lh_status_t registry_take_folder(registry_t *r, char *folder)
 {
     char **folders = folder == NULL ? NULL
                                     : mem_grow(r->folders, &r->folder_capacity,
@@ -81,7 +81,7 @@ lh_status_t registry_add_folder(registry_t *r, const char *folder)
     lh_assert(r->folder_count > 0);
     if (folder[0] != '/')
         return fail(LH_INVALID, "%s: the folder of plugins is not an absolute path", folder);
-    return folder_take(r, mem_text(folder));
+    return registry_take_folder(r, mem_text(folder));
 }
 
 /* Nothing is opened here: a folder that is not there is found out by the first plugin. */
@@ -99,7 +99,7 @@ lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
         status = folder_beside_program(&first);
     else
         first = mem_text(folder);
-    if (status == LH_OK) status = folder_take(r, first);
+    if (status == LH_OK) status = registry_take_folder(r, first);
     if (status != LH_OK) {
         registry_free(r);
         return status;
@@ -258,7 +258,8 @@ static lh_status_t guess_name(void *context, const char *name)
 }
 
 /* The path and, where one is near, the plugin that may have been meant. */
-static lh_status_t refuse_missing(registry_t *r, uint32_t kind, const char *name, const char *path)
+static lh_status_t refuse_missing_plugin(registry_t *r, uint32_t kind, const char *name,
+                                         const char *path)
 {
     guess_t guess = {.typed = name};
     if (registry_list(r, kind, guess_name, &guess) != LH_OK || guess.best[0] == '\0')
@@ -346,7 +347,7 @@ static lh_status_t check_same_head(const loaded_t *l, const void *symbol, const 
 }
 
 /* dlopen and tables: in the child that tries the plugin, and again here when that went well. */
-static lh_status_t bring(const image_t *image, loaded_t *l)
+static lh_status_t loaded_bring(const image_t *image, loaded_t *l)
 {
     lh_assert(l->plugin.path != NULL && l->importer.plugin == &l->plugin);
     void *symbol = NULL;
@@ -372,7 +373,7 @@ static lh_status_t attempt_run(void *context)
 {
     const attempt_t *a = context;
     const plugin_t *p = &a->loaded->plugin;
-    const lh_status_t status = bring(a->image, a->loaded);
+    const lh_status_t status = loaded_bring(a->image, a->loaded);
     if (status != LH_OK || p->row.selftest == NULL) return status;
     probe_reached(PROBE_SELFTEST);
     fail_clear();
@@ -434,12 +435,12 @@ static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const c
         image_close(&image);
         return status;
     }
-    status = bring(&image, l);
+    status = loaded_bring(&image, l);
     return status == LH_OK ? configure_parts(r, l) : status;
 }
 
 /* The first folder's that has it. */
-static lh_status_t find_file(registry_t *r, uint32_t kind, const char *name, char **out)
+static lh_status_t find_plugin_file(registry_t *r, uint32_t kind, const char *name, char **out)
 {
     for (uint32_t i = 0; i < r->folder_count; i++) {
         char *path = path_in(r, i, kind, name);
@@ -452,7 +453,7 @@ static lh_status_t find_file(registry_t *r, uint32_t kind, const char *name, cha
     }
     char *path = path_in(r, 0, kind, name);
     if (path == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = refuse_missing(r, kind, name, path);
+    const lh_status_t status = refuse_missing_plugin(r, kind, name, path);
     mem_free(path);
     return status;
 }
@@ -485,7 +486,7 @@ static lh_status_t registry_load_new(registry_t *r, uint32_t kind, const char *n
 {
     lh_assert(plugin_kind(kind) != NULL && plugin_name_fits(name));
     char *path = NULL;
-    lh_status_t status = find_file(r, kind, name, &path);
+    lh_status_t status = find_plugin_file(r, kind, name, &path);
     if (status != LH_OK) return status;
     status = LH_NO_MEMORY;
     loaded_t **plugins = mem_grow(r->plugins, &r->capacity, r->count + 1u, sizeof(*plugins));
