@@ -149,13 +149,13 @@ static span_t span_of(const planner_t *p, const arena_item_t *item)
 /* ---- the tree ---- */
 
 /* The root spans all of time: leaves * width. */
-static slot_t root(const planner_t *p)
+static slot_t slot_root(const planner_t *p)
 {
     return (slot_t){1, 0, p->leaves * p->width - 1};
 }
 
 /* A child of a node: the first or the second half of its time. */
-static slot_t child(const slot_t *s, uint32_t which)
+static slot_t slot_child(const slot_t *s, uint32_t which)
 {
     const uint64_t half = (s->last - s->begin + 1) / 2;
     const uint64_t begin = s->begin + which * half;
@@ -189,7 +189,7 @@ static void tree_add(planner_t *p, const arena_item_t *item)
     const span_t span = span_of(p, item);
     slot_t open[2 * LEVELS];
     uint32_t count = 0;
-    open[count++] = root(p);
+    open[count++] = slot_root(p);
     while (count > 0) {
         const slot_t s = open[--count];
         lh_assert(s.node < 2 * p->leaves);
@@ -203,7 +203,7 @@ static void tree_add(planner_t *p, const arena_item_t *item)
             leaf_add(p, n, item);
         } else {
             for (uint32_t which = 0; which < 2; which++) {
-                const slot_t c = child(&s, which);
+                const slot_t c = slot_child(&s, which);
                 if (is_alive(item, c.begin, c.last)) open[count++] = c;
             }
         }
@@ -337,7 +337,7 @@ static void tree_find(planner_t *p, const arena_item_t *item)
     slot_t open[2 * LEVELS];
     uint32_t count = 0;
     runs_begin(p);
-    open[count++] = root(p);
+    open[count++] = slot_root(p);
     while (count > 0) {
         const slot_t s = open[--count];
         const node_t *n = &p->nodes[s.node];
@@ -353,7 +353,7 @@ static void tree_find(planner_t *p, const arena_item_t *item)
             continue;
         }
         for (uint32_t which = 0; which < 2; which++) {
-            const slot_t c = child(&s, which);
+            const slot_t c = slot_child(&s, which);
             if (is_alive(item, c.begin, c.last)) open[count++] = c;
         }
     }

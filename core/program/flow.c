@@ -62,7 +62,7 @@ uint64_t flow_arg_bytes(const lh_arg_t *arg)
 }
 
 /* Makes room for one more item. False after a failure, this one or an earlier one. */
-static bool grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size_t size)
+static bool flow_grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size_t size)
 {
     if (f->status != LH_OK) return false;
     void *bigger = mem_grow(*items, capacity, (size_t)count + 1, size);
@@ -77,7 +77,7 @@ static bool grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size
 uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset, uint64_t bytes)
 {
     void *items = f->buffers;
-    if (!grow(f, &items, &f->buffer_capacity, f->buffer_count, sizeof(*f->buffers))) return 0;
+    if (!flow_grow(f, &items, &f->buffer_capacity, f->buffer_count, sizeof(*f->buffers))) return 0;
     f->buffers = items;
     f->buffers[f->buffer_count] = (flow_buffer_t){
         .allocation = allocation, .offset = offset, .bytes = bytes};
@@ -90,7 +90,7 @@ uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t of
         .arg = *arg, .buffer = buffer, .offset = offset}; /* arg may lie in the table */
     lh_assert(buffer < f->buffer_count);
     void *items = f->values;
-    if (!grow(f, &items, &f->value_capacity, f->value_count, sizeof(*f->values))) return 0;
+    if (!flow_grow(f, &items, &f->value_capacity, f->value_count, sizeof(*f->values))) return 0;
     f->values = items;
     f->values[f->value_count] = made;
     return f->value_count++;
@@ -137,7 +137,7 @@ uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *
 static flow_call_t *call_add(flow_t *f)
 {
     void *items = f->calls;
-    if (!grow(f, &items, &f->call_capacity, f->call_count, sizeof(*f->calls))) return NULL;
+    if (!flow_grow(f, &items, &f->call_capacity, f->call_count, sizeof(*f->calls))) return NULL;
     f->calls = items;
     flow_call_t *call = &f->calls[f->call_count++];
     *call = (flow_call_t){
@@ -169,7 +169,7 @@ static uint32_t moved_add(flow_t *f, const uint32_t *values, uint32_t count)
 {
     const uint32_t at = f->moved_count;
     void *items = f->moved;
-    if (count == 0 || !grow(f, &items, &f->moved_capacity, at + count - 1, sizeof(*f->moved)))
+    if (count == 0 || !flow_grow(f, &items, &f->moved_capacity, at + count - 1, sizeof(*f->moved)))
         return 0;
     f->moved = items;
     memcpy(f->moved + at, values, count * sizeof(*values));
@@ -268,7 +268,7 @@ uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
 }
 
 /* Appends a copy of a value into a new buffer. */
-static uint32_t copied(flow_source_t *s, uint32_t from)
+static uint32_t value_copied(flow_source_t *s, uint32_t from)
 {
     const lh_arg_t arg = s->flow->values[from].arg;
     const uint32_t to = flow_activation(s->flow, &arg);
@@ -279,15 +279,15 @@ static uint32_t copied(flow_source_t *s, uint32_t from)
 
 /* The value of an output that may replace an input (op_t.alias): it lies where that input lies. An
  * activation may have other readers, so they keep the old bytes and the op works on a copy. */
-static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
-                        const graph_value_t *v)
+static uint32_t value_aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
+                              const graph_value_t *v)
 {
     const uint32_t in = op->alias[out] - 1;
     if (op->alias[out] == 0 || slots[in] == 0) return flow_activation(s->flow, &v->arg);
 
     flow_t *f = s->flow;
     const flow_buffer_t *buffer = &f->buffers[f->values[slots[in]].buffer];
-    if (buffer->allocation == NULL || buffer->kept) slots[in] = copied(s, slots[in]);
+    if (buffer->allocation == NULL || buffer->kept) slots[in] = value_copied(s, slots[in]);
     return f->status == LH_OK ? flow_value(f, &f->values[slots[in]].arg,
                                            f->values[slots[in]].buffer, f->values[slots[in]].offset)
                               : 0;
@@ -309,14 +309,14 @@ static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *
         return flow_value(f, &onto.arg, onto.buffer, onto.offset);
     }
     if (s->map[value] != 0 || is_leaf(v->kind)) return flow_mapped(s, value);
-    return aliased(s, node->op, slots, out, v);
+    return value_aliased(s, node->op, slots, out, v);
 }
 
 /* A new transfer that a recording states. Each is allocated alone, as calls point to it. */
 static transfer_t *recorded_add(flow_t *f)
 {
     void *items = f->recorded;
-    if (!grow(f, &items, &f->recorded_capacity, f->recorded_count, sizeof(*f->recorded)))
+    if (!flow_grow(f, &items, &f->recorded_capacity, f->recorded_count, sizeof(*f->recorded)))
         return NULL;
     f->recorded = items;
     transfer_t *t = mem_new(sizeof(*t));
@@ -367,7 +367,7 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
         f->status = fail(LH_UNSUPPORTED, "op %s can't write a parameter's gradient", op->row.name);
         return;
     }
-    const uint32_t from = copied(s, given);
+    const uint32_t from = value_copied(s, given);
     const bool in_place = op->collective == COLLECTIVE_ALL_REDUCE;
     const uint32_t to = in_place ? from : flow_activation(f, &result->arg);
     const uint32_t whole = op->collective == COLLECTIVE_ALL_GATHER ? to : from;
@@ -507,7 +507,7 @@ static lh_status_t order_decide(flow_t *f)
 }
 
 /* Notes that a call touches a value: its buffer lives from the first such call to the last. */
-static void touch(flow_t *f, uint32_t value, uint32_t call)
+static void value_touch(flow_t *f, uint32_t value, uint32_t call)
 {
     if (value == 0) return;
     flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
@@ -522,17 +522,17 @@ static void lifetimes_find(flow_t *f)
     for (uint32_t i = 1; i < f->call_count; i++) {
         const flow_call_t *call = &f->calls[i];
         for (uint32_t slot = 0; slot < flow_call_slots(call); slot++)
-            touch(f, call->slots[slot], i);
+            value_touch(f, call->slots[slot], i);
         for (uint32_t v = 0; v < call->moved.read_count; v++)
-            touch(f, f->moved[call->moved.reads + v], i);
+            value_touch(f, f->moved[call->moved.reads + v], i);
         for (uint32_t v = 0; v < call->moved.write_count; v++)
-            touch(f, f->moved[call->moved.writes + v], i);
+            value_touch(f, f->moved[call->moved.writes + v], i);
     }
 }
 
 /* The buffer of a value where those of some outputs stand for others: instead [buffer_count], 0: none
  * does. */
-static uint32_t buffer_of(const flow_t *f, const uint32_t *instead, uint32_t value)
+static uint32_t buffer_instead(const flow_t *f, const uint32_t *instead, uint32_t value)
 {
     const uint32_t buffer = f->values[value].buffer;
     return instead[buffer] != 0 ? instead[buffer] : buffer;
@@ -545,13 +545,13 @@ static bool may_replace(const flow_t *f, const uint32_t *instead, uint32_t index
 {
     const flow_call_t *call = &f->calls[index];
     const flow_value_t *from = &f->values[call->slots[in]], *to = &f->values[call->slots[out]];
-    const uint32_t read = buffer_of(f, instead, call->slots[in]);
+    const uint32_t read = buffer_instead(f, instead, call->slots[in]);
     const flow_buffer_t *old = &f->buffers[read], *new = &f->buffers[to->buffer];
     if (old->allocation != NULL || new->allocation != NULL || old->arena != new->arena)
         return false;
     if (old->last != index || new->first != index) return false;
     for (uint32_t s = 0; s < flow_call_slots(call); s++)
-        if (s != in && call->slots[s] != 0 && buffer_of(f, instead, call->slots[s]) == read)
+        if (s != in && call->slots[s] != 0 && buffer_instead(f, instead, call->slots[s]) == read)
             return false;
     return (call->add >> out & 1u) == 0 && recording_args_alike(&from->arg, &to->arg) &&
            flow_arg_bytes(&from->arg) == old->bytes && flow_arg_bytes(&to->arg) == new->bytes;
@@ -569,7 +569,7 @@ static lh_status_t outputs_lay_over(flow_t *f)
             const uint32_t over = call->kind == FLOW_KERNEL ? call->op->over[s] : 0;
             if (over == 0 || call->slots[s] == 0 || call->slots[over - 1] == 0) continue;
             if (!may_replace(f, instead, i, over - 1, s)) continue;
-            const uint32_t old = buffer_of(f, instead, call->slots[over - 1]);
+            const uint32_t old = buffer_instead(f, instead, call->slots[over - 1]);
             flow_buffer_t *new = &f->buffers[f->values[call->slots[s]].buffer];
             instead[f->values[call->slots[s]].buffer] = old;
             f->buffers[old].last = new->last;
@@ -577,7 +577,7 @@ static lh_status_t outputs_lay_over(flow_t *f)
         }
     }
     for (uint32_t v = 1; v < f->value_count; v++)
-        f->values[v].buffer = buffer_of(f, instead, v);
+        f->values[v].buffer = buffer_instead(f, instead, v);
     mem_free(instead);
     return LH_OK;
 }

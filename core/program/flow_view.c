@@ -93,7 +93,7 @@ void flow_view_settle(flow_source_t *s, const op_t *op, const void *attributes, 
 
 /* ---- the chain of gradients of one value's columns ---- */
 
-static const lh_columns_t *columns_of(const recording_t *r, uint32_t node)
+static const lh_columns_t *node_columns(const recording_t *r, uint32_t node)
 {
     return r->nodes[node].attributes;
 }
@@ -123,9 +123,9 @@ static uint32_t chain_first(const recording_t *r, uint32_t node)
 /* Whether a node has no column in common with those before it in its chain. */
 static bool chain_apart(const recording_t *r, uint32_t first, uint32_t node)
 {
-    const lh_columns_t *own = columns_of(r, node);
+    const lh_columns_t *own = node_columns(r, node);
     for (uint32_t n = first; n != node; n = chain_next(r, n)) {
-        const lh_columns_t *other = columns_of(r, n);
+        const lh_columns_t *other = node_columns(r, n);
         if (other->groups != own->groups) return false;
         if (own->from < other->from + other->count && other->from < own->from + own->count)
             return false;
@@ -138,14 +138,14 @@ static bool chain_covers(const recording_t *r, uint32_t first)
 {
     uint64_t sum = 0;
     for (uint32_t n = first; n != 0 && chain_apart(r, first, n); n = chain_next(r, n))
-        sum += columns_of(r, n)->count;
-    return sum == columns_of(r, first)->width / columns_of(r, first)->groups;
+        sum += node_columns(r, n)->count;
+    return sum == node_columns(r, first)->width / node_columns(r, first)->groups;
 }
 
 /* ---- makers that write into columns ---- */
 
 /* Whether all values of a buffer fill it, and are [rows, columns] like one. */
-static bool is_plain(const flow_source_t *s, uint32_t buffer, const lh_arg_t *like)
+static bool values_fill_buffer(const flow_source_t *s, uint32_t buffer, const lh_arg_t *like)
 {
     const flow_t *f = s->flow;
     const flow_buffer_t *b = &f->buffers[buffer];
@@ -209,7 +209,7 @@ static bool value_move(flow_source_t *s, uint32_t value, uint32_t into, uint64_t
     const uint64_t size = lh_dtype_bytes(from.arg.dtype), pitch = to.arg.stride[0];
     if (s->recording->how.offers == NULL || at * size % VECTOR_BYTES != 0 ||
         pitch * size % VECTOR_BYTES != 0 || from.buffer == to.buffer ||
-        f->buffers[to.buffer].allocation != NULL || !is_plain(s, from.buffer, &from.arg))
+        f->buffers[to.buffer].allocation != NULL || !values_fill_buffer(s, from.buffer, &from.arg))
         return false;
     for (uint32_t c = s->first_call > 0 ? s->first_call : 1; c < f->call_count; c++) {
         bool fine;
@@ -240,8 +240,8 @@ static bool may_spare(const flow_source_t *s, uint32_t index, const op_move_t *m
 /* ---- nodes ---- */
 
 /* Copy number `index` of a node between its values, as these lie now. */
-static bool move_of(const flow_source_t *s, const graph_node_t *node, const uint32_t *slots,
-                    uint32_t index, op_move_t *out)
+static bool node_move(const flow_source_t *s, const graph_node_t *node, const uint32_t *slots,
+                      uint32_t index, op_move_t *out)
 {
     const flow_t *f = s->flow;
     lh_arg_t args[OP_SLOTS] = {0};
@@ -258,7 +258,7 @@ static void moves_append(flow_source_t *s, uint32_t index, const uint32_t *slots
     flow_t *f = s->flow;
     const graph_node_t *node = &s->recording->nodes[index];
     op_move_t move;
-    for (uint32_t i = 0; move_of(s, node, slots, i, &move); i++) {
+    for (uint32_t i = 0; node_move(s, node, slots, i, &move); i++) {
         if (spare && may_spare(s, index, &move) &&
             value_move(s, slots[move.in], slots[move.out], move.to_at))
             continue;

@@ -73,7 +73,7 @@ typedef struct packer {
 } packer_t;
 
 /* The buffer in which the value of a slot lay before anything was joined. */
-static uint32_t buffer_of(const packer_t *p, uint32_t call, uint32_t slot)
+static uint32_t origin_buffer(const packer_t *p, uint32_t call, uint32_t slot)
 {
     return p->origin[p->f->calls[call].slots[slot]];
 }
@@ -84,19 +84,19 @@ static const lh_arg_t *arg_of(const packer_t *p, uint32_t call, uint32_t slot)
 }
 
 /* The slot in which a product has a factor, its bias or its output. */
-static uint32_t slot_of(const flow_call_t *call, uint32_t role)
+static uint32_t role_slot(const flow_call_t *call, uint32_t role)
 {
     return role == OUTPUT ? call->op->in_count : role;
 }
 
 static uint32_t role_buffer(const packer_t *p, uint32_t call, uint32_t role)
 {
-    return buffer_of(p, call, slot_of(&p->f->calls[call], role));
+    return origin_buffer(p, call, role_slot(&p->f->calls[call], role));
 }
 
 static const lh_arg_t *role_arg(const packer_t *p, uint32_t call, uint32_t role)
 {
-    return arg_of(p, call, slot_of(&p->f->calls[call], role));
+    return arg_of(p, call, role_slot(&p->f->calls[call], role));
 }
 
 static bool has_bias(const flow_call_t *call)
@@ -127,7 +127,7 @@ static void uses_walk(packer_t *p, uint32_t *next)
     for (uint32_t c = 1; c < f->call_count; c++)
         for (uint32_t s = 0; s < flow_call_slots(&f->calls[c]); s++) {
             if (f->calls[c].slots[s] == 0) continue;
-            const uint32_t b = buffer_of(p, c, s);
+            const uint32_t b = origin_buffer(p, c, s);
             if (next == NULL)
                 p->uses.begin[b]++;
             else
@@ -172,7 +172,7 @@ static bool call_writes(const packer_t *p, uint32_t call, uint32_t buffer)
 {
     const flow_call_t *c = &p->f->calls[call];
     for (uint32_t s = c->kind == FLOW_KERNEL ? c->op->in_count : 0; s < flow_call_slots(c); s++)
-        if (c->slots[s] != 0 && buffer_of(p, call, s) == buffer) return true;
+        if (c->slots[s] != 0 && origin_buffer(p, call, s) == buffer) return true;
     return false;
 }
 
@@ -199,7 +199,7 @@ static bool is_bare(const packer_t *p, const flow_call_t *call)
 }
 
 /* Which of the three products a call is; KINDS: none that can be joined. */
-static uint32_t kind_of(const packer_t *p, const flow_call_t *call)
+static uint32_t product_kind(const packer_t *p, const flow_call_t *call)
 {
     bool a, b;
     if (call->kind != FLOW_KERNEL || call->op->row.product == NULL ||
@@ -209,7 +209,7 @@ static uint32_t kind_of(const packer_t *p, const flow_call_t *call)
     while (kind < KINDS && (kinds[kind].transpose_a != a || kinds[kind].transpose_b != b))
         kind++;
     if (kind == KINDS || (has_bias(call) && kind != FORWARD)) return KINDS;
-    const uint32_t wide = p->f->values[call->slots[slot_of(call, kinds[kind].wide)]].buffer;
+    const uint32_t wide = p->f->values[call->slots[role_slot(call, kinds[kind].wide)]].buffer;
     if ((call->add != 0 && kind != INPUT_GRADIENT) || p->how->order[wide] == 0) return KINDS;
     return kind;
 }
@@ -223,7 +223,7 @@ static bool calls_alike(const packer_t *p, uint32_t kind, uint32_t a, uint32_t b
     const uint32_t bytes = x->op->row.attributes_bytes;
     if (x->op != y->op || (bytes > 0 && memcmp(x->attributes, y->attributes, bytes) != 0))
         return false;
-    const uint32_t shared = slot_of(x, kinds[kind].shared);
+    const uint32_t shared = role_slot(x, kinds[kind].shared);
     const flow_value_t *s = &f->values[x->slots[shared]], *t = &f->values[y->slots[shared]];
     if (s->buffer != t->buffer || s->offset != t->offset || !recording_args_alike(&s->arg, &t->arg))
         return false;
@@ -250,10 +250,10 @@ static bool buffers_adjoin(const packer_t *p, uint32_t x, uint32_t y)
 }
 
 /* The value in a role is all of its buffer. */
-static bool is_whole(const packer_t *p, uint32_t call, uint32_t role)
+static bool role_is_whole(const packer_t *p, uint32_t call, uint32_t role)
 {
     const flow_call_t *c = &p->f->calls[call];
-    const flow_value_t *v = &p->f->values[c->slots[slot_of(c, role)]];
+    const flow_value_t *v = &p->f->values[c->slots[role_slot(c, role)]];
     return v->offset == 0 && flow_arg_bytes(&v->arg) == p->f->buffers[v->buffer].bytes;
 }
 
@@ -261,11 +261,11 @@ static bool is_whole(const packer_t *p, uint32_t call, uint32_t role)
 static bool weights_adjoin(const packer_t *p, uint32_t kind, uint32_t a, uint32_t b)
 {
     const uint32_t wide = kinds[kind].wide;
-    if (!is_whole(p, a, wide) || !is_whole(p, b, wide) ||
+    if (!role_is_whole(p, a, wide) || !role_is_whole(p, b, wide) ||
         !buffers_adjoin(p, role_buffer(p, a, wide), role_buffer(p, b, wide)))
         return false;
     if (!has_bias(&p->f->calls[a])) return true;
-    return is_whole(p, a, BIAS) && is_whole(p, b, BIAS) &&
+    return role_is_whole(p, a, BIAS) && role_is_whole(p, b, BIAS) &&
            buffers_adjoin(p, role_buffer(p, a, BIAS), role_buffer(p, b, BIAS));
 }
 
@@ -296,8 +296,8 @@ static lh_status_t groups_of(packer_t *p, uint32_t kind, uint32_t c)
     uint32_t calls[PACKING_MOST], count = 0;
     for (uint32_t u = p->uses.begin[shared]; u < p->uses.begin[shared + 1]; u++) {
         const uint32_t other = p->uses.items[u];
-        if (p->seen[other] || count == PACKING_MOST || kind_of(p, &p->f->calls[other]) != kind ||
-            !calls_alike(p, kind, c, other))
+        if (p->seen[other] || count == PACKING_MOST ||
+            product_kind(p, &p->f->calls[other]) != kind || !calls_alike(p, kind, c, other))
             continue;
         const uint32_t number = order[role_buffer(p, other, wide)];
         uint32_t i = count;
@@ -323,7 +323,7 @@ static lh_status_t groups_find(packer_t *p)
 {
     lh_status_t status = LH_OK;
     for (uint32_t c = 1; c < p->f->call_count && status == LH_OK; c++) {
-        const uint32_t kind = p->seen[c] ? KINDS : kind_of(p, &p->f->calls[c]);
+        const uint32_t kind = p->seen[c] ? KINDS : product_kind(p, &p->f->calls[c]);
         if (kind != KINDS) status = groups_of(p, kind, c);
     }
     return status;
@@ -414,7 +414,7 @@ static bool order_allows(const packer_t *p, const group_t *g)
 
 /* Whether all that lies in a buffer are dense values [rows, width] of a dtype, touched by kernels
  * alone: then all of them can become columns of longer rows. */
-static bool is_plain(const packer_t *p, uint32_t buffer, const lh_arg_t *like)
+static bool buffer_is_plain(const packer_t *p, uint32_t buffer, const lh_arg_t *like)
 {
     const flow_buffer_t *b = &p->f->buffers[buffer];
     if (b->allocation != NULL || b->arena != ARENA_ACTIVATIONS || b->accumulates || b->kept ||
@@ -452,7 +452,7 @@ static uint32_t role_state(const packer_t *p, const group_t *g, uint32_t role, b
         for (uint32_t k = 0; k < i; k++)
             if (role_buffer(p, g->calls[k], role) == b) return NEVER;
         if (columns && host == 0 &&
-            (!is_plain(p, b, role_arg(p, g->calls[i], role)) || at % p->how->alignment != 0))
+            (!buffer_is_plain(p, b, role_arg(p, g->calls[i], role)) || at % p->how->alignment != 0))
             return NEVER;
         at += step_of(p, g->calls[i], role, columns);
     }
@@ -488,7 +488,7 @@ static bool users_offered(const packer_t *p, const group_t *g, uint32_t buffer)
 }
 
 /* Columns of all members together, in elements. */
-static uint64_t columns_of(const packer_t *p, const group_t *g)
+static uint64_t group_columns(const packer_t *p, const group_t *g)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < g->count; i++)
@@ -500,7 +500,7 @@ static uint64_t columns_of(const packer_t *p, const group_t *g)
 static bool columns_offered(packer_t *p, const group_t *g)
 {
     const uint32_t role = kinds[g->kind].columns;
-    const uint64_t pitch = columns_of(p, g);
+    const uint64_t pitch = group_columns(p, g);
     bool offered = true;
     for (uint32_t i = 0; i < g->count; i++)
         stride_set(p, role_buffer(p, g->calls[i], role), pitch);
@@ -533,8 +533,8 @@ static bool packed_make(packer_t *p, group_t *g)
     g->packed = first;
     for (uint32_t s = first.op->in_count + 1; s < first.op->in_count + first.op->out_count; s++)
         g->packed.slots[s] = 0;
-    g->packed.slots[slot_of(&first, columns)] = wide_value(p, g, columns, true);
-    g->packed.slots[slot_of(&first, wide)] = wide_value(p, g, wide, false);
+    g->packed.slots[role_slot(&first, columns)] = wide_value(p, g, columns, true);
+    g->packed.slots[role_slot(&first, wide)] = wide_value(p, g, wide, false);
     if (has_bias(&first)) g->packed.slots[BIAS] = wide_value(p, g, BIAS, false);
     return p->f->status == LH_OK;
 }
@@ -571,7 +571,7 @@ static void role_join(packer_t *p, const group_t *g, uint32_t role, bool columns
 {
     if (role_state(p, g, role, columns) != FRESH) return;
     const uint32_t host = role_buffer(p, g->calls[0], role);
-    const uint64_t pitch = columns ? columns_of(p, g) : 0;
+    const uint64_t pitch = columns ? group_columns(p, g) : 0;
     uint64_t at = 0;
     for (uint32_t i = 0; i < g->count; i++) {
         const uint32_t b = role_buffer(p, g->calls[i], role);
@@ -592,10 +592,11 @@ static void column_keep(packer_t *p, const group_t *g, uint32_t member)
     const uint32_t reader = p->uses.items[begin + 1];
     const flow_call_t *call = &p->f->calls[reader];
     if (p->joined[reader] != 0 || (call->op->row.flags & LH_OP_IN_PLACE) == 0 || call->add != 0 ||
-        call->slots[0] == 0 || buffer_of(p, reader, 0) != b || call->slots[call->op->in_count] == 0)
+        call->slots[0] == 0 || origin_buffer(p, reader, 0) != b ||
+        call->slots[call->op->in_count] == 0)
         return;
-    const uint32_t to = buffer_of(p, reader, call->op->in_count);
-    if (!is_plain(p, to, role_arg(p, g->calls[member], OUTPUT)) ||
+    const uint32_t to = origin_buffer(p, reader, call->op->in_count);
+    if (!buffer_is_plain(p, to, role_arg(p, g->calls[member], OUTPUT)) ||
         p->uses.items[p->uses.begin[to]] != reader)
         return;
     const uint64_t dense = arg_of(p, reader, call->op->in_count)->stride[0];

@@ -222,7 +222,7 @@ static lh_status_t schedule_check(schedule_t *s)
 /* ---- rounds ---- */
 
 /* Whether the table repeats its first `rows` rows, each time for the next `micro_batches`. */
-static bool repeats(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
+static bool rows_repeat(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
 {
     lh_assert(rows > 0);
     for (uint32_t i = 0; i < s->count; i++) {
@@ -242,7 +242,7 @@ static void rounds_find(schedule_t *s)
     for (uint32_t each = 1; each <= s->micro_batches; each++) {
         const uint32_t rounds = s->micro_batches / each;
         if (s->micro_batches % each != 0 || s->count % rounds != 0 ||
-            !repeats(s, s->count / rounds, each))
+            !rows_repeat(s, s->count / rounds, each))
             continue;
         s->rounds = rounds;
         s->round_rows = s->count / rounds;
@@ -296,8 +296,8 @@ static lh_status_t schedule_finish(schedule_t *s, schedule_t **out)
 }
 
 /* Appends a row, for which schedule_new has made room. */
-static void row_add(schedule_t *s, uint32_t program, uint32_t chunk, uint32_t micro_batch,
-                    uint32_t frame)
+static void schedule_row_add(schedule_t *s, uint32_t program, uint32_t chunk, uint32_t micro_batch,
+                             uint32_t frame)
 {
     lh_assert(s->rows != NULL && program < SCHEDULE_PROGRAMS);
     s->rows[s->count++] = (schedule_row_t){program, chunk, micro_batch, frame, 0};
@@ -311,8 +311,8 @@ lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out)
     const lh_status_t status = schedule_new("depth-first", 2 * (uint64_t)micro_batches, &s);
     if (status != LH_OK) return status;
     for (uint32_t m = 0; m < micro_batches; m++) {
-        row_add(s, SCHEDULE_FORWARD, 0, m, 0);
-        row_add(s, SCHEDULE_BACKWARD, 0, m, 0);
+        schedule_row_add(s, SCHEDULE_FORWARD, 0, m, 0);
+        schedule_row_add(s, SCHEDULE_BACKWARD, 0, m, 0);
     }
     return schedule_finish(s, out);
 }
@@ -329,10 +329,10 @@ lh_status_t schedule_breadth(uint32_t blocks, uint32_t micro_batches, schedule_t
     if (status != LH_OK) return status;
     for (uint32_t c = 0; c < parts; c++)
         for (uint32_t m = 0; m < micro_batches; m++)
-            row_add(s, SCHEDULE_FORWARD, c, m, m);
+            schedule_row_add(s, SCHEDULE_FORWARD, c, m, m);
     for (uint32_t c = parts; c-- > 0;)
         for (uint32_t m = 0; m < micro_batches; m++)
-            row_add(s, SCHEDULE_BACKWARD, c, m, m);
+            schedule_row_add(s, SCHEDULE_BACKWARD, c, m, m);
     return schedule_finish(s, out);
 }
 
@@ -344,7 +344,7 @@ lh_status_t schedule_forward(uint32_t micro_batches, schedule_t **out)
     if (status != LH_OK) return status;
     s->forward_only = true;
     for (uint32_t m = 0; m < micro_batches; m++)
-        row_add(s, SCHEDULE_FORWARD, 0, m, 0);
+        schedule_row_add(s, SCHEDULE_FORWARD, 0, m, 0);
     return schedule_finish(s, out);
 }
 
@@ -365,7 +365,7 @@ typedef struct found {
     size_t length;
 } found_t;
 
-static found_t trimmed(const char *at, const char *end)
+static found_t field_trimmed(const char *at, const char *end)
 {
     while (at < end && isspace((unsigned char)*at))
         at++;
@@ -374,13 +374,13 @@ static found_t trimmed(const char *at, const char *end)
     return (found_t){at, (size_t)(end - at)};
 }
 
-static bool is_text(found_t f, const char *text)
+static bool field_is(found_t f, const char *text)
 {
     return f.length == strlen(text) && memcmp(f.at, text, f.length) == 0;
 }
 
 /* How many letters of a field a sentence shows. */
-static int shown(found_t f)
+static int field_shown(found_t f)
 {
     return f.length < FOUND ? (int)f.length : FOUND;
 }
@@ -401,7 +401,7 @@ static bool digits_read(found_t f, uint32_t limit, uint32_t *out)
 static bool program_of(found_t f, uint32_t *out)
 {
     for (uint32_t i = 0; i < SCHEDULE_PROGRAMS; i++) {
-        if (!is_text(f, schedule_programs[i])) continue;
+        if (!field_is(f, schedule_programs[i])) continue;
         *out = i;
         return true;
     }
@@ -416,7 +416,7 @@ static lh_status_t row_parse(const char *name, uint32_t line, found_t text, sche
     const char *at = text.at, *end = text.at + text.length;
     for (bool more = true; more; count++) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
-        const found_t f = trimmed(at, comma == NULL ? end : comma);
+        const found_t f = field_trimmed(at, comma == NULL ? end : comma);
         more = comma != NULL;
         at = more ? comma + 1 : end;
         if (count >= FIELDS) continue;
@@ -424,10 +424,10 @@ static lh_status_t row_parse(const char *name, uint32_t line, found_t text, sche
             return fail(LH_INVALID,
                         "%s:%u: program '%.*s', expected forward, backward, backward_input or "
                         "backward_weights",
-                        name, line, shown(f), f.at);
+                        name, line, field_shown(f), f.at);
         if (count > 0 && !digits_read(f, fields[count].limit, &values[count]))
             return fail(LH_INVALID, "%s:%u: %s '%.*s', expected a whole number from 0 to %u", name,
-                        line, fields[count].name, shown(f), f.at, fields[count].limit - 1);
+                        line, fields[count].name, field_shown(f), f.at, fields[count].limit - 1);
     }
     if (count != FIELDS)
         return fail(LH_INVALID, "%s:%u: %u fields, expected %d: %s", name, line, count, FIELDS,
@@ -445,13 +445,13 @@ static lh_status_t lines_parse(schedule_t *s, const char *text, size_t length)
     const char *end = text + length;
     for (const char *at = text; at < end;) {
         const char *feed = memchr(at, '\n', (size_t)(end - at));
-        const found_t f = trimmed(at, feed == NULL ? end : feed);
+        const found_t f = field_trimmed(at, feed == NULL ? end : feed);
         at = feed == NULL ? end : feed + 1;
         line++;
         if (f.length == 0 || f.at[0] == '#') continue;
-        if (!headed && !is_text(f, head))
+        if (!headed && !field_is(f, head))
             return fail(LH_INVALID, "%s:%u: '%.*s', expected the names of the fields: %s", s->name,
-                        line, shown(f), f.at, head);
+                        line, field_shown(f), f.at, head);
         if (!headed) {
             headed = true;
             continue;
