@@ -77,7 +77,7 @@ void evaluation_free(evaluation_t *e)
 }
 
 /* Blocks until the device is done. */
-static lh_status_t score(evaluation_t *e)
+static lh_status_t batch_score(evaluation_t *e)
 {
     lh_status_t status = session_rows_give(&e->batch, 1, e->tokens, e->program);
     if (status == LH_OK) status = program_run(e->program, 0);
@@ -100,7 +100,7 @@ static void add_rows(const evaluation_t *e, uint64_t begin, uint64_t end, evalua
 }
 
 /* Weight 0 takes a token out of the loss; the other values must only be legal ones. */
-static void clear(evaluation_t *e)
+static void batch_clear(evaluation_t *e)
 {
     memset(e->batch.tokens, 0, e->tokens * sizeof(int32_t));
     memset(e->batch.labels, 0, e->tokens * sizeof(int32_t));
@@ -123,7 +123,7 @@ static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, u
         *sum = (evaluation_sum_t){pairs.loss, (uint64_t)pairs.pairs};
         return status;
     }
-    status = score(e);
+    status = batch_score(e);
     if (status == LH_OK) add_rows(e, 0, e->tokens, sum);
     return status;
 }
@@ -206,7 +206,7 @@ lh_status_t evaluation_documents(
 {
     for (uint64_t first = 0; first < count;) {
         uint64_t used = 0, packed = 0, next = first;
-        clear(e);
+        batch_clear(e);
         for (; next < count && packed < e->batch.max_documents; next++) {
             const evaluation_document_t *d = &documents[next];
             const uint64_t rows = d->count < 2 ? 0 : d->count - 1;
@@ -224,7 +224,7 @@ lh_status_t evaluation_documents(
         /* The padding behind the last document is a document of its own, where there is room for
          * one. */
         if (packed < e->batch.max_documents) e->batch.starts[packed] = (int32_t)used;
-        const lh_status_t status = packed == 0 ? LH_OK : score(e);
+        const lh_status_t status = packed == 0 ? LH_OK : batch_score(e);
         if (status != LH_OK) return status;
 
         uint64_t at = 0;

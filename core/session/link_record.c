@@ -55,7 +55,7 @@ static lh_status_t record_refuse(const char *path, size_t row, const char *key,
     return fail(LH_INVALID, "%s: links[%zu].%s is %s; expected %s", path, row, key, text, expected);
 }
 
-static bool read_number(const json_value_t *value, double least, double most, double *out)
+static bool read_figure(const json_value_t *value, double least, double most, double *out)
 {
     if (!json_is_numeric(value)) return false;
     *out = json_number(value);
@@ -68,14 +68,14 @@ static lh_status_t read_whole(const char *path, size_t row, const json_value_t *
     for (size_t i = 0; i < COUNT(whole_rows); i++) {
         const json_value_t *value = json_member(link, whole_rows[i].key);
         double number;
-        if (!read_number(value, 0, most_number, &number))
+        if (!read_figure(value, 0, most_number, &number))
             return record_refuse(path, row, whole_rows[i].key, value, "a number from 0 to 1e18");
         *(uint64_t *)field_of(f, whole_rows[i].offset) = (uint64_t)number;
     }
     for (size_t i = 0; i < COUNT(small_rows); i++) {
         const json_value_t *value = json_member(link, small_rows[i].key);
         double number;
-        if (!read_number(value, 0, 1000, &number))
+        if (!read_figure(value, 0, 1000, &number))
             return record_refuse(path, row, small_rows[i].key, value, "a number from 0 to 1000");
         *(uint32_t *)field_of(f, small_rows[i].offset) = (uint32_t)number;
     }
@@ -92,7 +92,7 @@ static lh_status_t read_ways(const char *path, size_t row, const json_value_t *l
         const json_value_t *list = json_member(link, r->key);
         double ways[2];
         for (size_t way = 0; way < 2; way++)
-            if (json_size(list) != 2 || !read_number(json_item(list, way), is_share ? -1 : 0,
+            if (json_size(list) != 2 || !read_figure(json_item(list, way), is_share ? -1 : 0,
                                                      is_share ? 1 : most_number, &ways[way]))
                 return record_refuse(path, row, r->key, list,
                                      is_share ? "two numbers from -1 to 1"
@@ -107,8 +107,8 @@ static lh_status_t read_ways(const char *path, size_t row, const json_value_t *l
 }
 
 /* A text that would be cut is refused: sites are compared by it. */
-static lh_status_t read_text(const char *path, size_t row, const char *key,
-                             const json_value_t *value, char *out, size_t room)
+static lh_status_t read_link_text(const char *path, size_t row, const char *key,
+                                  const json_value_t *value, char *out, size_t room)
 {
     const char *text = json_text(value);
     if (text == NULL || strlen(text) >= room) {
@@ -120,23 +120,25 @@ static lh_status_t read_text(const char *path, size_t row, const char *key,
     return LH_OK;
 }
 
-static lh_status_t read_row(const char *path, size_t row, const json_value_t *link, probe_pair_t *p)
+static lh_status_t read_link_row(const char *path, size_t row, const json_value_t *link,
+                                 probe_pair_t *p)
 {
     const json_value_t *sites = json_member(link, "sites");
     const json_value_t *addresses = json_member(link, "addresses");
     lh_status_t status = LH_OK;
     for (size_t i = 0; status == LH_OK && i < 2; i++) {
-        status = read_text(path, row, "sites", json_item(sites, i), p->site[i], sizeof(p->site[i]));
+        status = read_link_text(path, row, "sites", json_item(sites, i), p->site[i],
+                                sizeof(p->site[i]));
         if (status == LH_OK)
-            status = read_text(path, row, "addresses", json_item(addresses, i), p->address[i],
-                               sizeof(p->address[i]));
+            status = read_link_text(path, row, "addresses", json_item(addresses, i), p->address[i],
+                                    sizeof(p->address[i]));
     }
     if (status == LH_OK)
-        status = read_text(path, row, "plugin", json_member(link, "plugin"), p->plugin,
-                           sizeof(p->plugin));
+        status = read_link_text(path, row, "plugin", json_member(link, "plugin"), p->plugin,
+                                sizeof(p->plugin));
     if (status == LH_OK)
-        status = read_text(path, row, "tuned", json_member(link, "tuned"), p->figures.tuned,
-                           sizeof(p->figures.tuned));
+        status = read_link_text(path, row, "tuned", json_member(link, "tuned"), p->figures.tuned,
+                                sizeof(p->figures.tuned));
     if (status == LH_OK) status = read_whole(path, row, link, &p->figures);
     return status == LH_OK ? read_ways(path, row, link, &p->figures) : status;
 }
@@ -155,7 +157,7 @@ static lh_status_t read_rows(const char *path, const json_value_t *root, probe_p
     probe_pair_t *pairs = mem_array(rows + 1, sizeof(*pairs));
     lh_status_t status = pairs == NULL ? LH_NO_MEMORY : LH_OK;
     for (size_t i = 0; status == LH_OK && i < rows; i++)
-        status = read_row(path, i, json_item(links, i), &pairs[i]);
+        status = read_link_row(path, i, json_item(links, i), &pairs[i]);
     if (status != LH_OK) {
         mem_free(pairs);
         return status;
@@ -211,7 +213,7 @@ static void put_two(json_writer_t *w, const char *key, const char *first, const 
     json_close(w);
 }
 
-static void write_row(json_writer_t *w, const probe_pair_t *p)
+static void write_link_row(json_writer_t *w, const probe_pair_t *p)
 {
     const probe_figures_t *f = &p->figures;
     json_open(w, NULL, '{');
@@ -244,7 +246,7 @@ void link_record_rows(json_writer_t *w, const char *key, const probe_pair_t *pai
 {
     json_open(w, key, '[');
     for (uint32_t i = 0; i < count; i++)
-        if (pairs[i].figures.measured_s != 0) write_row(w, &pairs[i]);
+        if (pairs[i].figures.measured_s != 0) write_link_row(w, &pairs[i]);
     json_close(w);
 }
 

@@ -59,7 +59,7 @@ static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
 }
 
 /* What this rank holds none of has no row. save is false for values that are only loaded. */
-static lh_status_t add_row(snapshot_t *s, uint32_t space, uint32_t index, bool save)
+static lh_status_t snapshot_add_row(snapshot_t *s, uint32_t space, uint32_t index, bool save)
 {
     lh_assert(index < weights_parameters(s->weights)->count);
     weights_extent_t extent;
@@ -97,7 +97,7 @@ static lh_status_t add_value(snapshot_t *s, uint32_t index)
     const bool held = weights_extent(s->weights, SPACE_PARAMETER, index, &master);
     if (held && value.slice.begin >= master.slice.begin && value.slice.end <= master.slice.end)
         return LH_OK;
-    return add_row(s, SPACE_VALUE, index, false);
+    return snapshot_add_row(s, SPACE_VALUE, index, false);
 }
 
 /* A site's ranks hold its errors of an element once, and so save what they hold. */
@@ -145,9 +145,9 @@ static lh_status_t list_rows(snapshot_t *s, const transfers_error_t *errors, uin
     for (uint32_t i = 0; i < p->count && status == LH_OK; i++) {
         if (p->items[i].storage != i) continue;
         status = add_value(s, i); /* first: a master then writes what it holds exactly */
-        if (status == LH_OK) status = add_row(s, SPACE_PARAMETER, i, true);
+        if (status == LH_OK) status = snapshot_add_row(s, SPACE_PARAMETER, i, true);
         for (uint32_t k = 0; k < states && status == LH_OK; k++)
-            status = add_row(s, SPACE_STATE + k, i, true);
+            status = snapshot_add_row(s, SPACE_STATE + k, i, true);
     }
     for (uint32_t i = 0; i < error_count && status == LH_OK; i++)
         status = add_errors(s, &errors[i], site);
@@ -275,7 +275,7 @@ lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer)
 }
 
 /* 96 bytes hold LH_MAX_RANK numbers of 20 digits. */
-static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
+static void snapshot_shape_text(uint32_t rank, const uint64_t *shape, char out[96])
 {
     int length = snprintf(out, 96, "[");
     for (uint32_t i = 0; i < rank; i++)
@@ -316,8 +316,8 @@ static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snaps
     if (have->rank != want->rank ||
         memcmp(have->shape, want->shape, want->rank * sizeof(*want->shape)) != 0) {
         char found[96], expected[96];
-        shape_text(have->rank, have->shape, found);
-        shape_text(want->rank, want->shape, expected);
+        snapshot_shape_text(have->rank, have->shape, found);
+        snapshot_shape_text(want->rank, want->shape, expected);
         return fail(LH_INVALID, "%s: %s is %s, the model has %s", from->path, want->name, found,
                     expected);
     }

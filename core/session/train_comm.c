@@ -93,7 +93,7 @@ static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
 }
 
 /* The numbers' plan first, so that what comm plans for all counts its staging, too. */
-static lh_status_t plan_all(train_comm_t *t, collective_t **numbers)
+static lh_status_t train_comm_plan_all(train_comm_t *t, collective_t **numbers)
 {
     const lh_status_t status = plan_numbers(t, numbers);
     return status == LH_OK ? comm_plan(t->comm, &t->planned_bytes) : status;
@@ -102,7 +102,7 @@ static lh_status_t plan_all(train_comm_t *t, collective_t **numbers)
 lh_status_t train_comm_plan(train_comm_t *t)
 {
     collective_t *numbers;
-    return plan_all(t, &numbers);
+    return train_comm_plan_all(t, &numbers);
 }
 
 static bool has_site(const world_t *w, const char *name)
@@ -159,7 +159,7 @@ lh_status_t train_comm_connect(train_comm_t *t)
     collective_t *numbers;
     probe_pair_t *known;
     lh_status_t status = record_take(t, &known);
-    if (status == LH_OK) status = plan_all(t, &numbers);
+    if (status == LH_OK) status = train_comm_plan_all(t, &numbers);
     if (status == LH_OK) status = comm_connect(t->comm);
     comm_known_links(t->comm, NULL, 0);
     mem_free(known);
