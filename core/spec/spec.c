@@ -59,7 +59,7 @@ static lh_status_t plugin_fill(spec_t *s, registry_t *registry)
 }
 
 /* The registry's, when it frees the plugin. */
-static void forget(void *spec)
+static void spec_forget(void *spec)
 {
     host_keep(((spec_t *)spec)->plugin.host, NULL);
     spec_free(spec);
@@ -79,7 +79,7 @@ lh_status_t spec_adopt_sections(const document_t *document, registry_t *registry
     lh_status_t status = spec_read(document, &s);
     if (status != LH_OK) return status;
     status = plugin_fill(s, registry);
-    if (status == LH_OK) status = registry_adopt(registry, &s->plugin, forget, s);
+    if (status == LH_OK) status = registry_adopt(registry, &s->plugin, spec_forget, s);
     if (status == LH_OK)
         host_keep(s->plugin.host, s);
     else

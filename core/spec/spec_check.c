@@ -162,7 +162,7 @@ static lh_status_t refuse_later(const spec_checker_t *c, uint32_t line)
 }
 
 /* With the nearest of what could stand there. */
-static lh_status_t refuse_unknown(const spec_checker_t *c, const char *name)
+static lh_status_t refuse_unknown_name(const spec_checker_t *c, const char *name)
 {
     text_nearest_t near = {.typed = name};
     text_nearest_offer(&near, c->part->input);
@@ -284,7 +284,7 @@ static lh_status_t argument_check(spec_checker_t *c, const spec_node_t *call,
                     "%s(..., NAME=%s)",
                     c->where, call->text, call->text, arg->text[0] != '\0' ? arg->text : "2");
     const lh_status_t status = tensor_mark(c, arg->text, &known);
-    return status == LH_OK && !known && !named ? refuse_unknown(c, arg->text) : status;
+    return status == LH_OK && !known && !named ? refuse_unknown_name(c, arg->text) : status;
 }
 
 /* A call of an op, of what makes a constant, or of input and total. */
@@ -333,7 +333,7 @@ static lh_status_t line_check(spec_checker_t *c)
     if (line->tree->kind != SPEC_NODE_WORD)
         return fail(LH_INVALID, "%s = %s: expected a call of an op", c->where, line->at->value);
     const lh_status_t status = tensor_mark(c, line->tree->text, &known);
-    return status == LH_OK && !known ? refuse_unknown(c, line->tree->text) : status;
+    return status == LH_OK && !known ? refuse_unknown_name(c, line->tree->text) : status;
 }
 
 /* Line by line, then what the walk has not met. A line that nobody reads is most often one whose
@@ -568,7 +568,7 @@ static lh_status_t tail_check(const spec_t *s)
     return LH_OK;
 }
 
-static lh_status_t sums_check(const spec_t *s)
+static lh_status_t spec_sums_check(const spec_t *s)
 {
     const spec_part_t *part;
     for (uint32_t i = 0; (part = part_at(s, i)) != NULL; i++)
@@ -596,6 +596,6 @@ lh_status_t spec_check(spec_t *s)
     for (uint32_t i = 0; i < s->class_count && status == LH_OK; i++)
         status = part_check(s, &s->blocks[i]);
     if (status == LH_OK) status = part_check(s, &s->tail);
-    if (status == LH_OK) status = sums_check(s);
+    if (status == LH_OK) status = spec_sums_check(s);
     return status == LH_OK ? unused_check(s) : status;
 }

@@ -99,7 +99,7 @@ spec_names_t spec_scope_names(spec_scope_t *scope, const char *where)
 static lh_status_t value_work_out(lh_model_t *m, uint32_t index);
 
 /* The values that a tree names. */
-static lh_status_t values_of(lh_model_t *m, const spec_node_t *node)
+static lh_status_t tree_values_work_out(lh_model_t *m, const spec_node_t *node)
 {
     lh_status_t status = LH_OK;
     if (node->kind == SPEC_NODE_WORD && spec_find_option(m->spec, node->text, NULL) == NULL) {
@@ -108,7 +108,7 @@ static lh_status_t values_of(lh_model_t *m, const spec_node_t *node)
     }
     for (const spec_node_t *child = node->first; child != NULL && status == LH_OK;
          child = child->next)
-        status = values_of(m, child);
+        status = tree_values_work_out(m, child);
     return status;
 }
 
@@ -118,7 +118,7 @@ static lh_status_t value_work_out(lh_model_t *m, uint32_t index)
     const spec_line_t *line = &m->spec->values[index];
     char where[700];
     if (m->valued[index] != 0) return LH_OK;
-    const lh_status_t status = values_of(m, line->tree);
+    const lh_status_t status = tree_values_work_out(m, line->tree);
     if (status != LH_OK) return status;
     spec_scope_t scope = {.model = m};
     spec_where_line(document_find(m->spec->document, "spec.values"), line->at, where,

@@ -382,7 +382,7 @@ static lh_status_t inputs_write(spec_writer_t *w, const attribute_table_t *t, co
 }
 
 /* "[64, 32]" */
-static void shape_text(const spec_writer_t *w, lh_value_t value, text_t *out)
+static void value_shape_text(const spec_writer_t *w, lh_value_t value, text_t *out)
 {
     const lh_arg_t *arg = &w->r->values[value].arg;
     for (uint32_t d = 0; d < arg->rank; d++)
@@ -391,14 +391,14 @@ static void shape_text(const spec_writer_t *w, lh_value_t value, text_t *out)
 }
 
 /* "x [64, 32], weight [96, 31]" */
-static void shapes_text(const spec_writer_t *w, const op_t *op, const lh_value_t in[OP_SLOTS],
-                        text_t *out)
+static void input_shapes_text(const spec_writer_t *w, const op_t *op, const lh_value_t in[OP_SLOTS],
+                              text_t *out)
 {
     const char *between = "";
     for (uint32_t i = 0; i < op->in_count; i++) {
         if (in[i] == 0) continue;
         text_printf(out, "%s%s ", between, op->slot_name[i]);
-        shape_text(w, in[i], out);
+        value_shape_text(w, in[i], out);
         between = ", ";
     }
 }
@@ -408,7 +408,7 @@ static void call_explain(const spec_writer_t *w, const op_t *op, const lh_value_
 {
     text_t text = {0};
     text_printf(&text, "%s: %s() of ", w->where, op->row.name);
-    shapes_text(w, op, in, &text);
+    input_shapes_text(w, op, in, &text);
     text_append(&text, ": ");
     if (!text.failed) recording_explain(w->r, text.data);
     text_free(&text);
@@ -532,7 +532,7 @@ static void statement_write(spec_writer_t *w, const spec_line_t *line)
         w->g->api->loss(w->g, name, value);
     if (w->r->status == LH_OK) return;
     text_printf(&text, "%s: %s() of ", w->where, line->tree->text);
-    shape_text(w, value, &text);
+    value_shape_text(w, value, &text);
     text_append(&text, ": ");
     if (!text.failed) recording_explain(w->r, text.data);
     text_free(&text);
@@ -540,7 +540,7 @@ static void statement_write(spec_writer_t *w, const spec_line_t *line)
 
 /* The last line of a part gives hidden columns for each token, of the head the vocabulary's. The
  * core would refuse other shapes too, but knows no lines. */
-static lh_value_t output_check(const spec_writer_t *w, lh_value_t output)
+static lh_value_t spec_output_check(const spec_writer_t *w, lh_value_t output)
 {
     if (w->r->status != LH_OK) return 0;
     if (output == 0)
@@ -551,7 +551,7 @@ static lh_value_t output_check(const spec_writer_t *w, lh_value_t output)
     text_t shape = {0};
     if (arg->rank == 2 && arg->shape[0] == w->r->how.tokens && arg->shape[1] == columns)
         return output;
-    shape_text(w, output, &shape);
+    value_shape_text(w, output, &shape);
     if (text_status(&shape) == LH_OK)
         (void)fail(LH_INVALID, "%s: the part's result is %s, expected [%llu, %llu]: tokens, %s",
                    w->where, shape.data, (unsigned long long)w->r->how.tokens,
@@ -592,5 +592,5 @@ lh_value_t spec_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t blo
         last = made.first;
     }
     mem_free(w.made);
-    return output_check(&w, last);
+    return spec_output_check(&w, last);
 }

@@ -81,7 +81,7 @@ static lh_status_t parser_refuse(const spec_parser_t *p, const char *wanted)
 }
 
 /* Their number bounds memory and time of a text that wants to be long. */
-static lh_status_t node_new(spec_parser_t *p, uint32_t kind, spec_node_t **out)
+static lh_status_t spec_node_new(spec_parser_t *p, uint32_t kind, spec_node_t **out)
 {
     if (++p->nodes > SPEC_NODES)
         return fail(LH_INVALID, "%s: more than %d names, numbers and calls", p->where, SPEC_NODES);
@@ -176,7 +176,7 @@ static lh_status_t parse_arguments(spec_parser_t *p, spec_node_t *call)
 /* A name, or where a bracket follows a call. */
 static lh_status_t parse_named(spec_parser_t *p, spec_node_t **out)
 {
-    lh_status_t status = node_new(p, SPEC_NODE_WORD, out);
+    lh_status_t status = spec_node_new(p, SPEC_NODE_WORD, out);
     if (status == LH_OK) status = node_take(p, name_length(p->at), *out);
     if (status != LH_OK || !parser_takes(p, '(')) return status;
     (*out)->kind = SPEC_NODE_CALL;
@@ -194,13 +194,13 @@ static lh_status_t parse_factor(spec_parser_t *p, spec_node_t **out)
     if (is_name_start(*p->at)) {
         status = parse_named(p, out);
     } else if (isdigit((unsigned char)*p->at) || *p->at == '.') {
-        status = node_new(p, SPEC_NODE_NUMBER, out);
+        status = spec_node_new(p, SPEC_NODE_NUMBER, out);
         if (status == LH_OK) status = node_take(p, number_length(p->at), *out);
     } else if (parser_takes(p, '(')) {
         status = parse_sum(p, out);
         if (status == LH_OK && !parser_takes(p, ')')) status = parser_refuse(p, "')'");
     } else if (parser_takes(p, '-')) {
-        status = node_new(p, SPEC_NODE_OPERATOR, out);
+        status = spec_node_new(p, SPEC_NODE_OPERATOR, out);
         if (status == LH_OK) (*out)->sign = '~';
         if (status == LH_OK) status = parse_factor(p, &(*out)->first);
     } else {
@@ -220,7 +220,7 @@ static lh_status_t parse_operands(spec_parser_t *p, const char signs[2],
         parser_skip(p);
         if (status != LH_OK || (*p->at != signs[0] && *p->at != signs[1])) return status;
         spec_node_t *left = *out;
-        status = node_new(p, SPEC_NODE_OPERATOR, out);
+        status = spec_node_new(p, SPEC_NODE_OPERATOR, out);
         if (status != LH_OK) return status;
         (*out)->sign = *p->at++;
         (*out)->first = left;
