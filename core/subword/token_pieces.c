@@ -28,7 +28,7 @@ lh_status_t token_ids_add(token_ids_t *out, int32_t id)
 }
 
 /* Nodes lie in one array and name each other by index, as the array moves when it grows. */
-static lh_status_t node_new(piece_trie_t *t, uint8_t byte, uint32_t sibling, uint32_t *out)
+static lh_status_t trie_node_new(piece_trie_t *t, uint8_t byte, uint32_t sibling, uint32_t *out)
 {
     struct trie_node *nodes = mem_grow(t->nodes, &t->room, t->count + 2, sizeof(*nodes));
     if (nodes == NULL) return LH_NO_MEMORY;
@@ -57,14 +57,14 @@ lh_status_t piece_trie_add(piece_trie_t *t, const char *bytes, size_t length, in
     uint32_t node = t->first[(uint8_t)bytes[0]];
 
     if (node == 0) {
-        status = node_new(t, (uint8_t)bytes[0], 0, &node);
+        status = trie_node_new(t, (uint8_t)bytes[0], 0, &node);
         if (status != LH_OK) return status;
         t->first[(uint8_t)bytes[0]] = node;
     }
     for (size_t i = 1; i < length; i++) {
         uint32_t next = child_of(t, node, (uint8_t)bytes[i]);
         if (next == 0) {
-            status = node_new(t, (uint8_t)bytes[i], t->nodes[node].child, &next);
+            status = trie_node_new(t, (uint8_t)bytes[i], t->nodes[node].child, &next);
             if (status != LH_OK) return status;
             t->nodes[node].child = next;
         }
@@ -113,7 +113,7 @@ static const uint64_t HASH_HALF = (uint64_t)UINT32_MAX << 32;
 
 /* The slot that holds the spelling, or the free one where it would go. The half of the hash in the
  * slot spares most looks at other pieces' bytes. */
-static size_t slot_of(const piece_table_t *t, uint64_t hash, const char *bytes, size_t length)
+static size_t table_slot(const piece_table_t *t, uint64_t hash, const char *bytes, size_t length)
 {
     const size_t mask = t->slot_count - 1;
     size_t slot = (size_t)hash & mask;
@@ -129,7 +129,8 @@ static size_t slot_of(const piece_table_t *t, uint64_t hash, const char *bytes, 
 int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t length)
 {
     if (t->slot_count == 0) return -1;
-    return (int32_t)(uint32_t)t->slots[slot_of(t, digest_xxh3(bytes, length), bytes, length)] - 1;
+    return (int32_t)(uint32_t)t->slots[table_slot(t, digest_xxh3(bytes, length), bytes, length)] -
+           1;
 }
 
 /* Four times the slots, as a vocabulary is read once and grows to its full size; all pieces are
@@ -147,7 +148,7 @@ static lh_status_t grow_slots(piece_table_t *t)
         piece_t piece;
         if (!piece_table_get(t, id, &piece)) continue;
         const uint64_t hash = digest_xxh3(piece.bytes, piece.length);
-        slots[slot_of(t, hash, piece.bytes, piece.length)] = (hash & HASH_HALF) | (id + 1);
+        slots[table_slot(t, hash, piece.bytes, piece.length)] = (hash & HASH_HALF) | (id + 1);
     }
     return LH_OK;
 }
@@ -182,7 +183,7 @@ lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, con
 
     lh_assert(t->pieces < t->slot_count && id < t->room);
     const uint64_t hash = digest_xxh3(bytes, length);
-    const size_t slot = slot_of(t, hash, bytes, length);
+    const size_t slot = table_slot(t, hash, bytes, length);
     if (t->slots[slot] != 0)
         return fail(LH_INVALID, "%s: the piece '%.*s' is there twice, with the ids %u and %u", path,
                     (int)length, bytes, (uint32_t)t->slots[slot] - 1, id);
@@ -339,7 +340,8 @@ static bool meet_in_parts(const piece_neighbours_t *n, uint32_t left, uint32_t r
 /* Whether some piece has the two beside each other, or might have. Without pairs (only ASCII is
  * told) all beyond ASCII meet, but for a space mark behind another character: with no mark inside
  * of pieces a word begins there. */
-static bool meet(const piece_neighbours_t *n, uint32_t left, uint32_t right, uint32_t right_size)
+static bool characters_meet(const piece_neighbours_t *n, uint32_t left, uint32_t right,
+                            uint32_t right_size)
 {
     if ((left | right) < 0x80) return (n->ascii[left][right >> 6] >> (right & 63) & 1) != 0;
     if (n->pairs == NULL) return right != MARK || left == MARK;
@@ -371,7 +373,7 @@ size_t piece_neighbours_word(const piece_neighbours_t *n, const char *text, size
 
     for (p += size; p < end; p += size) {
         const uint32_t right = character_at(p, &size);
-        if (!meet(n, left, right, size)) break;
+        if (!characters_meet(n, left, right, size)) break;
         left = right;
     }
     return (size_t)(p - (const unsigned char *)text);

@@ -208,7 +208,7 @@ static size_t unigram_search(const unigram_walk_t *w, const char *text, size_t l
     return count;
 }
 
-static lh_status_t refuse_unknown(const char *text, size_t size)
+static lh_status_t refuse_unknown_character(const char *text, size_t size)
 {
     return fail(LH_INVALID,
                 "the character '%.*s' is not in the vocabulary, and the tokenizer has no id for "
@@ -228,7 +228,7 @@ static lh_status_t unigram_write(unigram_walk_t *w, int32_t id, const char *text
         out->ids[out->count++] = id;
         return LH_OK;
     }
-    if (id < 0 && u->unknown < 0) return refuse_unknown(text, size);
+    if (id < 0 && u->unknown < 0) return refuse_unknown_character(text, size);
     if (id < 0 && u->byte_fallback) {
         for (size_t i = 0; i < size; i++)
             out->ids[out->count++] = u->bytes[(unsigned char)text[i]];
