@@ -11,7 +11,7 @@ enum { GROWTH = 64, GROWTH_MORE = 64 * 1024 };
 
 static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
-static void step_free(decode_step_t *step)
+static void decode_step_free(decode_step_t *step)
 {
     mem_free(step->from);
     mem_free(step->to);
@@ -22,7 +22,7 @@ lh_status_t decode_steps_add(decode_steps_t *d, decode_step_t step)
 {
     decode_step_t *steps = mem_grow(d->steps, &d->room, d->count + 1, sizeof(*steps));
     if (steps == NULL) {
-        step_free(&step);
+        decode_step_free(&step);
         return LH_NO_MEMORY;
     }
     d->steps = steps;
@@ -33,7 +33,7 @@ lh_status_t decode_steps_add(decode_steps_t *d, decode_step_t step)
 void decode_steps_free(decode_steps_t *d)
 {
     for (size_t i = 0; i < d->count; i++)
-        step_free(&d->steps[i]);
+        decode_step_free(&d->steps[i]);
     mem_free(d->steps);
     *d = (decode_steps_t){0};
 }
@@ -57,7 +57,7 @@ void decode_list_free(decode_list_t *list)
     *list = (decode_list_t){0};
 }
 
-static piece_t token_at(const decode_list_t *list, size_t index)
+static piece_t list_token_at(const decode_list_t *list, size_t index)
 {
     const size_t start = index == 0 ? 0 : list->ends[index - 1];
     const char *bytes = list->bytes.data == NULL ? "" : list->bytes.data;
@@ -88,7 +88,7 @@ int decode_byte(piece_t piece)
 static lh_status_t decode_byte_level(const decode_list_t *from, decode_list_t *to)
 {
     for (size_t i = 0; i < from->count; i++) {
-        const piece_t token = token_at(from, i);
+        const piece_t token = list_token_at(from, i);
         if (!piece_append_bytes(token, &to->bytes))
             text_append_n(&to->bytes, token.bytes, token.length);
     }
@@ -117,7 +117,7 @@ static lh_status_t decode_byte_fallback(const decode_list_t *from, decode_list_t
     size_t start = 0; /* of the run of bytes at the end of `to` */
 
     for (size_t i = 0; i < from->count && status == LH_OK; i++) {
-        const piece_t token = token_at(from, i);
+        const piece_t token = list_token_at(from, i);
         const int byte = decode_byte(token);
         if (byte >= 0) {
             text_append_n(&to->bytes, &(char){(char)byte}, 1);
@@ -173,7 +173,7 @@ static lh_status_t decode_replace(const decode_step_t *step, const decode_list_t
     lh_status_t status = step->regex == NULL ? LH_OK : pattern_match_new(step->regex, &match);
 
     for (size_t i = 0; i < from->count && status == LH_OK; i++) {
-        const piece_t token = token_at(from, i);
+        const piece_t token = list_token_at(from, i);
         if (step->regex != NULL)
             status = append_matched(step, match, token, &to->bytes);
         else
@@ -230,8 +230,8 @@ static void append_wordpiece(const decode_step_t *step, piece_t token, size_t in
 }
 
 /* What a step that makes one token of one appends for it. */
-static void append_token(const decode_step_t *step, piece_t token, size_t index, bool last,
-                         text_t *out)
+static void append_by_step(const decode_step_t *step, piece_t token, size_t index, bool last,
+                           text_t *out)
 {
     switch (step->by) {
     case DECODE_STRIP: append_stripped(step, token, out); break;
@@ -256,13 +256,13 @@ static lh_status_t decode_each(const decode_step_t *step, const decode_list_t *f
     lh_status_t status = LH_OK;
 
     for (size_t i = 0; i < from->count && status == LH_OK; i++) {
-        const piece_t token = token_at(from, i);
-        const piece_t before = i == 0 ? (piece_t){"", 0} : token_at(from, i - 1);
+        const piece_t token = list_token_at(from, i);
+        const piece_t before = i == 0 ? (piece_t){"", 0} : list_token_at(from, i - 1);
         const bool again = i > 0 && before.length == token.length &&
                            memcmp(before.bytes, token.bytes, token.length) == 0;
         if (step->by == DECODE_CTC && again) continue;
         made.length = 0;
-        append_token(step, token, i, i + 1 == from->count, &made);
+        append_by_step(step, token, i, i + 1 == from->count, &made);
         if (step->cleanup) clean_up(&made, &work);
         status = text_status(&made);
         if (status != LH_OK || (step->by == DECODE_CTC && made.length == 0)) continue;

@@ -24,7 +24,7 @@ lh_status_t normalize_check_growth(const text_t *out, size_t from)
 }
 
 /* Frees what a step owns, of whichever kind it is: the rest is NULL. */
-static void step_free(normalize_step_t *step)
+static void normalize_step_free(normalize_step_t *step)
 {
     mem_free(step->from);
     mem_free(step->to);
@@ -37,7 +37,7 @@ lh_status_t normalizer_add(normalizer_t *n, normalize_step_t step)
 {
     normalize_step_t *steps = mem_grow(n->steps, &n->room, n->count + 1, sizeof(*steps));
     if (steps == NULL) {
-        step_free(&step);
+        normalize_step_free(&step);
         return LH_NO_MEMORY;
     }
     n->steps = steps;
@@ -48,7 +48,7 @@ lh_status_t normalizer_add(normalizer_t *n, normalize_step_t step)
 void normalizer_free(normalizer_t *n)
 {
     for (size_t i = 0; i < n->count; i++)
-        step_free(&n->steps[i]);
+        normalize_step_free(&n->steps[i]);
     mem_free(n->steps);
     *n = (normalizer_t){0};
 }

@@ -16,7 +16,7 @@ typedef struct text_cut {
 } text_cut_t;
 
 /* Frees what a step owns, of whichever kind it is. */
-static void step_free(split_step_t *step)
+static void split_step_free(split_step_t *step)
 {
     pattern_regex_free(step->regex);
     mem_free(step->string);
@@ -26,7 +26,7 @@ lh_status_t pretokenizer_add(pretokenizer_t *p, split_step_t step)
 {
     split_step_t *steps = mem_grow(p->steps, &p->room, p->count + 1, sizeof(*steps));
     if (steps == NULL) {
-        step_free(&step);
+        split_step_free(&step);
         return LH_NO_MEMORY;
     }
     p->steps = steps;
@@ -37,7 +37,7 @@ lh_status_t pretokenizer_add(pretokenizer_t *p, split_step_t step)
 void pretokenizer_free(pretokenizer_t *p)
 {
     for (size_t i = 0; i < p->count; i++)
-        step_free(&p->steps[i]);
+        split_step_free(&p->steps[i]);
     mem_free(p->steps);
     *p = (pretokenizer_t){0};
 }

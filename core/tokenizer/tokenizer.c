@@ -121,7 +121,7 @@ static lh_status_t find_in_folder(const char *folder, char **out)
 
 /* The file to begin with: that of a folder, or the vocabulary beside a list of merges. The caller
  * frees *out. */
-static lh_status_t find_file(const char *path, char **out)
+static lh_status_t find_tokenizer_file(const char *path, char **out)
 {
     struct stat info;
     if (sys()->stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return find_in_folder(path, out);
@@ -161,7 +161,7 @@ static lh_status_t tokenizer_finish(tokenizer_t *t)
 lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits, tokenizer_t **out)
 {
     char *file = NULL;
-    lh_status_t status = find_file(path, &file);
+    lh_status_t status = find_tokenizer_file(path, &file);
     if (status != LH_OK) return status;
     status = LH_NO_MEMORY;
     tokenizer_t *t = mem_new(sizeof(*t));

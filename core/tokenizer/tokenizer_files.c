@@ -491,8 +491,8 @@ lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_val
 enum { SPECIAL_TOKENS = 256, LINE_MOST = 4096 };
 
 /* A line's piece. Ranks of more than 18 digits are no numbers here, so the sum can't overflow. */
-static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, const char *line,
-                             size_t length)
+static lh_status_t read_piece_line(tokenizer_t *t, const char *path, size_t number,
+                                   const char *line, size_t length)
 {
     char bytes[LINE_MOST];
     const char *space = memchr(line, ' ', length);
@@ -524,13 +524,13 @@ static lh_status_t read_lines(tokenizer_t *t, const char *path, const char *byte
     lh_status_t status = LH_OK;
 
     while (status == LH_OK && lines_next(&l))
-        if (l.size > 0) status = read_line(t, path, l.number, l.line, l.size);
+        if (l.size > 0) status = read_piece_line(t, path, l.number, l.line, l.size);
     return status;
 }
 
 /* Joining two neighbours whose bytes together are a piece is a merge of that piece's rank,
  * whichever two they are. */
-static lh_status_t make_merges(tokenizer_t *t, const char *path)
+static lh_status_t make_ranked_merges(tokenizer_t *t, const char *path)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
         piece_t piece;
@@ -605,7 +605,7 @@ lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *b
     t->bpe.first_alias = (uint32_t)t->pieces.count;
     t->bpe.whole = &t->pieces;
     t->cuts = true;
-    status = make_merges(t, path);
+    status = make_ranked_merges(t, path);
     if (status == LH_OK) status = tokenizer_cut_words(t);
     if (status == LH_OK)
         status = pretokenizer_add(&t->pretokenizer,

@@ -75,7 +75,7 @@ static lh_status_t read_fixed(message_t *m, size_t size, uint64_t *out)
 }
 
 /* A field that has its length in front: a text or a message inside of this one. */
-static lh_status_t read_bytes(message_t *m, message_t *out)
+static lh_status_t read_delimited(message_t *m, message_t *out)
 {
     uint64_t length;
     const lh_status_t status = read_varint(m, &length);
@@ -111,7 +111,7 @@ static lh_status_t message_next(message_t *m, field_t *out, bool *more)
     switch (tag & 7) {
     case WIRE_VARINT: return read_varint(m, &out->value);
     case WIRE_FIXED64: return read_fixed(m, 8, &out->value);
-    case WIRE_BYTES: return read_bytes(m, &out->message);
+    case WIRE_BYTES: return read_delimited(m, &out->message);
     case WIRE_FIXED32: return read_fixed(m, 4, &out->value);
     default:
         return fail(LH_INVALID, "%s: the protobuf field at byte %zu has the unknown type %u",
@@ -301,7 +301,7 @@ static lh_status_t refuse_kind(const model_file_t *f)
 
 /* Whether a piece may come out of a join. Control tokens and bytes never stand in a text as they
  * are spelt. */
-static bool is_joined(const tokenizer_t *t, uint32_t id)
+static bool piece_is_joined(const tokenizer_t *t, uint32_t id)
 {
     return t->types[id] == PIECE_NORMAL || t->types[id] == PIECE_USER ||
            t->types[id] == PIECE_UNUSED;
@@ -328,7 +328,7 @@ static lh_status_t add_inner_characters(tokenizer_t *t)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
         piece_t piece;
-        if (!is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) continue;
+        if (!piece_is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) continue;
         const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
         while (p < end) {
             uint32_t size, symbol;
@@ -356,7 +356,7 @@ static uint32_t symbol_of(const tokenizer_t *t, const char *bytes, size_t length
     if (size == length) return bpe_find_character(&t->bpe, c);
 
     const int32_t id = piece_table_find(&t->pieces, bytes, length);
-    return id < 0 || !is_joined(t, (uint32_t)id) ? BPE_NONE : (uint32_t)id;
+    return id < 0 || !piece_is_joined(t, (uint32_t)id) ? BPE_NONE : (uint32_t)id;
 }
 
 /* All merges that make this piece: each cut between two characters whose halves both have a
@@ -364,7 +364,7 @@ static uint32_t symbol_of(const tokenizer_t *t, const char *bytes, size_t length
 static lh_status_t add_splits(tokenizer_t *t, const char *path, uint32_t id, uint32_t rank)
 {
     piece_t piece;
-    if (!is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) return LH_OK;
+    if (!piece_is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) return LH_OK;
 
     for (size_t cut = 1; cut < piece.length; cut++) {
         /* not between two characters */
@@ -394,7 +394,7 @@ static int by_score(const void *a, const void *b)
 
 /* The higher the score, the earlier a pair is joined; equal scores go from left to right, so they
  * share a rank. */
-static lh_status_t make_merges(tokenizer_t *t, const char *path, const float *scores)
+static lh_status_t make_scored_merges(tokenizer_t *t, const char *path, const float *scores)
 {
     const size_t count = t->pieces.count;
     scored_t *order = mem_array(count, sizeof(*order));
@@ -533,7 +533,7 @@ static lh_status_t make_bpe(tokenizer_t *t, const model_file_t *f)
     t->bpe.fuse_unknown = true;
     lh_status_t status = tokenizer_characters(t);
     if (status == LH_OK) status = add_inner_characters(t);
-    if (status == LH_OK) status = make_merges(t, f->path, f->scores);
+    if (status == LH_OK) status = make_scored_merges(t, f->path, f->scores);
     if (status == LH_OK) status = mark_unused(t);
     return status;
 }

@@ -32,8 +32,8 @@ static const char *type_of(const json_value_t *stage)
 }
 
 /* With the types that the table has. */
-static lh_status_t refuse_type(const char *path, const char *stage_name, const stage_row_t *rows,
-                               const char *type)
+static lh_status_t refuse_stage_type(const char *path, const char *stage_name,
+                                     const stage_row_t *rows, const char *type)
 {
     text_t known = {0};
     for (const stage_row_t *row = rows; row->type != NULL; row++)
@@ -57,7 +57,7 @@ static lh_status_t read_one(tokenizer_t *t, const char *path, const char *stage_
                     type_of(stage));
     for (const stage_row_t *row = rows; row->type != NULL; row++)
         if (strcmp(row->type, type_of(stage)) == 0) return row->read(t, path, stage);
-    return refuse_type(path, stage_name, rows, type_of(stage));
+    return refuse_stage_type(path, stage_name, rows, type_of(stage));
 }
 
 /* A stage, or a Sequence with its list under `list_key`. */
@@ -303,7 +303,7 @@ static lh_status_t read_byte_level(tokenizer_t *t, const char *path, const json_
 
 /* Bytes are characters of the alphabet by now: of the patterns that look at them, Falcon's is
  * known. */
-static lh_status_t split_bytes(const char *path, const char *pattern, split_step_t *step)
+static lh_status_t read_byte_split(const char *path, const char *pattern, split_step_t *step)
 {
     if (strcmp(pattern, "[0-9][0-9][0-9]") != 0)
         return fail(LH_UNSUPPORTED, "%s: Split by '%s' after ByteLevel is not supported", path,
@@ -327,7 +327,7 @@ static lh_status_t read_split(tokenizer_t *t, const char *path, const json_value
     const char *pattern = json_text(found);
     const size_t length = json_text_length(found);
     if (is_after_bytes(t)) {
-        status = split_bytes(path, pattern, &step);
+        status = read_byte_split(path, pattern, &step);
     } else if (string != NULL) {
         step.by = SPLIT_STRING;
         step.string = mem_text_n(pattern, length);

@@ -121,7 +121,7 @@ struct pattern_match {
 
 /* PCRE2's \s has U+180E, which is no White_Space; the engines that the patterns were written for go
  * by the property. */
-static void translate(const char *pattern, size_t length, text_t *out)
+static void regex_translate(const char *pattern, size_t length, text_t *out)
 {
     for (size_t i = 0; i < length; i++) {
         const bool escape = pattern[i] == '\\' && i + 1 < length;
@@ -137,7 +137,7 @@ static void translate(const char *pattern, size_t length, text_t *out)
 
 /* Fills r->heap and r->code; what was made stays in r on failure, for pattern_regex_free. \C, which
  * takes one byte whatever it is, would cut inside of characters: it is refused. */
-static lh_status_t compile(const char *path, const text_t *pattern, pattern_regex_t *r)
+static lh_status_t regex_compile(const char *path, const text_t *pattern, pattern_regex_t *r)
 {
     /* In Oniguruma's Ruby syntax ^ and $ always look at lines. */
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_MULTILINE |
@@ -171,12 +171,12 @@ lh_status_t pattern_regex_new(const char *path, const char *pattern, size_t leng
     if (r == NULL) return LH_NO_MEMORY;
 
     text_t translated = {0};
-    translate(pattern, length, &translated);
+    regex_translate(pattern, length, &translated);
     lh_status_t status = text_status(&translated);
     if (status != LH_OK) goto free_text;
     status = LH_NO_MEMORY;
     r->pattern = mem_text_n(pattern, length);
-    if (r->pattern != NULL) status = compile(path, &translated, r);
+    if (r->pattern != NULL) status = regex_compile(path, &translated, r);
 
 free_text:
     text_free(&translated);
