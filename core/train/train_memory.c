@@ -206,7 +206,7 @@ static void tell_rescue(const trainer_t *t, const memory_told_t *all, const memo
 }
 
 /* With t->memory.keeps. */
-static lh_status_t rescue(trainer_t *t, lh_status_t opened, memory_told_t *all)
+static lh_status_t rescue_images(trainer_t *t, lh_status_t opened, memory_told_t *all)
 {
     const uint32_t size = train_agree_size(&t->agree);
     memory_found_t found;
@@ -239,7 +239,7 @@ lh_status_t train_memory_rescue(trainer_t *t, lh_status_t opened)
     lh_status_t status = LH_OK;
     if (t->memory.keeps) {
         memory_told_t *all = mem_array(size, sizeof(*all));
-        status = all == NULL ? LH_NO_MEMORY : rescue(t, opened, all);
+        status = all == NULL ? LH_NO_MEMORY : rescue_images(t, opened, all);
         mem_free(all);
     }
     t->memory.on = t->memory.apart || t->memory.keeps;
@@ -293,7 +293,7 @@ static uint32_t targets_of(const world_t *w, uint32_t rank, bool apart, uint32_t
     return count;
 }
 
-static uint32_t member_of(const group_t *g, uint32_t rank)
+static uint32_t group_member_of(const group_t *g, uint32_t rank)
 {
     uint32_t m = 0;
     while (m < g->size && g->ranks[m] != rank)
@@ -317,7 +317,7 @@ static lh_status_t plan_copy(trainer_t *t, uint32_t op, uint32_t peer, uint32_t 
                       .service = LH_SERVICE_BULK,
                       .whole = {writer_slot(t->writer, guest, slot), t->memory.arena}};
     if (how.group == NULL) return LH_INVALID;
-    how.root = member_of(how.group, peer);
+    how.root = group_member_of(how.group, peer);
     return collective_new(t->comm.comm, &how, out);
 }
 

@@ -56,9 +56,9 @@ static lh_status_t write_batches(safetensors_writer_t *w, batches_t *data,
     return status;
 }
 
-static lh_status_t write_file(const char *path, batches_t *data, const batch_skips_t *skips,
-                              uint64_t count, uint64_t batch, uint64_t sequence,
-                              const batch_rows_t *rows)
+static lh_status_t write_batches_file(const char *path, batches_t *data, const batch_skips_t *skips,
+                                      uint64_t count, uint64_t batch, uint64_t sequence,
+                                      const batch_rows_t *rows)
 {
     const safetensors_row_t tensors[] = {
         {"tokens", LH_DTYPE_I32, 3, {count, batch, sequence}},
@@ -89,7 +89,7 @@ static lh_status_t batch_dump(const char *path, batches_t *data, const batch_ski
     if (status == LH_OK) status = text_status(&temporary);
     if (status == LH_OK) {
         (void)sys()->unlink(temporary.data); /* of a run that was killed here */
-        status = write_file(temporary.data, data, skips, count, batch, sequence, &rows);
+        status = write_batches_file(temporary.data, data, skips, count, batch, sequence, &rows);
     }
     if (status == LH_OK && sys_rename(temporary.data, path) != 0)
         status = fail_io(errno, "%s: cannot rename %s to it", path, temporary.data);
@@ -438,7 +438,7 @@ static void loss_prefer(const trainer_t *t, step_loss_t *loss)
 
 /* Rates are over the wall time from report to report, so that they include what happens between
  * steps. The time of telling itself counts as PART_WATCH of the next step. */
-static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool applied)
+static void report_step(trainer_t *t, const step_loss_t *loss, double rate, bool applied)
 {
     uint64_t now = sys()->now_ns();
     step_report_t r = {.step = t->step,
@@ -560,7 +560,7 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     status = step_calls_after(t->calls, &facts);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_WATCH, &clock);
-    tell_step(t, &loss, rate, *applied);
+    report_step(t, &loss, rate, *applied);
     return trainer_save_agreed(t, t->agreed[AGREE_SAVE]);
 }
 

@@ -56,7 +56,7 @@ static uint32_t own_site(const trainer_t *t)
 }
 
 /* Opening looks at every file's size and header; one that is damaged is told and left out. */
-static lh_status_t tell_step(const char *folder, uint64_t step, site_told_t *own)
+static lh_status_t tell_site_step(const char *folder, uint64_t step, site_told_t *own)
 {
     char name[CHECKPOINT_NAME];
     checkpoint_name(step, name);
@@ -86,7 +86,7 @@ static lh_status_t look_at_folder(const trainer_t *t, site_told_t *own)
     if (status != LH_OK) return status;
     for (size_t i = 0; i < steps.count && status == LH_OK && own->count < TOLD_STEPS; i++)
         if (named != NULL ? steps.steps[i] == *named : steps.steps[i] < t->below)
-            status = tell_step(t->job->checkpoint.folder, steps.steps[i], own);
+            status = tell_site_step(t->job->checkpoint.folder, steps.steps[i], own);
     mem_free(steps.steps);
     return status;
 }

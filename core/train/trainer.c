@@ -80,7 +80,7 @@ static lh_status_t open_split(const trainer_t *t, uint32_t split, batches_t **ou
 
 /* Ranks on several machines read files of their own under one name. Different files of one name
  * would train without an error, and to no purpose. */
-static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
+static lh_status_t check_same_data(trainer_t *t, uint64_t train, uint64_t valid)
 {
     char own[64];
     text_t all = {0};
@@ -110,7 +110,7 @@ static lh_status_t open_data(trainer_t *t)
     if (status == LH_OK) status = train_start_check_bits(t);
     if (status == LH_OK && t->layout.score.use != 0) status = open_split(t, SPLIT_VALID, &t->valid);
     if (status == LH_OK && t->valid != NULL) status = batches_digest(t->valid, &valid);
-    return status == LH_OK ? check_data(t, digest, valid) : status;
+    return status == LH_OK ? check_same_data(t, digest, valid) : status;
 }
 
 /* The micro-batches' rows lie one after the other, so that one run can take several. Five arrays for all
@@ -280,7 +280,7 @@ static lh_status_t memory_check(const trainer_t *t)
 
 /* Here device memory is taken. The connections between ranks are made last, as they register that
  * memory. */
-static lh_status_t make_programs(trainer_t *t)
+static lh_status_t trainer_make_programs(trainer_t *t)
 {
     t->layout = layout_of(t, step_documents(t->job, t->data, t->valid, t->how->eod));
     lh_status_t status = make_batches(t);
@@ -397,7 +397,7 @@ static lh_status_t lay_out_saves(trainer_t *t)
 }
 
 /* Model, optimizer, device, with the digests of their files: for the manifest. */
-static void list_plugins(trainer_t *t)
+static void list_manifest_plugins(trainer_t *t)
 {
     const plugin_t *const plugins[] = {t->session->model_plugin, t->session->optimizer_plugin,
                                        t->session->device_plugin};
@@ -413,7 +413,7 @@ static void list_plugins(trainer_t *t)
 }
 
 /* A world of one rank has no communicator at all; every use of t->comm.comm tests for that. */
-static lh_status_t open_comm(trainer_t *t)
+static lh_status_t trainer_open_comm(trainer_t *t)
 {
     const train_comm_how_t how = {.job = t->job,
                                   .registry = t->how->registry,
@@ -443,7 +443,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
                      .saved_step = UINT64_MAX,
                      .valid_loss = NAN,
                      .valid_step = UINT64_MAX};
-    lh_status_t status = open_comm(t);
+    lh_status_t status = trainer_open_comm(t);
     if (status == LH_OK)
         status = train_agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
     t->layout = layout_of(t, 0);
@@ -454,7 +454,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     if (status == LH_OK) status = open_session(t);
     if (status == LH_OK) status = check_profiler(t);
     if (status == LH_OK) status = open_data(t);
-    if (status == LH_OK) status = make_programs(t);
+    if (status == LH_OK) status = trainer_make_programs(t);
     if (status == LH_OK && t->snapshot == NULL)
         status = snapshot_new(t->session->weights, t->session->transfers, &t->snapshot);
     if (status == LH_OK) status = start_weights(t);
@@ -464,7 +464,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     checkpoint_close(t->resumed);
     t->resumed = NULL;
     train_sites_close(t);
-    list_plugins(t);
+    list_manifest_plugins(t);
     return LH_OK;
 }
 
