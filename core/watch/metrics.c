@@ -36,7 +36,7 @@ const char *const step_part_names[STEP_PARTS] = {
 /* Begins a line in the place of the last one. The memory of a line is kept from one to the next,
  * and metrics_open takes enough for a step's, so that a step allocates nothing. Every line has
  * these two keys, in this order, before its own. */
-static json_writer_t *line_begin(metrics_t *m, json_writer_t *w, uint64_t step)
+static json_writer_t *metrics_line_begin(metrics_t *m, json_writer_t *w, uint64_t step)
 {
     char now[TEXT_TIME];
     text_time(sys()->wall_ns(), now);
@@ -60,7 +60,7 @@ static void put_real(json_writer_t *w, const char *key, double value)
 
 /* Ends the line and writes it, whole. A write that fails loses the line and not the run. The first
  * line that is lost is told, and how many were lost at the end. */
-static void line_end(metrics_t *m, json_writer_t *w)
+static void metrics_line_end(metrics_t *m, json_writer_t *w)
 {
     json_close(w);
     text_append(&m->line, "\n");
@@ -81,7 +81,7 @@ static void line_end(metrics_t *m, json_writer_t *w)
 /* Keys are in a fixed order, so that two runs can be compared line by line. */
 void metrics_step(metrics_t *m, const step_report_t *s)
 {
-    json_writer_t own, *w = line_begin(m, &own, s->step);
+    json_writer_t own, *w = metrics_line_begin(m, &own, s->step);
     put_real(w, "loss", s->loss);
     put_real(w, "cross_entropy", s->cross_entropy);
     put_real(w, "learning_rate", s->learning_rate);
@@ -106,19 +106,19 @@ void metrics_step(metrics_t *m, const step_report_t *s)
             put_real(w, step_scope_names[i], s->exposed_s[i]);
         json_close(w);
     }
-    line_end(m, w);
+    metrics_line_end(m, w);
 }
 
 void metrics_restart(metrics_t *m, const run_start_t *start)
 {
     if (start->restarts == 0) return;
-    json_writer_t own, *w = line_begin(m, &own, start->first_step);
+    json_writer_t own, *w = metrics_line_begin(m, &own, start->first_step);
     json_open(w, "restart", '{');
     json_put_u64(w, "count", start->restarts);
     json_put_text(w, "reason", start->restart_reason);
     if (start->memory_step > 0) json_put_u64(w, "memory_step", start->memory_step);
     json_close(w);
-    line_end(m, w);
+    metrics_line_end(m, w);
 }
 
 /* Written once, before the first step, and only where something was measured. */
@@ -128,34 +128,34 @@ void metrics_links(metrics_t *m, const run_start_t *start)
     for (uint32_t i = 0; i < start->link_count; i++)
         any |= start->links[i].figures.measured_s != 0;
     if (!any) return;
-    json_writer_t own, *w = line_begin(m, &own, start->first_step);
+    json_writer_t own, *w = metrics_line_begin(m, &own, start->first_step);
     link_record_rows(w, "links", start->links, start->link_count);
-    line_end(m, w);
+    metrics_line_end(m, w);
 }
 
 /* Perplexity is e to the mean loss; that of pairs has none. */
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
-    json_writer_t own, *w = line_begin(m, &own, e->step);
+    json_writer_t own, *w = metrics_line_begin(m, &own, e->step);
     json_open(w, "evaluation", '{');
     put_real(w, "loss", e->loss);
     if (!e->pairs) put_real(w, "perplexity", exp(e->loss));
     json_put_u64(w, e->pairs ? "pairs" : "tokens", e->tokens);
     put_real(w, "seconds", e->seconds);
     json_close(w);
-    line_end(m, w);
+    metrics_line_end(m, w);
 }
 
 void metrics_saved(metrics_t *m, const save_report_t *s)
 {
-    json_writer_t own, *w = line_begin(m, &own, s->step);
+    json_writer_t own, *w = metrics_line_begin(m, &own, s->step);
     json_open(w, "save", '{');
     json_put_flag(w, "committed", s->committed);
     json_put_flag(w, "failed", s->reason != NULL);
     put_real(w, "stall_s", s->stall_s);
     if (s->memory) json_put_flag(w, "memory", true);
     json_close(w);
-    line_end(m, w);
+    metrics_line_end(m, w);
 }
 
 /* Kinds of which there is none are left out. */
@@ -171,7 +171,7 @@ static void put_kinds(json_writer_t *w, const char *key, const memory_report_t *
 /* The last line of a run that gathered the memory of its ranks. */
 lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
 {
-    json_writer_t own, *w = line_begin(m, &own, end->steps);
+    json_writer_t own, *w = metrics_line_begin(m, &own, end->steps);
     json_open(w, "memory", '[');
     for (uint32_t i = 0; i < end->memory_count; i++) {
         const rank_memory_t *r = &end->memory[i];
@@ -184,7 +184,7 @@ lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
         json_close(w);
     }
     json_close(w);
-    line_end(m, w);
+    metrics_line_end(m, w);
     return text_status(&m->line);
 }
 
@@ -262,7 +262,7 @@ void metrics_close(metrics_t *m)
 }
 
 /* NAN for what is missing or null: charts leave such points out. */
-static double real(const json_value_t *object, const char *key)
+static double point_real(const json_value_t *object, const char *key)
 {
     const json_value_t *value = json_member(object, key);
     return json_is_numeric(value) ? json_number(value) : (double)NAN;
@@ -284,16 +284,16 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     if (usable) {
         *p = (metrics_point_t){.step = (uint64_t)json_whole(step),
                                .evaluation = evaluation != NULL};
-        p->loss = real(evaluation != NULL ? evaluation : root, "loss");
-        p->learning_rate = real(root, "learning_rate");
-        p->gradient_norm = real(root, "gradient_norm");
-        p->tokens_per_s = real(root, "tokens_per_s");
-        p->seconds = real(root, "seconds");
+        p->loss = point_real(evaluation != NULL ? evaluation : root, "loss");
+        p->learning_rate = point_real(root, "learning_rate");
+        p->gradient_norm = point_real(root, "gradient_norm");
+        p->tokens_per_s = point_real(root, "tokens_per_s");
+        p->seconds = point_real(root, "seconds");
         for (int i = 0; i < STEP_PARTS; i++)
-            p->part_s[i] = real(json_member(root, "parts"), step_part_names[i]);
+            p->part_s[i] = point_real(json_member(root, "parts"), step_part_names[i]);
         const json_value_t *exposed = json_member(root, "exposed");
         for (int i = LH_LINK_NODE; exposed != NULL && i < STEP_SCOPES; i++)
-            p->exposed_s[i] = real(exposed, step_scope_names[i]);
+            p->exposed_s[i] = point_real(exposed, step_scope_names[i]);
     }
     json_free(document);
     return usable;

@@ -181,7 +181,7 @@ static lh_status_t curves_read(const char *folder, curves_t *c)
 }
 
 /* For qsort, smallest first. */
-static int by_value(const void *a, const void *b)
+static int by_curve_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
@@ -195,7 +195,7 @@ static double report_median(const double *values, size_t count)
     double *sorted = mem_array(count, sizeof(double));
     if (sorted == NULL) return values[count - 1];
     memcpy(sorted, values, count * sizeof(double));
-    qsort(sorted, count, sizeof(double), by_value);
+    qsort(sorted, count, sizeof(double), by_curve_value);
     const double middle = sorted[count / 2];
     mem_free(sorted);
     return middle;

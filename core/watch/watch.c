@@ -73,7 +73,7 @@ uint32_t watch_events_crc(const void *bytes, size_t length)
 /* Frames data as a record: length, its checksum, data, its checksum; all little-endian. length and
  * checksums are written as they lie in memory, which is little-endian on every machine that this
  * program is built for. */
-static void write_record(watch_events_t *f, const buffer_t *data)
+static void events_write_record(watch_events_t *f, const buffer_t *data)
 {
     unsigned char record[RECORD_LIMIT + 16];
     const uint64_t length = data->length;
@@ -112,7 +112,7 @@ static void write_version(watch_events_t *f)
     put_byte(&b, 0x0A);
     put_varint(&b, sizeof(writer) - 1);
     buffer_put(&b, writer, sizeof(writer) - 1);
-    write_record(f, &b);
+    events_write_record(f, &b);
 }
 
 /* The name has host and process in it, as TensorBoard wants it, so two runs never share a file. */
@@ -165,7 +165,7 @@ void watch_events_scalar(watch_events_t *f, uint64_t step, const char *tag, doub
     buffer_put(&b, tag, tag_length);
     put_byte(&b, 0x15);
     buffer_put(&b, &simple, 4);
-    write_record(f, &b);
+    events_write_record(f, &b);
 }
 
 /* The file stays: TensorBoard reads what is there. */
