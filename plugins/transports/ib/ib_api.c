@@ -112,7 +112,7 @@ static void take_cq_events(lh_transport_t *t)
 }
 
 /* The least of what is due, to wake a sleeper; UINT64_MAX: nothing is. */
-static void set_timer(const lh_transport_t *t, uint64_t due)
+static void ib_set_timer(const lh_transport_t *t, uint64_t due)
 {
     struct itimerspec when = {0};
     const uint64_t now = t->host->now_ns(t->host);
@@ -163,11 +163,11 @@ static lh_status_t ib_arm(lh_transport_t *t)
             if (c->cqs[i]->context->ops.req_notify_cq(c->cqs[i], 0) != 0) return LH_AGAIN;
         if (ib_pairs_pump(c) > 0) return LH_AGAIN;
     }
-    set_timer(t, due);
+    ib_set_timer(t, due);
     return LH_OK;
 }
 
-static uint64_t load(const _Atomic uint64_t *from)
+static uint64_t ib_counter_load(const _Atomic uint64_t *from)
 {
     return atomic_load_explicit(from, memory_order_relaxed);
 }
@@ -175,14 +175,16 @@ static uint64_t load(const _Atomic uint64_t *from)
 static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
 {
     const lh_host_t *host = c->transport->host;
-    const uint64_t heard = load(&c->heard_ns), now = host->now_ns(host);
+    const uint64_t heard = ib_counter_load(&c->heard_ns), now = host->now_ns(host);
     const uint32_t up = atomic_load_explicit(&c->pairs_up, memory_order_relaxed);
     const uint32_t all = c->up_said ? c->pair_count : up;
     LH_FILL(lh_link_stats_t, out, .paths_up = up, .paths_down = all > up ? all - up : 0,
-            .round_trip_ns = load(&c->round_trip_ns),
-            .round_trip_min_ns = load(&c->round_trip_min_ns), .bytes_sent = load(&c->bytes_sent),
-            .bytes_received = load(&c->bytes_received),
-            .bytes_retransmitted = load(&c->bytes_again), .bytes_per_second = load(&c->rate),
+            .round_trip_ns = ib_counter_load(&c->round_trip_ns),
+            .round_trip_min_ns = ib_counter_load(&c->round_trip_min_ns),
+            .bytes_sent = ib_counter_load(&c->bytes_sent),
+            .bytes_received = ib_counter_load(&c->bytes_received),
+            .bytes_retransmitted = ib_counter_load(&c->bytes_again),
+            .bytes_per_second = ib_counter_load(&c->rate),
             .silent_ns = heard != 0 && now > heard ? now - heard : 0,
             .path_mtu = c->pairs[c->first].proven ? ib_mtu_bytes(c->transport->ports[0].mtu) : 0);
     return LH_OK;

@@ -133,7 +133,7 @@ static void tell_port(const char *folder, const char *name, uint32_t port,
 }
 
 /* "::ffff:10.0.0.1" for the kernel's eight groups of four digits. */
-static bool gid_text(const char *raw, char out[INET6_ADDRSTRLEN])
+static bool kernel_gid_text(const char *raw, char out[INET6_ADDRSTRLEN])
 {
     static const struct in6_addr nothing;
     struct in6_addr a;
@@ -148,7 +148,7 @@ static void tell_gids(const char *folder, uint32_t port, int count, bool etherne
         char path[WORD], word[WORD], gid[INET6_ADDRSTRLEN];
         writer_t w = {.text = ""};
         (void)snprintf(path, sizeof(path), "ports/%u/gids/%d", port, i);
-        if (!read_word(folder, path, word) || !gid_text(word, gid)) continue;
+        if (!read_word(folder, path, word) || !kernel_gid_text(word, gid)) continue;
         write_more(&w, "  GID %d: %s", i, gid);
         (void)snprintf(path, sizeof(path), "ports/%u/gid_attrs/types/%d", port, i);
         if (ethernet && read_word(folder, path, word))

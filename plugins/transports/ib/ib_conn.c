@@ -56,7 +56,7 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
 }
 
 /* From here on the device knows nothing of the connection. */
-static void dismantle(lh_conn_t *c)
+static void conn_dismantle(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
     static const char refusal[] = "it was not admitted";
@@ -108,7 +108,7 @@ void ib_cancel(lh_conn_t *c)
     if (c->state >= IB_DRAINING) return;
     if (c->state == IB_OPEN) ib_device_watch(c->transport, 0);
     if (c->state != IB_LEAVING) c->why = LH_CANCELLED;
-    dismantle(c);
+    conn_dismantle(c);
 }
 
 void ib_close_conn(lh_conn_t *c)
@@ -133,7 +133,7 @@ static uint64_t left_out_ns(const ib_pair_t *p)
 }
 
 /* Each has its own ports, and so its own path. */
-static bool is_proven(const lh_conn_t *c)
+static bool pairs_are_proven(const lh_conn_t *c)
 {
     const uint64_t now = c->transport->host->now_ns(c->transport->host);
     bool all = true;
@@ -148,13 +148,13 @@ static bool is_proven(const lh_conn_t *c)
 static bool is_up(const lh_conn_t *c)
 {
     if (c->up_said) return true;
-    return c->state == IB_OPEN && atomic_load(&c->pairs_up) > 0 && is_proven(c) &&
+    return c->state == IB_OPEN && atomic_load(&c->pairs_up) > 0 && pairs_are_proven(c) &&
            (c->security != LH_SECURITY_PRIVATE || (c->sealed.told && c->sealed.ready_keys));
 }
 
 /* What comes before it is up: each queue pair's path is tried with a packet of the port's MTU, and
  * ends that seal tell each other of their frames. */
-static void begin(lh_conn_t *c)
+static void conn_begin(lh_conn_t *c)
 {
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
@@ -181,7 +181,7 @@ static bool anything_to_tell(const lh_conn_t *c)
 bool ib_conn_stir(lh_conn_t *c)
 {
     if (c->state != IB_OPEN) return c->state == IB_LEAVING || c->state == IB_DRAINING;
-    if (!is_up(c)) begin(c);
+    if (!is_up(c)) conn_begin(c);
     if (c->state != IB_OPEN) return true;
     if (!is_up(c)) return c->ended;
     if (!c->up_said) return true;
@@ -192,7 +192,7 @@ bool ib_conn_stir(lh_conn_t *c)
     return c->state != IB_OPEN || anything_to_tell(c);
 }
 
-static uint64_t sooner(uint64_t a, uint64_t b)
+static uint64_t sooner_time(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -205,18 +205,18 @@ uint64_t ib_conn_due(const lh_conn_t *c)
     if (c->state == IB_DIALING) return c->give_up_ns;
     if (c->state != IB_OPEN) return due;
     if (c->dials && !c->up_said) due = c->give_up_ns;
-    if (c->refused_ns != 0) due = sooner(due, c->refused_ns);
+    if (c->refused_ns != 0) due = sooner_time(due, c->refused_ns);
     for (uint32_t i = 0; i < c->pair_count && !c->up_said; i++) {
         const uint64_t left_out = left_out_ns(&c->pairs[i]);
-        if (left_out > now) due = sooner(due, left_out);
+        if (left_out > now) due = sooner_time(due, left_out);
     }
     if (!c->up_said && is_up(c)) return now;
     for (uint32_t i = 0; i < c->pair_count && c->refused_ns == 0; i++)
-        due = sooner(due, ib_pair_due(&c->pairs[i]));
-    if (c->worse_due && c->up_said) due = sooner(due, c->worse_ns);
+        due = sooner_time(due, ib_pair_due(&c->pairs[i]));
+    if (c->worse_due && c->up_said) due = sooner_time(due, c->worse_ns);
     const uint64_t opens = ib_bucket_due(&c->bucket);
     const bool waits = c->send_next < c->send_end && c->send_next < c->granted;
-    return waits && opens != 0 ? sooner(due, opens) : due;
+    return waits && opens != 0 ? sooner_time(due, opens) : due;
 }
 
 /* That it lives on with fewer queue pairs, and that it is whole again. */
@@ -276,7 +276,7 @@ static void step_leaving(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
     if (c->leave_ns != 0 && !c->ended) (void)ib_pairs_pump(c);
-    if (c->leave_ns == 0 || c->ended || host->now_ns(host) > c->leave_ns) dismantle(c);
+    if (c->leave_ns == 0 || c->ended || host->now_ns(host) > c->leave_ns) conn_dismantle(c);
 }
 
 static void step_draining(lh_conn_t *c, ib_sink_t *s)

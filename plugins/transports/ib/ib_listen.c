@@ -94,7 +94,7 @@ static void turn_away(lh_transport_t *t, cm_id_t *id, const char *why)
     (void)t->verbs.destroy_id(id);
 }
 
-static void adopt(ib_pair_t *p, cm_id_t *id, const ib_greeting_t *g, uint32_t port)
+static void pair_adopt(ib_pair_t *p, cm_id_t *id, const ib_greeting_t *g, uint32_t port)
 {
     p->id = id;
     p->port = port;
@@ -103,7 +103,7 @@ static void adopt(ib_pair_t *p, cm_id_t *id, const ib_greeting_t *g, uint32_t po
     id->context = &p->watch;
 }
 
-static lh_status_t answer(ib_pair_t *p)
+static lh_status_t pair_answer(ib_pair_t *p)
 {
     lh_transport_t *t = p->conn->transport;
     uint8_t greeting[IB_GREETING_BYTES];
@@ -158,10 +158,10 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
         return;
     }
     if (g->turn > 0) ib_pair_renew(p, g, id);
-    if (g->turn == 0 || p->id == id) adopt(p, id, g, r->port);
+    if (g->turn == 0 || p->id == id) pair_adopt(p, id, g, r->port);
     if (p->id != id) turn_away(t, id, c->state == IB_OPEN ? ib_not_yet : ib_has_ended);
     if (p->id != id || c->state != IB_OPEN) return;
-    if (answer(p) == LH_OK) return;
+    if (pair_answer(p) == LH_OK) return;
     if (g->turn > 0)
         ib_pair_missed(p);
     else
@@ -169,7 +169,7 @@ static void take_more(lh_transport_t *t, const ib_request_t *r,
 }
 
 /* A row of the table of challenges, the oldest where all are out; the asker is sent away with it. */
-static void challenge(lh_listener_t *l, cm_id_t *id, const ib_greeting_t *g)
+static void challenge_send(lh_listener_t *l, cm_id_t *id, const ib_greeting_t *g)
 {
     lh_transport_t *t = l->transport;
     const lh_host_t *host = t->host;
@@ -188,8 +188,9 @@ static void challenge(lh_listener_t *l, cm_id_t *id, const ib_greeting_t *g)
 }
 
 /* Whether it answers a challenge that is out; each is good for one answer. */
-static bool is_proven(lh_listener_t *l, const ib_greeting_t *g,
-                      const uint8_t raw[IB_GREETING_BYTES], uint8_t session[IB_SESSION_BYTES])
+static bool greeting_is_proven(lh_listener_t *l, const ib_greeting_t *g,
+                               const uint8_t raw[IB_GREETING_BYTES],
+                               uint8_t session[IB_SESSION_BYTES])
 {
     const lh_host_t *host = l->transport->host;
     const uint64_t now = host->now_ns(host);
@@ -225,7 +226,7 @@ static void take_request(lh_listener_t *l, cm_id_t *id, const cm_event_t *event,
         why = ib_not_this_job;
     else if (g->security != l->security)
         why = ib_other_level;
-    else if (g->first && known && !g->asks && !is_proven(l, g, raw, r.session))
+    else if (g->first && known && !g->asks && !greeting_is_proven(l, g, raw, r.session))
         why = ib_not_proven;
     if (why != NULL) {
         t->host->count(t->host, "ib.strangers", 1);
@@ -233,7 +234,7 @@ static void take_request(lh_listener_t *l, cm_id_t *id, const cm_event_t *event,
     } else if (!g->first) {
         take_more(t, &r, raw);
     } else if (known && g->asks) {
-        challenge(l, id, g);
+        challenge_send(l, id, g);
     } else if (l->waiting_count == IB_WAITING) {
         turn_away(t, id, "too many wait to be accepted");
     } else {
@@ -265,7 +266,7 @@ lh_status_t ib_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
     c->security = l->security;
     memcpy(c->session, r.session, IB_SESSION_BYTES);
     c->first = c->lead = r.greeting.index;
-    adopt(&c->pairs[c->first], r.id, &r.greeting, r.port);
+    pair_adopt(&c->pairs[c->first], r.id, &r.greeting, r.port);
     *hello = c->hello;
     *out = c;
     return LH_OK;
@@ -285,7 +286,7 @@ lh_status_t ib_admit(lh_conn_t *c, const lh_conn_params_t *params)
         return host->fail(host, LH_PEER_LOST, "rank %u has gone before it was admitted", c->peer);
     status = ib_take_params(c, params);
     if (status == LH_OK) status = ib_conn_equip(c);
-    if (status == LH_OK) status = answer(&c->pairs[c->first]);
+    if (status == LH_OK) status = pair_answer(&c->pairs[c->first]);
     if (status == LH_OK) c->state = IB_OPEN;
     return status;
 }

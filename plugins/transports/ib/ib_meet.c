@@ -205,7 +205,7 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
     return LH_OK;
 }
 
-static void request(ib_pair_t *p)
+static void pair_request(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
@@ -234,7 +234,7 @@ static void request(ib_pair_t *p)
 }
 
 /* The listener wants a proof, over both nonces. */
-static void prove(ib_pair_t *p, const uint8_t nonce[IB_NONCE_BYTES])
+static void pair_prove(ib_pair_t *p, const uint8_t nonce[IB_NONCE_BYTES])
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
@@ -290,7 +290,7 @@ static void pair_is_up(ib_pair_t *p, const ib_greeting_t *reply,
 }
 
 /* The answer has come: the queue pair is led to where it may send, and the other end told so. */
-static void answered(ib_pair_t *p, const ib_said_t *s)
+static void pair_answered(ib_pair_t *p, const ib_said_t *s)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
@@ -307,7 +307,7 @@ static void answered(ib_pair_t *p, const ib_said_t *s)
 
 /* The end that listens disconnects when it has lost the queue pair, or has gone: only another try
  * tells which. The end that dials does so when it has gone. */
-static void disconnected(ib_pair_t *p)
+static void pair_disconnected(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     if (c->state == IB_DIALING) {
@@ -324,12 +324,12 @@ static void disconnected(ib_pair_t *p)
     }
 }
 
-static void rejected(ib_pair_t *p, const ib_said_t *s)
+static void pair_rejected(ib_pair_t *p, const ib_said_t *s)
 {
     lh_conn_t *c = p->conn;
     const bool denied = strcmp(s->text, ib_other_level) == 0 || strcmp(s->text, ib_not_proven) == 0;
     if (c->asking && s->challenges)
-        prove(p, s->nonce);
+        pair_prove(p, s->nonce);
     else if (p->turn == 0)
         ib_conn_break(c, denied ? LH_DENIED : LH_UNREACHABLE,
                       "rank %u does not take the connection: %s", c->peer,
@@ -352,11 +352,11 @@ static void pair_event(ib_pair_t *p, const cm_event_t *event, const ib_said_t *s
     case CM_ADDRESS_RESOLVED:
         if (v->resolve_route(p->id, 5000) != 0) give_up(p, "rdma_resolve_route", strerror(errno));
         return;
-    case CM_ROUTE_RESOLVED: request(p); return;
-    case CM_CONNECT_RESPONSE: answered(p, s); return;
+    case CM_ROUTE_RESOLVED: pair_request(p); return;
+    case CM_CONNECT_RESPONSE: pair_answered(p, s); return;
     case CM_ESTABLISHED: pair_is_up(p, &s->greeting, s->raw); return;
-    case CM_DISCONNECTED: disconnected(p); return;
-    case CM_REJECTED: rejected(p, s); return;
+    case CM_DISCONNECTED: pair_disconnected(p); return;
+    case CM_REJECTED: pair_rejected(p, s); return;
     case CM_ADDRESS_ERROR:
     case CM_ROUTE_ERROR:
     case CM_CONNECT_ERROR:

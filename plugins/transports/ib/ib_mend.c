@@ -26,7 +26,7 @@
 enum { AGAIN_MS = 250, AWAY_MS = 1000, PATIENCE_LEAST_MS = 1000, WORSE_MS = 100 };
 enum { PART_MS = 10 }; /* between tries to tell the other end */
 
-static uint64_t now_of(const lh_conn_t *c)
+static uint64_t mend_now(const lh_conn_t *c)
 {
     return c->transport->host->now_ns(c->transport->host);
 }
@@ -59,7 +59,7 @@ void ib_pair_forget(ib_pair_t *p)
 
 /* What is said of it from now on is no news. The oldest of too many goes: the other end, if there is
  * one, has heard of a later turn. */
-static void keep(ib_pair_t *p)
+static void former_keep(ib_pair_t *p)
 {
     const ib_verbs_t *v = &p->conn->transport->verbs;
     p->id->context = &p->conn->transport->nobody;
@@ -118,7 +118,7 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
 {
     lh_conn_t *c = p->conn;
     lh_transport_t *t = c->transport;
-    const uint64_t now = now_of(c), least = PATIENCE_LEAST_MS * 1000000ull;
+    const uint64_t now = mend_now(c), least = PATIENCE_LEAST_MS * 1000000ull;
     const bool was_up = p->state == IB_PAIR_UP, doubted = ib_pair_doubted(p);
     if (p->state == IB_PAIR_DOWN) return;
     p->failing = false;
@@ -159,7 +159,7 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
         (void)t->verbs.disconnect(p->id);
         return;
     }
-    keep(p);
+    former_keep(p);
     if (!p->gone && !(ib_pair_doubted(p) && ib_pair_has_others(p))) {
         next_turn(p, now);
         return;
@@ -195,7 +195,7 @@ void ib_pair_missed(ib_pair_t *p)
     ib_pair_unmake(p);
     if (p->id != NULL) {
         if (p->conn->dials)
-            keep(p);
+            former_keep(p);
         else
             p->id->context = &t->nobody;
     }
@@ -205,7 +205,7 @@ void ib_pair_missed(ib_pair_t *p)
 void ib_pair_absent(ib_pair_t *p, const char *why)
 {
     lh_conn_t *c = p->conn;
-    const uint64_t now = now_of(c);
+    const uint64_t now = mend_now(c);
     ib_pair_missed(p);
     p->failure = why;
     p->asked = false;
@@ -217,7 +217,7 @@ void ib_pair_absent(ib_pair_t *p, const char *why)
     c->transport->meeting = true;
 }
 
-static bool prune(ib_pair_t *p, uint64_t taken)
+static bool pair_prune(ib_pair_t *p, uint64_t taken)
 {
     lh_conn_t *c = p->conn;
     taken = p->acked + ((uint32_t)taken - (uint32_t)p->acked); /* of which 32 bits have come */
@@ -248,17 +248,17 @@ void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id)
     p->turn = g->turn;
     p->state = IB_PAIR_MEETING;
     p->asked = p->answer_due = false;
-    p->again_ns = again_at(p, now_of(c));
-    (void)prune(p, g->board);
+    p->again_ns = again_at(p, mend_now(c));
+    (void)pair_prune(p, g->board);
 }
 
 void ib_pair_mended(ib_pair_t *p, uint64_t taken)
 {
     lh_conn_t *c = p->conn;
     ib_pair_forget(p);
-    if (c->dials && !prune(p, taken)) return;
+    if (c->dials && !pair_prune(p, taken)) return;
     p->away = p->asked = p->answer_due = false;
-    p->heard_ns = now_of(c);
+    p->heard_ns = mend_now(c);
     p->rate = 0; /* what it was as it failed would keep chunks away from it for ever */
     if (!ib_pair_repost(p)) {
         p->failing = true;
@@ -301,10 +301,10 @@ void ib_pair_parted(ib_pair_t *p)
         ib_pair_missed(p);
     if (c->state != IB_OPEN || p->state != IB_PAIR_DOWN || (c->dials && !p->asked)) return;
     p->turn = turn;
-    if (!prune(p, ib_away_arrived(word, p->acked))) return;
+    if (!pair_prune(p, ib_away_arrived(word, p->acked))) return;
     p->away = true;
     p->answer_due = !c->dials;
-    p->again_ns = c->dials ? again_at(p, now_of(c)) : 0; /* of the other end: to answer */
+    p->again_ns = c->dials ? again_at(p, mend_now(c)) : 0; /* of the other end: to answer */
 }
 
 /* It is down while others are up: first both ends part with it, then it is dialed now and then. */

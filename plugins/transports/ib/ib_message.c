@@ -14,7 +14,7 @@ void ib_tell(ib_sink_t *s, lh_wire_event_t event)
     memcpy(row, &event, bytes);
 }
 
-static void bump(_Atomic uint64_t *counter, uint64_t by)
+static void ib_counter_bump(_Atomic uint64_t *counter, uint64_t by)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
                           memory_order_relaxed);
@@ -76,7 +76,7 @@ void ib_messages_tell(lh_conn_t *c, ib_sink_t *s)
 {
     for (; receive_is_done(c) && ib_sink_room(s); c->receive_first++) {
         const ib_operation_t *o = &c->receives[c->receive_first % IB_DEPTH];
-        bump(&c->bytes_received, o->inbox.bytes);
+        ib_counter_bump(&c->bytes_received, o->inbox.bytes);
         ib_tell(s, (lh_wire_event_t){.cookie = o->cookie,
                                      .bytes = o->inbox.bytes,
                                      .type = LH_WIRE_RECEIVED,
@@ -84,7 +84,7 @@ void ib_messages_tell(lh_conn_t *c, ib_sink_t *s)
     }
     for (; send_is_done(c) && ib_sink_room(s); c->send_first++) {
         const ib_operation_t *o = &c->sends[c->send_first % IB_DEPTH];
-        bump(&c->bytes_sent, o->bytes);
+        ib_counter_bump(&c->bytes_sent, o->bytes);
         ib_tell(s,
                 (lh_wire_event_t){
                     .cookie = o->cookie, .bytes = o->bytes, .type = LH_WIRE_SENT, .tag = o->tag});
@@ -122,7 +122,7 @@ static lh_status_t region_known(lh_transport_t *t, lh_region_t *r)
         "private, so that no peer writes there; it goes with no other level");
 }
 
-static lh_status_t may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint64_t bytes)
+static lh_status_t ib_may_post(lh_conn_t *c, lh_region_t *r, const char *data, uint64_t bytes)
 {
     const lh_host_t *host = c->transport->host;
     if (c->state >= IB_LEAVING)
@@ -153,7 +153,7 @@ static lh_region_t *region_of(const lh_conn_t *c, lh_region_t *r, uint64_t bytes
 lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
                      uint32_t tag, uint64_t cookie)
 {
-    const lh_status_t status = may_post(c, region, data, bytes);
+    const lh_status_t status = ib_may_post(c, region, data, bytes);
     if (status != LH_OK) return status;
     if (c->send_end - c->send_first == IB_DEPTH) return LH_AGAIN;
     c->sends[c->send_end++ % IB_DEPTH] = (ib_operation_t){.data = (char *)(uintptr_t)data,
@@ -170,7 +170,7 @@ lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64
 lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t bytes, uint32_t tag,
                      uint64_t cookie)
 {
-    const lh_status_t status = may_post(c, region, data, bytes);
+    const lh_status_t status = ib_may_post(c, region, data, bytes);
     if (status != LH_OK) return status;
     if (c->receive_end - c->receive_first == IB_DEPTH) return LH_AGAIN;
     c->receives[c->receive_end++ % IB_DEPTH] = (ib_operation_t){

@@ -40,7 +40,7 @@ static uint64_t id_bytes(uint64_t id)
     return id >> 24;
 }
 
-static uint64_t now_of(const lh_conn_t *c)
+static uint64_t pair_now(const lh_conn_t *c)
 {
     return c->transport->host->now_ns(c->transport->host);
 }
@@ -67,7 +67,7 @@ bool ib_pair_receives(ib_pair_t *p, uint32_t count)
 
 /* Keys are of ports: of this end's memory by the one that the queue pair is on, of the peer's by the
  * one that it leads to. What is written is a chunk, a frame or a piece of the board. */
-static void aim(const ib_pair_t *p, const ib_sent_t *r, uint32_t *lkey, uint32_t *rkey)
+static void row_keys(const ib_pair_t *p, const ib_sent_t *r, uint32_t *lkey, uint32_t *rkey)
 {
     const lh_conn_t *c = p->conn;
     const ib_operation_t *o = &c->sends[id_row(r->id) % IB_DEPTH];
@@ -109,16 +109,16 @@ static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
             .flags = (r->signaled ? VERBS_SIGNALED : 0u) | (is_inline(p, r) ? VERBS_INLINE : 0u),
             .immediate = r->immediate};
         wrs[i].remote.address = r->to;
-        aim(p, r, &pieces[i].lkey, &wrs[i].remote.rkey);
+        row_keys(p, r, &pieces[i].lkey, &wrs[i].remote.rkey);
     }
     return p->qp->context->ops.post_send(p->qp, wrs, &bad);
 }
 
 /* There is room in the ring: whoever posts has looked. */
-static bool post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
+static bool pair_post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
 {
     lh_conn_t *c = p->conn;
-    const uint64_t now = now_of(c);
+    const uint64_t now = pair_now(c);
     const int error = post_rows(p, rows, count);
     if (error != 0) {
         ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s takes no more: %s", c->peer, p->index,
@@ -160,7 +160,7 @@ static ib_sent_t board_write(const lh_conn_t *c, uint64_t id, const void *piece,
                        .bytes = (uint32_t)bytes};
 }
 
-static void carry(ib_sent_t *row, const ib_immediate_t *what)
+static void row_carry(ib_sent_t *row, const ib_immediate_t *what)
 {
     row->has_immediate = row->signaled = true;
     row->immediate = htonl(ib_immediate_write(what));
@@ -242,10 +242,10 @@ void ib_pairs_notify(lh_conn_t *c)
         rows[count++] = board_write(c, id, &mine->grants[slot], more * sizeof(ib_grant_t));
         told += more;
     }
-    carry(&rows[count - 1], &(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told});
+    row_carry(&rows[count - 1], &(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told});
     for (uint32_t i = 0; i < count; i++)
         rows[i].order = c->notices_out;
-    if (!post(p, rows, count)) return;
+    if (!pair_post(p, rows, count)) return;
     c->notices_out++;
     c->receive_told = told;
     c->sealed.in_told = notice->opened;
@@ -260,7 +260,7 @@ bool ib_pair_probe(ib_pair_t *p)
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_PROBE), c->board[1].probe,
                                 bytes != 0 ? bytes : 1);
     row.signaled = true;
-    return ib_pair_wrs(p) < IB_SEND_WRS && post(p, &row, 1);
+    return ib_pair_wrs(p) < IB_SEND_WRS && pair_post(p, &row, 1);
 }
 
 bool ib_pairs_share(lh_conn_t *c)
@@ -268,8 +268,8 @@ bool ib_pairs_share(lh_conn_t *c)
     ib_pair_t *p = &c->pairs[c->lead];
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, 0), &c->board[1].share,
                                 sizeof(ib_share_t));
-    carry(&row, &(ib_immediate_t){.kind = IB_SHARE});
-    return post(p, &row, 1);
+    row_carry(&row, &(ib_immediate_t){.kind = IB_SHARE});
+    return pair_post(p, &row, 1);
 }
 
 /* Over the one that leads, else over any that can take it. */
@@ -287,8 +287,8 @@ void ib_pairs_goodbye(lh_conn_t *c)
     ib_goodbye_write(mine, c->why, c->reason);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_GOODBYE), &mine->status,
                                 offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
-    carry(&row, &(ib_immediate_t){.kind = IB_GOODBYE});
-    if (post(p, &row, 1)) c->leave_ns = now_of(c) + IB_LEAVE_MS * 1000000ull;
+    row_carry(&row, &(ib_immediate_t){.kind = IB_GOODBYE});
+    if (pair_post(p, &row, 1)) c->leave_ns = pair_now(c) + IB_LEAVE_MS * 1000000ull;
 }
 
 void ib_pairs_ping(lh_conn_t *c, uint64_t now)
@@ -299,7 +299,7 @@ void ib_pairs_ping(lh_conn_t *c, uint64_t now)
         if (p->state != IB_PAIR_UP || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause) continue;
         ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .signaled = true};
         row.to = c->peer_board;
-        (void)post(p, &row, 1);
+        (void)pair_post(p, &row, 1);
     }
 }
 
@@ -318,7 +318,7 @@ static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual, uint
 static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
 {
     const uint32_t words = more ? c->pair_count - 1 : 0;
-    const uint64_t now = now_of(c);
+    const uint64_t now = pair_now(c);
     ib_pair_t *best = NULL;
     uint64_t usual = 0;
     for (uint32_t i = 0; i < c->pair_count; i++)
@@ -343,8 +343,8 @@ bool ib_pairs_part(lh_conn_t *c, uint32_t index)
     if (p == NULL) return false;
     *word = ib_away_write(down->turn, down->arrived);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, 0), word, sizeof(*word));
-    carry(&row, &(ib_immediate_t){.kind = IB_AWAY, .index = index});
-    return post(p, &row, 1);
+    row_carry(&row, &(ib_immediate_t){.kind = IB_AWAY, .index = index});
+    return pair_post(p, &row, 1);
 }
 
 /* The oldest request, with those that are one notice with it. False: not now. */
@@ -367,7 +367,7 @@ static bool move_one(lh_conn_t *c, ib_pair_t *from)
             return false;
         for (uint32_t i = 0; i < count; i++)
             rows[i].id = (rows[i].id & ~id_write(0, 15, 0, 0)) | id_write(0, p->index, 0, 0);
-        if (!post(p, rows, count)) return false;
+        if (!pair_post(p, rows, count)) return false;
         if (kind == ID_CHUNK) {
             from->bytes -= bytes;
             p->bytes += bytes;
@@ -419,8 +419,8 @@ bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
                      .to = peer->frames + job->sequence % peer->slots * peer->slot_bytes,
                      .bytes = (uint32_t)bytes,
                      .frame = job->sequence + 1};
-    carry(&row, &(ib_immediate_t){.kind = IB_CHUNK, .index = (uint32_t)job->sequence});
-    if (!post(p, &row, 1)) return false;
+    row_carry(&row, &(ib_immediate_t){.kind = IB_CHUNK, .index = (uint32_t)job->sequence});
+    if (!pair_post(p, &row, 1)) return false;
     p->bytes += bytes;
     return true;
 }
@@ -430,7 +430,7 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
     ib_operation_t *o = &c->sends[message % IB_DEPTH];
     const uint64_t left = o->bytes - o->posted, bytes = left < o->chunk ? left : o->chunk;
     if (c->in_flight > 0 && c->in_flight + bytes > c->tuning.window_bytes) return false;
-    if (!ib_bucket_open(&c->bucket, now_of(c))) return false;
+    if (!ib_bucket_open(&c->bucket, pair_now(c))) return false;
     if (c->security == LH_SECURITY_PRIVATE) return begin_frame(c, message, (uint32_t)bytes);
     ib_pair_t *p = choose_pair(c, bytes, true);
     if (p == NULL) return false;
@@ -438,11 +438,11 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
                      .from = (uint64_t)(uintptr_t)(o->data + o->posted),
                      .to = o->to + o->posted,
                      .bytes = (uint32_t)bytes};
-    carry(&row, &(ib_immediate_t){.kind = IB_CHUNK,
-                                  .last = bytes == left,
-                                  .number = (uint32_t)message,
-                                  .index = o->out});
-    if (!post(p, &row, 1)) return false;
+    row_carry(&row, &(ib_immediate_t){.kind = IB_CHUNK,
+                                      .last = bytes == left,
+                                      .number = (uint32_t)message,
+                                      .index = o->out});
+    if (!pair_post(p, &row, 1)) return false;
     ib_bucket_take(&c->bucket, bytes);
     p->bytes += bytes;
     c->in_flight += bytes;
@@ -512,7 +512,7 @@ static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
 }
 
 /* Half of what was and half of what is, so that one late completion does not decide. */
-static void measure(ib_pair_t *p, const ib_sent_t *r, uint64_t now)
+static void pair_measure(ib_pair_t *p, const ib_sent_t *r, uint64_t now)
 {
     lh_conn_t *c = p->conn;
     const uint64_t took = now > r->since_ns ? now - r->since_ns : 1;
@@ -565,7 +565,7 @@ static void take_sent(ib_pair_t *p)
         r = &p->sent[p->sent_first % IB_SEND_WRS];
         ib_pair_done(p);
     } while (!r->signaled);
-    measure(p, r, p->heard_ns);
+    pair_measure(p, r, p->heard_ns);
 }
 
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the
@@ -580,7 +580,7 @@ static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
     if (wc->status == VERBS_WC_REMOTE_INVALID && ++p->invalid == IB_INVALID)
         ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
     if (wc->status == VERBS_WC_REMOTE_ACCESS && c->refused_ns == 0)
-        c->refused_ns = now_of(c) + IB_REFUSED_MS * 1000000ull;
+        c->refused_ns = pair_now(c) + IB_REFUSED_MS * 1000000ull;
     if (p->failing) return;
     p->failing = true;
     p->unanswered = wc->status == VERBS_WC_RETRIES_EXCEEDED;
@@ -602,7 +602,7 @@ static void post_spent(lh_conn_t *c)
     }
 }
 
-static void take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
+static void completion_take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
 {
     ib_pair_t *p = &c->pairs[id_pair(wc->id)];
     if (p->qp == NULL || wc->pair != p->qp->number) return; /* of a former turn */
@@ -618,7 +618,7 @@ static void take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
 }
 
 /* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue. */
-static void settle(lh_conn_t *c)
+static void pairs_settle(lh_conn_t *c)
 {
     bool any = false;
     for (uint32_t i = 0; i < c->pair_count; i++)
@@ -634,7 +634,7 @@ static void settle(lh_conn_t *c)
 }
 
 /* Of one port. */
-static uint32_t pump(lh_conn_t *c, uint32_t port)
+static uint32_t port_pump(lh_conn_t *c, uint32_t port)
 {
     verbs_wc_t wcs[BATCH];
     uint32_t all = 0;
@@ -647,11 +647,11 @@ static uint32_t pump(lh_conn_t *c, uint32_t port)
             return all + 1;
         }
         if (count == 0) break;
-        const uint64_t now = now_of(c);
+        const uint64_t now = pair_now(c);
         atomic_store_explicit(&c->heard_ns, now, memory_order_relaxed);
         all += (uint32_t)count;
         for (int i = 0; i < count; i++)
-            take(c, &wcs[i], now);
+            completion_take(c, &wcs[i], now);
         post_spent(c);
     }
     return all;
@@ -661,7 +661,7 @@ uint32_t ib_pairs_pump(lh_conn_t *c)
 {
     uint32_t all = 0;
     for (uint32_t i = 0; i < c->transport->port_count; i++)
-        all += pump(c, i);
-    settle(c);
+        all += port_pump(c, i);
+    pairs_settle(c);
     return all;
 }

@@ -66,7 +66,7 @@ static bool do_job(ib_cipher_t *x, const ib_job_t *job)
                : ib_seal_frame(x, &job->key, job->sequence, &job->head, job->data, job->frame);
 }
 
-static void work(void *argument)
+static void pool_work(void *argument)
 {
     worker_t *w = argument;
     ib_pool_t *p = w->pool;
@@ -108,7 +108,8 @@ ib_pool_t *ib_pool_new(const lh_host_t *host, uint32_t threads, int *fd)
         worker_t *w = &p->workers[i];
         w->pool = p;
         w->cipher = ib_cipher_new();
-        good = w->cipher != NULL && host->thread_start(host, "seal", work, w, &w->thread) == LH_OK;
+        good = w->cipher != NULL &&
+               host->thread_start(host, "seal", pool_work, w, &w->thread) == LH_OK;
         p->count = i + 1;
     }
     if (!good) {

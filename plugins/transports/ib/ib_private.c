@@ -268,19 +268,19 @@ bool ib_private_take_opened(lh_conn_t *c, uint64_t opened)
     return true;
 }
 
-static void corrupt(lh_conn_t *c, uint64_t frame)
+static void frame_corrupt(lh_conn_t *c, uint64_t frame)
 {
     ib_conn_break(c, LH_CORRUPT,
                   "rank %u: frame %llu was not sealed with this connection's key for this place",
                   c->peer, (unsigned long long)frame);
 }
 
-static void opened(lh_conn_t *c, const ib_job_t *job)
+static void frame_opened(lh_conn_t *c, const ib_job_t *job)
 {
     ib_private_t *s = &c->sealed;
     ib_operation_t *o = &c->receives[job->head.message % IB_DEPTH];
     if (!job->good) {
-        corrupt(c, job->sequence);
+        frame_corrupt(c, job->sequence);
         return;
     }
     if (!ib_inbox_take(&o->inbox, job->head.index, job->head.last, job->head.bytes)) {
@@ -313,7 +313,7 @@ void ib_private_take_frame(lh_conn_t *c, uint32_t low, uint64_t bytes)
     row->taken = frame + 1;
     if (!ib_keys_at(&s->in, frame) || !ib_open_head(ib_pool_cipher(c->transport->pool), &s->in.now,
                                                     frame, job->frame, &job->head)) {
-        corrupt(c, frame);
+        frame_corrupt(c, frame);
         return;
     }
     job->key = s->in.now;
@@ -334,7 +334,7 @@ void ib_private_take_frame(lh_conn_t *c, uint32_t low, uint64_t bytes)
         return;
     }
     (void)ib_pool_do(c->transport->pool, job);
-    opened(c, job);
+    frame_opened(c, job);
 }
 
 bool ib_private_due(const lh_conn_t *c)
@@ -352,7 +352,7 @@ void ib_private_done(lh_transport_t *t)
         c->sealed.opening -= job->opens;
         if (c->state != IB_OPEN) continue;
         if (job->opens)
-            opened(c, job);
+            frame_opened(c, job);
         else if (job->good)
             is_ready(&c->sealed, job);
         else

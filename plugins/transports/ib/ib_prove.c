@@ -6,8 +6,8 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-static bool mac(const uint8_t key[IB_SESSION_BYTES], const void *text, size_t bytes,
-                uint8_t out[IB_SESSION_BYTES])
+static bool session_mac(const uint8_t key[IB_SESSION_BYTES], const void *text, size_t bytes,
+                        uint8_t out[IB_SESSION_BYTES])
 {
     unsigned length = IB_SESSION_BYTES;
     return HMAC(EVP_sha256(), key, IB_SESSION_BYTES, text, bytes, out, &length) != NULL;
@@ -21,7 +21,7 @@ bool ib_session(const lh_host_t *host, uint32_t peer, const uint8_t dials[IB_NON
     if (host->derive_key(host, purpose, peer, key, sizeof(key)) != LH_OK) return false;
     memcpy(text, dials, IB_NONCE_BYTES);
     memcpy(text + IB_NONCE_BYTES, listens, IB_NONCE_BYTES);
-    const bool made = mac(key, text, sizeof(text), out);
+    const bool made = session_mac(key, text, sizeof(text), out);
     OPENSSL_cleanse(key, sizeof(key));
     return made;
 }
@@ -32,7 +32,7 @@ static bool greeting_mac(const uint8_t session[IB_SESSION_BYTES], bool replies,
 {
     uint8_t text[1 + IB_SIGNED_BYTES] = {replies ? 2 : 1};
     memcpy(text + 1, greeting, IB_SIGNED_BYTES);
-    return mac(session, text, sizeof(text), out);
+    return session_mac(session, text, sizeof(text), out);
 }
 
 /* Without memory for it nothing is proven, and the other end refuses. */
@@ -56,7 +56,7 @@ void ib_session_mac(const uint8_t session[IB_SESSION_BYTES], const void *text, s
                     uint8_t out[IB_SESSION_BYTES])
 {
     memset(out, 0, IB_SESSION_BYTES);
-    (void)mac(session, text, bytes, out);
+    (void)session_mac(session, text, bytes, out);
 }
 
 bool ib_same(const void *a, const void *b, size_t bytes)

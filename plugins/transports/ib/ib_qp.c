@@ -13,7 +13,7 @@
 enum { LABELS = (1 << 14) - 1 };
 
 /* The error is errno's then: the host's sentence ends with it, and so does a connection's. */
-static lh_status_t refuse(const ib_pair_t *p, const char *what, int error)
+static lh_status_t qp_refuse(const ib_pair_t *p, const char *what, int error)
 {
     const lh_conn_t *c = p->conn;
     const lh_host_t *host = c->transport->host;
@@ -24,7 +24,7 @@ static lh_status_t refuse(const ib_pair_t *p, const char *what, int error)
     return LH_IO;
 }
 
-static verbs_qp_t *create(ib_pair_t *p)
+static verbs_qp_t *qp_create(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     const ib_verbs_t *v = &c->transport->verbs;
@@ -47,7 +47,7 @@ static verbs_qp_t *create(ib_pair_t *p)
 }
 
 /* To a state, as librdmacm says, and with what is chosen here. */
-static int enter(ib_pair_t *p, int state)
+static int qp_enter(ib_pair_t *p, int state)
 {
     const lh_conn_t *c = p->conn;
     const ib_verbs_t *v = &c->transport->verbs;
@@ -108,26 +108,26 @@ lh_status_t ib_pair_make(ib_pair_t *p)
         errno = ENOMEM;
         return LH_NO_MEMORY;
     }
-    p->qp = create(p);
-    if (p->qp == NULL) return refuse(p, "the making", errno);
-    const int error = enter(p, VERBS_QP_INIT);
-    if (error != 0) return refuse(p, "the first state", error);
+    p->qp = qp_create(p);
+    if (p->qp == NULL) return qp_refuse(p, "the making", errno);
+    const int error = qp_enter(p, VERBS_QP_INIT);
+    if (error != 0) return qp_refuse(p, "the first state", error);
     if (c->dials) tell_ece(p);
     p->spent = 0;
     p->failing = p->unanswered = false;
     p->heard_ns = host->now_ns(host);
     if (p->turn == 0) ib_credits_begin(&p->credits);
-    return ib_pair_receives(p, IB_RECEIVES) ? LH_OK : refuse(p, "receive work requests", errno);
+    return ib_pair_receives(p, IB_RECEIVES) ? LH_OK : qp_refuse(p, "receive work requests", errno);
 }
 
 /* The first state is entered again: what may be written here was agreed on since. */
 lh_status_t ib_pair_ready(ib_pair_t *p)
 {
-    int error = enter(p, VERBS_QP_INIT);
+    int error = qp_enter(p, VERBS_QP_INIT);
     if (error == 0) error = take_ece(p);
-    if (error == 0) error = enter(p, VERBS_QP_RTR);
-    if (error == 0) error = enter(p, VERBS_QP_RTS);
-    return error == 0 ? LH_OK : refuse(p, "the states", error);
+    if (error == 0) error = qp_enter(p, VERBS_QP_RTR);
+    if (error == 0) error = qp_enter(p, VERBS_QP_RTS);
+    return error == 0 ? LH_OK : qp_refuse(p, "the states", error);
 }
 
 void ib_pair_unmake(ib_pair_t *p)

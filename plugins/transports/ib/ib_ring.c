@@ -107,13 +107,13 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk)
 }
 
 /* Little-endian, field by field: the two ends may be compiled for different processors. */
-static void put(uint8_t **at, uint64_t value, int bytes)
+static void field_put(uint8_t **at, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++)
         *(*at)++ = (uint8_t)(value >> 8 * i);
 }
 
-static uint64_t get(const uint8_t **at, int bytes)
+static uint64_t field_get(const uint8_t **at, int bytes)
 {
     uint64_t value = 0;
     for (int i = 0; i < bytes; i++)
@@ -131,18 +131,19 @@ bool ib_greeting_write(const ib_greeting_t *from, uint8_t out[IB_GREETING_BYTES]
     if (h->service > 7 || h->direction > 3 || h->reserved != 0 ||
         from->ports - 1 >= IB_PORTS_MOST || (from->turn > 0 && from->first))
         return false;
-    put(&at, IB_MAGIC, 4);
-    put(&at, from->token, 4);
+    field_put(&at, IB_MAGIC, 4);
+    field_put(&at, from->token, 4);
     const bool later = from->turn > 0;
-    put(&at, later ? (uint32_t)from->board | (uint64_t)from->key << 32 : from->board, 8);
-    put(&at, later ? from->turn : from->key, 4);
-    put(&at, (from->ports - 1) | (later ? 4u : 0) | (from->first ? 8u : 0), 2);
-    put(&at, from->index | (from->pairs - 1) << 4, 1);
-    put(&at, from->security | h->direction << 2 | h->service << 4 | (from->asks ? 128u : 0), 1);
-    put(&at, h->job, 8);
-    put(&at, h->epoch, 4);
-    put(&at, h->rank, 4);
-    put(&at, h->serial, 4);
+    field_put(&at, later ? (uint32_t)from->board | (uint64_t)from->key << 32 : from->board, 8);
+    field_put(&at, later ? from->turn : from->key, 4);
+    field_put(&at, (from->ports - 1) | (later ? 4u : 0) | (from->first ? 8u : 0), 2);
+    field_put(&at, from->index | (from->pairs - 1) << 4, 1);
+    field_put(&at, from->security | h->direction << 2 | h->service << 4 | (from->asks ? 128u : 0),
+              1);
+    field_put(&at, h->job, 8);
+    field_put(&at, h->epoch, 4);
+    field_put(&at, h->rank, 4);
+    field_put(&at, h->serial, 4);
     memcpy(at, from->mac, IB_MAC_BYTES);
     return true;
 }
@@ -150,10 +151,10 @@ bool ib_greeting_write(const ib_greeting_t *from, uint8_t out[IB_GREETING_BYTES]
 bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out)
 {
     const uint8_t *at = data;
-    if (data == NULL || bytes < IB_GREETING_BYTES || get(&at, 4) != IB_MAGIC) return false;
-    *out = (ib_greeting_t){.token = (uint32_t)get(&at, 4)};
-    const uint64_t board = get(&at, 8);
-    const uint32_t word = (uint32_t)get(&at, 4), more = (uint32_t)get(&at, 2);
+    if (data == NULL || bytes < IB_GREETING_BYTES || field_get(&at, 4) != IB_MAGIC) return false;
+    *out = (ib_greeting_t){.token = (uint32_t)field_get(&at, 4)};
+    const uint64_t board = field_get(&at, 8);
+    const uint32_t word = (uint32_t)field_get(&at, 4), more = (uint32_t)field_get(&at, 2);
     const bool later = (more & 4) != 0;
     out->first = (more & 8) != 0;
     if (more > 15 || (later && (word == 0 || out->first))) return false;
@@ -161,17 +162,17 @@ bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out)
     out->board = later ? (uint32_t)board : board;
     out->key = later ? (uint32_t)(board >> 32) : word;
     out->turn = later ? word : 0;
-    const uint32_t place = (uint32_t)get(&at, 1), bits = (uint32_t)get(&at, 1);
+    const uint32_t place = (uint32_t)field_get(&at, 1), bits = (uint32_t)field_get(&at, 1);
     out->index = place & 15;
     out->pairs = (place >> 4) + 1;
     out->security = bits & 3;
     out->asks = bits >> 7 != 0;
     out->hello.direction = bits >> 2 & 3;
     out->hello.service = bits >> 4 & 7;
-    out->hello.job = get(&at, 8);
-    out->hello.epoch = (uint32_t)get(&at, 4);
-    out->hello.rank = (uint32_t)get(&at, 4);
-    out->hello.serial = (uint32_t)get(&at, 4);
+    out->hello.job = field_get(&at, 8);
+    out->hello.epoch = (uint32_t)field_get(&at, 4);
+    out->hello.rank = (uint32_t)field_get(&at, 4);
+    out->hello.serial = (uint32_t)field_get(&at, 4);
     memcpy(out->mac, at, IB_MAC_BYTES);
     return out->index < out->pairs && out->board <= UINT64_MAX - sizeof(ib_board_t);
 }
@@ -179,14 +180,14 @@ bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out)
 void ib_challenge_write(const uint8_t nonce[IB_NONCE_BYTES], uint8_t out[IB_CHALLENGE_BYTES])
 {
     uint8_t *at = out;
-    put(&at, IB_CHALLENGE_MAGIC, 4);
+    field_put(&at, IB_CHALLENGE_MAGIC, 4);
     memcpy(at, nonce, IB_NONCE_BYTES);
 }
 
 bool ib_challenge_read(const void *data, size_t bytes, uint8_t nonce[IB_NONCE_BYTES])
 {
     const uint8_t *at = data;
-    if (data == NULL || bytes < IB_CHALLENGE_BYTES || get(&at, 4) != IB_CHALLENGE_MAGIC)
+    if (data == NULL || bytes < IB_CHALLENGE_BYTES || field_get(&at, 4) != IB_CHALLENGE_MAGIC)
         return false;
     memcpy(nonce, at, IB_NONCE_BYTES);
     return true;

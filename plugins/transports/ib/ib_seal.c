@@ -37,8 +37,8 @@ void ib_cipher_free(ib_cipher_t *x)
 /* ---- keys ---- */
 
 /* HMAC-SHA-256 of a purpose and a number. */
-static bool derive(const uint8_t secret[IB_SESSION_BYTES], const char *purpose, uint64_t number,
-                   uint8_t out[IB_SESSION_BYTES])
+static bool key_derive(const uint8_t secret[IB_SESSION_BYTES], const char *purpose, uint64_t number,
+                       uint8_t out[IB_SESSION_BYTES])
 {
     uint8_t text[32] = {0};
     unsigned length = IB_SESSION_BYTES;
@@ -59,8 +59,8 @@ bool ib_share_make(const uint8_t random[IB_SHARE_BYTES], uint8_t out[IB_SHARE_BY
 }
 
 /* The library refuses shares that make a secret of zeros. */
-static bool agree(const uint8_t random[IB_SHARE_BYTES], const uint8_t theirs[IB_SHARE_BYTES],
-                  uint8_t out[IB_SHARE_BYTES])
+static bool secret_agree(const uint8_t random[IB_SHARE_BYTES], const uint8_t theirs[IB_SHARE_BYTES],
+                         uint8_t out[IB_SHARE_BYTES])
 {
     size_t bytes = IB_SHARE_BYTES;
     EVP_PKEY *own = EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, NULL, random, IB_SHARE_BYTES);
@@ -83,11 +83,11 @@ bool ib_keys_agree(const uint8_t session[IB_SESSION_BYTES], const uint8_t random
     unsigned length = sizeof(secret);
     memcpy(text + IB_SHARE_BYTES, dials ? mine : theirs, IB_SHARE_BYTES);
     memcpy(text + 2 * IB_SHARE_BYTES, dials ? theirs : mine, IB_SHARE_BYTES);
-    const bool made = agree(random, theirs, text) &&
+    const bool made = secret_agree(random, theirs, text) &&
                       HMAC(EVP_sha256(), session, IB_SESSION_BYTES, text, sizeof(text), secret,
                            &length) != NULL &&
-                      derive(secret, "longhaul rdma seal", dials ? 1 : 2, out->secret) &&
-                      derive(secret, "longhaul rdma seal", dials ? 2 : 1, in->secret);
+                      key_derive(secret, "longhaul rdma seal", dials ? 1 : 2, out->secret) &&
+                      key_derive(secret, "longhaul rdma seal", dials ? 2 : 1, in->secret);
     OPENSSL_cleanse(text, sizeof(text));
     OPENSSL_cleanse(secret, sizeof(secret));
     out->generation = in->generation = 0;
@@ -99,8 +99,8 @@ bool ib_keys_at(ib_keys_t *k, uint64_t sequence)
     const uint64_t generation = (sequence >> GENERATION_LOG2) + 1;
     uint8_t key[IB_SESSION_BYTES], nonce[IB_SESSION_BYTES];
     if (k->generation == generation) return true;
-    if (!derive(k->secret, "longhaul rdma key", generation, key) ||
-        !derive(k->secret, "longhaul rdma nonce", generation, nonce))
+    if (!key_derive(k->secret, "longhaul rdma key", generation, key) ||
+        !key_derive(k->secret, "longhaul rdma nonce", generation, nonce))
         return false;
     memcpy(k->now.key, key, IB_SEAL_KEY);
     memcpy(k->now.nonce, nonce, IB_NONCE_BYTES);
@@ -111,8 +111,8 @@ bool ib_keys_at(ib_keys_t *k, uint64_t sequence)
 
 /* ---- frames ---- */
 
-static bool begin(const ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, int part,
-                  bool opens)
+static bool cipher_begin(const ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, int part,
+                         bool opens)
 {
     uint8_t nonce[IB_NONCE_BYTES];
     const uint64_t number = 2 * sequence + (uint64_t)part;
@@ -122,7 +122,8 @@ static bool begin(const ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, 
     return EVP_CipherInit_ex(x->context, NULL, NULL, key->key, nonce, opens ? 0 : 1) == 1;
 }
 
-static bool seal(const ib_cipher_t *x, const void *from, size_t bytes, uint8_t *to, uint8_t *tag)
+static bool cipher_seal(const ib_cipher_t *x, const void *from, size_t bytes, uint8_t *to,
+                        uint8_t *tag)
 {
     uint8_t none[IB_SEAL_TAG];
     int length;
@@ -186,17 +187,17 @@ bool ib_seal_frame(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const
 {
     uint8_t text[IB_SEAL_HEAD];
     head_write(head, text);
-    return begin(x, key, sequence, PART_HEAD, false) &&
-           seal(x, text, sizeof(text), to, to + IB_SEAL_HEAD) &&
-           begin(x, key, sequence, PART_PAYLOAD, false) &&
-           seal(x, from, head->bytes, to + IB_SEAL_OVER, to + IB_SEAL_HEAD + IB_SEAL_TAG);
+    return cipher_begin(x, key, sequence, PART_HEAD, false) &&
+           cipher_seal(x, text, sizeof(text), to, to + IB_SEAL_HEAD) &&
+           cipher_begin(x, key, sequence, PART_PAYLOAD, false) &&
+           cipher_seal(x, from, head->bytes, to + IB_SEAL_OVER, to + IB_SEAL_HEAD + IB_SEAL_TAG);
 }
 
 bool ib_open_head(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const uint8_t *frame,
                   ib_frame_t *out)
 {
     uint8_t text[IB_SEAL_HEAD];
-    if (!begin(x, key, sequence, PART_HEAD, true) ||
+    if (!cipher_begin(x, key, sequence, PART_HEAD, true) ||
         !open_sealed(x, frame, sizeof(text), text, frame + IB_SEAL_HEAD))
         return false;
     head_read(text, out);
@@ -206,6 +207,6 @@ bool ib_open_head(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const 
 bool ib_open_payload(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const uint8_t *frame,
                      uint32_t bytes, void *to)
 {
-    return begin(x, key, sequence, PART_PAYLOAD, true) &&
+    return cipher_begin(x, key, sequence, PART_PAYLOAD, true) &&
            open_sealed(x, frame + IB_SEAL_OVER, bytes, to, frame + IB_SEAL_HEAD + IB_SEAL_TAG);
 }

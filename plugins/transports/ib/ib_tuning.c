@@ -11,7 +11,7 @@ enum { MORE_PAIRS, MORE_WINDOW, LARGER_CHUNK, FEWER_PAIRS, CHANGES };
 static const uint64_t mib = 1 << 20;
 static const uint64_t window_far = (uint64_t)1 << 50; /* more than any card holds */
 
-static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
+static uint64_t tuning_clamp(uint64_t value, uint64_t least, uint64_t most)
 {
     return value < least ? least : value > most ? most : value;
 }
@@ -19,8 +19,8 @@ static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
 uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns, uint32_t unknown)
 {
     const uint64_t most = 1000000000000;
-    const uint64_t wanted_ns = 4 * clamp(round_trip_ns, 0, most) + 1000000 +
-                               clamp(burst_ns, 0, most);
+    const uint64_t wanted_ns = 4 * tuning_clamp(round_trip_ns, 0, most) + 1000000 +
+                               tuning_clamp(burst_ns, 0, most);
     uint32_t t = round_trip_ns == 0 ? unknown : 1;
     while (t < TIMEOUT_MOST && ((uint64_t)4096 << t) < wanted_ns)
         t++;
@@ -58,24 +58,24 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
                       const lh_tuning_t *tuning, uint64_t rate)
 {
     if (link->bytes_per_second != 0) rate = link->bytes_per_second;
-    const uint64_t trip_ns = clamp(link->round_trip_ns, 0, 10000000000);
+    const uint64_t trip_ns = tuning_clamp(link->round_trip_ns, 0, 10000000000);
     /* What is under way when the pipe is full; a double holds it however far and fast. */
     const double full = (double)rate * (double)trip_ns / 1e9;
     const uint64_t in_flight = full < 1e12 ? (uint64_t)full : 1000000000000;
 
     /* Posting a chunk takes about a microsecond, which shall be 1 % of its time on the wire. */
-    uint64_t chunk = clamp(rate / 10000, mib, 8 * mib) / 128 * 128;
+    uint64_t chunk = tuning_clamp(rate / 10000, mib, 8 * mib) / 128 * 128;
     if (tuning->chunk_bytes != 0) chunk = tuning->chunk_bytes;
     if (wish->chunk_bytes != 0) chunk = wish->chunk_bytes;
-    chunk = clamp(chunk, IB_CHUNK_LEAST, IB_CHUNK_MOST);
+    chunk = tuning_clamp(chunk, IB_CHUNK_LEAST, IB_CHUNK_MOST);
 
     uint64_t window = trip_ns != 0 ? in_flight + in_flight / 4 + 2 * chunk : 16 * chunk;
     if (tuning->inflight_bytes != 0) window = tuning->inflight_bytes;
     if (wish->window_bytes != 0) window = wish->window_bytes;
 
     /* What waits on the line: all that is under way beyond what fills it. */
-    const uint64_t waits = clamp(window > in_flight ? window - in_flight : 0, 2 * chunk,
-                                 window_far);
+    const uint64_t waits = tuning_clamp(window > in_flight ? window - in_flight : 0, 2 * chunk,
+                                        window_far);
     const uint64_t burst_ns = rate == 0 ? 0 : (uint64_t)((double)waits * 1e9 / (double)rate);
 
     uint64_t pairs = pairs_by_loss(link, in_flight);
@@ -85,9 +85,9 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
     const uint64_t by_window = window / chunk / (IB_RECEIVES - 2) + 1;
     if (pairs < by_window) pairs = by_window;
     /* A port without a queue pair would carry nothing. */
-    if (tuning->streams != 0) pairs = clamp(tuning->streams, wish->ports, UINT64_MAX);
+    if (tuning->streams != 0) pairs = tuning_clamp(tuning->streams, wish->ports, UINT64_MAX);
     if (wish->queue_pairs != 0) pairs = wish->queue_pairs;
-    pairs = clamp(pairs, 1, IB_PAIRS_MOST);
+    pairs = tuning_clamp(pairs, 1, IB_PAIRS_MOST);
 
     uint64_t pace = rules->paced && tuning->pace_bytes_per_second != UINT64_MAX
                         ? tuning->pace_bytes_per_second
@@ -110,7 +110,7 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
 }
 
 /* What the INI has set is not tried otherwise. */
-static bool change(const ib_wish_t *wish, int what, lh_tuning_t *out)
+static bool ib_tuning_change(const ib_wish_t *wish, int what, lh_tuning_t *out)
 {
     switch (what) {
     case MORE_PAIRS:
@@ -142,7 +142,8 @@ bool ib_tuning_offer(const ib_rules_t *rules, const ib_wish_t *wish, const lh_li
     if (choice == 0) return true;
     for (int i = 0; i < CHANGES; i++) {
         *out = first;
-        if (change(wish, (link->loss > 1e-6 ? lossy : clean)[i], out) && --choice == 0) return true;
+        if (ib_tuning_change(wish, (link->loss > 1e-6 ? lossy : clean)[i], out) && --choice == 0)
+            return true;
     }
     return false;
 }
