@@ -81,7 +81,7 @@ static socklen_t abstract_name(const uint8_t name[NAME_BYTES], struct sockaddr_u
 }
 
 /* c NULL: a listener's. */
-static void watch(lh_transport_t *t, int fd, uint32_t events, lh_conn_t *c)
+static void socket_watch(lh_transport_t *t, int fd, uint32_t events, lh_conn_t *c)
 {
     struct epoll_event event = {.events = events, .data.ptr = c};
     (void)epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event);
@@ -118,7 +118,7 @@ lh_status_t shm_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_ad
     memcpy(l->token, place.token, sizeof(l->token));
     address->length = sizeof(place);
     memcpy(address->bytes, &place, sizeof(place));
-    watch(t, l->socket, EPOLLIN | EPOLLET, NULL);
+    socket_watch(t, l->socket, EPOLLIN | EPOLLET, NULL);
     l->next = t->listeners;
     t->listeners = l;
     *out = l;
@@ -159,10 +159,10 @@ static void watch_peer(lh_conn_t *c)
 {
     struct ucred who;
     socklen_t length = sizeof(who);
-    watch(c->transport, c->socket, EPOLLIN, c);
+    socket_watch(c->transport, c->socket, EPOLLIN, c);
     if (getsockopt(c->socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 || who.pid <= 0) return;
     c->watch = (int)syscall(SYS_pidfd_open, who.pid, 0);
-    if (c->watch >= 0) watch(c->transport, c->watch, EPOLLIN, c);
+    if (c->watch >= 0) socket_watch(c->transport, c->watch, EPOLLIN, c);
 }
 
 /* What is `out` at one end is `in` at the other. What is mapped before a failure goes with the
@@ -205,7 +205,7 @@ static lh_status_t make_rings(lh_conn_t *c, int *out)
 
 /* One try; LH_AGAIN: the listener's backlog or the socket is full. The memfd is closed once it was
  * sent: the mapping keeps it. */
-static lh_status_t dial(lh_conn_t *c)
+static lh_status_t dial_listener(lh_conn_t *c)
 {
     place_t place;
     struct sockaddr_un name;
@@ -236,7 +236,7 @@ void shm_dial(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
     if (c->memory >= 0) { /* not greeted yet */
-        const lh_status_t status = dial(c);
+        const lh_status_t status = dial_listener(c);
         if (status != LH_OK && status != LH_AGAIN) {
             shm_break(c, LH_UNREACHABLE, "rank %u: nobody listens at its socket: %s", c->peer,
                       strerror(errno));
@@ -336,12 +336,12 @@ static void meet_strangers(lh_listener_t *l)
             who.uid != geteuid())
             forget_stranger(l, s, true);
         else
-            watch(l->transport, s->socket, EPOLLIN | EPOLLET, NULL);
+            socket_watch(l->transport, s->socket, EPOLLIN | EPOLLET, NULL);
     }
 }
 
 /* LH_AGAIN: it has said nothing yet, or nothing right. What is wrong is not answered. */
-static lh_status_t hear(lh_listener_t *l, shm_stranger_t *s, lh_conn_t **out)
+static lh_status_t stranger_hear(lh_listener_t *l, shm_stranger_t *s, lh_conn_t **out)
 {
     int fd = -1;
     shm_packet_t packet;
@@ -384,7 +384,7 @@ lh_status_t shm_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
     /* Those that have said nothing yet are passed over; one that lies is forgotten in passing. */
     for (int i = 0; i < SHM_STRANGERS; i++) {
         if (l->strangers[i].socket < 0) continue;
-        const lh_status_t status = hear(l, &l->strangers[i], out);
+        const lh_status_t status = stranger_hear(l, &l->strangers[i], out);
         if (status == LH_AGAIN) continue;
         if (status == LH_OK) *hello = (*out)->hello;
         return status;

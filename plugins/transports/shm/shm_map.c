@@ -22,7 +22,7 @@ typedef struct offer { /* what the host carries: it names the descriptor that co
 static const uint64_t page_bytes = 4096;
 
 /* A region that could shrink under the peer would kill it at its next access, so it is sealed. */
-static lh_status_t seal(const lh_host_t *host, int fd)
+static lh_status_t region_seal(const lh_host_t *host, int fd)
 {
     const int have = fcntl(fd, F_GET_SEALS);
     if (have >= 0 && (have & F_SEAL_SHRINK) != 0) return LH_OK;
@@ -42,7 +42,7 @@ lh_status_t shm_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memo
     if (memory->kind != LH_MEM_HOST)
         return host->fail(host, LH_UNSUPPORTED, "memory of kind %u, only the host's is taken",
                           memory->kind);
-    const lh_status_t status = memory->fd >= 0 ? seal(host, memory->fd) : LH_OK;
+    const lh_status_t status = memory->fd >= 0 ? region_seal(host, memory->fd) : LH_OK;
     if (status != LH_OK) return status;
     lh_region_t *r = host->alloc(host, sizeof(*r), 64);
     if (r == NULL) return LH_NO_MEMORY;
@@ -124,7 +124,7 @@ void shm_remotes_close(lh_conn_t *c)
 }
 
 /* LH_AGAIN as long as the connection is not open, or its socket is full. */
-static lh_status_t offer(lh_conn_t *c, lh_region_t *region, lh_address_t *out)
+static lh_status_t region_offer(lh_conn_t *c, lh_region_t *region, lh_address_t *out)
 {
     const lh_host_t *host = c->transport->host;
     const lh_arena_t *a = &region->arena;
@@ -175,7 +175,7 @@ static lh_status_t map_remote(lh_remote_t *m)
 }
 
 /* Each offer is taken once. The bit that is set last is what lets the peer send directly. */
-static lh_status_t take(lh_conn_t *c, const lh_address_t *address, lh_remote_t **out)
+static lh_status_t offer_take(lh_conn_t *c, const lh_address_t *address, lh_remote_t **out)
 {
     offer_t text;
     const lh_host_t *host = c->transport->host;
@@ -208,15 +208,16 @@ static lh_status_t take(lh_conn_t *c, const lh_address_t *address, lh_remote_t *
 }
 
 /* The mapping stays while the connection lives: the peer may have sent messages that lie there. */
-static void forget(lh_remote_t *remote)
+static void remote_forget(lh_remote_t *remote)
 {
     remote->forgotten = true;
     if (remote->conn == NULL) shm_remote_free(remote);
 }
 
 /* longhaul/draft/onesided.h: a copy by the sender into the peer's mapped memory. */
-static lh_status_t put(lh_conn_t *c, lh_region_t *region, const void *data, lh_remote_t *remote,
-                       uint64_t offset, uint64_t bytes, uint32_t tag, uint64_t cookie)
+static lh_status_t remote_put(lh_conn_t *c, lh_region_t *region, const void *data,
+                              lh_remote_t *remote, uint64_t offset, uint64_t bytes, uint32_t tag,
+                              uint64_t cookie)
 {
     const lh_host_t *host = c->transport->host;
     if ((remote->access & LH_REMOTE_WRITE) == 0)
@@ -235,7 +236,7 @@ static lh_status_t put(lh_conn_t *c, lh_region_t *region, const void *data, lh_r
                                               .kind = SHM_PUT});
 }
 
-static lh_status_t map(lh_remote_t *remote, const void **out)
+static lh_status_t remote_map(lh_remote_t *remote, const void **out)
 {
     *out = remote->base;
     return LH_OK;
@@ -243,10 +244,10 @@ static lh_status_t map(lh_remote_t *remote, const void **out)
 
 const lh_mapping_api_t shm_mapping = {
     .struct_size = sizeof(shm_mapping),
-    .offer = offer,
-    .take = take,
-    .forget = forget,
-    .map = map,
+    .offer = region_offer,
+    .take = offer_take,
+    .forget = remote_forget,
+    .map = remote_map,
 };
 
-const lh_one_sided_api_t shm_one_sided = {.struct_size = sizeof(shm_one_sided), .put = put};
+const lh_one_sided_api_t shm_one_sided = {.struct_size = sizeof(shm_one_sided), .put = remote_put};

@@ -15,20 +15,20 @@
 static const uint64_t direct_piece = 256 << 10;
 
 /* Counters of one writer: no locked instruction is needed. */
-static void bump(_Atomic uint64_t *counter, uint64_t by)
+static void shm_counter_bump(_Atomic uint64_t *counter, uint64_t by)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
                           memory_order_relaxed);
 }
 
 /* Whether the caller's rows have room for one more event. */
-static bool room(const shm_sink_t *s)
+static bool sink_has_room(const shm_sink_t *s)
 {
     return s->count < s->max;
 }
 
 /* One event, as far as the caller's version of the row goes. */
-static void tell(shm_sink_t *s, lh_wire_event_t event)
+static void sink_tell(shm_sink_t *s, lh_wire_event_t event)
 {
     char *row = (char *)s->events + (size_t)s->event_size * s->count++;
     const size_t bytes = s->event_size < sizeof(event) ? s->event_size : sizeof(event);
@@ -37,12 +37,12 @@ static void tell(shm_sink_t *s, lh_wire_event_t event)
 }
 
 /* The queue is a ring of SHM_DEPTH rows. */
-static shm_operation_t *at(shm_queue_t *q, uint32_t index)
+static shm_operation_t *queue_row(shm_queue_t *q, uint32_t index)
 {
     return &q->rows[(q->first + index) % SHM_DEPTH];
 }
 
-static void pop(shm_queue_t *q)
+static void queue_pop(shm_queue_t *q)
 {
     q->first = (q->first + 1) % SHM_DEPTH;
     q->count--;
@@ -64,7 +64,7 @@ static uint32_t head_check(const lh_conn_t *c, const shm_record_t *record)
 }
 
 /* The wake-up is left to the end of a step: one for all records. */
-static void publish(lh_conn_t *c, shm_record_t *record, uint64_t inline_bytes)
+static void record_publish(lh_conn_t *c, shm_record_t *record, uint64_t inline_bytes)
 {
     if (c->checksum) record->head_check = head_check(c, record);
     shm_ring_publish(&c->out, record, inline_bytes);
@@ -83,7 +83,7 @@ static bool write_eager(lh_conn_t *c, shm_operation_t *o)
     if (c->checksum) record->check = c->transport->check(o->data + o->done, piece);
     if (piece > 0) memcpy(record + 1, o->data + o->done, piece);
     o->done += piece;
-    publish(c, record, piece);
+    record_publish(c, record, piece);
     return true;
 }
 
@@ -105,7 +105,7 @@ static bool write_direct(lh_conn_t *c, shm_operation_t *o)
     if (c->checksum) record->check = c->transport->check(from, piece);
     o->done += piece;
     o->copies = ++c->direct_sent;
-    publish(c, record, 0);
+    record_publish(c, record, 0);
     return true;
 }
 
@@ -121,7 +121,7 @@ static bool write_put(lh_conn_t *c, shm_operation_t *o)
     shm_record_t *record = shm_ring_room(&c->out, 0);
     if (record == NULL) return false;
     *record = (shm_record_t){.kind = SHM_SIGNAL, .tag = o->tag, .bytes = o->bytes};
-    publish(c, record, 0);
+    record_publish(c, record, 0);
     return true;
 }
 
@@ -131,7 +131,7 @@ static void write_sends(lh_conn_t *c)
     uint64_t moved = 0;
     shm_queue_t *q = &c->sends;
     while (q->written < q->count && moved < SHM_BUDGET) {
-        shm_operation_t *o = at(q, q->written);
+        shm_operation_t *o = queue_row(q, q->written);
         const uint64_t before = o->done;
         /* Memory that no peer has mapped, and short messages, go through the ring. */
         const bool direct = o->kind == SHM_SEND && peer_has(c, o->region) &&
@@ -149,17 +149,17 @@ static void write_sends(lh_conn_t *c)
 static void tell_sent(lh_conn_t *c, shm_sink_t *s)
 {
     shm_queue_t *q = &c->sends;
-    while (q->written > 0 && room(s)) {
-        const shm_operation_t *o = at(q, 0);
+    while (q->written > 0 && sink_has_room(s)) {
+        const shm_operation_t *o = queue_row(q, 0);
         const shm_lane_t *lane = c->out.lane;
         if (o->copies > 0 && atomic_load_explicit(&lane->copied, memory_order_acquire) < o->copies)
             return;
-        bump(&c->bytes_sent, o->bytes);
-        tell(s, (lh_wire_event_t){.cookie = o->cookie,
-                                  .bytes = o->bytes,
-                                  .type = o->kind == SHM_PUT ? LH_WIRE_PUT : LH_WIRE_SENT,
-                                  .tag = o->tag});
-        pop(q);
+        shm_counter_bump(&c->bytes_sent, o->bytes);
+        sink_tell(s, (lh_wire_event_t){.cookie = o->cookie,
+                                       .bytes = o->bytes,
+                                       .type = o->kind == SHM_PUT ? LH_WIRE_PUT : LH_WIRE_SENT,
+                                       .tag = o->tag});
+        queue_pop(q);
         q->written--;
     }
 }
@@ -176,11 +176,11 @@ static const char *direct_source(const lh_conn_t *c, const shm_record_t *record)
 
 /* The receive that a message goes to, once its first piece has come. False: none yet, or it does
  * not fit and the connection is broken. */
-static bool match(lh_conn_t *c, const shm_record_t *record)
+static bool record_match(lh_conn_t *c, const shm_record_t *record)
 {
     const shm_queue_t *q = &c->receives;
     if (q->count == 0) return false;
-    const shm_operation_t *o = at(&c->receives, 0);
+    const shm_operation_t *o = queue_row(&c->receives, 0);
     if (o->tag != record->tag)
         shm_break(c, LH_MISMATCH, "a message with tag %u met a receive with tag %u", record->tag,
                   o->tag);
@@ -225,7 +225,7 @@ static bool check_piece(lh_conn_t *c, const shm_record_t *record, const char *co
 }
 
 /* The record's room is free, and a direct one's source the sender's again. */
-static void consume(lh_conn_t *c, const shm_record_t *record)
+static void record_consume(lh_conn_t *c, const shm_record_t *record)
 {
     if (record->kind == SHM_DIRECT)
         atomic_store_explicit(&c->in.lane->copied, ++c->direct_taken, memory_order_release);
@@ -236,14 +236,15 @@ static void consume(lh_conn_t *c, const shm_record_t *record)
 /* LH_WIRE_RECEIVED, or of a put's signal LH_WIRE_ARRIVED. */
 static void tell_received(lh_conn_t *c, shm_sink_t *s, const shm_operation_t *o, uint32_t type)
 {
-    bump(&c->bytes_received, o->bytes);
-    tell(s, (lh_wire_event_t){.cookie = o->cookie, .bytes = o->bytes, .type = type, .tag = o->tag});
+    shm_counter_bump(&c->bytes_received, o->bytes);
+    sink_tell(
+        s, (lh_wire_event_t){.cookie = o->cookie, .bytes = o->bytes, .type = type, .tag = o->tag});
 }
 
 /* It matches no receive: the event says tag and bytes. */
 static bool read_signal(lh_conn_t *c, const shm_record_t *record, shm_sink_t *s)
 {
-    consume(c, record);
+    record_consume(c, record);
     tell_received(
         c, s, &(shm_operation_t){.cookie = c->cookie, .bytes = record->bytes, .tag = record->tag},
         LH_WIRE_ARRIVED);
@@ -266,8 +267,8 @@ static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
         return false;
     }
     if (record.kind == SHM_SIGNAL) return read_signal(c, &record, s);
-    if (!match(c, &record)) return false;
-    shm_operation_t *o = at(&c->receives, 0);
+    if (!record_match(c, &record)) return false;
+    shm_operation_t *o = queue_row(&c->receives, 0);
     /* All pieces of a message say the same length, and none reaches past it. */
     if (record.piece > record.bytes - o->done || (o->done > 0 && record.bytes != o->copies)) {
         shm_break(c, LH_CORRUPT, "the pieces of a message from rank %u don't add up", c->peer);
@@ -277,13 +278,13 @@ static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
     if (!copy_piece(c, &record, payload, o->data + o->done) ||
         !check_piece(c, &record, o->data + o->done))
         return false;
-    consume(c, &record);
+    record_consume(c, &record);
     o->done += record.piece;
     *moved += record.piece;
     if (o->done < record.bytes) return record.piece > 0;
     o->bytes = record.bytes;
     tell_received(c, s, o, LH_WIRE_RECEIVED);
-    pop(&c->receives);
+    queue_pop(&c->receives);
     return true;
 }
 
@@ -291,47 +292,47 @@ static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
 static void read_messages(lh_conn_t *c, shm_sink_t *s)
 {
     uint64_t moved = 0;
-    while (room(s) && moved < SHM_BUDGET && read_record(c, s, &moved))
+    while (sink_has_room(s) && moved < SHM_BUDGET && read_record(c, s, &moved))
         ;
 }
 
 /* Each outstanding operation ends in one event, then the connection in its last. */
-static void drain(lh_conn_t *c, shm_sink_t *s)
+static void conn_drain(lh_conn_t *c, shm_sink_t *s)
 {
-    if (!c->down_said && room(s)) {
+    if (!c->down_said && sink_has_room(s)) {
         c->down_said = true;
         if (c->why != LH_CANCELLED)
-            tell(s, (lh_wire_event_t){.cookie = c->cookie,
-                                      .type = LH_WIRE_DOWN,
-                                      .status = c->why,
-                                      .reason = c->reason});
+            sink_tell(s, (lh_wire_event_t){.cookie = c->cookie,
+                                           .type = LH_WIRE_DOWN,
+                                           .status = c->why,
+                                           .reason = c->reason});
     }
     /* What was posted and not done ends with the reason of the whole. */
     shm_queue_t *queues[] = {&c->sends, &c->receives};
     for (int i = 0; i < 2; i++)
-        while (queues[i]->count > 0 && room(s)) {
-            const shm_operation_t *o = at(queues[i], 0);
-            tell(s, (lh_wire_event_t){.cookie = o->cookie,
-                                      .type = o->kind == SHM_RECEIVE ? LH_WIRE_RECEIVED
-                                              : o->kind == SHM_PUT   ? LH_WIRE_PUT
-                                                                     : LH_WIRE_SENT,
-                                      .status = c->why,
-                                      .reason = c->reason,
-                                      .tag = o->tag});
-            pop(queues[i]);
+        while (queues[i]->count > 0 && sink_has_room(s)) {
+            const shm_operation_t *o = queue_row(queues[i], 0);
+            sink_tell(s, (lh_wire_event_t){.cookie = o->cookie,
+                                           .type = o->kind == SHM_RECEIVE ? LH_WIRE_RECEIVED
+                                                   : o->kind == SHM_PUT   ? LH_WIRE_PUT
+                                                                          : LH_WIRE_SENT,
+                                           .status = c->why,
+                                           .reason = c->reason,
+                                           .tag = o->tag});
+            queue_pop(queues[i]);
         }
-    if (!c->down_said || c->sends.count + c->receives.count > 0 || !room(s)) return;
-    tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});
+    if (!c->down_said || c->sends.count + c->receives.count > 0 || !sink_has_room(s)) return;
+    sink_tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});
     c->state = SHM_DRAINED;
 }
 
 /* Reading comes first: it frees room at the peer, which may wait for it to write. */
-static void step_open(lh_conn_t *c, shm_sink_t *s)
+static void shm_step_open(lh_conn_t *c, shm_sink_t *s)
 {
     if (!c->up_said) {
-        if (!room(s)) return;
+        if (!sink_has_room(s)) return;
         c->up_said = true;
-        tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
+        sink_tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
     }
     read_messages(c, s);
     if (c->state != SHM_OPEN) return;
@@ -339,7 +340,7 @@ static void step_open(lh_conn_t *c, shm_sink_t *s)
     tell_sent(c, s);
     shm_wake(c);
     /* What a peer wrote before it ended is read as far as receives wait for it. */
-    if (c->ended && room(s) && (c->receives.count == 0 || !shm_ring_any(&c->in)))
+    if (c->ended && sink_has_room(s) && (c->receives.count == 0 || !shm_ring_any(&c->in)))
         shm_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
 }
 
@@ -353,8 +354,8 @@ void shm_step(lh_conn_t *c, shm_sink_t *s)
         else
             shm_dial(c);
     }
-    if (c->state == SHM_OPEN) step_open(c, s);
-    if (c->state == SHM_BROKEN) drain(c, s);
+    if (c->state == SHM_OPEN) shm_step_open(c, s);
+    if (c->state == SHM_BROKEN) conn_drain(c, s);
 }
 
 /* Whether a step would do something; asked before the host goes to sleep. It may say yes for
@@ -390,17 +391,17 @@ static lh_status_t check_post(lh_conn_t *c, const lh_region_t *r, const char *da
 }
 
 /* Posting is allowed before the connection is up: an early receive is a standing grant. */
-static lh_status_t post(shm_queue_t *q, const shm_operation_t *operation)
+static lh_status_t queue_post(shm_queue_t *q, const shm_operation_t *operation)
 {
     if (q->count == SHM_DEPTH) return LH_AGAIN;
-    *at(q, q->count++) = *operation;
+    *queue_row(q, q->count++) = *operation;
     return LH_OK;
 }
 
 /* Tries at once: a message that fits is in the ring when isend returns. */
 static lh_status_t post_send(lh_conn_t *c, const shm_operation_t *operation)
 {
-    const lh_status_t status = post(&c->sends, operation);
+    const lh_status_t status = queue_post(&c->sends, operation);
     if (status != LH_OK || c->state != SHM_OPEN) return status;
     write_sends(c);
     shm_wake(c);
@@ -428,12 +429,12 @@ lh_status_t shm_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t by
 {
     const lh_status_t status = check_post(c, region, data, bytes);
     if (status != LH_OK) return status;
-    return post(&c->receives, &(shm_operation_t){.data = data,
-                                                 .bytes = bytes,
-                                                 .cookie = cookie,
-                                                 .region = region,
-                                                 .tag = tag,
-                                                 .kind = SHM_RECEIVE});
+    return queue_post(&c->receives, &(shm_operation_t){.data = data,
+                                                       .bytes = bytes,
+                                                       .cookie = cookie,
+                                                       .region = region,
+                                                       .tag = tag,
+                                                       .kind = SHM_RECEIVE});
 }
 
 lh_status_t shm_post_put(lh_conn_t *c, const shm_operation_t *operation)
