@@ -18,12 +18,12 @@ enum { ADVERTISE_BYTES = 1024 };
 enum { ADDRESS_BYTES = 24 }; /* family 4 or 6, 0, port, address, scope; big-endian port */
 
 /* The system's struct under its family's name. */
-static const struct sockaddr_in *v4(const struct sockaddr_storage *a)
+static const struct sockaddr_in *sockaddr_v4(const struct sockaddr_storage *a)
 {
     return (const struct sockaddr_in *)(const void *)a;
 }
 
-static const struct sockaddr_in6 *v6(const struct sockaddr_storage *a)
+static const struct sockaddr_in6 *sockaddr_v6(const struct sockaddr_storage *a)
 {
     return (const struct sockaddr_in6 *)(const void *)a;
 }
@@ -35,13 +35,13 @@ static void address_write(const struct sockaddr_storage *from, lh_address_t *out
     out->length = ADDRESS_BYTES;
     if (from->ss_family == AF_INET) {
         out->bytes[0] = 4;
-        memcpy(out->bytes + 2, &v4(from)->sin_port, 2);
-        memcpy(out->bytes + 4, &v4(from)->sin_addr, 4);
+        memcpy(out->bytes + 2, &sockaddr_v4(from)->sin_port, 2);
+        memcpy(out->bytes + 4, &sockaddr_v4(from)->sin_addr, 4);
         return;
     }
     out->bytes[0] = 6;
-    memcpy(out->bytes + 2, &v6(from)->sin6_port, 2);
-    memcpy(out->bytes + 4, &v6(from)->sin6_addr, 16);
+    memcpy(out->bytes + 2, &sockaddr_v6(from)->sin6_port, 2);
+    memcpy(out->bytes + 4, &sockaddr_v6(from)->sin6_addr, 16);
 }
 
 /* A link-local address is of the interface that this end uses: its scope does not travel. */
@@ -64,7 +64,7 @@ bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sock
     memcpy(&a->sin6_port, from->bytes + 2, 2);
     memcpy(&a->sin6_addr, from->bytes + 4, 16);
     if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) && t->here.address.ss_family == AF_INET6)
-        a->sin6_scope_id = v6(&t->here.address)->sin6_scope_id;
+        a->sin6_scope_id = sockaddr_v6(&t->here.address)->sin6_scope_id;
     *length = sizeof(*a);
     return true;
 }
@@ -74,16 +74,16 @@ void address_text(const struct sockaddr_storage *from, char *out, size_t room)
 {
     char host[INET6_ADDRSTRLEN] = "?";
     if (from->ss_family == AF_INET) {
-        (void)inet_ntop(AF_INET, &v4(from)->sin_addr, host, sizeof(host));
-        (void)snprintf(out, room, "%s:%u", host, ntohs(v4(from)->sin_port));
+        (void)inet_ntop(AF_INET, &sockaddr_v4(from)->sin_addr, host, sizeof(host));
+        (void)snprintf(out, room, "%s:%u", host, ntohs(sockaddr_v4(from)->sin_port));
     } else {
-        (void)inet_ntop(AF_INET6, &v6(from)->sin6_addr, host, sizeof(host));
-        (void)snprintf(out, room, "[%s]:%u", host, ntohs(v6(from)->sin6_port));
+        (void)inet_ntop(AF_INET6, &sockaddr_v6(from)->sin6_addr, host, sizeof(host));
+        (void)snprintf(out, room, "[%s]:%u", host, ntohs(sockaddr_v6(from)->sin6_port));
     }
 }
 
 /* Into a place, with the name under which it was found. */
-static void take(place_t *p, const struct sockaddr *address, const char *interface)
+static void place_take(place_t *p, const struct sockaddr *address, const char *interface)
 {
     p->length = address->sa_family == AF_INET ? sizeof(struct sockaddr_in)
                                               : sizeof(struct sockaddr_in6);
@@ -97,7 +97,7 @@ static bool take_text(place_t *p, const char *text)
     struct addrinfo *found;
     const struct addrinfo how = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
     if (getaddrinfo(text, NULL, &how, &found) != 0) return false;
-    take(p, found->ai_addr, text);
+    place_take(p, found->ai_addr, text);
     freeaddrinfo(found);
     return true;
 }
@@ -124,7 +124,7 @@ static bool take_interface(place_t *p, const char *wanted)
     if (getifaddrs(&all) != 0) return false;
     for (struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
         if (rank_of(i, wanted) > (best != NULL ? rank_of(best, wanted) : 0)) best = i;
-    if (best != NULL) take(p, best->ifa_addr, best->ifa_name);
+    if (best != NULL) place_take(p, best->ifa_addr, best->ifa_name);
     freeifaddrs(all);
     return best != NULL;
 }
@@ -191,8 +191,8 @@ lh_status_t address_choose(lh_transport_t *t)
 
 bool address_is_any(const struct sockaddr_storage *a)
 {
-    return a->ss_family == AF_INET ? v4(a)->sin_addr.s_addr == htonl(INADDR_ANY)
-                                   : IN6_IS_ADDR_UNSPECIFIED(&v6(a)->sin6_addr) != 0;
+    return a->ss_family == AF_INET ? sockaddr_v4(a)->sin_addr.s_addr == htonl(INADDR_ANY)
+                                   : IN6_IS_ADDR_UNSPECIFIED(&sockaddr_v6(a)->sin6_addr) != 0;
 }
 
 /* Which of the three it is: see tcp.h. NAT is expected to keep ports. */

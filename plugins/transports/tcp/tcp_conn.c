@@ -124,7 +124,7 @@ bool conn_has_events(const lh_conn_t *c)
 }
 
 /* One row, as far as the caller's version of it goes. */
-static void tell(sink_t *s, const lh_wire_event_t *event)
+static void tell_row(sink_t *s, const lh_wire_event_t *event)
 {
     char *row = s->rows + (size_t)s->row_size * s->count++;
     memset(row, 0, s->row_size);
@@ -141,7 +141,7 @@ static void tell_operation(lh_conn_t *c, sink_t *s, const operation_t *op, uint3
                                    .type = type,
                                    .status = well ? LH_OK : c->why,
                                    .tag = op->tag};
-    tell(s, &event);
+    tell_row(s, &event);
 }
 
 /* Those that are done, from the first on; also_cut_off: all, as the connection has broken. */
@@ -163,7 +163,7 @@ void conn_tell(lh_conn_t *c, sink_t *s)
 {
     if (c->up_due && s->count < s->max) {
         c->up_due = false;
-        tell(s, &(lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
+        tell_row(s, &(lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
     }
     tell_queue(c, s, true, false);
     tell_queue(c, s, false, false);
@@ -171,10 +171,10 @@ void conn_tell(lh_conn_t *c, sink_t *s)
     if (!c->down_said && s->count < s->max) {
         c->down_said = true;
         if (c->why != LH_CANCELLED)
-            tell(s, &(lh_wire_event_t){.cookie = c->cookie,
-                                       .type = LH_WIRE_DOWN,
-                                       .status = c->why,
-                                       .reason = c->reason});
+            tell_row(s, &(lh_wire_event_t){.cookie = c->cookie,
+                                           .type = LH_WIRE_DOWN,
+                                           .status = c->why,
+                                           .reason = c->reason});
     }
     /* DOWN comes before the operations that it has cut off. */
     if (!c->down_said) return;
@@ -183,5 +183,5 @@ void conn_tell(lh_conn_t *c, sink_t *s)
     if (s->count == s->max || c->send_first != c->send_end || c->recv_first != c->recv_end) return;
     c->up_due = false;
     c->state = CONN_DRAINED;
-    tell(s, &(lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});
+    tell_row(s, &(lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});
 }

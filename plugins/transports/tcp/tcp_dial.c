@@ -82,7 +82,7 @@ static bool seals_new(stream_t *s)
 }
 
 /* What it has to send always fits into a fresh socket. */
-static bool shake(stream_t *s)
+static bool stream_shake(stream_t *s)
 {
     const uint8_t *out;
     size_t taken, bytes;
@@ -102,7 +102,7 @@ static bool shake(stream_t *s)
 }
 
 /* The socket is connected, or has failed: SO_ERROR says which. */
-static void connected(stream_t *s)
+static void stream_connected(stream_t *s)
 {
     lh_conn_t *c = s->conn;
     int error = 0;
@@ -128,7 +128,7 @@ static void connected(stream_t *s)
         return;
     }
     s->state = STREAM_SHAKING;
-    (void)shake(s);
+    (void)stream_shake(s);
 }
 
 /* Bytes for a stream that is not open. False: none, or it is over. */
@@ -156,16 +156,16 @@ static bool read_some(stream_t *s)
 void stream_progress(stream_t *s)
 {
     if (s->state == STREAM_CONNECTING) {
-        connected(s);
+        stream_connected(s);
         return;
     }
     if (s->state < STREAM_SHAKING || s->state > STREAM_OFFERED || !read_some(s)) return;
-    if (s->state == STREAM_SHAKING && !shake(s)) return;
+    if (s->state == STREAM_SHAKING && !stream_shake(s)) return;
     if (s->state == STREAM_GREETING) (void)stream_eat(s);
 }
 
 /* Dials stream `index` anew; what was there before is freed. */
-static void dial(lh_conn_t *c, uint32_t index)
+static void stream_dial(lh_conn_t *c, uint32_t index)
 {
     stream_t *s;
     stream_free(c->streams[index]);
@@ -196,5 +196,5 @@ void dial_serve(lh_conn_t *c)
     /* The others need the token that the first one's welcome brings. */
     const uint32_t wanted = c->state == CONN_DIALING ? 1 : c->stream_count;
     for (uint32_t i = 0; i < wanted && c->state <= CONN_JOINING && now >= c->redial_at; i++)
-        if (c->streams[i] == NULL || c->streams[i]->state == STREAM_NONE) dial(c, i);
+        if (c->streams[i] == NULL || c->streams[i]->state == STREAM_NONE) stream_dial(c, i);
 }

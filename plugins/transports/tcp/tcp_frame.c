@@ -55,7 +55,7 @@ void frame_write(const frame_t *f, uint8_t out[HEAD_BYTES])
 }
 
 /* What no sender of ours writes. Whether a frame is in place is the stream's to say. */
-static const char *check(const frame_t *f)
+static const char *frame_check(const frame_t *f)
 {
     static const uint32_t exact[FRAME_TYPES] = {
         [FRAME_HELLO] = HELLO_BYTES, [FRAME_WELCOME] = WELCOME_BYTES};
@@ -88,7 +88,7 @@ const char *frame_read(const uint8_t in[HEAD_BYTES], frame_t *out)
         .length = get32(in + 40),
         .tag = get32(in + 44),
     };
-    const char *wrong = check(&f);
+    const char *wrong = frame_check(&f);
     if (wrong != NULL) return wrong;
     *out = f;
     memcpy(out->seal, in + 48, SEAL_BYTES);

@@ -108,7 +108,7 @@ void listener_expire(lh_listener_t *l)
 }
 
 /* A welcome or refusal; a fresh socket always has room for it. */
-static void answer(stream_t *s, const welcome_t *w)
+static void stranger_answer(stream_t *s, const welcome_t *w)
 {
     uint8_t bytes[WELCOME_BYTES];
     size_t sent = 0;
@@ -118,10 +118,10 @@ static void answer(stream_t *s, const welcome_t *w)
 }
 
 /* Told to who has sent a whole greeting; all else is dropped without a word. */
-static bool refuse(stream_t *s, uint32_t why)
+static bool stranger_refuse(stream_t *s, uint32_t why)
 {
     const welcome_t w = {.answer = why};
-    answer(s, &w);
+    stranger_answer(s, &w);
     if (s->state != STREAM_CLOSED) stranger_drop(s);
     return false;
 }
@@ -131,7 +131,8 @@ void turn_away(lh_conn_t *c)
 {
     const welcome_t w = {.answer = REFUSED_HOST};
     stream_t *s = c->streams[0];
-    if (!c->dialed && !c->admitted && s != NULL && s->state == STREAM_OFFERED) answer(s, &w);
+    if (!c->dialed && !c->admitted && s != NULL && s->state == STREAM_OFFERED)
+        stranger_answer(s, &w);
 }
 
 /* In constant time. */
@@ -164,7 +165,7 @@ static bool is_twice(const stream_t *s)
 
 /* A stream beyond the first: its token names the connection, whose first stream has been
  * admitted. */
-static bool join(stream_t *s)
+static bool stream_join(stream_t *s)
 {
     const greeting_t *g = &s->greeting;
     lh_conn_t *c = s->transport->conns;
@@ -172,7 +173,7 @@ static bool join(stream_t *s)
         c = c->next;
     if (c == NULL || c->state != CONN_JOINING || !same_hello(&c->hello, &g->hello) ||
         g->stream >= c->stream_count || c->streams[g->stream] != NULL)
-        return refuse(s, REFUSED_STREAM);
+        return stranger_refuse(s, REFUSED_STREAM);
     stranger_take(s);
     stream_adopt(c, s, g->stream);
     return admit_stream(s);
@@ -191,14 +192,14 @@ static bool greet_dialer(stream_t *s)
     s->index = g->stream;
     /* With a key these facts were proven by the handshake's identity; without one they are what
      * keeps jobs apart. */
-    if (g->hello.job != world->job) return refuse(s, REFUSED_JOB);
-    if (g->hello.epoch != world->epoch) return refuse(s, REFUSED_EPOCH);
+    if (g->hello.job != world->job) return stranger_refuse(s, REFUSED_JOB);
+    if (g->hello.epoch != world->epoch) return stranger_refuse(s, REFUSED_EPOCH);
     if (g->to != world->rank ||
         (s->listener->security != LH_SECURITY_PLAIN && s->proven != g->hello.rank))
-        return refuse(s, REFUSED_RANK);
-    if (g->security != s->listener->security) return refuse(s, REFUSED_SECURITY);
-    if (g->stream > 0) return join(s);
-    if (is_twice(s)) return refuse(s, REFUSED_TWICE);
+        return stranger_refuse(s, REFUSED_RANK);
+    if (g->security != s->listener->security) return stranger_refuse(s, REFUSED_SECURITY);
+    if (g->stream > 0) return stream_join(s);
+    if (is_twice(s)) return stranger_refuse(s, REFUSED_TWICE);
     s->state = STREAM_OFFERED;
     return true;
 }
@@ -238,7 +239,7 @@ bool admit_stream(stream_t *s)
         return false;
     }
     conn_stream_open(c, s);
-    answer(s, &w);
+    stranger_answer(s, &w);
     return s->state == STREAM_OPEN;
 }
 

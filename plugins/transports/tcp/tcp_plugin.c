@@ -333,7 +333,7 @@ static void tcp_release(lh_transport_t *t, lh_region_t *r)
 }
 
 /* Before it was admitted a connection has no direction yet, and takes both. */
-static lh_status_t may_post(const lh_conn_t *c, uint32_t direction, uint64_t bytes)
+static lh_status_t tcp_may_post(const lh_conn_t *c, uint32_t direction, uint64_t bytes)
 {
     const lh_host_t *host = c->transport->host;
     if (c->state >= CONN_ENDING) return host->fail(host, c->why, "%s", c->reason);
@@ -350,7 +350,7 @@ static lh_status_t may_post(const lh_conn_t *c, uint32_t direction, uint64_t byt
 static lh_status_t tcp_isend(lh_conn_t *c, LH_UNUSED lh_region_t *region, const void *data,
                              uint64_t bytes, uint32_t tag, uint64_t cookie)
 {
-    const lh_status_t status = may_post(c, LH_SEND, bytes);
+    const lh_status_t status = tcp_may_post(c, LH_SEND, bytes);
     if (status != LH_OK) return status;
     if (c->send_end - c->send_first == DEPTH) return LH_AGAIN;
     c->sends[c->send_end++ % DEPTH] = (operation_t){
@@ -362,7 +362,7 @@ static lh_status_t tcp_isend(lh_conn_t *c, LH_UNUSED lh_region_t *region, const 
 static lh_status_t tcp_irecv(lh_conn_t *c, LH_UNUSED lh_region_t *region, void *data,
                              uint64_t bytes, uint32_t tag, uint64_t cookie)
 {
-    const lh_status_t status = may_post(c, LH_RECEIVE, bytes);
+    const lh_status_t status = tcp_may_post(c, LH_RECEIVE, bytes);
     if (status != LH_OK) return status;
     if (c->recv_end - c->recv_first == DEPTH) return LH_AGAIN;
     const uint32_t message = c->recv_end++;

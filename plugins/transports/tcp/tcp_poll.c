@@ -52,7 +52,7 @@ static void serve_epoll(lh_transport_t *t)
 }
 
 /* Frees what was closed before this poll: no row of epoll can point to it any more. */
-static void bury(lh_transport_t *t)
+static void bury_closed(lh_transport_t *t)
 {
     for (lh_conn_t *c = t->graveyard, *next; c != NULL; c = next) {
         next = c->next;
@@ -86,7 +86,7 @@ lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_
 {
     sink_t sink = {(char *)events, event_size, max, 0};
     t->now = t->host->now_ns(t->host);
-    if (t->graveyard != NULL || t->dead_strangers != NULL) bury(t);
+    if (t->graveyard != NULL || t->dead_strangers != NULL) bury_closed(t);
     const bool direct = t->open_streams <= DIRECT_STREAMS;
     if (!direct || t->unsettled > 0 || t->now - t->served >= LOOK_NS) serve_epoll(t);
     /* Only while somebody is on the way in or out are there deadlines to look at. */
@@ -108,7 +108,7 @@ lh_status_t tcp_wait_fd(lh_transport_t *t, int *fd)
 }
 
 /* Wakes who sleeps on the epoll descriptor while handshakes or ends have deadlines. */
-static void set_timer(lh_transport_t *t)
+static void tcp_set_timer(lh_transport_t *t)
 {
     if (t->timer_set) return;
     const struct itimerspec when = {.it_value = {.tv_nsec = WAKE_NS}};
@@ -130,6 +130,6 @@ lh_status_t tcp_arm(lh_transport_t *t)
         for (uint32_t i = 0; c->state == CONN_UP && i < c->stream_count; i++)
             stream_watch_out(c->streams[i], c->streams[i]->blocked);
     }
-    if (deadline) set_timer(t);
+    if (deadline) tcp_set_timer(t);
     return LH_OK;
 }

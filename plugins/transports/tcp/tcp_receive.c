@@ -43,8 +43,8 @@ bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...)
 }
 
 /* Both ends are told both tags, or both sizes. */
-static bool refuse(lh_conn_t *c, lh_status_t status, uint32_t message, const operation_t *op,
-                   uint32_t tag, uint64_t total)
+static bool message_refuse(lh_conn_t *c, lh_status_t status, uint32_t message,
+                           const operation_t *op, uint32_t tag, uint64_t total)
 {
     const frame_t end = {.type = FRAME_END,
                          .message = message,
@@ -72,8 +72,10 @@ static bool begin_posted(stream_t *s)
     if ((int32_t)(f->message - c->recv_first) < 0 || op->done)
         return stream_fail(s, LH_CORRUPT, "a frame of message %u, which is complete", f->message);
     if (!op->begun) {
-        if (op->tag != f->tag) return refuse(c, LH_MISMATCH, f->message, op, f->tag, f->total);
-        if (f->total > op->bytes) return refuse(c, LH_TRUNCATED, f->message, op, f->tag, f->total);
+        if (op->tag != f->tag)
+            return message_refuse(c, LH_MISMATCH, f->message, op, f->tag, f->total);
+        if (f->total > op->bytes)
+            return message_refuse(c, LH_TRUNCATED, f->message, op, f->tag, f->total);
         op->begun = true;
         op->total = f->total;
     }
@@ -187,11 +189,11 @@ static void slot_leave(lh_conn_t *c, uint32_t message, stream_t *s)
     const uint8_t *from = c->slot_memory + (size_t)(message % EAGER_SLOTS) * EAGER_BYTES;
     const uint32_t there = slot->bytes - (s == NULL ? 0 : s->left);
     if (op->tag != slot->tag) {
-        (void)refuse(c, LH_MISMATCH, message, op, slot->tag, slot->bytes);
+        (void)message_refuse(c, LH_MISMATCH, message, op, slot->tag, slot->bytes);
         return;
     }
     if (slot->bytes > op->bytes) {
-        (void)refuse(c, LH_TRUNCATED, message, op, slot->tag, slot->bytes);
+        (void)message_refuse(c, LH_TRUNCATED, message, op, slot->tag, slot->bytes);
         return;
     }
     if (there > 0) memcpy(op->data, from, there);
@@ -267,7 +269,7 @@ static bool frame_end(stream_t *s)
 }
 
 /* The next n bytes of a payload lie where they belong. */
-static bool took(stream_t *s, uint32_t n)
+static bool payload_took(stream_t *s, uint32_t n)
 {
     if (s->seals[1] == NULL)
         s->crc = lh_crc32c(s->crc, s->to, n);
@@ -289,7 +291,7 @@ bool stream_eat(stream_t *s)
             const uint32_t n = there < s->left ? there : s->left;
             memcpy(s->to, s->stage + s->stage_first, n);
             s->stage_first += n;
-            good = took(s, n);
+            good = payload_took(s, n);
         } else if (s->left == 0 && there >= HEAD_BYTES) {
             good = frame_begin(s);
         } else {
@@ -355,7 +357,7 @@ bool stream_pull(stream_t *s, bool *more)
         if (n <= 0) return receive_failed(s, n, errno);
         const size_t first = direct ? ((size_t)n < v[0].iov_len ? (size_t)n : v[0].iov_len) : 0;
         s->stage_last += (uint32_t)((size_t)n - first);
-        if (first > 0 && !took(s, (uint32_t)first)) return false;
+        if (first > 0 && !payload_took(s, (uint32_t)first)) return false;
         if (!stream_eat(s)) return false;
         atomic_store_explicit(&s->conn->heard_ns, s->transport->now, memory_order_relaxed);
         if ((size_t)n < v[0].iov_len + v[1].iov_len) return true;

@@ -24,8 +24,8 @@ void secret_wipe(void *bytes, size_t length)
 }
 
 /* One-way: who learns a later secret does not learn the ones before it. */
-static bool derive(const uint8_t secret[SECRET_BYTES], const char *purpose,
-                   uint8_t out[SECRET_BYTES])
+static bool seal_derive(const uint8_t secret[SECRET_BYTES], const char *purpose,
+                        uint8_t out[SECRET_BYTES])
 {
     unsigned length = SECRET_BYTES;
     return HMAC(EVP_sha256(), secret, SECRET_BYTES, (const uint8_t *)purpose, strlen(purpose), out,
@@ -36,8 +36,8 @@ static bool derive(const uint8_t secret[SECRET_BYTES], const char *purpose,
 static bool use_secret(seal_t *s)
 {
     uint8_t key[SECRET_BYTES], nonce[SECRET_BYTES];
-    const bool good = derive(s->secret, "longhaul tcp key", key) &&
-                      derive(s->secret, "longhaul tcp nonce", nonce) &&
+    const bool good = seal_derive(s->secret, "longhaul tcp key", key) &&
+                      seal_derive(s->secret, "longhaul tcp nonce", nonce) &&
                       EVP_CipherInit_ex(s->context, EVP_aes_128_gcm(), NULL, key, NULL,
                                         s->opens ? 0 : 1) == 1;
     memcpy(s->nonce, nonce, NONCE_BYTES);
@@ -81,7 +81,7 @@ static bool step_to(seal_t *s, uint64_t generation)
 {
     while (s->generation < generation) {
         uint8_t next[SECRET_BYTES];
-        if (!derive(s->secret, "longhaul tcp next", next)) return false;
+        if (!seal_derive(s->secret, "longhaul tcp next", next)) return false;
         memcpy(s->secret, next, SECRET_BYTES);
         secret_wipe(next, sizeof(next));
         if (++s->generation == generation) return use_secret(s);

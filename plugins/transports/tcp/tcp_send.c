@@ -22,7 +22,7 @@ static operation_t *next_send(lh_conn_t *c)
 }
 
 /* The next `length` bytes of a message become a frame of this stream's batch. */
-static bool cut(stream_t *s, operation_t *op, uint64_t length)
+static bool stream_cut_frame(stream_t *s, operation_t *op, uint64_t length)
 {
     lh_conn_t *c = s->conn;
     frame_t f = {.type = FRAME_DATA,
@@ -63,7 +63,7 @@ static uint64_t batch_most(const lh_conn_t *c, uint64_t part)
 }
 
 /* True: the batch holds something. */
-static bool fill(stream_t *s)
+static bool stream_fill_batch(stream_t *s)
 {
     lh_conn_t *c = s->conn;
     operation_t *op = NULL;
@@ -73,7 +73,8 @@ static bool fill(stream_t *s)
         const uint64_t rest = op->bytes - op->total, part = part_of(c, op);
         const uint64_t length = rest < part ? rest : part;
         if (frames > 0 && batch + length > batch_most(c, part)) break;
-        if (!cut(s, op, length)) return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
+        if (!stream_cut_frame(s, op, length))
+            return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
         batch += length;
         frames++;
     }
@@ -132,7 +133,7 @@ bool conn_push(lh_conn_t *c)
         for (uint32_t i = 0; i < c->stream_count && c->state == CONN_UP; i++) {
             stream_t *s = c->streams[(c->turn + i) % c->stream_count];
             size_t bytes = 0;
-            if (s->vector_done == s->vector_count && !fill(s)) continue;
+            if (s->vector_done == s->vector_count && !stream_fill_batch(s)) continue;
             if (!stream_push(s, &bytes)) return false;
             all += bytes;
             moved |= bytes > 0 && !s->blocked;

@@ -23,7 +23,7 @@ enum {
 #define SILENCE_MIN_NS 1000000000ull
 
 /* Options are wishes: a kernel that refuses one gives a slower socket, not none. */
-static void set_int(int fd, int level, int name, int value)
+static void socket_set_int(int fd, int level, int name, int value)
 {
     (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
@@ -60,8 +60,8 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
     if (fd < 0) return host->fail(host, LH_IO, "a socket for %s", text);
     /* A job that starts again need not wait until the kernel has forgotten the last one's
      * sockets. */
-    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (local.ss_family == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    socket_set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (local.ss_family == AF_INET6) socket_set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     set_buffers(t, fd,
                 t->config->buffer_bytes); /* before SYN: it decides the scale of the window */
     if (bind(fd, (const struct sockaddr *)&local, length) != 0 || listen(fd, BACKLOG) != 0 ||
@@ -93,7 +93,7 @@ int socket_dial(lh_conn_t *c)
     const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
     set_port(&from, 0);
-    set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    socket_set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     socket_tune(c, fd, true);
     if ((from.ss_family == to.ss_family && !address_is_any(&from) &&
          bind(fd, (const struct sockaddr *)&from, t->here.length) != 0) ||
@@ -120,15 +120,15 @@ void socket_prepare(int fd, uint64_t silence_ns)
 {
     const uint64_t ms = silence_ns / 1000000;
     /* Batches are made here: the kernel need not wait for more. */
-    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-    set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-    set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, (int)(ms / 1000));
-    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)ms - RETRY_MS);
+    socket_set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    socket_set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    socket_set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+    socket_set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+    socket_set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, (int)(ms / 1000));
+    socket_set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)ms - RETRY_MS);
     /* A link that is healed is found within a second: the kernel would double its pauses, and try
      * again only after as long again as the cut was (Linux 6.15 on; before, it does). */
-    set_int(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, PAUSE_MAX_MS);
+    socket_set_int(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, PAUSE_MAX_MS);
 }
 
 /* Counts only where something could be sent at both ends of the time, at the connection's own pace:

@@ -157,7 +157,7 @@ static void frame_left(stream_t *s, uint32_t i)
 }
 
 /* The kernel took this many bytes of the batch. */
-static void advance(stream_t *s, size_t bytes)
+static void batch_advance(stream_t *s, size_t bytes)
 {
     while (bytes > 0) {
         struct iovec *v = &s->vectors[s->vector_done];
@@ -197,7 +197,7 @@ bool stream_push(stream_t *s, size_t *bytes)
             return true;
         }
         if (n < 0) return send_failed(s, errno);
-        advance(s, (size_t)n);
+        batch_advance(s, (size_t)n);
         *bytes += (size_t)n;
     }
     return true;

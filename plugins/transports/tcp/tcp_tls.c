@@ -186,7 +186,7 @@ static bool is_handshake(const uint8_t *bytes, size_t length)
 
 /* One step. A handshake without the key (a certificate, nothing) must not pass: the session has to
  * be the one that was given. */
-static lh_status_t handshake(tls_t *t)
+static lh_status_t tls_handshake(tls_t *t)
 {
     ERR_clear_error();
     const int done = SSL_do_handshake(t->ssl);
@@ -203,11 +203,11 @@ lh_status_t tls_step(tls_t *t, const uint8_t *bytes, size_t length, size_t *take
 {
     *taken = *out_bytes = 0;
     *out = t->out;
-    lh_status_t status = handshake(t); /* the end that dials begins without a record */
+    lh_status_t status = tls_handshake(t); /* the end that dials begins without a record */
     while (status == LH_AGAIN) {
         if (!is_handshake(bytes + *taken, length - *taken)) return LH_DENIED;
         if (!give_record(t, bytes, length, taken)) break;
-        status = handshake(t);
+        status = tls_handshake(t);
     }
     const int n = BIO_read(t->from, t->out, OUT_BYTES);
     *out_bytes = n > 0 ? (size_t)n : 0;

@@ -43,7 +43,7 @@ enum { MORE_STREAMS, FEWER_STREAMS, MORE_BUFFER, LARGER_CHUNK, OTHER_CONTROL };
 /* Of a buffer's bytes, those that are payload on their way; the rest is the kernel's own. */
 #define PAYLOAD_SHARE 0.72
 
-static void set_int(int fd, int level, int name, int value)
+static void tuning_set_int(int fd, int level, int name, int value)
 {
     (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
@@ -146,7 +146,7 @@ static uint64_t window_by_scale(uint64_t receive_most)
     return (uint64_t)65535 << scale;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t larger_value(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -175,9 +175,10 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
     }
     /* What one stream can have on its way: bounded by the scale, and where limits hold by both
      * ends' buffers. */
-    out->window = window_by_scale(larger(receive, out->receive));
+    out->window = window_by_scale(larger_value(receive, out->receive));
     if (out->force) return;
-    const uint64_t held = larger(send, 2 * out->send), kept = larger(receive, 2 * out->receive);
+    const uint64_t held = larger_value(send, 2 * out->send),
+                   kept = larger_value(receive, 2 * out->receive);
     const uint64_t least = (uint64_t)(PAYLOAD_SHARE * (double)(held < kept ? held : kept));
     if (least < out->window) out->window = least;
 }
@@ -206,9 +207,10 @@ static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, ui
     if (link->scope == LH_LINK_NODE) return 1;
     if (link->scope != LH_LINK_WAN) return most;
     /* Without bbr a loss halves a stream's window: the more of them, the less that is of all. */
-    uint64_t streams = limits->bbr ? larger(most, WAN_STREAMS) : RATE_STREAMS;
+    uint64_t streams = limits->bbr ? larger_value(most, WAN_STREAMS) : RATE_STREAMS;
     if (limits->window > 0)
-        streams = larger(streams, (flight + flight / 4 + limits->window - 1) / limits->window);
+        streams = larger_value(streams,
+                               (flight + flight / 4 + limits->window - 1) / limits->window);
     return streams;
 }
 
@@ -274,7 +276,8 @@ static bool is_auto(const char *congestion)
 }
 
 /* What the INI has set is not tried otherwise. */
-static bool change(const tcp_config_t *config, const limits_t *limits, int what, lh_tuning_t *out)
+static bool tcp_tuning_change(const tcp_config_t *config, const limits_t *limits, int what,
+                              lh_tuning_t *out)
 {
     switch (what) {
     case MORE_STREAMS:
@@ -311,7 +314,7 @@ bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_
     if (choice == 0) return true;
     for (size_t i = 0; i < sizeof(clean) / sizeof(clean[0]); i++) {
         *out = first;
-        if (change(t->config, &t->limits, order[i], out) && --choice == 0) return true;
+        if (tcp_tuning_change(t->config, &t->limits, order[i], out) && --choice == 0) return true;
     }
     return false;
 }
@@ -396,10 +399,11 @@ static void set_buffer(const limits_t *limits, int fd, bool receive, uint64_t by
     const uint64_t most = receive ? limits->receive : limits->send;
     const uint64_t grows_to = receive ? limits->auto_receive : limits->auto_send;
     const int value = bytes > INT32_MAX / 2 ? INT32_MAX / 2 : (int)bytes;
-    if (limits->force) set_int(fd, SOL_SOCKET, receive ? SO_RCVBUFFORCE : SO_SNDBUFFORCE, value);
+    if (limits->force)
+        tuning_set_int(fd, SOL_SOCKET, receive ? SO_RCVBUFFORCE : SO_SNDBUFFORCE, value);
     /* Setting it switches the kernel's own tuning off, which may reach further. */
     else if (2 * (bytes < most ? bytes : most) > grows_to)
-        set_int(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, value);
+        tuning_set_int(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, value);
 }
 
 void set_buffers(lh_transport_t *t, int fd, uint64_t bytes)
@@ -431,10 +435,10 @@ void socket_tune(lh_conn_t *c, int fd, bool before_connect)
     }
     /* What waits unsent in the kernel is bounded: it would only be late there. */
     const uint64_t lowat = LOWAT_CHUNKS * tuning->chunk_bytes;
-    set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)lowat);
+    tuning_set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)lowat);
     if (c->dscp > 0) {
-        set_int(fd, IPPROTO_IP, IP_TOS, (int)(c->dscp << 2));
-        set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)(c->dscp << 2));
+        tuning_set_int(fd, IPPROTO_IP, IP_TOS, (int)(c->dscp << 2));
+        tuning_set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)(c->dscp << 2));
     }
     if (is_auto(congestion)) congestion = control_names[tuning->control];
     (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
