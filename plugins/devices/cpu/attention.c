@@ -302,8 +302,8 @@ CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool
 ATTENTION_BOTH(attention_part)
 
 /* Of both ops; the arguments are slots. */
-static lh_status_t shapes_check(const lh_prepared_t *k, const char *op, uint32_t q, uint32_t keys,
-                                uint32_t values, uint32_t y)
+static lh_status_t attention_shapes_check(const lh_prepared_t *k, const char *op, uint32_t q,
+                                          uint32_t keys, uint32_t values, uint32_t y)
 {
     const head_shape_t s = head_shape(&k->how.attention, false, false);
 
@@ -333,7 +333,7 @@ static lh_status_t attention_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc
                                   lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_ATTENTION_TEXT);
-    const lh_status_t status = shapes_check(k, "attention", in_q, in_k, in_v, out_y);
+    const lh_status_t status = attention_shapes_check(k, "attention", in_q, in_k, in_v, out_y);
     if (status != LH_OK) return status;
 
     const bool pairs = ATTENTION_PAIRS(k->view[in_q].dtype);
@@ -406,8 +406,8 @@ static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
-    const lh_status_t status = shapes_check(k, "attention_cached", in_q, in_k_cache, in_v_cache,
-                                            out_y);
+    const lh_status_t status = attention_shapes_check(k, "attention_cached", in_q, in_k_cache,
+                                                      in_v_cache, out_y);
     if (status != LH_OK) return status;
 
     const bool pairs = ATTENTION_PAIRS(k->view[in_q].dtype);

@@ -54,7 +54,7 @@ CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t fr
 }
 
 /* Whether vectors can do it: dtypes that lanes load and store. */
-static bool narrow(lh_dtype_t dtype)
+static bool dtype_has_lanes(lh_dtype_t dtype)
 {
     return dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16 || dtype == LH_DTYPE_F16;
 }
@@ -69,7 +69,7 @@ static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uin
         run_vectors(y, LH_DTYPE_BF16, x, LH_DTYPE_F32, n, add);
     } else if (from == LH_DTYPE_BF16 && to == LH_DTYPE_F32) {
         run_vectors(y, LH_DTYPE_F32, x, LH_DTYPE_BF16, n, add);
-    } else if (narrow(from) && narrow(to)) {
+    } else if (dtype_has_lanes(from) && dtype_has_lanes(to)) {
         run_vectors(y, to, x, from, n, add);
     } else {
         for (uint64_t i = 0; i < n; i++)

@@ -17,7 +17,7 @@ enum { LIBRARY = 0 }; /* matmul[] */
 static const uint64_t chunk_elements = 16384;
 
 /* On the launching thread, outside of any parallel region, as oneDNN opens one itself. */
-static lh_status_t product(const lh_prepared_t *k)
+static lh_status_t library_product(const lh_prepared_t *k)
 {
     const uint32_t target = cpu_has(k, out_aux) ? out_aux : out_c;
     k->device->openmp.set_threads((int)k->stream->threads.count);
@@ -103,7 +103,7 @@ static lh_status_t matmul_library_plan(lh_prepared_t *k, const onednn_matmul_how
     const lh_status_t status = onednn_matmul_new(k->device->onednn, &how, &k->matmul[LIBRARY]);
     if (status != LH_OK) return status;
     plan->scratch_bytes = onednn_matmul_scratch_bytes(k->matmul[LIBRARY]);
-    k->phase[k->phases++].alone = product;
+    k->phase[k->phases++].alone = library_product;
     if (has_aux || op->activation != LH_ACT_NONE)
         cpu_phase_add(k, finish_part, k->view[out_c].rows, finish_chunk(k));
     return LH_OK;

@@ -264,7 +264,7 @@ typedef struct trial {
 } trial_t;
 
 /* Dense or not, from the first element to the last. */
-static uint64_t arg_bytes(const lh_arg_t *arg)
+static uint64_t arg_span_bytes(const lh_arg_t *arg)
 {
     uint64_t elements = arg->dtype == LH_DTYPE_NONE ? 0 : 1;
     for (uint32_t r = 0; r < arg->rank && elements > 0; r++)
@@ -289,7 +289,7 @@ static cuda_result_t trial_open(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     *t = (trial_t){.stream = desc->stream};
     for (uint32_t i = 0; i <= desc->arg_count; i++) {
         at[i] = t->bytes;
-        t->bytes += i < desc->arg_count ? arg_bytes(desc_arg(desc, i)) : workspace_bytes;
+        t->bytes += i < desc->arg_count ? arg_span_bytes(desc_arg(desc, i)) : workspace_bytes;
         t->bytes = (t->bytes + 255) / 256 * 256;
     }
     cuda_result_t result = l->cuMemAlloc_v2(&t->memory, t->bytes);
@@ -420,8 +420,8 @@ static lh_status_t algorithms_choose(lh_prepared_t *k, const lh_kernel_desc_t *d
     return status;
 }
 
-static void plan_fill(const lh_prepared_t *k, const lh_kernel_desc_t *desc, uint64_t variant,
-                      lh_kernel_plan_t *out)
+static void product_plan_fill(const lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                              uint64_t variant, lh_kernel_plan_t *out)
 {
     static const char *const names[] = {
         [LH_DTYPE_F32] = "f32", [LH_DTYPE_BF16] = "bf16", [LH_DTYPE_F16] = "f16"};
@@ -467,7 +467,7 @@ lh_status_t cuda_product_prepare(const lh_host_t *host, lh_device_t *d,
         cuda_product_release(k);
         return status;
     }
-    plan_fill(k, desc, variant, plan);
+    product_plan_fill(k, desc, variant, plan);
     *out = k;
     return LH_OK;
 }

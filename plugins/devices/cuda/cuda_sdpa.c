@@ -100,7 +100,7 @@ lh_status_t cuda_sdpa_fits(const lh_host_t *host, const lh_device_t *d, const vo
 }
 
 /* As cuDNN sees the call; the own kernel's plan has checked that the shapes go together. */
-static void how_fill(sdpa_t *s)
+static void sdpa_how_fill(sdpa_t *s)
 {
     const lh_prepared_t *k = s->plain;
     const lh_attention_t *a = &k->how.attention;
@@ -128,7 +128,7 @@ static void how_fill(sdpa_t *s)
     }
 }
 
-static lh_status_t shapes_check(const sdpa_t *s)
+static lh_status_t sdpa_shapes_check(const sdpa_t *s)
 {
     const lh_host_t *host = s->device->host;
     const cudnn_sdpa_how_t *h = &s->how;
@@ -239,7 +239,7 @@ static lh_status_t graph_make(sdpa_t *s, uint64_t limit, uint32_t variant)
                                  s->device->library.cudnn_name, error);
 }
 
-static void plan_fill(const sdpa_t *s, const lh_kernel_plan_t *plain, lh_kernel_plan_t *out)
+static void sdpa_plan_fill(const sdpa_t *s, const lh_kernel_plan_t *plain, lh_kernel_plan_t *out)
 {
     lh_kernel_plan_t mine = *plain;
     const uint64_t bytes = index_bytes(s) + cudnn_sdpa_workspace(s->graph);
@@ -281,17 +281,17 @@ lh_status_t cuda_sdpa_prepare(const lh_host_t *host, lh_device_t *d, const lh_ke
     own.variant = 0;
     status = cuda_rows_prepare(host, d, &own, &plain, &s->plain);
     if (status == LH_OK) {
-        how_fill(s);
+        sdpa_how_fill(s);
         s->how.ordered = (desc->flags & LH_KERNEL_ORDERED) != 0;
         s->documents = cuda_elements(&s->plain->view[s->op.starts]) - 1;
-        status = shapes_check(s);
+        status = sdpa_shapes_check(s);
     }
     if (status == LH_OK) status = places_check(s, desc);
     if (status == LH_OK) {
         arrays_fill(s);
         status = graph_make(s, desc->scratch_limit_bytes, (uint32_t)(desc->variant >> 32));
     }
-    if (status == LH_OK) plan_fill(s, &plain, &plain);
+    if (status == LH_OK) sdpa_plan_fill(s, &plain, &plain);
     if (status == LH_OK && desc->variant != 0 && plain.variant != desc->variant)
         status = host->fail(host, LH_UNSUPPORTED, "variant %llx is not %s's",
                             (unsigned long long)desc->variant, d->library.cudnn_name);

@@ -37,7 +37,7 @@ static lh_status_t heads_check(const lh_prepared_t *k, uint64_t shared)
     return LH_OK;
 }
 
-static cuda_attention_how_t how_fill(const lh_prepared_t *k, uint32_t slopes)
+static cuda_attention_how_t attention_how_fill(const lh_prepared_t *k, uint32_t slopes)
 {
     const lh_attention_t *how = &k->how.attention;
     const double scale = how->scale != 0 ? how->scale : 1 / sqrt((double)how->head_dim);
@@ -110,7 +110,7 @@ static lh_status_t attention_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 static lh_status_t attention_launch(const lh_prepared_t *k, lh_stream_t *s)
 {
     LH_SLOTS(LH_ATTENTION_TEXT);
-    cuda_attention_t p = {.how = how_fill(k, in_slopes),
+    cuda_attention_t p = {.how = attention_how_fill(k, in_slopes),
                           .q = k->view[in_q],
                           .k = k->view[in_k],
                           .v = k->view[in_v],
@@ -182,7 +182,7 @@ static lh_status_t attention_grad_launch(const lh_prepared_t *k, lh_stream_t *s)
     lh_status_t status = cuda_launch(s, "cuda_attention_level", &rows, &level, sizeof(level));
     if (status != LH_OK) return status;
 
-    cuda_attention_grad_query_t p = {.how = how_fill(k, in_slopes),
+    cuda_attention_grad_query_t p = {.how = attention_how_fill(k, in_slopes),
                                      .gy = k->view[in_gy],
                                      .q = k->view[in_q],
                                      .k = k->view[in_k],
@@ -273,7 +273,7 @@ static lh_status_t attention_cached_launch(const lh_prepared_t *k, lh_stream_t *
 {
     LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
     const uint64_t sequences = cuda_elements(&k->view[in_lengths]);
-    cuda_attention_t p = {.how = how_fill(k, in_slopes),
+    cuda_attention_t p = {.how = attention_how_fill(k, in_slopes),
                           .q = k->view[in_q],
                           .k = k->view[in_k_cache],
                           .v = k->view[in_v_cache],

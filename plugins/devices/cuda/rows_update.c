@@ -3,7 +3,7 @@
 #include "cuda_rows.h"
 
 /* As one row. */
-static cuda_view_t flat(const lh_prepared_t *k, uint32_t slot)
+static cuda_view_t flat_view(const lh_prepared_t *k, uint32_t slot)
 {
     cuda_view_t v = {0};
     if (cuda_has(k, slot)) {
@@ -27,7 +27,7 @@ static lh_status_t sum_squares_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 static lh_status_t sum_squares_launch(const lh_prepared_t *k, lh_stream_t *s)
 {
     LH_SLOTS(LH_SUM_SQUARES_TEXT);
-    const cuda_sum_squares_t p = {.x = flat(k, in_x), .y = k->view[out_y]};
+    const cuda_sum_squares_t p = {.x = flat_view(k, in_x), .y = k->view[out_y]};
     const cuda_shape_t shape = {.grid = {(uint32_t)k->view[out_y].rows, 1, 1},
                                 .block = {CUDA_THREADS, 1, 1}};
     return cuda_launch(s, "cuda_sum_squares", &shape, &p, sizeof(p));
@@ -78,14 +78,14 @@ static lh_status_t adamw_launch(const lh_prepared_t *k, lh_stream_t *s)
 {
     LH_SLOTS(LH_ADAMW_TEXT);
     const lh_adamw_t *how = &k->how.adamw;
-    const cuda_adamw_t p = {.g = flat(k, in_g),
-                            .master = flat(k, in_master),
-                            .m1 = flat(k, in_m1),
-                            .m2 = flat(k, in_m2),
-                            .master_out = flat(k, out_master),
-                            .m1_out = flat(k, out_m1),
-                            .m2_out = flat(k, out_m2),
-                            .w = flat(k, out_w),
+    const cuda_adamw_t p = {.g = flat_view(k, in_g),
+                            .master = flat_view(k, in_master),
+                            .m1 = flat_view(k, in_m1),
+                            .m2 = flat_view(k, in_m2),
+                            .master_out = flat_view(k, out_master),
+                            .m1_out = flat_view(k, out_m1),
+                            .m2_out = flat_view(k, out_m2),
+                            .w = flat_view(k, out_w),
                             .step = k->view[in_step].at,
                             .beta1 = how->beta1,
                             .beta2 = how->beta2,
@@ -107,12 +107,12 @@ static lh_status_t sgd_plan(lh_prepared_t *k, lh_kernel_plan_t *plan)
 static lh_status_t sgd_launch(const lh_prepared_t *k, lh_stream_t *s)
 {
     LH_SLOTS(LH_SGD_TEXT);
-    const cuda_sgd_t p = {.g = flat(k, in_g),
-                          .master = flat(k, in_master),
-                          .m1 = flat(k, in_m1),
-                          .master_out = flat(k, out_master),
-                          .m1_out = flat(k, out_m1),
-                          .w = flat(k, out_w),
+    const cuda_sgd_t p = {.g = flat_view(k, in_g),
+                          .master = flat_view(k, in_master),
+                          .m1 = flat_view(k, in_m1),
+                          .master_out = flat_view(k, out_master),
+                          .m1_out = flat_view(k, out_m1),
+                          .w = flat_view(k, out_w),
                           .step = k->view[in_step].at,
                           .momentum = k->how.sgd.momentum,
                           .decay = k->how.sgd.decay,

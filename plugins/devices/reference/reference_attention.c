@@ -61,7 +61,7 @@ static double scale_of(const lh_attention_t *how)
     return how->scale != 0 ? how->scale : 1 / sqrt((double)how->head_dim);
 }
 
-static bool sees(const lh_attention_t *how, uint64_t row_q, uint64_t row_k)
+static bool row_sees(const lh_attention_t *how, uint64_t row_q, uint64_t row_k)
 {
     const uint64_t apart = row_q > row_k ? row_q - row_k : row_k - row_q;
 
@@ -70,7 +70,7 @@ static bool sees(const lh_attention_t *how, uint64_t row_q, uint64_t row_k)
 }
 
 /* The score; *slope is its derivative with respect to scale q.k. */
-static double score(const pair_t *p, double *slope)
+static double query_score(const pair_t *p, double *slope)
 {
     const lh_attention_t *how = p->how;
     const uint64_t d = how->head_dim, kv = key_head(how, p->head);
@@ -108,27 +108,27 @@ static void document_of(const tensor_t *starts, uint64_t row, uint64_t *begin, u
 }
 
 /* Softmax over the keys k_at in [from, to) that p's query sees; y gets row y_row, head p->head. */
-static double attend(pair_t *p, const tensor_t *v, uint64_t k_origin, uint64_t from, uint64_t to,
-                     const tensor_t *y)
+static double query_attend(pair_t *p, const tensor_t *v, uint64_t k_origin, uint64_t from,
+                           uint64_t to, const tensor_t *y)
 {
     const uint64_t dv = value_dim(p->how), kv = key_head(p->how, p->head);
     double largest = -INFINITY, total = 0, slope;
 
     for (p->k_at = from; p->k_at < to; p->k_at++) {
         p->row_k = k_origin + p->k_at - from;
-        if (sees(p->how, p->row_q, p->row_k)) largest = fmax(largest, score(p, &slope));
+        if (row_sees(p->how, p->row_q, p->row_k)) largest = fmax(largest, query_score(p, &slope));
     }
     for (p->k_at = from; p->k_at < to; p->k_at++) {
         p->row_k = k_origin + p->k_at - from;
-        if (sees(p->how, p->row_q, p->row_k)) total += exp(score(p, &slope) - largest);
+        if (row_sees(p->how, p->row_q, p->row_k)) total += exp(query_score(p, &slope) - largest);
     }
     for (uint64_t begin = 0; begin < dv; begin += COMPONENTS) {
         const uint64_t count = dv - begin < COMPONENTS ? dv - begin : COMPONENTS;
         double sums[COMPONENTS] = {0};
         for (p->k_at = from; p->k_at < to; p->k_at++) {
             p->row_k = k_origin + p->k_at - from;
-            if (!sees(p->how, p->row_q, p->row_k)) continue;
-            const double probability = exp(score(p, &slope) - largest) / total;
+            if (!row_sees(p->how, p->row_q, p->row_k)) continue;
+            const double probability = exp(query_score(p, &slope) - largest) / total;
             for (uint64_t c = 0; c < count; c++) {
                 sums[c] += probability * get(v, p->k_at, kv * dv + begin + c);
             }
@@ -164,7 +164,7 @@ void op_attention(const attributes_t *how, const tensor_t *at)
             p.row_q = h->q_begin + i;
             document_of(&starts, p.row_q, &begin, &end);
             key_range(h, &k, &begin, &end);
-            put(&lse, head, i, attend(&p, &v, h->k_begin + begin, begin, end, &y));
+            put(&lse, head, i, query_attend(&p, &v, h->k_begin + begin, begin, end, &y));
         }
     }
 }
@@ -182,7 +182,7 @@ static double pair_gradient(const backward_t *b, const pair_t *p, double *probab
     const uint64_t dv = value_dim(b->how), kv = key_head(b->how, p->head);
     double slope, along = 0, level = 0; /* gy.v, gy.y */
 
-    *probability = exp(score(p, &slope) - get(&b->lse, p->head, p->q_at));
+    *probability = exp(query_score(p, &slope) - get(&b->lse, p->head, p->q_at));
     for (uint64_t j = 0; j < dv; j++) {
         const double g = get(&b->gy, p->q_at, p->head * dv + j);
         along += g * get(&b->v, p->k_at, kv * dv + j);
@@ -195,7 +195,7 @@ static bool pair_sees(const backward_t *b, const pair_t *p)
 {
     uint64_t begin, end;
 
-    if (!sees(b->how, p->row_q, p->row_k)) return false;
+    if (!row_sees(b->how, p->row_q, p->row_k)) return false;
     document_of(&b->starts, p->row_q, &begin, &end);
     return begin <= p->row_k && p->row_k < end;
 }
@@ -327,7 +327,7 @@ void op_attention_cached(const attributes_t *how, const tensor_t *at)
             pair_t p = {.how = h, .q = &q, .k = &k, .slopes = &slopes, .q_at = i, .head = head};
             p.row_q = (uint64_t)get_integer(&lengths, 0, s) + i % rows;
             const uint64_t filled = p.row_q < capacity ? p.row_q + 1 : capacity;
-            (void)attend(&p, &v, 0, s * capacity, s * capacity + filled, &y);
+            (void)query_attend(&p, &v, 0, s * capacity, s * capacity + filled, &y);
         }
     }
 }

@@ -3,8 +3,8 @@
 
 #include "reference.h"
 
-static double dot(const lh_matmul_t *how, const tensor_t *a, const tensor_t *b, uint64_t row,
-                  uint64_t column)
+static double dot_product(const lh_matmul_t *how, const tensor_t *a, const tensor_t *b,
+                          uint64_t row, uint64_t column)
 {
     const uint64_t depth = how->transpose_a != 0 ? a->rows : a->width;
     double sum = 0;
@@ -30,7 +30,7 @@ void op_matmul(const attributes_t *how, const tensor_t *at)
 
     for (uint64_t i = 0; i < c.rows; i++) {
         for (uint64_t j = 0; j < c.width; j++) {
-            const double before = factor * dot(&how->matmul, &a, &b, i, j) +
+            const double before = factor * dot_product(&how->matmul, &a, &b, i, j) +
                                   (given(&bias) ? get(&bias, 0, j) : 0);
             const double value = act(how->matmul.activation, before);
             put(&aux, i, j, before);
