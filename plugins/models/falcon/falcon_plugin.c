@@ -85,14 +85,14 @@ static lh_status_t model_open(const lh_host_t *host, const void *config, lh_mode
 }
 
 /* ALiBi's slopes, divided by the root of head_dim, as Falcon adds them before it scales. */
-static lh_value_t slopes(const lh_decoder_t *d, lh_graph_t *g)
+static lh_value_t alibi_slopes(const lh_decoder_t *d, lh_graph_t *g)
 {
     float s[1024];
     lh_alibi_fill(d->heads, sqrt((double)d->head_dim), s);
     return g->api->constant(g, s, d->heads);
 }
 
-static lh_value_t attend(const lh_model_t *m, lh_graph_t *g, lh_value_t n)
+static lh_value_t record_attention(const lh_model_t *m, lh_graph_t *g, lh_value_t n)
 {
     const falcon_config_t *c = m->config;
     const lh_decoder_t *d = &m->base;
@@ -101,7 +101,7 @@ static lh_value_t attend(const lh_model_t *m, lh_graph_t *g, lh_value_t n)
     lh_value_t k = lh_project(g, n, "wk", c->biased ? "bk" : NULL);
     const lh_value_t v = lh_project(g, n, "wv", c->biased ? "bv" : NULL);
     if (c->alibi) {
-        const lh_value_t in[] = {q, k, v, 0, slopes(d, g)};
+        const lh_value_t in[] = {q, k, v, 0, alibi_slopes(d, g)};
         return g->api->op(g, "attention", &how, in, 5, NULL);
     }
     const lh_value_t f = lh_rotary_frequencies(g, &c->rope, d->head_dim);
@@ -116,7 +116,7 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, lh_value_t x)
     const double epsilon = m->base.epsilon;
     const bool second = c->grouped ? c->norms != 1 : !c->parallel;
     const lh_value_t n = lh_layer_norm(g, x, "norm1", "norm1_bias", epsilon);
-    const lh_value_t a = lh_project(g, attend(m, g, n), "wo", c->biased ? "bo" : NULL);
+    const lh_value_t a = lh_project(g, record_attention(m, g, n), "wo", c->biased ? "bo" : NULL);
     const lh_value_t sum = lh_add(g, x, a);
     lh_value_t up = n;
     if (second) up = lh_layer_norm(g, c->grouped ? x : sum, "norm2", "norm2_bias", epsilon);

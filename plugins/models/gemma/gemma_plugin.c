@@ -94,7 +94,7 @@ static bool has_window(const gemma_config_t *c, uint32_t block)
     return c->kind != GEMMA && layers[block % strlen(layers)] == 'w';
 }
 
-static lh_value_t norm(const lh_model_t *m, lh_graph_t *g, lh_value_t x, const char *w)
+static lh_value_t gemma_norm(const lh_model_t *m, lh_graph_t *g, lh_value_t x, const char *w)
 {
     const lh_norm_t how = {sizeof(how), 1, m->base.epsilon};
     const lh_value_t in[] = {x, lh_named(g, w)};
@@ -114,14 +114,14 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, uint32_t bloc
     how.scale = c->kind == GEMMA ? 0 : 1 / sqrt(c->query_scale);
     how.soft_cap = c->kind == GEMMA ? 0 : c->attention_cap;
 
-    lh_value_t a = norm(m, g, x, "attn_norm");
+    lh_value_t a = gemma_norm(m, g, x, "attn_norm");
     lh_value_t q = lh_project(g, a, "wq", NULL), k = lh_project(g, a, "wk", NULL);
-    if (c->kind == GEMMA3) q = norm(m, g, q, "q_norm");
-    if (c->kind == GEMMA3) k = norm(m, g, k, "k_norm");
+    if (c->kind == GEMMA3) q = gemma_norm(m, g, q, "q_norm");
+    if (c->kind == GEMMA3) k = gemma_norm(m, g, k, "k_norm");
     a = lh_llama_attend(g, a, q, k, f, &how);
-    x = lh_add(g, x, c->kind == GEMMA ? a : norm(m, g, a, "attn_out"));
-    a = lh_llama_gated(g, norm(m, g, x, "ffn_norm"), LH_ACT_GELU_TANH);
-    return lh_add(g, x, c->kind == GEMMA ? a : norm(m, g, a, "ffn_out"));
+    x = lh_add(g, x, c->kind == GEMMA ? a : gemma_norm(m, g, a, "attn_out"));
+    a = lh_llama_gated(g, gemma_norm(m, g, x, "ffn_norm"), LH_ACT_GELU_TANH);
+    return lh_add(g, x, c->kind == GEMMA ? a : gemma_norm(m, g, a, "ffn_out"));
 }
 
 static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
@@ -134,7 +134,7 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint
         return lh_times(g, lh_embed(g, x, lh_named(g, "embed")), sqrt((double)m->base.hidden));
     case LH_PART_BLOCK: return record_block(m, g, block, x);
     case LH_PART_HEAD:
-        x = lh_project(g, norm(m, g, x, "norm"), "head", NULL);
+        x = lh_project(g, gemma_norm(m, g, x, "norm"), "head", NULL);
         return cap <= 0 ? x
                         : lh_times(g, lh_activate(g, lh_times(g, x, 1 / cap), LH_ACT_TANH), cap);
     default: return 0;

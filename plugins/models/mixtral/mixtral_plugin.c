@@ -70,14 +70,15 @@ static lh_status_t model_open(const lh_host_t *host, const void *config, lh_mode
 }
 
 /* Each expert's rows times its matrix [out, in]. */
-static lh_value_t experts(lh_graph_t *g, lh_value_t rows, const char *weights, lh_value_t offsets)
+static lh_value_t expert_matmul(lh_graph_t *g, lh_value_t rows, const char *weights,
+                                lh_value_t offsets)
 {
     const lh_grouped_t how = {sizeof(how), 1};
     const lh_value_t in[] = {rows, lh_named(g, weights), offsets};
     return g->api->op(g, "grouped_matmul", &how, in, 3, NULL);
 }
 
-static lh_value_t routed(const mixtral_config_t *c, lh_graph_t *g, lh_value_t x)
+static lh_value_t record_routed(const mixtral_config_t *c, lh_graph_t *g, lh_value_t x)
 {
     const uint32_t k = (uint32_t)c->chosen;
     const lh_top_k_t choose = {sizeof(choose), k, 0, 0};
@@ -97,9 +98,9 @@ static lh_value_t routed(const mixtral_config_t *c, lh_graph_t *g, lh_value_t x)
 
     const lh_value_t from[] = {x, order};
     const lh_value_t rows = g->api->op(g, "gather_rows", &picks, from, 2, NULL);
-    const lh_value_t gate = lh_activate(g, experts(g, rows, "w_gate", offsets), LH_ACT_SILU);
-    const lh_value_t wide = lh_multiply(g, gate, experts(g, rows, "w_up", offsets));
-    const lh_value_t home[] = {experts(g, wide, "w_down", offsets), order, shares};
+    const lh_value_t gate = lh_activate(g, expert_matmul(g, rows, "w_gate", offsets), LH_ACT_SILU);
+    const lh_value_t wide = lh_multiply(g, gate, expert_matmul(g, rows, "w_up", offsets));
+    const lh_value_t home[] = {expert_matmul(g, wide, "w_down", offsets), order, shares};
     return g->api->op(g, "scatter_rows", &picks, home, 3, NULL);
 }
 
@@ -114,7 +115,7 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, lh_value_t x)
     const lh_value_t a = lh_rms(g, x, "attn_norm", d->epsilon);
     const lh_value_t q = lh_project(g, a, "wq", NULL), k = lh_project(g, a, "wk", NULL);
     x = lh_add(g, x, lh_llama_attend(g, a, q, k, f, &how));
-    return lh_add(g, x, routed(c, g, lh_rms(g, x, "ffn_norm", d->epsilon)));
+    return lh_add(g, x, record_routed(c, g, lh_rms(g, x, "ffn_norm", d->epsilon)));
 }
 
 /* Both sums are over blocks: divided by their number they are means over the tokens of all. A load is
