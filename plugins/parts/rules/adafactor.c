@@ -45,7 +45,7 @@ void adafactor_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_c
     LH_FILL(lh_cost_t, out, .flops = 14 * n, .bytes = 24 * n);
 }
 
-static uint64_t sums(uint64_t rows, uint64_t columns)
+static uint64_t sums_count(uint64_t rows, uint64_t columns)
 {
     return 3 * rows + columns;
 }
@@ -213,7 +213,7 @@ static const rules_kernel_t kernel = {
     .shaped = 0,
     .step = ADAFACTOR_STEP,
     .w = ADAFACTOR_W,
-    .scratch = sums,
+    .scratch = sums_count,
     .in = {{{row_moments_f32, column_moments_f32, step_squares_f32, move_masters_f32},
             {rows_mean, NULL, pace_find}},
            {{row_moments_f64, column_moments_f64, step_squares_f64, move_masters_f64},

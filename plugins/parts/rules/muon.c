@@ -15,7 +15,7 @@
 static const double a = 3.4445, b = -4.7750, c = 2.0315;
 
 /* Whether two arguments are of one shape of two dimensions. */
-static bool alike(const lh_arg_t *x, const lh_arg_t *y)
+static bool shapes_alike(const lh_arg_t *x, const lh_arg_t *y)
 {
     return x->rank == 2 && y->rank == 2 && x->shape[0] == y->shape[0] && x->shape[1] == y->shape[1];
 }
@@ -26,7 +26,7 @@ lh_status_t muon_direction_shape(const lh_host_t *host, const void *attributes, 
     LH_SLOTS(MUON_DIRECTION_TEXT);
     const muon_direction_t *how = attributes;
     (void)arg_count, (void)slot_count;
-    if (!alike(&args[in_g], &args[in_m1]))
+    if (!shapes_alike(&args[in_g], &args[in_m1]))
         return host->fail(host, LH_INVALID, "muon: g and m1 are not matrices of one shape");
     if (how->matrices == 0 || args[in_g].shape[0] % how->matrices != 0)
         return host->fail(host, LH_INVALID, "muon: %llu rows are not %llu matrices",
@@ -47,7 +47,7 @@ lh_status_t muon_move_shape(const lh_host_t *host, const void *attributes, lh_ar
 {
     LH_SLOTS(MUON_MOVE_TEXT);
     (void)attributes, (void)arg_count, (void)slot_count;
-    if (!alike(&args[in_y], &args[in_master]))
+    if (!shapes_alike(&args[in_y], &args[in_master]))
         return host->fail(host, LH_INVALID, "muon: y and master are not matrices of one shape");
     args[out_master] = args[in_master];
     args[out_w] = args[in_master];
@@ -194,14 +194,14 @@ lh_status_t muon_move_prepare(const lh_host_t *host, lh_device_t *d, const lh_ke
 
 /* ---- the rule ---- */
 
-static lh_value_t scaled(lh_graph_t *g, lh_value_t x, double factor)
+static lh_value_t scaled_value(lh_graph_t *g, lh_value_t x, double factor)
 {
     const float number = (float)factor;
     const lh_value_t in[] = {x, g->api->constant(g, &number, 1)};
     return g->api->op(g, "scale", NULL, in, 2, NULL);
 }
 
-static lh_value_t product(lh_graph_t *g, lh_value_t x, lh_value_t y, bool turn_x, bool turn_y)
+static lh_value_t muon_product(lh_graph_t *g, lh_value_t x, lh_value_t y, bool turn_x, bool turn_y)
 {
     const lh_matmul_t how = {sizeof(how), turn_x, turn_y, LH_ACT_NONE};
     const lh_value_t in[] = {x, y};
@@ -211,16 +211,16 @@ static lh_value_t product(lh_graph_t *g, lh_value_t x, lh_value_t y, bool turn_x
 /* One iteration on x, whose rows are more than its columns where tall. */
 static lh_value_t newton_schulz(lh_graph_t *g, lh_value_t x, bool tall)
 {
-    const lh_value_t gram = product(g, x, x, tall, !tall);
-    const lh_value_t square = product(g, gram, gram, false, false);
-    const lh_value_t by = lh_add(g, scaled(g, gram, b), scaled(g, square, c));
-    const lh_value_t turned = tall ? product(g, x, by, false, false)
-                                   : product(g, by, x, false, false);
-    return lh_add(g, scaled(g, x, a), turned);
+    const lh_value_t gram = muon_product(g, x, x, tall, !tall);
+    const lh_value_t square = muon_product(g, gram, gram, false, false);
+    const lh_value_t by = lh_add(g, scaled_value(g, gram, b), scaled_value(g, square, c));
+    const lh_value_t turned = tall ? muon_product(g, x, by, false, false)
+                                   : muon_product(g, by, x, false, false);
+    return lh_add(g, scaled_value(g, x, a), turned);
 }
 
-static lh_value_t turned(lh_graph_t *g, const muon_config_t *how, const lh_piece_t *piece,
-                         lh_value_t x)
+static lh_value_t piece_turned(lh_graph_t *g, const muon_config_t *how, const lh_piece_t *piece,
+                               lh_value_t x)
 {
     for (uint64_t i = 0; i < how->steps; i++)
         x = newton_schulz(g, x, piece->rows / piece->matrices > piece->columns);
@@ -236,7 +236,7 @@ static lh_value_t stack_turned(lh_graph_t *g, const muon_config_t *how, const lh
     if (count == 1) {
         const lh_value_t row = lh_heads(g, y, piece->rows * piece->columns);
         const lh_value_t own = lh_columns(g, row, first * elements, elements);
-        return lh_heads(g, turned(g, how, piece, lh_heads(g, own, piece->columns)), elements);
+        return lh_heads(g, piece_turned(g, how, piece, lh_heads(g, own, piece->columns)), elements);
     }
     const uint64_t each = (count + 3) / 4;
     const lh_concat_t side_by_side = {.struct_size = sizeof(side_by_side), .groups = 1};
@@ -269,7 +269,7 @@ lh_value_t muon_record(const void *config, lh_graph_t *g, const lh_piece_t *piec
     lh_value_t y = 0;
     states[0] = g->api->op(g, "rules.muon_direction", &direction, first, 2, &y);
     y = piece->matrices == 1
-            ? turned(g, how, piece, y)
+            ? piece_turned(g, how, piece, y)
             : lh_heads(g, stack_turned(g, how, piece, y, 0, piece->matrices), piece->columns);
     const lh_value_t last[] = {y, master};
     return g->api->op(g, "rules.muon_move", &move, last, 2, value);
