@@ -69,11 +69,7 @@ static void list_params(lh_model_t *m)
     if (d->tied) m->params[m->param_count - 1].tied_to = "embed";
 }
 
-static lh_status_t model_open(const lh_host_t *host, const void *config, lh_model_t **out)
-{
-    const gpt2_config_t *c = config;
-    return lh_decoder_open(host, &c->base, c, list_params, out);
-}
+LH_DECODER_OPEN(lh_decoder_open, gpt2_config_t, list_params)
 
 static lh_value_t record_embed(lh_graph_t *g, lh_value_t tokens)
 {

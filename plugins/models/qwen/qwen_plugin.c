@@ -54,11 +54,7 @@ static void list_params(lh_model_t *m)
     lh_llama_add_head(m);
 }
 
-static lh_status_t model_open(const lh_host_t *host, const void *config, lh_model_t **out)
-{
-    const qwen_config_t *c = config;
-    return lh_decoder_open_rotary(host, &c->base, c, list_params, out);
-}
+LH_DECODER_OPEN(lh_decoder_open_rotary, qwen_config_t, list_params)
 
 static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, lh_value_t x)
 {

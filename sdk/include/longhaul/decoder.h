@@ -15,11 +15,14 @@
 #include <longhaul/plugin.h>
 #include <longhaul/positions.h>
 
-/* What every such model is asked for. */
+/* What such models are asked for. What a model has no option for is 0. */
 typedef struct lh_decoder {
     uint64_t blocks, hidden, ffn, heads, kv_heads, head_dim, vocab, max_tokens;
     double epsilon;
     bool tied;
+    bool balanced;            /* a loss that balances experts is minimised, too */
+    uint64_t experts, chosen; /* of a block; of them, those that a token goes to */
+    double balance;           /* what that loss counts */
 } lh_decoder_t;
 
 /* ---- options and keys, as rows of a plugin's tables; S: its config struct ---- */
@@ -40,6 +43,12 @@ typedef struct lh_decoder {
 #define LH_DECODER_HEADS(S) \
     LH_DECODER_SIZE(S, kv_heads, "0", "0..1024", "key and value heads, shared by groups of query heads; 0: as many as heads"), \
     LH_DECODER_SIZE(S, head_dim, "0", "0..1024", "width of a head, even; 0: hidden / heads")
+/* Of a model whose blocks have experts; lh_routed reads what they say. */
+#define LH_DECODER_EXPERTS(S, count, chosen_) \
+    LH_DECODER_SIZE(S, experts, count, "1..4096", "experts of a block"), \
+    LH_DECODER_SIZE(S, chosen, chosen_, "1..64", "experts that a token goes to"), \
+    LH_OPTION_BOOL(S, base.balanced, "balanced", "no", "minimise a loss that balances experts, too"), \
+    LH_OPTION_F64(S, base.balance, "balance", "0.001", "0..", "what that loss counts")
 /* A member named rope. */
 #define LH_ROTARY_OPTIONS(S) \
     LH_OPTION_F64(S, rope.base, "rope_base", "10000", "1..1e12", "base of the rotary frequencies"), \
@@ -67,10 +76,14 @@ typedef struct lh_decoder {
     LH_HF_WHEN("rope_parameters.high_freq_factor|+rope_scaling.high_freq_factor", "rope_high", "4", "rope_scaling=llama3"), \
     LH_HF_WHEN("rope_parameters.original_max_position_embeddings|+rope_scaling.original_max_position_embeddings", "rope_original", "8192", "rope_scaling=llama3")
 
-/* A row beside LH_MATRIX and LH_NORM. */
+/* Rows beside LH_MATRIX and LH_NORM: a bias, and a block's matrix [rows, columns] of each expert, whose
+ * Hugging Face name has {e} where the expert's number stands: "...experts.{e}.w1.weight". */
 #define LH_BIAS(n, hf, p, s, u, width)                                                          \
     {.name = n, .hf_name = hf, .part = LH_PART_##p, .shard = LH_SHARD_##s, .init = LH_INIT_ZERO, \
      .flags = LH_PARAM_NO_DECAY, .unit = u, .shape = {width}}
+#define LH_EXPERTS(n, hf, i, experts_, rows, columns)                                           \
+    {.name = n, .hf_name = hf, .part = LH_PART_BLOCK, .shard = LH_SHARD_EXPERT,                  \
+     .init = LH_INIT_##i, .unit = 1, .shape = {experts_, rows, columns}}
 /* clang-format on */
 
 /* ---- a model ---- */
@@ -130,6 +143,9 @@ static inline lh_status_t lh_decoder_open(const lh_host_t *host, const lh_decode
     if (d.heads % d.kv_heads != 0)
         return host->fail(host, LH_INVALID, "heads %llu is not a multiple of kv_heads %llu",
                           (unsigned long long)d.heads, (unsigned long long)d.kv_heads);
+    if (d.chosen > d.experts)
+        return host->fail(host, LH_INVALID, "chosen = %llu of experts = %llu",
+                          (unsigned long long)d.chosen, (unsigned long long)d.experts);
     lh_model_t *m = (lh_model_t *)host->alloc(host, sizeof(*m), 64);
     if (m == NULL) return LH_NO_MEMORY;
     m->host = host;
@@ -151,6 +167,14 @@ static inline lh_status_t lh_decoder_open_rotary(const lh_host_t *host, const lh
                           (unsigned long long)d, 2 * LH_DECODER_PAIRS);
     return lh_decoder_open(host, base, config, list, out);
 }
+
+/* model_open of a plugin that has nothing to check by itself. by: lh_decoder_open or
+ * lh_decoder_open_rotary; S: its config struct; list adds its parameters. */
+#define LH_DECODER_OPEN(by, S, list)                                                           \
+    static lh_status_t model_open(const lh_host_t *host, const void *config, lh_model_t **out) \
+    {                                                                                          \
+        return by(host, &((const S *)config)->base, config, list, out);                        \
+    }
 
 static inline void lh_decoder_close(lh_model_t *m)
 {
@@ -204,7 +228,8 @@ static inline lh_value_t lh_layer_norm(lh_graph_t *g, lh_value_t x, const char *
                                        double epsilon)
 {
     const lh_norm_t how = {sizeof(how), 0, epsilon};
-    const lh_value_t in[] = {x, lh_named(g, w), lh_named(g, b)};
+    const lh_value_t weight = lh_named(g, w); /* an initialiser would leave the order open */
+    const lh_value_t in[] = {x, weight, lh_named(g, b)};
     return g->api->op(g, "layer_norm", &how, in, 3, NULL);
 }
 
@@ -375,6 +400,79 @@ static inline lh_value_t lh_llama_gated(lh_graph_t *g, lh_value_t x, uint32_t fu
 {
     const lh_value_t gate = lh_activate(g, lh_project(g, x, "w_gate", NULL), function);
     return lh_project(g, lh_multiply(g, gate, lh_project(g, x, "w_up", NULL)), "w_down", NULL);
+}
+
+/* ---- experts in place of that feed-forward part ----
+ *
+ * The router scores all experts for each token, and the token goes to the `chosen` of the highest
+ * scores: gather_rows lays tokens out expert by expert, and scatter_rows sums what the experts of a
+ * token say. The parameters are router [experts, hidden], w_gate and w_up [experts, ffn, hidden] and
+ * w_down [experts, hidden, ffn] (LH_EXPERTS). Experts have no capacity, and no token is dropped. */
+
+/* What an expert counts for a token: its part of a softmax over the chosen ones' scores, which is the
+ * softmax over all experts scaled so that the chosen ones sum to 1 (Mixtral; norm_topk_prob = true of
+ * others); or its part of the softmax over all, unscaled (norm_topk_prob = false). */
+enum { LH_SHARES_OF_CHOSEN = 0, LH_SHARES_OF_ALL = 1 };
+
+/* Each expert's rows times its matrix [out, in]; offsets as `route` gives them. */
+static inline lh_value_t lh_expert_matmul(lh_graph_t *g, lh_value_t rows, const char *weights,
+                                          lh_value_t offsets)
+{
+    const lh_grouped_t how = {sizeof(how), 1};
+    const lh_value_t in[] = {rows, lh_named(g, weights), offsets};
+    return g->api->op(g, "grouped_matmul", &how, in, 3, NULL);
+}
+
+/* Adds a block's part to the two sums of which lh_balance makes a loss: the share of all picks that
+ * each expert has, and its mean probability, both [experts]. all: a softmax over all scores. */
+static inline void lh_count_load(lh_graph_t *g, lh_value_t offsets, lh_value_t all)
+{
+    g->api->accumulate(g, "load", g->api->op(g, "route_load", NULL, &offsets, 1, NULL));
+    g->api->accumulate(g, "probability", g->api->op(g, "mean_rows", NULL, &all, 1, NULL));
+}
+
+/* Each token of x [tokens, hidden] goes through d->chosen of d->experts parts that are gated as
+ * lh_llama_gated is. shares: LH_SHARES_*; function: LH_ACT_* of the gate. Where d->balanced is set the
+ * block's load is counted, and the head must call lh_balance. */
+static inline lh_value_t lh_routed(lh_graph_t *g, lh_value_t x, const lh_decoder_t *d,
+                                   uint32_t shares, uint32_t function)
+{
+    const bool of_all = shares == LH_SHARES_OF_ALL;
+    const lh_top_k_t choose = {sizeof(choose), (uint32_t)d->chosen, 0, 0};
+    const lh_route_t sort = {sizeof(sort), (uint32_t)d->experts};
+    const lh_picks_t picks = {sizeof(picks), (uint32_t)d->chosen};
+    lh_value_t ids = 0, offsets = 0;
+
+    const lh_value_t scores = lh_project(g, x, "router", NULL);
+    const lh_value_t ranked = of_all ? lh_softmax(g, scores) : scores;
+    const lh_value_t best = g->api->op(g, "top_k", &choose, &ranked, 1, &ids);
+    const lh_value_t counts = of_all ? best : lh_softmax(g, best);
+    const lh_value_t order = g->api->op(g, "route", &sort, &ids, 1, &offsets);
+    if (d->balanced) lh_count_load(g, offsets, of_all ? ranked : lh_softmax(g, scores));
+
+    const lh_value_t from[] = {x, order};
+    const lh_value_t rows = g->api->op(g, "gather_rows", &picks, from, 2, NULL);
+    const lh_value_t gate = lh_activate(g, lh_expert_matmul(g, rows, "w_gate", offsets), function);
+    const lh_value_t wide = lh_multiply(g, gate, lh_expert_matmul(g, rows, "w_up", offsets));
+    const lh_value_t home[] = {lh_expert_matmul(g, wide, "w_down", offsets), order, counts};
+    return g->api->op(g, "scatter_rows", &picks, home, 3, NULL);
+}
+
+/* In the head of a model with lh_routed, and nothing where d->balanced is not set. The loss is
+ * Transformers' (load_balancing_loss_func, after Switch Transformers): experts times the sum over
+ * experts of the share of tokens that choose an expert and of its mean probability, both means over
+ * the tokens of all blocks together. Both sums are over blocks, so each is divided by their number; a
+ * load is of picks, of which a token has `chosen`, where Transformers adds up the shares of tokens of
+ * a first choice, of a second one and so on: chosen times as much. */
+static inline void lh_balance(lh_graph_t *g, const lh_decoder_t *d)
+{
+    if (!d->balanced) return;
+    const double blocks = (double)d->blocks;
+    const lh_value_t load = g->api->total(g, "load", d->experts);
+    const lh_value_t sums[] = {load, g->api->total(g, "probability", d->experts)};
+    const lh_value_t even = g->api->op(g, "dot", NULL, sums, 2, NULL);
+    const double factor = d->balance * (double)(d->experts * d->chosen) / (blocks * blocks);
+    g->api->loss(g, "balance", lh_times(g, even, factor));
 }
 
 #endif
