@@ -126,7 +126,10 @@ static void print_op(const lh_op_t *op, text_t *out)
     text_printf(out, "op %s: %s\n", op->name, op->slots);
     if (op->help != NULL) text_printf(out, "%s\n", op->help);
     print_lines("slots", op->shapes, out);
-    if (op->attribute_count > 0) text_append(out, "\nattributes:\n");
+    if (op->attribute_count > 0 && op->attributes_struct != NULL)
+        text_printf(out, "\nattributes (%s):\n", op->attributes_struct);
+    else if (op->attribute_count > 0)
+        text_append(out, "\nattributes:\n");
     options_explain_table(op->attributes, op->attribute_count, out);
     print_lines("formula", op->formula, out);
     print_lines("gradient", op->backward, out);

@@ -42,9 +42,11 @@ extern const uint32_t ops_view_kinds[];
 
 /* Rows of an array whose size is known here. */
 #define COUNT(t) (uint32_t)(sizeof(t) / sizeof((t)[0]))
-/* The fields of a row for a struct of attributes T with the table t of its options: the table
- * parses `name(x, beta=2)` in an INI, and prints what the attributes are. */
-#define ATTRIBUTES(T, t)                                                              \
+/* The fields of a row for a struct of attributes T of longhaul/ops.h with the table t of its options:
+ * the table parses `name(x, beta=2)` in an INI, and prints what the attributes are. */
+#define ATTRIBUTES(T, t) OWN_ATTRIBUTES(T, t), .attributes_struct = #T
+/* Likewise, where T is the core's own and no plugin fills it in. */
+#define OWN_ATTRIBUTES(T, t)                                                          \
     .attributes = (t), .attribute_size = sizeof((t)[0]), .attribute_count = COUNT(t), \
     .attributes_bytes = sizeof(T)
 

@@ -157,7 +157,7 @@ BACK(all_to_all_gradient, "all_to_all")
 /* A row with the attributes of op_collective_t and no FLOPs. */
 #define COLLECTIVE(op_text, op_shape, op_gradient, op_complete, op_vanishes)                       \
     {                                                                                              \
-        LH_OP_TEXT(op_text), ATTRIBUTES(op_collective_t, collective_attributes),                   \
+        LH_OP_TEXT(op_text), OWN_ATTRIBUTES(op_collective_t, collective_attributes),               \
             .shape = op_shape, .cost = no_flops, .gradient = op_gradient, .complete = op_complete, \
             .vanishes = op_vanishes                                                                \
     }

@@ -101,6 +101,9 @@ static void every_op_of_the_core_says_all_that_help_prints(void **state)
             fail_msg("op %s: its gradient is said to be '%s'", row->name, row->backward);
         for (uint32_t k = 0; k < row->attribute_count; k++)
             assert_non_null(row->attributes[k].help);
+        /* No plugin records a collective. */
+        if ((row->attributes_struct != NULL) != (row->attribute_count > 0 && op->collective == 0))
+            fail_msg("op %s: its attributes are said to be %s", row->name, row->attributes_struct);
     }
     op_table_free(t);
 }
