@@ -88,6 +88,21 @@ class Readme(unittest.TestCase):
                     path = os.path.normpath(os.path.join(SOURCE, os.path.dirname(page), target))
                     self.assertTrue(os.path.exists(path), f"{page} links {target}")
 
+    def test_c_that_pages_show_compiles(self):
+        with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as f:
+            compiler = re.search(r"^CMAKE_C_COMPILER:\w+=(.+)$", f.read(), re.M).group(1)
+        pages = ["README.md"] + ["docs/" + p for p in sorted(os.listdir(os.path.join(SOURCE, "docs"))) if p.endswith(".md")]
+        compiled = 0
+        for page in pages:
+            for block in blocks(page, "c"):  # functions and tables of a plugin, which nothing here uses
+                done = subprocess.run([compiler, "-std=c17", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow",
+                                       "-Wconversion", "-Werror", "-Wno-unused-function", "-Wno-unused-const-variable",
+                                       "-I" + os.path.join(SOURCE, "sdk", "include"), "-x", "c", "-"],
+                                      input="#include <longhaul/decoder.h>\n" + block, capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, f"{page}:\n{block}\n{done.stderr}")
+                compiled += 1
+        self.assertGreater(compiled, 0)
+
     def test_keys_that_pages_name_are_known(self):
         for page in ("docs/data.md", "docs/hugging-face.md", "docs/fine-tuning.md"):
             for block in blocks(page, "ini"):
