@@ -213,7 +213,10 @@ static lh_value_t newton_schulz(lh_graph_t *g, lh_value_t x, bool tall)
 {
     const lh_value_t gram = muon_product(g, x, x, tall, !tall);
     const lh_value_t square = muon_product(g, gram, gram, false, false);
-    const lh_value_t by = lh_add(g, scaled_value(g, gram, b), scaled_value(g, square, c));
+    /* As arguments of one call C would leave open which is recorded first; gcc took this order. */
+    const lh_value_t of_square = scaled_value(g, square, c);
+    const lh_value_t of_gram = scaled_value(g, gram, b);
+    const lh_value_t by = lh_add(g, of_gram, of_square);
     const lh_value_t turned = tall ? muon_product(g, x, by, false, false)
                                    : muon_product(g, by, x, false, false);
     return lh_add(g, scaled_value(g, x, a), turned);
