@@ -117,18 +117,25 @@ bool hf_adapter_has(const hf_adapter_files_t *a, const shard_tensor_t *t)
     return a->file != NULL && t->file == a->file;
 }
 
-lh_status_t hf_adapter_refuse_extra(const hf_adapter_files_t *a, const shard_tensor_t *const *used,
-                                    uint32_t count)
+const shard_tensor_t *hf_adapter_unread(const hf_adapter_files_t *a,
+                                        const shard_tensor_t *const *used, uint32_t count)
 {
     for (uint32_t i = 0; a->file != NULL && i < a->file->count; i++) {
         bool found = false;
         for (uint32_t k = 0; k < count && !found; k++)
             found = used[k] == &a->tensors[i];
-        if (!found)
-            return fail(LH_INVALID, "%s: tensor %s is of no matrix that [adapter.NAME] match names",
-                        a->file->path, a->tensors[i].tensor->name);
+        if (!found) return &a->tensors[i];
     }
-    return LH_OK;
+    return NULL;
+}
+
+lh_status_t hf_adapter_refuse_extra(const hf_adapter_files_t *a, const shard_tensor_t *const *used,
+                                    uint32_t count)
+{
+    const shard_tensor_t *unread = hf_adapter_unread(a, used, count);
+    if (unread == NULL) return LH_OK;
+    return fail(LH_INVALID, "%s: tensor %s is of no matrix that [adapter.NAME] match names",
+                a->file->path, unread->tensor->name);
 }
 
 /* ---- magnitudes ---- */

@@ -35,7 +35,10 @@ void hf_adapter_close(hf_adapter_files_t *a);
 /* NULL: it has no tensor of that name. */
 const shard_tensor_t *hf_adapter_find(const hf_adapter_files_t *a, const char *name);
 bool hf_adapter_has(const hf_adapter_files_t *a, const shard_tensor_t *t);
-/* LH_INVALID, with its name: a tensor that is not among `used` [count]. */
+/* The first tensor that is not among `used` [count], of which some may be NULL; NULL: all are. */
+const shard_tensor_t *hf_adapter_unread(const hf_adapter_files_t *a,
+                                        const shard_tensor_t *const *used, uint32_t count);
+/* LH_INVALID, with its name: there is one. */
 lh_status_t hf_adapter_refuse_extra(const hf_adapter_files_t *a, const shard_tensor_t *const *used,
                                     uint32_t count) LH_MUST_CHECK;
 

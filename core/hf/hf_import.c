@@ -126,28 +126,6 @@ static tensor_part_t piece_of(const tensor_part_t *whole, uint32_t k, uint32_t p
     return piece;
 }
 
-/* Sets im->source. All are looked for, so that the sentence can say whether more than one is
- * missing: one is a detail, all of them another architecture. */
-static lh_status_t match_sources(import_t *im)
-{
-    const hf_tensor_t *missing = NULL;
-    uint32_t missing_count = 0;
-    im->source = mem_array(im->weights.count, sizeof(im->source[0]));
-    if (im->source == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < im->weights.count; i++) {
-        const hf_tensor_t *t = &im->weights.tensors[i];
-        im->source[i] = find_source(im, t->name);
-        if (im->source[i] == NULL && missing_count++ == 0) missing = t;
-        if (im->source[i] == NULL) continue;
-        const lh_status_t status = check_source(t, im->source[i]);
-        if (status != LH_OK) return status;
-    }
-    if (missing_count == 0) return LH_OK;
-    const bool factor = im->how->parameters->items[missing->users[0].parameter].factor;
-    return fail(LH_INVALID, "%s: tensor %s is missing%s", factor ? im->how->adapter : im->how->from,
-                missing->name, missing_count > 1 ? ", and others are" : "");
-}
-
 /* globs: patterns with commas or blanks between them; NULL: none */
 static bool matches_any(const char *globs, const char *name)
 {
@@ -170,29 +148,86 @@ static bool is_tied(const import_t *im, const shard_tensor_t *t)
     return false;
 }
 
-/* Every tensor of the folder is used, known to be no weight, or a copy of a tied one. */
-static lh_status_t refuse_extra(const import_t *im)
+/* The first tensor of the folder that nobody has a use for: that no parameter lies in, that the table
+ * does not ignore, and that is no copy of a tied one. *out NULL: there is none. Sources may be missing.
+ * tell: a line for each copy on the way. */
+static lh_status_t import_find_unread(const import_t *im, bool tell, const shard_tensor_t **out)
 {
+    *out = NULL;
     bool *used = mem_array(im->files->count, sizeof(*used));
     if (used == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < im->weights.count; i++)
         /* Sources point into the list of the folder's tensors, so their place there is a number. */
-        if (!hf_adapter_has(&im->adapter, im->source[i]))
+        if (im->source[i] != NULL && !hf_adapter_has(&im->adapter, im->source[i]))
             used[im->source[i] - im->files->tensors] = true;
 
-    lh_status_t status = LH_OK;
-    for (uint32_t i = 0; i < im->files->count && status == LH_OK; i++) {
+    for (uint32_t i = 0; i < im->files->count && *out == NULL; i++) {
         const shard_tensor_t *t = &im->files->tensors[i];
         if (used[i] || matches_any(im->table.head.ignored, t->tensor->name)) continue;
-        if (is_tied(im, t))
+        if (!is_tied(im, t))
+            *out = t;
+        else if (tell)
             log_line(LH_LOG_INFO, "%s: tensor %s is not read: it is tied to another", t->file->path,
                      t->tensor->name);
-        else
-            status = fail(LH_INVALID, "%s: tensor %s is none of this model's", t->file->path,
-                          t->tensor->name);
     }
     mem_free(used);
+    return LH_OK;
+}
+
+/* Says of a tensor that is missing how many others are, and what the folder has that no row reads: one
+ * is a name misspelled in the plugin's table, all of them another architecture. */
+static lh_status_t refuse_missing(const import_t *im, const hf_tensor_t *missing, uint32_t count)
+{
+    const bool factor = im->how->parameters->items[missing->users[0].parameter].factor;
+    const shard_tensor_t *unread = NULL;
+    lh_status_t status = LH_OK;
+    if (factor)
+        unread = hf_adapter_unread(&im->adapter, im->source, im->weights.count);
+    else
+        status = import_find_unread(im, false, &unread);
+    if (status != LH_OK) return status;
+
+    text_t more = {0};
+    if (count > 1)
+        text_printf(&more, ", and so %s %u other%s", count == 2 ? "is" : "are", count - 1,
+                    count == 2 ? "" : "s");
+    if (unread != NULL)
+        text_printf(&more, "; tensor %s of the folder is read by no row", unread->tensor->name);
+    status = text_status(&more);
+    if (status == LH_OK)
+        status = fail(LH_INVALID, "%s: tensor %s is missing%s",
+                      factor ? im->how->adapter : im->how->from, missing->name,
+                      more.data == NULL ? "" : more.data);
+    text_free(&more);
     return status;
+}
+
+/* Sets im->source. All are looked for, so that the sentence can say how many are missing. */
+static lh_status_t match_sources(import_t *im)
+{
+    const hf_tensor_t *missing = NULL;
+    uint32_t missing_count = 0;
+    im->source = mem_array(im->weights.count, sizeof(im->source[0]));
+    if (im->source == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < im->weights.count; i++) {
+        const hf_tensor_t *t = &im->weights.tensors[i];
+        im->source[i] = find_source(im, t->name);
+        if (im->source[i] == NULL && missing_count++ == 0) missing = t;
+        if (im->source[i] == NULL) continue;
+        const lh_status_t status = check_source(t, im->source[i]);
+        if (status != LH_OK) return status;
+    }
+    return missing_count == 0 ? LH_OK : refuse_missing(im, missing, missing_count);
+}
+
+/* Every tensor of the folder is used, known to be no weight, or a copy of a tied one. */
+static lh_status_t refuse_extra(const import_t *im)
+{
+    const shard_tensor_t *unread;
+    const lh_status_t status = import_find_unread(im, true, &unread);
+    if (status != LH_OK || unread == NULL) return status;
+    return fail(LH_INVALID, "%s: tensor %s is none of this model's", unread->file->path,
+                unread->tensor->name);
 }
 
 /* Appends a tensor for each piece of each of a parameter's experts, which together cover it; or of
