@@ -15,6 +15,7 @@ a_recording_that_varies         model.recording      recorded another way the se
 a_training_of_its_own           model.gradients      slope along element .* its gradient says
 a_look_ahead                    model.causal         changes the logits of token
 no_blocks                       model.opens          blocks
+forty_parameters                life.repeats         lists 40 parameters, .* LH_DECODER_PARAMS = 32
 a_name_twice                    model.opens          wq
 a_name_with_a_blank             model.opens          'wk' is in none of the model's rows
 a_tie_to_nobody                 model.opens          nobody

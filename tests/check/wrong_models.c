@@ -1,6 +1,8 @@
 /* wrong_models.c - models that are wrong in one thing. */
 #include "wrong_plugin.h"
 
+#include <longhaul/decoder.h>
+
 static lh_param_t params[MOST];
 
 static lh_status_t describe_one_more(lh_model_t *m, lh_model_info_t *out)
@@ -87,4 +89,31 @@ static lh_status_t describe_one_way(lh_model_t *m, lh_model_info_t *out)
 WRONG(an_export_that_is_no_inverse)
 {
     model.describe = describe_one_way;
+}
+
+/* Rows of decoder.h's table are left out from the 33rd on, the head's among them. */
+static void list_forty(lh_model_t *m)
+{
+    for (uint32_t i = 0; i < 37; i++)
+        lh_llama_add_norm(m, lh_decoder_text(m, "n%u", i), NULL);
+    lh_llama_add_embed(m);
+    lh_llama_add_head(m);
+}
+
+static lh_status_t open_forty(const lh_host_t *host, const void *config, lh_model_t **out)
+{
+    const lh_decoder_t base = {.blocks = 2,
+                               .hidden = 8,
+                               .ffn = 8,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 8,
+                               .vocab = 16,
+                               .max_tokens = 64};
+    return lh_decoder_open(host, &base, config, list_forty, out);
+}
+
+WRONG(forty_parameters)
+{
+    model.open = open_forty;
 }

@@ -95,14 +95,19 @@ struct lh_model {
     const void *config; /* the plugin's own struct, which the host keeps until close */
     lh_decoder_t base;  /* with the zeros of ffn, kv_heads and head_dim filled in    */
     uint32_t param_count, text_bytes;
+    /* Rows that were to be added, and whether a text had no room: lh_decoder_open refuses more than
+     * LH_DECODER_PARAMS and a text too long. */
+    uint32_t param_wanted;
+    bool text_full;
     lh_param_t params[LH_DECODER_PARAMS];
     char texts[LH_DECODER_TEXT];
 };
 
-/* Appends rows to the model's table. Those beyond LH_DECODER_PARAMS are left out, which the first
- * recording that wants one tells. */
+/* Appends rows to the model's table. Those beyond LH_DECODER_PARAMS are left out and counted;
+ * lh_decoder_open refuses such a model. A plugin that needs more rows brings its own table. */
 static inline void lh_decoder_add(lh_model_t *m, const lh_param_t *rows, uint32_t count)
 {
+    m->param_wanted += count;
     for (uint32_t i = 0; i < count && m->param_count < LH_DECODER_PARAMS; i++)
         m->params[m->param_count++] = rows[i];
 }
@@ -113,7 +118,7 @@ static inline void lh_decoder_add(lh_model_t *m, const lh_param_t *rows, uint32_
     } while (0)
 
 /* A text with numbers of the model in it, which lives as long: "split_qkv(source, heads=4, ...)".
- * NULL where there is no more room. */
+ * NULL where there is no more room, and lh_decoder_open refuses the model. */
 LH_PRINTF(2, 3)
 static inline const char *lh_decoder_text(lh_model_t *m, const char *fmt, ...)
 {
@@ -123,9 +128,28 @@ static inline const char *lh_decoder_text(lh_model_t *m, const char *fmt, ...)
     va_start(args, fmt);
     const int length = vsnprintf(at, room, fmt, args);
     va_end(args);
-    if (length < 0 || (size_t)length >= room) return NULL;
+    if (length < 0 || (size_t)length >= room) {
+        m->text_full = true;
+        return NULL;
+    }
     m->text_bytes += (uint32_t)length + 1;
     return at;
+}
+
+/* What `list` added has found room. */
+static inline lh_status_t lh_decoder_check_room(const lh_model_t *m)
+{
+    if (m->param_wanted > LH_DECODER_PARAMS)
+        return m->host->fail(m->host, LH_INVALID,
+                             "the model lists %u parameters, and decoder.h has room for "
+                             "LH_DECODER_PARAMS = %d",
+                             (unsigned)m->param_wanted, (int)LH_DECODER_PARAMS);
+    if (m->text_full)
+        return m->host->fail(m->host, LH_INVALID,
+                             "the model's texts are longer than decoder.h has room for, "
+                             "LH_DECODER_TEXT = %d bytes",
+                             (int)LH_DECODER_TEXT);
+    return LH_OK;
 }
 
 /* Checks what the option tables cannot, then has `list` add the parameters. config is kept. */
@@ -152,8 +176,12 @@ static inline lh_status_t lh_decoder_open(const lh_host_t *host, const lh_decode
     m->config = config;
     m->base = d;
     list(m);
-    *out = m;
-    return LH_OK;
+    const lh_status_t status = lh_decoder_check_room(m);
+    if (status == LH_OK)
+        *out = m;
+    else
+        host->release(host, m);
+    return status;
 }
 
 /* As lh_decoder_open, for a model whose heads turn: components do so by twos. */
