@@ -14,7 +14,8 @@
 #include <config/quantity.h>
 #include <plugin/import.h>
 
-/* What stands for the number of an expert in a Hugging Face name. */
+/* What stands for the number of a block and of an expert in a Hugging Face name. */
+#define BLOCK "{}"
 #define EXPERT "{e}"
 
 /* Experts that a parameter may have: real ones have some hundreds. */
@@ -26,9 +27,9 @@ static char *tensor_name(const char *pattern, uint32_t block, uint32_t expert)
 {
     text_t name = {0};
     for (const char *at = pattern; *at != '\0';) {
-        if (text_starts(at, "{}")) {
+        if (text_starts(at, BLOCK)) {
             text_printf(&name, "%u", block);
-            at += 2;
+            at += strlen(BLOCK);
         } else if (text_starts(at, EXPERT)) {
             text_printf(&name, "%u", expert);
             at += strlen(EXPERT);
@@ -142,6 +143,33 @@ static lh_status_t tensor_shape(const parameters_t *p, const hf_user_t *user, hf
     return LH_OK;
 }
 
+/* Whether two parameters of a tensor are one row's, of two blocks, because its name has no {}. */
+static bool is_of_all_blocks(const parameters_t *p, const hf_tensor_t *t)
+{
+    const parameter_t *first = &p->items[t->users[0].parameter];
+    return t->user_count > 1 && strstr(first->row->hf_name, BLOCK) == NULL &&
+           p->items[t->users[1].parameter].row == first->row;
+}
+
+/* A parameter that is not the whole tensor, and does not say how it is taken out: what makes it a
+ * part is most often a slip in a name. */
+static lh_status_t refuse_part(const parameters_t *p, const hf_tensor_t *t, uint32_t user)
+{
+    const parameter_t *item = &p->items[t->users[user].parameter];
+    if (t->user_count == 1)
+        return fail(LH_INVALID, "parameter %s has the hf_shape of tensor %s and no hf_import",
+                    item->name, t->name);
+    const char *other = p->items[t->users[user == 0 ? 1 : 0].parameter].name;
+    if (is_of_all_blocks(p, t))
+        return fail(LH_INVALID,
+                    "parameter %s is tensor %s, and so is %s: its hf_name has no " BLOCK
+                    " for the block's number",
+                    item->name, t->name, other);
+    return fail(LH_INVALID,
+                "parameter %s is part of tensor %s, also named by %s, and has no hf_import",
+                item->name, t->name, other);
+}
+
 /* The parameters of a tensor agree on its shape and have as many elements as it has. One that is a
  * part, or of another shape, must say how it is taken out. */
 static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
@@ -158,8 +186,7 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
             return fail(LH_INVALID, "parameters %s and %s want tensor %s in different shapes",
                         p->items[t->users[0].parameter].name, item->name, t->name);
         if (item->row->hf_import == NULL && (t->user_count > 1 || item->row->hf_shape[0] != 0))
-            return fail(LH_INVALID, "parameter %s is part of tensor %s and has no hf_import",
-                        item->name, t->name);
+            return refuse_part(p, t, i);
         if ((item->row->hf_import == NULL) != (item->row->hf_export == NULL))
             return fail(LH_INVALID, "parameter %s has only one of hf_import and hf_export",
                         item->name);
@@ -167,8 +194,10 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
     }
     /* Parts that overlap and leave a hole of the same size are not found out here. */
     if (held == t->elements) return LH_OK;
-    return fail(LH_INVALID, "tensor %s has %llu elements, its parameters %llu", t->name,
-                (unsigned long long)t->elements, (unsigned long long)held);
+    return fail(LH_INVALID, "tensor %s has %llu elements, its parameters %llu%s", t->name,
+                (unsigned long long)t->elements, (unsigned long long)held,
+                is_of_all_blocks(p, t) ? ": their hf_name has no " BLOCK " for the block's number"
+                                       : "");
 }
 
 /* Sorted users become tensors in one pass: a user with the name of the last tensor belongs to

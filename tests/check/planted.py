@@ -25,8 +25,8 @@ a_shape_of_nothing              model.opens          wo
 heads_as_wide_as_the_row        model.opens          head_dim = \\d+, and then .* block 0, rope
 a_norm_too_long                 model.opens          block 0, attn_norm: rms_norm wants w of \\d+, .* found \\d+
 sixteen_tokens_at_most          model.hugging_face|model.options  max_tokens
-one_file_name_for_two           model.hugging_face   w[qk]
-one_file_name_for_all_blocks    model.hugging_face   wo
+one_file_name_for_two           model.hugging_face   blocks.0.wq is part of .*q_proj.weight, also named by blocks.0.wk, and has no hf_import
+one_file_name_for_all_blocks    model.hugging_face   blocks.0.wo is .*, and so is blocks.1.wo: its hf_name has no \\{\\} for the block's number
 an_import_without_export        model.hugging_face   wo has only one of hf_import and hf_export
 a_transform_of_no_name          model.hugging_face   turn_round
 a_transform_that_is_no_inverse  model.hugging_face   of 'blocks.0.wo' was .* and comes back as
@@ -65,7 +65,7 @@ a_router_cut_by_rows            model.tensor_ranks   block 0: .* top_k
 a_router_cut_by_columns         model.tensor_ranks   block 0: .* matmul \\(parameter 'router'\\)
 a_router_cut_as_a_vocabulary    model.tensor_ranks   block 0: .* top_k
 a_router_cut_by_experts         model.tensor_ranks   'router' has 2 dimensions and is cut by experts
-experts_of_one_file             model.hugging_face   w_(up|gate)
+experts_of_one_file             model.hugging_face   w_gate is part of .*w1.weight, also named by blocks.0.w_up
 experts_cut_by_rows_alone       model.tensor_ranks   block 0: .* multiply
 an_expert_less                  model.opens          block 0, .*(grouped_matmul|route)
 experts_the_wrong_way_round     model.opens          block 0, w_gate: grouped_matmul
