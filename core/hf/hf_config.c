@@ -221,6 +221,22 @@ static lh_status_t read_words(const char *path, const lh_hf_key_t *row, const ch
     return status;
 }
 
+/* Of a row that knows the words which may stand there, and does not say that they are in a list. */
+static lh_status_t config_refuse_list(const char *path, const lh_hf_key_t *row, const char *key,
+                                      const json_value_t *list)
+{
+    char has[JSON_FOUND];
+    json_found(list, has);
+    if (row->option != NULL)
+        return fail(LH_INVALID,
+                    "%s: %s is %s, and its row reads one value; of a list the row's key is %s[]",
+                    path, key, has, key);
+    return fail(LH_INVALID,
+                "%s: %s is %s, and its row reads one value; of a list the row's key is %s[], in "
+                "[spec.config.fixed] %s = [%s]",
+                path, key, has, key, key, row->fixed == NULL ? "..." : row->fixed);
+}
+
 /* One row: whether it holds, where its value stands, what kind of value it is, and what that
  * means. */
 static lh_status_t read_config_row(const hf_table_t *t, const char *path, const json_value_t *root,
@@ -236,6 +252,8 @@ static lh_status_t read_config_row(const hf_table_t *t, const char *path, const 
     /* Known, and nothing that this host goes by. */
     if (text_equal(row->fixed, "*") && row->option == NULL) return LH_OK;
     if (found.list) return read_words(path, row, found.path, value, c);
+    if (json_is_list(value) && (row->option == NULL || row->words != NULL))
+        return config_refuse_list(path, row, found.path, value);
 
     text_t text = {0};
     status = read_word(path, row, found.path, value, &text);

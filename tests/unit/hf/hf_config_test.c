@@ -165,6 +165,7 @@ static const lh_hf_key_t more_keys[] = {
      .fixed = "tanh",
      .words = "tanh=gelu_pytorch_tanh|plain=gelu"},
     LH_HF_ANY("max_window_layers"),
+    LH_HF_MUST("mlp_types[]", "dense|sparse"),
 };
 static const lh_hf_t more = {
     .struct_size = sizeof(more),
@@ -187,6 +188,8 @@ static const struct {
      "\"sliding_window\": 7}",
      "kind = two\nblocks = 2\nwindow = 7\nlayers = wf\ngate = tanh\n",
      "num_hidden_layer = 3 (num_hidden_layers?), x = {\"y\":1}"},
+    {"{\"model_type\": \"one\", \"mlp_types\": [\"sparse\", \"dense\"]}",
+     "kind = one\nblocks = 2\nwindow = 4096\ngate = tanh\n", NULL},
     /* Of a model of another kind the row does not hold, and its key is known all the same. */
     {"{\"model_type\": \"one\", \"layer_types\": [\"full_attention\"]}",
      "kind = one\nblocks = 2\nwindow = 4096\ngate = tanh\n", NULL},
@@ -227,6 +230,17 @@ static const struct {
      "config.json: gate is \"relu\", gelu_pytorch_tanh or gelu was expected"},
     {"{\"model_type\": \"two\", \"hidden_act\": \"gelu\"}",
      "config.json: hidden_act is gelu, this model plugin can only silu|swish"},
+    {"{\"model_type\": \"two\", \"mlp_types\": [\"dense\", \"shared\"]}",
+     "config.json: mlp_types[1] is shared, this model plugin can only dense|sparse"},
+    {"{\"model_type\": \"two\", \"mlp_types\": [\"dense\"]}",
+     "config.json: mlp_types has 1 items, one for each of num_hidden_layers = 2 was expected"},
+    /* Rows that would have to say [] */
+    {"{\"model_type\": \"two\", \"hidden_act\": [\"silu\", \"silu\"]}",
+     "config.json: hidden_act is [\"silu\",\"silu\"], and its row reads one value; of a list the "
+     "row's key is hidden_act[], in [spec.config.fixed] hidden_act = [silu|swish]"},
+    {"{\"model_type\": \"two\", \"gate\": [\"gelu\"]}",
+     "config.json: gate is [\"gelu\"], and its row reads one value; of a list the row's key is "
+     "gate[]"},
 };
 
 static void what_rows_do_not_name_is_refused(void **state)
