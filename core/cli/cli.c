@@ -290,13 +290,26 @@ static lh_status_t take_log_level(const job_t *job)
     return LH_OK;
 }
 
+static lh_status_t cli_load_job(cli_t *cli)
+{
+    const char *alone = cli->command->alone;
+    uint32_t stage = 0;
+    if (alone == NULL || cli_flag(cli, alone) == NULL)
+        return job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
+    while (strcmp(job_stage_names[stage], cli->command->name) != 0) {
+        stage++;
+        lh_assert(stage < JOB_STAGES);
+    }
+    return job_load_for(cli->ini, cli->sets, cli->set_count, stage, &cli->job);
+}
+
 /* The INI comes first, as it may name the folder of plugins. */
 lh_status_t cli_open(cli_t *cli)
 {
     const uint32_t needs = cli->command->needs;
     lh_status_t status = LH_OK;
     lh_assert((needs & CLI_HAS_RANKS) == 0 || cli->command->check != NULL);
-    if (cli->ini != NULL) status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
+    if (cli->ini != NULL) status = cli_load_job(cli);
     if (status == LH_OK && cli->job != NULL) status = take_log_level(cli->job);
     if (status == LH_OK && (needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
         status = open_plugins(cli);

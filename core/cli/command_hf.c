@@ -278,6 +278,7 @@ const command_t command_import = {
     .run = import_run,
     .stage = import_stage,
     .flags = {{"print", NULL, "only print the [model] section that config.json stands for"}},
+    .alone = "print",
 };
 
 /* ---- export ---- */

@@ -686,8 +686,9 @@ static lh_status_t resolve_paths(job_t *job)
 }
 
 /* The order matters: stages decide what is required, sites how many ranks there are, and values
- * that cross sections are checked when all are there. */
-static lh_status_t parse_all(job_t *job)
+ * that cross sections are checked when all are there. only: the one stage that counts of those that
+ * are named, or JOB_STAGES. */
+static lh_status_t parse_all(job_t *job, uint32_t only)
 {
     uint32_t count;
     const job_section_t *all = job_sections(&count);
@@ -696,6 +697,10 @@ static lh_status_t parse_all(job_t *job)
         if (status != LH_OK) return status;
     }
     lh_status_t status = parse_pipeline(job);
+    if (only < JOB_STAGES) {
+        job->stages[0] = only;
+        job->stage_count = 1;
+    }
     for (uint32_t i = 1; status == LH_OK && i < count; i++)
         if (has_struct(&all[i])) status = parse_section(job, &all[i], stage_bits(job));
     if (status == LH_OK) status = job_watch_parse(job, NULL);
@@ -728,19 +733,32 @@ static lh_status_t load_text(job_t *job, const char *path, const char *const *se
 }
 
 /* Nothing of a job that fails is left behind. */
-lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
+static lh_status_t load_stages(const char *path, const char *const *sets, uint32_t set_count,
+                               uint32_t only, job_t **out)
 {
     job_t *job = mem_new(sizeof(*job));
     if (job == NULL) return LH_NO_MEMORY;
 
     lh_status_t status = load_text(job, path, sets, set_count);
-    if (status == LH_OK) status = parse_all(job);
+    if (status == LH_OK) status = parse_all(job, only);
     if (status != LH_OK) {
         job_free(job);
         return status;
     }
     *out = job;
     return LH_OK;
+}
+
+lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
+{
+    return load_stages(path, sets, set_count, JOB_STAGES, out);
+}
+
+lh_status_t job_load_for(const char *path, const char *const *sets, uint32_t set_count,
+                         uint32_t stage, job_t **out)
+{
+    lh_assert(stage < JOB_STAGES);
+    return load_stages(path, sets, set_count, stage, out);
 }
 
 /* Structs of job_t are freed by their tables, lists by hand. */

@@ -8,6 +8,10 @@
  * and what it includes. Every refusal begins with file and line. */
 lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count,
                      job_t **out) LH_MUST_CHECK;
+/* As job_load, of a job whose only stage is this one (STAGE_*), whatever [pipeline] stages names:
+ * keys that only the others need may be missing. */
+lh_status_t job_load_for(const char *path, const char *const *sets, uint32_t set_count,
+                         uint32_t stage, job_t **out) LH_MUST_CHECK;
 /* NULL does nothing; a job that was half loaded is freed as well. */
 void job_free(job_t *job);
 

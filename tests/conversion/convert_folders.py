@@ -92,11 +92,14 @@ def weights_of(folder):
 
 
 def chosen_by_config(scratch, plugin, source):
-    """from_import takes the plugin that reads the model_type, and --print shows a section that stands for it."""
+    """from_import takes the plugin that reads the model_type, and --print shows a section that stands for it,
+    whatever the INI still lacks for its other stages."""
     at = os.path.join(scratch, "chosen")
     section, _ = import_of(at, source, "--print")
     assert section.startswith(f"[model]\nplugin = {plugin}\n"), section
     assert not os.path.exists(os.path.join(at, "import"))
+    asked, _ = import_of(at, source, "--print", "--set", "pipeline.stages=import train")  # no [train], [optimizer], [device]
+    assert asked == section, asked
     _, told = import_of(at, source)
     assert "not read" not in told, told
     import_of(os.path.join(scratch, "printed"), source, model=section.removeprefix("[model]\n"))

@@ -251,6 +251,27 @@ static void restarts_go_by_the_number_of_machines(void **state)
     }
 }
 
+/* What is printed of an import needs no optimizer, whatever is trained later. */
+static void of_one_stage_nothing_is_asked_that_others_need(void **state)
+{
+    static const char text[] = "[pipeline]\nname = x\nstages = prepare import train\n"
+                               "[import]\nfrom = hf\n[model]\nplugin = from_import\n";
+    const char *path = scratch_text(*state, "a.ini", text);
+    job_t *job;
+    assert_int_equal(job_load(path, NULL, 0, &job), LH_INVALID);
+    if (job_load_for(path, NULL, 0, STAGE_IMPORT, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(job->stage_count, 1);
+    assert_true(job_has_stage(job, STAGE_IMPORT));
+    assert_string_equal(job->model.plugin, "from_import");
+    job_free(job);
+    assert_int_equal(job_load_for(path, NULL, 0, STAGE_TRAIN, &job), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "[train] is missing; it needs at least 'sequence' (tokens of a "
+                        "sequence)");
+    const char *wrong = "pipeline.stages=imported";
+    assert_int_equal(job_load_for(path, &wrong, 1, STAGE_IMPORT, &job), LH_INVALID);
+}
+
 static void a_section_that_no_stage_needs_may_be_absent(void **state)
 {
     static const char text[] = "[pipeline]\nname = x\nstages = prepare\n"
@@ -372,6 +393,7 @@ int main(void)
         cmocka_unit_test(a_prompt_and_ids_exclude_each_other),
         cmocka_unit_test(sites_number_ranks_through_their_hosts),
         cmocka_unit_test(restarts_go_by_the_number_of_machines),
+        cmocka_unit_test(of_one_stage_nothing_is_asked_that_others_need),
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
         cmocka_unit_test(a_plugin_reads_its_own_keys),
         cmocka_unit_test(every_table_of_the_core_is_valid),
