@@ -46,6 +46,9 @@ void check_warn(const char *fmt, ...) LH_PRINTF(1, 2) __attribute__((noreturn));
 /* Words that stand behind the sentence of every later fault of this check: which instance it was.
  * NULL: none. */
 void check_about(const char *text);
+/* Which of the plugin's functions is called now, "record() of block 1", for the sentence of a check
+ * that crashes or hangs in it. NULL: none. */
+void check_calls(const char *function);
 /* Something came back from the plugin: a check in which nothing does for CHECK_HANGS_SECONDS hangs.
  * check_ok calls it. */
 void check_alive(void);

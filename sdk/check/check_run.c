@@ -24,10 +24,11 @@ typedef struct report {
     _Atomic int finished;      /* the check came to its end */
     uint32_t result;
     char sentence[2048];
+    /* What check_about and check_calls said last: of a process that is gone they are all there is. */
+    char about[512], calls[64];
 } report_t;
 
 static report_t *report;
-static char about[512];
 static jmp_buf back;
 static pid_t jumper; /* the process that `back` leads back in; 0: none */
 
@@ -42,10 +43,10 @@ static void end_with(uint32_t result, const char *fmt, va_list args)
 {
     if (atomic_exchange(&report->taken, 1) == 0) {
         const int length = vsnprintf(report->sentence, sizeof(report->sentence), fmt, args);
-        if (result == RESULT_FAIL && about[0] != '\0' && length > 0 &&
+        if (result == RESULT_FAIL && report->about[0] != '\0' && length > 0 &&
             (size_t)length < sizeof(report->sentence))
             (void)snprintf(report->sentence + length, sizeof(report->sentence) - (size_t)length,
-                           " (%s)", about);
+                           " (%s)", report->about);
         report->result = result;
     }
     if (jumper == getpid()) longjmp(back, 1);
@@ -75,7 +76,12 @@ void check_warn(const char *fmt, ...)
 
 void check_about(const char *text)
 {
-    (void)snprintf(about, sizeof(about), "%s", text == NULL ? "" : text);
+    (void)snprintf(report->about, sizeof(report->about), "%s", text == NULL ? "" : text);
+}
+
+void check_calls(const char *function)
+{
+    (void)snprintf(report->calls, sizeof(report->calls), "%s", function == NULL ? "" : function);
 }
 
 void check_alive(void)
@@ -156,6 +162,17 @@ static void read_tail(int said, char *out, size_t room)
     out[got > 0 ? got : 0] = '\0';
 }
 
+/* ", in record() of block 1 (with blocks=2 heads=4)": where the process was that ended or was
+ * stopped. */
+static void append_place(outcome_t *out)
+{
+    const size_t length = strlen(out->sentence);
+    if (report->calls[0] == '\0') return;
+    (void)snprintf(out->sentence + length, sizeof(out->sentence) - length, ", in %s%s%s%s",
+                   report->calls, report->about[0] != '\0' ? " (" : "", report->about,
+                   report->about[0] != '\0' ? ")" : "");
+}
+
 /* stopped: after so many seconds, or 0. */
 static void judge(outcome_t *out, uint32_t stopped, int how)
 {
@@ -179,6 +196,7 @@ static void judge(outcome_t *out, uint32_t stopped, int how)
                        "the process ended with exit code %d before the check was done",
                        WEXITSTATUS(how));
     }
+    if (out->result >= RESULT_CRASH) append_place(out);
 }
 
 static void run_in_child(const check_t *c, subject_t *s, outcome_t *out)
@@ -208,7 +226,6 @@ void check_run(const check_t *c, subject_t *s, bool in_process, outcome_t *out)
     if (report == MAP_FAILED) abort();
     memset(report, 0, sizeof(*report));
     atomic_store(&report->alive_ns, begin);
-    check_about(NULL);
     s->fact = c->fact;
     if (in_process) {
         run_here(c, s);

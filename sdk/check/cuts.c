@@ -38,9 +38,8 @@ typedef struct cut {
 
 static const char *place_of(const cut_t *c)
 {
-    static char text[32];
-    (void)snprintf(text, sizeof(text), "block %u", c->block);
-    return c->part == LH_PART_EMBED ? "embedding" : c->part == LH_PART_HEAD ? "head" : text;
+    static char text[TINY_PART_TEXT];
+    return tiny_model_part_text(c->part, c->block, text);
 }
 
 /* ---- parameters ---- */

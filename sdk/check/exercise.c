@@ -14,10 +14,15 @@ static lh_status_t use_model(subject_t *s, const lh_host_t *host, const void *co
     const lh_model_api_t *api = s->plugin->model;
     lh_model_t *m = NULL;
     lh_model_info_t info = {.struct_size = sizeof(info)};
+    check_calls("open()");
     lh_status_t status = api->open(host, config, &m);
-    if (status != LH_OK) return status;
-    status = api->describe(m, &info);
-    api->close(m);
+    if (status == LH_OK) {
+        check_calls("describe()");
+        status = api->describe(m, &info);
+        check_calls("close()");
+        api->close(m);
+    }
+    check_calls(NULL);
     return status;
 }
 

@@ -308,7 +308,10 @@ static void guess_model(const subject_t *s, void *config)
     const lh_model_api_t *api = s->plugin->model;
     for (uint64_t i = 0; i < TRIES; i++) {
         lh_model_t *m = NULL;
-        if (api->open(subject_host(s), config, &m) == LH_OK) {
+        check_calls("open()");
+        const lh_status_t status = api->open(subject_host(s), config, &m);
+        check_calls(NULL);
+        if (status == LH_OK) {
             api->close(m);
             return;
         }

@@ -58,7 +58,12 @@ lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compu
     const lh_value_t x = use->part == LH_PART_EMBED
                              ? r->graph.api->input(&r->graph, LH_INPUT_TOKENS)
                              : recording_argument(r, compute, 2, shape);
+    char called[TINY_PART_TEXT + 16], part[TINY_PART_TEXT];
+    (void)snprintf(called, sizeof(called), "record() of %s",
+                   tiny_model_part_text(use->part, use->block, part));
+    check_calls(called);
     r->output = t->api->record(t->model, &r->graph, use->part, use->block, x);
+    check_calls(NULL);
     status = recording_status_of(r, use->part, use->block);
     if (status == LH_OK && (r->output == 0 || r->output >= r->value_count)) {
         recording_failed(r, fail(LH_INVALID, "it records nothing"));
@@ -86,7 +91,9 @@ lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compu
 static void let_go(tiny_model_t *t)
 {
     parameters_free(t->parameters);
+    check_calls("close()");
     if (t->model != NULL) t->api->close(t->model);
+    check_calls(NULL);
     t->parameters = NULL;
     t->model = NULL;
 }
@@ -95,6 +102,15 @@ uint32_t tiny_model_part(const tiny_model_t *t, uint32_t i, uint32_t *block)
 {
     *block = i == 0 || i > t->parameters->blocks ? 0 : i - 1;
     return i == 0 ? LH_PART_EMBED : i > t->parameters->blocks ? LH_PART_HEAD : LH_PART_BLOCK;
+}
+
+const char *tiny_model_part_text(uint32_t part, uint32_t block, char out[TINY_PART_TEXT])
+{
+    if (part == LH_PART_BLOCK)
+        (void)snprintf(out, TINY_PART_TEXT, "block %u", block);
+    else
+        (void)snprintf(out, TINY_PART_TEXT, "%s", part == LH_PART_EMBED ? "embedding" : "head");
+    return out;
 }
 
 static lh_status_t record_each(const tiny_model_t *t)
@@ -117,13 +133,17 @@ static lh_status_t try_open(tiny_model_t *t)
     check_host_faults(NULL);
     misshapen = false; /* of an earlier model: where this one is not recorded, nothing was */
     reached = 0;
+    check_calls("open()");
     lh_status_t status = t->api->open(t->host, t->config, &t->model);
+    check_calls(NULL);
     t->refused = status != LH_OK;
     if (status != LH_OK) {
         t->model = NULL;
         return t->spec ? status : fail(status, "%s", check_host_reason());
     }
+    check_calls("describe()");
     status = parameters_new(t->api, t->model, &t->parameters);
+    check_calls(NULL);
     if (status == LH_OK) status = record_each(t);
     if (status != LH_OK) let_go(t);
     return status;

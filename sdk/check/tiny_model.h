@@ -60,6 +60,10 @@ bool tiny_model_equal(tiny_model_t *a, tiny_model_t *b);
 /* Part (LH_PART_*) and block of the i-th: embedding, the blocks, head; there are blocks + 2. */
 uint32_t tiny_model_part(const tiny_model_t *t, uint32_t i, uint32_t *block);
 
+/* "embedding", "block 1" or "head". */
+enum { TINY_PART_TEXT = 32 };
+const char *tiny_model_part_text(uint32_t part, uint32_t block, char out[TINY_PART_TEXT]);
+
 /* Which parameters a recording asks for. */
 typedef struct tiny_use {
     const tiny_model_t *of;

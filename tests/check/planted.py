@@ -53,9 +53,9 @@ a_parameter_of_another_name     model.opens          block 0, parameter 'ffn_nor
 a_matrix_for_a_norm             model.opens          block 0, wo: rms_norm
 a_head_that_records_nothing     model.opens          head, it records nothing
 a_block_of_another_width        model.opens          block \\d+
-a_block_that_crashes            model.opens          killed by signal|exit code
-a_block_that_hangs              model.opens          it hangs
-a_block_that_leaves             model.opens          exit|ended
+a_block_that_crashes            model.opens          killed by signal .*, in record\\(\\) of block 1
+a_block_that_hangs              model.opens          it hangs: .*, in record\\(\\) of block 1
+a_block_that_leaves             model.opens          exit code 0 .*, in record\\(\\) of block 1
 a_value_of_nobody               model.opens          block 0
 """
 
