@@ -813,3 +813,18 @@ bool recording_equal(const recording_t *a, const recording_t *b)
            same_sums(a->added, b->added, a->added_count) &&
            same_sums(a->totals, b->totals, a->total_count);
 }
+
+/* Nodes that are alike name the same values, so those of `a` are numbers of both. */
+uint32_t recording_difference(const recording_t *a, const recording_t *b)
+{
+    const uint32_t both = a->node_count < b->node_count ? a->node_count : b->node_count;
+    for (uint32_t n = 1; n < both; n++) {
+        if (!same_graph_node(&a->nodes[n], &b->nodes[n])) return n;
+        for (uint32_t s = 0; s < node_slots(&a->nodes[n]); s++) {
+            const lh_value_t v = a->nodes[n].slots[s];
+            lh_assert(v < a->value_count && v < b->value_count);
+            if (v != 0 && !same_graph_value(&a->values[v], &b->values[v])) return n;
+        }
+    }
+    return a->node_count == b->node_count ? 0 : both;
+}

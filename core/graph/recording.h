@@ -137,6 +137,10 @@ void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
 /* Whether two recordings have the same ops, attributes, shapes, constants, parameter names and
  * wiring. Equal blocks share a recording, and its instances differ in their parameters only. */
 bool recording_equal(const recording_t *a, const recording_t *b);
+/* The first node in which two recordings that are not equal differ, or in what it reads and writes;
+ * of the longer one, where the other is its beginning. 0: in no call, but in what is returned,
+ * minimised or summed, or in what nobody reads. */
+uint32_t recording_difference(const recording_t *a, const recording_t *b);
 
 /* ---- for passes that record, inside core/graph ---- */
 

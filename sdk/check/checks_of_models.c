@@ -66,6 +66,47 @@ static void vectors_are_spared(subject_t *s, tiny_model_t *t)
     }
 }
 
+/* "rms_norm (parameter 'attn_norm')" */
+static const char *call_text(const recording_t *r, uint32_t node, char out[160])
+{
+    const graph_node_t *n = &r->nodes[node];
+    const char *param = NULL;
+    for (uint32_t i = 0; i < n->op->in_count && param == NULL; i++)
+        if (n->slots[i] != 0 && r->values[n->slots[i]].kind == VALUE_PARAM)
+            param = r->values[n->slots[i]].name;
+    if (param == NULL)
+        (void)snprintf(out, 160, "%.64s", n->op->row.name);
+    else
+        (void)snprintf(out, 160, "%.64s (parameter '%.64s')", n->op->row.name, param);
+    return out;
+}
+
+/* Says of two recordings of a part which call is the first that is another one. */
+static void tell_impure(const tiny_use_t *use, const recording_t *first, const recording_t *second)
+{
+    char part[TINY_PART_TEXT], was[160], is[160];
+    const uint32_t node = recording_difference(first, second);
+    const bool in_first = node < first->node_count, in_second = node < second->node_count;
+    (void)tiny_model_part_text(use->part, use->block, part);
+    if (node == 0)
+        check_fault("%s is recorded another way the second time: its calls are the same, and what "
+                    "it returns, minimises or sums up is not",
+                    part);
+    if (!in_first || !in_second)
+        check_fault("%s is recorded another way the second time: call %u, %s, is there the %s time "
+                    "only",
+                    part, node, call_text(in_first ? first : second, node, was),
+                    in_first ? "first" : "second");
+    (void)call_text(first, node, was);
+    (void)call_text(second, node, is);
+    if (strcmp(was, is) == 0)
+        check_fault("%s is recorded another way the second time: call %u, %s, has other inputs or "
+                    "attributes",
+                    part, node, was);
+    check_fault("%s is recorded another way the second time: call %u was %s and is %s", part, node,
+                was, is);
+}
+
 static void recording_is_pure(subject_t *s, tiny_model_t *t)
 {
     static const uint64_t tokens[] = {TINY_TOKENS, 1, 12, TINY_TOKENS};
@@ -76,9 +117,7 @@ static void recording_is_pure(subject_t *s, tiny_model_t *t)
         recording_t *r[4];
         for (uint32_t k = 0; k < 4; k++)
             r[k] = record(&use, tokens[k]);
-        if (!recording_equal(r[0], r[3]))
-            check_fault("part %u, block %u is recorded another way the second time", use.part,
-                        use.block);
+        if (!recording_equal(r[0], r[3])) tell_impure(&use, r[0], r[3]);
         for (uint32_t k = 0; k < 4; k++)
             recording_free(r[k]);
     }

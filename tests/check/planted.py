@@ -11,7 +11,8 @@ kind = os.path.basename(path)[:-3]
 
 MODELS = """
 a_parameter_never_used          model.parameters     parameter 'never_used'|blocks.0.never_used
-a_recording_that_varies         model.recording      recorded another way the second time
+a_recording_that_varies         model.recording      block \\d+ is recorded another way the second time: call \\d+, activate, is there the (first|second) time only
+a_recording_refused_in_turn     model.opens          embedding, add: .*; called once more record\\(\\) is not refused, so it is not pure
 a_training_of_its_own           model.gradients      slope along element .* its gradient says
 a_look_ahead                    model.causal         changes the logits of token
 no_blocks                       model.opens          blocks

@@ -42,6 +42,20 @@ WRONG(a_recording_that_varies)
     model.record = record_in_turn;
 }
 
+/* Ids of tokens can't be added to themselves. */
+static lh_value_t record_refused_in_turn(lh_model_t *m, lh_graph_t *g, uint32_t part,
+                                         uint32_t block, lh_value_t x)
+{
+    static uint32_t times;
+    if (part == LH_PART_EMBED && times++ % 3 == 2) (void)lh_add(g, x, x);
+    return right_plugin.model->record(m, g, part, block, x);
+}
+
+WRONG(a_recording_refused_in_turn)
+{
+    model.record = record_refused_in_turn;
+}
+
 /* What is trained is not what is scored. */
 static lh_value_t record_at_first(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
                                   lh_value_t x)

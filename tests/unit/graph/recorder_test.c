@@ -379,12 +379,18 @@ static void recordings_are_equal_when_nothing_differs(void **state)
         {1e-5, "wq", 2, LH_ACT_SILU, LH_DTYPE_F32},  {1e-5, "wq", 1, LH_ACT_GELU, LH_DTYPE_F32},
         {1e-5, "wq", 1, LH_ACT_SILU, LH_DTYPE_BF16},
     };
+    static const char *const in[] = {"rms_norm", "matmul", "multiply", "activate", "rms_norm"};
     recording_t *a = record_variant(&usual), *b = record_variant(&usual);
     assert_true(recording_equal(a, b));
+    assert_int_equal(recording_difference(a, b), 0);
+    (void)lh_activate(&b->graph, b->output, LH_ACT_TANH);
+    assert_int_equal(recording_difference(a, b), a->node_count);
+    assert_int_equal(recording_difference(b, a), a->node_count);
     recording_free(b);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         b = record_variant(&others[i]);
         assert_false(recording_equal(a, b));
+        assert_string_equal(a->nodes[recording_difference(a, b)].op->row.name, in[i]);
         recording_free(b);
     }
     recording_free(a);
