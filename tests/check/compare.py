@@ -1,6 +1,6 @@
 """compare.py SCRIPT LONGHAUL PLUGINS GOLDEN PEERS: sdk/template/compare_with_transformers finds that plugins of the tree give
 what Transformers does, the loss that balances experts with it, and a spec too; that one is wrong whose norm is told another
-epsilon; that an import's warning of a misspelled key is shown; without PyTorch it says what installs it, and the rest is
+epsilon, and with which block a difference begins; that an import's warning of a misspelled key is shown; without PyTorch it says what installs it, and the rest is
 skipped (77)."""
 import json
 import os
@@ -34,7 +34,11 @@ if compared:
         expect(folder, code == 0 and [line.split()[:2] for line in lines] == [["same", n] for n in ("greedy", "export", "curve")],
                (code, out, err))
     code, out, err = run("qwen3", "--set", "model.epsilon=0.1", LONGHAUL_PEERS=peers)
-    expect("another epsilon", code == 1 and "DIFFERS curve" in out, (code, out, err))
+    expect("another epsilon", code == 1 and "DIFFERS curve" in out and "--blocks says" in err, (code, out, err))
+    for setting, place in (("model.epsilon=0.1", "embedding or head, with all blocks at zero"),  # that of the last norm, too
+                           ("model.rope_base=1", "block 0, with all behind it at zero")):
+        code, out, err = run("qwen3", "--blocks", "--steps", "1", "--set", setting, LONGHAUL_PEERS=peers)
+        expect(place, code == 1 and f"DIFFERS at       {place}: a loss of " in out, (code, out, err))
     with tempfile.TemporaryDirectory() as work:  # a key that nobody reads, so that its default counts
         wrong = os.path.join(work, "mixtral")
         shutil.copytree(os.path.join(golden, "mixtral"), wrong)
