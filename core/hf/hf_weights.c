@@ -162,7 +162,7 @@ static lh_status_t refuse_part(const parameters_t *p, const hf_tensor_t *t, uint
     const char *other = p->items[t->users[user == 0 ? 1 : 0].parameter].name;
     if (is_of_all_blocks(p, t))
         return fail(LH_INVALID,
-                    "parameter %s is tensor %s, and so is %s: its hf_name has no " BLOCK
+                    "parameter %s is tensor %s, and so is %s: its Hugging Face name has no " BLOCK
                     " for the block's number",
                     item->name, t->name, other);
     return fail(LH_INVALID,
@@ -196,7 +196,8 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
     if (held == t->elements) return LH_OK;
     return fail(LH_INVALID, "tensor %s has %llu elements, its parameters %llu%s", t->name,
                 (unsigned long long)t->elements, (unsigned long long)held,
-                is_of_all_blocks(p, t) ? ": their hf_name has no " BLOCK " for the block's number"
+                is_of_all_blocks(p, t) ? ": their Hugging Face name has no " BLOCK
+                                         " for the block's number"
                                        : "");
 }
 
