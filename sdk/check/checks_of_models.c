@@ -20,6 +20,7 @@
 #include <engine/weights.h>
 #include <hf/hf_export.h>
 #include <hf/hf_import.h>
+#include <hf/hf_weights.h>
 #include <plugin/host.h>
 
 enum { SEQUENCES = 2, ROWS = 8, TOKENS = SEQUENCES * ROWS };
@@ -511,6 +512,30 @@ static void look_alone(subject_t *s, const option_table_t *table, uint32_t k)
     }
 }
 
+/* What an option that changes nothing means for an import, where a key of config.json sets it; else
+ * "". */
+static const char *told_by_key(const subject_t *s, const char *option)
+{
+    static char text[256];
+    hf_table_t keys = {0};
+    hf_alternative_t place;
+    text[0] = '\0';
+    if (s->plugin->model->hf == NULL) return text;
+    check_ok(hf_table_import(s->plugin->model->hf, &keys), "its table of keys");
+    for (uint32_t i = 0; i < keys.count && text[0] == '\0'; i++) {
+        const char *at = keys.keys[i].key;
+        if (text_equal(keys.keys[i].option, option) && hf_next_alternative(&at, &place))
+            (void)snprintf(text, sizeof(text),
+                           "; a config.json that says another '%s' would be computed as one that "
+                           "does not",
+                           place.path);
+    }
+    hf_table_free(&keys);
+    return text;
+}
+
+/* A warning and no failure: what an option needs to count may be out of reach here, a text that
+ * nobody draws, or a sequence longer than a small model's. */
 static void check_options(subject_t *s)
 {
     const option_table_t table = plugin_options(s->plugin);
@@ -523,8 +548,8 @@ static void check_options(subject_t *s)
         if (was_changed[k] && !made_a_difference[k])
             check_warn(
                 "option '%s' changes nothing in any instance that was tried: the model has the "
-                "same tables and recordings with its default",
-                table.rows[k].key);
+                "same tables and recordings with its default%s",
+                table.rows[k].key, told_by_key(s, table.rows[k].key));
 }
 
 static void hugging_face_and_back(subject_t *s, tiny_model_t *t)

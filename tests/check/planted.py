@@ -27,7 +27,7 @@ heads_as_wide_as_the_row        model.opens          head_dim = \\d+, and then .
 a_norm_too_long                 model.opens          block 0, attn_norm: rms_norm wants w of \\d+, .* found \\d+
 sixteen_tokens_at_most          model.hugging_face|model.options  max_tokens
 one_file_name_for_two           model.hugging_face   blocks.0.wq is part of .*q_proj.weight, also named by blocks.0.wk, and has no hf_import
-one_file_name_for_all_blocks    model.hugging_face   blocks.0.wo is .*, and so is blocks.1.wo: its hf_name has no \\{\\} for the block's number
+one_file_name_for_all_blocks    model.hugging_face   blocks.0.wo is .*, and so is blocks.1.wo: its Hugging Face name has no \\{\\} for the block's number
 an_import_without_export        model.hugging_face   wo has only one of hf_import and hf_export
 a_transform_of_no_name          model.hugging_face   turn_round
 a_transform_that_is_no_inverse  model.hugging_face   of 'blocks.0.wo' was .* and comes back as
@@ -46,7 +46,7 @@ heads_cut_through               model.tensor_ranks   block 0: .* heads
 a_refusal_without_a_word        model.opens          refuses vocab = 32 without saying why
 heads_of_queries_for_keys       model.opens          block 0, .*attention
 attention_to_all                model.causal         changes the logits of token
-a_window_that_is_left_out       model.options        option 'window' changes nothing
+a_window_that_is_left_out       model.options        option 'window' changes nothing .*; a config.json that says another 'sliding_window' would be
 one_epsilon_for_all             model.options        option 'epsilon' changes nothing
 frequencies_of_no_option        model.options        option 'rope_\\w+' changes nothing
 half_as_many_heads_turn         model.opens          block 0, rope

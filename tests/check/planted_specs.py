@@ -143,7 +143,7 @@ FAULTS = [
      "model.causal", r"changes the logits of token"),
     ("a window that is left out", "mixtral", "head_dim=d, window=window)",
      "head_dim=d, window=window * 0)",
-     "model.options", r"option 'window' changes nothing"),
+     "model.options", r"option 'window' changes nothing .*; a config.json that says another 'sliding_window' would be"),
     ("one file's name for two", "qwen3", "self_attn.k_proj.weight",
      "self_attn.q_proj.weight",
      "model.hugging_face", r"w[qk]"),
