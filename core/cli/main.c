@@ -16,6 +16,7 @@
 
 #include <base/file.h>
 #include <base/log.h>
+#include <base/sys.h>
 #include <cli/cli.h>
 #include <cli/manual.h>
 #include <commit.h>
@@ -76,7 +77,9 @@ static int command_line_run(cli_t *cli)
     if (code == LH_OK) code = cli->command->run(cli);
     if (code < 0) {
         const int status = code;
-        code = status_exit_code(status);
+        /* Of a stage that ended early as it was asked to, such as prepare. */
+        const bool as_asked = status == LH_CANCELLED && sys_stop_requested();
+        code = as_asked ? EXIT_TERMINATED : status_exit_code(status);
         last_words_tell(cli, code);
     }
     code = code_of_stdout(code);

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from pipeline_case import (BINARY, DONE, LOST, REFUSED, TERMINATED, PipelineCase, checkpoint_digest, log_lines, main,
+from pipeline_case import (BINARY, DATA, DONE, LOST, REFUSED, TERMINATED, PipelineCase, checkpoint_digest, log_lines, main,
                            read_json_lines)
 
 ENDLESS = 1000000
@@ -102,6 +102,35 @@ class Steering(PipelineCase):
             self.write("out/.request-stop", "stop\n")
             self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % (step + 3))
             self.assertEqual((self.now()["restarts"], self.now()["step"]), (1, step + 3))
+
+    def test_stages_that_save_nothing_end_as_asked_too(self):
+        """`prepare` half way through its input and `eval`: 75, and nothing half written."""
+        with open(os.path.join(DATA, "tinyshakespeare.jsonl")) as f:
+            text = f.read()
+        self.write("short.jsonl", text * 2)
+        self.write("long.jsonl", text * 40)
+        job = self.small_job(train={"steps": 2}, prepare={"input": "short.jsonl", "workers": 1}, data={"split": "0.01,0,0.99"},
+                             eval={"data": "test"})
+        ends = {"prepare": r"longhaul: prepare was stopped after \d+ of \d+ bytes\n\Z",
+                "eval": r"longhaul: stopped by signal 15 \(Terminated\) while no step was under way\n\Z"}
+        for stage, *more in (("prepare", "--set", "prepare.input=long.jsonl"), ("eval",)):
+            if stage == "eval":
+                self.run_longhaul("prepare", job)
+                self.run_longhaul("train", job)
+            before = self.files()
+            process = self.start(stage, job, *more)
+            # It has the folder a moment after it began.
+            self.assertTrue(self.wait_for(self.is_stopped, process), "it has ended")
+            _, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, TERMINATED, err)
+            self.assertRegex(err, ends[stage])
+            self.assertLessEqual(self.files(), before | {".run.lock", "train.log", "events"}, stage)
+
+    def is_stopped(self):
+        return subprocess.run([BINARY, "stop", "out"], cwd=self.folder, capture_output=True).returncode == DONE
+
+    def files(self):
+        return set(os.listdir(self.path("out"))) if os.path.isdir(self.path("out")) else set()
 
     def test_stop_now_does_not_save(self):
         for changes in ({}, {"launch": {"ranks_per_node": 2}}):
