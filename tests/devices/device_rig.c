@@ -303,15 +303,24 @@ static uint16_t bf16_bits(float value)
 static void number_write(lh_dtype_t dtype, char *to, double value)
 {
     const float single = (float)value;
-    const int32_t integer = isfinite(value) ? (int32_t)value : -1;
-    const uint16_t half = bf16_bits(single), f16 = lh_f32_to_f16(single);
+    int32_t integer;
+    uint16_t half;
 
     switch (dtype) {
     case LH_DTYPE_F32: memcpy(to, &single, 4); break;
     case LH_DTYPE_F64: memcpy(to, &value, 8); break;
-    case LH_DTYPE_I32: memcpy(to, &integer, 4); break;
-    case LH_DTYPE_BF16: memcpy(to, &half, 2); break;
-    case LH_DTYPE_F16: memcpy(to, &f16, 2); break;
+    case LH_DTYPE_I32:
+        integer = isfinite(value) ? (int32_t)value : -1;
+        memcpy(to, &integer, 4);
+        break;
+    case LH_DTYPE_BF16:
+        half = bf16_bits(single);
+        memcpy(to, &half, 2);
+        break;
+    case LH_DTYPE_F16:
+        half = lh_f32_to_f16(single);
+        memcpy(to, &half, 2);
+        break;
     default: memset(to, 0xff, bytes_of(dtype)); break;
     }
 }
