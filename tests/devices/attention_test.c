@@ -253,7 +253,7 @@ enum { MOST_THREADS = 2 };
     {                          \
         "order", (threads) % 2 \
     }
-enum { MOST_THREADS = CUDA_ORDERS }; /* 2 stands for the other order */
+enum { MOST_THREADS = OF_A_PAIR }; /* 2 stands for the other order */
 #else
 #define RIG_OF(threads)    \
     {                      \

@@ -22,12 +22,13 @@ enum { CPU_RIGS_MAX_ELEMENTS = 1 << 20 };
 #define RIGS_DEVICE "the cpu"
 #endif
 
-/* Orders of cuda's threads on the host. None changes an access to memory: a sanitizer sees as much in
- * one. */
+/* Rigs that a check runs on, of each pair (one and two threads, or cuda's two orders). The address
+ * sanitizer looks at accesses to memory, and one of a pair makes nearly all that the other does: there a
+ * check takes one of each, by turns. Bits of the two are compared in builds without it. */
 #if defined(__SANITIZE_ADDRESS__)
-enum { CUDA_ORDERS = 1 };
+enum { OF_A_PAIR = 1 };
 #else
-enum { CUDA_ORDERS = 2 };
+enum { OF_A_PAIR = 2 };
 #endif
 
 void cpu_rigs_open(void);
@@ -49,8 +50,8 @@ rig_slot_t cpu_padded(rig_slot_t slot, uint64_t pad);
  * off by its own last bit, however small the sum is. */
 double cpu_rounded_part(double tolerance, lh_dtype_t d);
 
-/* Every output of op, on every rig: |difference| <= tolerance * the largest |expected| of the
- * tensor, or one step of BF16 of that element more, where the output is BF16; tolerance 0 means
+/* Every output of op, on every rig, or OF_A_PAIR: |difference| <= tolerance * the largest |expected|
+ * of the tensor, or one step of BF16 of that element more, where the output is BF16; tolerance 0 means
  * equal. And one and two threads agree to the bit. Fails the cmocka test with op, rig, slot and
  * element. */
 void cpu_rigs_check(const char *op, const void *attributes, double tolerance,
