@@ -92,7 +92,7 @@ class QueuedRanks(PipelineCase):
         return found
 
     def test_delays_change_no_bit(self):
-        """Cut values, gathered and summed while interleaved micro-batches run. Under TSan alone, too: cheap."""
+        """Cut values, gathered and summed while interleaved micro-batches run. Under sanitizers alone, too: cheap."""
         job = self.small_job(train={"steps": 3, "batch": 4, "micro_batch": 1}, comm={"bucket": "16KiB"})
         self.run_longhaul("prepare", job)
         for seed in (1, 2):
