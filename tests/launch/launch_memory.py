@@ -88,7 +88,7 @@ class Memory(Training):
         for p in [self.start_run(whole, "--host", host) for host in hosts]:
             code, _, err = self.finish(p, WAIT)
             self.assertEqual(code, 0, err)
-        for lost in (1, 0):
+        for lost in (1, 0) if launch_case.TORTURE else (1,):
             ini = self.job(f"lost-{lost}", more)
             launchers = [self.start_run(ini, "--host", host) for host in hosts]
             launch_case.wait_for(lambda: self.kept(ini) >= 6 and len(self.seen()) == 4, WAIT)
@@ -337,11 +337,12 @@ class Sites(Memory):
         self.assertIn("a site holds step 15 of an earlier run; go on from it with --resume", results[0][2])
 
     def test_a_machine_that_is_lost_with_its_memory_and_its_disk(self):
-        """Its site is left with nothing; the other has all images, and sends what comes of them."""
+        """Its site is left with nothing; the other has all images, and sends what comes of them. A sample loses rank 0's machine:
+        the other one is lost where snapshots are left with a partner."""
         more = self.more.replace("restart = 0\n", "restart = 5\n")
         reference = self.job("reference", more.replace("checkpoint_folder = osaka\n", ""), memory=0)
         self.end_sites(reference)
-        for lost in (1, 0):
+        for lost in (1, 0) if launch_case.TORTURE else (0,):
             ini = self.job(f"lost-{lost}", more)
             launchers = self.start_sites(ini)
             launch_case.wait_for(lambda: self.kept(ini) >= 6 and len(self.seen()) == 4, WAIT)
