@@ -37,6 +37,7 @@
 #include <format/json.h>
 #include <launch/machine.h>
 #include <links/carrier.h>
+#include <links/link_crowd.h>
 #include <links/links_probe.h>
 #include <plan/collective_bench.h>
 #include <plan/device_bench.h>
@@ -536,8 +537,8 @@ static void links_loss_text(const probe_figures_t *f, int way, char *out, size_t
         (void)snprintf(out, room, "<%.0e", f->loss_most[way]);
 }
 
-/* A line for each direction, then a sentence for each pair. */
-static void links_print(const probe_pair_t *pairs, uint32_t count)
+/* A line for each direction, then a sentence for each pair, and one on what they take from each other. */
+static void links_print(const probe_pair_t *pairs, uint32_t count, uint32_t sites)
 {
     printf("%-20s %-20s %8s %8s %8s %9s %9s %8s %6s\n", "from", "to", "trip_ms", "p99_ms",
            "load_ms", "Gb/s", "burst", "loss", "mtu");
@@ -559,6 +560,8 @@ static void links_print(const probe_pair_t *pairs, uint32_t count)
         link_probe_text(&pairs[i], text, sizeof(text));
         cli_print_line("%s (%.1f s)", text, (double)pairs[i].figures.took_ns * 1e-9);
     }
+    char text[256];
+    if (link_crowd_text(pairs, sites, text, sizeof(text))) cli_print_line("%s", text);
 }
 
 /* As the record itself is written. */
@@ -584,7 +587,7 @@ static lh_status_t links_tell(cli_t *cli, const links_t *links)
                     cli->ini);
     link_record_keep(cli->job, pairs, count);
     if (cli_flag(cli, "json") != NULL) return links_print_json(pairs, count);
-    links_print(pairs, count);
+    links_print(pairs, count, launch_world(cli->launch)->row.sites);
     return LH_OK;
 }
 

@@ -3,8 +3,10 @@
  * A buffer goes in chunks, each at once over all links: so a way takes as long as the busiest
  * direction of any link needs for its bytes, and the round trip of its slowest link, or half of
  * that where parts only are sent; a ring takes one for each site but one. The time of sums inside a
- * site and of adding is the same for all ways and left out. Pairs of sites that share a cable or a
- * border are taken for links of their own, as the record has them. */
+ * site and of adding is the same for all ways and left out. Pairs of sites may share a cable or a border:
+ * a mesh and an exchange have the rates that were measured with all pairs busy, a chain those of its
+ * middle's pairs alone. A ring has the rates that pairs have alone, as each site sends to one and
+ * receives from one; what its hops share over a chain is left out. */
 #include <comm/coll.h>
 
 static const between_link_t *link_of(const between_how_t *how, uint32_t from, uint32_t to)
@@ -40,6 +42,17 @@ static double bytes_over(const between_how_t *how, uint32_t way, uint32_t middle
     }
 }
 
+/* What a link carries while the other links that the way uses are busy. */
+static double rate_left(const between_how_t *how, uint32_t way, uint32_t middle, uint32_t from,
+                        uint32_t to)
+{
+    const between_link_t *k = link_of(how, from, to);
+    double beside = k->beside_all;
+    if (way == BETWEEN_RING) beside = 0;
+    if (way == BETWEEN_CHAIN) beside = from == middle ? k->beside_from : k->beside_to;
+    return beside > 0 ? beside : k->bytes_per_second;
+}
+
 double coll_between_trips(uint32_t way, uint32_t sites)
 {
     lh_assert(sites > 1);
@@ -56,7 +69,8 @@ double coll_between_seconds(const between_how_t *how, uint32_t way, uint32_t mid
             const between_link_t *k = link_of(how, from, to);
             const double bytes = bytes_over(how, way, middle, from, to);
             if (bytes <= 0) continue;
-            if (bytes / k->bytes_per_second > busy) busy = bytes / k->bytes_per_second;
+            const double seconds = bytes / rate_left(how, way, middle, from, to);
+            if (seconds > busy) busy = seconds;
             if (k->round_trip_s > trip) trip = k->round_trip_s;
         }
     return busy + trip * coll_between_trips(way, how->sites);

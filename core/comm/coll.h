@@ -149,9 +149,11 @@ typedef struct collective_times { /* of all runs so far */
 /* Which way an all-reduce takes between sites: predicted from the links that were measured. A
  * function of numbers alone. */
 
-/* From one site to another; 0: not known. */
+/* From one site to another; 0: not known. beside_*: the rate while all pairs of sites are busy, all of
+ * `from`, all of `to`; 0: as alone. */
 typedef struct between_link {
     double bytes_per_second, round_trip_s;
+    double beside_all, beside_from, beside_to;
 } between_link_t;
 
 /* Of one all-reduce. links: [sites * sites], from a to b at a * sites + b. share: [sites] of the

@@ -17,6 +17,7 @@
 #include <base/memory.h>
 #include <comm/coll.h>
 #include <comm/quantize.h>
+#include <links/link_crowd.h>
 #include <longhaul/dtype.h>
 
 enum { NAME_BYTES = 56 };
@@ -545,7 +546,8 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
     return world_group_largest_site(g) > 1;
 }
 
-/* What is known of the links between the sites of a group, by a measurement or by its record. */
+/* What is known of the links between the sites of a group, by a measurement or by its record. What they
+ * leave each other was measured with all sites: of some of them it is not known. */
 static void links_known(const comm_t *c, const group_t *g, between_link_t *out)
 {
     uint32_t count;
@@ -555,9 +557,15 @@ static void links_known(const comm_t *c, const group_t *g, between_link_t *out)
             const uint32_t from = c->world->ranks[g->ranks[g->site_begin[a]]].site;
             const uint32_t to = c->world->ranks[g->ranks[g->site_begin[b]]].site;
             if (from == to || links_pair(from, to) >= count) continue;
-            const probe_figures_t *f = &pairs[links_pair(from, to)].figures;
-            out[(size_t)a * g->sites + b] = (between_link_t){(double)f->rate[from > to],
-                                                             (double)f->round_trip_ns * 1e-9};
+            const uint32_t sites = c->world->row.sites;
+            const uint64_t trip = pairs[links_pair(from, to)].figures.round_trip_ns;
+            between_link_t *k = &out[(size_t)a * g->sites + b];
+            k->round_trip_s = (double)trip * 1e-9;
+            k->bytes_per_second = link_crowd_rate(pairs, sites, from, to, CROWD_NONE);
+            if (g->sites != sites) continue;
+            k->beside_all = link_crowd_rate(pairs, sites, from, to, CROWD_ALL);
+            k->beside_from = link_crowd_rate(pairs, sites, from, to, from);
+            k->beside_to = link_crowd_rate(pairs, sites, from, to, to);
         }
 }
 

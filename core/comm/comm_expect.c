@@ -8,6 +8,7 @@
 
 #include <base/memory.h>
 #include <links/carrier.h>
+#include <links/link_crowd.h>
 
 lh_status_t comm_expect_pairs(comm_t *c)
 {
@@ -39,7 +40,7 @@ static link_figures_t figures_expect(const comm_t *c, uint32_t here)
         if (there == here) continue;
         const probe_figures_t *f = &c->expected[links_pair(here, there)].figures;
         uint64_t rate = c->job->transports[LH_LINK_WAN].rate;
-        if (rate == 0) rate = f->rate[here > there];
+        if (rate == 0) rate = link_crowd_border(f, here > there);
         const uint32_t theirs = world_site_size(c->world, there);
         rate /= ranks < theirs ? ranks : theirs;
         if (rate > out.bytes_per_second) out.bytes_per_second = rate;

@@ -15,6 +15,9 @@
 #include <control/world.h>
 
 enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
+/* What was busy while a pair of sites was measured: all pairs of its first site, of its second, or of
+ * all sites. */
+enum { BESIDE_FIRST, BESIDE_SECOND, BESIDE_ALL, BESIDES };
 
 /* Index 0 is the direction from probe_pair_t.site[0] to site[1], 1 the way back. It travels from
  * rank to rank as it lies in memory; a run's record keeps it (session/link_record.h). */
@@ -24,12 +27,15 @@ typedef struct probe_figures {
     uint64_t round_trip_ns, median_ns, p99_ns; /* of 64 pings; round_trip_ns is the least */
     uint64_t loaded_ns;                        /* while the ramp ended; 0: the plugin tells none */
     uint64_t path_mtu;                         /* 0: the plugin tells none */
-    uint64_t rate[2];                          /* found by the ramp               */
+    uint64_t rate[2];                          /* found by the ramp, between two ranks */
     uint64_t burst[2];                         /* came of bursts at 97 % of that  */
     double loss[2], loss_most[2];              /* of packets; most: 95 % sure; < 0: not told */
     uint32_t choice;                           /* of the plugin's tunings; 0: its first */
     uint32_t streams;                          /* of the connection that was measured   */
     uint64_t chunk_bytes, window_bytes, buffer_bytes;
+    /* By all ranks of both sites at once, the pair alone and beside others (links_crowd.h); 0: not
+     * measured. beside_pairs: how many pairs the sites had then. */
+    uint64_t together[2], beside[BESIDES][2], beside_pairs;
     char tuned[PROBE_TUNED]; /* the plugin's sentence on its parameters; "": none */
 } probe_figures_t;
 

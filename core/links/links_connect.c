@@ -17,6 +17,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <links/link_crowd.h>
 
 /* A connection on which nothing comes for so long is broken; between sites the job says how long.
  * The tag tells lists of offers from messages of collectives. */
@@ -61,7 +62,9 @@ uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
 {
     const uint64_t asked = l->how.job->transports[LH_LINK_WAN].rate;
     if (asked != 0 || l->pairs == NULL) return asked;
-    return l->pairs[links_pair(from, to)].figures.rate[from > to];
+    const probe_figures_t *f = &l->pairs[links_pair(from, to)].figures;
+    /* What is measured is one rank's, also where several are at it at once. */
+    return l->probing ? f->rate[from > to] : link_crowd_border(f, from > to);
 }
 
 double links_share_of(const links_t *l, uint32_t rank, uint32_t to)

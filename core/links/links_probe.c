@@ -12,7 +12,8 @@
  * leads: the first message of its next stage says whether it is a burst at the rate that was found,
  * whether both connect anew by another of the plugin's tunings, or the end. Only a transport's own
  * functions are used, so that every plugin that takes a stage's messages at once can be probed;
- * what it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. */
+ * what it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. What a link carries
+ * while others are busy is measured afterwards (links_crowd.c). */
 #include <links/links_probe.h>
 
 #include <stdio.h>
@@ -22,7 +23,9 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <links/link_crowd.h>
 #include <links/links_connect.h>
+#include <links/links_crowd.h>
 
 enum {
     PINGS = 64,
@@ -604,6 +607,15 @@ static void figures_tell(const probe_t *p)
     f->measured_s = sys()->wall_ns() / 1000000000;
 }
 
+/* Where other ranks of the two sites have a turn afterwards, it is in the time that the pair has. */
+static uint64_t pair_budget_ns(const links_t *l, uint32_t peer, uint64_t round_trip_ns)
+{
+    const world_t *w = l->how.world;
+    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[peer].site;
+    const uint64_t all = link_probe_budget_ns(round_trip_ns);
+    return links_crowd_ranks(l, here, there) > 1 ? all - link_crowd_ns(round_trip_ns) : all;
+}
+
 /* Called by the two ranks of a pair, while all others wait for their figures. The memory is not
  * freed before its connection has ended. After a failure the connection is closed, and *out is not
  * to be used. */
@@ -618,7 +630,7 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
     /* What it took to connect says nothing of the link, and must not cut short what does. */
     p.deadline_ns = sys()->now_ns();
     if (status == LH_OK) status = trip_measure(&p);
-    p.deadline_ns += link_probe_budget_ns(out->round_trip_ns);
+    p.deadline_ns += pair_budget_ns(l, peer, out->round_trip_ns);
     if (status == LH_OK) status = probe_ramp(&p);
     if (status == LH_OK) status = p.k->dials ? probe_lead(&p) : probe_follow(&p);
     if (status == LH_OK) {
@@ -681,9 +693,10 @@ static void pair_say(const links_t *l, const probe_pair_t *p, bool known)
         log_line(LH_LOG_INFO, "%s (measured in %.1f s)", text, (double)p->figures.took_ns * 1e-9);
 }
 
-/* After it all ranks have the pair's figures: the gather is also what makes pairs take turns. */
+/* After it all ranks have the pair's figures: the gather is also what makes pairs take turns. *fresh:
+ * they were measured, and not known. */
 static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_pair_t *known,
-                               uint32_t count)
+                               uint32_t count, bool *fresh)
 {
     const world_t *w = l->how.world;
     probe_pair_t *p = &l->pairs[links_pair(a, b)];
@@ -704,6 +717,7 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
     }
     if (status == LH_OK && !is_known)
         status = pair_spread(l, one < two ? one : two, &p->figures, ranks, mtu);
+    *fresh = !is_known;
     if (status == LH_OK) pair_say(l, p, is_known);
     if (status == LH_OK && !is_known) pair_doubt(l, p, ranks, mtu);
     return status;
@@ -711,7 +725,7 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
 
 /* A transport that can't take a stage's messages at once is not measured; its links then have no
  * pace unless the INI names a rate, and the chunks of their class. Pairs take turns, as two at a
- * time would share a site's link. */
+ * time would share a site's link; what they leave each other is measured once each is known. */
 lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
 {
     const uint32_t sites = l->how.world->row.sites;
@@ -720,8 +734,13 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     if (sites < 2 || c == NULL || l->how.job->comm.probe == PROBE_NO) return LH_OK;
     if (c->nic.max_sends < LEAST_SENDS || c->nic.max_recvs < LEAST_RECVS) return LH_OK;
     status = links_pairs_make(l);
+    if (status != LH_OK) return status;
+    bool *fresh = mem_array(l->pair_count, sizeof(*fresh));
+    if (fresh == NULL) return LH_NO_MEMORY;
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
-            status = pair_settle(l, a, b, known, count);
+            status = pair_settle(l, a, b, known, count, &fresh[links_pair(a, b)]);
+    if (status == LH_OK) status = links_crowd(l, fresh);
+    mem_free(fresh);
     return status;
 }

@@ -20,19 +20,35 @@ static const double most_number = 1e18; /* of bytes, nanoseconds and seconds: fi
 typedef struct number_row { /* a key of a row, and where its value lies in probe_figures_t */
     const char *key;
     size_t offset;
+    bool optional; /* left out where it is 0, as in records of builds that did not know it */
 } number_row_t;
 
-#define AT(field) offsetof(probe_figures_t, field)
+/* What of a row stands behind its key. */
+#define AT(field) offsetof(probe_figures_t, field), false
+#define MAY(field) offsetof(probe_figures_t, field), true
 /* By the type of the field: uint64_t; uint64_t there and back; double there and back, where below 0
  * is "not told"; uint32_t. */
 static const number_row_t whole_rows[] = {
-    {"measured", AT(measured_s)}, {"took_ns", AT(took_ns)},   {"round_trip_ns", AT(round_trip_ns)},
-    {"median_ns", AT(median_ns)}, {"p99_ns", AT(p99_ns)},     {"loaded_ns", AT(loaded_ns)},
-    {"path_mtu", AT(path_mtu)},   {"chunk", AT(chunk_bytes)}, {"window", AT(window_bytes)},
+    {"measured", AT(measured_s)},
+    {"took_ns", AT(took_ns)},
+    {"round_trip_ns", AT(round_trip_ns)},
+    {"median_ns", AT(median_ns)},
+    {"p99_ns", AT(p99_ns)},
+    {"loaded_ns", AT(loaded_ns)},
+    {"path_mtu", AT(path_mtu)},
+    {"chunk", AT(chunk_bytes)},
+    {"window", AT(window_bytes)},
     {"buffer", AT(buffer_bytes)},
+    {"beside_pairs", MAY(beside_pairs)},
 };
-static const number_row_t pair_rows[] = {{"bytes_per_second", AT(rate)},
-                                         {"burst_bytes_per_second", AT(burst)}};
+static const number_row_t pair_rows[] = {
+    {"bytes_per_second", AT(rate)},
+    {"burst_bytes_per_second", AT(burst)},
+    {"together_bytes_per_second", MAY(together)},
+    {"beside_all_bytes_per_second", MAY(beside[BESIDE_ALL])},
+    {"beside_first_bytes_per_second", MAY(beside[BESIDE_FIRST])},
+    {"beside_second_bytes_per_second", MAY(beside[BESIDE_SECOND])},
+};
 static const number_row_t share_rows[] = {{"loss", AT(loss)}, {"loss_most", AT(loss_most)}};
 static const number_row_t small_rows[] = {{"choice", AT(choice)}, {"streams", AT(streams)}};
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
@@ -68,6 +84,7 @@ static lh_status_t read_whole(const char *path, size_t row, const json_value_t *
     for (size_t i = 0; i < COUNT(whole_rows); i++) {
         const json_value_t *value = json_member(link, whole_rows[i].key);
         double number;
+        if (value == NULL && whole_rows[i].optional) continue;
         if (!read_figure(value, 0, most_number, &number))
             return record_refuse(path, row, whole_rows[i].key, value, "a number from 0 to 1e18");
         *(uint64_t *)field_of(f, whole_rows[i].offset) = (uint64_t)number;
@@ -91,6 +108,7 @@ static lh_status_t read_ways(const char *path, size_t row, const json_value_t *l
         const number_row_t *r = is_share ? &share_rows[i - COUNT(pair_rows)] : &pair_rows[i];
         const json_value_t *list = json_member(link, r->key);
         double ways[2];
+        if (list == NULL && r->optional) continue;
         for (size_t way = 0; way < 2; way++)
             if (json_size(list) != 2 || !read_figure(json_item(list, way), is_share ? -1 : 0,
                                                      is_share ? 1 : most_number, &ways[way]))
@@ -221,12 +239,15 @@ static void write_link_row(json_writer_t *w, const probe_pair_t *p)
     put_two(w, "addresses", p->address[0], p->address[1]);
     json_put_text(w, "plugin", p->plugin);
     json_put_text(w, "tuned", f->tuned);
-    for (size_t i = 0; i < COUNT(whole_rows); i++)
-        json_put_u64(w, whole_rows[i].key, *(uint64_t *)field_of(f, whole_rows[i].offset));
+    for (size_t i = 0; i < COUNT(whole_rows); i++) {
+        const uint64_t number = *(uint64_t *)field_of(f, whole_rows[i].offset);
+        if (number != 0 || !whole_rows[i].optional) json_put_u64(w, whole_rows[i].key, number);
+    }
     for (size_t i = 0; i < COUNT(small_rows); i++)
         json_put_u64(w, small_rows[i].key, *(uint32_t *)field_of(f, small_rows[i].offset));
     for (size_t i = 0; i < COUNT(pair_rows); i++) {
         const uint64_t *ways = field_of(f, pair_rows[i].offset);
+        if (ways[0] == 0 && ways[1] == 0 && pair_rows[i].optional) continue;
         json_open(w, pair_rows[i].key, '[');
         for (int way = 0; way < 2; way++)
             json_put_u64(w, NULL, ways[way]);

@@ -16,6 +16,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <engine/engine.h>
+#include <links/link_crowd.h>
 #include <watch/chart.h>
 #include <watch/metrics.h>
 
@@ -374,7 +375,15 @@ static void report_links(const run_start_t *s, text_t *out)
         chart_escape(out, f->tuned);
         text_append(out, "</td></tr>");
     }
-    text_append(out, "</table></div>\n");
+    text_append(out, "</table>");
+    char at_once[256];
+    const bool is_whole = s->sites > 1 && s->link_count == s->sites * (s->sites - 1) / 2;
+    if (is_whole && link_crowd_text(s->links, s->sites, at_once, sizeof(at_once))) {
+        text_append(out, "<p>");
+        chart_escape(out, at_once);
+        text_append(out, "</p>");
+    }
+    text_append(out, "</div>\n");
 }
 
 /* GFLOP/s and GB/s are flops and bytes by nanosecond. The share is of all profiled kernels. of

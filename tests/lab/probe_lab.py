@@ -45,6 +45,11 @@ def is_near(found, told):
     return found < (1.05 * told + 0.5 if TORTURE else 2 * told + 20)
 
 
+def left_of(row, beside):
+    """Of what a pair has alone, while others are busy: the share of its slower direction."""
+    return min(b / a for b, a in zip(row[f"beside_{beside}_bytes_per_second"], row["bytes_per_second"]))
+
+
 def payload(link):
     """Bytes a second of a link's rate that TCP can carry."""
     return link.rate / 8 * (link.mtu - 52) / (link.mtu + 38)
@@ -150,16 +155,23 @@ class Probe(unittest.TestCase):
         self.assertEqual(late, {})
 
     def test_a_chain_and_a_mesh_have_records_that_differ(self):
-        """By round trips: over a chain that of the outer sites is the sum of both others, over a mesh its own link's. The
-        record has no word for either, nor for a border that several pairs share: pairs are measured one by one."""
+        """By round trips: over a chain that of the outer sites is the sum of both others, over a mesh its own link's. By what pairs
+        leave each other: over a chain two share a cable each way, and those of the middle none."""
         for layout, add_up in ((chain(3, delay=0.01, rate=1e8), True), (mesh(3, delay=0.01, rate=1e8), False)):
             for _ in range(TRIES):
-                trips = {tuple(r["sites"]): r["round_trip_ns"] / 1e6 for r in self.rows(layout)}
+                rows = self.rows(layout)
+                trips = {tuple(r["sites"]): r["round_trip_ns"] / 1e6 for r in rows}
                 outer = trips.pop(("tokyo", "nagoya"))
+                self.assertEqual([r["beside_pairs"] for r in rows], [3] * 3)
+                left = min(left_of(r, "all") for r in rows)
+                # Osaka is the second site of one row and the first of the other.
+                middle = min(left_of(r, "second" if r["sites"][1] == "osaka" else "first") for r in rows
+                             if "osaka" in r["sites"]) if left < 0.75 else 1
                 # Twice the 20 ms of a link, or once; a busy machine only adds to them.
-                if (outer > 0.75 * sum(trips.values())) == add_up:
+                found = (outer > 0.75 * sum(trips.values()), left < 0.75 <= middle)
+                if found == (add_up, add_up):
                     break
-            self.assertEqual(outer > 0.75 * sum(trips.values()), add_up, (outer, trips))
+            self.assertEqual(found, (add_up, add_up), (outer, trips, left, middle))
 
     def test_a_table_is_printed_and_what_has_no_links_is_refused(self):
         results = self.bench([Link(0, 1, delay=0.001, rate=1e8)], flags=())

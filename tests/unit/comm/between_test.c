@@ -19,7 +19,7 @@ typedef struct scene {
 static void alike(scene_t *s, uint32_t sites)
 {
     for (uint32_t i = 0; i < MOST * MOST; i++)
-        s->links[i] = (between_link_t){1e9, 0.01};
+        s->links[i] = (between_link_t){.bytes_per_second = 1e9, .round_trip_s = 0.01};
     for (uint32_t i = 0; i < sites; i++)
         s->share[i] = 1.0 / sites;
     s->how = (between_how_t){.sites = sites,
@@ -32,7 +32,8 @@ static void alike(scene_t *s, uint32_t sites)
 
 static void link_set(scene_t *s, uint32_t a, uint32_t b, double rate, double trip)
 {
-    s->links[a * s->how.sites + b] = s->links[b * s->how.sites + a] = (between_link_t){rate, trip};
+    s->links[a * s->how.sites + b] = s->links[b * s->how.sites + a] = (between_link_t){
+        .bytes_per_second = rate, .round_trip_s = trip};
 }
 
 static void near(double got, double expected)
@@ -91,6 +92,37 @@ static void the_fastest_way_is_taken(void **state)
     chosen(&s, BETWEEN_RING, 0);
 }
 
+/* Half of the rate is left to each pair while all are busy, to those of `middle` alone all or half of
+ * it: a chain, or borders that all pairs of a site share. */
+static void crowded(scene_t *s, uint32_t middle, bool chain)
+{
+    alike(s, 3);
+    for (uint32_t from = 0; from < 3; from++)
+        for (uint32_t to = 0; to < 3; to++) {
+            between_link_t *k = &s->links[from * 3 + to];
+            k->beside_all = 5e8;
+            k->beside_from = chain && from == middle ? 1e9 : 5e8;
+            k->beside_to = chain && to == middle ? 1e9 : 5e8;
+        }
+}
+
+static void what_pairs_share_makes_a_mesh_slow(void **state)
+{
+    (void)state;
+    scene_t s;
+    for (uint32_t middle = 0; middle < 3; middle++) {
+        crowded(&s, middle, true);
+        near(coll_between_seconds(&s.how, BETWEEN_MESH, 0), 2 * 2 * 2.0 / 3 + 0.01);
+        near(coll_between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2 * 2.0 + 0.005);
+        near(coll_between_seconds(&s.how, BETWEEN_CHAIN, middle), 2.0 + 0.01);
+        near(coll_between_seconds(&s.how, BETWEEN_CHAIN, (middle + 1) % 3), 2 * 2.0 + 0.01);
+        near(coll_between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 4.0 + 2 * 2.0) / 3 + 2 * 0.01);
+        chosen(&s, BETWEEN_CHAIN, middle);
+    }
+    crowded(&s, 0, false);
+    chosen(&s, BETWEEN_MESH, 0); /* all have the half: 2/3 of a part each, not all of it */
+}
+
 static void what_is_not_known_is_not_predicted(void **state)
 {
     (void)state;
@@ -125,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_are_those_of_bytes_and_trips),
         cmocka_unit_test(the_fastest_way_is_taken),
+        cmocka_unit_test(what_pairs_share_makes_a_mesh_slow),
         cmocka_unit_test(what_is_not_known_is_not_predicted),
         cmocka_unit_test(who_asks_is_heard),
     };

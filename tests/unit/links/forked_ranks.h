@@ -235,16 +235,20 @@ static inline bool ranks(uint32_t size, const char *sections, void (*body)(void)
     return ranks_killing(size, sections, body, size);
 }
 
-/* Two sites of as many ranks each, all on one machine. */
-static inline void two_sites(void)
+/* Sites of so many ranks each, all on one machine. */
+static inline void sites_of(uint32_t each)
 {
-    const uint32_t each = me.size / 2;
     for (uint32_t r = 0; r < me.size; r++)
         (void)snprintf(me.world->ranks[r].site_name, WORLD_SITE_NAME, "%c", 'a' + (int)(r / each));
     published_t *published;
     world_number(me.world);
     CHECK(world_publish(me.host, me.world, NULL, &published) == LH_OK);
     open_links();
+}
+
+static inline void two_sites(void)
+{
+    sites_of(me.size / 2);
 }
 
 #endif

@@ -1,7 +1,8 @@
-/* links_probe_test.c - a whole probe of a link between two sites that are this machine, where the plugin
- * or the other end does not do as it mostly does. */
+/* links_probe_test.c - a whole probe of the links between sites that are this machine: where the plugin or
+ * the other end does not do as it mostly does, where sites have several ranks, and of three sites. */
 #include <unit/links/forked_ranks.h>
 
+#include <links/link_crowd.h>
 #include <links/links_probe.h>
 
 static const lh_transport_api_t *real; /* of the transport between sites */
@@ -47,19 +48,26 @@ static lh_status_t poll_late(lh_transport_t *t, lh_wire_event_t *events, uint32_
     return status;
 }
 
-/* The end that leads is held up when it has said that the probe is over. */
-static void probes(void)
+/* The transport between sites with addresses that tell sites apart; the caller may change more. */
+static lh_transport_api_t *play_sites(uint32_t each)
 {
     static lh_transport_api_t api;
-    two_sites();
+    sites_of(each);
     carrier_t *c = me.links->carriers[LH_LINK_WAN];
     real = c->api;
     api = *real;
     api.address_text = address_apart;
-    api.tune = tune_nothing;
-    if (me.self == 0) api.isend = send_and_see;
-    if (me.self == 0) api.poll = poll_late;
     c->api = &api;
+    return &api;
+}
+
+/* The end that leads is held up when it has said that the probe is over. */
+static void probes(void)
+{
+    lh_transport_api_t *api = play_sites(1);
+    api->tune = tune_nothing;
+    if (me.self == 0) api->isend = send_and_see;
+    if (me.self == 0) api->poll = poll_late;
     CHECK(links_probe(me.links, NULL, 0) == LH_OK);
     CHECK(me.self == 1 || stood_still);
     uint32_t count;
@@ -76,10 +84,93 @@ static void a_probe_of_a_plugin_without_a_tuning_ends_well_however_late(void **s
     assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", probes));
 }
 
+/* All figures are there on all ranks, also on those that did not measure; nothing stays connected. */
+static void probes_together(void)
+{
+    uint32_t count;
+    (void)play_sites(2);
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s != 0 && f->rate[0] > 1 && f->rate[1] > 1);
+    CHECK(f->together[0] > 1 && f->together[1] > 1);
+    CHECK(f->beside_pairs == 0 && f->beside[BESIDE_ALL][0] == 0);
+    CHECK(me.links->link_count == 0 && !me.links->probing);
+    end();
+}
+
+static void ranks_of_two_sites_are_measured_together(void **state)
+{
+    (void)state;
+    assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", probes_together));
+}
+
+/* Over a transport that does not pace, so that it is done here. */
+static void probes_of_three(void)
+{
+    uint32_t count, middle;
+    play_sites(1)->retune = NULL;
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const probe_pair_t *p = links_pairs(me.links, &count);
+    CHECK(count == 3);
+    for (uint32_t i = 0; i < count; i++) {
+        const probe_figures_t *f = &p[i].figures;
+        CHECK(f->measured_s != 0 && f->beside_pairs == 3 && f->together[0] == 0);
+        CHECK(f->beside[BESIDE_ALL][0] > 1 && f->beside[BESIDE_ALL][1] > 1);
+    }
+    const uint32_t layout = link_crowd_layout(p, 3, &middle);
+    CHECK(layout != CROWD_UNKNOWN);
+    for (uint32_t i = 0; i < count; i++) /* the pairs of each site, where pairs slow each other */
+        for (int way = 0; way < 2; way++)
+            CHECK((p[i].figures.beside[BESIDE_FIRST][way] > 0) == (layout != CROWD_APART) &&
+                  (p[i].figures.beside[BESIDE_SECOND][way] > 0) == (layout != CROWD_APART));
+    CHECK(me.links->link_count == 0 && !me.links->probing);
+    end();
+}
+
+static void pairs_of_three_sites_are_measured_at_once(void **state)
+{
+    (void)state;
+    assert_true(ranks(3, "[transport.wan]\nsecurity = plain\n", probes_of_three));
+}
+
+static lh_status_t refuse_to_connect(lh_transport_t *t, const lh_address_t *address,
+                                     const lh_conn_params_t *params, lh_conn_t **out)
+{
+    (void)t, (void)address, (void)params, (void)out;
+    return LH_IO;
+}
+
+/* What is known of all pairs is taken as it is, and nothing is sent. */
+static void knows(void)
+{
+    uint32_t count;
+    const probe_pair_t row = {.site = {"a", "b"},
+                              .address = {"10.0.0.1", "10.0.0.3"},
+                              .plugin = "tcp",
+                              .figures = {.measured_s = sys()->wall_ns() / 1000000000,
+                                          .rate = {5, 5},
+                                          .together = {9, 5}}};
+    play_sites(2)->connect = refuse_to_connect;
+    CHECK(links_probe(me.links, &row, 1) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->rate[0] == 5 && f->together[0] == 9);
+    CHECK(links_border(me.links, 0, 1) == 9 && links_border(me.links, 1, 0) == 5);
+    end();
+}
+
+static void a_young_record_is_measured_by_nobody(void **state)
+{
+    (void)state;
+    assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", knows));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_of_a_plugin_without_a_tuning_ends_well_however_late),
+        cmocka_unit_test(ranks_of_two_sites_are_measured_together),
+        cmocka_unit_test(pairs_of_three_sites_are_measured_at_once),
+        cmocka_unit_test(a_young_record_is_measured_by_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

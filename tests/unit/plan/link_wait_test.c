@@ -76,6 +76,42 @@ static void the_busiest_direction_counts(void **state)
     assert_false(link_wait(&how, &out));
 }
 
+/* Three sites whose pairs have half of their rate while all are busy, and all of it where only those of
+ * the second are. */
+static void what_pairs_share_counts_where_all_are_busy(void **state)
+{
+    (void)state;
+    double crosses[2 * 3 * 3] = {0};
+    probe_pair_t pairs[3] = {{.figures = {.rate = {1000, 1000}}}};
+    for (uint32_t i = 0; i < 3; i++) {
+        probe_figures_t *f = &pairs[i].figures;
+        *f = (probe_figures_t){.round_trip_ns = 1000000, .rate = {1000, 1000}, .beside_pairs = 3};
+        for (int way = 0; way < 2; way++) {
+            f->beside[BESIDE_ALL][way] = f->beside[BESIDE_FIRST][way] = 500;
+            f->beside[BESIDE_SECOND][way] = 500;
+        }
+    }
+    pairs[0].figures.beside[BESIDE_SECOND][0] = pairs[0].figures.beside[BESIDE_SECOND][1] = 990;
+    pairs[2].figures.beside[BESIDE_FIRST][0] = pairs[2].figures.beside[BESIDE_FIRST][1] = 990;
+    link_wait_how_t how = {.sites = 3, .crosses = crosses, .pairs = pairs, .pair_count = 3};
+    link_wait_t out;
+    for (uint32_t from = 0; from < 3; from++)
+        for (uint32_t to = 0; to < 3; to++)
+            crosses[from * 3 + to] = from == to ? 0 : 950;
+    assert_true(link_wait(&how, &out));
+    assert_true(fabs(out.moved_s[CROSSING_SUMS] - 2) < 1e-9);
+    crosses[0 * 3 + 2] = crosses[2 * 3 + 0] = 0; /* a chain by the second */
+    assert_true(link_wait(&how, &out));
+    assert_true(fabs(out.moved_s[CROSSING_SUMS] - 1) < 1e-9);
+    crosses[0 * 3 + 2] = crosses[2 * 3 + 0] = 950; /* a chain by the first */
+    crosses[1 * 3 + 2] = crosses[2 * 3 + 1] = 0;
+    assert_true(link_wait(&how, &out));
+    assert_true(fabs(out.moved_s[CROSSING_SUMS] - 2) < 1e-9);
+    crosses[0 * 3 + 1] = crosses[2 * 3 + 0] = 0; /* one way, then the other */
+    assert_true(link_wait(&how, &out));
+    assert_true(fabs(out.moved_s[CROSSING_SUMS] - 1) < 1e-9);
+}
+
 /* Two ranks a site: of 400 bytes that one sends, 300 go to the other rank of its site. The last 25
  * are a quarter of what crosses, which nothing hides. */
 static void what_stays_inside_a_site_hides_nothing(void **state)
@@ -92,6 +128,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_large_model_waits_as_the_table_has_it),
         cmocka_unit_test(the_busiest_direction_counts),
+        cmocka_unit_test(what_pairs_share_counts_where_all_are_busy),
         cmocka_unit_test(what_stays_inside_a_site_hides_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

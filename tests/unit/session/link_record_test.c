@@ -38,6 +38,9 @@ static probe_pair_t row(const char *a, const char *b)
                                   .chunk_bytes = 1 << 20,
                                   .window_bytes = 1234567,
                                   .buffer_bytes = 3703701,
+                                  .together = {200000000, 987654322},
+                                  .beside = {[BESIDE_ALL] = {60000000, 500000000}},
+                                  .beside_pairs = 3,
                                   .tuned = "window 1.23 MB"}};
     (void)snprintf(p.site[0], sizeof(p.site[0]), "%s", a);
     (void)snprintf(p.site[1], sizeof(p.site[1]), "%s", b);
@@ -67,6 +70,26 @@ static void what_is_kept_is_read_as_the_same(void **state)
     assert_memory_equal(&got[1], &second[1], sizeof(got[0]));
     assert_memory_equal(&got[2], &first[0], sizeof(got[0]));
     mem_free(got);
+}
+
+/* Records of builds that measured one pair at a time have no word of what pairs leave each other. */
+static void a_row_without_what_was_measured_at_once_is_read(void **state)
+{
+    (void)state;
+    probe_pair_t p = row("a", "b"), *got;
+    uint32_t count;
+    text_t text = {0};
+    memset(p.figures.together, 0, sizeof(p.figures.together));
+    memset(p.figures.beside, 0, sizeof(p.figures.beside));
+    p.figures.beside_pairs = 0;
+    link_record_text(&p, 1, &text);
+    assert_null(strstr(text.data, "together"));
+    assert_null(strstr(text.data, "beside"));
+    assert_int_equal(link_record_parse("links.json", text.data, text.length, &got, &count), LH_OK);
+    assert_int_equal(count, 1);
+    assert_memory_equal(got, &p, sizeof(p));
+    mem_free(got);
+    text_free(&text);
 }
 
 /* What is written is no longer than what is read. */
@@ -130,6 +153,10 @@ static void what_is_damaged_is_refused_with_where_and_what(void **state)
     refused_with("[123456789,987654321]", "[123456789]",
                  "links[0].bytes_per_second is [123456789]; expected two numbers");
     refused_with("[123456789,987654321]", "[1e30,1]", "expected two numbers from 0 to 1e18");
+    refused_with("[200000000,987654322]", "7",
+                 "links[0].together_bytes_per_second is 7; expected two numbers from 0 to 1e18");
+    refused_with("\"beside_pairs\":3", "\"beside_pairs\":\"x\"",
+                 "links[0].beside_pairs is \"x\"; expected a number");
     refused_with("\"streams\":8", "\"streams\":80000", "expected a number from 0 to 1000");
     refused_with("\"plugin\":\"wire\"", "\"plugin\":7", "links[0].plugin is 7; expected a text");
     refused_with("\"sites\":[\"a\"", "\"sites\":[\"aaaaaaaaaabbbbbbbbbbccccccccccddddddd\"",
@@ -172,6 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_is_read_as_the_same),
+        cmocka_unit_test(a_row_without_what_was_measured_at_once_is_read),
         cmocka_unit_test(more_pairs_than_a_record_takes_are_left_out),
         cmocka_unit_test(what_is_damaged_is_refused_with_where_and_what),
         cmocka_unit_test(a_run_measures_again_where_its_record_is_damaged),

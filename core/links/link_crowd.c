@@ -1,0 +1,170 @@
+/* link_crowd.c - rates of pairs of sites that send at once, and what they say of the way.
+ *
+ * A figure under load is taken for less than the one alone only if it is less by a quarter: machines
+ * are busy, and no other decision hangs on a tenth. Who is slowed down, and by how much, is a matter
+ * of luck among senders (bbr gives a longer way more, cubic a shorter one), while what they share is
+ * not: so a pair that is slower is taken to get an equal part of what came of all pairs of its sender,
+ * or of its receiver, if that is more than it had. */
+#include <links/link_crowd.h>
+
+#include <math.h>
+#include <stdio.h>
+
+#include <links/links.h>
+
+static const double slowed_share = 0.75; /* of the rate alone: what is less shares something  */
+static const double more_share = 1.25;   /* of one rank's rate: several have more than one    */
+static const uint64_t least_ns = 400000000;
+/* Of the longest round trip: a new connection takes half of them to get up to speed. */
+enum { CROWD_TRIPS = 16 };
+
+bool link_crowd_has(uint32_t site, uint32_t other, uint32_t busy)
+{
+    return busy == CROWD_ALL || (busy != CROWD_NONE && (busy == site || busy == other));
+}
+
+uint64_t link_crowd_ns(uint64_t round_trip_ns)
+{
+    return CROWD_TRIPS * round_trip_ns > least_ns ? CROWD_TRIPS * round_trip_ns : least_ns;
+}
+
+uint64_t link_crowd_border(const probe_figures_t *f, int way)
+{
+    const bool more = (double)f->together[way] > more_share * (double)f->rate[way];
+    return more ? f->together[way] : f->rate[way];
+}
+
+/* A pair's first site is the one with the lower number. */
+static double crowd_came(const probe_pair_t *pairs, uint32_t from, uint32_t to, uint32_t busy)
+{
+    const probe_figures_t *f = &pairs[links_pair(from, to)].figures;
+    const uint32_t first = from < to ? from : to;
+    lh_assert(link_crowd_has(from, to, busy));
+    const uint32_t beside = busy == CROWD_ALL ? BESIDE_ALL
+                            : busy == first   ? BESIDE_FIRST
+                                              : BESIDE_SECOND;
+    return (double)f->beside[beside][from > to];
+}
+
+static double crowd_alone(const probe_pair_t *pairs, uint32_t from, uint32_t to)
+{
+    return (double)link_crowd_border(&pairs[links_pair(from, to)].figures, from > to);
+}
+
+/* 0: not measured, which is not slow. */
+static bool is_slowed(const probe_pair_t *pairs, uint32_t from, uint32_t to, uint32_t busy)
+{
+    const double came = crowd_came(pairs, from, to, busy);
+    return came > 0 && came < slowed_share * crowd_alone(pairs, from, to);
+}
+
+/* An equal part of what came over the busy pairs of one site in one direction. What another pair had
+ * beyond this one's rate alone, it had over a way of its own. */
+static double equal_part(const probe_pair_t *pairs, uint32_t sites, uint32_t from, uint32_t to,
+                         uint32_t busy, bool leaves)
+{
+    const double alone = crowd_alone(pairs, from, to);
+    double sum = 0;
+    uint32_t count = 0;
+    for (uint32_t s = 0; s < sites; s++) {
+        const uint32_t a = leaves ? from : s, b = leaves ? s : to;
+        if (a == b || !link_crowd_has(a, b, busy)) continue;
+        sum += fmin(crowd_came(pairs, a, b, busy), alone);
+        count++;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+double link_crowd_rate(const probe_pair_t *pairs, uint32_t sites, uint32_t from, uint32_t to,
+                       uint32_t busy)
+{
+    const double alone = crowd_alone(pairs, from, to);
+    const uint64_t all = (uint64_t)sites * (sites - 1) / 2;
+    if (!link_crowd_has(from, to, busy) ||
+        pairs[links_pair(from, to)].figures.beside_pairs != all ||
+        !is_slowed(pairs, from, to, busy))
+        return alone;
+    const double part = fmax(equal_part(pairs, sites, from, to, busy, true),
+                             equal_part(pairs, sites, from, to, busy, false));
+    return fmax(part, crowd_came(pairs, from, to, busy));
+}
+
+/* Whether a site's pairs, which were busy without the others, had all that they have alone. */
+static bool is_middle(const probe_pair_t *pairs, uint32_t sites, uint32_t site)
+{
+    for (uint32_t s = 0; s < sites; s++)
+        for (int way = 0; s != site && way < 2; way++) {
+            const uint32_t from = way == 0 ? site : s, to = way == 0 ? s : site;
+            if (crowd_came(pairs, from, to, site) <= 0 || is_slowed(pairs, from, to, site))
+                return false;
+        }
+    return true;
+}
+
+uint32_t link_crowd_layout(const probe_pair_t *pairs, uint32_t sites, uint32_t *middle)
+{
+    bool slowed = false;
+    const uint64_t all = (uint64_t)sites * (sites - 1) / 2;
+    for (uint32_t from = 0; from < sites; from++)
+        for (uint32_t to = 0; to < sites; to++) {
+            if (from == to) continue;
+            if (pairs[links_pair(from, to)].figures.beside_pairs != all ||
+                crowd_came(pairs, from, to, CROWD_ALL) <= 0)
+                return CROWD_UNKNOWN;
+            slowed = slowed || is_slowed(pairs, from, to, CROWD_ALL);
+        }
+    if (!slowed) return sites > 2 ? CROWD_APART : CROWD_UNKNOWN;
+    for (*middle = 0; *middle < sites; ++*middle)
+        if (is_middle(pairs, sites, *middle)) return CROWD_CHAIN;
+    return CROWD_SHARED;
+}
+
+/* The least that any pair had of its rate while all were busy. */
+static double least_left(const probe_pair_t *pairs, uint32_t sites)
+{
+    double least = 1;
+    for (uint32_t from = 0; from < sites; from++)
+        for (uint32_t to = 0; to < sites; to++)
+            if (from != to)
+                least = fmin(least,
+                             crowd_came(pairs, from, to, CROWD_ALL) / crowd_alone(pairs, from, to));
+    return least;
+}
+
+/* The name of a site is that of the first pair which has it. */
+static const char *site_of_pairs(const probe_pair_t *pairs, uint32_t site)
+{
+    return site == 0 ? pairs[0].site[0] : pairs[links_pair(0, site)].site[1];
+}
+
+bool link_crowd_text(const probe_pair_t *pairs, uint32_t sites, char *out, size_t room)
+{
+    uint32_t middle = 0;
+    const uint32_t layout = link_crowd_layout(pairs, sites, &middle);
+    if (layout == CROWD_UNKNOWN) return false;
+    const int slowest = (int)(100 * least_left(pairs, sites) + 0.5);
+    if (layout == CROWD_APART)
+        (void)snprintf(out, room, "all pairs of sites at once: none takes from another");
+    else if (layout == CROWD_CHAIN)
+        (void)snprintf(out, room,
+                       "all pairs of sites at once: down to %d %% of what one has alone, but those "
+                       "of %s without the other: a chain with %s in the middle",
+                       slowest, site_of_pairs(pairs, middle), site_of_pairs(pairs, middle));
+    else
+        (void)snprintf(
+            out, room,
+            "all pairs of sites at once: down to %d %% of what one has alone: they share "
+            "borders or cables",
+            slowest);
+    return true;
+}
+
+void link_crowd_together_text(const probe_pair_t *p, uint32_t ranks, char *out, size_t room)
+{
+    const probe_figures_t *f = &p->figures;
+    const bool more = link_crowd_border(f, 0) > f->rate[0] || link_crowd_border(f, 1) > f->rate[1];
+    (void)snprintf(
+        out, room, "%s-%s: %.3g Gb/s there, %.3g Gb/s back by %u ranks of each at once, %s",
+        p->site[0], p->site[1], 8e-9 * (double)f->together[0], 8e-9 * (double)f->together[1], ranks,
+        more ? "more than one has" : "which share what one has");
+}

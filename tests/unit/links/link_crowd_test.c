@@ -1,0 +1,190 @@
+/* link_crowd_test.c - what pairs of sites leave each other, by figures of layouts that are known. */
+#include <links/link_crowd.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <links/links.h>
+
+#include <cmocka.h>
+
+enum { SITES = 3, PAIRS = 3 };
+static const char *const names[] = {"tokyo", "osaka", "nagoya"};
+
+/* Three sites of 1 GB/s each way, with nothing measured at once yet. */
+static void three(probe_pair_t pairs[PAIRS])
+{
+    memset(pairs, 0, PAIRS * sizeof(*pairs));
+    for (uint32_t b = 1; b < SITES; b++)
+        for (uint32_t a = 0; a < b; a++) {
+            probe_pair_t *p = &pairs[links_pair(a, b)];
+            (void)snprintf(p->site[0], sizeof(p->site[0]), "%s", names[a]);
+            (void)snprintf(p->site[1], sizeof(p->site[1]), "%s", names[b]);
+            p->figures.rate[0] = p->figures.rate[1] = 1000000000;
+            p->figures.beside_pairs = PAIRS;
+        }
+}
+
+/* Both ways of one pair. */
+static void came(probe_pair_t pairs[PAIRS], uint32_t a, uint32_t b, uint32_t beside, uint64_t rate)
+{
+    uint64_t *ways = pairs[links_pair(a, b)].figures.beside[beside];
+    ways[0] = ways[1] = rate;
+}
+
+static void came_of_all(probe_pair_t pairs[PAIRS], uint64_t rate)
+{
+    for (uint32_t b = 1; b < SITES; b++)
+        for (uint32_t a = 0; a < b; a++)
+            came(pairs, a, b, BESIDE_ALL, rate);
+}
+
+static void is_rate(const probe_pair_t pairs[PAIRS], uint32_t from, uint32_t to, uint32_t busy,
+                    double expected)
+{
+    const double found = link_crowd_rate(pairs, SITES, from, to, busy);
+    assert_true(fabs(found - expected) < 1);
+}
+
+static void is_said(const probe_pair_t pairs[PAIRS], const char *expected)
+{
+    char text[256];
+    assert_true(link_crowd_text(pairs, SITES, text, sizeof(text)));
+    assert_string_equal(text, expected);
+}
+
+static void pairs_are_those_of_a_site_or_all(void **state)
+{
+    (void)state;
+    assert_true(link_crowd_has(0, 2, CROWD_ALL) && link_crowd_has(0, 2, 0));
+    assert_true(link_crowd_has(0, 2, 2) && !link_crowd_has(0, 2, 1));
+    assert_false(link_crowd_has(0, 2, CROWD_NONE));
+    assert_true(link_crowd_ns(400000) == 400000000 && link_crowd_ns(50000000) == 800000000);
+}
+
+static void a_mesh_is_as_fast_as_its_pairs_alone(void **state)
+{
+    (void)state;
+    uint32_t middle;
+    char text[256];
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_UNKNOWN);
+    assert_false(link_crowd_text(pairs, SITES, text, sizeof(text)));
+    is_rate(pairs, 0, 1, CROWD_ALL, 1e9);
+    came_of_all(pairs, 900000000); /* a tenth less is a busy machine */
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_APART);
+    is_rate(pairs, 2, 1, CROWD_ALL, 1e9);
+    is_said(pairs, "all pairs of sites at once: none takes from another");
+}
+
+/* Tokyo, osaka, nagoya in a row: what goes from end to end takes both cables, and had more of them, as
+ * its way is longer. */
+static void a_chain_has_a_middle_whose_pairs_are_free(void **state)
+{
+    (void)state;
+    uint32_t middle = 99;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    came(pairs, 0, 1, BESIDE_ALL, 300000000);
+    came(pairs, 1, 2, BESIDE_ALL, 300000000);
+    came(pairs, 0, 2, BESIDE_ALL, 700000000);
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle),
+                     CROWD_SHARED); /* no site alone yet */
+    came(pairs, 0, 1, BESIDE_FIRST, 400000000);
+    came(pairs, 0, 2, BESIDE_FIRST, 600000000);
+    came(pairs, 0, 1, BESIDE_SECOND, 980000000);
+    came(pairs, 1, 2, BESIDE_FIRST, 960000000);
+    came(pairs, 0, 2, BESIDE_SECOND, 600000000);
+    came(pairs, 1, 2, BESIDE_SECOND, 400000000);
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_CHAIN);
+    assert_int_equal(middle, 1);
+    is_said(pairs,
+            "all pairs of sites at once: down to 30 % of what one has alone, but those of osaka "
+            "without the other: a chain with osaka in the middle");
+    /* An equal part of a cable, not what luck gave. */
+    is_rate(pairs, 0, 1, CROWD_ALL, 5e8);
+    is_rate(pairs, 1, 2, CROWD_ALL, 5e8);
+    is_rate(pairs, 0, 2, CROWD_ALL, 7e8);
+    is_rate(pairs, 0, 1, 1, 1e9);
+    is_rate(pairs, 1, 0, 1, 1e9);
+    is_rate(pairs, 1, 0, 0, 5e8);
+    is_rate(pairs, 0, 1, CROWD_NONE, 1e9);
+}
+
+static void a_border_that_all_share_has_no_middle(void **state)
+{
+    (void)state;
+    uint32_t middle;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    came_of_all(pairs, 500000000);
+    for (uint32_t i = 0; i < PAIRS; i++)
+        for (int way = 0; way < 2; way++)
+            pairs[i].figures.beside[BESIDE_FIRST][way] =
+                pairs[i].figures.beside[BESIDE_SECOND][way] = 500000000;
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_SHARED);
+    is_rate(pairs, 2, 0, 2, 5e8);
+    is_said(pairs, "all pairs of sites at once: down to 50 % of what one has alone: they share "
+                   "borders or cables");
+}
+
+/* A fast pair's rate is not a slow one's, and figures of other sites are none of these. */
+static void what_was_measured_of_others_is_not_believed(void **state)
+{
+    (void)state;
+    uint32_t middle;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    pairs[links_pair(0, 1)].figures.rate[0] = 9000000000;
+    came_of_all(pairs, 1000000000);
+    came(pairs, 0, 1, BESIDE_ALL, 8500000000);
+    came(pairs, 0, 2, BESIDE_ALL, 400000000);
+    is_rate(pairs, 0, 1, CROWD_ALL, 9e9);
+    is_rate(pairs, 0, 2, CROWD_ALL, 7e8);
+    pairs[links_pair(0, 2)].figures.beside_pairs = 6;
+    is_rate(pairs, 0, 2, CROWD_ALL, 1e9);
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_UNKNOWN);
+    /* Two sites have one pair. */
+    probe_pair_t pair = {
+        .figures = {.rate = {7, 7}, .beside_pairs = 1, .beside = {{1, 1}, {1, 1}, {1, 1}}}};
+    assert_true(link_crowd_rate(&pair, 2, 0, 1, CROWD_NONE) > 6);
+}
+
+static void several_ranks_count_where_they_have_clearly_more(void **state)
+{
+    (void)state;
+    char text[256];
+    probe_pair_t p = {
+        .site = {"tokyo", "osaka"},
+        .figures = {.rate = {1250000000, 1250000000}, .together = {1300000000, 1000000000}}};
+    assert_true(link_crowd_border(&p.figures, 0) == 1250000000);
+    assert_true(link_crowd_border(&p.figures, 1) == 1250000000);
+    link_crowd_together_text(&p, 2, text, sizeof(text));
+    assert_string_equal(text,
+                        "tokyo-osaka: 10.4 Gb/s there, 8 Gb/s back by 2 ranks of each at once, "
+                        "which share what one has");
+    p.figures.together[1] = 2500000000;
+    assert_true(link_crowd_border(&p.figures, 1) == 2500000000);
+    link_crowd_together_text(&p, 2, text, sizeof(text));
+    assert_non_null(strstr(text, "20 Gb/s back by 2 ranks of each at once, more than one has"));
+    p.figures.together[0] = p.figures.together[1] = 0;
+    assert_true(link_crowd_border(&p.figures, 1) == 1250000000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_are_those_of_a_site_or_all),
+        cmocka_unit_test(a_mesh_is_as_fast_as_its_pairs_alone),
+        cmocka_unit_test(a_chain_has_a_middle_whose_pairs_are_free),
+        cmocka_unit_test(a_border_that_all_share_has_no_middle),
+        cmocka_unit_test(what_was_measured_of_others_is_not_believed),
+        cmocka_unit_test(several_ranks_count_where_they_have_clearly_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
