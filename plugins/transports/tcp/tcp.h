@@ -190,6 +190,9 @@ struct lh_conn {
     uint32_t granted;     /* receives that the peer has told of */
     uint32_t advertised;  /* receives that we have told of      */
     bool grant_now;       /* the peer may be waiting for it     */
+    bool is_warmed;       /* padding has begun once             */
+    uint64_t busy_ns;     /* when data or padding last left     */
+    uint64_t pad_left;    /* bytes of padding that are to leave */
     uint64_t grant_since; /* now_ns of the oldest untold; 0: none */
     slot_t slots[EAGER_SLOTS];
     uint8_t *slot_memory;
@@ -255,6 +258,7 @@ struct lh_transport {
     place_t here;    /* listens here, dials from here                      */
     place_t outside; /* what others dial instead; length 0: nothing else */
     void *tls_context;
+    uint8_t sink[PAD_BYTES]; /* where padding lands, of all streams */
 };
 
 /* tcp_address.c */

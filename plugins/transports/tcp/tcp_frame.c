@@ -7,7 +7,7 @@
 
 #include <longhaul/crc32c.h>
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 #define MAGIC 0x3150434c48474e4cull /* "LNGHLCP1" */
 
 /* Little-endian, byte by byte. */
@@ -61,6 +61,8 @@ static const char *frame_check(const frame_t *f)
         [FRAME_HELLO] = HELLO_BYTES, [FRAME_WELCOME] = WELCOME_BYTES};
     if (f->type == 0 || f->type >= FRAME_TYPES) return "a frame of a type that does not exist";
     if (f->stream >= STREAMS_MAX) return "a frame of a stream that can't be";
+    if (f->type == FRAME_PAD)
+        return f->length > 0 && f->length <= PAD_BYTES ? NULL : "padding of a wrong length";
     if (f->type != FRAME_DATA)
         return f->length == exact[f->type] ? NULL : "a control frame of a wrong length";
     if (f->length > PAYLOAD_MAX) return "a frame that is too long";

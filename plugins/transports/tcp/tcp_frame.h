@@ -22,6 +22,7 @@ enum {
     HELLO_BYTES = 80,
     WELCOME_BYTES = 24,
     PAYLOAD_MAX = 4 << 20,
+    PAD_BYTES = 32 << 10,
     STREAMS_MAX = 64,
 };
 #define MESSAGE_MAX ((uint64_t)1 << 40)
@@ -33,6 +34,7 @@ enum {
                         total the bytes of its receive                                        */
     FRAME_HELLO = 4,
     FRAME_WELCOME = 5,
+    FRAME_PAD = 6, /* of no message: nobody looks at what it holds (tcp_warm.c) */
     FRAME_TYPES
 };
 

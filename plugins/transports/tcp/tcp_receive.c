@@ -160,7 +160,8 @@ static bool frame_begin(stream_t *s)
                            (unsigned long long)s->in_sequence);
     /* Greetings only before a stream is open, each from its own end; everything else only after. */
     const bool open = s->state == STREAM_OPEN;
-    if (open != (f->type < FRAME_HELLO) || (open && f->stream != s->index) ||
+    const bool greets = f->type == FRAME_HELLO || f->type == FRAME_WELCOME;
+    if (open == greets || (open && f->stream != s->index) ||
         (!open && (f->type == FRAME_HELLO) != s->listens))
         return stream_fail(s, LH_CORRUPT, "a frame of type %u, stream %u, out of place", f->type,
                            f->stream);
@@ -172,6 +173,7 @@ static bool frame_begin(stream_t *s)
     s->crc = 0;
     s->in_slot = false;
     if (!open) s->to = s->small_in;
+    if (f->type == FRAME_PAD) s->to = s->transport->sink;
     if (f->type == FRAME_DATA &&
         !((int32_t)(f->message - s->conn->recv_end) < 0 ? begin_posted(s) : begin_early(s)))
         return false;

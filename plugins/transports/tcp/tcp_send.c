@@ -4,7 +4,7 @@
  *
  * So streams share the work by how fast they take it, without a plan: a slow one takes fewer
  * pieces. Small messages leave together, in one system call for up to BATCH frames. */
-#include "tcp.h"
+#include "tcp_warm.h"
 
 /* Of one turn of a connection; how long grants wait for data that goes the same way; the shortest part
  * of a message that goes over a stream of its own. */
@@ -88,6 +88,7 @@ static bool stream_fill_batch(stream_t *s)
     c->advertised = c->recv_end;
     c->grant_now = false;
     c->grant_since = 0;
+    if (batch > 0) warm_sent(c, batch);
     atomic_fetch_add_explicit(&c->bytes_sent, batch, memory_order_relaxed);
     return true;
 }
@@ -128,6 +129,7 @@ bool conn_push(lh_conn_t *c)
     size_t all = 0;
     if (c->state == CONN_ENDING) push_end(c);
     if (c->state != CONN_UP) return false;
+    warm_settle(c);
     for (bool moved = true; moved && all < PUSH_BYTES;) {
         moved = false;
         for (uint32_t i = 0; i < c->stream_count && c->state == CONN_UP; i++) {
@@ -141,6 +143,7 @@ bool conn_push(lh_conn_t *c)
         if (c->state != CONN_UP) return false;
         if (moved) c->turn = (c->turn + 1) % c->stream_count;
     }
+    if (warm_may_push(c) && !warm_push(c, &all)) return false;
     watch_starved(c);
     return all > 0;
 }
@@ -155,5 +158,5 @@ bool conn_can_push(const lh_conn_t *c)
         if (s->vector_done < s->vector_count && !s->blocked) return true;
         idle |= s->vector_done == s->vector_count;
     }
-    return idle && next_send((lh_conn_t *)(uintptr_t)c) != NULL;
+    return idle && (warm_may_push(c) || next_send((lh_conn_t *)(uintptr_t)c) != NULL);
 }

@@ -275,6 +275,13 @@ static bool is_auto(const char *congestion)
     return congestion == NULL || strcmp(congestion, "auto") == 0;
 }
 
+bool conn_keeps_speed(const lh_conn_t *c)
+{
+    const char *asked = c->transport->config->congestion;
+    return is_auto(asked) ? c->tuning.control == CONTROL_BBR
+                          : strcmp(asked, control_names[CONTROL_BBR]) == 0;
+}
+
 /* What the INI has set is not tried otherwise. */
 static bool tcp_tuning_change(const tcp_config_t *config, const limits_t *limits, int what,
                               lh_tuning_t *out)

@@ -24,6 +24,8 @@ void conn_tune(lh_conn_t *c, int fd);
 /* All streams are open: the least of their round trips is the link's, as one may have met a busy
  * machine. */
 void conn_tune_whole(lh_conn_t *c);
+/* Whether its congestion control sends at once after a pause as before it. */
+bool conn_keeps_speed(const lh_conn_t *c);
 /* Both buffers of a socket, as far as the kernel lets this process; 0: left to the kernel. */
 void set_buffers(lh_transport_t *t, int fd, uint64_t bytes);
 /* What every stream's socket is told; before_connect: only what can't be said later. */

@@ -123,7 +123,7 @@ static size_t make_frame(bench_t *b, const uint8_t *in, uint8_t *out)
                  .tag = in[7] % 8u};
     if (in[1] & 0x20) f.tag = f.message;
     if (in[1] & 0x40) f.length = (uint32_t)f.total;
-    if (f.type != FRAME_DATA) f.length = 0;
+    if (f.type != FRAME_DATA && f.type != FRAME_PAD) f.length = 0;
     if (f.length > 2100) f.length = 2100;
     memset(out + HEAD_BYTES, in[8], f.length);
     frame_set_crc(&f, lh_crc32c(0, out + HEAD_BYTES, f.length) ^ (in[9] == 255 ? 1u : 0u));

@@ -64,8 +64,8 @@ static void heads_that_make_no_sense_are_refused(void **state)
     (void)state;
     uint8_t bytes[HEAD_BYTES];
     frame_t g;
-    frame_t bad[9];
-    for (int i = 0; i < 9; i++)
+    frame_t bad[11];
+    for (int i = 0; i < 11; i++)
         bad[i] = sample();
     bad[0].type = 0;
     bad[1].type = FRAME_TYPES;
@@ -76,7 +76,9 @@ static void heads_that_make_no_sense_are_refused(void **state)
     bad[6].length = 0;
     bad[7].stream = STREAMS_MAX;
     bad[8].type = FRAME_HELLO; /* of a length that is not a greeting's */
-    for (int i = 0; i < 9; i++) {
+    bad[9] = (frame_t){.type = FRAME_PAD};
+    bad[10] = (frame_t){.type = FRAME_PAD, .length = PAD_BYTES + 1};
+    for (int i = 0; i < 11; i++) {
         frame_write(&bad[i], bytes);
         assert_non_null(frame_read(bytes, &g));
     }

@@ -78,7 +78,7 @@ static size_t take_batch(stream_t *s, uint8_t *wire)
     return length;
 }
 
-/* All messages, that of ROOM bytes in two frames, and a frame of grants. */
+/* All messages, that of ROOM bytes in two frames, a frame of grants and one of padding. */
 static size_t make_wire(seal_t *seal, uint8_t *wire)
 {
     end_t e;
@@ -86,6 +86,8 @@ static size_t make_wire(seal_t *seal, uint8_t *wire)
     e.stream->seals[0] = seal;
     frame_t grant = {.type = FRAME_GRANT};
     assert_true(stream_add(e.stream, &grant, NULL));
+    frame_t pad = {.type = FRAME_PAD, .length = ROOM};
+    assert_true(stream_add(e.stream, &pad, sent[2]));
     for (uint32_t m = 0; m < MESSAGES; m++) {
         const uint32_t half = length_of[m] == ROOM ? ROOM / 2 : length_of[m];
         for (uint32_t at = 0; at == 0 || at < length_of[m]; at += half) {

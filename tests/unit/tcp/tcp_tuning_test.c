@@ -14,6 +14,7 @@
 #include "tcp_kit.h"
 #include "tcp_ledger.h"
 #include "tcp_tuning.h"
+#include "tcp_warm.h"
 
 #define GBIT 125000000ull
 #define MS 1000000ull
@@ -387,6 +388,131 @@ static void a_connection_that_is_left_has_all_of_the_pace(void **state)
     kit_close(&b);
 }
 
+/* When padding is to leave, of a connection that is made up: a window of a measured link, once, and under
+ * cubic after each pause, while the peer waits for what is not posted here. */
+static void what_is_idle_is_padded_before_a_burst(void **state)
+{
+    (void)state;
+    enum { WINDOW = 1000000 };
+    static char word[] = "reno";
+    static const tcp_config_t automatic, reno = {.congestion = word};
+    static lh_transport_t t;
+    static lh_conn_t c;
+    t = (lh_transport_t){.config = &automatic, .now = 5000 * MS};
+    const lh_conn_t made = {.transport = &t,
+                            .link = {.scope = LH_LINK_WAN, .bytes_per_second = 100000000},
+                            .tuning = {.inflight_bytes = WINDOW, .control = 1}, /* bbr */
+                            .service = LH_SERVICE_GRADIENT,
+                            .stream_count = 4};
+    c = made;
+    c.granted = 1;
+    warm_settle(&c); /* nothing was posted yet */
+    assert_true(c.pad_left == 0 && !warm_may_push(&c));
+    c.send_next = c.send_end = 1;
+    warm_settle(&c); /* nobody waits */
+    assert_true(c.pad_left == 0 && !warm_may_push(&c));
+    c.granted = 2;
+    warm_settle(&c);
+    assert_true(c.pad_left == WINDOW && warm_may_push(&c));
+    c.send_end = 2; /* what the peer waits for is posted, and warms as it leaves */
+    assert_false(warm_may_push(&c));
+    warm_sent(&c, WINDOW / 4);
+    c.send_next = 2;
+    c.granted = 3;
+    assert_true(c.pad_left == WINDOW / 4 * 3 && warm_may_push(&c));
+    warm_sent(&c, WINDOW);
+    assert_true(c.pad_left == 0 && !warm_may_push(&c));
+
+    t.now += 1001 * MS;
+    warm_settle(&c);
+    assert_true(c.pad_left == 0); /* bbr needs it once */
+    c.tuning.control = 2;
+    warm_settle(&c);
+    assert_true(c.pad_left == WINDOW);
+    warm_sent(&c, WINDOW);
+    t.now += 999 * MS;
+    warm_settle(&c);
+    assert_true(c.pad_left == 0); /* no pause yet */
+    c.tuning.control = 1;
+    t.config = &reno;
+    t.now += 2 * MS;
+    warm_settle(&c);
+    assert_true(c.pad_left == WINDOW); /* the INI's word */
+
+    t.config = &automatic;
+    for (int i = 0; i < 4; i++) {
+        c = made;
+        c.send_next = c.send_end = 1;
+        c.granted = 2;
+        if (i == 0) c.service = LH_SERVICE_BULK;
+        if (i == 1) c.link.scope = LH_LINK_SITE;
+        if (i == 2) c.link.bytes_per_second = 0;
+        if (i == 3) c.tuning.inflight_bytes = 60000; /* what sockets send at once */
+        warm_settle(&c);
+        assert_true(c.pad_left == 0);
+    }
+}
+
+static uint64_t frames_of(const lh_conn_t *c)
+{
+    uint64_t frames = 0;
+    for (uint32_t i = 0; i < c->stream_count; i++)
+        frames += c->streams[i]->out_sequence;
+    return frames;
+}
+
+/* It counts as nothing that was sent or received, and messages behind it are whole. */
+static void padding_passes_unseen(void **state)
+{
+    (void)state;
+    enum { WINDOW = 500000 };
+    static const uint32_t levels[] = {LH_SECURITY_PLAIN, LH_SECURITY_PRIVATE};
+    static kit_end_t a, b;
+    static uint8_t from[400000], to[400000];
+    kit_fill(from, sizeof(from), 9);
+    for (int i = 0; i < 2; i++) {
+        memset(&a, 0, sizeof(a));
+        memset(&b, 0, sizeof(b));
+        memset(to, 0, sizeof(to));
+        a.host.key = b.host.key = 7;
+        b.config.streams = 4;
+        kit_link = (lh_link_t){.struct_size = sizeof(kit_link),
+                               .scope = LH_LINK_WAN,
+                               .round_trip_ns = 10 * MS,
+                               .bytes_per_second = 100 * WINDOW};
+        kit_open(&a, 0);
+        kit_open(&b, 1);
+        kit_join(&a, &b, levels[i]);
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to, 1, 0, 0), LH_OK);
+        assert_int_equal(kit_api->isend(b.conn, NULL, from, 1, 0, 0), LH_OK);
+        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 5000);
+        assert_non_null(got);
+        const uint32_t seen = (uint32_t)(got - a.events) + 1;
+        const uint64_t before = frames_of(b.conn);
+        assert_false(b.conn->is_warmed);
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
+        const uint64_t until = kit_now() + 5000 * MS;
+        while ((!b.conn->is_warmed || b.conn->pad_left > 0) && kit_now() < until) {
+            kit_poll(&a);
+            kit_poll(&b);
+        }
+        assert_true(b.conn->is_warmed && b.conn->pad_left == 0 && !a.conn->is_warmed);
+        assert_in_range(frames_of(b.conn) - before, WINDOW / PAD_BYTES, WINDOW / PAD_BYTES + 2);
+        lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+        assert_int_equal(kit_api->stats(b.conn, &stats), LH_OK);
+        assert_int_equal(stats.bytes_sent, 1);
+        assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+        got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, seen, 5000);
+        assert_non_null(got);
+        assert_int_equal(got->status, LH_OK);
+        assert_memory_equal(from, to, sizeof(to));
+        assert_int_equal(kit_api->stats(a.conn, &stats), LH_OK);
+        assert_int_equal(stats.bytes_received, sizeof(to) + 1);
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
 /* A batch of a small piece and a large one is sealed as one. */
 static void messages_of_all_sizes_pass_in_private(void **state)
 {
@@ -467,6 +593,8 @@ int main(void)
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
         cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
         cmocka_unit_test(a_message_goes_over_all_streams),
+        cmocka_unit_test(what_is_idle_is_padded_before_a_burst),
+        cmocka_unit_test(padding_passes_unseen),
         cmocka_unit_test(messages_of_all_sizes_pass_in_private),
     };
     return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
