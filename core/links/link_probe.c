@@ -21,6 +21,7 @@ static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy sch
 static const double burst_share = 0.95;    /* of the pace: the link carries a burst    */
 /* Of a stage that brought no more: it counts double where it came near the most. */
 static const double near_best = 0.9;
+static const double turn_packets = 1e6; /* after which losses are told of a training */
 /* FOLLOW_STEPS: steps in turn before a pace changes. FOLLOW_RARELY: the longest patience, in
  * steps, is below twice this. FLAT_*: how much of no growth ends a ramp (2 a stage that came
  * near the most, else 1), the same with a queue, and by how much stages last longer once the
@@ -96,6 +97,26 @@ bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_
     f->slow = f->well = 0;
     f->sum = 0;
     return true;
+}
+
+/* A turn that was cut short by nothing has a million packets or more: as many as a step sends. */
+bool link_probe_losses(probe_losses_t *l, double sent, double again, double packet)
+{
+    lh_assert(packet > 0);
+    const double packets = (sent - l->sent) / packet;
+    if (packets < turn_packets) return false;
+    const double lost = again > l->again ? (again - l->again) / packet : 0;
+    *l = (probe_losses_t){.sent = sent,
+                          .again = again,
+                          .loss = lost < packets ? lost / packets : 1,
+                          .packets = packets};
+    return true;
+}
+
+/* Less 52 bytes of headers (IP 20, TCP 20, its options 12), or 1448 where the MTU is not told. */
+double link_probe_packet(uint64_t path_mtu)
+{
+    return path_mtu > 100 ? (double)path_mtu - 52 : 1448;
 }
 
 /* The upper end of a Poisson count: n lost of N packets leave at most (n + 1.65 sqrt(n) + 3) / N on

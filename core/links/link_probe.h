@@ -55,6 +55,9 @@ typedef struct link_flow {
     uint32_t site;
     uint64_t sent, received, retransmitted; /* bytes */
     uint64_t round_trip_ns, bytes_per_second;
+    /* Of the connection that loses most: of its last million packets, or the bound below which it lies
+     * until so many were sent. packets: that it is of; 0: nothing is known. */
+    double loss, packets;
 } link_flow_t;
 
 /* Whether a record's row is of this link: sites, addresses and plugin are the same. */
@@ -96,6 +99,19 @@ typedef struct probe_follow {
 /* After a step in which it sent at `rate` while it had something to send; 0: too little to tell.
  * True: pace is another now. */
 bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_t least_ns);
+
+/* What a connection loses while it trains, in turns of a million packets, which tell 1e-4 within a fifth:
+ * bytes sent and sent again when this turn began, and what the last turn has told. It begins as all
+ * zeroes. */
+typedef struct probe_losses {
+    double sent, again;
+    double loss, packets; /* packets 0: no turn is over yet */
+} probe_losses_t;
+
+/* Takes in sums since the connection was made; packet: bytes of payload of one. True: a turn is over. */
+bool link_probe_losses(probe_losses_t *l, double sent, double again, double packet);
+/* Payload of a packet on a path of this MTU; 0: not told. */
+double link_probe_packet(uint64_t path_mtu);
 
 /* The largest share of `packets` that may be lost on average where `lost` of them were, 95 %
  * sure. */

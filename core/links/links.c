@@ -573,6 +573,21 @@ lh_status_t link_stats(const link_t *k, lh_link_stats_t *out)
     return api->stats(k->conn, out);
 }
 
+/* A transport that tells nothing of what it sends again tells nothing here. Before a turn is over all
+ * that was sent counts. */
+static void flow_loss(const link_t *k, const lh_link_stats_t *now, link_flow_t *row)
+{
+    const double packet = link_probe_packet(now->path_mtu);
+    const double packets = (double)now->bytes_sent / packet;
+    const double lost = (double)now->bytes_retransmitted / packet;
+    if (packets < 1) return;
+    const bool told = k->losses.packets > 0;
+    const double loss = told ? k->losses.loss : link_probe_loss_most(lost, packets);
+    if (row->packets > 0 && loss <= row->loss) return;
+    row->loss = loss;
+    row->packets = told ? k->losses.packets : packets;
+}
+
 static link_flow_t *flow_row(link_flow_t *rows, uint32_t *count, uint32_t room, uint32_t site)
 {
     uint32_t i = 0;
@@ -599,6 +614,7 @@ uint32_t links_flows(const links_t *l, link_flow_t *rows, uint32_t room)
         row->sent += now.bytes_sent;
         row->received += now.bytes_received;
         row->retransmitted += now.bytes_retransmitted;
+        flow_loss(k, &now, row);
         if (now.round_trip_ns > row->round_trip_ns) row->round_trip_ns = now.round_trip_ns;
         if (now.bytes_per_second > row->bytes_per_second)
             row->bytes_per_second = now.bytes_per_second;

@@ -128,6 +128,8 @@ struct link {
     lh_link_t known;       /* of its way, as the connection was told; 0: not known */
     probe_follow_t follow; /* pace 0: it is not paced           */
     uint64_t told_rate;    /* by the transport, a step ago      */
+    probe_losses_t losses; /* of what it sent while it trains   */
+    double said_loss;      /* that the log was last told, or the probe found */
     double room;           /* bytes a second that its buffers are for */
     uint64_t sent, received;
     operation_t *operations;

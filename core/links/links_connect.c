@@ -111,6 +111,7 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
 static void link_known(link_t *k, const facts_t *facts)
 {
     k->known = facts->link;
+    k->said_loss = facts->link.loss;
     k->follow.pace = k->follow.most = (double)facts->tuning.pace_bytes_per_second;
     k->room = (double)facts->link.bytes_per_second;
 }

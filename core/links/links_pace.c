@@ -211,6 +211,24 @@ void links_share(links_t *l, const uint64_t *all, uint64_t step)
 
 /* ---- links that become slower or faster ---- */
 
+/* Each turn of a million packets; the log hears of one that differs from what it heard last by more than
+ * a factor of two. What there is below one in 300,000 is too little to tell. */
+static void link_count_lost(link_t *k, const lh_link_stats_t *now, uint64_t step)
+{
+    const double least = 3e-6, said = fmax(k->said_loss, least);
+    if (!link_probe_losses(&k->losses, (double)now->bytes_sent, (double)now->bytes_retransmitted,
+                           link_probe_packet(now->path_mtu)))
+        return;
+    const double loss = fmax(k->losses.loss, least);
+    if (loss <= 2 * said && said <= 2 * loss) return;
+    log_line(
+        loss > said ? LH_LOG_WARN : LH_LOG_INFO,
+        "link to rank %u: it lost %.1e of its last %.2g million packets, %.1e before that; step "
+        "%llu",
+        k->peer, k->losses.loss, 1e-6 * k->losses.packets, k->said_loss, (unsigned long long)step);
+    k->said_loss = k->losses.loss;
+}
+
 /* One link between two steps. A connection that does not keep its pace for twenty steps in turn
  * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
  * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's
@@ -224,6 +242,7 @@ static void link_follow(link_t *k, uint64_t step)
         fail_clear();
         return;
     }
+    link_count_lost(k, &now, step);
     const bool is_new = now.bytes_per_second != k->told_rate; /* else nothing was measured */
     k->told_rate = now.bytes_per_second;
     if (!link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0, now.round_trip_ns,

@@ -578,15 +578,14 @@ static lh_status_t probe_open(probe_t *p, uint32_t peer)
     return c->api->register_memory(c->transport, 0, &arena, &p->region);
 }
 
-/* What a probe has found so far, as the pair's figures. Transports tell lost bytes: packets are
- * these over the path's MTU less 52 bytes of headers (IP 20, TCP 20, its options 12), or over 1448
- * where the MTU is not told. */
+/* What a probe has found so far, as the pair's figures. Transports tell lost bytes: packets are these
+ * over a packet's payload. */
 static void figures_tell(const probe_t *p)
 {
     lh_link_stats_t stats;
     probe_figures_t *f = p->figures;
     stats_look(p, &stats);
-    const double packet = stats.path_mtu > 100 ? (double)stats.path_mtu - 52 : 1448;
+    const double packet = link_probe_packet(stats.path_mtu);
     for (int way = 0; way < 2; way++) {
         const double packets = (double)p->sent[way] / packet, lost = (double)p->lost[way] / packet;
         f->rate[way] = p->rate[way];

@@ -519,7 +519,7 @@ static void figures_of_links(figures_t *f, const run_start_t *start)
 }
 
 /* What a row of the figures of flows is of. */
-enum { FLOW_SENT, FLOW_RECEIVED, FLOW_AGAIN, FLOW_RATE, FLOW_TRIP, FLOW_FIGURES };
+enum { FLOW_SENT, FLOW_RECEIVED, FLOW_AGAIN, FLOW_RATE, FLOW_TRIP, FLOW_LOSS, FLOW_FIGURES };
 static const struct {
     const char *name, *type, *help;
 } flow_names[FLOW_FIGURES] = {
@@ -532,6 +532,9 @@ static const struct {
                    "Rate of rank 0's fastest link to another site while it sent."},
     [FLOW_TRIP] = {"link_now_round_trip_seconds", "gauge",
                    "Round trip of rank 0's slowest link to another site, as it is now."},
+    [FLOW_LOSS] = {"link_now_loss_ratio", "gauge",
+                   "Packets that rank 0's link to another site lost of the last million; a bound "
+                   "until so many were sent."},
 };
 
 static double flow_figure(const link_flow_t *l, uint32_t which)
@@ -541,6 +544,7 @@ static double flow_figure(const link_flow_t *l, uint32_t which)
     case FLOW_RECEIVED: return (double)l->received;
     case FLOW_AGAIN: return (double)l->retransmitted;
     case FLOW_RATE: return l->bytes_per_second == 0 ? (double)NAN : (double)l->bytes_per_second;
+    case FLOW_LOSS: return l->packets > 0 ? l->loss : (double)NAN;
     default: return l->round_trip_ns == 0 ? (double)NAN : (double)l->round_trip_ns * 1e-9;
     }
 }

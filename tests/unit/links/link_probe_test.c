@@ -154,6 +154,34 @@ static void a_bound_of_loss_is_one_that_holds_19_times_of_20(void **state)
     assert_true(link_probe_loss_most(0, 0) >= 1 && link_probe_loss_most(5, 2) <= 1);
 }
 
+static void losses_are_told_of_each_million_packets(void **state)
+{
+    (void)state;
+    enum { PACKET = 1448 };
+    probe_losses_t l = {0};
+    double sent = 0, again = 0;
+    uint64_t draws = 0;
+    for (double loss = 1e-4; loss < 2e-3; loss *= 10) {
+        uint32_t turns = 0;
+        for (uint32_t step = 0; step < 100; step++) { /* 40,000 packets each */
+            const double mean = loss * 40000;
+            double lost = 0; /* as a Poisson count has it */
+            for (double left = exp(-mean), p = philox_uniform(2, 0, draws++); p > left;
+                 p *= philox_uniform(2, 0, draws++))
+                lost++;
+            sent += 40000.0 * PACKET;
+            again += lost * PACKET;
+            if (!link_probe_losses(&l, sent, again, PACKET)) continue;
+            turns++;
+            assert_true(l.packets >= 1e6 && l.loss > loss / 2 && l.loss < 2 * loss);
+        }
+        assert_int_equal(turns, 4);
+    }
+    assert_false(link_probe_losses(&l, sent, again + 1e9, PACKET));
+    assert_true(link_probe_losses(&l, sent + 2e6 * PACKET, again - 1, PACKET) && l.loss == 0);
+    assert_true(link_probe_packet(9000) == 8948 && link_probe_packet(0) == PACKET);
+}
+
 static void a_link_is_told_in_a_line(void **state)
 {
     (void)state;
@@ -290,6 +318,7 @@ int main(void)
         cmocka_unit_test(a_link_that_changes_by_half_is_followed_within_30_steps),
         cmocka_unit_test(nothing_to_tell_changes_nothing),
         cmocka_unit_test(a_bound_of_loss_is_one_that_holds_19_times_of_20),
+        cmocka_unit_test(losses_are_told_of_each_million_packets),
         cmocka_unit_test(a_link_is_told_in_a_line),
         cmocka_unit_test(what_is_odd_about_a_link_is_told),
         cmocka_unit_test(a_record_is_of_a_link_by_sites_addresses_and_plugin),

@@ -51,6 +51,8 @@ static void make(run_state_t *s, run_start_t *start)
                                  .flows = {{.site = 1,
                                             .sent = step * 1000,
                                             .retransmitted = 3,
+                                            .loss = 0.25,
+                                            .packets = 1e6,
                                             .round_trip_ns = 16000000}},
                                  .flow_count = 1,
                                  .tokens = step * 100,
@@ -115,6 +117,7 @@ static void values_are_those_of_the_state(void **state)
         "0.0080000000000000002");
     has(page.data, "link_sent_bytes_total", ",from=\"tokyo\",to=\"osaka\"", "44000");
     has(page.data, "link_retransmitted_bytes_total", ",from=\"tokyo\",to=\"osaka\"", "3");
+    has(page.data, "link_now_loss_ratio", ",from=\"tokyo\",to=\"osaka\"", "0.25");
     has(page.data, "link_now_round_trip_seconds", ",from=\"tokyo\",to=\"osaka\"", "0.016");
     assert_null(strstr(page.data, "link_now_bytes_per_second")); /* nothing was sent long enough */
     /* A control plane alone knows of strangers; one way of the loss is not known, a link not at all. */
