@@ -416,9 +416,10 @@ class Training(LaunchCase):
         self.lose(processes, "t1")
         begin = self.lost(ini, "tokyo/t1 is gone")
         self.until(ini, processes, begin + 2)
+        last = max(self.losses(ini))
         processes = self.start_all(ini, "o1", flags=["--resume"])
-        launch_case.wait_for(lambda: processes["o1"].poll() is not None or self.reached(ini, begin + EVERY + 2), WAIT)
-        self.until(ini, processes, begin + EVERY + 2)
+        launch_case.wait_for(lambda: processes["o1"].poll() is not None or self.reached(ini, last + 2), WAIT)
+        self.until(ini, processes, last + 2)
         self.nothing_is_left()
 
     def planned(self, ini, begin, end, sites=None, host="t1"):
