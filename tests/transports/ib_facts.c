@@ -2,6 +2,7 @@
 #include "ib_facts.h"
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -158,6 +159,7 @@ void ib_random_messages(end_t *e, uint32_t security, uint32_t ports)
         uint32_t count = 0;
         post_messages(e, &b, &out, &in, messages, ports);
         CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
+        if (count == 0) (void)sched_yield(); /* the other side may want this processor */
         for (uint32_t i = 0; i < count; i++) {
             const lh_wire_event_t *event = &events[i];
             if (event->type == LH_WIRE_DEGRADED) continue;
