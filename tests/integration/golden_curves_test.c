@@ -1,8 +1,8 @@
 /* golden_curves_test.c - PyTorch's loss curves and gradient norms come out however the batch is cut
- * into micro-batches, whatever is recomputed and with any number of threads. The kernels of `cpu` take the first models
- * every way and the others two, or each model one under the address sanitizer; of the plain doubles of `reference` and the
- * delays of `fake`, which take long, the first models' one is a sample (LONGHAUL_TORTURE=1: all; the whole batch of every
- * model is golden_engine_test's). */
+ * into micro-batches, whatever is recomputed and with any number of threads. The kernels of `cpu` take the
+ * first models every way and the others two, or each model one under the address sanitizer; of the plain
+ * doubles of `reference` and the delays of `fake`, which take long, the first models' one is a sample
+ * (LONGHAUL_TORTURE=1: all; the whole batch of every model is golden_engine_test's). */
 #include "../torture.h"
 #include "golden.h"
 

@@ -107,10 +107,10 @@ class Steering(PipelineCase):
         """`prepare` half way through its input and `eval`: 75, and nothing half written."""
         with open(os.path.join(DATA, "tinyshakespeare.jsonl")) as f:
             text = f.read()
-        self.write("short.jsonl", text * 2)
+        self.write("short.jsonl", text)
         self.write("long.jsonl", text * 40)
-        job = self.small_job(train={"steps": 2}, prepare={"input": "short.jsonl", "workers": 1}, data={"split": "0.01,0,0.99"},
-                             eval={"data": "test"})
+        job = self.small_job(train={"steps": 2}, prepare={"input": "short.jsonl", "workers": 1},
+                             eval={"data": "long.jsonl", "tokens_per_document": 64})
         ends = {"prepare": r"longhaul: prepare was stopped after \d+ of \d+ bytes\n\Z",
                 "eval": r"longhaul: stopped by signal 15 \(Terminated\) while no step was under way\n\Z"}
         for stage, *more in (("prepare", "--set", "prepare.input=long.jsonl"), ("eval",)):
@@ -120,7 +120,7 @@ class Steering(PipelineCase):
             before = self.files()
             process = self.start(stage, job, *more)
             # It has the folder a moment after it began.
-            self.assertTrue(self.wait_for(self.is_stopped, process), "it has ended")
+            self.assertTrue(self.wait_for(self.is_stopped, process), stage + " has ended: %s" % (process.communicate(),))
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, TERMINATED, err)
             self.assertRegex(err, ends[stage])
