@@ -113,14 +113,14 @@ class Steering(PipelineCase):
                              eval={"data": "long.jsonl", "tokens_per_document": 64})
         ends = {"prepare": r"longhaul: prepare was stopped after \d+ of \d+ bytes\n\Z",
                 "eval": r"longhaul: stopped by signal 15 \(Terminated\) while no step was under way\n\Z"}
-        for stage, *more in (("prepare", "--set", "prepare.input=long.jsonl"), ("eval",)):
+        for stage, *more in (("prepare", "prepare", "--set", "prepare.input=long.jsonl"),
+                             ("eval", "run", "--set", "pipeline.stages=prepare train eval")):
             if stage == "eval":
-                self.run_longhaul("prepare", job)
-                self.run_longhaul("train", job)
+                self.run_longhaul("run", job, "--set", "pipeline.stages=prepare train")
             before = self.files()
-            process = self.start(stage, job, *more)
+            process = self.start(more[0], job, *more[1:])
             # It has the folder a moment after it began.
-            self.assertTrue(self.wait_for(self.is_stopped, process), stage + " has ended: %s" % (process.communicate(),))
+            self.assertTrue(self.wait_for(self.is_stopped, process), stage + " has ended")
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, TERMINATED, err)
             self.assertRegex(err, ends[stage])
