@@ -143,7 +143,7 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
         return LH_OK;
     }
     if (is_fixed(row->fixed, text)) return LH_OK;
-    return fail(LH_UNSUPPORTED, "%s: %s is %s, this model plugin can only %s", path, where, text,
+    return fail(LH_UNSUPPORTED, "%s: %s is %s, expected %s", path, where, text,
                 row->fixed);
 }
 
@@ -464,6 +464,25 @@ static lh_status_t write_fixed(const lh_hf_key_t *row, bool made_anew, hf_value_
     return config_put(edits, a.path, value.path);
 }
 
+/* "hidden / heads", of what these options say. */
+static lh_status_t derive_value(const hf_config_facts_t *facts, const lh_hf_key_t *row,
+                                char out[24])
+{
+    char over[HF_WORD], under[HF_WORD];
+    uint64_t a = 0, b = 0;
+    const char *first = NULL, *second = NULL;
+    if (sscanf(row->derived, "%127[^ /] / %127[^ /]", over, under) == 2) {
+        first = facts->option(facts->context, over);
+        second = facts->option(facts->context, under);
+    }
+    if (first == NULL || second == NULL || !quantity_u64(first, &a) || !quantity_u64(second, &b) ||
+        b == 0)
+        return fail(LH_INVALID, "config.json key '%s': its option '%s' is 0, and '%s' says nothing",
+                    row->key, row->option, row->derived);
+    (void)snprintf(out, 24, "%llu", (unsigned long long)(a / b));
+    return LH_OK;
+}
+
 /* The value of a row's option goes to the first of its places, to those that are marked to be
  * written as well, and to those where the old file has one. The vocabulary is as many rows as the
  * exported embedding has. */
@@ -474,7 +493,7 @@ static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t
     const char *at = row->key;
     if (!config_holds(row->when, facts->option, facts->context)) return LH_OK;
     if (row->option == NULL) return write_fixed(row, made_anew, edits);
-    char rows[24], word[HF_WORD];
+    char rows[24], quotient[24], word[HF_WORD];
     (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)facts->vocab);
     const bool is_vocab = strcmp(row->option, "vocab") == 0;
     const char *value = is_vocab ? rows : facts->option(facts->context, row->option);
@@ -484,9 +503,14 @@ static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t
     const bool by_option = row->fixed != NULL && hf_is_option(t, row->fixed);
     const bool by_default = row->fixed != NULL && !by_option && hf_same_value(value, row->fixed);
     /* 0 stands for "derived from others" in an INI; Transformers would take it for a size. */
-    if (!is_null && hf_same_value(value, "0") && (by_option || by_default)) return LH_OK;
+    const bool derives = !is_null && hf_same_value(value, "0");
+    if (derives && (by_option || by_default)) return LH_OK;
 
     lh_status_t status = LH_OK;
+    if (derives && row->derived != NULL) {
+        status = derive_value(facts, row, quotient);
+        value = quotient;
+    }
     for (bool first = true; status == LH_OK && hf_next_alternative(&at, &a); first = false) {
         const bool dotted = strchr(a.path, '.') != NULL;
         /* A place inside of an object is made for a value only where it says more than the

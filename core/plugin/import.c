@@ -372,6 +372,15 @@ static bool is_set_before(const lh_hf_t *hf, uint32_t end, const char *name, siz
     return false;
 }
 
+/* "hidden / heads" */
+static bool is_quotient_before(const lh_hf_t *hf, uint32_t end, const char *text)
+{
+    const size_t over = strcspn(text, " ");
+    if (strncmp(text + over, " / ", 3) != 0) return false;
+    const char *under = text + over + 3;
+    return is_set_before(hf, end, text, over) && is_set_before(hf, end, under, strlen(under));
+}
+
 /* A value that a row of config.json's keys has for its option is one that the option takes. */
 static lh_status_t check_hf_value(const char *path, const lh_hf_key_t *row, const char *what,
                                   const char *value, const lh_option_t *option)
@@ -418,6 +427,11 @@ lh_status_t import_check_hf_key(const plugin_t *plugin, const char *path, const 
                     "%s: config.json key '%s' sets the option '%s', which the plugin has not", path,
                     row->key, row->option);
     lh_status_t status = LH_OK;
+    if (row->derived != NULL && !is_quotient_before(hf, k, row->derived))
+        return fail(LH_ABI,
+                    "%s: config.json key '%s' is derived from '%s', expected the options of two "
+                    "rows before it, as 'hidden / heads'",
+                    path, row->key, row->derived);
     if (row->fixed != NULL && !is_set_before(hf, k, row->fixed, strlen(row->fixed)))
         status = check_hf_value(path, row, "absent", row->fixed, option);
     if (status == LH_OK && row->null != NULL)

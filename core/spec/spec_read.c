@@ -358,8 +358,8 @@ static lh_status_t parameters_read(spec_t *s)
 
 /* ---- keys of config.json ---- */
 
-/* "KEY, absent VALUE, when CONDITION, null VALUE, words LIST"; of OPTION.LABEL the label only tells
- * several rows of one option apart. */
+/* "KEY, absent VALUE, when CONDITION, null VALUE, words LIST, derived A / B"; of OPTION.LABEL the
+ * label only tells several rows of one option apart. */
 static lh_status_t key_read(spec_t *s, const document_section_t *section, uint32_t index)
 {
     const document_entry_t *e = section->entries[index];
@@ -373,18 +373,18 @@ static lh_status_t key_read(spec_t *s, const document_section_t *section, uint32
     while (rest != NULL) {
         char *value = text_trim(strsep(&rest, ","));
         const char *word = word_cut(&value);
-        const char **field = strcmp(word, "absent") == 0  ? &row->fixed
-                             : strcmp(word, "when") == 0  ? &row->when
-                             : strcmp(word, "null") == 0  ? &row->null
-                             : strcmp(word, "words") == 0 ? &row->words
-                                                          : NULL;
+        const char **field = strcmp(word, "absent") == 0    ? &row->fixed
+                             : strcmp(word, "when") == 0    ? &row->when
+                             : strcmp(word, "null") == 0    ? &row->null
+                             : strcmp(word, "words") == 0   ? &row->words
+                             : strcmp(word, "derived") == 0 ? &row->derived
+                                                            : NULL;
         value = text_trim(value);
         if (field == NULL || *field != NULL || *value == '\0')
-            return fail(
-                LH_INVALID,
-                "%s = %s: expected each of absent, when, null and words once, with a value; "
-                "found '%s'",
-                where, e->value, word);
+            return fail(LH_INVALID,
+                        "%s = %s: expected each of absent, when, null, words and derived once, "
+                        "with a value; found '%s'",
+                        where, e->value, word);
         *field = value;
     }
     return LH_OK;

@@ -64,8 +64,11 @@ typedef struct lh_decoder {
     LH_HF_KEY("num_attention_heads", "heads", NULL), \
     LH_HF_KEY("vocab_size", "vocab", NULL), LH_HF_KEY("max_position_embeddings", "max_tokens", NULL), \
     LH_HF_KEY(epsilon_, "epsilon", NULL), LH_HF_KEY("tie_word_embeddings", "tied", tied_)
+/* width: that of a head where config.json has none, "0" for hidden / heads. */
 #define LH_DECODER_HEAD_KEYS(width) \
-    LH_HF_KEY("num_key_value_heads", "kv_heads", "heads"), LH_HF_KEY("head_dim", "head_dim", width)
+    LH_HF_KEY("num_key_value_heads", "kv_heads", "heads"), LH_HEAD_DIM_KEY(width, NULL)
+#define LH_HEAD_DIM_KEY(width, condition) \
+    {.key = "head_dim", .option = "head_dim", .fixed = width, .when = condition, .derived = "hidden / heads"}
 /* base: that of the architecture's Transformers class, which counts where config.json has none. */
 #define LH_ROTARY_KEYS LH_ROTARY_KEYS_OF("10000")
 #define LH_ROTARY_KEYS_OF(base) \

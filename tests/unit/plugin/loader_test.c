@@ -102,6 +102,9 @@ static const struct {
     {"no_null",
      MODEL_OF("no_null") ": config.json key 'num_kv_heads', where it is null: "
                          "kv_heads = none: expected a whole number such as 8, 10k or 2M"},
+    {"no_quotient", MODEL_OF("no_quotient") ": config.json key 'num_kv_heads' is derived from "
+                                            "'kv_heads / heads', expected the options of two "
+                                            "rows before it, as 'hidden / heads'"},
     {"no_condition", MODEL_OF("no_condition") ": config.json key 'num_kv_heads' asks for "
                                               "'kv_heads=0', and no row before it sets that "
                                               "option"},

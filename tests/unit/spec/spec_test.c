@@ -654,9 +654,8 @@ static const struct {
      "s.ini:24: [spec.config] heads: config.json key 'num_heads', where it is absent: heads = 100: "
      "expected 1..64"},
     {"heads = num_heads", "heads = num_heads, missing 4",
-     "s.ini:24: [spec.config] heads = num_heads, missing 4: expected each of absent, when, null "
-     "and "
-     "words once, with a value; found 'missing'"},
+     "s.ini:24: [spec.config] heads = num_heads, missing 4: expected each of absent, when, null, "
+     "words and derived once, with a value; found 'missing'"},
     {"heads = num_heads", "heads = num_heads, when act=gelu",
      "s.ini:24: [spec.config] heads: config.json key 'num_heads' asks for 'act=gelu', and no row "
      "before "
