@@ -143,8 +143,7 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
         return LH_OK;
     }
     if (is_fixed(row->fixed, text)) return LH_OK;
-    return fail(LH_UNSUPPORTED, "%s: %s is %s, expected %s", path, where, text,
-                row->fixed);
+    return fail(LH_UNSUPPORTED, "%s: %s is %s, expected %s", path, where, text, row->fixed);
 }
 
 /* For each place where a row's value may stand, what leads there must be objects: a typing error in
@@ -464,19 +463,21 @@ static lh_status_t write_fixed(const lh_hf_key_t *row, bool made_anew, hf_value_
     return config_put(edits, a.path, value.path);
 }
 
-/* "hidden / heads", of what these options say. */
+static bool option_number(const hf_config_facts_t *facts, const char *key, uint64_t *out)
+{
+    const char *value = facts->option(facts->context, key);
+    return value != NULL && quantity_u64(value, out);
+}
+
+/* "hidden / heads", of what these options say; one after the other, as a value may lie where the next
+ * one is written. */
 static lh_status_t derive_value(const hf_config_facts_t *facts, const lh_hf_key_t *row,
                                 char out[24])
 {
     char over[HF_WORD], under[HF_WORD];
-    uint64_t a = 0, b = 0;
-    const char *first = NULL, *second = NULL;
-    if (sscanf(row->derived, "%127[^ /] / %127[^ /]", over, under) == 2) {
-        first = facts->option(facts->context, over);
-        second = facts->option(facts->context, under);
-    }
-    if (first == NULL || second == NULL || !quantity_u64(first, &a) || !quantity_u64(second, &b) ||
-        b == 0)
+    uint64_t a, b;
+    if (sscanf(row->derived, "%127[^ /] / %127[^ /]", over, under) != 2 ||
+        !option_number(facts, over, &a) || !option_number(facts, under, &b) || b == 0)
         return fail(LH_INVALID, "config.json key '%s': its option '%s' is 0, and '%s' says nothing",
                     row->key, row->option, row->derived);
     (void)snprintf(out, 24, "%llu", (unsigned long long)(a / b));

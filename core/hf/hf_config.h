@@ -43,7 +43,8 @@ void hf_config_text(const hf_config_t *c, text_t *out);
 
 /* What an export writes; all of it is the caller's and only read. */
 typedef struct hf_config_facts {
-    /* The effective value of an option of the model; NULL: it has none of this name. */
+    /* The effective value of an option of the model, valid until the next call; NULL: it has none of
+     * this name. */
     const char *(*option)(void *context, const char *key);
     void *context;
     /* Rows of the embedding as it is exported. */
