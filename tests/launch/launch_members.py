@@ -436,7 +436,9 @@ class Training(LaunchCase):
     def same_losses(self, a, b, begin, end):
         ours, theirs = self.losses(a), self.losses(b)
         for step in range(begin, end + 1):
-            self.assertAlmostEqual(ours[step], theirs[step], delta=1e-4 * theirs[step])
+            # Other ranks add in another order, which hundreds of steps make visible; another batch differs by far more.
+            near = 1e-4 if step < begin + 50 else 1e-2
+            self.assertAlmostEqual(ours[step], theirs[step], delta=near * theirs[step], msg="step %d" % step)
 
 
 if __name__ == "__main__":
