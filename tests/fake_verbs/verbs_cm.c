@@ -453,6 +453,7 @@ void cm_frame(fake_id_t *id, const frame_t *head, const char *payload)
         while (listener != NULL && (listener != id->listener || listener->state != ID_LISTENING))
             listener = listener->next;
         id->peer_ece = (verbs_ece_t){.vendor = head->rkey, .options = head->immediate};
+        id->told = listener != NULL;
         if (listener != NULL)
             say(id, listener, CM_CONNECT_REQUEST, 0, payload, head->bytes);
         else
@@ -482,6 +483,7 @@ void cm_gone(fake_id_t *id)
         say(id, NULL, CM_DISCONNECTED, 0, NULL, 0);
     else if (id->state == ID_DIALING)
         say(id, NULL, CM_REJECTED, NOBODY_LISTENS, NULL, 0);
+    id->lost = id->state == ID_ASKED && !id->told;
     id->state = ID_OVER;
     (void)close(id->fd);
     id->fd = -1;

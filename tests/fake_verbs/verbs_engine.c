@@ -248,6 +248,21 @@ static void send_in_turn(void)
     } while (id != first);
 }
 
+/* Every one that is kept is looked at in each turn. */
+static void drop_lost(void)
+{
+    for (fake_id_t **at = &engine.ids; *at != NULL;) {
+        fake_id_t *id = *at;
+        if (!id->lost) {
+            at = &id->next;
+            continue;
+        }
+        *at = id->next;
+        link_close(id);
+        free(id);
+    }
+}
+
 void engine_drive(void)
 {
     enum { BATCH = 32 };
@@ -276,6 +291,7 @@ void engine_drive(void)
         if (id->late != NULL) link_late(id, now);
         if (id->qp != NULL) pair_timers(id->qp, now);
     }
+    drop_lost();
     send_in_turn();
 }
 

@@ -199,6 +199,8 @@ struct fake_id {
     char *in;
     size_t in_count;
     bool own;   /* somebody has made or accepted it, and has to destroy it */
+    bool told;  /* a listener has heard of it                              */
+    bool lost;  /* it has asked and gone before: nobody has it, so nobody destroys it */
     bool full;  /* the socket takes no more, and tells when it does */
     bool ended; /* the other end has closed; what is late comes first */
     late_frame_t *late, **late_end;
