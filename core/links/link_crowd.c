@@ -23,6 +23,14 @@ bool link_crowd_has(uint32_t site, uint32_t other, uint32_t busy)
     return busy == CROWD_ALL || (busy != CROWD_NONE && (busy == site || busy == other));
 }
 
+/* A pair's first site is the one with the lower number. */
+uint32_t link_crowd_beside(uint32_t site, uint32_t other, uint32_t busy)
+{
+    lh_assert(link_crowd_has(site, other, busy));
+    if (busy == CROWD_ALL) return BESIDE_ALL;
+    return busy == (site < other ? site : other) ? BESIDE_FIRST : BESIDE_SECOND;
+}
+
 uint64_t link_crowd_ns(uint64_t round_trip_ns)
 {
     return CROWD_TRIPS * round_trip_ns > least_ns ? CROWD_TRIPS * round_trip_ns : least_ns;
@@ -34,16 +42,10 @@ uint64_t link_crowd_border(const probe_figures_t *f, int way)
     return more ? f->together[way] : f->rate[way];
 }
 
-/* A pair's first site is the one with the lower number. */
 static double crowd_came(const probe_pair_t *pairs, uint32_t from, uint32_t to, uint32_t busy)
 {
     const probe_figures_t *f = &pairs[links_pair(from, to)].figures;
-    const uint32_t first = from < to ? from : to;
-    lh_assert(link_crowd_has(from, to, busy));
-    const uint32_t beside = busy == CROWD_ALL ? BESIDE_ALL
-                            : busy == first   ? BESIDE_FIRST
-                                              : BESIDE_SECOND;
-    return (double)f->beside[beside][from > to];
+    return (double)f->beside[link_crowd_beside(from, to, busy)][from > to];
 }
 
 static double crowd_alone(const probe_pair_t *pairs, uint32_t from, uint32_t to)

@@ -19,6 +19,8 @@ enum { CROWD_SITES = 8 };
 
 /* Whether the pair of two sites is one of those that are busy. */
 bool link_crowd_has(uint32_t site, uint32_t other, uint32_t busy);
+/* Which of probe_figures_t.beside has what the pair of `site` and `other` carried while those were busy. */
+uint32_t link_crowd_beside(uint32_t site, uint32_t other, uint32_t busy);
 /* How long all send at once, where the longest round trip of those pairs is this. What came in the
  * second half counts. */
 uint64_t link_crowd_ns(uint64_t round_trip_ns);

@@ -196,6 +196,16 @@ operation_t *link_operation(link_t *k, uint64_t cookie, bool own);
 /* link_send and link_recv for memory of the caller's that is registered as `region`. */
 lh_status_t link_post(link_t *k, lh_region_t *region, bool sends, void *data, uint64_t bytes,
                       uint32_t tag, uint64_t cookie);
+/* The host's memory of this process alone, as transports register it. base is borrowed. */
+static inline lh_arena_t links_memory(void *base, uint64_t bytes)
+{
+    return (lh_arena_t){.struct_size = sizeof(lh_arena_t),
+                        .kind = LH_MEM_HOST,
+                        .base = base,
+                        .bytes = bytes,
+                        .fd = -1,
+                        .numa = -1};
+}
 /* Memory with every transport that is open; regions of those that are not stay NULL. After a
  * failure the caller releases what was registered. */
 lh_status_t links_register(links_t *l, const lh_arena_t *arena,

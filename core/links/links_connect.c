@@ -496,12 +496,7 @@ static lh_status_t lists_prepare(links_t *l, meeting_t *m)
     const uint64_t bytes = m->list_bytes * 2 * m->count;
     m->block = mem_new(bytes);
     if (m->block == NULL) return LH_NO_MEMORY;
-    const lh_arena_t arena = {.struct_size = sizeof(arena),
-                              .kind = LH_MEM_HOST,
-                              .base = m->block,
-                              .bytes = bytes,
-                              .fd = -1,
-                              .numa = -1};
+    const lh_arena_t arena = links_memory(m->block, bytes);
     return links_register(l, &arena, m->regions);
 }
 

@@ -331,10 +331,7 @@ static lh_status_t crowd_beside(crowd_t *c, uint32_t site)
         for (uint32_t a = 0; a < b; a++) {
             if (!link_crowd_has(a, b, site)) continue;
             const uint32_t pair = links_pair(a, b);
-            const uint32_t beside = site == CROWD_ALL ? BESIDE_ALL
-                                    : site == a       ? BESIDE_FIRST
-                                                      : BESIDE_SECOND;
-            figure_set(c, pair, l->pairs[pair].figures.beside[beside]);
+            figure_set(c, pair, l->pairs[pair].figures.beside[link_crowd_beside(a, b, site)]);
         }
     return LH_OK;
 }
@@ -370,12 +367,7 @@ static lh_status_t crowd_open(crowd_t *c)
     c->mine = mem_array(cells, sizeof(*c->mine));
     c->all = mem_array(cells * l->how.world->row.size, sizeof(*c->all));
     if (c->memory == NULL || c->mine == NULL || c->all == NULL) return LH_NO_MEMORY;
-    const lh_arena_t arena = {.struct_size = sizeof(arena),
-                              .kind = LH_MEM_HOST,
-                              .base = c->memory,
-                              .bytes = bytes,
-                              .fd = -1,
-                              .numa = -1};
+    const lh_arena_t arena = links_memory(c->memory, bytes);
     return k->api->register_memory(k->transport, 0, &arena, &c->region);
 }
 

@@ -568,12 +568,7 @@ static lh_status_t probe_open(probe_t *p, uint32_t peer)
     p->lead = (word_t *)(void *)data_out(p);
     const lh_status_t status = pair_connect(p, peer);
     if (status != LH_OK) return status;
-    const lh_arena_t arena = {.struct_size = sizeof(arena),
-                              .kind = LH_MEM_HOST,
-                              .base = p->memory,
-                              .bytes = bytes,
-                              .fd = -1,
-                              .numa = -1};
+    const lh_arena_t arena = links_memory(p->memory, bytes);
     const carrier_t *c = p->k->carrier;
     return c->api->register_memory(c->transport, 0, &arena, &p->region);
 }
