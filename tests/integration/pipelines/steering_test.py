@@ -119,7 +119,9 @@ class Steering(PipelineCase):
                 self.run_longhaul("run", job, "--set", "pipeline.stages=prepare train")
             before = self.files()
             process = self.start(more[0], job, *more[1:])
-            # It has the folder a moment after it began.
+            # It has the folder a moment after it began, and `prepare` reads some moments after that.
+            if stage == "prepare":
+                self.wait_for(lambda: os.path.exists(self.path("out", "corpus.bin.tmp")), process)
             self.assertTrue(self.wait_for(self.is_stopped, process), stage + " has ended")
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, TERMINATED, err)
