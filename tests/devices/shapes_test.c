@@ -19,7 +19,7 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define SUM 4e-6
 
-enum { DATA = 4, ELEMENTS = 1 << 17, MOST_PICKS = 600 };
+enum { DATA = 4, ELEMENTS = 1 << 20, MOST_PICKS = 2200 };
 static double data[DATA][ELEMENTS], positive[ELEMENTS];
 #if defined(RIGS_OF_CUDA)
 static const lh_dtype_t dtypes[] = {LH_DTYPE_F32, LH_DTYPE_BF16, LH_DTYPE_F16};
@@ -276,8 +276,10 @@ static void rows_of_experts_check(const picks_t *p, lh_dtype_t d)
                                       turned != 0 ? in : out);
         CPU_CHECK("grouped_matmul", &how, SUM, all, b, offsets, cpu_out(d, many, out));
     }
-    CPU_CHECK("grouped_matmul_grad", NULL, SUM, all, cpu_in(d, data[2], many, out), offsets,
-              matrices(LH_DTYPE_F32, NULL, &marked, p->experts, in, out));
+    const rig_slot_t gb = matrices(LH_DTYPE_F32, NULL, &marked, p->experts, in, out);
+    const rig_slot_t g = cpu_in(d, data[2], many, out);
+    CPU_CHECK("grouped_matmul_grad", NULL, SUM, all, g, offsets, gb);
+    CPU_CHECK("grouped_matmul_grad", NULL, SUM, all, g, offsets, cpu_adds(gb, data[3]));
 }
 
 static void rows_of_experts(void **state)
@@ -289,7 +291,11 @@ static void rows_of_experts(void **state)
                               {.tokens = 130, .k = 2, .experts = 8, .width = 16},
                               {.tokens = 257, .k = 1, .experts = 3, .width = 9},
                               {.tokens = 65, .k = 1, .experts = 5, .width = 17, .to_last = true},
-                              {.tokens = 100, .k = 6, .experts = 64, .width = 24}};
+                              {.tokens = 100, .k = 6, .experts = 64, .width = 24},
+                              /* Blocks of every size; columns, then lines, in several parts. */
+                              {.tokens = 1050, .k = 2, .experts = 4, .width = 8},
+                              {.tokens = 20, .k = 1, .experts = 1, .width = 523},
+                              {.tokens = 20, .k = 1, .experts = 1, .width = 520}};
     for (uint32_t i = 0; i < COUNT(cases) * COUNT(dtypes); i++) {
         picks_make(&cases[i / COUNT(dtypes)], i);
         rows_of_experts_check(&cases[i / COUNT(dtypes)], dtypes[i % COUNT(dtypes)]);

@@ -102,7 +102,7 @@ struct lh_prepared {
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
     uint64_t number[CPU_NUMBERS]; /* what plan() worked out for its parts: chunk sizes, offsets */
-    onednn_matmul_t *matmul[6]; /* of the op matmul; freed by release()                          */
+    onednn_matmul_t *matmul[6]; /* of matmul and the experts' products; freed by release()       */
 
     /* Set at every launch. */
     void *at[LH_MAX_SLOTS]; /* NULL where the slot is left out */
@@ -131,6 +131,7 @@ typedef struct cpu_op {
     X(element_ops)        \
     X(norm_ops)           \
     X(route_ops)          \
+    X(grouped_ops)        \
     X(rope_ops)           \
     X(rows_ops)           \
     X(loss_ops)           \

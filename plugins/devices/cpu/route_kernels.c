@@ -1,17 +1,13 @@
-/* route_kernels.c - softmax, the largest of a row, and experts: their rows back to back, each
- * expert's multiplied with that expert's matrix. How many rows an expert has is read from device
- * memory, so parts are cut by the rows of all: the work is as much as there are rows, whatever the
- * number of experts.
- *
- * Rows of one expert lie back to back, so an expert's product is an ordinary one on a range of
- * rows. It is computed here and not by oneDNN, whose products are made for one shape, while these
- * have another in every step. */
+/* route_kernels.c - softmax, the largest of a row, and the way of tokens to experts and back: rows
+ * of one expert lie back to back, in the order that route wrote. How many rows an expert has is
+ * read from device memory, so parts are cut by the rows of all: the work is as much as there are
+ * rows, whatever the number of experts. What experts multiply: grouped_kernels.c. */
 #include "vector.h"
 
 #include <math.h>
 
-/* k->number[]: rows of a part; blocks of columns (grouped_matmul) or lines (its gradient). */
-enum { CHUNK = 0, BLOCKS = 1 };
+/* k->number[]: rows of a part. */
+enum { CHUNK = 0 };
 
 static const uint64_t chunk_elements = 16384;
 
@@ -334,180 +330,6 @@ static lh_status_t scatter_rows_grad_plan(lh_prepared_t *k, const lh_kernel_desc
     return LH_OK;
 }
 
-/* ---- grouped_matmul ---- A part has PART_ROWS rows of a and PART_COLUMNS columns of c; its rows
- * are those of one expert after the other. Each element of c is one sum in the order of `in`,
- * whoever its neighbours are. */
-
-enum { PART_ROWS = 32, PART_COLUMNS = 256, TILE_ROWS = 4, TILE_COLUMNS = 4, TILE_VECTORS = 2 };
-
-/* Rows [row, end) of a and c, columns of c, and lines of b from `line`: all of one expert. */
-typedef struct expert_rows {
-    uint64_t row, end, line;
-    uint64_t column, column_end;
-} expert_rows_t;
-
-/* c[row] = a[row] b' where b is [out, in]: dot products, TILE_ROWS by TILE_COLUMNS at a time. A
- * tile that hangs over an edge computes what is at the edge again and does not store it. */
-CPU_INLINE void rows_by_lines(const lh_prepared_t *k, const expert_rows_t *s, lh_dtype_t d)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
-    const uint64_t width = k->view[in_a].width;
-    for (uint64_t row = s->row; row < s->end; row += TILE_ROWS)
-        for (uint64_t column = s->column; column < s->column_end; column += TILE_COLUMNS) {
-            const void *a[TILE_ROWS], *b[TILE_COLUMNS];
-            vf sum[TILE_ROWS][TILE_COLUMNS];
-            for (uint64_t r = 0; r < TILE_ROWS; r++)
-                a[r] = cpu_row(k, in_a, row + r < s->end ? row + r : s->end - 1);
-            for (uint64_t c = 0; c < TILE_COLUMNS; c++)
-                b[c] = cpu_row(k, in_b,
-                               s->line +
-                                   (column + c < s->column_end ? column + c : s->column_end - 1));
-            memset(sum, 0, sizeof(sum));
-            VF_EACH(i, m, 0, width, {
-                for (uint64_t r = 0; r < TILE_ROWS; r++) {
-                    const vf x = vf_get(a[r], d, i, m);
-                    for (uint64_t c = 0; c < TILE_COLUMNS; c++)
-                        sum[r][c] = vf_fma(x, vf_get(b[c], d, i, m), sum[r][c]);
-                }
-            });
-            for (uint64_t r = 0; r < TILE_ROWS && row + r < s->end; r++)
-                for (uint64_t c = 0; c < TILE_COLUMNS && column + c < s->column_end; c++)
-                    vf_put(cpu_row(k, out_c, row + r), d, column + c, 1, vf_set(vf_sum(sum[r][c])));
-        }
-}
-
-/* c[row] = a[row] b where b is [in, out]: lines of b times numbers of a. */
-CPU_INLINE void rows_by_numbers(const lh_prepared_t *k, const expert_rows_t *s, lh_dtype_t d)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
-    const uint64_t depth = k->view[in_a].width, stride = TILE_VECTORS * LANES;
-    for (uint64_t row = s->row; row < s->end; row += TILE_ROWS)
-        for (uint64_t column = s->column; column < s->column_end; column += stride) {
-            const void *a[TILE_ROWS];
-            vf sum[TILE_ROWS][TILE_VECTORS];
-            for (uint64_t r = 0; r < TILE_ROWS; r++)
-                a[r] = cpu_row(k, in_a, row + r < s->end ? row + r : s->end - 1);
-            memset(sum, 0, sizeof(sum));
-            for (uint64_t i = 0; i < depth; i++) {
-                const void *line = cpu_row(k, in_b, s->line + i);
-                for (uint64_t v = 0; v < TILE_VECTORS; v++) {
-                    const uint64_t at = column + v * LANES;
-                    if (at >= s->column_end) break;
-                    const vf b = vf_get(line, d, at, vf_span(at, s->column_end));
-                    for (uint64_t r = 0; r < TILE_ROWS; r++)
-                        sum[r][v] = vf_fma(vf_set(scalar(a[r], d, i)), b, sum[r][v]);
-                }
-            }
-            for (uint64_t r = 0; r < TILE_ROWS && row + r < s->end; r++)
-                for (uint64_t v = 0; v < TILE_VECTORS && column + v * LANES < s->column_end; v++)
-                    vf_put(cpu_row(k, out_c, row + r), d, column + v * LANES,
-                           vf_span(column + v * LANES, s->column_end), sum[r][v]);
-        }
-}
-
-/* Part p: a stretch of rows of all experts and a block of columns; the experts whose rows lie in it
- * one by one. */
-CPU_INLINE void grouped_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
-    const bool turned = k->how.grouped.transpose_b != 0;
-    const uint64_t experts = k->view[in_offsets].width - 1, width = k->view[out_c].width;
-    const uint64_t each = turned ? width : k->view[in_a].width; /* lines of b an expert has */
-    const int32_t *offsets = k->at[in_offsets];
-    expert_rows_t s;
-    uint64_t begin, end;
-    cpu_range((uint32_t)(part / k->number[BLOCKS]), PART_ROWS, k->view[in_a].rows, &begin, &end);
-    cpu_range((uint32_t)(part % k->number[BLOCKS]), PART_COLUMNS, width, &s.column, &s.column_end);
-    for (uint64_t e = 0; e < experts; e++) {
-        const uint64_t first = (uint64_t)offsets[e], last = (uint64_t)offsets[e + 1];
-        if (first >= end) break;
-        s.row = first > begin ? first : begin;
-        s.end = last < end ? last : end;
-        s.line = e * each;
-        if (s.row >= s.end) continue;
-        if (turned)
-            rows_by_lines(k, &s, d);
-        else
-            rows_by_numbers(k, &s, d);
-    }
-}
-CPU_BOTH(grouped_part)
-
-static lh_status_t grouped_matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
-                                       lh_kernel_plan_t *plan)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
-    (void)desc, (void)plan;
-    const cpu_view_t *a = &k->view[in_a], *c = &k->view[out_c];
-    k->number[BLOCKS] = (c->width + PART_COLUMNS - 1) / PART_COLUMNS;
-    cpu_phase_add(k, CPU_PICK(grouped_part, a->dtype),
-                  (a->rows + PART_ROWS - 1) / PART_ROWS * k->number[BLOCKS], 1);
-    return LH_OK;
-}
-
-/* ---- grouped_matmul_grad: a g offsets -> gb+ ----
- * A part has GRAD_LINES lines of one expert's gradient. */
-
-enum { GRAD_LINES = 32 }; /* of gb, in a part */
-
-/* TILE_ROWS lines by some vectors of gb = a' g over the expert's rows, in their order; an expert
- * without rows gets zeros. */
-CPU_INLINE void grouped_grad_tile(const lh_prepared_t *k, uint64_t e, uint64_t line, uint64_t end,
-                                  uint64_t column, lh_dtype_t d)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
-    const int32_t *offsets = k->at[in_offsets];
-    const uint64_t lines = k->view[in_a].width, width = k->view[in_g].width;
-    const bool add = (k->view[out_gb].flags & LH_ARG_ADD) != 0;
-    vf sum[TILE_ROWS][TILE_VECTORS];
-    memset(sum, 0, sizeof(sum));
-    for (uint64_t i = (uint64_t)offsets[e]; i < (uint64_t)offsets[e + 1]; i++) {
-        const void *a = cpu_row(k, in_a, i), *g = cpu_row(k, in_g, i);
-        for (uint64_t v = 0; v < TILE_VECTORS; v++) {
-            const uint64_t at = column + v * LANES;
-            if (at >= width) break;
-            const vf along = vf_get(g, d, at, vf_span(at, width));
-            for (uint64_t r = 0; r < TILE_ROWS && line + r < end; r++)
-                sum[r][v] = vf_fma(vf_set(scalar(a, d, line + r)), along, sum[r][v]);
-        }
-    }
-    for (uint64_t r = 0; r < TILE_ROWS && line + r < end; r++)
-        for (uint64_t v = 0; v < TILE_VECTORS && column + v * LANES < width; v++) {
-            const uint64_t at = column + v * LANES, m = vf_span(at, width);
-            float *out = cpu_row(k, out_gb, e * lines + line + r);
-            vf total = sum[r][v];
-            if (add) total = total + vf_get(out, LH_DTYPE_F32, at, m);
-            vf_put(out, LH_DTYPE_F32, at, m, total);
-        }
-}
-
-/* Part p: lines of expert p / blocks. */
-CPU_INLINE void grouped_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
-    const uint64_t e = part / k->number[BLOCKS];
-    uint64_t line, end;
-    cpu_range((uint32_t)(part % k->number[BLOCKS]), GRAD_LINES, k->view[in_a].width, &line, &end);
-    /* Tile by tile, each over all of the expert's rows: sums stay in registers. */
-    for (; line < end; line += TILE_ROWS)
-        for (uint64_t c = 0; c < k->view[in_g].width; c += TILE_VECTORS * LANES)
-            grouped_grad_tile(k, e, line, end, c, d);
-}
-CPU_BOTH(grouped_grad_part)
-
-/* Parts are cut by the weight's lines: each line of gb has one owner, whoever's rows it sums. */
-static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
-                                            lh_kernel_plan_t *plan)
-{
-    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
-    (void)desc, (void)plan;
-    const cpu_view_t *a = &k->view[in_a];
-    k->number[BLOCKS] = (a->width + GRAD_LINES - 1) / GRAD_LINES;
-    cpu_phase_add(k, CPU_PICK(grouped_grad_part, a->dtype),
-                  (k->view[in_offsets].width - 1) * k->number[BLOCKS], 1);
-    return LH_OK;
-}
-
 /* ---- how even the load is: offsets -> load; x -> y; gy x -> gx; a b -> y ---- */
 
 static void route_load_part(const lh_prepared_t *k, uint32_t part)
@@ -617,7 +439,5 @@ const cpu_op_t CPU_ISA(route_ops)[] = {
     {"gather_rows", "xix", gather_rows_plan},
     {"scatter_rows", "xim?x", scatter_rows_plan},
     {"scatter_rows_grad", "xximxm", scatter_rows_grad_plan},
-    {"grouped_matmul", "xxix", grouped_matmul_plan},
-    {"grouped_matmul_grad", "xxif", grouped_matmul_grad_plan},
     {NULL, NULL, NULL},
 };

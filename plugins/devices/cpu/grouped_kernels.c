@@ -1,0 +1,449 @@
+/* grouped_kernels.c - products of experts: each expert's rows, which lie back to back, times that
+ * expert's matrix, and the gradient of each matrix.
+ *
+ * How many rows an expert has is known in device memory alone, and oneDNN's products are made for
+ * one shape. So rows are multiplied in blocks of a few sizes, each a product that is made before
+ * step 0: an expert's rows are cut into the largest blocks that they fill, and what is left over,
+ * fewer rows than the smallest block has, goes through scratch with rows of zeros behind it. No row
+ * is dropped, no expert has a capacity, and what is multiplied in vain is less than one smallest
+ * block for each expert in a part.
+ *
+ * Each part calls the library on its own thread. BF16 goes through F32 where the processor
+ * multiplies that faster, or has no BF16 at all, as in matmul_blocks_kernels.c: then everything goes
+ * through scratch, where it is widened. */
+#include "lanes.h"
+#include "onednn.h"
+
+#include <stdio.h>
+
+#include <longhaul/fnv.h>
+
+/* k->number[]. LINES: rows of a that a part multiplies, or lines of gb that it sums; COLUMNS: of c
+ * or gb, likewise. WIDE: BF16 through F32. Then places in scratch, in bytes: of a lane from LANE_*,
+ * and of all from its begin. */
+enum {
+    LINES = 0,
+    COLUMNS = 1,
+    WIDE = 2,
+    PARTS = 3,
+    STATUS_AT = 4, /* of each part */
+    LANES_AT = 5,
+    LANE_BYTES = 6,
+    LANE_A_AT = 7,
+    LANE_B_AT = 8, /* g, in the gradient */
+    LANE_C_AT = 9,
+    LANE_LIBRARY_AT = 10
+};
+
+/* matmul[] of grouped_matmul: by the rows of a block, then the smallest one in scratch. */
+enum { SIZES = 4, IN_SCRATCH = SIZES, SMALLEST = 16 };
+static const uint32_t sizes[SIZES] = {128, 64, 32, SMALLEST};
+
+/* matmul[] of the gradient: by the rows of a block, then the smallest one in scratch; ADDS behind
+ * those whose sums are added to what is there. */
+enum { GRAD_SIZES = 2, GRAD_IN_SCRATCH = GRAD_SIZES, ADDS = 3, GRAD_SMALLEST = 32 };
+static const uint32_t grad_sizes[GRAD_SIZES] = {128, GRAD_SMALLEST};
+
+/* Of a part, at most: what it works on stays in a core's cache. */
+enum { MOST_COLUMNS = 512, MOST_LINES = 128, LEAST_STRETCHES = 16 };
+
+/* ---- what both share ---- */
+
+static uint32_t lane_of(const lh_prepared_t *k)
+{
+    return (uint32_t)k->device->openmp.thread_number();
+}
+
+/* A place in the scratch of this thread. */
+static void *lane_at(const lh_prepared_t *k, uint32_t place)
+{
+    return (char *)k->scratch + k->number[LANES_AT] + lane_of(k) * k->number[LANE_BYTES] +
+           k->number[place];
+}
+
+static lh_status_t *statuses(const lh_prepared_t *k)
+{
+    return (lh_status_t *)((char *)k->scratch + k->number[STATUS_AT]);
+}
+
+static void *element_at(const lh_prepared_t *k, uint32_t slot, uint64_t row, uint64_t column)
+{
+    return (char *)cpu_row(k, slot, row) + column * lh_dtype_bytes(k->view[slot].dtype);
+}
+
+/* What inputs have in scratch, where they go through it. */
+static lh_dtype_t scratch_dtype(const lh_prepared_t *k)
+{
+    return k->number[WIDE] != 0 ? LH_DTYPE_F32 : k->view[0].dtype;
+}
+
+/* n elements as another dtype, or as the same. */
+static void run_copy(void *to, lh_dtype_t to_dtype, const void *from, lh_dtype_t dtype, uint64_t n)
+{
+    if (to_dtype == dtype) {
+        memcpy(to, from, n * lh_dtype_bytes(dtype));
+        return;
+    }
+    for (uint64_t i = 0; i < n; i += LANES) {
+        const uint64_t m = vf_span(i, n);
+        vf_put(to, to_dtype, i, m, vf_get(from, dtype, i, m));
+    }
+}
+
+/* Rows of an argument from [row, column] on, `columns` of each, into dense rows of scratch, with
+ * rows of zeros behind them up to `most`. */
+static void *into_scratch(const lh_prepared_t *k, uint32_t slot, uint64_t row, uint64_t column,
+                          uint64_t rows, uint64_t most, uint64_t columns, uint32_t place)
+{
+    char *to = lane_at(k, place);
+    const uint64_t bytes = columns * lh_dtype_bytes(scratch_dtype(k));
+    for (uint64_t i = 0; i < rows; i++)
+        run_copy(to + i * bytes, scratch_dtype(k), element_at(k, slot, row + i, column),
+                 k->view[slot].dtype, columns);
+    memset(to + rows * bytes, 0, (most - rows) * bytes);
+    return to;
+}
+
+/* Index of the largest size that `rows` fill, or of the smallest. */
+static uint32_t size_of(const uint32_t *of, uint32_t count, uint64_t rows)
+{
+    uint32_t i = 0;
+    while (i + 1 < count && rows < of[i])
+        i++;
+    return i;
+}
+
+/* width, half of it, a quarter, ... until it is at most `most` or odd. */
+static uint64_t even_share(uint64_t width, uint64_t most)
+{
+    while (width > most && width % 2 == 0)
+        width /= 2;
+    return width;
+}
+
+/* The last phase, alone: the first failure of a part is the kernel's. */
+static lh_status_t grouped_check(const lh_prepared_t *k)
+{
+    for (uint64_t i = 0; i < k->number[PARTS]; i++) {
+        if (statuses(k)[i] != LH_OK)
+            return k->host->fail(k->host, statuses(k)[i],
+                                 "oneDNN could not multiply part %llu of %llu of the experts' rows",
+                                 (unsigned long long)i, (unsigned long long)k->number[PARTS]);
+    }
+    return LH_OK;
+}
+
+/* ---- grouped_matmul: a b offsets -> c ---- */
+
+/* Rows of one expert and the columns of c that a part computes; line: where its matrix begins. */
+typedef struct expert_rows {
+    uint64_t row, end, line;
+    uint64_t column, columns;
+} expert_rows_t;
+
+/* The part's columns of the expert's matrix, as they lie or widened. */
+static const void *expert_matrix(const lh_prepared_t *k, const expert_rows_t *s)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const bool turned = k->how.grouped.transpose_b != 0;
+    const uint64_t row = turned ? s->line + s->column : s->line, column = turned ? 0 : s->column;
+    const uint64_t rows = turned ? s->columns : k->view[in_a].width;
+    if (k->number[WIDE] == 0) return element_at(k, in_b, row, column);
+    return into_scratch(k, in_b, row, column, rows, rows, turned ? k->view[in_a].width : s->columns,
+                        LANE_B_AT);
+}
+
+/* `rows` rows from s->row on: a whole block, or fewer than the smallest has. */
+static lh_status_t block_multiply(const lh_prepared_t *k, const expert_rows_t *s, const void *b,
+                                  uint32_t size, uint64_t rows)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const bool wide = k->number[WIDE] != 0, scratch = wide || rows < sizes[size];
+    const lh_dtype_t dtype = k->view[out_c].dtype;
+    const void *a = cpu_row(k, in_a, s->row);
+    void *c = element_at(k, out_c, s->row, s->column);
+    if (scratch) {
+        a = into_scratch(k, in_a, s->row, 0, rows, sizes[size], k->view[in_a].width, LANE_A_AT);
+        c = lane_at(k, LANE_C_AT);
+    }
+    const lh_status_t status = onednn_matmul_run(
+        k->matmul[scratch && !wide ? (uint32_t)IN_SCRATCH : size], lane_of(k), a, b, NULL, c,
+        lane_at(k, LANE_LIBRARY_AT));
+    if (status != LH_OK || !scratch) return status;
+    const uint64_t bytes = s->columns * lh_dtype_bytes(scratch_dtype(k));
+    for (uint64_t i = 0; i < rows; i++)
+        run_copy(element_at(k, out_c, s->row + i, s->column), dtype, (char *)c + i * bytes,
+                 scratch_dtype(k), s->columns);
+    return LH_OK;
+}
+
+static lh_status_t expert_multiply(const lh_prepared_t *k, expert_rows_t s)
+{
+    const void *b = expert_matrix(k, &s);
+    lh_status_t status = LH_OK;
+    while (s.row < s.end && status == LH_OK) {
+        const uint64_t left = s.end - s.row;
+        const uint32_t size = size_of(sizes, SIZES, left);
+        const uint64_t rows = left < sizes[size] ? left : sizes[size];
+        status = block_multiply(k, &s, b, size, rows);
+        s.row += rows;
+    }
+    return status;
+}
+
+/* Part p: a stretch of rows of all experts and some columns; the experts whose rows lie in it one
+ * by one. */
+static void grouped_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const uint64_t experts = k->view[in_offsets].width - 1, width = k->view[out_c].width;
+    /* Lines of b that an expert has. */
+    const uint64_t each = k->how.grouped.transpose_b != 0 ? width : k->view[in_a].width;
+    const uint64_t across = width / k->number[COLUMNS];
+    const int32_t *offsets = k->at[in_offsets];
+    expert_rows_t s = {.column = part % across * k->number[COLUMNS], .columns = k->number[COLUMNS]};
+    lh_status_t status = LH_OK;
+    uint64_t begin, end;
+
+    /* Inside a parallel region this holds for this thread and this region only. */
+    k->device->openmp.set_threads(1);
+    cpu_range((uint32_t)(part / across), k->number[LINES], k->view[in_a].rows, &begin, &end);
+    for (uint64_t e = 0; e < experts && status == LH_OK; e++) {
+        const uint64_t first = (uint64_t)offsets[e], last = (uint64_t)offsets[e + 1];
+        if (first >= end) break;
+        s.row = first > begin ? first : begin;
+        s.end = last < end ? last : end;
+        s.line = e * each;
+        if (s.row < s.end) status = expert_multiply(k, s);
+    }
+    statuses(k)[part] = status;
+}
+
+/* ---- grouped_matmul_grad: a g offsets -> gb+ ---- */
+
+/* Rows [row, row + rows) of a, turned round, times those of g, into or onto the part's lines and
+ * columns of gb. */
+static lh_status_t grad_multiply(const lh_prepared_t *k, uint64_t row, uint64_t rows, uint64_t line,
+                                 uint64_t column, float *gb, bool add)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const uint32_t size = size_of(grad_sizes, GRAD_SIZES, rows);
+    const bool wide = k->number[WIDE] != 0, scratch = wide || rows < grad_sizes[size];
+    const void *a = element_at(k, in_a, row, line), *g = element_at(k, in_g, row, column);
+    if (scratch) {
+        a = into_scratch(k, in_a, row, line, rows, grad_sizes[size], k->number[LINES], LANE_A_AT);
+        g = into_scratch(k, in_g, row, column, rows, grad_sizes[size], k->number[COLUMNS],
+                         LANE_B_AT);
+    }
+    const uint32_t which = (scratch && !wide ? (uint32_t)GRAD_IN_SCRATCH : size) +
+                           (add ? (uint32_t)ADDS : 0);
+    return onednn_matmul_run(k->matmul[which], lane_of(k), a, g, NULL, gb,
+                             lane_at(k, LANE_LIBRARY_AT));
+}
+
+/* Part p: some lines and columns of the gradient of expert p % experts, so that every thread has
+ * some of each, whoever has the rows. Blocks of rows one after the other; zeros without any. */
+static void grad_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const uint64_t experts = k->view[in_offsets].width - 1, e = part % experts;
+    const uint64_t across = k->view[in_g].width / k->number[COLUMNS];
+    const uint64_t line = part / experts / across * k->number[LINES];
+    const uint64_t column = part / experts % across * k->number[COLUMNS];
+    const uint64_t begin = e * k->view[in_a].width + line;
+    const int32_t *offsets = k->at[in_offsets];
+    const uint64_t end = (uint64_t)offsets[e + 1];
+    float *gb = element_at(k, out_gb, begin, column);
+    bool add = (k->view[out_gb].flags & LH_ARG_ADD) != 0;
+    lh_status_t status = LH_OK;
+
+    k->device->openmp.set_threads(1);
+    if (!add && (uint64_t)offsets[e] == end)
+        for (uint64_t i = 0; i < k->number[LINES]; i++)
+            memset(element_at(k, out_gb, begin + i, column), 0, k->number[COLUMNS] * sizeof(float));
+    for (uint64_t row = (uint64_t)offsets[e]; row < end && status == LH_OK; add = true) {
+        const uint64_t left = end - row;
+        const uint32_t size = grad_sizes[size_of(grad_sizes, GRAD_SIZES, left)];
+        const uint64_t rows = left < size ? left : size;
+        status = grad_multiply(k, row, rows, line, column, gb, add);
+        row += rows;
+    }
+    statuses(k)[part] = status;
+}
+
+/* ---- plan ---- */
+
+/* The next place in scratch, on a cache line of its own. */
+static uint64_t room_take(uint64_t *room, uint64_t bytes)
+{
+    const uint64_t at = *room;
+    *room += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+static lh_status_t product_new(lh_prepared_t *k, const onednn_matmul_how_t *how, uint32_t which)
+{
+    return onednn_matmul_new(k->device->onednn, how, &k->matmul[which]);
+}
+
+/* Scratch: a status for each part, then a lane for each thread with its operands, a, b and c of so
+ * many elements, and the library's own. */
+static void grouped_room(lh_prepared_t *k, uint32_t lanes, const uint64_t elements[3],
+                         lh_kernel_plan_t *plan)
+{
+    const uint64_t bytes = lh_dtype_bytes(scratch_dtype(k));
+    uint64_t library = 0, room = 0, lane = 0;
+    for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++) {
+        if (k->matmul[i] == NULL) continue;
+        const uint64_t of_this = onednn_matmul_scratch_bytes(k->matmul[i]);
+        if (of_this > library) library = of_this;
+    }
+    k->number[STATUS_AT] = room_take(&room, k->number[PARTS] * sizeof(lh_status_t));
+    k->number[LANES_AT] = room;
+    k->number[LANE_A_AT] = room_take(&lane, elements[0] * bytes);
+    k->number[LANE_B_AT] = room_take(&lane, elements[1] * bytes);
+    k->number[LANE_C_AT] = room_take(&lane, elements[2] * bytes);
+    k->number[LANE_LIBRARY_AT] = room_take(&lane, library);
+    k->number[LANE_BYTES] = lane;
+    plan->scratch_bytes = room + lane * lanes;
+}
+
+/* Pitch of an argument: one of a single row says nothing of it. */
+static uint64_t pitch_of(const lh_prepared_t *k, uint32_t slot)
+{
+    return k->view[slot].rows == 1 ? k->view[slot].width : k->view[slot].pitch;
+}
+
+static lh_status_t grouped_build(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const bool wide = k->number[WIDE] != 0, turned = k->how.grouped.transpose_b != 0;
+    const uint64_t rows = k->view[in_a].rows, width = k->view[in_a].width;
+    const lh_dtype_t dtype = scratch_dtype(k);
+    uint64_t stretch = sizes[0];
+    while (stretch > SMALLEST && rows / stretch < LEAST_STRETCHES)
+        stretch /= 2;
+    const uint64_t columns = even_share(k->view[out_c].width, MOST_COLUMNS);
+    k->number[LINES] = stretch;
+    k->number[COLUMNS] = columns;
+    k->number[PARTS] = (rows + stretch - 1) / stretch * (k->view[out_c].width / columns);
+    for (uint32_t i = 0; i <= (wide ? SIZES - 1 : IN_SCRATCH); i++) {
+        const bool scratch = wide || i == IN_SCRATCH;
+        const uint64_t m = i == IN_SCRATCH ? (uint64_t)SMALLEST : sizes[i];
+        if (m > stretch) continue;
+        const onednn_matmul_how_t how = {.m = m,
+                                         .n = columns,
+                                         .k = width,
+                                         .a = {dtype, 0, scratch ? width : pitch_of(k, in_a)},
+                                         .b = {dtype, turned,
+                                               !wide    ? pitch_of(k, in_b)
+                                               : turned ? width
+                                                        : columns},
+                                         .c = {dtype, 0, scratch ? columns : pitch_of(k, out_c)},
+                                         .lanes = lanes};
+        const lh_status_t status = product_new(k, &how, i);
+        if (status != LH_OK) return status;
+    }
+    const uint64_t most = wide ? stretch : (uint64_t)SMALLEST;
+    grouped_room(k, lanes, (uint64_t[]){most * width, wide ? width * columns : 0, most * columns},
+                 plan);
+    cpu_phase_add(k, grouped_part, k->number[PARTS], 1);
+    k->phase[k->phases++].alone = grouped_check;
+    return LH_OK;
+}
+
+static lh_status_t grad_build(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const bool wide = k->number[WIDE] != 0;
+    const bool adds = (k->view[out_gb].flags & LH_ARG_ADD) != 0;
+    const uint64_t lines = even_share(k->view[in_a].width, MOST_LINES);
+    const uint64_t columns = even_share(k->view[in_g].width, MOST_COLUMNS);
+    const uint64_t blocks = k->view[in_a].width / lines * (k->view[in_g].width / columns);
+    const lh_dtype_t dtype = scratch_dtype(k);
+    k->number[LINES] = lines;
+    k->number[COLUMNS] = columns;
+    k->number[PARTS] = blocks * (k->view[in_offsets].width - 1);
+    for (uint32_t i = adds ? ADDS : 0; i < 2 * ADDS; i++) {
+        const uint32_t size = i % ADDS;
+        const bool scratch = wide || size == GRAD_IN_SCRATCH;
+        if (wide && size == GRAD_IN_SCRATCH) continue;
+        const onednn_matmul_how_t how = {.m = lines,
+                                         .n = columns,
+                                         .k = size == GRAD_IN_SCRATCH ? (uint64_t)GRAD_SMALLEST
+                                                                      : grad_sizes[size],
+                                         .a = {dtype, 1, scratch ? lines : pitch_of(k, in_a)},
+                                         .b = {dtype, 0, scratch ? columns : pitch_of(k, in_g)},
+                                         .c = {LH_DTYPE_F32, 0, pitch_of(k, out_gb)},
+                                         .add = i >= ADDS,
+                                         .lanes = lanes};
+        const lh_status_t status = product_new(k, &how, i);
+        if (status != LH_OK) return status;
+    }
+    const uint64_t most = wide ? grad_sizes[0] : (uint64_t)GRAD_SMALLEST;
+    grouped_room(k, lanes, (uint64_t[]){most * lines, most * columns, 0}, plan);
+    cpu_phase_add(k, grad_part, k->number[PARTS], 1);
+    k->phase[k->phases++].alone = grouped_check;
+    return LH_OK;
+}
+
+typedef lh_status_t (*grouped_build_t)(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan);
+
+/* One of the two ways, named after the library's choice for the smallest block. */
+static lh_status_t way_build(lh_prepared_t *k, const lh_kernel_desc_t *desc, bool wide,
+                             grouped_build_t build, lh_kernel_plan_t *plan)
+{
+    const uint32_t lanes = desc->stream != NULL ? desc->stream->threads.count : k->device->threads;
+    const onednn_matmul_t *chosen = NULL;
+    char text[128];
+    k->phases = 0;
+    k->number[WIDE] = wide;
+    k->device->openmp.set_threads(1); /* products are made for the number that will run them */
+    const lh_status_t status = build(k, lanes, plan);
+    if (status != LH_OK) return status;
+    for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++)
+        if (k->matmul[i] != NULL) chosen = k->matmul[i];
+    const char *dtype = k->view[0].dtype == LH_DTYPE_F32 ? "f32" : wide ? "bf16_as_f32" : "bf16";
+    snprintf(plan->name, sizeof(plan->name), "%s.%s.%s", desc->op, dtype,
+             onednn_matmul_name(chosen));
+    snprintf(text, sizeof(text), "%s %s %u", plan->name, onednn_version(k->device->onednn),
+             k->device->isa);
+    const uint64_t hash = lh_fnv_add(LH_FNV_BEGIN, text, strlen(text));
+    plan->variant = hash == 0 ? 1 : hash;
+    return LH_OK;
+}
+
+/* BF16 goes the way that is faster here, unless a variant is asked for that is the other one. */
+static lh_status_t ways_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, grouped_build_t build,
+                             lh_kernel_plan_t *plan)
+{
+    const onednn_t *library = k->device->onednn;
+    const bool bf16 = k->view[0].dtype == LH_DTYPE_BF16;
+    const bool native = k->device->isa >= CPU_AVX512_BF16 && onednn_has_bf16(library);
+    const bool wide = bf16 && !(native && onednn_prefers_bf16(library));
+    const lh_status_t status = way_build(k, desc, wide, build, plan);
+    if (status != LH_OK || !native || !bf16 || desc->variant == 0 || desc->variant == plan->variant)
+        return status;
+    cpu_matmuls_free(k);
+    memset(k->phase, 0, sizeof(k->phase));
+    return way_build(k, desc, !wide, build, plan);
+}
+
+static lh_status_t grouped_matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                       lh_kernel_plan_t *plan)
+{
+    return ways_plan(k, desc, grouped_build, plan);
+}
+
+static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                            lh_kernel_plan_t *plan)
+{
+    return ways_plan(k, desc, grad_build, plan);
+}
+
+extern const cpu_op_t CPU_ISA(grouped_ops)[];
+const cpu_op_t CPU_ISA(grouped_ops)[] = {
+    {"grouped_matmul", "xxix", grouped_matmul_plan},
+    {"grouped_matmul_grad", "xxif", grouped_matmul_grad_plan},
+    {NULL, NULL, NULL},
+};
