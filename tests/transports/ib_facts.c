@@ -147,25 +147,35 @@ static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, 
     }
 }
 
-void ib_random_messages(end_t *e, uint32_t security, uint32_t ports)
+/* A fabric that is at its worst for a while delays messages by seconds, not by this. */
+enum { STANDSTILL_S = 60 };
+
+void ib_random_messages(end_t *e, uint32_t security, uint32_t ports, uint64_t at_most)
 {
     lh_wire_event_t events[64];
     flow_t out = {0}, in = {0};
-    const bool all = torture_wanted();
-    const uint64_t messages = all ? 1000000 : 3000;
+    const uint64_t messages = torture_wanted() ? at_most : 3000;
+    uint64_t moved_ns = check_now_ns();
     ib_meet(e, security);
     buffer_t b = buffer_new(e, 2 * (uint64_t)SLOTS * LARGEST, false, 0);
     while (out.first < messages || in.first < messages) {
         uint32_t count = 0;
         post_messages(e, &b, &out, &in, messages, ports);
         CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
+        const uint64_t now = check_now_ns();
         if (count == 0) (void)sched_yield(); /* the other side may want this processor */
+        if (now - moved_ns > STANDSTILL_S * 1000000000ull && getenv("LONGHAUL_CORE")) abort();
+        CHECK(now - moved_ns < STANDSTILL_S * 1000000000ull,
+              "nothing moves: sends %llu to %llu, receives %llu to %llu",
+              (unsigned long long)out.first, (unsigned long long)out.next,
+              (unsigned long long)in.first, (unsigned long long)in.next);
         for (uint32_t i = 0; i < count; i++) {
             const lh_wire_event_t *event = &events[i];
             if (event->type == LH_WIRE_DEGRADED) continue;
             CHECK(event->status == LH_OK && event->type < LH_WIRE_DOWN, "%s", event->reason);
             flow_t *flow = event->type == LH_WIRE_SENT ? &out : &in;
             const uint64_t n = flow->first++;
+            moved_ns = now;
             CHECK(event->cookie == n && event->tag == (uint32_t)n);
             if (event->type == LH_WIRE_SENT) continue;
             CHECK(event->bytes == size_of(1 - e->side, n));

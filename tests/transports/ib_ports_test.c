@@ -416,7 +416,7 @@ static void ports_that_can_t_be_taken_are_named(end_t *e)
 
 static void ports_that_come_and_go_are_borne(end_t *e)
 {
-    ib_random_messages(e, LH_SECURITY_PLAIN, 2);
+    ib_random_messages(e, LH_SECURITY_PLAIN, 2, 250000);
 }
 
 int main(int argc, char **argv)

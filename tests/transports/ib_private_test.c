@@ -27,12 +27,12 @@ static void sealed_messages_arrive(end_t *e)
 
 static void a_changing_fabric_is_borne(end_t *e)
 {
-    ib_random_messages(e, LH_SECURITY_PRIVATE, 1);
+    ib_random_messages(e, LH_SECURITY_PRIVATE, 1, 100000);
 }
 
 static void ports_that_come_and_go_are_borne(end_t *e)
 {
-    ib_random_messages(e, LH_SECURITY_PRIVATE, 2);
+    ib_random_messages(e, LH_SECURITY_PRIVATE, 2, 100000);
 }
 
 /* Rings that are full all the time: four frames of 64 KiB, or as many as the window has. */

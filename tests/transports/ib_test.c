@@ -84,7 +84,7 @@ static void all_of_it_at_once_is_borne(end_t *e)
 
 static void a_changing_fabric_is_borne(end_t *e)
 {
-    ib_random_messages(e, LH_SECURITY_PLAIN, 1);
+    ib_random_messages(e, LH_SECURITY_PLAIN, 1, 1000000);
 }
 
 static void sizes_arrive_over_several_queue_pairs(end_t *e)
