@@ -5,10 +5,10 @@
  *
  * What NAME may be, and what is then printed: nothing (commands and all sections of the INI), a
  * command (usage and flags), a section ([train] as train), a plugin (its options, functions, rules
- * and ops), op (all ops, or the one that MEMBER names, with its shapes, formula and gradient), or
- * functions (all that an INI or a model's row can call), rules (all update rules with their keys), or
- * hooks (where an INI calls a function, and what it may use there). `longhaul COMMAND --help` prints
- * the command alone.
+ * and ops), plugin (the one that MEMBER names, and no command or section that has its name), op (all
+ * ops, or the one that MEMBER names, with its shapes, formula and gradient), or functions (all that an
+ * INI or a model's row can call), rules (all update rules with their keys), or hooks (where an INI
+ * calls a function, and what it may use there). `longhaul COMMAND --help` prints the command alone.
  * `longhaul plugins` is here as well, since it prints from the same tables: a line for each plugin
  * that is installed, and why one is not usable. */
 #include <stdio.h>
@@ -208,6 +208,7 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     bool known = false;
     search_t s = {.name = cli->name, .near = {.typed = cli->name}};
     text_nearest_offer(&s.near, "op");
+    text_nearest_offer(&s.near, "plugin");
     text_nearest_offer(&s.near, "functions");
     text_nearest_offer(&s.near, "rules");
     text_nearest_offer(&s.near, "hooks");
@@ -233,6 +234,49 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     return fail(LH_INVALID, "'%s' is no command, section or plugin in %s%s%s%s", cli->name,
                 registry_folder_text(cli->plugins), best != NULL ? "; did you mean '" : "",
                 best != NULL ? best : "", best != NULL ? "'?" : "");
+}
+
+/* ---- help plugin NAME ---- */
+
+/* For registry_list. */
+static lh_status_t add_plugin_name(void *context, const char *name)
+{
+    text_t *names = context;
+    text_printf(names, "%s%s", names->length > 0 ? ", " : "", name);
+    return LH_OK;
+}
+
+/* Says which plugins there are: behind a name that none has, or in place of one. */
+static lh_status_t refuse_plugin_name(cli_t *cli)
+{
+    text_t names = {0};
+    lh_status_t status = LH_OK;
+    for (uint32_t kind = LH_KIND_MODEL; kind <= LH_KIND_PARTS && status == LH_OK; kind++)
+        status = registry_list(cli->plugins, kind, add_plugin_name, &names);
+    if (status == LH_OK) status = text_status(&names);
+    const char *folder = registry_folder_text(cli->plugins);
+    if (status == LH_OK && names.data == NULL)
+        status = fail(LH_INVALID, "no plugin lies in %s", folder);
+    else if (status == LH_OK && cli->member == NULL)
+        status = fail(LH_INVALID, "help plugin: name one of those in %s: %s", folder, names.data);
+    else if (status == LH_OK)
+        status = fail(LH_INVALID, "there is no plugin '%s' in %s; there are: %s", cli->member,
+                      folder, names.data);
+    text_free(&names);
+    return status;
+}
+
+/* What `help NAME` prints of plugins. */
+static lh_status_t print_member_plugin(cli_t *cli, text_t *out)
+{
+    search_t s = {.name = cli->member, .near = {.typed = cli->member}};
+    if (cli->member == NULL) return refuse_plugin_name(cli);
+    const lh_status_t status = print_plugins(cli, out, &s);
+    if (status != LH_OK || s.found) return status;
+    const char *best = text_nearest_name(&s.near);
+    if (best == NULL) return refuse_plugin_name(cli);
+    return fail(LH_INVALID, "there is no plugin '%s' in %s; did you mean '%s'?", cli->member,
+                registry_folder_text(cli->plugins), best);
 }
 
 /* ---- help op [NAME] ---- */
@@ -402,9 +446,11 @@ static int help_command(cli_t *cli)
     text_t out = {0};
     lh_status_t status = LH_OK;
     const bool ops = cli->name != NULL && strcmp(cli->name, "op") == 0;
+    const bool plugin = cli->name != NULL && strcmp(cli->name, "plugin") == 0;
     const char *form = cli_flag(cli, "as");
-    if (cli->member != NULL && !ops)
-        status = fail(LH_INVALID, "help: '%s' has no members; 'op' has, as in help op matmul",
+    if (cli->member != NULL && !ops && !plugin)
+        status = fail(LH_INVALID,
+                      "help: '%s' has no members; 'op' and 'plugin' have, as in help op matmul",
                       cli->name);
     else if (form != NULL && cli->name != NULL)
         status = fail(LH_INVALID, "help --as %s is of everything: without '%s'", form, cli->name);
@@ -416,6 +462,8 @@ static int help_command(cli_t *cli)
         print_overview(&out);
     else if (ops)
         status = print_ops(cli, &out);
+    else if (plugin)
+        status = print_member_plugin(cli, &out);
     else if (strcmp(cli->name, "functions") == 0)
         status = print_all_functions(cli, &out);
     else if (strcmp(cli->name, "rules") == 0)

@@ -54,6 +54,12 @@ expect 0 '^  transpose_a ' help op matmul
 expect 0 'op acme.swish: x -> y' help op acme.swish --plugins "$fixtures"
 refuse 1 "no op 'matmull'; did you mean 'matmul'" help op matmull
 refuse 1 "no op 'acme.swosh'; did you mean 'acme.swish'" help op acme.swosh --plugins "$fixtures"
+expect 0 '^keys of \[parts.NAME\]:' help plugin acme --plugins "$fixtures"
+"$longhaul" help acme --plugins "$fixtures" | cmp - out || failures=$((failures + 1))
+refuse 1 "no plugin 'acne' in .*; did you mean 'acme'" help plugin acne --plugins "$fixtures"
+refuse 1 "no plugin 'train' in .*; there are: .*\<acme\>" help plugin train --plugins "$fixtures" # a section
+refuse 1 'help plugin: name one of those in .*: .*\<acme\>' help plugin --plugins "$fixtures"
+refuse 1 'no plugin lies in ' help plugin acme --plugins "$work"
 refuse 1 "'train' has no members" help train x
 refuse 2 'one argument too many' help op matmul x
 expect 0 '^  warmup_cosine  ' help functions
