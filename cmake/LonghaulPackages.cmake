@@ -48,6 +48,8 @@ install(DIRECTORY examples deploy DESTINATION share/doc/longhaul COMPONENT dev)
 install(DIRECTORY plugins/models DESTINATION share/doc/longhaul/plugins COMPONENT dev FILES_MATCHING PATTERN "*.c")
 install(FILES plugins/devices/cuda/kernels/README.md DESTINATION share/doc/longhaul/plugins/devices/cuda/kernels COMPONENT dev)
 install(FILES README.md SECURITY.md CHANGELOG.md DESTINATION share/doc/longhaul COMPONENT dev)
+# Behind all that links may lead to, the SDK too: what is installed comes in the order in which it is named.
+install(SCRIPT cmake/installed_links.cmake COMPONENT dev)
 
 add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt
                   -P ${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake VERBATIM)

@@ -1,9 +1,10 @@
-"""`cmake --install` and its way back; the .debs that cpack makes: what is in them, what they depend on."""
+"""`cmake --install`, its way back, and links of the pages it has put there; the .debs that cpack makes: what is in them, what
+they depend on."""
 import os
 import re
 import shutil
 
-from places_case import BUILD, CMAKE, LONGHAUL, PlacesCase, main
+from places_case import BUILD, CMAKE, LONGHAUL, PlacesCase, main, read
 
 CPACK = os.path.join(os.path.dirname(CMAKE), "cpack")
 
@@ -34,6 +35,26 @@ class Packages(PlacesCase):
         self.assertEqual([name for name in left if not os.path.isdir(os.path.join(prefix, name)) or "longhaul" in name], [])
         self.assertEqual(others - tree(prefix), set())
         self.call(CMAKE, f"-DMANIFEST={manifest}", "-P", uninstall, code=1)
+
+    def test_links_of_installed_pages_lead_to_what_is_installed(self):
+        prefix = os.path.join(self.folder, "installed")
+        self.call(CMAKE, "--install", BUILD, "--prefix", prefix)
+        count, dead = 0, []
+        for top, _, files in os.walk(prefix):
+            for page in (os.path.join(top, name) for name in files if name.endswith(".md")):
+                for target in re.findall(r"\]\(([^()#]+)(?:#[^()]*)?\)", read(page)):
+                    if target.startswith(("http:", "https:", "mailto:")):
+                        continue
+                    count += 1
+                    path = os.path.normpath(os.path.join(top, target))
+                    if not path.startswith(prefix + os.sep) or not os.path.exists(path):
+                        dead.append(f"{os.path.relpath(page, prefix)} links {target}")
+        self.assertEqual(dead, [])
+        self.assertGreater(count, 100)
+        pages = os.path.join(prefix, "share", "doc", "longhaul")
+        # The SDK lies elsewhere than in the source; the core is the source's alone.
+        self.assertIn("[decoder.h](../../../../include/longhaul/decoder.h)", read(os.path.join(pages, "docs", "models.md")))
+        self.assertIn("`core/base/README.md`", read(os.path.join(pages, "README.md")))
 
     def test_debs(self):
         if shutil.which("dpkg-deb") is None or shutil.which("dpkg-shlibdeps") is None:
