@@ -12,7 +12,7 @@
  * cpu_launch() fills in addresses and runs phase after phase, with a barrier in between; it returns
  * when all is done. A part gets the prepared kernel and its number, and works out from these alone
  * which rows or elements are its own: no part knows which thread it is on, but where it needs
- * scratch of a thread's (attention), and no two parts write to one place.
+ * scratch of a thread's (attention, products block by block), and no two parts write to one place.
  *
  * Who adds an op writes a part function and a plan in the kernel source of its kind and a row in
  * that source's table; the selftest finds an op of ops.h that has none. */
@@ -102,7 +102,7 @@ struct lh_prepared {
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
     uint64_t number[CPU_NUMBERS]; /* what plan() worked out for its parts: chunk sizes, offsets */
-    onednn_matmul_t *matmul[6]; /* of matmul and the experts' products; freed by release()       */
+    onednn_matmul_t *matmul[8]; /* of matmul and the experts' products; freed by release()       */
 
     /* Set at every launch. */
     void *at[LH_MAX_SLOTS]; /* NULL where the slot is left out */

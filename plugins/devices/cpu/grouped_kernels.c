@@ -10,7 +10,8 @@
  *
  * Each part calls the library on its own thread. BF16 goes through F32 where the processor
  * multiplies that faster, or has no BF16 at all, as in matmul_blocks_kernels.c: then everything goes
- * through scratch, where it is widened. */
+ * through scratch, where it is widened, and c is a sum over pieces of depth: what is widened stays in
+ * a core's cache, and scratch is as large for experts of any depth. */
 #include "lanes.h"
 #include "onednn.h"
 
@@ -32,11 +33,13 @@ enum {
     LANE_A_AT = 7,
     LANE_B_AT = 8, /* g, in the gradient */
     LANE_C_AT = 9,
-    LANE_LIBRARY_AT = 10
+    LANE_LIBRARY_AT = 10,
+    DEPTH = 11 /* of a and b that are multiplied at once */
 };
 
-/* matmul[] of grouped_matmul: by the rows of a block, then the smallest one in scratch. */
-enum { SIZES = 4, IN_SCRATCH = SIZES, SMALLEST = 16 };
+/* matmul[] of grouped_matmul: by the rows of a block, then the smallest one in scratch; through F32,
+ * by the rows of a block, then those that add a further piece of depth (NEXT). */
+enum { SIZES = 4, IN_SCRATCH = SIZES, NEXT = SIZES, SMALLEST = 16 };
 static const uint32_t sizes[SIZES] = {128, 64, 32, SMALLEST};
 
 /* matmul[] of the gradient: by the rows of a block, then the smallest one in scratch; ADDS behind
@@ -44,8 +47,8 @@ static const uint32_t sizes[SIZES] = {128, 64, 32, SMALLEST};
 enum { GRAD_SIZES = 2, GRAD_IN_SCRATCH = GRAD_SIZES, ADDS = 3, GRAD_SMALLEST = 32 };
 static const uint32_t grad_sizes[GRAD_SIZES] = {128, GRAD_SMALLEST};
 
-/* Of a part, at most: what it works on stays in a core's cache. */
-enum { MOST_COLUMNS = 512, MOST_LINES = 128, LEAST_STRETCHES = 16 };
+/* Of a part, at most; MOST_DEPTH: of a piece that is widened, so that it stays in a core's cache. */
+enum { MOST_COLUMNS = 512, MOST_LINES = 128, MOST_DEPTH = 512, LEAST_STRETCHES = 16 };
 
 /* ---- what both share ---- */
 
@@ -90,18 +93,38 @@ static void run_copy(void *to, lh_dtype_t to_dtype, const void *from, lh_dtype_t
     }
 }
 
-/* Rows of an argument from [row, column] on, `columns` of each, into dense rows of scratch, with
- * rows of zeros behind them up to `most`. */
-static void *into_scratch(const lh_prepared_t *k, uint32_t slot, uint64_t row, uint64_t column,
-                          uint64_t rows, uint64_t most, uint64_t columns, uint32_t place)
+/* Some rows of an argument, and of each some elements. */
+typedef struct cut {
+    uint32_t slot;
+    uint64_t row, column;
+    uint64_t rows, columns;
+} cut_t;
+
+/* Into a dense matrix [rows, columns] in scratch, with zeros where the cut ends before it. */
+static void *into_scratch(const lh_prepared_t *k, const cut_t *cut, uint64_t rows, uint64_t columns,
+                          uint32_t place)
 {
     char *to = lane_at(k, place);
-    const uint64_t bytes = columns * lh_dtype_bytes(scratch_dtype(k));
-    for (uint64_t i = 0; i < rows; i++)
-        run_copy(to + i * bytes, scratch_dtype(k), element_at(k, slot, row + i, column),
-                 k->view[slot].dtype, columns);
-    memset(to + rows * bytes, 0, (most - rows) * bytes);
+    const lh_dtype_t dtype = scratch_dtype(k);
+    const uint64_t pitch = columns * lh_dtype_bytes(dtype);
+    const uint64_t bytes = cut->columns * lh_dtype_bytes(dtype);
+    for (uint64_t i = 0; i < cut->rows; i++) {
+        run_copy(to + i * pitch, dtype, element_at(k, cut->slot, cut->row + i, cut->column),
+                 k->view[cut->slot].dtype, cut->columns);
+        memset(to + i * pitch + bytes, 0, pitch - bytes);
+    }
+    memset(to + cut->rows * pitch, 0, (rows - cut->rows) * pitch);
     return to;
+}
+
+/* Rows of c from a dense matrix in scratch. */
+static void out_of_scratch(const lh_prepared_t *k, const cut_t *cut, const char *from)
+{
+    const lh_dtype_t dtype = scratch_dtype(k);
+    const uint64_t bytes = cut->columns * lh_dtype_bytes(dtype);
+    for (uint64_t i = 0; i < cut->rows; i++)
+        run_copy(element_at(k, cut->slot, cut->row + i, cut->column), k->view[cut->slot].dtype,
+                 from + i * bytes, dtype, cut->columns);
 }
 
 /* Index of the largest size that `rows` fill, or of the smallest. */
@@ -141,53 +164,77 @@ typedef struct expert_rows {
     uint64_t column, columns;
 } expert_rows_t;
 
-/* The part's columns of the expert's matrix, as they lie or widened. */
-static const void *expert_matrix(const lh_prepared_t *k, const expert_rows_t *s)
+/* The next block of rows from `row` on: the index of its size; *rows: that many, or, of the smallest
+ * alone, fewer. */
+static uint32_t block_next(const expert_rows_t *s, uint64_t row, uint64_t *rows)
+{
+    const uint64_t left = s->end - row;
+    const uint32_t size = size_of(sizes, SIZES, left);
+    *rows = left < sizes[size] ? left : sizes[size];
+    return size;
+}
+
+/* Everything where it lies, but for a block that its rows don't fill. */
+static lh_status_t expert_multiply(const lh_prepared_t *k, const expert_rows_t *s)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
     const bool turned = k->how.grouped.transpose_b != 0;
-    const uint64_t row = turned ? s->line + s->column : s->line, column = turned ? 0 : s->column;
-    const uint64_t rows = turned ? s->columns : k->view[in_a].width;
-    if (k->number[WIDE] == 0) return element_at(k, in_b, row, column);
-    return into_scratch(k, in_b, row, column, rows, rows, turned ? k->view[in_a].width : s->columns,
-                        LANE_B_AT);
+    const uint64_t width = k->view[in_a].width;
+    const void *b = turned ? element_at(k, in_b, s->line + s->column, 0)
+                           : element_at(k, in_b, s->line, s->column);
+    lh_status_t status = LH_OK;
+    uint64_t rows;
+    for (uint64_t row = s->row; row < s->end && status == LH_OK; row += rows) {
+        const uint32_t size = block_next(s, row, &rows);
+        const bool fits = rows == sizes[size];
+        const cut_t of_a = {in_a, row, 0, rows, width},
+                    of_c = {out_c, row, s->column, rows, s->columns};
+        const void *a = fits ? cpu_row(k, in_a, row)
+                             : into_scratch(k, &of_a, SMALLEST, width, LANE_A_AT);
+        void *c = fits ? element_at(k, out_c, row, s->column) : lane_at(k, LANE_C_AT);
+        status = onednn_matmul_run(k->matmul[fits ? size : (uint32_t)IN_SCRATCH], lane_of(k), a, b,
+                                   NULL, c, lane_at(k, LANE_LIBRARY_AT));
+        if (status == LH_OK && !fits) out_of_scratch(k, &of_c, c);
+    }
+    return status;
 }
 
-/* `rows` rows from s->row on: a whole block, or fewer than the smallest has. */
-static lh_status_t block_multiply(const lh_prepared_t *k, const expert_rows_t *s, const void *b,
-                                  uint32_t size, uint64_t rows)
+/* A piece of the expert's matrix, widened: `depth` of it from `at` on, the part's columns. */
+static const void *matrix_widen(const lh_prepared_t *k, const expert_rows_t *s, uint64_t at,
+                                uint64_t depth)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
-    const bool wide = k->number[WIDE] != 0, scratch = wide || rows < sizes[size];
-    const lh_dtype_t dtype = k->view[out_c].dtype;
-    const void *a = cpu_row(k, in_a, s->row);
-    void *c = element_at(k, out_c, s->row, s->column);
-    if (scratch) {
-        a = into_scratch(k, in_a, s->row, 0, rows, sizes[size], k->view[in_a].width, LANE_A_AT);
-        c = lane_at(k, LANE_C_AT);
+    if (k->how.grouped.transpose_b != 0) {
+        const cut_t lines = {in_b, s->line + s->column, at, s->columns, depth};
+        return into_scratch(k, &lines, s->columns, k->number[DEPTH], LANE_B_AT);
     }
-    const lh_status_t status = onednn_matmul_run(
-        k->matmul[scratch && !wide ? (uint32_t)IN_SCRATCH : size], lane_of(k), a, b, NULL, c,
-        lane_at(k, LANE_LIBRARY_AT));
-    if (status != LH_OK || !scratch) return status;
-    const uint64_t bytes = s->columns * lh_dtype_bytes(scratch_dtype(k));
-    for (uint64_t i = 0; i < rows; i++)
-        run_copy(element_at(k, out_c, s->row + i, s->column), dtype, (char *)c + i * bytes,
-                 scratch_dtype(k), s->columns);
-    return LH_OK;
+    const cut_t lines = {in_b, s->line + at, s->column, depth, s->columns};
+    return into_scratch(k, &lines, k->number[DEPTH], s->columns, LANE_B_AT);
 }
 
-static lh_status_t expert_multiply(const lh_prepared_t *k, expert_rows_t s)
+/* The same through F32. Each piece of the matrix is widened once for all rows; their sums stay in
+ * scratch until the last piece is in them. The last piece may be shorter: zeros are behind it. */
+static lh_status_t expert_multiply_wide(const lh_prepared_t *k, const expert_rows_t *s)
 {
-    const void *b = expert_matrix(k, &s);
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const uint64_t width = k->view[in_a].width, most = k->number[DEPTH];
+    float *sums = lane_at(k, LANE_C_AT);
     lh_status_t status = LH_OK;
-    while (s.row < s.end && status == LH_OK) {
-        const uint64_t left = s.end - s.row;
-        const uint32_t size = size_of(sizes, SIZES, left);
-        const uint64_t rows = left < sizes[size] ? left : sizes[size];
-        status = block_multiply(k, &s, b, size, rows);
-        s.row += rows;
+    uint64_t rows;
+    for (uint64_t at = 0; at < width && status == LH_OK; at += most) {
+        const uint64_t depth = width - at < most ? width - at : most;
+        const void *b = matrix_widen(k, s, at, depth);
+        for (uint64_t row = s->row; row < s->end && status == LH_OK; row += rows) {
+            const uint32_t size = block_next(s, row, &rows);
+            const cut_t of_a = {in_a, row, at, rows, depth};
+            const void *a = into_scratch(k, &of_a, sizes[size], most, LANE_A_AT);
+            status = onednn_matmul_run(k->matmul[size + (at > 0 ? (uint32_t)NEXT : 0)], lane_of(k),
+                                       a, b, NULL, sums + (row - s->row) * s->columns,
+                                       lane_at(k, LANE_LIBRARY_AT));
+        }
     }
+    const cut_t of_c = {out_c, s->row, s->column, s->end - s->row, s->columns};
+    if (status == LH_OK) out_of_scratch(k, &of_c, (const char *)sums);
     return status;
 }
 
@@ -214,7 +261,8 @@ static void grouped_part(const lh_prepared_t *k, uint32_t part)
         s.row = first > begin ? first : begin;
         s.end = last < end ? last : end;
         s.line = e * each;
-        if (s.row < s.end) status = expert_multiply(k, s);
+        if (s.row < s.end)
+            status = k->number[WIDE] != 0 ? expert_multiply_wide(k, &s) : expert_multiply(k, &s);
     }
     statuses(k)[part] = status;
 }
@@ -231,9 +279,10 @@ static lh_status_t grad_multiply(const lh_prepared_t *k, uint64_t row, uint64_t 
     const bool wide = k->number[WIDE] != 0, scratch = wide || rows < grad_sizes[size];
     const void *a = element_at(k, in_a, row, line), *g = element_at(k, in_g, row, column);
     if (scratch) {
-        a = into_scratch(k, in_a, row, line, rows, grad_sizes[size], k->number[LINES], LANE_A_AT);
-        g = into_scratch(k, in_g, row, column, rows, grad_sizes[size], k->number[COLUMNS],
-                         LANE_B_AT);
+        const cut_t of_a = {in_a, row, line, rows, k->number[LINES]};
+        const cut_t of_g = {in_g, row, column, rows, k->number[COLUMNS]};
+        a = into_scratch(k, &of_a, grad_sizes[size], of_a.columns, LANE_A_AT);
+        g = into_scratch(k, &of_g, grad_sizes[size], of_g.columns, LANE_B_AT);
     }
     const uint32_t which = (scratch && !wide ? (uint32_t)GRAD_IN_SCRATCH : size) +
                            (add ? (uint32_t)ADDS : 0);
@@ -314,38 +363,58 @@ static uint64_t pitch_of(const lh_prepared_t *k, uint32_t slot)
     return k->view[slot].rows == 1 ? k->view[slot].width : k->view[slot].pitch;
 }
 
-static lh_status_t grouped_build(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan)
+/* All of `width`, or pieces of even depth: a multiple of 16, with what the last lacks as zeros. */
+static uint64_t depth_of(uint64_t width)
+{
+    const uint64_t pieces = (width + MOST_DEPTH - 1) / MOST_DEPTH;
+    return pieces == 1 ? width : ((width + pieces - 1) / pieces + 15) / 16 * 16;
+}
+
+/* The product of one entry of matmul[]; none where no block is of its kind. */
+static lh_status_t grouped_product(lh_prepared_t *k, uint32_t which, uint32_t lanes)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
     const bool wide = k->number[WIDE] != 0, turned = k->how.grouped.transpose_b != 0;
-    const uint64_t rows = k->view[in_a].rows, width = k->view[in_a].width;
+    const bool next = wide && which >= NEXT, scratch = wide || which == IN_SCRATCH;
+    const uint64_t columns = k->number[COLUMNS], depth = k->number[DEPTH];
+    const uint64_t m = !wide && which == IN_SCRATCH ? (uint64_t)SMALLEST : sizes[which % SIZES];
     const lh_dtype_t dtype = scratch_dtype(k);
+    if (m > k->number[LINES] || (next && depth == k->view[in_a].width)) return LH_OK;
+    const onednn_matmul_how_t how = {.m = m,
+                                     .n = columns,
+                                     .k = depth,
+                                     .a = {dtype, 0, scratch ? depth : pitch_of(k, in_a)},
+                                     .b = {dtype, turned,
+                                           !wide    ? pitch_of(k, in_b)
+                                           : turned ? depth
+                                                    : columns},
+                                     .c = {dtype, 0, scratch ? columns : pitch_of(k, out_c)},
+                                     .add = next,
+                                     .lanes = lanes};
+    return product_new(k, &how, which);
+}
+
+static lh_status_t grouped_build(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const bool wide = k->number[WIDE] != 0;
+    const uint64_t rows = k->view[in_a].rows, width = k->view[in_a].width;
+    const uint64_t columns = even_share(k->view[out_c].width, MOST_COLUMNS);
+    const uint64_t depth = wide ? depth_of(width) : width;
     uint64_t stretch = sizes[0];
     while (stretch > SMALLEST && rows / stretch < LEAST_STRETCHES)
         stretch /= 2;
-    const uint64_t columns = even_share(k->view[out_c].width, MOST_COLUMNS);
     k->number[LINES] = stretch;
     k->number[COLUMNS] = columns;
+    k->number[DEPTH] = depth;
     k->number[PARTS] = (rows + stretch - 1) / stretch * (k->view[out_c].width / columns);
-    for (uint32_t i = 0; i <= (wide ? SIZES - 1 : IN_SCRATCH); i++) {
-        const bool scratch = wide || i == IN_SCRATCH;
-        const uint64_t m = i == IN_SCRATCH ? (uint64_t)SMALLEST : sizes[i];
-        if (m > stretch) continue;
-        const onednn_matmul_how_t how = {.m = m,
-                                         .n = columns,
-                                         .k = width,
-                                         .a = {dtype, 0, scratch ? width : pitch_of(k, in_a)},
-                                         .b = {dtype, turned,
-                                               !wide    ? pitch_of(k, in_b)
-                                               : turned ? width
-                                                        : columns},
-                                         .c = {dtype, 0, scratch ? columns : pitch_of(k, out_c)},
-                                         .lanes = lanes};
-        const lh_status_t status = product_new(k, &how, i);
+    for (uint32_t i = 0; i < (wide ? NEXT + SIZES : IN_SCRATCH + 1); i++) {
+        const lh_status_t status = grouped_product(k, i, lanes);
         if (status != LH_OK) return status;
     }
+    /* Sums of a whole stretch, where they wait for further pieces of depth. */
     const uint64_t most = wide ? stretch : (uint64_t)SMALLEST;
-    grouped_room(k, lanes, (uint64_t[]){most * width, wide ? width * columns : 0, most * columns},
+    grouped_room(k, lanes, (uint64_t[]){most * depth, wide ? depth * columns : 0, most * columns},
                  plan);
     cpu_phase_add(k, grouped_part, k->number[PARTS], 1);
     k->phase[k->phases++].alone = grouped_check;
