@@ -136,11 +136,14 @@ static uint32_t size_of(const uint32_t *of, uint32_t count, uint64_t rows)
     return i;
 }
 
-/* width, half of it, a quarter, ... until it is at most `most` or odd. */
+/* An even part of `width`: halved, and divided by other small factors it has, until it is at most
+ * `most`. One without such factors stays whole. */
 static uint64_t even_share(uint64_t width, uint64_t most)
 {
-    while (width > most && width % 2 == 0)
-        width /= 2;
+    enum { LARGEST_FACTOR = 13 };
+    for (uint64_t factor = 2; width > most && factor <= LARGEST_FACTOR; factor++)
+        while (width > most && width % factor == 0)
+            width /= factor;
     return width;
 }
 
