@@ -293,8 +293,9 @@ static lh_status_t grad_multiply(const lh_prepared_t *k, uint64_t row, uint64_t 
                              lane_at(k, LANE_LIBRARY_AT));
 }
 
-/* Part p: some lines and columns of the gradient of expert p % experts, so that every thread has
- * some of each, whoever has the rows. Blocks of rows one after the other; zeros without any. */
+/* Part p: some lines and columns of the gradient of expert p % experts: parts that follow each other,
+ * as a thread's do, are of different experts, whoever has the rows. Blocks of rows one after the
+ * other; zeros without any. */
 static void grad_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
