@@ -247,10 +247,31 @@ static rig_slot_t matrices(lh_dtype_t d, const double *in, double *out, uint64_t
         .dtype = d, .rank = 3, .shape = {experts, rows, columns}, .in = in, .out = out};
 }
 
-static void rows_of_experts_check(const picks_t *p, lh_dtype_t d)
+/* Both ways round and the gradient of the matrices, [in, out] each. */
+static void products_of_experts_check(const picks_t *p, lh_dtype_t d, uint64_t in, uint64_t out,
+                                      uint64_t pad)
 {
     static double marked; /* an address: the slot is compared */
-    const uint64_t many = p->tokens * p->k, in = p->width, out = p->width + 5;
+    const uint64_t many = p->tokens * p->k;
+    const rig_slot_t offsets = cpu_line(LH_DTYPE_I32, p->offsets, p->experts + 1);
+    const rig_slot_t a = cpu_padded(cpu_in(d, data[1], many, in), pad);
+    const rig_slot_t g = cpu_padded(cpu_in(d, data[2], many, out), pad);
+    for (uint32_t turned = 0; turned < 2; turned++) {
+        const lh_grouped_t how = {sizeof(how), turned};
+        const rig_slot_t b = matrices(d, data[3], NULL, p->experts, turned != 0 ? out : in,
+                                      turned != 0 ? in : out);
+        CPU_CHECK("grouped_matmul", &how, SUM, a, cpu_padded(b, pad), offsets,
+                  cpu_padded(cpu_out(d, many, out), pad));
+    }
+    const rig_slot_t gb = cpu_padded(matrices(LH_DTYPE_F32, NULL, &marked, p->experts, in, out),
+                                     pad);
+    CPU_CHECK("grouped_matmul_grad", NULL, SUM, a, g, offsets, gb);
+    CPU_CHECK("grouped_matmul_grad", NULL, SUM, a, g, offsets, cpu_adds(gb, data[3]));
+}
+
+static void rows_of_experts_check(const picks_t *p, lh_dtype_t d)
+{
+    const uint64_t many = p->tokens * p->k, in = p->width;
     const lh_route_t route = {sizeof(route), (uint32_t)p->experts};
     const lh_picks_t k = {sizeof(k), (uint32_t)p->k};
     const rig_slot_t order = cpu_line(LH_DTYPE_I32, p->order, many);
@@ -270,16 +291,7 @@ static void rows_of_experts_check(const picks_t *p, lh_dtype_t d)
     CPU_CHECK("scatter_rows", &k, SUM, all, order, RIG_NONE, cpu_out(d, p->tokens, in));
     CPU_CHECK("scatter_rows_grad", &k, SUM, few, all, order, shares, cpu_out(d, many, in),
               cpu_out(d, p->tokens, p->k));
-    for (uint32_t turned = 0; turned < 2; turned++) {
-        const lh_grouped_t how = {sizeof(how), turned};
-        const rig_slot_t b = matrices(d, data[3], NULL, p->experts, turned != 0 ? out : in,
-                                      turned != 0 ? in : out);
-        CPU_CHECK("grouped_matmul", &how, SUM, all, b, offsets, cpu_out(d, many, out));
-    }
-    const rig_slot_t gb = matrices(LH_DTYPE_F32, NULL, &marked, p->experts, in, out);
-    const rig_slot_t g = cpu_in(d, data[2], many, out);
-    CPU_CHECK("grouped_matmul_grad", NULL, SUM, all, g, offsets, gb);
-    CPU_CHECK("grouped_matmul_grad", NULL, SUM, all, g, offsets, cpu_adds(gb, data[3]));
+    products_of_experts_check(p, d, in, in + 5, 0);
 }
 
 static void rows_of_experts(void **state)
@@ -300,6 +312,28 @@ static void rows_of_experts(void **state)
         picks_make(&cases[i / COUNT(dtypes)], i);
         rows_of_experts_check(&cases[i / COUNT(dtypes)], dtypes[i % COUNT(dtypes)]);
     }
+}
+
+/* Rows further apart than they are wide, and arguments of one row; products whose depth is cut, over several
+ * blocks of rows and over fewer than one; and widths that no small number divides. */
+static void products_of_experts(void **state)
+{
+    (void)state;
+    static picks_t many = {.tokens = 1040, .k = 1, .experts = 3},
+                   few = {.tokens = 40, .k = 1, .experts = 1},
+                   one = {.tokens = 1, .k = 1, .experts = 1};
+    static const struct {
+        picks_t *picks;
+        uint64_t in, out, pad;
+    } cases[] = {{&many, 523, 7, 3}, {&few, 7, 600, 1}, {&few, 1100, 3, 0}, {&few, 2, 521, 5},
+                 {&few, 5, 1, 3},    {&few, 1, 5, 3},   {&one, 33, 5, 2},   {&one, 513, 40, 0}};
+    picks_make(&many, 1);
+    picks_make(&few, 2);
+    picks_make(&one, 3);
+    for (uint32_t i = 0; i < COUNT(cases) * COUNT(dtypes); i++)
+        products_of_experts_check(cases[i / COUNT(dtypes)].picks, dtypes[i % COUNT(dtypes)],
+                                  cases[i / COUNT(dtypes)].in, cases[i / COUNT(dtypes)].out,
+                                  cases[i / COUNT(dtypes)].pad);
 }
 
 /* Eighths, so that many are equal: then the first column comes first. */
@@ -349,15 +383,11 @@ static void every_op_has_a_kernel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_has_a_kernel),
-        cmocka_unit_test(elements_of_every_width),
-        cmocka_unit_test(norms_of_every_width),
-        cmocka_unit_test(losses_of_every_width),
-        cmocka_unit_test(norms_of_groups),
-        cmocka_unit_test(sums_and_shares_of_every_width),
-        cmocka_unit_test(tables_of_every_size),
-        cmocka_unit_test(rows_of_experts),
-        cmocka_unit_test(the_largest_of_every_width),
+        cmocka_unit_test(every_op_has_a_kernel), cmocka_unit_test(elements_of_every_width),
+        cmocka_unit_test(norms_of_every_width),  cmocka_unit_test(losses_of_every_width),
+        cmocka_unit_test(norms_of_groups),       cmocka_unit_test(sums_and_shares_of_every_width),
+        cmocka_unit_test(tables_of_every_size),  cmocka_unit_test(rows_of_experts),
+        cmocka_unit_test(products_of_experts),   cmocka_unit_test(the_largest_of_every_width),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
