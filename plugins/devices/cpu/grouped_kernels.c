@@ -502,15 +502,38 @@ static lh_status_t ways_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, gro
     return way_build(k, desc, !wide, build, plan);
 }
 
+/* Parts walk arguments by each other's shapes, and the library is not asked again. */
+static lh_status_t grouped_refuse(const lh_prepared_t *k, const char *op, uint32_t matrices)
+{
+    const cpu_view_t *first = &k->view[0], *v = &k->view[matrices];
+    return k->host->fail(k->host, LH_UNSUPPORTED,
+                         "%s: %llu x %llu with matrices of %llu x %llu in all", op,
+                         (unsigned long long)first->rows, (unsigned long long)first->width,
+                         (unsigned long long)v->rows, (unsigned long long)v->width);
+}
+
 static lh_status_t grouped_matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                        lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const bool turned = k->how.grouped.transpose_b != 0;
+    const cpu_view_t *a = &k->view[in_a], *b = &k->view[in_b], *c = &k->view[out_c];
+    const uint64_t experts = k->view[in_offsets].width - 1;
+    if (experts == 0 || c->rows != a->rows || b->width != (turned ? a->width : c->width) ||
+        b->rows != experts * (turned ? c->width : a->width))
+        return grouped_refuse(k, desc->op, in_b);
     return ways_plan(k, desc, grouped_build, plan);
 }
 
 static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                             lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const cpu_view_t *a = &k->view[in_a], *g = &k->view[in_g], *gb = &k->view[out_gb];
+    const uint64_t experts = k->view[in_offsets].width - 1;
+    if (experts == 0 || g->rows != a->rows || gb->width != g->width ||
+        gb->rows != experts * a->width)
+        return grouped_refuse(k, desc->op, out_gb);
     return ways_plan(k, desc, grad_build, plan);
 }
 
