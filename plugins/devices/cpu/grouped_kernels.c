@@ -462,26 +462,30 @@ static lh_status_t grad_build(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t
 
 typedef lh_status_t (*grouped_build_t)(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan);
 
-/* One of the two ways, named after the library's choice for the smallest block. */
+/* One of the two ways, named after the library's choice for the smallest block; its variant is a
+ * hash of all choices. */
 static lh_status_t way_build(lh_prepared_t *k, const lh_kernel_desc_t *desc, bool wide,
                              grouped_build_t build, lh_kernel_plan_t *plan)
 {
     const uint32_t lanes = desc->stream != NULL ? desc->stream->threads.count : k->device->threads;
-    const onednn_matmul_t *chosen = NULL;
+    const char *chosen = "";
+    uint64_t hash = LH_FNV_BEGIN;
     char text[128];
     k->phases = 0;
     k->number[WIDE] = wide;
     k->device->openmp.set_threads(1); /* products are made for the number that will run them */
     const lh_status_t status = build(k, lanes, plan);
     if (status != LH_OK) return status;
-    for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++)
-        if (k->matmul[i] != NULL) chosen = k->matmul[i];
+    for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++) {
+        if (k->matmul[i] == NULL) continue;
+        chosen = onednn_matmul_name(k->matmul[i]);
+        hash = lh_fnv_add(hash, chosen, strlen(chosen));
+    }
     const char *dtype = k->view[0].dtype == LH_DTYPE_F32 ? "f32" : wide ? "bf16_as_f32" : "bf16";
-    snprintf(plan->name, sizeof(plan->name), "%s.%s.%s", desc->op, dtype,
-             onednn_matmul_name(chosen));
+    snprintf(plan->name, sizeof(plan->name), "%s.%s.%s", desc->op, dtype, chosen);
     snprintf(text, sizeof(text), "%s %s %u", plan->name, onednn_version(k->device->onednn),
              k->device->isa);
-    const uint64_t hash = lh_fnv_add(LH_FNV_BEGIN, text, strlen(text));
+    hash = lh_fnv_add(hash, text, strlen(text));
     plan->variant = hash == 0 ? 1 : hash;
     return LH_OK;
 }
