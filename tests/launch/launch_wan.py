@@ -356,6 +356,23 @@ class Wan(LaunchCase):
         made.addCleanup(made.three.close)
         return made
 
+    def all_linked(self, log, processes):
+        """Until the last rank has both of its links. What did not come to that is ended, so that later rounds find nothing of it,
+        and what its sites have said is the failure."""
+        begin, linked = time.time(), False
+        while not linked and time.time() < begin + 60 and all(p.poll() is None for p in processes):
+            time.sleep(0.02)
+            linked = os.path.exists(log) and launch_case.read(log).count("a link between") > 1
+        if linked:
+            return
+        took, ended = time.time() - begin, [p.poll() for p in processes]
+        for pid in launch_case.processes_with(self.mark):
+            os.kill(pid, signal.SIGKILL)
+        said = [p.communicate()[1] for p in processes]
+        folder = os.path.dirname(log)
+        logs = [launch_case.read(os.path.join(folder, f)) for f in sorted(os.listdir(folder)) if f.endswith(".log")]
+        self.fail(f"no links after {took:.1f} s; sites that had ended: {ended}\n" + "\n----\n".join(said + logs))
+
     def round(self, n, what, more, whole):
         """Of a case: how long the end took after what has happened, 0 where the run goes on. whole: the weights of an undisturbed
         run, and the folder in which it has prepared the text."""
@@ -365,7 +382,7 @@ class Wan(LaunchCase):
                         ignore=lambda _, files: [f for f in files if not re.fullmatch(r"corpus\..*|prepare\.json|stages\.json", f)])
         processes = self.start_sites(lab, ini, hosts=THREE)
         log = os.path.join(os.path.dirname(ini), "out", "rank-2.log")
-        launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count("a link between") > 1, 30)
+        self.all_linked(log, processes)
         time.sleep(draw.uniform(0, 0.5))
         lost, begin, frozen = self.hit(lab, what, draw, processes)
         results = [self.finish(p) for r, p in enumerate(processes) if frozen is None or r != frozen[0]]
