@@ -107,7 +107,7 @@ typedef struct ib_pair { /* one queue pair of a connection */
     /* DOWN: the peer was told that it is; it must be answered; it has told so, which is yet to be
      * acted on; both know, so what the peer has not taken goes over the others. See ib_mend.c. */
     bool asked, answer_due, heard_away, away;
-    uint64_t away_word;
+    uint32_t away_turn, away_count;
     uint64_t again_ns, give_up_ns; /* DOWN, or a later turn that meets: try again; lost for good */
     const char *failure;           /* why it went down */
 } ib_pair_t;

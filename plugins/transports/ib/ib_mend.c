@@ -286,11 +286,10 @@ void ib_pair_parted(ib_pair_t *p)
 {
     static const char lost[] = "the other end has lost it";
     lh_conn_t *c = p->conn;
-    const uint64_t word = p->away_word;
-    const uint32_t turn = ib_away_turn(word);
+    const int32_t ahead = ib_turn_ahead(p->turn, p->away_turn);
+    const uint32_t turn = p->turn + (uint32_t)ahead, count = p->away_count;
     p->heard_away = false;
-    if (c->dials && turn != p->turn) return;
-    if (!c->dials && turn < p->turn) return;
+    if (c->dials ? ahead != 0 : ahead < 0) return;
     if (p->qp != NULL) (void)ib_pairs_pump(c);
     if (c->state != IB_OPEN) return;
     if (p->state == IB_PAIR_UP)
@@ -301,7 +300,7 @@ void ib_pair_parted(ib_pair_t *p)
         ib_pair_missed(p);
     if (c->state != IB_OPEN || p->state != IB_PAIR_DOWN || (c->dials && !p->asked)) return;
     p->turn = turn;
-    if (!pair_prune(p, ib_away_arrived(word, p->acked))) return;
+    if (!pair_prune(p, ib_count_find(p->acked, count))) return;
     p->away = true;
     p->answer_due = !c->dials;
     p->again_ns = c->dials ? again_at(p, mend_now(c)) : 0; /* of the other end: to answer */

@@ -11,10 +11,10 @@
 
 enum { BATCH = 32, SMALL = 4096, RATE_OLD_NS = 1000000000 };
 enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
-enum { OTHER_GOODBYE = 1, OTHER_PROBE = 2 };
+enum { OTHER_GOODBYE = 1, OTHER_PROBE = 2, OTHER_AWAY = 3 };
 
 /* kind 2 bits, pair 4, row of the send 12, bytes 32; ID_OTHER: bytes is 1 for a goodbye, 2 for a
- * probe of the path */
+ * probe of the path, 3 for what is said of a queue pair that is down */
 static uint64_t id_write(uint32_t kind, uint32_t pair, uint64_t row, uint64_t bytes)
 {
     return kind | (uint64_t)pair << 2 | row << 12 | bytes << 24;
@@ -338,12 +338,13 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
 bool ib_pairs_part(lh_conn_t *c, uint32_t index)
 {
     const ib_pair_t *down = &c->pairs[index];
-    uint64_t *word = &c->board[1].away[index];
-    ib_pair_t *p = choose_pair(c, sizeof(*word), false);
+    ib_pair_t *p = choose_pair(c, 0, false);
     if (p == NULL) return false;
-    *word = ib_away_write(down->turn, down->arrived);
-    ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, 0), word, sizeof(*word));
-    row_carry(&row, &(ib_immediate_t){.kind = IB_AWAY, .index = index});
+    ib_sent_t row = {.id = id_write(ID_OTHER, p->index, 0, OTHER_AWAY), .to = c->peer_board};
+    row_carry(&row, &(ib_immediate_t){.kind = IB_AWAY,
+                                      .number = (uint32_t)down->arrived,
+                                      .index = index,
+                                      .turn = down->turn});
     return pair_post(p, &row, 1);
 }
 
@@ -360,7 +361,7 @@ static bool move_one(lh_conn_t *c, ib_pair_t *from)
     const bool probe = kind == ID_OTHER && id_bytes(rows[0].id) == OTHER_PROBE;
     if (probe) from->probing = false;
     /* Else a packet that showed whether the path lives, which is of no use on another. */
-    if (!probe && (kind != ID_OTHER || bytes > 0)) {
+    if (rows[count - 1].has_immediate) {
         ib_pair_t *p = kind == ID_NOTICE ? lead_of(c, from) : choose_pair(c, bytes, true);
         if (p == NULL || ib_pair_wrs(p) + count > IB_SEND_WRS ||
             !ib_credits_for_notice(&p->credits))
@@ -479,6 +480,15 @@ static void take_notice(lh_conn_t *c, uint32_t low)
                       low, (unsigned long long)c->granted);
 }
 
+/* What was said last counts, and may come over another queue pair before what was said first. */
+static void take_away(ib_pair_t *p, const ib_immediate_t *what)
+{
+    if (p->heard_away && ib_turn_ahead(p->away_turn, what->turn) < 0) return;
+    p->heard_away = true;
+    p->away_turn = what->turn;
+    p->away_count = what->number;
+}
+
 static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
 {
     lh_conn_t *c = p->conn;
@@ -499,8 +509,7 @@ static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
     } else if (what.kind == IB_NOTICE) {
         take_notice(c, what.number);
     } else if (what.kind == IB_AWAY && what.index < c->pair_count) {
-        c->pairs[what.index].heard_away = true;
-        c->pairs[what.index].away_word = c->board->away[what.index];
+        take_away(&c->pairs[what.index], &what);
     } else if (what.kind == IB_AWAY) {
         ib_conn_break(c, LH_CORRUPT, "rank %u tells of queue pair %u of %u", c->peer, what.index,
                       c->pair_count);

@@ -41,7 +41,7 @@ void ib_place_write(const ib_place_t *from, lh_address_t *out)
     memcpy(out->bytes, &p, sizeof(p));
 }
 
-/* The last byte of the magic is the version: "lhb4", "lhb5". */
+/* The last byte of the magic is the version: "lhb5", "lhb6". */
 lh_status_t ib_place_read(const lh_address_t *from, ib_place_t *place)
 {
     place_t p = {0};

@@ -5,12 +5,19 @@ static const uint32_t kind_shift = 30, last_bit = 1u << 29, number_shift = IB_IN
 static const uint32_t index_mask = (1u << IB_INDEX_BITS) - 1;
 static const uint32_t number_mask = (1u << IB_NUMBER_BITS) - 1;
 static const uint32_t notice_mask = 0xffff;
+/* Of IB_AWAY, whose kind is IB_SHARE's: the queue pair's index and 1, so that it is never 0. */
+static const uint32_t pair_mask = 31, count_shift = 5, turn_shift = 5 + IB_COUNT_BITS;
+static const uint32_t count_mask = (1u << IB_COUNT_BITS) - 1, turn_mask = (1u << IB_TURN_BITS) - 1;
+LH_STATIC_ASSERT(5 + IB_COUNT_BITS + IB_TURN_BITS == 30, "an immediate has 32 bits, 2 of them a kind");
+LH_STATIC_ASSERT(IB_PAIRS_MOST < 32, "an index and 1 have 5 bits");
 
 uint32_t ib_immediate_write(const ib_immediate_t *from)
 {
     const uint32_t kind = from->kind << kind_shift;
     if (from->kind == IB_NOTICE) return kind | (from->number & notice_mask);
-    if (from->kind == IB_AWAY) return (uint32_t)IB_SHARE << kind_shift | (from->index + 1);
+    if (from->kind == IB_AWAY)
+        return (uint32_t)IB_SHARE << kind_shift | (from->turn & turn_mask) << turn_shift |
+               (from->number & count_mask) << count_shift | (from->index + 1);
     if (from->kind >= IB_GOODBYE) return kind;
     return kind | (from->last ? last_bit : 0) | (from->number & number_mask) << number_shift |
            (from->index & index_mask);
@@ -28,10 +35,23 @@ bool ib_immediate_read(uint32_t word, ib_immediate_t *out)
         out->number = word & notice_mask;
     } else if (out->kind == IB_SHARE && word << 2 != 0) {
         out->kind = IB_AWAY;
-        out->index = (word - 1) & index_mask;
+        out->index = (word & pair_mask) - 1;
+        out->number = word >> count_shift & count_mask;
+        out->turn = word >> turn_shift & turn_mask;
         if (out->index >= IB_PAIRS_MOST) return false;
     }
     return ib_immediate_write(out) == word;
+}
+
+int32_t ib_turn_ahead(uint32_t known, uint32_t low)
+{
+    const int32_t more = (int32_t)((low - known) & turn_mask);
+    return more > (int32_t)(turn_mask / 2) ? more - (int32_t)turn_mask - 1 : more;
+}
+
+uint64_t ib_count_find(uint64_t done, uint32_t low)
+{
+    return done + ((low - (uint32_t)done) & count_mask);
 }
 
 int32_t ib_grants_new(uint64_t known, uint64_t used, uint32_t low)

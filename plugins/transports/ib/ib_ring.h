@@ -29,17 +29,22 @@ enum {
 enum { IB_CHUNK = 0, IB_NOTICE = 1, IB_GOODBYE = 2, IB_SHARE = 3, IB_AWAY = 4 };
 enum {
     IB_INDEX_BITS = 20,
-    IB_NUMBER_BITS = 9
-}; /* of a chunk: its index, and its message's number */
+    IB_NUMBER_BITS = 9,
+    IB_TURN_BITS = 15,
+    IB_COUNT_BITS = 10,
+}; /* of a chunk: its index, and its message's number; of what is said of a queue pair: its turn, and
+    * what came over it */
 #define IB_MESSAGE_MOST ((uint64_t)IB_CHUNK_LEAST << IB_INDEX_BITS)
 LH_STATIC_ASSERT((1 << IB_NUMBER_BITS) >= 2 * IB_DEPTH, "numbers in flight must differ");
 
 typedef struct ib_immediate {
     uint32_t kind;
     bool last;       /* IB_CHUNK: no chunk of the message has a larger index */
-    uint32_t number; /* IB_CHUNK: of the message, its low bits; IB_NOTICE: of grants, 16 low bits */
+    uint32_t number; /* IB_CHUNK: of the message, its low bits; IB_NOTICE: of grants, 16 low bits;
+                      * IB_AWAY: of the immediates that came over the queue pair, low bits */
     uint32_t index;  /* IB_CHUNK: in the message; `private`: the frame's number, its low bits;
                       * IB_AWAY: of the queue pair */
+    uint32_t turn;   /* IB_AWAY: of the queue pair, its low bits */
 } ib_immediate_t;
 
 uint32_t ib_immediate_write(const ib_immediate_t *from);
@@ -71,8 +76,7 @@ typedef struct ib_share { /* `private`: what an end must know of the other to se
 typedef struct ib_board {
     ib_notice_t notices[IB_RECEIVES];
     ib_share_t share;
-    uint64_t away[IB_PAIRS_MOST]; /* of a queue pair that is down at the peer: ib_away_write */
-    int32_t status;               /* goodbye: why the peer ends the connection */
+    int32_t status; /* goodbye: why the peer ends the connection */
     uint32_t length;
     char reason[IB_REASON]; /* goodbye: no NUL at its end */
     ib_grant_t grants[IB_DEPTH];
@@ -86,21 +90,13 @@ int32_t ib_grants_new(uint64_t known, uint64_t used, uint32_t low);
 /* The grant for message `index` (from 0), checked. False: it is not that one, or no memory. */
 bool ib_grant_read(const ib_board_t *board, uint64_t index, ib_grant_t *out);
 
-/* What an end says of a queue pair that is down: its turn, and how many immediates came over it in
- * all, of which 32 bits are enough. One word, so that it is never read half. */
-static inline uint64_t ib_away_write(uint32_t turn, uint64_t arrived)
-{
-    return (uint64_t)turn << 32 | (uint32_t)arrived;
-}
-static inline uint32_t ib_away_turn(uint64_t word)
-{
-    return (uint32_t)(word >> 32);
-}
-/* The count, which is `done` or a little more: those that this end knows to have arrived. */
-static inline uint64_t ib_away_arrived(uint64_t word, uint64_t done)
-{
-    return done + ((uint32_t)word - (uint32_t)done);
-}
+/* What an end says of a queue pair that is down, its turn and how many immediates came over it in all,
+ * is in the immediate itself: it may leave over one queue pair and, of a later turn, over another, so
+ * that in one place of the board the earlier could be written over the later. */
+/* How many turns later than `known` one is, by its low bits; less than 0: earlier. */
+int32_t ib_turn_ahead(uint32_t known, uint32_t low);
+/* The count, by its low bits: `done`, which this end knows to have arrived, or a little more. */
+uint64_t ib_count_find(uint64_t done, uint32_t low);
 
 /* ---- credits: no write with an immediate leaves before a receive work request waits for it ---- */
 
@@ -149,8 +145,8 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
 /* ---- the greeting: private data of a connect request, and of the reply ---- */
 
-/* Raised with any change of what travels: "lhb5"; and of a rejection that asks for a proof. */
-enum { IB_MAGIC = 0x3562686c, IB_CHALLENGE_MAGIC = 0x3263686c };
+/* Raised with any change of what travels: "lhb6"; and of a rejection that asks for a proof. */
+enum { IB_MAGIC = 0x3662686c, IB_CHALLENGE_MAGIC = 0x3263686c };
 enum {
     IB_GREETING_BYTES = 56, /* all that a request can hold on every link layer */
     IB_SIGNED_BYTES = 44,   /* of them, those in front of the MAC */

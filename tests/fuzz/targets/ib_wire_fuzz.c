@@ -401,9 +401,11 @@ static void act(lh_conn_t *c, const uint8_t *in, uint32_t *sends, uint32_t *rece
             return;
         }
         /* A queue pair that is down at the peer, most of the time with a count that can be */
-        c->board->away[pair] = ib_away_write(c->pairs[pair].turn + in[2] % 2,
-                                             c->pairs[pair].acked + in[3] % 3);
-        word = ib_immediate_write(&(ib_immediate_t){.kind = IB_AWAY, .index = pair});
+        word = ib_immediate_write(
+            &(ib_immediate_t){.kind = IB_AWAY,
+                              .number = (uint32_t)c->pairs[pair].acked + in[3] % 3,
+                              .index = pair,
+                              .turn = c->pairs[pair].turn + in[2] % 2});
         push((verbs_wc_t){.id = (uint64_t)(1 - pair) << 2,
                           .opcode = VERBS_WC_RECEIVE_IMMEDIATE,
                           .immediate = htonl(word),

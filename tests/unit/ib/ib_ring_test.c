@@ -27,11 +27,15 @@ static void an_immediate_is_read_as_it_was_written(void **state)
         assert_true(ib_immediate_read(ib_immediate_write(&from), &to));
         assert_true(to.kind == IB_NOTICE && to.number == i);
     }
-    for (uint32_t i = 0; i < IB_PAIRS_MOST; i++) {
+    for (uint32_t i = 0; i < IB_PAIRS_MOST << 10; i++) {
         ib_immediate_t to;
-        const ib_immediate_t from = {.kind = IB_AWAY, .index = i};
+        const ib_immediate_t from = {.kind = IB_AWAY,
+                                     .number = i * 7 % (1 << IB_COUNT_BITS),
+                                     .index = i % IB_PAIRS_MOST,
+                                     .turn = i * 5 % (1 << IB_TURN_BITS)};
         assert_true(ib_immediate_read(ib_immediate_write(&from), &to));
-        assert_true(to.kind == IB_AWAY && to.index == i);
+        assert_true(to.kind == IB_AWAY && to.index == from.index);
+        assert_true(to.number == from.number && to.turn == from.turn);
     }
 }
 
@@ -39,13 +43,23 @@ static void a_count_of_what_came_is_known_by_its_low_bits(void **state)
 {
     const uint64_t far = ((uint64_t)7 << 32) - 3;
     (void)state;
-    for (uint64_t more = 0; more <= IB_RECEIVES; more++) {
-        const uint64_t word = ib_away_write(9, far + more);
-        assert_int_equal(ib_away_turn(word), 9);
-        assert_true(ib_away_arrived(word, far) == far + more);
-    }
+    for (uint64_t more = 0; more <= 2 * IB_RECEIVES; more++)
+        assert_true(ib_count_find(far, (uint32_t)(far + more) & 1023) == far + more);
     /* Less than is known to have come is far more than can have. */
-    assert_true(ib_away_arrived(ib_away_write(0, 4), 5) > UINT32_MAX);
+    assert_true(ib_count_find(5, 4) > 5 + 2 * IB_RECEIVES);
+}
+
+static void turns_are_told_apart_by_their_low_bits(void **state)
+{
+    (void)state;
+    for (uint32_t known = 0; known < 1 << 17; known += 997) {
+        const uint32_t low = known & 0x7fff;
+        assert_int_equal(ib_turn_ahead(known, low), 0);
+        assert_int_equal(ib_turn_ahead(known, (low + 1) & 0x7fff), 1);
+        assert_int_equal(ib_turn_ahead(known, (low + 16383) & 0x7fff), 16383);
+        assert_int_equal(ib_turn_ahead(known, (low - 1) & 0x7fff), -1);
+        assert_int_equal(ib_turn_ahead(known, (low - 16384) & 0x7fff), -16384);
+    }
 }
 
 static void words_that_nobody_writes_are_refused(void **state)
@@ -53,7 +67,7 @@ static void words_that_nobody_writes_are_refused(void **state)
     ib_immediate_t out;
     (void)state;
     assert_false(ib_immediate_read(0xc0000000u | (IB_PAIRS_MOST + 1), &out)); /* of no queue pair */
-    assert_false(ib_immediate_read(0xc0100001u, &out));
+    assert_false(ib_immediate_read(0xc0100000u, &out));
     assert_false(ib_immediate_read(0x40010000u, &out)); /* a notice with bits to spare */
     assert_false(ib_immediate_read(0x80000001u, &out)); /* a goodbye that counts */
     assert_true(ib_immediate_read(0x80000000u, &out));
@@ -356,6 +370,7 @@ int main(void)
         cmocka_unit_test(a_goodbye_can_be_shown),
         cmocka_unit_test(a_renewed_pair_counts_on_from_what_was_taken),
         cmocka_unit_test(a_count_of_what_came_is_known_by_its_low_bits),
+        cmocka_unit_test(turns_are_told_apart_by_their_low_bits),
         cmocka_unit_test(a_greeting_is_read_as_it_was_written),
         cmocka_unit_test(a_challenge_is_no_text),
     };
