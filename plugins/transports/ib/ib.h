@@ -67,6 +67,7 @@ typedef struct ib_sent { /* one send work request, as long as it is under way */
     uint32_t bytes, immediate; /* immediate: big-endian */
     bool has_immediate, signaled;
     uint64_t order; /* of a notice: how many were before it */
+    uint64_t told;  /* likewise: receives that the peer was told of before */
     uint64_t frame; /* `private`: its number, and 1; 0: none */
 } ib_sent_t;
 
@@ -217,6 +218,7 @@ struct lh_conn {
     uint64_t receive_first, receive_told, receive_end;
     uint64_t in_flight;               /* bytes */
     uint64_t notices_out, notices_in; /* over the connection */
+    bool retells;                     /* what notices said that did not arrive is due again */
 
     lh_status_t why; /* from IB_LEAVING on */
     char reason[IB_REASON + 64];
@@ -436,10 +438,9 @@ void ib_pair_forget(ib_pair_t *p);
 void ib_pair_mended(ib_pair_t *p, uint64_t taken);
 /* This try came to nothing: there is another one when it is due. */
 void ib_pair_missed(ib_pair_t *p);
-/* What the peer has said of it, from the board; when all completions have been taken. */
+/* What the peer has said of it; when all completions have been taken. */
 void ib_pair_parted(ib_pair_t *p);
-/* It has notices to be sent again that must not overtake those of another queue pair, or what is
- * left of it is yet to go over another. */
+/* What is left of it is yet to go over others. */
 bool ib_pair_waits(const ib_pair_t *p);
 /* All queue pairs are up, and none is in doubt. */
 bool ib_pairs_whole(const lh_conn_t *c);
@@ -465,8 +466,8 @@ bool ib_pair_repost(ib_pair_t *p);
 bool ib_pairs_part(lh_conn_t *c, uint32_t index);
 /* What the peer has not taken of queue pairs that are away, over the others. */
 void ib_pairs_move(lh_conn_t *c);
-/* The order of its oldest notice; UINT64_MAX: it has none under way. */
-uint64_t ib_pair_oldest(const ib_pair_t *p);
+/* Of one that is away: what it had to say that did not arrive is said anew, over others. */
+void ib_pair_unsay(ib_pair_t *p);
 /* One packet on queue pairs that have been idle for so long that their peer may be dead. */
 void ib_pairs_ping(lh_conn_t *c, uint64_t now);
 /* Takes all completions; how many there were. */

@@ -13,9 +13,10 @@
  * own, and so with new credits.
  *
  * One whose first try is not answered while others are up, as its port may be down, is parted with:
- * both ends tell each other over another one what they have taken, and what is left goes over the
- * others (ib_pairs_move). It is dialed each second from then on, when nothing is left of it, and the
- * connection ends only when none is up.
+ * both ends tell each other over another one what they have taken. What is left goes over the others:
+ * what it had to say at once and anew (ib_pair_unsay), chunks as there are credits (ib_pairs_move). It
+ * is dialed each second from then on, when nothing is left of it, and the connection ends only when
+ * none is up.
  *
  * A path with a smaller MTU lets queue pairs meet and loses what they carry. So one that fails
  * IB_DOUBT times in a row of what was not small is in doubt: it is parted with, too, and when it is
@@ -46,7 +47,7 @@ static uint64_t again_at(const ib_pair_t *p, uint64_t now)
 static void next_turn(ib_pair_t *p, uint64_t now)
 {
     p->turn++;
-    p->asked = false;
+    p->asked = p->answer_due = false;
     p->again_ns = again_at(p, now);
     (void)ib_dial(p);
 }
@@ -271,13 +272,7 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
 
 bool ib_pair_waits(const ib_pair_t *p)
 {
-    const lh_conn_t *c = p->conn;
-    const uint64_t oldest = ib_pair_oldest(p);
-    if (p->sent_first == p->sent_end) return false;
-    if (p->away && ib_pair_has_others(p)) return true;
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        if (ib_pair_oldest(&c->pairs[i]) < oldest) return true;
-    return false;
+    return p->away && p->sent_first < p->sent_end && ib_pair_has_others(p);
 }
 
 /* The end that dialed decides, so its turn is the one that counts; the other one may only say that
@@ -304,6 +299,7 @@ void ib_pair_parted(ib_pair_t *p)
     p->away = true;
     p->answer_due = !c->dials;
     p->again_ns = c->dials ? again_at(p, mend_now(c)) : 0; /* of the other end: to answer */
+    ib_pair_unsay(p);
 }
 
 /* It is down while others are up: first both ends part with it, then it is dialed now and then. */
@@ -313,7 +309,10 @@ static void mend_one(ib_pair_t *p, uint64_t now)
     const bool others = ib_pair_has_others(p);
     if (others && p->answer_due) {
         p->answer_due = !ib_pairs_part(c, p->index);
-        if (p->answer_due) p->again_ns = now + PART_MS * 1000000ull;
+        if (p->answer_due) {
+            p->again_ns = now + PART_MS * 1000000ull;
+            return;
+        }
     }
     if (now < p->again_ns || (others && p->asked && !p->away)) return;
     if (others && !p->away) {

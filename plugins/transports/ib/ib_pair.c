@@ -138,7 +138,6 @@ static bool pair_post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
 bool ib_pair_repost(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
-    if (ib_pair_oldest(p) != UINT64_MAX) c->lead = p->index; /* later ones follow these */
     for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
         ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
         if (post_rows(p, r, 1) != 0) return false;
@@ -166,38 +165,30 @@ static void row_carry(ib_sent_t *row, const ib_immediate_t *what)
     row->immediate = htonl(ib_immediate_write(what));
 }
 
-static bool anything_to_notify(const lh_conn_t *c)
+/* Whether the peer waits, or may wait, for credits that only a notice gives back. */
+static bool gives_credits(const lh_conn_t *c)
 {
-    if (c->receive_end > c->receive_told || ib_private_due(c)) return true;
+    if (c->retells) return true;
     for (uint32_t i = 0; i < c->pair_count; i++)
         if (ib_credits_due(&c->pairs[i].credits)) return true;
     return false;
 }
 
-uint64_t ib_pair_oldest(const ib_pair_t *p)
+static bool has_notices(const ib_pair_t *p)
 {
-    for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
-        const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
-        if (id_kind(r->id) == ID_NOTICE) return r->order;
-    }
-    return UINT64_MAX;
+    for (uint64_t i = p->sent_first; i < p->sent_end; i++)
+        if (id_kind(p->sent[i % IB_SEND_WRS].id) == ID_NOTICE) return true;
+    return false;
 }
 
-/* All notices go over one queue pair, so that they arrive in their order. Where that is away, over
- * another one from then on: by then the peer has taken all that came over the first. NULL: not now,
- * as older ones are yet to be sent again. */
-static ib_pair_t *lead_of(lh_conn_t *c, const ib_pair_t *moved)
+/* All notices go over one queue pair, so that they arrive in their order: those under way are all of
+ * the one that leads. Where that is away, over another one from then on: by then the peer has taken
+ * all that came over the first, and what did not come is told anew. NULL: not now. */
+static ib_pair_t *lead_of(lh_conn_t *c)
 {
-    const uint64_t oldest = moved != NULL ? ib_pair_oldest(moved) : UINT64_MAX;
     ib_pair_t *p = &c->pairs[c->lead];
     if (p->state != IB_PAIR_UP && !p->away) return NULL;
-    const bool stays = p->state == IB_PAIR_UP &&
-                       (!ib_pair_doubted(p) || ib_pair_oldest(p) != UINT64_MAX);
-    for (uint32_t i = 0; i < c->pair_count && atomic_load(&c->pairs_up) < c->pair_count; i++)
-        if (&c->pairs[i] != moved && c->pairs[i].state != IB_PAIR_UP &&
-            ib_pair_oldest(&c->pairs[i]) < oldest)
-            return NULL;
-    bool found = stays;
+    bool found = p->state == IB_PAIR_UP && (!ib_pair_doubted(p) || has_notices(p));
     for (uint32_t i = 0; i < c->pair_count && !found; i++) {
         found = c->pairs[i].state == IB_PAIR_UP && !ib_pair_doubted(&c->pairs[i]);
         if (found) p = &c->pairs[i];
@@ -209,13 +200,14 @@ static ib_pair_t *lead_of(lh_conn_t *c, const ib_pair_t *moved)
 
 void ib_pairs_notify(lh_conn_t *c)
 {
-    if (!anything_to_notify(c)) return;
-    ib_pair_t *p = lead_of(c, NULL);
+    const bool gives = gives_credits(c);
+    if (!gives && c->receive_end == c->receive_told && !ib_private_due(c)) return;
+    ib_pair_t *p = lead_of(c);
     ib_board_t *mine = &c->board[1];
     ib_sent_t rows[IB_NOTICE_WRS];
     uint32_t count = 0;
     if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS ||
-        !ib_credits_for_notice(&p->credits))
+        !ib_credits_for_notice(&p->credits, gives))
         return;
     const uint64_t id = id_write(ID_NOTICE, p->index, 0, 0);
     ib_notice_t *notice = &mine->notices[c->notices_out % IB_RECEIVES];
@@ -243,9 +235,12 @@ void ib_pairs_notify(lh_conn_t *c)
         told += more;
     }
     row_carry(&rows[count - 1], &(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told});
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         rows[i].order = c->notices_out;
+        rows[i].told = c->receive_told;
+    }
     if (!pair_post(p, rows, count)) return;
+    c->retells = false;
     c->notices_out++;
     c->receive_told = told;
     c->sealed.in_told = notice->opened;
@@ -348,34 +343,67 @@ bool ib_pairs_part(lh_conn_t *c, uint32_t index)
     return pair_post(p, &row, 1);
 }
 
-/* The oldest request, with those that are one notice with it. False: not now. */
+/* The next notice has the number of the first that did not come, and tells of all since. */
+static void notice_unsay(lh_conn_t *c, const ib_sent_t *r)
+{
+    if (r->order >= c->notices_out) return; /* a later one, or of the same */
+    c->notices_out = r->order;
+    c->retells = true;
+    if (r->told < c->receive_first)
+        ib_conn_break(c, LH_CORRUPT, "rank %u has filled receives of which it says not to know",
+                      c->peer);
+    else
+        c->receive_told = r->told;
+}
+
+/* Of a queue pair that is down still, in that turn. */
+static void word_unsay(lh_conn_t *c, const ib_sent_t *r)
+{
+    ib_immediate_t what;
+    (void)ib_immediate_read(ntohl(r->immediate), &what);
+    ib_pair_t *of = &c->pairs[what.index];
+    if (of->state != IB_PAIR_DOWN || ib_turn_ahead(of->turn, what.turn) != 0) return;
+    if (of->away)
+        of->answer_due = true;
+    else
+        of->asked = false;
+}
+
+/* Chunks go over others as credits allow. What gives credits back can't wait behind them, nor what has
+ * to be said before; a packet that showed whether the path lives is of no use on another. */
+void ib_pair_unsay(ib_pair_t *p)
+{
+    lh_conn_t *c = p->conn;
+    uint64_t end = p->sent_first;
+    for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
+        const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
+        const uint64_t other = id_kind(r->id) == ID_OTHER ? id_bytes(r->id) : 0;
+        if (id_kind(r->id) == ID_NOTICE)
+            notice_unsay(c, r);
+        else if (other == OTHER_AWAY)
+            word_unsay(c, r);
+        else if (r->has_immediate)
+            p->sent[end++ % IB_SEND_WRS] = *r;
+        else if (other == OTHER_PROBE)
+            p->probing = false;
+    }
+    p->sent_end = end;
+}
+
+/* The oldest request. False: not now. */
 static bool move_one(lh_conn_t *c, ib_pair_t *from)
 {
-    ib_sent_t rows[IB_NOTICE_WRS];
-    uint32_t count = 0;
-    do {
-        rows[count] = from->sent[(from->sent_first + count) % IB_SEND_WRS];
-    } while (!rows[count++].signaled && count < IB_NOTICE_WRS);
-    const uint32_t kind = id_kind(rows[0].id);
-    const uint64_t bytes = rows[count - 1].bytes;
-    const bool probe = kind == ID_OTHER && id_bytes(rows[0].id) == OTHER_PROBE;
-    if (probe) from->probing = false;
-    /* Else a packet that showed whether the path lives, which is of no use on another. */
-    if (rows[count - 1].has_immediate) {
-        ib_pair_t *p = kind == ID_NOTICE ? lead_of(c, from) : choose_pair(c, bytes, true);
-        if (p == NULL || ib_pair_wrs(p) + count > IB_SEND_WRS ||
-            !ib_credits_for_notice(&p->credits))
-            return false;
-        for (uint32_t i = 0; i < count; i++)
-            rows[i].id = (rows[i].id & ~id_write(0, 15, 0, 0)) | id_write(0, p->index, 0, 0);
-        if (!pair_post(p, rows, count)) return false;
-        if (kind == ID_CHUNK) {
-            from->bytes -= bytes;
-            p->bytes += bytes;
-        }
-        atomic_fetch_add_explicit(&c->bytes_again, bytes, memory_order_relaxed);
+    ib_sent_t row = from->sent[from->sent_first % IB_SEND_WRS];
+    ib_pair_t *p = choose_pair(c, row.bytes, true);
+    if (p == NULL) return false;
+    row.id = (row.id & ~id_write(0, 15, 0, 0)) | id_write(0, p->index, 0, 0);
+    if (!pair_post(p, &row, 1)) return false;
+    if (id_kind(row.id) == ID_CHUNK) {
+        from->bytes -= row.bytes;
+        p->bytes += row.bytes;
     }
-    from->sent_first += count;
+    atomic_fetch_add_explicit(&c->bytes_again, row.bytes, memory_order_relaxed);
+    from->sent_first++;
     return true;
 }
 

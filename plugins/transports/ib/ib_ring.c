@@ -8,7 +8,8 @@ static const uint32_t notice_mask = 0xffff;
 /* Of IB_AWAY, whose kind is IB_SHARE's: the queue pair's index and 1, so that it is never 0. */
 static const uint32_t pair_mask = 31, count_shift = 5, turn_shift = 5 + IB_COUNT_BITS;
 static const uint32_t count_mask = (1u << IB_COUNT_BITS) - 1, turn_mask = (1u << IB_TURN_BITS) - 1;
-LH_STATIC_ASSERT(5 + IB_COUNT_BITS + IB_TURN_BITS == 30, "an immediate has 32 bits, 2 of them a kind");
+LH_STATIC_ASSERT(5 + IB_COUNT_BITS + IB_TURN_BITS == 30,
+                 "an immediate has 32 bits, 2 of them a kind");
 LH_STATIC_ASSERT(IB_PAIRS_MOST < 32, "an index and 1 have 5 bits");
 
 uint32_t ib_immediate_write(const ib_immediate_t *from)
@@ -99,9 +100,9 @@ bool ib_credits_due(const ib_credits_t *c)
     return c->posted - c->told >= IB_RECEIVES / 2;
 }
 
-bool ib_credits_for_notice(const ib_credits_t *c)
+bool ib_credits_for_notice(const ib_credits_t *c, bool gives)
 {
-    return c->granted - c->used >= (ib_credits_due(c) ? 1 : 2);
+    return c->granted - c->used >= (gives ? 1 : 2);
 }
 
 bool ib_inbox_take(ib_inbox_t *b, uint32_t index, bool last, uint64_t bytes)

@@ -115,10 +115,11 @@ bool ib_credits_renew(ib_credits_t *c, uint64_t done, uint64_t taken, uint64_t a
 /* What the board says now; less than is known is a notice that was overtaken. False: more than the
  * peer can have. */
 bool ib_credits_take(ib_credits_t *c, uint64_t granted);
-/* The last credit is kept for a notice that gives credits back, or two ends that both wait for
- * credits would wait for ever; `words` more for what may have to leave before such a notice can. */
+/* The last credit is kept for a notice that gives back credits that the peer may wait for (`gives`),
+ * or two ends that both wait for credits would wait for ever; `words` more for what may have to leave
+ * before such a notice can. */
 bool ib_credits_for_chunk(const ib_credits_t *c, uint32_t words);
-bool ib_credits_for_notice(const ib_credits_t *c);
+bool ib_credits_for_notice(const ib_credits_t *c, bool gives);
 /* So many were used that the peer must be told even where there is nothing else to tell. */
 bool ib_credits_due(const ib_credits_t *c);
 

@@ -132,7 +132,7 @@ typedef struct side {
 
 static void write_some(side_t *s, lane_t *out)
 {
-    if (ib_credits_due(&s->credits) && ib_credits_for_notice(&s->credits)) {
+    if (ib_credits_due(&s->credits) && ib_credits_for_notice(&s->credits, true)) {
         s->credits.used++;
         s->credits.told = s->credits.posted;
         out->told[out->notices++] = s->credits.told;
