@@ -165,10 +165,9 @@ static void row_carry(ib_sent_t *row, const ib_immediate_t *what)
     row->immediate = htonl(ib_immediate_write(what));
 }
 
-/* Whether the peer waits, or may wait, for credits that only a notice gives back. */
+/* Whether the peer may wait for credits that only a notice gives back. */
 static bool gives_credits(const lh_conn_t *c)
 {
-    if (c->retells) return true;
     for (uint32_t i = 0; i < c->pair_count; i++)
         if (ib_credits_due(&c->pairs[i].credits)) return true;
     return false;
@@ -198,16 +197,17 @@ static ib_pair_t *lead_of(lh_conn_t *c)
     return p;
 }
 
+/* What is told anew leaves without a credit as well: see ib_pairs_part. */
 void ib_pairs_notify(lh_conn_t *c)
 {
-    const bool gives = gives_credits(c);
-    if (!gives && c->receive_end == c->receive_told && !ib_private_due(c)) return;
+    const bool gives = gives_credits(c), must = c->retells;
+    if (!gives && !must && c->receive_end == c->receive_told && !ib_private_due(c)) return;
     ib_pair_t *p = lead_of(c);
     ib_board_t *mine = &c->board[1];
     ib_sent_t rows[IB_NOTICE_WRS];
     uint32_t count = 0;
     if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS ||
-        !ib_credits_for_notice(&p->credits, gives))
+        (!must && !ib_credits_for_notice(&p->credits, gives)))
         return;
     const uint64_t id = id_write(ID_NOTICE, p->index, 0, 0);
     ib_notice_t *notice = &mine->notices[c->notices_out % IB_RECEIVES];
@@ -307,12 +307,20 @@ static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual, uint
     return (double)(p->bytes + bytes) / (double)(rate != 0 ? rate : 1);
 }
 
-/* The pair that would end the chunk first, with room and credits for what may have to follow it: a
- * notice, and where `more` a word on each of the others, without which none of these can be parted
- * with, nor what gives credits back leave another way. */
-static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
+/* Behind a chunk there must be credits for a notice, and for a word on each of the others, without
+ * which none of these can be parted with, nor what gives credits back leave another way. A word leaves
+ * the last one, where it can. */
+typedef enum pair_use { USE_CHUNK, USE_WORD, USE_WORD_ANYHOW } pair_use_t;
+
+static bool has_credits(const ib_pair_t *p, pair_use_t use)
 {
-    const uint32_t words = more ? c->pair_count - 1 : 0;
+    if (use == USE_WORD_ANYHOW) return true;
+    return ib_credits_for_chunk(&p->credits, use == USE_CHUNK ? p->conn->pair_count - 1 : 0);
+}
+
+/* The pair that would end it first, with room and credits. */
+static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, pair_use_t use)
+{
     const uint64_t now = pair_now(c);
     ib_pair_t *best = NULL;
     uint64_t usual = 0;
@@ -321,8 +329,7 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
     for (uint32_t i = 0; i < c->pair_count; i++) {
         ib_pair_t *p = &c->pairs[i];
         if (p->state != IB_PAIR_UP || p->failing || ib_pair_doubted(p) ||
-            ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS ||
-            !ib_credits_for_chunk(&p->credits, words))
+            ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS || !has_credits(p, use))
             continue;
         if (best == NULL || finish_of(p, bytes, usual, now) < finish_of(best, bytes, usual, now))
             best = p;
@@ -330,10 +337,14 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, bool more)
     return best;
 }
 
+/* Notices may have used what was kept for it, as long as the peer's did not come, and the peer's may
+ * wait for it. So it leaves without a credit as well: there are work requests that the peer has posted
+ * and could not tell of, and where there is none, as it does not poll, the card tries again. */
 bool ib_pairs_part(lh_conn_t *c, uint32_t index)
 {
     const ib_pair_t *down = &c->pairs[index];
-    ib_pair_t *p = choose_pair(c, 0, false);
+    ib_pair_t *p = choose_pair(c, 0, USE_WORD);
+    if (p == NULL) p = choose_pair(c, 0, USE_WORD_ANYHOW);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_OTHER, p->index, 0, OTHER_AWAY), .to = c->peer_board};
     row_carry(&row, &(ib_immediate_t){.kind = IB_AWAY,
@@ -394,7 +405,7 @@ void ib_pair_unsay(ib_pair_t *p)
 static bool move_one(lh_conn_t *c, ib_pair_t *from)
 {
     ib_sent_t row = from->sent[from->sent_first % IB_SEND_WRS];
-    ib_pair_t *p = choose_pair(c, row.bytes, true);
+    ib_pair_t *p = choose_pair(c, row.bytes, USE_CHUNK);
     if (p == NULL) return false;
     row.id = (row.id & ~id_write(0, 15, 0, 0)) | id_write(0, p->index, 0, 0);
     if (!pair_post(p, &row, 1)) return false;
@@ -441,7 +452,7 @@ bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
 {
     const ib_share_t *peer = &c->sealed.peer;
     const uint64_t bytes = job->head.bytes + IB_SEAL_OVER;
-    ib_pair_t *p = choose_pair(c, bytes, true);
+    ib_pair_t *p = choose_pair(c, bytes, USE_CHUNK);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, job->head.message % IB_DEPTH, bytes),
                      .from = (uint64_t)(uintptr_t)job->frame,
@@ -461,7 +472,7 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
     if (c->in_flight > 0 && c->in_flight + bytes > c->tuning.window_bytes) return false;
     if (!ib_bucket_open(&c->bucket, pair_now(c))) return false;
     if (c->security == LH_SECURITY_PRIVATE) return begin_frame(c, message, (uint32_t)bytes);
-    ib_pair_t *p = choose_pair(c, bytes, true);
+    ib_pair_t *p = choose_pair(c, bytes, USE_CHUNK);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, message % IB_DEPTH, bytes),
                      .from = (uint64_t)(uintptr_t)(o->data + o->posted),

@@ -90,9 +90,14 @@ bool ib_credits_renew(ib_credits_t *c, uint64_t done, uint64_t taken, uint64_t a
     return true;
 }
 
+uint64_t ib_credits_left(const ib_credits_t *c)
+{
+    return c->granted > c->used ? c->granted - c->used : 0;
+}
+
 bool ib_credits_for_chunk(const ib_credits_t *c, uint32_t words)
 {
-    return c->granted - c->used >= 2 + (uint64_t)words;
+    return ib_credits_left(c) >= 2 + (uint64_t)words;
 }
 
 bool ib_credits_due(const ib_credits_t *c)
@@ -102,7 +107,7 @@ bool ib_credits_due(const ib_credits_t *c)
 
 bool ib_credits_for_notice(const ib_credits_t *c, bool gives)
 {
-    return c->granted - c->used >= (gives ? 1 : 2);
+    return ib_credits_left(c) >= (gives ? 1 : 2);
 }
 
 bool ib_inbox_take(ib_inbox_t *b, uint32_t index, bool last, uint64_t bytes)

@@ -102,7 +102,7 @@ uint64_t ib_count_find(uint64_t done, uint32_t low);
 
 typedef struct ib_credits {
     uint64_t granted; /* by the peer, since the connection began           */
-    uint64_t used;    /* by writes of this end                             */
+    uint64_t used;    /* by writes of this end; after a failure it may be more */
     uint64_t posted;  /* receive work requests of this end                 */
     uint64_t told;    /* of posted: those that the peer knows of, or soon will */
 } ib_credits_t;
@@ -118,6 +118,7 @@ bool ib_credits_take(ib_credits_t *c, uint64_t granted);
 /* The last credit is kept for a notice that gives back credits that the peer may wait for (`gives`),
  * or two ends that both wait for credits would wait for ever; `words` more for what may have to leave
  * before such a notice can. */
+uint64_t ib_credits_left(const ib_credits_t *c);
 bool ib_credits_for_chunk(const ib_credits_t *c, uint32_t words);
 bool ib_credits_for_notice(const ib_credits_t *c, bool gives);
 /* So many were used that the peer must be told even where there is nothing else to tell. */
