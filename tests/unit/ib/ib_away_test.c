@@ -1,0 +1,478 @@
+/* ib_away_test.c - queue pairs of the ib transport that both ends part with, over a card that is a few
+ * functions here: what is said of them, in which order it may come, and what credits it wants. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+
+#include <bare_host.h>
+#include <ib.h>
+
+enum { PAIRS = 3, QPS = 16, MRS = 8, ROWS = 32, POSTED = 64, ROOM = 4096, KEY = 77, MS = 1000000 };
+
+typedef struct posted { /* a write with an immediate */
+    uint32_t pair;
+    ib_immediate_t what;
+} posted_t;
+
+static struct {
+    uint64_t now;
+    verbs_mr_t mrs[MRS];
+    verbs_cq_t cq;
+    verbs_qp_t qps[QPS];
+    cm_id_t ids[QPS];
+    uint32_t mr_count, qp_count, id_count;
+    verbs_wc_t rows[ROWS];
+    uint32_t row_count;
+    posted_t posted[POSTED];
+    uint32_t posted_count;
+    uint8_t peer[sizeof(ib_board_t)]; /* its board: only its address is used */
+} card;
+static char memory[ROOM];
+
+/* ---- the host and the card ---- */
+
+static uint64_t do_now(LH_UNUSED const lh_host_t *host)
+{
+    return card.now += 1000;
+}
+
+static lh_status_t do_random(LH_UNUSED const lh_host_t *host, void *out, size_t bytes)
+{
+    memset(out, 7, bytes);
+    return LH_OK;
+}
+
+static void do_log(LH_UNUSED const lh_host_t *host, LH_UNUSED int32_t level,
+                   LH_UNUSED const char *fmt, ...)
+{
+}
+
+static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
+static const lh_host_t host = {.struct_size = sizeof(host),
+                               .world = &world,
+                               .log = do_log,
+                               .fail = bare_fail,
+                               .alloc = bare_alloc,
+                               .release = bare_release,
+                               .now_ns = do_now,
+                               .random = do_random,
+                               .count = bare_count};
+
+static verbs_mr_t *reg_mr(verbs_pd_t *pd, void *address, size_t bytes, LH_UNUSED int access)
+{
+    assert_true(card.mr_count < MRS);
+    verbs_mr_t *mr = &card.mrs[card.mr_count++];
+    *mr = (verbs_mr_t){
+        .pd = pd, .address = address, .bytes = bytes, .lkey = card.mr_count, .rkey = card.mr_count};
+    return mr;
+}
+
+static int dereg_mr(LH_UNUSED verbs_mr_t *mr)
+{
+    return 0;
+}
+
+static verbs_cq_t *create_cq(verbs_context_t *context, LH_UNUSED int entries, void *cq_context,
+                             LH_UNUSED verbs_channel_t *channel, LH_UNUSED int vector)
+{
+    card.cq = (verbs_cq_t){.context = context, .cq_context = cq_context};
+    return &card.cq;
+}
+
+static int destroy_cq(LH_UNUSED verbs_cq_t *cq)
+{
+    return 0;
+}
+
+static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
+{
+    assert_true(card.qp_count < QPS);
+    verbs_qp_t *qp = &card.qps[card.qp_count];
+    *qp = (verbs_qp_t){.context = how->send_cq->context,
+                       .pd = pd,
+                       .send_cq = how->send_cq,
+                       .number = 100 + card.qp_count++};
+    return qp;
+}
+
+static int init_qp_attr(LH_UNUSED cm_id_t *id, LH_UNUSED verbs_qp_attr_t *attr, int *mask)
+{
+    *mask = VERBS_QP_STATE;
+    return 0;
+}
+
+static int modify_qp(LH_UNUSED verbs_qp_t *qp, LH_UNUSED verbs_qp_attr_t *attr, LH_UNUSED int mask)
+{
+    return 0;
+}
+
+static int destroy_qp(LH_UNUSED verbs_qp_t *qp)
+{
+    return 0;
+}
+
+static int create_id(LH_UNUSED cm_channel_t *channel, cm_id_t **out, void *context,
+                     LH_UNUSED int space)
+{
+    assert_true(card.id_count < QPS);
+    *out = &card.ids[card.id_count++];
+    (*out)->context = context;
+    return 0;
+}
+
+static int of_an_id(LH_UNUSED cm_id_t *id)
+{
+    return 0;
+}
+
+static int set_option(LH_UNUSED cm_id_t *id, LH_UNUSED int level, LH_UNUSED int option,
+                      LH_UNUSED void *value, LH_UNUSED size_t bytes)
+{
+    return 0;
+}
+
+/* Nobody answers. */
+static int resolve_address(LH_UNUSED cm_id_t *id, LH_UNUSED struct sockaddr *from,
+                           LH_UNUSED struct sockaddr *to, LH_UNUSED int timeout_ms)
+{
+    return 0;
+}
+
+static int no_event(LH_UNUSED cm_channel_t *channel, LH_UNUSED cm_event_t **out)
+{
+    return -1;
+}
+
+static const char *why_text(LH_UNUSED int status)
+{
+    return "failed";
+}
+
+static int poll_cq(LH_UNUSED verbs_cq_t *cq, int most, verbs_wc_t *out)
+{
+    assert_true(card.row_count <= (uint32_t)most);
+    const uint32_t count = card.row_count;
+    memcpy(out, card.rows, count * sizeof(out[0]));
+    card.row_count = 0;
+    return (int)count;
+}
+
+static int post_send(LH_UNUSED verbs_qp_t *qp, verbs_send_wr_t *first, verbs_send_wr_t **bad)
+{
+    *bad = NULL;
+    for (const verbs_send_wr_t *wr = first; wr != NULL; wr = wr->next) {
+        if (wr->opcode != VERBS_WRITE_WITH_IMMEDIATE) continue;
+        assert_true(card.posted_count < POSTED);
+        posted_t *p = &card.posted[card.posted_count++];
+        p->pair = (uint32_t)(wr->id >> 2 & 15);
+        assert_true(ib_immediate_read(ntohl(wr->immediate), &p->what));
+    }
+    return 0;
+}
+
+static int post_recv(LH_UNUSED verbs_qp_t *qp, LH_UNUSED verbs_recv_wr_t *first,
+                     verbs_recv_wr_t **bad)
+{
+    *bad = NULL;
+    return 0;
+}
+
+static void push(verbs_wc_t row)
+{
+    assert_true(card.row_count < ROWS);
+    card.rows[card.row_count++] = row;
+}
+
+/* ---- one connection ---- */
+
+static verbs_device_t device;
+static verbs_context_t context = {
+    .device = &device, .ops = {.poll_cq = poll_cq, .post_send = post_send, .post_recv = post_recv}};
+static ib_config_t config;
+static lh_transport_t transport;
+
+static void step(lh_conn_t *c)
+{
+    lh_wire_event_t events[16];
+    ib_sink_t sink = {events, sizeof(events[0]), 16, 0};
+    ib_conn_step(c, &sink);
+}
+
+/* The oldest request of a queue pair ends well. */
+static void complete(lh_conn_t *c, uint32_t pair)
+{
+    const ib_pair_t *p = &c->pairs[pair];
+    uint64_t i = p->sent_first;
+    while (i < p->sent_end && !p->sent[i % IB_SEND_WRS].signaled)
+        i++;
+    assert_true(i < p->sent_end);
+    push((verbs_wc_t){
+        .id = p->sent[i % IB_SEND_WRS].id, .opcode = VERBS_WC_SEND_WRITE, .pair = p->qp->number});
+}
+
+/* All of its queue pairs are up. */
+static lh_conn_t *open_conn(bool dials)
+{
+    memset(&card, 0, sizeof(card));
+    transport = (lh_transport_t){.host = &host,
+                                 .config = &config,
+                                 .ports = {{.context = &context, .mtu = 5, .adaptive = UINT64_MAX}},
+                                 .port_count = 1};
+    ib_verbs_t *v = &transport.verbs;
+    v->reg_mr = reg_mr;
+    v->dereg_mr = dereg_mr;
+    v->create_cq = create_cq;
+    v->destroy_cq = destroy_cq;
+    v->create_qp = create_qp;
+    v->destroy_qp = destroy_qp;
+    v->init_qp_attr = init_qp_attr;
+    v->modify_qp = modify_qp;
+    v->create_id = create_id;
+    v->disconnect = v->destroy_id = of_an_id;
+    v->set_option = set_option;
+    v->resolve_address = resolve_address;
+    v->get_event = no_event;
+    v->wc_status_text = why_text;
+    lh_conn_t *c = ib_conn_new(&transport, dials ? IB_DIALING : IB_MET);
+    assert_non_null(c);
+    c->security = LH_SECURITY_PLAIN;
+    c->pair_count = PAIRS;
+    c->patience_ns = 3000000000;
+    c->give_up_ns = UINT64_MAX;
+    c->peer_board = (uint64_t)(uintptr_t)card.peer;
+    c->peer_ports = 1;
+    c->tuning = (ib_tuning_t){.queue_pairs = PAIRS, .chunk_bytes = ROOM, .window_bytes = 1 << 20};
+    assert_int_equal(ib_conn_equip(c), LH_OK);
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        assert_int_equal(create_id(NULL, &c->pairs[i].id, &c->pairs[i].watch, 0), 0);
+        c->pairs[i].peer_key = KEY;
+        assert_int_equal(ib_pair_make(&c->pairs[i]), LH_OK);
+        c->pairs[i].state = IB_PAIR_UP;
+    }
+    atomic_store(&c->pairs_up, PAIRS);
+    c->state = IB_OPEN;
+    step(c);
+    for (uint32_t i = 0; i < PAIRS; i++)
+        complete(c, i); /* the probe of its path */
+    step(c);
+    step(c);
+    assert_true(c->up_said);
+    card.posted_count = 0;
+    return c;
+}
+
+static void close_conn(lh_conn_t *c)
+{
+    assert_int_equal(c->state, IB_OPEN);
+    ib_cancel(c);
+    step(c);
+    assert_int_equal(c->state, IB_DRAINED);
+    ib_close_conn(c);
+}
+
+static void receive(lh_conn_t *c, uint32_t over, const ib_immediate_t *what)
+{
+    push((verbs_wc_t){.id = (uint64_t)over << 2,
+                      .opcode = VERBS_WC_RECEIVE_IMMEDIATE,
+                      .immediate = htonl(ib_immediate_write(what)),
+                      .pair = c->pairs[over].qp->number});
+}
+
+/* The other end says of a queue pair that it is down, and that nothing came over it. */
+static void hear_away(lh_conn_t *c, uint32_t over, uint32_t index, uint32_t turn)
+{
+    receive(c, over, &(ib_immediate_t){.kind = IB_AWAY, .index = index, .turn = turn});
+}
+
+static void fail_pair(lh_conn_t *c, uint32_t pair)
+{
+    push((verbs_wc_t){.id = (uint64_t)pair << 2,
+                      .status = VERBS_WC_RETRIES_EXCEEDED,
+                      .pair = c->pairs[pair].qp->number});
+    step(c);
+    assert_true(c->pairs[pair].state != IB_PAIR_UP);
+}
+
+/* It is time to part with what has not come back. */
+static void pass_time(lh_conn_t *c)
+{
+    card.now += 300 * MS;
+    step(c);
+}
+
+static uint32_t words_on(uint32_t index, uint32_t over)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < card.posted_count; i++)
+        count += card.posted[i].what.kind == IB_AWAY && card.posted[i].what.index == index &&
+                 card.posted[i].pair == over;
+    return count;
+}
+
+/* The end that listens has said so before it was asked, of the turn that it knew, and that came over
+ * a slower one. */
+static void an_answer_is_taken_though_an_older_word_comes_behind_it(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(true);
+    fail_pair(c, 0);
+    pass_time(c);
+    assert_true(c->pairs[0].asked && c->pairs[0].turn == 1);
+    hear_away(c, 1, 0, 0);
+    step(c);
+    assert_false(c->pairs[0].away); /* no answer */
+    hear_away(c, 1, 0, 1);
+    hear_away(c, 2, 0, 0);
+    step(c);
+    assert_true(c->pairs[0].away);
+    close_conn(c);
+}
+
+static void a_word_leaves_without_a_credit(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    for (uint32_t i = 1; i < PAIRS; i++)
+        c->pairs[i].credits.used = c->pairs[i].credits.granted;
+    fail_pair(c, 0);
+    assert_int_equal(card.posted_count, 0);
+    pass_time(c);
+    assert_true(c->pairs[0].asked);
+    assert_int_equal(words_on(0, 1) + words_on(0, 2), 1);
+    for (uint32_t i = 1; i < PAIRS; i++) {
+        assert_int_equal(ib_credits_left(&c->pairs[i].credits), 0);
+        assert_false(ib_credits_for_chunk(&c->pairs[i].credits, 0));
+        assert_false(ib_credits_for_notice(&c->pairs[i].credits, true));
+    }
+    close_conn(c);
+}
+
+/* A chunk in front of two notices, over one that is then down at the peer. */
+static lh_conn_t *open_loaded(lh_region_t *region)
+{
+    lh_conn_t *c = open_conn(false);
+    *region = (lh_region_t){
+        .base = memory, .bytes = ROOM, .mrs = {reg_mr(NULL, memory, ROOM, 0)}, .kind = LH_MEM_HOST};
+    c->board->grants[0] = (ib_grant_t){
+        .number = 1, .address = 1 << 20, .bytes = ROOM, .keys = {5}, .tag = 3};
+    receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = 1});
+    step(c);
+    assert_int_equal(c->granted, 1);
+    assert_int_equal(ib_isend(c, region, memory, 200, 3, 0), LH_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, i), LH_OK);
+        step(c);
+    }
+    assert_int_equal(card.posted_count, 3);
+    assert_int_equal(card.posted[0].what.kind, IB_CHUNK);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(card.posted[i].pair, 0);
+    card.posted_count = 0;
+    return c;
+}
+
+static void notices_are_told_anew_in_one_in_front_of_chunks(void **state)
+{
+    lh_region_t region;
+    (void)state;
+    lh_conn_t *c = open_loaded(&region);
+    for (uint32_t i = 1; i < PAIRS; i++)
+        c->pairs[i].credits.used = c->pairs[i].credits.granted - 2; /* for no chunk */
+    hear_away(c, 1, 0, 0);
+    step(c);
+    assert_true(c->pairs[0].away);
+    assert_int_equal(words_on(0, 1) + words_on(0, 2), 1); /* it is answered */
+    assert_int_equal(card.posted_count, 2);
+    const posted_t *notice = &card.posted[card.posted[0].what.kind == IB_NOTICE ? 0 : 1];
+    assert_int_equal(notice->what.kind, IB_NOTICE);
+    assert_int_equal(notice->what.number, 2);
+    assert_int_equal(c->lead, notice->pair);
+    assert_int_equal(c->notices_out, 1); /* the other end has taken none */
+    assert_int_equal(c->receive_told, 2);
+    assert_int_equal(ib_pair_wrs(&c->pairs[0]), 1);
+    assert_true(ib_pair_waits(&c->pairs[0]));
+    c->pairs[2].credits.granted += IB_RECEIVES / 2;
+    step(c);
+    assert_int_equal(ib_pair_wrs(&c->pairs[0]), 0);
+    assert_false(ib_pair_waits(&c->pairs[0]));
+    assert_int_equal(card.posted_count, 3);
+    assert_int_equal(card.posted[2].what.kind, IB_CHUNK);
+    assert_int_equal(card.posted[2].pair, 2);
+    close_conn(c);
+}
+
+/* Where neither is left with a credit what tells anew goes as well. */
+static void what_is_told_anew_leaves_without_a_credit(void **state)
+{
+    lh_region_t region;
+    (void)state;
+    lh_conn_t *c = open_loaded(&region);
+    for (uint32_t i = 1; i < PAIRS; i++)
+        c->pairs[i].credits.used = c->pairs[i].credits.granted;
+    hear_away(c, 1, 0, 0);
+    step(c);
+    assert_int_equal(card.posted_count, 2);
+    assert_false(c->retells);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 2), LH_OK); /* and no more */
+    step(c);
+    assert_int_equal(card.posted_count, 2);
+    close_conn(c);
+}
+
+static void a_word_that_went_with_another_is_said_again(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(true);
+    fail_pair(c, 0);
+    pass_time(c);
+    assert_int_equal(words_on(0, 1), 1);
+    fail_pair(c, 1);
+    pass_time(c);
+    assert_true(c->pairs[0].asked && c->pairs[1].asked);
+    assert_int_equal(words_on(1, 2), 1);
+    assert_int_equal(words_on(0, 2), 0);
+    hear_away(c, 2, 1, 1);
+    step(c);
+    assert_true(c->pairs[1].away && !c->pairs[0].away);
+    assert_int_equal(words_on(0, 2), 1);
+    assert_int_equal(ib_pair_wrs(&c->pairs[1]), 0);
+    hear_away(c, 2, 0, 1);
+    step(c);
+    assert_true(c->pairs[0].away);
+    close_conn(c);
+}
+
+/* It is met again whatever is under way over the one that leads. */
+static void one_with_chunks_alone_waits_for_no_notice(void **state)
+{
+    lh_region_t region;
+    (void)state;
+    lh_conn_t *c = open_loaded(&region);
+    c->board->grants[1] = (ib_grant_t){
+        .number = 2, .address = 1 << 20, .bytes = ROOM, .keys = {5}, .tag = 3};
+    receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = 2});
+    step(c);
+    assert_int_equal(ib_isend(c, &region, memory, 100, 3, 1), LH_OK);
+    const uint32_t other = card.posted[0].pair;
+    assert_true(other != 0 && ib_pair_wrs(&c->pairs[other]) == 1);
+    fail_pair(c, other);
+    assert_false(ib_pair_waits(&c->pairs[other]));
+    close_conn(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_is_taken_though_an_older_word_comes_behind_it),
+        cmocka_unit_test(a_word_leaves_without_a_credit),
+        cmocka_unit_test(notices_are_told_anew_in_one_in_front_of_chunks),
+        cmocka_unit_test(what_is_told_anew_leaves_without_a_credit),
+        cmocka_unit_test(a_word_that_went_with_another_is_said_again),
+        cmocka_unit_test(one_with_chunks_alone_waits_for_no_notice),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
