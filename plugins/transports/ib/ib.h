@@ -373,6 +373,9 @@ lh_status_t ib_address_text(lh_transport_t *t, const lh_address_t *address, char
  * two ends that have several are paired; else "". */
 const char *ib_meet_nowhere(const lh_conn_t *c);
 void ib_meet_events(lh_transport_t *t); /* takes what the connection manager has to say */
+/* Something has come over one that meets: the end that dialed is ready, and what says so may be late
+ * or lost. */
+void ib_pair_heard(ib_pair_t *p);
 bool ib_dial(ib_pair_t *p);
 
 /* ib_params.c: what the host wants of a connection */

@@ -289,6 +289,12 @@ static void pair_is_up(ib_pair_t *p, const ib_greeting_t *reply,
     }
 }
 
+void ib_pair_heard(ib_pair_t *p)
+{
+    static const ib_greeting_t none;
+    if (!p->conn->dials) pair_is_up(p, &none, NULL);
+}
+
 /* The answer has come: the queue pair is led to where it may send, and the other end told so. */
 static void pair_answered(ib_pair_t *p, const ib_said_t *s)
 {

@@ -659,10 +659,12 @@ static void completion_take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
         return;
     }
     p->heard_ns = now;
-    if (id_kind(wc->id) != ID_RECEIVE)
+    if (id_kind(wc->id) != ID_RECEIVE) {
         take_sent(p);
-    else if (c->state == IB_OPEN)
-        take_received(p, wc);
+        return;
+    }
+    if (c->state == IB_OPEN && p->state == IB_PAIR_MEETING) ib_pair_heard(p);
+    if (c->state == IB_OPEN) take_received(p, wc);
 }
 
 /* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue. */

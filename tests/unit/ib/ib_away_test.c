@@ -464,6 +464,25 @@ static void one_with_chunks_alone_waits_for_no_notice(void **state)
     close_conn(c);
 }
 
+/* That the other end is ready was lost with the port that it said so over, which has come back. */
+static void one_that_meets_is_up_once_anything_comes_over_it(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    ib_pair_t *p = &c->pairs[2];
+    p->state = IB_PAIR_MEETING;
+    p->turn = 1;
+    p->away = true;
+    p->give_up_ns = card.now + 1000 * MS;
+    atomic_store(&c->pairs_up, PAIRS - 1);
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    step(c);
+    assert_true(p->state == IB_PAIR_UP && !p->away);
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS);
+    assert_int_equal(p->arrived, 1);
+    close_conn(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -473,6 +492,7 @@ int main(void)
         cmocka_unit_test(what_is_told_anew_leaves_without_a_credit),
         cmocka_unit_test(a_word_that_went_with_another_is_said_again),
         cmocka_unit_test(one_with_chunks_alone_waits_for_no_notice),
+        cmocka_unit_test(one_that_meets_is_up_once_anything_comes_over_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
