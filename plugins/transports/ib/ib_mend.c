@@ -261,12 +261,12 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
     p->away = p->asked = p->answer_due = false;
     p->heard_ns = mend_now(c);
     p->rate = 0; /* what it was as it failed would keep chunks away from it for ever */
+    (void)atomic_fetch_add(&c->pairs_up, 1);
     if (!ib_pair_repost(p)) {
         p->failing = true;
         p->failure = "it takes no work requests";
         return;
     }
-    (void)atomic_fetch_add(&c->pairs_up, 1);
     if (ib_pairs_whole(c)) c->whole_due = true;
 }
 
