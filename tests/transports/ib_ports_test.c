@@ -341,6 +341,43 @@ static void what_is_left_of_ports_goes_over_the_others_however_late(end_t *e)
     end_barrier(e);
 }
 
+/* Both ways at once, more chunks than the queue pair that is left has credits for, while the port goes
+ * down over which both ends give credits back: what gives them waits behind no chunk. */
+static void what_goes_both_ways_needs_more_credits_than_are_left(end_t *e)
+{
+    enum { MESSAGES = 8, BYTES = 4 << 20 };
+    static const char *const orders[] = {"dead_device=1", "dead_device=2"};
+    ib_meet(e, LH_SECURITY_PLAIN);
+    buffer_t out = buffer_new(e, (uint64_t)MESSAGES * BYTES, false, 0),
+             in = buffer_new(e, (uint64_t)MESSAGES * BYTES, false, 0);
+    for (uint32_t round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < MESSAGES; i++)
+            buffer_fill(out.data + i * (uint64_t)BYTES, BYTES, i + 100 * e->side + round);
+        end_barrier(e);
+        ib_order("rate=100000000");
+        for (uint32_t i = 0; i < MESSAGES; i++) {
+            end_receive(e, &in, i * (uint64_t)BYTES, BYTES, i, i);
+            end_send(e, &out, i * (uint64_t)BYTES, BYTES, i, i);
+        }
+        const uint64_t until_ns = check_now_ns() + 30000000;
+        while (check_now_ns() < until_ns)
+            end_poll(e);
+        if (e->side == round) ib_order(orders[round]);
+        for (uint32_t i = 0; i < MESSAGES; i++) {
+            (void)end_await(e, LH_WIRE_SENT, i);
+            (void)end_await(e, LH_WIRE_RECEIVED, i);
+        }
+        for (uint32_t i = 0; i < MESSAGES; i++)
+            buffer_check(in.data + i * (uint64_t)BYTES, BYTES, i + 100 * (1 - e->side) + round);
+        (void)ib_exchange(e, &out, &in, 1, 1000); /* who has all may have to answer still */
+        end_barrier(e);
+        ib_order("dead_device=0 rate=0");
+        await_wholeness(e);
+    }
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
 /* For good, where the other one carries on; the connection ends when that has gone as well. */
 static void a_device_that_is_removed_leaves_the_others(end_t *e)
 {
@@ -428,6 +465,8 @@ int main(int argc, char **argv)
     static const char *const six[] = {"queue_pairs=6", "chunk=64KiB", "ack_timeout=10", NULL};
     static const char *const shaky[] = {two_ports, "queue_pairs=4", "chunk=64KiB", "ack_timeout=12",
                                         NULL};
+    static const char *const both[] = {two_ports,     "queue_pairs=2",  "chunk=64KiB",
+                                       "window=4MiB", "ack_timeout=12", NULL};
     static const char *const full[] = {two_ports,      "queue_pairs=3",  "chunk=64KiB",
                                        "window=23MiB", "ack_timeout=12", NULL};
     static const fact_t facts[] = {
@@ -446,6 +485,7 @@ int main(int argc, char **argv)
         FACT(a_path_whose_mtu_shrinks_leaves_the_others, rails),
         FACT(a_path_whose_mtu_shrinks_ends_the_last, impatient),
         FACT(what_is_left_of_ports_goes_over_the_others_however_late, full),
+        FACT(what_goes_both_ways_needs_more_credits_than_are_left, both),
         FACT(a_device_that_is_removed_leaves_the_others, rails),
         FACT(ends_with_one_port_and_two_meet, three),
         FACT(ports_that_can_t_be_taken_are_named, NULL),
