@@ -631,12 +631,21 @@ lh_status_t job_outputs_find(const job_t *job, job_outputs_t *out)
     return status;
 }
 
-/* By identity and not by name; the list is short. */
+static bool is_output_still(const job_output_t *o)
+{
+    struct stat now;
+    return sys()->stat(o->path, &now) == 0 && now.st_dev == o->device && now.st_ino == o->inode;
+}
+
+/* By identity and not by name; the list is short. A file that another process makes may get the number
+ * of an output that was replaced since the list was made: stages.json is, right before rank 0's
+ * launcher makes the job's key, while those of other machines look here. */
 const job_output_t *job_outputs_at(const job_outputs_t *outputs, const struct stat *file)
 {
-    for (uint32_t i = 0; i < outputs->count; i++)
-        if (outputs->rows[i].device == file->st_dev && outputs->rows[i].inode == file->st_ino)
-            return &outputs->rows[i];
+    for (uint32_t i = 0; i < outputs->count; i++) {
+        const job_output_t *o = &outputs->rows[i];
+        if (o->device == file->st_dev && o->inode == file->st_ino && is_output_still(o)) return o;
+    }
     return NULL;
 }
 

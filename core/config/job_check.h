@@ -42,7 +42,7 @@ typedef struct job_outputs {
 /* Those of all stages, whether the job names them or not. *out is overwritten. Only files that
  * exist now: one that is yet to be made can't be an input. */
 lh_status_t job_outputs_find(const job_t *job, job_outputs_t *out) LH_MUST_CHECK;
-/* The one that is this very file, under whatever name; or NULL. */
+/* The one that is this very file, now and under whatever name; or NULL. */
 const job_output_t *job_outputs_at(const job_outputs_t *outputs, const struct stat *file);
 void job_outputs_free(job_outputs_t *outputs);
 

@@ -119,6 +119,28 @@ static void a_file_that_is_there_is_one(void **state)
     assert_true(job_pasted_key(hex, s->folder));
 }
 
+/* As rank 0's launcher does while others look: it replaces stages.json, and makes the key behind it. */
+static void a_new_file_with_the_number_of_a_replaced_output_is_none(void **state)
+{
+    scratch_t *s = *state;
+    char stages[128], key[128], output[] = "corpus";
+    struct stat st;
+    job_outputs_t outputs;
+    const job_t job = {.pipeline = {.folder = s->folder}, .prepare = {.output = output}};
+    (void)snprintf(stages, sizeof(stages), "%s/stages.json", s->folder);
+    (void)snprintf(key, sizeof(key), "%s/job.key", s->folder);
+    (void)scratch_text(s, "stages.json", "{}");
+    assert_int_equal(job_outputs_find(&job, &outputs), LH_OK);
+    assert_int_equal(link(stages, key), 0); /* as if it had the number by chance */
+    assert_int_equal(stat(key, &st), 0);
+    const job_output_t *found = job_outputs_at(&outputs, &st);
+    assert_non_null(found);
+    assert_string_equal(found->path, stages);
+    assert_int_equal(file_replace(stages, "{ }", 3), LH_OK);
+    assert_null(job_outputs_at(&outputs, &st));
+    job_outputs_free(&outputs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +149,8 @@ int main(void)
         cmocka_unit_test(names_of_files_are_none),
         cmocka_unit_test_setup_teardown(a_file_that_is_there_is_one, scratch_setup,
                                         scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_new_file_with_the_number_of_a_replaced_output_is_none,
+                                        scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
