@@ -42,9 +42,11 @@ static bool control_is_witness(const control_t *c)
 /* The client's own state; only the thread touches it. */
 struct control_client {
     control_conn_t *conn;
-    bool said_hello, welcomed, over; /* over: nothing more is to be said */
-    bool stays;                      /* of a witness: whom it has come to leads a job that runs */
-    bool other;                      /* not rank 0's machine is tried, by a herald */
+    bool welcomed, over;  /* over: nothing more is to be said */
+    bool heard, shut_out; /* a word of rank 0 on this connection; it has ended before one came */
+    uint64_t shut_out_ns; /* when that was so for the first time; 0: it never was */
+    bool stays;           /* of a witness: whom it has come to leads a job that runs */
+    bool other;           /* not rank 0's machine is tried, by a herald */
     uint64_t came_ns;
     bool far; /* rank 0 is in another site            */
     uint64_t heard_ns, next_beat, last_turn, close_deadline;
@@ -210,6 +212,17 @@ static void client_put(control_client_t *k, uint32_t type, text_t *payload)
     text_free(payload);
 }
 
+/* This rank has proven its key and said its hello, which rank 0 may not have read: it lets go who takes
+ * too long to prove it, and makes room (control_server.c). Whom it has taken in hears so at once. */
+static void client_is_shut_out(control_t *c, const char *reason)
+{
+    control_client_t *k = c->client;
+    k->over = k->shut_out = true;
+    if (k->shut_out_ns == 0) k->shut_out_ns = sys()->now_ns();
+    log_line(LH_LOG_INFO, "%s has not taken this rank in: %s; it is dialed again", k->zero_name,
+             reason);
+}
+
 /* Sends and reads as far as it goes, and takes what has come. What came before the connection's end
  * is taken before the end is judged: it may be the reason. */
 static void client_serve(control_t *c)
@@ -223,11 +236,19 @@ static void client_serve(control_t *c)
     lh_status_t cut;
     while (!k->over && (cut = conn_next(k->conn, &frame)) != LH_AGAIN) {
         k->heard_ns = sys()->now_ns();
-        if (cut == LH_OK) cut = client_take_frame(c, &frame);
+        if (cut == LH_OK) {
+            k->heard = true;
+            control_ask_enough(c);
+            cut = client_take_frame(c, &frame);
+        }
         if (cut != LH_OK) lose_zero(c, fail_reason());
     }
     control_count(c, k->conn);
-    if (driven != LH_OK && !k->over) lose_zero(c, ended);
+    if (driven == LH_OK || k->over) return;
+    if (k->heard || control_is_herald(c))
+        lose_zero(c, ended);
+    else
+        client_is_shut_out(c, ended);
 }
 
 /* A reason or a goodbye to rank 0. */
@@ -465,17 +486,20 @@ static lh_status_t client_give_up(control_t *c, uint64_t patience)
                 (unsigned long long)(patience / 1000000000u), why);
 }
 
-/* Tries until rank 0 has taken this rank in, or patience ends. Pauses double up to a quarter of a
- * second: many ranks that start together do not all dial each 10 ms. */
+/* Tries until rank 0 has this rank's hello, or patience ends. Pauses double up to a quarter of a
+ * second: many ranks that start together do not all dial each 10 ms. Whoever was shut out knows that
+ * rank 0 is there, and waits no longer for it than rank 0 does for the others. */
 static lh_status_t client_join(control_t *c)
 {
-    const uint64_t patience = c->how.patience_ns > c->how.join_ns ? c->how.patience_ns
-                                                                  : c->how.join_ns;
+    const uint64_t out_ns = c->client->shut_out_ns;
+    const bool longer = out_ns == 0 && c->how.patience_ns > c->how.join_ns;
+    const uint64_t patience = longer ? c->how.patience_ns : c->how.join_ns;
     /* Before rank 0 does, which only knows who has not come: this rank knows why. */
     const uint64_t most = 1000 * CONTROL_MS;
     const uint64_t early = patience / 8 < most ? patience / 8 : most;
-    const uint64_t since = sys()->now_ns(), end = since + patience - early;
+    const uint64_t since = out_ns != 0 ? out_ns : sys()->now_ns(), end = since + patience - early;
     uint32_t turn = 0;
+    if (sys()->now_ns() > end) return client_give_up(c, patience);
     /* A witness that went away from somebody is not to come to the same one again and again. */
     if (control_is_witness(c)) (void)sys()->random(&turn, sizeof(turn));
     for (uint32_t pause = FIRST_PAUSE_MS;;
@@ -494,15 +518,19 @@ static lh_status_t client_join(control_t *c)
 /* The thread of a rank that is not rank 0: join, run, end the connection in order. */
 static void control_client_run(control_t *c)
 {
-    lh_assert(c->client != NULL && c->how.rank != 0);
-    const lh_status_t status = client_join(c);
-    if (status != LH_OK) {
-        control_opened(c, status, fail_reason());
-        return;
-    }
-    control_ask_enough(c);
-    client_loop(c);
-    if (c->client->conn != NULL) conn_finish(c->client->conn);
+    control_client_t *k = c->client;
+    lh_assert(k != NULL && c->how.rank != 0);
+    do {
+        if (k->shut_out) client_pause_ms(LAST_PAUSE_MS);
+        k->over = k->shut_out = false;
+        const lh_status_t status = client_join(c);
+        if (status != LH_OK) {
+            control_opened(c, status, fail_reason());
+            return;
+        }
+        client_loop(c);
+    } while (k->shut_out);
+    if (k->conn != NULL) conn_finish(k->conn);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

@@ -223,6 +223,18 @@ static void note_address(control_server_t *s, const peer_t *p)
     }
 }
 
+/* The first heartbeat does not wait for its time: it tells the rank that it is in. Whose connection ends
+ * before a word of this one dials again (control_open.c). */
+static void beat_first(const control_t *c, peer_t *p)
+{
+    progress_t progress;
+    text_t payload = {0};
+    control_progress_read(c->word, &progress);
+    frame_write_beat(&payload, &progress);
+    control_put(c->server, p, FRAME_BEAT, &payload);
+    text_free(&payload);
+}
+
 /* A rank takes its seat. Only now does the connection count as a rank's. */
 static void take_hello(control_t *c, peer_t *p, const frame_t *f)
 {
@@ -243,6 +255,7 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
     if (h.epoch > s->epoch) s->epoch = h.epoch;
     note_address(s, p);
     atomic_fetch_add(&c->handshakes, 1);
+    beat_first(c, p);
     if (++s->joined == c->how.size) control_finish_join(c);
 }
 
@@ -395,7 +408,7 @@ static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 }
 
 /* Whether one more connection may come. Who is silent makes room first: a rank greets as soon as it
- * has a connection. A rank that was so slow that it had to make room dials again. */
+ * has a connection. A rank that was so slow that it had to make room dials again (control_open.c). */
 static bool server_make_room(control_t *c)
 {
     static const uint64_t most_ms[] = {CONTROL_EVICT_SILENT_MS, CONTROL_EVICT_MS};

@@ -330,6 +330,64 @@ static void a_twin_is_refused_and_the_first_stays(void **state)
     secret_free(star.secret);
 }
 
+/* As rank 0 does with a stranger whose time is over at the moment at which it proves its key: who dialed
+ * takes itself for taken in. */
+static void shut_one_out(const star_t *star)
+{
+    control_tls_t *tls;
+    control_conn_t *conn;
+    int fd;
+    assert_int_equal(control_tls_new(star->secret, &tls), LH_OK);
+    while (control_accept(star->listener, 0, &fd) != LH_OK)
+        (void)usleep(1000);
+    assert_int_equal(conn_new(tls, fd, CONN_NO_RANK, FRAME_SMALL, &conn), LH_OK);
+    while (!conn_is_proven(conn)) {
+        if (conn_drive(conn) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        (void)usleep(1000);
+    }
+    conn_free(conn);
+    control_tls_free(tls);
+}
+
+static void who_is_shut_out_without_a_word_comes_again(void **state)
+{
+    star_t star;
+    rank_run_t ranks[2];
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    for (uint32_t i = 0; i < 2; i++)
+        ranks[i] = (rank_run_t){.how = star_how(&star, i, 2)};
+    (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
+    shut_one_out(&star);
+    shut_one_out(&star);
+    (void)rank_open_thread(&ranks[0]);
+    (void)pthread_join(ranks[1].thread, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
+    ranks_close(ranks, 2);
+    secret_free(star.secret);
+}
+
+/* It has waited for rank 0 as long as stages there take. Now that it was there, that is over. */
+static void who_is_shut_out_and_finds_nobody_gives_up(void **state)
+{
+    star_t star;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    rank_run_t one = {.how = star_how(&star, 1, 2)};
+    one.how.join_ns = UINT64_C(1000000000);
+    one.how.patience_ns = UINT64_C(60000000000);
+    const uint64_t begin = sys()->now_ns();
+    (void)pthread_create(&one.thread, NULL, rank_open_thread, &one);
+    shut_one_out(&star);
+    (void)close(star.listener);
+    (void)pthread_join(one.thread, NULL);
+    assert_true(seconds_since(begin) < 20);
+    assert_int_equal(one.status, LH_TIMED_OUT);
+    assert_non_null(strstr(one.reason, "rank 1 has not met rank 0 in 1 s: "));
+    secret_free(star.secret);
+}
+
 static void another_key_is_refused_at_once(void **state)
 {
     star_t star;
@@ -482,6 +540,8 @@ int main(void)
         cmocka_unit_test(a_wait_is_told_often_and_then_seldom),
         cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
         cmocka_unit_test(who_comes_without_the_key_is_counted),
+        cmocka_unit_test(who_is_shut_out_without_a_word_comes_again),
+        cmocka_unit_test(who_is_shut_out_and_finds_nobody_gives_up),
         cmocka_unit_test(another_key_is_refused_at_once),
         cmocka_unit_test(a_killed_rank_is_named_at_once),
         cmocka_unit_test(a_stopped_rank_is_named),
