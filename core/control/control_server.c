@@ -615,10 +615,13 @@ static void server_turn(control_t *c)
 {
     control_server_t *s = c->server;
     const uint64_t now = sys()->now_ns();
-    /* This process itself stood still: nobody can be blamed for that time. */
-    if (now - s->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS)
-        for (peer_t *p = s->peers; p != NULL; p = p->next)
-            p->heard_ns = now;
+    /* This process itself stood still: nobody can be blamed for that time. What strangers have said
+     * meanwhile is yet to be read. */
+    const bool stood_still = now - s->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS;
+    for (peer_t *p = s->peers; stood_still && p != NULL; p = p->next) {
+        p->heard_ns = now;
+        if (is_stranger(p)) p->since_ns = now;
+    }
     s->last_turn = now;
     if (now >= s->next_beat) {
         beat_all(c);
