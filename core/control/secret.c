@@ -20,9 +20,11 @@
 #include <unistd.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <control/control.h>
 
 /* INFO_BYTES: of a purpose with its NUL and three numbers. */
 enum { SECRET_BYTES = 32, SECRET_DIGITS = 2 * SECRET_BYTES, INFO_BYTES = 128 };
@@ -208,6 +210,17 @@ lh_status_t secret_check(const char *path)
     return status == LH_AGAIN ? LH_OK : status; /* it is yet to be made */
 }
 
+/* Whoever waits does so before it has any rank that could say for whom; where rank 0's launcher was
+ * refused, in vain. */
+static void tell_key_missing(const char *path, control_wait_t *joins, uint64_t now)
+{
+    if (!control_wait_due(joins, now)) return;
+    log_line(LH_LOG_WARN,
+             "waiting for the job's key %s since %llu s: rank 0's launcher makes it once the "
+             "stages before are over; where its folder is another one, copy it here",
+             path, (unsigned long long)((now - joins->since) / 1000000000u));
+}
+
 /* A file that is copied here may be seen half. What is no key is therefore looked at again for
  * COPIED_IN_S; then it is a wrong key and not one on its way. */
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
@@ -215,6 +228,7 @@ lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
     enum { LOOK_US = 100000, COPIED_IN_S = 2 };
     secret_t *s = new_secret();
     uint64_t whole_ns = 0; /* when what lies there must be a key: it is being copied until then */
+    control_wait_t joins = {0};
     lh_status_t status;
     if (s == NULL) return LH_NO_MEMORY;
     for (;; (void)usleep(LOOK_US)) {
@@ -224,6 +238,7 @@ lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
             whole_ns = now + COPIED_IN_S * UINT64_C(1000000000);
         const uint64_t end = status == LH_INVALID && whole_ns < end_ns ? whole_ns : end_ns;
         if ((status != LH_AGAIN && status != LH_INVALID) || now >= end) break;
+        if (status == LH_AGAIN) tell_key_missing(path, &joins, now);
     }
     return hand_out(path, s, status, out);
 }

@@ -14,7 +14,8 @@ lh_status_t secret_open(const char *path, bool make, secret_t **out) LH_MUST_CHE
 /* What secret_open would refuse of what is there now; nothing is made. */
 lh_status_t secret_check(const char *path) LH_MUST_CHECK;
 /* Reads the file that another machine makes or that is copied here, as soon as it is there and
- * whole: until end_ns on sys()->now_ns; what is no key has two seconds to become one. */
+ * whole: until end_ns on sys()->now_ns; what is no key has two seconds to become one. Says now and
+ * then that it waits. */
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out) LH_MUST_CHECK;
 /* A new key that lives as long as the job: for ranks of one machine. */
 lh_status_t secret_random(secret_t **out) LH_MUST_CHECK;

@@ -8,6 +8,7 @@
 
 #include <base/sys.h>
 #include <control/secret.h>
+#include <unit/control/control_ranks.h>
 
 static void it_is_made_once_for_its_owner_alone(void **state)
 {
@@ -56,6 +57,32 @@ static void it_is_awaited(void **state)
     sys_use(NULL);
     assert_int_equal(status, LH_OK);
     secret_free(s);
+}
+
+/* Each look at the clock is four seconds after the one before. */
+static uint64_t in_haste_ns;
+static uint64_t now_in_haste(void)
+{
+    if (in_haste_ns == 0) in_haste_ns = sys_real.now_ns();
+    return in_haste_ns += UINT64_C(4000000000);
+}
+
+static void who_waits_for_it_says_so(void **state)
+{
+    secret_t *s;
+    char sentence[600];
+    sys_t haste = *sys();
+    const char *path = scratch_path(*state, "never.key");
+    const uint64_t end = sys()->now_ns() + UINT64_C(20000000000);
+    haste.now_ns = now_in_haste;
+    (void)snprintf(sentence, sizeof(sentence),
+                   "waiting for the job's key %s since 8 s: rank 0's launcher makes it", path);
+    FILE *said = listen_to_logs();
+    sys_use(&haste);
+    const lh_status_t status = secret_await(path, end, &s);
+    sys_use(NULL);
+    was_logged(said, sentence);
+    assert_int_equal(status, LH_INVALID);
 }
 
 /* Copied by hand: empty at first. */
@@ -188,6 +215,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_is_made_once_for_its_owner_alone, scratch_setup,
                                         scratch_teardown),
         cmocka_unit_test_setup_teardown(it_is_awaited, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(who_waits_for_it_says_so, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(it_may_be_copied_slowly, scratch_setup, scratch_teardown),
         cmocka_unit_test(keys_differ_by_purpose_epoch_and_pair),
         cmocka_unit_test_setup_teardown(it_is_hkdf_with_sha_256, scratch_setup, scratch_teardown),
