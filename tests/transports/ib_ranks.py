@@ -96,7 +96,7 @@ class Ranks(unittest.TestCase):
                               "loss=500 reorder=1"),
                              (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"],
                               "lose_answer=50 lose_immediate=70"),
-                             (["plugin = ib", "security = plain"], "rate=50000000 cqe_most=384"),
+                             (["plugin = ib", "security = plain"], "rate=50000000 cqe_most=512"),
                              (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 loss=500"),
                              (["plugin = ib", "security = plain", "bind = 127.0.0.1, 127.0.0.2"], "devices=2 dead_device=1")):
             code, said, ib = self.run_job(node, faults)

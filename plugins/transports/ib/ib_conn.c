@@ -44,7 +44,7 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
         const uint32_t pairs = (c->pair_count + t->port_count - 1) / t->port_count;
         /* The end that is dialed does not choose which pair comes to which port. */
         const uint32_t most = c->dials ? pairs : c->pair_count;
-        const int entries = (int)(most * (IB_SEND_WRS + IB_RECEIVES));
+        const int entries = (int)(most * (IB_SEND_WRS + IB_RECEIVES + IB_SPARE));
         c->cqs[i] = t->verbs.create_cq(port->context, entries, c, port->channel, 0);
         if (c->cqs[i] == NULL)
             return host->fail(host, LH_IO,

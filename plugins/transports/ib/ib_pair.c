@@ -197,20 +197,19 @@ static ib_pair_t *lead_of(lh_conn_t *c)
     return p;
 }
 
-/* What is told anew leaves without a credit as well: see ib_pairs_part. */
 void ib_pairs_notify(lh_conn_t *c)
 {
-    const bool gives = gives_credits(c), must = c->retells;
-    if (!gives && !must && c->receive_end == c->receive_told && !ib_private_due(c)) return;
+    const bool waited = c->retells || gives_credits(c);
+    if (!waited && c->receive_end == c->receive_told && !ib_private_due(c)) return;
     ib_pair_t *p = lead_of(c);
     ib_board_t *mine = &c->board[1];
     ib_sent_t rows[IB_NOTICE_WRS];
     uint32_t count = 0;
     if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS ||
-        (!must && !ib_credits_for_notice(&p->credits, gives)))
+        !ib_credits_for_notice(&p->credits, waited))
         return;
     const uint64_t id = id_write(ID_NOTICE, p->index, 0, 0);
-    ib_notice_t *notice = &mine->notices[c->notices_out % IB_RECEIVES];
+    ib_notice_t *notice = &mine->notices[c->notices_out % IB_NOTICES];
     uint64_t *posted = notice->posted;
     notice->opened = c->sealed.in_first;
     for (uint32_t i = 0; i < c->pair_count; i++)
@@ -307,9 +306,8 @@ static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual, uint
     return (double)(p->bytes + bytes) / (double)(rate != 0 ? rate : 1);
 }
 
-/* Behind a chunk there must be credits for a notice, and for a word on each of the others, without
- * which none of these can be parted with, nor what gives credits back leave another way. A word leaves
- * the last one, where it can. */
+/* Behind a chunk there are credits for a notice, and for a word on each of the others. A word leaves the
+ * last one, where it can. */
 typedef enum pair_use { USE_CHUNK, USE_WORD, USE_WORD_ANYHOW } pair_use_t;
 
 static bool has_credits(const ib_pair_t *p, pair_use_t use)
@@ -338,8 +336,7 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, pair_use_t use)
 }
 
 /* Notices may have used what was kept for it, as long as the peer's did not come, and the peer's may
- * wait for it. So it leaves without a credit as well: there are work requests that the peer has posted
- * and could not tell of, and where there is none, as it does not poll, the card tries again. */
+ * wait for it. So it leaves without a credit as well. */
 bool ib_pairs_part(lh_conn_t *c, uint32_t index)
 {
     const ib_pair_t *down = &c->pairs[index];
@@ -506,7 +503,7 @@ static void take_chunk(lh_conn_t *c, const ib_immediate_t *what, uint64_t bytes)
 static void take_notice(lh_conn_t *c, uint32_t low)
 {
     const int32_t more = ib_grants_new(c->granted, c->send_next, low);
-    const ib_notice_t *notice = &c->board->notices[c->notices_in++ % IB_RECEIVES];
+    const ib_notice_t *notice = &c->board->notices[c->notices_in++ % IB_NOTICES];
     const uint64_t *posted = notice->posted;
     bool sound = more >= 0 && ib_private_take_opened(c, notice->opened);
     for (uint32_t i = 0; sound && i < c->pair_count; i++)

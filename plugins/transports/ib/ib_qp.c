@@ -33,7 +33,7 @@ static verbs_qp_t *qp_create(ib_pair_t *p)
         .send_cq = c->cqs[p->port],
         .recv_cq = c->cqs[p->port],
         .cap = {.send_wrs = IB_SEND_WRS,
-                .recv_wrs = IB_RECEIVES,
+                .recv_wrs = IB_RECEIVES + IB_SPARE,
                 .send_sges = 1,
                 .recv_sges = 1,
                 .inline_bytes = IB_INLINE},
@@ -117,7 +117,8 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     p->failing = p->unanswered = false;
     p->heard_ns = host->now_ns(host);
     if (p->turn == 0) ib_credits_begin(&p->credits);
-    return ib_pair_receives(p, IB_RECEIVES) ? LH_OK : qp_refuse(p, "receive work requests", errno);
+    if (ib_pair_receives(p, IB_RECEIVES + IB_SPARE)) return LH_OK;
+    return qp_refuse(p, "receive work requests", errno);
 }
 
 /* The first state is entered again: what may be written here was agreed on since. */

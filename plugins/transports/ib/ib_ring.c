@@ -105,9 +105,9 @@ bool ib_credits_due(const ib_credits_t *c)
     return c->posted - c->told >= IB_RECEIVES / 2;
 }
 
-bool ib_credits_for_notice(const ib_credits_t *c, bool gives)
+bool ib_credits_for_notice(const ib_credits_t *c, bool waited)
 {
-    return ib_credits_left(c) >= (gives ? 1 : 2);
+    return waited || ib_credits_left(c) >= 2;
 }
 
 bool ib_inbox_take(ib_inbox_t *b, uint32_t index, bool last, uint64_t bytes)

@@ -17,7 +17,9 @@ enum {
     IB_DEPTH = 256, /* receives and sends that a connection has posted at most; a power of two */
     IB_PAIRS_MOST = 16, /* queue pairs of a connection */
     IB_PORTS_MOST = 4,  /* of a rank, over which they are spread */
-    IB_RECEIVES = 128,  /* receive work requests that wait on each queue pair */
+    IB_RECEIVES = 128,  /* receive work requests of each queue pair that the peer has credits for */
+    IB_SPARE = 128,     /* and those that wait beyond them, for what leaves without a credit */
+    IB_NOTICES = IB_RECEIVES + IB_SPARE,
     IB_CHUNK_LEAST = 64 << 10,
     IB_CHUNK_MOST = 64 << 20,
     IB_REASON = 240,
@@ -74,7 +76,7 @@ typedef struct ib_share { /* `private`: what an end must know of the other to se
 } ib_share_t;
 
 typedef struct ib_board {
-    ib_notice_t notices[IB_RECEIVES];
+    ib_notice_t notices[IB_NOTICES];
     ib_share_t share;
     int32_t status; /* goodbye: why the peer ends the connection */
     uint32_t length;
@@ -100,10 +102,17 @@ uint64_t ib_count_find(uint64_t done, uint32_t low);
 
 /* ---- credits: no write with an immediate leaves before a receive work request waits for it ---- */
 
+/* What others wait for leaves without a credit, or two ends that both wait for one would do so for ever:
+ * a notice that gives back half of a queue pair's or tells anew what was lost, and what is said of a queue
+ * pair that is down. IB_SPARE work requests wait for these. As long as a peer does not poll there are, over
+ * one queue pair, at most: a notice for each half of what the peer has under way on each, three as it may
+ * have left without credits, too; two words of each other one; one notice that tells anew. */
+LH_STATIC_ASSERT(5 * IB_PAIRS_MOST <= IB_SPARE, "what leaves without a credit must find a request");
+
 typedef struct ib_credits {
     uint64_t granted; /* by the peer, since the connection began           */
-    uint64_t used;    /* by writes of this end; after a failure it may be more */
-    uint64_t posted;  /* receive work requests of this end                 */
+    uint64_t used;    /* by writes of this end; it may be more: IB_SPARE   */
+    uint64_t posted;  /* receive work requests of this end, but the spare  */
     uint64_t told;    /* of posted: those that the peer knows of, or soon will */
 } ib_credits_t;
 
@@ -115,12 +124,11 @@ bool ib_credits_renew(ib_credits_t *c, uint64_t done, uint64_t taken, uint64_t a
 /* What the board says now; less than is known is a notice that was overtaken. False: more than the
  * peer can have. */
 bool ib_credits_take(ib_credits_t *c, uint64_t granted);
-/* The last credit is kept for a notice that gives back credits that the peer may wait for (`gives`),
- * or two ends that both wait for credits would wait for ever; `words` more for what may have to leave
- * before such a notice can. */
 uint64_t ib_credits_left(const ib_credits_t *c);
+/* Kept behind it: one for a notice, and `words`, so that the spare ones are seldom needed. */
 bool ib_credits_for_chunk(const ib_credits_t *c, uint32_t words);
-bool ib_credits_for_notice(const ib_credits_t *c, bool gives);
+/* waited: the peer may wait for it. */
+bool ib_credits_for_notice(const ib_credits_t *c, bool waited);
 /* So many were used that the peer must be told even where there is nothing else to tell. */
 bool ib_credits_due(const ib_credits_t *c);
 

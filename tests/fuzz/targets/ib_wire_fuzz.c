@@ -335,7 +335,7 @@ static void write_board(lh_conn_t *c, const uint8_t *in)
 {
     const uint64_t number = c->granted + in[2] % 3;
     ib_grant_t *grant = &c->board->grants[number % IB_DEPTH];
-    ib_notice_t *notice = &c->board->notices[c->notices_in % IB_RECEIVES];
+    ib_notice_t *notice = &c->board->notices[c->notices_in % IB_NOTICES];
     if ((in[1] & 1) == 0) {
         *grant = (ib_grant_t){.number = number + 1,
                               .address = 1 << 20,

@@ -28,7 +28,7 @@ static struct {
     verbs_wc_t rows[ROWS];
     uint32_t row_count;
     posted_t posted[POSTED];
-    uint32_t posted_count;
+    uint32_t posted_count, receives; /* receives: work requests for what comes */
     uint8_t peer[sizeof(ib_board_t)]; /* its board: only its address is used */
 } card;
 static char memory[ROOM];
@@ -174,10 +174,11 @@ static int post_send(LH_UNUSED verbs_qp_t *qp, verbs_send_wr_t *first, verbs_sen
     return 0;
 }
 
-static int post_recv(LH_UNUSED verbs_qp_t *qp, LH_UNUSED verbs_recv_wr_t *first,
-                     verbs_recv_wr_t **bad)
+static int post_recv(LH_UNUSED verbs_qp_t *qp, verbs_recv_wr_t *first, verbs_recv_wr_t **bad)
 {
     *bad = NULL;
+    for (const verbs_recv_wr_t *wr = first; wr != NULL; wr = wr->next)
+        card.receives++;
     return 0;
 }
 
@@ -346,8 +347,33 @@ static void a_word_leaves_without_a_credit(void **state)
     for (uint32_t i = 1; i < PAIRS; i++) {
         assert_int_equal(ib_credits_left(&c->pairs[i].credits), 0);
         assert_false(ib_credits_for_chunk(&c->pairs[i].credits, 0));
-        assert_false(ib_credits_for_notice(&c->pairs[i].credits, true));
+        assert_false(ib_credits_for_notice(&c->pairs[i].credits, false));
     }
+    close_conn(c);
+}
+
+/* Both ends may have used all of the one that notices go over while nothing came over it, and tell what
+ * came over another meanwhile: neither could tell later what came over this one. For what leaves so there
+ * are more work requests than the other end has credits for. */
+static void what_gives_credits_back_leaves_without_one(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    ib_credits_t *lead = &c->pairs[c->lead].credits;
+    assert_int_equal(card.receives, PAIRS * (IB_RECEIVES + IB_SPARE));
+    lead->used = lead->granted;
+    for (uint32_t i = 1; i < PAIRS; i++) {
+        c->pairs[i].credits.posted += IB_RECEIVES / 2;
+        step(c);
+        assert_int_equal(card.posted_count, i);
+        assert_int_equal(card.posted[i - 1].what.kind, IB_NOTICE);
+        assert_int_equal(card.posted[i - 1].pair, c->lead);
+        assert_int_equal(c->pairs[i].credits.told, c->pairs[i].credits.posted);
+    }
+    assert_int_equal(lead->used, lead->granted + PAIRS - 1);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK); /* nobody waits for it alone */
+    step(c);
+    assert_int_equal(card.posted_count, PAIRS - 1);
     close_conn(c);
 }
 
@@ -488,6 +514,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_taken_though_an_older_word_comes_behind_it),
         cmocka_unit_test(a_word_leaves_without_a_credit),
+        cmocka_unit_test(what_gives_credits_back_leaves_without_one),
         cmocka_unit_test(notices_are_told_anew_in_one_in_front_of_chunks),
         cmocka_unit_test(what_is_told_anew_leaves_without_a_credit),
         cmocka_unit_test(a_word_that_went_with_another_is_said_again),

@@ -142,7 +142,7 @@ static void write_some(side_t *s, lane_t *out)
         s->sent++;
         out->chunks++;
     }
-    assert_true(s->credits.used <= s->credits.granted);
+    assert_true(s->credits.used <= s->credits.granted + IB_SPARE);
 }
 
 static void take_one(side_t *s, lane_t *in)
@@ -182,13 +182,93 @@ static void two_ends_never_run_dry(void **state)
                 take_one(&sides[who], &lanes[who]);
             write_some(&sides[who], &lanes[1 - who]);
             for (uint32_t i = 0; i < 2; i++) /* what is on its way has a request that waits */
-                assert_true(sides[1 - i].credits.used <= sides[i].credits.posted);
+                assert_true(sides[1 - i].credits.used <= sides[i].credits.posted + IB_SPARE);
             const uint64_t after = sides[0].sent + sides[1].sent + sides[0].credits.posted +
                                    sides[1].credits.posted;
             idle = before == after ? idle + 1 : 0;
         }
         assert_int_equal(sides[0].sent, sides[0].to_send);
         assert_int_equal(sides[1].sent, sides[1].to_send);
+    }
+}
+
+/* Two queue pairs, of which the first one carries the notices of both, and nothing for a while. */
+enum { TWO = 2, LINE = 2 * IB_NOTICES };
+
+typedef struct line { /* what is on its way over one of them, in order */
+    uint32_t first, end;
+    struct {
+        bool notice;
+        uint64_t told[TWO];
+    } rows[LINE];
+} line_t;
+
+typedef struct end {
+    ib_credits_t credits[TWO];
+    uint64_t to_send, sent;
+} end_t;
+
+static void line_put(end_t *e, line_t *out, uint32_t pair, bool notice)
+{
+    line_t *l = &out[pair];
+    assert_true(l->end - l->first < LINE);
+    l->rows[l->end % LINE].notice = notice;
+    for (uint32_t i = 0; i < TWO && notice; i++)
+        l->rows[l->end % LINE].told[i] = e->credits[i].told = e->credits[i].posted;
+    l->end++;
+    e->credits[pair].used++;
+}
+
+static void end_write(end_t *e, line_t *out)
+{
+    bool waited = false;
+    for (uint32_t i = 0; i < TWO; i++)
+        waited |= ib_credits_due(&e->credits[i]);
+    if ((waited || rand() % 4 == 0) && ib_credits_for_notice(&e->credits[0], waited))
+        line_put(e, out, 0, true);
+    for (uint32_t i = 0; i < TWO; i++)
+        while (e->sent < e->to_send && ib_credits_for_chunk(&e->credits[i], TWO - 1)) {
+            line_put(e, out, i, false);
+            e->sent++;
+        }
+}
+
+static void end_take(end_t *e, line_t *in, uint32_t pair)
+{
+    line_t *l = &in[pair];
+    if (l->first == l->end) return;
+    e->credits[pair].posted++;
+    for (uint32_t i = 0; i < TWO && l->rows[l->first % LINE].notice; i++)
+        assert_true(ib_credits_take(&e->credits[i], l->rows[l->first % LINE].told[i]));
+    l->first++;
+}
+
+static void two_ends_of_two_queue_pairs_never_run_dry(void **state)
+{
+    static line_t lines[2][TWO]; /* towards end 0, towards end 1 */
+    (void)state;
+    srand(11);
+    for (uint32_t round = 0; round < 200; round++) {
+        end_t ends[2] = {{.to_send = 1000 + (uint64_t)rand() % 2000},
+                         {.to_send = 1000 + (uint64_t)rand() % 2000}};
+        memset(lines, 0, sizeof(lines));
+        for (uint32_t i = 0; i < 2 * TWO; i++)
+            ib_credits_begin(&ends[i % 2].credits[i / 2]);
+        uint32_t turns = 0, held = 0; /* held: turns that the first one carries nothing */
+        while (ends[0].sent < ends[0].to_send || ends[1].sent < ends[1].to_send) {
+            const uint32_t who = (uint32_t)rand() % 2;
+            assert_true(turns++ < 100000);
+            if (held == 0 && rand() % 200 == 0) held = 100;
+            held -= held > 0;
+            for (int n = rand() % 20; n > 0; n--) {
+                if (held == 0) end_take(&ends[who], lines[who], 0);
+                end_take(&ends[who], lines[who], 1);
+            }
+            end_write(&ends[who], lines[1 - who]);
+            for (uint32_t i = 0; i < 2 * TWO; i++) /* what is on its way has a request that waits */
+                assert_true(ends[1 - i % 2].credits[i / 2].used <=
+                            ends[i % 2].credits[i / 2].posted + IB_SPARE);
+        }
     }
 }
 
@@ -363,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_grant_is_the_one_that_is_asked_for),
         cmocka_unit_test(credits_that_a_peer_cannot_have_are_refused),
         cmocka_unit_test(two_ends_never_run_dry),
+        cmocka_unit_test(two_ends_of_two_queue_pairs_never_run_dry),
         cmocka_unit_test(chunks_come_in_any_order),
         cmocka_unit_test(chunks_that_make_no_message_are_refused),
         cmocka_unit_test(numbers_are_found_in_what_is_granted),
