@@ -258,7 +258,7 @@ void ib_pair_mended(ib_pair_t *p, uint64_t taken)
     lh_conn_t *c = p->conn;
     ib_pair_forget(p);
     if (c->dials && !pair_prune(p, taken)) return;
-    p->away = p->asked = p->answer_due = false;
+    p->away = p->asked = p->answer_due = p->notices = false;
     p->heard_ns = mend_now(c);
     p->rate = 0; /* what it was as it failed would keep chunks away from it for ever */
     (void)atomic_fetch_add(&c->pairs_up, 1);

@@ -142,6 +142,7 @@ bool ib_pair_repost(ib_pair_t *p)
         ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
         if (post_rows(p, r, 1) != 0) return false;
         r->since_ns = p->heard_ns; /* what it has waited for says nothing of this pair's rate */
+        p->notices |= id_kind(r->id) == ID_NOTICE;
         p->credits.used += r->has_immediate;
         atomic_fetch_add_explicit(&c->bytes_again, r->bytes, memory_order_relaxed);
     }
@@ -173,21 +174,16 @@ static bool gives_credits(const lh_conn_t *c)
     return false;
 }
 
-static bool has_notices(const ib_pair_t *p)
-{
-    for (uint64_t i = p->sent_first; i < p->sent_end; i++)
-        if (id_kind(p->sent[i % IB_SEND_WRS].id) == ID_NOTICE) return true;
-    return false;
-}
-
 /* All notices go over one queue pair, so that they arrive in their order: those under way are all of
  * the one that leads. Where that is away, over another one from then on: by then the peer has taken
- * all that came over the first, and what did not come is told anew. NULL: not now. */
+ * all that came over the first, and what did not come is told anew. One in doubt goes on to lead where
+ * any went over it: even those that are acknowledged may lie in the peer's completion queue, and it may
+ * look into another port's first. NULL: not now. */
 static ib_pair_t *lead_of(lh_conn_t *c)
 {
     ib_pair_t *p = &c->pairs[c->lead];
     if (p->state != IB_PAIR_UP && !p->away) return NULL;
-    bool found = p->state == IB_PAIR_UP && (!ib_pair_doubted(p) || has_notices(p));
+    bool found = p->state == IB_PAIR_UP && (!ib_pair_doubted(p) || p->notices);
     for (uint32_t i = 0; i < c->pair_count && !found; i++) {
         found = c->pairs[i].state == IB_PAIR_UP && !ib_pair_doubted(&c->pairs[i]);
         if (found) p = &c->pairs[i];
@@ -240,6 +236,7 @@ void ib_pairs_notify(lh_conn_t *c)
     }
     if (!pair_post(p, rows, count)) return;
     c->retells = false;
+    p->notices = true;
     c->notices_out++;
     c->receive_told = told;
     c->sealed.in_told = notice->opened;
