@@ -460,6 +460,8 @@ uint64_t ib_pair_due(const ib_pair_t *p);
 lh_status_t ib_pair_make(ib_pair_t *p);
 lh_status_t ib_pair_ready(ib_pair_t *p); /* to send: the other end's numbers are known */
 void ib_pair_unmake(ib_pair_t *p);       /* from here on the device knows nothing of it */
+/* From here on it takes nothing more; what it took comes in front of the completions that end it. */
+bool ib_pair_stop(ib_pair_t *p);
 
 /* ib_pair.c: what is posted, and completions */
 bool ib_pair_receives(ib_pair_t *p, uint32_t count); /* false: errno says why not */

@@ -323,10 +323,14 @@ static void pair_disconnected(ib_pair_t *p)
         (void)ib_pairs_pump(c);
         if (c->state == IB_OPEN && p->state == IB_PAIR_UP)
             ib_pair_fail(p, "the other end has lost it");
-    } else if (p->turn == 0 || p->state == IB_PAIR_UP) {
-        c->ended = true;
     } else {
-        ib_pair_missed(p);
+        /* What has come over one that meets came from an end that was ready. */
+        const cm_id_t *id = p->id;
+        if (c->state == IB_OPEN && p->state == IB_PAIR_MEETING) (void)ib_pairs_pump(c);
+        if (p->turn == 0 || p->state == IB_PAIR_UP)
+            c->ended = true;
+        else if (p->id == id)
+            ib_pair_missed(p);
     }
 }
 
@@ -369,6 +373,8 @@ static void pair_event(ib_pair_t *p, const cm_event_t *event, const ib_said_t *s
     case CM_UNREACHABLE:
         if (c->state == IB_MET)
             c->ended = true;
+        else if (p->state == IB_PAIR_UP) /* by what came over it alone: another turn has both */
+            (void)ib_pair_stop(p);
         else
             give_up(p, v->event_text(event->type),
                     strerror(event->status < 0 ? -event->status : event->status));

@@ -302,6 +302,15 @@ void ib_pair_parted(ib_pair_t *p)
     ib_pair_unsay(p);
 }
 
+/* The end that dialed may be ready by now, and what it writes acknowledged by the card here. So at the end
+ * that listens one that meets goes down when its completions have been taken, of which the last say that
+ * it was stopped: what was acknowledged counts. */
+static bool meeting_stop(ib_pair_t *p)
+{
+    const bool meets = !p->conn->dials && p->state == IB_PAIR_MEETING && p->qp != NULL;
+    return meets && ib_pair_stop(p);
+}
+
 /* It is down while others are up: first both ends part with it, then it is dialed now and then. */
 static void mend_one(ib_pair_t *p, uint64_t now)
 {
@@ -315,6 +324,7 @@ static void mend_one(ib_pair_t *p, uint64_t now)
         }
     }
     if (now < p->again_ns || (others && p->asked && !p->away)) return;
+    if (others && (!p->away || ib_pair_waits(p)) && meeting_stop(p)) return;
     if (others && !p->away) {
         ib_pair_missed(p);
         p->asked = ib_pairs_part(c, p->index);

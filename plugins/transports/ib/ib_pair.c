@@ -626,6 +626,7 @@ static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
     if (p->failing) return;
     p->failing = true;
     p->unanswered = wc->status == VERBS_WC_RETRIES_EXCEEDED;
+    if (p->state != IB_PAIR_UP && p->failure != NULL) return; /* it went down for that */
     p->failure = wc->status == VERBS_WC_FLUSHED ? "it went into its error state" : text;
 }
 

@@ -131,6 +131,12 @@ lh_status_t ib_pair_ready(ib_pair_t *p)
     return error == 0 ? LH_OK : qp_refuse(p, "the states", error);
 }
 
+bool ib_pair_stop(ib_pair_t *p)
+{
+    verbs_qp_attr_t attr = {.state = VERBS_QP_ERROR};
+    return p->conn->transport->verbs.modify_qp(p->qp, &attr, VERBS_QP_STATE) == 0;
+}
+
 void ib_pair_unmake(ib_pair_t *p)
 {
     if (p->qp != NULL) (void)p->conn->transport->verbs.destroy_qp(p->qp);

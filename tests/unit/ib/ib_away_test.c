@@ -29,6 +29,8 @@ static struct {
     uint32_t row_count;
     posted_t posted[POSTED];
     uint32_t posted_count, receives; /* receives: work requests for what comes */
+    uint32_t stopped;                /* the number of the queue pair that was stopped last */
+    cm_event_t event;                /* to be told; of no id: none */
     uint8_t peer[sizeof(ib_board_t)]; /* its board: only its address is used */
 } card;
 static char memory[ROOM];
@@ -105,8 +107,9 @@ static int init_qp_attr(LH_UNUSED cm_id_t *id, LH_UNUSED verbs_qp_attr_t *attr, 
     return 0;
 }
 
-static int modify_qp(LH_UNUSED verbs_qp_t *qp, LH_UNUSED verbs_qp_attr_t *attr, LH_UNUSED int mask)
+static int modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, LH_UNUSED int mask)
 {
+    if (attr->state == VERBS_QP_ERROR) card.stopped = qp->number;
     return 0;
 }
 
@@ -142,9 +145,21 @@ static int resolve_address(LH_UNUSED cm_id_t *id, LH_UNUSED struct sockaddr *fro
     return 0;
 }
 
-static int no_event(LH_UNUSED cm_channel_t *channel, LH_UNUSED cm_event_t **out)
+static int get_event(LH_UNUSED cm_channel_t *channel, cm_event_t **out)
 {
-    return -1;
+    *out = &card.event;
+    return card.event.id != NULL ? 0 : -1;
+}
+
+static int ack_event(cm_event_t *event)
+{
+    event->id = NULL;
+    return 0;
+}
+
+static const char *event_text(LH_UNUSED int type)
+{
+    return "an event";
 }
 
 static const char *why_text(LH_UNUSED int status)
@@ -236,7 +251,9 @@ static lh_conn_t *open_conn(bool dials)
     v->disconnect = v->destroy_id = of_an_id;
     v->set_option = set_option;
     v->resolve_address = resolve_address;
-    v->get_event = no_event;
+    v->get_event = get_event;
+    v->ack_event = ack_event;
+    v->event_text = event_text;
     v->wc_status_text = why_text;
     lh_conn_t *c = ib_conn_new(&transport, dials ? IB_DIALING : IB_MET);
     assert_non_null(c);
@@ -550,6 +567,97 @@ static void one_that_meets_is_up_once_anything_comes_over_it(void **state)
     close_conn(c);
 }
 
+/* What a stopped queue pair ends with. */
+static void flush(lh_conn_t *c, uint32_t pair)
+{
+    assert_int_equal(card.stopped, c->pairs[pair].qp->number);
+    push((verbs_wc_t){.id = (uint64_t)pair << 2,
+                      .status = VERBS_WC_FLUSHED,
+                      .pair = c->pairs[pair].qp->number});
+    step(c);
+}
+
+/* At the end that listens, where the other one does not say in time that it is ready. */
+static lh_conn_t *open_meeting(ib_pair_t **out)
+{
+    lh_conn_t *c = open_conn(false);
+    ib_pair_t *p = &c->pairs[2];
+    p->state = IB_PAIR_MEETING;
+    p->turn = 1;
+    p->give_up_ns = card.now + 1000 * MS;
+    p->failure = "it was lost";
+    atomic_store(&c->pairs_up, PAIRS - 1);
+    *out = p;
+    return c;
+}
+
+/* It is ready after all, just then, and knows that what it wrote has arrived. */
+static void what_came_over_one_that_meets_counts_though_it_is_parted_with(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    step(c);
+    assert_int_equal(p->state, IB_PAIR_MEETING);
+    assert_int_equal(card.posted_count, 0); /* nothing is told yet */
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    flush(c, 2);
+    assert_int_equal(p->state, IB_PAIR_DOWN);
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
+    pass_time(c);
+    assert_int_equal(words_on(2, 0) + words_on(2, 1), 1);
+    assert_int_equal(card.posted[0].what.number, 1);
+    close_conn(c);
+}
+
+static void one_that_meets_nobody_is_parted_with(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    step(c);
+    flush(c, 2);
+    assert_int_equal(p->state, IB_PAIR_DOWN);
+    assert_string_equal(p->failure, "it was lost");
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
+    assert_int_equal(words_on(2, 0) + words_on(2, 1), 1);
+    assert_int_equal(card.posted[0].what.number, 0);
+    close_conn(c);
+}
+
+/* The connection manager goes on waiting for what says that the other end is ready. */
+static void one_that_is_up_by_what_came_is_counted_when_it_is_given_up(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    step(c);
+    assert_int_equal(p->state, IB_PAIR_UP);
+    card.event = (cm_event_t){.id = p->id, .type = CM_UNREACHABLE};
+    ib_meet_events(&transport);
+    assert_int_equal(p->state, IB_PAIR_UP);
+    flush(c, 2);
+    assert_int_equal(p->state, IB_PAIR_DOWN);
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
+    assert_true(p->give_up_ns > card.now);
+    close_conn(c);
+}
+
+/* It has written over it, and gone, before this end has looked. */
+static void an_end_that_has_gone_is_known_over_one_that_meets(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    card.event = (cm_event_t){.id = p->id, .type = CM_DISCONNECTED};
+    ib_meet_events(&transport);
+    assert_int_equal(p->arrived, 1);
+    assert_true(c->ended);
+    close_conn(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -562,6 +670,10 @@ int main(void)
         cmocka_unit_test(one_with_chunks_alone_waits_for_no_notice),
         cmocka_unit_test(one_in_doubt_leads_as_long_as_its_notices_may_be_overtaken),
         cmocka_unit_test(one_that_meets_is_up_once_anything_comes_over_it),
+        cmocka_unit_test(what_came_over_one_that_meets_counts_though_it_is_parted_with),
+        cmocka_unit_test(one_that_meets_nobody_is_parted_with),
+        cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
+        cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
