@@ -281,12 +281,13 @@ void ib_pair_parted(ib_pair_t *p)
 {
     static const char lost[] = "the other end has lost it";
     lh_conn_t *c = p->conn;
-    const int32_t ahead = ib_turn_ahead(p->turn, p->away_turn);
-    const uint32_t turn = p->turn + (uint32_t)ahead, count = p->away_count;
+    const uint32_t low = p->away_turn, count = p->away_count;
     p->heard_away = false;
-    if (c->dials ? ahead != 0 : ahead < 0) return;
-    if (p->qp != NULL) (void)ib_pairs_pump(c);
+    if (p->qp != NULL) (void)ib_pairs_pump(c); /* which may act on a later word, or a later turn */
     if (c->state != IB_OPEN) return;
+    const int32_t ahead = ib_turn_ahead(p->turn, low);
+    const uint32_t turn = p->turn + (uint32_t)ahead;
+    if (c->dials ? ahead != 0 : ahead < 0) return;
     if (p->state == IB_PAIR_UP)
         ib_pair_fail(p, lost);
     else if (p->state == IB_PAIR_NONE || p->give_up_ns == 0)
