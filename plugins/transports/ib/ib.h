@@ -84,7 +84,7 @@ typedef struct ib_pair { /* one queue pair of a connection */
     bool proven;      /* one that was not small has come through */
     bool gone;        /* its device was removed, so it is not dialed again */
     bool placed;      /* its port, at the end that listens, and the peer's key are known */
-    bool notices;     /* some went over it since it was met: the peer may have yet to look at them */
+    bool notices;     /* went over it since it was met, and may not be looked at yet */
     uint32_t invalid; /* requests in a row that the other end called invalid */
     uint32_t lost;    /* failures in a row, without an answer, of packets that were not small */
     uint64_t lost_ns; /* when the first of them was */

@@ -541,11 +541,11 @@ static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
         take_chunk(c, &what, wc->bytes);
     } else if (what.kind == IB_NOTICE) {
         take_notice(c, what.number);
-    } else if (what.kind == IB_AWAY && what.index < c->pair_count) {
+    } else if (what.kind == IB_AWAY && what.index < c->pair_count && what.index != p->index) {
         take_away(&c->pairs[what.index], &what);
     } else if (what.kind == IB_AWAY) {
-        ib_conn_break(c, LH_CORRUPT, "rank %u tells of queue pair %u of %u", c->peer, what.index,
-                      c->pair_count);
+        ib_conn_break(c, LH_CORRUPT, "rank %u says over queue pair %u that %u of %u is down",
+                      c->peer, p->index, what.index, c->pair_count);
     } else {
         const lh_status_t why = ib_goodbye_read(c->board, reason);
         c->ended = true; /* so no goodbye is answered */

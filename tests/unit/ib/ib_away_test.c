@@ -28,9 +28,9 @@ static struct {
     verbs_wc_t rows[ROWS];
     uint32_t row_count;
     posted_t posted[POSTED];
-    uint32_t posted_count, receives; /* receives: work requests for what comes */
-    uint32_t stopped;                /* the number of the queue pair that was stopped last */
-    cm_event_t event;                /* to be told; of no id: none */
+    uint32_t posted_count, receives;  /* receives: work requests for what comes */
+    uint32_t stopped;                 /* the number of the queue pair that was stopped last */
+    cm_event_t event;                 /* to be told; of no id: none */
     uint8_t peer[sizeof(ib_board_t)]; /* its board: only its address is used */
 } card;
 static char memory[ROOM];
@@ -394,6 +394,21 @@ static void what_gives_credits_back_leaves_without_one(void **state)
     close_conn(c);
 }
 
+static void a_word_on_the_one_that_it_came_over_is_corrupt(void **state)
+{
+    (void)state;
+    for (uint32_t index = 1; index <= PAIRS; index += PAIRS - 1) { /* of none, likewise */
+        lh_conn_t *c = open_conn(false);
+        hear_away(c, 1, index, 0);
+        step(c);
+        assert_int_equal(c->why, LH_CORRUPT);
+        assert_true(c->state >= IB_LEAVING);
+        ib_cancel(c);
+        step(c);
+        ib_close_conn(c);
+    }
+}
+
 /* A chunk in front of two notices, over one that is then down at the peer. */
 static lh_conn_t *open_loaded(lh_region_t *region)
 {
@@ -571,9 +586,8 @@ static void one_that_meets_is_up_once_anything_comes_over_it(void **state)
 static void flush(lh_conn_t *c, uint32_t pair)
 {
     assert_int_equal(card.stopped, c->pairs[pair].qp->number);
-    push((verbs_wc_t){.id = (uint64_t)pair << 2,
-                      .status = VERBS_WC_FLUSHED,
-                      .pair = c->pairs[pair].qp->number});
+    push((verbs_wc_t){
+        .id = (uint64_t)pair << 2, .status = VERBS_WC_FLUSHED, .pair = c->pairs[pair].qp->number});
     step(c);
 }
 
@@ -664,6 +678,7 @@ int main(void)
         cmocka_unit_test(an_answer_is_taken_though_an_older_word_comes_behind_it),
         cmocka_unit_test(a_word_leaves_without_a_credit),
         cmocka_unit_test(what_gives_credits_back_leaves_without_one),
+        cmocka_unit_test(a_word_on_the_one_that_it_came_over_is_corrupt),
         cmocka_unit_test(notices_are_told_anew_in_one_in_front_of_chunks),
         cmocka_unit_test(what_is_told_anew_leaves_without_a_credit),
         cmocka_unit_test(a_word_that_went_with_another_is_said_again),
