@@ -1,5 +1,5 @@
 """One training step of a Llama by Longhaul and by PyTorch on the same shapes: what bench/step, bench/startup,
-bench/memory and bench/scaling measure.
+bench/memory, bench/scaling and bench/status measure.
 
 Both sides get tokens drawn at random from the whole vocabulary, AdamW with decay on matrices, clipping at 1.0, FP32
 master weights, and either BF16 or FP32 compute. FLOPs are counted alike, by the formula of peers/pytorch_step.py."""
@@ -104,13 +104,13 @@ def write_job(folder, m, precision, threads, steps):
     return path
 
 
-def ours(binary, job, warm):
-    """One run of longhaul train: figures as peers/pytorch_step.py gives them."""
+def ours(binary, job, warm, **more):
+    """One run of longhaul train, of a process made with `more`: figures as peers/pytorch_step.py gives them."""
     folder = os.path.dirname(job)
     subprocess.run(["rm", "-rf", os.path.join(folder, "out")], check=True)
     begin, first, text = time.monotonic(), None, []
     with subprocess.Popen([binary, "train", job], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, errors="replace") as process:
+                          text=True, errors="replace", **more) as process:
         for line in process.stdout:
             text.append(line)
             if first is None and re.match(r"step 1/", line):
@@ -123,7 +123,8 @@ def ours(binary, job, warm):
         rows = [json.loads(line) for line in f]
     rows = [r for r in rows if "seconds" in r]
     measured = rows[warm:] or rows
-    return {"step_s": statistics.median(r["seconds"] for r in measured), "first_step_s": first,
+    return {"step_s": statistics.median(r["seconds"] for r in measured),
+            "mean_step_s": statistics.mean(r["seconds"] for r in measured), "first_step_s": first,
             "least_step_s": min(r["seconds"] for r in measured), "peak_mib": used.ru_maxrss / 1024,
             "loss": rows[-1]["loss"]}
 
