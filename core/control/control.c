@@ -127,17 +127,6 @@ void control_take_in(control_t *c)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-/* Often in the first minute, when somebody looks at the terminal; then seldom, so that a log of a
- * long wait stays short. */
-bool control_wait_due(control_wait_t *w, uint64_t now)
-{
-    const uint64_t often = UINT64_C(5000000000), minute = UINT64_C(60000000000);
-    if (w->since == 0) *w = (control_wait_t){.since = now, .next = now + often};
-    if (now < w->next) return false;
-    w->next = now + (now - w->since < minute ? often : minute);
-    return true;
-}
-
 int control_fd(const control_t *c)
 {
     return c->fail_fd;

@@ -50,9 +50,6 @@ void control_take_in(control_t *c);
 /* Readable once control_status is not LH_OK: for waits in poll(). */
 int control_fd(const control_t *c);
 
-/* When a line about who is waited for is due: each 5 s, after a minute each minute. */
-bool control_wait_due(control_wait_t *w, uint64_t now);
-
 /* So far, for tests: connections that proved no key, handshakes, bytes with TLS. */
 typedef struct control_counts {
     uint64_t strangers, handshakes, bytes_sent, bytes_received;

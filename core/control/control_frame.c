@@ -471,3 +471,14 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
     if (left_out > 0) text_printf(table, "\nand %u more", left_out);
     return false;
 }
+
+/* Often in the first minute, when somebody looks at the terminal; then seldom, so that a log of a
+ * long wait stays short. */
+bool control_wait_due(control_wait_t *w, uint64_t now)
+{
+    const uint64_t often = UINT64_C(5000000000), minute = UINT64_C(60000000000);
+    if (w->since == 0) *w = (control_wait_t){.since = now, .next = now + often};
+    if (now < w->next) return false;
+    w->next = now + (now - w->since < minute ? often : minute);
+    return true;
+}

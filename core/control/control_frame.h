@@ -73,6 +73,8 @@ enum {
 typedef struct control_wait {
     uint64_t since, next;
 } control_wait_t;
+/* When a line about who is waited for is due: each 5 s, after a minute each minute. */
+bool control_wait_due(control_wait_t *w, uint64_t now);
 
 /* A frame in the bytes of the stream: nothing is copied. Valid as long as those are. */
 typedef struct frame {

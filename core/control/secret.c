@@ -24,7 +24,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <control/control.h>
+#include <control/control_frame.h>
 
 /* INFO_BYTES: of a purpose with its NUL and three numbers. */
 enum { SECRET_BYTES = 32, SECRET_DIGITS = 2 * SECRET_BYTES, INFO_BYTES = 128 };
