@@ -472,7 +472,9 @@ bool ib_pair_repost(ib_pair_t *p);
 bool ib_pairs_part(lh_conn_t *c, uint32_t index);
 /* What the peer has not taken of queue pairs that are away, over the others. */
 void ib_pairs_move(lh_conn_t *c);
-/* Of one that is away: what it had to say that did not arrive is said anew, over others. */
+/* Of one that has gone down: words on others that it carried are due again. */
+void ib_pair_unsay_words(ib_pair_t *p);
+/* Of one that is away: its notices that did not arrive are told anew, over others. */
 void ib_pair_unsay(ib_pair_t *p);
 /* One packet on queue pairs that have been idle for so long that their peer may be dead. */
 void ib_pairs_ping(lh_conn_t *c, uint64_t now);

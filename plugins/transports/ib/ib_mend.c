@@ -13,7 +13,9 @@
  * own, and so with new credits.
  *
  * One whose first try is not answered while others are up, as its port may be down, is parted with:
- * both ends tell each other over another one what they have taken. What is left goes over the others:
+ * both ends tell each other over another one what they have taken; where that one goes down, too, they
+ * do so again at once, or each end's word could lie on the queue pair that the other's is about. What
+ * is left goes over the others:
  * what it had to say at once and anew (ib_pair_unsay), chunks as there are credits (ib_pairs_move). It
  * is dialed each second from then on, when nothing is left of it, and the connection ends only when
  * none is up.
@@ -142,6 +144,7 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
     }
     ib_pair_unmake(p);
     p->state = IB_PAIR_DOWN;
+    ib_pair_unsay_words(p);
     t->meeting = true;
     /* The card's own tries are part of the patience, where it has tried. */
     const uint64_t tried = p->unanswered ? tried_ns(c) : 0;

@@ -361,7 +361,7 @@ static void notice_unsay(lh_conn_t *c, const ib_sent_t *r)
         c->receive_told = r->told;
 }
 
-/* Of a queue pair that is down still, in that turn. */
+/* Of a queue pair that is down still, in that turn. Said twice it changes nothing. */
 static void word_unsay(lh_conn_t *c, const ib_sent_t *r)
 {
     ib_immediate_t what;
@@ -369,27 +369,35 @@ static void word_unsay(lh_conn_t *c, const ib_sent_t *r)
     ib_pair_t *of = &c->pairs[what.index];
     if (of->state != IB_PAIR_DOWN || ib_turn_ahead(of->turn, what.turn) != 0) return;
     if (of->away)
-        of->answer_due = true;
+        of->answer_due = !c->dials;
     else
         of->asked = false;
 }
 
-/* Chunks go over others as credits allow. What gives credits back can't wait behind them, nor what has
- * to be said before; a packet that showed whether the path lives is of no use on another. */
+static bool is_word(const ib_sent_t *r)
+{
+    return id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_AWAY;
+}
+
+void ib_pair_unsay_words(ib_pair_t *p)
+{
+    for (uint64_t i = p->sent_first; i < p->sent_end; i++)
+        if (is_word(&p->sent[i % IB_SEND_WRS])) word_unsay(p->conn, &p->sent[i % IB_SEND_WRS]);
+}
+
+/* Chunks go over others as credits allow. What gives credits back can't wait behind them; words have been
+ * said again as it went down; a packet that showed whether the path lives is of no use on another. */
 void ib_pair_unsay(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
     uint64_t end = p->sent_first;
     for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
         const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
-        const uint64_t other = id_kind(r->id) == ID_OTHER ? id_bytes(r->id) : 0;
         if (id_kind(r->id) == ID_NOTICE)
             notice_unsay(c, r);
-        else if (other == OTHER_AWAY)
-            word_unsay(c, r);
-        else if (r->has_immediate)
+        else if (r->has_immediate && !is_word(r))
             p->sent[end++ % IB_SEND_WRS] = *r;
-        else if (other == OTHER_PROBE)
+        else if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == OTHER_PROBE)
             p->probing = false;
     }
     p->sent_end = end;

@@ -481,6 +481,8 @@ static void what_is_told_anew_leaves_without_a_credit(void **state)
     close_conn(c);
 }
 
+/* At once, and not when the other end has answered for the one that carried it: that answer may be on the
+ * queue pair that the word is about. */
 static void a_word_that_went_with_another_is_said_again(void **state)
 {
     (void)state;
@@ -492,15 +494,33 @@ static void a_word_that_went_with_another_is_said_again(void **state)
     pass_time(c);
     assert_true(c->pairs[0].asked && c->pairs[1].asked);
     assert_int_equal(words_on(1, 2), 1);
-    assert_int_equal(words_on(0, 2), 0);
+    assert_int_equal(words_on(0, 2), 1);
+    hear_away(c, 2, 0, 1);
     hear_away(c, 2, 1, 1);
     step(c);
-    assert_true(c->pairs[1].away && !c->pairs[0].away);
+    assert_true(c->pairs[1].away && c->pairs[0].away);
     assert_int_equal(words_on(0, 2), 1);
     assert_int_equal(ib_pair_wrs(&c->pairs[1]), 0);
-    hear_away(c, 2, 0, 1);
+    close_conn(c);
+}
+
+/* Likewise the answer of the end that listens; one that comes twice is answered twice. */
+static void an_answer_that_went_with_another_is_said_again(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    hear_away(c, 1, 0, 1);
     step(c);
     assert_true(c->pairs[0].away);
+    const uint32_t over = words_on(0, 1) == 1 ? 1 : 2;
+    assert_int_equal(words_on(0, over), 1);
+    fail_pair(c, over);
+    pass_time(c);
+    assert_int_equal(words_on(0, 3 - over), 1);
+    hear_away(c, 3 - over, 0, 1);
+    step(c);
+    assert_true(c->pairs[0].away);
+    assert_int_equal(words_on(0, 3 - over), 2);
     close_conn(c);
 }
 
@@ -682,6 +702,7 @@ int main(void)
         cmocka_unit_test(notices_are_told_anew_in_one_in_front_of_chunks),
         cmocka_unit_test(what_is_told_anew_leaves_without_a_credit),
         cmocka_unit_test(a_word_that_went_with_another_is_said_again),
+        cmocka_unit_test(an_answer_that_went_with_another_is_said_again),
         cmocka_unit_test(one_with_chunks_alone_waits_for_no_notice),
         cmocka_unit_test(one_in_doubt_leads_as_long_as_its_notices_may_be_overtaken),
         cmocka_unit_test(one_that_meets_is_up_once_anything_comes_over_it),
