@@ -13,11 +13,7 @@
  * through scratch, where it is widened, and c is a sum over pieces of depth: what is widened stays in
  * a core's cache, and scratch is as large for experts of any depth. */
 #include "lanes.h"
-#include "onednn.h"
-
-#include <stdio.h>
-
-#include <longhaul/fnv.h>
+#include "products.h"
 
 /* k->number[]. LINES: rows of a that a part multiplies, or lines of gb that it sums; COLUMNS: of c
  * or gb, likewise. WIDE: BF16 through F32. Then places in scratch, in bytes: of a lane from LANE_*,
@@ -147,16 +143,10 @@ static uint64_t even_share(uint64_t width, uint64_t most)
     return width;
 }
 
-/* The last phase, alone: the first failure of a part is the kernel's. */
+/* The last phase, alone. */
 static lh_status_t grouped_check(const lh_prepared_t *k)
 {
-    for (uint64_t i = 0; i < k->number[PARTS]; i++) {
-        if (statuses(k)[i] != LH_OK)
-            return k->host->fail(k->host, statuses(k)[i],
-                                 "oneDNN could not multiply part %llu of %llu of the experts' rows",
-                                 (unsigned long long)i, (unsigned long long)k->number[PARTS]);
-    }
-    return LH_OK;
+    return products_check(k, statuses(k), k->number[PARTS]);
 }
 
 /* ---- grouped_matmul: a b offsets -> c ---- */
@@ -274,11 +264,10 @@ static void grouped_part(const lh_prepared_t *k, uint32_t part)
 
 /* Rows [row, row + rows) of a, turned round, times those of g, into or onto the part's lines and
  * columns of gb. */
-static lh_status_t grad_multiply(const lh_prepared_t *k, uint64_t row, uint64_t rows, uint64_t line,
-                                 uint64_t column, float *gb, bool add)
+static lh_status_t grad_multiply(const lh_prepared_t *k, uint64_t row, uint64_t rows, uint32_t size,
+                                 uint64_t line, uint64_t column, float *gb, bool add)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
-    const uint32_t size = size_of(grad_sizes, GRAD_SIZES, rows);
     const bool wide = k->number[WIDE] != 0, scratch = wide || rows < grad_sizes[size];
     const void *a = element_at(k, in_a, row, line), *g = element_at(k, in_g, row, column);
     if (scratch) {
@@ -316,23 +305,15 @@ static void grad_part(const lh_prepared_t *k, uint32_t part)
             memset(element_at(k, out_gb, begin + i, column), 0, k->number[COLUMNS] * sizeof(float));
     for (uint64_t row = (uint64_t)offsets[e]; row < end && status == LH_OK; add = true) {
         const uint64_t left = end - row;
-        const uint32_t size = grad_sizes[size_of(grad_sizes, GRAD_SIZES, left)];
-        const uint64_t rows = left < size ? left : size;
-        status = grad_multiply(k, row, rows, line, column, gb, add);
+        const uint32_t size = size_of(grad_sizes, GRAD_SIZES, left);
+        const uint64_t rows = left < grad_sizes[size] ? left : grad_sizes[size];
+        status = grad_multiply(k, row, rows, size, line, column, gb, add);
         row += rows;
     }
     statuses(k)[part] = status;
 }
 
 /* ---- plan ---- */
-
-/* The next place in scratch, on a cache line of its own. */
-static uint64_t room_take(uint64_t *room, uint64_t bytes)
-{
-    const uint64_t at = *room;
-    *room += (bytes + 63) / 64 * 64;
-    return at;
-}
 
 static lh_status_t product_new(lh_prepared_t *k, const onednn_matmul_how_t *how, uint32_t which)
 {
@@ -345,18 +326,13 @@ static void grouped_room(lh_prepared_t *k, uint32_t lanes, const uint64_t elemen
                          lh_kernel_plan_t *plan)
 {
     const uint64_t bytes = lh_dtype_bytes(scratch_dtype(k));
-    uint64_t library = 0, room = 0, lane = 0;
-    for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++) {
-        if (k->matmul[i] == NULL) continue;
-        const uint64_t of_this = onednn_matmul_scratch_bytes(k->matmul[i]);
-        if (of_this > library) library = of_this;
-    }
-    k->number[STATUS_AT] = room_take(&room, k->number[PARTS] * sizeof(lh_status_t));
+    uint64_t room = 0, lane = 0;
+    k->number[STATUS_AT] = products_room(&room, k->number[PARTS] * sizeof(lh_status_t));
     k->number[LANES_AT] = room;
-    k->number[LANE_A_AT] = room_take(&lane, elements[0] * bytes);
-    k->number[LANE_B_AT] = room_take(&lane, elements[1] * bytes);
-    k->number[LANE_C_AT] = room_take(&lane, elements[2] * bytes);
-    k->number[LANE_LIBRARY_AT] = room_take(&lane, library);
+    k->number[LANE_A_AT] = products_room(&lane, elements[0] * bytes);
+    k->number[LANE_B_AT] = products_room(&lane, elements[1] * bytes);
+    k->number[LANE_C_AT] = products_room(&lane, elements[2] * bytes);
+    k->number[LANE_LIBRARY_AT] = products_room(&lane, products_library_bytes(k));
     k->number[LANE_BYTES] = lane;
     plan->scratch_bytes = room + lane * lanes;
 }
@@ -460,50 +436,37 @@ static lh_status_t grad_build(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t
     return LH_OK;
 }
 
-typedef lh_status_t (*grouped_build_t)(lh_prepared_t *k, uint32_t lanes, lh_kernel_plan_t *plan);
-
-/* One of the two ways, named after the library's choice for the smallest block; its variant is a
- * hash of all choices. */
+/* One way of either op, which `shape` plans; named after the library's choice for the smallest block, its
+ * variant a hash of all choices. */
 static lh_status_t way_build(lh_prepared_t *k, const lh_kernel_desc_t *desc, bool wide,
-                             grouped_build_t build, lh_kernel_plan_t *plan)
+                             lh_status_t (*shape)(lh_prepared_t *, uint32_t, lh_kernel_plan_t *),
+                             lh_kernel_plan_t *plan)
 {
-    const uint32_t lanes = desc->stream != NULL ? desc->stream->threads.count : k->device->threads;
     const char *chosen = "";
     uint64_t hash = LH_FNV_BEGIN;
-    char text[128];
-    k->phases = 0;
     k->number[WIDE] = wide;
     k->device->openmp.set_threads(1); /* products are made for the number that will run them */
-    const lh_status_t status = build(k, lanes, plan);
+    const lh_status_t status = shape(k, products_threads(k, desc), plan);
     if (status != LH_OK) return status;
     for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++) {
         if (k->matmul[i] == NULL) continue;
         chosen = onednn_matmul_name(k->matmul[i]);
         hash = lh_fnv_add(hash, chosen, strlen(chosen));
     }
-    const char *dtype = k->view[0].dtype == LH_DTYPE_F32 ? "f32" : wide ? "bf16_as_f32" : "bf16";
-    snprintf(plan->name, sizeof(plan->name), "%s.%s.%s", desc->op, dtype, chosen);
-    snprintf(text, sizeof(text), "%s %s %u", plan->name, onednn_version(k->device->onednn),
-             k->device->isa);
-    hash = lh_fnv_add(hash, text, strlen(text));
-    plan->variant = hash == 0 ? 1 : hash;
+    products_name(k, desc->op, wide, chosen, hash, plan);
     return LH_OK;
 }
 
-/* BF16 goes the way that is faster here, unless a variant is asked for that is the other one. */
-static lh_status_t ways_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, grouped_build_t build,
-                             lh_kernel_plan_t *plan)
+static lh_status_t grouped_way(lh_prepared_t *k, const lh_kernel_desc_t *desc, bool wide,
+                               lh_kernel_plan_t *plan)
 {
-    const onednn_t *library = k->device->onednn;
-    const bool bf16 = k->view[0].dtype == LH_DTYPE_BF16;
-    const bool native = k->device->isa >= CPU_AVX512_BF16 && onednn_has_bf16(library);
-    const bool wide = bf16 && !(native && onednn_prefers_bf16(library));
-    const lh_status_t status = way_build(k, desc, wide, build, plan);
-    if (status != LH_OK || !native || !bf16 || desc->variant == 0 || desc->variant == plan->variant)
-        return status;
-    cpu_matmuls_free(k);
-    memset(k->phase, 0, sizeof(k->phase));
-    return way_build(k, desc, !wide, build, plan);
+    return way_build(k, desc, wide, grouped_build, plan);
+}
+
+static lh_status_t grad_way(lh_prepared_t *k, const lh_kernel_desc_t *desc, bool wide,
+                            lh_kernel_plan_t *plan)
+{
+    return way_build(k, desc, wide, grad_build, plan);
 }
 
 /* Parts walk arguments by each other's shapes, and the library is not asked again. */
@@ -526,7 +489,7 @@ static lh_status_t grouped_matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t 
     if (experts == 0 || c->rows != a->rows || b->width != (turned ? a->width : c->width) ||
         b->rows != experts * (turned ? c->width : a->width))
         return grouped_refuse(k, desc->op, in_b);
-    return ways_plan(k, desc, grouped_build, plan);
+    return products_plan(k, desc, grouped_way, plan);
 }
 
 static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
@@ -538,7 +501,7 @@ static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_de
     if (experts == 0 || g->rows != a->rows || gb->width != g->width ||
         gb->rows != experts * a->width)
         return grouped_refuse(k, desc->op, out_gb);
-    return ways_plan(k, desc, grad_build, plan);
+    return products_plan(k, desc, grad_way, plan);
 }
 
 extern const cpu_op_t CPU_ISA(grouped_ops)[];

@@ -7,6 +7,7 @@
  * and depth of a piece are chosen so that a piece of a and the rows of c stay in a core's
  * cache while all of b streams by. */
 #include "matmul.h"
+#include "products.h"
 
 enum {
     ROWS = 0,  /* of c, in a part                              */
@@ -122,17 +123,11 @@ static void block_part(const lh_prepared_t *k, uint32_t part)
         matmul_finish_row(k, i, narrow ? wide + (i - row) * k->view[out_c].width : NULL);
 }
 
-/* The last phase, alone: the first failure of a part is the kernel's. */
+/* The last phase, alone. */
 static lh_status_t block_check(const lh_prepared_t *k)
 {
-    const lh_status_t *status = scratch_at(k, k->number[STATUS_AT]);
     const uint64_t parts = (k->number[M] + k->number[ROWS] - 1) / k->number[ROWS];
-    for (uint64_t i = 0; i < parts; i++) {
-        if (status[i] != LH_OK)
-            return k->host->fail(k->host, status[i], "oneDNN could not multiply block %llu of %llu",
-                                 (unsigned long long)i, (unsigned long long)parts);
-    }
-    return LH_OK;
+    return products_check(k, scratch_at(k, k->number[STATUS_AT]), parts);
 }
 
 /* ---- plan ---- */
@@ -174,29 +169,20 @@ static lh_status_t piece_new(lh_prepared_t *k, onednn_matmul_how_t how, uint32_t
     return onednn_matmul_new(k->device->onednn, &how, &k->matmul[which]);
 }
 
-/* The next piece of scratch, on a cache line of its own. */
-static uint64_t room_take(uint64_t *room, uint64_t bytes)
-{
-    const uint64_t at = *room;
-    *room += (bytes + 63) / 64 * 64;
-    return at;
-}
-
 /* Cuts scratch into places, and asks for as much as there are lanes. */
-static void blocks_room(lh_prepared_t *k, const onednn_matmul_how_t *how, uint64_t library_bytes,
-                        lh_kernel_plan_t *plan)
+static void blocks_room(lh_prepared_t *k, const onednn_matmul_how_t *how, lh_kernel_plan_t *plan)
 {
     const cpu_view_t *b = &k->view[in_b];
     const uint64_t parts = (how->m + k->number[ROWS] - 1) / k->number[ROWS];
     const uint64_t c_elements = k->number[NARROW] != 0 ? k->number[ROWS] * how->n : 0;
     uint64_t room = 0, lane = 0;
-    k->number[B_AT] = room_take(&room, b->rows * b->width * sizeof(float));
-    k->number[BIAS_AT] = room_take(&room, how->n * sizeof(float));
-    k->number[STATUS_AT] = room_take(&room, parts * sizeof(lh_status_t));
+    k->number[B_AT] = products_room(&room, b->rows * b->width * sizeof(float));
+    k->number[BIAS_AT] = products_room(&room, how->n * sizeof(float));
+    k->number[STATUS_AT] = products_room(&room, parts * sizeof(lh_status_t));
     k->number[LANES_AT] = room;
-    room_take(&lane, k->number[ROWS] * k->number[DEPTH] * sizeof(float));
-    k->number[LANE_C_AT] = room_take(&lane, c_elements * sizeof(float));
-    k->number[LANE_LIBRARY_AT] = room_take(&lane, library_bytes);
+    products_room(&lane, k->number[ROWS] * k->number[DEPTH] * sizeof(float));
+    k->number[LANE_C_AT] = products_room(&lane, c_elements * sizeof(float));
+    k->number[LANE_LIBRARY_AT] = products_room(&lane, products_library_bytes(k));
     k->number[LANE_BYTES] = lane;
     plan->scratch_bytes = room + lane * how->lanes;
 }
@@ -205,18 +191,14 @@ lh_status_t CPU_ISA(matmul_blocks_plan)(lh_prepared_t *k, const onednn_matmul_ho
                                         uint32_t lanes, lh_kernel_plan_t *plan)
 {
     onednn_matmul_how_t how = *shapes;
-    uint64_t library_bytes = 0;
     how.lanes = lanes;
     blocks_cut(k, &how, lanes);
     k->device->openmp.set_threads(1); /* made for the number that will run it */
     for (uint32_t i = 0; i < 2 * SHORT; i++) {
         const lh_status_t status = piece_new(k, how, i);
         if (status != LH_OK) return status;
-        if (k->matmul[i] == NULL) continue;
-        const uint64_t bytes = onednn_matmul_scratch_bytes(k->matmul[i]);
-        if (bytes > library_bytes) library_bytes = bytes;
     }
-    blocks_room(k, &how, library_bytes, plan);
+    blocks_room(k, &how, plan);
     cpu_phase_add(k, widen_b, k->view[in_b].rows, b_chunk(k));
     cpu_phase_add(k, block_part, how.m, k->number[ROWS]);
     k->phase[k->phases++].alone = block_check;

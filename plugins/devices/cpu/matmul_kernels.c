@@ -6,11 +6,7 @@
  * tunes. The activation is not given to it, as a gradient needs the value before, which it does not
  * keep. */
 #include "matmul.h"
-
-#include <stdio.h>
-#include <string.h>
-
-#include <longhaul/fnv.h>
+#include "products.h"
 
 enum { LIBRARY = 0 }; /* matmul[] */
 
@@ -109,54 +105,25 @@ static lh_status_t matmul_library_plan(lh_prepared_t *k, const onednn_matmul_how
     return LH_OK;
 }
 
-/* Names the library's choice; the variant is its hash, so that a resume takes the same or says so.
- */
-static void matmul_name(const lh_prepared_t *k, bool wide, lh_kernel_plan_t *plan)
+/* One of the two ways, named after the library's choice for its first product. */
+static lh_status_t matmul_build(lh_prepared_t *k, const lh_kernel_desc_t *desc, bool wide,
+                                lh_kernel_plan_t *plan)
 {
-    const char *chosen = onednn_matmul_name(k->matmul[LIBRARY]);
-    const char *dtype = k->view[in_a].dtype == LH_DTYPE_F32 ? "f32" : wide ? "bf16_as_f32" : "bf16";
-    char text[128];
-    snprintf(plan->name, sizeof(plan->name), "matmul.%s.%s", dtype, chosen);
-    snprintf(text, sizeof(text), "%s %s %u", plan->name, onednn_version(k->device->onednn),
-             k->device->isa);
-    const uint64_t hash = lh_fnv_add(LH_FNV_BEGIN, text, strlen(text));
-    plan->variant = hash == 0 ? 1 : hash;
+    const uint32_t threads = products_threads(k, desc);
+    onednn_matmul_how_t how = {0};
+    lh_status_t status = matmul_shapes(k, &how);
+    if (status == LH_OK)
+        status = wide ? CPU_ISA(matmul_blocks_plan)(k, &how, threads, plan)
+                      : matmul_library_plan(k, &how, threads, plan);
+    if (status != LH_OK) return status;
+    products_name(k, "matmul", wide, onednn_matmul_name(k->matmul[LIBRARY]), LH_FNV_BEGIN, plan);
+    return LH_OK;
 }
 
-/* One of the two ways, with its name and variant. */
-static lh_status_t matmul_build(lh_prepared_t *k, const onednn_matmul_how_t *how, bool wide,
-                                uint32_t threads, lh_kernel_plan_t *plan)
-{
-    k->phases = 0;
-    const lh_status_t status = wide ? CPU_ISA(matmul_blocks_plan)(k, how, threads, plan)
-                                    : matmul_library_plan(k, how, threads, plan);
-    if (status == LH_OK) matmul_name(k, wide, plan);
-    return status;
-}
-
-/* BF16 goes through F32 where the processor multiplies that faster, or has no BF16 at all. A
- * variant that is asked for decides otherwise: bits come before speed. */
 static lh_status_t matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
 {
-    const onednn_t *library = k->device->onednn;
-    const bool bf16 = k->view[in_a].dtype == LH_DTYPE_BF16;
-    const bool native = k->device->isa >= CPU_AVX512_BF16 && onednn_has_bf16(library);
-    const bool wide = bf16 && !(native && onednn_prefers_bf16(library));
-    const uint32_t threads = desc->stream != NULL ? desc->stream->threads.count
-                                                  : k->device->threads;
-    onednn_matmul_how_t how = {0};
-    lh_status_t status = matmul_shapes(k, &how);
-    if (status != LH_OK) return status;
-
-    status = matmul_build(k, &how, wide, threads, plan);
-    if (status != LH_OK || !native || !bf16 || desc->variant == 0 || desc->variant == plan->variant)
-        return status;
-    /* The variant that was asked for is not this one: another machine's choice, or an earlier
-     * run's, may be the other way to do it. */
-    cpu_matmuls_free(k);
-    memset(k->phase, 0, sizeof(k->phase));
-    return matmul_build(k, &how, !wide, threads, plan);
+    return products_plan(k, desc, matmul_build, plan);
 }
 
 const cpu_op_t CPU_ISA(matmul_ops)[] = {{"matmul", "xxm?-?-?ym?-?", matmul_plan},
