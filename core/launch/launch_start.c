@@ -491,11 +491,17 @@ static bool starter_restarts(starter_t *s, int *code)
     return answer == RESTART_AGAIN;
 }
 
-/* Ranks that make no steps, as they start, end by the SIGTERM that was passed on. */
+/* Ranks that make no steps, as they start, end by the SIGTERM that was passed on. Where every machine
+ * is told to stop, one may hear of another's end before its own ranks have their signal: before the
+ * first step nothing was lost by that. */
 static bool starter_ended_as_asked(const starter_t *s)
 {
-    return s->first_stop != 0 && s->first != NULL && WIFSIGNALED(s->first->how) &&
-           (WTERMSIG(s->first->how) == SIGTERM || WTERMSIG(s->first->how) == SIGINT);
+    const started_t *r = s->first;
+    progress_t progress;
+    if (s->first_stop == 0 || r == NULL) return false;
+    if (WIFSIGNALED(r->how)) return WTERMSIG(r->how) == SIGTERM || WTERMSIG(r->how) == SIGINT;
+    control_progress_read(&s->board[r - s->ranks].word, &progress);
+    return WEXITSTATUS(r->how) == EXIT_LOST && progress.step == 0;
 }
 
 /* What the ranks that have ended leave to those after them: whether training has begun, and in which
