@@ -38,15 +38,20 @@ typedef struct meeting {
     char host[WORLD_HOST_NAME];
 } meeting_t;
 
-/* A processor for each rank where there are enough: two that share one would wait for each other's
- * turn. Counts the processors that this process may use, and takes the one of its number. */
+/* Each rank keeps to one of the processors that this process may use: to one of its own where there
+ * are enough, else neighbours share one, as evenly as can be and as a launcher binds them
+ * (launch/machine.c). Left to the kernel, three of four ranks may come to share one of two
+ * processors whenever they wake. As ranks spin, the fourth leaves its processor idle for no moment
+ * that would draw one of them over. */
 static void take_processor(uint32_t self, uint32_t size)
 {
     cpu_set_t mine, one;
-    if (sched_getaffinity(0, sizeof(mine), &mine) != 0 || CPU_COUNT(&mine) < (int)size) return;
+    if (sched_getaffinity(0, sizeof(mine), &mine) != 0) return;
+    const uint32_t count = (uint32_t)CPU_COUNT(&mine);
+    const uint32_t own = count < size ? (uint32_t)((uint64_t)self * count / size) : self;
     uint32_t at = 0;
     for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &mine) || at++ != self) continue;
+        if (!CPU_ISSET(cpu, &mine) || at++ != own) continue;
         CPU_ZERO(&one);
         CPU_SET(cpu, &one);
         (void)sched_setaffinity(0, sizeof(one), &one);
