@@ -14,7 +14,8 @@
  *
  * --json prints one object: "folder", "held" (true, false, or null where that can't be told),
  * "holder", "age_s", "warnings", and as "run" what status.json holds. With --follow, one a second and
- * a line each, until no run is at work there any more. */
+ * a line each, until no run is at work there any more; where that can't be told, until the training has
+ * ended. */
 #include <cli/cli.h>
 
 #include <math.h>
@@ -114,8 +115,9 @@ static void append_step(const run_look_t *look, text_t *out)
     const double loss = status_figure(look, "loss"), rate = status_figure(look, "tokens_per_s");
     const double a_step = status_figure(look, "seconds_a_step"),
                  rest = status_figure(look, "seconds_left");
-    text_printf(out, "step %llu of %llu", (unsigned long long)run_look_count(look, "step"),
-                (unsigned long long)run_look_count(look, "steps"));
+    const uint64_t steps = run_look_count(look, "steps"); /* 0: this version does not tell */
+    text_printf(out, "step %llu", (unsigned long long)run_look_count(look, "step"));
+    if (steps > 0) text_printf(out, " of %llu", (unsigned long long)steps);
     if (isfinite(loss)) text_printf(out, ", loss %.4f", loss);
     if (isfinite(rate)) {
         text_count(rate, count);
@@ -212,6 +214,9 @@ static void print_status(const char *folder, const run_look_t *look)
     warnings_t warnings;
     status_print_head(folder, look);
     if (look->holder[0] != '\0') cli_print_line("  %s", look->holder);
+    if (look->held == FOLDER_UNKNOWN && run_look_trains(look))
+        cli_print_line("  whether it is at work can't be told: .run.lock can't be read, or there "
+                       "are no locks");
     if (look->status == NULL) return;
     print_ranks(look);
     print_saves(look);
@@ -260,7 +265,8 @@ static lh_status_t status_print_json(const char *folder, const run_look_t *look,
 
 /* ---- the command ---- */
 
-static lh_status_t print_once(cli_t *cli, bool follows, bool *held)
+/* *goes_on: there is more to come. Where the lock tells nothing, the end of the training is the end. */
+static lh_status_t print_once(cli_t *cli, bool follows, bool *goes_on)
 {
     run_look_t look;
     lh_status_t status = run_look(cli->name, &look);
@@ -269,7 +275,7 @@ static lh_status_t print_once(cli_t *cli, bool follows, bool *held)
         status = status_print_json(cli->name, &look, follows);
     else
         print_status(cli->name, &look);
-    *held = look.held != FOLDER_FREE;
+    *goes_on = look.held == FOLDER_HELD || (look.held == FOLDER_UNKNOWN && run_look_trains(&look));
     run_look_free(&look);
     return status;
 }
@@ -278,13 +284,13 @@ static int status_of_run(cli_t *cli)
 {
     const struct timespec second = {.tv_sec = 1};
     const bool follows = cli_flag(cli, "follow") != NULL;
-    bool held;
+    bool goes_on;
     if (cli->name == NULL)
         return fail(LH_INVALID, "status of what? [pipeline] folder was expected");
-    lh_status_t status = print_once(cli, follows, &held);
-    while (status == LH_OK && follows && held && fflush(stdout) == 0) {
+    lh_status_t status = print_once(cli, follows, &goes_on);
+    while (status == LH_OK && follows && goes_on && fflush(stdout) == 0) {
         (void)nanosleep(&second, NULL);
-        status = print_once(cli, follows, &held);
+        status = print_once(cli, follows, &goes_on);
     }
     return status;
 }

@@ -7,6 +7,7 @@
  * shares are taken over windows of some seconds, as one of them says little. */
 #include <watch/run_state.h>
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -353,38 +354,75 @@ void run_state_write(const run_state_t *s, const lateness_t *late, text_t *out)
  * does. Either may be missing: a run that prepares has no status yet, and one that has ended, or was
  * killed, no lock any more. */
 
-enum { STATUS_LIMIT = 1 << 20 };
+enum { STATUS_LIMIT = 1 << 20, LOOK_REASON = 1024 };
 
-/* What can't be parsed counts as not there: it is renewed each second. */
-static lh_status_t read_status(const char *folder, run_look_t *look)
+/* What can't be read counts as not there: it is renewed each second. why: what is wrong with it then; "" where it is
+ * well, or not there. */
+static lh_status_t read_status(const char *folder, run_look_t *look, char why[LOOK_REASON])
 {
     struct stat st;
+    uint64_t step;
     char *path = path_join(folder, "status.json");
+    why[0] = '\0';
     if (path == NULL) return LH_NO_MEMORY;
-    if (sys()->stat(path, &st) == 0 &&
-        json_read(path, STATUS_LIMIT, UINT64_MAX, &look->status) == LH_OK) {
+    const bool there = sys()->stat(path, &st) == 0;
+    lh_status_t status = LH_OK;
+    if (!there && errno != ENOENT) status = fail_io(errno, "%s: cannot stat", path);
+    if (there) status = json_read(path, STATUS_LIMIT, UINT64_MAX, &look->status);
+    if (there && status == LH_OK)
+        status = json_take_count(path, json_root(look->status), "step", &step);
+    if (there && status == LH_OK) {
         const double now = (double)sys()->wall_ns() * 1e-9;
         const double then = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
         look->age_s = now > then ? now - then : 0;
+    }
+    if (status != LH_OK) {
+        (void)snprintf(why, LOOK_REASON, "%s", fail_reason());
+        run_look_free(look);
     }
     fail_clear();
     mem_free(path);
     return LH_OK;
 }
 
+/* Nobody is seen at work, and there is no status.json that could be read. metrics.jsonl begins with the
+ * first training of a folder, in every version. */
+static lh_status_t refuse_look(const char *folder, const run_look_t *look, const char *why)
+{
+    const char *now = look->held == FOLDER_FREE
+                          ? "no run is at work here"
+                          : "whether a run is at work here can't be told (.run.lock can't be read, "
+                            "or there are no locks)";
+    char *metrics = path_join(folder, "metrics.jsonl");
+    const bool trained = metrics != NULL && file_exists(metrics);
+    mem_free(metrics);
+    if (why[0] != '\0')
+        return fail(LH_INVALID, "%s: %s, and nothing is known of what has trained here: %s", folder,
+                    now, why);
+    if (trained)
+        return fail(LH_INVALID,
+                    "%s: %s, and what has trained here left no status.json, as older versions did; "
+                    "see its train.log and metrics.jsonl",
+                    folder, now);
+    return fail(LH_INVALID, "%s: %s, and none has trained here", folder, now);
+}
+
 lh_status_t run_look(const char *folder, run_look_t *out)
 {
     struct stat st;
+    char why[LOOK_REASON];
     run_look_t look = {0};
-    if (sys()->stat(folder, &st) != 0 || !S_ISDIR(st.st_mode))
+    const bool there = sys()->stat(folder, &st) == 0;
+    if (!there && errno != ENOENT && errno != ENOTDIR)
+        return fail_io(errno, "%s: cannot stat", folder);
+    if (!there || !S_ISDIR(st.st_mode))
         return fail(LH_INVALID, "%s: there is no such folder; [pipeline] folder was expected",
                     folder);
     look.held = folder_lock_look(folder, look.holder);
     fail_clear();
-    const lh_status_t status = read_status(folder, &look);
+    const lh_status_t status = read_status(folder, &look, why);
     if (status != LH_OK) return status;
-    if (look.status == NULL && look.held != FOLDER_HELD)
-        return fail(LH_INVALID, "%s: no run is at work here, and none has trained here", folder);
+    if (look.status == NULL && look.held != FOLDER_HELD) return refuse_look(folder, &look, why);
     *out = look;
     return LH_OK;
 }

@@ -97,8 +97,8 @@ typedef struct run_look {
     double age_s;               /* since it was written, by this machine's clock */
 } run_look_t;
 
-/* Reads, and changes nothing. Refused: a folder that is missing, or in which neither a run is at work
- * nor has trained. Free with run_look_free, not after a failure. */
+/* Reads, and changes nothing. Refused: a folder that is missing, or in which no run is seen at work and
+ * status.json is missing or can't be read. Free with run_look_free, not after a failure. */
 lh_status_t run_look(const char *folder, run_look_t *out) LH_MUST_CHECK;
 void run_look_free(run_look_t *look);
 

@@ -1,4 +1,5 @@
 """A run asked and steered from another shell: status, stop and save, through its folder alone."""
+import fcntl
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pipeline_case import (BINARY, DATA, DONE, LOST, REFUSED, TERMINATED, Pipeli
                            read_json_lines)
 
 ENDLESS = 1000000
+UNSEEN = "whether a run is at work here can't be told (.run.lock can't be read, or there are no locks)"
 
 
 class Steering(PipelineCase):
@@ -223,13 +225,97 @@ class Steering(PipelineCase):
 
     def test_where_nothing_is_at_work(self):
         os.mkdir(self.path("empty"))
+        self.write("job.ini", "")
         for command in ("status", "stop", "save"):
             for folder, sentence in (("nowhere", "there is no such folder; [pipeline] folder was expected"),
+                                     ("job.ini", "there is no such folder; [pipeline] folder was expected"),
                                      ("empty", "no run is at work here, and none has trained here")):
                 _, said = self.run_longhaul(command, folder, code=REFUSED)
                 self.assertEqual(said, "longhaul: %s: %s\n" % (folder, sentence))
             self.run_longhaul(command, code=REFUSED)
         self.assertEqual(os.listdir(self.path("empty")), [])
+
+    # ---- folders that are written here, as no run of this version leaves them
+
+    def leave(self, status):
+        """status.json, renewed as a run does it."""
+        os.makedirs(self.path("out"), exist_ok=True)
+        self.write("out/new", status if isinstance(status, str) else json.dumps(status))
+        os.rename(self.path("out", "new"), self.path("out", "status.json"))
+
+    def refused(self, sentence):
+        """By each of those who look."""
+        for command in ("status", "stop", "save"):
+            _, said = self.run_longhaul(command, "out", code=REFUSED)
+            self.assertEqual(said, "longhaul: out: %s\n" % sentence)
+
+    def test_what_the_lock_does_not_tell_is_null(self):
+        """A link in its place is looked at no more than another user's file. There, the end of the training is what is followed to."""
+        run = {"name": "small", "step": 3, "steps": 9, "end": None}
+        self.leave(run)
+        os.symlink("elsewhere", self.path("out", ".run.lock"))
+        told = json.loads(self.status("--json"))
+        self.assertEqual((told["held"], told["holder"], told["run"]), (None, "", run))
+        self.assertIn("\n  whether it is at work can't be told: .run.lock can't be read, or there are no locks\n", self.status())
+        follower = self.start("status", "out", "--json", "--follow")
+        self.assertIsNone(json.loads(follower.stdout.readline())["held"])
+        self.leave(dict(run, end={"time": "2026-11-27T08:15:00.000Z", "failed": False, "reason": ""}))
+        rest = follower.communicate(timeout=60)[0].splitlines()
+        self.assertEqual(follower.returncode, DONE)
+        self.assertIsNone(json.loads(rest[-1])["held"])
+        lines = self.status().splitlines()
+        self.assertEqual(lines[0], "small: step 3 of 9; the training ended at 2026-11-27T08:15:00.000Z")
+        self.assertNotIn("can't be told", "".join(lines))
+        os.unlink(self.path("out", "status.json"))
+        self.refused(UNSEEN + ", and none has trained here")
+
+    def test_only_its_owner_sees_whether_a_run_is_at_work(self):
+        root = os.geteuid() == 0
+        other = {"user": 65534, "group": 65534, "extra_groups": []} if root else {}
+        self.leave({"name": "small", "step": 3, "steps": 9, "end": None})
+        lock = self.write("out/.run.lock", "process 7 on t1")
+        for name, mode in ((lock, 0o600), (self.path("out", "status.json"), 0o644), (self.path("out"), 0o755), (self.folder, 0o755)):
+            os.chmod(name, mode)
+        with open(lock) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            told = json.loads(self.status("--json"))
+            self.assertEqual((told["held"], told["holder"]), (True, "process 7 on t1"))
+            if not root:
+                os.chmod(lock, 0)  # there is no other user to be had
+            try:
+                told = json.loads(self.run_longhaul("status", "out", "--json", **other)[0])
+            except PermissionError:
+                self.skipTest("other users may not run %s" % BINARY)
+            self.assertEqual((told["held"], told["holder"], told["run"]["step"]), (None, "", 3))
+            os.chmod(self.path("out"), 0)
+            try:
+                _, said = self.run_longhaul("status", "out", code=REFUSED, **other)
+            finally:
+                os.chmod(self.path("out"), 0o755)
+        self.assertEqual(said, "longhaul: out: %s, and nothing is known of what has trained here: "
+                               "out/status.json: cannot stat: Permission denied\n" % UNSEEN)
+
+    def test_a_run_of_an_older_version_is_told_of_as_far_as_it_goes(self):
+        run = {"name": "old", "step": 7}
+        self.leave(run)
+        self.assertEqual(self.status(), "old: step 7; it is not at work any more, and has not said why\n  saved: nothing yet\n")
+        self.assertEqual(json.loads(self.status("--json"))["run"], run)
+        os.unlink(self.path("out", "status.json"))
+        self.write("out/metrics.jsonl", "")
+        self.refused("no run is at work here, and what has trained here left no status.json, as older versions did; "
+                     "see its train.log and metrics.jsonl")
+
+    def test_a_status_that_can_not_be_read_is_told_of(self):
+        for text in ('{"name": "small", "st', "[]", "{}", '{"step": "three"}', ""):
+            self.leave(text)
+            for command in ("status", "stop", "save"):
+                _, said = self.run_longhaul(command, "out", code=REFUSED)
+                self.assertRegex(said, r"\Alonghaul: out: no run is at work here, and nothing is known of what has trained here: "
+                                       r"out/status\.json: [^\n]+\n\Z")
+        # A run that is at work is about to write it anew.
+        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            self.assertEqual(self.status(), "out: at work, nothing is trained yet\n  process 7 on t1\n")
 
     def test_a_run_that_does_not_answer(self):
         _, process = self.run_of()
