@@ -4,7 +4,12 @@
  * are busy, and no other decision hangs on a tenth. Who is slowed down, and by how much, is a matter
  * of luck among senders (bbr gives a longer way more, cubic a shorter one), while what they share is
  * not: so a pair that is slower is taken to get an equal part of what came of all pairs of its sender,
- * or of its receiver, if that is more than it had. */
+ * or of its receiver, if that is more than it had.
+ *
+ * By the same rules pairs share while a job trains. Which of them are on one way is seen while the pairs
+ * of one site alone are busy: then nothing else can slow what leaves it, or what comes to it. Ways in
+ * the middle of a chain of four sites and more are not told apart by that, and two shared ways on one
+ * side of a site are taken for one. */
 #include <links/link_crowd.h>
 
 #include <math.h>
@@ -14,9 +19,11 @@
 
 static const double slowed_share = 0.75; /* of the rate alone: what is less shares something  */
 static const double more_share = 1.25;   /* of one rank's rate: several have more than one    */
+static const double no_demand = 1e-6;    /* of what all on a trunk send: less is nothing      */
 static const uint64_t least_ns = 400000000;
-/* Of the longest round trip: a new connection takes half of them to get up to speed. */
-enum { CROWD_TRIPS = 16 };
+/* CROWD_TRIPS: of the longest round trip; a new connection takes half of them to get up to speed.
+ * HALVINGS: of a range in which a rate is looked for; what is left is next to nothing. */
+enum { CROWD_TRIPS = 16, HALVINGS = 64 };
 
 bool link_crowd_has(uint32_t site, uint32_t other, uint32_t busy)
 {
@@ -90,6 +97,146 @@ double link_crowd_rate(const probe_pair_t *pairs, uint32_t sites, uint32_t from,
                              equal_part(pairs, sites, from, to, busy, false));
     return fmax(part, crowd_came(pairs, from, to, busy));
 }
+
+/* ---- trunks: ways that several pairs share ---- */
+
+/* Pairs that share a way: what leaves a site, or what comes to it. */
+typedef struct trunk {
+    double rate;                                    /* bytes a second of all of them      */
+    double came, most;                              /* their sum; the most of one alone */
+    uint32_t count;                                 /* of pairs on it */
+    uint32_t from[CROWD_SITES], to[CROWD_SITES];    /* [count] */
+    double alone[CROWD_SITES], demand[CROWD_SITES]; /* [count] */
+} trunk_t;
+
+static bool trunk_has(const trunk_t *t, uint32_t from, uint32_t to, uint32_t *place)
+{
+    for (*place = 0; *place < t->count; ++*place)
+        if (t->from[*place] == from && t->to[*place] == to) return true;
+    return false;
+}
+
+static void trunk_add(trunk_t *t, const probe_pair_t *pairs, uint32_t from, uint32_t to,
+                      uint32_t site)
+{
+    lh_assert(t->count < CROWD_SITES);
+    t->from[t->count] = from;
+    t->to[t->count] = to;
+    t->alone[t->count] = crowd_alone(pairs, from, to);
+    t->came += crowd_came(pairs, from, to, site);
+    t->most = fmax(t->most, t->alone[t->count]);
+    t->count++;
+}
+
+/* Of the pairs that are not on it yet the one that had the least of its rate alone; false: none. */
+static bool trunk_next(const trunk_t *t, const probe_pair_t *pairs, uint32_t sites, uint32_t site,
+                       bool leaves, uint32_t *from, uint32_t *to)
+{
+    double least = INFINITY;
+    for (uint32_t s = 0; s < sites; s++) {
+        const uint32_t a = leaves ? site : s, b = leaves ? s : site;
+        uint32_t place;
+        if (s == site || trunk_has(t, a, b, &place)) continue;
+        const double left = crowd_came(pairs, a, b, site) / crowd_alone(pairs, a, b);
+        if (left >= least) continue;
+        least = left;
+        *from = a;
+        *to = b;
+    }
+    return least < INFINITY;
+}
+
+/* Those of a site's pairs that share their way in one direction; false: none do, or it was not measured
+ * of so many sites. Pairs that are slowed do; and where they had less together than one of them has
+ * alone, somebody else had the rest: who is slowed is luck. What one of them has alone the way carries. */
+static bool trunk_find(const probe_pair_t *pairs, uint32_t sites, uint32_t site, bool leaves,
+                       trunk_t *t)
+{
+    const uint64_t all = (uint64_t)sites * (sites - 1) / 2;
+    uint32_t from = site, to = site;
+    *t = (trunk_t){0};
+    if (sites > CROWD_SITES) return false;
+    for (uint32_t s = 0; s < sites; s++) {
+        const uint32_t a = leaves ? site : s, b = leaves ? s : site;
+        if (a == b) continue;
+        if (pairs[links_pair(a, b)].figures.beside_pairs != all ||
+            crowd_came(pairs, a, b, site) <= 0 || crowd_alone(pairs, a, b) <= 0)
+            return false;
+        if (is_slowed(pairs, a, b, site)) trunk_add(t, pairs, a, b, site);
+    }
+    while (t->count > 0 && t->came < slowed_share * t->most &&
+           trunk_next(t, pairs, sites, site, leaves, &from, &to))
+        trunk_add(t, pairs, from, to, site);
+    t->rate = fmax(t->came, t->most);
+    return t->count > 1;
+}
+
+/* What each has to send, of 1 in all. */
+static void trunk_demand(trunk_t *t, uint32_t sites, const double *demand)
+{
+    double all = 0;
+    for (uint32_t i = 0; demand != NULL && i < t->count; i++)
+        all += demand[(size_t)t->from[i] * sites + t->to[i]];
+    for (uint32_t i = 0; i < t->count; i++) {
+        const double own = all > 0 ? demand[(size_t)t->from[i] * sites + t->to[i]] / all
+                                   : 1.0 / t->count;
+        t->demand[i] = own > no_demand ? own : 0;
+    }
+}
+
+/* Bytes a second of one pair, where there are `each` for all that is to be sent: no more than it has
+ * alone, and as long as that is so a sixteenth of an equal part at least. */
+static double trunk_part(const trunk_t *t, uint32_t i, double each)
+{
+    const double least = t->rate / (LINKS_SILENT * (double)t->count);
+    return fmin(fmax(t->demand[i] * each, least), t->alone[i]);
+}
+
+static double trunk_sum(const trunk_t *t, double each)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        sum += trunk_part(t, i, each);
+    return sum;
+}
+
+/* The most for which all of them have no more than the way carries. With nothing they have a sixteenth of
+ * it, so there is such a figure. */
+static double trunk_each(const trunk_t *t)
+{
+    double low = 0, high = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        if (t->demand[i] > 0) high = fmax(high, t->alone[i] / t->demand[i]);
+    if (trunk_sum(t, high) <= t->rate) return high;
+    for (int turn = 0; turn < HALVINGS; turn++) {
+        const double middle = (low + high) / 2;
+        if (trunk_sum(t, middle) <= t->rate)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* A pair may be on two: what leaves its one site and what comes to its other. */
+double link_crowd_part(const probe_pair_t *pairs, uint32_t sites, const double *demand,
+                       uint32_t from, uint32_t to)
+{
+    double part = 1;
+    lh_assert(from != to && from < sites && to < sites);
+    for (int end = 0; end < 2; end++) {
+        trunk_t t;
+        uint32_t place;
+        if (!trunk_find(pairs, sites, end == 0 ? from : to, end == 0, &t) ||
+            !trunk_has(&t, from, to, &place))
+            continue;
+        trunk_demand(&t, sites, demand);
+        part = fmin(part, trunk_part(&t, place, trunk_each(&t)) / t.alone[place]);
+    }
+    return part;
+}
+
+/* ---- what is said of it ---- */
 
 /* Whether a site's pairs, which were busy without the others, had all that they have alone. */
 static bool is_middle(const probe_pair_t *pairs, uint32_t sites, uint32_t site)

@@ -33,6 +33,14 @@ uint64_t link_crowd_border(const probe_figures_t *f, int way);
 double link_crowd_rate(const probe_pair_t *pairs, uint32_t sites, uint32_t from, uint32_t to,
                        uint32_t busy);
 
+/* The part, above 0 and 1 at most, of its rate alone that all ranks of `from` send to `to` with, so that
+ * pairs which share a way have no more together than it carries. Such a way is what leaves a site, or
+ * what comes to it, where one pair takes from another while those of this site alone are busy: the
+ * site's border, or a cable of a chain. demand: [sites x sites] bytes that a site has to send to another,
+ * of which parts follow: who sends nothing keeps a sixteenth of an equal part. NULL: all send alike. */
+double link_crowd_part(const probe_pair_t *pairs, uint32_t sites, const double *demand,
+                       uint32_t from, uint32_t to);
+
 /* What pairs of sites take from each other. CHAIN: those of *middle alone take nothing. */
 enum { CROWD_UNKNOWN, CROWD_APART, CROWD_CHAIN, CROWD_SHARED };
 uint32_t link_crowd_layout(const probe_pair_t *pairs, uint32_t sites, uint32_t *middle);

@@ -103,6 +103,7 @@ enum {
     LINKS_DEPTH = 4096, /* most operations of a direction of a link, whatever is advertised */
     LINKS_ARENAS = 256,
     LINKS_REASON = 400,
+    LINKS_SILENT = 16, /* who sends nothing keeps one of so many of an equal part of a rate */
 };
 #define LINKS_FILL 0.97 /* of a border's rate: what its ranks send together, so that queues drain */
 

@@ -155,6 +155,153 @@ static void what_was_measured_of_others_is_not_believed(void **state)
     assert_true(link_crowd_rate(&pair, 2, 0, 1, CROWD_NONE) > 6);
 }
 
+/* What a site's pairs have while no others are busy: that with the first of the other sites, and that with
+ * the second. */
+static void came_of_site(probe_pair_t pairs[PAIRS], uint32_t site, uint64_t first, uint64_t second)
+{
+    uint64_t rate = first;
+    for (uint32_t s = 0; s < SITES; s++) {
+        if (s == site) continue;
+        came(pairs, site, s, site < s ? BESIDE_FIRST : BESIDE_SECOND, rate);
+        rate = second;
+    }
+}
+
+static void is_part(const probe_pair_t pairs[PAIRS], const double *demand, uint32_t from,
+                    uint32_t to, double expected)
+{
+    const double part = link_crowd_part(pairs, SITES, demand, from, to);
+    if (fabs(part - expected) > 1e-9) print_message("%u to %u: %.12g\n", from, to, part);
+    assert_true(fabs(part - expected) <= 1e-9);
+}
+
+/* Of two pairs that have 1 GB/s each by themselves. */
+static double sum_of(const probe_pair_t pairs[PAIRS], const double *demand, uint32_t from,
+                     uint32_t to, uint32_t other_from, uint32_t other_to)
+{
+    return 1e9 * (link_crowd_part(pairs, SITES, demand, from, to) +
+                  link_crowd_part(pairs, SITES, demand, other_from, other_to));
+}
+
+/* Tokyo's, which its traffic to both others shares; osaka and nagoya have a cable of their own. */
+static void a_single_uplink_is_shared_by_what_pairs_send(void **state)
+{
+    (void)state;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    came_of_site(pairs, 0, 600000000, 390000000);
+    came_of_site(pairs, 1, 990000000, 980000000);
+    came_of_site(pairs, 2, 970000000, 960000000);
+    is_part(pairs, NULL, 0, 1, 0.5);
+    is_part(pairs, NULL, 0, 2, 0.5);
+    is_part(pairs, NULL, 2, 0, 0.5);
+    is_part(pairs, NULL, 1, 2, 1);
+    static const double demand[SITES][SITES] = {{0, 3, 1}, {7, 0, 100}, {0, 5, 0}};
+    is_part(pairs, demand[0], 0, 1, 0.75);
+    is_part(pairs, demand[0], 0, 2, 0.25);
+    is_part(pairs, demand[0], 1, 0, 31.0 / 32); /* who is silent keeps a sixteenth of a half */
+    is_part(pairs, demand[0], 2, 0, 1.0 / 32);
+    is_part(pairs, demand[0], 1, 2, 1);
+    static const double nothing[SITES][SITES];
+    is_part(pairs, nothing[0], 0, 2, 0.5);
+    /* Whatever is sent, it is no more than the border carries, and no less where both have enough. */
+    double some[SITES][SITES] = {{0}};
+    for (some[0][1] = 1; some[0][1] < 1e30; some[0][1] *= 7) {
+        some[0][2] = 1e15;
+        const double sum = sum_of(pairs, some[0], 0, 1, 0, 2);
+        assert_true(sum <= 1e9 * (1 + 1e-12) && sum > 1e9 * (1 - 1e-6));
+    }
+    /* Of other sites: nothing is known. */
+    pairs[links_pair(0, 1)].figures.beside_pairs = 6;
+    is_part(pairs, demand[0], 0, 1, 1);
+}
+
+/* Whole sums go to the middle and back: its pairs have a cable each, but for what the ends keep. */
+static void over_a_chain_the_ends_share_both_cables(void **state)
+{
+    (void)state;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    came_of_site(pairs, 0, 400000000, 600000000);
+    came_of_site(pairs, 1, 980000000, 960000000);
+    came_of_site(pairs, 2, 600000000, 400000000);
+    for (uint32_t from = 0; from < SITES; from++)
+        for (uint32_t to = 0; to < SITES; to++)
+            if (from != to) is_part(pairs, NULL, from, to, 0.5);
+    static const double middle[SITES][SITES] = {{0, 9, 0}, {9, 0, 9}, {0, 9, 0}};
+    is_part(pairs, middle[0], 0, 1, 31.0 / 32);
+    is_part(pairs, middle[0], 1, 0, 31.0 / 32);
+    is_part(pairs, middle[0], 2, 1, 31.0 / 32);
+    is_part(pairs, middle[0], 0, 2, 1.0 / 32);
+    /* What goes from end to end has the lesser of two parts. */
+    static const double all[SITES][SITES] = {{0, 1, 3}, {9, 0, 9}, {0, 9, 0}};
+    is_part(pairs, all[0], 0, 1, 0.25);
+    is_part(pairs, all[0], 1, 2, 0.75);
+    is_part(pairs, all[0], 0, 2, 0.25);
+    for (int i = 0; i < 3; i++) {
+        const double some[SITES][SITES] = {{0, 1 + i, 20 - 9 * i}, {i, 0, 1e3}, {5, i * i, 0}};
+        assert_true(sum_of(pairs, some[0], 0, 1, 0, 2) <= 1e9 * (1 + 1e-12));
+        assert_true(sum_of(pairs, some[0], 1, 2, 0, 2) <= 1e9 * (1 + 1e-12));
+        assert_true(sum_of(pairs, some[0], 1, 0, 2, 0) <= 1e9 * (1 + 1e-12));
+        assert_true(sum_of(pairs, some[0], 2, 1, 2, 0) <= 1e9 * (1 + 1e-12));
+    }
+}
+
+/* One has nearly all of the border, which the other lacks; and a pair with a cable of its own, in a site
+ * of four, is on none that others share. */
+static void who_is_slowed_is_luck_and_who_shares_is_not(void **state)
+{
+    (void)state;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    came_of_site(pairs, 0, 900000000, 90000000);
+    is_part(pairs, NULL, 0, 1, 0.5);
+    is_part(pairs, NULL, 0, 2, 0.5);
+
+    enum { FOUR = 4, FOURS_PAIRS = 6 };
+    static const uint64_t alone[] = {9000000000, 1000000000, 1000000000},
+                          beside[] = {8900000000, 800000000, 150000000};
+    static const double expected[] = {1, 0.5, 0.5};
+    probe_pair_t more[FOURS_PAIRS];
+    memset(more, 0, sizeof(more));
+    for (uint32_t s = 1; s < FOUR; s++) {
+        probe_figures_t *f = &more[links_pair(0, s)].figures;
+        f->beside_pairs = FOURS_PAIRS;
+        for (int way = 0; way < 2; way++) {
+            f->rate[way] = alone[s - 1];
+            f->beside[BESIDE_FIRST][way] = beside[s - 1];
+        }
+    }
+    for (uint32_t s = 1; s < FOUR; s++) {
+        assert_true(fabs(link_crowd_part(more, FOUR, NULL, 0, s) - expected[s - 1]) < 1e-9);
+        assert_true(fabs(link_crowd_part(more, FOUR, NULL, s, 0) - expected[s - 1]) < 1e-9);
+    }
+}
+
+/* A thin pair has all that it has alone, and what it can't use the other has. */
+static void no_pair_has_more_than_alone(void **state)
+{
+    (void)state;
+    probe_pair_t pairs[PAIRS];
+    three(pairs);
+    pairs[links_pair(0, 2)].figures.rate[0] = 100000000;
+    came_of_site(pairs, 0, 600000000, 70000000);
+    is_part(pairs, NULL, 0, 1, 0.9);
+    is_part(pairs, NULL, 0, 2, 1);
+    /* Over a mesh all have it. */
+    three(pairs);
+    for (uint32_t s = 0; s < SITES; s++)
+        came_of_site(pairs, s, 900000000, 1000000000);
+    is_part(pairs, NULL, 2, 0, 1);
+    /* More sites than are ever measured at once, whatever a record says. */
+    enum { MANY = 9, MANYS_PAIRS = 36 };
+    static probe_pair_t many[MANYS_PAIRS];
+    for (uint32_t i = 0; i < MANYS_PAIRS; i++)
+        many[i].figures = (probe_figures_t){
+            .rate = {10, 10}, .beside = {{1, 1}, {1, 1}, {1, 1}}, .beside_pairs = MANYS_PAIRS};
+    assert_true(link_crowd_part(many, MANY, NULL, 0, 8) == 1);
+}
+
 static void several_ranks_count_where_they_have_clearly_more(void **state)
 {
     (void)state;
@@ -184,6 +331,10 @@ int main(void)
         cmocka_unit_test(a_chain_has_a_middle_whose_pairs_are_free),
         cmocka_unit_test(a_border_that_all_share_has_no_middle),
         cmocka_unit_test(what_was_measured_of_others_is_not_believed),
+        cmocka_unit_test(a_single_uplink_is_shared_by_what_pairs_send),
+        cmocka_unit_test(over_a_chain_the_ends_share_both_cables),
+        cmocka_unit_test(who_is_slowed_is_luck_and_who_shares_is_not),
+        cmocka_unit_test(no_pair_has_more_than_alone),
         cmocka_unit_test(several_ranks_count_where_they_have_clearly_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
