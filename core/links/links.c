@@ -202,6 +202,9 @@ void links_close(links_t *l)
     mem_free(l->settled);
     mem_free(l->demand);
     mem_free(l->shares);
+    mem_free(l->parts);
+    mem_free(l->crossed);
+    mem_free(l->crossing);
     mem_free(l);
 }
 

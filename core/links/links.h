@@ -174,8 +174,13 @@ struct links {
     uint32_t ready_first, ready_count;
     uint64_t sent[LINKS_SCOPES], received[LINKS_SCOPES]; /* by links that are gone */
     double *shares; /* [ranks x sites] of a border's rate; NULL: ranks of a site have equal ones */
-    uint64_t *settled;   /* [ranks x sites] that was to be sent until these were settled */
-    double *demand;      /* [ranks x sites] of late, which they go by */
+    uint64_t *settled; /* [ranks x sites] that was to be sent until these were settled */
+    double *demand;    /* [ranks x sites] of late, which they go by */
+    /* [sites x sites] of what a pair has alone, where it shares a way with others, and the same two of
+     * all ranks of a site together; NULL with `shares`: all send alike. */
+    double *parts;
+    uint64_t *crossed;
+    double *crossing;
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
     bool even;    /* paces are those of equal shares, whatever `shares` says */

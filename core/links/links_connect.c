@@ -10,6 +10,7 @@
  * and how it should be tuned, since streams and buffers can't be changed later. */
 #include <links/links_connect.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -67,19 +68,34 @@ uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
     return l->probing ? f->rate[from > to] : link_crowd_border(f, from > to);
 }
 
+double links_even_part(const links_t *l, uint32_t from, uint32_t to)
+{
+    if (l->pairs == NULL) return 1;
+    return link_crowd_part(l->pairs, l->how.world->row.sites, NULL, from, to);
+}
+
+double links_part_of(const links_t *l, uint32_t from, uint32_t to)
+{
+    if (l->parts != NULL) return l->parts[(size_t)from * l->how.world->row.sites + to];
+    return links_even_part(l, from, to);
+}
+
 double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
 {
     const world_t *w = l->how.world;
-    if (l->shares != NULL) return l->shares[(size_t)rank * w->row.sites + to];
-    return 1.0 / world_site_size(w, w->ranks[rank].site);
+    const uint32_t from = w->ranks[rank].site;
+    const double share = l->shares != NULL ? l->shares[(size_t)rank * w->row.sites + to]
+                                           : 1.0 / world_site_size(w, from);
+    return share * links_part_of(l, from, to);
 }
 
 /* All ranks of a site send through its one link, so each paces itself to its part of 97 % of the
  * rate: a queue that builds up before the link delays what is urgent. With n ranks here, m there,
- * and the rate r in bytes a second, a connection's pace is 0.97 r / n, while its buffers are for r
- * / min(n, m): one of a site with fewer ranks has a larger part, and may send that much to this
- * one. Parts are equal until ranks have told each other what they send (links_share). A rate that
- * the INI names comes before the one that was measured. */
+ * and the rate r in bytes a second, a connection's pace is 0.97 r / n, or less where other pairs of
+ * sites send over the same border, while its buffers are for r / min(n, m): one of a site with fewer
+ * ranks has a larger part, and may send that much to this one; others on the border may be silent.
+ * Parts are equal until ranks have told each other what they send (links_share). A rate that the INI
+ * names comes before the one that was measured; parts of it are as measured. */
 static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
 {
     const world_t *w = l->how.world;
@@ -101,7 +117,9 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
     /* A probe has the whole link for itself. */
     const double ours = l->probing ? 1 : links_share_of(l, w->row.rank, there);
     const double theirs = l->probing ? 1 : links_share_of(l, k->peer, here);
-    out->link.bytes_per_second = (uint64_t)(rate * (ours > theirs ? ours : theirs));
+    const uint32_t n = world_site_size(w, here), m = world_site_size(w, there);
+    const double most = l->probing ? 1 : fmax(1.0 / (n < m ? n : m), fmax(ours, theirs));
+    out->link.bytes_per_second = (uint64_t)(rate * most);
     if (f != NULL && rate > 0)
         (void)links_tune(k->carrier, &out->link, f->choice, &out->tuning, tuned);
     out->tuning.pace_bytes_per_second = (uint64_t)(LINKS_FILL * rate * ours);

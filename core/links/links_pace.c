@@ -6,17 +6,20 @@
  * step anyway (session/train_comm.c), and all draw the same conclusion from the same table. Within a
  * rank the transport divides its part among connections, by urgency.
  *
+ * Pairs of sites that share a border or a cable, as links_crowd.c has found, share its rate in the same
+ * way, by the sum of what their ranks send (link_crowd_part): a pair's ranks share what the pair has.
+ *
  * A link that does not keep its pace gets a lower one, by its own transport's figures alone. */
 #include <links/links_pace.h>
 
 #include <math.h>
+#include <stdio.h>
 
 #include <base/log.h>
 #include <base/memory.h>
+#include <links/link_crowd.h>
 #include <links/links_connect.h>
 
-/* SILENT: who sends nothing keeps one of so many of an equal part. */
-enum { SILENT = 16 };
 /* A share that is other by less changes nothing. */
 static const double too_little = 1.0 / 16;
 /* What a border carries in this time, in seconds, is enough to tell who sends. */
@@ -52,7 +55,7 @@ bool pace_shares(const double *sent, uint32_t count, double *shares)
     for (uint32_t i = 0; i < count; i++)
         all += sent[i];
     if (all <= 0) return false;
-    const double least = 1.0 / (SILENT * (double)count);
+    const double least = 1.0 / (LINKS_SILENT * (double)count);
     const double each = byte_share(sent, count, least, all);
     for (uint32_t i = 0; i < count; i++) {
         const double share = fmax(sent[i] * each, least);
@@ -63,28 +66,45 @@ bool pace_shares(const double *sent, uint32_t count, double *shares)
     return other;
 }
 
+/* Equal shares and parts again. */
+static void pace_shares_drop(links_t *l)
+{
+    mem_free(l->shares);
+    mem_free(l->settled);
+    mem_free(l->demand);
+    mem_free(l->parts);
+    mem_free(l->crossed);
+    mem_free(l->crossing);
+    l->shares = l->demand = l->parts = l->crossing = NULL;
+    l->settled = l->crossed = NULL;
+}
+
 /* Equal shares, and nothing sent. False: no memory, and shares stay equal. */
 static bool pace_shares_make(links_t *l)
 {
     const world_t *w = l->how.world;
-    const size_t cells = (size_t)w->row.size * w->row.sites;
+    const uint32_t sites = w->row.sites;
+    const size_t cells = (size_t)w->row.size * sites, pairs = (size_t)sites * sites;
     if (l->shares != NULL) return true;
-    double *shares = mem_array(cells, sizeof(*shares));
-    uint64_t *settled = mem_array(cells, sizeof(*settled));
-    double *demand = mem_array(cells, sizeof(*demand));
-    if (shares == NULL || settled == NULL || demand == NULL) {
-        mem_free(shares);
-        mem_free(settled);
-        mem_free(demand);
+    double *parts = mem_array(pairs, sizeof(*parts));
+    for (uint32_t from = 0; parts != NULL && from < sites; from++)
+        for (uint32_t to = 0; to < sites; to++)
+            parts[(size_t)from * sites + to] = from == to ? 1 : links_part_of(l, from, to);
+    l->parts = parts;
+    l->crossed = mem_array(pairs, sizeof(*l->crossed));
+    l->crossing = mem_array(pairs, sizeof(*l->crossing));
+    l->settled = mem_array(cells, sizeof(*l->settled));
+    l->demand = mem_array(cells, sizeof(*l->demand));
+    l->shares = mem_array(cells, sizeof(*l->shares));
+    if (parts == NULL || l->crossed == NULL || l->crossing == NULL || l->settled == NULL ||
+        l->demand == NULL || l->shares == NULL) {
+        pace_shares_drop(l);
         fail_clear();
         return false;
     }
     for (uint32_t r = 0; r < w->row.size; r++)
-        for (uint32_t s = 0; s < w->row.sites; s++)
-            shares[(size_t)r * w->row.sites + s] = links_share_of(l, r, s);
-    l->shares = shares;
-    l->settled = settled;
-    l->demand = demand;
+        for (uint32_t s = 0; s < sites; s++)
+            l->shares[(size_t)r * sites + s] = 1.0 / world_site_size(w, w->ranks[r].site);
     return true;
 }
 
@@ -129,6 +149,64 @@ static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_
     return changed;
 }
 
+/* ---- parts of what pairs of sites share ---- */
+
+/* By all ranks of a site so far. */
+static uint64_t pair_sent(const links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
+{
+    const world_t *w = l->how.world;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < world_site_size(w, from); i++)
+        sum += all[(size_t)world_site_rank(w, from, i) * w->row.sites + to];
+    return sum;
+}
+
+/* What has come since of every pair, and half of what was before, once one has enough to tell. All pairs
+ * at once: one that has fallen silent is to lose its part to those it shares with. */
+static bool crossing_take(links_t *l, const uint64_t *all)
+{
+    const uint32_t sites = l->how.world->row.sites;
+    bool enough = false;
+    for (uint32_t from = 0; from < sites; from++)
+        for (uint32_t to = 0; to < sites; to++) {
+            if (from == to) continue;
+            const double rate = (double)links_border(l, from, to);
+            const uint64_t since = pair_sent(l, all, from, to) -
+                                   l->crossed[(size_t)from * sites + to];
+            enough = enough || (rate > 0 && (double)since >= enough_s * rate);
+        }
+    for (uint32_t from = 0; enough && from < sites; from++)
+        for (uint32_t to = 0; to < sites; to++) {
+            if (from == to) continue;
+            const size_t cell = (size_t)from * sites + to;
+            const uint64_t sent = pair_sent(l, all, from, to);
+            l->crossing[cell] = l->crossing[cell] / 2 + (double)(sent - l->crossed[cell]);
+            l->crossed[cell] = sent;
+        }
+    return enough;
+}
+
+/* Where none share all parts are 1. All change or none, as they add up: the first turn looks whether one
+ * is other. True: they are others now. */
+static bool pairs_share(links_t *l, const uint64_t *all)
+{
+    const uint32_t sites = l->how.world->row.sites;
+    bool other = false;
+    if (l->pairs == NULL || !crossing_take(l, all)) return false;
+    for (int turn = 0; turn < 2; turn++)
+        for (uint32_t from = 0; from < sites; from++)
+            for (uint32_t to = 0; to < sites; to++) {
+                if (from == to || (turn == 1 && !other)) continue;
+                const double part = link_crowd_part(l->pairs, sites, l->crossing, from, to);
+                double *own = &l->parts[(size_t)from * sites + to];
+                other = other || fabs(part - *own) > too_little * fmax(part, *own);
+                if (turn == 1) *own = part;
+            }
+    return other;
+}
+
+/* ---- paces ---- */
+
 static bool is_paced(const link_t *k)
 {
     return k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL;
@@ -167,11 +245,16 @@ static void link_take_share(link_t *k, uint64_t step)
     wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
     if (same) return; /* longer buffers alone */
+    char shared[64] = "";
+    const double part = links_part_of(l, here, there);
+    if (part < 1)
+        (void)snprintf(shared, sizeof(shared), ", %.1f %% of its rate beside other sites",
+                       100 * part);
     log_line(LH_LOG_INFO,
-             "link to rank %u: %.1f %% of what this site's ranks send, paced at %.1f MB/s "
+             "link to rank %u: %.1f %% of what this site's ranks send%s, paced at %.1f MB/s "
              "from step %llu on",
-             k->peer, 100 * links_share_of(l, w->row.rank, there), 1e-6 * k->follow.pace,
-             (unsigned long long)step);
+             k->peer, 100 * links_share_of(l, w->row.rank, there) / part, shared,
+             1e-6 * k->follow.pace, (unsigned long long)step);
 }
 
 /* Of a link that is paced now; a pace that was lowered stays lower by as much. */
@@ -180,7 +263,8 @@ static void link_even(link_t *k, bool even)
     const world_t *w = k->links->how.world;
     const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
     const double own = links_share_of(k->links, w->row.rank, there);
-    const double part = even ? 1.0 / world_site_size(w, here) / own : 1;
+    const double equal = links_even_part(k->links, here, there) / world_site_size(w, here);
+    const double part = even ? equal / own : 1;
     const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
                                 .pace_bytes_per_second = (uint64_t)(part * k->follow.pace)};
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
@@ -203,6 +287,7 @@ void links_share(links_t *l, const uint64_t *all, uint64_t step)
     for (uint32_t from = 0; from < sites; from++)
         for (uint32_t to = 0; to < sites; to++)
             if (from != to) changed = border_share(l, all, from, to) || changed;
+    changed = pairs_share(l, all) || changed;
     for (uint32_t i = 0; changed && i < l->link_count; i++) {
         link_t *k = l->links[i];
         if (is_paced(k)) link_take_share(k, step);

@@ -12,9 +12,10 @@
 void links_follow(links_t *l, uint64_t step);
 /* Bytes that each rank had to send to each site so far, [ranks x sites], the same on all ranks: from now
  * on a site's ranks share the rate of its borders by what has come to it since the last call, and by
- * half as much of what was before that. */
+ * half as much of what was before that; and so do pairs of sites that share a way. */
 void links_share(links_t *l, const uint64_t *all, uint64_t step);
-/* Until the next links_share: the ranks of a site have equal parts, for traffic that is not a step's. */
+/* Until the next links_share: the ranks of a site have equal parts, and so have pairs of sites that share
+ * a way, for traffic that is not a step's. */
 void links_even(links_t *l, bool even);
 
 /* The parts of a border's rate for a site's ranks, by what each has to send: [count], shares in force on

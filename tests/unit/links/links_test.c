@@ -453,6 +453,60 @@ static void ranks_of_a_site_share_its_links_by_what_they_send(void **state)
     assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\nrate = 800Mbps\n", unequal));
 }
 
+/* Three sites of a rank each. What leaves the first and comes to it was found to have one border, which
+ * carries what one pair has alone. */
+static void share_a_border(void)
+{
+    enum { SITES = 3, RATE = 100000000 };
+    static const double even[SITES][SITES] = {{0, 0.5, 0.5}, {0.5, 0, 1}, {0.5, 1, 0}},
+                        after[SITES][SITES] = {
+                            {0, 0.75, 0.25}, {31.0 / 32, 0, 1}, {1.0 / 32, 1, 0}};
+    static const uint64_t sent[SITES][SITES] = {
+        {0, 3 * RATE, RATE}, {RATE, 0, RATE / 100}, {0, RATE / 100, 0}};
+    uint64_t all[SITES * SITES] = {0}, buffer[SITES], now;
+    sites_of(1);
+    CHECK(links_pairs_make(me.links) == LH_OK);
+    for (uint32_t i = 0; i < SITES; i++) {
+        probe_figures_t *f = &me.links->pairs[i].figures;
+        f->measured_s = 1;
+        f->round_trip_ns = 1000000;
+        f->beside_pairs = SITES;
+        for (int way = 0; way < 2; way++) {
+            f->rate[way] = RATE;
+            for (int b = 0; b < BESIDES; b++)
+                f->beside[b][way] = RATE;
+        }
+    }
+    for (uint32_t s = 1; s < SITES; s++)
+        for (int way = 0; way < 2; way++)
+            me.links->pairs[links_pair(0, s)].figures.beside[BESIDE_FIRST][way] = RATE / 2;
+    connect_all(LH_SERVICE_GRADIENT);
+    for (uint32_t s = 0; s < SITES; s++)
+        if (s != me.self) is_close(pace_to(s, &buffer[s]), 0.97 * RATE * even[me.self][s]);
+    for (uint64_t step = 0; step < 3; step++) {
+        links_share(me.links, all, step);
+        for (uint32_t s = 0; s < SITES; s++) {
+            if (s == me.self) continue;
+            /* Nothing is sent before the first step, and the same in each. */
+            const double part = step == 0 ? even[me.self][s] : after[me.self][s];
+            is_close(pace_to(s, &now), 0.97 * RATE * part);
+            CHECK(now == buffer[s]); /* they are for the whole rate from the beginning */
+        }
+        links_even(me.links, true);
+        for (uint32_t s = 0; s < SITES; s++)
+            if (s != me.self) is_close(pace_to(s, &now), 0.97 * RATE * even[me.self][s]);
+        for (uint32_t i = 0; i < SITES * SITES; i++)
+            all[i] += sent[i / SITES][i % SITES];
+    }
+    end();
+}
+
+static void pairs_of_sites_share_a_border_by_what_they_send(void **state)
+{
+    (void)state;
+    assert_true(ranks(3, "[transport.wan]\nsecurity = plain\n", share_a_border));
+}
+
 static void shares_add_up_to_a_border(void **state)
 {
     (void)state;
@@ -506,6 +560,7 @@ int main(void)
         cmocka_unit_test(what_came_before_a_link_ended_is_taken),
         cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
         cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
+        cmocka_unit_test(pairs_of_sites_share_a_border_by_what_they_send),
         cmocka_unit_test(shares_add_up_to_a_border),
         cmocka_unit_test(a_rank_alone_opens_no_transport),
     };
