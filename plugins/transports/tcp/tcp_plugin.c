@@ -2,7 +2,7 @@
  * with a checksum or a seal on every frame.
  *
  * This file has the functions of lh_transport_api_t (longhaul/transport.h) and the options; what
- * they set in motion is in the files by noun: address, socket, stream, greet, dial, conn, send,
+ * they set in motion is in the files by noun: address, card, socket, stream, greet, dial, conn, send,
  * receive, poll. */
 #include <errno.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "tcp_card.h"
 #include "tcp_poll.h"
 #include "tcp_tuning.h"
 
@@ -472,6 +473,7 @@ static const lh_transport_api_t api = {
     .address_text = tcp_address_text,
     .tune = tcp_tune,
     .retune = tcp_retune,
+    .cards = tcp_cards,
     .security_levels = 1u << LH_SECURITY_PLAIN | 1u << LH_SECURITY_KNOWN |
                        1u << LH_SECURITY_PROVEN | 1u << LH_SECURITY_PRIVATE,
 };

@@ -151,13 +151,20 @@ static uint64_t larger_value(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Whether limits can be exceeded (CAP_NET_ADMIN) and bbr be had is tried on a socket: no other
- * question answers it. */
-void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
+void tuning_capabilities(bool *force, bool *bbr)
 {
-    static const char bbr[] = "bbr";
+    static const char name[] = "bbr";
     const int small = 4096;
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    *force = *bbr = false;
+    if (fd < 0) return;
+    *force = setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &small, sizeof(small)) == 0;
+    *bbr = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, sizeof(name) - 1) == 0;
+    (void)close(fd);
+}
+
+void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
+{
     const uint64_t send = setting_of("ipv4/tcp_wmem"), receive = setting_of("ipv4/tcp_rmem");
     uint64_t low, pressure;
     kernel_pages(&low, &pressure);
@@ -168,11 +175,7 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
                       .receive = setting_of("core/rmem_max"),
                       .auto_send = send,
                       .auto_receive = receive};
-    if (fd >= 0) {
-        out->force = setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &small, sizeof(small)) == 0;
-        out->bbr = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, bbr, sizeof(bbr) - 1) == 0;
-        (void)close(fd);
-    }
+    tuning_capabilities(&out->force, &out->bbr);
     /* What one stream can have on its way: bounded by the scale, and where limits hold by both
      * ends' buffers. */
     out->window = window_by_scale(larger_value(receive, out->receive));

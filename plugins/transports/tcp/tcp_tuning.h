@@ -4,6 +4,9 @@
 
 #include "tcp.h"
 
+/* Whether limits of buffers can be exceeded (CAP_NET_ADMIN) and bbr be had: tried on a socket, as no other
+ * question answers it. */
+void tuning_capabilities(bool *force, bool *bbr);
 /* What this kernel allows and this machine has: asked once a transport. */
 void limits_read(const lh_host_t *host, const char *interface, limits_t *out);
 /* Refuses a buffer that the INI asks for and this kernel can't give one connection. */
