@@ -12,7 +12,7 @@
 
 #include "ib_tuning.h"
 
-enum { WORD = 128, LINE = 512, PORTS_MOST = 8 };
+enum { WORD = 128, LINE = 1024, PORTS_MOST = 8 };
 
 /* What tells of loss and of timers, in the order of their weight: of ConnectX' firmware, of
  * soft-RoCE, and of every port. */
@@ -237,10 +237,10 @@ void ib_card_tell(const char *folder, const char *name, uint32_t port, const ver
                   ib_card_line_t line, void *context)
 {
     tell_port(folder, name, port, figures, line, context);
+    tell_counters(folder, port, line, context);
+    tell_distances(folder, line, context);
     tell_gids(folder, port, figures->gids, figures->link_layer == VERBS_LINK_ETHERNET, line,
               context);
-    tell_distances(folder, line, context);
-    tell_counters(folder, port, line, context);
 }
 
 static void tell_device(const ib_verbs_t *v, verbs_device_t *device, ib_card_line_t line,
