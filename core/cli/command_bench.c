@@ -39,6 +39,7 @@
 #include <links/carrier.h>
 #include <links/link_crowd.h>
 #include <links/links_probe.h>
+#include <links/links_words.h>
 #include <plan/collective_bench.h>
 #include <plan/device_bench.h>
 #include <session/link_record.h>
@@ -565,10 +566,11 @@ static void links_print(const probe_pair_t *pairs, uint32_t count, uint32_t site
 }
 
 /* As the record itself is written. */
-static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count)
+static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count,
+                                    const probe_words_t *words, uint32_t word_count)
 {
     text_t text = {0};
-    link_record_text(pairs, count, &text);
+    link_record_text(pairs, count, words, word_count, &text);
     return cli_print_text(&text);
 }
 
@@ -576,8 +578,9 @@ static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count)
  * none to show. */
 static lh_status_t links_tell(cli_t *cli, const links_t *links)
 {
-    uint32_t count, measured = 0;
+    uint32_t count, word_count, measured = 0;
     const probe_pair_t *pairs = links_pairs(links, &count);
+    const probe_words_t *words = links_words(links, &word_count);
     for (uint32_t i = 0; i < count; i++)
         measured += pairs[i].figures.measured_s != 0;
     if (measured == 0)
@@ -585,8 +588,8 @@ static lh_status_t links_tell(cli_t *cli, const links_t *links)
                     "%s: its sites are all on one machine; expected sites that are "
                     "joined by a link",
                     cli->ini);
-    link_record_keep(cli->job, pairs, count);
-    if (cli_flag(cli, "json") != NULL) return links_print_json(pairs, count);
+    link_record_keep(cli->job, pairs, count, words, word_count);
+    if (cli_flag(cli, "json") != NULL) return links_print_json(pairs, count, words, word_count);
     links_print(pairs, count, launch_world(cli->launch)->row.sites);
     return LH_OK;
 }

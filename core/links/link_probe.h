@@ -15,6 +15,7 @@
 #include <control/world.h>
 
 enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
+enum { PROBE_BEFORE = 4096, PROBE_AFTER = 2048 };
 /* What was busy while a pair of sites was measured: all pairs of its first site, of its second, or of
  * all sites. */
 enum { BESIDE_FIRST, BESIDE_SECOND, BESIDE_ALL, BESIDES };
@@ -47,6 +48,17 @@ typedef struct probe_pair { /* of sites; a row of the record */
     char plugin[PROBE_PLUGIN];
     probe_figures_t figures;
 } probe_pair_t;
+
+/* What a transport and the kernel have said of the machine of a site's first rank, lines with \n between:
+ * cards, limits, counters. Before it measured, and of what they said when all was measured the lines
+ * that are other; what is longer is cut after a line. */
+typedef struct probe_words {
+    char site[WORLD_SITE_NAME];
+    char address[PROBE_ADDRESS];
+    char plugin[PROBE_PLUGIN];
+    uint64_t measured_s; /* since 1970 */
+    char before[PROBE_BEFORE], after[PROBE_AFTER];
+} probe_words_t;
 
 /* What the links of one rank to another site carry while it trains: sums since they were opened, as
  * their transport tells them, and of those that there are the longest round trip and the highest

@@ -199,6 +199,8 @@ void links_close(links_t *l)
     mem_free(l->arenas);
     mem_free(l->addresses);
     mem_free(l->pairs);
+    text_free(&l->said);
+    mem_free(l->words);
     mem_free(l->settled);
     mem_free(l->demand);
     mem_free(l->shares);

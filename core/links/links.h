@@ -12,6 +12,7 @@
 #ifndef LINKS_LINKS_H
 #define LINKS_LINKS_H
 
+#include <base/text.h>
 #include <config/job.h>
 #include <control/control.h>
 #include <links/carrier.h>
@@ -183,6 +184,9 @@ struct links {
     double *crossing;
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
+    text_t said; /* of this machine, before it measured */
+    probe_words_t *words;
+    uint32_t word_count;
     bool even;    /* paces are those of equal shares, whatever `shares` says */
     bool probing; /* a connection has its pair's whole rate, not a rank's part */
     bool closing;

@@ -13,7 +13,8 @@
  * whether both connect anew by another of the plugin's tunings, or the end. Only a transport's own
  * functions are used, so that every plugin that takes a stage's messages at once can be probed;
  * what it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. What a link carries
- * while others are busy is measured afterwards (links_crowd.c). */
+ * while others are busy is measured afterwards (links_crowd.c), and what the plugin and the kernel say
+ * of cards and counters is asked before and after all of it (links_words.c). */
 #include <links/links_probe.h>
 
 #include <stdio.h>
@@ -26,6 +27,7 @@
 #include <links/link_crowd.h>
 #include <links/links_connect.h>
 #include <links/links_crowd.h>
+#include <links/links_words.h>
 
 enum {
     PINGS = 64,
@@ -706,7 +708,8 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
     const bool is_known = p->figures.measured_s != 0;
     if (status == LH_OK && !is_known && (self == one || self == two)) {
         probe_figures_t figures = {0};
-        status = pair_probe(l, self == one ? two : one, &figures);
+        status = links_words_before(l);
+        if (status == LH_OK) status = pair_probe(l, self == one ? two : one, &figures);
         p->figures = figures;
     }
     if (status == LH_OK && !is_known)
@@ -735,6 +738,10 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
             status = pair_settle(l, a, b, known, count, &fresh[links_pair(a, b)]);
     if (status == LH_OK) status = links_crowd(l, fresh);
+    bool any = false;
+    for (uint32_t i = 0; i < l->pair_count; i++)
+        any = any || fresh[i];
+    if (status == LH_OK && any) status = links_words_gather(l);
     mem_free(fresh);
     return status;
 }

@@ -1,4 +1,6 @@
-/* link_record.c - links.json: {"version": 1, "links": [a row for each pair of sites]}.
+/* link_record.c - links.json: {"version": 1, "links": [a row for each pair of sites], "machines": [what
+ * was said of each machine that measured]}. The second list may be missing, as builds that knew of none
+ * left it out.
  *
  * Tables of rows say which key holds which field of probe_figures_t; reading and writing walk the
  * same tables, so a field that is added stands in one place. Numbers are bounded when they are
@@ -14,7 +16,9 @@
 #include <base/memory.h>
 #include <format/json.h>
 
-enum { RECORD_VERSION = 1, RECORD_BYTES = 4 << 20, RECORD_VALUES = 100000, RECORD_ROWS = 1000 };
+enum { RECORD_VERSION = 1, RECORD_BYTES = 8 << 20, RECORD_VALUES = 100000 };
+/* Machines: of the sites of one job, which are few. */
+enum { RECORD_ROWS = 1000, RECORD_MACHINES = 64 };
 static const double most_number = 1e18; /* of bytes, nanoseconds and seconds: fits 63 bits */
 
 typedef struct number_row { /* a key of a row, and where its value lies in probe_figures_t */
@@ -53,6 +57,18 @@ static const number_row_t share_rows[] = {{"loss", AT(loss)}, {"loss_most", AT(l
 static const number_row_t small_rows[] = {{"choice", AT(choice)}, {"streams", AT(streams)}};
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 
+/* The texts of a machine, and where they lie in probe_words_t. */
+static const struct text_row {
+    const char *key;
+    size_t offset, room;
+} machine_rows[] = {
+    {"site", offsetof(probe_words_t, site), WORLD_SITE_NAME},
+    {"address", offsetof(probe_words_t, address), PROBE_ADDRESS},
+    {"plugin", offsetof(probe_words_t, plugin), PROBE_PLUGIN},
+    {"before", offsetof(probe_words_t, before), PROBE_BEFORE},
+    {"after", offsetof(probe_words_t, after), PROBE_AFTER},
+};
+
 /* One function for writing a row and for reading one: figures that are read into are not const
  * where they were made, so taking the const away is allowed. */
 static void *field_of(const probe_figures_t *f, size_t offset)
@@ -62,13 +78,20 @@ static void *field_of(const probe_figures_t *f, size_t offset)
 
 /* ---- reading ---- */
 
-/* Names file, row and key with what stands there. */
-static lh_status_t record_refuse(const char *path, size_t row, const char *key,
-                                 const json_value_t *found, const char *expected)
+/* Names file, list, row and key with what stands there. */
+static lh_status_t record_refuse_in(const char *path, const char *list, size_t row, const char *key,
+                                    const json_value_t *found, const char *expected)
 {
     char text[JSON_FOUND];
     json_found(found, text);
-    return fail(LH_INVALID, "%s: links[%zu].%s is %s; expected %s", path, row, key, text, expected);
+    return fail(LH_INVALID, "%s: %s[%zu].%s is %s; expected %s", path, list, row, key, text,
+                expected);
+}
+
+static lh_status_t record_refuse(const char *path, size_t row, const char *key,
+                                 const json_value_t *found, const char *expected)
+{
+    return record_refuse_in(path, "links", row, key, found, expected);
 }
 
 static bool read_figure(const json_value_t *value, double least, double most, double *out)
@@ -125,17 +148,23 @@ static lh_status_t read_ways(const char *path, size_t row, const json_value_t *l
 }
 
 /* A text that would be cut is refused: sites are compared by it. */
-static lh_status_t read_link_text(const char *path, size_t row, const char *key,
-                                  const json_value_t *value, char *out, size_t room)
+static lh_status_t read_text_in(const char *path, const char *list, size_t row, const char *key,
+                                const json_value_t *value, char *out, size_t room)
 {
     const char *text = json_text(value);
     if (text == NULL || strlen(text) >= room) {
         char expected[48];
         (void)snprintf(expected, sizeof(expected), "a text of at most %zu bytes", room - 1);
-        return record_refuse(path, row, key, value, expected);
+        return record_refuse_in(path, list, row, key, value, expected);
     }
     (void)snprintf(out, room, "%s", text);
     return LH_OK;
+}
+
+static lh_status_t read_link_text(const char *path, size_t row, const char *key,
+                                  const json_value_t *value, char *out, size_t room)
+{
+    return read_text_in(path, "links", row, key, value, out, room);
 }
 
 static lh_status_t read_link_row(const char *path, size_t row, const json_value_t *link,
@@ -161,9 +190,8 @@ static lh_status_t read_link_row(const char *path, size_t row, const json_value_
     return status == LH_OK ? read_ways(path, row, link, &p->figures) : status;
 }
 
-/* A row more than the file has, so that an empty list has an array, too. */
-static lh_status_t read_rows(const char *path, const json_value_t *root, probe_pair_t **out,
-                             uint32_t *count)
+/* Arrays have an item more than the file's lists, so that an empty list has one, too. */
+static lh_status_t read_rows(const char *path, const json_value_t *root, link_record_t *out)
 {
     const json_value_t *links = json_member(root, "links");
     const size_t rows = json_size(links);
@@ -172,28 +200,67 @@ static lh_status_t read_rows(const char *path, const json_value_t *root, probe_p
                     path, RECORD_VERSION);
     if (rows > RECORD_ROWS)
         return fail(LH_INVALID, "%s: %zu links; expected at most %d", path, rows, RECORD_ROWS);
-    probe_pair_t *pairs = mem_array(rows + 1, sizeof(*pairs));
-    lh_status_t status = pairs == NULL ? LH_NO_MEMORY : LH_OK;
+    out->pairs = mem_array(rows + 1, sizeof(*out->pairs));
+    lh_status_t status = out->pairs == NULL ? LH_NO_MEMORY : LH_OK;
     for (size_t i = 0; status == LH_OK && i < rows; i++)
-        status = read_link_row(path, i, json_item(links, i), &pairs[i]);
-    if (status != LH_OK) {
-        mem_free(pairs);
-        return status;
-    }
-    *out = pairs;
-    *count = (uint32_t)rows;
-    return LH_OK;
+        status = read_link_row(path, i, json_item(links, i), &out->pairs[i]);
+    out->pair_count = (uint32_t)rows;
+    return status;
 }
 
-lh_status_t link_record_parse(const char *path, const char *text, size_t length, probe_pair_t **out,
-                              uint32_t *count)
+static lh_status_t read_machine(const char *path, size_t row, const json_value_t *machine,
+                                probe_words_t *out)
+{
+    static const char list[] = "machines";
+    const json_value_t *measured = json_member(machine, "measured");
+    lh_status_t status = LH_OK;
+    double number = 0;
+    for (size_t i = 0; status == LH_OK && i < COUNT(machine_rows); i++)
+        status = read_text_in(path, list, row, machine_rows[i].key,
+                              json_member(machine, machine_rows[i].key),
+                              (char *)out + machine_rows[i].offset, machine_rows[i].room);
+    if (status == LH_OK && !read_figure(measured, 0, most_number, &number))
+        status = record_refuse_in(path, list, row, "measured", measured, "a number from 0 to 1e18");
+    if (status == LH_OK) out->measured_s = (uint64_t)number;
+    return status;
+}
+
+static lh_status_t read_machines(const char *path, const json_value_t *root, link_record_t *out)
+{
+    const json_value_t *machines = json_member(root, "machines");
+    const size_t rows = json_size(machines);
+    if (machines == NULL) return LH_OK;
+    if (!json_is_list(machines) || rows > RECORD_MACHINES)
+        return fail(LH_INVALID, "%s: machines is no list of at most %d", path, RECORD_MACHINES);
+    out->words = mem_array(rows + 1, sizeof(*out->words));
+    lh_status_t status = out->words == NULL ? LH_NO_MEMORY : LH_OK;
+    for (size_t i = 0; status == LH_OK && i < rows; i++)
+        status = read_machine(path, i, json_item(machines, i), &out->words[i]);
+    out->word_count = (uint32_t)rows;
+    return status;
+}
+
+lh_status_t link_record_parse(const char *path, const char *text, size_t length, link_record_t *out)
 {
     json_document_t *document;
+    link_record_t r = {0};
     lh_status_t status = json_parse(path, text, length, RECORD_VALUES, &document);
     if (status != LH_OK) return status;
-    status = read_rows(path, json_root(document), out, count);
+    status = read_rows(path, json_root(document), &r);
+    if (status == LH_OK) status = read_machines(path, json_root(document), &r);
     json_free(document);
+    if (status == LH_OK)
+        *out = r;
+    else
+        link_record_free(&r);
     return status;
+}
+
+void link_record_free(link_record_t *r)
+{
+    mem_free(r->pairs);
+    mem_free(r->words);
+    *r = (link_record_t){0};
 }
 
 static char *record_path(const job_t *job)
@@ -201,24 +268,33 @@ static char *record_path(const job_t *job)
     return path_join(job->pipeline.folder, "links.json");
 }
 
-void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count)
+/* One that is missing or can't be used is empty. */
+static void record_load(const job_t *job, link_record_t *out)
 {
     char *text = NULL, *path = record_path(job);
     size_t length;
-    *out = NULL;
-    *count = 0;
+    *out = (link_record_t){0};
     if (path == NULL || !file_exists(path)) {
         mem_free(path);
         return;
     }
     lh_status_t status = file_read(path, RECORD_BYTES, &text, &length);
-    if (status == LH_OK) status = link_record_parse(path, text, length, out, count);
+    if (status == LH_OK) status = link_record_parse(path, text, length, out);
     if (status != LH_OK) {
         log_line(LH_LOG_WARN, "%s; the record is ignored", fail_reason());
         fail_clear();
     }
     mem_free(text);
     mem_free(path);
+}
+
+void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count)
+{
+    link_record_t r;
+    record_load(job, &r);
+    *out = r.pairs;
+    *count = r.pair_count;
+    mem_free(r.words);
 }
 
 /* ---- writing ---- */
@@ -271,49 +347,99 @@ void link_record_rows(json_writer_t *w, const char *key, const probe_pair_t *pai
     json_close(w);
 }
 
-void link_record_text(const probe_pair_t *pairs, uint32_t count, text_t *out)
+static void write_machine(json_writer_t *w, const probe_words_t *m)
+{
+    json_open(w, NULL, '{');
+    json_put_u64(w, "measured", m->measured_s);
+    for (size_t i = 0; i < COUNT(machine_rows); i++)
+        json_put_text(w, machine_rows[i].key, (const char *)m + machine_rows[i].offset);
+    json_close(w);
+}
+
+void link_record_text(const probe_pair_t *pairs, uint32_t count, const probe_words_t *words,
+                      uint32_t word_count, text_t *out)
 {
     json_writer_t w = {.to = out, .style = 1};
     json_open(&w, NULL, '{');
     json_put_u64(&w, "version", RECORD_VERSION);
     link_record_rows(&w, "links", pairs, count);
+    if (word_count > 0) {
+        json_open(&w, "machines", '[');
+        for (uint32_t i = 0; i < word_count; i++)
+            write_machine(&w, &words[i]);
+        json_close(&w);
+    }
     json_close(&w);
 }
 
 /* Rows of the same link are replaced. New rows first, so that they are kept where the record would
- * be longer than it may be. A failed read of the old record was told as a warning, and it counts as
- * empty. */
-static lh_status_t record_merge(const job_t *job, const probe_pair_t *pairs, uint32_t count,
-                                probe_pair_t **out, uint32_t *all)
+ * be longer than it may be. */
+static uint32_t rows_merge(const probe_pair_t *pairs, uint32_t count, const link_record_t *old,
+                           probe_pair_t *out)
 {
-    probe_pair_t *old;
-    uint32_t old_count, kept = 0;
-    link_record_load(job, &old, &old_count);
-    probe_pair_t *rows = mem_array((size_t)old_count + count + 1, sizeof(*rows));
-    for (uint32_t i = 0; rows != NULL && i < count && kept < RECORD_ROWS; i++)
-        if (pairs[i].figures.measured_s != 0) rows[kept++] = pairs[i];
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count && kept < RECORD_ROWS; i++)
+        if (pairs[i].figures.measured_s != 0) out[kept++] = pairs[i];
     const uint32_t fresh = kept;
-    for (uint32_t i = 0; rows != NULL && i < old_count && kept < RECORD_ROWS; i++) {
+    for (uint32_t i = 0; i < old->pair_count && kept < RECORD_ROWS; i++) {
         bool same = false;
         for (uint32_t j = 0; j < fresh; j++)
-            same |= link_probe_same(&old[i], &rows[j]);
-        if (!same) rows[kept++] = old[i];
+            same |= link_probe_same(&old->pairs[i], &out[j]);
+        if (!same) out[kept++] = old->pairs[i];
     }
-    mem_free(old);
-    *out = rows;
-    *all = kept;
-    return rows == NULL ? LH_NO_MEMORY : LH_OK;
+    return kept;
 }
 
-void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count)
+static bool is_same_machine(const probe_words_t *a, const probe_words_t *b)
 {
-    probe_pair_t *rows = NULL;
-    uint32_t all = 0;
+    return strcmp(a->site, b->site) == 0 && strcmp(a->address, b->address) == 0 &&
+           strcmp(a->plugin, b->plugin) == 0;
+}
+
+/* Likewise of machines. */
+static uint32_t words_merge(const probe_words_t *words, uint32_t count, const link_record_t *old,
+                            probe_words_t *out)
+{
+    uint32_t kept = 0;
+    for (; kept < count && kept < RECORD_MACHINES; kept++)
+        out[kept] = words[kept];
+    const uint32_t fresh = kept;
+    for (uint32_t i = 0; i < old->word_count && kept < RECORD_MACHINES; i++) {
+        bool same = false;
+        for (uint32_t j = 0; j < fresh; j++)
+            same |= is_same_machine(&old->words[i], &out[j]);
+        if (!same) out[kept++] = old->words[i];
+    }
+    return kept;
+}
+
+/* A failed read of the old record was told as a warning, and it counts as empty. */
+static lh_status_t record_merge(const job_t *job, const probe_pair_t *pairs, uint32_t count,
+                                const probe_words_t *words, uint32_t word_count, link_record_t *out)
+{
+    link_record_t old;
+    record_load(job, &old);
+    out->pairs = mem_array((size_t)old.pair_count + count + 1, sizeof(*out->pairs));
+    out->words = mem_array((size_t)old.word_count + word_count + 1, sizeof(*out->words));
+    const bool made = out->pairs != NULL && out->words != NULL;
+    if (made) {
+        out->pair_count = rows_merge(pairs, count, &old, out->pairs);
+        out->word_count = words_merge(words, word_count, &old, out->words);
+    }
+    link_record_free(&old);
+    return made ? LH_OK : LH_NO_MEMORY;
+}
+
+void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count,
+                      const probe_words_t *words, uint32_t word_count)
+{
+    link_record_t all = {0};
     text_t text = {0};
     char *path = record_path(job);
-    lh_status_t status = path == NULL ? LH_NO_MEMORY : record_merge(job, pairs, count, &rows, &all);
+    lh_status_t status = path == NULL ? LH_NO_MEMORY
+                                      : record_merge(job, pairs, count, words, word_count, &all);
     if (status == LH_OK) {
-        link_record_text(rows, all, &text);
+        link_record_text(all.pairs, all.pair_count, all.words, all.word_count, &text);
         status = text_status(&text);
     }
     if (status == LH_OK) status = folder_make(job->pipeline.folder);
@@ -323,6 +449,6 @@ void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t coun
         fail_clear();
     }
     text_free(&text);
-    mem_free(rows);
+    link_record_free(&all);
     mem_free(path);
 }

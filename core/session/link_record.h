@@ -12,19 +12,29 @@
 #include <format/json.h>
 #include <links/link_probe.h>
 
+/* Owned by link_record_free. The words are of the machines that measured, where a record has them. */
+typedef struct link_record {
+    probe_pair_t *pairs;
+    probe_words_t *words;
+    uint32_t pair_count, word_count;
+} link_record_t;
+
 /* The rows of a record's text. What is damaged, of another version or out of range is refused with
- * a sentence. The caller frees *out with mem_free. */
-lh_status_t link_record_parse(const char *path, const char *text, size_t length, probe_pair_t **out,
-                              uint32_t *count) LH_MUST_CHECK;
-/* The job's record; one that is missing has no rows. One that can't be used is a warning, and none:
+ * a sentence. */
+lh_status_t link_record_parse(const char *path, const char *text, size_t length,
+                              link_record_t *out) LH_MUST_CHECK;
+void link_record_free(link_record_t *r);
+/* The pairs of the job's record; one that is missing has no rows. One that can't be used is a warning, and none:
  * who measures links writes it anew. *out may be NULL with *count 0; the caller frees it with
  * mem_free. */
 void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count);
-/* Writes those of the rows that were measured, and keeps the record's others. A folder that can't
- * be written is a warning. */
-void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count);
+/* Writes those of the rows that were measured, and the words (NULL: none), and keeps the record's
+ * others. A folder that can't be written is a warning. */
+void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count,
+                      const probe_words_t *words, uint32_t word_count);
 /* The record as a text, and its list of rows alone. */
-void link_record_text(const probe_pair_t *pairs, uint32_t count, text_t *out);
+void link_record_text(const probe_pair_t *pairs, uint32_t count, const probe_words_t *words,
+                      uint32_t word_count, text_t *out);
 void link_record_rows(json_writer_t *w, const char *key, const probe_pair_t *pairs, uint32_t count);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <base/memory.h>
+#include <links/links_words.h>
 #include <session/link_record.h>
 
 /* These three are train_ranks_t's functions. They may be called from the control thread only: all
@@ -146,10 +147,11 @@ static lh_status_t record_take(train_comm_t *t, probe_pair_t **known)
 
 static void record_keep(const train_comm_t *t)
 {
-    uint32_t count;
+    uint32_t count, word_count;
     if (t->ranks.rank != 0) return;
     const probe_pair_t *pairs = links_pairs(comm_links(t->comm), &count);
-    if (count > 0) link_record_keep(t->job, pairs, count);
+    const probe_words_t *words = links_words(comm_links(t->comm), &word_count);
+    if (count > 0) link_record_keep(t->job, pairs, count, words, word_count);
 }
 
 /* What was measured earlier of links between sites is handed over before connecting, which measures

@@ -89,6 +89,11 @@ class Probe(unittest.TestCase):
         self.assertEqual([r[0] for r in results], [0] * len(results), results)
         record = json.loads(results[0][1])
         self.assertEqual(json.loads(self.kept), record)
+        # What each site's kernel says: of its counters before, and of those that rose.
+        self.assertEqual([m["site"] for m in record["machines"]], list(SITES[:len(results)]))
+        for m in record["machines"]:
+            self.assertRegex(m["before"], r"\ATCP of this kernel: .*\n(.*\n)*  counters: ")
+            self.assertNotIn("congestion controls", m["after"])
         return record["links"]
 
     def check_cell(self, trip, rate, loss, queue):

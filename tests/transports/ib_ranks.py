@@ -4,6 +4,7 @@ rate and completion queues of one queue pair's entries. Where there is no librar
 the fallback that the INI names."""
 import glob
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -205,8 +206,9 @@ class Ranks(unittest.TestCase):
 
     @staticmethod
     def write_card(folder, address):
-        """What the kernel tells of a card with one GID, of RoCE v2."""
-        for name, text in (("gids/0", "0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x" % address), ("gid_attrs/types/0", "RoCE v2")):
+        """What the kernel tells of a card with one GID, of RoCE v2, and one counter."""
+        for name, text in (("gids/0", "0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x" % address), ("gid_attrs/types/0", "RoCE v2"),
+                           ("hw_counters/roce_adp_retrans", "3")):
             path = os.path.join(folder, "ports/1", name)
             os.makedirs(os.path.dirname(path))
             with open(path, "w", encoding="ascii") as f:
@@ -237,6 +239,12 @@ class Ranks(unittest.TestCase):
                 self.assertIn(host + ": fake0 port 1: active, 100 Gb/s, MTU 4096, Ethernet (RoCE)", said)
                 self.assertIn(host + ":   GID 0: ::ffff:127.0.0.%d, RoCE v2" % last, said)
             self.assertRegex(said, r"(?m)^a +b +[0-9.]+ .* 4096$")
+            with open(os.path.join(folder, "out", "links.json"), encoding="utf-8") as f:
+                machines = json.load(f)["machines"]
+            self.assertEqual([m["site"] for m in machines], ["a", "b"])
+            for m in machines:
+                self.assertRegex(m["before"], r"(?m)^fake0 port 1: active, .*\n  counters: roce_adp_retrans 3$")
+                self.assertEqual(m["after"], "")
 
     def test_a_level_it_cannot_give_is_refused_with_those_that_it_can(self):
         code, said, _ = self.run_job(["plugin = ib", "security = proven"])

@@ -1,9 +1,11 @@
 /* links_probe_test.c - a whole probe of the links between sites that are this machine: where the plugin or
- * the other end does not do as it mostly does, where sites have several ranks, and of three sites. */
+ * the other end does not do as it mostly does, where sites have several ranks, and of three sites; and what
+ * machines say before and after. */
 #include <unit/links/forked_ranks.h>
 
 #include <links/link_crowd.h>
 #include <links/links_probe.h>
+#include <links/links_words.h>
 
 static const lh_transport_api_t *real; /* of the transport between sites */
 static bool has_led, stood_still;
@@ -133,6 +135,83 @@ static void pairs_of_three_sites_are_measured_at_once(void **state)
     assert_true(ranks(3, "[transport.wan]\nsecurity = plain\n", probes_of_three));
 }
 
+/* A card of this rank's, with a counter that rises and a driver that writes what is no ASCII. */
+static lh_status_t tell_card(const lh_host_t *host, void (*line)(void *context, const char *text),
+                             void *context)
+{
+    static uint32_t asked;
+    char text[64];
+    (void)host;
+    (void)snprintf(text, sizeof(text), "card of rank %u, \"\xff\"", me.self);
+    line(context, text);
+    (void)snprintf(text, sizeof(text), "  counters: again %u", 7 * asked++);
+    line(context, text);
+    line(context, "  this stays");
+    return LH_OK;
+}
+
+/* Of two ranks a site the first ones have measured, and all know what their machines said. */
+static void probes_with_words(void)
+{
+    uint32_t count;
+    char before[128];
+    play_sites(2)->cards = tell_card;
+    CHECK(links_words(me.links, &count) == NULL && count == 0);
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const probe_words_t *w = links_words(me.links, &count);
+    CHECK(count == 2);
+    for (uint32_t i = 0; i < count; i++) {
+        (void)snprintf(before, sizeof(before),
+                       "card of rank %u, \"?\"\n  counters: again 0\n  this stays", 2 * i);
+        CHECK(strcmp(w[i].before, before) == 0);
+        CHECK(strcmp(w[i].after, "  counters: again 7") == 0);
+        CHECK(strcmp(w[i].site, i == 0 ? "a" : "b") == 0 && strcmp(w[i].plugin, "tcp") == 0);
+        CHECK(strcmp(w[i].address, i == 0 ? "10.0.0.1" : "10.0.0.3") == 0);
+        CHECK(w[i].measured_s != 0);
+    }
+    end();
+}
+
+static void what_machines_say_before_and_after_is_known_to_all(void **state)
+{
+    (void)state;
+    assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", probes_with_words));
+}
+
+/* More than is kept: whole lines of it, and no word of what rose behind them. */
+static lh_status_t tell_much(const lh_host_t *host, void (*line)(void *context, const char *text),
+                             void *context)
+{
+    enum { LINES = 100, LINE = 99 };
+    char text[LINE + 1];
+    (void)host;
+    for (int i = 0; i < LINES; i++) {
+        memset(text, 'x', LINE);
+        text[LINE] = '\0';
+        text[i] = 'y';
+        line(context, text);
+    }
+    return fail(LH_IO, "more than that could not be read");
+}
+
+static void probes_with_much(void)
+{
+    enum { LINE = 100, KEPT = PROBE_BEFORE / LINE };
+    uint32_t count;
+    play_sites(1)->cards = tell_much;
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const probe_words_t *w = links_words(me.links, &count);
+    CHECK(count == 2 && w[1].after[0] == '\0');
+    CHECK(strlen(w[1].before) == KEPT * LINE - 1);
+    end();
+}
+
+static void of_too_many_words_whole_lines_are_kept(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", probes_with_much));
+}
+
 static lh_status_t refuse_to_connect(lh_transport_t *t, const lh_address_t *address,
                                      const lh_conn_params_t *params, lh_conn_t **out)
 {
@@ -154,6 +233,7 @@ static void knows(void)
     CHECK(links_probe(me.links, &row, 1) == LH_OK);
     const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
     CHECK(count == 1 && f->rate[0] == 5 && f->together[0] == 9);
+    CHECK(links_words(me.links, &count) == NULL && count == 0);
     CHECK(links_border(me.links, 0, 1) == 9 && links_border(me.links, 1, 0) == 5);
     end();
 }
@@ -170,6 +250,8 @@ int main(void)
         cmocka_unit_test(a_probe_of_a_plugin_without_a_tuning_ends_well_however_late),
         cmocka_unit_test(ranks_of_two_sites_are_measured_together),
         cmocka_unit_test(pairs_of_three_sites_are_measured_at_once),
+        cmocka_unit_test(what_machines_say_before_and_after_is_known_to_all),
+        cmocka_unit_test(of_too_many_words_whole_lines_are_kept),
         cmocka_unit_test(a_young_record_is_measured_by_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,7 @@ static void what_is_kept_is_read_as_the_same(void **state)
     probe_pair_t *got;
     uint32_t count;
     const probe_pair_t first[] = {row("a", "b"), row("a", "c")};
-    link_record_keep(&job, first, 2);
+    link_record_keep(&job, first, 2, NULL, 0);
     link_record_load(&job, &got, &count);
     assert_int_equal(count, 2);
     assert_memory_equal(got, first, sizeof(first));
@@ -63,7 +63,7 @@ static void what_is_kept_is_read_as_the_same(void **state)
     probe_pair_t second[] = {row("a", "c"), row("x", "y"), row("x", "z")};
     second[0].figures.rate[0] = 5;
     second[2].figures.measured_s = 0; /* not measured */
-    link_record_keep(&job, second, 3);
+    link_record_keep(&job, second, 3, NULL, 0);
     link_record_load(&job, &got, &count);
     assert_int_equal(count, 3);
     assert_memory_equal(&got[0], &second[0], sizeof(got[0]));
@@ -76,20 +76,90 @@ static void what_is_kept_is_read_as_the_same(void **state)
 static void a_row_without_what_was_measured_at_once_is_read(void **state)
 {
     (void)state;
-    probe_pair_t p = row("a", "b"), *got;
-    uint32_t count;
+    probe_pair_t p = row("a", "b");
+    link_record_t got;
     text_t text = {0};
     memset(p.figures.together, 0, sizeof(p.figures.together));
     memset(p.figures.beside, 0, sizeof(p.figures.beside));
     p.figures.beside_pairs = 0;
-    link_record_text(&p, 1, &text);
+    link_record_text(&p, 1, NULL, 0, &text);
     assert_null(strstr(text.data, "together"));
     assert_null(strstr(text.data, "beside"));
-    assert_int_equal(link_record_parse("links.json", text.data, text.length, &got, &count), LH_OK);
-    assert_int_equal(count, 1);
-    assert_memory_equal(got, &p, sizeof(p));
-    mem_free(got);
+    assert_null(strstr(text.data, "machines"));
+    assert_int_equal(link_record_parse("links.json", text.data, text.length, &got), LH_OK);
+    assert_true(got.pair_count == 1 && got.word_count == 0);
+    assert_memory_equal(got.pairs, &p, sizeof(p));
+    link_record_free(&got);
     text_free(&text);
+}
+
+static probe_words_t words(const char *site, const char *before, const char *after)
+{
+    probe_words_t w = {.address = "10.0.0.1", .plugin = "wire", .measured_s = 1790000000};
+    (void)snprintf(w.site, sizeof(w.site), "%s", site);
+    (void)snprintf(w.before, sizeof(w.before), "%s", before);
+    (void)snprintf(w.after, sizeof(w.after), "%s", after);
+    return w;
+}
+
+/* The record of the folder as it stands in its file. */
+static link_record_t record(void)
+{
+    link_record_t got = {0};
+    char *text = NULL, *path = path_join(folder, "links.json");
+    size_t length;
+    assert_int_equal(file_read(path, 16 << 20, &text, &length), LH_OK);
+    assert_int_equal(link_record_parse(path, text, length, &got), LH_OK);
+    mem_free(text);
+    mem_free(path);
+    return got;
+}
+
+/* What was said of a machine is replaced by what it says later, and stays where links are only used. */
+static void what_machines_said_is_kept(void **state)
+{
+    (void)state;
+    static probe_words_t long_words;
+    const probe_pair_t p = row("a", "b");
+    const probe_words_t first[] = {
+        words("a", "eth0: 10 Gb/s\n  counters: \"RetransSegs\" 7, 0 in the rest (3)",
+              "  counters: RetransSegs 9"),
+        words("b", "one line", "")};
+    link_record_keep(&job, &p, 1, first, 2);
+    link_record_keep(&job, &p, 1, NULL, 0);
+    link_record_t got = record();
+    assert_true(got.pair_count >= 1 && got.word_count == 2);
+    assert_memory_equal(got.words, first, sizeof(first));
+    link_record_free(&got);
+
+    long_words = words("a", "", "");
+    memset(long_words.before, '"', sizeof(long_words.before) - 1);
+    memset(long_words.after, '\1', sizeof(long_words.after) - 1);
+    link_record_keep(&job, &p, 1, &long_words, 1);
+    got = record();
+    assert_int_equal(got.word_count, 2);
+    assert_memory_equal(&got.words[0], &long_words, sizeof(long_words));
+    assert_memory_equal(&got.words[1], &first[1], sizeof(first[1]));
+    link_record_free(&got);
+
+    /* What is written is no longer than what is read. */
+    enum { MACHINES = 70, MOST = 64 };
+    static probe_words_t many[MACHINES];
+    for (uint32_t i = 0; i < MACHINES; i++) {
+        many[i] = long_words;
+        memset(many[i].before, '\1', sizeof(many[i].before) - 1);
+        (void)snprintf(many[i].site, sizeof(many[i].site), "s%u", i);
+    }
+    link_record_keep(&job, &p, 1, many, MACHINES);
+    probe_pair_t *pairs;
+    uint32_t count;
+    link_record_load(&job, &pairs, &count);
+    assert_true(count >= 1);
+    mem_free(pairs);
+    got = record();
+    assert_int_equal(got.word_count, MOST);
+    assert_memory_equal(got.words, many, MOST * sizeof(many[0]));
+    link_record_free(&got);
 }
 
 /* What is written is no longer than what is read. */
@@ -105,7 +175,7 @@ static void more_pairs_than_a_record_takes_are_left_out(void **state)
         (void)snprintf(name, sizeof(name), "s%u", i);
         many[i] = row("a", name);
     }
-    link_record_keep(&job, many, PAIRS);
+    link_record_keep(&job, many, PAIRS, NULL, 0);
     link_record_load(&job, &got, &count);
     assert_int_equal(count, PAIRS - 1);
     assert_memory_equal(got, many, (PAIRS - 1) * sizeof(many[0]));
@@ -114,9 +184,8 @@ static void more_pairs_than_a_record_takes_are_left_out(void **state)
 
 static void refused(const char *text, const char *words)
 {
-    probe_pair_t *got = NULL;
-    uint32_t count = 0;
-    assert_true(link_record_parse("links.json", text, strlen(text), &got, &count) != LH_OK);
+    link_record_t got = {0};
+    assert_true(link_record_parse("links.json", text, strlen(text), &got) != LH_OK);
     if (strstr(fail_reason(), words) == NULL) print_message("%s\n", fail_reason());
     assert_non_null(strstr(fail_reason(), words));
 }
@@ -159,6 +228,16 @@ static void what_is_damaged_is_refused_with_where_and_what(void **state)
                  "links[0].beside_pairs is \"x\"; expected a number");
     refused_with("\"streams\":8", "\"streams\":80000", "expected a number from 0 to 1000");
     refused_with("\"plugin\":\"wire\"", "\"plugin\":7", "links[0].plugin is 7; expected a text");
+    refused("{\"version\": 1, \"links\": [], \"machines\": 7}",
+            "machines is no list of at most 64");
+    refused("{\"version\": 1, \"links\": [], \"machines\": [7]}",
+            "machines[0].site is nothing; expected a text of at most 31 bytes");
+    refused("{\"version\": 1, \"links\": [], \"machines\": [{\"site\": \"a\", \"address\": \"b\", "
+            "\"plugin\": \"c\", \"before\": \"\", \"after\": \"\", \"measured\": -1}]}",
+            "machines[0].measured is -1; expected a number from 0 to 1e18");
+    refused("{\"version\": 1, \"links\": [], \"machines\": [{\"site\": \"a\", \"address\": \"b\", "
+            "\"plugin\": \"c\", \"before\": [], \"after\": \"\", \"measured\": 1}]}",
+            "machines[0].before is []; expected a text of at most 4095 bytes");
     refused_with("\"sites\":[\"a\"", "\"sites\":[\"aaaaaaaaaabbbbbbbbbbccccccccccddddddd\"",
                  "expected a text of at most 31 bytes");
 }
@@ -173,7 +252,7 @@ static void a_run_measures_again_where_its_record_is_damaged(void **state)
     assert_int_equal(file_replace(path, "\0\1\2", 3), LH_OK);
     link_record_load(&job, &got, &count); /* warns */
     assert_int_equal(count, 0);
-    link_record_keep(&job, &p, 1);
+    link_record_keep(&job, &p, 1, NULL, 0);
     link_record_load(&job, &got, &count);
     assert_int_equal(count, 1);
     mem_free(got);
@@ -200,6 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_is_read_as_the_same),
         cmocka_unit_test(a_row_without_what_was_measured_at_once_is_read),
+        cmocka_unit_test(what_machines_said_is_kept),
         cmocka_unit_test(more_pairs_than_a_record_takes_are_left_out),
         cmocka_unit_test(what_is_damaged_is_refused_with_where_and_what),
         cmocka_unit_test(a_run_measures_again_where_its_record_is_damaged),
