@@ -10,7 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "tcp_card.h"
+#include "tcp_kernel.h"
 #include "tcp_poll.h"
 #include "tcp_tuning.h"
 
@@ -473,7 +473,7 @@ static const lh_transport_api_t api = {
     .address_text = tcp_address_text,
     .tune = tcp_tune,
     .retune = tcp_retune,
-    .cards = tcp_cards,
+    .cards = tcp_kernel_tell,
     .security_levels = 1u << LH_SECURITY_PLAIN | 1u << LH_SECURITY_KNOWN |
                        1u << LH_SECURITY_PROVEN | 1u << LH_SECURITY_PRIVATE,
 };

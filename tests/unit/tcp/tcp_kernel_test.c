@@ -1,4 +1,4 @@
-/* tcp_card_test.c - what the tcp transport tells of the kernel and of interfaces: its tables of counters,
+/* tcp_kernel_test.c - what the tcp transport tells of the kernel and of interfaces: its tables of counters,
  * and lines of this machine's. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "tcp_card.h"
+#include "tcp_kernel.h"
 
 static void a_counter_is_found_by_its_group_and_name(void **state)
 {
@@ -17,28 +17,28 @@ static void a_counter_is_found_by_its_group_and_name(void **state)
                                 "Tcp: RtoAlgorithm MaxConn RetransSegs InErrs\nTcp: 1 -1 77 0\n"
                                 "Udp: InErrors RetransSegs\nUdp: 5 18446744073709551614\n";
     (void)state;
-    assert_true(tcp_card_counter(table, "Tcp:", "RetransSegs") == 77);
-    assert_true(tcp_card_counter(table, "Tcp:", "InErrs") == 0);
-    assert_true(tcp_card_counter(table, "Udp:", "InErrors") == 5);
-    assert_true(tcp_card_counter(table, "Udp:", "RetransSegs") == UINT64_MAX - 1);
-    assert_true(tcp_card_counter(table, "Ip:", "DefaultTTL") == 64);
+    assert_true(tcp_kernel_counter(table, "Tcp:", "RetransSegs") == 77);
+    assert_true(tcp_kernel_counter(table, "Tcp:", "InErrs") == 0);
+    assert_true(tcp_kernel_counter(table, "Udp:", "InErrors") == 5);
+    assert_true(tcp_kernel_counter(table, "Udp:", "RetransSegs") == UINT64_MAX - 1);
+    assert_true(tcp_kernel_counter(table, "Ip:", "DefaultTTL") == 64);
     /* What is no count, of another group, or not there at all. */
-    assert_true(tcp_card_counter(table, "Tcp:", "MaxConn") == UINT64_MAX);
-    assert_true(tcp_card_counter(table, "Tcp:", "InErrors") == UINT64_MAX);
-    assert_true(tcp_card_counter(table, "Tcp:", "Retrans") == UINT64_MAX);
-    assert_true(tcp_card_counter(table, "TcpExt:", "RetransSegs") == UINT64_MAX);
+    assert_true(tcp_kernel_counter(table, "Tcp:", "MaxConn") == UINT64_MAX);
+    assert_true(tcp_kernel_counter(table, "Tcp:", "InErrors") == UINT64_MAX);
+    assert_true(tcp_kernel_counter(table, "Tcp:", "Retrans") == UINT64_MAX);
+    assert_true(tcp_kernel_counter(table, "TcpExt:", "RetransSegs") == UINT64_MAX);
 }
 
 static void a_table_that_is_cut_has_what_is_whole(void **state)
 {
     (void)state;
-    assert_true(tcp_card_counter("", "Tcp:", "A") == UINT64_MAX);
-    assert_true(tcp_card_counter("Tcp: A B", "Tcp:", "A") == UINT64_MAX);
-    assert_true(tcp_card_counter("Tcp: A B\n", "Tcp:", "A") == UINT64_MAX);
-    assert_true(tcp_card_counter("Tcp: A B\nUdp: 1 2\n", "Tcp:", "A") == UINT64_MAX);
-    assert_true(tcp_card_counter("Tcp: A B\nTcp: 1", "Tcp:", "A") == 1);
-    assert_true(tcp_card_counter("Tcp: A B\nTcp: 1", "Tcp:", "B") == UINT64_MAX);
-    assert_true(tcp_card_counter("Tcp: A B\nTcp: 1 ", "Tcp:", "B") == UINT64_MAX);
+    assert_true(tcp_kernel_counter("", "Tcp:", "A") == UINT64_MAX);
+    assert_true(tcp_kernel_counter("Tcp: A B", "Tcp:", "A") == UINT64_MAX);
+    assert_true(tcp_kernel_counter("Tcp: A B\n", "Tcp:", "A") == UINT64_MAX);
+    assert_true(tcp_kernel_counter("Tcp: A B\nUdp: 1 2\n", "Tcp:", "A") == UINT64_MAX);
+    assert_true(tcp_kernel_counter("Tcp: A B\nTcp: 1", "Tcp:", "A") == 1);
+    assert_true(tcp_kernel_counter("Tcp: A B\nTcp: 1", "Tcp:", "B") == UINT64_MAX);
+    assert_true(tcp_kernel_counter("Tcp: A B\nTcp: 1 ", "Tcp:", "B") == UINT64_MAX);
 }
 
 static void add_line(void *context, const char *text)
@@ -54,7 +54,7 @@ static void this_machine_is_told_of_line_by_line(void **state)
 {
     static char all[16384], again[16384];
     (void)state;
-    assert_int_equal(tcp_cards(NULL, add_line, all), LH_OK);
+    assert_int_equal(tcp_kernel_tell(NULL, add_line, all), LH_OK);
     assert_int_equal(strncmp(all, "TCP of this kernel:", 19), 0);
     assert_non_null(strstr(all, " buffers beyond the limits may "));
     FILE *f = fopen("/proc/net/snmp", "re");
@@ -63,7 +63,7 @@ static void this_machine_is_told_of_line_by_line(void **state)
         assert_non_null(strstr(all, "\n  counters: "));
     }
     /* What is no counter is told alike each time. */
-    assert_int_equal(tcp_cards(NULL, add_line, again), LH_OK);
+    assert_int_equal(tcp_kernel_tell(NULL, add_line, again), LH_OK);
     assert_int_equal(strcspn(all, "\n"), strcspn(again, "\n"));
 }
 

@@ -1,7 +1,7 @@
-/* tcp_card.c - see tcp_card.h. All of it is the kernel's, of all programs of this machine: what a
+/* tcp_kernel.c - see tcp_kernel.h. All of it is the kernel's, of all programs of this machine: what a
  * connection of this job has sent again is in its own figures (lh_link_stats_t). What counters say of a
  * measurement is by how much they rose. */
-#include "tcp_card.h"
+#include "tcp_kernel.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -96,7 +96,7 @@ static const char *group_line(const char *text, const char *group)
 }
 
 /* Two lines of a group: names, and in the same order their values. */
-uint64_t tcp_card_counter(const char *text, const char *group, const char *name)
+uint64_t tcp_kernel_counter(const char *text, const char *group, const char *name)
 {
     const char *names = group_line(text, group);
     const char *values = names == NULL ? NULL : strchr(names, '\n');
@@ -125,7 +125,7 @@ static void counts_add(counts_t *c, const char *name, uint64_t value)
     card_write(&c->line, "%s %s %llu", c->raised++ > 0 ? "," : "", name, (unsigned long long)value);
 }
 
-static void counts_tell(counts_t *c, tcp_card_line_t line, void *context)
+static void counts_tell(counts_t *c, tcp_kernel_line_t line, void *context)
 {
     if (c->known > c->raised)
         card_write(&c->line, "%s 0 in the rest (%u)", c->raised > 0 ? "," : "",
@@ -133,7 +133,7 @@ static void counts_tell(counts_t *c, tcp_card_line_t line, void *context)
     if (c->known > 0) line(context, c->line.text);
 }
 
-static void kernel_counters(tcp_card_line_t line, void *context)
+static void kernel_counters(tcp_kernel_line_t line, void *context)
 {
     static const char none[] = "";
     char text[NETSTAT];
@@ -142,7 +142,7 @@ static void kernel_counters(tcp_card_line_t line, void *context)
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         if (strcmp(read, counters[i].file) != 0) (void)card_read(counters[i].file, text, NETSTAT);
         read = counters[i].file;
-        const uint64_t value = tcp_card_counter(text, counters[i].group, counters[i].name);
+        const uint64_t value = tcp_kernel_counter(text, counters[i].group, counters[i].name);
         if (value != UINT64_MAX) counts_add(&c, counters[i].name, value);
     }
     counts_tell(&c, line, context);
@@ -150,7 +150,7 @@ static void kernel_counters(tcp_card_line_t line, void *context)
 
 /* ---- the kernel ---- */
 
-static void kernel_limits(tcp_card_line_t line, void *context)
+static void kernel_limits(tcp_kernel_line_t line, void *context)
 {
     char path[CARD_WORD], word[CARD_WORD];
     card_writer_t w = {.text = "  limits:", .at = 9};
@@ -164,7 +164,7 @@ static void kernel_limits(tcp_card_line_t line, void *context)
     if (any) line(context, w.text);
 }
 
-static void tell_kernel(tcp_card_line_t line, void *context)
+static void tell_kernel(tcp_kernel_line_t line, void *context)
 {
     char controls[CARD_WORD], usual[CARD_WORD];
     bool force, bbr;
@@ -202,7 +202,7 @@ static const char *card_address(const struct sockaddr *a, char out[INET6_ADDRSTR
 }
 
 /* With its first address. */
-static void tell_interface(const struct ifaddrs *i, tcp_card_line_t line, void *context)
+static void tell_interface(const struct ifaddrs *i, tcp_kernel_line_t line, void *context)
 {
     char path[CARD_WORD], word[CARD_WORD], address[INET6_ADDRSTRLEN];
     card_writer_t w = {.at = 0};
@@ -221,7 +221,7 @@ static void tell_interface(const struct ifaddrs *i, tcp_card_line_t line, void *
     counts_tell(&c, line, context);
 }
 
-lh_status_t tcp_cards(LH_UNUSED const lh_host_t *host, tcp_card_line_t line, void *context)
+lh_status_t tcp_kernel_tell(LH_UNUSED const lh_host_t *host, tcp_kernel_line_t line, void *context)
 {
     struct ifaddrs *all;
     tell_kernel(line, context);
