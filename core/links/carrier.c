@@ -138,6 +138,7 @@ static lh_status_t check_card(carrier_t *c)
     c->nic.struct_size = sizeof(c->nic);
     status = api->nic_info(c->transport, 0, &c->nic);
     if (status != LH_OK) return status;
+    c->nic.name[sizeof(c->nic.name) - 1] = '\0';
     const uint32_t both = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX;
     if ((c->nic.flags & both) != both)
         return fail(LH_UNSUPPORTED,

@@ -551,6 +551,7 @@ void links_class(const links_t *l, uint32_t scope, link_class_t *out)
     if (scope >= LINKS_SCOPES || l->carriers[scope] == NULL) return;
     *out = (link_class_t){.transport = l->carriers[scope]->plugin->name,
                           .security = carrier_levels[l->carriers[scope]->security],
+                          .card = l->carriers[scope]->nic.name,
                           .bytes_sent = l->sent[scope],
                           .bytes_received = l->received[scope]};
     for (uint32_t i = 0; i < l->link_count; i++) {

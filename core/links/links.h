@@ -79,6 +79,7 @@ void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 typedef struct link_class { /* by scope */
     const char *transport;  /* NULL: no such link here */
     const char *security;   /* its level, as the INI writes it */
+    const char *card; /* by which it leaves, as the transport names it; lives as the links do */
     uint64_t bytes_sent, bytes_received;
     uint64_t round_trip_ns,
         bytes_per_second; /* as the transport tells; 0: unknown, or nothing was sent */

@@ -56,9 +56,9 @@ typedef struct run_start {
     /* Planned bytes of this rank by kind, as the arena was laid out. Pages are not touched at this
      * point, so nothing measured stands here yet. */
     const memory_report_t *memory;
-    /* By LH_LINK_*: what carries links of a class, and at which level of security; NULL: this rank
-     * has none of them. */
-    const char *transports[STEP_SCOPES], *security[STEP_SCOPES];
+    /* By LH_LINK_*: what carries links of a class, at which level of security, and by which card of
+     * this rank's machine, as the transport names it; NULL: this rank has none of them. */
+    const char *transports[STEP_SCOPES], *security[STEP_SCOPES], *cards[STEP_SCOPES];
     const probe_pair_t *links; /* [link_count] between sites, as they were measured */
     uint32_t link_count;
     uint64_t save_every; /* steps; 0: only at the end */

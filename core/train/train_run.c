@@ -142,6 +142,7 @@ static void name_transports(const trainer_t *t, run_start_t *start)
         links_class(comm_links(t->comm.comm), s, &class);
         start->transports[s] = class.transport;
         start->security[s] = class.security;
+        start->cards[s] = class.card;
     }
 }
 

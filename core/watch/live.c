@@ -554,6 +554,26 @@ static const char *flow_site(const world_t *w, uint32_t site)
     return site < w->row.sites ? world_site_name(w, site) : "";
 }
 
+/* By class of link: what carries those of the rank that tells. */
+static void figures_of_transports(figures_t *f, const run_start_t *start)
+{
+    bool named = false;
+    for (uint32_t k = LH_LINK_NODE; k < STEP_SCOPES; k++) {
+        char card[128], labels[320];
+        if (start->transports[k] == NULL) continue;
+        if (!named)
+            figures_name(f, "transport_info", "gauge",
+                         "What carries rank 0's links of a class, and by which cards; always 1.");
+        named = true;
+        figures_escape(start->cards[k] == NULL ? "" : start->cards[k], card, sizeof(card));
+        (void)snprintf(labels, sizeof(labels),
+                       ",link=\"%s\",transport=\"%s\",security=\"%s\",cards=\"%s\"",
+                       step_scope_names[k], start->transports[k],
+                       start->security[k] == NULL ? "" : start->security[k], card);
+        figures_sample(f, "transport_info", labels, 1);
+    }
+}
+
 /* While it trains: of the rank that tells, whose links are as busy as those of its neighbours. */
 static void figures_of_flows(figures_t *f, const run_state_t *s, const world_t *w)
 {
@@ -589,6 +609,7 @@ void live_figures_write(const run_state_t *s, const lateness_t *late, const run_
     figures_of_steps(&f, s);
     figures_of_saves(&f, s, free_bytes);
     figures_of_ranks(&f, late, s->ended ? NULL : start->control);
+    figures_of_transports(&f, start);
     figures_of_links(&f, start);
     figures_of_flows(&f, s, s->ended ? NULL : start->world);
 }

@@ -198,7 +198,7 @@ struct watch {
     run_start_t start;
     memory_report_t memory;
     probe_pair_t *links; /* of start */
-    char *texts[8];      /* the strings of start */
+    char *texts[11];     /* the strings of start */
 };
 
 /* The observer's texts live only during the call, the report is written at the end. A text that
@@ -207,9 +207,19 @@ struct watch {
 static void keep_start(watch_t *w, const run_start_t *s)
 {
     w->start = *s;
-    const char **texts[] = {&w->start.name,      &w->start.folder,        &w->start.model,
-                            &w->start.optimizer, &w->start.rule,          &w->start.device_name,
-                            &w->start.precision, &w->start.restart_reason};
+    const char **texts[] = {&w->start.name,
+                            &w->start.folder,
+                            &w->start.model,
+                            &w->start.optimizer,
+                            &w->start.rule,
+                            &w->start.device_name,
+                            &w->start.precision,
+                            &w->start.restart_reason,
+                            &w->start.cards[LH_LINK_NODE],
+                            &w->start.cards[LH_LINK_SITE],
+                            &w->start.cards[LH_LINK_WAN]};
+    _Static_assert(sizeof(texts) / sizeof(texts[0]) == sizeof(w->texts) / sizeof(w->texts[0]),
+                   "each has its copy");
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         w->texts[i] = *texts[i] == NULL ? NULL : mem_text(*texts[i]);
         *texts[i] = w->texts[i] == NULL ? "" : w->texts[i];

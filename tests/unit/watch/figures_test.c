@@ -37,6 +37,9 @@ static void make(run_state_t *s, run_start_t *start)
                            .links = links,
                            .link_count = 2,
                            .world = &world,
+                           .transports = {[LH_LINK_WAN] = "tcp"},
+                           .security = {[LH_LINK_WAN] = "private"},
+                           .cards = {[LH_LINK_WAN] = "eth0, eth1"},
                            .flops_per_step = 1e9,
                            .peak_flops = 1e10};
     *s = (run_state_t){.restarts = 2};
@@ -111,6 +114,9 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "evaluation_loss", "", "3");
     has(page.data, "free_bytes", "", "4096");
     has(page.data, "running", "", "1");
+    has(page.data, "transport_info",
+        ",link=\"wan\",transport=\"tcp\",security=\"private\",cards=\"eth0, eth1\"", "1");
+    assert_null(strstr(page.data, "link=\"site\",transport"));
     has(page.data, "link_bytes_per_second", ",from=\"tokyo\",to=\"osaka\"", "125000000");
     has(page.data, "link_bytes_per_second", ",from=\"osaka\",to=\"tokyo\"", "62500000");
     has(page.data, "link_round_trip_seconds", ",from=\"tokyo\",to=\"osaka\"",
