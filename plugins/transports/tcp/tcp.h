@@ -42,6 +42,7 @@ enum {
     EAGER_SLOTS = 16,
     EAGER_BYTES = 64 << 10,
     STAGE_BYTES = 32 << 10,
+    CARDS_MOST = 8,          /* network cards of a transport  */
     BATCH = 16,              /* frames of one system call     */
     BATCH_BYTES = 512 << 10, /* and their payloads, unless a chunk is larger */
     REASON_BYTES = 320,
@@ -56,6 +57,7 @@ typedef struct tcp_config {
     uint64_t chunk_bytes, buffer_bytes, pace;
     char *congestion;
     char *advertise;
+    char *nics;
 } tcp_config_t;
 
 typedef struct watch { /* what an epoll event points to; the first member of what is watched */
@@ -206,12 +208,13 @@ struct lh_conn {
     bool rate_busy;
 };
 
-/* A listening socket, and who has connected to it and is not yet a connection. */
+/* Listening sockets, one a card, and who has connected to them and is not yet a connection. */
 struct lh_listener {
-    watch_t watch;
+    watch_t watch; /* of each of the sockets */
     lh_transport_t *transport;
     lh_listener_t *next;
-    int fd;
+    int fds[CARDS_MOST];
+    uint32_t fd_count;
     uint32_t security;
     stream_t *strangers; /* oldest first */
     uint32_t stranger_count;
@@ -226,12 +229,14 @@ struct lh_region {
 typedef struct place { /* an address of this machine */
     struct sockaddr_storage address;
     socklen_t length;
-    char name[64]; /* of its interface, where that is known */
+    uint32_t network_bits; /* of the address: those of its interface's network; 0: not known */
+    char name[64];         /* of its interface, where that is known */
 } place_t;
 
 typedef struct limits { /* of this kernel and this process; window 0: not asked yet */
     uint64_t budget;    /* kernel memory for all buffers of this process */
-    uint64_t card;      /* bytes a second; 0: unknown                    */
+    uint64_t card;      /* bytes a second of all cards; 0: unknown       */
+    uint32_t cards;     /* that streams go over; 0: one                  */
     bool force, bbr;    /* buffers beyond the limits may be set; bbr may be used */
     uint64_t send, receive, auto_send, auto_receive; /* largest that may be set, and grown to */
     uint64_t window;                                 /* bytes that one stream can have on its way */
@@ -255,27 +260,47 @@ struct lh_transport {
     uint64_t ledger_ns;   /* of the last look at who sends */
     uint64_t budget_used; /* of limits.budget */
     limits_t limits;
-    place_t here;    /* listens here, dials from here                      */
-    place_t outside; /* what others dial instead; length 0: nothing else */
+    place_t here[CARDS_MOST]; /* [here_count] listens at each, dials from them in turn      */
+    uint32_t here_count;
+    bool by_card;    /* sockets are bound to the cards, not to their addresses alone */
+    int32_t numa;    /* node of all these cards; -1: unknown, or there are several   */
+    place_t outside; /* what others dial instead; length 0: nothing else             */
     void *tls_context;
     uint8_t sink[PAD_BYTES]; /* where padding lands, of all streams */
 };
 
 /* tcp_address.c */
+struct ifaddrs;
 lh_status_t address_choose(lh_transport_t *t);
 bool address_is_any(const struct sockaddr_storage *a);
-/* What others dial: the one to advertise, the bound one, or for "any" that of an interface; with
- * the bound port. */
+/* Whether it is one of this machine's, which is met without a card. */
+bool address_is_own(const struct sockaddr_storage *a);
+/* Whether `a` is in the network of p's interface. */
+bool address_is_beside(const place_t *p, const struct sockaddr_storage *a);
+void address_take(place_t *p, const struct ifaddrs *i); /* an IPv4 or IPv6 one, with its network */
+/* The best address of an interface by name, or of any (NULL); false: there is none that is up. */
+bool address_of_interface(place_t *p, const char *name);
+/* Adds to `out` what others dial: the one to advertise, the bound one, or for "any" that of an
+ * interface; with the bound port. */
 lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bound,
                             lh_address_t *out);
-bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sockaddr_storage *out,
-                  socklen_t *length);
+uint32_t address_count(const lh_address_t *a); /* a card each; 0: it is not of this plugin */
+/* Number i of them, as it is dialed from `here`; false: there is none, or it is nonsense. */
+bool address_read(const place_t *here, const lh_address_t *from, uint32_t i,
+                  struct sockaddr_storage *out, socklen_t *length);
+/* From where stream `index` of a connection to `there` goes, and to which of the peer's addresses;
+ * NULL: to none. */
+const place_t *address_way(const lh_transport_t *t, const lh_address_t *there, uint32_t index,
+                           struct sockaddr_storage *to, socklen_t *length);
 void address_text(const struct sockaddr_storage *from, char *out, size_t room);
 
 /* tcp_socket.c */
-lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out);
-/* Starts to connect; -1 and errno. */
-int socket_dial(lh_conn_t *c);
+/* At one of t->here; its address is added to `address`. */
+lh_status_t socket_listen(lh_transport_t *t, const place_t *here, lh_address_t *address, int *out);
+/* Sends by this interface alone, and takes only what comes by it; false and errno: it can't. */
+bool socket_bind_card(int fd, const char *name);
+/* Starts to connect stream `index`; -1 and errno. */
+int socket_dial(lh_conn_t *c, uint32_t index);
 /* What every connected stream has. */
 void socket_prepare(int fd, uint64_t silence_ns);
 uint64_t silence_within(uint64_t ns); /* what the kernel can keep to; 0: 3 s */

@@ -1,10 +1,10 @@
-/* tcp_address.c - where this rank listens: one address, never "any" unless the INI says so; and
- * what others are told to dial, which is another one behind NAT.
+/* tcp_address.c - where this rank listens: one address, or one a card, never "any" unless the INI
+ * says so; and what others are told to dial, which is another one behind NAT.
  *
  * Addresses are numbers throughout: names are resolved by nobody in here, so that a rank does not
- * hang on a name server. On the wire an address is 24 bytes that are the same for every
- * processor. */
-#include "tcp.h"
+ * hang on a name server. On the wire an address is 24 bytes that are the same for every processor,
+ * and those of several cards follow each other. */
+#include "tcp_card.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -28,45 +28,76 @@ static const struct sockaddr_in6 *sockaddr_v6(const struct sockaddr_storage *a)
     return (const struct sockaddr_in6 *)(const void *)a;
 }
 
-/* As ADDRESS_BYTES says. The scope does not travel: it is a number of this machine's. */
-static void address_write(const struct sockaddr_storage *from, lh_address_t *out)
+/* One more, as ADDRESS_BYTES says. The scope does not travel: it is a number of this machine's. */
+static void address_add(const struct sockaddr_storage *from, lh_address_t *out)
 {
-    memset(out, 0, sizeof(*out));
-    out->length = ADDRESS_BYTES;
+    uint8_t *bytes = out->bytes + out->length;
+    memset(bytes, 0, ADDRESS_BYTES);
+    out->length += ADDRESS_BYTES;
     if (from->ss_family == AF_INET) {
-        out->bytes[0] = 4;
-        memcpy(out->bytes + 2, &sockaddr_v4(from)->sin_port, 2);
-        memcpy(out->bytes + 4, &sockaddr_v4(from)->sin_addr, 4);
+        bytes[0] = 4;
+        memcpy(bytes + 2, &sockaddr_v4(from)->sin_port, 2);
+        memcpy(bytes + 4, &sockaddr_v4(from)->sin_addr, 4);
         return;
     }
-    out->bytes[0] = 6;
-    memcpy(out->bytes + 2, &sockaddr_v6(from)->sin6_port, 2);
-    memcpy(out->bytes + 4, &sockaddr_v6(from)->sin6_addr, 16);
+    bytes[0] = 6;
+    memcpy(bytes + 2, &sockaddr_v6(from)->sin6_port, 2);
+    memcpy(bytes + 4, &sockaddr_v6(from)->sin6_addr, 16);
+}
+
+uint32_t address_count(const lh_address_t *a)
+{
+    const uint32_t count = a->length / ADDRESS_BYTES;
+    return a->length % ADDRESS_BYTES == 0 && count <= CARDS_MOST ? count : 0;
 }
 
 /* A link-local address is of the interface that this end uses: its scope does not travel. */
-bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sockaddr_storage *out,
-                  socklen_t *length)
+bool address_read(const place_t *here, const lh_address_t *from, uint32_t i,
+                  struct sockaddr_storage *out, socklen_t *length)
 {
     memset(out, 0, sizeof(*out));
-    if (from->length != ADDRESS_BYTES || from->bytes[1] != 0) return false;
-    if (from->bytes[0] == 4) {
+    if (i >= address_count(from)) return false;
+    const uint8_t *bytes = from->bytes + (size_t)i * ADDRESS_BYTES;
+    if (bytes[1] != 0) return false;
+    if (bytes[0] == 4) {
         struct sockaddr_in *a = (struct sockaddr_in *)(void *)out;
         a->sin_family = AF_INET;
-        memcpy(&a->sin_port, from->bytes + 2, 2);
-        memcpy(&a->sin_addr, from->bytes + 4, 4);
+        memcpy(&a->sin_port, bytes + 2, 2);
+        memcpy(&a->sin_addr, bytes + 4, 4);
         *length = sizeof(*a);
         return true;
     }
-    if (from->bytes[0] != 6) return false;
+    if (bytes[0] != 6) return false;
     struct sockaddr_in6 *a = (struct sockaddr_in6 *)(void *)out;
     a->sin6_family = AF_INET6;
-    memcpy(&a->sin6_port, from->bytes + 2, 2);
-    memcpy(&a->sin6_addr, from->bytes + 4, 16);
-    if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) && t->here.address.ss_family == AF_INET6)
-        a->sin6_scope_id = sockaddr_v6(&t->here.address)->sin6_scope_id;
+    memcpy(&a->sin6_port, bytes + 2, 2);
+    memcpy(&a->sin6_addr, bytes + 4, 16);
+    if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) && here->address.ss_family == AF_INET6)
+        a->sin6_scope_id = sockaddr_v6(&here->address)->sin6_scope_id;
     *length = sizeof(*a);
     return true;
+}
+
+/* Ours in turn, each to the peer's that it reaches best: one in its own network, else one of its
+ * family, else any. Of several that are as good each is taken in turn as well, so that two ends with
+ * the same list do not cross it. */
+const place_t *address_way(const lh_transport_t *t, const lh_address_t *there, uint32_t index,
+                           struct sockaddr_storage *to, socklen_t *length)
+{
+    const place_t *from = &t->here[index % t->here_count];
+    uint32_t as_good[CARDS_MOST], count = 0, best = 0;
+    for (uint32_t i = 0; i < address_count(there); i++) {
+        if (!address_read(from, there, i, to, length)) return NULL;
+        const uint32_t good = address_is_beside(from, to)                ? 2
+                              : to->ss_family == from->address.ss_family ? 1
+                                                                         : 0;
+        if (good < best) continue;
+        if (good > best) count = 0;
+        best = good;
+        as_good[count++] = i;
+    }
+    if (count == 0 || !address_read(from, there, as_good[index % count], to, length)) return NULL;
+    return from;
 }
 
 /* "10.0.0.7:29500", "[fe80::1]:29500". */
@@ -88,7 +119,64 @@ static void place_take(place_t *p, const struct sockaddr *address, const char *i
     p->length = address->sa_family == AF_INET ? sizeof(struct sockaddr_in)
                                               : sizeof(struct sockaddr_in6);
     memcpy(&p->address, address, p->length);
+    p->network_bits = 0;
     (void)snprintf(p->name, sizeof(p->name), "%s", interface);
+}
+
+/* The bytes that networks are told apart by: 4 or 16 of them. */
+static const uint8_t *address_bytes(const struct sockaddr_storage *a, uint32_t *count)
+{
+    *count = a->ss_family == AF_INET ? 4 : 16;
+    return a->ss_family == AF_INET ? (const uint8_t *)&sockaddr_v4(a)->sin_addr
+                                   : (const uint8_t *)&sockaddr_v6(a)->sin6_addr;
+}
+
+/* The ones of a mask, which come first. */
+static uint32_t mask_bits(const struct sockaddr *mask, uint32_t family)
+{
+    struct sockaddr_storage copy = {0};
+    uint32_t count, bits = 0;
+    if (mask == NULL) return 0;
+    memcpy(&copy, mask,
+           family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    copy.ss_family = (sa_family_t)family;
+    const uint8_t *bytes = address_bytes(&copy, &count);
+    while (bits < 8 * count && (bytes[bits / 8] >> (7 - bits % 8) & 1) != 0)
+        bits++;
+    return bits;
+}
+
+bool address_is_beside(const place_t *p, const struct sockaddr_storage *a)
+{
+    uint32_t count;
+    if (p->network_bits == 0 || p->address.ss_family != a->ss_family) return false;
+    const uint8_t *x = address_bytes(&p->address, &count), *y = address_bytes(a, &count);
+    for (uint32_t i = 0; i < p->network_bits; i++)
+        if (((x[i / 8] ^ y[i / 8]) >> (7 - i % 8) & 1) != 0) return false;
+    return true;
+}
+
+void address_take(place_t *p, const struct ifaddrs *i)
+{
+    place_take(p, i->ifa_addr, i->ifa_name);
+    p->network_bits = mask_bits(i->ifa_netmask, i->ifa_addr->sa_family);
+}
+
+bool address_is_own(const struct sockaddr_storage *a)
+{
+    struct ifaddrs *all;
+    bool own = false;
+    if (getifaddrs(&all) != 0) return false;
+    for (const struct ifaddrs *i = all; i != NULL && !own; i = i->ifa_next) {
+        place_t p = {0};
+        uint32_t count;
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != a->ss_family) continue;
+        place_take(&p, i->ifa_addr, i->ifa_name);
+        const uint8_t *x = address_bytes(&p.address, &count), *y = address_bytes(a, &count);
+        own = memcmp(x, y, count) == 0;
+    }
+    freeifaddrs(all);
+    return own;
 }
 
 /* A number, with its interface where it is link-local: "fe80::1%eth0". */
@@ -116,15 +204,14 @@ static int rank_of(const struct ifaddrs *i, const char *wanted)
     return IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) ? 1 : 2;
 }
 
-/* The best address of an interface by name, or of any (wanted NULL): IPv4 before global before
- * link-local IPv6. */
-static bool take_interface(place_t *p, const char *wanted)
+/* IPv4 before global before link-local IPv6. */
+bool address_of_interface(place_t *p, const char *wanted)
 {
     struct ifaddrs *all, *best = NULL;
     if (getifaddrs(&all) != 0) return false;
     for (struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
         if (rank_of(i, wanted) > (best != NULL ? rank_of(best, wanted) : 0)) best = i;
-    if (best != NULL) place_take(p, best->ifa_addr, best->ifa_name);
+    if (best != NULL) address_take(p, best);
     freeifaddrs(all);
     return best != NULL;
 }
@@ -135,16 +222,18 @@ static lh_status_t choose_bind(lh_transport_t *t)
 {
     const char *bind = t->config->bind;
     const lh_world_t *w = t->host->world;
+    place_t *here = &t->here[0];
+    t->here_count = 1;
     if (bind == NULL || strcmp(bind, "auto") == 0) {
         /* One machine; else the way to rank 0, as core/control has found it; else any interface. */
-        if (w->nodes <= 1 && take_text(&t->here, "127.0.0.1")) return LH_OK;
-        if (LH_HAS(w, address) && w->address[0] != '\0' && take_text(&t->here, w->address))
+        if (w->nodes <= 1 && take_text(here, "127.0.0.1")) return LH_OK;
+        if (LH_HAS(w, address) && w->address[0] != '\0' && take_text(here, w->address))
             return LH_OK;
-        if (take_interface(&t->here, NULL)) return LH_OK;
+        if (address_of_interface(here, NULL)) return LH_OK;
         return t->host->fail(t->host, LH_NO_DEVICE,
                              "no network interface is up; name an address: bind = ...");
     }
-    if (take_text(&t->here, bind) || take_interface(&t->here, bind)) return LH_OK;
+    if (take_text(here, bind) || address_of_interface(here, bind)) return LH_OK;
     return t->host->fail(t->host, LH_NO_DEVICE,
                          "bind = %s: neither an address nor an interface that is up and has one",
                          bind);
@@ -185,6 +274,7 @@ static lh_status_t choose_advertised(lh_transport_t *t)
 
 lh_status_t address_choose(lh_transport_t *t)
 {
+    if (t->config->nics != NULL) return cards_choose(t);
     const lh_status_t status = choose_bind(t);
     return status == LH_OK ? choose_advertised(t) : status;
 }
@@ -199,21 +289,23 @@ bool address_is_any(const struct sockaddr_storage *a)
 lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bound,
                             lh_address_t *out)
 {
-    lh_address_t any;
+    lh_address_t any = {0};
     place_t outside = t->outside;
     const lh_world_t *w = t->host->world;
-    address_write(bound, out);
+    address_add(bound, &any);
     /* The bound one is what others dial, unless it is `any` or something else is advertised. */
-    if (outside.length == 0 && !address_is_any(bound)) return LH_OK;
+    if (outside.length == 0 && !address_is_any(bound)) {
+        address_add(bound, out);
+        return LH_OK;
+    }
     if (outside.length == 0 &&
         (!LH_HAS(w, address) || w->address[0] == '\0' || !take_text(&outside, w->address) ||
          outside.address.ss_family != bound->ss_family) &&
-        (!take_interface(&outside, NULL) || outside.address.ss_family != bound->ss_family))
+        (!address_of_interface(&outside, NULL) || outside.address.ss_family != bound->ss_family))
         return t->host->fail(t->host, LH_NO_DEVICE,
                              "bind = %s: no interface has an address that others could dial",
-                             t->here.name);
-    any = *out;
-    address_write(&outside.address, out);
-    memcpy(out->bytes + 2, any.bytes + 2, 2); /* the port */
+                             t->here[0].name);
+    address_add(&outside.address, out);
+    memcpy(out->bytes + out->length - ADDRESS_BYTES + 2, any.bytes + 2, 2); /* the port */
     return LH_OK;
 }

@@ -8,7 +8,7 @@
 
 /* Times that a peer may hang up in the handshake before that is taken for an answer; pause between
  * tries. */
-enum { REFUSALS_MAX = 3, REDIAL_NS = 50000000 };
+enum { REFUSALS_MAX = 3, REDIAL_NS = 50000000, DIAL_WAY = 160 };
 
 /* What can pass (nobody listens yet, a link that is down) is tried again; what can't (another key,
  * nonsense) ends the connection. */
@@ -101,6 +101,28 @@ static bool stream_shake(stream_t *s)
     return s->state == STREAM_GREETING;
 }
 
+/* "by eth1 to 10.0.0.7:29500: " of a stream where there are several ways, else nothing. */
+static void dial_way(const lh_conn_t *c, uint32_t index, char *out, size_t room)
+{
+    const lh_transport_t *t = c->transport;
+    struct sockaddr_storage to;
+    socklen_t length;
+    char text[80];
+    out[0] = '\0';
+    const place_t *from = address_way(t, &c->address, index, &to, &length);
+    if (from == NULL || (!t->by_card && address_count(&c->address) == 1)) return;
+    address_text(&to, text, sizeof(text));
+    (void)snprintf(out, room, "by %s to %s: ", from->name, text);
+}
+
+/* Each may pass while a job starts: refused, unreachable, timed out. */
+static void dial_lost(stream_t *s, int error)
+{
+    char way[DIAL_WAY];
+    dial_way(s->conn, s->index, way, sizeof(way));
+    (void)stream_fail(s, LH_UNREACHABLE, "%s%s", way, strerror(error));
+}
+
 /* The socket is connected, or has failed: SO_ERROR says which. */
 static void stream_connected(stream_t *s)
 {
@@ -108,9 +130,8 @@ static void stream_connected(stream_t *s)
     int error = 0;
     socklen_t length = sizeof(error);
     if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-    /* Refused, unreachable, timed out: each may pass while a job starts. */
     if (error != 0) {
-        (void)stream_fail(s, LH_UNREACHABLE, "%s", strerror(error));
+        dial_lost(s, error);
         return;
     }
     stream_watch_out(s, false);
@@ -176,9 +197,20 @@ static void stream_dial(lh_conn_t *c, uint32_t index)
     }
     stream_adopt(c, s, index);
     s->state = STREAM_CONNECTING;
-    s->fd = socket_dial(c);
-    if (s->fd < 0 || stream_watch(s) != LH_OK)
-        (void)stream_fail(s, LH_UNREACHABLE, "%s", strerror(errno));
+    s->fd = socket_dial(c, index);
+    if (s->fd < 0 || stream_watch(s) != LH_OK) dial_lost(s, errno);
+}
+
+/* Where nothing has failed yet, and there are several ways, it is told which of them is silent. */
+static void dial_silence(lh_conn_t *c)
+{
+    char way[DIAL_WAY];
+    uint32_t i = 0;
+    while (i + 1 < c->stream_count && c->streams[i] != NULL && c->streams[i]->state == STREAM_OPEN)
+        i++;
+    dial_way(c, i, way, sizeof(way));
+    if (c->reason[0] == '\0' && way[0] != '\0')
+        (void)snprintf(c->reason, sizeof(c->reason), "%sno answer", way);
 }
 
 /* Of every poll, while a connection is not up: the deadline, then the first stream, then all others
@@ -188,6 +220,7 @@ void dial_serve(lh_conn_t *c)
     if (!c->dialed || c->state > CONN_JOINING) return;
     const uint64_t now = c->transport->now;
     if (now >= c->dial_deadline) {
+        dial_silence(c);
         conn_break(c, LH_UNREACHABLE, "%s at %s: no connection after %.1f s%s%s", c->peer_text,
                    c->address_text, (double)c->dial_ns / 1e9, c->reason[0] != '\0' ? ": " : "",
                    c->reason);

@@ -8,6 +8,14 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+/* For who comes in: with EPOLLIN, or not at all. */
+static void listener_watch(lh_listener_t *l, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = &l->watch};
+    for (uint32_t i = 0; i < l->fd_count; i++)
+        (void)epoll_ctl(l->transport->epoll, EPOLL_CTL_MOD, l->fds[i], &event);
+}
+
 /* There is room again: a listener that was full is watched anew. */
 void stranger_take(stream_t *s)
 {
@@ -20,8 +28,7 @@ void stranger_take(stream_t *s)
     l->stranger_count--;
     l->transport->unsettled--;
     if (l->full) {
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &l->watch};
-        (void)epoll_ctl(l->transport->epoll, EPOLL_CTL_MOD, l->fd, &event);
+        listener_watch(l, EPOLLIN);
         l->full = false;
     }
 }
@@ -79,23 +86,27 @@ static bool stranger_new(lh_listener_t *l, int fd)
     return true;
 }
 
-/* Accepts all who wait. A listener whose strangers all wait for the host is not watched any more:
- * the kernel's backlog holds the rest. */
-void listener_serve(lh_listener_t *l)
+/* Accepts all who wait at one of the sockets. A listener whose strangers all wait for the host is not
+ * watched any more: the kernel's backlog holds the rest. */
+static void listener_serve_socket(lh_listener_t *l, int from)
 {
-    lh_transport_t *t = l->transport;
     for (int turn = 0; turn < STRANGERS_MAX; turn++) {
         if (!make_room(l)) {
-            struct epoll_event event = {.events = 0, .data.ptr = &l->watch};
-            (void)epoll_ctl(t->epoll, EPOLL_CTL_MOD, l->fd, &event);
+            listener_watch(l, 0);
             l->full = true;
             return;
         }
-        const int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd = accept4(from, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == ECONNABORTED || errno == EINTR)) continue;
         if (fd < 0) return;
         if (!stranger_new(l, fd)) (void)close(fd);
     }
+}
+
+void listener_serve(lh_listener_t *l)
+{
+    for (uint32_t i = 0; i < l->fd_count && !l->full; i++)
+        listener_serve_socket(l, l->fds[i]);
 }
 
 /* Two seconds to say who it is; then it may wait as long as the host takes. */

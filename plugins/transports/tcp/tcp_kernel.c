@@ -14,7 +14,7 @@
 #include "tcp_tuning.h"
 
 /* NETSTAT: bytes of the longest of the two tables of counters, twice what kernels have today. */
-enum { CARD_LINE = 1024, CARD_WORD = 160, NETSTAT = 16 << 10 };
+enum { KERNEL_LINE = 1024, KERNEL_WORD = 160, NETSTAT = 16 << 10 };
 
 /* What tells of loss and of timers, then of memory, in the order of their weight. */
 static const struct {
@@ -45,7 +45,7 @@ static const char *const limits[] = {"ipv4/tcp_rmem", "ipv4/tcp_wmem",
                                      "core/wmem_max", "ipv4/tcp_slow_start_after_idle"};
 
 typedef struct card_writer { /* one line that grows */
-    char text[CARD_LINE];
+    char text[KERNEL_LINE];
     size_t at;
 } card_writer_t;
 
@@ -74,9 +74,9 @@ static bool card_read(const char *path, char *out, size_t room)
 }
 
 /* The first line of a small file, tabs as blanks. */
-static bool card_word(const char *path, char out[CARD_WORD])
+static bool card_word(const char *path, char out[KERNEL_WORD])
 {
-    if (!card_read(path, out, CARD_WORD)) return false;
+    if (!card_read(path, out, KERNEL_WORD)) return false;
     out[strcspn(out, "\n")] = '\0';
     for (char *at = out; *at != '\0'; at++)
         if (*at == '\t') *at = ' ';
@@ -152,7 +152,7 @@ static void kernel_counters(tcp_kernel_line_t line, void *context)
 
 static void kernel_limits(tcp_kernel_line_t line, void *context)
 {
-    char path[CARD_WORD], word[CARD_WORD];
+    char path[KERNEL_WORD], word[KERNEL_WORD];
     card_writer_t w = {.text = "  limits:", .at = 9};
     bool any = false;
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
@@ -166,7 +166,7 @@ static void kernel_limits(tcp_kernel_line_t line, void *context)
 
 static void tell_kernel(tcp_kernel_line_t line, void *context)
 {
-    char controls[CARD_WORD], usual[CARD_WORD];
+    char controls[KERNEL_WORD], usual[KERNEL_WORD];
     bool force, bbr;
     card_writer_t w = {.text = "TCP of this kernel:", .at = 19};
     tuning_capabilities(&force, &bbr);
@@ -204,7 +204,7 @@ static const char *card_address(const struct sockaddr *a, char out[INET6_ADDRSTR
 /* With its first address. */
 static void tell_interface(const struct ifaddrs *i, tcp_kernel_line_t line, void *context)
 {
-    char path[CARD_WORD], word[CARD_WORD], address[INET6_ADDRSTRLEN];
+    char path[KERNEL_WORD], word[KERNEL_WORD], address[INET6_ADDRSTRLEN];
     card_writer_t w = {.at = 0};
     counts_t c = {.known = 0};
     const uint64_t rate = card_rate(i->ifa_name);

@@ -10,6 +10,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "tcp_card.h"
 #include "tcp_kernel.h"
 #include "tcp_poll.h"
 #include "tcp_tuning.h"
@@ -32,6 +33,12 @@ static lh_status_t tcp_start(lh_transport_t *t)
     return LH_OK;
 }
 
+static void listener_close(const lh_listener_t *l)
+{
+    for (uint32_t i = 0; i < l->fd_count; i++)
+        (void)close(l->fds[i]);
+}
+
 /* May be called with everything still open, and with a start that failed half-way. */
 static void tcp_close(lh_transport_t *t)
 {
@@ -43,7 +50,7 @@ static void tcp_close(lh_transport_t *t)
             next = s->next;
             stream_free(s);
         }
-        (void)close(l->fd);
+        listener_close(l);
         host->release(host, l);
     }
     for (lh_conn_t *c = t->conns, *next; c != NULL; c = next) {
@@ -75,6 +82,7 @@ static lh_status_t tcp_open(const lh_host_t *host, const void *config, lh_transp
     t->host = host;
     t->config = config;
     t->epoll = t->timer = -1;
+    t->numa = -1;
     lh_status_t status = tcp_start(t);
     if (status == LH_OK) status = buffers_check(t);
     if (status != LH_OK) {
@@ -91,7 +99,8 @@ static lh_status_t tcp_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
     return LH_OK;
 }
 
-/* One card: the address that was chosen. Its rate is what the interface says. */
+/* One card, or what stands for one: the addresses that were chosen. Its rate is what their interfaces
+ * say, together. */
 static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *info)
 {
     if (nic != 0)
@@ -101,15 +110,15 @@ static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *
         .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX | LH_CAN_CHECKSUM |
                  LH_CAN_KNOW | LH_CAN_PROVE | LH_CAN_ENCRYPT | LH_CAN_PACE,
         .memory_kinds = LH_MEM_HOST,
-        .bytes_per_second = card_rate(t->here.name),
+        .bytes_per_second = cards_rate(t),
         .max_message_bytes = MESSAGE_MAX,
         .max_connections = 4096,
         .max_sends = DEPTH,
         .max_recvs = DEPTH,
         .alignment_bytes = 64,
-        .numa = -1,
+        .numa = t->numa,
     };
-    memcpy(mine.name, t->here.name, sizeof(mine.name));
+    cards_text(t, mine.name, sizeof(mine.name));
     lh_fill(info, &mine, sizeof(mine));
     return LH_OK;
 }
@@ -129,6 +138,19 @@ static lh_status_t need_security(lh_transport_t *t, uint32_t security)
     return t->tls_context != NULL ? LH_OK : tls_context_new(t->host, &t->tls_context);
 }
 
+/* One more socket. After a failure the caller closes those that there are. */
+static lh_status_t listener_add(lh_listener_t *l, const place_t *here, lh_address_t *address)
+{
+    lh_transport_t *t = l->transport;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &l->watch};
+    int fd;
+    const lh_status_t status = socket_listen(t, here, address, &fd);
+    if (status != LH_OK) return status;
+    l->fds[l->fd_count++] = fd;
+    if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event) == 0) return LH_OK;
+    return t->host->fail(t->host, LH_IO, "watch the listener");
+}
+
 /* The listener's security is for all who come in: a stranger can't choose. */
 static lh_status_t tcp_listen(lh_transport_t *t, uint32_t nic, uint32_t security,
                               lh_address_t *address, lh_listener_t **out)
@@ -142,15 +164,11 @@ static lh_status_t tcp_listen(lh_transport_t *t, uint32_t nic, uint32_t security
     l->watch.kind = WATCH_LISTENER;
     l->transport = t;
     l->security = security;
-    status = socket_listen(t, address, &l->fd);
-    if (status == LH_OK) {
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &l->watch};
-        if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, l->fd, &event) != 0) {
-            status = host->fail(host, LH_IO, "watch the listener");
-            (void)close(l->fd);
-        }
-    }
+    address->length = 0;
+    for (uint32_t i = 0; i < t->here_count && status == LH_OK; i++)
+        status = listener_add(l, &t->here[i], address);
     if (status != LH_OK) {
+        listener_close(l);
         host->release(host, l);
         return status;
     }
@@ -253,7 +271,7 @@ static void tcp_close_listener(lh_listener_t *l)
     while (*at != l)
         at = &(*at)->next;
     *at = l->next;
-    (void)close(l->fd);
+    listener_close(l);
     t->host->release(t->host, l);
 }
 
@@ -267,15 +285,15 @@ static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
     lh_conn_t *c;
     lh_status_t status = need_security(t, params->security);
     if (status != LH_OK) return status;
-    if (!address_read(t, address, &to, &length))
+    if (address_way(t, address, 0, &to, &length) == NULL)
         return host->fail(host, LH_INVALID, "an address of %u bytes that is not of this plugin",
                           address->length);
     status = conn_new(t, &c);
     if (status != LH_OK) return status;
     conn_name(c, params->peer);
+    c->address = *address;
     take_params(c, params);
     address_text(&to, c->address_text, sizeof(c->address_text));
-    c->address = *address;
     c->hello = params->hello;
     c->security = params->security;
     c->dialed = true;
@@ -439,12 +457,13 @@ static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning
     return LH_OK;
 }
 
+/* The first: the host takes the port off it, and keeps the rest in its record of links. */
 static lh_status_t tcp_address_text(lh_transport_t *t, const lh_address_t *address, char *text,
                                     size_t room)
 {
     struct sockaddr_storage a;
     socklen_t length;
-    if (!address_read(t, address, &a, &length)) return LH_INVALID;
+    if (!address_read(&t->here[0], address, 0, &a, &length)) return LH_INVALID;
     address_text(&a, text, room);
     return LH_OK;
 }
@@ -499,6 +518,9 @@ static const lh_option_t options[] = {
     LH_OPTION_STRING(tcp_config_t, congestion, "congestion", "auto",
                      "the kernel's congestion control; auto: bbr between sites where it is there, "
                      "else cubic"),
+    LH_OPTION_STRING(tcp_config_t, nics, "nics", "",
+                     "interfaces, separated by commas, in place of bind: streams go in turn over "
+                     "those nearest to this process by NUMA node"),
 };
 
 LH_PLUGIN = {

@@ -47,12 +47,18 @@ static uint16_t own_port(const lh_transport_t *t)
     return (uint16_t)(t->config->port + info.local_rank);
 }
 
-/* IPV6_V6ONLY: an address means itself, and not another family's as well. */
-lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
+bool socket_bind_card(int fd, const char *name)
+{
+    return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, (socklen_t)strlen(name) + 1) == 0;
+}
+
+/* IPV6_V6ONLY: an address means itself, and not another family's as well. Sockets that are accepted
+ * are bound to the listener's card. */
+lh_status_t socket_listen(lh_transport_t *t, const place_t *here, lh_address_t *address, int *out)
 {
     const lh_host_t *host = t->host;
-    struct sockaddr_storage local = t->here.address;
-    socklen_t length = t->here.length;
+    struct sockaddr_storage local = here->address;
+    socklen_t length = here->length;
     char text[80];
     set_port(&local, own_port(t));
     address_text(&local, text, sizeof(text));
@@ -64,7 +70,8 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
     if (local.ss_family == AF_INET6) socket_set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     set_buffers(t, fd,
                 t->config->buffer_bytes); /* before SYN: it decides the scale of the window */
-    if (bind(fd, (const struct sockaddr *)&local, length) != 0 || listen(fd, BACKLOG) != 0 ||
+    if ((t->by_card && !socket_bind_card(fd, here->name)) ||
+        bind(fd, (const struct sockaddr *)&local, length) != 0 || listen(fd, BACKLOG) != 0 ||
         getsockname(fd, (struct sockaddr *)&local, &length) != 0) {
         const lh_status_t status = host->fail(host, LH_IO, "listen on %s", text);
         (void)close(fd);
@@ -79,24 +86,32 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
     return LH_OK;
 }
 
-/* From the address that this rank listens on, so that what the peer sees is what it was told; the
- * port is chosen by connect. */
-int socket_dial(lh_conn_t *c)
+/* From an address that this rank listens on, so that what the peer sees is what it was told; the
+ * port is chosen by connect. The kernel chooses a card by where a packet goes and not by its source,
+ * so of two cards in one network it would take the same for both: hence socket_bind_card. A peer on
+ * this machine is met over the loopback, from the very address that it listens on: from another one
+ * its answer would be sent out by its card, to nobody. */
+int socket_dial(lh_conn_t *c, uint32_t index)
 {
     const lh_transport_t *t = c->transport;
-    struct sockaddr_storage to, from = t->here.address;
-    socklen_t length;
-    if (!address_read(t, &c->address, &to, &length)) {
+    struct sockaddr_storage to, from;
+    socklen_t length, from_length;
+    const place_t *here = address_way(t, &c->address, index, &to, &length);
+    if (here == NULL) {
         errno = EINVAL;
         return -1;
     }
     const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
+    const bool is_inside = t->by_card && address_is_own(&to);
+    from = is_inside ? to : here->address;
+    from_length = is_inside ? length : here->length;
     set_port(&from, 0);
     socket_set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     socket_tune(c, fd, true);
-    if ((from.ss_family == to.ss_family && !address_is_any(&from) &&
-         bind(fd, (const struct sockaddr *)&from, t->here.length) != 0) ||
+    if ((t->by_card && !is_inside && !socket_bind_card(fd, here->name)) ||
+        (from.ss_family == to.ss_family && !address_is_any(&from) &&
+         bind(fd, (const struct sockaddr *)&from, from_length) != 0) ||
         (connect(fd, (const struct sockaddr *)&to, length) != 0 && errno != EINPROGRESS)) {
         const int error = errno;
         (void)close(fd);

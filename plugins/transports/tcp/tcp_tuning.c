@@ -75,6 +75,14 @@ uint64_t card_rate(const char *interface)
     return (uint64_t)megabits * 125000;
 }
 
+uint64_t cards_rate(const lh_transport_t *t)
+{
+    uint64_t rate = 0;
+    for (uint32_t i = 0; i < t->here_count; i++)
+        rate += card_rate(t->here[i].name);
+    return rate;
+}
+
 /* Pages of the kernel's for all TCP sockets of the machine: from `low` on it takes care, from
  * `pressure` on it squeezes them. A network namespace does not show the figures, and has the
  * same. */
@@ -186,12 +194,20 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
     if (least < out->window) out->window = least;
 }
 
+/* With all cards of this transport. */
+static void limits_ask(lh_transport_t *t)
+{
+    limits_read(t->host, t->here[0].name, &t->limits);
+    t->limits.card = cards_rate(t);
+    t->limits.cards = t->here_count;
+}
+
 /* Buffers that were chosen are cut to what is left; those that were asked for are not. */
 lh_status_t buffers_check(lh_transport_t *t)
 {
     const uint64_t asked = t->config->buffer_bytes;
     if (asked == 0) return LH_OK;
-    limits_read(t->host, t->here.name, &t->limits);
+    limits_ask(t);
     if (asked <= t->limits.budget / COUNTED) return LH_OK;
     return t->host->fail(
         t->host, LH_INVALID,
@@ -215,6 +231,13 @@ static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, ui
         streams = larger_value(streams,
                                (flight + flight / 4 + limits->window - 1) / limits->window);
     return streams;
+}
+
+/* As many over each card. */
+static uint64_t over_cards(uint64_t streams, uint64_t cards)
+{
+    const uint64_t each = cards > 0 ? cards : 1;
+    return (larger_value(streams, 1) + each - 1) / each * each;
 }
 
 /* What a stream takes at once between sites: what it sends in 16 ms. The kernel holds two of those
@@ -251,8 +274,10 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
     /* A link that was not measured is taken for as fast as the card. */
     const uint64_t assumed = rate == 0 && wan ? card : rate;
     const uint64_t flight = (uint64_t)((double)assumed * (double)link->round_trip_ns / 1e9);
-    const uint64_t streams = first_of(config->streams, wanted->streams,
-                                      choose_streams(link, limits, flight));
+    /* What stays inside a machine goes over no card. */
+    const uint64_t cards = link->scope == LH_LINK_NODE ? 1 : limits->cards;
+    const uint64_t found = first_of(wanted->streams, choose_streams(link, limits, flight), 1);
+    const uint64_t streams = first_of(config->streams, over_cards(found, cards), 1);
     out->streams = streams < 1 ? 1 : streams > STREAMS_MAX ? STREAMS_MAX : (uint32_t)streams;
 
     /* A little below the rate, so that queues on the way drain. */
@@ -289,13 +314,15 @@ bool conn_keeps_speed(const lh_conn_t *c)
 static bool tcp_tuning_change(const tcp_config_t *config, const limits_t *limits, int what,
                               lh_tuning_t *out)
 {
+    uint32_t before;
     switch (what) {
     case MORE_STREAMS:
         out->streams = 2 * out->streams < STREAMS_MAX ? 2 * out->streams : STREAMS_MAX;
         return config->streams == 0;
     case FEWER_STREAMS:
-        out->streams = (out->streams + 1) / 2;
-        return config->streams == 0 && out->streams > 1;
+        before = out->streams;
+        out->streams = (uint32_t)over_cards((before + 1) / 2, limits->cards);
+        return config->streams == 0 && out->streams > 1 && out->streams < before;
     case MORE_BUFFER: out->buffer_bytes *= 2; return config->buffer_bytes == 0;
     case LARGER_CHUNK:
         out->chunk_bytes = 2 * out->chunk_bytes < PAYLOAD_MAX ? 2 * out->chunk_bytes : PAYLOAD_MAX;
@@ -318,7 +345,7 @@ bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_
     static const lh_tuning_t nothing = {.struct_size = sizeof(nothing)};
     const int *order = link->loss > 1e-5 ? lossy : clean;
     lh_tuning_t first = {.struct_size = sizeof(first)};
-    if (t->limits.window == 0) limits_read(t->host, t->here.name, &t->limits);
+    if (t->limits.window == 0) limits_ask(t);
     tuning_choose(t->config, link, &nothing, &t->limits, &first);
     *out = first;
     if (choice == 0) return true;
@@ -377,13 +404,16 @@ static uint64_t round_trip_of(int fd)
 void conn_tune(lh_conn_t *c, int fd)
 {
     lh_transport_t *t = c->transport;
-    if (t->limits.window == 0) limits_read(t->host, t->here.name, &t->limits);
+    if (t->limits.window == 0) limits_ask(t);
     /* The peer has answered once on this socket: that was a round trip of an empty link. */
     if (c->link.scope == LH_LINK_WAN && c->link.round_trip_ns == 0) {
         c->link.round_trip_ns = round_trip_of(fd);
         c->measures = fd >= 0;
     }
-    tuning_choose(t->config, &c->link, &c->wanted, &t->limits, &c->tuning);
+    limits_t limits = t->limits;
+    const uint32_t there = address_count(&c->address); /* 0: the peer dialed */
+    if (there > limits.cards) limits.cards = there;
+    tuning_choose(t->config, &c->link, &c->wanted, &limits, &c->tuning);
     conn_keep_budget(c);
 }
 
@@ -419,7 +449,7 @@ static void set_buffer(const limits_t *limits, int fd, bool receive, uint64_t by
 void set_buffers(lh_transport_t *t, int fd, uint64_t bytes)
 {
     if (bytes == 0) return;
-    if (t->limits.window == 0) limits_read(t->host, t->here.name, &t->limits);
+    if (t->limits.window == 0) limits_ask(t);
     set_buffer(&t->limits, fd, false, bytes);
     set_buffer(&t->limits, fd, true, bytes);
 }

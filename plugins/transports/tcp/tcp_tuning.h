@@ -13,6 +13,8 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out);
 lh_status_t buffers_check(lh_transport_t *t);
 /* What an interface says of its speed; 0: nothing. */
 uint64_t card_rate(const char *interface);
+/* Likewise all that streams go over, together. */
+uint64_t cards_rate(const lh_transport_t *t);
 /* The INI's word counts first, then the host's, then the link's figures. Pure. */
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    const limits_t *limits, lh_tuning_t *out);

@@ -15,6 +15,7 @@ typedef struct kit_config { /* as the plugin's option table has it */
     uint64_t chunk_bytes, buffer_bytes, pace;
     char *congestion;
     char *advertise;
+    char *nics;
 } kit_config_t;
 
 typedef struct kit_host {

@@ -1,5 +1,5 @@
 /* Two network namespaces and a cable between them: over IPv4 and IPv6, and what happens when it is
- * cut. Needs root; else it is skipped. */
+ * cut. With a second cable both have two cards. Needs root; else it is skipped. */
 #include "tcp_kit.h"
 
 #include <fcntl.h>
@@ -51,6 +51,28 @@ static int lay_cable(void **state)
     return 0;
 }
 
+/* A second one, of cards named `second`: both have networks of their own, with which the tests begin. */
+static int lay_two_cables(void **state)
+{
+    if (lay_cable(state) != 0 || run("ip -n %s link add second type veth peer name second netns %s",
+                                     names[0], names[1]) != 0)
+        return -1;
+    for (int i = 0; i < 2; i++)
+        if (run("ip -n %s addr add 10.78.0.%d/24 dev second && ip -n %s link set second up",
+                names[i], i + 1, names[i]) != 0)
+            return -1;
+    return 0;
+}
+
+/* The kernel's word that a link is up or down comes a little after it is. */
+static void await_link(int side, const char *card, bool up)
+{
+    assert_int_equal(run("for n in $(seq 200); do ip -n %s link show %s | grep -q 'state UP'; "
+                         "test $? = %d && exit 0; sleep 0.05; done; exit 1",
+                         names[side], card, up ? 0 : 1),
+                     0);
+}
+
 static int take_cable_away(void **state)
 {
     (void)state;
@@ -59,22 +81,43 @@ static int take_cable_away(void **state)
     return 0;
 }
 
-/* Sockets belong to the namespace in which they are made: the listener's, then those that dial. */
-static void join_over(kit_end_t *a, kit_end_t *b, char *addresses[2], uint64_t streams,
-                      uint32_t security)
+/* Sockets belong to the namespace in which they are made: the listener's, then those that dial. Both
+ * have their options. */
+static void open_ends(kit_end_t *a, kit_end_t *b, uint32_t security)
 {
-    memset(a, 0, sizeof(*a));
-    memset(b, 0, sizeof(*b));
     a->host.key = b->host.key = 7;
-    a->config.bind = addresses[0];
-    b->config.bind = addresses[1];
-    b->config.streams = streams;
     enter(0);
     kit_open(a, 0);
     assert_int_equal(kit_api->listen(a->transport, 0, security, &a->address, &a->listener), LH_OK);
     enter(1);
     kit_open(b, 1);
+}
+
+static void join_over(kit_end_t *a, kit_end_t *b, char *addresses[2], uint64_t streams,
+                      uint32_t security)
+{
+    memset(a, 0, sizeof(*a));
+    memset(b, 0, sizeof(*b));
+    a->config.bind = addresses[0];
+    b->config.bind = addresses[1];
+    b->config.streams = streams;
+    open_ends(a, b, security);
     kit_join(a, b, security);
+}
+
+/* The cards of each end, by commas. */
+static void join_cards(kit_end_t *a, kit_end_t *b, char *one, char *two)
+{
+    memset(a, 0, sizeof(*a));
+    memset(b, 0, sizeof(*b));
+    a->config.nics = one;
+    b->config.nics = two;
+    for (int side = 0; side < 2; side++) {
+        await_link(side, "cable", true);
+        await_link(side, "second", true);
+    }
+    open_ends(a, b, LH_SECURITY_PROVEN);
+    kit_join(a, b, LH_SECURITY_PROVEN);
 }
 
 static void messages_pass_over_ipv4_and_ipv6_and_interface_names(void **state)
@@ -170,6 +213,167 @@ static void others_dial_what_is_advertised(void **state)
     assert_int_equal(kit_api->open(&e.host.api, &e.config, &e.transport), LH_INVALID);
 }
 
+/* Bytes that have left by a card, from when it was made. */
+static uint64_t sent_by(int side, const char *card)
+{
+    char line[512], name[32];
+    unsigned long long bytes = 0;
+    bool found = false;
+    enter(side);
+    FILE *f = fopen("/proc/net/dev", "re");
+    assert_non_null(f);
+    while (!found && fgets(line, sizeof(line), f) != NULL)
+        found = sscanf(line, " %31[^:]: %*u %*u %*u %*u %*u %*u %*u %*u %llu", name, &bytes) == 2 &&
+                strcmp(name, card) == 0;
+    (void)fclose(f);
+    assert_true(found);
+    return bytes;
+}
+
+/* 8 MiB each way, and at both ends more than `least` of them leave by each of the two cards. */
+static void both_cards_carry(kit_end_t *a, kit_end_t *b, uint64_t least)
+{
+    static uint8_t from[8 << 20], to[2][8 << 20];
+    static const char *const cards[] = {"cable", "second"};
+    kit_end_t *const ends[] = {a, b};
+    uint64_t before[2][2];
+    kit_fill(from, sizeof(from), 4);
+    memset(to, 0, sizeof(to));
+    for (int e = 0; e < 2; e++) {
+        for (int i = 0; i < 2; i++)
+            before[e][i] = sent_by(e, cards[i]);
+        assert_int_equal(kit_api->irecv(ends[e]->conn, NULL, to[e], sizeof(from), 1, 1), LH_OK);
+    }
+    for (int e = 0; e < 2; e++)
+        assert_int_equal(kit_api->isend(ends[e]->conn, NULL, from, sizeof(from), 1, 2), LH_OK);
+    for (int e = 0; e < 2; e++) {
+        const lh_wire_event_t *got = kit_wait(a, b, ends[e], LH_WIRE_RECEIVED, 0, 20000);
+        assert_non_null(got);
+        assert_int_equal(got->status, LH_OK);
+        assert_memory_equal(from, to[e], sizeof(from));
+    }
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < 2; i++) {
+            const uint64_t bytes = sent_by(e, cards[i]) - before[e][i];
+            print_message("end %d by %s: %.2f MiB\n", e, cards[i], (double)bytes / 1048576);
+            assert_true(bytes > least);
+        }
+}
+
+static void a_connection_goes_over_both_cards(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static char same[] = "cable, second", other[] = "second cable";
+    char *const lists[] = {same, other}; /* of two networks the order does not matter */
+    for (int i = 0; i < 2; i++) {
+        lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+        join_cards(&a, &b, same, lists[i]);
+        assert_int_equal(kit_api->stats(b.conn, &stats), LH_OK);
+        assert_int_equal(stats.paths_up, 2);
+        both_cards_carry(&a, &b, 1 << 20);
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+static void set_on_both(const char *name, int value)
+{
+    for (int side = 0; side < 2; side++)
+        assert_int_equal(run("ip netns exec %s sh -c 'for c in all cable second; do "
+                             "echo %d > /proc/sys/net/ipv4/conf/$c/%s || exit 1; done'",
+                             names[side], value, name),
+                         0);
+}
+
+static void open_refused(const char *sentence)
+{
+    static kit_end_t e;
+    static char cards[] = "cable, second";
+    lh_transport_t *other = NULL;
+    memset(&e, 0, sizeof(e));
+    enter(0);
+    kit_open(&e, 0); /* gives it a host */
+    e.config.nics = cards;
+    assert_int_equal(kit_api->open(&e.host.api, &e.config, &other), LH_NO_DEVICE);
+    assert_string_equal(e.host.reason, sentence);
+    kit_close(&e);
+}
+
+/* What the kernel would send by the first of them alone. Where either answers for the other it is not to
+ * be had. */
+static void two_cards_of_one_network_carry_both(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static char cards[] = "cable, second";
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run("ip -n %s addr flush dev second && "
+                             "ip -n %s addr add 10.77.0.%d/24 dev second",
+                             names[i], names[i], i + 3),
+                         0);
+    await_link(0, "cable", true);
+    await_link(0, "second", true);
+    set_on_both("rp_filter", 0);
+    set_on_both("arp_ignore", 0);
+    open_refused(
+        "nics: second answers for the address of cable, as both are in one network; expected "
+        "net.ipv4.conf.all.arp_ignore = 1 and arp_announce = 2, or a network for each");
+    set_on_both("arp_ignore", 1);
+    set_on_both("arp_announce", 2);
+    join_cards(&a, &b, cards, cards);
+    both_cards_carry(&a, &b, 1 << 20);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+static void a_card_that_is_down_or_has_no_address_is_refused(void **state)
+{
+    (void)state;
+    await_link(0, "cable", true);
+    await_link(0, "second", true);
+    assert_int_equal(run("ip -n %s addr flush dev second", names[0]), 0);
+    open_refused("nics: second has no address; expected an interface with an IPv4 or IPv6 one");
+    assert_int_equal(run("ip -n %s link set second down", names[1]), 0);
+    await_link(0, "second", false);
+    open_refused("nics: the link of second is down; expected one that is up");
+    assert_int_equal(run("ip -n %s link set second down", names[0]), 0);
+    open_refused("nics: second is down; expected an interface that is up");
+}
+
+/* The peer's second address goes away before it is dialed. */
+static void a_way_that_is_closed_is_named(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static char cards[] = "cable, second";
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    a.config.nics = b.config.nics = cards;
+    for (int side = 0; side < 2; side++) {
+        await_link(side, "cable", true);
+        await_link(side, "second", true);
+    }
+    open_ends(&a, &b, LH_SECURITY_PLAIN);
+    assert_int_equal(run("ip -n %s addr flush dev second", names[0]), 0);
+    lh_conn_params_t params = kit_params(&b, 0, LH_SECURITY_PLAIN);
+    assert_int_equal(kit_api->connect(b.transport, &a.address, &params, &b.conn), LH_OK);
+    const lh_wire_event_t *down = NULL;
+    for (const uint64_t end = kit_now() + 30000000000u; down == NULL && kit_now() < end;) {
+        lh_hello_t hello;
+        down = kit_wait(&a, &b, &b, LH_WIRE_DOWN, 0, 10);
+        if (kit_api->accept(a.listener, &hello, &a.conn) != LH_OK) continue;
+        params = kit_params(&a, hello.rank, LH_SECURITY_PLAIN);
+        assert_int_equal(kit_api->admit(a.conn, &params), LH_OK);
+    }
+    assert_non_null(down);
+    assert_int_equal(down->status, LH_UNREACHABLE);
+    print_message("%s\n", kit_reason(&b, down));
+    assert_non_null(strstr(kit_reason(&b, down), ": by second to 10.78.0.1:"));
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* One pair is idle, another one sends: both ends of both say so in time. */
 static void a_cut_cable_is_noticed_within_3500_ms(void **state)
 {
@@ -224,6 +428,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(others_dial_what_is_advertised, lay_cable, take_cable_away),
         cmocka_unit_test_setup_teardown(messages_pass_over_ipv4_and_ipv6_and_interface_names,
                                         lay_cable, take_cable_away),
+        cmocka_unit_test_setup_teardown(a_connection_goes_over_both_cards, lay_two_cables,
+                                        take_cable_away),
+        cmocka_unit_test_setup_teardown(two_cards_of_one_network_carry_both, lay_two_cables,
+                                        take_cable_away),
+        cmocka_unit_test_setup_teardown(a_card_that_is_down_or_has_no_address_is_refused,
+                                        lay_two_cables, take_cable_away),
+        cmocka_unit_test_setup_teardown(a_way_that_is_closed_is_named, lay_two_cables,
+                                        take_cable_away),
         cmocka_unit_test_setup_teardown(a_cut_cable_is_noticed_within_3500_ms, lay_cable,
                                         take_cable_away),
     };

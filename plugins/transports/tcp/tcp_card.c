@@ -1,0 +1,327 @@
+/* tcp_card.c - which of the cards that `nics` names streams go over: the nearest to this process, and
+ * all of those that are equally near.
+ *
+ * What is near is read from the kernel: the NUMA node of a card, and the distance between nodes. The
+ * host tells a transport the number of its rank's device and not where that is, so the processors
+ * that this process may run on stand for the rank's place; where these are of several nodes no card
+ * is nearer than another. */
+#include "tcp_card.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { LIST_BYTES = 512, LINE_BYTES = 4096, PATH_BYTES = 512, NODES_MOST = 256 };
+/* The kernel's table of distances has 10 for a node itself; 20 is what it takes for another one. */
+enum { DISTANCE_OWN = 10, DISTANCE_OTHER = 20 };
+static const char system_files[] = "/sys";
+
+/* The first line of a file; false: there is none. */
+static bool read_line(const char *path, char out[LINE_BYTES])
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    const bool read = fgets(out, LINE_BYTES, file) != NULL;
+    (void)fclose(file);
+    return read;
+}
+
+/* Of a NUMA node. */
+static bool node_line(const char *system, int32_t node, const char *what, char out[LINE_BYTES])
+{
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof(path), "%s/devices/system/node/node%d/%s", system, node, what);
+    return read_line(path, out);
+}
+
+/* Whether a list as "0-15,32-47" has the number. */
+static bool list_has(const char *list, unsigned long number)
+{
+    for (char *at, *end = NULL;; list = end + 1) {
+        const unsigned long first = strtoul(list, &at, 10);
+        unsigned long last = first;
+        if (at == list) return false;
+        end = at;
+        if (*at == '-') last = strtoul(at + 1, &end, 10);
+        if (number >= first && number <= last) return true;
+        if (*end != ',') return false;
+    }
+}
+
+/* A node without processors has an empty list. */
+int32_t cards_own_node(const char *system, const cpu_set_t *own)
+{
+    char list[LINE_BYTES];
+    for (int32_t node = 0; node < NODES_MOST; node++) {
+        int inside = 0;
+        if (!node_line(system, node, "cpulist", list)) continue;
+        for (uint32_t i = 0; i < CPU_SETSIZE; i++)
+            inside += CPU_ISSET(i, own) && list_has(list, i);
+        if (inside > 0 && inside == CPU_COUNT(own)) return node;
+    }
+    return -1;
+}
+
+/* A node's table has a column for each node that there is, and numbers may be missing. */
+static uint32_t node_distance(const char *system, int32_t from, int32_t to)
+{
+    char line[LINE_BYTES], other[LINE_BYTES];
+    char *at = line, *end;
+    if (from < 0 || to < 0 || from == to) return DISTANCE_OWN;
+    if (!node_line(system, from, "distance", line)) return DISTANCE_OTHER;
+    for (int32_t node = 0; node < to; node++)
+        if (node_line(system, node, "distance", other)) (void)strtoul(at, &at, 10);
+    const unsigned long distance = strtoul(at, &end, 10);
+    return end == at ? DISTANCE_OTHER : (uint32_t)distance;
+}
+
+uint32_t cards_nearest(const char *system, int32_t own, card_t *cards, uint32_t count)
+{
+    card_t sorted[CARDS_MOST];
+    char path[PATH_BYTES], line[LINE_BYTES];
+    uint32_t least = UINT32_MAX, done = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        card_t *c = &cards[i];
+        (void)snprintf(path, sizeof(path), "%s/class/net/%s/device/numa_node", system, c->name);
+        c->numa = read_line(path, line) ? (int32_t)strtol(line, NULL, 10) : -1;
+        c->distance = node_distance(system, own, c->numa);
+        if (c->distance < least) least = c->distance;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (cards[i].distance == least) sorted[done++] = cards[i];
+    const uint32_t nearest = done;
+    for (uint32_t i = 0; i < count; i++)
+        if (cards[i].distance != least) sorted[done++] = cards[i];
+    memcpy(cards, sorted, count * sizeof(sorted[0]));
+    return nearest;
+}
+
+/* One more item of a list for people, which is cut to room. */
+static void list_add(char *list, size_t room, const char *item)
+{
+    const size_t length = strlen(list);
+    if (snprintf(list + length, room - length, "%s%s", length > 0 ? ", " : "", item) < 0)
+        list[length] = '\0';
+}
+
+void cards_text(const lh_transport_t *t, char *out, size_t room)
+{
+    out[0] = '\0';
+    for (uint32_t i = 0; i < t->here_count; i++)
+        list_add(out, room, t->here[i].name);
+}
+
+/* "this machine has no network interface eth7; expected some of lo, eth0": of those with an address. */
+static lh_status_t card_refuse_name(const lh_transport_t *t, const char *name)
+{
+    char names[256] = "";
+    struct if_nameindex *all = if_nameindex();
+    for (uint32_t i = 0; all != NULL && all[i].if_index != 0; i++) {
+        place_t place = {0};
+        if (address_of_interface(&place, all[i].if_name))
+            list_add(names, sizeof(names), all[i].if_name);
+    }
+    if (all != NULL) if_freenameindex(all);
+    return t->host->fail(t->host, LH_NO_DEVICE,
+                         "nics: this machine has no network interface %s; expected some of %s",
+                         name, names);
+}
+
+/* A card that is not used in the end is checked, too: a typing error is told on every rank. */
+static lh_status_t card_check(const lh_transport_t *t, const card_t *c)
+{
+    const lh_host_t *host = t->host;
+    struct ifreq request;
+    place_t place = {0};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return host->fail(host, LH_IO, "a socket for %s", c->name);
+    memset(&request, 0, sizeof(request));
+    memcpy(request.ifr_name, c->name, sizeof(c->name));
+    const bool known = ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+    const bool binds = socket_bind_card(fd, c->name);
+    const int error = errno;
+    (void)close(fd);
+    if (known && (request.ifr_flags & IFF_UP) == 0)
+        return host->fail(host, LH_NO_DEVICE, "nics: %s is down; expected an interface that is up",
+                          c->name);
+    if (known && (request.ifr_flags & IFF_RUNNING) == 0)
+        return host->fail(host, LH_NO_DEVICE,
+                          "nics: the link of %s is down; expected one that is up", c->name);
+    if (!address_of_interface(&place, c->name))
+        return host->fail(host, LH_NO_DEVICE,
+                          "nics: %s has no address; expected an interface with an IPv4 or IPv6 one",
+                          c->name);
+    if (!binds)
+        return host->fail(host, LH_NO_DEVICE,
+                          "nics: a socket can't be bound to %s (%s); expected Linux 5.7 or later, "
+                          "where every process may, or CAP_NET_RAW",
+                          c->name, strerror(error));
+    return LH_OK;
+}
+
+/* One more of the list. */
+static lh_status_t card_add(const lh_transport_t *t, const char *name, card_t *cards,
+                            uint32_t *count)
+{
+    const lh_host_t *host = t->host;
+    for (uint32_t i = 0; i < *count; i++)
+        if (strcmp(cards[i].name, name) == 0)
+            return host->fail(host, LH_INVALID, "nics has %s twice", name);
+    if (*count == CARDS_MOST)
+        return host->fail(host, LH_INVALID, "nics = %s: expected %d interfaces at most",
+                          t->config->nics, CARDS_MOST);
+    if (strlen(name) >= CARD_NAME || if_nametoindex(name) == 0) return card_refuse_name(t, name);
+    card_t *c = &cards[*count];
+    *c = (card_t){.numa = -1};
+    memcpy(c->name, name, strlen(name));
+    ++*count;
+    return card_check(t, c);
+}
+
+/* Names by commas or blanks. */
+static lh_status_t cards_read(const lh_transport_t *t, card_t *cards, uint32_t *count)
+{
+    char list[LIST_BYTES], *rest = list;
+    const lh_host_t *host = t->host;
+    const char *all = t->config->nics;
+    lh_status_t status = LH_OK;
+    *count = 0;
+    if ((size_t)snprintf(list, sizeof(list), "%s", all) >= sizeof(list))
+        return host->fail(host, LH_INVALID, "nics is longer than %d bytes", LIST_BYTES - 1);
+    for (char *name; status == LH_OK && (name = strsep(&rest, " ,\t")) != NULL;)
+        if (*name != '\0') status = card_add(t, name, cards, count);
+    if (status == LH_OK && *count == 0)
+        return host->fail(host, LH_INVALID,
+                          "nics = %s: expected names of network interfaces, separated by commas",
+                          all);
+    return status;
+}
+
+/* Whether an interface answers for addresses of others: what holds is the larger of the two. */
+static bool answers_for_all(const char *interface)
+{
+    const char *const names[] = {"all", interface};
+    char path[PATH_BYTES], line[LINE_BYTES];
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%s/arp_ignore", names[i]);
+        if (!read_line(path, line) || strtol(line, NULL, 10) != 0) return false;
+    }
+    return true;
+}
+
+/* Another interface in the card's IPv4 network that answers for it, as Linux does by itself: then what
+ * is for the card comes by that one, and the socket that is bound to the card does not get it. */
+static bool card_rival(const place_t *card, char rival[CARD_NAME])
+{
+    struct ifaddrs *all;
+    bool found = false;
+    if (card->address.ss_family != AF_INET || getifaddrs(&all) != 0) return false;
+    for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
+        place_t other = {0};
+        const unsigned flags = i->ifa_flags & (IFF_UP | IFF_LOOPBACK | IFF_NOARP);
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || flags != IFF_UP) continue;
+        address_take(&other, i);
+        other.name[strcspn(other.name, ":")] = '\0'; /* of eth0:1 it is eth0 that answers */
+        if (strcmp(other.name, card->name) == 0 || !address_is_beside(&other, &card->address))
+            continue;
+        (void)snprintf(rival, CARD_NAME, "%.15s", other.name);
+        found = answers_for_all(rival);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+/* Of the cards that are used. */
+static lh_status_t cards_check(const lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    char names[64], rival[CARD_NAME] = "";
+    cards_text(t, names, sizeof(names));
+    if (t->config->streams != 0 && t->config->streams < t->here_count)
+        return host->fail(
+            host, LH_INVALID,
+            "streams = %llu: a stream goes over one card, and %u are to be used (%s); "
+            "expected at least as many, or 0",
+            (unsigned long long)t->config->streams, t->here_count, names);
+    for (uint32_t i = 0; i < t->here_count; i++)
+        if (card_rival(&t->here[i], rival))
+            return host->fail(
+                host, LH_NO_DEVICE,
+                "nics: %s answers for the address of %s, as both are in one network; "
+                "expected net.ipv4.conf.all.arp_ignore = 1 and arp_announce = 2, or a "
+                "network for each",
+                rival, t->here[i].name);
+    return LH_OK;
+}
+
+/* "eth0 (NUMA node 1)". */
+static void card_say(const card_t *c, char *list, size_t room)
+{
+    char text[64];
+    if (c->numa >= 0)
+        (void)snprintf(text, sizeof(text), "%s (NUMA node %d)", c->name, c->numa);
+    else
+        (void)snprintf(text, sizeof(text), "%s", c->name);
+    list_add(list, room, text);
+}
+
+/* What was chosen, and why. */
+static void cards_say(const lh_transport_t *t, const card_t *cards, uint32_t count, int32_t own)
+{
+    char used[320] = "", far[320] = "", place[64];
+    for (uint32_t i = 0; i < count; i++)
+        card_say(&cards[i], i < t->here_count ? used : far, sizeof(used));
+    if (own >= 0)
+        (void)snprintf(place, sizeof(place), "this process is on NUMA node %d", own);
+    else
+        (void)snprintf(place, sizeof(place), "this process is on no single NUMA node");
+    t->host->log(t->host, LH_LOG_INFO, "nics: streams go over %s; %s%s%s", used, place,
+                 far[0] != '\0' ? "; farther away and not used: " : "", far);
+}
+
+/* What says otherwise where it listens. */
+static lh_status_t cards_check_options(const lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    const tcp_config_t *o = t->config;
+    if (o->bind != NULL && strcmp(o->bind, "auto") != 0)
+        return host->fail(
+            host, LH_INVALID,
+            "bind = %s and nics = %s: both say where it listens; expected one of them", o->bind,
+            o->nics);
+    if (o->advertise != NULL)
+        return host->fail(host, LH_INVALID,
+                          "advertise = %s and nics = %s: one address can't be dialed in place of "
+                          "several; expected one of them",
+                          o->advertise, o->nics);
+    return LH_OK;
+}
+
+lh_status_t cards_choose(lh_transport_t *t)
+{
+    card_t cards[CARDS_MOST];
+    uint32_t count;
+    cpu_set_t processors;
+    lh_status_t status = cards_check_options(t);
+    if (status == LH_OK) status = cards_read(t, cards, &count);
+    if (status != LH_OK) return status;
+    const bool known = sched_getaffinity(0, sizeof(processors), &processors) == 0;
+    const int32_t own = known ? cards_own_node(system_files, &processors) : -1;
+    t->by_card = true;
+    t->here_count = cards_nearest(system_files, own, cards, count);
+    t->numa = cards[0].numa;
+    for (uint32_t i = 0; i < t->here_count; i++) {
+        if (cards[i].numa != t->numa) t->numa = -1;
+        if (!address_of_interface(&t->here[i], cards[i].name)) /* it had one just now */
+            return t->host->fail(t->host, LH_NO_DEVICE, "nics: %s has lost its address",
+                                 cards[i].name);
+    }
+    status = cards_check(t);
+    if (status == LH_OK) cards_say(t, cards, count, own);
+    return status;
+}

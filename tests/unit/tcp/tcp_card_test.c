@@ -1,0 +1,339 @@
+/* tcp_card_test.c - which of several cards streams go over, by a /sys that the test makes; over which
+ * addresses they go; and what `nics` refuses. What two cards carry is tcp_link_test.c's. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tcp_card.h"
+#include "tcp_kit.h"
+#include "tcp_tuning.h"
+
+static char root[] = "/tmp/lh-tcp-card-XXXXXX";
+
+static void put(const char *name, const char *text)
+{
+    char command[512], path[256];
+    (void)snprintf(path, sizeof(path), "%s/%s", root, name);
+    (void)snprintf(command, sizeof(command), "mkdir -p \"$(dirname %s)\"", path);
+    assert_int_equal(system(command), 0);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Nodes 0, 1 and 3 of a machine whose node 2 has gone; 3 is nearer to 0 than 1 is. Cards a and c are
+ * on node 0, b on 1, d on 3; e is of a board that does not say, f is virtual. */
+static int make_machine(void **state)
+{
+    (void)state;
+    if (mkdtemp(root) == NULL) return -1;
+    put("devices/system/node/node0/cpulist", "0-3,8-11\n");
+    put("devices/system/node/node1/cpulist", "4-5,12\n");
+    put("devices/system/node/node3/cpulist", "\n");
+    put("devices/system/node/node0/distance", "10 21 12\n");
+    put("devices/system/node/node1/distance", "21 10 31\n");
+    put("devices/system/node/node3/distance", "12 31 10\n");
+    put("class/net/a/device/numa_node", "0\n");
+    put("class/net/b/device/numa_node", "1\n");
+    put("class/net/c/device/numa_node", "0\n");
+    put("class/net/d/device/numa_node", "3\n");
+    put("class/net/e/device/numa_node", "-1\n");
+    put("class/net/f/mtu", "1500\n");
+    return 0;
+}
+
+static int remove_machine(void **state)
+{
+    char command[64];
+    (void)state;
+    (void)snprintf(command, sizeof(command), "rm -r %s", root);
+    return system(command);
+}
+
+static int32_t node_of(const char *numbers)
+{
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (char *at = (char *)(uintptr_t)numbers; *at != '\0';)
+        CPU_SET(strtoul(at, &at, 10), &own);
+    return cards_own_node(root, &own);
+}
+
+static void a_process_is_on_the_node_that_has_all_of_its_processors(void **state)
+{
+    (void)state;
+    assert_int_equal(node_of("0"), 0);
+    assert_int_equal(node_of("3 8 11"), 0);
+    assert_int_equal(node_of("4 5 12"), 1);
+    assert_int_equal(node_of("12"), 1);
+    assert_int_equal(node_of("3 4"), -1);
+    assert_int_equal(node_of("6"), -1); /* of no node */
+    assert_int_equal(node_of(""), -1);
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(0, &own);
+    assert_int_equal(cards_own_node("/nowhere", &own), -1);
+}
+
+/* names, one a letter: which of them are nearest to a node, and then the others. */
+static void nearest_are(int32_t own, const char *names, const char *nearest, const char *others)
+{
+    card_t cards[CARDS_MOST];
+    char text[CARDS_MOST + 1] = "", expected[CARDS_MOST + 1];
+    const uint32_t count = (uint32_t)strlen(names);
+    memset(cards, 0, sizeof(cards));
+    for (uint32_t i = 0; i < count; i++)
+        cards[i].name[0] = names[i];
+    assert_int_equal(cards_nearest(root, own, cards, count), strlen(nearest));
+    for (uint32_t i = 0; i < count; i++)
+        text[i] = cards[i].name[0];
+    (void)snprintf(expected, sizeof(expected), "%s%s", nearest, others);
+    assert_string_equal(text, expected);
+}
+
+static void the_nearest_cards_are_used_in_the_order_of_the_list(void **state)
+{
+    (void)state;
+    nearest_are(0, "abc", "ac", "b");
+    nearest_are(0, "cba", "ca", "b");
+    nearest_are(1, "abc", "b", "ac");
+    nearest_are(0, "bd", "d", "b"); /* 12 and 21: the column is not the node's number */
+    nearest_are(1, "ad", "a", "d");
+    nearest_are(3, "bca", "ca", "b");
+    nearest_are(0, "b", "b", "");
+    nearest_are(2, "ab", "ab", ""); /* a node without a table is as far from all others */
+}
+
+static void what_says_no_node_counts_as_near(void **state)
+{
+    (void)state;
+    nearest_are(0, "ebaf", "eaf", "b");
+    nearest_are(1, "eaf", "ef", "a");
+    nearest_are(-1, "abcdef", "abcdef", "");
+}
+
+static void place(place_t *p, const char *address, uint32_t bits)
+{
+    struct sockaddr_in *four = (struct sockaddr_in *)(void *)&p->address;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&p->address;
+    memset(p, 0, sizeof(*p));
+    p->network_bits = bits;
+    p->length = sizeof(*four);
+    four->sin_family = AF_INET;
+    if (inet_pton(AF_INET, address, &four->sin_addr) == 1) return;
+    p->length = sizeof(*six);
+    six->sin6_family = AF_INET6;
+    assert_int_equal(inet_pton(AF_INET6, address, &six->sin6_addr), 1);
+}
+
+/* Ways of the streams from 0 on, as "ours-theirs" by number: theirs are told apart by their ports. */
+static void ways_are(const lh_transport_t *t, const lh_address_t *there, const char *expected)
+{
+    char ways[128] = "";
+    for (uint32_t i = 0; i < (strlen(expected) + 1) / 4; i++) {
+        struct sockaddr_storage to;
+        socklen_t length;
+        const place_t *from = address_way(t, there, i, &to, &length);
+        assert_non_null(from);
+        /* Both families have the port at the same place. */
+        const uint16_t port = ntohs(((const struct sockaddr_in *)(const void *)&to)->sin_port);
+        const size_t at = strlen(ways);
+        (void)snprintf(ways + at, sizeof(ways) - at, "%s%u-%u", i > 0 ? " " : "",
+                       (unsigned)(from - t->here), port);
+    }
+    assert_string_equal(ways, expected);
+}
+
+static void there_is(lh_transport_t *t, lh_address_t *there, const char *const *addresses)
+{
+    memset(there, 0, sizeof(*there));
+    for (uint16_t i = 0; addresses[i] != NULL; i++) {
+        place_t p;
+        place(&p, addresses[i], 0);
+        ((struct sockaddr_in *)(void *)&p.address)->sin_port = htons(i);
+        assert_int_equal(address_publish(t, &p.address, there), LH_OK);
+    }
+}
+
+static void streams_take_cards_in_turn_and_stay_in_their_networks(void **state)
+{
+    (void)state;
+    static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
+    static const lh_host_t host = {.struct_size = sizeof(host), .world = &world};
+    static lh_transport_t t = {.host = &host, .here_count = 2};
+    static lh_address_t there;
+    place(&t.here[0], "10.1.0.1", 24);
+    place(&t.here[1], "10.2.0.1", 24);
+    there_is(&t, &there, (const char *const[]){"10.1.0.9", "10.2.0.9", NULL});
+    assert_int_equal(address_count(&there), 2);
+    ways_are(&t, &there, "0-0 1-1 0-0 1-1");
+    there_is(&t, &there, (const char *const[]){"10.2.0.9", "10.1.0.9", NULL}); /* another order */
+    ways_are(&t, &there, "0-1 1-0 0-1 1-0");
+    there_is(&t, &there, (const char *const[]){"10.1.0.9", NULL}); /* one is routed to */
+    ways_are(&t, &there, "0-0 1-0 0-0");
+    there_is(&t, &there, (const char *const[]){"10.8.0.9", "10.9.0.9", NULL});
+    ways_are(&t, &there, "0-0 1-1 0-0");
+    there_is(&t, &there, (const char *const[]){"fd00::9", "10.2.0.9", "10.9.0.9", NULL});
+    ways_are(&t, &there, "0-1 1-1 0-1 1-1");
+    place(&t.here[1], "10.1.0.2", 24);
+    there_is(&t, &there, (const char *const[]){"10.1.0.8", "10.1.0.9", NULL}); /* one network */
+    ways_are(&t, &there, "0-0 1-1 0-0 1-1");
+    t.here_count = 1;
+    ways_are(&t, &there, "0-0 0-1 0-0");
+    there_is(&t, &there, (const char *const[]){"fd00::9", NULL});
+    ways_are(&t, &there, "0-0 0-0");
+    there.length += 1;
+    struct sockaddr_storage to;
+    socklen_t length;
+    assert_null(address_way(&t, &there, 0, &to, &length));
+}
+
+static uint32_t streams_of(uint32_t scope, uint32_t cards, uint64_t asked, uint32_t wanted)
+{
+    const limits_t limits = {.budget = UINT64_MAX, .bbr = true, .window = 1 << 30, .cards = cards};
+    const tcp_config_t config = {.streams = asked};
+    const lh_link_t link = {.scope = scope};
+    const lh_tuning_t tuning = {.streams = wanted};
+    lh_tuning_t out = {0};
+    tuning_choose(&config, &link, &tuning, &limits, &out);
+    return out.streams;
+}
+
+static void every_card_has_as_many_streams(void **state)
+{
+    (void)state;
+    assert_int_equal(streams_of(LH_LINK_SITE, 1, 0, 0), 1);
+    assert_int_equal(streams_of(LH_LINK_SITE, 2, 0, 0), 2);
+    assert_int_equal(streams_of(LH_LINK_NODE, 2, 0, 0), 1);
+    assert_int_equal(streams_of(LH_LINK_WAN, 2, 0, 0), 4);
+    assert_int_equal(streams_of(LH_LINK_WAN, 3, 0, 0), 6);
+    assert_int_equal(streams_of(LH_LINK_WAN, 8, 0, 2), 8);
+    assert_int_equal(streams_of(LH_LINK_WAN, 2, 5, 0), 5);
+    assert_int_equal(streams_of(LH_LINK_WAN, 3, 0, 64), 64);
+}
+
+/* The tuning that is offered is the one that a connection would have. */
+static void fewer_streams_are_still_as_many_a_card(void **state)
+{
+    (void)state;
+    const tcp_config_t config = {.congestion = "auto"};
+    lh_transport_t *t = calloc(1, sizeof(*t));
+    assert_non_null(t);
+    t->config = &config;
+    t->limits = (limits_t){.budget = UINT64_MAX, .bbr = true, .window = 1 << 30};
+    for (t->limits.cards = 1; t->limits.cards <= 4; t->limits.cards++) {
+        const lh_link_t link = {.scope = LH_LINK_WAN, .bytes_per_second = 1 << 27};
+        lh_tuning_t first = {0}, other = {0};
+        bool fewer = false;
+        assert_true(tuning_offer(t, &link, 0, &first));
+        for (uint32_t i = 1; tuning_offer(t, &link, i, &other); i++) {
+            assert_int_equal(other.streams % t->limits.cards, 0);
+            fewer |= other.streams < first.streams;
+        }
+        assert_int_equal(fewer, t->limits.cards != 4); /* 4, 4, 6 and 4 streams */
+    }
+    free(t);
+}
+
+/* Without CAP_NET_RAW from Linux 5.7 on. */
+static bool loopback_binds(void)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    const bool binds = socket_bind_card(fd, "lo");
+    (void)close(fd);
+    if (!binds) print_message("no socket can be bound to a card here\n");
+    return binds;
+}
+
+static char *writable(const char *text, char out[64])
+{
+    (void)snprintf(out, 64, "%s", text);
+    return out;
+}
+
+static void refused(const kit_config_t *config, lh_status_t status, const char *found,
+                    const char *expected)
+{
+    static kit_end_t e;
+    lh_transport_t *other = NULL;
+    memset(&e, 0, sizeof(e));
+    kit_open(&e, 0); /* gives it a host */
+    e.config = *config;
+    assert_int_equal(kit_api->open(&e.host.api, &e.config, &other), status);
+    if (strstr(e.host.reason, found) == NULL || strstr(e.host.reason, expected) == NULL)
+        fail_msg("\"%s\" has no \"%s\" or no \"%s\"", e.host.reason, found, expected);
+    kit_close(&e);
+}
+
+static void what_is_no_card_is_refused_with_what_there_is(void **state)
+{
+    (void)state;
+    char one[64], two[64];
+    if (!loopback_binds()) skip();
+    const char *const absent[] = {"lhnone0", "lo, lhnone0", "a-name-that-is-too-long-for-linux",
+                                  NULL};
+    for (uint32_t i = 0; absent[i] != NULL; i++)
+        refused(&(kit_config_t){.nics = writable(absent[i], one)}, LH_NO_DEVICE,
+                "no network interface ", "expected some of ");
+    refused(&(kit_config_t){.nics = writable("lo,lo", one)}, LH_INVALID, "lo twice", "");
+    refused(&(kit_config_t){.nics = writable(" , ", one)}, LH_INVALID, "nics =  , ",
+            "expected names");
+    refused(&(kit_config_t){.nics = writable("lo", one), .bind = writable("127.0.0.1", two)},
+            LH_INVALID, "bind = 127.0.0.1 and nics = lo", "expected one of them");
+    refused(&(kit_config_t){.nics = writable("lo", one), .advertise = writable("192.0.2.1", two)},
+            LH_INVALID, "advertise = 192.0.2.1", "expected one of them");
+}
+
+/* The loopback stands for a card; both ends are on this machine. */
+static void messages_pass_over_a_card_that_is_named(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static uint8_t from[1 << 20], to[1 << 20];
+    char names[2][64];
+    lh_nic_info_t info = {.struct_size = sizeof(info)};
+    if (!loopback_binds()) skip();
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    a.config.nics = writable("lo", names[0]);
+    b.config.nics = writable("lo", names[1]);
+    a.host.key = b.host.key = 7;
+    kit_fill(from, sizeof(from), 9);
+    kit_open(&a, 0);
+    kit_open(&b, 1);
+    kit_join(&a, &b, LH_SECURITY_PRIVATE);
+    assert_int_equal(kit_api->nic_info(a.transport, 0, &info), LH_OK);
+    assert_string_equal(info.name, "lo");
+    assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
+    assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+    const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 10000);
+    assert_non_null(got);
+    assert_int_equal(got->status, LH_OK);
+    assert_memory_equal(from, to, sizeof(to));
+    kit_close(&a);
+    kit_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_process_is_on_the_node_that_has_all_of_its_processors),
+        cmocka_unit_test(the_nearest_cards_are_used_in_the_order_of_the_list),
+        cmocka_unit_test(what_says_no_node_counts_as_near),
+        cmocka_unit_test(streams_take_cards_in_turn_and_stay_in_their_networks),
+        cmocka_unit_test(every_card_has_as_many_streams),
+        cmocka_unit_test(fewer_streams_are_still_as_many_a_card),
+        cmocka_unit_test(what_is_no_card_is_refused_with_what_there_is),
+        cmocka_unit_test(messages_pass_over_a_card_that_is_named),
+    };
+    return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, make_machine, remove_machine);
+}
