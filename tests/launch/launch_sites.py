@@ -7,7 +7,7 @@ import time
 
 import launch_case
 from launch_case import SOURCE, TORTURE, clean_environment
-from launch_namespaces import HOSTS, NamespaceCase, need_namespaces
+from launch_namespaces import HOSTS, NamespaceCase, ip, need_namespaces
 from launch_train import JOB
 import launch_train
 
@@ -82,6 +82,51 @@ class Bridges(NamespaceCase):
             self.assertRegex(err, r"rank 2 on osaka/o1, link over tcp: \S* ?rank 2 on o1 at 172\.17\.0\.1:\d+: no connection after 6\.1 s: Connection refused")
         self.assertRegex(results[0][2], r"waiting for rank 2 on osaka/o1 since 5 s: link over tcp, which this rank dials at 172\.17\.0\.1:\d+")
         self.assertRegex(results[1][2], r"waiting for ranks 0 to 1 on tokyo/t1 since 5 s: link over tcp, which it dials at this rank's 172\.17\.0\.1:\d+")
+
+
+class Cards(NamespaceCase):
+    """Machines with two cards, each in a network of its own, both of which carry the link between sites."""
+    start_hosts = Bridges.start_hosts
+
+    def setUp(self):
+        super().setUp()
+        second = self.bridge + "b"
+        self.addCleanup(ip, "link", "del", second)
+        self.must("link", "add", second, "type", "bridge")
+        self.must("link", "set", second, "up")
+        for i, name in enumerate(self.names.values()):
+            self.must("link", "add", f"{second}{i}", "type", "veth", "peer", "name", "eth1", "netns", name)
+            self.must("link", "set", f"{second}{i}", "master", second, "up")
+            self.must("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", "eth1")
+            self.must("-n", name, "link", "set", "eth1", "up")
+            for card in ("eth0", "eth1"):
+                launch_case.wait_for(lambda: "state UP" in ip("-n", name, "link", "show", card).stdout, 20)
+
+    def sent(self, host):
+        """Bytes by card."""
+        table = subprocess.run([*self.wrap(host), "cat", "/proc/net/dev"], capture_output=True, text=True, check=True).stdout
+        rows = [line.split(":") for line in table.splitlines() if ":" in line]
+        return {name.strip(): int(figures.split()[8]) for name, figures in rows}
+
+    def test_a_job_goes_over_the_cards_that_it_names(self):
+        page = os.path.join(self.folder, "run.prom")
+        more = f"[transport.wan]\nnics = eth0, eth1\n[watch]\ntextfile = {page}\n"
+        for code, _, err in [self.finish(p) for p in self.start_hosts(more, 4)]:
+            self.assertEqual(code, 0, err)
+        said = launch_case.read(os.path.join(self.folder, "out", "rank-2.log"))
+        self.assertIn("nics: streams go over eth0, eth1; this process is on ", said)
+        self.assertIn('longhaul_transport_info{run="launch",link="wan",transport="tcp",security="private",cards="eth0, eth1"} 1\n',
+                      launch_case.read(page))
+        for host in HOSTS:
+            sent = self.sent(host)
+            print(f"{host} sent {sent['eth0']} bytes by eth0, {sent['eth1']} by eth1")
+            self.assertGreater(min(sent["eth0"], sent["eth1"]), 100000)
+
+    def test_a_name_that_is_no_card_ends_the_job_with_what_there_is(self):
+        results = [self.finish(p) for p in self.start_hosts("[transport.wan]\nnics = eth0, eth7\n", 1)]
+        for code, _, err in results:
+            self.assertNotEqual(code, 0)
+        self.assertRegex(results[0][2] + results[1][2], r"nics: this machine has no network interface eth7; expected some of [^\n]*eth0")
 
 
 class OneWayClosed(NamespaceCase):
