@@ -1,11 +1,13 @@
-/* transport_bench.c - `transport_bench PLUGIN [key=value ...]`: one-way time and rate of a
- * connection by message size; both ends spin. For authors of transports; `longhaul bench
+/* transport_bench.c - `transport_bench PLUGIN [LEVEL] [key=value ...]`: one-way time and rate of a
+ * connection by message size, with a level of security (plain); both ends spin. For authors of transports; `longhaul bench
  * collectives` is what jobs feel. */
 #include "fact_main.h"
 
 #include <stdlib.h>
 
 enum { MOST = 64 << 20, ROUNDS = 5000 };
+
+static uint32_t level = LH_SECURITY_PLAIN;
 
 static void share(end_t *e, const buffer_t *b)
 {
@@ -93,7 +95,9 @@ static double stream_rate(end_t *e, const buffer_t *b, uint64_t bytes, uint32_t 
 
 static void bench(end_t *e)
 {
-    end_meet(e);
+    end_listen(e, level);
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, level);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
     buffer_t b = buffer_new(e, 2 * (uint64_t)MOST, true, LH_REMOTE_READ);
     memset(b.data, 1, b.bytes);
     share(e, &b);
@@ -114,7 +118,21 @@ static void bench(end_t *e)
 
 int main(int argc, char **argv)
 {
+    static const struct {
+        const char *name;
+        uint32_t level;
+    } levels[] = {{"plain", LH_SECURITY_PLAIN},
+                  {"known", LH_SECURITY_KNOWN},
+                  {"proven", LH_SECURITY_PROVEN},
+                  {"private", LH_SECURITY_PRIVATE}};
+    int settings = 2;
     if (argc < 2) return 2;
-    const fact_t fact = {"bench", bench, false, argc > 2 ? (const char *const *)(argv + 2) : NULL};
+    for (uint32_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        if (argc < 3 || strcmp(argv[2], levels[i].name) != 0) continue;
+        level = levels[i].level;
+        settings = 3;
+    }
+    const fact_t fact = {"bench", bench, false,
+                         argc > settings ? (const char *const *)(argv + settings) : NULL};
     return fact_main(argv[1], &fact, 1, NULL);
 }
