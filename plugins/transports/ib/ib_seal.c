@@ -10,19 +10,30 @@
 enum { GENERATION_LOG2 = 16, PIECE = 16 << 10 };
 enum { PART_HEAD = 0, PART_PAYLOAD = 1 };
 
-struct ib_cipher {
+typedef struct keyed { /* a context of the library for one direction, and the key that it has */
     EVP_CIPHER_CTX *context;
+    bool opens, has_key;
+    uint8_t key[IB_SEAL_KEY];
+} keyed_t;
+
+struct ib_cipher {
+    keyed_t seals, opens;
     uint8_t piece[PIECE];
 };
+
+static bool keyed_make(keyed_t *k, bool opens)
+{
+    k->opens = opens;
+    k->context = EVP_CIPHER_CTX_new();
+    return k->context != NULL &&
+           EVP_CipherInit_ex(k->context, EVP_aes_128_gcm(), NULL, NULL, NULL, opens ? 0 : 1) == 1;
+}
 
 ib_cipher_t *ib_cipher_new(void)
 {
     ib_cipher_t *x = OPENSSL_zalloc(sizeof(*x));
     if (x == NULL) return NULL;
-    x->context = EVP_CIPHER_CTX_new();
-    if (x->context != NULL &&
-        EVP_CipherInit_ex(x->context, EVP_aes_128_gcm(), NULL, NULL, NULL, 1) == 1)
-        return x;
+    if (keyed_make(&x->seals, false) && keyed_make(&x->opens, true)) return x;
     ib_cipher_free(x);
     return NULL;
 }
@@ -30,7 +41,8 @@ ib_cipher_t *ib_cipher_new(void)
 void ib_cipher_free(ib_cipher_t *x)
 {
     if (x == NULL) return;
-    EVP_CIPHER_CTX_free(x->context);
+    EVP_CIPHER_CTX_free(x->seals.context);
+    EVP_CIPHER_CTX_free(x->opens.context);
     OPENSSL_clear_free(x, sizeof(*x));
 }
 
@@ -111,47 +123,55 @@ bool ib_keys_at(ib_keys_t *k, uint64_t sequence)
 
 /* ---- frames ---- */
 
-static bool cipher_begin(const ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, int part,
-                         bool opens)
+/* The nonce alone begins another text. A key is given only where the context has another one: from it
+ * come the round keys and the powers of H, which takes as long as a kilobyte, twice a frame. */
+static bool keyed_begin(keyed_t *k, const ib_key_t *key, uint64_t sequence, int part)
 {
     uint8_t nonce[IB_NONCE_BYTES];
     const uint64_t number = 2 * sequence + (uint64_t)part;
     memcpy(nonce, key->nonce, sizeof(nonce));
     for (int i = 0; i < 8; i++)
         nonce[IB_NONCE_BYTES - 1 - i] ^= (uint8_t)(number >> 8 * i);
-    return EVP_CipherInit_ex(x->context, NULL, NULL, key->key, nonce, opens ? 0 : 1) == 1;
+    const bool known = k->has_key && CRYPTO_memcmp(k->key, key->key, sizeof(k->key)) == 0;
+    k->has_key = false; /* a context that has failed has none */
+    if (EVP_CipherInit_ex(k->context, NULL, NULL, known ? NULL : key->key, nonce,
+                          k->opens ? 0 : 1) != 1)
+        return false;
+    memcpy(k->key, key->key, sizeof(k->key));
+    k->has_key = true;
+    return true;
 }
 
-static bool cipher_seal(const ib_cipher_t *x, const void *from, size_t bytes, uint8_t *to,
-                        uint8_t *tag)
+static bool seal_text(const keyed_t *k, const void *from, size_t bytes, uint8_t *to, uint8_t *tag)
 {
     uint8_t none[IB_SEAL_TAG];
     int length;
     for (size_t at = 0; at < bytes; at += PIECE) {
         const size_t now = bytes - at < PIECE ? bytes - at : PIECE;
-        if (EVP_CipherUpdate(x->context, to + at, &length, (const uint8_t *)from + at, (int)now) !=
+        if (EVP_CipherUpdate(k->context, to + at, &length, (const uint8_t *)from + at, (int)now) !=
             1)
             return false;
     }
-    return EVP_CipherFinal_ex(x->context, none, &length) == 1 &&
-           EVP_CIPHER_CTX_ctrl(x->context, EVP_CTRL_AEAD_GET_TAG, IB_SEAL_TAG, tag) == 1;
+    return EVP_CipherFinal_ex(k->context, none, &length) == 1 &&
+           EVP_CIPHER_CTX_ctrl(k->context, EVP_CTRL_AEAD_GET_TAG, IB_SEAL_TAG, tag) == 1;
 }
 
 /* By way of a piece of this thread's own, as others can write the frame while it is read, and one
  * pass for the tag and another for the text would read two texts. */
-static bool open_sealed(ib_cipher_t *x, const uint8_t *from, size_t bytes, uint8_t *to,
-                        const uint8_t *tag)
+static bool open_text(ib_cipher_t *x, const uint8_t *from, size_t bytes, uint8_t *to,
+                      const uint8_t *tag)
 {
+    EVP_CIPHER_CTX *context = x->opens.context;
     uint8_t copy[IB_SEAL_TAG], none[IB_SEAL_TAG];
     int length;
     memcpy(copy, tag, sizeof(copy));
     for (size_t at = 0; at < bytes; at += PIECE) {
         const size_t now = bytes - at < PIECE ? bytes - at : PIECE;
         memcpy(x->piece, from + at, now);
-        if (EVP_CipherUpdate(x->context, to + at, &length, x->piece, (int)now) != 1) return false;
+        if (EVP_CipherUpdate(context, to + at, &length, x->piece, (int)now) != 1) return false;
     }
-    return EVP_CIPHER_CTX_ctrl(x->context, EVP_CTRL_AEAD_SET_TAG, IB_SEAL_TAG, copy) == 1 &&
-           EVP_CipherFinal_ex(x->context, none, &length) == 1;
+    return EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, IB_SEAL_TAG, copy) == 1 &&
+           EVP_CipherFinal_ex(context, none, &length) == 1;
 }
 
 /* Little-endian words: message, offset, bytes, index, tag, last. */
@@ -187,18 +207,19 @@ bool ib_seal_frame(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const
 {
     uint8_t text[IB_SEAL_HEAD];
     head_write(head, text);
-    return cipher_begin(x, key, sequence, PART_HEAD, false) &&
-           cipher_seal(x, text, sizeof(text), to, to + IB_SEAL_HEAD) &&
-           cipher_begin(x, key, sequence, PART_PAYLOAD, false) &&
-           cipher_seal(x, from, head->bytes, to + IB_SEAL_OVER, to + IB_SEAL_HEAD + IB_SEAL_TAG);
+    return keyed_begin(&x->seals, key, sequence, PART_HEAD) &&
+           seal_text(&x->seals, text, sizeof(text), to, to + IB_SEAL_HEAD) &&
+           keyed_begin(&x->seals, key, sequence, PART_PAYLOAD) &&
+           seal_text(&x->seals, from, head->bytes, to + IB_SEAL_OVER,
+                     to + IB_SEAL_HEAD + IB_SEAL_TAG);
 }
 
 bool ib_open_head(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const uint8_t *frame,
                   ib_frame_t *out)
 {
     uint8_t text[IB_SEAL_HEAD];
-    if (!cipher_begin(x, key, sequence, PART_HEAD, true) ||
-        !open_sealed(x, frame, sizeof(text), text, frame + IB_SEAL_HEAD))
+    if (!keyed_begin(&x->opens, key, sequence, PART_HEAD) ||
+        !open_text(x, frame, sizeof(text), text, frame + IB_SEAL_HEAD))
         return false;
     head_read(text, out);
     return true;
@@ -207,6 +228,6 @@ bool ib_open_head(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const 
 bool ib_open_payload(ib_cipher_t *x, const ib_key_t *key, uint64_t sequence, const uint8_t *frame,
                      uint32_t bytes, void *to)
 {
-    return cipher_begin(x, key, sequence, PART_PAYLOAD, true) &&
-           open_sealed(x, frame + IB_SEAL_OVER, bytes, to, frame + IB_SEAL_HEAD + IB_SEAL_TAG);
+    return keyed_begin(&x->opens, key, sequence, PART_PAYLOAD) &&
+           open_text(x, frame + IB_SEAL_OVER, bytes, to, frame + IB_SEAL_HEAD + IB_SEAL_TAG);
 }

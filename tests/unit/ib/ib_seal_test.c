@@ -74,6 +74,33 @@ static void every_bit_and_the_place_are_sealed(void **state)
     ib_cipher_free(x);
 }
 
+/* One that has had another key, or has just refused a frame, makes and opens what a new one does. */
+static void a_cipher_goes_from_key_to_key(void **state)
+{
+    const uint64_t numbers[] = {sequence - 65536, sequence};
+    uint8_t expected[2][FRAME], frame[FRAME];
+    ib_keys_t keys[] = {counted_keys(), counted_keys()};
+    ib_cipher_t *used = ib_cipher_new();
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ib_cipher_t *x = ib_cipher_new();
+        assert_true(x != NULL && ib_keys_at(&keys[i], numbers[i]));
+        assert_true(ib_seal_frame(x, &keys[i].now, numbers[i], &head, "chunk", expected[i]));
+        ib_cipher_free(x);
+    }
+    assert_true(used != NULL);
+    for (int i = 0; i < 8; i++) {
+        const int own = i / 2 % 2, other = 1 - own;
+        assert_true(ib_seal_frame(used, &keys[own].now, numbers[own], &head, "chunk", frame));
+        assert_memory_equal(frame, expected[own], FRAME);
+        assert_false(opens(used, &keys[other].now, numbers[own], frame));
+        assert_true(opens(used, &keys[own].now, numbers[own], frame));
+        frame[FRAME - 1] ^= 1;
+        assert_false(opens(used, &keys[own].now, numbers[own], frame));
+    }
+    ib_cipher_free(used);
+}
+
 /* RFC 7748, 6.1: Alice's private and public key. */
 static void a_share_is_that_of_the_standard(void **state)
 {
@@ -114,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_frame_is_what_another_implementation_makes),
         cmocka_unit_test(every_bit_and_the_place_are_sealed),
+        cmocka_unit_test(a_cipher_goes_from_key_to_key),
         cmocka_unit_test(a_share_is_that_of_the_standard),
         cmocka_unit_test(both_ends_have_the_same_keys_and_nobody_else),
     };
