@@ -3,6 +3,8 @@
  * ever seals more than GCM is good for. */
 #include "ib_seal.h"
 
+#include <limits.h>
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -142,16 +144,13 @@ static bool keyed_begin(keyed_t *k, const ib_key_t *key, uint64_t sequence, int 
     return true;
 }
 
-static bool seal_text(const keyed_t *k, const void *from, size_t bytes, uint8_t *to, uint8_t *tag)
+/* In one call: neither what is sealed nor what it becomes can be written by others meanwhile. */
+static bool seal_text(const keyed_t *k, const void *from, uint32_t bytes, uint8_t *to, uint8_t *tag)
 {
     uint8_t none[IB_SEAL_TAG];
     int length;
-    for (size_t at = 0; at < bytes; at += PIECE) {
-        const size_t now = bytes - at < PIECE ? bytes - at : PIECE;
-        if (EVP_CipherUpdate(k->context, to + at, &length, (const uint8_t *)from + at, (int)now) !=
-            1)
-            return false;
-    }
+    if (bytes > INT_MAX) return false; /* what the library takes */
+    if (bytes > 0 && EVP_CipherUpdate(k->context, to, &length, from, (int)bytes) != 1) return false;
     return EVP_CipherFinal_ex(k->context, none, &length) == 1 &&
            EVP_CIPHER_CTX_ctrl(k->context, EVP_CTRL_AEAD_GET_TAG, IB_SEAL_TAG, tag) == 1;
 }
