@@ -101,6 +101,44 @@ static void a_cipher_goes_from_key_to_key(void **state)
     ib_cipher_free(used);
 }
 
+/* Around the pieces that a payload is opened in, to places that begin at no line; nothing is written beside
+ * it. The frame is that of one call of the library. */
+static void a_payload_of_any_length_is_opened_where_it_belongs(void **state)
+{
+    enum { MOST = 40000, GUARD = 64 };
+    static const uint32_t lengths[] = {0,     1,     15,    16,    17,    95,    96,    97,
+                                       4095,  4096,  8191,  8192,  8193,  12288, 16383, 16384,
+                                       16385, 24576, 24577, 32768, 39999, MOST};
+    static uint8_t text[MOST], frame[IB_SEAL_OVER + MOST], room[GUARD + MOST + GUARD];
+    ib_keys_t k = counted_keys();
+    ib_cipher_t *x = ib_cipher_new();
+    (void)state;
+    assert_true(x != NULL && ib_keys_at(&k, sequence));
+    for (uint32_t i = 0; i < MOST; i++)
+        text[i] = (uint8_t)(i * 31 + i / 251);
+    for (uint32_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        const uint32_t bytes = lengths[i];
+        const ib_frame_t whole = {.bytes = bytes};
+        uint8_t *to = room + i * 3 % GUARD;
+        ib_frame_t got;
+        assert_true(ib_seal_frame(x, &k.now, sequence, &whole, text, frame));
+        memset(room, 0xa5, sizeof(room));
+        assert_true(ib_open_head(x, &k.now, sequence, frame, &got) && got.bytes == bytes);
+        assert_true(ib_open_payload(x, &k.now, sequence, frame, bytes, to));
+        assert_memory_equal(to, text, bytes);
+        for (uint8_t *at = room; at < to; at++)
+            assert_int_equal(*at, 0xa5);
+        for (uint8_t *at = to + bytes; at < room + sizeof(room); at++)
+            assert_int_equal(*at, 0xa5);
+        for (uint32_t at = 0; at < bytes; at += 4099) { /* a bit of each piece */
+            frame[IB_SEAL_OVER + at] ^= 4;
+            assert_false(ib_open_payload(x, &k.now, sequence, frame, bytes, to));
+            frame[IB_SEAL_OVER + at] ^= 4;
+        }
+    }
+    ib_cipher_free(x);
+}
+
 /* RFC 7748, 6.1: Alice's private and public key. */
 static void a_share_is_that_of_the_standard(void **state)
 {
@@ -142,6 +180,7 @@ int main(void)
         cmocka_unit_test(a_frame_is_what_another_implementation_makes),
         cmocka_unit_test(every_bit_and_the_place_are_sealed),
         cmocka_unit_test(a_cipher_goes_from_key_to_key),
+        cmocka_unit_test(a_payload_of_any_length_is_opened_where_it_belongs),
         cmocka_unit_test(a_share_is_that_of_the_standard),
         cmocka_unit_test(both_ends_have_the_same_keys_and_nobody_else),
     };
