@@ -1,8 +1,10 @@
 /* ib_pool.c - see ib_pool.h. One lock: a job is a chunk, and takes a hundred times longer than to
- * take the lock. The descriptor is written only where nothing was waiting to be taken. */
+ * take the lock. The thread that polls looks a million times a second, mostly for nothing: it takes the
+ * lock only where any job is done. The descriptor is written only for one that may sleep. */
 #include "ib_pool.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -24,6 +26,9 @@ struct ib_pool {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
     queue_t todo, done;
+    atomic_bool any_done; /* `done` has any: changed under the lock, looked at without it */
+    bool asleep;          /* the thread that polls was told that there is none, and may sleep */
+    bool rung;            /* the descriptor was written and not read */
     bool stop;
     int fd;
     uint32_t count;
@@ -58,6 +63,36 @@ static void queue_drop(queue_t *q, const lh_conn_t *c)
     q->end = at;
 }
 
+/* The three below: under the lock. */
+static void done_put(ib_pool_t *p, ib_job_t *job)
+{
+    const uint64_t one = 1;
+    queue_put(&p->done, job);
+    atomic_store_explicit(&p->any_done, true, memory_order_relaxed);
+    if (p->asleep && !p->rung) {
+        (void)!write(p->fd, &one, sizeof(one));
+        p->rung = true;
+    }
+    p->asleep = false;
+}
+
+/* Where some were taken away. */
+static void done_settle(ib_pool_t *p)
+{
+    uint64_t word;
+    if (p->done.first != NULL) return;
+    atomic_store_explicit(&p->any_done, false, memory_order_relaxed);
+    if (p->rung) (void)!read(p->fd, &word, sizeof(word));
+    p->rung = false;
+}
+
+static bool done_await(ib_pool_t *p)
+{
+    if (p->done.first != NULL) return true;
+    p->asleep = true;
+    return false;
+}
+
 static bool do_job(ib_cipher_t *x, const ib_job_t *job)
 {
     return job->opens
@@ -70,7 +105,6 @@ static void pool_work(void *argument)
 {
     worker_t *w = argument;
     ib_pool_t *p = w->pool;
-    const uint64_t one = 1;
     (void)pthread_mutex_lock(&p->lock);
     while (!p->stop) {
         ib_job_t *job = queue_take(&p->todo);
@@ -84,8 +118,7 @@ static void pool_work(void *argument)
         (void)pthread_mutex_lock(&p->lock);
         w->job = NULL;
         job->good = good;
-        if (p->done.first == NULL) (void)!write(p->fd, &one, sizeof(one));
-        queue_put(&p->done, job);
+        done_put(p, job);
         (void)pthread_cond_broadcast(&p->idle);
     }
     (void)pthread_mutex_unlock(&p->lock);
@@ -154,13 +187,14 @@ void ib_pool_give(ib_pool_t *p, ib_job_t *job)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* The descriptor is emptied with the last one. */
+/* What is done meanwhile is seen by the next look, and ib_pool_waits looks under the lock. The descriptor
+ * is emptied with the last one. */
 ib_job_t *ib_pool_take(ib_pool_t *p)
 {
-    uint64_t word;
+    if (!atomic_load_explicit(&p->any_done, memory_order_relaxed)) return NULL;
     (void)pthread_mutex_lock(&p->lock);
     ib_job_t *job = queue_take(&p->done);
-    if (job != NULL && p->done.first == NULL) (void)!read(p->fd, &word, sizeof(word));
+    done_settle(p);
     (void)pthread_mutex_unlock(&p->lock);
     return job;
 }
@@ -168,7 +202,7 @@ ib_job_t *ib_pool_take(ib_pool_t *p)
 bool ib_pool_waits(ib_pool_t *p)
 {
     (void)pthread_mutex_lock(&p->lock);
-    const bool waits = p->done.first != NULL;
+    const bool waits = done_await(p);
     (void)pthread_mutex_unlock(&p->lock);
     return waits;
 }
@@ -182,13 +216,12 @@ static bool is_busy(const ib_pool_t *p, const lh_conn_t *c)
 
 void ib_pool_drop(ib_pool_t *p, const lh_conn_t *c)
 {
-    uint64_t word;
     (void)pthread_mutex_lock(&p->lock);
     queue_drop(&p->todo, c);
     while (is_busy(p, c))
         (void)pthread_cond_wait(&p->idle, &p->lock);
     queue_drop(&p->done, c);
-    if (p->done.first == NULL) (void)!read(p->fd, &word, sizeof(word));
+    done_settle(p);
     (void)pthread_mutex_unlock(&p->lock);
 }
 

@@ -23,7 +23,8 @@ typedef struct ib_job {
 
 typedef struct ib_pool ib_pool_t;
 
-/* threads: 1 to 16. NULL after host->fail. fd is readable while jobs wait to be taken. */
+/* threads: 1 to 16. NULL after host->fail. Once ib_pool_waits has said that there is none, fd becomes
+ * readable with the next job that is done, until all are taken. */
 ib_pool_t *ib_pool_new(const lh_host_t *host, uint32_t threads, int *fd);
 void ib_pool_free(ib_pool_t *p); /* NULL does nothing. No job may be out. */
 /* Does it here, where handing it over would take longer. */
@@ -31,7 +32,8 @@ bool ib_pool_do(ib_pool_t *p, ib_job_t *job);
 void ib_pool_give(ib_pool_t *p, ib_job_t *job);
 /* One that is done, in any order; NULL: none is now. */
 ib_job_t *ib_pool_take(ib_pool_t *p);
-bool ib_pool_waits(ib_pool_t *p); /* there is one to take */
+/* There is one to take; else whoever asks may sleep on the descriptor. */
+bool ib_pool_waits(ib_pool_t *p);
 /* Waits for those of a connection that are being done, and forgets its others: a few milliseconds. */
 void ib_pool_drop(ib_pool_t *p, const lh_conn_t *c);
 /* For heads, on the thread that polls. */
