@@ -340,7 +340,7 @@ void ib_private_take_frame(lh_conn_t *c, uint32_t low, uint64_t bytes)
 bool ib_private_due(const lh_conn_t *c)
 {
     const ib_private_t *s = &c->sealed;
-    return c->security == LH_SECURITY_PRIVATE && s->in_first - s->in_told >= s->slots / 4;
+    return c->security == LH_SECURITY_PRIVATE && ib_frames_due(s->slots, s->in_first - s->in_told);
 }
 
 /* Of all connections. */

@@ -132,6 +132,11 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk)
     return bytes == 0 ? 1 : (bytes - 1) / chunk + 1;
 }
 
+bool ib_frames_due(uint32_t frames, uint64_t more)
+{
+    return more >= (frames + 15) / 16;
+}
+
 /* Little-endian, field by field: the two ends may be compiled for different processors. */
 static void field_put(uint8_t **at, uint64_t value, int bytes)
 {

@@ -153,6 +153,12 @@ uint64_t ib_number_find(uint64_t first, uint64_t end, uint32_t low);
 /* Chunks of a message; one of no bytes has one. */
 uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
+/* ---- frames of `private` ---- */
+
+/* Whether the peer must be told that `more` of its `frames` may be written again. What it does not know of
+ * can carry nothing, so it is a sixteenth of them at most. */
+bool ib_frames_due(uint32_t frames, uint64_t more);
+
 /* ---- the greeting: private data of a connect request, and of the reply ---- */
 
 /* Raised with any change of what travels: "lhb6"; and of a rejection that asks for a proof. */

@@ -423,6 +423,34 @@ static void a_greeting_is_read_as_it_was_written(void **state)
     assert_false(ib_greeting_write(&bad, bytes));
 }
 
+/* Frames that have left after TICKS, of one each tick where the sender knows of a free one. Each is `hands`
+ * ticks with threads of both ends, and `way` on the line, as what says that it may be written again. */
+enum { TICKS = 4000 };
+static uint64_t frames_sent(uint32_t frames, uint32_t way, uint32_t hands)
+{
+    static uint64_t sent[TICKS], told[TICKS];
+    for (uint32_t t = 0; t < TICKS; t++) {
+        const uint64_t opened = t >= way + hands ? sent[t - way - hands] : 0;
+        const uint64_t before = t > 0 ? told[t - 1] : 0, out = t > 0 ? sent[t - 1] : 0;
+        told[t] = ib_frames_due(frames, opened - before) ? opened : before;
+        const uint64_t known = t >= way ? told[t - way] : 0;
+        sent[t] = out + (out - known < frames ? 1 : 0);
+    }
+    return sent[TICKS - 1];
+}
+
+/* A window of 1.25 round trips and 2 chunks, and 2 frames beside it. */
+static void a_long_link_has_free_frames_all_the_time(void **state)
+{
+    (void)state;
+    assert_int_equal(frames_sent(129, 50, 8), TICKS);
+    assert_int_equal(frames_sent(254, 100, 8), TICKS);
+    for (uint32_t frames = 4; frames <= 1024; frames++) {
+        assert_false(ib_frames_due(frames, 0));
+        assert_true(ib_frames_due(frames, (frames + 15) / 16));
+    }
+}
+
 static void a_challenge_is_no_text(void **state)
 {
     uint8_t bytes[IB_CHALLENGE_BYTES], nonce[IB_NONCE_BYTES];
@@ -452,6 +480,7 @@ int main(void)
         cmocka_unit_test(a_renewed_pair_counts_on_from_what_was_taken),
         cmocka_unit_test(a_count_of_what_came_is_known_by_its_low_bits),
         cmocka_unit_test(turns_are_told_apart_by_their_low_bits),
+        cmocka_unit_test(a_long_link_has_free_frames_all_the_time),
         cmocka_unit_test(a_greeting_is_read_as_it_was_written),
         cmocka_unit_test(a_challenge_is_no_text),
     };
