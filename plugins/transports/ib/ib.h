@@ -217,7 +217,7 @@ struct lh_conn {
         send_end;     /* oldest; oldest not handed over whole; past the last */
     uint64_t granted; /* by the peer */
     uint64_t receive_first, receive_told, receive_end;
-    uint64_t in_flight;               /* bytes */
+    uint64_t in_flight;               /* bytes on queue pairs */
     uint64_t notices_out, notices_in; /* over the connection */
     bool retells;                     /* what notices said that did not arrive is due again */
 

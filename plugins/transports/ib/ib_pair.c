@@ -442,7 +442,6 @@ static bool begin_frame(lh_conn_t *c, uint64_t message, uint32_t bytes)
                              .tag = o->tag,
                              .last = o->posted + bytes == o->bytes};
     ib_bucket_take(&c->bucket, bytes + IB_SEAL_OVER);
-    c->in_flight += bytes + IB_SEAL_OVER;
     o->posted += bytes;
     o->out++;
     ib_private_begin(c, &head, o->data + head.offset);
@@ -450,10 +449,18 @@ static bool begin_frame(lh_conn_t *c, uint64_t message, uint32_t bytes)
     return c->state == IB_OPEN;
 }
 
+/* Whether so many more may be on the line; one always may. */
+static bool window_has_room(const lh_conn_t *c, uint64_t bytes)
+{
+    return c->in_flight == 0 || c->in_flight + bytes <= c->tuning.window_bytes;
+}
+
+/* Only here a frame begins to be under way: while it was sealed it was on no line. */
 bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
 {
     const ib_share_t *peer = &c->sealed.peer;
     const uint64_t bytes = job->head.bytes + IB_SEAL_OVER;
+    if (!window_has_room(c, bytes)) return false;
     ib_pair_t *p = choose_pair(c, bytes, USE_CHUNK);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, job->head.message % IB_DEPTH, bytes),
@@ -464,6 +471,7 @@ bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
     row_carry(&row, &(ib_immediate_t){.kind = IB_CHUNK, .index = (uint32_t)job->sequence});
     if (!pair_post(p, &row, 1)) return false;
     p->bytes += bytes;
+    c->in_flight += bytes;
     return true;
 }
 
@@ -471,9 +479,10 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
 {
     ib_operation_t *o = &c->sends[message % IB_DEPTH];
     const uint64_t left = o->bytes - o->posted, bytes = left < o->chunk ? left : o->chunk;
-    if (c->in_flight > 0 && c->in_flight + bytes > c->tuning.window_bytes) return false;
+    const bool sealed = c->security == LH_SECURITY_PRIVATE;
+    if (!sealed && !window_has_room(c, bytes)) return false;
     if (!ib_bucket_open(&c->bucket, pair_now(c))) return false;
-    if (c->security == LH_SECURITY_PRIVATE) return begin_frame(c, message, (uint32_t)bytes);
+    if (sealed) return begin_frame(c, message, (uint32_t)bytes);
     ib_pair_t *p = choose_pair(c, bytes, USE_CHUNK);
     if (p == NULL) return false;
     ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, message % IB_DEPTH, bytes),

@@ -154,6 +154,11 @@ ib_pool_t *ib_pool_new(const lh_host_t *host, uint32_t threads, int *fd)
     return p;
 }
 
+uint32_t ib_pool_threads(const ib_pool_t *p)
+{
+    return p->count;
+}
+
 void ib_pool_free(ib_pool_t *p)
 {
     if (p == NULL) return;

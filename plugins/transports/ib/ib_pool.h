@@ -26,6 +26,7 @@ typedef struct ib_pool ib_pool_t;
 /* threads: 1 to 16. NULL after host->fail. Once ib_pool_waits has said that there is none, fd becomes
  * readable with the next job that is done, until all are taken. */
 ib_pool_t *ib_pool_new(const lh_host_t *host, uint32_t threads, int *fd);
+uint32_t ib_pool_threads(const ib_pool_t *p);
 void ib_pool_free(ib_pool_t *p); /* NULL does nothing. No job may be out. */
 /* Does it here, where handing it over would take longer. */
 bool ib_pool_do(ib_pool_t *p, ib_job_t *job);

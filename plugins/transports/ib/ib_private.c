@@ -15,13 +15,7 @@
  * is open and not sealed: who changes that can end the connection, and no more. */
 #include "ib.h"
 
-enum { SLOTS_LEAST = 4, SLOTS_MOST = 1024, SMALL = 16 << 10 };
-
-static uint32_t slots_of(const lh_conn_t *c)
-{
-    const uint64_t slots = c->tuning.window_bytes / c->tuning.chunk_bytes + 2;
-    return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : (uint32_t)slots;
-}
+enum { SMALL = 16 << 10 };
 
 /* Both halves, with every port. After a failure nothing of them is left. */
 static lh_status_t make_frames(lh_conn_t *c)
@@ -41,16 +35,21 @@ static lh_status_t make_frames(lh_conn_t *c)
 }
 
 /* What a process may lock is known to the kernel alone, as others of it are locked, too: so the
- * frames are tried, and a window that was chosen is halved until they can be had. One that was set by
- * hand is refused. */
+ * frames are tried, those beside the window go first, and a window that was chosen is halved until they
+ * can be had. One that was set by hand is refused. */
 static lh_status_t fit_frames(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
     const lh_host_t *host = t->host;
     ib_private_t *s = &c->sealed;
-    const uint64_t wanted = 2ull * s->slots * s->slot_bytes;
+    const uint32_t least = ib_frames(c->tuning.window_bytes, c->tuning.chunk_bytes, 0);
+    const uint64_t wanted = 2ull * least * s->slot_bytes;
     char limit[IB_LOCK_TEXT];
     lh_status_t status = make_frames(c);
+    if (status == LH_IO && s->slots > least) {
+        s->slots = least;
+        status = make_frames(c);
+    }
     if (status == LH_OK || status == LH_NO_MEMORY) return status;
     ib_lock_text(limit, sizeof(limit));
     if (t->config->window_bytes != 0)
@@ -59,8 +58,8 @@ static lh_status_t fit_frames(lh_conn_t *c)
                           "registered memory, more than %s gives%s",
                           (unsigned long long)c->tuning.window_bytes, (unsigned long long)wanted,
                           t->ports[0].device, limit);
-    while (status == LH_IO && s->slots > SLOTS_LEAST) {
-        s->slots = s->slots / 2 < SLOTS_LEAST ? SLOTS_LEAST : s->slots / 2;
+    while (status == LH_IO && s->slots > IB_FRAMES_LEAST) {
+        s->slots = s->slots / 2 < IB_FRAMES_LEAST ? IB_FRAMES_LEAST : s->slots / 2;
         status = make_frames(c);
     }
     if (status == LH_OK)
@@ -78,10 +77,12 @@ lh_status_t ib_private_equip(lh_conn_t *c)
     lh_transport_t *t = c->transport;
     const lh_host_t *host = t->host;
     ib_private_t *s = &c->sealed;
-    s->slots = slots_of(c);
-    s->slot_bytes = (uint32_t)(c->tuning.chunk_bytes + IB_SEAL_OVER + 63) / 64 * 64;
     s->ready_end = &s->ready;
-    lh_status_t status = host->random(host, s->random, sizeof(s->random));
+    lh_status_t status = ib_transport_seals(t);
+    if (status != LH_OK) return status;
+    s->slots = ib_frames(c->tuning.window_bytes, c->tuning.chunk_bytes, ib_pool_threads(t->pool));
+    s->slot_bytes = (uint32_t)(c->tuning.chunk_bytes + IB_SEAL_OVER + 63) / 64 * 64;
+    status = host->random(host, s->random, sizeof(s->random));
     if (status == LH_OK) status = fit_frames(c);
     if (status != LH_OK) return status;
     s->rows = host->alloc(host, 2 * s->slots * sizeof(s->rows[0]), 64);
@@ -94,7 +95,7 @@ lh_status_t ib_private_equip(lh_conn_t *c)
         mine->keys[i] = s->mr_in[i]->rkey;
     if (!ib_share_make(s->random, mine->share))
         return host->fail(host, LH_NO_MEMORY, "X25519 of OpenSSL");
-    return ib_transport_seals(t);
+    return LH_OK;
 }
 
 uint8_t *ib_private_slot(const ib_private_t *s, bool in, uint64_t frame)
@@ -169,7 +170,7 @@ void ib_private_take_share(lh_conn_t *c)
         ib_conn_break(c, LH_DENIED, "rank %u could not prove that its frames are its own", c->peer);
         return;
     }
-    if (theirs.slots < SLOTS_LEAST || theirs.slots > SLOTS_MOST ||
+    if (theirs.slots < IB_FRAMES_LEAST || theirs.slots > IB_FRAMES_MOST ||
         theirs.slot_bytes <= IB_SEAL_OVER) {
         ib_conn_break(c, LH_CORRUPT, "rank %u has %u frames of %u bytes, which can't be", c->peer,
                       theirs.slots, theirs.slot_bytes);

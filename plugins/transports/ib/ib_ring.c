@@ -132,6 +132,13 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk)
     return bytes == 0 ? 1 : (bytes - 1) / chunk + 1;
 }
 
+uint32_t ib_frames(uint64_t window, uint64_t chunk, uint32_t threads)
+{
+    const uint64_t chunks = window / chunk, beside = 2 + 2 * (uint64_t)threads;
+    if (chunks > IB_FRAMES_MOST || chunks + beside > IB_FRAMES_MOST) return IB_FRAMES_MOST;
+    return chunks + beside < IB_FRAMES_LEAST ? IB_FRAMES_LEAST : (uint32_t)(chunks + beside);
+}
+
 bool ib_frames_due(uint32_t frames, uint64_t more)
 {
     return more >= (frames + 15) / 16;

@@ -155,6 +155,11 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
 /* ---- frames of `private` ---- */
 
+enum { IB_FRAMES_LEAST = 4, IB_FRAMES_MOST = 1024 };
+
+/* How many an end has each way: the chunks of a window, and beside these, for each thread, one that it seals
+ * or opens and one that waits for it. */
+uint32_t ib_frames(uint64_t window, uint64_t chunk, uint32_t threads);
 /* Whether the peer must be told that `more` of its `frames` may be written again. What it does not know of
  * can carry nothing, so it is a sixteenth of them at most. */
 bool ib_frames_due(uint32_t frames, uint64_t more);

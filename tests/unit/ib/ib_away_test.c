@@ -1,5 +1,6 @@
 /* ib_away_test.c - queue pairs of the ib transport that both ends part with, over a card that is a few
- * functions here: what is said of them, in which order it may come, and what credits it wants. */
+ * functions here: what is said of them, in which order it may come, and what credits it wants; and what
+ * sealed frames wait for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -692,6 +693,38 @@ static void an_end_that_has_gone_is_known_over_one_that_meets(void **state)
     close_conn(c);
 }
 
+/* `private`: what is sealed waits for room on the line, and what is being sealed takes none. */
+static void a_sealed_frame_waits_for_room_in_the_window(void **state)
+{
+    enum { BYTES = 1000, SLOTS = 4 };
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    ib_job_t job = {.conn = c, .head = {.bytes = BYTES}, .frame = (uint8_t *)memory};
+    c->tuning.window_bytes = 2 * (BYTES + IB_SEAL_OVER);
+    c->sealed.mr_out[0] = reg_mr(NULL, memory, ROOM, 0);
+    c->sealed.slots = SLOTS;
+    c->sealed.rows = bare_alloc(&host, 2 * SLOTS * sizeof(ib_slot_t), 64);
+    assert_non_null(c->sealed.rows);
+    c->sealed.peer = (ib_share_t){.frames = 1 << 20, .slot_bytes = ROOM, .slots = SLOTS};
+    c->sealed.out_next = 3;
+    for (; job.sequence < 2; job.sequence++)
+        assert_true(ib_pairs_write_frame(c, &job));
+    assert_int_equal(c->in_flight, c->tuning.window_bytes);
+    assert_false(ib_pairs_write_frame(c, &job));
+    complete(c, card.posted[0].pair);
+    step(c);
+    assert_int_equal(c->in_flight, BYTES + IB_SEAL_OVER);
+    assert_true(ib_pairs_write_frame(c, &job));
+    c->tuning.window_bytes = 1; /* one always may be */
+    complete(c, card.posted[1].pair);
+    complete(c, card.posted[2].pair);
+    step(c);
+    assert_int_equal(c->in_flight, 0);
+    job.sequence++;
+    assert_true(ib_pairs_write_frame(c, &job));
+    close_conn(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -710,6 +743,7 @@ int main(void)
         cmocka_unit_test(one_that_meets_nobody_is_parted_with),
         cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
         cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
+        cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -439,12 +439,18 @@ static uint64_t frames_sent(uint32_t frames, uint32_t way, uint32_t hands)
     return sent[TICKS - 1];
 }
 
-/* A window of 1.25 round trips and 2 chunks, and 2 frames beside it. */
-static void a_long_link_has_free_frames_all_the_time(void **state)
+/* A window of 1.25 round trips and 2 chunks, and 2 frames beside it. On a short link there are as many in
+ * the hands of threads as on the line, for which there are more where threads are. */
+static void a_link_has_free_frames_all_the_time(void **state)
 {
     (void)state;
-    assert_int_equal(frames_sent(129, 50, 8), TICKS);
-    assert_int_equal(frames_sent(254, 100, 8), TICKS);
+    assert_int_equal(frames_sent(ib_frames(127, 1, 0), 50, 8), TICKS);
+    assert_int_equal(frames_sent(ib_frames(252, 1, 0), 100, 8), TICKS);
+    assert_int_equal(frames_sent(ib_frames(7, 1, 4), 2, 8), TICKS);
+    assert_true(frames_sent(ib_frames(7, 1, 0), 2, 8) < TICKS);
+    assert_int_equal(ib_frames(100, 100, 0), IB_FRAMES_LEAST);
+    assert_int_equal(ib_frames(UINT64_MAX, 1, 16), IB_FRAMES_MOST);
+    assert_int_equal(ib_frames(64 << 20, 1 << 20, 2), 70);
     for (uint32_t frames = 4; frames <= 1024; frames++) {
         assert_false(ib_frames_due(frames, 0));
         assert_true(ib_frames_due(frames, (frames + 15) / 16));
@@ -480,7 +486,7 @@ int main(void)
         cmocka_unit_test(a_renewed_pair_counts_on_from_what_was_taken),
         cmocka_unit_test(a_count_of_what_came_is_known_by_its_low_bits),
         cmocka_unit_test(turns_are_told_apart_by_their_low_bits),
-        cmocka_unit_test(a_long_link_has_free_frames_all_the_time),
+        cmocka_unit_test(a_link_has_free_frames_all_the_time),
         cmocka_unit_test(a_greeting_is_read_as_it_was_written),
         cmocka_unit_test(a_challenge_is_no_text),
     };
