@@ -2,8 +2,8 @@
  *
  * Only names that this program makes are ever touched, and each of them says what it is: step-N a
  * checkpoint that is whole, .tmp-... one that is being written or was left by a crash, .del-... one
- * that is being removed, damaged-... and refused-... what was put aside for a person. So a crash at
- * any moment leaves names that the next run understands, and what somebody else has put into the
+ * that is being removed, damaged-..., refused-..., left-... and stale-... what was put aside for a person. So a
+ * crash at any moment leaves names that the next run understands, and what somebody else has put into the
  * folder stays.
  *
  * A removal is a rename first: a checkpoint from which files are missing never stands under its own
@@ -368,13 +368,12 @@ lh_status_t checkpoint_clean(const char *folder)
 }
 
 /* A number behind the name where that name is taken, by an earlier run's. */
-static lh_status_t set_aside(const char *folder, uint64_t step, bool chosen)
+static lh_status_t set_aside(const char *folder, uint64_t step, const char *why)
 {
     char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
     checkpoint_name(step, name);
     char *from = path_join(folder, name);
     if (from == NULL) return LH_NO_MEMORY;
-    const char *why = checkpoint_is_refused(from) ? "refused" : chosen ? "left" : "damaged";
     lh_status_t status = LH_OK;
     for (uint32_t i = 0;; i++) {
         (void)snprintf(aside, sizeof(aside), i == 0 ? "%s-%s" : "%s-%s.%u", why, name, i);
@@ -394,17 +393,40 @@ static lh_status_t set_aside(const char *folder, uint64_t step, bool chosen)
     return status == LH_OK ? folder_sync(folder) : status;
 }
 
+static lh_status_t set_aside_above(const char *folder, uint64_t step, bool chosen)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const bool refused = checkpoint_is_refused(path);
+    mem_free(path);
+    return set_aside(folder, step, refused ? "refused" : chosen ? "left" : "damaged");
+}
+
 /* Newest first, so that a crash half-way leaves the older ones where they were. */
 void checkpoint_make_way(const char *folder, uint64_t step, bool chosen)
 {
     checkpoint_steps_t steps;
     lh_status_t status = checkpoint_steps(folder, &steps);
     for (size_t i = 0; status == LH_OK && i < steps.count && steps.steps[i] > step; i++)
-        status = set_aside(folder, steps.steps[i], chosen);
+        status = set_aside_above(folder, steps.steps[i], chosen);
     if (status != LH_OK)
         log_line(LH_LOG_WARN, "what is above step %llu is not out of the way: %s",
                  (unsigned long long)step, fail_reason());
     mem_free(steps.steps);
+}
+
+void checkpoint_set_stale(const char *folder, uint64_t step)
+{
+    struct stat st;
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL || (sys()->lstat(path, &st) == 0 && set_aside(folder, step, "stale") != LH_OK))
+        log_line(LH_LOG_WARN, "step %llu is not out of the way: %s", (unsigned long long)step,
+                 fail_reason());
+    mem_free(path);
 }
 
 /* The reason is copied, as a failure of the removal would write over it. */

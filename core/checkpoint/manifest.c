@@ -187,13 +187,26 @@ static lh_status_t tensor_bytes(const manifest_tensor_t *tensor, size_t *out)
     return status;
 }
 
-/* A count below 1 or none at all: a good checkpoint. */
+/* A scalar that counts something; 0: below 1, or none at all. A stranger's may be any number. */
+static uint64_t scalar_count_of(const manifest_t *m, const char *name)
+{
+    const double most = 0x1p53;
+    for (uint32_t i = 0; i < m->meta.scalar_count; i++) {
+        const double value = m->meta.scalars[i].value;
+        if (strcmp(m->meta.scalars[i].name, name) == 0)
+            return value >= 1 ? (uint64_t)(value < most ? value : most) : 0;
+    }
+    return 0;
+}
+
 uint64_t manifest_refused(const manifest_t *m)
 {
-    for (uint32_t i = 0; i < m->meta.scalar_count; i++)
-        if (strcmp(m->meta.scalars[i].name, MANIFEST_REFUSED) == 0)
-            return m->meta.scalars[i].value >= 1 ? (uint64_t)m->meta.scalars[i].value : 0;
-    return 0;
+    return scalar_count_of(m, MANIFEST_REFUSED);
+}
+
+uint64_t manifest_incarnation(const manifest_t *m)
+{
+    return scalar_count_of(m, MANIFEST_INCARNATION);
 }
 
 /* Exactly one part of a tensor has it: the tensor's own line is counted with that part. */

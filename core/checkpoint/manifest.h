@@ -30,6 +30,9 @@ typedef struct checkpoint_scalar {
  * finite. Such a checkpoint is refused wherever one without it stands below: see checkpoint.h. */
 #define MANIFEST_REFUSED "refused_steps"
 
+/* A scalar: the start of the run that made it, where sites have folders of their own: incarnation.h. */
+#define MANIFEST_INCARNATION "incarnation"
+
 /* A scalar: the held-out loss of these weights, where keep_best wants it. */
 #define MANIFEST_HELD_OUT "held_out_loss"
 
@@ -122,6 +125,8 @@ void manifest_clear(manifest_t *m); /* what it owns, not itself */
 void manifest_free(manifest_t *m);  /* of manifest_read         */
 /* MANIFEST_REFUSED; 0: a good one. */
 uint64_t manifest_refused(const manifest_t *m);
+/* MANIFEST_INCARNATION; 0: it does not say. */
+uint64_t manifest_incarnation(const manifest_t *m);
 const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name);
 
 #endif

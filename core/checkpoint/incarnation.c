@@ -1,0 +1,95 @@
+/* incarnation.c - the number of a start, in the name of a file without bytes.
+ *
+ *     .incarnation-000000000007-5f0c...    number, and the id of the run
+ *
+ * A name and no contents: a disk that is full still takes one, and there is no moment at which it is half
+ * written. The new name is on the disk before older ones go; where a crash leaves several the highest
+ * counts. A manifest may come from anywhere, and its run's id becomes part of a name: digits alone do. */
+#include <checkpoint/incarnation.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <base/text.h>
+
+#define INCARNATION_HEAD ".incarnation-"
+#define RUN_DIGITS "0123456789abcdef"
+/* Decimal digits that are read, so that the number stays below 2^53, which a manifest's scalar holds. */
+enum { INCARNATION_DIGITS = 15, INCARNATION_NAME = 80 };
+
+static bool incarnation_parse(const char *name, incarnation_t *out)
+{
+    if (!text_starts(name, INCARNATION_HEAD)) return false;
+    const char *digits = name + sizeof(INCARNATION_HEAD) - 1;
+    const size_t length = strspn(digits, "0123456789");
+    if (length == 0 || length > INCARNATION_DIGITS || digits[length] != '-') return false;
+    const char *run = digits + length + 1;
+    const size_t run_length = strspn(run, RUN_DIGITS);
+    if (run[run_length] != '\0' || run_length >= sizeof(out->run)) return false;
+    *out = (incarnation_t){.number = strtoull(digits, NULL, 10)};
+    memcpy(out->run, run, run_length + 1);
+    return true;
+}
+
+/* For sys()->list: 0 goes on. */
+static int incarnation_see(void *context, const char *name)
+{
+    incarnation_t *last = context, found;
+    if (incarnation_parse(name, &found) && found.number > last->number) *last = found;
+    return 0;
+}
+
+lh_status_t incarnation_read(const char *folder, incarnation_t *out)
+{
+    incarnation_t last = {.number = 0};
+    errno = 0;
+    if (sys()->list(folder, incarnation_see, &last) != 0 && errno != ENOENT)
+        return fail_io(errno, "%s: cannot list the folder", folder);
+    *out = last;
+    return LH_OK;
+}
+
+typedef struct older { /* than what has just been written */
+    const char *folder;
+    uint64_t number;
+} older_t;
+
+/* One that can't be removed does no harm. */
+static int incarnation_remove(void *context, const char *name)
+{
+    const older_t *o = context;
+    incarnation_t found;
+    if (!incarnation_parse(name, &found) || found.number >= o->number) return 0;
+    char *path = path_join(o->folder, name);
+    if (path != NULL) (void)sys()->unlink(path);
+    mem_free(path);
+    return 0;
+}
+
+lh_status_t incarnation_write(const char *folder, const incarnation_t *value)
+{
+    const bool plain = value->run[strspn(value->run, RUN_DIGITS)] == '\0';
+    older_t older = {folder, value->number};
+    char name[INCARNATION_NAME];
+    lh_assert(value->number > 0);
+    (void)snprintf(name, sizeof(name), INCARNATION_HEAD "%012llu-%s",
+                   (unsigned long long)value->number, plain ? value->run : "");
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    const int fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    if (fd < 0) status = fail_io(errno, "%s: cannot create", path);
+    if (fd >= 0 && sys_fsync(fd) != 0) status = fail_io(errno, "%s: cannot sync", path);
+    if (fd >= 0 && sys()->close(fd) != 0 && status == LH_OK)
+        status = fail_io(errno, "%s: cannot close", path);
+    if (status == LH_OK) status = folder_sync(folder);
+    mem_free(path);
+    if (status == LH_OK) (void)sys()->list(folder, incarnation_remove, &older);
+    return status;
+}
