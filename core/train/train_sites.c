@@ -7,8 +7,13 @@
  * has them send to those of each site that lacks them, by the messages that bring images at a save, a
  * slot's bytes at a time. What has come is committed before anything of it is loaded.
  *
- * Two sites that hold one step of different training (other manifests) are refused: none of them could
- * be the right one to overwrite. */
+ * A site may hold steps without which the others have gone on: a save came to its end there alone, then the
+ * site was cut off, and the others made these steps again from the checkpoint before. The later start of the
+ * run counts (incarnation.h), whichever has the newer step: its metrics have been told, and what members that
+ * are most have done is never undone by one that was away. What the site has of the earlier start is set
+ * aside there, and it takes the others' copy. Two manifests of one step of which nothing tells that (other
+ * runs, or one start, or checkpoints that do not say) are refused: none of them could be the right one to set
+ * aside. */
 #include <train/train_sites.h>
 
 #include <errno.h>
@@ -20,6 +25,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/incarnation.h>
 #include <checkpoint/memory_image.h>
 #include <control/control.h>
 
@@ -28,8 +34,9 @@ enum { TOLD_STEPS = 8, TOLD_REASON = 256 };
 
 typedef struct told_step {
     uint64_t step;
+    uint64_t incarnation;
     uint32_t refused; /* it lies behind steps that were not applied */
-    char self[SHA256_TEXT];
+    char self[SHA256_TEXT], run[RUN_ID];
 } told_step_t;
 
 /* As it travels: of a rank that does not lead only the status. */
@@ -42,12 +49,21 @@ typedef struct site_told {
     char reason[TOLD_REASON];
 } site_told_t;
 
+/* A checkpoint that a later start of the run has gone on without. */
+typedef struct stale_step {
+    uint32_t site;
+    uint64_t step, incarnation;
+} stale_step_t;
+
 /* While opening: what is to come from where. */
 typedef struct train_fetch {
     char *text; /* of the manifest */
     size_t text_bytes;
     uint32_t from; /* site */
     bool *lacks;   /* [sites] */
+    /* [stale_count], with room for all that ranks can tell: those of the chosen step and above. */
+    stale_step_t *stale;
+    uint32_t stale_count;
 } train_fetch_t;
 
 static uint32_t own_site(const trainer_t *t)
@@ -68,8 +84,11 @@ static lh_status_t tell_site_step(const char *folder, uint64_t step, site_told_t
     mem_free(path);
     if (status == LH_OK) {
         told_step_t *to = &own->steps[own->count++];
-        *to = (told_step_t){.step = step, .refused = manifest_refused(c->manifest) > 0};
+        *to = (told_step_t){.step = step,
+                            .incarnation = manifest_incarnation(c->manifest),
+                            .refused = manifest_refused(c->manifest) > 0};
         memcpy(to->self, c->manifest->self, sizeof(to->self));
+        (void)snprintf(to->run, sizeof(to->run), "%s", c->manifest->meta.run);
         checkpoint_close(c);
         return LH_OK;
     }
@@ -112,7 +131,47 @@ static const told_step_t *find_step(const site_told_t *of, uint64_t step)
     return NULL;
 }
 
-/* The newest good one, else the newest; NULL: none. *of: who tells it, the lowest rank. */
+static bool has_told(const site_told_t *of, const told_step_t *step)
+{
+    const told_step_t *own = find_step(of, step->step);
+    return own != NULL && strcmp(own->self, step->self) == 0;
+}
+
+/* Whether the run has gone on to `s` without `other`; both say in which start they were made. A site that
+ * has both took part in that start, which left it nothing else: somebody has put `other` back to go on
+ * from it. */
+static bool step_supersedes(const site_told_t *all, uint32_t size, const told_step_t *s,
+                            const told_step_t *other)
+{
+    bool both = false;
+    if (other->incarnation == 0 || s->incarnation <= other->incarnation ||
+        strcmp(s->run, other->run) != 0)
+        return false;
+    for (uint32_t r = 0; r < size && !both; r++)
+        both = has_told(&all[r], s) && has_told(&all[r], other);
+    return !both;
+}
+
+/* Of those that are of its run and no worse than the newest, the newest of the latest start. */
+static const told_step_t *choose_latest(const site_told_t *all, uint32_t size,
+                                        const told_step_t *newest, uint32_t *of)
+{
+    const told_step_t *best = newest;
+    for (uint32_t r = 0; r < size; r++)
+        for (uint32_t i = 0; i < all[r].count && i < TOLD_STEPS; i++) {
+            const told_step_t *s = &all[r].steps[i];
+            const bool newer = s->incarnation == best->incarnation && s->step > best->step &&
+                               strcmp(s->run, best->run) == 0;
+            if (s->refused != best->refused || !(newer || step_supersedes(all, size, s, best)))
+                continue;
+            best = s;
+            *of = r;
+        }
+    return best;
+}
+
+/* The newest good one, else the newest, unless the run has gone on without it; NULL: none. *of: who tells
+ * it, the lowest rank. */
 static const told_step_t *choose_step(const site_told_t *all, uint32_t size, uint32_t *of)
 {
     const told_step_t *best = NULL;
@@ -125,7 +184,7 @@ static const told_step_t *choose_step(const site_told_t *all, uint32_t size, uin
             best = s;
             *of = r;
         }
-    return best;
+    return best == NULL ? NULL : choose_latest(all, size, best, of);
 }
 
 /* What one rank has met ends the start of all, as does what rank 0 was not asked to do. */
@@ -148,7 +207,19 @@ static lh_status_t check_told(const trainer_t *t, const site_told_t *all, uint32
         folder, (unsigned long long)chosen->step);
 }
 
-/* Which sites lack it; two that have another one of that step are not mended here. */
+/* Of what rank r tells of its site's folder, the steps without which the run has gone on to `chosen`, which
+ * that site then lacks. */
+static void find_stale(train_fetch_t *f, const site_told_t *all, uint32_t size, uint32_t r,
+                       const told_step_t *chosen)
+{
+    for (uint32_t i = 0; i < all[r].count && i < TOLD_STEPS; i++) {
+        const told_step_t *s = &all[r].steps[i];
+        if (s->step >= chosen->step && step_supersedes(all, size, chosen, s))
+            f->stale[f->stale_count++] = (stale_step_t){all[r].site, s->step, s->incarnation};
+    }
+}
+
+/* Which sites lack it, also as they have another one of that step, without which the run has gone on. */
 static lh_status_t find_lacks(const trainer_t *t, const site_told_t *all, uint32_t size,
                               const told_step_t *chosen, bool *any)
 {
@@ -157,14 +228,16 @@ static lh_status_t find_lacks(const trainer_t *t, const site_told_t *all, uint32
     for (uint32_t r = 0; r < size; r++) {
         if (all[r].leads == 0) continue;
         const told_step_t *own = find_step(&all[r], chosen->step);
-        if (own != NULL && strcmp(own->self, chosen->self) != 0)
-            return fail(
-                LH_MISMATCH,
-                "sites have different checkpoints of step %llu, as rank %u's and others': move "
-                "those of one site away",
-                (unsigned long long)chosen->step, r);
-        f->lacks[all[r].site] = own == NULL;
-        *any = *any || own == NULL;
+        const bool has = has_told(&all[r], chosen);
+        if (own != NULL && !has && !step_supersedes(all, size, chosen, own))
+            return fail(LH_MISMATCH,
+                        "sites have different checkpoints of step %llu, as rank %u's and others', "
+                        "and nothing tells which of them the run has gone on from: move those of "
+                        "one site away",
+                        (unsigned long long)chosen->step, r);
+        f->lacks[all[r].site] = !has;
+        *any = *any || !has;
+        find_stale(f, all, size, r, chosen);
     }
     return LH_OK;
 }
@@ -236,9 +309,12 @@ lh_status_t train_sites_find(trainer_t *t, lh_status_t opened)
     train_sites_close(t);
     t->fetch = mem_new(sizeof(*t->fetch));
     site_told_t *all = mem_array(size, sizeof(*all));
-    if (t->fetch != NULL) t->fetch->lacks = mem_array(sites, sizeof(*t->fetch->lacks));
+    if (t->fetch != NULL) {
+        t->fetch->lacks = mem_array(sites, sizeof(*t->fetch->lacks));
+        t->fetch->stale = mem_array((size_t)size * TOLD_STEPS, sizeof(*t->fetch->stale));
+    }
     lh_status_t status = LH_NO_MEMORY;
-    if (all != NULL && t->fetch != NULL && t->fetch->lacks != NULL)
+    if (all != NULL && t->fetch != NULL && t->fetch->lacks != NULL && t->fetch->stale != NULL)
         status = tell_all(t, opened, all);
     const told_step_t *chosen = status == LH_OK ? choose_step(all, size, &of) : NULL;
     if (status == LH_OK) status = check_told(t, all, size, chosen);
@@ -252,8 +328,38 @@ void train_sites_close(trainer_t *t)
     if (t->fetch == NULL) return;
     mem_free(t->fetch->text);
     mem_free(t->fetch->lacks);
+    mem_free(t->fetch->stale);
     mem_free(t->fetch);
     t->fetch = NULL;
+}
+
+/* ---- what the run has gone on without -------------------------------------------------------- */
+
+/* In this rank's folder. */
+static void stale_set_aside(const trainer_t *t)
+{
+    const train_fetch_t *f = t->fetch;
+    for (uint32_t i = 0; i < f->stale_count; i++)
+        if (f->stale[i].site == own_site(t))
+            checkpoint_set_stale(t->job->checkpoint.folder, f->stale[i].step);
+}
+
+/* By rank 0, once that is done in all folders. */
+static void stale_warn(const trainer_t *t)
+{
+    const train_fetch_t *f = t->fetch;
+    const uint64_t now = manifest_incarnation(t->resumed->manifest);
+    for (uint32_t i = 0; i < f->stale_count && train_agree_rank(&t->agree) == 0; i++) {
+        const stale_step_t *s = &f->stale[i];
+        char name[CHECKPOINT_NAME];
+        checkpoint_name(s->step, name);
+        log_line(LH_LOG_WARN,
+                 "site %s: its checkpoint of step %llu was made in incarnation %llu of the run, "
+                 "which has gone on without it in incarnation %llu: it is set aside there as "
+                 "stale-%s",
+                 world_site_name(t->how->world, s->site), (unsigned long long)s->step,
+                 (unsigned long long)s->incarnation, (unsigned long long)now, name);
+    }
 }
 
 /* ---- what is lacking ------------------------------------------------------------------------- */
@@ -341,8 +447,8 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
     return status;
 }
 
-/* Every rank's files are on the disk: who leads commits. A damaged one of that step, and those above,
- * make way. */
+/* Every rank's files are on the disk: who leads commits. What is stale, or a damaged one of that step, and
+ * those above, make way. */
 static lh_status_t fetch_commit(fetch_work_t *w)
 {
     trainer_t *t = w->t;
@@ -350,6 +456,7 @@ static lh_status_t fetch_commit(fetch_work_t *w)
     commit_t *c = w->commit;
     w->commit = NULL;
     const uint64_t step = t->resumed->manifest->meta.step;
+    stale_set_aside(t);
     if (step > 0 && file_exists(t->resumed->path))
         checkpoint_make_way(t->job->checkpoint.folder, step - 1, false);
     return checkpoint_copy_commit(c, f->text, f->text_bytes);
@@ -414,5 +521,44 @@ lh_status_t train_sites_fetch(trainer_t *t)
         log_line(LH_LOG_INFO, "step %llu was brought to the sites that lacked it in %.1f s",
                  (unsigned long long)t->resumed->manifest->meta.step,
                  (double)(sys()->now_ns() - since) * 1e-9);
+    if (status == LH_OK) stale_warn(t);
+    return status;
+}
+
+/* ---- which start this is --------------------------------------------------------------------- */
+
+/* The highest number of all ranks'. */
+static lh_status_t highest_of_ranks(trainer_t *t, uint64_t *number)
+{
+    const train_ranks_t *ranks = t->agree.ranks;
+    const uint64_t own = *number;
+    if (ranks == NULL) return LH_OK;
+    uint64_t *all = mem_array(ranks->size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = ranks->gather(ranks->context, &own, sizeof(own), all);
+    for (uint32_t r = 0; r < ranks->size && status == LH_OK; r++)
+        if (all[r] > *number) *number = all[r];
+    mem_free(all);
+    return status;
+}
+
+/* All have it on their disks before any of them saves: whoever goes on without the others finds it. A folder
+ * that was lost, or a checkpoint that was copied here, does not set the count back. */
+lh_status_t train_sites_incarnation(trainer_t *t)
+{
+    const char *folder = t->job->checkpoint.folder;
+    const bool leads = writer_leads(t->writer);
+    const uint64_t resumed = t->resumed == NULL ? 0 : manifest_incarnation(t->resumed->manifest);
+    incarnation_t own = {.number = 0};
+    if (!t->job->checkpoint.apart && resumed == 0) return LH_OK;
+    lh_status_t status = leads ? incarnation_read(folder, &own) : LH_OK;
+    status = fetch_agree(t, status);
+    if (status == LH_OK) status = highest_of_ranks(t, &own.number);
+    if (status != LH_OK) return status;
+    own.number = 1 + (own.number > resumed ? own.number : resumed);
+    (void)snprintf(own.run, sizeof(own.run), "%s", t->run);
+    if (leads) status = incarnation_write(folder, &own);
+    status = fetch_agree(t, status);
+    if (status == LH_OK) t->incarnation = own.number;
     return status;
 }

@@ -11,8 +11,13 @@
  * this rank's writer. */
 lh_status_t train_sites_find(trainer_t *t, lh_status_t opened) LH_MUST_CHECK;
 /* Once the links are connected, all ranks, before t->resumed is read: brings it to the sites that lack
- * it, where it then is a checkpoint like any other. */
+ * it, where it then is a checkpoint like any other. What such a site has of that step and above, of a start
+ * without which the run has gone on, is set aside there, with a warning of rank 0's. */
 lh_status_t train_sites_fetch(trainer_t *t) LH_MUST_CHECK;
+/* The last of opening, all ranks: counts this start in the folders of all sites, so that what it saves is
+ * known for later than what any start before has saved: t->incarnation. Nothing where no site has a folder
+ * of its own, nor had when t->resumed was made. */
+lh_status_t train_sites_incarnation(trainer_t *t) LH_MUST_CHECK;
 void train_sites_close(trainer_t *t);
 
 #endif

@@ -12,6 +12,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/incarnation.h>
 #include <checkpoint/manifest.h>
 #include <engine/kernel_choice.h>
 #include <parallel/optimizer_tables.h>
@@ -227,6 +228,17 @@ static lh_status_t start_find_newest(trainer_t *t)
                 folder, (unsigned long long)t->resumed->manifest->meta.step);
 }
 
+/* A run that had saved nothing when its ranks were lost is the same run: another site may have committed
+ * what this one had yet to. */
+static bool start_names_before(trainer_t *t)
+{
+    incarnation_t before = {.number = 0};
+    if (!t->how->resume || !t->job->checkpoint.apart) return false;
+    if (incarnation_read(t->job->checkpoint.folder, &before) != LH_OK) fail_clear();
+    if (before.run[0] != '\0') (void)snprintf(t->run, sizeof(t->run), "%s", before.run);
+    return before.run[0] != '\0';
+}
+
 /* A resumed run keeps the id of the first one, so that all checkpoints of a job's history carry the
  * same. */
 static lh_status_t start_name_run(trainer_t *t, uint64_t *session)
@@ -238,6 +250,7 @@ static lh_status_t start_name_run(trainer_t *t, uint64_t *session)
         (void)snprintf(t->run, sizeof(t->run), "%s", t->resumed->manifest->meta.run);
         return LH_OK;
     }
+    if (start_names_before(t)) return LH_OK;
     for (size_t i = 0; i < sizeof(bytes); i++)
         (void)snprintf(t->run + 2 * i, 3, "%02x", bytes[i]);
     return LH_OK;

@@ -88,6 +88,7 @@ typedef struct trainer {
     train_memory_t memory;
     uint32_t memory_slot;        /* of the image that is under way */
     uint64_t session_number;     /* of this start, the same on all ranks */
+    uint64_t incarnation;        /* likewise: checkpoint/incarnation.h; 0: none is needed */
     bool save_to_disk;           /* it is to be written, too */
     bool taking;                 /* its tensors are being copied, beside the step that is queued */
     struct train_fetch *fetch;   /* while opening: what sites lack, train_sites.c */
@@ -97,7 +98,7 @@ typedef struct trainer {
     /* Of the last steps: how many in a row were refused, their loss, and where their wall time
      * went. part_ns is cleared when a step is told. */
     uint32_t not_finite;            /* steps in a row */
-    checkpoint_scalar_t scalars[2]; /* what a save says of that, and of the held-out loss */
+    checkpoint_scalar_t scalars[3]; /* what a save says of that, the held-out loss and the start */
     double loss, valid_loss;
     uint64_t valid_step; /* of which valid_loss is; UINT64_MAX: none */
     uint64_t begun_ns, part_ns[STEP_PARTS];

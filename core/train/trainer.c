@@ -459,6 +459,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
         status = snapshot_new(t->session->weights, t->session->transfers, &t->snapshot);
     if (status == LH_OK) status = start_weights(t);
     if (status == LH_OK) status = lay_out_saves(t);
+    if (status == LH_OK) status = train_sites_incarnation(t);
     if (status != LH_OK) return status;
 
     checkpoint_close(t->resumed);

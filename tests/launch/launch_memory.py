@@ -329,6 +329,46 @@ class Sites(Memory):
         results = self.end_sites(ini, "--resume", codes=(1, 1))
         self.assertIn("sites have different checkpoints of step 15, as rank 2's and others", results[0][2])
 
+    def test_a_site_takes_what_the_run_has_gone_on_from_without_it(self):
+        """Step 30 is saved in osaka alone; then tokyo goes on by itself, from step 15, and makes 30 again with fewer ranks. Where osaka has
+        a newer step, too, that does not count either."""
+        for newer in (False, True):
+            ini = self.job(f"job-{newer}", self.more, memory=0, every=15)
+            tokyo, osaka = self.folders(ini)
+            keep = ("--set", "checkpoint.keep=9")
+            os.makedirs(tokyo)
+            with open(os.path.join(tokyo, f"step-{30:012d}"), "w"):
+                pass
+            results = self.end_sites(ini, *keep, "--set", "train.steps=32")
+            self.assertIn("step 30 was not saved", results[0][2])
+            os.remove(os.path.join(tokyo, f"step-{30:012d}"))
+            for folder in (tokyo, osaka)[:1 if newer else 2]:
+                shutil.rmtree(os.path.join(folder, f"step-{32:012d}"))
+            stale = {f"step-{step:012d}": self.files(os.path.join(osaka, f"step-{step:012d}")) for step in ((30, 32) if newer else (30,))}
+            alone = os.path.join(os.path.dirname(ini), "alone.ini")
+            with open(alone, "w") as f:
+                f.write(launch_case.read(ini).replace("[site.osaka]\nhosts = o1:2\ncheckpoint_folder = osaka\n", ""))
+            others = ("--resume", *keep, "--set", "train.same_bits=no")
+            code, _, err = self.finish(self.start_run(alone, "--host", "t1", *others, "--set", "train.steps=30"), WAIT)
+            self.assertEqual(code, 0, err)
+            theirs = self.files(os.path.join(tokyo, f"step-{30:012d}"))
+            results = self.end_sites(ini, *others, "--set", "train.steps=34")
+            for step in (30, 32) if newer else (30,):
+                self.assertEqual(results[0][2].count(
+                    f"warning: site osaka: its checkpoint of step {step} was made in incarnation 1 of the run, which has gone on without it in "
+                    f"incarnation 2: it is set aside there as stale-step-{step:012d}\n"), 1, results)
+            self.assertEqual(sorted(n for n in os.listdir(osaka) if "-step-" in n), sorted("stale-" + n for n in stale))
+            self.assertEqual(self.steps(tokyo), [f"step-{step:012d}" for step in (15, 30, 34)])
+            self.assertEqual(self.steps(osaka), self.steps(tokyo))
+            for name, files in stale.items():
+                self.assertTrue(self.files(os.path.join(osaka, "stale-" + name)) == files)
+            self.assertTrue(self.files(os.path.join(osaka, f"step-{30:012d}")) == theirs)
+            last = f"step-{34:012d}"
+            self.assertTrue(self.files(os.path.join(tokyo, last)) == self.files(os.path.join(osaka, last)))
+            shared = [json.loads(launch_case.read(os.path.join(tokyo, name, "manifest.json"))) for name in self.steps(tokyo)]
+            self.assertEqual([m["scalars"]["incarnation"] for m in shared], ["1", "2", "3"])
+            self.assertEqual([m["parent"] for m in shared], ["", shared[0]["self"], shared[1]["self"]])
+
     def test_a_run_is_not_begun_over_what_one_site_holds(self):
         ini = self.job("job", self.more, memory=0, every=15)
         self.end_sites(ini, "--set", "train.steps=15")
