@@ -1,10 +1,12 @@
-/* seal_speed.c - `seal_speed BYTES [ROOM]`: how fast one thread seals and opens frames of `security = private` with so
- * many bytes of payload, as a line of JSON for bench/rdma. A second of the processor's time each, so that others on the
- * machine count for little. Frames lie behind each other in ROOM bytes (16 MiB), as a sender's do, and so do payloads.
+/* seal_speed.c - `seal_speed BYTES [ROOM]`: how fast one thread seals and opens frames of `security = private` with
+ * so many bytes of payload, as a line of JSON for bench/rdma. A second of the processor's time each, so that others on
+ * the machine count for little. Frames lie behind each other in ROOM bytes (16 MiB), as a sender's do, and so do
+ * payloads.
  *
- * `openssl speed` works in place on one buffer, which a cache holds, while a frame's way begins and ends in memory. So two
- * more figures say what memory leaves: the same cipher, keyed once, from the same payloads to the same frames and back,
- * and nothing else: no heads, no tags, and a frame read where it lies. With a ROOM of 256 KiB all four are the cache's. */
+ * `openssl speed` works in place on one buffer, which a cache holds, while a frame's way begins and ends in memory. So
+ * two more figures say what memory leaves: the same cipher, keyed once, from the same payloads to the same frames and
+ * back, and nothing else: no heads, no tags, and a frame read where it lies. With a ROOM of 256 KiB all four are the
+ * cache's. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* transport_bench.c - `transport_bench PLUGIN [LEVEL] [key=value ...]`: one-way time and rate of a
- * connection by message size, with a level of security (plain); both ends spin. For authors of transports; `longhaul bench
+/* transport_bench.c - `transport_bench PLUGIN [LEVEL] [key=value ...]`: one-way time and rate of a connection by
+ * message size, with a level of security (plain); both ends spin. For authors of transports; `longhaul bench
  * collectives` is what jobs feel. */
 #include "fact_main.h"
 
