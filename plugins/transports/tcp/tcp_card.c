@@ -264,9 +264,9 @@ static void card_say(const card_t *c, char *list, size_t room)
 {
     char text[64];
     if (c->numa >= 0)
-        (void)snprintf(text, sizeof(text), "%s (NUMA node %d)", c->name, c->numa);
+        (void)snprintf(text, sizeof(text), "%.15s (NUMA node %d)", c->name, c->numa);
     else
-        (void)snprintf(text, sizeof(text), "%s", c->name);
+        (void)snprintf(text, sizeof(text), "%.15s", c->name);
     list_add(list, room, text);
 }
 

@@ -47,6 +47,12 @@ struct control {
     int fd;
 };
 
+size_t control_gather_most(uint32_t ranks)
+{
+    (void)ranks;
+    return GATHER / 64;
+}
+
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
 {
     const uint32_t n = c->gathers++;
