@@ -62,7 +62,8 @@ static bool open_again(rig_t *r, uint64_t n)
 {
     ib_frame_t head;
     const uint64_t at = n % r->count;
-    return ib_open_head(r->cipher, &r->keys.now, at, frame_of(r, n), &head) &&
+    return ib_keys_at(&r->keys, at) &&
+           ib_open_head(r->cipher, &r->keys.now, at, frame_of(r, n), &head) &&
            ib_open_payload(r->cipher, &r->keys.now, at, frame_of(r, n), r->bytes, data_of(r, n));
 }
 
