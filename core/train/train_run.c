@@ -198,7 +198,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .link_count = link_count,
                          .save_every = job->checkpoint.every,
                          .restarts = t->how->restarts,
-                         .memory_step = t->memory.rescued,
+                         .memory_step = t->memory.rescued == t->first_step ? t->first_step : 0,
                          .restart_reason = t->how->restart_reason,
                          .control = t->how->control,
                          .world = t->how->world};

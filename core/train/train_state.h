@@ -19,10 +19,12 @@ enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
 
 /* Images of what ranks save, and where they go: train_memory.c. */
 typedef struct train_memory {
-    bool on;          /* the writer has slots for them */
-    bool keeps;       /* snapshots stay in memory: [checkpoint] memory_every */
-    bool apart;       /* sites have checkpoints of their own, for which images travel, too */
-    uint64_t rescued; /* the step that this start has found in memory alone; 0: none */
+    bool on;    /* the writer has slots for them */
+    bool keeps; /* snapshots stay in memory: [checkpoint] memory_every */
+    bool apart; /* sites have checkpoints of their own, for which images travel, too */
+    /* The step that this start has found in memory alone, and saved; 0: none. Where the run has gone on
+     * without it (train_sites.c), or it turned out damaged, this start is from another one. */
+    uint64_t rescued;
     /* To which ranks this one's images go, and those whose images come here; a message each for
      * both slots. due: what is in `slot` is to be sent. */
     bool travels, due;
