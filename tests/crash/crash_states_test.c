@@ -14,6 +14,7 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/log.h>
+#include <checkpoint/incarnation.h>
 #include <torture.h>
 
 enum { WHOLE_BITS = 11, SAMPLES = 600, PICKS_MOST = 4096 };
@@ -38,14 +39,14 @@ static void keep_pick(void *context, const mem_tree_t *tree, const crash_expect_
     picks.fs[picks.count++] = mem_fs_new(tree);
 }
 
-static void walk_all(const char *what, const mem_fs_t *fs, crash_expect_t expect,
-                     uint32_t pick_every)
+static void walk_as(const char *what, const mem_fs_t *fs, crash_expect_t expect,
+                    uint32_t pick_every, crash_look_t look)
 {
     const crash_walk_how_t how = {.whole_bits = torture ? WHOLE_BITS + 2 : WHOLE_BITS,
                                   .samples = torture ? 4 * SAMPLES : SAMPLES,
                                   .seed = seed++,
                                   .expect = expect,
-                                  .look = four_look,
+                                  .look = look,
                                   .context = &state_of_all,
                                   .pick_every = pick_every,
                                   .pick = keep_pick};
@@ -53,8 +54,14 @@ static void walk_all(const char *what, const mem_fs_t *fs, crash_expect_t expect
     crash_walk(fs, &how, &count);
     crash_count_add(&total, &count);
     if (count.faults > 0)
-        FAIL_TEST("%s: %llu crash states lose a checkpoint; the first: %s\n", what,
+        FAIL_TEST("%s: %llu crash states lose what was saved; the first: %s\n", what,
                   (unsigned long long)count.faults, count.first);
+}
+
+static void walk_all(const char *what, const mem_fs_t *fs, crash_expect_t expect,
+                     uint32_t pick_every)
+{
+    walk_as(what, fs, expect, pick_every, four_look);
 }
 
 static mem_fs_t *fresh(void)
@@ -235,6 +242,64 @@ static void a_damaged_step_is_saved_again(void **state)
     state_of_all.pointer_may_lag = state_of_all.damage_stands = false;
 }
 
+/* Of incarnations, which stand for steps in what is expected. */
+static const char *number_look(void *context, const crash_expect_t *expect)
+{
+    static char said[128];
+    incarnation_t found;
+    (void)context;
+    if (incarnation_read(FOUR_FOLDER, &found) != LH_OK) return fail_reason();
+    const bool known = found.number >= expect->floor && found.number <= expect->newest;
+    if (known && strcmp(found.run, found.number > 0 ? "cafe" : "") == 0) return NULL;
+    (void)snprintf(said, sizeof(said), "incarnation %llu of run '%s', not %llu to %llu",
+                   (unsigned long long)found.number, found.run, (unsigned long long)expect->floor,
+                   (unsigned long long)expect->newest);
+    return said;
+}
+
+/* A start whose number was told as written saves under it: no power loss sets the count back. */
+static void the_number_of_a_start_is_never_lost(void **state)
+{
+    (void)state;
+    mem_fs_t *fs = with_steps(1);
+    for (uint64_t number = 1; number <= 3; number++) {
+        const incarnation_t value = {.number = number, .run = "cafe"};
+        mem_fs_mark(fs, MARK_BEGUN + number);
+        assert_int_equal(incarnation_write(FOUR_FOLDER, &value), LH_OK);
+        mem_fs_mark(fs, MARK_RETURNED + number);
+    }
+    walk_as("numbers of starts", fs, (crash_expect_t){0, 0, 0}, 0, number_look);
+    mem_fs_free(fs);
+}
+
+/* kill -9 at a call, and the next start counts on. */
+static void a_start_after_one_that_was_killed_as_it_counted(void **state)
+{
+    (void)state;
+    for (uint32_t at = 1; at < 100; at++) {
+        mem_fs_t *fs = with_steps(1);
+        incarnation_t value = {.number = 1, .run = "cafe"};
+        assert_int_equal(incarnation_write(FOUR_FOLDER, &value), LH_OK);
+        mem_fs_mark(fs, MARK_RETURNED + 1);
+        value.number = 2;
+        call_faults_use(&mem_table, CALL_FROZEN, at, 0);
+        const lh_status_t status = incarnation_write(FOUR_FOLDER, &value);
+        const bool struck = call_faults.struck != NULL;
+        sys_use(&mem_table);
+        memset(&call_faults, 0, sizeof(call_faults));
+        memset(fs->files, 0, sizeof(fs->files));
+        if (!struck) assert_int_equal(status, LH_OK); /* else nobody hears it */
+        assert_int_equal(incarnation_read(FOUR_FOLDER, &value), LH_OK);
+        value.number++;
+        mem_fs_mark(fs, MARK_BEGUN + value.number);
+        assert_int_equal(incarnation_write(FOUR_FOLDER, &value), LH_OK);
+        mem_fs_mark(fs, MARK_RETURNED + value.number);
+        walk_as("a start after a kill", fs, (crash_expect_t){0, 2, 0}, 0, number_look);
+        mem_fs_free(fs);
+        if (!struck) break;
+    }
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -271,6 +336,8 @@ int main(void)
         cmocka_unit_test(ranks_that_meet_in_the_staging_folder),
         cmocka_unit_test(a_copy_of_another_site),
         cmocka_unit_test(a_damaged_step_is_saved_again),
+        cmocka_unit_test(the_number_of_a_start_is_never_lost),
+        cmocka_unit_test(a_start_after_one_that_was_killed_as_it_counted),
     };
     return cmocka_run_group_tests(tests, quiet, tell);
 }
