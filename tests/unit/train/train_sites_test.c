@@ -1,10 +1,11 @@
-/* train_sites_test.c - two sites with folders of their own find the checkpoint to go on from: two ranks as
- * threads, each the only one of its site, which tell each other by a table between them. */
+/* train_sites_test.c - two sites with folders of their own find the checkpoint to go on from, and count their
+ * starts: two ranks as threads, each the only one of its site, which tell each other by a table between them. */
 #include <unit/checkpoint/small_state.h>
 
 #include <pthread.h>
 #include <string.h>
 
+#include <checkpoint/incarnation.h>
 #include <train/train_sites.h>
 
 enum { SITES = 2, ROOM = 64 << 10 };
@@ -65,12 +66,33 @@ static void save(const site_t *s, uint64_t step, const char *run, uint32_t incar
     assert_int_equal(commit_finish(c, NULL, NULL), LH_OK);
 }
 
+/* A failure's sentence is its thread's. */
+static void *site_note(site_t *s, lh_status_t status)
+{
+    s->status = status;
+    (void)snprintf(s->reason, sizeof(s->reason), "%s", status == LH_OK ? "" : fail_reason());
+    return NULL;
+}
+
 static void *find(void *context)
 {
     site_t *s = context;
-    s->status = train_sites_find(&s->trainer, LH_OK);
-    (void)snprintf(s->reason, sizeof(s->reason), "%s", s->status == LH_OK ? "" : fail_reason());
-    return NULL;
+    return site_note(s, train_sites_find(&s->trainer, LH_OK));
+}
+
+static void *count_start(void *context)
+{
+    site_t *s = context;
+    return site_note(s, train_sites_incarnation(&s->trainer));
+}
+
+static void in_all(sites_t *s, void *(*body)(void *context))
+{
+    pthread_t threads[SITES];
+    for (uint32_t r = 0; r < SITES; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, body, &s->site[r]), 0);
+    for (uint32_t r = 0; r < SITES; r++)
+        assert_int_equal(pthread_join(threads[r], NULL), 0);
 }
 
 static void forget_found(site_t *s)
@@ -82,13 +104,9 @@ static void forget_found(site_t *s)
 
 static void find_all(sites_t *s)
 {
-    pthread_t threads[SITES];
-    for (uint32_t r = 0; r < SITES; r++) {
-        forget_found(&s->site[r]);
-        assert_int_equal(pthread_create(&threads[r], NULL, find, &s->site[r]), 0);
-    }
     for (uint32_t r = 0; r < SITES; r++)
-        assert_int_equal(pthread_join(threads[r], NULL), 0);
+        forget_found(&s->site[r]);
+    in_all(s, find);
 }
 
 /* Both go on from the one with this seed. */
@@ -200,6 +218,68 @@ static void without_numbers_the_newest_step_counts(void **state)
     check_found(s, 30, 30);
 }
 
+/* 0: the start needs none. */
+static void check_counted(sites_t *s, uint64_t number)
+{
+    in_all(s, count_start);
+    for (uint32_t r = 0; r < SITES; r++) {
+        incarnation_t found;
+        assert_string_equal(s->site[r].reason, "");
+        assert_int_equal(s->site[r].status, LH_OK);
+        assert_int_equal(s->site[r].trainer.incarnation, number);
+        assert_int_equal(incarnation_read(s->site[r].folder, &found), LH_OK);
+        assert_int_equal(found.number, number);
+        assert_string_equal(found.run, number > 0 ? RUN : "");
+    }
+}
+
+static void a_start_counts_one_more_than_any_folder_has_seen(void **state)
+{
+    sites_t *s = *state;
+    const incarnation_t seen = {.number = 4, .run = RUN};
+    for (uint32_t r = 0; r < SITES; r++)
+        assert_int_equal(folder_make(s->site[r].folder), LH_OK);
+    assert_int_equal(incarnation_write(s->site[1].folder, &seen), LH_OK);
+    check_counted(s, 5);
+    check_counted(s, 6);
+}
+
+/* Both folders were moved without what they had seen. */
+static void a_start_counts_one_more_than_its_checkpoint(void **state)
+{
+    sites_t *s = *state;
+    for (uint32_t r = 0; r < SITES; r++)
+        save(&s->site[r], 10, RUN, 9, 10);
+    check_found(s, 10, 10);
+    check_counted(s, 10);
+    for (uint32_t r = 0; r < SITES; r++)
+        s->site[r].job.checkpoint.apart = false; /* its number is enough */
+    check_counted(s, 11);
+}
+
+static void without_folders_of_their_own_there_is_no_number(void **state)
+{
+    sites_t *s = *state;
+    for (uint32_t r = 0; r < SITES; r++)
+        s->site[r].job.checkpoint.apart = false;
+    check_counted(s, 0);
+}
+
+/* The second has not been made. */
+static void a_folder_that_takes_no_number_ends_the_start_of_all(void **state)
+{
+    sites_t *s = *state;
+    assert_int_equal(folder_make(s->site[0].folder), LH_OK);
+    in_all(s, count_start);
+    for (uint32_t r = 0; r < SITES; r++) {
+        assert_int_equal(s->site[r].status, LH_IO);
+        assert_non_null(
+            strstr(s->site[r].reason, "osaka/.incarnation-000000000001-" RUN ": cannot create"));
+        assert_int_equal(s->site[r].trainer.incarnation, 0);
+    }
+    assert_non_null(strstr(s->site[0].reason, "rank 1: "));
+}
+
 /* Savers are forked while there is one thread. */
 static void open_site(sites_t *all, uint32_t rank)
 {
@@ -217,7 +297,7 @@ static void open_site(sites_t *all, uint32_t rank)
     s->ranks = (train_ranks_t){
         .rank = rank, .size = SITES, .context = &s->ranks, .gather = table_gather};
     s->how = (train_how_t){.job = &s->job, .world = s->world, .resume = true};
-    s->trainer = (trainer_t){.how = &s->how, .job = &s->job, .below = UINT64_MAX};
+    s->trainer = (trainer_t){.how = &s->how, .job = &s->job, .run = RUN, .below = UINT64_MAX};
     assert_int_equal(train_agree_new(&s->ranks, &s->trainer.agree), LH_OK);
     const writer_how_t how = {.folder = s->folder,
                               .rank = rank,
@@ -269,6 +349,10 @@ int main(void)
         FACT(a_start_that_saved_nothing_does_not_count),
         FACT(where_nothing_tells_which_is_later_all_are_refused),
         FACT(without_numbers_the_newest_step_counts),
+        FACT(a_start_counts_one_more_than_any_folder_has_seen),
+        FACT(a_start_counts_one_more_than_its_checkpoint),
+        FACT(without_folders_of_their_own_there_is_no_number),
+        FACT(a_folder_that_takes_no_number_ends_the_start_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
