@@ -3,7 +3,8 @@
  *     .incarnation-000000000007-5f0c...    number, and the id of the run
  *
  * A name and no contents: a disk that is full still takes one, and there is no moment at which it is half
- * written. The new name is on the disk before older ones go; where a crash leaves several the highest
+ * written. The new name is on the disk before older ones go, as are those of folders that were made for it: a
+ * save of this start may come to its end in another site alone. Where a crash leaves several the highest
  * counts. A manifest may come from anywhere, and its run's id becomes part of a name: digits alone do. */
 #include <checkpoint/incarnation.h>
 
@@ -17,6 +18,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <checkpoint/checkpoint_folder.h>
 
 #define INCARNATION_HEAD ".incarnation-"
 #define RUN_DIGITS "0123456789abcdef"
@@ -78,11 +80,12 @@ lh_status_t incarnation_write(const char *folder, const incarnation_t *value)
     older_t older = {folder, value->number};
     char name[INCARNATION_NAME];
     lh_assert(value->number > 0);
+    lh_status_t status = checkpoint_folder_make(folder);
+    if (status != LH_OK) return status;
     (void)snprintf(name, sizeof(name), INCARNATION_HEAD "%012llu-%s",
                    (unsigned long long)value->number, plain ? value->run : "");
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = LH_OK;
     const int fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     if (fd < 0) status = fail_io(errno, "%s: cannot create", path);
     if (fd >= 0 && sys_fsync(fd) != 0) status = fail_io(errno, "%s: cannot sync", path);

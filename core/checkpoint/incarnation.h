@@ -22,7 +22,8 @@ typedef struct incarnation {
 
 /* The last one that was written into a folder. A folder that is missing has none. */
 lh_status_t incarnation_read(const char *folder, incarnation_t *out) LH_MUST_CHECK;
-/* After a power loss, too, it is what incarnation_read finds. Only while holding the folder's lock. */
+/* After a power loss, too, it is what incarnation_read finds, also where the folder is new. Only while holding
+ * the folder's lock. */
 lh_status_t incarnation_write(const char *folder, const incarnation_t *value) LH_MUST_CHECK;
 
 #endif
