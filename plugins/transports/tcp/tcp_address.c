@@ -78,9 +78,23 @@ bool address_read(const place_t *here, const lh_address_t *from, uint32_t i,
     return true;
 }
 
+/* Which of the peer's addresses in the network of one of ours is that stream's turn. Those of ours in
+ * that network, of which there may be several, begin with one each, as they stand in the list, so that
+ * two ends with the same list do not cross it. */
+static uint32_t address_turn(const lh_transport_t *t, uint32_t index)
+{
+    const uint32_t own = index % t->here_count;
+    uint32_t before = 0, beside = 0;
+    for (uint32_t i = 0; i < t->here_count; i++) {
+        if (i != own && !address_is_beside(&t->here[own], &t->here[i].address)) continue;
+        before += i < own;
+        beside++;
+    }
+    return before + beside * (index / t->here_count);
+}
+
 /* Ours in turn, each to the peer's that it reaches best: one in its own network, else one of its
- * family, else any. Of several that are as good each is taken in turn as well, so that two ends with
- * the same list do not cross it. */
+ * family, else any. Of several that are as good each is taken in turn as well. */
 const place_t *address_way(const lh_transport_t *t, const lh_address_t *there, uint32_t index,
                            struct sockaddr_storage *to, socklen_t *length)
 {
@@ -96,7 +110,8 @@ const place_t *address_way(const lh_transport_t *t, const lh_address_t *there, u
         best = good;
         as_good[count++] = i;
     }
-    if (count == 0 || !address_read(from, there, as_good[index % count], to, length)) return NULL;
+    const uint32_t turn = best == 2 ? address_turn(t, index) : index;
+    if (count == 0 || !address_read(from, there, as_good[turn % count], to, length)) return NULL;
     return from;
 }
 

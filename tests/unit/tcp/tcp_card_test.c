@@ -183,7 +183,12 @@ static void streams_take_cards_in_turn_and_stay_in_their_networks(void **state)
     ways_are(&t, &there, "0-0 1-1 0-0");
     there_is(&t, &there, (const char *const[]){"fd00::9", "10.2.0.9", "10.9.0.9", NULL});
     ways_are(&t, &there, "0-1 1-1 0-1 1-1");
+    there_is(&t, &there, /* the peer has two cards in each network, and all are taken */
+             (const char *const[]){"10.1.0.8", "10.1.0.9", "10.2.0.8", "10.2.0.9", NULL});
+    ways_are(&t, &there, "0-0 1-2 0-1 1-3 0-0");
     place(&t.here[1], "10.1.0.2", 24);
+    there_is(&t, &there, (const char *const[]){"10.1.0.7", "10.1.0.8", "10.1.0.9", NULL});
+    ways_are(&t, &there, "0-0 1-1 0-2 1-0 0-1 1-2");
     there_is(&t, &there, (const char *const[]){"10.1.0.8", "10.1.0.9", NULL}); /* one network */
     ways_are(&t, &there, "0-0 1-1 0-0 1-1");
     t.here_count = 1;
