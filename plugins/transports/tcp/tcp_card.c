@@ -202,13 +202,17 @@ static lh_status_t cards_read(const lh_transport_t *t, card_t *cards, uint32_t *
     return status;
 }
 
-/* Whether an interface answers for addresses of others: what holds is the larger of the two. */
+/* Whether an interface answers for addresses of others. With arp_ignore it does not; with arp_filter
+ * where the answer would leave by it, which takes rules by source, and those are taken to be there. Of
+ * either what holds is the larger value of all interfaces' and of its own. */
 static bool answers_for_all(const char *interface)
 {
+    static const char *const settings[] = {"arp_ignore", "arp_filter"};
     const char *const names[] = {"all", interface};
     char path[PATH_BYTES], line[LINE_BYTES];
-    for (uint32_t i = 0; i < 2; i++) {
-        (void)snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%s/arp_ignore", names[i]);
+    for (uint32_t i = 0; i < 4; i++) {
+        (void)snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%s/%s", names[i % 2],
+                       settings[i / 2]);
         if (!read_line(path, line) || strtol(line, NULL, 10) != 0) return false;
     }
     return true;
