@@ -164,21 +164,23 @@ static lh_status_t card_check(const lh_transport_t *t, const card_t *c)
     return LH_OK;
 }
 
-/* One more of the list. */
+/* One more of the list, which may name it by another name that it has (`ip link property`). */
 static lh_status_t card_add(const lh_transport_t *t, const char *name, card_t *cards,
                             uint32_t *count)
 {
     const lh_host_t *host = t->host;
+    char own[IF_NAMESIZE] = "";
+    const unsigned index = if_nametoindex(name);
+    if (index == 0 || if_indextoname(index, own) == NULL) return card_refuse_name(t, name);
     for (uint32_t i = 0; i < *count; i++)
-        if (strcmp(cards[i].name, name) == 0)
-            return host->fail(host, LH_INVALID, "nics has %s twice", name);
+        if (strcmp(cards[i].name, own) == 0)
+            return host->fail(host, LH_INVALID, "nics has %s twice", own);
     if (*count == CARDS_MOST)
         return host->fail(host, LH_INVALID, "nics = %s: expected %d interfaces at most",
                           t->config->nics, CARDS_MOST);
-    if (strlen(name) >= CARD_NAME || if_nametoindex(name) == 0) return card_refuse_name(t, name);
     card_t *c = &cards[*count];
     *c = (card_t){.numa = -1};
-    memcpy(c->name, name, strlen(name));
+    (void)snprintf(c->name, sizeof(c->name), "%s", own);
     ++*count;
     return card_check(t, c);
 }

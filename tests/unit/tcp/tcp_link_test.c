@@ -264,8 +264,11 @@ static void a_connection_goes_over_both_cards(void **state)
 {
     (void)state;
     static kit_end_t a, b;
-    static char same[] = "cable, second", other[] = "second cable";
-    char *const lists[] = {same, other}; /* of two networks the order does not matter */
+    static char same[] = "cable, second", other[] = "lhother cable";
+    char *const lists[] = {same, other};
+    /* Of two networks the order does not matter, and a card may have another name beside its own. */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run("ip -n %s link property add dev second altname lhother", names[i]), 0);
     for (int i = 0; i < 2; i++) {
         lh_link_stats_t stats = {.struct_size = sizeof(stats)};
         join_cards(&a, &b, same, lists[i]);
