@@ -243,7 +243,7 @@ class Ranks(unittest.TestCase):
                 machines = json.load(f)["machines"]
             self.assertEqual([m["site"] for m in machines], ["a", "b"])
             for m in machines:
-                self.assertRegex(m["before"], r"(?m)^fake0 port 1: active, .*\n  counters: roce_adp_retrans 3$")
+                self.assertRegex(m["before"], r"(?m)^fake0 port 1: active, .*\n  counters of fake0 port 1: roce_adp_retrans 3$")
                 self.assertEqual(m["after"], "")
 
     def test_a_level_it_cannot_give_is_refused_with_those_that_it_can(self):

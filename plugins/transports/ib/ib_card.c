@@ -216,10 +216,13 @@ static void tell_distances(const char *folder, ib_card_line_t line, void *contex
     if (any) line(context, w.text);
 }
 
-static void tell_counters(const char *folder, uint32_t port, ib_card_line_t line, void *context)
+/* With the port's name, as the host keeps such a line without those above it. */
+static void tell_counters(const char *folder, const char *name, uint32_t port, ib_card_line_t line,
+                          void *context)
 {
-    writer_t w = {.text = "  counters:", .at = 11};
+    writer_t w = {.text = ""};
     uint32_t known = 0, raised = 0;
+    write_more(&w, "  counters of %s port %u:", name, port);
     for (uint32_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         const uint64_t value = ib_card_counter(folder, port, counters[i]);
         if (value == UINT64_MAX) continue;
@@ -237,7 +240,7 @@ void ib_card_tell(const char *folder, const char *name, uint32_t port, const ver
                   ib_card_line_t line, void *context)
 {
     tell_port(folder, name, port, figures, line, context);
-    tell_counters(folder, port, line, context);
+    tell_counters(folder, name, port, line, context);
     tell_distances(folder, line, context);
     tell_gids(folder, port, figures->gids, figures->link_layer == VERBS_LINK_ETHERNET, line,
               context);

@@ -112,15 +112,19 @@ uint64_t tcp_kernel_counter(const char *text, const char *group, const char *nam
     return UINT64_MAX;
 }
 
-/* "  counters: RetransSegs 12, 0 in the rest (14)"; of none that is known no line. */
+/* "  counters: RetransSegs 12, 0 in the rest (14)", and of an interface "  counters of eth0: ...": the host
+ * keeps such lines without those above them. Of no counter that is known there is no line. */
 typedef struct counts {
     card_writer_t line;
+    const char *card; /* NULL: the kernel's own */
     uint32_t known, raised;
 } counts_t;
 
 static void counts_add(counts_t *c, const char *name, uint64_t value)
 {
-    if (c->known++ == 0) card_write(&c->line, "  counters:");
+    if (c->known++ == 0)
+        card_write(&c->line, "  counters%s%s:", c->card != NULL ? " of " : "",
+                   c->card != NULL ? c->card : "");
     if (value == 0) return;
     card_write(&c->line, "%s %s %llu", c->raised++ > 0 ? "," : "", name, (unsigned long long)value);
 }
@@ -206,7 +210,7 @@ static void tell_interface(const struct ifaddrs *i, tcp_kernel_line_t line, void
 {
     char path[KERNEL_WORD], word[KERNEL_WORD], address[INET6_ADDRSTRLEN];
     card_writer_t w = {.at = 0};
-    counts_t c = {.known = 0};
+    counts_t c = {.card = i->ifa_name};
     const uint64_t rate = card_rate(i->ifa_name);
     card_write(&w, "%s: %s", i->ifa_name, card_address(i->ifa_addr, address));
     if (rate != 0) card_write(&w, ", %.3g Gb/s", 8e-9 * (double)rate);

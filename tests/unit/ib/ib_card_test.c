@@ -88,13 +88,15 @@ static void a_card_is_told_of_line_by_line(void **state)
     char all[2048] = "";
     (void)state;
     ib_card_tell(card, "mlx5_0", 1, &port, add_line, all);
-    assert_string_equal(all, "mlx5_0 port 1: active, 100 Gb/s, MTU 4096, Ethernet (RoCE), firmware "
-                             "28.39.1002, at 0000:3b:00.0, NUMA node 1\n"
-                             "  counters: roce_adp_retrans 12, symbol_error 3, 0 in the rest (1)\n"
-                             "  NUMA distance: 32 to 0000:17:00.0, 10 to 0000:5d:00.0\n"
-                             "  GID 0: fe80::202:c9ff:fe00:1, RoCE v1\n"
-                             "  GID 1: fe80::202:c9ff:fe00:1, RoCE v2\n"
-                             "  GID 3: ::ffff:10.77.0.1, RoCE v2, of ens1f0\n");
+    assert_string_equal(
+        all, "mlx5_0 port 1: active, 100 Gb/s, MTU 4096, Ethernet (RoCE), firmware "
+             "28.39.1002, at 0000:3b:00.0, NUMA node 1\n"
+             "  counters of mlx5_0 port 1: roce_adp_retrans 12, symbol_error 3, 0 in the "
+             "rest (1)\n"
+             "  NUMA distance: 32 to 0000:17:00.0, 10 to 0000:5d:00.0\n"
+             "  GID 0: fe80::202:c9ff:fe00:1, RoCE v1\n"
+             "  GID 1: fe80::202:c9ff:fe00:1, RoCE v2\n"
+             "  GID 3: ::ffff:10.77.0.1, RoCE v2, of ens1f0\n");
 }
 
 static void what_a_driver_does_not_tell_is_left_out(void **state)

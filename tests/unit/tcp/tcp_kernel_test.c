@@ -49,6 +49,21 @@ static void add_line(void *context, const char *text)
     (void)snprintf(all + at, 16384 - at, "%s\n", text);
 }
 
+/* Counters are the kernel's, or name the interface whose line stands above them. */
+static void counters_have_names(const char *all)
+{
+    static char lines[16384];
+    char *rest = lines, expected[128] = "  counters: ";
+    (void)snprintf(lines, sizeof(lines), "%s", all);
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        if (line[0] != ' ' && strncmp(line, "TCP of this kernel:", 19) != 0)
+            (void)snprintf(expected, sizeof(expected),
+                           "  counters of %.*s: ", (int)strcspn(line, ":"), line);
+        if (strncmp(line, "  counters", 10) == 0)
+            assert_int_equal(strncmp(line, expected, strlen(expected)), 0);
+    }
+}
+
 /* Whatever there is on this machine: /proc may be hidden, and no other interface be up. */
 static void this_machine_is_told_of_line_by_line(void **state)
 {
@@ -62,6 +77,7 @@ static void this_machine_is_told_of_line_by_line(void **state)
         (void)fclose(f);
         assert_non_null(strstr(all, "\n  counters: "));
     }
+    counters_have_names(all);
     /* What is no counter is told alike each time. */
     assert_int_equal(tcp_kernel_tell(NULL, add_line, again), LH_OK);
     assert_int_equal(strcspn(all, "\n"), strcspn(again, "\n"));
