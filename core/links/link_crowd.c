@@ -84,13 +84,21 @@ static double equal_part(const probe_pair_t *pairs, uint32_t sites, uint32_t fro
     return count > 0 ? sum / count : 0;
 }
 
+/* Whether what a pair had beside others was measured of the pairs that there are, all at one time. A
+ * record has rows of many jobs: of sites a, b, c and later of a, b, d, say, and of a and b what they had
+ * beside d. */
+static bool is_beside_these(const probe_pair_t *pairs, uint32_t sites, uint32_t from, uint32_t to)
+{
+    const probe_figures_t *f = &pairs[links_pair(from, to)].figures;
+    return f->beside_pairs == (uint64_t)sites * (sites - 1) / 2 &&
+           f->beside_at_s == pairs[0].figures.beside_at_s;
+}
+
 double link_crowd_rate(const probe_pair_t *pairs, uint32_t sites, uint32_t from, uint32_t to,
                        uint32_t busy)
 {
     const double alone = crowd_alone(pairs, from, to);
-    const uint64_t all = (uint64_t)sites * (sites - 1) / 2;
-    if (!link_crowd_has(from, to, busy) ||
-        pairs[links_pair(from, to)].figures.beside_pairs != all ||
+    if (!link_crowd_has(from, to, busy) || !is_beside_these(pairs, sites, from, to) ||
         !is_slowed(pairs, from, to, busy))
         return alone;
     const double part = fmax(equal_part(pairs, sites, from, to, busy, true),
@@ -152,15 +160,14 @@ static bool trunk_next(const trunk_t *t, const probe_pair_t *pairs, uint32_t sit
 static bool trunk_find(const probe_pair_t *pairs, uint32_t sites, uint32_t site, bool leaves,
                        trunk_t *t)
 {
-    const uint64_t all = (uint64_t)sites * (sites - 1) / 2;
     uint32_t from = site, to = site;
     *t = (trunk_t){0};
     if (sites > CROWD_SITES) return false;
     for (uint32_t s = 0; s < sites; s++) {
         const uint32_t a = leaves ? site : s, b = leaves ? s : site;
         if (a == b) continue;
-        if (pairs[links_pair(a, b)].figures.beside_pairs != all ||
-            crowd_came(pairs, a, b, site) <= 0 || crowd_alone(pairs, a, b) <= 0)
+        if (!is_beside_these(pairs, sites, a, b) || crowd_came(pairs, a, b, site) <= 0 ||
+            crowd_alone(pairs, a, b) <= 0)
             return false;
         if (is_slowed(pairs, a, b, site)) trunk_add(t, pairs, a, b, site);
     }
@@ -253,11 +260,10 @@ static bool is_middle(const probe_pair_t *pairs, uint32_t sites, uint32_t site)
 uint32_t link_crowd_layout(const probe_pair_t *pairs, uint32_t sites, uint32_t *middle)
 {
     bool slowed = false;
-    const uint64_t all = (uint64_t)sites * (sites - 1) / 2;
     for (uint32_t from = 0; from < sites; from++)
         for (uint32_t to = 0; to < sites; to++) {
             if (from == to) continue;
-            if (pairs[links_pair(from, to)].figures.beside_pairs != all ||
+            if (!is_beside_these(pairs, sites, from, to) ||
                 crowd_came(pairs, from, to, CROWD_ALL) <= 0)
                 return CROWD_UNKNOWN;
             slowed = slowed || is_slowed(pairs, from, to, CROWD_ALL);

@@ -343,9 +343,13 @@ static lh_status_t crowd_of_sites(crowd_t *c)
     uint32_t middle;
     const links_t *l = c->l;
     const uint32_t sites = l->how.world->row.sites;
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < l->pair_count; i++)
+        if (l->pairs[i].figures.measured_s > last) last = l->pairs[i].figures.measured_s;
     for (uint32_t i = 0; i < l->pair_count; i++) {
         memset(l->pairs[i].figures.beside, 0, sizeof(l->pairs[i].figures.beside));
         l->pairs[i].figures.beside_pairs = l->pair_count;
+        l->pairs[i].figures.beside_at_s = last;
     }
     lh_status_t status = crowd_beside(c, CROWD_ALL);
     const bool apart = link_crowd_layout(l->pairs, sites, &middle) == CROWD_APART;

@@ -44,6 +44,7 @@ static const number_row_t whole_rows[] = {
     {"window", AT(window_bytes)},
     {"buffer", AT(buffer_bytes)},
     {"beside_pairs", MAY(beside_pairs)},
+    {"beside_at", MAY(beside_at_s)},
 };
 static const number_row_t pair_rows[] = {
     {"bytes_per_second", AT(rate)},

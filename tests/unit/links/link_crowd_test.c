@@ -149,6 +149,12 @@ static void what_was_measured_of_others_is_not_believed(void **state)
     pairs[links_pair(0, 2)].figures.beside_pairs = 6;
     is_rate(pairs, 0, 2, CROWD_ALL, 1e9);
     assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_UNKNOWN);
+    /* Beside as many, but at another time. */
+    pairs[links_pair(0, 2)].figures.beside_pairs = PAIRS;
+    is_rate(pairs, 0, 2, CROWD_ALL, 7e8);
+    pairs[links_pair(0, 2)].figures.beside_at_s = 7;
+    is_rate(pairs, 0, 2, CROWD_ALL, 1e9);
+    assert_int_equal(link_crowd_layout(pairs, SITES, &middle), CROWD_UNKNOWN);
     /* Two sites have one pair. */
     probe_pair_t pair = {
         .figures = {.rate = {7, 7}, .beside_pairs = 1, .beside = {{1, 1}, {1, 1}, {1, 1}}}};
@@ -214,6 +220,11 @@ static void a_single_uplink_is_shared_by_what_pairs_send(void **state)
     /* Of other sites: nothing is known. */
     pairs[links_pair(0, 1)].figures.beside_pairs = 6;
     is_part(pairs, demand[0], 0, 1, 1);
+    pairs[links_pair(0, 1)].figures.beside_pairs = PAIRS;
+    is_part(pairs, demand[0], 0, 1, 0.75);
+    pairs[links_pair(0, 1)].figures.beside_at_s = 7;
+    is_part(pairs, demand[0], 0, 1, 1);
+    is_part(pairs, demand[0], 0, 2, 1);
 }
 
 /* Whole sums go to the middle and back: its pairs have a cable each, but for what the ends keep. */

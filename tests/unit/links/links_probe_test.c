@@ -117,6 +117,7 @@ static void probes_of_three(void)
     for (uint32_t i = 0; i < count; i++) {
         const probe_figures_t *f = &p[i].figures;
         CHECK(f->measured_s != 0 && f->beside_pairs == 3 && f->together[0] == 0);
+        CHECK(f->beside_at_s >= f->measured_s && f->beside_at_s == p[0].figures.beside_at_s);
         CHECK(f->beside[BESIDE_ALL][0] > 1 && f->beside[BESIDE_ALL][1] > 1);
     }
     const uint32_t layout = link_crowd_layout(p, 3, &middle);
