@@ -68,9 +68,11 @@ uint64_t links_border(const links_t *l, uint32_t from, uint32_t to)
     return l->probing ? f->rate[from > to] : link_crowd_border(f, from > to);
 }
 
+/* Where a connection keeps the pace that it was opened with, a part of a shared way would be for good, and
+ * lost while the others on it are silent. */
 double links_even_part(const links_t *l, uint32_t from, uint32_t to)
 {
-    if (l->pairs == NULL) return 1;
+    if (l->pairs == NULL || l->carriers[LH_LINK_WAN]->api->retune == NULL) return 1;
     return link_crowd_part(l->pairs, l->how.world->row.sites, NULL, from, to);
 }
 

@@ -20,7 +20,8 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
 /* Bytes a second from site to site, for all ranks together: the INI's, or as measured; 0: not known. */
 uint64_t links_border(const links_t *l, uint32_t from, uint32_t to);
 /* The part of that which all ranks of a site have, 1 where the pair shares its way with no other
- * (link_crowd_part); and what it is where all that share a way send alike. */
+ * (link_crowd_part) or the transport can't pace anew; and what it is where all that share a way send
+ * alike. */
 double links_part_of(const links_t *l, uint32_t from, uint32_t to);
 double links_even_part(const links_t *l, uint32_t from, uint32_t to);
 /* The part of links_border which a rank has. */

@@ -186,13 +186,14 @@ static bool crossing_take(links_t *l, const uint64_t *all)
     return enough;
 }
 
-/* Where none share all parts are 1. All change or none, as they add up: the first turn looks whether one
- * is other. True: they are others now. */
+/* Where none share, or paces can't be changed, all parts are 1. All change or none, as they add up: the
+ * first turn looks whether one is other. True: they are others now. */
 static bool pairs_share(links_t *l, const uint64_t *all)
 {
     const uint32_t sites = l->how.world->row.sites;
     bool other = false;
-    if (l->pairs == NULL || !crossing_take(l, all)) return false;
+    if (l->pairs == NULL || l->carriers[LH_LINK_WAN]->api->retune == NULL || !crossing_take(l, all))
+        return false;
     for (int turn = 0; turn < 2; turn++)
         for (uint32_t from = 0; from < sites; from++)
             for (uint32_t to = 0; to < sites; to++) {

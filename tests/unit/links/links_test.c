@@ -455,15 +455,10 @@ static void ranks_of_a_site_share_its_links_by_what_they_send(void **state)
 
 /* Three sites of a rank each. What leaves the first and comes to it was found to have one border, which
  * carries what one pair has alone. */
-static void share_a_border(void)
+enum { SITES = 3, RATE = 100000000 };
+
+static void lay_a_border(void)
 {
-    enum { SITES = 3, RATE = 100000000 };
-    static const double even[SITES][SITES] = {{0, 0.5, 0.5}, {0.5, 0, 1}, {0.5, 1, 0}},
-                        after[SITES][SITES] = {
-                            {0, 0.75, 0.25}, {31.0 / 32, 0, 1}, {1.0 / 32, 1, 0}};
-    static const uint64_t sent[SITES][SITES] = {
-        {0, 3 * RATE, RATE}, {RATE, 0, RATE / 100}, {0, RATE / 100, 0}};
-    uint64_t all[SITES * SITES] = {0}, buffer[SITES], now;
     sites_of(1);
     CHECK(links_pairs_make(me.links) == LH_OK);
     for (uint32_t i = 0; i < SITES; i++) {
@@ -480,6 +475,17 @@ static void share_a_border(void)
     for (uint32_t s = 1; s < SITES; s++)
         for (int way = 0; way < 2; way++)
             me.links->pairs[links_pair(0, s)].figures.beside[BESIDE_FIRST][way] = RATE / 2;
+}
+
+static void share_a_border(void)
+{
+    static const double even[SITES][SITES] = {{0, 0.5, 0.5}, {0.5, 0, 1}, {0.5, 1, 0}},
+                        after[SITES][SITES] = {
+                            {0, 0.75, 0.25}, {31.0 / 32, 0, 1}, {1.0 / 32, 1, 0}};
+    static const uint64_t sent[SITES][SITES] = {
+        {0, 3 * RATE, RATE}, {RATE, 0, RATE / 100}, {0, RATE / 100, 0}};
+    uint64_t all[SITES * SITES] = {0}, buffer[SITES], now;
+    lay_a_border();
     connect_all(LH_SERVICE_GRADIENT);
     for (uint32_t s = 0; s < SITES; s++)
         if (s != me.self) is_close(pace_to(s, &buffer[s]), 0.97 * RATE * even[me.self][s]);
@@ -505,6 +511,34 @@ static void pairs_of_sites_share_a_border_by_what_they_send(void **state)
 {
     (void)state;
     assert_true(ranks(3, "[transport.wan]\nsecurity = plain\n", share_a_border));
+}
+
+/* A pace that is told once is that of the pair's whole rate: what others leave could not be had later. */
+static void share_without_retune(void)
+{
+    static const uint64_t all[SITES * SITES] = {0, 3 * RATE, RATE, RATE, 0, RATE, RATE, RATE, 0};
+    static lh_transport_api_t api;
+    lay_a_border();
+    api = *me.links->carriers[LH_LINK_WAN]->api;
+    api.retune = NULL;
+    me.links->carriers[LH_LINK_WAN]->api = &api;
+    connect_all(LH_SERVICE_GRADIENT);
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint32_t s = 0; s < SITES; s++)
+            if (s != me.self)
+                is_close((uint64_t)links_find(me.links, s, LH_SERVICE_GRADIENT)->follow.pace,
+                         0.97 * RATE);
+        links_share(me.links, all, 1);
+        CHECK(links_part_of(me.links, 0, 1) == 1 && links_part_of(me.links, 2, 0) == 1);
+        links_even(me.links, true);
+    }
+    end();
+}
+
+static void a_transport_that_paces_once_has_pairs_whole(void **state)
+{
+    (void)state;
+    assert_true(ranks(SITES, "[transport.wan]\nsecurity = plain\n", share_without_retune));
 }
 
 static void shares_add_up_to_a_border(void **state)
@@ -561,6 +595,7 @@ int main(void)
         cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
         cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
         cmocka_unit_test(pairs_of_sites_share_a_border_by_what_they_send),
+        cmocka_unit_test(a_transport_that_paces_once_has_pairs_whole),
         cmocka_unit_test(shares_add_up_to_a_border),
         cmocka_unit_test(a_rank_alone_opens_no_transport),
     };
