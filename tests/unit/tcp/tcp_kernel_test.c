@@ -81,6 +81,7 @@ static void this_machine_is_told_of_line_by_line(void **state)
     /* What is no counter is told alike each time. */
     assert_int_equal(tcp_kernel_tell(NULL, add_line, again), LH_OK);
     assert_int_equal(strcspn(all, "\n"), strcspn(again, "\n"));
+    assert_memory_equal(all, again, strcspn(all, "\n"));
 }
 
 int main(void)
