@@ -183,7 +183,7 @@ static void what_machines_say_before_and_after_is_known_to_all(void **state)
 static lh_status_t tell_much(const lh_host_t *host, void (*line)(void *context, const char *text),
                              void *context)
 {
-    enum { LINES = 100, LINE = 99 };
+    enum { LINES = 99, LINE = 99 };
     char text[LINE + 1];
     (void)host;
     for (int i = 0; i < LINES; i++) {
