@@ -1,9 +1,11 @@
 """What tests of launching share: an INI in a scratch folder, processes, and what they must not leave."""
+import contextlib
 import fcntl
 import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +94,16 @@ def processes_with(mark):
         if state != "Z":
             found.append(int(pid))
     return found
+
+
+def kill_processes_with(mark, seconds=10):
+    """All of them, and those that they start meanwhile."""
+    end = time.time() + seconds
+    while (left := processes_with(mark)) and time.time() < end:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 class LaunchCase(unittest.TestCase):

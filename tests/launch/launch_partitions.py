@@ -10,7 +10,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -131,12 +130,7 @@ class Partitions(LaunchCase):
 
     def end_round(self):
         """Nothing of a round stays, also where that failed."""
-        end = time.time() + 10
-        while (left := launch_case.processes_with(self.mark)) and time.time() < end:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        launch_case.kill_processes_with(self.mark)
         for process in self.processes.values():
             process.wait()
         self.doCleanups()

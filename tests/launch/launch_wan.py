@@ -361,12 +361,7 @@ class Wan(LaunchCase):
         """Nothing of a round stays, also where that failed: the next one of this case has its port, links and mark. Rank 0 that
         waits for a site which does not come has the port for half a minute; without it the next round's rank 0 is refused and makes
         no key, for which the other two wait for days."""
-        end = time.time() + 10
-        while (left := launch_case.processes_with(self.mark)) and time.time() < end:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        launch_case.kill_processes_with(self.mark)
         for link in range(3):
             self.three.heal(link)
 
