@@ -79,8 +79,8 @@ static const term_t exit_codes[] = {
           "sentence on stderr says which. Starting it again gives the same."},
     {"2", "The command line was wrong."},
     {"3",
-     "A rank or a link was lost, or the others did not come within [launch] quorum_timeout. Go "
-     "on with --resume."},
+     "A rank, a link or a GPU was lost, or the others did not come within [launch] join_timeout, "
+     "rejoin or quorum_timeout. Go on with --resume."},
     {"4", "Too many steps in a row were not finite ([train] not_finite_limit)."},
     {"5", "A mistake of longhaul itself, found by an assertion."},
     {"75",
@@ -91,10 +91,12 @@ static const term_t exit_codes[] = {
 
 static const term_t environment[] = {
     {"LONGHAUL_CORE", "1: a crash may leave a core, which holds weights and tokens."},
-    {"XDG_CACHE_HOME, HOME", "Where the record of longhaul bench device lies."},
+    {"XDG_CACHE_HOME, HOME", "Where the records of longhaul bench device lie, and the choices of "
+                             "kernels that [device] tune has timed."},
     {"JOURNAL_STREAM", "Set by systemd: where stderr is the journal's, lines begin with their "
                        "priority."},
     {"TERM, NO_COLOR", "Whether the line of progress renews itself."},
+    {"LC_ALL, LC_CTYPE, LANG", "Whether its bar may be of other characters than ASCII's."},
     {"RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, SLURM_PROCID",
      "With what belongs to them: the place of a process that torchrun, mpirun, a PMIx server or "
      "srun has started."},

@@ -43,7 +43,8 @@ class Manual(PlacesCase):
                 self.assertIn(flag, page)
         for code in ("0", "1", "2", "3", "4", "5", "75"):
             self.assertRegex(page, rf"\n +{code} +[A-Z]")
-        self.assertRegex(page, r"\n +3 +A rank or a link was lost, or [^\n]*quorum_timeout")
+        self.assertRegex(page, r"\n +3 +A rank, a link or a GPU was lost, or [^\n]*join_timeout, rejoin or quorum_timeout")
+        self.assertRegex(page, r"\n +LC_ALL, LC_CTYPE, LANG\n")
         page = self.shown("longhaul.ini.5")
         keys = 0
         for line in self.call(LONGHAUL, "help", "--plugins", PLUGINS).split("Sections of PIPELINE.ini:")[1].splitlines():
