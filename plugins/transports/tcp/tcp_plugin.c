@@ -509,7 +509,8 @@ static const lh_option_t options[] = {
     LH_OPTION_U64(tcp_config_t, streams, "streams", "0", "0..64",
                   "sockets of a connection; 0: by the link (1 near, 4 to 64 between sites)"),
     LH_OPTION_BYTES(tcp_config_t, chunk_bytes, "chunk", "0", "0..4194304",
-                    "piece of a message that one stream takes; 0: 256KiB, 1MiB between sites"),
+                    "piece of a message that one stream takes; 0: 256KiB, between sites what it "
+                    "sends in 16 ms, 64KiB to 1MiB"),
     LH_OPTION_BYTES(tcp_config_t, buffer_bytes, "buffer", "0", "0..1073741824",
                     "kernel buffer over all streams of a connection; 0: by the link's round trip "
                     "and rate, else the kernel's own tuning"),
