@@ -15,7 +15,7 @@ enum { BUCKET_LEAST = 512 << 10, BUCKET_MOST = 25 << 20, BUCKETS = 24 };
 /* With b buckets whose sums take T seconds in all, and W seconds of the backward pass in which they
  * can hide, a step waits for
  *
- *    max(0, T (1 - 1 / b) - W) + T / b + RTT / 2 for each hop.
+ *    max(0, (T - W) (1 - 1 / b)) + T / b + RTT / 2 for each hop (docs/links.md).
  *
  * Nothing hides the last bucket of a pass, T / b. So a bucket is a small part of the whole (1 / 24
  * of the gradients in F32), but not so small that the time to start it counts (512 KiB), and never
