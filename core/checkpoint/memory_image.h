@@ -8,7 +8,7 @@
  *     slot 0, 1  of this rank, in turn: while one is filled the other stays whole
  *     slot 2...  two for each rank of another machine whose images are kept here
  *
- *     slot       head, one page | tensors, at the places of saver_place | a manifest of them
+ *     slot       head, one page | tensors, at the places of writer_place | a manifest of them
  *
  * The manifest is a rank's share of a checkpoint (manifest.h) whose parts' names are their places,
  * and it seals itself; each part's XXH3-64 stands in it, as on disk. Nothing here is believed

@@ -26,9 +26,9 @@
 /* ---- import ---- */
 
 /* What an import may open: its folder, what plugins need, and the files that links of the model's
- * folder lead to, as the Hugging Face cache is made of such. Lists for confine.h. The strings of
+ * folder lead to, as the Hugging Face cache is made of such. Lists for child.h. The strings of
  * `links` are owned, the others borrowed. */
-typedef struct import_paths { /* ended by NULL, as confine.h takes them */
+typedef struct import_paths { /* ended by NULL, as child.h takes them */
     /* Paths that may be read, with all that lies below them. */
     const char **read;
     const char *write[3];

@@ -276,7 +276,7 @@ typedef struct head_shape {
     uint64_t d, dv, dp, dvp;         /* widths, and padded to whole vectors */
     uint64_t du, dvu;                /* d and dv in units, padded to whole vectors */
     float scale, cap, cap_inverse;
-    float exponent; /* of a score as scores_finish() leaves it: p = 2^(exponent score - ...) */
+    float exponent; /* of a score as score_finish() leaves it: p = 2^(exponent score - ...) */
     bool special;   /* scores need more than the scale */
 } head_shape_t;
 

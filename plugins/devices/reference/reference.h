@@ -34,7 +34,7 @@ typedef struct reference_op {
 LH_OPS_BASE(OP_DECLARE)
 LH_OPS_MORE(OP_DECLARE)
 
-/* number.c: a dtype's element as a double, and rounded back to the nearest, ties to even. */
+/* reference_number.c: a dtype's element as a double, and rounded back to the nearest, ties to even. */
 double element_load(lh_dtype_t dtype, const char *at);
 void element_store(lh_dtype_t dtype, char *at, double value);
 

@@ -1,4 +1,4 @@
-/* facts_test.c - what must be the same on all ranks: each key of the option tables, each byte of a
+/* launch_facts_test.c - what must be the same on all ranks: each key of the option tables, each byte of a
  * plugin and of the program counts, and the ranks refuse what differs before anything starts. */
 #include <unit/base/scratch_files.h>
 

@@ -1,4 +1,4 @@
-/* memory_kills_test.c - the kernel's counts of kills for want of memory, as systems write them. */
+/* machine_kills_test.c - the kernel's counts of kills for want of memory, as systems write them. */
 #include <unit/base/scratch_files.h>
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* processors_test.c - shares of processors: equal, none twice, neighbours together. */
+/* machine_test.c - shares of processors: equal, none twice, neighbours together. */
 #include <unit/base/scratch_files.h>
 
 #include <sys/stat.h>
