@@ -384,9 +384,17 @@ static lh_status_t check_addresses(const job_t *job)
     return LH_OK;
 }
 
-/* A machine is known by its name: a spare that is a host as well would be in two places at once. */
-static lh_status_t check_spares(const job_t *job)
+/* A machine is known by its name: a spare that is a host as well would be in two places at once. Of
+ * more machines than a layout has room for none may come and go, and spares would wait for ever. */
+static lh_status_t check_spares(const job_t *job, uint32_t machines)
 {
+    for (uint32_t i = 0; i < job->site_count && machines > MEMBERS_MOST; i++) {
+        char section[64];
+        if (job->sites[i].spare_count == 0) continue;
+        (void)snprintf(section, sizeof(section), "site.%s", job->sites[i].name);
+        JOB_REFUSE(job, section, "spare", "... %s: the job has %u hosts; expected at most %d",
+                   job->sites[i].spares[0].name, machines, MEMBERS_MOST);
+    }
     for (uint32_t m = members_hosts(job); m < members_places(job); m++) {
         machine_t spare, other;
         char section[64];
@@ -459,7 +467,7 @@ static lh_status_t check_members(const job_t *job)
         JOB_REFUSE(job, "launch", "go_on_with",
                    "%s: [launch] restart is 0, so that no ranks start again; expected 1 or more",
                    names[how->go_on_with]);
-    const lh_status_t status = check_spares(job);
+    const lh_status_t status = check_spares(job, machines);
     return status == LH_OK ? check_witness(job) : status;
 }
 

@@ -13,6 +13,7 @@ import launch_restart
 import launch_train
 
 WAIT = 200  # seconds; on a machine that does much else
+MANY = "hosts = " + ",\n    ".join(f"h{i}" for i in range(256))  # as many as a layout has room for
 EVERY = 10  # steps between checkpoints
 REJOIN = 6  # seconds
 # Waits for what others of these wait for, too, in another shape.
@@ -290,6 +291,8 @@ class Ranks(LaunchCase):
                 ({}, "go_on_with = ranks\n", "go_on_with = ranks: the job has no [site.NAME]"),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = most\n", "go_on_with = most: "),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nrestart = 0\n", "go_on_with = ranks: [launch] restart is 0"),
+                ({"a": MANY, "b": "hosts = t2"}, "go_on_with = ranks\n", "go_on_with = ranks: the job has 257 hosts; expected at most 256"),
+                ({"a": MANY + "\nspare = t3"}, "", "spare = ... t3: the job has 257 hosts; expected at most 256"),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "prefer = c\n", "prefer = c: there is no [site.c]")):
             code, _, err = self.run_ranks(self.ini(launch_ini(sites, more)))
             self.assertEqual(code, 1, err)
