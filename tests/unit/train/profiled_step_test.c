@@ -1,15 +1,12 @@
 /* profiled_step_test.c - one step of a run is measured for the report where the device can tell how
  * long its work took, and the run goes on all the same where it can't. */
-#include <unit/base/scratch_files.h>
-
-#include <string.h>
+#include "small_corpus.h"
 
 #include <config/job_load.h>
-#include <data/indexed.h>
 #include <plugin/host.h>
 #include <train/train_run.h>
 
-enum { TOKENS = 512, STEPS = 7 };
+enum { STEPS = 7 };
 
 static const char ini[] = "[pipeline]\nname = small\nstages = train\nfolder = %s\n"
                           "[data]\ntrain = corpus\nsplit = 1,0,0\n"
@@ -19,28 +16,6 @@ static const char ini[] = "[pipeline]\nname = small\nstages = train\nfolder = %s
                           "[optimizer]\nplugin = zero0\nrule = rules:adamw\n"
                           "learning_rate = 1e-3\n"
                           "[device]\nplugin = cpu\nthreads = 1\n";
-
-/* One sequence, which is one document. */
-static void write_data(scratch_t *s)
-{
-    uint16_t ids[TOKENS];
-    char index[INDEXED_HEAD_BYTES + 4 + 8 + 2 * 8] = INDEXED_MAGIC;
-    const uint64_t version = INDEXED_VERSION, one = 1, two = 2, nothing = 0;
-    const uint32_t length = TOKENS;
-    for (uint32_t i = 0; i < TOKENS; i++)
-        ids[i] = (uint16_t)(i * 7 % 64);
-    char *at = index + INDEXED_MAGIC_BYTES;
-    memcpy(at, &version, 8);
-    at[8] = INDEXED_UINT16;
-    memcpy(at + 9, &one, 8);
-    memcpy(at + 17, &two, 8);
-    memcpy(at + 25, &length, 4);
-    memcpy(at + 29, &nothing, 8);
-    memcpy(at + 37, &nothing, 8);
-    memcpy(at + 45, &one, 8);
-    (void)scratch_write(s, "corpus.idx", index, sizeof(index));
-    (void)scratch_write(s, "corpus.bin", ids, sizeof(ids));
-}
 
 typedef struct watcher {
     observer_t observer; /* first: an observer_t * is a watcher_t * */
@@ -93,7 +68,7 @@ static lh_status_t run(scratch_t *s, bool tells_time, train_profiler_t *profiler
     job_t *job;
     const plugin_t *device;
     train_result_t result;
-    write_data(s);
+    small_corpus_write(s);
     (void)snprintf(text, sizeof(text), ini, s->folder);
     assert_int_equal(job_load(scratch_text(s, "job.ini", text), NULL, 0, &job), LH_OK);
     assert_int_equal(host_new(&host), LH_OK);
@@ -109,7 +84,7 @@ static lh_status_t run(scratch_t *s, bool tells_time, train_profiler_t *profiler
     *w = (watcher_t){{on_begin, on_step, on_evaluated, on_saved, on_end}, 0, 0};
     const train_how_t how = {.job = job,
                              .registry = registry,
-                             .vocab = 64,
+                             .vocab = SMALL_CORPUS_VOCAB,
                              .observer = &w->observer,
                              .eod = -1,
                              .profiler = profiler};
