@@ -9,10 +9,11 @@
  *
  * On a device that queues work a step is queued whole, update included, before its loss is awaited,
  * and where nothing is due between them the next step as well: the device has work while the host
- * reads figures, calls hooks, tells and gathers the next batch. Figures then come a step's time
- * late, and a stop or a save that somebody asks for is of the step after. A hook that takes loss or norm
- * has them before more is queued, and the device waits for it. What is saved is copied while
- * the rounds of the step behind the save run.
+ * reads figures, calls hooks and tells. Figures then come a step's time late, and a stop or a save that
+ * somebody asks for is of the step after. The batch behind all that is queued is gathered before
+ * anything is waited for, also where the device must wait: for a save, an evaluation, or a hook that
+ * takes loss or norm, which has them before more is queued. What is saved is copied while the rounds of
+ * the step behind the save run.
  *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
  * it, and from there does what the first run would have done. */
@@ -282,23 +283,44 @@ static lh_status_t total_weight(trainer_t *t, double *total)
     return train_agree_sum(&t->agree, total, 1);
 }
 
-/* This rank's share of the global batch, each token's weight divided by the sum over all of it: how
- * the batch is cut does not change the loss. The loss of a step is the mean over tokens that count,
- * of the global batch. Dividing each weight by the global sum here, once, lets every micro-batch and rank
- * add its own part without knowing the others. A micro-batch that has fewer sequences than the program
- * takes is padded with rows of weight 0. */
+/* This rank's share of the batch that is queued next, unless it was gathered ahead. A micro-batch that
+ * has fewer sequences than the program takes is padded with rows of weight 0. */
+static lh_status_t batch_gather(trainer_t *t)
+{
+    const batch_share_t *share = &t->layout.share;
+    lh_status_t status = LH_OK;
+    if (t->gathered == t->queued + 1) return LH_OK;
+    for (uint64_t i = 0; i < share->micro_batches && status == LH_OK; i++) {
+        const uint64_t used = batch_share_rows(share, i);
+        lh_assert(used <= share->rows);
+        status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
+        if (status == LH_OK && used < share->rows)
+            batches_pad(t->data, used, share->rows, &t->batch[i]);
+    }
+    if (status == LH_OK) t->gathered = t->queued + 1;
+    return status;
+}
+
+/* The same while the device works at what is queued. A failure is forgotten here: the step that needs
+ * the batch meets it again and tells it, as by then the steps before are finished and may be saved. */
+static void batch_gather_ahead(trainer_t *t)
+{
+    uint64_t clock = sys()->now_ns();
+    if (batch_gather(t) != LH_OK) fail_clear();
+    trainer_clock(t, PART_DATA, &clock);
+}
+
+/* Gathers the batch and divides each token's weight by the sum over all of the global batch: how the
+ * batch is cut does not change the loss. The loss of a step is the mean over tokens that count, of the
+ * global batch. Dividing each weight by the global sum here, once, lets every micro-batch and rank add
+ * its own part without knowing the others. */
 static lh_status_t fill_batch(trainer_t *t)
 {
     const batch_share_t *share = &t->layout.share;
-    const uint64_t rows = share->rows, tokens = rows * t->job->train.sequence;
+    const uint64_t tokens = share->rows * t->job->train.sequence;
     double total;
-    lh_status_t status = LH_OK;
-    for (uint64_t i = 0; i < share->micro_batches && status == LH_OK; i++) {
-        const uint64_t used = batch_share_rows(share, i);
-        lh_assert(used <= rows);
-        status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
-        if (status == LH_OK && used < rows) batches_pad(t->data, used, rows, &t->batch[i]);
-    }
+    lh_status_t status = batch_gather(t);
+    t->gathered = 0; /* weights change below */
     if (status == LH_OK)
         status = t->programs.preference != NULL ? score_pairs(t, &total) : total_weight(t, &total);
     if (status != LH_OK) return status;
@@ -519,6 +541,44 @@ static lh_status_t step_queue(trainer_t *t)
     return status;
 }
 
+/* Somebody asked for an end. Several ranks stop only by t->stop, which all learnt in the same
+ * exchange of the same step. A single process asks its own flag, too, which may have been raised
+ * since. */
+static bool stop_asked(const trainer_t *t)
+{
+    return t->stop || (train_agree_size(&t->agree) == 1 && sys_stop_requested());
+}
+
+/* Whether a step may be queued behind the one that is queued, before that one's figures are read, so
+ * that a device that queues work has some while the host reads, tells and gathers. Not where the
+ * state between the two steps is needed: to save or evaluate it, or to measure one of them alone. All
+ * ranks answer alike, also those that do not profile, so that they start the same transfers and
+ * agreements in the same order. */
+static bool step_may_follow(const trainer_t *t)
+{
+    const job_train_t *train = &t->job->train;
+    const uint64_t first = t->queued, every = t->job->checkpoint.every;
+    lh_assert(first > 0);
+    if (!engine_queues(t->session->engine) || first >= train->steps || stop_asked(t)) return false;
+    if ((every != 0 && first % every == 0) || t->asked_step == first) return false;
+    if (train_memory_due(t, first)) return false;
+    if (t->programs.evaluation != NULL && first % train->evaluate_every == 0) return false;
+    const uint64_t profiled = t->first_step + PROFILED_STEP;
+    return first != profiled && first + 1 != profiled;
+}
+
+/* What the device gets to do, and the host does, before the host waits for the figures of step
+ * t->step + 1. Nothing more is queued where the hook reads them, which may make it stop the run or
+ * change what is next. */
+static lh_status_t step_ahead(trainer_t *t)
+{
+    lh_status_t status = LH_OK;
+    if (!engine_queues(t->session->engine)) return LH_OK;
+    if (!step_calls_read_figures(t->calls) && step_may_follow(t)) status = step_queue(t);
+    if (status == LH_OK && t->queued < t->job->train.steps) batch_gather_ahead(t);
+    return status;
+}
+
 /* Reads the figures of step t->step + 1, which waits for it, and tells them; *applied is false if it
  * was not finite. A step that is not applied still counts: step and tokens move on, the data moves
  * on, only the weights stay. Every rank reads the same word from its own copy of the norm, so all
@@ -641,34 +701,6 @@ static lh_status_t run_profile(trainer_t *t, bool begin)
     return status;
 }
 
-/* Somebody asked for an end. Several ranks stop only by t->stop, which all learnt in the same
- * exchange of the same step. A single process asks its own flag, too, which may have been raised
- * since. */
-static bool stop_asked(const trainer_t *t)
-{
-    return t->stop || (train_agree_size(&t->agree) == 1 && sys_stop_requested());
-}
-
-/* Whether a step may be queued behind the one that is queued, before that one's figures are read, so
- * that a device that queues work has some while the host reads, tells and gathers. Not where the
- * state between the two steps is needed: to save or evaluate it, or to measure one of them alone. Nor
- * where the hook reads the first one's figures, which may make it stop the run or change what is next.
- * All ranks answer alike, also those that do not profile, so that they start the same transfers and
- * agreements in the same order. */
-static bool step_may_follow(const trainer_t *t)
-{
-    const job_train_t *train = &t->job->train;
-    const uint64_t first = t->queued, every = t->job->checkpoint.every;
-    lh_assert(first > 0);
-    if (!engine_queues(t->session->engine) || first >= train->steps || stop_asked(t)) return false;
-    if (step_calls_read_figures(t->calls)) return false;
-    if ((every != 0 && first % every == 0) || t->asked_step == first) return false;
-    if (train_memory_due(t, first)) return false;
-    if (t->programs.evaluation != NULL && first % train->evaluate_every == 0) return false;
-    const uint64_t profiled = t->first_step + PROFILED_STEP;
-    return first != profiled && first + 1 != profiled;
-}
-
 /* What is being saved was whole before the step that failed, and is kept where that failed for
  * another reason than the device. By one rank: several keep what all of them wrote, and the others
  * are ending. The step's failure is what is told. */
@@ -697,7 +729,7 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
         bool applied = true;
         status = run_profile(t, true);
         if (status == LH_OK && t->queued == t->step) status = step_queue(t);
-        if (status == LH_OK && step_may_follow(t)) status = step_queue(t);
+        if (status == LH_OK) status = step_ahead(t);
         if (status == LH_OK) status = step_finish(t, &applied);
         if (status == LH_OK) status = run_profile(t, false);
         if (status != LH_OK && t->taking) status = save_keep(t, status);

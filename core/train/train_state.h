@@ -61,6 +61,7 @@ typedef struct trainer {
     batch_skips_t skips;
     uint64_t samples;    /* that the training split was opened for */
     batch_rows_t *batch; /* [share.micro_batches] one after the other in memory */
+    uint64_t gathered;   /* the step whose sequences lie there, not yet weighed; 0: of none */
     float *step_rows;    /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
                                 came back of the last step that was finished */
     double
