@@ -461,14 +461,15 @@ static void loss_prefer(const trainer_t *t, step_loss_t *loss)
 
 /* Rates are over the wall time from report to report, so that they include what happens between
  * steps. The time of telling itself counts as PART_WATCH of the next step. */
-static void report_step(trainer_t *t, const step_loss_t *loss, double rate, bool applied)
+static void report_step(trainer_t *t, const step_loss_t *loss, const step_facts_t *facts,
+                        bool applied)
 {
     uint64_t now = sys()->now_ns();
     step_report_t r = {.step = t->step,
                        .loss = loss->all,
                        .cross_entropy = loss->cross_entropy,
-                       .learning_rate = rate,
-                       .gradient_norm = (double)t->step_rows[LH_STEP_NORM],
+                       .learning_rate = facts->learning_rate,
+                       .gradient_norm = facts->norm,
                        .applied = applied,
                        .tokens = t->tokens};
     if (t->programs.preference != NULL) {
@@ -569,7 +570,7 @@ static bool step_may_follow(const trainer_t *t)
 
 /* What the device gets to do, and the host does, before the host waits for the figures of step
  * t->step + 1. Nothing more is queued where the hook reads them, which may make it stop the run or
- * change what is next. */
+ * change what is next (step_finish). */
 static lh_status_t step_ahead(trainer_t *t)
 {
     lh_status_t status = LH_OK;
@@ -621,7 +622,10 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     status = step_calls_after(t->calls, &facts);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_WATCH, &clock);
-    report_step(t, &loss, rate, *applied);
+    /* The hook has had its figures: from here on the device need not wait for who is told. */
+    if (step_calls_read_figures(t->calls) && step_may_follow(t)) status = step_queue(t);
+    if (status != LH_OK) return status;
+    report_step(t, &loss, &facts, *applied);
     return trainer_save_agreed(t, t->agreed[AGREE_SAVE]);
 }
 

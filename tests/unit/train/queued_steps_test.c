@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+#include <longhaul/function.h>
+
 #include <base/sys.h>
 #include <base/text.h>
 #include <config/job_load.h>
@@ -26,6 +28,7 @@ typedef struct counts {
     uint32_t idle_reads;  /* of them while the device was idle */
     uint32_t early_reads; /* of them behind work of a step that was not told yet */
     uint32_t idle_tells;  /* steps that were told while the device was idle */
+    uint32_t hooks, idle_hooks;
 } counts_t;
 
 /* A record on the computing stream, and how much work was queued before it. */
@@ -48,7 +51,7 @@ static struct {
     bool tokens[FILES]; /* descriptors of corpus.bin */
     uint64_t told;      /* the last step that the observer heard of */
     counts_t counts, at[STEPS + 1];
-    double loss[STEPS + 1], norm[STEPS + 1];
+    double loss[STEPS + 1], norm[STEPS + 1], hooked[STEPS + 1];
     char reason[512];
 } seen;
 
@@ -180,6 +183,34 @@ static void on_end(LH_UNUSED observer_t *o, LH_UNUSED const run_end_t *end)
 {
 }
 
+/* An after_step of the INI. */
+LH_FUNCTION(status, figures, (u64, step), (f64, loss))
+{
+    assert_int_equal(step, seen.told + 1);
+    seen.hooked[step] = loss;
+    seen.counts.hooks++;
+    seen.counts.idle_hooks += seen.idle;
+    return LH_OK;
+}
+
+static void hooks_forget(LH_UNUSED void *maker)
+{
+}
+
+static void hooks_adopt(registry_t *registry)
+{
+    static lh_function_t functions[] = {LH_FUNCTION_ENTRY(figures, "keeps the loss")};
+    plugin_t made = {.kind = LH_KIND_PARTS,
+                     .name = "hooks",
+                     .version = "1.0.0",
+                     .summary = "what this test lets an INI call",
+                     .functions = functions,
+                     .function_count = 1,
+                     .path = mem_text("queued_steps_test.c")};
+    assert_non_null(made.path);
+    assert_int_equal(registry_adopt(registry, &made, hooks_forget, NULL), LH_OK);
+}
+
 /* ---- a run ---- */
 
 #define ASYNCHRONOUS "fake\ndelay = 30us"
@@ -213,6 +244,7 @@ static lh_status_t run(scratch_t *s, const char *name, const char *device, uint3
     assert_int_equal(host_new(&host), LH_OK);
     assert_int_equal(registry_new(LH_TEST_PLUGINS, host, &registry), LH_OK);
     registry_use_job(registry, job);
+    hooks_adopt(registry);
     assert_int_equal(registry_load(registry, LH_KIND_DEVICE, job->device.plugin, &plugin), LH_OK);
     seen.real = plugin->device;
     lh_device_api_t counted = *seen.real;
@@ -253,7 +285,9 @@ static counts_t counts_between(void)
                       .reads = b->reads - a->reads,
                       .idle_reads = b->idle_reads - a->idle_reads,
                       .early_reads = b->early_reads - a->early_reads,
-                      .idle_tells = b->idle_tells - a->idle_tells};
+                      .idle_tells = b->idle_tells - a->idle_tells,
+                      .hooks = b->hooks - a->hooks,
+                      .idle_hooks = b->idle_hooks - a->idle_hooks};
 }
 
 /* ---- tests ---- */
@@ -308,6 +342,27 @@ static void the_next_batch_is_there_before_a_save_waits(void **state)
     assert_int_equal(c.idle_reads, 0);
 }
 
+/* It is called between two steps, which is one wait; what follows of the step holds nothing up. */
+static void a_hook_that_reads_figures_costs_its_wait_and_no_more(void **state)
+{
+    double loss[STEPS + 1], norm[STEPS + 1];
+    assert_int_equal(run(*state, "cpu", SYNCHRONOUS, 1, ""), LH_OK);
+    memcpy(loss, seen.loss, sizeof(loss));
+    memcpy(norm, seen.norm, sizeof(norm));
+    assert_int_equal(run(*state, "hook", ASYNCHRONOUS, 1,
+                         "[hook.after_step]\ncall = hooks:figures(step, loss)\n"),
+                     LH_OK);
+    figures_are_those_of(loss, norm);
+    assert_memory_equal(seen.hooked, loss, sizeof(loss));
+    const counts_t c = counts_between();
+    assert_int_equal(c.hooks, TO - FROM);
+    assert_int_equal(c.idle_hooks, TO - FROM);
+    assert_int_equal(c.dry_waits, TO - FROM);
+    assert_true(c.reads > 0);
+    assert_int_equal(c.idle_reads, 0);
+    assert_int_equal(c.idle_tells, 0);
+}
+
 /* The batch of step 12, read ahead in vain: step 11 is made, told and saved, and then the run ends. */
 static void a_batch_that_cannot_be_read_ahead_fails_its_own_step(void **state)
 {
@@ -328,6 +383,7 @@ int main(void)
         RUN(a_steps_end_leaves_no_device_idle),
         RUN(the_next_batch_is_there_before_a_save_waits),
         RUN(a_batch_that_cannot_be_read_ahead_fails_its_own_step),
+        RUN(a_hook_that_reads_figures_costs_its_wait_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
