@@ -744,7 +744,10 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
             out->outcome = TRAIN_NOT_FINITE;
             break;
         }
-        if (t->queued > t->step) continue; /* nothing is due between the two */
+        if (t->queued > t->step) { /* nothing is due between the two, but a save may have ended */
+            trainer_poll_save(t);
+            continue;
+        }
         if (stop_asked(t) && t->step < train->steps) {
             out->outcome = TRAIN_TERMINATED;
             break;

@@ -8,6 +8,7 @@
 #include "small_corpus.h"
 
 #include <errno.h>
+#include <time.h>
 
 #include <longhaul/function.h>
 
@@ -18,7 +19,7 @@
 #include <plugin/registry.h>
 #include <train/train_run.h>
 
-enum { STEPS = 20, FROM = 8, TO = 17, EVENTS = 4096, FILES = 4096 };
+enum { STEPS = 20, FROM = 8, TO = 17, SAVED = 8, EVENTS = 4096, FILES = 4096 };
 
 /* Of the host, since the run began. */
 typedef struct counts {
@@ -50,6 +51,7 @@ static struct {
     bool fed;           /* some were queued since a step was told */
     bool tokens[FILES]; /* descriptors of corpus.bin */
     uint64_t told;      /* the last step that the observer heard of */
+    uint64_t saved;     /* the same when it heard of a save for the first time; 0: not yet */
     counts_t counts, at[STEPS + 1];
     double loss[STEPS + 1], norm[STEPS + 1], hooked[STEPS + 1];
     char reason[512];
@@ -57,6 +59,7 @@ static struct {
 
 /* What the run is to meet. */
 static uint64_t broken_from; /* once this step is told tokens can't be read; 0: never */
+static bool waits_for_save;  /* who hears of a step waits for a while for the save of step SAVED */
 
 /* ---- the device's functions ---- */
 
@@ -168,6 +171,9 @@ static void on_step(LH_UNUSED observer_t *o, const step_report_t *step)
     seen.told = step->step;
     seen.fed = false;
     seen.at[seen.told] = seen.counts;
+    const struct timespec nap = {.tv_sec = 1};
+    if (waits_for_save && seen.told > SAVED && seen.told < 2 * SAVED && seen.saved == 0)
+        (void)nanosleep(&nap, NULL);
 }
 
 static void on_evaluated(LH_UNUSED observer_t *o, LH_UNUSED const evaluation_report_t *report)
@@ -177,6 +183,7 @@ static void on_evaluated(LH_UNUSED observer_t *o, LH_UNUSED const evaluation_rep
 static void on_saved(LH_UNUSED observer_t *o, const save_report_t *save)
 {
     assert_true(save->committed);
+    if (seen.saved == 0) seen.saved = seen.told;
 }
 
 static void on_end(LH_UNUSED observer_t *o, LH_UNUSED const run_end_t *end)
@@ -363,6 +370,16 @@ static void a_hook_that_reads_figures_costs_its_wait_and_no_more(void **state)
     assert_int_equal(c.idle_tells, 0);
 }
 
+/* Steps are queued ahead without end, and a save ends meanwhile: long before another one is due. */
+static void a_save_that_ends_is_told_at_the_next_step(void **state)
+{
+    waits_for_save = true;
+    const lh_status_t status = run(*state, "slow", ASYNCHRONOUS, 1, "[checkpoint]\nevery = 8\n");
+    waits_for_save = false;
+    assert_int_equal(status, LH_OK);
+    assert_true(seen.saved > SAVED && seen.saved < 2 * SAVED);
+}
+
 /* The batch of step 12, read ahead in vain: step 11 is made, told and saved, and then the run ends. */
 static void a_batch_that_cannot_be_read_ahead_fails_its_own_step(void **state)
 {
@@ -384,6 +401,7 @@ int main(void)
         RUN(the_next_batch_is_there_before_a_save_waits),
         RUN(a_batch_that_cannot_be_read_ahead_fails_its_own_step),
         RUN(a_hook_that_reads_figures_costs_its_wait_and_no_more),
+        RUN(a_save_that_ends_is_told_at_the_next_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
