@@ -373,45 +373,57 @@ void link_record_text(const probe_pair_t *pairs, uint32_t count, const probe_wor
     json_close(&w);
 }
 
-/* Rows of the same link are replaced. New rows first, so that they are kept where the record would
+/* Whether two rows of a list are of one thing. */
+typedef bool (*record_same_t)(const void *a, const void *b);
+
+static bool is_same_link(const void *a, const void *b)
+{
+    return link_probe_same(a, b);
+}
+
+static bool is_same_machine(const void *a, const void *b)
+{
+    const probe_words_t *one = a, *two = b;
+    return strcmp(one->site, two->site) == 0 && strcmp(one->address, two->address) == 0 &&
+           strcmp(one->plugin, two->plugin) == 0;
+}
+
+/* Behind the `fresh` new rows of a list go the old ones, `bytes` each, but those of which there is a new
+ * one, `most` in all; how many these are. New rows are first, so that they are kept where the record would
  * be longer than it may be. */
+static uint32_t record_add_old(void *list, uint32_t fresh, const void *old, uint32_t count,
+                               size_t bytes, uint32_t most, record_same_t same)
+{
+    uint32_t kept = fresh;
+    for (uint32_t i = 0; i < count && kept < most; i++) {
+        const char *row = (const char *)old + i * bytes;
+        bool replaced = false;
+        for (uint32_t j = 0; j < fresh; j++)
+            replaced |= same(row, (const char *)list + j * bytes);
+        if (!replaced) memcpy((char *)list + bytes * kept++, row, bytes);
+    }
+    return kept;
+}
+
+/* Of the new rows those that were measured. */
 static uint32_t rows_merge(const probe_pair_t *pairs, uint32_t count, const link_record_t *old,
                            probe_pair_t *out)
 {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < count && kept < RECORD_ROWS; i++)
-        if (pairs[i].figures.measured_s != 0) out[kept++] = pairs[i];
-    const uint32_t fresh = kept;
-    for (uint32_t i = 0; i < old->pair_count && kept < RECORD_ROWS; i++) {
-        bool same = false;
-        for (uint32_t j = 0; j < fresh; j++)
-            same |= link_probe_same(&old->pairs[i], &out[j]);
-        if (!same) out[kept++] = old->pairs[i];
-    }
-    return kept;
+    uint32_t fresh = 0;
+    for (uint32_t i = 0; i < count && fresh < RECORD_ROWS; i++)
+        if (pairs[i].figures.measured_s != 0) out[fresh++] = pairs[i];
+    return record_add_old(out, fresh, old->pairs, old->pair_count, sizeof(*out), RECORD_ROWS,
+                          is_same_link);
 }
 
-static bool is_same_machine(const probe_words_t *a, const probe_words_t *b)
-{
-    return strcmp(a->site, b->site) == 0 && strcmp(a->address, b->address) == 0 &&
-           strcmp(a->plugin, b->plugin) == 0;
-}
-
-/* Likewise of machines. */
 static uint32_t words_merge(const probe_words_t *words, uint32_t count, const link_record_t *old,
                             probe_words_t *out)
 {
-    uint32_t kept = 0;
-    for (; kept < count && kept < RECORD_MACHINES; kept++)
-        out[kept] = words[kept];
-    const uint32_t fresh = kept;
-    for (uint32_t i = 0; i < old->word_count && kept < RECORD_MACHINES; i++) {
-        bool same = false;
-        for (uint32_t j = 0; j < fresh; j++)
-            same |= is_same_machine(&old->words[i], &out[j]);
-        if (!same) out[kept++] = old->words[i];
-    }
-    return kept;
+    uint32_t fresh = 0;
+    for (; fresh < count && fresh < RECORD_MACHINES; fresh++)
+        out[fresh] = words[fresh];
+    return record_add_old(out, fresh, old->words, old->word_count, sizeof(*out), RECORD_MACHINES,
+                          is_same_machine);
 }
 
 /* A failed read of the old record was told as a warning, and it counts as empty. */
