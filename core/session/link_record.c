@@ -4,7 +4,8 @@
  *
  * Tables of rows say which key holds which field of probe_figures_t; reading and writing walk the
  * same tables, so a field that is added stands in one place. Numbers are bounded when they are
- * read, as a file in the pipeline's folder may have been edited by hand. */
+ * read, as a file in the pipeline's folder may have been edited by hand. A damaged row of a link costs the
+ * whole record, as links can be measured anew; damaged words of a machine cost the words alone. */
 #include <session/link_record.h>
 
 #include <math.h>
@@ -226,7 +227,7 @@ static lh_status_t read_machine(const char *path, size_t row, const json_value_t
     return status;
 }
 
-static lh_status_t read_machines(const char *path, const json_value_t *root, link_record_t *out)
+static lh_status_t read_machine_rows(const char *path, const json_value_t *root, link_record_t *out)
 {
     const json_value_t *machines = json_member(root, "machines");
     const size_t rows = json_size(machines);
@@ -239,6 +240,19 @@ static lh_status_t read_machines(const char *path, const json_value_t *root, lin
         status = read_machine(path, i, json_item(machines, i), &out->words[i]);
     out->word_count = (uint32_t)rows;
     return status;
+}
+
+/* They are lines for people: damaged ones are no reason to measure links anew. */
+static lh_status_t read_machines(const char *path, const json_value_t *root, link_record_t *out)
+{
+    const lh_status_t status = read_machine_rows(path, root, out);
+    if (status == LH_OK || status == LH_NO_MEMORY) return status;
+    (void)snprintf(out->left_out, sizeof(out->left_out), "%s", fail_reason());
+    fail_clear();
+    mem_free(out->words);
+    out->words = NULL;
+    out->word_count = 0;
+    return LH_OK;
 }
 
 lh_status_t link_record_parse(const char *path, const char *text, size_t length, link_record_t *out)
@@ -285,6 +299,9 @@ static void record_load(const job_t *job, link_record_t *out)
         log_line(LH_LOG_WARN, "%s; the record is ignored", fail_reason());
         fail_clear();
     }
+    if (out->left_out[0] != '\0')
+        log_line(LH_LOG_WARN, "%s; what its machines said is ignored, its links count",
+                 out->left_out);
     mem_free(text);
     mem_free(path);
 }

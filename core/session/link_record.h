@@ -12,21 +12,24 @@
 #include <format/json.h>
 #include <links/link_probe.h>
 
+enum { LINK_RECORD_LEFT = 512 };
+
 /* Owned by link_record_free. The words are of the machines that measured, where a record has them. */
 typedef struct link_record {
     probe_pair_t *pairs;
     probe_words_t *words;
     uint32_t pair_count, word_count;
+    char left_out[LINK_RECORD_LEFT]; /* what is wrong with words that its text has; "": nothing */
 } link_record_t;
 
 /* The rows of a record's text. What is damaged, of another version or out of range is refused with
- * a sentence. */
+ * a sentence; where that is in the words of machines, by which nothing goes, these alone are left out. */
 lh_status_t link_record_parse(const char *path, const char *text, size_t length,
                               link_record_t *out) LH_MUST_CHECK;
 void link_record_free(link_record_t *r);
 /* The pairs of the job's record; one that is missing has no rows. One that can't be used is a warning, and none:
- * who measures links writes it anew. *out may be NULL with *count 0; the caller frees it with
- * mem_free. */
+ * who measures links writes it anew. Where the words of machines alone can't be, the pairs count, with a
+ * warning as well. *out may be NULL with *count 0; the caller frees it with mem_free. */
 void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count);
 /* Writes those of the rows that were measured, and the words (NULL: none), and keeps the record's
  * others. A folder that can't be written is a warning. */
