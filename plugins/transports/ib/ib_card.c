@@ -6,13 +6,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <longhaul/line.h>
+
 #include "ib_tuning.h"
 
-enum { WORD = 128, LINE = 1024, PORTS_MOST = 8 };
+enum { WORD = 128, PORTS_MOST = 8 };
 
 /* What tells of loss and of timers, in the order of their weight: of ConnectX' firmware, of
  * soft-RoCE, and of every port. */
@@ -90,23 +91,6 @@ bool ib_card_gid(const char *folder, uint32_t port, uint32_t index, ib_gid_t *ou
 
 /* ---- lines ---- */
 
-typedef struct writer { /* one line that grows, and goes out where there is something in it */
-    char text[LINE];
-    size_t at;
-} writer_t;
-
-static void write_more(writer_t *w, const char *fmt, ...) LH_PRINTF(2, 3);
-
-static void write_more(writer_t *w, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    const int more = vsnprintf(w->text + w->at, sizeof(w->text) - w->at, fmt, args);
-    va_end(args);
-    if (more > 0) w->at += (size_t)more;
-    if (w->at >= sizeof(w->text)) w->at = sizeof(w->text) - 1;
-}
-
 static void tell_port(const char *folder, const char *name, uint32_t port,
                       const verbs_port_t *figures, ib_card_line_t line, void *context)
 {
@@ -116,19 +100,20 @@ static void tell_port(const char *folder, const char *name, uint32_t port,
     const uint64_t rate = ib_port_rate(figures->width, figures->speed);
     const int32_t numa = ib_card_numa(folder);
     char word[WORD];
-    writer_t w = {.text = ""};
-    write_more(&w, "%s port %u: %s", name, port,
-               state < sizeof(states) / sizeof(states[0]) && states[state] != NULL ? states[state]
-                                                                                   : "unknown");
-    if (rate != 0) write_more(&w, ", %.3g Gb/s", 8e-9 * (double)rate);
+    lh_line_t w = {.length = 0};
+    lh_line_add(&w, "%s port %u: %s", name, port,
+                state < sizeof(states) / sizeof(states[0]) && states[state] != NULL ? states[state]
+                                                                                    : "unknown");
+    if (rate != 0) lh_line_add(&w, ", %.3g Gb/s", 8e-9 * (double)rate);
     const uint32_t mtu = ib_mtu_bytes((uint32_t)figures->mtu);
-    if (mtu != 0) write_more(&w, ", MTU %u", mtu);
-    write_more(&w, ", %s",
-               figures->link_layer == VERBS_LINK_ETHERNET ? "Ethernet (RoCE)" : "InfiniBand");
-    if (read_word(folder, "fw_ver", word) && word[0] != '\0') write_more(&w, ", firmware %s", word);
+    if (mtu != 0) lh_line_add(&w, ", MTU %u", mtu);
+    lh_line_add(&w, ", %s",
+                figures->link_layer == VERBS_LINK_ETHERNET ? "Ethernet (RoCE)" : "InfiniBand");
+    if (read_word(folder, "fw_ver", word) && word[0] != '\0')
+        lh_line_add(&w, ", firmware %s", word);
     ib_card_bus(folder, word, sizeof(word));
-    if (word[0] != '\0') write_more(&w, ", at %s", word);
-    if (numa >= 0) write_more(&w, ", NUMA node %d", numa);
+    if (word[0] != '\0') lh_line_add(&w, ", at %s", word);
+    if (numa >= 0) lh_line_add(&w, ", NUMA node %d", numa);
     line(context, w.text);
 }
 
@@ -146,15 +131,15 @@ static void tell_gids(const char *folder, uint32_t port, int count, bool etherne
 {
     for (int i = 0; i < count && i < IB_GIDS_MOST; i++) {
         char path[WORD], word[WORD], gid[INET6_ADDRSTRLEN];
-        writer_t w = {.text = ""};
+        lh_line_t w = {.length = 0};
         (void)snprintf(path, sizeof(path), "ports/%u/gids/%d", port, i);
         if (!read_word(folder, path, word) || !kernel_gid_text(word, gid)) continue;
-        write_more(&w, "  GID %d: %s", i, gid);
+        lh_line_add(&w, "  GID %d: %s", i, gid);
         (void)snprintf(path, sizeof(path), "ports/%u/gid_attrs/types/%d", port, i);
         if (ethernet && read_word(folder, path, word))
-            write_more(&w, ", %s", strstr(word, "v2") != NULL ? "RoCE v2" : "RoCE v1");
+            lh_line_add(&w, ", %s", strstr(word, "v2") != NULL ? "RoCE v2" : "RoCE v1");
         (void)snprintf(path, sizeof(path), "ports/%u/gid_attrs/ndevs/%d", port, i);
-        if (read_word(folder, path, word)) write_more(&w, ", of %s", word);
+        if (read_word(folder, path, word)) lh_line_add(&w, ", of %s", word);
         line(context, w.text);
     }
 }
@@ -194,9 +179,10 @@ static void tell_distances(const char *folder, ib_card_line_t line, void *contex
     struct dirent **rows;
     const char *cut = strstr(folder, place);
     const int32_t own = ib_card_numa(folder);
-    writer_t w = {.text = "  NUMA distance:", .at = 16};
+    lh_line_t w = {.length = 0};
     bool any = false;
     if (cut == NULL || own < 0) return;
+    lh_line_add(&w, "  NUMA distance:");
     (void)snprintf(system, sizeof(system), "%.*s", (int)(cut - folder), folder);
     (void)snprintf(buses, sizeof(buses), "%.3000s/bus/pci/devices", system);
     const int count = scandir(buses, &rows, NULL, by_name);
@@ -207,7 +193,7 @@ static void tell_distances(const char *folder, ib_card_line_t line, void *contex
             const int32_t node = (int32_t)strtol(word, NULL, 10);
             const long distance = node >= 0 ? numa_distance(system, own, node) : 0;
             if (distance > 0)
-                write_more(&w, "%s %ld to %s", any ? "," : "", distance, rows[i]->d_name);
+                lh_line_add(&w, "%s %ld to %s", any ? "," : "", distance, rows[i]->d_name);
             any |= distance > 0;
         }
         free(rows[i]);
@@ -220,19 +206,19 @@ static void tell_distances(const char *folder, ib_card_line_t line, void *contex
 static void tell_counters(const char *folder, const char *name, uint32_t port, ib_card_line_t line,
                           void *context)
 {
-    writer_t w = {.text = ""};
+    lh_line_t w = {.length = 0};
     uint32_t known = 0, raised = 0;
-    write_more(&w, "  counters of %s port %u:", name, port);
+    lh_line_add(&w, "  counters of %s port %u:", name, port);
     for (uint32_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         const uint64_t value = ib_card_counter(folder, port, counters[i]);
         if (value == UINT64_MAX) continue;
         known++;
         if (value > 0)
-            write_more(&w, "%s %s %llu", raised++ > 0 ? "," : "", counters[i],
-                       (unsigned long long)value);
+            lh_line_add(&w, "%s %s %llu", raised++ > 0 ? "," : "", counters[i],
+                        (unsigned long long)value);
     }
     if (known > raised)
-        write_more(&w, "%s 0 in the rest (%u)", raised > 0 ? "," : "", known - raised);
+        lh_line_add(&w, "%s 0 in the rest (%u)", raised > 0 ? "," : "", known - raised);
     if (known > 0) line(context, w.text);
 }
 
@@ -252,8 +238,8 @@ static void tell_device(const ib_verbs_t *v, verbs_device_t *device, ib_card_lin
     verbs_port_t figures = {0};
     verbs_context_t *open = v->open_device(device);
     if (open == NULL) {
-        writer_t w = {.text = ""};
-        write_more(&w, "%s can't be opened: %s", v->get_device_name(device), strerror(errno));
+        lh_line_t w = {.length = 0};
+        lh_line_add(&w, "%s can't be opened: %s", v->get_device_name(device), strerror(errno));
         line(context, w.text);
         return;
     }

@@ -7,14 +7,15 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <longhaul/line.h>
 
 #include "tcp_tuning.h"
 
 /* NETSTAT: bytes of the longest of the two tables of counters, twice what kernels have today. */
-enum { KERNEL_LINE = 1024, KERNEL_WORD = 160, NETSTAT = 16 << 10 };
+enum { KERNEL_WORD = 160, NETSTAT = 16 << 10 };
 
 /* What tells of loss and of timers, then of memory, in the order of their weight. */
 static const struct {
@@ -43,23 +44,6 @@ static const char *const losses[] = {"rx_errors",      "rx_dropped", "rx_missed_
 static const char *const limits[] = {"ipv4/tcp_rmem", "ipv4/tcp_wmem",
                                      "ipv4/tcp_mem",  "core/rmem_max",
                                      "core/wmem_max", "ipv4/tcp_slow_start_after_idle"};
-
-typedef struct card_writer { /* one line that grows */
-    char text[KERNEL_LINE];
-    size_t at;
-} card_writer_t;
-
-static void card_write(card_writer_t *w, const char *fmt, ...) LH_PRINTF(2, 3);
-
-static void card_write(card_writer_t *w, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    const int more = vsnprintf(w->text + w->at, sizeof(w->text) - w->at, fmt, args);
-    va_end(args);
-    if (more > 0) w->at += (size_t)more;
-    if (w->at >= sizeof(w->text)) w->at = sizeof(w->text) - 1;
-}
 
 /* At most room - 1 bytes, with a NUL behind them; false: there is no such file. */
 static bool card_read(const char *path, char *out, size_t room)
@@ -115,7 +99,7 @@ uint64_t tcp_kernel_counter(const char *text, const char *group, const char *nam
 /* "  counters: RetransSegs 12, 0 in the rest (14)", and of an interface "  counters of eth0: ...": the host
  * keeps such lines without those above them. Of no counter that is known there is no line. */
 typedef struct counts {
-    card_writer_t line;
+    lh_line_t line;
     const char *card; /* NULL: the kernel's own */
     uint32_t known, raised;
 } counts_t;
@@ -123,17 +107,18 @@ typedef struct counts {
 static void counts_add(counts_t *c, const char *name, uint64_t value)
 {
     if (c->known++ == 0)
-        card_write(&c->line, "  counters%s%s:", c->card != NULL ? " of " : "",
-                   c->card != NULL ? c->card : "");
+        lh_line_add(&c->line, "  counters%s%s:", c->card != NULL ? " of " : "",
+                    c->card != NULL ? c->card : "");
     if (value == 0) return;
-    card_write(&c->line, "%s %s %llu", c->raised++ > 0 ? "," : "", name, (unsigned long long)value);
+    lh_line_add(&c->line, "%s %s %llu", c->raised++ > 0 ? "," : "", name,
+                (unsigned long long)value);
 }
 
 static void counts_tell(counts_t *c, tcp_kernel_line_t line, void *context)
 {
     if (c->known > c->raised)
-        card_write(&c->line, "%s 0 in the rest (%u)", c->raised > 0 ? "," : "",
-                   c->known - c->raised);
+        lh_line_add(&c->line, "%s 0 in the rest (%u)", c->raised > 0 ? "," : "",
+                    c->known - c->raised);
     if (c->known > 0) line(context, c->line.text);
 }
 
@@ -157,12 +142,13 @@ static void kernel_counters(tcp_kernel_line_t line, void *context)
 static void kernel_limits(tcp_kernel_line_t line, void *context)
 {
     char path[KERNEL_WORD], word[KERNEL_WORD];
-    card_writer_t w = {.text = "  limits:", .at = 9};
+    lh_line_t w = {.length = 0};
     bool any = false;
+    lh_line_add(&w, "  limits:");
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
         (void)snprintf(path, sizeof(path), "/proc/sys/net/%s", limits[i]);
         if (!card_word(path, word)) continue;
-        card_write(&w, "%s %s %s", any ? "," : "", strchr(limits[i], '/') + 1, word);
+        lh_line_add(&w, "%s %s %s", any ? "," : "", strchr(limits[i], '/') + 1, word);
         any = true;
     }
     if (any) line(context, w.text);
@@ -172,14 +158,16 @@ static void tell_kernel(tcp_kernel_line_t line, void *context)
 {
     char controls[KERNEL_WORD], usual[KERNEL_WORD];
     bool force, bbr;
-    card_writer_t w = {.text = "TCP of this kernel:", .at = 19};
+    lh_line_t w = {.length = 0};
     tuning_capabilities(&force, &bbr);
+    lh_line_add(&w, "TCP of this kernel:");
     if (card_word("/proc/sys/net/ipv4/tcp_available_congestion_control", controls))
-        card_write(&w, " congestion controls %s,", controls);
+        lh_line_add(&w, " congestion controls %s,", controls);
     if (card_word("/proc/sys/net/ipv4/tcp_congestion_control", usual))
-        card_write(&w, " %s where none is set,", usual);
-    card_write(&w, " bbr %s, buffers beyond the limits %s", bbr ? "may be used" : "may not be used",
-               force ? "may be set (CAP_NET_ADMIN)" : "may not be set (CAP_NET_ADMIN is missing)");
+        lh_line_add(&w, " %s where none is set,", usual);
+    lh_line_add(&w, " bbr %s, buffers beyond the limits %s",
+                bbr ? "may be used" : "may not be used",
+                force ? "may be set (CAP_NET_ADMIN)" : "may not be set (CAP_NET_ADMIN is missing)");
     line(context, w.text);
     kernel_limits(line, context);
     kernel_counters(line, context);
@@ -209,13 +197,13 @@ static const char *card_address(const struct sockaddr *a, char out[INET6_ADDRSTR
 static void tell_interface(const struct ifaddrs *i, tcp_kernel_line_t line, void *context)
 {
     char path[KERNEL_WORD], word[KERNEL_WORD], address[INET6_ADDRSTRLEN];
-    card_writer_t w = {.at = 0};
+    lh_line_t w = {.length = 0};
     counts_t c = {.card = i->ifa_name};
     const uint64_t rate = card_rate(i->ifa_name);
-    card_write(&w, "%s: %s", i->ifa_name, card_address(i->ifa_addr, address));
-    if (rate != 0) card_write(&w, ", %.3g Gb/s", 8e-9 * (double)rate);
+    lh_line_add(&w, "%s: %s", i->ifa_name, card_address(i->ifa_addr, address));
+    if (rate != 0) lh_line_add(&w, ", %.3g Gb/s", 8e-9 * (double)rate);
     (void)snprintf(path, sizeof(path), "/sys/class/net/%s/mtu", i->ifa_name);
-    if (card_word(path, word)) card_write(&w, ", MTU %s", word);
+    if (card_word(path, word)) lh_line_add(&w, ", MTU %s", word);
     line(context, w.text);
     for (size_t l = 0; l < sizeof(losses) / sizeof(losses[0]); l++) {
         (void)snprintf(path, sizeof(path), "/sys/class/net/%s/statistics/%s", i->ifa_name,
