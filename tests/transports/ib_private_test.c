@@ -296,6 +296,37 @@ static void a_window_that_memory_has_no_room_for_is_cut(end_t *e)
     end_barrier(e);
 }
 
+/* One end may lock what the frames of 4 MiB take and those of two threads of three beside: the window
+ * stays at both ends, and that end says what its threads lack. A frame is 64 bytes longer than its chunk. */
+static void frames_of_threads_that_memory_has_no_room_for_are_told(end_t *e)
+{
+    enum { WANTED = 4 << 20, CHUNK = 64 << 10, FRAME = CHUNK + 64, FRAMES = WANTED / CHUNK + 2 };
+    enum { THREADS = 3, ROOM = 2 * (FRAMES + 4) * FRAME };
+    char said[512], order[60], expected[160];
+    lh_tuning_t got = {.struct_size = sizeof(got)};
+    const lh_tuning_t wanted = {
+        .struct_size = sizeof(wanted), .chunk_bytes = CHUNK, .inflight_bytes = WANTED};
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.tuning = &wanted;
+    params.security = LH_SECURITY_PRIVATE;
+    end_listen(e, LH_SECURITY_PRIVATE);
+    (void)snprintf(order, sizeof(order), "memory_most=%d", ROOM);
+    if (e->side == 1) ib_order(order);
+    hear_log(e, &params, said, sizeof(said));
+    (void)snprintf(expected, sizeof(expected),
+                   " a window of %d bytes and %d threads take %d bytes of registered memory, more "
+                   "than fake0 gives; %d instead",
+                   WANTED, THREADS, 2 * (FRAMES + 2 * THREADS) * FRAME, 2 * FRAMES * FRAME);
+    CHECK((strstr(said, expected) != NULL) == (e->side == 1), "%s", said);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(e->api->retune(e->conn, NULL, &got) == LH_OK && got.inflight_bytes == WANTED, "%llu",
+          (unsigned long long)got.inflight_bytes);
+    ib_order("memory_most=0");
+    buffer_t out = buffer_new(e, 32 << 20, false, 0), in = buffer_new(e, 32 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 16, 2 << 20);
+    end_barrier(e);
+}
+
 /* 4 MiB, of 64 KiB each: set by hand. */
 static void a_window_of_one_s_own_is_refused_with_what_it_takes(end_t *e)
 {
@@ -363,6 +394,7 @@ int main(int argc, char **argv)
         FACT(what_came_before_an_end_is_opened, one),
         FACT(a_new_tuning_tells_what_frames_allow, few),
         FACT(a_window_that_memory_has_no_room_for_is_cut, NULL),
+        FACT(frames_of_threads_that_memory_has_no_room_for_are_told, threads),
         FACT(a_window_of_one_s_own_is_refused_with_what_it_takes, one),
         FACT(a_cancel_waits_for_no_peer, threads),
     };

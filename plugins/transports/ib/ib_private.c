@@ -34,9 +34,25 @@ static lh_status_t make_frames(lh_conn_t *c)
     return status;
 }
 
+/* The window has its frames, and the threads have none beside them; `all`: bytes that both take. */
+static void say_threads_lack(const lh_conn_t *c, uint64_t all)
+{
+    const lh_transport_t *t = c->transport;
+    const ib_private_t *s = &c->sealed;
+    char limit[IB_LOCK_TEXT];
+    ib_lock_text(limit, sizeof(limit));
+    t->host->log(t->host, LH_LOG_WARN,
+                 "rank %u: with security = private a window of %llu bytes and %u threads take %llu "
+                 "bytes of registered memory, more than %s gives; %llu instead, and what threads "
+                 "have in hand is part of the window%s",
+                 c->peer, (unsigned long long)c->tuning.window_bytes, ib_pool_threads(t->pool),
+                 (unsigned long long)all, t->ports[0].device, 2ull * s->slots * s->slot_bytes,
+                 limit);
+}
+
 /* What a process may lock is known to the kernel alone, as others of it are locked, too: so the
  * frames are tried, those beside the window go first, and a window that was chosen is halved until they
- * can be had. One that was set by hand is refused. */
+ * can be had; either is told. A window that was set by hand is refused. */
 static lh_status_t fit_frames(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
@@ -47,8 +63,10 @@ static lh_status_t fit_frames(lh_conn_t *c)
     char limit[IB_LOCK_TEXT];
     lh_status_t status = make_frames(c);
     if (status == LH_IO && s->slots > least) {
+        const uint64_t all = 2ull * s->slots * s->slot_bytes;
         s->slots = least;
         status = make_frames(c);
+        if (status == LH_OK) say_threads_lack(c, all);
     }
     if (status == LH_OK || status == LH_NO_MEMORY) return status;
     ib_lock_text(limit, sizeof(limit));
