@@ -233,11 +233,24 @@ static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, ui
     return streams;
 }
 
-/* As many over each card. */
+/* As many over each card: the next multiple, or where that is more than a connection can have the last.
+ * Of two ends with CARDS_MOST cards at most there is always a number that is one of both. */
 static uint64_t over_cards(uint64_t streams, uint64_t cards)
 {
-    const uint64_t each = cards > 0 ? cards : 1;
-    return (larger_value(streams, 1) + each - 1) / each * each;
+    const uint64_t each = cards > 0 ? cards : 1, most = STREAMS_MAX / each;
+    const uint64_t turns = (larger_value(streams, 1) + each - 1) / each;
+    return (turns < most ? turns : most) * each;
+}
+LH_STATIC_ASSERT((CARDS_MOST - 1) * CARDS_MOST <= STREAMS_MAX,
+                 "streams over all cards of two ends");
+
+/* The least number of streams that is as many over each of `own` cards and over each of `there`. */
+static uint32_t cards_of_both(uint32_t own, uint32_t there)
+{
+    uint32_t all = own;
+    while (all % there != 0)
+        all += own;
+    return all;
 }
 
 /* What a stream takes at once between sites: what it sends in 16 ms. The kernel holds two of those
@@ -317,7 +330,7 @@ static bool tcp_tuning_change(const tcp_config_t *config, const limits_t *limits
     uint32_t before;
     switch (what) {
     case MORE_STREAMS:
-        out->streams = 2 * out->streams < STREAMS_MAX ? 2 * out->streams : STREAMS_MAX;
+        out->streams = (uint32_t)over_cards(2 * (uint64_t)out->streams, limits->cards);
         return config->streams == 0;
     case FEWER_STREAMS:
         before = out->streams;
@@ -411,8 +424,8 @@ void conn_tune(lh_conn_t *c, int fd)
         c->measures = fd >= 0;
     }
     limits_t limits = t->limits;
-    const uint32_t there = address_count(&c->address); /* 0: the peer dialed */
-    if (there > limits.cards) limits.cards = there;
+    const uint32_t there = address_count(&c->address); /* 0: the peer dialed, and has chosen */
+    if (there > 0) limits.cards = cards_of_both(limits.cards > 0 ? limits.cards : 1, there);
     tuning_choose(t->config, &c->link, &c->wanted, &limits, &c->tuning);
     conn_keep_budget(c);
 }

@@ -222,7 +222,68 @@ static void every_card_has_as_many_streams(void **state)
     assert_int_equal(streams_of(LH_LINK_WAN, 3, 0, 0), 6);
     assert_int_equal(streams_of(LH_LINK_WAN, 8, 0, 2), 8);
     assert_int_equal(streams_of(LH_LINK_WAN, 2, 5, 0), 5);
-    assert_int_equal(streams_of(LH_LINK_WAN, 3, 0, 64), 64);
+    assert_int_equal(streams_of(LH_LINK_WAN, 3, 0, 64), 63); /* 66 are too many */
+}
+
+/* Of a connection that an end with so many cards dials to one with so many, each card in a network of its
+ * own. */
+static void streams_to(uint32_t own, uint32_t others, uint32_t wanted, uint32_t expected)
+{
+    static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
+    static const lh_host_t host = {.struct_size = sizeof(host), .world = &world};
+    static const char *const addresses[] = {"10.9.0.1", "10.9.1.1", "10.9.2.1", "10.9.3.1",
+                                            "10.9.4.1", "10.9.5.1", "10.9.6.1", "10.9.7.1"};
+    const char *list[CARDS_MOST + 1] = {NULL};
+    const tcp_config_t config = {.streams = 0};
+    uint32_t over[2][CARDS_MOST] = {{0}};
+    lh_transport_t *t = calloc(1, sizeof(*t));
+    lh_conn_t *c = calloc(1, sizeof(*c));
+    assert_true(t != NULL && c != NULL);
+    t->host = &host;
+    t->config = &config;
+    t->here_count = own;
+    t->limits = (limits_t){.budget = UINT64_MAX, .bbr = true, .window = 1 << 30, .cards = own};
+    for (uint32_t i = 0; i < own; i++) {
+        place(&t->here[i], addresses[i], 24);
+        ((struct sockaddr_in *)(void *)&t->here[i].address)->sin_addr.s_addr ^= htonl(1u << 16);
+    }
+    for (uint32_t i = 0; i < others; i++)
+        list[i] = addresses[i];
+    there_is(t, &c->address, list);
+    c->transport = t;
+    c->link.scope = LH_LINK_SITE;
+    c->wanted.streams = wanted;
+    conn_tune(c, -1);
+    assert_int_equal(c->tuning.streams, expected);
+    for (uint32_t i = 0; i < expected; i++) {
+        struct sockaddr_storage to;
+        socklen_t length;
+        const place_t *from = address_way(t, &c->address, i, &to, &length);
+        assert_non_null(from);
+        over[0][from - t->here]++;
+        over[1][ntohs(((const struct sockaddr_in *)(const void *)&to)->sin_port)]++;
+    }
+    for (uint32_t i = 0; i < own; i++)
+        assert_int_equal(over[0][i], expected / own);
+    for (uint32_t i = 0; i < others; i++)
+        assert_int_equal(over[1][i], expected / others);
+    free(c);
+    free(t);
+}
+
+static void every_card_of_both_ends_has_as_many_streams(void **state)
+{
+    (void)state;
+    streams_to(1, 1, 3, 3);
+    streams_to(2, 2, 0, 2);
+    streams_to(2, 3, 0, 6);
+    streams_to(3, 2, 0, 6);
+    streams_to(4, 6, 0, 12);
+    streams_to(4, 6, 13, 24);
+    streams_to(1, 8, 0, 8);
+    streams_to(7, 8, 0, 56);
+    streams_to(7, 8, 60, 56); /* twice as many are more than a connection can have */
+    streams_to(5, 8, 64, 40);
 }
 
 /* The tuning that is offered is the one that a connection would have. */
@@ -336,6 +397,7 @@ int main(void)
         cmocka_unit_test(what_says_no_node_counts_as_near),
         cmocka_unit_test(streams_take_cards_in_turn_and_stay_in_their_networks),
         cmocka_unit_test(every_card_has_as_many_streams),
+        cmocka_unit_test(every_card_of_both_ends_has_as_many_streams),
         cmocka_unit_test(fewer_streams_are_still_as_many_a_card),
         cmocka_unit_test(what_is_no_card_is_refused_with_what_there_is),
         cmocka_unit_test(messages_pass_over_a_card_that_is_named),
