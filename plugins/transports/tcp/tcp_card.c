@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,10 +243,24 @@ static bool card_rival(const place_t *card, char rival[CARD_NAME])
     return found;
 }
 
-/* Of the cards that are used. */
+/* Such an address is of IPv6, and a card has it where address_of_interface has found no better one. */
+bool cards_local(const lh_transport_t *t, const place_t *two[2])
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < t->here_count && count < 2; i++) {
+        const struct sockaddr_in6 *a = (const void *)&t->here[i].address;
+        if (a->sin6_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr))
+            two[count++] = &t->here[i];
+    }
+    return count == 2;
+}
+
+/* Of the cards that are used. All link-local addresses are in one network, whatever the cable, so that of
+ * two a stream might leave by a card that does not reach the peer's which it goes to. */
 static lh_status_t cards_check(const lh_transport_t *t)
 {
     const lh_host_t *host = t->host;
+    const place_t *local[2] = {NULL, NULL};
     char names[64], rival[CARD_NAME] = "";
     cards_text(t, names, sizeof(names));
     if (t->config->streams != 0 && t->config->streams < t->here_count)
@@ -254,6 +269,13 @@ static lh_status_t cards_check(const lh_transport_t *t)
             "streams = %llu: a stream goes over one card, and %u are to be used (%s); "
             "expected at least as many, or 0",
             (unsigned long long)t->config->streams, t->here_count, names);
+    if (cards_local(t, local))
+        return host->fail(
+            host, LH_NO_DEVICE,
+            "nics: %s and %s have link-local IPv6 addresses alone, which do not tell which of a "
+            "peer's cards each of them reaches; expected an IPv4 or global IPv6 address on all "
+            "but one",
+            local[0]->name, local[1]->name);
     for (uint32_t i = 0; i < t->here_count; i++)
         if (card_rival(&t->here[i], rival))
             return host->fail(

@@ -20,6 +20,9 @@ lh_status_t cards_choose(lh_transport_t *t);
 /* "eth0, eth1": where streams leave from; cut to room. */
 void cards_text(const lh_transport_t *t, char *out, size_t room);
 
+/* The first two of t->here that have no address but a link-local one; false: there are no two. */
+bool cards_local(const lh_transport_t *t, const place_t *two[2]);
+
 /* The two that follow read /sys, or what a test puts in its place. */
 
 /* The NUMA node that has all of these processors; -1: none has. */

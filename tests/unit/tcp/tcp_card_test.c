@@ -201,6 +201,34 @@ static void streams_take_cards_in_turn_and_stay_in_their_networks(void **state)
     assert_null(address_way(&t, &there, 0, &to, &length));
 }
 
+/* Of these addresses, whose cards have their numbers as names: "0 1" are the first two that are link-local
+ * alone, "" says that there are no two. */
+static void local_are(const char *const *addresses, const char *expected)
+{
+    static lh_transport_t t;
+    const place_t *two[2] = {NULL, NULL};
+    char text[160] = "";
+    for (t.here_count = 0; addresses[t.here_count] != NULL; t.here_count++) {
+        place_t *p = &t.here[t.here_count];
+        place(p, addresses[t.here_count], 64);
+        (void)snprintf(p->name, sizeof(p->name), "%u", t.here_count);
+    }
+    if (cards_local(&t, two))
+        (void)snprintf(text, sizeof(text), "%s %s", two[0]->name, two[1]->name);
+    assert_string_equal(text, expected);
+}
+
+static void two_cards_that_are_link_local_alone_are_seen(void **state)
+{
+    (void)state;
+    local_are((const char *const[]){"fe80::1", "fe80::2", NULL}, "0 1");
+    local_are((const char *const[]){"10.1.0.1", "fe80::1", "fd00::1", "febf::1", "fe80::2", NULL},
+              "1 3");
+    local_are((const char *const[]){"fe80::1", "10.1.0.1", "fec0::1", NULL}, "");
+    local_are((const char *const[]){"254.128.0.1", "254.128.0.2", NULL}, ""); /* 0xfe80 as IPv4 */
+    local_are((const char *const[]){"fe80::1", NULL}, "");
+}
+
 static uint32_t streams_of(uint32_t scope, uint32_t cards, uint64_t asked, uint32_t wanted)
 {
     const limits_t limits = {.budget = UINT64_MAX, .bbr = true, .window = 1 << 30, .cards = cards};
@@ -396,6 +424,7 @@ int main(void)
         cmocka_unit_test(the_nearest_cards_are_used_in_the_order_of_the_list),
         cmocka_unit_test(what_says_no_node_counts_as_near),
         cmocka_unit_test(streams_take_cards_in_turn_and_stay_in_their_networks),
+        cmocka_unit_test(two_cards_that_are_link_local_alone_are_seen),
         cmocka_unit_test(every_card_has_as_many_streams),
         cmocka_unit_test(every_card_of_both_ends_has_as_many_streams),
         cmocka_unit_test(fewer_streams_are_still_as_many_a_card),

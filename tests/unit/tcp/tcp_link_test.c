@@ -351,6 +351,31 @@ static void a_card_that_is_down_or_has_no_address_is_refused(void **state)
     open_refused("nics: second is down; expected an interface that is up");
 }
 
+/* Nothing tells which of them a cable joins to which of the peer's. One of them may have no other. */
+static void cards_that_are_link_local_alone_are_refused(void **state)
+{
+    (void)state;
+    static kit_end_t e;
+    static char cards[] = "cable, second";
+    static const char *const both[] = {"cable", "second"};
+    await_link(0, "cable", true);
+    await_link(0, "second", true);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run("ip -n %s addr flush dev %s && "
+                             "ip -n %s addr add fe80::%d/64 dev %s nodad",
+                             names[0], both[i], names[0], i + 1, both[i]),
+                         0);
+    open_refused("nics: cable and second have link-local IPv6 addresses alone, which do not tell "
+                 "which of a peer's cards each of them reaches; expected an IPv4 or global IPv6 "
+                 "address on all but one");
+    assert_int_equal(run("ip -n %s addr add 10.77.0.1/24 dev cable", names[0]), 0);
+    enter(0);
+    memset(&e, 0, sizeof(e));
+    e.config.nics = cards;
+    kit_open(&e, 0);
+    kit_close(&e);
+}
+
 /* The peer's second address goes away before it is dialed. */
 static void a_way_that_is_closed_is_named(void **state)
 {
@@ -444,6 +469,8 @@ int main(void)
                                         take_cable_away),
         cmocka_unit_test_setup_teardown(a_card_that_is_down_or_has_no_address_is_refused,
                                         lay_two_cables, take_cable_away),
+        cmocka_unit_test_setup_teardown(cards_that_are_link_local_alone_are_refused, lay_two_cables,
+                                        take_cable_away),
         cmocka_unit_test_setup_teardown(a_way_that_is_closed_is_named, lay_two_cables,
                                         take_cable_away),
         cmocka_unit_test_setup_teardown(a_cut_cable_is_noticed_within_3500_ms, lay_cable,
