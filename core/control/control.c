@@ -18,6 +18,8 @@
 #include <base/sys.h>
 #include <control/control_state.h>
 
+_Static_assert(CONTROL_COLLECT_MOST <= FRAME_SMALL / 2, "rank 0 takes such a part");
+
 /* Half a frame: heads take little of the rest. */
 size_t control_gather_most(uint32_t ranks)
 {
@@ -30,11 +32,12 @@ size_t control_gather_most(uint32_t ranks)
  * missed one, or has made one too many, is found by its number rather than by bytes that lie at
  * another rank's place. The wait ends early when the job has ended, or when the thread has: no
  * answer comes then. */
-static lh_status_t gather_round(control_t *c, const char *where, const void *mine, size_t bytes,
-                                void *all)
+static lh_status_t gather_round(control_t *c, const char *where, bool collects, const void *mine,
+                                size_t bytes, void *all)
 {
-    lh_assert(bytes == 0 || (mine != NULL && all != NULL));
-    if (bytes > control_gather_most(c->how.size))
+    const size_t most = collects ? CONTROL_COLLECT_MOST : control_gather_most(c->how.size);
+    lh_assert(bytes == 0 || (mine != NULL && (all != NULL || (collects && c->how.rank != 0))));
+    if (bytes > most)
         return fail(LH_INVALID, "%zu bytes of each of %u ranks are too many to gather", bytes,
                     c->how.size);
     (void)pthread_mutex_lock(&c->gather_lock);
@@ -43,6 +46,7 @@ static lh_status_t gather_round(control_t *c, const char *where, const void *min
     r->mine = mine;
     r->bytes = bytes;
     r->all = all;
+    r->collects = collects;
     r->gathered = false;
     (void)snprintf(r->where, sizeof(r->where), "%s", where);
     r->gather = true;
@@ -62,12 +66,18 @@ static lh_status_t gather_round(control_t *c, const char *where, const void *min
 
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
 {
-    return gather_round(c, "", mine, bytes, all);
+    return gather_round(c, "", false, mine, bytes, all);
+}
+
+/* It has a name, as a barrier has, so that a rank which gathers meanwhile is found by it. */
+lh_status_t control_collect(control_t *c, const void *mine, size_t bytes, void *all)
+{
+    return gather_round(c, "for rank 0", true, mine, bytes, all);
 }
 
 lh_status_t control_barrier(control_t *c, const char *where)
 {
-    return gather_round(c, where, NULL, 0, NULL);
+    return gather_round(c, where, false, NULL, 0, NULL);
 }
 
 void control_progress(control_t *c, uint64_t step, const char *text)

@@ -20,6 +20,10 @@ typedef struct control control_t;
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
 /* How many bytes each of `ranks` can give at once, at most. */
 size_t control_gather_most(uint32_t ranks);
+/* A gather of what rank 0 alone gets: the others' `all` may be NULL, and what travels grows with the ranks
+ * and not with their square. CONTROL_COLLECT_MOST bytes of each, at most, however many they are. */
+enum { CONTROL_COLLECT_MOST = 512 << 10 };
+lh_status_t control_collect(control_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
 lh_status_t control_barrier(control_t *c, const char *where) LH_MUST_CHECK;
 
 /* [any thread, no system call] What this rank is doing, for the sentence when it or another is

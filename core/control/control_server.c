@@ -286,7 +286,7 @@ static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *wh
 }
 
 /* A rank's part of the gather at hand. With the last one all parts go to all ranks, in the order of
- * ranks. */
+ * ranks, or to this one alone. */
 static void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where,
                         const void *bytes, size_t length)
 {
@@ -298,10 +298,10 @@ static void server_part(control_t *c, uint32_t rank, uint32_t round, const char 
     if (++s->arrived < c->how.size) return;
 
     text_t payload = {0};
-    frame_write_gather(&payload, s->round, s->where, s->parts,
-                       (uint32_t)(s->part_bytes * c->how.size));
+    const size_t all = s->part_bytes * c->how.size;
+    frame_write_gather(&payload, s->round, s->where, s->parts, s->collects ? 0 : (uint32_t)all);
     control_put_all(c, FRAME_GATHERED, &payload);
-    control_answer(c, s->parts, s->part_bytes * c->how.size);
+    control_answer(c, s->parts, all);
     text_free(&payload);
     s->arrived = 0;
     for (uint32_t r = 0; r < c->how.size; r++)
@@ -577,8 +577,10 @@ static void server_requests(control_t *c)
     (void)pthread_mutex_unlock(&c->lock);
     if (r.take_in) control_members_take_in(c);
     /* mine stays valid: its owner waits for the answer or the end. */
-    if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
+    if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK) {
+        s->collects = r.collects;
         server_part(c, 0, r.round, r.where, r.mine, r.bytes);
+    }
     if (r.fail && r.peer == 0 && !server_knows_better(c, 0, r.status))
         control_tell(c, 0, r.status, true, r.reason);
     if (r.fail && r.peer != 0) server_hear(c, 0, r.peer, r.status, r.reason);

@@ -69,13 +69,15 @@ void control_blame(control_t *c, const control_culprit_t *whom)
     to->status = whom->status == LH_OK ? LH_PEER_LOST : whom->status;
 }
 
-/* What came from all ranks goes to the caller that waits for it. An answer of another size is not
- * what was asked for; it is left, and the round ends when rank 0 finds out who differs. */
+/* What came from all ranks goes to the caller that waits for it; of what rank 0 alone asks for the others
+ * hear that it is there. An answer of another size is not what was asked for; it is left, and the round
+ * ends when rank 0 finds out who differs. */
 void control_answer(control_t *c, const void *all, size_t bytes)
 {
     (void)pthread_mutex_lock(&c->lock);
     control_request_t *r = &c->request;
-    if (r->gather && !r->gathered && bytes == r->bytes * c->how.size) {
+    const size_t due = r->collects && c->server == NULL ? 0 : r->bytes * c->how.size;
+    if (r->gather && !r->gathered && bytes == due) {
         if (bytes > 0) memcpy(r->all, all, bytes);
         r->gathered = true;
     }

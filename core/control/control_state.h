@@ -120,7 +120,8 @@ typedef struct control_request {
     /* Memory of the caller, who waits in control_gather until it is no longer read or written. */
     const void *mine;
     size_t bytes;
-    void *all; /* likewise; filled when gathered is set */
+    void *all;     /* likewise; filled when gathered is set */
+    bool collects; /* all is for rank 0 alone */
     bool gathered;
     /* Of fail: whom it is about. status and reason are of fail or of close. */
     uint32_t peer;
@@ -261,6 +262,7 @@ struct control_server {
     /* The gather at hand: what has arrived of it, and which one it is, as its first rank said. */
     char *parts;
     size_t part_bytes;
+    bool collects; /* as this rank asks, without whose part none is whole: they go to nobody else */
     uint32_t arrived, round;
     char where[FRAME_FACT_TEXT];
 

@@ -185,8 +185,8 @@ struct links {
     double *crossing;
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
-    text_t said; /* of this machine, before it measured */
-    probe_words_t *words;
+    text_t said;          /* of this machine, before it measured */
+    probe_words_t *words; /* [word_count] on rank 0, of all machines that measured */
     uint32_t word_count;
     bool even;    /* paces are those of equal shares, whatever `shares` says */
     bool probing; /* a connection has its pair's whole rate, not a rank's part */

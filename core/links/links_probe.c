@@ -741,7 +741,7 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     bool any = false;
     for (uint32_t i = 0; i < l->pair_count; i++)
         any = any || fresh[i];
-    if (status == LH_OK && any) status = links_words_gather(l);
+    if (status == LH_OK && any) status = links_words_collect(l);
     mem_free(fresh);
     return status;
 }

@@ -3,8 +3,9 @@
  * What a plugin tells of its cards and of the kernel are lines for people, and they are kept as such:
  * which counters a card has, and what they mean, no two drivers have in common. Of what is said
  * afterwards only lines that are other are kept, which are those of counters that rose and of links that
- * changed. A site's first rank measures, so there are few such machines; lengths go ahead, as what
- * travels is as long for all ranks as for the one that has most to say. */
+ * changed. A site's first rank measures, so there are few such machines. Rank 0 alone writes the record,
+ * so the words go to it and to nobody else: all ranks' parts are as long as the longest may be, which to
+ * all of a thousand ranks would be gigabytes. */
 #include <links/links_words.h>
 
 #include <stdio.h>
@@ -13,9 +14,11 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
-typedef struct words_lengths { /* of a rank, bytes without a NUL */
-    uint32_t before, after;
-} words_lengths_t;
+typedef struct words_part {                /* of a rank, as it travels */
+    uint32_t before, after;                /* bytes of text, without a NUL */
+    char text[PROBE_BEFORE + PROBE_AFTER]; /* that of before, and behind it the other */
+} words_part_t;
+_Static_assert(sizeof(words_part_t) <= CONTROL_COLLECT_MOST, "a part is no longer than any may be");
 
 /* A line of its own for the record: what a driver writes may be any bytes. */
 static void words_line(void *context, const char *line)
@@ -76,8 +79,17 @@ static uint32_t words_length(const text_t *t, size_t room)
     return (uint32_t)length;
 }
 
-/* As it is told to the other ranks; the sites' names and addresses all know. */
-static void words_take(const links_t *l, uint32_t rank, const char *text, words_lengths_t length,
+/* What a rank has to say; before 0: nothing. */
+static void words_put(words_part_t *part, const text_t *before, const text_t *after)
+{
+    part->before = words_length(before, PROBE_BEFORE);
+    part->after = words_length(after, PROBE_AFTER);
+    if (part->before > 0) memcpy(part->text, before->data, part->before);
+    if (part->after > 0) memcpy(part->text + part->before, after->data, part->after);
+}
+
+/* As it was told to this rank; the sites' names and addresses all know. */
+static void words_take(const links_t *l, uint32_t rank, const words_part_t *part,
                        probe_words_t *out)
 {
     const world_t *w = l->how.world;
@@ -87,58 +99,40 @@ static void words_take(const links_t *l, uint32_t rank, const char *text, words_
     (void)snprintf(out->address, sizeof(out->address), "%s", p->address[site > other]);
     (void)snprintf(out->plugin, sizeof(out->plugin), "%s", p->plugin);
     out->measured_s = sys()->wall_ns() / 1000000000;
-    memcpy(out->before, text, length.before);
-    memcpy(out->after, text + length.before, length.after);
+    memcpy(out->before, part->text, part->before);
+    memcpy(out->after, part->text + part->before, part->after);
 }
 
-/* What travels is the text before and, without a gap, the one after; `most` bytes of each rank. */
-static lh_status_t words_spread(links_t *l, const words_lengths_t *lengths, size_t most,
-                                const text_t *after)
+static lh_status_t words_keep(links_t *l, const words_part_t *all)
 {
-    const uint32_t size = l->how.world->row.size, self = l->how.world->row.rank;
-    char *mine = mem_array(most, 1), *all = mem_array(size, most);
-    probe_words_t *words = mem_array(l->how.world->row.sites, sizeof(*words));
-    lh_status_t status = mine == NULL || all == NULL || words == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK && lengths[self].before > 0)
-        memcpy(mine, l->said.data, lengths[self].before);
-    if (status == LH_OK && lengths[self].after > 0)
-        memcpy(mine + lengths[self].before, after->data, lengths[self].after);
-    if (status == LH_OK) status = control_gather(l->how.control, mine, most, all);
-    l->words = words;
-    for (uint32_t r = 0; status == LH_OK && r < size; r++) {
-        if (lengths[r].before == 0 || l->word_count == l->how.world->row.sites) continue;
-        words_take(l, r, all + r * most, lengths[r], &words[l->word_count++]);
-    }
-    mem_free(mine);
-    mem_free(all);
-    return status;
+    const uint32_t size = l->how.world->row.size, sites = l->how.world->row.sites;
+    l->words = mem_array(sites, sizeof(*l->words));
+    if (l->words == NULL) return LH_NO_MEMORY;
+    for (uint32_t r = 0; r < size && l->word_count < sites; r++)
+        if (all[r].before > 0 && all[r].before < PROBE_BEFORE && all[r].after < PROBE_AFTER)
+            words_take(l, r, &all[r], &l->words[l->word_count++]);
+    return LH_OK;
 }
 
-lh_status_t links_words_gather(links_t *l)
+lh_status_t links_words_collect(links_t *l)
 {
     text_t now = {0}, after = {0};
-    const uint32_t size = l->how.world->row.size;
-    size_t most = 0;
-    lh_status_t status = LH_OK;
-    words_lengths_t mine = {0}, *all = mem_array(size, sizeof(*all));
+    const bool keeps = l->how.world->row.rank == 0;
     lh_assert(l->words == NULL);
-    if (all == NULL) return LH_NO_MEMORY;
-    if (l->said.length > 0) status = words_ask(l, &now);
+    words_part_t *mine = mem_new(sizeof(*mine));
+    words_part_t *all = keeps ? mem_array(l->how.world->row.size, sizeof(*all)) : NULL;
+    lh_status_t status = mine == NULL || (keeps && all == NULL) ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && l->said.length > 0) status = words_ask(l, &now);
     if (status == LH_OK && l->said.length > 0) words_other(&l->said, &now, &after);
     if (status == LH_OK) status = text_status(&after);
-    mine.before = words_length(&l->said, PROBE_BEFORE);
-    mine.after = words_length(&after, PROBE_AFTER);
-    if (status == LH_OK) status = control_gather(l->how.control, &mine, sizeof(mine), all);
-    for (uint32_t r = 0; status == LH_OK && r < size; r++) {
-        if (all[r].before >= PROBE_BEFORE || all[r].after >= PROBE_AFTER)
-            all[r] = (words_lengths_t){0};
-        if ((size_t)all[r].before + all[r].after > most) most = all[r].before + all[r].after;
+    if (status == LH_OK) {
+        words_put(mine, &l->said, &after);
+        status = control_collect(l->how.control, mine, sizeof(*mine), all);
     }
-    /* Of some thousands of ranks so much of each can't be gathered; then nothing is kept. */
-    if (status == LH_OK && most > 0 && most <= control_gather_most(size))
-        status = words_spread(l, all, most, &after);
+    if (status == LH_OK && keeps) status = words_keep(l, all);
     text_free(&now);
     text_free(&after);
+    mem_free(mine);
     mem_free(all);
     return status;
 }

@@ -7,10 +7,10 @@
 
 /* Asks this machine's transport, once, before this rank measures for the first time. */
 lh_status_t links_words_before(links_t *l) LH_MUST_CHECK;
-/* Asks again where this rank has measured, and all ranks tell each other. All ranks call it, once. */
-lh_status_t links_words_gather(links_t *l) LH_MUST_CHECK;
-/* What was said where links have just been measured, at most by one machine a site; the same on all
- * ranks. NULL and 0: none was measured. */
+/* Asks again where this rank has measured, and tells rank 0. All ranks call it, once. */
+lh_status_t links_words_collect(links_t *l) LH_MUST_CHECK;
+/* On rank 0, what was said where links have just been measured, at most by one machine a site. NULL and 0
+ * on all others, and where none was measured. */
 const probe_words_t *links_words(const links_t *l, uint32_t *count);
 
 #endif

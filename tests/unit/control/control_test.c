@@ -80,6 +80,54 @@ static void every_rank_gets_all_parts(void **state)
     secret_free(star.secret);
 }
 
+/* Parts of a size that stands out among heartbeats. */
+enum { COLLECTED = 100000 };
+
+static void *collect_twice(void *argument)
+{
+    rank_run_t *r = argument;
+    const bool keeps = r->how.rank == 0;
+    char *mine = malloc(COLLECTED), *all = keeps ? malloc((size_t)RANKS * COLLECTED) : NULL;
+    uint32_t sum = r->how.rank, sums[RANKS];
+    for (int turn = 0; r->status == LH_OK && turn < 2; turn++) {
+        memset(mine, (int)r->how.rank + 10 * turn + 1, COLLECTED);
+        r->status = control_collect(r->control, mine, COLLECTED, all);
+        for (uint32_t i = 0; keeps && r->status == LH_OK && i < RANKS * COLLECTED; i++)
+            if (all[i] != (char)(i / COLLECTED + 10 * (uint32_t)turn + 1)) r->status = LH_CORRUPT;
+        /* A gather behind it goes to all again. */
+        if (r->status == LH_OK) r->status = control_gather(r->control, &sum, sizeof(sum), sums);
+        for (uint32_t i = 0; r->status == LH_OK && i < RANKS; i++)
+            if (sums[i] != i) r->status = LH_CORRUPT;
+    }
+    free(mine);
+    free(all);
+    return NULL;
+}
+
+/* Nothing of what rank 0 alone gets comes to the others. */
+static void rank_0_alone_gets_what_it_collects(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    control_counts_t counts;
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, collect_twice, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, LH_OK);
+        control_counts(ranks[i].control, &counts);
+        if (i == 0)
+            assert_true(counts.bytes_received > 2ull * (RANKS - 1) * COLLECTED);
+        else
+            assert_true(counts.bytes_received < COLLECTED);
+    }
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
 /* A plane whose thread has ended though nobody failed. */
 static void nothing_is_gathered_where_nobody_answers(void **state)
 {
@@ -97,6 +145,34 @@ static void nothing_is_gathered_where_nobody_answers(void **state)
     assert_non_null(strstr(fail_reason(), "has ended"));
     (void)close(c->wake_fd);
     free(c);
+}
+
+static void *collect_or_gather(void *argument)
+{
+    rank_run_t *r = argument;
+    uint32_t mine = 0, all[RANKS];
+    r->status = r->how.rank == 2 ? control_gather(r->control, &mine, sizeof(mine), all)
+                                 : control_collect(r->control, &mine, sizeof(mine), all);
+    (void)snprintf(r->reason, sizeof(r->reason), "%s", fail_reason());
+    return NULL;
+}
+
+static void a_rank_that_gathers_while_others_collect_is_told(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, collect_or_gather, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, LH_MISMATCH);
+        assert_non_null(strstr(ranks[i].reason, "'for rank 0' with 4"));
+    }
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
 }
 
 static void *wait_at_the_wrong_place(void *argument)
@@ -532,6 +608,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_meet_and_know_each_other),
         cmocka_unit_test(every_rank_gets_all_parts),
+        cmocka_unit_test(rank_0_alone_gets_what_it_collects),
+        cmocka_unit_test(a_rank_that_gathers_while_others_collect_is_told),
         cmocka_unit_test(nothing_is_gathered_where_nobody_answers),
         cmocka_unit_test(ranks_that_wait_at_different_places_are_told),
         cmocka_unit_test(what_differs_is_a_table_on_every_rank),

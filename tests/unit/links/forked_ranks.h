@@ -67,6 +67,12 @@ lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *a
     return LH_OK;
 }
 
+lh_status_t control_collect(control_t *c, const void *mine, size_t bytes, void *all)
+{
+    static char others[RANKS * GATHER / 64];
+    return control_gather(c, mine, bytes, c->rank == 0 ? all : others);
+}
+
 lh_status_t control_status(const control_t *c)
 {
     return atomic_load(&c->plane->status);
