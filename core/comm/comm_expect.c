@@ -3,7 +3,8 @@
  * What is under way at a time, and so the memory for it, depends on the links between sites. An earlier
  * run or `longhaul bench links` has left a record of them. A plan has no addresses to match its rows
  * by, as a run does, but sites have names: a row of the same names and the same plugin is taken,
- * whatever its age, the youngest first. */
+ * whatever its age, the youngest first. What many ranks had at once counts for those that the job has; of
+ * more ranks than were at it a run measures that anew, and here it is taken as it is. */
 #include <comm/comm_expect.h>
 
 #include <base/memory.h>
@@ -24,9 +25,13 @@ lh_status_t comm_expect_pairs(comm_t *c)
     if (c->expected == NULL) return LH_NO_MEMORY;
     c->expected_count = sites * (sites - 1) / 2;
     for (uint32_t b = 1; b < sites; b++)
-        for (uint32_t a = 0; a < b; a++)
-            link_probe_take_named(&c->expected[links_pair(a, b)], world_site_name(c->world, a),
-                                  world_site_name(c->world, b), plugin, c->known, c->known_count);
+        for (uint32_t a = 0; a < b; a++) {
+            probe_pair_t *p = &c->expected[links_pair(a, b)];
+            const uint32_t one = world_site_size(c->world, a), other = world_site_size(c->world, b);
+            link_probe_take_named(p, world_site_name(c->world, a), world_site_name(c->world, b),
+                                  plugin, c->known, c->known_count);
+            link_crowd_scale(&p->figures, one < other ? one : other);
+        }
     return LH_OK;
 }
 

@@ -43,6 +43,27 @@ uint64_t link_crowd_ns(uint64_t round_trip_ns)
     return CROWD_TRIPS * round_trip_ns > least_ns ? CROWD_TRIPS * round_trip_ns : least_ns;
 }
 
+/* In double, as figures of a record that was edited by hand may be as large as a record takes. */
+static void scale_figure(uint64_t *figure, double most)
+{
+    if ((double)*figure > most) *figure = (uint64_t)most;
+}
+
+/* A border that many share is as wide for few, and what each of many had over a card of its own a few have
+ * as often as they are: so it is the less of the two. */
+void link_crowd_scale(probe_figures_t *f, uint32_t ranks)
+{
+    lh_assert(ranks > 0);
+    if (f->together_ranks != 0 && f->together_ranks <= ranks) return;
+    for (uint32_t way = 0; way < 2; way++) {
+        const double most = (double)ranks * (double)f->rate[way];
+        scale_figure(&f->together[way], most);
+        for (uint32_t i = 0; i < BESIDES; i++)
+            scale_figure(&f->beside[i][way], most);
+    }
+    if (f->together_ranks != 0) f->together_ranks = ranks;
+}
+
 uint64_t link_crowd_border(const probe_figures_t *f, int way)
 {
     const bool more = (double)f->together[way] > more_share * (double)f->rate[way];

@@ -25,6 +25,10 @@ uint32_t link_crowd_beside(uint32_t site, uint32_t other, uint32_t busy);
  * second half counts. */
 uint64_t link_crowd_ns(uint64_t round_trip_ns);
 
+/* Makes of what many ranks had at once, as a record has it, what so many of each site can have of it: no
+ * more than each has alone. What more ranks than were measured would have is not known, and it stays. */
+void link_crowd_scale(probe_figures_t *f, uint32_t ranks);
+
 /* Bytes a second of a pair alone, by all ranks of both sites: what the ramp has found between two of
  * them, but where all together got clearly more. way: as in probe_figures_t. */
 uint64_t link_crowd_border(const probe_figures_t *f, int way);

@@ -35,9 +35,10 @@ typedef struct probe_figures {
     uint32_t streams;                          /* of the connection that was measured   */
     uint64_t chunk_bytes, window_bytes, buffer_bytes;
     /* By all ranks of both sites at once, the pair alone and beside others (links_crowd.h); 0: not
-     * measured. beside_pairs: how many pairs the sites had then; beside_at_s: when the last of these
-     * was measured, the same for all of them (0: a build that did not know it). */
-    uint64_t together[2], beside[BESIDES][2], beside_pairs, beside_at_s;
+     * measured. together_ranks: how many of each site were at it; beside_pairs: how many pairs the sites
+     * had then; beside_at_s: when the last of these was measured, the same for all of them. A build that
+     * did not know one of them has left 0. */
+    uint64_t together[2], together_ranks, beside[BESIDES][2], beside_pairs, beside_at_s;
     char tuned[PROBE_TUNED]; /* the plugin's sentence on its parameters; "": none */
 } probe_figures_t;
 

@@ -316,6 +316,7 @@ static lh_status_t crowd_together(crowd_t *c, uint32_t a, uint32_t b)
     const lh_status_t status = crowd_turn(c, a, b);
     if (status != LH_OK) return status;
     figure_set(c, links_pair(a, b), p->figures.together);
+    p->figures.together_ranks = links_crowd_ranks(c->l, a, b);
     link_crowd_together_text(p, links_crowd_ranks(c->l, a, b), text, sizeof(text));
     crowd_say(c->l, text);
     return LH_OK;
@@ -384,10 +385,12 @@ static void crowd_close(crowd_t *c)
     mem_free(c->all);
 }
 
-/* Whether the pair's ranks have a turn of their own. */
-static bool has_together(const links_t *l, const bool *fresh, uint32_t a, uint32_t b)
+/* Whether the pair's ranks have a turn of their own: so many were never measured at once. */
+static bool has_together(const links_t *l, uint32_t a, uint32_t b)
 {
-    return fresh[links_pair(a, b)] && links_crowd_ranks(l, a, b) > 1;
+    const probe_figures_t *f = &l->pairs[links_pair(a, b)].figures;
+    const uint32_t ranks = links_crowd_ranks(l, a, b);
+    return f->measured_s != 0 && ranks > 1 && f->together_ranks < ranks;
 }
 
 lh_status_t links_crowd(links_t *l, const bool *fresh)
@@ -399,13 +402,14 @@ lh_status_t links_crowd(links_t *l, const bool *fresh)
         for (uint32_t a = 0; a < b; a++) {
             any = any || fresh[links_pair(a, b)];
             all = all && l->pairs[links_pair(a, b)].figures.measured_s != 0;
-            together = together || has_together(l, fresh, a, b);
+            together = together || has_together(l, a, b);
         }
-    if (!any || sites > CROWD_SITES || (!all && !together)) return LH_OK;
+    all = all && (any || together); /* beside others, too, so many have not been measured */
+    if (sites > CROWD_SITES || (!all && !together)) return LH_OK;
     lh_status_t status = crowd_open(&c);
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
-            if (has_together(l, fresh, a, b)) status = crowd_together(&c, a, b);
+            if (has_together(l, a, b)) status = crowd_together(&c, a, b);
     if (status == LH_OK && all) status = crowd_of_sites(&c);
     crowd_close(&c);
     return status;

@@ -706,6 +706,7 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
     uint64_t mtu[2] = {0};
     lh_status_t status = pair_spread(l, 0, &p->figures, ranks, NULL);
     const bool is_known = p->figures.measured_s != 0;
+    if (is_known) link_crowd_scale(&p->figures, links_crowd_ranks(l, a, b));
     if (status == LH_OK && !is_known && (self == one || self == two)) {
         probe_figures_t figures = {0};
         status = links_words_before(l);

@@ -44,6 +44,7 @@ static const number_row_t whole_rows[] = {
     {"chunk", AT(chunk_bytes)},
     {"window", AT(window_bytes)},
     {"buffer", AT(buffer_bytes)},
+    {"together_ranks", MAY(together_ranks)},
     {"beside_pairs", MAY(beside_pairs)},
     {"beside_at", MAY(beside_at_s)},
 };

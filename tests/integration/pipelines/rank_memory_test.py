@@ -121,6 +121,23 @@ class RankMemory(PipelineCase):
         self.assertGreater(min(known), max(without))
         self.assertEqual(transfers(row["planned"] for row in self.trained(job, *args)), known)
 
+    def test_a_plan_takes_of_a_record_of_many_ranks_what_its_own_can_have(self):
+        job = self.job(train={"precision": "bf16"}, optimizer={"plugin": "zero1"}, comm={"bucket": "1MiB"})
+
+        def planned(args, **figures):
+            with open(self.path("out", "links.json"), "w") as f:
+                json.dump({"version": 1, "links": [dict(LINK, sites=["s0", "s1"], addresses=["192.0.2.1", "192.0.2.2"],
+                                                        plugin="tcp", tuned="", **figures)]}, f)
+            plan = self.planned(job, *args)
+            return plan["links"]["sums_s"], [row.get("transfers", 0) for row in plan["ranks"]]
+
+        for each in (1, 2):
+            args = self.ranks_of([each, each])
+            many = planned(args, together_bytes_per_second=[8000000000] * 2, together_ranks=8)
+            self.assertEqual(many, planned(args, together_bytes_per_second=[each * 1000000000] * 2, together_ranks=each))
+            self.assertEqual(many, planned(args, together_bytes_per_second=[8000000000] * 2))  # a build that said no number
+            self.assertGreater(many[0], 0)
+
     def test_the_plan_holds_for_breadth_first_accumulation(self):
         changes = {"train": {"batch": 12, "micro_batch": 2, "precision": "f32",
                              "recompute": "full"}, "optimizer": {"plugin": "zero3"}}

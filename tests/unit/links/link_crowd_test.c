@@ -334,6 +334,58 @@ static void several_ranks_count_where_they_have_clearly_more(void **state)
     assert_true(link_crowd_border(&p.figures, 1) == 1250000000);
 }
 
+/* Eight ranks of each site: there each has 1 GB/s of its own; back each has 0.5, and all of them 3. */
+static probe_figures_t of_eight(void)
+{
+    return (probe_figures_t){
+        .rate = {1000000000, 500000000},
+        .together = {8000000000, 3000000000},
+        .together_ranks = 8,
+        .beside = {
+            [BESIDE_FIRST] = {8000000000, 400000000}, [BESIDE_ALL] = {4000000000, 1500000000}}};
+}
+
+static void is_scaled(uint32_t ranks, uint64_t there, uint64_t back)
+{
+    probe_figures_t f = of_eight();
+    link_crowd_scale(&f, ranks);
+    assert_true(link_crowd_border(&f, 0) == there && link_crowd_border(&f, 1) == back);
+    assert_int_equal(f.together_ranks, ranks);
+    assert_true(f.rate[0] == 1000000000 && f.rate[1] == 500000000);
+}
+
+/* What a record has of many ranks is used by few. */
+static void what_many_ranks_had_counts_for_those_that_there_are(void **state)
+{
+    (void)state;
+    const probe_figures_t eight = of_eight();
+    is_scaled(1, 1000000000, 500000000);
+    is_scaled(2, 2000000000, 1000000000);
+    is_scaled(6, 6000000000, 3000000000);
+    is_scaled(7, 7000000000, 3000000000);
+    is_scaled(8, 8000000000, 3000000000);
+
+    probe_figures_t f = eight;
+    link_crowd_scale(&f, 9); /* nobody knows */
+    assert_memory_equal(&f, &eight, sizeof(f));
+    link_crowd_scale(&f, 2);
+    assert_true(f.beside[BESIDE_FIRST][0] == 2000000000 && f.beside[BESIDE_FIRST][1] == 400000000);
+    assert_true(f.beside[BESIDE_ALL][0] == 2000000000 && f.beside[BESIDE_ALL][1] == 1000000000);
+    assert_true(f.beside[BESIDE_SECOND][0] == 0 && f.beside[BESIDE_SECOND][1] == 0);
+
+    /* A build that did not say how many they were; and figures as large as a record takes. */
+    f = eight;
+    f.together_ranks = 0;
+    link_crowd_scale(&f, 1);
+    assert_true(link_crowd_border(&f, 0) == 1000000000 && link_crowd_border(&f, 1) == 500000000);
+    assert_int_equal(f.together_ranks, 0);
+    f = (probe_figures_t){.rate = {UINT64_C(1000000000000000000), 0},
+                          .together = {UINT64_C(1000000000000000000), 7},
+                          .together_ranks = 1000};
+    link_crowd_scale(&f, 999);
+    assert_true(f.together[0] == UINT64_C(1000000000000000000) && f.together[1] == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +399,7 @@ int main(void)
         cmocka_unit_test(who_is_slowed_is_luck_and_who_shares_is_not),
         cmocka_unit_test(no_pair_has_more_than_alone),
         cmocka_unit_test(several_ranks_count_where_they_have_clearly_more),
+        cmocka_unit_test(what_many_ranks_had_counts_for_those_that_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static void probes_together(void)
     CHECK(links_probe(me.links, NULL, 0) == LH_OK);
     const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
     CHECK(count == 1 && f->measured_s != 0 && f->rate[0] > 1 && f->rate[1] > 1);
-    CHECK(f->together[0] > 1 && f->together[1] > 1);
+    CHECK(f->together[0] > 1 && f->together[1] > 1 && f->together_ranks == 2);
     CHECK(f->beside_pairs == 0 && f->beside[BESIDE_ALL][0] == 0);
     CHECK(me.links->link_count == 0 && !me.links->probing);
     end();
@@ -230,7 +230,8 @@ static void knows(void)
                               .plugin = "tcp",
                               .figures = {.measured_s = sys()->wall_ns() / 1000000000,
                                           .rate = {5, 5},
-                                          .together = {9, 5}}};
+                                          .together = {9, 5},
+                                          .together_ranks = 2}};
     play_sites(2)->connect = refuse_to_connect;
     CHECK(links_probe(me.links, &row, 1) == LH_OK);
     const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
@@ -246,6 +247,59 @@ static void a_young_record_is_measured_by_nobody(void **state)
     assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", knows));
 }
 
+/* One rank a site finds what eight had: it has a card of its own, and no more. */
+static void knows_of_many(void)
+{
+    uint32_t count;
+    const probe_pair_t row = {.site = {"a", "b"},
+                              .address = {"10.0.0.1", "10.0.0.2"},
+                              .plugin = "tcp",
+                              .figures = {.measured_s = sys()->wall_ns() / 1000000000,
+                                          .rate = {5, 5},
+                                          .together = {40, 30},
+                                          .together_ranks = 8}};
+    play_sites(1)->connect = refuse_to_connect;
+    CHECK(links_probe(me.links, &row, 1) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s == row.figures.measured_s && f->together_ranks == 1);
+    CHECK(links_border(me.links, 0, 1) == 5 && links_border(me.links, 1, 0) == 5);
+    end();
+}
+
+static void a_record_of_many_ranks_counts_for_those_that_there_are(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", knows_of_many));
+}
+
+/* Two ranks a site find what one had: what they have together is measured, and nothing else. */
+static void knows_of_fewer(void)
+{
+    uint32_t count;
+    const probe_pair_t row = {.site = {"a", "b"},
+                              .address = {"10.0.0.1", "10.0.0.3"},
+                              .plugin = "tcp",
+                              .figures = {.measured_s = sys()->wall_ns() / 1000000000 - 100,
+                                          .round_trip_ns = 1000000,
+                                          .rate = {100000000, 100000000},
+                                          .burst = {7, 7}}};
+    (void)play_sites(2);
+    CHECK(links_probe(me.links, &row, 1) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->together[0] > 1 && f->together[1] > 1 && f->together_ranks == 2);
+    CHECK(f->measured_s == row.figures.measured_s && f->burst[0] == 7);
+    CHECK(f->rate[0] == 100000000 && f->rate[1] == 100000000);
+    CHECK(links_words(me.links, &count) == NULL && count == 0);
+    CHECK(me.links->link_count == 0 && !me.links->probing);
+    end();
+}
+
+static void of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured(void **state)
+{
+    (void)state;
+    assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", knows_of_fewer));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +309,8 @@ int main(void)
         cmocka_unit_test(what_machines_say_before_and_after_is_known_to_rank_0),
         cmocka_unit_test(of_too_many_words_whole_lines_are_kept),
         cmocka_unit_test(a_young_record_is_measured_by_nobody),
+        cmocka_unit_test(a_record_of_many_ranks_counts_for_those_that_there_are),
+        cmocka_unit_test(of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,7 @@ static probe_pair_t row(const char *a, const char *b)
                                   .window_bytes = 1234567,
                                   .buffer_bytes = 3703701,
                                   .together = {200000000, 987654322},
+                                  .together_ranks = 8,
                                   .beside = {[BESIDE_ALL] = {60000000, 500000000}},
                                   .beside_pairs = 3,
                                   .beside_at_s = 1790000001,
@@ -82,7 +83,7 @@ static void a_row_without_what_was_measured_at_once_is_read(void **state)
     text_t text = {0};
     memset(p.figures.together, 0, sizeof(p.figures.together));
     memset(p.figures.beside, 0, sizeof(p.figures.beside));
-    p.figures.beside_pairs = p.figures.beside_at_s = 0;
+    p.figures.together_ranks = p.figures.beside_pairs = p.figures.beside_at_s = 0;
     link_record_text(&p, 1, NULL, 0, &text);
     assert_null(strstr(text.data, "together"));
     assert_null(strstr(text.data, "beside"));
