@@ -18,7 +18,10 @@ static const uint64_t jitter_ns = 1000000;
 static const double growth = 1.05;
 static const double least_pace = 125000;   /* 1 Mb/s */
 static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy scheduler */
-static const double burst_share = 0.95;    /* of the pace: the link carries a burst    */
+/* The long stage: packets lost in a round trip from which on it is worth its time; and what the stages
+ * before it may have brought too little, of two round trips that wait for a third. */
+static const double look_losses = 0.25, look_more = 1.5;
+static const double burst_share = 0.95; /* of the pace: the link carries a burst    */
 /* Of a stage that brought no more: it counts double where it came near the most. */
 static const double near_best = 0.9;
 static const double turn_packets = 1e6; /* after which losses are told of a training */
@@ -28,6 +31,7 @@ static const double turn_packets = 1e6; /* after which losses are told of a trai
  * rate is near. */
 enum { FOLLOW_STEPS = 20, FOLLOW_RARELY = 1000 };
 enum { FLAT_ENOUGH = 6, FLAT_QUEUED = 4, FLAT_LONGER = 3 };
+enum { LOOK_TRIPS = 16 }; /* of the long stage: a round trip that it waits is 6 % of it */
 
 bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b)
 {
@@ -53,14 +57,31 @@ void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t l
     if (came > r->best) r->best = came;
     r->flat = grew ? 0 : r->flat + (came >= near_best * r->best ? 2 : 1);
     r->full |= !grew;
-    r->done |= r->flat >= (queued ? FLAT_QUEUED : FLAT_ENOUGH);
+    r->done |= r->looks || r->flat >= (queued ? FLAT_QUEUED : FLAT_ENOUGH);
+    r->looked |= r->looks;
+    r->looks = false;
+}
+
+/* What a transport takes is handed over in order, so that behind a packet that was lost all of it waits a
+ * round trip for that to come again. Where in most round trips one is lost a stage of two brings two thirds
+ * of what the link carries, on time and again. A stage never brings more than that, so one more can only
+ * make the figure better. */
+bool link_probe_look(probe_ramp_t *r, double lost, double packet, uint64_t round_trip_ns)
+{
+    lh_assert(packet > 0);
+    const double in_flight = r->best * (double)round_trip_ns * 1e-9 / packet;
+    if (!r->done || r->looked || lost * in_flight < look_losses) return false;
+    if (LOOK_TRIPS * round_trip_ns <= link_probe_ns(r, round_trip_ns)) return false;
+    r->looks = true;
+    r->done = false;
+    return true;
 }
 
 /* While it grows a sender is to find its own speed, as fast as it can; after that the queue before
  * the link is to stay short. */
 double link_probe_pace(const probe_ramp_t *r)
 {
-    const double pace = (r->full ? 1.3 : 4) * r->best;
+    const double pace = (r->full ? 1.3 : 4) * (r->looks ? look_more : 1) * r->best;
     return pace > least_pace ? pace : least_pace;
 }
 
@@ -69,6 +90,7 @@ double link_probe_pace(const probe_ramp_t *r)
 uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns)
 {
     const uint64_t least = r->full ? FLAT_LONGER * stage_ns : stage_ns;
+    if (r->looks) return LOOK_TRIPS * round_trip_ns;
     return 2 * round_trip_ns > least ? 2 * round_trip_ns : least;
 }
 

@@ -92,6 +92,8 @@ typedef struct probe_ramp {
     uint32_t flat; /* of stages in turn that brought no more: 2 each, or 1 */
     bool full;     /* one has: the sender is up to speed  */
     bool done;     /* further stages only add to best     */
+    bool looks;    /* the next is the long one of link_probe_look */
+    bool looked;   /* that was sent                               */
 } probe_ramp_t;
 
 /* Takes in a stage of which `came` bytes a second arrived; trip_ns: round trip under it, 0: not
@@ -100,6 +102,11 @@ void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t l
 /* How fast the next stage is sent, in bytes a second, and for how long at least. */
 double link_probe_pace(const probe_ramp_t *r);
 uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns);
+
+/* Once a ramp is done on a way on which packets are lost, makes room for one more stage that is long beside
+ * a round trip; true: it did, and the ramp is done after that. lost: share of the bytes sent so far; packet:
+ * bytes of payload of one. */
+bool link_probe_look(probe_ramp_t *r, double lost, double packet, uint64_t round_trip_ns);
 
 /* A connection's speed against its pace, step by step while it trains. It begins with pace and most
  * as the connection was opened with, the rest zero. */

@@ -357,6 +357,19 @@ static void probe_retune(const probe_t *p, const lh_tuning_t *wanted)
     if (api->retune != NULL && api->retune(p->k->conn, wanted, NULL) != LH_OK) fail_clear();
 }
 
+/* The long stage has its time beside the ramp's. Where the transport tells of no losses there is none. That a
+ * ramp is done is taken back by it, which the next word tells. */
+static void ramp_look(probe_t *p)
+{
+    lh_link_stats_t stats;
+    const uint64_t trip = p->figures->round_trip_ns;
+    stats_look(p, &stats);
+    if (stats.bytes_sent == 0) return;
+    const double lost = (double)stats.bytes_retransmitted / (double)stats.bytes_sent;
+    if (link_probe_look(&p->ramp, lost, link_probe_packet(stats.path_mtu), trip))
+        p->deadline_ns += link_probe_ns(&p->ramp, trip) + 2 * trip;
+}
+
 /* Stages of rising pace until both ends have found their rate. The word of a stage that both ramps
  * have ended before is the last of the ramp; both ends see the same two words, and so stop after
  * the same stage. */
@@ -385,7 +398,9 @@ static lh_status_t probe_ramp(probe_t *p)
         else
             link_probe_stage(&p->ramp, there, p->loaded_ns, trip);
         /* What is faster than messages can be is not seen. */
-        p->ramp.done |= bytes == MOST_DATA || sys()->now_ns() + rest > p->deadline_ns;
+        const bool cut = bytes == MOST_DATA || sys()->now_ns() + rest > p->deadline_ns;
+        p->ramp.done |= cut;
+        if (!ended && !cut) ramp_look(p);
         status = stage_expect(p);
         if (status != LH_OK) return status;
     }

@@ -77,6 +77,40 @@ static void a_ramp_outlasts_single_stages_that_go_wrong(void **state)
     assert_true(well > 0.97 * TRIES);
 }
 
+/* What each stage brings waits a round trip for packets that were lost. */
+static void a_ramp_over_a_lossy_link_ends_with_a_long_stage(void **state)
+{
+    (void)state;
+    enum { PACKET = 1448 };
+    static const double loss = 1e-3, rate = 118e6;
+    for (uint64_t trip = 30 * MS; trip <= 100 * MS; trip += 10 * MS) {
+        played_t k = {.rate = rate, .speed = rate / 50, .trip_ns = trip};
+        probe_ramp_t r = {.best = rate / 100};
+        uint32_t looks = 0;
+        double without = 0;
+        for (uint32_t stages = 0; !r.done && stages < 100; stages++) {
+            uint64_t loaded;
+            const double ns = (double)link_probe_ns(&r, trip);
+            const double came = send_at(&k, link_probe_pace(&r), &loaded);
+            assert_true((ns > 8 * (double)trip) == (looks == 1 && r.looks));
+            link_probe_stage(&r, came * ns / (ns + (double)trip), loaded, trip);
+            if (r.done && without == 0) without = r.best;
+            looks += link_probe_look(&r, loss, PACKET, trip);
+        }
+        assert_true(r.done && looks == 1 && without < 0.81 * rate);
+        assert_true(r.best > 0.93 * rate && r.best <= rate);
+        assert_true(link_probe_ns(&r, trip) < 8 * trip); /* those that follow are as before */
+    }
+    /* A ramp that is not done, a way without losses or with few, and one that is short beside a stage. */
+    probe_ramp_t r = {.best = rate, .full = true};
+    assert_false(link_probe_look(&r, loss, PACKET, 50 * MS));
+    r.done = true;
+    assert_false(link_probe_look(&r, 0, PACKET, 50 * MS));
+    assert_false(link_probe_look(&r, 5e-5, PACKET, 50 * MS));
+    assert_false(link_probe_look(&r, loss, PACKET, 7 * MS));
+    assert_true(r.done && link_probe_look(&r, loss, PACKET, 50 * MS) && !r.done);
+}
+
 static void stages_last_two_round_trips_and_longer_where_they_count(void **state)
 {
     (void)state;
@@ -314,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ramp_ends_at_the_rate_of_the_link),
         cmocka_unit_test(a_ramp_outlasts_single_stages_that_go_wrong),
+        cmocka_unit_test(a_ramp_over_a_lossy_link_ends_with_a_long_stage),
         cmocka_unit_test(stages_last_two_round_trips_and_longer_where_they_count),
         cmocka_unit_test(a_link_that_changes_by_half_is_followed_within_30_steps),
         cmocka_unit_test(nothing_to_tell_changes_nothing),
