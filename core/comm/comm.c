@@ -20,6 +20,7 @@
 #include <comm/comm_expect.h>
 #include <comm/comm_runs.h>
 #include <comm/script_make.h>
+#include <links/links_agree.h>
 #include <links/links_connect.h>
 #include <links/links_pace.h>
 #include <links/links_probe.h>
@@ -577,6 +578,8 @@ void comm_step(comm_t *c, uint64_t step)
     runs_enter(c);
     c->step = step;
     if (c->told != NULL) links_share(c->links, c->told, step);
+    if (c->is_told_anew) links_agree(c->links, c->told, step);
+    c->is_told_anew = false;
     links_follow(c->links, step);
     runs_leave(c);
 }
@@ -596,16 +599,27 @@ uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room)
     return count;
 }
 
-void comm_sent(comm_t *c, uint64_t *bytes)
+uint32_t comm_changes(comm_t *c, link_change_t *rows, uint32_t room)
 {
     runs_enter(c);
-    memcpy(bytes, c->begun_to, c->world->row.sites * sizeof(*bytes));
+    const uint32_t count = links_changes(c->links, rows, room);
+    runs_leave(c);
+    return count;
+}
+
+void comm_tell(comm_t *c, link_told_t *rows)
+{
+    runs_enter(c);
+    links_tell(c->links, rows);
+    for (uint32_t s = 0; s < c->world->row.sites; s++)
+        rows[s].sent = c->begun_to[s];
     runs_leave(c);
 }
 
-void comm_share(comm_t *c, const uint64_t *all)
+void comm_told(comm_t *c, const link_told_t *all)
 {
     c->told = all;
+    c->is_told_anew = true;
 }
 
 void comm_expose(comm_t *c, uint32_t scope, uint64_t ns)

@@ -71,21 +71,24 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
 const probe_pair_t *comm_expected(const comm_t *c, uint32_t *count);
 
 /* The step of training, for what control_progress tells of waits. Between two steps: links between
- * sites that have become slower or faster are paced anew. */
+ * sites that have become slower or faster are paced anew, and those of which all ranks have told that
+ * they are others now are tuned anew. */
 void comm_step(comm_t *c, uint64_t step);
-/* Bytes that this rank had to send to each site so far, by the runs that were started: [sites]. */
-void comm_sent(comm_t *c, uint64_t *bytes);
-/* What comm_sent said on all ranks, [ranks x sites], the same on all of them: from the next comm_step on
- * a site's ranks share the rate of its links by it (links_share). Borrowed until comm_close, and
- * looked at there alone. */
-void comm_share(comm_t *c, const uint64_t *all);
+/* What this rank has to tell all others of its links to each site, by runs that were started and by what
+ * transports say: [sites]. */
+void comm_tell(comm_t *c, link_told_t *rows);
+/* What comm_tell said on all ranks, [ranks x sites], the same on all of them: from the next comm_step on
+ * a site's ranks share the rate of its links by it (links_share), and links are tuned by it
+ * (links_agree). Borrowed until comm_close, and looked at there alone. */
+void comm_told(comm_t *c, const link_told_t *all);
 
 /* Before traffic that is not a step's (evaluation, saves, the end): until the next comm_step the ranks
  * of a site have equal parts of the rate of its links. */
 void comm_even(comm_t *c);
 
-/* links_flows, for reports. */
+/* links_flows and links_changes, for reports. */
 uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room);
+uint32_t comm_changes(comm_t *c, link_change_t *rows, uint32_t room);
 
 /* By scope (index LH_LINK_*): ns that waits took, of the host or of a device, by the class of link that
  * was waited for, since the last call. */

@@ -147,10 +147,11 @@ struct comm {
     char *staging;
     uint64_t staging_bytes;
     bool connected;
-    uint64_t step;        /* of training, for sentences */
-    const uint64_t *told; /* comm_share's */
-    uint64_t spin_ns;     /* a wait spins for this long before it sleeps */
-    bool crowded;         /* more ranks here than processors: who spins must yield */
+    uint64_t step;           /* of training, for sentences */
+    const link_told_t *told; /* comm_told's */
+    bool is_told_anew;       /* since the last comm_step */
+    uint64_t spin_ns;        /* a wait spins for this long before it sleeps */
+    bool crowded;            /* more ranks here than processors: who spins must yield */
 
     /* Under lock; links are called by who holds it. */
     pthread_mutex_t lock;

@@ -102,6 +102,7 @@ bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_
 {
     if (rate <= 0 || f->pace <= 0) return false;
     const bool slow = rate < 0.9 * f->pace;
+    f->is_slow = slow;
     f->sum = slow ? f->sum + rate : 0;
     f->slow = slow ? f->slow + 1 : 0;
     f->well = slow || is_queued(trip_ns, least_ns) ? 0 : f->well + 1;

@@ -115,6 +115,7 @@ typedef struct probe_follow {
     double sum;          /* of the rates of the steps that `slow` counts                 */
     uint32_t slow, well; /* steps in turn that kept less than 90 % of the pace; that kept it */
     uint32_t patience;   /* steps after which a lowered pace is raised again             */
+    bool is_slow;        /* the last step that told a rate did not keep the pace         */
 } probe_follow_t;
 
 /* After a step in which it sent at `rate` while it had something to send; 0: too little to tell.

@@ -199,6 +199,7 @@ void links_close(links_t *l)
     mem_free(l->arenas);
     mem_free(l->addresses);
     mem_free(l->pairs);
+    mem_free(l->tuners);
     text_free(&l->said);
     mem_free(l->words);
     mem_free(l->settled);

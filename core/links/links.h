@@ -16,7 +16,7 @@
 #include <config/job.h>
 #include <control/control.h>
 #include <links/carrier.h>
-#include <links/link_probe.h>
+#include <links/link_tuner.h>
 #include <plugin/registry.h>
 
 typedef struct links links_t;
@@ -105,6 +105,7 @@ enum {
     LINKS_DEPTH = 4096, /* most operations of a direction of a link, whatever is advertised */
     LINKS_ARENAS = 256,
     LINKS_REASON = 400,
+    LINKS_CHANGES = 8, /* of links tuned anew, until somebody asks for them    */
     LINKS_SILENT = 16, /* who sends nothing keeps one of so many of an equal part of a rate */
 };
 #define LINKS_FILL 0.97 /* of a border's rate: what its ranks send together, so that queues drain */
@@ -128,12 +129,15 @@ struct link {
     bool leaving;          /* it is about to end: that is no failure           */
     bool gone;             /* it is leaving, and the peer has closed it already      */
     uint32_t own_done;     /* of links_connect's own operations */
-    lh_link_t known;       /* of its way, as the connection was told; 0: not known */
+    lh_link_t known;       /* of its way, as it is tuned for; 0: not known */
     probe_follow_t follow; /* pace 0: it is not paced           */
     uint64_t told_rate;    /* by the transport, a step ago      */
     probe_losses_t losses; /* of what it sent while it trains   */
     double said_loss;      /* that the log was last told, or the probe found */
     double room;           /* bytes a second that its buffers are for */
+    uint64_t buffers;      /* that were asked for; 0: none        */
+    uint64_t trip_ns;      /* round trip of the last step; 0: see link_told_t */
+    bool slow;             /* it did not keep its pace then       */
     uint64_t sent, received;
     operation_t *operations;
     operation_t **idle; /* those that are free */
@@ -185,6 +189,9 @@ struct links {
     double *crossing;
     probe_pair_t *pairs; /* [pair_count] of sites, as links_pair counts them */
     uint32_t pair_count;
+    link_tuner_t *tuners; /* [pair_count]; NULL: ranks have told each other nothing yet */
+    link_change_t changes[LINKS_CHANGES]; /* [change_count], oldest first */
+    uint32_t change_count;
     text_t said;          /* of this machine, before it measured */
     probe_words_t *words; /* [word_count] on rank 0, of all machines that measured */
     uint32_t word_count;

@@ -134,6 +134,7 @@ static void link_known(link_t *k, const facts_t *facts)
     k->said_loss = facts->link.loss;
     k->follow.pace = k->follow.most = (double)facts->tuning.pace_bytes_per_second;
     k->room = (double)facts->link.bytes_per_second;
+    k->buffers = facts->tuning.buffer_bytes;
 }
 
 /* Dialing ends an eighth of join_timeout, or 1 s at most, before meeting_wait gives up: the failure

@@ -1,4 +1,5 @@
-/* links_pace.c - paces of links between sites, between two steps.
+/* links_pace.c - paces of links between sites, between two steps, and what else of a connection is chosen
+ * by them.
  *
  * All ranks of a site send through its one link. What they send together is paced at 97 % of its rate,
  * so that no queue grows before it, and who sends more has more of it: all are then done at the same
@@ -9,7 +10,10 @@
  * Pairs of sites that share a border or a cable, as links_crowd.c has found, share its rate in the same
  * way, by the sum of what their ranks send (link_crowd_part): a pair's ranks share what the pair has.
  *
- * A link that does not keep its pace gets a lower one, by its own transport's figures alone. */
+ * A link that does not keep its pace gets a lower one, by its own transport's figures alone. What its plugin
+ * makes of a rate follows: the window, and the chunk that one stream takes. Both are the sender's alone.
+ * Buffers are also for what the other end sends, so they are for the most that it may, and never shrink; they
+ * grow where a way has become longer, which all ranks find alike (links_agree.c). */
 #include <links/links_pace.h>
 
 #include <math.h>
@@ -109,26 +113,26 @@ static bool pace_shares_make(links_t *l)
 }
 
 /* What has come since, and half of what was before; false: it is too little to tell. */
-static bool demand_take(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
+static bool demand_take(links_t *l, const link_told_t *all, uint32_t from, uint32_t to)
 {
     const world_t *w = l->how.world;
     const double rate = (double)links_border(l, from, to);
     double sum = 0;
     for (uint32_t i = 0; i < world_site_size(w, from); i++) {
         const size_t cell = (size_t)world_site_rank(w, from, i) * w->row.sites + to;
-        sum += (double)(all[cell] - l->settled[cell]);
+        sum += (double)(all[cell].sent - l->settled[cell]);
     }
     if (rate <= 0 || sum < enough_s * rate) return false;
     for (uint32_t i = 0; i < world_site_size(w, from); i++) {
         const size_t cell = (size_t)world_site_rank(w, from, i) * w->row.sites + to;
-        l->demand[cell] = l->demand[cell] / 2 + (double)(all[cell] - l->settled[cell]);
-        l->settled[cell] = all[cell];
+        l->demand[cell] = l->demand[cell] / 2 + (double)(all[cell].sent - l->settled[cell]);
+        l->settled[cell] = all[cell].sent;
     }
     return true;
 }
 
 /* One border, from a site to another; true: parts are others now. */
-static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
+static bool border_share(links_t *l, const link_told_t *all, uint32_t from, uint32_t to)
 {
     const world_t *w = l->how.world;
     const uint32_t sites = w->row.sites, count = world_site_size(w, from);
@@ -152,18 +156,18 @@ static bool border_share(links_t *l, const uint64_t *all, uint32_t from, uint32_
 /* ---- parts of what pairs of sites share ---- */
 
 /* By all ranks of a site so far. */
-static uint64_t pair_sent(const links_t *l, const uint64_t *all, uint32_t from, uint32_t to)
+static uint64_t pair_sent(const links_t *l, const link_told_t *all, uint32_t from, uint32_t to)
 {
     const world_t *w = l->how.world;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < world_site_size(w, from); i++)
-        sum += all[(size_t)world_site_rank(w, from, i) * w->row.sites + to];
+        sum += all[(size_t)world_site_rank(w, from, i) * w->row.sites + to].sent;
     return sum;
 }
 
 /* What has come since of every pair, and half of what was before, once one has enough to tell. All pairs
  * at once: one that has fallen silent is to lose its part to those it shares with. */
-static bool crossing_take(links_t *l, const uint64_t *all)
+static bool crossing_take(links_t *l, const link_told_t *all)
 {
     const uint32_t sites = l->how.world->row.sites;
     bool enough = false;
@@ -188,7 +192,7 @@ static bool crossing_take(links_t *l, const uint64_t *all)
 
 /* Where none share, or paces can't be changed, all parts are 1. All change or none, as they add up: the
  * first turn looks whether one is other. True: they are others now. */
-static bool pairs_share(links_t *l, const uint64_t *all)
+static bool pairs_share(links_t *l, const link_told_t *all)
 {
     const uint32_t sites = l->how.world->row.sites;
     bool other = false;
@@ -208,13 +212,61 @@ static bool pairs_share(links_t *l, const uint64_t *all)
 
 /* ---- paces ---- */
 
-static bool is_paced(const link_t *k)
+bool link_is_paced(const link_t *k)
 {
     return k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL;
 }
 
-/* A lowered pace stays lower by as much. Buffers that are for less than may now come or go grow; they
- * never shrink, as the other end may have more to send than this one. */
+/* What the plugin makes of a link as it is now: window and chunk for what its pace lets through, buffers
+ * for all that may come or go. A link whose round trip only the plugin knows keeps what was chosen by
+ * that. */
+static lh_tuning_t link_tuning(link_t *k)
+{
+    char tuned[PROBE_TUNED];
+    const links_t *l = k->links;
+    const world_t *w = l->how.world;
+    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
+    const uint32_t choice = l->pairs == NULL ? 0 : l->pairs[links_pair(here, there)].figures.choice;
+    lh_link_t link = k->known;
+    lh_tuning_t most, wanted;
+    link.bytes_per_second = (uint64_t)k->room;
+    (void)links_tune(k->carrier, &link, choice, &most, tuned);
+    link.bytes_per_second = (uint64_t)(k->room * k->follow.pace / k->follow.most);
+    (void)links_tune(k->carrier, &link, choice, &wanted, tuned);
+    wanted.streams = 0;
+    if (link.round_trip_ns == 0) wanted.control = 0;
+    wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
+    wanted.buffer_bytes = most.buffer_bytes > k->buffers ? most.buffer_bytes : 0;
+    if (wanted.buffer_bytes != 0) k->buffers = wanted.buffer_bytes;
+    return wanted;
+}
+
+/* said: what of the connection is other from now on, in words. */
+static void link_apply(const link_t *k, const lh_tuning_t *wanted, char *said, size_t room)
+{
+    const lh_transport_api_t *api = k->carrier->api;
+    lh_tuning_t before = {.struct_size = sizeof(before)}, after = {.struct_size = sizeof(after)};
+    const bool told = api->retune(k->conn, NULL, &before) == LH_OK;
+    said[0] = '\0';
+    if (api->retune(k->conn, wanted, &after) == LH_OK && told)
+        link_tuner_changes(&before, &after, said, room);
+    else
+        fail_clear();
+}
+
+void links_tune_anew(link_t *k, uint64_t step)
+{
+    char said[LINKS_REASON];
+    if (!link_is_paced(k)) return;
+    const lh_tuning_t wanted = link_tuning(k);
+    link_apply(k, &wanted, said, sizeof(said));
+    if (said[0] != '\0')
+        log_line(LH_LOG_INFO, "link to rank %u: %.2f ms, loss %.1e: %s from step %llu on", k->peer,
+                 1e-6 * (double)k->known.round_trip_ns, k->known.loss, said,
+                 (unsigned long long)step);
+}
+
+/* A lowered pace stays lower by as much. Buffers that are for less than may now come or go grow. */
 static void link_take_share(link_t *k, uint64_t step)
 {
     const links_t *l = k->links;
@@ -228,21 +280,14 @@ static void link_take_share(link_t *k, uint64_t step)
     const bool same = fabs(most - k->follow.most) <= rounded * most;
     const bool longer = room > (1 + rounded) * k->room;
     if (most <= 0 || (same && !longer)) return;
-    if (longer) {
-        char tuned[PROBE_TUNED];
-        lh_link_t link = k->known;
-        link.bytes_per_second = (uint64_t)room;
-        const uint32_t choice = l->pairs == NULL ? 0
-                                                 : l->pairs[links_pair(here, there)].figures.choice;
-        (void)links_tune(k->carrier, &link, choice, &wanted, tuned);
-        wanted.streams = 0;
-        wanted.control = 0;
-        k->room = room;
-    }
     if (!same)
         k->follow = (probe_follow_t){.pace = most * k->follow.pace / k->follow.most,
                                      .most = most,
                                      .patience = k->follow.patience};
+    if (longer) {
+        k->room = room;
+        wanted = link_tuning(k);
+    }
     wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
     if (k->carrier->api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
     if (same) return; /* longer buffers alone */
@@ -276,10 +321,10 @@ void links_even(links_t *l, bool even)
     if (l->shares == NULL || l->even == even) return;
     l->even = even;
     for (uint32_t i = 0; i < l->link_count; i++)
-        if (is_paced(l->links[i])) link_even(l->links[i], even);
+        if (link_is_paced(l->links[i])) link_even(l->links[i], even);
 }
 
-void links_share(links_t *l, const uint64_t *all, uint64_t step)
+void links_share(links_t *l, const link_told_t *all, uint64_t step)
 {
     bool changed = false;
     const uint32_t sites = l->how.world->row.sites;
@@ -291,7 +336,7 @@ void links_share(links_t *l, const uint64_t *all, uint64_t step)
     changed = pairs_share(l, all) || changed;
     for (uint32_t i = 0; changed && i < l->link_count; i++) {
         link_t *k = l->links[i];
-        if (is_paced(k)) link_take_share(k, step);
+        if (link_is_paced(k)) link_take_share(k, step);
     }
 }
 
@@ -318,12 +363,15 @@ static void link_count_lost(link_t *k, const lh_link_stats_t *now, uint64_t step
 /* One link between two steps. A connection that does not keep its pace for twenty steps in turn
  * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
  * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's
- * rate that has not changed tells nothing new. */
+ * rate that has not changed tells nothing new. What all ranks decide together is told of the same
+ * steps: those of which a rate is told, which were busy enough. */
 static void link_follow(link_t *k, uint64_t step)
 {
+    char said[LINKS_REASON];
     lh_link_stats_t now = {.struct_size = sizeof(now)};
-    const lh_transport_api_t *api = k->carrier->api;
     const double before = k->follow.pace;
+    k->trip_ns = 0;
+    k->slow = false;
     if (link_stats(k, &now) != LH_OK) {
         fail_clear();
         return;
@@ -331,23 +379,25 @@ static void link_follow(link_t *k, uint64_t step)
     link_count_lost(k, &now, step);
     const bool is_new = now.bytes_per_second != k->told_rate; /* else nothing was measured */
     k->told_rate = now.bytes_per_second;
-    if (!link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0, now.round_trip_ns,
-                           now.round_trip_min_ns))
-        return;
-    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
-                                .pace_bytes_per_second = (uint64_t)k->follow.pace};
-    if (api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
+    const bool other = link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0,
+                                         now.round_trip_ns, now.round_trip_min_ns);
+    k->slow = is_new && k->follow.is_slow;
+    k->trip_ns = is_new && !k->slow ? now.round_trip_ns : 0;
+    if (!other) return;
+    const lh_tuning_t wanted = link_tuning(k);
+    link_apply(k, &wanted, said, sizeof(said));
     log_line(LH_LOG_INFO,
              "link to rank %u: %.1f MB/s now, %.2f ms; paced at %.1f MB/s instead of %.1f from "
-             "step %llu on",
+             "step %llu on%s%s",
              k->peer, 1e-6 * (double)now.bytes_per_second, 1e-6 * (double)now.round_trip_ns,
-             1e-6 * k->follow.pace, 1e-6 * before, (unsigned long long)step);
+             1e-6 * k->follow.pace, 1e-6 * before, (unsigned long long)step,
+             said[0] != '\0' ? "; " : "", said);
 }
 
 void links_follow(links_t *l, uint64_t step)
 {
     for (uint32_t i = 0; i < l->link_count; i++) {
         link_t *k = l->links[i];
-        if (is_paced(k)) link_follow(k, step);
+        if (link_is_paced(k)) link_follow(k, step);
     }
 }

@@ -3,7 +3,8 @@
  * The numbers of a step go by an all-gather over the links: the control plane gathers before step
  * 0 and between phases, through one process, and never in a step (control.h). Each rank has a fixed
  * room in the gathered memory, TRAIN_COMM_ROOM bytes for what is gathered, so one plan serves every
- * size up to it. Over several sites each tells there, too, how much it has sent to every site. */
+ * size up to it. Over several sites each tells there, too, how much it has sent to every site, and what
+ * its links there are like now. */
 #include <session/train_comm.h>
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ static lh_status_t ranks_gather_start(void *context, const void *mine, size_t by
                     bytes);
     char *room = t->memory + (size_t)t->ranks.rank * t->room_bytes;
     memcpy(room, mine, bytes);
-    if (t->sent != NULL) comm_sent(t->comm, (uint64_t *)(void *)(room + TRAIN_COMM_ROOM));
+    if (t->told != NULL) comm_tell(t->comm, (link_told_t *)(void *)(room + TRAIN_COMM_ROOM));
     return collective_start(t->plan);
 }
 
@@ -35,10 +36,10 @@ static lh_status_t ranks_gather_finish(void *context, size_t bytes, void *all)
     for (uint32_t r = 0; r < t->ranks.size; r++)
         memcpy((char *)all + r * bytes, t->memory + (size_t)r * t->room_bytes, bytes);
     const size_t sites = comm_world(t->comm)->row.sites;
-    for (uint32_t r = 0; t->sent != NULL && r < t->ranks.size; r++)
-        memcpy(t->sent + r * sites, t->memory + (size_t)r * t->room_bytes + TRAIN_COMM_ROOM,
-               sites * sizeof(*t->sent));
-    if (t->sent != NULL) comm_share(t->comm, t->sent);
+    for (uint32_t r = 0; t->told != NULL && r < t->ranks.size; r++)
+        memcpy(t->told + r * sites, t->memory + (size_t)r * t->room_bytes + TRAIN_COMM_ROOM,
+               sites * sizeof(*t->told));
+    if (t->told != NULL) comm_told(t->comm, t->told);
     return LH_OK;
 }
 
@@ -75,7 +76,7 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
 static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
 {
     const size_t sites = comm_world(t->comm)->row.sites;
-    const size_t told = sites > 1 ? sites * sizeof(*t->sent) : 0;
+    const size_t told = sites > 1 ? sites * sizeof(*t->told) : 0;
     t->room_bytes = TRAIN_COMM_ROOM + told;
     const size_t bytes = (size_t)t->ranks.size * t->room_bytes;
     coll_how_t how = {.name = "numbers of the step",
@@ -86,8 +87,8 @@ static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
                       .service = LH_SERVICE_GRADIENT};
     if (how.group == NULL) return LH_INVALID;
     t->memory = mem_new(bytes);
-    if (told > 0) t->sent = mem_array(t->ranks.size, told);
-    if (t->memory == NULL || (told > 0 && t->sent == NULL)) return LH_NO_MEMORY;
+    if (told > 0) t->told = mem_array(t->ranks.size, told);
+    if (t->memory == NULL || (told > 0 && t->told == NULL)) return LH_NO_MEMORY;
     how.whole.address = t->memory;
     const lh_status_t status = comm_arena(t->comm, t->memory, bytes, -1, 0, &how.whole.arena);
     return status == LH_OK ? collective_new(t->comm, &how, out) : status;
@@ -182,7 +183,7 @@ void train_comm_close(train_comm_t *t, bool together)
     }
     comm_close(t->comm);
     mem_free(t->memory);
-    mem_free(t->sent);
+    mem_free(t->told);
     *t = (train_comm_t){0};
 }
 

@@ -75,13 +75,13 @@ typedef struct train_comm {
     control_t *control;
     collective_t *plan; /* NULL until connected: then gathers go through the control plane */
     char *memory;       /* [ranks][room_bytes] */
-    size_t room_bytes; /* TRAIN_COMM_ROOM and, over several sites, what the rank has sent to each */
-    uint64_t *sent;    /* [ranks x sites], the last that all told; NULL with one site */
+    size_t room_bytes;  /* TRAIN_COMM_ROOM and, over several sites, what the rank tells of each */
+    link_told_t *told;  /* [ranks x sites], the last that all told; NULL with one site */
     uint64_t planned_bytes; /* of plans and staging, as they were expected */
 } train_comm_t;
 
 /* Gathers of up to so many bytes a rank go over the links, larger ones through the control plane. With
- * them travels, at no latency of its own, what each rank has sent to other sites (comm_share).
+ * them travels, at no latency of its own, what each rank tells of its links to other sites (comm_told).
  * It is room for eight doubles; an agreement has at most AGREE_MOST. */
 enum { TRAIN_COMM_ROOM = 64 };
 

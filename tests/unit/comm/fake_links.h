@@ -11,6 +11,7 @@
 #include <base/memory.h>
 #include <control/control.h>
 #include <links/links.h>
+#include <links/links_agree.h>
 #include <links/links_connect.h>
 #include <links/links_pace.h>
 #include <links/links_probe.h>
@@ -292,9 +293,25 @@ void links_even(links_t *l, bool even)
     (void)l, (void)even;
 }
 
-void links_share(links_t *l, const uint64_t *all, uint64_t step)
+void links_share(links_t *l, const link_told_t *all, uint64_t step)
 {
     (void)l, (void)all, (void)step;
+}
+
+void links_tell(const links_t *l, link_told_t *rows)
+{
+    (void)l, (void)rows;
+}
+
+void links_agree(links_t *l, const link_told_t *all, uint64_t step)
+{
+    (void)l, (void)all, (void)step;
+}
+
+uint32_t links_changes(links_t *l, link_change_t *rows, uint32_t room)
+{
+    (void)l, (void)rows, (void)room;
+    return 0;
 }
 
 void links_follow(links_t *l, uint64_t step)

@@ -1,9 +1,10 @@
-/* links_test.c - links between forked ranks: what reaches whom, what is refused, how they end, and the
- * parts of a border that they have. */
+/* links_test.c - links between forked ranks: what reaches whom, what is refused, how they end, the parts of
+ * a border that they have, and what of them is tuned anew. */
 #include <unit/links/forked_ranks.h>
 
 #include <math.h>
 
+#include <links/links_agree.h>
 #include <links/links_pace.h>
 
 static void talk(uint32_t service)
@@ -433,9 +434,9 @@ static void unequal(void)
     link_t *link = links_find(me.links, peer, LH_SERVICE_GRADIENT);
     link->follow.well = 7; /* gone where it is paced anew */
     for (uint32_t step = 0; step < sizeof(demands) / sizeof(demands[0]); step++) {
-        uint64_t all[2 * RANKS] = {0};
+        link_told_t all[2 * RANKS] = {0};
         for (uint32_t r = 0; r < 2; r++)
-            all[2 * r + 1] = RATE / 100 * demands[step].sent[r];
+            all[2 * r + 1].sent = RATE / 100 * demands[step].sent[r];
         links_share(me.links, all, step);
         is_close(pace_to(peer, &buffer),
                  0.97 * RATE * (here == 1 ? 0.5 : demands[step].share[me.self]));
@@ -484,7 +485,8 @@ static void share_a_border(void)
                             {0, 0.75, 0.25}, {31.0 / 32, 0, 1}, {1.0 / 32, 1, 0}};
     static const uint64_t sent[SITES][SITES] = {
         {0, 3 * RATE, RATE}, {RATE, 0, RATE / 100}, {0, RATE / 100, 0}};
-    uint64_t all[SITES * SITES] = {0}, buffer[SITES], now;
+    link_told_t all[SITES * SITES] = {0};
+    uint64_t buffer[SITES], now;
     lay_a_border();
     connect_all(LH_SERVICE_GRADIENT);
     for (uint32_t s = 0; s < SITES; s++)
@@ -502,7 +504,7 @@ static void share_a_border(void)
         for (uint32_t s = 0; s < SITES; s++)
             if (s != me.self) is_close(pace_to(s, &now), 0.97 * RATE * even[me.self][s]);
         for (uint32_t i = 0; i < SITES * SITES; i++)
-            all[i] += sent[i / SITES][i % SITES];
+            all[i].sent += sent[i / SITES][i % SITES];
     }
     end();
 }
@@ -516,7 +518,9 @@ static void pairs_of_sites_share_a_border_by_what_they_send(void **state)
 /* A pace that is told once is that of the pair's whole rate: what others leave could not be had later. */
 static void share_without_retune(void)
 {
-    static const uint64_t all[SITES * SITES] = {0, 3 * RATE, RATE, RATE, 0, RATE, RATE, RATE, 0};
+    static const link_told_t all[SITES * SITES] = {
+        [1] = {.sent = 3 * RATE}, [2] = {.sent = RATE}, [3] = {.sent = RATE},
+        [5] = {.sent = RATE},     [6] = {.sent = RATE}, [7] = {.sent = RATE}};
     static lh_transport_api_t api;
     lay_a_border();
     api = *me.links->carriers[LH_LINK_WAN]->api;
@@ -539,6 +543,164 @@ static void a_transport_that_paces_once_has_pairs_whole(void **state)
 {
     (void)state;
     assert_true(ranks(SITES, "[transport.wan]\nsecurity = plain\n", share_without_retune));
+}
+
+/* ---- what all ranks find alike ---- */
+
+static lh_link_stats_t figures; /* that the transport tells of each link */
+
+static lh_status_t stats_told(lh_conn_t *c, lh_link_stats_t *out)
+{
+    (void)c;
+    *out = figures;
+    return LH_OK;
+}
+
+/* Two sites of two ranks, over a way of 1 ms that was measured. */
+static void lay_a_way(void)
+{
+    static lh_transport_api_t api;
+    two_sites();
+    CHECK(links_pairs_make(me.links) == LH_OK);
+    probe_figures_t *f = &me.links->pairs[0].figures;
+    f->measured_s = 1;
+    f->round_trip_ns = 1000000;
+    f->rate[0] = f->rate[1] = RATE;
+    connect_all(LH_SERVICE_GRADIENT);
+    api = *me.links->carriers[LH_LINK_WAN]->api;
+    api.stats = stats_told;
+    me.links->carriers[LH_LINK_WAN]->api = &api;
+    figures = (lh_link_stats_t){.struct_size = sizeof(figures), .round_trip_min_ns = 1000000};
+}
+
+/* One of the two on the other side. */
+static uint32_t over_there(uint32_t i)
+{
+    return 2 * (1 - me.self / 2) + i;
+}
+
+static lh_tuning_t in_force(uint32_t peer)
+{
+    lh_tuning_t now = {.struct_size = sizeof(now)};
+    const link_t *k = links_find(me.links, peer, LH_SERVICE_GRADIENT);
+    CHECK(k->carrier->api->retune(k->conn, NULL, &now) == LH_OK);
+    return now;
+}
+
+/* A step in which this rank's links sent with so much of the pace that they began with. */
+static void make_step(uint64_t step, double part, uint64_t trip_ns)
+{
+    link_told_t mine[2], all[2 * RANKS];
+    figures.bytes_per_second = (uint64_t)(part * 0.97 * RATE / 2) + step % 2; /* it is new */
+    figures.round_trip_ns = trip_ns;
+    links_follow(me.links, step);
+    links_tell(me.links, mine);
+    CHECK(control_gather(&me.control, mine, sizeof(mine), all) == LH_OK);
+    links_share(me.links, all, step);
+    links_agree(me.links, all, step);
+}
+
+/* All ranks have another window, and room for it, before the same step; back they have the room still. */
+static void tune_for_a_longer_way(void)
+{
+    enum { MS = 1000000, STEPS = 20 };
+    lh_tuning_t before[2], far[2], now;
+    link_change_t rows[2];
+    lay_a_way();
+    for (uint32_t i = 0; i < 2; i++)
+        before[i] = in_force(over_there(i));
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        CHECK(in_force(over_there(0)).inflight_bytes == before[0].inflight_bytes);
+        make_step(step, 1, me.self == 3 ? 40 * MS : 30 * MS);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        far[i] = in_force(over_there(i));
+        is_close(far[i].inflight_bytes, 30 * (double)before[i].inflight_bytes);
+        CHECK(far[i].buffer_bytes > before[i].buffer_bytes);
+        CHECK(far[i].streams == before[i].streams);
+        is_close(far[i].pace_bytes_per_second, (double)before[i].pace_bytes_per_second);
+    }
+    CHECK(links_changes(me.links, rows, 2) == 1 && links_changes(me.links, rows + 1, 1) == 0);
+    CHECK(rows[0].why == TUNED_TRIP && rows[0].step == STEPS);
+    CHECK(rows[0].before.round_trip_ns == MS && rows[0].now.round_trip_ns == 30 * MS);
+    CHECK(strcmp(rows[0].site[0], "a") == 0 && strcmp(rows[0].site[1], "b") == 0);
+    CHECK(strncmp(rows[0].tuned, "window 3 MB = ", 14) == 0);
+    for (uint64_t step = STEPS + 1; step <= 2 * STEPS; step++)
+        make_step(step, 1, MS);
+    for (uint32_t i = 0; i < 2; i++) {
+        now = in_force(over_there(i));
+        CHECK(now.inflight_bytes == before[i].inflight_bytes);
+        CHECK(now.buffer_bytes == far[i].buffer_bytes);
+    }
+    end();
+}
+
+static void a_longer_way_is_tuned_for_on_all_ranks_at_once(void **state)
+{
+    (void)state;
+    assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\n", tune_for_a_longer_way));
+}
+
+/* Rank 0 sends at half of its pace, and the queue of that makes all round trips longer: it alone gets
+ * another pace and window, and nobody takes the queue for a longer way. */
+static void tune_for_a_slower_link(void)
+{
+    enum { MS = 1000000, STEPS = 20 };
+    lh_tuning_t before[2], now;
+    link_change_t row;
+    lay_a_way();
+    for (uint32_t i = 0; i < 2; i++)
+        before[i] = in_force(over_there(i));
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        CHECK(in_force(over_there(0)).inflight_bytes == before[0].inflight_bytes);
+        make_step(step, me.self == 0 ? 0.5 : 1, 30 * MS);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        now = in_force(over_there(i));
+        const double kept = me.self == 0 ? 0.97 * 0.5 : 1;
+        is_close(now.pace_bytes_per_second, kept * (double)before[i].pace_bytes_per_second);
+        is_close(now.inflight_bytes, kept * (double)before[i].inflight_bytes);
+        CHECK(now.chunk_bytes <= before[i].chunk_bytes && now.streams == before[i].streams);
+        CHECK(now.buffer_bytes == before[i].buffer_bytes);
+    }
+    /* All know what became of the border. */
+    CHECK(links_changes(me.links, &row, 1) == 1 && row.why == TUNED_RATE && row.step == STEPS);
+    CHECK(fabs(row.now.kept[0] - (0.97 * 0.5 + 1) / 2) < 1e-3 && row.now.kept[1] == 1);
+    CHECK(row.rate[0] == RATE && row.rate[1] == RATE);
+    CHECK(row.now.round_trip_ns == MS);
+    end();
+}
+
+static void a_slower_link_has_a_smaller_window(void **state)
+{
+    (void)state;
+    assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\n", tune_for_a_slower_link));
+}
+
+/* Of the direction in which it is. */
+static void tune_for_losses(void)
+{
+    enum { PACKETS = 1200000, PACKET = 1448 };
+    link_change_t row;
+    lay_a_way();
+    make_step(1, 1, 1000000);
+    CHECK(links_changes(me.links, &row, 1) == 0);
+    figures.bytes_sent = (uint64_t)PACKETS * PACKET;
+    if (me.self == 2) figures.bytes_retransmitted = PACKETS / 1000 * PACKET;
+    make_step(2, 1, 1000000); /* a turn of a million packets is over */
+    CHECK(links_changes(me.links, &row, 1) == 1 && row.why == TUNED_LOSS && row.step == 2);
+    CHECK(row.now.loss[0] == 0 && fabs(row.now.loss[1] - 1e-3) < 1e-6);
+    for (uint32_t i = 0; i < 2; i++) {
+        const link_t *k = links_find(me.links, over_there(i), LH_SERVICE_GRADIENT);
+        CHECK(k->known.loss == row.now.loss[me.self / 2]);
+    }
+    end();
+}
+
+static void more_loss_is_known_to_all_who_send_that_way(void **state)
+{
+    (void)state;
+    assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\n", tune_for_losses));
 }
 
 static void shares_add_up_to_a_border(void **state)
@@ -596,6 +758,9 @@ int main(void)
         cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
         cmocka_unit_test(pairs_of_sites_share_a_border_by_what_they_send),
         cmocka_unit_test(a_transport_that_paces_once_has_pairs_whole),
+        cmocka_unit_test(a_longer_way_is_tuned_for_on_all_ranks_at_once),
+        cmocka_unit_test(a_slower_link_has_a_smaller_window),
+        cmocka_unit_test(more_loss_is_known_to_all_who_send_that_way),
         cmocka_unit_test(shares_add_up_to_a_border),
         cmocka_unit_test(a_rank_alone_opens_no_transport),
     };
