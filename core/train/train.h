@@ -11,7 +11,7 @@
 #include <config/job.h>
 #include <control/control.h>
 #include <engine/engine.h>
-#include <links/link_probe.h>
+#include <links/link_tuner.h>
 #include <plugin/registry.h>
 #include <session/preference.h>
 #include <session/session.h>
@@ -31,7 +31,7 @@ enum {               /* what a step's wall time went into */
        STEP_PARTS
 };
 
-enum { STEP_SCOPES = 4, STEP_FLOWS = 8 };
+enum { STEP_SCOPES = 4, STEP_FLOWS = 8, STEP_CHANGES = 8 };
 
 /* What a run is, told once when all is built and before step 1. Strings belong to the job or to the
  * engine; whoever wants them after the call copies them. */
@@ -91,6 +91,9 @@ typedef struct step_report {
     /* What links of this rank to other sites have carried; of more sites than STEP_FLOWS the first. */
     link_flow_t flows[STEP_FLOWS];
     uint32_t flow_count;
+    /* Links between any sites that were tuned anew since the step before, or have another rate. */
+    uint32_t change_count;
+    link_change_t changes[STEP_CHANGES];
     double tokens_per_s;
     uint64_t tokens; /* since the start of training */
 } step_report_t;

@@ -487,7 +487,10 @@ static void report_step(trainer_t *t, const step_loss_t *loss, const step_facts_
             r.exposed_s[i] = (double)exposed[i] * 1e-9;
             control_waited(t->how->control, exposed[i]);
         }
-        if (t->how->observer != NULL) r.flow_count = comm_flows(t->comm.comm, r.flows, STEP_FLOWS);
+        if (t->how->observer != NULL) {
+            r.flow_count = comm_flows(t->comm.comm, r.flows, STEP_FLOWS);
+            r.change_count = comm_changes(t->comm.comm, r.changes, STEP_CHANGES);
+        }
     }
     r.seconds = (double)(now - t->begun_ns) * 1e-9;
     r.tokens_per_s = (double)(t->job->train.batch * t->job->train.sequence) / r.seconds;

@@ -133,6 +133,47 @@ void metrics_links(metrics_t *m, const run_start_t *start)
     metrics_line_end(m, w);
 }
 
+static void put_link_figures(json_writer_t *w, const link_change_t *c, const tuner_figures_t *f)
+{
+    json_open(w, "bytes_per_second", '[');
+    for (int way = 0; way < 2; way++)
+        json_put_u64(w, NULL, (uint64_t)((double)c->rate[way] * f->kept[way]));
+    json_close(w);
+    json_put_u64(w, "round_trip_ns", f->round_trip_ns);
+    json_open(w, "loss", '[');
+    for (int way = 0; way < 2; way++)
+        put_real(w, NULL, f->loss[way]);
+    json_close(w);
+}
+
+void metrics_retuned(metrics_t *m, const link_change_t *c)
+{
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } reasons[] = {{TUNED_RATE, "rate"}, {TUNED_TRIP, "round_trip"}, {TUNED_LOSS, "loss"}};
+    char text[512];
+    json_writer_t own, *w = metrics_line_begin(m, &own, c->step);
+    link_tuner_text(c, text, sizeof(text));
+    json_open(w, "retuned", '{');
+    json_open(w, "sites", '[');
+    for (int i = 0; i < 2; i++)
+        json_put_text(w, NULL, c->site[i]);
+    json_close(w);
+    json_open(w, "why", '[');
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+        if ((c->why & reasons[i].bit) != 0) json_put_text(w, NULL, reasons[i].name);
+    json_close(w);
+    put_link_figures(w, c, &c->now);
+    json_open(w, "before", '{');
+    put_link_figures(w, c, &c->before);
+    json_close(w);
+    json_put_text(w, "tuned", c->tuned);
+    json_put_text(w, "text", text);
+    json_close(w);
+    metrics_line_end(m, w);
+}
+
 /* Perplexity is e to the mean loss; that of pairs has none. */
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
@@ -269,7 +310,8 @@ static double point_real(const json_value_t *object, const char *key)
 }
 
 /* Lines of saves and of memory hold no point of a curve. Whatever has a step and is neither a save
- * nor memory nor links nor a restart is a point, of a step or of an evaluation. */
+ * nor memory nor links, as measured or tuned anew, nor a restart is a point, of a step or of an
+ * evaluation. */
 static bool read_point(const char *line, size_t length, metrics_point_t *p)
 {
     json_document_t *document;
@@ -279,6 +321,7 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     const json_value_t *evaluation = json_member(root, "evaluation");
     const bool usable = json_is_whole(step) && json_member(root, "save") == NULL &&
                         json_member(root, "memory") == NULL && json_member(root, "links") == NULL &&
+                        json_member(root, "retuned") == NULL &&
                         json_member(root, "restart") == NULL;
 
     if (usable) {
@@ -297,6 +340,37 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     }
     json_free(document);
     return usable;
+}
+
+/* Most lines are of steps, so that only what has the word at all is parsed. */
+static void read_change(const char *line, size_t length, text_t *out)
+{
+    static const char word[] = "\"retuned\"";
+    json_document_t *document;
+    if (memmem(line, length, word, sizeof(word) - 1) == NULL) return;
+    if (json_parse("metrics.jsonl", line, length, UINT64_MAX, &document) != LH_OK) document = NULL;
+    const json_value_t *text = json_member(json_member(json_root(document), "retuned"), "text");
+    if (json_is_text(text)) text_printf(out, "%s\n", json_text(text));
+    json_free(document);
+}
+
+lh_status_t metrics_read_changes(const char *folder, text_t *out)
+{
+    char *data, *path = path_join(folder, "metrics.jsonl");
+    size_t length;
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = file_read(path, METRICS_LIMIT, &data, &length);
+    mem_free(path);
+    if (status != LH_OK) return status;
+    for (size_t at = 0; at < length;) {
+        const char *end = memchr(data + at, '\n', length - at);
+        if (end == NULL) break;
+        const size_t bytes = (size_t)(end - (data + at)) + 1;
+        read_change(data + at, bytes, out);
+        at += bytes;
+    }
+    mem_free(data);
+    return text_status(out);
 }
 
 /* The points are in the order of lines. A line that can't be parsed is skipped, so a damaged one

@@ -1,6 +1,6 @@
-/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, of links and memory once,
- * for scripts; and the same lines read back for the report. Each has its "step" and, as "time", the
- * time of day when it was written (text_time). */
+/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, of links and memory once, and of
+ * a link that is tuned anew, for scripts; and the same lines read back for the report. Each has its
+ * "step" and, as "time", the time of day when it was written (text_time). */
 #ifndef WATCH_METRICS_H
 #define WATCH_METRICS_H
 
@@ -28,6 +28,10 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step,
 void metrics_restart(metrics_t *m, const run_start_t *start);
 /* The links between sites, where some are measured: as links.json has them. */
 void metrics_links(metrics_t *m, const run_start_t *start);
+/* {"step": N, "time": T, "retuned": {"sites": [...], "why": ["rate", "round_trip", "loss"],
+ * "bytes_per_second": [there, back], "round_trip_ns": N, "loss": [...], "before": {the last three},
+ * "tuned": "...", "text": "..."}}: step is the first with these parameters. */
+void metrics_retuned(metrics_t *m, const link_change_t *change);
 void metrics_step(metrics_t *m, const step_report_t *step);
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *evaluation);
 void metrics_saved(metrics_t *m, const save_report_t *save);
@@ -47,6 +51,10 @@ typedef struct metrics_point {
 /* Reads a metrics.jsonl back; unknown lines are skipped, a last line cut off too. The caller frees
  * *out with mem_free. A file of any size up to a gigabyte; it is read whole. */
 lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *count) LH_MUST_CHECK;
+
+/* What the lines of links that were tuned anew say ("text"), each with a new line behind it, in the order
+ * of the file. */
+lh_status_t metrics_read_changes(const char *folder, text_t *out) LH_MUST_CHECK;
 
 extern const char *const step_part_names[STEP_PARTS];
 extern const char *const step_scope_names[STEP_SCOPES]; /* by LH_LINK_*; [0] is NULL */

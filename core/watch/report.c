@@ -106,8 +106,8 @@ static const char report_script[] =
     "</script>\n</main></body></html>\n";
 /* clang-format on */
 
-/* Rows of the table of kernels; and steps over which a loss is smoothed. */
-enum { PROFILE_SHOWN = 16, SMOOTHED = 20 };
+/* Rows of the table of kernels; links tuned anew; and steps over which a loss is smoothed. */
+enum { PROFILE_SHOWN = 16, CHANGES_SHOWN = 16, SMOOTHED = 20 };
 
 /* The columns lie in one piece of memory, which is the only one to be freed. */
 typedef struct curves { /* columns of metrics.jsonl */
@@ -344,9 +344,33 @@ static void report_parts(const run_start_t *s, const curves_t *c, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
+/* What became of them while the run went on: the last CHANGES_SHOWN of a line each. */
+static void report_changes(const text_t *changes, text_t *out)
+{
+    size_t count = 0;
+    if (changes->length == 0) return;
+    for (const char *at = changes->data; *at != '\0'; at++)
+        count += *at == '\n';
+    text_append(out, "<p>Tuned anew while it trained:");
+    if (count > CHANGES_SHOWN)
+        text_printf(out, " (the last %d of %zu; metrics.jsonl has all)", CHANGES_SHOWN, count);
+    text_append(out, "</p><ul>");
+    for (const char *at = changes->data; *at != '\0'; count--) {
+        const size_t length = strcspn(at, "\n");
+        char line[512];
+        (void)snprintf(line, sizeof(line), "%.*s", (int)length, at);
+        at += length + 1;
+        if (count > CHANGES_SHOWN) continue;
+        text_append(out, "<li>");
+        chart_escape(out, line);
+        text_append(out, "</li>");
+    }
+    text_append(out, "</ul>");
+}
+
 /* Rows of links that nobody measured are left out, and so is the section where none was. A rate
  * there and back, as links need not be alike in both directions. */
-static void report_links(const run_start_t *s, text_t *out)
+static void report_links(const run_start_t *s, const text_t *changes, text_t *out)
 {
     bool any = false;
     for (uint32_t i = 0; i < s->link_count; i++)
@@ -383,6 +407,7 @@ static void report_links(const run_start_t *s, text_t *out)
         chart_escape(out, at_once);
         text_append(out, "</p>");
     }
+    report_changes(changes, out);
     text_append(out, "</div>\n");
 }
 
@@ -554,13 +579,14 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     lh_status_t status = curves_read(folder, &c);
     if (status != LH_OK) return status;
 
-    text_t page = {0};
+    text_t page = {0}, changes = {0};
+    if (start->link_count > 0) status = metrics_read_changes(folder, &changes);
     report_header(start, end, &page);
     report_cards(start, end, &c, &page);
     report_charts(&c, &page);
     report_parts(start, &c, &page);
-    report_links(start, &page);
-    status = report_profile(start, end, &page);
+    report_links(start, &changes, &page);
+    if (status == LH_OK) status = report_profile(start, end, &page);
     report_memory(start, end, &page);
     text_append(&page, report_script);
 
@@ -569,6 +595,7 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     if (status == LH_OK) status = file_replace(path, page.data, page.length);
     mem_free(path);
     text_free(&page);
+    text_free(&changes);
     mem_free(c.memory);
     return status;
 }

@@ -310,6 +310,8 @@ static void on_step(observer_t *o, const step_report_t *s)
 {
     watch_t *w = (watch_t *)o;
     progress_step(&w->progress, s);
+    for (uint32_t i = 0; i < s->change_count; i++)
+        metrics_retuned(&w->metrics, &s->changes[i]);
     metrics_step(&w->metrics, s);
     live_step(w->live, s);
     if (w->events == NULL) return;

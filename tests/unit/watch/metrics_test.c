@@ -146,6 +146,76 @@ static void a_line_of_each_kind_has_its_time_of_day(void **state)
     mem_free(path);
 }
 
+/* A link that was tuned anew, of a name that has to be escaped. */
+static link_change_t changed(uint64_t step)
+{
+    return (link_change_t){.site = {"a&b", "c"},
+                           .step = step,
+                           .rate = {100000000, 200000000},
+                           .before = {.round_trip_ns = 10000000, .kept = {1, 1}},
+                           .now = {.round_trip_ns = 30000000, .kept = {0.5, 1}, .loss = {0.001, 0}},
+                           .why = TUNED_RATE | TUNED_TRIP | TUNED_LOSS,
+                           .tuned = "window 1.5 MB"};
+}
+
+static void a_link_that_is_tuned_anew_is_told_with_what_it_was_before(void **state)
+{
+    static const char line[] =
+        "\"retuned\": {\"sites\": [\"a&b\", \"c\"], \"why\": [\"rate\", \"round_trip\", \"loss\"], "
+        "\"bytes_per_second\": [50000000, 200000000], \"round_trip_ns\": 30000000, "
+        "\"loss\": [0.001, 0], \"before\": {\"bytes_per_second\": [100000000, 200000000], "
+        "\"round_trip_ns\": 10000000, \"loss\": [0, 0]}, \"tuned\": \"window 1.5 MB\", \"text\": "
+        "\"a&b-c: 0.4 Gb/s there instead of 0.8, 30.00 ms instead of 10.00, a loss of 1.0e-03 "
+        "there "
+        "instead of 0.0e+00 from step 1 on; window 1.5 MB\"}}\n";
+    (void)state;
+    enum { SHOWN = 16, CHANGES = 18 };
+    metrics_t m;
+    metrics_point_t *points;
+    size_t count, length;
+    char *text, *path = path_join(folder, "metrics.jsonl"),
+                *page = path_join(folder, "report.html");
+    write_steps(0, 1, 2);
+    assert_int_equal(metrics_open(&m, folder, 1, false), LH_OK);
+    for (uint64_t step = 1; step <= CHANGES; step++) {
+        const link_change_t change = changed(step);
+        metrics_retuned(&m, &change);
+    }
+    metrics_close(&m);
+    assert_int_equal(file_read(path, 1 << 20, &text, &length), LH_OK);
+    assert_non_null(strstr(text, line));
+    mem_free(text);
+    assert_int_equal(metrics_read(folder, &points, &count), LH_OK);
+    assert_int_equal(count, 1); /* it is no point of a curve */
+    mem_free(points);
+
+    const probe_pair_t link = {.site = {"a&b", "c"}, .figures = {.measured_s = 1}};
+    const run_start_t start = {.name = "n",
+                               .folder = folder,
+                               .model = "m",
+                               .optimizer = "o",
+                               .rule = "r",
+                               .device_name = "cpu",
+                               .precision = "f32",
+                               .steps = 20,
+                               .sites = 2,
+                               .links = &link,
+                               .link_count = 1};
+    const run_end_t end = {.steps = 1};
+    assert_int_equal(report_write(folder, &start, &end), LH_OK);
+    assert_int_equal(file_read(page, 1 << 24, &text, &length), LH_OK);
+    assert_non_null(strstr(text, "(the last 16 of 18; metrics.jsonl has all)"));
+    assert_null(strstr(text, "from step 2 on"));
+    assert_non_null(strstr(text, "<li>a&amp;b-c: 0.4 Gb/s there instead of 0.8, "));
+    size_t shown = 0;
+    for (const char *at = text; (at = strstr(at, "<li>")) != NULL; at++)
+        shown++;
+    assert_int_equal(shown, SHOWN);
+    mem_free(text);
+    mem_free(path);
+    mem_free(page);
+}
+
 static void a_loss_that_is_not_finite_stays_valid_json(void **state)
 {
     (void)state;
@@ -235,6 +305,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_drops_the_lines_that_a_crash_left_behind),
         cmocka_unit_test(restarts_stay_and_are_no_points),
         cmocka_unit_test(a_line_of_each_kind_has_its_time_of_day),
+        cmocka_unit_test(a_link_that_is_tuned_anew_is_told_with_what_it_was_before),
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
         cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),
         cmocka_unit_test(the_report_escapes_what_it_prints),
