@@ -205,6 +205,55 @@ class Wan(LaunchCase):
         self.assertIn("(measured in", results[0][2])
         self.assertFalse(os.path.exists(os.path.join(self.folder, "whole", "out", "links.json")))
 
+    def test_a_link_that_halves_its_rate_has_a_smaller_window(self):
+        """After twenty slow steps, on both ends; it is told wherever a run is told of, and no bit depends on it."""
+        lab = self.lab(delay=0.002, rate=6.7e7)
+        ini = self.job(100000, "[transport.wan]\nrate = 60Mbps\n", "halved", probe="start")
+        out = os.path.join(os.path.dirname(ini), "out")
+        processes = self.start_sites(lab, ini, "--set", "checkpoint.every=0")
+
+        def told(name, pattern):
+            ended = [p.poll() for p in processes if p.poll() is not None]
+            self.assertEqual(ended, [], "a site has ended")
+            path = os.path.join(out, name)
+            return re.findall(pattern, launch_case.read(path)) if os.path.exists(path) else []
+
+        launch_case.wait_for(lambda: len(told("metrics.jsonl", '"tokens_per_s"')) > 3, 60)
+        lab.set(0, rate=3.3e7)
+        change = (r"link to rank \d: .* paced at ([\d.]+) MB/s instead of ([\d.]+) from step (\d+) on; "
+                  r"window ([\d.e-]+) MB instead of ([\d.e-]+)")
+        border = r"tokyo-osaka: .*Gb/s \w+ instead of 0\.06.* from step \d+ on; window .*"
+
+        def changes(name):
+            """pace, pace before, first step, window, window before, where the pace has become much lower."""
+            rows = [[float(word) for word in row] for row in told(name, change)]
+            return [row for row in rows if row[0] < 0.75 * row[1]]
+
+        logs = ("train.log", "rank-1.log")
+        launch_case.wait_for(lambda: all(changes(name) for name in logs) and told("train.log", border), 120)
+        found = [changes(name)[0] for name in logs]
+        print("\n".join(told("train.log", border)), found)
+        for p in processes:
+            p.terminate()
+        results = [self.finish(p) for p in processes]
+        self.assertEqual([r[0] for r in results], [75, 75], results)
+        for pace, pace_before, step, window, window_before in found:
+            self.assertAlmostEqual(window / window_before, pace / pace_before, delta=0.02)
+            self.assertGreater(step, 20)
+        rows = [json.loads(line) for line in launch_case.read(os.path.join(out, "metrics.jsonl")).splitlines()]
+        retuned = [row["retuned"] for row in rows if "retuned" in row and "rate" in row["retuned"]["why"]]
+        self.assertLess(min(min(r["bytes_per_second"]) for r in retuned), 0.75 * 60e6 / 8)
+        self.assertEqual({tuple(r["sites"]) for r in retuned}, {("tokyo", "osaka")})
+        self.assertIn("Tuned anew while it trained:", launch_case.read(os.path.join(out, "report.html")))
+
+        saved = os.listdir(os.path.join(out, "checkpoints"))
+        steps = max(int(name[5:]) for name in saved if re.fullmatch(r"step-\d+", name))
+        lab.set(0, rate=1e9)
+        whole = self.job(steps, name="whole")
+        results = [self.finish(p, 120) for p in self.start_sites(lab, whole, "--set", "checkpoint.every=0")]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
+
     def plan(self, ini, *flags):
         planned = subprocess.run([launch_case.LONGHAUL, "plan", ini, "--json", *flags], capture_output=True, text=True)
         self.assertEqual(planned.returncode, 0, planned.stderr)
