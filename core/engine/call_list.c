@@ -359,19 +359,28 @@ static lh_status_t second_run_capture(engine_t *e, call_list_t *list)
     return LH_OK;
 }
 
-lh_status_t call_list_run(engine_t *e, call_list_t *list)
+/* In the way that the list is ready for. */
+static lh_status_t list_go(engine_t *e, call_list_t *list)
 {
-    const bool again = list->ran;
-    list->ran = true;
-    if (again && !e->profiling) {
-        const lh_status_t status = second_run_capture(e, list);
-        if (status != LH_OK) return status;
-    }
-    expect_all(e, list);
     if (e->profiling) return run_timed(e, list);
     if (list->replay != NULL) return list_replay(e, list);
     if (list->piece_count > 0) return pieces_run(e, list);
     return launch_all(e, list);
+}
+
+lh_status_t call_list_run(engine_t *e, call_list_t *list)
+{
+    lh_status_t status = LH_OK;
+    const bool again = list->ran;
+    list->ran = true;
+    if (again && !e->profiling) status = second_run_capture(e, list);
+    if (!again && list->replay == NULL) status = handovers_settle(e);
+    if (status != LH_OK) return status;
+    expect_all(e, list);
+    e->loaded = again;
+    status = list_go(e, list);
+    e->loaded = false;
+    return status;
 }
 
 static void marks_free(engine_t *e, call_list_t *list)

@@ -61,8 +61,9 @@ lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *
 /* Makes the list's replays, once, where the device, every kernel and every transfer can be captured;
  * else does nothing, and calls are launched one by one. A placed list's second run calls it. */
 lh_status_t call_list_capture(engine_t *e, call_list_t *list) LH_MUST_CHECK;
-/* Queues one run: launched the first time, replayed from the second on where it can be. On a
- * synchronous device the list has run when this returns. */
+/* Queues one run: launched the first time, replayed from the second on where it can be. The first time it waits
+ * for transfers that are under way and for those of the list itself (handover.h). On a synchronous device
+ * the list has run when this returns. */
 lh_status_t call_list_run(engine_t *e, call_list_t *list) LH_MUST_CHECK;
 /* Gets ready for runs that are timed, with all times 0, or ends them. LH_UNSUPPORTED where a device
  * that queues does not tell when an event was passed. */

@@ -27,6 +27,13 @@ static bool awaits_words(const engine_t *e)
     return (e->properties.flags & LH_DEVICE_WORDS) != 0 && e->api->await != NULL;
 }
 
+/* Whether a stream may hold for the end of a transfer that is started now. Outside of lists nobody knows
+ * what else will be loaded before it ends, and who starts one there waits for it at once. */
+static bool holds_streams(const engine_t *e)
+{
+    return awaits_words(e) && e->loaded;
+}
+
 /* The allocation or the arena in which a value lies. */
 static const allocation_t *allocation_of(const engine_t *e, const flow_t *f, uint32_t value)
 {
@@ -517,11 +524,20 @@ static lh_status_t replay_start(handover_t *h)
     if (status != LH_OK || !h->crosses) return status;
     status = coming_queue(h, NULL);
     h->under_way = status == LH_OK;
+    h->held = false;
     return status;
 }
 
-/* A replay awaits the word whether or not the transfer is under way: where it is not, the word is
- * set here, in front of the replay. */
+/* The host waits, and queues the copies in behind what is queued so far. */
+static lh_status_t held_wait(const handover_t *h)
+{
+    const engine_t *e = h->engine;
+    const lh_status_t status = e->exchange->wait(e->exchange, h->transfer);
+    return status == LH_OK ? copies_queue(h, e->stream, true) : status;
+}
+
+/* A replay awaits the word whether or not the transfer is under way: where it is not, or is held, the
+ * word is set here, in front of the replay. */
 static lh_status_t replay_wait(handover_t *h)
 {
     const engine_t *e = h->engine;
@@ -529,7 +545,9 @@ static lh_status_t replay_wait(handover_t *h)
     const bool comes = h->under_way;
     if (!h->crosses) return LH_OK;
     h->under_way = false;
-    return comes ? LH_OK : e->api->signal(e->stream, &there);
+    if (comes && !h->held) return LH_OK;
+    const lh_status_t status = comes ? held_wait(h) : LH_OK;
+    return status == LH_OK ? e->api->signal(e->stream, &there) : status;
 }
 
 lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
@@ -581,8 +599,7 @@ static lh_status_t native_start(handover_t *h)
 }
 
 /* A start in a list that is launched. `made` and `read` are recorded behind what is queued so far;
- * the transfer begins once `read` is past. Where the device awaits words, the copies in are queued
- * at once. */
+ * the transfer begins once `read` is past. Unless it is held, the copies in are queued at once. */
 static lh_status_t queued_start(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
@@ -596,18 +613,19 @@ static lh_status_t queued_start(engine_t *e, const transfer_t *t)
     const handover_turn_t *turn = &h->turns[h->turn];
     if (status == LH_OK) status = leaving_queue(h, turn);
     if (status == LH_OK) status = e->api->record(e->leaving, turn->read);
+    const bool holds = holds_streams(e);
     const transfer_gate_t gate = {.past = gate_past,
-                                  .done = awaits_words(e) ? gate_done : NULL,
+                                  .done = holds ? gate_done : NULL,
                                   .context = h,
-                                  .reached = tells_waits(e) ? gate_reached : NULL};
+                                  .reached = holds && tells_waits(e) ? gate_reached : NULL};
     if (status == LH_OK) status = e->exchange->start(e->exchange, t, &gate);
-    if (status == LH_OK && gate.done != NULL) status = coming_queue(h, turn);
+    if (status == LH_OK && holds) status = coming_queue(h, turn);
     h->under_way = status == LH_OK;
+    h->held = !holds;
     return status;
 }
 
-/* A wait in a list that is launched; nothing where the transfer is not under way. If the device
- * can't await words, the host waits, and queues the copies in behind what is queued so far. */
+/* A wait in a list that is launched; nothing where the transfer is not under way. */
 static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
@@ -616,12 +634,22 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     if (!h->under_way) return LH_OK;
     h->under_way = false;
     if (h->native) return native_wait(h);
-    lh_status_t status = wait_tell(h);
+    const lh_status_t status = wait_tell(h);
     if (status != LH_OK) return status;
+    if (h->held) return held_wait(h);
     if (h->crosses) return there_await(h);
-    if (awaits_words(e)) return e->api->wait(e->stream, h->turns[h->turn].arrived);
-    status = e->exchange->wait(e->exchange, t);
-    return status == LH_OK ? copies_queue(h, e->stream, true) : status;
+    return e->api->wait(e->stream, h->turns[h->turn].arrived);
+}
+
+/* Where no queue ever holds for a transfer there is nothing to wait for. */
+lh_status_t handovers_settle(engine_t *e)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; awaits_words(e) && i < e->handover_count && status == LH_OK; i++) {
+        const handover_t *h = e->handovers[i];
+        if (h != NULL && !h->native) status = e->exchange->wait(e->exchange, h->transfer);
+    }
+    return status;
 }
 
 /* Where a queue works starts come ahead of their time anyway. */

@@ -25,6 +25,13 @@
  * the computing stream signals it in front of the wait, and whoever drives transfers looks from the gate's
  * opening to the transfer's end. The start of the next run takes the word back, on the same stream.
  *
+ * What a list launches for the first time has its code loaded, and a driver may first wait until all that
+ * is queued is done, with other threads' calls held up as long. A queue that held for a word would then hold
+ * for ever, as the progress thread must ask the device before the transfer begins. So nothing awaits a
+ * word while a list runs for the first time: what earlier lists have started is over before it
+ * (handovers_settle), and what it starts itself is held: the host waits for its end, as where the device
+ * can't await words.
+ *
  * A transfer that the device makes itself (exchange_t.native) has neither mirror nor words: a stream of its
  * own waits until what is read is made, the exchange queues the transfer there, and the computing stream
  * waits for the event behind it. Another event in front of that wait says how long it took. The host waits
@@ -88,6 +95,7 @@ struct handover {
     bool crosses;   /* a list may wait for what another one started */
     bool open;      /* the list that is captured has started it, and not yet waited */
     bool native;    /* the device makes it; all of a turn's events are the device's */
+    bool held;      /* no queue awaits its end: whoever waits for it does so on the host */
     /* Offsets of the four words in the engine's pinned allocation. */
     uint64_t word;           /* the transfer has written */
     uint64_t asked;          /* captured lists: what the transfer reads is copied out */
@@ -105,6 +113,9 @@ lh_status_t handovers_place(engine_t *e) LH_MUST_CHECK;
 /* For engine_close; nothing of the handovers is queued any more. */
 void handovers_free(engine_t *e);
 
+/* Before a list runs for the first time: waits until all transfers that were started are over, so that no
+ * queue holds for one. All ranks run the same lists in the same order, so each has started them. */
+lh_status_t handovers_settle(engine_t *e) LH_MUST_CHECK;
 /* Whether lists with transfers may be captured. */
 bool handovers_capture(const engine_t *e);
 /* Called when all calls of a captured list are queued: joins the copying streams to the computing

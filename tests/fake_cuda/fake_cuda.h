@@ -16,7 +16,8 @@
  *                              libraries but those that give something back; `work` is the Nth
  *                              operation that the worker does, and CODE then ends the context
  *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s
- *   lazy=0                     1: what runs for the first time loads its code, which no capture takes */
+ *   lazy=0                     1: what runs for the first time loads its code. No capture takes that; outside of
+ *                              one all that is queued is done first, and other threads' calls wait as long */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -114,6 +115,7 @@ typedef struct fake {
     uint64_t delay_ns, random;
     uint64_t slow_ns; /* that the library's first candidate takes longer than the second */
     bool lazy;
+    bool loading;     /* a thread waits for all queues to run dry */
     uint64_t *loaded; /* [loaded_count] what has run since the settings were read */
     size_t loaded_count;
     char fail_call[64];
@@ -169,8 +171,8 @@ cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *
 /* The same for work that begins once `ready` says so; data is of fake_keep(). */
 cuda_result_t fake_push_polled(cuda_stream_t s, cuda_result_t (*work)(const void *data),
                                bool (*ready)(const void *data), void *data);
-/* With the lock, before work is queued: `code` names what it runs. Refused where that must be loaded
- * first, and the stream is captured. */
+/* With the lock, before work is queued: `code` names what it runs. Where that must be loaded first this
+ * waits for all queues, and is refused if the stream is captured. */
 cuda_result_t fake_load(cuda_stream_t s, uint64_t code);
 /* A copy that is never freed, and is found from `fake`; NULL: no memory. */
 void *fake_keep(const void *data, size_t bytes);

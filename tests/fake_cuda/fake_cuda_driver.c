@@ -70,6 +70,8 @@ cuda_result_t fake_asked(const char *call)
 cuda_result_t fake_begin(const char *call, bool in_context)
 {
     pthread_mutex_lock(&fake.lock);
+    while (in_context && fake.loading)
+        pthread_cond_wait(&fake.changed, &fake.lock);
     cuda_result_t result = fake_fails(call);
     if (result == CUDA_OK && in_context && current == NULL) result = CUDA_INVALID_CONTEXT;
     if (result == CUDA_OK && in_context) result = fake.error;

@@ -59,6 +59,23 @@ cuda_result_t fake_push_work(cuda_stream_t s, cuda_result_t (*work)(const void *
     return fake_push(s, &item);
 }
 
+static bool lanes_dry(void)
+{
+    for (const fake_lane_t *lane = fake.lanes; lane != NULL; lane = lane->next)
+        if (lane->done != lane->queued) return false;
+    return true;
+}
+
+/* A queue that holds for a word is waited for too: whoever would set it after a call of the driver never does. */
+static void queues_wait(void)
+{
+    fake.loading = true;
+    while (!lanes_dry() && fake.error == CUDA_OK)
+        pthread_cond_wait(&fake.changed, &fake.lock);
+    fake.loading = false;
+    pthread_cond_broadcast(&fake.changed);
+}
+
 cuda_result_t fake_load(cuda_stream_t s, uint64_t code)
 {
     if (!fake.lazy || s == NULL) return CUDA_OK;
@@ -72,6 +89,7 @@ cuda_result_t fake_load(cuda_stream_t s, uint64_t code)
     if (bigger == NULL) return CUDA_NO_MEMORY;
     fake.loaded = bigger;
     bigger[fake.loaded_count++] = code;
+    queues_wait();
     return CUDA_OK;
 }
 

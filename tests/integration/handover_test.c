@@ -2,7 +2,7 @@
  * stands for the other ranks. The host waits for nothing while it queues. Launched one by one and
  * replayed, with a transfer that a list waits for itself and one that another list waits for; and
  * each wait of a stream is needed: without any one of them the numbers are wrong, or the device says
- * so.
+ * so. A list that runs for the first time has no stream hold for the host.
  *
  * An input x becomes y = x + x; a transfer makes z = 2 y of it; w = z + z; another one makes s = 2 w,
  * which the second program waits for and gives out as s + s. */
@@ -66,11 +66,11 @@ static void *doubler(void *context)
         for (uint32_t i = 0; i < TRANSFERS; i++) {
             doubled_t *d = &s->list[i];
             if (!d->running || d->gate.past(d->gate.context) != LH_OK) continue;
-            reached_look(s, d);
+            if (d->gate.reached != NULL) reached_look(s, d);
             (void)nanosleep(&travel, NULL);
             for (uint32_t k = 0; k < ELEMENTS; k++)
                 d->to[k] = 2 * d->from[k];
-            d->gate.done(d->gate.context);
+            if (d->gate.done != NULL) d->gate.done(d->gate.context);
             d->running = false; /* from here on it may be started anew */
         }
         (void)nanosleep(&nap, NULL);
@@ -155,11 +155,15 @@ static lh_status_t test_counted(lh_event_t *e, uint64_t timeout_ns)
     return real_api->test(e, timeout_ns);
 }
 
+/* Streams that hold until the host sets a word, so far in this phase. */
+static uint32_t holds;
+
 /* The word that says where the device stands only counts its time. */
 static lh_status_t await_maybe(lh_stream_t *s, const lh_place_t *word)
 {
     for (uint32_t i = 0; i < TRANSFERS; i++)
         if (word->address == reached_words[i]) return real_api->await(s, word);
+    holds++;
     return is_left_out() ? LH_OK : real_api->await(s, word);
 }
 
@@ -287,11 +291,13 @@ static void run_queue(scene_t *s, uint32_t run)
 static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
 {
     const bool whole = broken->run == NO_WAIT && broken->build == NO_WAIT;
-    waits = host_waits = 0;
+    const bool first = !s->first->lists[0].ran && s->first->lists[0].replay == NULL;
+    waits = host_waits = holds = 0;
     left_out = broken->run;
     run_queue(s, run);
     const uint32_t counted = waits;
     if (whole) assert_int_equal(host_waits, 0);
+    if (whole && s->status == LH_OK && first) assert_int_equal(holds, 0);
     if (s->status == LH_OK) s->status = program_output(s->second, OUTPUT_LOGITS, out, sizeof(out));
     waits = counted;
     if (s->status != LH_OK) return false;
@@ -300,8 +306,9 @@ static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
     return true;
 }
 
-/* How the lists run: captured before they ever ran, or as in a training by their second runs. */
-enum { LAUNCHED, REPLAYED, LAUNCHED_AND_REPLAYED };
+/* How the lists run: captured before they ever ran, both or the second program's alone, or as in a training by
+ * their second runs. */
+enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED };
 
 /* Waits of the build and of a run; whether all runs were right. */
 static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
@@ -309,11 +316,12 @@ static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
     scene_t *s = calloc(1, sizeof(*s));
     lh_device_api_t api;
     bool right = true;
+    const bool captures = mode != LAUNCHED;
     assert_non_null(s);
     scene_open(s, mode != LAUNCHED, broken, &api);
     if (s->status == LH_OK && mode == REPLAYED)
         s->status = call_list_capture(s->rig.engine, &s->first->lists[0]);
-    if (s->status == LH_OK && mode == REPLAYED)
+    if (s->status == LH_OK && (mode == REPLAYED || mode == SECOND_REPLAYED))
         s->status = call_list_capture(s->rig.engine, &s->second->lists[0]);
     counted->build = waits;
     right = s->status == LH_OK;
@@ -322,8 +330,9 @@ static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
         right = run_once(s, run, broken);
         counted->run = waits;
     }
-    if (right) assert_int_equal(s->first->lists[0].replay != NULL, mode != LAUNCHED);
-    if (right) assert_int_equal(s->second->lists[0].replay != NULL, mode != LAUNCHED);
+    if (right) assert_int_equal(s->first->lists[0].replay != NULL, captures);
+    if (right) assert_int_equal(s->second->lists[0].replay != NULL, captures);
+    if (right && mode == LAUNCHED) assert_true(holds > 0); /* of the last run */
     left_out = NO_WAIT;
     /* The host is ahead: it waits before it starts a transfer whose last run is not over. */
     for (uint32_t run = RUNS; run < 2 * RUNS && right; run++) {
@@ -377,12 +386,24 @@ static void what_is_replayed_needs_every_wait(void **state)
     every_wait_is_needed(REPLAYED);
 }
 
+static void all_goes_well(uint32_t mode)
+{
+    broken_t ignored;
+    for (int i = 0; i < 5; i++)
+        assert_true(scene_play(mode, &(broken_t){NO_WAIT, NO_WAIT}, &ignored));
+}
+
 static void what_is_launched_once_is_replayed_from_then_on(void **state)
 {
     (void)state;
-    broken_t ignored;
-    for (int i = 0; i < 5; i++)
-        assert_true(scene_play(LAUNCHED_AND_REPLAYED, &(broken_t){NO_WAIT, NO_WAIT}, &ignored));
+    all_goes_well(LAUNCHED_AND_REPLAYED);
+}
+
+/* What the first run has started is held, and the other list's replay awaits the word for it. */
+static void a_replay_takes_what_a_first_run_has_started(void **state)
+{
+    (void)state;
+    all_goes_well(SECOND_REPLAYED);
 }
 
 int main(void)
@@ -391,6 +412,7 @@ int main(void)
         cmocka_unit_test(what_is_launched_needs_every_wait),
         cmocka_unit_test(what_is_replayed_needs_every_wait),
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
+        cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
     };
     if (strcmp(rig_device(), "fake") != 0) return 77; /* no queue, no wait */
     return cmocka_run_group_tests(tests, NULL, NULL);
