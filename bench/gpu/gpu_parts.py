@@ -423,6 +423,7 @@ def check(part):
     _, _, again = train(part, job, "again")
     _, _, truth = train(part, job_of(part, "truth", m, 6, "fp32", "reference"), "reference")
     whole, launched, again, truth = map(curve, (whole, launched, again, truth))
+    part.row("lists are captured", "failed" if not whole or "launched one by one" in said else "ok", said=said[-2000:])
     part.row("captured or not, the same bits", "ok" if whole and whole == launched else "failed", said=said[-2000:])
     part.row("twice the same bits", "ok" if whole and whole == again else "failed")
     near = len(truth) == len(whole) > 0 and all(abs(a[1] - b[1]) < 1e-4 for a, b in zip(whole, truth))

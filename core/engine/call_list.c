@@ -13,6 +13,10 @@
 #include <engine/handover.h>
 #include <longhaul/dtype.h>
 
+#include <stdio.h>
+
+enum { REASON_BYTES = 2048 }; /* of a sentence that is kept: none is longer */
+
 /* How many places a call has in the list: one for each slot; a transfer is given one, which stays
  * unused. */
 static uint32_t place_count(const flow_call_t *call)
@@ -221,6 +225,17 @@ static void expect_all(const engine_t *e, const call_list_t *list)
     }
 }
 
+/* Ends a capture, after a failure too, or the stream could not be used again. Then the failure is told, and
+ * not what the end says of it. */
+static lh_status_t capture_close(engine_t *e, lh_status_t status, lh_replay_t **out)
+{
+    char said[REASON_BYTES];
+    if (status == LH_OK) return e->api->capture_end(e->stream, out);
+    (void)snprintf(said, sizeof(said), "%s", fail_reason());
+    (void)e->api->capture_end(e->stream, out);
+    return fail_again(status, said);
+}
+
 /* One piece: a transfer, or all calls up to the next one. */
 static lh_status_t piece_capture(engine_t *e, const call_list_t *list, list_piece_t *piece)
 {
@@ -233,8 +248,7 @@ static lh_status_t piece_capture(engine_t *e, const call_list_t *list, list_piec
     if (status != LH_OK) return status;
     for (uint32_t i = piece->begin; i < piece->end && status == LH_OK; i++)
         status = launch_one(e, &list->calls[i]);
-    const lh_status_t ended = e->api->capture_end(e->stream, &piece->replay);
-    return status != LH_OK ? status : ended;
+    return capture_close(e, status, &piece->replay);
 }
 
 static lh_status_t pieces_capture(engine_t *e, call_list_t *list)
@@ -261,8 +275,7 @@ static lh_status_t pieces_run(engine_t *e, call_list_t *list)
 }
 
 /* Launches the list between the beginning and the end of a capture. last: captures what the last
- * round of a step does, which alone has the last_only calls. The capture is ended after a failure
- * too, or the stream could not be used again. */
+ * round of a step does, which alone has the last_only calls. */
 static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last, lh_replay_t **out)
 {
     lh_status_t status = e->api->capture_begin(e->stream);
@@ -272,8 +285,8 @@ static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last,
     status = launch_all(e, list);
     if (status == LH_OK) status = handovers_captured(e);
     e->capturing = false;
-    const lh_status_t ended = e->api->capture_end(e->stream, out);
-    return status != LH_OK ? status : ended;
+    if (status != LH_OK) handovers_uncaptured(e);
+    return capture_close(e, status, out);
 }
 
 /* Makes two replays where the last round of a step starts more transfers than the others. The round
@@ -347,12 +360,12 @@ static void replays_free(engine_t *e, call_list_t *list)
     list->piece_count = 0;
 }
 
-/* Where the driver has no memory for a replay, which no plan counts, the list is launched call by call
- * for good: the bits are the same, and a run of hours does not end for it. */
+/* Where the driver has no memory for a replay, which no plan counts, or does not capture one of the calls, the
+ * list is launched call by call for good: the bits are the same, and a run of hours does not end for it. */
 static lh_status_t second_run_capture(engine_t *e, call_list_t *list)
 {
     const lh_status_t status = call_list_capture(e, list);
-    if (status != LH_NO_MEMORY) return status;
+    if (status != LH_NO_MEMORY && status != LH_UNSUPPORTED) return status;
     log_line(LH_LOG_WARN, "%s; these calls are launched one by one from here on", fail_reason());
     fail_clear();
     replays_free(e, list);

@@ -509,6 +509,12 @@ lh_status_t handovers_captured(engine_t *e)
     return status;
 }
 
+void handovers_uncaptured(engine_t *e)
+{
+    for (uint32_t i = 0; i < e->handover_count; i++)
+        if (e->handovers[i] != NULL) e->handovers[i]->open = false;
+}
+
 /* Before a replay: waits for the transfer's last run, starts the transfer behind the word that the
  * replay sets, and, where another list waits, queues the copies in outside of all lists. */
 static lh_status_t replay_start(handover_t *h)

@@ -121,6 +121,8 @@ bool handovers_capture(const engine_t *e);
 /* Called when all calls of a captured list are queued: joins the copying streams to the computing
  * one. */
 lh_status_t handovers_captured(engine_t *e) LH_MUST_CHECK;
+/* Called in its place where a call of the list has failed: the list is not captured. */
+void handovers_uncaptured(engine_t *e);
 /* Before a replay: starts a transfer of the list, or (waits) gets it ready for the replay's
  * wait. */
 lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits) LH_MUST_CHECK;

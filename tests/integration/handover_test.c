@@ -2,7 +2,8 @@
  * stands for the other ranks. The host waits for nothing while it queues. Launched one by one and
  * replayed, with a transfer that a list waits for itself and one that another list waits for; and
  * each wait of a stream is needed: without any one of them the numbers are wrong, or the device says
- * so. A list that runs for the first time has no stream hold for the host.
+ * so. A list that runs for the first time has no stream hold for the host, and one that the device does not
+ * capture is launched.
  *
  * An input x becomes y = x + x; a transfer makes z = 2 y of it; w = z + z; another one makes s = 2 w,
  * which the second program waits for and gives out as s + s. */
@@ -155,12 +156,15 @@ static lh_status_t test_counted(lh_event_t *e, uint64_t timeout_ns)
     return real_api->test(e, timeout_ns);
 }
 
-/* Streams that hold until the host sets a word, so far in this phase. */
+/* Streams that hold until the host sets a word, so far in this phase; whether no capture takes that. */
 static uint32_t holds;
+static bool refuses;
+static const engine_t *engine;
 
 /* The word that says where the device stands only counts its time. */
 static lh_status_t await_maybe(lh_stream_t *s, const lh_place_t *word)
 {
+    if (refuses && engine->capturing) return fail(LH_UNSUPPORTED, "no word in a capture");
     for (uint32_t i = 0; i < TRANSFERS; i++)
         if (word->address == reached_words[i]) return real_api->await(s, word);
     holds++;
@@ -245,6 +249,7 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
     api->test = test_counted;
     s->rig.engine->api = api;
     s->rig.engine->how.no_capture = !capture;
+    engine = s->rig.engine;
     engine_use_exchange(s->rig.engine, &s->exchange);
     programs_write(s);
     waits = 0;
@@ -307,8 +312,8 @@ static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
 }
 
 /* How the lists run: captured before they ever ran, both or the second program's alone, or as in a training by
- * their second runs. */
-enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED };
+ * their second runs, which the device takes or not. */
+enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED, REFUSED };
 
 /* Waits of the build and of a run; whether all runs were right. */
 static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
@@ -316,8 +321,9 @@ static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
     scene_t *s = calloc(1, sizeof(*s));
     lh_device_api_t api;
     bool right = true;
-    const bool captures = mode != LAUNCHED;
+    const bool captures = mode != LAUNCHED && mode != REFUSED;
     assert_non_null(s);
+    refuses = mode == REFUSED;
     scene_open(s, mode != LAUNCHED, broken, &api);
     if (s->status == LH_OK && mode == REPLAYED)
         s->status = call_list_capture(s->rig.engine, &s->first->lists[0]);
@@ -406,6 +412,12 @@ static void a_replay_takes_what_a_first_run_has_started(void **state)
     all_goes_well(SECOND_REPLAYED);
 }
 
+static void what_the_device_does_not_capture_is_launched(void **state)
+{
+    (void)state;
+    all_goes_well(REFUSED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +425,7 @@ int main(void)
         cmocka_unit_test(what_is_replayed_needs_every_wait),
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
         cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
+        cmocka_unit_test(what_the_device_does_not_capture_is_launched),
     };
     if (strcmp(rig_device(), "fake") != 0) return 77; /* no queue, no wait */
     return cmocka_run_group_tests(tests, NULL, NULL);

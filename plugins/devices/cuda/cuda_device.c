@@ -68,7 +68,8 @@ lh_status_t cuda_check(lh_device_t *d, cuda_result_t result, const char *call)
     errno = 0; /* the sentence ends with what errno says */
     lh_status_t ours = LH_IO;
     if (result == CUDA_NO_MEMORY) ours = LH_NO_MEMORY;
-    if (result >= CUDA_CAPTURE_UNSUPPORTED && result <= CUDA_CAPTURED_EVENT) ours = LH_INVALID;
+    if (result > CUDA_CAPTURE_UNSUPPORTED && result <= CUDA_CAPTURED_EVENT) ours = LH_INVALID;
+    if (result == CUDA_CAPTURE_UNSUPPORTED) ours = LH_UNSUPPORTED; /* the host launches the list */
     return d->host->fail(d->host, ours, "GPU %u (%s): %s says %s (%d), %s", d->index, d->name, call,
                          name, result, text);
 }

@@ -36,8 +36,8 @@ class CudaCase(PipelineCase):
             os.link(self.path("out", file), self.path(folder, file))
 
     def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=(),
-              libraries=LIBRARIES, **environment):
-        """Trains in a folder of its own; what it said."""
+              libraries=LIBRARIES, captures=True, **environment):
+        """Trains in a folder of its own; what it said. captures: no list may be left launched."""
         if not os.path.isdir(self.path(folder)):
             self.link_data(folder)
         texts = ("pipeline.folder=" + folder, "device.plugin=" + device) + sets
@@ -46,6 +46,8 @@ class CudaCase(PipelineCase):
         words = [word for text in texts for word in ("--set", text)]
         env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 lazy=1 " + fake).strip(), **environment)
         out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
+        if captures:
+            self.assertNotIn("launched one by one", out + said)
         return out + said
 
     def curve(self, folder):

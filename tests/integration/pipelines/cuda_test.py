@@ -44,16 +44,21 @@ class Cuda(CudaCase):
         self.assert_same("parts", "whole")
 
     def test_no_memory_for_a_captured_list_leaves_it_launched(self):
-        """No plan counts what a driver takes for a graph. Alone, and with transfers between ranks in the lists."""
+        """No plan counts what a driver takes for a graph, and which calls one captures is the driver's affair. Alone,
+        and with transfers between ranks in the lists."""
         job = self.prepared()
         self.train(job, "whole")
-        said = self.train(job, "poor", fake="fail=cuGraphInstantiateWithFlags:2:2")
-        self.assertRegex(said, r"(?m)cuGraphInstantiate.*; these calls are launched one by one from here on$")
-        self.assert_same("poor", "whole")
+        for folder, call in (("poor", "cuGraphInstantiate"), ("refused", "cuStreamBeginCapture")):
+            fail = "fail=cuGraphInstantiateWithFlags:2:2" if folder == "poor" else "fail=cuStreamBeginCapture_v2:2:900"
+            said = self.train(job, folder, fake=fail, captures=False)
+            self.assertRegex(said, r"(?m)%s.*; these calls are launched one by one from here on$" % call)
+            self.assert_same(folder, "whole")
         sets = ("optimizer.plugin=zero2", *TWO)
         self.train(job, "two", *sets, fake="gpus=2")
-        self.train(job, "poor_two", *sets, fake="gpus=2 fail=cuGraphInstantiateWithFlags:2:2")
-        self.assert_same("poor_two", "two")
+        for folder, fail in (("poor_two", "cuGraphInstantiateWithFlags:2:2"),
+                             ("refused_two", "cuStreamBeginCapture_v2:2:900")):
+            self.train(job, folder, *sets, fake="gpus=2 fail=" + fail, captures=False)
+            self.assert_same(folder, "two")
 
     def choices(self, folder):
         """The products of a checkpoint, by call."""

@@ -108,7 +108,7 @@ class GpuBundle(PipelineCase):
                 f.write(text)
         self.part(bundle, "all", *over, fake="gpus=2 delay_us=5", PYTHONPATH=peers, PYTHONDONTWRITEBYTECODE="1")
         rows, _ = self.told("check")
-        for what in ("longhaul-check cuda", "captured or not, the same bits", "losses of the reference device",
+        for what in ("longhaul-check cuda", "lists are captured", "captured or not, the same bits", "losses of the reference device",
                      "killed and resumed, the same bits", "test cuda_test"):
             self.assertEqual(rows[what]["result"], "ok", rows[what])
         rows, _ = self.told("ranks")
