@@ -470,6 +470,34 @@ static void a_variant_is_taken_again_or_refused(void **state)
     bench_close(&b);
 }
 
+/* No other algorithm is needed where the host tells how places lie; else the next row has the call. */
+static void a_library_that_wants_16_bytes_is_taken_where_all_lies_so(void **state)
+{
+    (void)state;
+    static const uint32_t alignments[] = {256, 16, 8, 0};
+    bench_t b;
+    bench_open(&b, "aligned=1");
+    for (size_t i = 0; i < COUNT(alignments); i++) {
+        const lh_arg_t square = {.dtype = LH_DTYPE_BF16,
+                                 .rank = 2,
+                                 .shape = {16, 16},
+                                 .stride = {16, 1},
+                                 .alignment = 256};
+        lh_arg_t args[6] = {[0] = square, [1] = square, [5] = square};
+        lh_kernel_plan_t plan, again;
+        args[1].alignment = alignments[i];
+        const lh_status_t status = product_prepare(&b.rig, args, 0, &plan);
+        assert_int_equal(status, alignments[i] >= 16 ? LH_OK : LH_UNSUPPORTED);
+        if (status != LH_OK) continue;
+        assert_int_not_equal(plan.variant >> 32, 0);
+        assert_int_equal((uint32_t)plan.variant, 0);
+        MUST(product_prepare(&b.rig, args, plan.variant, &again));
+        assert_true(again.variant == plan.variant);
+        assert_int_equal(product_prepare(&b.rig, args, plan.variant | 1, &again), LH_UNSUPPORTED);
+    }
+    bench_close(&b);
+}
+
 /* ---- facts, sharing, failures ---- */
 
 static void its_facts_name_gpu_driver_and_library(void **state)
@@ -801,6 +829,7 @@ int main(void)
         cmocka_unit_test(f32_products_round_to_tf32_where_the_option_lets_them),
         cmocka_unit_test(the_fastest_candidate_is_taken_where_they_may_be_timed),
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
+        cmocka_unit_test(a_library_that_wants_16_bytes_is_taken_where_all_lies_so),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),
         cmocka_unit_test(device_memory_is_shared_where_the_driver_offers_it),
         cmocka_unit_test(pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it),

@@ -198,6 +198,7 @@ FAKE_EXPORT cublas_status_t cublasLtMatmulAlgoGetHeuristic(
         (product->epilogue != CUBLAS_EPILOGUE_NONE && (product->epilogue & ~(uint32_t)EPILOGUES)))
         return CUBLAS_NOT_SUPPORTED;
     if (preference->reduction != CUBLAS_REDUCTION_COMPUTE_TYPE) return CUBLAS_NOT_SUPPORTED;
+    if (fake.aligned && preference->alignment[0] < 16) return CUBLAS_NOT_SUPPORTED;
     for (uint32_t alignment = 16; alignment >= 2; alignment /= 2) {
         if (alignment > preference->alignment[0] || alignment > preference->alignment[3]) continue;
         if (alignment >= 16 && (!layout_aligned(a, alignment) || !layout_aligned(b, alignment) ||

@@ -15,6 +15,7 @@
  *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE: any call of any of the
  *                              libraries but those that give something back; `work` is the Nth
  *                              operation that the worker does, and CODE then ends the context
+ *   aligned=0                  1: cuBLASLt has algorithms for places on 16 bytes alone
  *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s
  *   lazy=0                     1: what runs for the first time loads its code. No capture takes that; outside of
  *                              one all that is queued is done first, and other threads' calls wait as long */
@@ -110,7 +111,7 @@ typedef struct fake {
     pthread_cond_t changed;
     int gpus, capability, driver;
     cuda_ordinal_t ordinal; /* of the context */
-    bool dmabuf, registers;
+    bool dmabuf, registers, aligned;
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     uint64_t slow_ns; /* that the library's first candidate takes longer than the second */

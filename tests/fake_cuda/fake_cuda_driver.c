@@ -45,6 +45,7 @@ static void settings_read(void)
     fake.memory_bytes = key_read(text, "memory_mib", 2048) << 20;
     fake.dmabuf = key_read(text, "dmabuf", 0) != 0;
     fake.registers = key_read(text, "registers", 1) != 0;
+    fake.aligned = key_read(text, "aligned", 0) != 0;
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
     fake.random = key_read(text, "seed", 1);
     fake.slow_ns = key_read(text, "slow_us", 0) * 1000;

@@ -7,10 +7,11 @@
  *
  * Two algorithms are chosen when a call is prepared: one for addresses on 16 bytes, as nearly all are,
  * and one for any other, as a view of columns may have; places are fixed for the life of a plan, so a
- * call always runs by the same one. The variant is a digest of both (the library's structs may be kept
- * and compared as bytes): to be told a variant means to search the library's list for those two. Only
- * algorithms that reduce in F32 are asked for, and none of the library's is unordered but for sums in
- * place, which that leaves out.
+ * call always runs by the same one. Where the host has told that all lie on 16 bytes, and the library
+ * has nothing for other addresses, the first does alone. The variant is a digest of both (the library's
+ * structs may be kept and compared as bytes): to be told a variant means to search the library's list
+ * for those two. Only algorithms that reduce in F32 are asked for, and none of the library's is
+ * unordered but for sums in place, which that leaves out.
  *
  * The library's order is a guess by shapes. Asked to (LH_KERNEL_TUNE), the first candidates are run over
  * memory that is taken for as long, and the fastest is chosen; a plan counts the largest
@@ -44,7 +45,8 @@ struct lh_prepared {
     cublas_algorithm_t algorithm[ALGORITHMS];
     uint64_t workspace_bytes[ALGORITHMS];
     bool has_aligned; /* rows are whole multiples of 16 bytes */
-    bool timed;       /* an algorithm was chosen by the clock */
+    bool has_unaligned;
+    bool timed; /* an algorithm was chosen by the clock */
     bool add, has_bias, has_aux;
 };
 
@@ -395,6 +397,14 @@ static lh_status_t algorithm_choose(lh_prepared_t *k, const lh_kernel_desc_t *de
                       k->device->library.cublas_name, wanted);
 }
 
+/* Whether the host says that what is read and written lies on 16 bytes. */
+static bool places_told(const lh_kernel_desc_t *desc)
+{
+    const uint32_t a = desc_arg(desc, in_a)->alignment, b = desc_arg(desc, in_b)->alignment;
+    const uint32_t c = desc_arg(desc, out_c)->alignment;
+    return a != 0 && b != 0 && c != 0 && (a | b | c) % VECTOR_BYTES == 0;
+}
+
 /* Both, by the halves of the variant. */
 static lh_status_t algorithms_choose(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                      uint64_t *variant)
@@ -410,7 +420,12 @@ static lh_status_t algorithms_choose(lh_prepared_t *k, const lh_kernel_desc_t *d
     }
     if (status == LH_OK) {
         status = algorithm_choose(k, desc, UNALIGNED, most, second);
-        digest[UNALIGNED] = cuda_digest(&k->algorithm[UNALIGNED], sizeof(k->algorithm[UNALIGNED]));
+        k->has_unaligned = status == LH_OK;
+        if (status == LH_OK)
+            digest[UNALIGNED] = cuda_digest(&k->algorithm[UNALIGNED],
+                                            sizeof(k->algorithm[UNALIGNED]));
+        if (status == LH_UNSUPPORTED && second == 0 && k->has_aligned && places_told(desc))
+            status = LH_OK;
     }
     *variant = (uint64_t)digest[ALIGNED] << 32 | digest[UNALIGNED];
     if (status == LH_OK && desc->variant != 0 && *variant != desc->variant)
@@ -502,7 +517,11 @@ lh_status_t cuda_product_bind(lh_prepared_t *k, const lh_launch_t *call, void **
     if (k->has_aux && (uintptr_t)args[out_aux].address % VECTOR_BYTES != 0)
         return k->device->host->fail(k->device->host, LH_INVALID,
                                      "matmul: aux lies on no 16 bytes");
-    *bound = &k->algorithm[places_choose(k, args)];
+    const uint32_t which = places_choose(k, args);
+    if (which == UNALIGNED && !k->has_unaligned)
+        return k->device->host->fail(k->device->host, LH_INVALID,
+                                     "matmul: a place lies on no 16 bytes, though it was told to");
+    *bound = &k->algorithm[which];
     return LH_OK;
 }
 
