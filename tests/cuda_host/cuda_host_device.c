@@ -37,6 +37,12 @@ static void *symbol_find(const char *name)
     return library != NULL ? dlsym(library, name) : NULL;
 }
 
+/* As an H100's. */
+uint64_t cuda_shared_most(LH_UNUSED const lh_device_t *d)
+{
+    return 227 * 1024;
+}
+
 lh_status_t cuda_launch(lh_stream_t *s, const char *kernel, const cuda_shape_t *shape,
                         const void *params, size_t bytes)
 {

@@ -167,6 +167,13 @@ FAKE_EXPORT cuda_result_t cuDeviceGetPCIBusId(char *name, int bytes, cuda_ordina
     return CUDA_OK;
 }
 
+/* Of a block, as NVIDIA's programming guide has them by compute capability. */
+static int shared_bytes(void)
+{
+    if (fake.capability == 80) return 163 * 1024;
+    return fake.capability >= 90 && fake.capability < 120 ? 227 * 1024 : 99 * 1024;
+}
+
 FAKE_EXPORT cuda_result_t cuDeviceGetAttribute(int *value, int attribute, cuda_ordinal_t device)
 {
     FAKE_MAY_FAIL(cuDeviceGetAttribute);
@@ -179,6 +186,7 @@ FAKE_EXPORT cuda_result_t cuDeviceGetAttribute(int *value, int attribute, cuda_o
     case CUDA_ATTRIBUTE_MEMORY_KHZ: *value = 10000; return CUDA_OK;
     case CUDA_ATTRIBUTE_MEMORY_BITS: *value = 512; return CUDA_OK;
     case CUDA_ATTRIBUTE_HOST_POINTER: *value = fake.registers; return CUDA_OK;
+    case CUDA_ATTRIBUTE_SHARED_BYTES: *value = shared_bytes(); return CUDA_OK;
     case CUDA_ATTRIBUTE_READ_ONLY: *value = 1; return CUDA_OK;
     case CUDA_ATTRIBUTE_DMABUF: *value = fake.dmabuf; return CUDA_OK;
     case CUDA_ATTRIBUTE_HOST_NUMA: *value = -1; return CUDA_OK;
@@ -292,7 +300,8 @@ FAKE_EXPORT cuda_result_t cuModuleGetFunction(cuda_function_t *out, cuda_module_
 FAKE_EXPORT cuda_result_t cuFuncSetAttribute(cuda_function_t function, int attribute, int value)
 {
     FAKE_BEGIN(cuFuncSetAttribute);
-    const bool known = function != NULL && attribute == CUDA_FUNCTION_DYNAMIC_SHARED && value >= 0;
+    const bool known = function != NULL && attribute == CUDA_FUNCTION_DYNAMIC_SHARED &&
+                       value >= 0 && value <= shared_bytes();
     return fake_end(known ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
@@ -323,7 +332,7 @@ static bool shape_fits(const launch_t *l)
     const uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
     return threads > 0 && threads <= 1024 && l->block[2] <= 64 && l->grid[0] > 0 &&
            l->grid[0] <= INT32_MAX && l->grid[1] > 0 && l->grid[1] <= 65535 && l->grid[2] > 0 &&
-           l->grid[2] <= 65535 && l->shared_bytes <= 227 * 1024;
+           l->grid[2] <= 65535 && l->shared_bytes <= (uint32_t)shared_bytes();
 }
 
 FAKE_EXPORT cuda_result_t cuLaunchKernel(cuda_function_t function, unsigned grid_x, unsigned grid_y,

@@ -34,6 +34,7 @@ enum { /* CUresult */
        CUDA_UNAVAILABLE = 46,
        CUDA_NO_DEVICE = 100,
        CUDA_INVALID_DEVICE = 101,
+       CUDA_INVALID_IMAGE = 200,
        CUDA_INVALID_CONTEXT = 201,
        CUDA_MAP_FAILED = 205,
        CUDA_NO_BINARY = 209,
@@ -74,6 +75,7 @@ enum { /* CUdevice_attribute */
        CUDA_ATTRIBUTE_MAJOR = 75,
        CUDA_ATTRIBUTE_MINOR = 76,
        CUDA_ATTRIBUTE_HOST_POINTER = 91, /* registered memory has one address for host and GPU */
+       CUDA_ATTRIBUTE_SHARED_BYTES = 97, /* of a block that asks for them */
        CUDA_ATTRIBUTE_READ_ONLY = 113,   /* memory that is mapped read-only can be registered  */
        CUDA_ATTRIBUTE_DMABUF = 124,
        CUDA_ATTRIBUTE_HOST_NUMA = 134,

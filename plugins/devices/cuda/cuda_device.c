@@ -205,6 +205,8 @@ static lh_status_t device_choose(lh_device_t *d, const cuda_config_t *c, uint32_
     (void)l->cuDeviceGetName(d->name, sizeof(d->name), d->ordinal);
     (void)l->cuDeviceGetPCIBusId(d->pci_path, sizeof(d->pci_path), d->ordinal);
     status = capability_read(l, d->ordinal, &d->capability);
+    if (status == LH_OK)
+        status = attribute_read(l, d->ordinal, CUDA_ATTRIBUTE_SHARED_BYTES, &d->shared_bytes);
     if (status != LH_OK) return status;
     if (d->capability < CAPABILITY_NEEDED)
         return capability_refuse(d->host, (int)d->index, d->name, d->capability);
@@ -214,7 +216,8 @@ static lh_status_t device_choose(lh_device_t *d, const cuda_config_t *c, uint32_
 /* ---- opening ---- */
 
 /* The image holds code for the GPUs that it was compiled for, and PTX that the driver compiles for
- * later ones. One without any is what a build without nvcc leaves. */
+ * later ones; a driver older than the compiler may know neither, or not even how the image is packed. One
+ * without any is what a build without nvcc leaves. */
 static lh_status_t module_load(lh_device_t *d)
 {
     const cuda_library_t *l = &d->library;
@@ -226,7 +229,7 @@ static lh_status_t module_load(lh_device_t *d)
         return d->host->fail(d->host, LH_NO_DEVICE,
                              "this build has no GPU kernels: nvcc was not found when it was "
                              "configured");
-    if (result == CUDA_NO_BINARY || result == CUDA_UNSUPPORTED_PTX)
+    if (result == CUDA_NO_BINARY || result == CUDA_UNSUPPORTED_PTX || result == CUDA_INVALID_IMAGE)
         return d->host->fail(d->host, LH_NO_DEVICE,
                              "the plugin's kernels have no code for GPU %u (%s, compute capability "
                              "%d.%d) that a driver for CUDA %d.%d takes: update the driver",

@@ -42,6 +42,7 @@ struct lh_device {
     cuda_ordinal_t ordinal;
     uint32_t index;    /* that the driver counts it by */
     int capability;    /* 10 major + minor */
+    int shared_bytes;  /* of shared memory that a block may have */
     char name[64];     /* "NVIDIA H200" */
     char pci_path[32]; /* "0000:1b:00.0" */
     bool tf32, capture;

@@ -278,6 +278,11 @@ static lh_status_t kernel_find(lh_device_t *d, const char *name, uint32_t shared
     return status;
 }
 
+uint64_t cuda_shared_most(const lh_device_t *d)
+{
+    return (uint64_t)d->shared_bytes;
+}
+
 /* Parameters go as one buffer, with its size, which the driver holds against the kernel's own. */
 lh_status_t cuda_launch(lh_stream_t *s, const char *kernel, const cuda_shape_t *shape,
                         const void *params, size_t bytes)

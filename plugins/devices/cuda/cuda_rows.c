@@ -98,6 +98,7 @@ lh_status_t cuda_rows_prepare(const lh_host_t *host, lh_device_t *d, const lh_ke
     k->host = host;
     k->op = op_find(desc->op);
     k->how = op_attributes_of(desc->attributes);
+    k->shared_most = cuda_shared_most(d);
     status = args_take(k, desc);
     if (status == LH_OK) status = k->op->plan(k, &mine);
     if (status == LH_OK) status = plan_finish(k, desc, &mine);

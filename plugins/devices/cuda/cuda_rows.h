@@ -35,7 +35,8 @@ struct lh_prepared {
         view[LH_MAX_SLOTS]; /* the same as rows; rows 0: left out. Addresses come at launch */
     op_attributes_t how;    /* zero where the desc had none */
     uint64_t number[CUDA_NUMBERS];
-    void *scratch; /* set at launch; plan->scratch_bytes */
+    uint64_t shared_most; /* bytes of shared memory that a block may have on this GPU */
+    void *scratch;        /* set at launch; plan->scratch_bytes */
 };
 
 struct cuda_op {

@@ -4,9 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Shared memory of a block that every GPU from sm_80 on gives: 163 KiB there, 227 on sm_90 and
- * sm_100, less what the kernels keep besides. */
-enum { SHARED_LIMIT = 144 << 10 };
+/* Shared memory that the kernels keep beside what a launch asks for: more than any of them does. Blocks have
+ * 163 KiB in all on 8.0, 227 on 9.0 and 10.0, 99 on 8.6, 8.9 and 12.0, which hold no gradient of F32 heads of
+ * more than some 160 components. */
+enum { SHARED_KEPT = 16 << 10 };
 
 static uint64_t value_dim(const lh_attention_t *how)
 {
@@ -28,8 +29,16 @@ static uint64_t pitch_of(uint64_t width)
 static lh_status_t heads_check(const lh_prepared_t *k, uint64_t shared)
 {
     const lh_attention_t *how = &k->how.attention;
+    if (shared + SHARED_KEPT > k->shared_most && how->head_dim <= CUDA_HEAD_LIMIT &&
+        value_dim(how) <= CUDA_HEAD_LIMIT)
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED,
+            "%s: heads of %u and %llu components take %llu bytes of shared memory, a "
+            "block of this GPU has %llu",
+            k->op->name, how->head_dim, (unsigned long long)value_dim(how),
+            (unsigned long long)shared + SHARED_KEPT, (unsigned long long)k->shared_most);
     if (how->heads == 0 || how->head_dim == 0 || how->head_dim > CUDA_HEAD_LIMIT ||
-        value_dim(how) > CUDA_HEAD_LIMIT || shared > SHARED_LIMIT)
+        value_dim(how) > CUDA_HEAD_LIMIT)
         return k->host->fail(k->host, LH_UNSUPPORTED,
                              "%s: %u heads of %u and %llu components; heads have at most %d",
                              k->op->name, how->heads, how->head_dim,

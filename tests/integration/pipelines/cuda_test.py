@@ -193,6 +193,17 @@ class Cuda(CudaCase):
                 self.assertIn("cuDNN: attention in BF16 and F16 only", said)
             self.assertFalse(os.path.exists(self.path(folder, "metrics.jsonl")))
 
+    def test_heads_that_a_block_has_no_shared_memory_for_are_refused(self):
+        """Blocks of 8.0 and 9.0 hold the gradient of F32 heads of 256 components, those of 8.6 and 8.9 do not."""
+        job = self.prepared()
+        sets = ["model.hidden=256", "model.heads=1", "model.kv_heads=1", "train.steps=1"]
+        said = self.train(job, "small", *sets, fake="capability=86", code=REFUSED)
+        self.assertIn("device cuda has no kernel for attention_grad ", said)
+        self.assertRegex(said, r"attention_grad: heads of 256 and 256 components take \d+ bytes of shared memory, a block of this "
+                               r"GPU has 101376")
+        self.assertFalse(os.path.exists(self.path("small", "metrics.jsonl")))
+        self.train(job, "fits", *sets, fake="capability=80")
+
     def test_too_little_memory_is_said_before_any_is_taken(self):
         job = self.prepared()
         said = self.train(job, "small", "train.micro_batch=4", fake="memory_mib=1", code=REFUSED)
@@ -247,9 +258,10 @@ class Cuda(CudaCase):
     def test_kernels_that_the_driver_does_not_take_are_told(self):
         """A build without nvcc has none at all."""
         job = self.prepared()
-        said = self.train(job, "kernels", fake="fail=cuModuleLoadData:1:209", code=REFUSED)
-        self.assertIn("the plugin's kernels have no code for GPU 0 (Fake GPU 9.0, compute capability 9.0) that a driver for CUDA "
-                      "13.0 takes: update the driver" if KERNELS else "this build has no GPU kernels: nvcc was not found", said)
+        for code in (209, 200):
+            said = self.train(job, "kernels%d" % code, fake="fail=cuModuleLoadData:1:%d" % code, code=REFUSED)
+            self.assertIn("the plugin's kernels have no code for GPU 0 (Fake GPU 9.0, compute capability 9.0) that a driver for CUDA "
+                          "13.0 takes: update the driver" if KERNELS else "this build has no GPU kernels: nvcc was not found", said)
 
     @unittest.skipUnless(CUDNN, "a build without cuDNN's headers")
     def test_attention_is_cudnns_where_it_can_be(self):
