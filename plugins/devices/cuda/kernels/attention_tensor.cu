@@ -142,6 +142,7 @@ template <uint32_t D> CUDA_INLINE void attention_forward(const cuda_attention_t 
         product_add<D, K_ROWS>(sums, scores, v);
         __syncthreads(); /* all have read v */
     }
+    copy_wait<0>(); /* q, where no key is seen: no copy outlives its block */
     results_store<D>(p.y, first, rows, row, static_cast<uint64_t>(head) * dv, dv, sums,
                      row_low.total > 0 ? 1.0f / row_low.total : 0.0f,
                      row_high.total > 0 ? 1.0f / row_high.total : 0.0f);

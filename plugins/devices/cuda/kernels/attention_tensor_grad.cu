@@ -78,6 +78,8 @@ CUDA_INLINE void grad_of_queries(const cuda_attention_grad_query_t &p, uint16_t 
         }
         product_add<D, WALK>(sums, along, k);
     }
+    copy_group();
+    copy_wait<0>(); /* q and gy, where no key is seen: no copy outlives its block */
     results_store<D>(p.gq, first, rows < G_ROWS ? rows : G_ROWS, row,
                      static_cast<uint64_t>(head) * d, d, sums, how.scale, how.scale);
 }
@@ -133,6 +135,8 @@ CUDA_INLINE void grad_of_keys(const cuda_attention_grad_key_t &p, uint16_t *shar
             product_add<D, WALK>(key_sums, along, q);
         }
     }
+    copy_group();
+    copy_wait<0>(); /* k and v, where no query sees them */
     const uint64_t mine = rows < G_ROWS ? rows : G_ROWS;
     results_store<D>(p.gk, first, mine, row, static_cast<uint64_t>(key_head) * d, d, key_sums,
                      how.scale, how.scale);

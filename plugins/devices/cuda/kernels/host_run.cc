@@ -147,6 +147,10 @@ void worker_main()
     context_arrive(self);
     for (;;) {
         now->kernel(now->params);
+        if (!now->lanes[now->current].copies.empty()) {
+            fprintf(stderr, "host_run: a thread ends before copies that it has begun\n");
+            abort();
+        }
         now->lanes[now->current].state = DONE;
         context_switch(self, &now->scheduler);
     }

@@ -49,7 +49,7 @@ uint32_t host_ballot(bool bit);
  * next. */
 const uint32_t *host_words(const uint32_t *words, unsigned count);
 /* Copies of the calling thread that happen when they are waited for: all but the last `behind` groups,
- * and those that are in no group yet. What is never waited for never happens. */
+ * and those that are in no group yet. What is never waited for never happens, and must not be left. */
 void host_copy_begin(void *to, const void *from, size_t bytes);
 void host_copy_group();
 void host_copy_wait(unsigned behind);
