@@ -26,13 +26,15 @@ CUDA_KERNEL(cuda_embed, CUDA_THREADS)
 /* True for all threads of the block where it is for one. */
 CUDA_INLINE bool block_any(bool mine)
 {
-    __shared__ int any;
+    __shared__ uint32_t any[CUDA_THREADS / WARP];
+    const uint32_t bits = __ballot_sync(0xffffffffu, mine);
     __syncthreads(); /* the last answer has been read */
-    if (threadIdx.x == 0) any = 0;
+    if (threadIdx.x % WARP == 0) any[threadIdx.x / WARP] = bits;
     __syncthreads();
-    if (mine) any = 1;
-    __syncthreads();
-    return any != 0;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < CUDA_THREADS / WARP; i++)
+        found |= any[i];
+    return found != 0;
 }
 
 /* Does the token stand before `behind`? Chunk by chunk: a frequent one ends at the first. */
