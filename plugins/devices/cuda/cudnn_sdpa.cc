@@ -38,6 +38,9 @@
 
 namespace fe = cudnn_frontend;
 
+/* Those before 1.28 size the workspace of backward_add() as if statistics lay row by row: gradients are zero. */
+static_assert(CUDNN_FRONTEND_VERSION >= 13200, "cudnn-frontend 1.32 or later is needed");
+
 namespace cudnn_frontend
 {
 void *cudnn_dlhandle = nullptr;
