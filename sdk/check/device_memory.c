@@ -161,6 +161,8 @@ void shared_memory_is_the_memory(subject_t *s)
             piece_t p = piece_new(&c, space);
             const bool offered = piece_share(&c, &p, space, kinds[i], &share);
             shared += offered;
+            if (offered && kinds[i] == LH_SHARE_DMABUF && c.api->arrived != NULL)
+                check_ok(c.api->arrived(c.on.device), "arrived");
             if (offered && kinds[i] == LH_SHARE_MEMFD)
                 memfd_check(&c, &p, &share);
             else

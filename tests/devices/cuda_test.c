@@ -549,6 +549,25 @@ static void device_memory_is_shared_where_the_driver_offers_it(void **state)
     bench_close(&b);
 }
 
+/* Memory goes to network cards only where what they write comes to be seen, by itself or by a call. */
+static void what_network_cards_write_is_seen(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_share_t share = {.struct_size = sizeof(share)};
+    bench_open(&b, "dmabuf=1 flushes=0");
+    assert_int_equal(b.rig.api->share(b.memory[1], LH_SHARE_DMABUF, &share), LH_UNSUPPORTED);
+    assert_non_null(
+        strstr(rig_reason(), "neither orders what network cards write nor can be told"));
+    bench_close(&b);
+
+    bench_open(&b, "dmabuf=1 fail=cuFlushGPUDirectRDMAWrites:2:1");
+    MUST(b.rig.api->arrived(b.rig.device));
+    assert_int_equal(b.rig.api->arrived(b.rig.device), LH_IO);
+    assert_non_null(strstr(rig_reason(), "cuFlushGPUDirectRDMAWrites"));
+    bench_close(&b);
+}
+
 /* A peer of this machine maps what it is given; a driver that has another address for such memory, or
  * refuses to register it, has pinned memory of its own, which works and is not shared. */
 static void pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it(void **state)
@@ -669,6 +688,7 @@ static lh_status_t life_live(const lh_plugin_t *plugin, const void *config, life
     STEP(api->alloc(l->device, LH_SPACE_DEVICE, 65536, &l->memory, &address));
     STEP(api->share(l->memory, LH_SHARE_DMABUF, &share));
     close(share.fd);
+    STEP(api->arrived(l->device));
     STEP(api->stream_new(l->device, &how, &l->stream));
     STEP(api->event_new(l->device, &l->event));
     const lh_place_t at = {.memory = l->memory, .address = address};
@@ -832,6 +852,7 @@ int main(void)
         cmocka_unit_test(a_library_that_wants_16_bytes_is_taken_where_all_lies_so),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),
         cmocka_unit_test(device_memory_is_shared_where_the_driver_offers_it),
+        cmocka_unit_test(what_network_cards_write_is_seen),
         cmocka_unit_test(pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it),
         cmocka_unit_test(an_open_that_fails_anywhere_gives_all_back),
         cmocka_unit_test(any_call_may_fail_and_is_told),

@@ -11,6 +11,7 @@
  * LH_FAKE_CUDA holds words `key=value`, read at cuInit():
  *   gpus=1 capability=90 driver=13000 cublas=130002 cudnn=91900 nccl=22809 memory_mib=2048 dmabuf=0
  *   registers=1                memory that is registered has one address for host and GPU
+ *   flushes=1                  what network cards write can be made seen; it is in no order by itself
  *   delay_us=100 seed=1        most that an operation waits, and the seed of that
  *   fail=CALL:N:CODE           the Nth call of that name from here on returns CODE: any call of any of the
  *                              libraries but those that give something back; `work` is the Nth
@@ -111,7 +112,7 @@ typedef struct fake {
     pthread_cond_t changed;
     int gpus, capability, driver;
     cuda_ordinal_t ordinal; /* of the context */
-    bool dmabuf, registers, aligned;
+    bool dmabuf, registers, aligned, flushes;
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     uint64_t slow_ns; /* that the library's first candidate takes longer than the second */

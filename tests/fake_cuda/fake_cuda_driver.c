@@ -46,6 +46,7 @@ static void settings_read(void)
     fake.dmabuf = key_read(text, "dmabuf", 0) != 0;
     fake.registers = key_read(text, "registers", 1) != 0;
     fake.aligned = key_read(text, "aligned", 0) != 0;
+    fake.flushes = key_read(text, "flushes", 1) != 0;
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
     fake.random = key_read(text, "seed", 1);
     fake.slow_ns = key_read(text, "slow_us", 0) * 1000;
@@ -188,6 +189,8 @@ FAKE_EXPORT cuda_result_t cuDeviceGetAttribute(int *value, int attribute, cuda_o
     case CUDA_ATTRIBUTE_HOST_POINTER: *value = fake.registers; return CUDA_OK;
     case CUDA_ATTRIBUTE_SHARED_BYTES: *value = shared_bytes(); return CUDA_OK;
     case CUDA_ATTRIBUTE_READ_ONLY: *value = 1; return CUDA_OK;
+    case CUDA_ATTRIBUTE_FLUSHES: *value = fake.flushes ? CUDA_FLUSHES_HOST : 0; return CUDA_OK;
+    case CUDA_ATTRIBUTE_ORDERS: *value = 0; return CUDA_OK;
     case CUDA_ATTRIBUTE_DMABUF: *value = fake.dmabuf; return CUDA_OK;
     case CUDA_ATTRIBUTE_HOST_NUMA: *value = -1; return CUDA_OK;
     default: return CUDA_INVALID_VALUE;

@@ -243,6 +243,14 @@ FAKE_EXPORT cuda_result_t cuMemGetHandleForAddressRange(void *handle, cuda_addre
     return fake_end(fd >= 0 ? CUDA_OK : CUDA_NO_MEMORY);
 }
 
+FAKE_EXPORT cuda_result_t cuFlushGPUDirectRDMAWrites(int target, int scope)
+{
+    FAKE_BEGIN(cuFlushGPUDirectRDMAWrites);
+    if (!fake.flushes) return fake_end(CUDA_NOT_SUPPORTED);
+    return fake_end(target == CUDA_FLUSH_CONTEXT && scope == CUDA_FLUSH_OWNER ? CUDA_OK
+                                                                              : CUDA_INVALID_VALUE);
+}
+
 typedef struct move {
     cuda_address_t to, from;
     size_t bytes;

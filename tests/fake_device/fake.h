@@ -31,6 +31,7 @@ typedef struct fake_config {
     bool tells;            /* logs what it has seen when it is closed */
     bool shares;           /* pinned memory, as a memfd */
     bool capture;          /* LH_DEVICE_CAPTURE */
+    bool dmabuf;           /* device memory, as a memfd that stands for a dma-buf */
 } fake_config_t;
 
 /* What `tells` tells. */
@@ -43,6 +44,7 @@ typedef struct tally {
     uint32_t beside;     /* downs with kernels queued on other streams */
     uint32_t slots;      /* places in pinned memory of these copies; SLOTS_COUNTED: or more */
     uint32_t replays;    /* of captured lists */
+    uint32_t arrivals;   /* it was told that cards have written into its memory */
 } tally_t;
 enum { SLOTS_COUNTED = 8 };
 
@@ -114,7 +116,7 @@ struct lh_memory {
     char *real;
     uint64_t bytes;
     bool on_device; /* not the host's */
-    int fd;         /* memfd behind pinned memory; else -1 */
+    int fd;         /* memfd behind pinned memory, and behind a device's that is shared; else -1 */
 };
 
 struct lh_stream {
@@ -176,6 +178,7 @@ lh_status_t fake_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory
                        void **address);
 void fake_release(lh_memory_t *memory);
 lh_status_t fake_share(lh_memory_t *memory, uint32_t kind, lh_share_t *out);
+lh_status_t fake_arrived(lh_device_t *d);
 /* The place as the worker may use it. */
 lh_status_t fake_place(lh_device_t *d, const lh_place_t *place, lh_place_t *out);
 

@@ -93,9 +93,9 @@ static void tally_tell(const lh_device_t *d)
     d->host->log(d->host, LH_LOG_INFO,
                  "device %u: %u calls bound, %u launched, %u of them misaligned, %u of whole rows; "
                  "%u kernels timed; %u copies up, %u down, %u of them beside kernels, through %u "
-                 "slots; %u replays",
+                 "slots; %u replays; %u arrivals",
                  d->index, t->bound, t->launched, t->misaligned, t->whole_rows, t->timed, t->ups,
-                 t->downs, t->beside, t->slots, t->replays);
+                 t->downs, t->beside, t->slots, t->replays, t->arrivals);
 }
 
 static void fake_close(lh_device_t *d)
@@ -228,4 +228,5 @@ const lh_device_api_t fake_device_api = {
     .await = fake_await,
     .signal = fake_signal,
     .share = fake_share,
+    .arrived = fake_arrived,
 };

@@ -1,6 +1,7 @@
 /* fake_memory.c - device memory as an accelerator shows it to the host: addresses that are reserved
  * and behind which nothing is, so that every access ends the program. The worker has the memory; with
- * host_access = yes the host has it, too. Pinned memory is a memfd, which other processes may map. */
+ * host_access = yes the host has it, too. Pinned memory is a memfd, which other processes may map; with
+ * dmabuf = yes device memory is one, which stands for a dma-buf. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,6 +28,18 @@ no_memory:
                       (unsigned long long)m->bytes);
 }
 
+/* What the worker has; NULL: no memory. */
+static char *memory_real(lh_memory_t *m, uint64_t bytes, int how)
+{
+    if (m->device->config.dmabuf) {
+        m->fd = memfd_create("fake dma-buf", MFD_CLOEXEC);
+        if (m->fd < 0 || ftruncate(m->fd, (off_t)bytes) != 0) return NULL;
+        how = MAP_SHARED;
+    }
+    char *real = mmap(NULL, bytes, PROT_READ | PROT_WRITE, how, m->fd, 0);
+    return real == MAP_FAILED ? NULL : real;
+}
+
 static lh_status_t memory_device(lh_memory_t *m)
 {
     const lh_host_t *host = m->device->host;
@@ -34,8 +47,8 @@ static lh_status_t memory_device(lh_memory_t *m)
 
     const uint64_t off = m->device->config.misplaced, bytes = m->bytes + off;
 
-    char *real = mmap(NULL, bytes, PROT_READ | PROT_WRITE, how, -1, 0);
-    if (real == MAP_FAILED) goto no_memory;
+    char *real = memory_real(m, bytes, how);
+    if (real == NULL) goto no_memory;
     char *shown = m->device->config.host_access ? real : mmap(NULL, bytes, PROT_NONE, how, -1, 0);
     if (shown == MAP_FAILED) goto unmap_real;
     m->real = real + off;
@@ -46,6 +59,7 @@ static lh_status_t memory_device(lh_memory_t *m)
 unmap_real:
     munmap(real, bytes);
 no_memory:
+    if (m->fd >= 0) close(m->fd);
     return host->fail(host, LH_NO_MEMORY, "%llu bytes of device memory",
                       (unsigned long long)m->bytes);
 }
@@ -80,20 +94,34 @@ void fake_release(lh_memory_t *m)
         munmap(m->real - off, m->bytes + off);
     } else {
         munmap(m->real, m->bytes);
-        close(m->fd);
     }
+    if (m->fd >= 0) close(m->fd);
     host->release(host, m);
 }
 
 lh_status_t fake_share(lh_memory_t *m, uint32_t kind, lh_share_t *out)
 {
     const lh_host_t *host = m->device->host;
+    const fake_config_t *c = &m->device->config;
 
-    if (!m->device->config.shares || kind != LH_SHARE_MEMFD || m->fd < 0)
-        return host->fail(host, LH_UNSUPPORTED, "only pinned memory is shared, as a memfd");
+    if (!(m->on_device ? c->dmabuf && kind == LH_SHARE_DMABUF
+                       : c->shares && kind == LH_SHARE_MEMFD))
+        return host->fail(host, LH_UNSUPPORTED,
+                          "pinned memory is shared as a memfd, device memory as a dma-buf, both "
+                          "where options say so");
     const int copy = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return host->fail(host, LH_IO, "a second descriptor");
-    LH_FILL(lh_share_t, out, .kind = kind, .fd = copy, .bytes = m->bytes);
+    LH_FILL(lh_share_t, out, .kind = kind, .fd = copy, .bytes = m->bytes,
+            .offset = m->on_device ? c->misplaced : 0);
+    return LH_OK;
+}
+
+/* What is written through the dma-buf is seen at once; that it was told is counted. */
+lh_status_t fake_arrived(lh_device_t *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->tally.arrivals++;
+    pthread_mutex_unlock(&d->lock);
     return LH_OK;
 }
 

@@ -16,6 +16,7 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     bool tells;
     bool shares;
     bool capture;
+    bool dmabuf;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -56,6 +57,8 @@ static const lh_option_t options[] = {
                    "ranks of a machine may map each other's pinned memory"),
     LH_OPTION_BOOL(fake_options_t, capture, "capture", "yes",
                    "lists are captured once and replayed; no: launched call by call"),
+    LH_OPTION_BOOL(fake_options_t, dmabuf, "dmabuf", "no",
+                   "cards may reach device memory where it lies"),
 };
 
 static const lh_kernel_t kernels[] = {

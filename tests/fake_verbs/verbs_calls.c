@@ -164,10 +164,10 @@ verbs_mr_t *ibv_reg_dmabuf_mr(verbs_pd_t *pd, uint64_t offset, size_t bytes, uin
                               int fd, int access)
 {
     engine_lock();
-    const bool none = engine.orders.no_dmabuf != 0;
+    const bool none = engine.orders.no_dmabuf != 0, fails = engine.orders.dmabuf_fails != 0;
     engine_unlock();
-    if (none) {
-        errno = EOPNOTSUPP;
+    if (none || (fails && fd >= 0)) {
+        errno = none ? EOPNOTSUPP : ENOMEM;
         return NULL;
     }
     char *behind = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);

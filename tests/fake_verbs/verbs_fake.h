@@ -70,6 +70,7 @@ enum {
     X(invalid, 0, "so many of the next packets that come are answered as invalid requests")    \
     X(no_class, 0, "a traffic class can't be set")                                             \
     X(no_dmabuf, 0, "memory of a dma-buf can't be registered")                                 \
+    X(dmabuf_fails, 0, "it can, but a card that is asked for it has no room")                  \
     X(adaptive_us, 0, "unanswered packets are sent again so soon, whatever the ACK timeout")
 
 typedef struct orders {

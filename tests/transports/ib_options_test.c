@@ -367,7 +367,7 @@ typedef struct device_memory {
 } device_memory_t;
 
 /* A memfd stands for the dma-buf. */
-static device_memory_t device_memory_new(end_t *e, uint64_t bytes)
+static device_memory_t device_memory_new(end_t *e, uint32_t kind, uint64_t bytes)
 {
     device_memory_t m = {.bytes = bytes, .fd = memfd_create("device", MFD_CLOEXEC)};
     CHECK(m.fd >= 0 && ftruncate(m.fd, (off_t)(bytes + 8192)) == 0);
@@ -375,7 +375,7 @@ static device_memory_t device_memory_new(end_t *e, uint64_t bytes)
     m.seen = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd, 8192);
     CHECK(m.base != MAP_FAILED && m.seen != MAP_FAILED);
     const lh_arena_t arena = {.struct_size = sizeof(arena),
-                              .kind = LH_MEM_CUDA,
+                              .kind = kind,
                               .base = m.base,
                               .bytes = bytes,
                               .fd_offset = 8192,
@@ -392,10 +392,10 @@ static void a_device_s_memory_is_reached_in_place(end_t *e)
     enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), SLOT = 1 << 20 };
     lh_nic_info_t info = {.struct_size = sizeof(info)};
     CHECK(e->api->nic_info(e->transport, 0, &info) == LH_OK &&
-          (info.memory_kinds & LH_MEM_CUDA) != 0);
+          (info.memory_kinds & LH_MEM_CUDA) != 0 && (info.memory_kinds & LH_MEM_DMABUF) != 0);
     ib_meet(e, LH_SECURITY_PLAIN);
-    device_memory_t out = device_memory_new(e, SIZES * SLOT),
-                    in = device_memory_new(e, SIZES * SLOT);
+    device_memory_t out = device_memory_new(e, LH_MEM_CUDA, SIZES * SLOT),
+                    in = device_memory_new(e, LH_MEM_DMABUF, SIZES * SLOT);
     const buffer_t from = {out.base, out.bytes, out.region, -1},
                    to = {in.base, in.bytes, in.region, -1};
     for (uint32_t i = 0; i < SIZES; i++) {

@@ -77,6 +77,8 @@ enum { /* CUdevice_attribute */
        CUDA_ATTRIBUTE_HOST_POINTER = 91, /* registered memory has one address for host and GPU */
        CUDA_ATTRIBUTE_SHARED_BYTES = 97, /* of a block that asks for them */
        CUDA_ATTRIBUTE_READ_ONLY = 113,   /* memory that is mapped read-only can be registered  */
+       CUDA_ATTRIBUTE_FLUSHES = 117,     /* how what cards wrote is made seen: bits               */
+       CUDA_ATTRIBUTE_ORDERS = 118,      /* to whom it is seen in order without that             */
        CUDA_ATTRIBUTE_DMABUF = 124,
        CUDA_ATTRIBUTE_HOST_NUMA = 134,
 };
@@ -94,6 +96,10 @@ enum {
     CUDA_WAIT_GEQ = 0,                   /* CU_STREAM_WAIT_VALUE_GEQ */
     CUDA_WRITE_DEFAULT = 0,              /* CU_STREAM_WRITE_VALUE_DEFAULT: behind a fence */
     CUDA_RANGE_DMABUF = 1,               /* CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD */
+    CUDA_FLUSHES_HOST = 1,               /* CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST */
+    CUDA_FLUSH_CONTEXT = 0,              /* CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX */
+    CUDA_FLUSH_OWNER = 100,              /* CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER */
+    CUDA_ORDERS_OWNER = 100,             /* CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER */
     CUDA_FUNCTION_DYNAMIC_SHARED = 8,    /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     CUDA_PLAIN_SHARED_BYTES = 48 * 1024, /* what a block gets unasked */
 };
@@ -131,6 +137,7 @@ enum {
     X(cuIpcCloseMemHandle, (cuda_address_t address))                                               \
     X(cuMemGetHandleForAddressRange,                                                               \
       (void *handle, cuda_address_t address, size_t bytes, int kind, unsigned long long flags))    \
+    X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                         \
     X(cuMemcpyAsync, (cuda_address_t to, cuda_address_t from, size_t bytes, cuda_stream_t stream)) \
     X(cuMemsetD8Async,                                                                             \
       (cuda_address_t to, unsigned char byte, size_t bytes, cuda_stream_t stream))                 \

@@ -422,4 +422,5 @@ const lh_device_api_t cuda_device_api = {
     .await = cuda_await,
     .signal = cuda_signal,
     .share = cuda_share,
+    .arrived = cuda_arrived,
 };

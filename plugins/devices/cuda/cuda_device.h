@@ -122,6 +122,7 @@ lh_status_t cuda_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory
 void cuda_release(lh_memory_t *memory);
 lh_status_t cuda_memory(lh_device_t *d, lh_device_memory_t *out);
 lh_status_t cuda_share(lh_memory_t *memory, uint32_t kind, lh_share_t *out);
+lh_status_t cuda_arrived(lh_device_t *d);
 extern const lh_memory_api_t cuda_memory_api;
 
 /* cuda_queue.c */

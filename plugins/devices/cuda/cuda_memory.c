@@ -135,7 +135,8 @@ lh_status_t cuda_memory(lh_device_t *d, lh_device_memory_t *out)
 
 /* ---- for others ---- */
 
-/* For network cards: needs the open kernel module of the driver. */
+/* For network cards: needs the open kernel module of the driver. What they write must come to be seen on
+ * this GPU, by itself or by a flush (cuda_arrived). */
 static lh_status_t share_dmabuf(lh_memory_t *m, lh_share_t *out)
 {
     lh_device_t *d = m->device;
@@ -145,6 +146,13 @@ static lh_status_t share_dmabuf(lh_memory_t *m, lh_share_t *out)
                              "GPU %u (%s): this driver offers no dma-buf (its open kernel module "
                              "does)",
                              d->index, d->name);
+    if (attribute_of(d, CUDA_ATTRIBUTE_ORDERS) < CUDA_ORDERS_OWNER &&
+        (attribute_of(d, CUDA_ATTRIBUTE_FLUSHES) & CUDA_FLUSHES_HOST) == 0)
+        return d->host->fail(
+            d->host, LH_UNSUPPORTED,
+            "GPU %u (%s) neither orders what network cards write nor can be told to "
+            "see it",
+            d->index, d->name);
     const cuda_result_t result = d->library.cuMemGetHandleForAddressRange(
         &fd, cuda_address(m->address), m->bytes, CUDA_RANGE_DMABUF, 0);
     if (result == CUDA_INVALID_VALUE || result == CUDA_NOT_SUPPORTED)
@@ -155,6 +163,17 @@ static lh_status_t share_dmabuf(lh_memory_t *m, lh_share_t *out)
     if (status == LH_OK)
         LH_FILL(lh_share_t, out, .kind = LH_SHARE_DMABUF, .fd = fd, .bytes = m->bytes);
     return status;
+}
+
+/* Where the GPU orders such writes the driver would have nothing to do, and the call may be left out. */
+lh_status_t cuda_arrived(lh_device_t *d)
+{
+    if (attribute_of(d, CUDA_ATTRIBUTE_ORDERS) >= CUDA_ORDERS_OWNER) return LH_OK;
+    const lh_status_t status = cuda_enter(d);
+    if (status != LH_OK) return status;
+    return cuda_check(d,
+                      d->library.cuFlushGPUDirectRDMAWrites(CUDA_FLUSH_CONTEXT, CUDA_FLUSH_OWNER),
+                      "cuFlushGPUDirectRDMAWrites");
 }
 
 /* For the same plugin in another process: the driver's own handle, which any process of this user may

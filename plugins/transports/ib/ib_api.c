@@ -85,7 +85,8 @@ static lh_status_t ib_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *i
         .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX |
                  LH_CAN_OUTLIVE_PATH | LH_CAN_KNOW | LH_CAN_PACE |
                  (ib_rules.seals ? LH_CAN_ENCRYPT : 0u),
-        .memory_kinds = LH_MEM_HOST | (t->takes_dmabuf ? LH_MEM_CUDA | LH_MEM_HIP : 0u),
+        .memory_kinds = LH_MEM_HOST |
+                        (t->takes_dmabuf ? LH_MEM_CUDA | LH_MEM_HIP | LH_MEM_DMABUF : 0u),
         .bytes_per_second = t->rate,
         .latency_ns = 2000,
         .max_message_bytes = IB_MESSAGE_MOST,

@@ -270,7 +270,8 @@ lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memor
     const lh_host_t *host = t->host;
     if (nic != 0) return host->fail(host, LH_INVALID, "there is one card, not %u", nic + 1);
     const bool own = memory->kind == LH_MEM_HOST;
-    if (!own && memory->kind != LH_MEM_CUDA && memory->kind != LH_MEM_HIP)
+    if (!own && memory->kind != LH_MEM_CUDA && memory->kind != LH_MEM_HIP &&
+        memory->kind != LH_MEM_DMABUF)
         return host->fail(host, LH_UNSUPPORTED, "memory of kind %u is not known", memory->kind);
     lh_region_t *r = host->alloc(host, sizeof(*r), 64);
     if (r == NULL) return LH_NO_MEMORY;
