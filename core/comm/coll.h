@@ -90,6 +90,14 @@ typedef struct coll_place { /* memory in a registered arena */
     uint32_t arena;
 } coll_place_t;
 
+/* A device whose memory messages lie in; the caller's until comm_close. arrived is called with comm's lock
+ * held, before a run is done whose messages have come, once for several of them. A failure is one of the
+ * whole comm. */
+typedef struct coll_device {
+    lh_status_t (*arrived)(void *context);
+    void *context;
+} coll_device_t;
+
 /* A request, as the caller of collective_new fills it. All members of the group ask for the same,
  * but for the places of their buffers and, of a pair, for which of SEND and RECV they are. */
 typedef struct coll_how {
@@ -120,6 +128,12 @@ typedef struct coll_how {
     /* border I8: the errors of this plan go on here, as it sums the same elements at another time,
      * such as the first micro-batch of a step. NULL: the plan has errors of its own. */
     collective_t *continues;
+    /* ALL_GATHER: the buffers lie in this device's memory, which links reach and the processor does not
+     * (comm_device_arenas). Each run of elements is a message of its own, from its owner to each of the
+     * others: what a card has written another need not see yet, so nobody passes it on. Where there is a
+     * cut this rank's own piece is not copied to its whole: whoever drives the device does that. NULL:
+     * they lie in memory of the host. */
+    const coll_device_t *device;
 } coll_how_t;
 
 /* What a run waits for where no thread waits for it: a device that works off a queue says here that

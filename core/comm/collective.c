@@ -88,6 +88,10 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
                     how->name);
     if (how->op != COLL_BARRIER && how->elements > 0 && lh_dtype_bytes(how->dtype) == 0)
         return fail(LH_INVALID, "'%s': dtype %u has no size", how->name, how->dtype);
+    if (how->device != NULL && how->op != COLL_ALL_GATHER)
+        return fail(LH_UNSUPPORTED,
+                    "'%s': in a device's memory there is an all-gather alone, no %s", how->name,
+                    coll_op_names[how->op]);
     if (how->op == COLL_ALL_TO_ALL && how->cut.address == NULL && how->elements > 0)
         return fail(LH_INVALID, "'%s': an all-to-all needs a cut to receive into", how->name);
     if (how->op == COLL_ALL_REDUCE && how->cut.address != NULL)

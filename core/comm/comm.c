@@ -150,23 +150,71 @@ const group_t *comm_group(comm_t *c, uint32_t which)
 
 /* The links give arenas numbers of their own, which must be those of the comm's list: a plan's
  * arena is looked up in both by one number. */
-lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
-                       uint32_t *arena)
+static lh_status_t arena_list(comm_t *c, void *base, uint64_t bytes, bool file, uint32_t number)
 {
     comm_arena_t *arenas = mem_grow(c->arenas, &c->arena_capacity, c->arena_count + 1u,
                                     sizeof(*arenas));
     if (arenas == NULL) return LH_NO_MEMORY;
     c->arenas = arenas;
+    if (number != c->arena_count)
+        return fail(LH_INVALID, "arena %u was registered behind this object's back", number);
+    c->arenas[c->arena_count++] = (comm_arena_t){base, bytes, file};
+    return LH_OK;
+}
+
+lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                       uint32_t *arena)
+{
     uint32_t number = c->arena_count;
     if (!c->planned) {
         const lh_status_t status = links_arena(c->links, base, bytes, fd, fd_offset, &number);
         if (status != LH_OK) return status;
     }
-    if (number != c->arena_count)
-        return fail(LH_INVALID, "arena %u was registered behind this object's back", number);
-    c->arenas[c->arena_count++] = (comm_arena_t){base, bytes, fd >= 0};
     *arena = number;
-    return LH_OK;
+    return arena_list(c, base, bytes, fd >= 0, number);
+}
+
+/* Whether all links of this rank inside a group may carry what lies in a device's memory. A leader would
+ * pass on to its site what has come from another, over another link. */
+static lh_status_t group_takes_device(const comm_t *c, const group_t *g)
+{
+    lh_status_t status = LH_OK;
+    if (c->job->comm.device_memory == DEVICE_MEMORY_NO)
+        return fail(LH_UNSUPPORTED, "[comm] device_memory = no");
+    if (g->sites > 1 && world_group_largest_site(g) > 1)
+        return fail(LH_UNSUPPORTED, "what crosses from site to site is passed on inside of them, "
+                                    "which is done in memory of the host");
+    for (uint32_t m = 0; status == LH_OK && m < g->size; m++)
+        if (m != g->self)
+            status = links_take_device(c->links,
+                                       world_scope(c->world, c->world->row.rank, g->ranks[m]));
+    return status;
+}
+
+static lh_status_t device_arena(comm_t *c, const comm_device_memory_t *m, uint32_t *arena)
+{
+    if (m->fd < 0) return comm_arena(c, m->base, m->bytes, -1, 0, arena);
+    const lh_status_t status = links_device_arena(c->links, m->base, m->bytes, m->fd, m->fd_offset,
+                                                  arena);
+    return status == LH_OK ? arena_list(c, m->base, m->bytes, false, *arena) : status;
+}
+
+/* Arenas have the same numbers on all ranks, so what one could not have the others give back. */
+lh_status_t comm_device_arenas(comm_t *c, const group_t *g, const comm_device_memory_t *memory,
+                               uint32_t count, lh_status_t mine, uint32_t *arenas, bool *taken)
+{
+    const uint32_t before = c->arena_count;
+    lh_status_t of_all = LH_OK;
+    lh_assert(!c->planned && !c->connected);
+    if (mine == LH_OK) mine = group_takes_device(c, g);
+    for (uint32_t i = 0; mine == LH_OK && i < count; i++)
+        mine = device_arena(c, &memory[i], &arenas[i]);
+    const lh_status_t status = comm_ask(c, mine, &of_all);
+    *taken = status == LH_OK && of_all == LH_OK;
+    if (*taken) return LH_OK;
+    links_arenas_drop(c->links, before);
+    c->arena_count = before;
+    return status;
 }
 
 /* Connections of one service, to all ranks with which a plan of it may exchange messages. */

@@ -48,6 +48,22 @@ const group_t *comm_group(comm_t *c, uint32_t which);
  * comm_close: peers on this machine map it, and read in place. */
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena) LH_MUST_CHECK;
+/* Memory of a device, as its dma-buf (fd) stands for it. fd -1: memory of the host, in place of some that
+ * this rank has none of. */
+typedef struct comm_device_memory {
+    void *base; /* an address of the device's: no processor reads there */
+    uint64_t bytes;
+    int fd; /* the caller's to close */
+    uint64_t fd_offset;
+} comm_device_memory_t;
+
+/* Lets links reach memory of a device, for plans with coll_how_t.device over a group: on all ranks of
+ * the world, which all call it, or on none. mine: why this rank's device shares nothing (fail() has the
+ * sentence), else LH_OK. *taken: arenas [count] are those of comm_arena. Else nothing is registered, and
+ * fail_reason() says why not, of the first rank that could not. It fails where ranks can't be asked. */
+lh_status_t comm_device_arenas(comm_t *c, const group_t *g, const comm_device_memory_t *memory,
+                               uint32_t count, lh_status_t mine, uint32_t *arenas,
+                               bool *taken) LH_MUST_CHECK;
 /* Measures the links between sites that are not known (links_probe), connects to all peers that
  * plans need, and makes the scripts and their staging memory. Plans are checked: all ranks' lists
  * of messages must match pair by pair, or all ranks fail with the first difference. */

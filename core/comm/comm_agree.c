@@ -44,20 +44,28 @@ lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all)
 
 /* The lowest rank's failure counts. It is a gather, so all ranks come here, also those that
  * failed. */
-lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
+lh_status_t comm_ask(comm_t *c, lh_status_t mine, lh_status_t *of_all)
 {
     verdict_t own = {.status = mine};
     const uint32_t size = c->world->row.size;
+    *of_all = LH_OK;
     if (mine != LH_OK) (void)snprintf(own.sentence, sizeof(own.sentence), "%s", fail_reason());
     verdict_t *all = mem_array(size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    lh_status_t status = comm_gather(c, &own, sizeof(own), all);
-    for (uint32_t r = 0; status == LH_OK && r < size; r++) {
+    const lh_status_t status = comm_gather(c, &own, sizeof(own), all);
+    for (uint32_t r = 0; status == LH_OK && *of_all == LH_OK && r < size; r++) {
         all[r].sentence[sizeof(all[r].sentence) - 1] = '\0';
-        if (all[r].status != LH_OK) status = fail_again(all[r].status, all[r].sentence);
+        if (all[r].status != LH_OK) *of_all = fail_again(all[r].status, all[r].sentence);
     }
     mem_free(all);
     return status;
+}
+
+lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
+{
+    lh_status_t of_all;
+    const lh_status_t status = comm_ask(c, mine, &of_all);
+    return status == LH_OK ? of_all : status;
 }
 
 /* Chains digests: order matters. */
@@ -94,6 +102,7 @@ static uint64_t plan_digest(const collective_t *x)
                              how->elements,
                              how->cut.address != NULL,
                              how->add,
+                             how->device != NULL,
                              how->service,
                              how->algorithm,
                              how->between,
@@ -447,6 +456,7 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
         algorithm = COLL_DIRECT;
     if (algorithm == COLL_RING && world_group_largest_site(how->group) > LONGEST_RING)
         algorithm = COLL_DIRECT;
+    if (how->device != NULL) algorithm = COLL_DIRECT;
     const bool moves = how->op == COLL_SCATTER || how->op == COLL_GATHER ||
                        how->op == COLL_ALL_TO_ALL || how->op == COLL_SEND || how->op == COLL_RECV;
     return moves ? COLL_DIRECT : algorithm;
@@ -624,7 +634,7 @@ lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all, script_h
     const uint64_t bytes = how->elements * lh_dtype_bytes(how->dtype);
     const uint32_t scope = widest_scope(x->comm->world, how->group);
     const double flight = longest_flight(x, all, scope);
-    const bool can_map = bytes >= MAP_BYTES && all_map(x, all);
+    const bool can_map = how->device == NULL && bytes >= MAP_BYTES && all_map(x, all);
     const uint32_t algorithm = choose_algorithm(x, bytes, can_map);
     const bool mapped = can_map && algorithm == COLL_DIRECT;
     *out = (script_how_t){.how = how,

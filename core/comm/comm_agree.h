@@ -9,7 +9,10 @@
 
 /* Brings `bytes` of each rank to all: all[rank * bytes]. A world of one rank asks nobody. */
 lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
-/* Makes of each rank's status one for all ranks: the first that is not LH_OK, with its sentence. */
+/* Makes of each rank's status one for all ranks: the first that is not LH_OK, with its sentence. The
+ * function itself fails where ranks can't be asked. */
+lh_status_t comm_ask(comm_t *c, lh_status_t mine, lh_status_t *of_all) LH_MUST_CHECK;
+/* The same, for what no rank goes on without. */
 lh_status_t comm_verdict(comm_t *c, lh_status_t mine) LH_MUST_CHECK;
 /* Where this rank's buffers of a plan lie. */
 void comm_place(const collective_t *x, plan_place_t *out);

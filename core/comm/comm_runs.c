@@ -285,6 +285,20 @@ static void gates_watch(comm_t *c)
     }
 }
 
+/* Tells devices that messages have come into their memory, each once for all of these events. */
+static lh_status_t arrivals_tell(const comm_t *c, const links_event_t *events, uint32_t count)
+{
+    const coll_device_t *told = NULL;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < count; i++) {
+        const coll_device_t *device = c->plans[events[i].cookie >> 32]->how.device;
+        if (!events[i].received || device == NULL || device == told) continue;
+        status = device->arrived(device->context);
+        told = device;
+    }
+    return status;
+}
+
 /* Locked. One turn; true if anything has moved. */
 static bool runs_drive(comm_t *c)
 {
@@ -295,7 +309,8 @@ static bool runs_drive(comm_t *c)
     gates_watch(c);
     if (c->status == LH_OK) moved = lanes_pump(c) || moved;
     if (c->links != NULL && c->lane_count > 0 && c->status == LH_OK) {
-        const lh_status_t status = links_poll(c->links, events, EVENTS, &count);
+        lh_status_t status = links_poll(c->links, events, EVENTS, &count);
+        if (status == LH_OK) status = arrivals_tell(c, events, count);
         if (status != LH_OK) {
             runs_fail(c, status);
             return true;

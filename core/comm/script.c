@@ -352,7 +352,7 @@ typedef struct script_entry {
     script_t script;
 } script_entry_t;
 
-enum { SHAPE_HEAD = 16 };
+enum { SHAPE_HEAD = 17 };
 
 /* All that script_new looks at, as words that can be compared: the head, then for every member its
  * rank, site, whether it is mapped, and how long its segments are. Where segments lie is left out,
@@ -369,8 +369,8 @@ static lh_status_t shape_new(const script_how_t *in, uint64_t **out, uint64_t *w
     if (w == NULL) return LH_NO_MEMORY;
     const uint64_t head[SHAPE_HEAD] = {
         g->size, g->self, how->op, how->root, how->dtype, script_part(how), how->add,
-        how->cut.address != NULL, in->lag, in->depth, in->window, in->algorithm, in->between,
-        in->middle, in->chunk_bytes,
+        how->device != NULL, how->cut.address != NULL, in->lag, in->depth, in->window,
+        in->algorithm, in->between, in->middle, in->chunk_bytes,
         /* A slot for all of a member's, which is as long as the buffer. */
         in->at_once ? 1 + how->elements : 0};
     memcpy(w, head, sizeof(head));

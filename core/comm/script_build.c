@@ -3,7 +3,7 @@
  * A piece is cut into units, each of at most a chunk. Small chunks let sums begin before all is
  * there and keep several messages under way, large ones cost fewer steps and fewer turns;
  * comm_agree.c chooses. Small segments are joined until a message carries at least 32 KiB; what is
- * larger is sent from where it lies.
+ * larger is sent from where it lies, and so is all of a device's memory, where nobody could join.
  *
  * Steps are only appended, and an edge goes from an earlier step to a later one wherever two steps
  * of one rank depend on each other. A script of one rank therefore has no circle; that scripts of
@@ -313,7 +313,7 @@ static bool new_unit(builder_t *b)
 static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, uint64_t most)
 {
     build_unit_t *u = b->unit_count > first_unit ? &b->units[b->unit_count - 1] : NULL;
-    const uint64_t join = JOIN_BYTES / b->element_bytes;
+    const uint64_t join = b->how->device != NULL ? 0 : JOIN_BYTES / b->element_bytes;
     if (u == NULL || u->elements >= join || run->count >= join || u->elements + run->count > most) {
         if (!new_unit(b)) return false;
         u = &b->units[b->unit_count - 1];

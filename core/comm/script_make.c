@@ -158,7 +158,8 @@ static void keep_own(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u
 static void moves_spread(builder_t *b, phases_t *p)
 {
     const uint32_t most = world_group_largest_site(b->g);
-    if (b->how->op == COLL_ALL_GATHER) add_near_phase(p, keep_own, 0, 0, 0, 0);
+    if (b->how->op == COLL_ALL_GATHER && b->how->device == NULL)
+        add_near_phase(p, keep_own, 0, 0, 0, 0);
     if (b->g->sites > 1 && !sums_everywhere(b)) {
         if (!sums_round(b)) add_near_phase(p, spread_across, 0, 0, 0, 0);
         for (uint32_t hop = 1; sums_round(b) && hop < b->g->sites; hop++)
@@ -406,6 +407,15 @@ static lh_status_t script_emit(builder_t *b)
     return LH_OK;
 }
 
+/* The processor can't reach a device's memory, so nothing there may be copied or summed; and nothing is
+ * passed on: no message waits for another. */
+static bool script_only_moves(const script_t *s)
+{
+    for (uint32_t i = 0; i < s->step_count; i++)
+        if (s->steps[i].kind >= STEP_SUM || s->steps[i].needs > 0) return false;
+    return true;
+}
+
 lh_status_t script_new(const script_how_t *how, script_t *out)
 {
     builder_t b;
@@ -414,6 +424,7 @@ lh_status_t script_new(const script_how_t *how, script_t *out)
     if (status == LH_OK) status = script_emit(&b);
     if (status == LH_OK) status = build_finish(&b);
     build_close(&b);
+    lh_assert(status != LH_OK || how->how->device == NULL || script_only_moves(out));
     if (status != LH_OK) script_free(out);
     return status;
 }

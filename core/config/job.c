@@ -325,6 +325,9 @@ static const lh_option_t comm_rows[] = {
                     "piece of a collective that is under way at a time, 1KiB at least; 0: by link"),
     LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB",
                     "gradients that are exchanged together; 0: choose"),
+    CHOICE(job_comm_t, device_memory, "auto", "auto|no",
+           "gathered values lie in the device's own memory while they travel, where device and cards "
+           "can, or in pinned memory"),
     LH_OPTION_DURATION(job_comm_t, timeout_ns, "timeout", "120s", "1s..1d",
                        "longest that a collective may stand still"),
     CHOICE(job_comm_t, probe, "start", "no|start|always",

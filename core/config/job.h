@@ -343,6 +343,9 @@ enum { BORDER_AUTO, BORDER_F32, BORDER_BF16, BORDER_INT8 };
  * there, or at every start. */
 enum { PROBE_NO, PROBE_START, PROBE_ALWAYS };
 
+/* Whether cards may read and write a device's own memory. */
+enum { DEVICE_MEMORY_AUTO, DEVICE_MEMORY_NO };
+
 /* [comm]: collectives. */
 typedef struct job_comm {
     uint32_t bits;          /* BITS_*                                             */
@@ -351,6 +354,7 @@ typedef struct job_comm {
     uint32_t border;        /* BORDER_*: dtype of sums of gradients between sites */
     uint64_t chunk_bytes;   /* 0: by link                                         */
     uint64_t bucket_bytes;  /* gradients that are exchanged together; 0: choose   */
+    uint32_t device_memory; /* DEVICE_MEMORY_*                                    */
     /* A transfer that makes no progress for so long ends the job on all ranks. */
     uint64_t timeout_ns;   /* longest that a collective may stand still          */
     uint32_t probe;        /* PROBE_*: whether links between sites are measured  */

@@ -226,6 +226,11 @@ lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const 
     return LH_OK;
 }
 
+bool carrier_takes_device(const carrier_t *c)
+{
+    return (c->nic.memory_kinds & LH_MEM_DMABUF) != 0 && c->security != LH_SECURITY_PRIVATE;
+}
+
 void carrier_close(carrier_t *c)
 {
     if (c == NULL) return;

@@ -48,6 +48,9 @@ lh_status_t carrier_check_level(const job_t *job, uint32_t scope,
  * give. Other failures count as no fault here: a machine without the card may check a job too. */
 lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
                           const char *other) LH_MUST_CHECK;
+/* Whether its card reads and writes memory of a device where it lies. With `private` it does not: what is
+ * sealed is sealed by the processor. */
+bool carrier_takes_device(const carrier_t *c);
 /* Connections and regions have been closed or end with it. NULL does nothing. */
 void carrier_close(carrier_t *c);
 

@@ -243,7 +243,7 @@ lh_status_t links_register(links_t *l, const lh_arena_t *arena, lh_region_t *reg
 {
     for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
         const carrier_t *c = l->carriers[s];
-        if (c == NULL) continue;
+        if (c == NULL || (arena->kind != LH_MEM_HOST && !carrier_takes_device(c))) continue;
         const lh_status_t status = c->api->register_memory(c->transport, 0, arena, &regions[s]);
         if (status != LH_OK) return status;
     }
@@ -259,8 +259,7 @@ void links_release(links_t *l, lh_region_t *const regions[LINKS_SCOPES])
 
 /* The arena counts even if registering it fails halfway, so that links_close releases what was
  * registered. */
-lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
-                        uint32_t *arena)
+static lh_status_t arena_add(links_t *l, const lh_arena_t *row, uint32_t *arena)
 {
     if (l->arena_count == LINKS_ARENAS)
         return fail(LH_INVALID, "more than %d arenas for messages", LINKS_ARENAS);
@@ -268,16 +267,57 @@ lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t
     if (arenas == NULL) return LH_NO_MEMORY;
     l->arenas = arenas;
     arena_t *a = &arenas[l->arena_count];
-    *a = (arena_t){.row = {.struct_size = sizeof(a->row),
-                           .kind = LH_MEM_HOST,
-                           .access = LH_REMOTE_READ,
-                           .base = base,
-                           .bytes = bytes,
-                           .fd_offset = fd_offset,
-                           .fd = fd,
-                           .numa = -1}};
+    *a = (arena_t){.row = *row};
     *arena = l->arena_count++; /* what is registered is released at the end, also after a failure */
     return links_register(l, &a->row, a->regions);
+}
+
+lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                        uint32_t *arena)
+{
+    lh_arena_t row = links_memory(base, bytes);
+    row.access = LH_REMOTE_READ;
+    row.fd = fd;
+    row.fd_offset = fd_offset;
+    return arena_add(l, &row, arena);
+}
+
+lh_status_t links_take_device(const links_t *l, uint32_t scope)
+{
+    lh_assert(scope >= LH_LINK_NODE && scope < LINKS_SCOPES);
+    const carrier_t *c = l->carriers[scope];
+    lh_assert(c != NULL);
+    if (carrier_takes_device(c)) return LH_OK;
+    if (c->security == LH_SECURITY_PRIVATE)
+        return fail(LH_UNSUPPORTED,
+                    "[transport.%s] security = private seals messages in memory of the host",
+                    job_scope_names[scope]);
+    return fail(LH_UNSUPPORTED, "[transport.%s]: '%s' takes no memory of a device here",
+                job_scope_names[scope], c->plugin->name);
+}
+
+/* The row forgets the descriptor, which the caller closes: no peer maps such memory. */
+lh_status_t links_device_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                               uint32_t *arena)
+{
+    const uint32_t first = l->arena_count;
+    lh_arena_t row = links_memory(base, bytes);
+    row.kind = LH_MEM_DMABUF;
+    row.fd = fd;
+    row.fd_offset = fd_offset;
+    const lh_status_t status = arena_add(l, &row, arena);
+    if (status != LH_OK)
+        links_arenas_drop(l, first);
+    else
+        l->arenas[*arena].row.fd = -1;
+    return status;
+}
+
+void links_arenas_drop(links_t *l, uint32_t first)
+{
+    lh_assert(l->link_count == 0);
+    while (l->arena_count > first)
+        links_release(l, l->arenas[--l->arena_count].regions);
 }
 
 link_t *links_find(links_t *l, uint32_t peer, uint32_t service)

@@ -43,6 +43,15 @@ void links_close(links_t *l);
  * *arena counts from 0. */
 lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                         uint32_t *arena) LH_MUST_CHECK;
+/* Whether messages over a class of link may lie in a device's own memory: LH_OK, or why not. */
+lh_status_t links_take_device(const links_t *l, uint32_t scope) LH_MUST_CHECK;
+/* As links_arena, for memory of a device that its dma-buf stands for: known to the transports that take
+ * such alone, so that links_take_device is asked before a message is planned there. fd is the caller's
+ * to close. After a failure there is no such arena. */
+lh_status_t links_device_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                               uint32_t *arena) LH_MUST_CHECK;
+/* Forgets the arenas from the first-th on; before anything is connected. */
+void links_arenas_drop(links_t *l, uint32_t first);
 
 /* NULL: not connected. */
 link_t *links_find(links_t *l, uint32_t peer, uint32_t service);
@@ -224,7 +233,7 @@ static inline lh_arena_t links_memory(void *base, uint64_t bytes)
                         .fd = -1,
                         .numa = -1};
 }
-/* Memory with every transport that is open; regions of those that are not stay NULL. After a
+/* Memory with every transport that is open and takes its kind; regions of others stay NULL. After a
  * failure the caller releases what was registered. */
 lh_status_t links_register(links_t *l, const lh_arena_t *arena,
                            lh_region_t *regions[LINKS_SCOPES]) LH_MUST_CHECK;

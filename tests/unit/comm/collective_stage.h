@@ -25,6 +25,7 @@ typedef struct scene {
     uint64_t chunk, flight;
     lh_dtype_t dtype, border;
     bool mapped, thread, measured;
+    uint32_t refuser; /* a rank, from 1, whose card takes no memory of a device; 0: none */
 } scene_t;
 
 typedef struct actor {
@@ -229,6 +230,7 @@ static inline void play_scene(const scene_t *scene, play_t *play, char texts[][4
     hub.mapped = scene->mapped;
     hub.flight = scene->flight;
     hub.measured = scene->measured;
+    hub.refuser = (int)scene->refuser - 1;
     if (scene->limit != 0) hub.limit = scene->limit;
     if (scene->delay != 0) hub.delay = scene->delay;
     for (uint32_t r = 0; r < hub.size; r++) {

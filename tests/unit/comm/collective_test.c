@@ -3,6 +3,8 @@
 #include "collective_stage.h"
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <base/digest.h>
 #include <torture.h>
@@ -258,6 +260,164 @@ static void a_run_of_nothing_comes_after_what_it_was_planned_behind(void **state
         assert_string_equal(texts[r], "");
 }
 
+/* ---- memory of a device ---- */
+
+/* base: where the device has it, which ends whoever touches it; seen: the same memory for the test. */
+typedef struct device_memory {
+    char *base, *seen;
+    int fd;
+} device_memory_t;
+
+static bool device_memory_open(device_memory_t *m, uint64_t bytes)
+{
+    m->fd = memfd_create("device", MFD_CLOEXEC);
+    if (m->fd < 0 || ftruncate(m->fd, (off_t)bytes) != 0) return false;
+    m->base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->seen = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    return m->base != MAP_FAILED && m->seen != MAP_FAILED;
+}
+
+/* Equal pieces in place: each rank makes its own, and all come to have all. */
+static void device_round(actor_t *a, collective_t *gather, char *seen, uint32_t round)
+{
+    const group_t *g = comm_group(a->comm, LH_GROUP_DATA);
+    const uint32_t part = (ELEMENTS + g->size - 1) / g->size;
+    memset(seen, 0xff, ELEMENTS * item(a));
+    for (uint32_t r = 0; r < g->size; r++) {
+        const uint64_t at = part * r * item(a), end = ELEMENTS * item(a);
+        const uint64_t bytes = at + part * item(a) < end ? part * item(a) : end - at;
+        contribution(a, g->ranks[r], 0, round, a->inputs[r]);
+        if (r == g->self) memcpy(seen + at, a->inputs[r] + at, bytes);
+    }
+    lh_status_t status = collective_start(gather);
+    if (status == LH_OK) status = collective_wait(gather);
+    if (status != LH_OK) trouble(a, fail_reason());
+    for (uint32_t i = 0; status == LH_OK && i < ELEMENTS; i++) {
+        const char *from = a->inputs[owner_of(g, i)];
+        if (memcmp(seen + i * item(a), from + i * item(a), item(a)) == 0) continue;
+        trouble(a, "a device has other elements than their owner");
+        return;
+    }
+}
+
+static lh_status_t sees_nothing(void *rank)
+{
+    (void)rank;
+    return fail_again(LH_IO, "a device that sees nothing: said the test");
+}
+
+static bool blind; /* its devices see nothing of what comes */
+
+static void gather_on_device(actor_t *a)
+{
+    device_memory_t m;
+    collective_t *gather;
+    uint32_t arena = 7;
+    bool taken = false;
+    const coll_device_t device = {blind ? sees_nothing : fake_arrived, &a->rank};
+    if (!device_memory_open(&m, ELEMENTS * item(a))) {
+        trouble(a, "no memory");
+        return;
+    }
+    const comm_device_memory_t memory = {m.base, ELEMENTS * item(a), m.fd, 0};
+    coll_how_t how = {.name = "values",
+                      .op = COLL_ALL_GATHER,
+                      .group = comm_group(a->comm, LH_GROUP_DATA),
+                      .dtype = a->scene->dtype,
+                      .elements = ELEMENTS,
+                      .service = LH_SERVICE_PARAMETER,
+                      .algorithm = a->scene->algorithm,
+                      .chunk_bytes = a->scene->chunk,
+                      .device = &device};
+    lh_status_t status = comm_device_arenas(a->comm, how.group, &memory, 1, LH_OK, &arena, &taken);
+    how.whole = (coll_place_t){m.base, arena};
+    if (status == LH_OK && (!taken || arena != 0)) trouble(a, "no arena of a device");
+    if (status == LH_OK) status = collective_new(a->comm, &how, &gather);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+    if (status == LH_OK && collective_algorithm(gather) != COLL_DIRECT)
+        trouble(a, "members pass on what they can't see yet");
+    for (uint32_t round = 0; a->trouble[0] == '\0' && round < a->scene->rounds; round++)
+        device_round(a, gather, m.seen, round);
+    comm_stop(a->comm);
+    (void)close(m.fd);
+    (void)munmap(m.base, ELEMENTS * item(a));
+    (void)munmap(m.seen, ELEMENTS * item(a));
+}
+
+static void gathers_go_from_device_to_device(void **state)
+{
+    (void)state;
+    static const char *const shapes[] = {"aa", "aaa", "aaaaa", "ab", "abc"};
+    char texts[FAKE_RANKS][400];
+    for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (uint32_t v = 0; v < 4; v++) {
+            scene_t s = plain;
+            s.sites = shapes[i];
+            s.mapped = true; /* a device's memory is not */
+            s.thread = (v & 1) != 0;
+            s.algorithm = (v & 2) != 0 ? COLL_RING : COLL_AUTO;
+            play_scene(&s, gather_on_device, texts);
+            for (uint32_t r = 0; r < hub.size; r++)
+                if (texts[r][0] != '\0') fail_msg("sites %s, rank %u: %s", s.sites, r, texts[r]);
+        }
+}
+
+/* The run ends where the device can't be told, with what it says. */
+static void what_a_device_does_not_see_ends_a_run(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    blind = true;
+    play_scene(&plain, gather_on_device, texts);
+    blind = false;
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "a device that sees nothing: said the test");
+}
+
+/* What one rank can't have no rank has, and arenas go on to be numbered alike. */
+static const char *refusal;
+
+static void be_refused_device_memory(actor_t *a)
+{
+    device_memory_t m;
+    uint32_t arena = 7;
+    bool taken = true;
+    if (!device_memory_open(&m, 4096)) {
+        trouble(a, "no memory");
+        return;
+    }
+    const comm_device_memory_t memory = {m.base, 4096, m.fd, 0};
+    if (comm_device_arenas(a->comm, comm_group(a->comm, LH_GROUP_DATA), &memory, 1, LH_OK, &arena,
+                           &taken) != LH_OK)
+        trouble(a, fail_reason());
+    if (taken || strstr(fail_reason(), refusal) == NULL) trouble(a, fail_reason());
+    if (comm_arena(a->comm, a->memory, 4096, -1, 0, &arena) != LH_OK || arena != 0)
+        trouble(a, "another number");
+    (void)close(m.fd);
+    (void)munmap(m.base, 4096);
+    (void)munmap(m.seen, 4096);
+}
+
+static void all_ranks_reach_device_memory_or_none(void **state)
+{
+    (void)state;
+    static const char *const refusals[] = {"the card of rank 1 has no room",
+                                           "[comm] device_memory = no", "passed on inside of them"};
+    char texts[FAKE_RANKS][400];
+    for (uint32_t v = 0; v < 3; v++) {
+        scene_t s = plain;
+        s.sites = v < 2 ? "aaa" : "aab";
+        s.refuser = v == 0 ? 2 : 0;
+        job.comm.device_memory = v == 1 ? DEVICE_MEMORY_NO : DEVICE_MEMORY_AUTO;
+        refusal = refusals[v];
+        play_scene(&s, be_refused_device_memory, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+    }
+    job.comm.device_memory = DEVICE_MEMORY_AUTO;
+}
+
 int main(void)
 {
     job.comm.timeout_ns = 60000000000;
@@ -270,6 +430,9 @@ int main(void)
         cmocka_unit_test(a_hundred_runs_give_the_same),
         cmocka_unit_test(one_message_at_a_time_is_enough),
         cmocka_unit_test(a_run_of_nothing_comes_after_what_it_was_planned_behind),
+        cmocka_unit_test(gathers_go_from_device_to_device),
+        cmocka_unit_test(what_a_device_does_not_see_ends_a_run),
+        cmocka_unit_test(all_ranks_reach_device_memory_or_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

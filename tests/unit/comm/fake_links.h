@@ -6,6 +6,7 @@
 #define FAKE_LINKS_H
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <base/memory.h>
@@ -28,6 +29,7 @@ typedef struct fake_operation {
     void *data;
     uint64_t bytes, cookie;
     uint32_t tag;
+    struct fake_device *device; /* in whose memory it lies; NULL: the host's */
 } fake_operation_t;
 
 typedef struct fake_queue { /* posted, of one direction */
@@ -40,6 +42,15 @@ typedef struct fake_events {
     uint32_t first, count;
 } fake_events_t;
 
+/* Memory that only links reach. What came is seen once the device is told of it: until then it lies in
+ * `late`, from `first` to `end`. */
+typedef struct fake_device {
+    char *base, *seen, *late;
+    uint64_t bytes; /* 0: none */
+    uint64_t first[FAKE_EVENTS], end[FAKE_EVENTS];
+    uint32_t come;
+} fake_device_t;
+
 static struct hub {
     pthread_mutex_t lock;
     uint32_t size, limit; /* most posted in a direction of a link */
@@ -48,11 +59,13 @@ static struct hub {
     bool mapped, measured;
     uint64_t flight; /* what links between sites hold, bytes; 0: not known */
     int dead;        /* a rank whose links break, or -1 */
+    int refuser;     /* a rank whose card takes no memory of a device, or -1 */
     uint64_t random;
     fake_queue_t sends[FAKE_RANKS][FAKE_RANKS], receives[FAKE_RANKS][FAKE_RANKS]; /* from, to */
     fake_events_t events[FAKE_RANKS];
     char *arenas[FAKE_RANKS][FAKE_ARENAS];
     bool files[FAKE_RANKS][FAKE_ARENAS];
+    fake_device_t *devices[FAKE_RANKS][FAKE_ARENAS]; /* NULL: the host's */
     char gathered[FAKE_GATHER];
     uint32_t arrived, left;
     uint64_t round;
@@ -79,7 +92,7 @@ static inline void hub_reset(uint32_t size)
     hub.failures = 0;
     hub.mapped = hub.measured = false;
     hub.flight = 0;
-    hub.dead = -1;
+    hub.dead = hub.refuser = -1;
     hub.random = 7;
     hub.arrived = hub.left = 0;
     hub.compared = 0;
@@ -87,6 +100,7 @@ static inline void hub_reset(uint32_t size)
     memset(hub.receives, 0, sizeof(hub.receives));
     memset(hub.events, 0, sizeof(hub.events));
     memset(hub.arenas, 0, sizeof(hub.arenas));
+    memset(hub.devices, 0, sizeof(hub.devices));
 }
 
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
@@ -148,9 +162,11 @@ lh_status_t links_open(const links_how_t *how, links_t **out)
 
 void links_close(links_t *l)
 {
-    for (uint32_t i = 0; l != NULL && i < l->link_count; i++)
+    if (l == NULL) return;
+    links_arenas_drop(l, 0);
+    for (uint32_t i = 0; i < l->link_count; i++)
         mem_free(l->links[i]);
-    if (l != NULL) mem_free(l->links);
+    mem_free(l->links);
     mem_free(l);
 }
 
@@ -165,6 +181,66 @@ lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t
     hub.files[fake_rank(l)][*arena] = fd >= 0;
     (void)pthread_mutex_unlock(&hub.lock);
     return LH_OK;
+}
+
+lh_status_t links_take_device(const links_t *l, uint32_t scope)
+{
+    (void)l, (void)scope;
+    return LH_OK;
+}
+
+lh_status_t links_device_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                               uint32_t *arena)
+{
+    const uint32_t rank = fake_rank(l);
+    if ((int)rank == hub.refuser)
+        return fail(LH_IO, "the card of rank %u has no room: said the test", rank);
+    fake_device_t *d = mem_new(sizeof(*d));
+    if (d == NULL) return LH_NO_MEMORY;
+    *d = (fake_device_t){.base = base, .late = mem_new(bytes), .bytes = bytes};
+    d->seen = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)fd_offset);
+    if (d->late == NULL || d->seen == MAP_FAILED) return fail(LH_IO, "mapping device memory");
+    (void)pthread_mutex_lock(&hub.lock);
+    *arena = l->arena_count++;
+    hub.devices[rank][*arena] = d;
+    (void)pthread_mutex_unlock(&hub.lock);
+    return LH_OK;
+}
+
+void links_arenas_drop(links_t *l, uint32_t first)
+{
+    (void)pthread_mutex_lock(&hub.lock);
+    while (l->arena_count > first) {
+        fake_device_t **at = &hub.devices[fake_rank(l)][--l->arena_count], *d = *at;
+        *at = NULL;
+        if (d == NULL) continue;
+        (void)munmap(d->seen, d->bytes);
+        mem_free(d->late);
+        mem_free(d);
+    }
+    (void)pthread_mutex_unlock(&hub.lock);
+}
+
+/* coll_device_t.arrived, of the device whose memory arena 0 of a rank is. */
+static inline lh_status_t fake_arrived(void *rank)
+{
+    (void)pthread_mutex_lock(&hub.lock);
+    fake_device_t *d = hub.devices[*(const uint32_t *)rank][0];
+    for (uint32_t i = 0; i < d->come; i++)
+        memcpy(d->seen + d->first[i], d->late + d->first[i], d->end[i] - d->first[i]);
+    d->come = 0;
+    (void)pthread_mutex_unlock(&hub.lock);
+    return LH_OK;
+}
+
+/* A message as a card finds it. */
+static inline fake_operation_t fake_message(const links_t *l, uint32_t arena, const void *data,
+                                            uint64_t bytes, uint32_t tag, uint64_t cookie)
+{
+    fake_device_t *d = hub.devices[fake_rank(l)][arena];
+    fake_operation_t o = {(void *)(uintptr_t)data, bytes, cookie, tag, d};
+    if (d != NULL) o.data = d->seen + ((uintptr_t)data - (uintptr_t)d->base);
+    return o;
 }
 
 lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uint32_t service)
@@ -217,16 +293,14 @@ static inline lh_status_t fake_post(fake_queue_t *q, const fake_operation_t *o)
 lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie)
 {
-    (void)arena;
-    const fake_operation_t o = {(void *)(uintptr_t)data, bytes, cookie, tag};
+    const fake_operation_t o = fake_message(k->links, arena, data, bytes, tag, cookie);
     return fake_post(&hub.sends[fake_rank(k->links)][k->peer], &o);
 }
 
 lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie)
 {
-    (void)arena;
-    const fake_operation_t o = {data, bytes, cookie, tag};
+    const fake_operation_t o = fake_message(k->links, arena, data, bytes, tag, cookie);
     return fake_post(&hub.receives[k->peer][fake_rank(k->links)], &o);
 }
 
@@ -234,6 +308,16 @@ static inline void fake_tell(uint32_t rank, const fake_operation_t *o, bool rece
 {
     fake_events_t *e = &hub.events[rank];
     e->rows[(e->first + e->count++) % FAKE_EVENTS] = (links_event_t){o->cookie, received, o->bytes};
+}
+
+/* It is with the device, which does not see it yet. */
+static inline void fake_come(const fake_operation_t *in, const fake_operation_t *out)
+{
+    fake_device_t *d = in->device;
+    const uint64_t at = (uint64_t)((char *)in->data - d->seen);
+    memcpy(d->late + at, out->data, in->bytes);
+    d->first[d->come] = at;
+    d->end[d->come++] = at + in->bytes;
 }
 
 static inline void fake_move(uint32_t from, uint32_t to)
@@ -246,7 +330,10 @@ static inline void fake_move(uint32_t from, uint32_t to)
         hub.dead = (int)from;
         return;
     }
-    if (in->bytes > 0) memcpy(in->data, out->data, in->bytes);
+    if (in->device != NULL)
+        fake_come(in, out);
+    else if (in->bytes > 0)
+        memcpy(in->data, out->data, in->bytes);
     fake_tell(from, out, false);
     fake_tell(to, in, true);
     s->first++;

@@ -29,7 +29,7 @@ typedef struct spec {
     lh_dtype_t dtype, border;
     uint32_t between, middle;
     uint64_t elements, chunk;
-    bool cut, add, scattered, mapped, at_once;
+    bool cut, add, scattered, mapped, at_once, on_device;
     bool whole_numbers; /* sums of them are the same in any order */
 } spec_t;
 
@@ -71,6 +71,7 @@ typedef struct bench {
     uint64_t cut_elements;
     uint64_t random;
     uint32_t lag;
+    coll_device_t device; /* nothing is told to it */
 } bench_t;
 
 static inline uint64_t draw(bench_t *b, uint64_t below)
@@ -179,7 +180,8 @@ static inline void make_script(bench_t *b, uint32_t r)
                           .pieces = b->owned,
                           .whole = {k->whole, 0},
                           .cut = {b->spec.cut ? k->cut : NULL, 1},
-                          .add = b->spec.add};
+                          .add = b->spec.add,
+                          .device = b->spec.on_device ? &b->device : NULL};
     const script_how_t how = {.how = &k->how,
                               .algorithm = b->spec.algorithm,
                               .between = b->spec.between,
@@ -191,6 +193,8 @@ static inline void make_script(bench_t *b, uint32_t r)
                               .at_once = b->spec.at_once,
                               .peers = k->peers};
     assert_int_equal(script_new(&how, &k->script), LH_OK);
+    for (uint32_t i = 0; b->spec.on_device && i < k->script.step_count; i++)
+        assert_true(k->script.steps[i].kind < STEP_SUM); /* the processor can't touch it */
     k->staging = mem_new(k->script.staging_bytes);
     k->bound = (script_places_t){.whole = k->whole,
                                  .cut = b->spec.cut ? k->cut : NULL,
@@ -462,7 +466,12 @@ static inline void check_element(bench_t *b, uint64_t at)
         const place_t whole = place_of(b, m, false, at, 0);
         switch (s->op) {
         case COLL_ALL_REDUCE: expect(b, m, &whole, sum); break;
-        case COLL_ALL_GATHER: expect(b, m, &whole, own); break;
+        case COLL_ALL_GATHER:
+            if (s->on_device && s->cut && m == owner) /* its device copies that */
+                expect(b, m, &whole, test_load(s->dtype, whole.before, at));
+            else
+                expect(b, m, &whole, own);
+            break;
         case COLL_BROADCAST:
             expect(b, m, &whole, test_load(s->dtype, b->ranks[s->root].before_whole, at));
             break;

@@ -23,7 +23,7 @@ static void try_variants(spec_t spec)
             if (!torture_wanted() && turn++ % 17 != 0) continue;
             spec.cut = (v & 1) != 0 || spec.op == COLL_ALL_TO_ALL;
             spec.scattered = (v & 2) != 0;
-            spec.mapped = (v & 4) != 0;
+            spec.mapped = (v & 4) != 0 && !spec.on_device;
             spec.dtype = (v & 8) != 0 ? LH_DTYPE_BF16 : LH_DTYPE_F32;
             spec.border = borders[v / 16];
             if (spec.op == COLL_ALL_REDUCE && spec.cut) continue;
@@ -151,6 +151,18 @@ static void all_gather_gives_all_to_all(void **state)
     try_op(COLL_ALL_GATHER, COLL_HALVING);
 }
 
+static void what_lies_on_a_device_is_only_sent_and_received(void **state)
+{
+    (void)state;
+    static const char *const groups[] = {"a",        "aa", "aaa", "aaaa", "aaaaa",
+                                         "aaaaaaaa", "ab", "abc", "abcd", "abcde"};
+    for (uint32_t s = 0; s < COUNT(groups); s++)
+        try_variants((spec_t){.sites = groups[s],
+                              .op = COLL_ALL_GATHER,
+                              .algorithm = COLL_DIRECT,
+                              .on_device = true});
+}
+
 static void broadcast_gives_roots_to_all(void **state)
 {
     (void)state;
@@ -209,6 +221,7 @@ int main(void)
         cmocka_unit_test(reduce_scatter_adds_to_what_is_there),
         cmocka_unit_test(reduce_sums_at_root),
         cmocka_unit_test(all_gather_gives_all_to_all),
+        cmocka_unit_test(what_lies_on_a_device_is_only_sent_and_received),
         cmocka_unit_test(broadcast_gives_roots_to_all),
         cmocka_unit_test(scatter_gather_and_all_to_all_move_pieces),
         cmocka_unit_test(halving_sums_all),

@@ -76,6 +76,30 @@ static void a_peers_arena_can_be_read_in_place(void **state)
     assert_true(ranks(2, "", maps));
 }
 
+/* Known to no transport here, as none takes such: nothing of it is offered, and its number can be had again. */
+static void no_device_memory(void)
+{
+    uint32_t arena = 0;
+    open_links();
+    CHECK(links_take_device(me.links, LH_LINK_NODE) == LH_UNSUPPORTED);
+    CHECK(strstr(fail_reason(), "[transport.node]: 'shm' takes no memory of a device here") !=
+          NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (i > 0) links_arenas_drop(me.links, 1);
+        CHECK(links_device_arena(me.links, me.memory, ARENA, 0, 0, &arena) == LH_OK && arena == 1);
+    }
+    connect_all(LH_SERVICE_GRADIENT);
+    CHECK(link_map(links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT), 1) == NULL);
+    talk(LH_SERVICE_GRADIENT);
+    end();
+}
+
+static void memory_of_a_device_is_known_where_it_is_taken_alone(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", no_device_memory));
+}
+
 static const lh_mapping_api_t *mapping; /* of the transport */
 static uint32_t takes, tries;
 
@@ -745,6 +769,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_reach_every_rank_over_every_service),
         cmocka_unit_test(a_peers_arena_can_be_read_in_place),
+        cmocka_unit_test(memory_of_a_device_is_known_where_it_is_taken_alone),
         cmocka_unit_test(what_is_mapped_later_is_taken_once),
         cmocka_unit_test(what_a_plugin_cannot_do_is_refused_by_name),
         cmocka_unit_test(all_ranks_say_what_one_cannot_do),
