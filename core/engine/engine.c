@@ -216,7 +216,7 @@ lh_status_t engine_plan(engine_t *e)
     return LH_OK;
 }
 
-/* The engine's own allocations, then stores, then mirrors of what travels. */
+/* The engine's own allocations, then stores, then mirrors of what travels where links don't reach it. */
 static lh_status_t allocations_alloc(engine_t *e)
 {
     lh_status_t status = LH_OK;
@@ -225,6 +225,8 @@ static lh_status_t allocations_alloc(engine_t *e)
     for (uint32_t i = 0; status == LH_OK && i < e->weights_count; i++)
         for (uint32_t s = 0; status == LH_OK && s < e->weights[i]->store_count; s++)
             status = allocation_alloc(&e->weights[i]->stores[s]->allocation, e->api, e->device);
+    if (status == LH_OK && e->exchange != NULL && e->exchange->reach != NULL)
+        status = e->exchange->reach(e->exchange);
     for (uint32_t i = 0; status == LH_OK && i < e->mirror_count; i++)
         status = allocation_alloc(&e->mirrors[i].pinned, e->api, e->device);
     return status == LH_OK ? handovers_place(e) : status;

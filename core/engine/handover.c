@@ -42,6 +42,18 @@ static const allocation_t *allocation_of(const engine_t *e, const flow_t *f, uin
     return buffer->allocation != NULL ? buffer->allocation : &e->arenas[buffer->arena];
 }
 
+/* Whether the host works in mirrors of the device's memory, or cards in the memory itself. */
+static bool is_out_of_reach(const engine_t *e)
+{
+    return (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0;
+}
+
+bool handover_can_reach(const engine_t *e)
+{
+    return is_out_of_reach(e) && awaits_words(e) && e->api->share != NULL &&
+           e->api->arrived != NULL;
+}
+
 /* A replay can't ask the host for events, so the device must both await words and set them. */
 bool handovers_capture(const engine_t *e)
 {
@@ -115,7 +127,7 @@ static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
 static lh_status_t call_mirror(engine_t *e, const flow_t *f, const flow_call_t *call)
 {
     lh_status_t status = LH_OK;
-    if ((e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0) return LH_OK;
+    if (!is_out_of_reach(e)) return LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < call->moved.read_count; i++)
         status = value_mirror(e, f, f->moved[call->moved.reads + i]);
     for (uint32_t i = 0; status == LH_OK && i < call->moved.write_count; i++)
@@ -156,6 +168,18 @@ static void mirror_lay(mirror_t *m, uint64_t line)
         at += (m->extents[i].end - m->extents[i].begin + line - 1) / line * line;
     }
     m->pinned.bytes = at;
+}
+
+/* The last mirror takes the place of the one that goes. */
+uint64_t handover_reach(engine_t *e, const allocation_t *allocation)
+{
+    mirror_t *m = mirror_find(e, allocation);
+    if (m == NULL) return 0;
+    lh_assert(m->pinned.memory == NULL);
+    const uint64_t bytes = m->pinned.bytes;
+    mem_free(m->extents);
+    *m = e->mirrors[--e->mirror_count];
+    return bytes;
 }
 
 /* ---- planning ---- */
@@ -260,17 +284,55 @@ static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t valu
                              .bytes = flow_arg_bytes(&v->arg)};
 }
 
+/* Whether links reach what a transfer writes where the device has it, and what it reads with that. */
+static bool moved_is_reached(const engine_t *e, const flow_t *f, const flow_moved_t *moved)
+{
+    bool reached = false, mirrored = false;
+    for (uint32_t i = 0; i < moved->read_count + moved->write_count; i++) {
+        const uint32_t value = i < moved->read_count
+                                   ? f->moved[moved->reads + i]
+                                   : f->moved[moved->writes + i - moved->read_count];
+        *(mirror_find(e, allocation_of(e, f, value)) == NULL ? &reached : &mirrored) = true;
+    }
+    lh_assert(!reached || !mirrored);
+    return reached;
+}
+
+/* Copies of this rank's own part of what a transfer gathers, on the device. Values that are read stand in
+ * the order of those that are written, without those of which this rank has no part. */
+static void own_copies_list(handover_t *h, const flow_t *f, const flow_moved_t *moved)
+{
+    const engine_t *e = h->engine;
+    for (uint32_t k = 0; e->exchange->own != NULL && k < moved->write_count; k++) {
+        uint64_t begin = 0;
+        const uint64_t bytes = e->exchange->own(e->exchange, h->transfer, k, &begin);
+        if (bytes == 0) continue;
+        lh_assert(h->out_count < moved->read_count);
+        const handover_copy_t from = copy_of(e, f, f->moved[moved->reads + h->out_count]);
+        handover_copy_t to = copy_of(e, f, f->moved[moved->writes + k]);
+        lh_assert(from.bytes == bytes && begin + bytes <= to.bytes);
+        to.mirror.offset += begin;
+        to.mirror.address = (char *)to.mirror.address + begin;
+        h->copies[h->out_count++] = (handover_copy_t){from.device, to.mirror, bytes};
+    }
+}
+
 /* Lists the copies of a transfer. Several calls may start one transfer, all of the same values; the
  * first that is met lists them. */
 static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_t *moved)
 {
     const engine_t *e = h->engine;
-    if (h->copies != NULL || e->mirror_count == 0) return LH_OK;
+    if (h->copies != NULL || !is_out_of_reach(e)) return LH_OK;
     const uint32_t reads = h->transfer->takes_over ? moved->writes : moved->reads;
-    h->out_count = h->transfer->takes_over ? moved->write_count : moved->read_count;
-    h->in_count = moved->write_count;
-    h->copies = mem_array(h->out_count + h->in_count + 1u, sizeof(*h->copies));
+    const uint32_t out_count = h->transfer->takes_over ? moved->write_count : moved->read_count;
+    h->copies = mem_array(out_count + moved->write_count + 1u, sizeof(*h->copies));
     if (h->copies == NULL) return LH_NO_MEMORY;
+    if (moved_is_reached(e, f, moved)) {
+        own_copies_list(h, f, moved);
+        return LH_OK;
+    }
+    h->out_count = out_count;
+    h->in_count = moved->write_count;
     for (uint32_t i = 0; i < h->out_count; i++)
         h->copies[i] = copy_of(e, f, f->moved[reads + i]);
     for (uint32_t i = 0; i < h->in_count; i++)
@@ -364,8 +426,8 @@ static lh_status_t gate_past(void *context)
     return h->engine->api->test(h->turns[h->turn].read, 0);
 }
 
-/* transfer_gate_t.done, told by the progress thread: what came lies in the mirror. Releases the
- * stream that awaits the word. */
+/* transfer_gate_t.done, told by the progress thread: what came lies in the mirror, or in the device's own
+ * memory. Releases the stream that awaits the word. */
 static void gate_done(void *context)
 {
     const handover_t *h = context;

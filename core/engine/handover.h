@@ -39,7 +39,13 @@
  * lists are captured in the pieces between transfers (call_list.c).
  *
  * A mirror holds what travels and nothing else: of an allocation with frozen parameters, or with
- * activations of which few are summed, that is a small part. */
+ * activations of which few are summed, that is a small part.
+ *
+ * Where network cards reach the device's own memory (exchange_t.reach) an allocation needs no mirror, and
+ * nothing of it is copied out or in: all else is as above, words and events included. The transfer begins
+ * once its start is past on the device, so a card reads what kernels have written and writes where none
+ * of them reads; its end is told once the device has what came. A part of its own that a gather has
+ * elsewhere the device copies among the copies out. */
 #ifndef ENGINE_HANDOVER_H
 #define ENGINE_HANDOVER_H
 
@@ -102,6 +108,7 @@ struct handover {
     uint64_t there;          /* where `crosses`: what the transfer has written is copied in */
     uint64_t reached;        /* the computing stream has come to the wait for the last run */
     handover_copy_t *copies; /* [out_count + in_count] NULL where the host reaches all memory */
+    /* In memory that links reach: out, this rank's own part, from where it lies to `mirror`; in, none. */
     uint32_t out_count, in_count;
 };
 
@@ -127,7 +134,14 @@ void handovers_uncaptured(engine_t *e);
  * wait. */
 lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits) LH_MUST_CHECK;
 
-/* Memory in which the host finds the bytes of an allocation: the allocation itself, or its
+/* Whether links may reach this device's memory by themselves, if cards can: it tells what it shares, it
+ * can be told that something has arrived, and streams await words. */
+bool handover_can_reach(const engine_t *e);
+/* For exchange_t.reach: links reach the allocation itself, and its mirror goes. All that a transfer reads
+ * and writes, or nothing of it, lies in such memory. Returns the bytes that the mirror would have had; 0
+ * where there is none. */
+uint64_t handover_reach(engine_t *e, const allocation_t *allocation);
+/* Memory in which the host or links find the bytes of an allocation: the allocation itself, or its
  * mirror. */
 const allocation_t *handover_allocation(const engine_t *e, const allocation_t *allocation);
 /* Where a byte that travels lies in that memory: `offset` and the result are bytes from the start.

@@ -5,16 +5,126 @@
  * registered once, and gradients are sent from where they were added up.
  *
  * Where the host can't reach a device's memory, the memory's mirror travels instead
- * (engine/handover.h), and places are those of the mirror. A job that is only planned has no
- * memory: its addresses are made up so that no two allocations overlap. */
+ * (engine/handover.h), and places are those of the mirror; but for gathered values where cards reach
+ * the memory itself (on_reach). A job that is only planned has no memory: its addresses are made up so
+ * that no two allocations overlap. */
 #include <parallel/transfer_plan.h>
 
 #include <stdio.h>
+#include <unistd.h>
 
+#include <base/log.h>
 #include <base/memory.h>
 #include <engine/handover.h>
 #include <longhaul/dtype.h>
 #include <parallel/transfer_order.h>
+
+/* ---- memory that links reach by themselves ----
+ *
+ * What is summed on its way has to be where a processor adds, in memory of the host. Gathered values are
+ * only sent and received: new ones after an update, and those of block instances. Where the device shares
+ * its memory and every link of their group takes such, they need no mirrors. All ranks decide alike, as
+ * the offsets that plans compare are those of one memory or of the other. */
+
+/* The address of what a rank has nothing of; behind it nothing is read. */
+static char nothing[1];
+
+static bool is_gather(const move_t *m)
+{
+    return !m->native && (m->kind == MOVE_VALUE_GATHER || m->kind == MOVE_INSTANCE);
+}
+
+/* One allocation, as its device shares it. The descriptor is the caller's. */
+static lh_status_t reach_share(const engine_t *e, const allocation_t *of, comm_device_memory_t *out)
+{
+    lh_share_t share = {.struct_size = sizeof(share), .fd = -1};
+    *out = (comm_device_memory_t){.base = nothing, .bytes = sizeof(nothing), .fd = -1};
+    if (of->bytes == 0) return LH_OK;
+    if (of->address == NULL)
+        return fail(LH_UNSUPPORTED, "device %s gives no address of %s", e->how.device->name,
+                    of->name);
+    const lh_status_t status = e->api->share(of->memory, LH_SHARE_DMABUF, &share);
+    if (status != LH_OK) return status;
+    if (share.fd < 0)
+        return fail(LH_ABI, "device %s shares %s and gives no descriptor", e->how.device->name,
+                    of->name);
+    *out = (comm_device_memory_t){of->address, of->bytes, share.fd, share.offset};
+    return LH_OK;
+}
+
+/* Either way is told once, by rank 0; the run's log has it from transfers_way. */
+static void reach_tell(transfers_t *t, bool taken, uint64_t spared)
+{
+    char size[16];
+    if (taken) {
+        text_bytes((double)spared, size);
+        (void)snprintf(t->way, sizeof(t->way),
+                       "gathered values travel in the device's own memory, by dma-buf: %s of "
+                       "mirrors less",
+                       size);
+    } else {
+        (void)snprintf(t->way, sizeof(t->way), "gathered values travel by pinned mirrors: %.300s",
+                       fail_reason());
+        fail_clear();
+    }
+    if (t->world->row.rank == 0) log_line(LH_LOG_INFO, "%s", t->way);
+}
+
+/* coll_device_t.arrived. */
+static lh_status_t reach_arrived(void *engine)
+{
+    const engine_t *e = engine;
+    return e->api->arrived(e->device);
+}
+
+/* exchange_t.reach: on all ranks or on none, whatever keeps one of them from it. */
+static lh_status_t on_reach(exchange_t *x)
+{
+    transfers_t *t = (transfers_t *)x;
+    const allocation_t *allocations[TRANSFER_REACHED] = {&t->weights->value->allocation,
+                                                         &t->engine->arenas[ARENA_GATHERED]};
+    const uint32_t count = t->weights->gathered ? 2 : 1;
+    comm_device_memory_t memory[TRANSFER_REACHED] = {0};
+    uint32_t gathers = 0, shared = 0;
+    uint64_t spared = 0;
+    lh_status_t mine = LH_OK;
+    bool taken;
+    for (uint32_t i = 0; i < t->count; i++)
+        gathers += is_gather(t->list[i]);
+    if (gathers == 0 || t->comm == NULL || comm_is_planned(t->comm) ||
+        !handover_can_reach(t->engine))
+        return LH_OK;
+    while (mine == LH_OK && shared < count) {
+        mine = reach_share(t->engine, allocations[shared], &memory[shared]);
+        shared += mine == LH_OK;
+    }
+    const lh_status_t status = comm_device_arenas(t->comm, t->group, memory, count, mine,
+                                                  t->reached_arenas, &taken);
+    for (uint32_t i = 0; i < shared; i++)
+        if (memory[i].fd >= 0) (void)close(memory[i].fd);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; taken && i < count; i++) {
+        t->reached[t->reached_count++] = allocations[i];
+        spared += handover_reach(t->engine, allocations[i]);
+    }
+    t->device = (coll_device_t){reach_arrived, t->engine};
+    reach_tell(t, taken, spared);
+    return LH_OK;
+}
+
+/* exchange_t.own: an instance's whole form lies apart from the store, where a rank's own part is. */
+static uint64_t on_own(exchange_t *x, const transfer_t *transfer, uint32_t k, uint64_t *begin)
+{
+    const transfers_t *t = (transfers_t *)x;
+    const move_t *m = (const move_t *)transfer;
+    if (m->kind != MOVE_INSTANCE) return 0;
+    lh_assert(k < m->count);
+    const uint64_t wide = lh_dtype_bytes(transfer->dtype);
+    const uint32_t storage = t->weights->parameters->items[m->parameters[k]].storage;
+    const lh_slice_t mine = shard_shares_slice(t->shares, storage, t->group->self);
+    *begin = mine.begin * wide;
+    return (mine.end - mine.begin) * wide;
+}
 
 /* ---- a collective for each transfer ---- */
 
@@ -57,11 +167,17 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
     const allocation_t *allocation = handover_allocation(e, of);
     const bool mirrored = allocation != of;
     lh_assert(pl->allocation_count < TRANSFER_ALLOCATIONS);
-    if (allocation->bytes == 0 &&
-        (e->mirror_count > 0 || (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0)) {
+    for (uint32_t i = 0; i < pl->t->reached_count; i++) {
+        if (pl->t->reached[i] != of) continue;
+        pl->allocations[pl->allocation_count] = of;
+        pl->bases[pl->allocation_count] = of->bytes == 0 ? nothing : of->address;
+        pl->arenas[pl->allocation_count++] = pl->t->reached_arenas[i];
+        return LH_OK;
+    }
+    if (allocation->bytes == 0 && (e->mirror_count > 0 || pl->t->reached_count > 0 ||
+                                   (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0)) {
         /* This rank has no slice of what travels to and from the others' memory of this name. It
          * keeps its number, behind which nothing is read. */
-        static char nothing[1];
         pl->allocations[pl->allocation_count] = of;
         pl->bases[pl->allocation_count] = nothing;
         return comm_arena(pl->t->comm, nothing, sizeof(nothing), -1, 0,
@@ -287,6 +403,7 @@ static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
     pieces_t pieces = {0};
     how->elements = allocation_elements(t, whole, how->dtype);
     lh_status_t status = registered_place(pl, whole, &how->whole);
+    if (t->reached_count > 0 && is_gather(x)) how->device = &t->device;
     if (status == LH_OK && x->kind == MOVE_INSTANCE) {
         cuts = pl->value_cuts;
         status = registered_place(pl, &t->weights->value->allocation, &how->cut);
@@ -538,6 +655,8 @@ static lh_status_t on_bind(exchange_t *x)
 
 void transfer_plan_use(transfers_t *t)
 {
+    t->exchange.reach = on_reach;
+    t->exchange.own = on_own;
     t->exchange.bind = on_bind;
     t->exchange.native = on_native;
 }

@@ -263,6 +263,11 @@ static const move_t *transfer_move(const transfers_t *t, const transfer_t *trans
     return t->list[transfer->number];
 }
 
+const char *transfers_way(const transfers_t *t)
+{
+    return t->way;
+}
+
 uint32_t transfers_count(const transfers_t *t)
 {
     return t->count;

@@ -69,8 +69,11 @@ typedef struct move {
     lh_coll_t call;     /* native; its lists are owned */
 } move_t;
 
-/* How many allocations may travel: values, gradients, and three arenas. */
-enum { TRANSFER_ALLOCATIONS = 5 };
+/* How many allocations may travel: values, gradients, and three arenas. Of them those of gathered values
+ * may be reached by links where the device has them, as no sum is made there. */
+enum { TRANSFER_ALLOCATIONS = 5, TRANSFER_REACHED = 2 };
+
+enum { TRANSFERS_WAY = 400 }; /* bytes of transfers_way */
 
 /* One for each engine. Its lists are complete when programs are arranged, and only read in a
  * step. */
@@ -97,6 +100,12 @@ typedef struct transfers {
      * end. */
     int shared[TRANSFER_ALLOCATIONS];
     uint32_t shared_count;
+
+    /* What links reach where the device has it, with the numbers that comm gave; the same on all ranks. */
+    const allocation_t *reached[TRANSFER_REACHED];
+    uint32_t reached_arenas[TRANSFER_REACHED], reached_count;
+    coll_device_t device; /* of plans of such memory */
+    char way[TRANSFERS_WAY];
 
     /* The table, in the order in which collectives are planned: the same on all ranks. */
     move_t **list;
@@ -133,6 +142,10 @@ void transfers_free(transfers_t *t);
 lh_status_t transfers_value_gather(transfers_t *t) LH_MUST_CHECK;
 /* Waits for whatever is under way, on the device and between ranks. */
 lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
+
+/* By which memory gathered values travel, and why, for the log: once memory is there; empty where none do
+ * or there is no choice. */
+const char *transfers_way(const transfers_t *t);
 
 /* How many there are; they are numbered from 0. */
 uint32_t transfers_count(const transfers_t *t);

@@ -56,12 +56,19 @@ typedef struct transfer_gate {
 } transfer_gate_t;
 
 /* What the engine needs of core/parallel, which it does not see: a table of functions, set before
- * the first program is written. The control thread calls them: arrange, then bind, then start and
- * wait in steps. Without a device only arrange is called. */
+ * the first program is written. The control thread calls them: arrange, then reach, own and bind, then
+ * start and wait in steps. Without a device only arrange is called. */
 struct exchange {
     /* All programs are written and none is planned: puts transfers into their flows, and takes over
      * those that recordings stated. */
     lh_status_t (*arrange)(exchange_t *x);
+    /* Memory is allocated but for mirrors: those of allocations that links reach by themselves need not
+     * be (handover_reach). NULL: all are. */
+    lh_status_t (*reach)(exchange_t *x);
+    /* Of what a transfer writes, a rank's own part, where it lies in other memory: bytes [*begin, *begin +
+     * result) of the k-th value, to be copied from the next of the values that it reads. 0: none of that
+     * value. Asked of transfers in memory that links reach. NULL: all parts lie in place. */
+    uint64_t (*own)(exchange_t *x, const transfer_t *t, uint32_t k, uint64_t *begin);
     /* Memory is allocated, nothing has run. */
     lh_status_t (*bind)(exchange_t *x);
     /* Before a list of a synchronous device runs: it will start this transfer, behind those that it

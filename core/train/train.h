@@ -59,6 +59,8 @@ typedef struct run_start {
     /* By LH_LINK_*: what carries links of a class, at which level of security, and by which card of
      * this rank's machine, as the transport names it; NULL: this rank has none of them. */
     const char *transports[STEP_SCOPES], *security[STEP_SCOPES], *cards[STEP_SCOPES];
+    /* By which memory gathered values travel, and why; NULL or empty: there was no choice. */
+    const char *values_way;
     const probe_pair_t *links; /* [link_count] between sites, as they were measured */
     uint32_t link_count;
     uint64_t save_every; /* steps; 0: only at the end */

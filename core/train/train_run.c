@@ -204,6 +204,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .control = t->how->control,
                          .world = t->how->world};
     name_transports(t, &start);
+    if (t->session->transfers != NULL) start.values_way = transfers_way(t->session->transfers);
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
     session_plan_tell(t->session, train_agree_rank(&t->agree));
     if (!job->train.deterministic)

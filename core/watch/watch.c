@@ -198,7 +198,7 @@ struct watch {
     run_start_t start;
     memory_report_t memory;
     probe_pair_t *links; /* of start */
-    char *texts[11];     /* the strings of start */
+    char *texts[12];     /* the strings of start */
 };
 
 /* The observer's texts live only during the call, the report is written at the end. A text that
@@ -215,6 +215,7 @@ static void keep_start(watch_t *w, const run_start_t *s)
                             &w->start.device_name,
                             &w->start.precision,
                             &w->start.restart_reason,
+                            &w->start.values_way,
                             &w->start.cards[LH_LINK_NODE],
                             &w->start.cards[LH_LINK_SITE],
                             &w->start.cards[LH_LINK_WAN]};
@@ -245,6 +246,7 @@ static void note_transports(const run_start_t *s)
         if (s->transports[k] != NULL)
             log_note("links %s over %s: security = %s", classes[k], s->transports[k],
                      s->security[k]);
+    if (s->values_way != NULL && s->values_way[0] != '\0') log_note("%s", s->values_way);
 }
 
 /* They were measured before there was a train.log. log_note writes to train.log and not to the

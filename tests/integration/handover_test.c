@@ -2,8 +2,8 @@
  * stands for the other ranks. The host waits for nothing while it queues. Launched one by one and
  * replayed, with a transfer that a list waits for itself and one that another list waits for; and
  * each wait of a stream is needed: without any one of them the numbers are wrong, or the device says
- * so. A list that runs for the first time has no stream hold for the host, and one that the device does not
- * capture is launched.
+ * so. The same where the exchange works in the device's own memory, as a network card does. A list that runs
+ * for the first time has no stream hold for the host, and one that the device does not capture is launched.
  *
  * An input x becomes y = x + x; a transfer makes z = 2 y of it; w = z + z; another one makes s = 2 w,
  * which the second program waits for and gives out as s + s. */
@@ -12,7 +12,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <engine/handover.h>
 #include <engine/program.h>
@@ -23,13 +25,14 @@
 enum { ELEMENTS = 4096, RUNS = 12, TRANSFERS = 2 };
 #define NO_WAIT UINT32_MAX
 
-/* Of a run that is under way: doubles once its gate is past. */
+/* Of a run that is under way: doubles once its gate is past, what it finds then. */
 typedef struct doubled {
     transfer_t transfer; /* first: a transfer_t * is a doubled_t * */
     const float *from;
     float *to;
     transfer_gate_t gate;
     atomic_bool running;
+    float made[ELEMENTS];
 } doubled_t;
 
 typedef struct scene {
@@ -38,6 +41,9 @@ typedef struct scene {
     program_t *first, *second;
     doubled_t list[TRANSFERS];
     uint32_t values[TRANSFERS][2]; /* of the first program: what is read, what is written */
+    bool in_place;                 /* the exchange reaches device memory; there are no mirrors */
+    char *seen[2];                 /* the activations and the outputs, as it reaches them */
+    uint64_t bytes[2];             /* of `seen` */
     pthread_t thread;
     atomic_bool stop;
     /* Transfers under way: whose wait the device had reached when the gate opened; before the end; at all. */
@@ -62,15 +68,17 @@ static void reached_look(scene_t *s, const doubled_t *d)
 static void *doubler(void *context)
 {
     scene_t *s = context;
-    const struct timespec nap = {0, 50000}, travel = {0, 3000000}; /* longer than queues take */
+    /* Longer than queues take. */
+    const struct timespec nap = {0, 50000}, travel = {0, s->in_place ? 6000000 : 3000000};
     while (!s->stop) {
         for (uint32_t i = 0; i < TRANSFERS; i++) {
             doubled_t *d = &s->list[i];
             if (!d->running || d->gate.past(d->gate.context) != LH_OK) continue;
+            for (uint32_t k = 0; k < ELEMENTS; k++)
+                d->made[k] = 2 * d->from[k];
             if (d->gate.reached != NULL) reached_look(s, d);
             (void)nanosleep(&travel, NULL);
-            for (uint32_t k = 0; k < ELEMENTS; k++)
-                d->to[k] = 2 * d->from[k];
+            memcpy(d->to, d->made, sizeof(d->made));
             if (d->gate.done != NULL) d->gate.done(d->gate.context);
             d->running = false; /* from here on it may be started anew */
         }
@@ -87,7 +95,29 @@ static lh_status_t on_arrange(exchange_t *x)
     return LH_OK;
 }
 
-/* Where the host finds a value. */
+/* The descriptor of what travels stands for a dma-buf, and the doubler for a card. */
+static lh_status_t on_reach(exchange_t *x)
+{
+    scene_t *s = (scene_t *)x;
+    engine_t *e = s->rig.engine;
+    const allocation_t *allocations[] = {&e->arenas[ARENA_ACTIVATIONS], &e->outputs};
+    if (!s->in_place) return LH_OK;
+    assert_true(handover_can_reach(e));
+    for (uint32_t i = 0; i < 2; i++) {
+        lh_share_t share = {.struct_size = sizeof(share), .fd = -1};
+        OK(e->api->share(allocations[i]->memory, LH_SHARE_DMABUF, &share));
+        s->bytes[i] = allocations[i]->bytes;
+        s->seen[i] = mmap(NULL, s->bytes[i], PROT_READ | PROT_WRITE, MAP_SHARED, share.fd, 0);
+        assert_true(s->seen[i] != MAP_FAILED);
+        (void)close(share.fd);
+        assert_true(handover_reach(e, allocations[i]) > 0);
+        assert_true(handover_reach(e, allocations[i]) == 0);
+    }
+    assert_int_equal(e->mirror_count, 0);
+    return LH_OK;
+}
+
+/* Where the exchange finds a value. */
 static float *mirror_of(const scene_t *s, uint32_t value)
 {
     const engine_t *e = s->rig.engine;
@@ -96,6 +126,7 @@ static float *mirror_of(const scene_t *s, uint32_t value)
     const flow_buffer_t *b = &f->buffers[v->buffer];
     const allocation_t *allocation = b->allocation != NULL ? b->allocation : &e->arenas[b->arena];
     const uint64_t at = handover_offset(e, allocation, b->offset + v->offset);
+    if (s->in_place) return (float *)(void *)(s->seen[allocation == &e->outputs] + at);
     return (float *)allocation_place(handover_allocation(e, allocation), at).address;
 }
 
@@ -228,12 +259,24 @@ typedef struct broken { /* which wait is left out; NO_WAIT: none */
     uint32_t build, run;
 } broken_t;
 
+static bool in_place; /* of the scenes that are played */
+
 static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_device_api_t *api)
 {
+    /* What reads too early must come before what it should have waited for, on a busy machine, too. */
+    static const rig_option_t shares[] = {{"dmabuf", "yes"}, {"delay", "2ms"}, {NULL, NULL}};
     const golden_model_t *m = &golden_models[0];
+    const rig_how_t how = {.model = m->plugin,
+                           .options = m->options,
+                           .compute = LH_DTYPE_F32,
+                           .device_options = in_place ? shares : NULL};
     memset(s, 0, sizeof(*s));
-    s->exchange = (exchange_t){
-        .arrange = on_arrange, .bind = on_bind, .start = on_start, .wait = on_wait};
+    s->in_place = in_place;
+    s->exchange = (exchange_t){.arrange = on_arrange,
+                               .reach = on_reach,
+                               .bind = on_bind,
+                               .start = on_start,
+                               .wait = on_wait};
     for (uint32_t i = 0; i < TRANSFERS; i++)
         s->list[i].transfer = (transfer_t){.number = i,
                                            .op = COLLECTIVE_ALL_REDUCE,
@@ -241,7 +284,7 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
                                            .ways = 2,
                                            .dtype = LH_DTYPE_F32,
                                            .elements = ELEMENTS};
-    rig_open(&s->rig, m->plugin, m->options, LH_DTYPE_F32);
+    rig_open_how(&s->rig, &how);
     real_api = s->rig.engine->api;
     *api = *real_api;
     api->wait = wait_maybe;
@@ -278,6 +321,8 @@ static void scene_close(scene_t *s)
     left_out = NO_WAIT;
     if (s->status != LH_OK) words_set(s->rig.engine);
     rig_close(&s->rig);
+    for (uint32_t i = 0; i < 2; i++)
+        if (s->seen[i] != NULL) (void)munmap(s->seen[i], s->bytes[i]);
 }
 
 static float in[ELEMENTS], out[ELEMENTS];
@@ -383,20 +428,38 @@ static void every_wait_is_needed(uint32_t mode)
 static void what_is_launched_needs_every_wait(void **state)
 {
     (void)state;
+    in_place = false;
     every_wait_is_needed(LAUNCHED);
 }
 
 static void what_is_replayed_needs_every_wait(void **state)
 {
     (void)state;
+    in_place = false;
+    every_wait_is_needed(REPLAYED);
+}
+
+static void what_is_launched_needs_every_wait_in_device_memory(void **state)
+{
+    (void)state;
+    in_place = true;
+    every_wait_is_needed(LAUNCHED);
+}
+
+static void what_is_replayed_needs_every_wait_in_device_memory(void **state)
+{
+    (void)state;
+    in_place = true;
     every_wait_is_needed(REPLAYED);
 }
 
 static void all_goes_well(uint32_t mode)
 {
     broken_t ignored;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++) {
+        in_place = i % 2 != 0;
         assert_true(scene_play(mode, &(broken_t){NO_WAIT, NO_WAIT}, &ignored));
+    }
 }
 
 static void what_is_launched_once_is_replayed_from_then_on(void **state)
@@ -423,6 +486,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_launched_needs_every_wait),
         cmocka_unit_test(what_is_replayed_needs_every_wait),
+        cmocka_unit_test(what_is_launched_needs_every_wait_in_device_memory),
+        cmocka_unit_test(what_is_replayed_needs_every_wait_in_device_memory),
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
         cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
         cmocka_unit_test(what_the_device_does_not_capture_is_launched),

@@ -44,6 +44,16 @@ static void configure(const lh_option_t *rows, uint32_t count, const rig_option_
     }
 }
 
+/* What is named is set anew; all else stays. */
+static void configure_more(const lh_option_t *rows, uint32_t count, const rig_option_t *options,
+                           void *config)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t o = 0; options[o].key != NULL; o++)
+            if (strcmp(options[o].key, rows[i].key) == 0)
+                OK(option_set(&rows[i], options[o].value, rows[i].key, "/", config));
+}
+
 static void plugin_ops(rig_t *rig, const plugin_t *plugin)
 {
     OK(op_table_add(rig->ops, plugin->ops, sizeof(*plugin->ops), plugin->op_count, plugin->name));
@@ -122,6 +132,9 @@ void rig_open_how(rig_t *rig, const rig_how_t *how)
     const char *threads = getenv("LH_TEST_THREADS");
     const rig_option_t for_device[] = {{"threads", threads != NULL ? threads : "2"}, {NULL, NULL}};
     configure(rig->device->options, rig->device->option_count, for_device, rig->device_config);
+    if (how->device_options != NULL)
+        configure_more(rig->device->options, rig->device->option_count, how->device_options,
+                       rig->device_config);
     configure(rig->model_plugin->options, rig->model_plugin->option_count, how->options,
               rig->model_config);
     OK(rig->model_plugin->model->open(rig->model_plugin->host, rig->model_config, &rig->model));

@@ -59,6 +59,8 @@ typedef struct rig_how {
     const char *lacking;       /* an op of which the device has no kernel here; NULL */
     const lh_model_api_t *api; /* instead of the plugin's own; NULL */
     const plugin_t *parts;     /* one more plugin with ops and kernels; NULL */
+    /* Beside its threads; ends with a row of NULL, or is NULL. */
+    const rig_option_t *device_options;
 } rig_how_t;
 void rig_open_how(rig_t *rig, const rig_how_t *how);
 void rig_close(rig_t *rig);

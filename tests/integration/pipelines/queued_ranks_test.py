@@ -15,6 +15,10 @@ from pipeline_case import (LOST, REFUSED, TERMINATED, TORTURE, PipelineCase, add
 TWO, FOUR, SITES = ["launch.ranks_per_node=2"], ["launch.ranks_per_node=4"], \
     ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
 BY_SITE = ["optimizer.cut=site"]
+# Two machines of one site, which this one plays under two names: links of a site, and none inside a machine.
+MACHINES = ["site.a.hosts=localhost:1, %s:1" % socket.gethostname()]
+# The stand-in of libibverbs, whose cards take any file that can be mapped for a dma-buf.
+FAKE_VERBS = os.environ["LONGHAUL_FAKE_VERBS"]
 # A sample: each stage of ZeRO, one site and two, each kind of device once. A device that can't capture launches
 # every call of a list in each step; where streams await words, lists with transfers are captured too.
 CASES = [
@@ -51,13 +55,13 @@ class QueuedRanks(PipelineCase):
                 for r in read_json_lines(self.path(folder, "metrics.jsonl"))
                 if "loss" in r or "valid_loss" in r]
 
-    def replays(self, folder):
-        """Of captured lists, by rank."""
+    def told(self, folder, what="replays"):
+        """A count of what the device of each rank has seen: of captured lists, by default."""
         found = []
         for name in sorted(os.listdir(self.path(folder))):
             if re.fullmatch(r"train\.log|rank-\d+\.log", name):
                 with open(self.path(folder, name)) as f:
-                    found += [int(count) for count in re.findall(r"; (\d+) replays", f.read())]
+                    found += [int(count) for count in re.findall(r"; (\d+) %s" % what, f.read())]
         return found
 
     def test_bits_are_those_of_the_cpu(self):
@@ -73,7 +77,7 @@ class QueuedRanks(PipelineCase):
                 on_cpu[key] = self.outcome("cpu%d" % i)
             self.run_longhaul("train", job,
                               *self.settings("fake%d" % i, *layout, *more, *device))
-            found = self.replays("fake%d" % i)
+            found = self.told("fake%d" % i)
             self.assertEqual(len(found), 2 if world is TWO else 4, CASES[i])
             if "device.capture=no" in more:
                 self.assertEqual(set(found), {0}, CASES[i])
@@ -90,6 +94,46 @@ class QueuedRanks(PipelineCase):
         found = self.curve(folder), {step: logical(self.step_folder(step, folder)) for step in (3, 6, 9)}
         shutil.rmtree(self.path(folder))
         return found
+
+    def over_ib(self, job, folder, zero, *more, orders=""):
+        """Trains on both machines; bytes of pinned memory by rank."""
+        sets = self.settings(folder, *MACHINES, "optimizer.plugin=" + zero, "transport.site.plugin=ib",
+                             "transport.site.security=plain", "device.plugin=fake", "device.delay=30us", "device.tells=yes", *more)
+        _, said = self.run_longhaul("train", job, *sets, env=dict(os.environ, LD_LIBRARY_PATH=FAKE_VERBS, FAKE_VERBS=orders))
+        (rows,) = [line["memory"] for line in read_json_lines(self.path(folder, "metrics.jsonl")) if "memory" in line]
+        with open(self.path(folder, "train.log")) as f:
+            return said, f.read(), [row["planned"]["pinned"] for row in rows]
+
+    def test_gathered_values_travel_from_device_memory_and_into_it(self):
+        """Over cards that reach it: no mirrors of values, and the bits of the cpu over tcp, captured or not. The device is told of
+        what has arrived. Where a card, the device or the job has none of it all ranks have mirrors, and the line says why."""
+        job = self.prepared()
+        mirrored = (("device", ["device.dmabuf=no"], "", "device memory as a dma-buf, both where options say so"),
+                    ("card", ["device.dmabuf=yes"], "no_dmabuf=1", "[transport.site]: 'ib' takes no memory of a device here"),
+                    ("room", ["device.dmabuf=yes"], "dmabuf_fails=1", "bytes of a device with fake0"),
+                    ("words", ["device.dmabuf=yes", "device.words=no"], "", None),
+                    ("asked", ["device.dmabuf=yes", "comm.device_memory=no"], "", "[comm] device_memory = no"))
+        direct = (("replayed", []), ("launched", ["device.capture=no"]))
+        for zero in ("zero1", "zero2", "zero3") if TORTURE else ("zero1", "zero3"):
+            self.run_longhaul("train", job, *self.settings("tcp" + zero, *MACHINES, "optimizer.plugin=" + zero))
+            expected, pinned = self.outcome("tcp" + zero), {}
+            for name, more, orders, why in mirrored if zero == "zero3" else mirrored[:1]:
+                folder = name + zero
+                said, log, pinned[name] = self.over_ib(job, folder, zero, *more, orders=orders)
+                self.assertEqual(self.told(folder, "arrivals"), [0, 0], folder)
+                for text in (said, log) if why is not None else ():
+                    self.assertIn("gathered values travel by pinned mirrors: ", text, folder)
+                    self.assertIn(why, text, folder)
+                self.assertEqual(self.outcome(folder), expected, folder)
+            for name, more in direct:
+                folder = name + zero
+                said, log, less = self.over_ib(job, folder, zero, "device.dmabuf=yes", *more)
+                for text in (said, log):
+                    self.assertIn("gathered values travel in the device's own memory, by dma-buf: ", text, folder)
+                for rank in range(2):
+                    self.assertGreater(self.told(folder, "arrivals")[rank], 9, folder)
+                    self.assertLess(less[rank], pinned["device"][rank], folder)
+                self.assertEqual(self.outcome(folder), expected, folder)
 
     def test_delays_change_no_bit(self):
         """Cut values, gathered and summed while interleaved micro-batches run. Under sanitizers alone, too: cheap."""
