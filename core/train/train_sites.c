@@ -548,14 +548,20 @@ lh_status_t train_sites_incarnation(trainer_t *t)
 {
     const char *folder = t->job->checkpoint.folder;
     const bool leads = writer_leads(t->writer);
-    const uint64_t resumed = t->resumed == NULL ? 0 : manifest_incarnation(t->resumed->manifest);
+    const uint64_t resumed = t->resumed == NULL ? 0 : incarnation_of(t->resumed->manifest).number;
     incarnation_t own = {.number = 0};
     if (!t->job->checkpoint.apart && resumed == 0) return LH_OK;
     lh_status_t status = leads ? incarnation_read(folder, &own) : LH_OK;
     status = fetch_agree(t, status);
     if (status == LH_OK) status = highest_of_ranks(t, &own.number);
     if (status != LH_OK) return status;
-    own.number = 1 + (own.number > resumed ? own.number : resumed);
+    const uint64_t seen = own.number > resumed ? own.number : resumed;
+    own.number = incarnation_after(seen);
+    if (own.number == seen && train_agree_rank(&t->agree) == 0)
+        log_line(LH_LOG_WARN,
+                 "[checkpoint] folder: a start before has the number %llu, the last that there is: "
+                 "of what this one saves and what that one has saved nothing tells which is later",
+                 (unsigned long long)seen);
     (void)snprintf(own.run, sizeof(own.run), "%s", t->run);
     if (leads) status = incarnation_write(folder, &own);
     status = fetch_agree(t, status);

@@ -60,6 +60,7 @@ static void other_names_are_none(void **state)
         ".incarnation-000000000009-" RUN "0",
         ".incarnation-000000000009-xyz",
         ".incarnation-9999999999999999-" RUN,
+        ".incarnation-1000000000001-" RUN,
         "incarnation-000000000009-" RUN,
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -69,6 +70,57 @@ static void other_names_are_none(void **state)
     read_number(s, 4, RUN);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         assert_true(file_exists(scratch_path(s, names[i])));
+}
+
+/* The largest, which somebody has made up: starts go on, though of two of them nothing tells any more. */
+static void at_the_end_of_numbers_starts_go_on(void **state)
+{
+    scratch_t *s = *state;
+    incarnation_t found;
+    scratch_text(s, ".incarnation-999999999999-" RUN, "");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(incarnation_read(s->folder, &found), LH_OK);
+        const uint64_t next = incarnation_after(found.number);
+        assert_int_equal(next, INCARNATION_MOST);
+        write_number(s, next, RUN);
+        read_number(s, next, RUN);
+    }
+    assert_false(file_exists(scratch_path(s, ".incarnation-999999999999-" RUN)));
+}
+
+static void of_two_starts_of_one_run_that_with_the_larger_number_is_later(void **state)
+{
+    (void)state;
+    static const struct {
+        incarnation_t a, b;
+        bool later;
+    } cases[] = {
+        {{3, RUN}, {2, RUN}, true},  {{2, RUN}, {3, RUN}, false}, {{2, RUN}, {2, RUN}, false},
+        {{2, RUN}, {0, RUN}, false}, {{0, RUN}, {2, RUN}, false}, {{3, RUN}, {2, "ab"}, false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(incarnation_later(&cases[i].a, &cases[i].b), cases[i].later);
+}
+
+/* And may say anything. */
+static void a_manifest_says_which_start_has_made_it(void **state)
+{
+    (void)state;
+    static const struct {
+        double said;
+        uint64_t number;
+    } cases[] = {{7, 7}, {0, 0}, {-3, 0}, {1e12, INCARNATION_MOST}, {1e12 + 1, 0}, {1e300, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const checkpoint_scalar_t scalar = {MANIFEST_INCARNATION, cases[i].said};
+        const manifest_t m = {.meta = {.run = RUN, .scalars = &scalar, .scalar_count = 1}};
+        const incarnation_t made = incarnation_of(&m);
+        assert_int_equal(made.number, cases[i].number);
+        assert_string_equal(made.run, RUN);
+    }
+    const manifest_t none = {.meta = {.step = 1}};
+    const incarnation_t made = incarnation_of(&none);
+    assert_int_equal(made.number, 0);
+    assert_string_equal(made.run, "");
 }
 
 /* A manifest may be anybody's. */
@@ -123,6 +175,9 @@ int main(void)
         FACT(the_last_that_was_written_is_read),
         FACT(of_several_the_highest_counts),
         FACT(other_names_are_none),
+        FACT(at_the_end_of_numbers_starts_go_on),
+        FACT(of_two_starts_of_one_run_that_with_the_larger_number_is_later),
+        FACT(a_manifest_says_which_start_has_made_it),
         FACT(a_run_that_is_no_id_does_not_lead_elsewhere),
         FACT(what_is_not_on_the_disk_is_not_told_as_written),
         FACT(a_stale_step_is_never_loaded_and_never_lost),

@@ -242,6 +242,20 @@ static void a_start_counts_one_more_than_any_folder_has_seen(void **state)
     check_counted(s, 6);
 }
 
+/* Of the second one, which is the last that there is, nothing is left to count. */
+static void a_number_that_somebody_made_up_does_not_end_starts(void **state)
+{
+    sites_t *s = *state;
+    const incarnation_t seen = {.number = 4, .run = RUN};
+    assert_int_equal(incarnation_write(s->site[1].folder, &seen), LH_OK);
+    scratch_text(s->scratch, "osaka/.incarnation-999999999999999-" RUN, "");
+    check_counted(s, 5);
+    check_counted(s, 6);
+    scratch_text(s->scratch, "osaka/.incarnation-1000000000000-" RUN, "");
+    check_counted(s, INCARNATION_MOST);
+    check_counted(s, INCARNATION_MOST);
+}
+
 /* Both folders were moved without what they had seen. */
 static void a_start_counts_one_more_than_its_checkpoint(void **state)
 {
@@ -347,6 +361,7 @@ int main(void)
         FACT(where_nothing_tells_which_is_later_all_are_refused),
         FACT(without_numbers_the_newest_step_counts),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
+        FACT(a_number_that_somebody_made_up_does_not_end_starts),
         FACT(a_start_counts_one_more_than_its_checkpoint),
         FACT(without_folders_of_their_own_there_is_no_number),
         FACT(a_folder_that_takes_no_number_ends_the_start_of_all),
