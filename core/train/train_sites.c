@@ -2,7 +2,7 @@
  *
  * Each site has a whole copy of every checkpoint, made by the save itself (train_save.c). A site that
  * was cut off, or is new, or has lost its disk, lacks some. At a start one rank of each site tells
- * which it has, so that all know the newest that anybody has. The manifest is told to all at once, as
+ * which it has, so that all choose the same (train_told.c). The manifest is told to all at once, as
  * the session is opened by it. The files come when the links are there: the ranks of the first site that
  * has them send to those of each site that lacks them, by the messages that bring images at a save, a
  * slot's bytes at a time. What has come is committed before anything of it is loaded.
@@ -11,12 +11,11 @@
  * site was cut off, and the others made these steps again from the checkpoint before. The later start of the
  * run counts (incarnation.h), whichever has the newer step: its metrics have been told, and what members that
  * are most have done is never undone by one that was away. What the site has of the earlier start is set
- * aside there, and it takes the others' copy. Two manifests of one step of which nothing tells that (other
- * runs, or one start, or checkpoints that do not say) are refused: none of them could be the right one to set
- * aside. */
+ * aside there, and it takes the others' copy where it lacks that. Two manifests of one step of which nothing
+ * tells that (other runs, or one start, or checkpoints that do not say) are refused: none of them could be the
+ * right one to set aside. */
 #include <train/train_sites.h>
 
-#include <errno.h>
 #include <stdio.h>
 
 #include <base/file.h>
@@ -28,31 +27,13 @@
 #include <checkpoint/incarnation.h>
 #include <checkpoint/memory_image.h>
 #include <control/control.h>
-
-/* TOLD_STEPS: of the newest of a folder. */
-enum { TOLD_STEPS = 8, TOLD_REASON = 256 };
-
-typedef struct told_step {
-    uint64_t step;
-    uint64_t incarnation;
-    uint32_t refused; /* it lies behind steps that were not applied */
-    char self[SHA256_TEXT], run[RUN_ID];
-} told_step_t;
-
-/* As it travels: of a rank that does not lead only the status. */
-typedef struct site_told {
-    lh_status_t status;
-    uint32_t site, leads, resume, named;
-    uint64_t named_step;
-    uint32_t count;
-    told_step_t steps[TOLD_STEPS];
-    char reason[TOLD_REASON];
-} site_told_t;
+#include <train/train_told.h>
 
 /* A checkpoint that a later start of the run has gone on without. */
 typedef struct stale_step {
     uint32_t site;
     uint64_t step, incarnation;
+    uint64_t since; /* the last such start */
 } stale_step_t;
 
 /* While opening: what is to come from where. */
@@ -61,9 +42,9 @@ typedef struct train_fetch {
     size_t text_bytes;
     uint32_t from; /* site */
     bool *lacks;   /* [sites] */
-    /* [stale_count], with room for all that ranks can tell: those of the chosen step and above. */
+    /* [stale_count]: those of the chosen step and above, in the folders of all sites. */
     stale_step_t *stale;
-    uint32_t stale_count;
+    size_t stale_count;
 } train_fetch_t;
 
 static uint32_t own_site(const trainer_t *t)
@@ -71,175 +52,111 @@ static uint32_t own_site(const trainer_t *t)
     return t->how->world->ranks[t->how->world->row.rank].site;
 }
 
-/* Opening looks at every file's size and header; one that is damaged is told and left out. */
-static lh_status_t tell_site_step(const char *folder, uint64_t step, site_told_t *own)
-{
-    char name[CHECKPOINT_NAME];
-    checkpoint_name(step, name);
-    char *path = path_join(folder, name);
-    checkpoint_t *c = NULL;
-    if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = checkpoint_open(path, &c);
-    const int error = errno;
-    mem_free(path);
-    if (status == LH_OK) {
-        told_step_t *to = &own->steps[own->count++];
-        *to = (told_step_t){.step = step,
-                            .incarnation = manifest_incarnation(c->manifest),
-                            .refused = manifest_refused(c->manifest) > 0};
-        memcpy(to->self, c->manifest->self, sizeof(to->self));
-        (void)snprintf(to->run, sizeof(to->run), "%s", c->manifest->meta.run);
-        checkpoint_close(c);
-        return LH_OK;
-    }
-    if (!checkpoint_damaged(status, error)) return status;
-    checkpoint_skip(step);
-    return LH_OK;
-}
-
-static lh_status_t look_at_folder(const trainer_t *t, site_told_t *own)
-{
-    checkpoint_steps_t steps;
-    const uint64_t *named = t->how->resume_step;
-    lh_status_t status = checkpoint_steps(t->job->checkpoint.folder, &steps);
-    if (status != LH_OK) return status;
-    for (size_t i = 0; i < steps.count && status == LH_OK && own->count < TOLD_STEPS; i++)
-        if (named != NULL ? steps.steps[i] == *named : steps.steps[i] < t->below)
-            status = tell_site_step(t->job->checkpoint.folder, steps.steps[i], own);
-    mem_free(steps.steps);
-    return status;
-}
-
-static lh_status_t tell_all(trainer_t *t, lh_status_t opened, site_told_t *all)
-{
-    site_told_t own = {.status = opened,
-                       .site = own_site(t),
-                       .leads = t->writer != NULL && writer_leads(t->writer),
-                       .resume = t->how->resume,
-                       .named = t->how->resume_step != NULL};
-    if (own.named != 0) own.named_step = *t->how->resume_step;
-    if (own.leads != 0 && own.status == LH_OK) own.status = look_at_folder(t, &own);
-    if (own.status != LH_OK)
-        (void)snprintf(own.reason, sizeof(own.reason), "%.255s", fail_reason());
-    return t->agree.ranks->gather(t->agree.ranks->context, &own, sizeof(own), all);
-}
-
-static const told_step_t *find_step(const site_told_t *of, uint64_t step)
-{
-    for (uint32_t i = 0; i < of->count && i < TOLD_STEPS; i++)
-        if (of->steps[i].step == step) return &of->steps[i];
-    return NULL;
-}
-
-static bool has_told(const site_told_t *of, const told_step_t *step)
-{
-    const told_step_t *own = find_step(of, step->step);
-    return own != NULL && strcmp(own->self, step->self) == 0;
-}
-
-/* Whether the run has gone on to `s` without `other`; both say in which start they were made. A site that
- * has both took part in that start, which left it nothing else: somebody has put `other` back to go on
- * from it. */
-static bool step_supersedes(const site_told_t *all, uint32_t size, const told_step_t *s,
-                            const told_step_t *other)
-{
-    bool both = false;
-    if (other->incarnation == 0 || s->incarnation <= other->incarnation ||
-        strcmp(s->run, other->run) != 0)
-        return false;
-    for (uint32_t r = 0; r < size && !both; r++)
-        both = has_told(&all[r], s) && has_told(&all[r], other);
-    return !both;
-}
-
-/* Of those that are of its run and no worse than the newest, the newest of the latest start. */
-static const told_step_t *choose_latest(const site_told_t *all, uint32_t size,
-                                        const told_step_t *newest, uint32_t *of)
-{
-    const told_step_t *best = newest;
-    for (uint32_t r = 0; r < size; r++)
-        for (uint32_t i = 0; i < all[r].count && i < TOLD_STEPS; i++) {
-            const told_step_t *s = &all[r].steps[i];
-            const bool newer = s->incarnation == best->incarnation && s->step > best->step &&
-                               strcmp(s->run, best->run) == 0;
-            if (s->refused != best->refused || !(newer || step_supersedes(all, size, s, best)))
-                continue;
-            best = s;
-            *of = r;
-        }
-    return best;
-}
-
-/* The newest good one, else the newest, unless the run has gone on without it; NULL: none. *of: who tells
- * it, the lowest rank. */
-static const told_step_t *choose_step(const site_told_t *all, uint32_t size, uint32_t *of)
-{
-    const told_step_t *best = NULL;
-    for (uint32_t r = 0; r < size; r++)
-        for (uint32_t i = 0; i < all[r].count && i < TOLD_STEPS; i++) {
-            const told_step_t *s = &all[r].steps[i];
-            const bool better = best == NULL || s->refused < best->refused ||
-                                (s->refused == best->refused && s->step > best->step);
-            if (!better) continue;
-            best = s;
-            *of = r;
-        }
-    return best == NULL ? NULL : choose_latest(all, size, best, of);
-}
-
 /* What one rank has met ends the start of all, as does what rank 0 was not asked to do. */
-static lh_status_t check_told(const trainer_t *t, const site_told_t *all, uint32_t size,
-                              const told_step_t *chosen)
+static lh_status_t check_told(const trainer_t *t, const train_told_t *told)
 {
     const char *folder = t->job->checkpoint.folder;
-    for (uint32_t r = 0; r < size; r++)
+    const told_site_t *all = told->ranks;
+    for (uint32_t r = 0; r < told->size; r++)
         if (all[r].status != LH_OK) return fail(all[r].status, "rank %u: %.255s", r, all[r].reason);
-    if (chosen == NULL && all[0].named != 0)
+    if (told->chosen == NULL && all[0].named != 0)
         return fail(LH_INVALID, "--resume %llu: no site has that checkpoint",
                     (unsigned long long)all[0].named_step);
-    if (chosen == NULL && t->below != UINT64_MAX)
+    if (told->chosen == NULL && t->below != UINT64_MAX)
         return fail(LH_CORRUPT, "%s: none of any site's checkpoints is whole", folder);
-    if (chosen == NULL || all[0].resume != 0) return LH_OK;
+    if (told->chosen == NULL || all[0].resume != 0) return LH_OK;
     return fail(
         LH_INVALID,
         "%s: a site holds step %llu of an earlier run; go on from it with --resume, or move it "
         "away",
-        folder, (unsigned long long)chosen->step);
+        folder, (unsigned long long)told->chosen->step);
 }
 
-/* Of what rank r tells of its site's folder, the steps without which the run has gone on to `chosen`, which
- * that site then lacks. */
-static void find_stale(train_fetch_t *f, const site_told_t *all, uint32_t size, uint32_t r,
-                       const told_step_t *chosen)
+/* Of two checkpoints of one step. */
+static const char *lacks_reason(const told_step_t *a, const told_step_t *b)
 {
-    for (uint32_t i = 0; i < all[r].count && i < TOLD_STEPS; i++) {
-        const told_step_t *s = &all[r].steps[i];
-        if (s->step >= chosen->step && step_supersedes(all, size, chosen, s))
-            f->stale[f->stale_count++] = (stale_step_t){all[r].site, s->step, s->incarnation};
-    }
+    if (strcmp(a->made.run, b->made.run) != 0) return "they are of two runs";
+    if (a->made.number == b->made.number && a->made.number > 0)
+        return "both were made in one incarnation";
+    return "not both say in which incarnation they were made";
 }
 
-/* Which sites lack it, also as they have another one of that step, without which the run has gone on. */
-static lh_status_t find_lacks(const trainer_t *t, const site_told_t *all, uint32_t size,
-                              const told_step_t *chosen, bool *any)
+/* Whether another one of the chosen step is set aside for it: as the run has gone on without it, or as it
+ * lies behind steps that were not applied, of a later start. */
+static bool makes_way(const train_told_t *told, const told_step_t *own)
+{
+    return train_told_stale(told, own) > 0 || (own->refused > 0 && told->chosen->refused == 0 &&
+                                               incarnation_later(&own->made, &told->chosen->made));
+}
+
+/* Which sites lack it, also as they have another one of that step. */
+static lh_status_t find_lacks(const trainer_t *t, const train_told_t *told, bool *any)
 {
     train_fetch_t *f = t->fetch;
+    const told_step_t *chosen = told->chosen;
     *any = false;
-    for (uint32_t r = 0; r < size; r++) {
-        if (all[r].leads == 0) continue;
-        const told_step_t *own = find_step(&all[r], chosen->step);
-        const bool has = has_told(&all[r], chosen);
-        if (own != NULL && !has && !step_supersedes(all, size, chosen, own))
+    for (uint32_t r = 0; r < told->size; r++) {
+        if (told->ranks[r].leads == 0) continue;
+        const told_step_t *own = train_told_find(told, r, chosen->step);
+        const bool has = own != NULL && train_told_same(own, chosen);
+        if (own != NULL && !has && !makes_way(told, own))
             return fail(LH_MISMATCH,
                         "sites have different checkpoints of step %llu, as rank %u's and others', "
-                        "and nothing tells which of them the run has gone on from: move those of "
-                        "one site away",
-                        (unsigned long long)chosen->step, r);
-        f->lacks[all[r].site] = !has;
+                        "and nothing tells which of them the run has gone on from, as %s: move "
+                        "those of one site away",
+                        (unsigned long long)chosen->step, r, lacks_reason(own, chosen));
+        f->lacks[told->ranks[r].site] = !has;
         *any = *any || !has;
-        find_stale(f, all, size, r, chosen);
     }
     return LH_OK;
+}
+
+/* A stale one below the chosen step is left: nobody loads it while that is there. */
+static lh_status_t find_stale(train_fetch_t *f, const train_told_t *told)
+{
+    f->stale = mem_array(told->count, sizeof(f->stale[0]));
+    if (f->stale == NULL) return LH_NO_MEMORY;
+    for (size_t i = 0; i < told->count; i++) {
+        const told_step_t *s = &told->steps[i];
+        const uint64_t since = s->step >= told->chosen->step ? train_told_stale(told, s) : 0;
+        if (since > 0)
+            f->stale[f->stale_count++] = (stale_step_t){s->site, s->step, s->made.number, since};
+    }
+    return LH_OK;
+}
+
+/* By rank 0: the newest checkpoint that is not gone on from as steps before it were not applied. */
+static void warn_of_passed(const trainer_t *t, const train_told_t *told)
+{
+    const told_step_t *chosen = told->chosen, *passed = NULL;
+    for (size_t i = 0; i < told->count && chosen->refused == 0; i++) {
+        const told_step_t *s = &told->steps[i];
+        const bool newer = s->step >= (passed == NULL ? chosen->step : passed->step + 1);
+        if (s->refused > 0 && newer && train_told_stale(told, s) == 0) passed = s;
+    }
+    if (passed != NULL)
+        log_line(LH_LOG_WARN,
+                 "site %s: its checkpoint of step %llu is passed over, as the %llu steps before it "
+                 "were not applied: the run goes on from step %llu",
+                 world_site_name(t->how->world, passed->site), (unsigned long long)passed->step,
+                 (unsigned long long)passed->refused, (unsigned long long)chosen->step);
+}
+
+/* By rank 0: of two runs the newest step is taken, which may be the one that nobody wants. */
+static void warn_of_other_runs(const trainer_t *t, const train_told_t *told)
+{
+    const told_step_t *chosen = told->chosen;
+    for (uint32_t r = 0; r < told->size; r++) {
+        const told_step_t *newest = NULL;
+        for (size_t i = 0; i < told->count && newest == NULL; i++)
+            if (told->steps[i].rank == r) newest = &told->steps[i];
+        if (newest == NULL || strcmp(newest->made.run, chosen->made.run) == 0) continue;
+        log_line(LH_LOG_WARN,
+                 "site %s: its checkpoint of step %llu is of another run than that of step %llu, "
+                 "from which all go on",
+                 world_site_name(t->how->world, newest->site), (unsigned long long)newest->step,
+                 (unsigned long long)chosen->step);
+    }
 }
 
 /* Whoever has it gives its bytes, all others as many of their own, in as many gathers as it takes. */
@@ -276,18 +193,23 @@ static lh_status_t tell_manifest(trainer_t *t, const char *path, uint32_t of)
     return gathered;
 }
 
-static lh_status_t open_chosen(trainer_t *t, const site_told_t *all, uint32_t size,
-                               const told_step_t *chosen, uint32_t of)
+static lh_status_t open_chosen(trainer_t *t, const train_told_t *told)
 {
+    const told_step_t *chosen = told->chosen;
     char name[CHECKPOINT_NAME];
     bool any;
-    lh_status_t status = find_lacks(t, all, size, chosen, &any);
+    lh_status_t status = find_lacks(t, told, &any);
+    if (status == LH_OK) status = find_stale(t->fetch, told);
     if (status != LH_OK) return status;
-    t->fetch->from = all[of].site;
+    if (train_agree_rank(&t->agree) == 0) {
+        warn_of_passed(t, told);
+        warn_of_other_runs(t, told);
+    }
+    t->fetch->from = chosen->site;
     checkpoint_name(chosen->step, name);
     char *path = path_join(t->job->checkpoint.folder, name);
     if (path == NULL) return LH_NO_MEMORY;
-    if (any) status = tell_manifest(t, path, of);
+    if (any) status = tell_manifest(t, path, chosen->rank);
     if (status == LH_OK && t->fetch->lacks[own_site(t)])
         status = checkpoint_open_text(path, t->fetch->text, t->fetch->text_bytes, &t->resumed);
     else if (status == LH_OK)
@@ -304,22 +226,17 @@ static lh_status_t open_chosen(trainer_t *t, const site_told_t *all, uint32_t si
 
 lh_status_t train_sites_find(trainer_t *t, lh_status_t opened)
 {
-    const uint32_t size = train_agree_size(&t->agree), sites = t->how->world->row.sites;
-    uint32_t of = 0;
+    const uint32_t sites = t->how->world->row.sites;
+    train_told_t told = {0};
     train_sites_close(t);
     t->fetch = mem_new(sizeof(*t->fetch));
-    site_told_t *all = mem_array(size, sizeof(*all));
-    if (t->fetch != NULL) {
-        t->fetch->lacks = mem_array(sites, sizeof(*t->fetch->lacks));
-        t->fetch->stale = mem_array((size_t)size * TOLD_STEPS, sizeof(*t->fetch->stale));
-    }
-    lh_status_t status = LH_NO_MEMORY;
-    if (all != NULL && t->fetch != NULL && t->fetch->lacks != NULL && t->fetch->stale != NULL)
-        status = tell_all(t, opened, all);
-    const told_step_t *chosen = status == LH_OK ? choose_step(all, size, &of) : NULL;
-    if (status == LH_OK) status = check_told(t, all, size, chosen);
-    if (status == LH_OK && chosen != NULL) status = open_chosen(t, all, size, chosen, of);
-    mem_free(all);
+    if (t->fetch == NULL) return LH_NO_MEMORY;
+    t->fetch->lacks = mem_array(sites, sizeof(*t->fetch->lacks));
+    lh_status_t status = t->fetch->lacks == NULL ? LH_NO_MEMORY
+                                                 : train_told_gather(t, opened, &told);
+    if (status == LH_OK) status = check_told(t, &told);
+    if (status == LH_OK && told.chosen != NULL) status = open_chosen(t, &told);
+    train_told_clear(&told);
     return status;
 }
 
@@ -335,31 +252,38 @@ void train_sites_close(trainer_t *t)
 
 /* ---- what the run has gone on without -------------------------------------------------------- */
 
-/* In this rank's folder. */
-static void stale_set_aside(const trainer_t *t)
+/* In this rank's folder, where its site is one that lacks the chosen step, or one that has it. */
+static void stale_set_aside(const trainer_t *t, bool lacks)
 {
     const train_fetch_t *f = t->fetch;
-    for (uint32_t i = 0; i < f->stale_count; i++)
-        if (f->stale[i].site == own_site(t))
+    for (size_t i = 0; i < f->stale_count; i++)
+        if (f->stale[i].site == own_site(t) && f->lacks[own_site(t)] == lacks)
             checkpoint_set_stale(t->job->checkpoint.folder, f->stale[i].step);
 }
 
-/* By rank 0, once that is done in all folders. */
-static void stale_warn(const trainer_t *t)
+/* By rank 0, of all such sites. */
+static void stale_warn(const trainer_t *t, bool lacks)
 {
     const train_fetch_t *f = t->fetch;
-    const uint64_t now = manifest_incarnation(t->resumed->manifest);
-    for (uint32_t i = 0; i < f->stale_count && train_agree_rank(&t->agree) == 0; i++) {
+    for (size_t i = 0; i < f->stale_count && train_agree_rank(&t->agree) == 0; i++) {
         const stale_step_t *s = &f->stale[i];
         char name[CHECKPOINT_NAME];
         checkpoint_name(s->step, name);
+        if (f->lacks[s->site] != lacks) continue;
         log_line(LH_LOG_WARN,
                  "site %s: its checkpoint of step %llu was made in incarnation %llu of the run, "
                  "which has gone on without it in incarnation %llu: it is set aside there as "
                  "stale-%s",
                  world_site_name(t->how->world, s->site), (unsigned long long)s->step,
-                 (unsigned long long)s->incarnation, (unsigned long long)now, name);
+                 (unsigned long long)s->incarnation, (unsigned long long)s->since, name);
     }
+}
+
+void train_sites_loaded(const trainer_t *t)
+{
+    if (t->fetch == NULL) return;
+    if (writer_leads(t->writer)) stale_set_aside(t, false);
+    stale_warn(t, false);
 }
 
 /* ---- what is lacking ------------------------------------------------------------------------- */
@@ -456,7 +380,7 @@ static lh_status_t fetch_commit(fetch_work_t *w)
     commit_t *c = w->commit;
     w->commit = NULL;
     const uint64_t step = t->resumed->manifest->meta.step;
-    stale_set_aside(t);
+    stale_set_aside(t, true);
     if (step > 0 && file_exists(t->resumed->path))
         checkpoint_make_way(t->job->checkpoint.folder, step - 1, false);
     return checkpoint_copy_commit(c, f->text, f->text_bytes);
@@ -521,7 +445,7 @@ lh_status_t train_sites_fetch(trainer_t *t)
         log_line(LH_LOG_INFO, "step %llu was brought to the sites that lacked it in %.1f s",
                  (unsigned long long)t->resumed->manifest->meta.step,
                  (double)(sys()->now_ns() - since) * 1e-9);
-    if (status == LH_OK) stale_warn(t);
+    if (status == LH_OK) stale_warn(t, true);
     return status;
 }
 

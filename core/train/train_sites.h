@@ -12,8 +12,10 @@
 lh_status_t train_sites_find(trainer_t *t, lh_status_t opened) LH_MUST_CHECK;
 /* Once the links are connected, all ranks, before t->resumed is read: brings it to the sites that lack
  * it, where it then is a checkpoint like any other. What such a site has of that step and above, of a start
- * without which the run has gone on, is set aside there, with a warning of rank 0's. */
+ * without which the run has gone on, is set aside there, each step with a warning of rank 0's. */
 lh_status_t train_sites_fetch(trainer_t *t) LH_MUST_CHECK;
+/* Once t->resumed is loaded whole, all ranks: sets such steps aside in the sites that lacked nothing. */
+void train_sites_loaded(const trainer_t *t);
 /* The last of opening, all ranks: counts this start in the folders of all sites, so that what it saves is
  * known for later than what any start before has saved: t->incarnation. Nothing where no site has a folder
  * of its own, nor had when t->resumed was made. */

@@ -476,6 +476,7 @@ lh_status_t train_start_resume(trainer_t *t)
         status = start_older(t, lost);
         if (status != LH_OK) return status;
     }
+    train_sites_loaded(t);
     if (writer_leads(t->writer))
         checkpoint_make_way(t->job->checkpoint.folder, t->step, t->how->resume_step != NULL);
     return LH_OK;

@@ -329,6 +329,13 @@ class Sites(Memory):
         results = self.end_sites(ini, "--resume", codes=(1, 1))
         self.assertIn("sites have different checkpoints of step 15, as rank 2's and others", results[0][2])
 
+    def end_tokyo_alone(self, ini, *flags):
+        alone = os.path.join(os.path.dirname(ini), "alone.ini")
+        with open(alone, "w") as f:
+            f.write(launch_case.read(ini).replace("[site.osaka]\nhosts = o1:2\ncheckpoint_folder = osaka\n", ""))
+        code, _, err = self.finish(self.start_run(alone, "--host", "t1", *flags), WAIT)
+        self.assertEqual(code, 0, err)
+
     def test_a_site_takes_what_the_run_has_gone_on_from_without_it(self):
         """Step 30 is saved in osaka alone; then tokyo goes on by itself, from step 15, and makes 30 again with fewer ranks. Where osaka has
         a newer step, too, that does not count either."""
@@ -345,12 +352,8 @@ class Sites(Memory):
             for folder in (tokyo, osaka)[:1 if newer else 2]:
                 shutil.rmtree(os.path.join(folder, f"step-{32:012d}"))
             stale = {f"step-{step:012d}": self.files(os.path.join(osaka, f"step-{step:012d}")) for step in ((30, 32) if newer else (30,))}
-            alone = os.path.join(os.path.dirname(ini), "alone.ini")
-            with open(alone, "w") as f:
-                f.write(launch_case.read(ini).replace("[site.osaka]\nhosts = o1:2\ncheckpoint_folder = osaka\n", ""))
             others = ("--resume", *keep, "--set", "train.same_bits=no")
-            code, _, err = self.finish(self.start_run(alone, "--host", "t1", *others, "--set", "train.steps=30"), WAIT)
-            self.assertEqual(code, 0, err)
+            self.end_tokyo_alone(ini, *others, "--set", "train.steps=30")
             theirs = self.files(os.path.join(tokyo, f"step-{30:012d}"))
             results = self.end_sites(ini, *others, "--set", "train.steps=34")
             for step in (30, 32) if newer else (30,):
@@ -368,6 +371,23 @@ class Sites(Memory):
             shared = [json.loads(launch_case.read(os.path.join(tokyo, name, "manifest.json"))) for name in self.steps(tokyo)]
             self.assertEqual([m["scalars"]["incarnation"] for m in shared], ["1", "2", "3"])
             self.assertEqual([m["parent"] for m in shared], ["", shared[0]["self"], shared[1]["self"]])
+
+    def test_of_many_steps_that_the_run_has_gone_on_without_each_is_told(self):
+        """More than a site tells at a time. Osaka has them from the first start; tokyo went on from step 10 by itself."""
+        ini = self.job("job", self.more, memory=0, every=2)
+        tokyo, osaka = self.folders(ini)
+        others = ("--resume", "--set", "checkpoint.keep=99", "--set", "train.same_bits=no")
+        self.end_sites(ini, *others[1:], "--set", "train.steps=30")
+        stale = [f"step-{step:012d}" for step in range(12, 31, 2)]
+        for name in stale:
+            shutil.rmtree(os.path.join(tokyo, name))
+        self.end_tokyo_alone(ini, *others, "--set", "train.steps=12")
+        results = self.end_sites(ini, *others, "--set", "train.steps=14")
+        for name in stale:
+            self.assertEqual(results[0][2].count(f"it is set aside there as stale-{name}\n"), 1, results)
+        self.assertEqual(sorted(n for n in os.listdir(osaka) if "-step-" in n), ["stale-" + name for name in stale])
+        self.assertEqual(self.steps(tokyo), [f"step-{step:012d}" for step in range(2, 15, 2)])
+        self.assertEqual(self.steps(osaka), self.steps(tokyo))
 
     def test_a_run_is_not_begun_over_what_one_site_holds(self):
         ini = self.job("job", self.more, memory=0, every=15)
