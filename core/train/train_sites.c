@@ -45,6 +45,7 @@ typedef struct train_fetch {
     /* [stale_count]: those of the chosen step and above, in the folders of all sites. */
     stale_step_t *stale;
     size_t stale_count;
+    incarnation_t before; /* the last start that any folder has seen */
 } train_fetch_t;
 
 static uint32_t own_site(const trainer_t *t)
@@ -235,6 +236,9 @@ lh_status_t train_sites_find(trainer_t *t, lh_status_t opened)
     lh_status_t status = t->fetch->lacks == NULL ? LH_NO_MEMORY
                                                  : train_told_gather(t, opened, &told);
     if (status == LH_OK) status = check_told(t, &told);
+    for (uint32_t r = 0; status == LH_OK && r < told.size; r++)
+        if (told.ranks[r].before.number > t->fetch->before.number)
+            t->fetch->before = told.ranks[r].before;
     if (status == LH_OK && told.chosen != NULL) status = open_chosen(t, &told);
     train_told_clear(&told);
     return status;
@@ -450,6 +454,14 @@ lh_status_t train_sites_fetch(trainer_t *t)
 }
 
 /* ---- which start this is --------------------------------------------------------------------- */
+
+incarnation_t train_sites_before(const trainer_t *t)
+{
+    incarnation_t before = {.number = 0};
+    if (t->fetch != NULL) return t->fetch->before;
+    if (incarnation_read(t->job->checkpoint.folder, &before) != LH_OK) fail_clear();
+    return before;
+}
 
 /* The highest number of all ranks'. */
 static lh_status_t highest_of_ranks(trainer_t *t, uint64_t *number)

@@ -3,6 +3,7 @@
 #ifndef TRAIN_TRAIN_SITES_H
 #define TRAIN_TRAIN_SITES_H
 
+#include <checkpoint/incarnation.h>
 #include <train/train_state.h>
 
 /* What rank 0 and the ranks that lead in the other sites' folders find there, below t->below, and what
@@ -16,6 +17,8 @@ lh_status_t train_sites_find(trainer_t *t, lh_status_t opened) LH_MUST_CHECK;
 lh_status_t train_sites_fetch(trainer_t *t) LH_MUST_CHECK;
 /* Once t->resumed is loaded whole, all ranks: sets such steps aside in the sites that lacked nothing. */
 void train_sites_loaded(const trainer_t *t);
+/* The last start that this rank's folder has seen, after train_sites_find that any site's has. */
+incarnation_t train_sites_before(const trainer_t *t);
 /* The last of opening, all ranks: counts this start in the folders of all sites, so that what it saves is
  * known for later than what any start before has saved: t->incarnation. Nothing where no site has a folder
  * of its own, nor had when t->resumed was made. */

@@ -12,7 +12,6 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
-#include <checkpoint/incarnation.h>
 #include <checkpoint/manifest.h>
 #include <engine/kernel_choice.h>
 #include <parallel/optimizer_tables.h>
@@ -228,13 +227,12 @@ static lh_status_t start_find_newest(trainer_t *t)
                 folder, (unsigned long long)t->resumed->manifest->meta.step);
 }
 
-/* A run that had saved nothing when its ranks were lost is the same run: another site may have committed
- * what this one had yet to. */
+/* A run that had saved nothing when its ranks were lost is the same run: a site that is away may have
+ * committed what the others had yet to. Rank 0's may be new. */
 static bool start_names_before(trainer_t *t)
 {
-    incarnation_t before = {.number = 0};
     if (!t->how->resume || !t->job->checkpoint.apart) return false;
-    if (incarnation_read(t->job->checkpoint.folder, &before) != LH_OK) fail_clear();
+    const incarnation_t before = train_sites_before(t);
     if (before.run[0] != '\0') (void)snprintf(t->run, sizeof(t->run), "%s", before.run);
     return before.run[0] != '\0';
 }

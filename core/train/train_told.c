@@ -193,6 +193,8 @@ lh_status_t train_told_gather(const trainer_t *t, lh_status_t opened, train_told
     out->ranks = mem_array(out->size, sizeof(out->ranks[0]));
     if (out->ranks == NULL) return LH_NO_MEMORY;
     if (own.named != 0) own.named_step = *t->how->resume_step;
+    if (tells && own.status == LH_OK)
+        own.status = incarnation_read(t->job->checkpoint.folder, &own.before);
     if (tells && own.status == LH_OK) own.status = told_list(t, &list);
     do {
         own.count = 0;

@@ -251,6 +251,27 @@ static void a_start_counts_one_more_than_any_folder_has_seen(void **state)
     check_counted(s, 6);
 }
 
+/* Rank 0's site is new, or has been away: it can't know by itself which run this is. */
+static void the_last_start_is_known_by_what_any_folder_has_seen(void **state)
+{
+    sites_t *s = *state;
+    const incarnation_t last = {.number = 4, .run = OTHER}, older = {.number = 3, .run = RUN};
+    for (uint32_t knows = 0; knows < SITES; knows++) {
+        assert_int_equal(incarnation_write(s->site[knows].folder, &last), LH_OK);
+        if (knows > 0) assert_int_equal(incarnation_write(s->site[0].folder, &older), LH_OK);
+        find_all(s);
+        all_well(s);
+        for (uint32_t r = 0; r < SITES; r++) {
+            const incarnation_t before = train_sites_before(&s->site[r].trainer);
+            assert_null(s->site[r].trainer.resumed);
+            assert_int_equal(before.number, 4);
+            assert_string_equal(before.run, OTHER);
+        }
+        for (uint32_t r = 0; r <= knows; r++)
+            assert_int_equal(folder_remove(s->site[r].folder), LH_OK);
+    }
+}
+
 /* Of the second one, which is the last that there is, nothing is left to count. */
 static void a_number_that_somebody_made_up_does_not_end_starts(void **state)
 {
@@ -317,6 +338,7 @@ int main(void)
         FACT(a_good_step_below_many_refused_ones_is_taken),
         FACT(that_sites_have_different_runs_is_told),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
+        FACT(the_last_start_is_known_by_what_any_folder_has_seen),
         FACT(a_number_that_somebody_made_up_does_not_end_starts),
         FACT(a_start_counts_one_more_than_its_checkpoint),
         FACT(without_folders_of_their_own_there_is_no_number),
