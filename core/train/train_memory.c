@@ -11,15 +11,24 @@
  * holds one writes it as that rank's share of a checkpoint; an image that the partner holds as well
  * is written by its own rank, if that is there. The step then is on disk, and what follows is the
  * restart that there is without any of this: any layout loads it. That costs a save at each restart,
- * and saves a second way to load. */
+ * and saves a second way to load.
+ *
+ * A machine that comes back may hold images of an earlier start, of steps that the others have made again
+ * since, as its folder may hold checkpoints of them (train_sites.c). So of two images, as of an image and a
+ * checkpoint, that of the later start counts, and of one start the newer step. An image's start is known by
+ * its manifest, as a checkpoint's is (incarnation_of), and all ranks tell it with what they hold. Where
+ * nothing says it the newer step counts. */
 #include <train/train_memory.h>
 
+#include <errno.h>
 #include <stdio.h>
 
+#include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint.h>
+#include <checkpoint/incarnation.h>
 #include <checkpoint/memory_image.h>
 
 /* ---- after a loss ---------------------------------------------------------------------------- */
@@ -31,8 +40,11 @@ enum { TOLD_MOST = MEMORY_SLOTS };
 typedef struct memory_told {
     /* It may go on from a checkpoint; its launcher holds memory; it has its folder. */
     uint32_t resume, has, opened;
-    uint32_t place;  /* its site where each has a folder of its own, else 0 */
-    uint64_t newest; /* of who leads in a folder: the newest step there and 1; 0: none */
+    uint32_t place; /* its site where each has a folder of its own, else 0 */
+    /* Of who leads in a folder: the newest good step there and 1, and what has made it; 0: none. */
+    uint64_t newest;
+    incarnation_t newest_made;
+    incarnation_t made; /* which start its images are of: each one empties the memory */
     uint32_t count;
     memory_key_t keys[TOLD_MOST];
 } memory_told_t;
@@ -78,26 +90,136 @@ static uint64_t newest_on_disk(const memory_told_t *all, uint32_t size)
     return newest;
 }
 
-/* The newest step that is whole between those of a place. All ranks find the same one. */
-static bool choose_image(const memory_told_t *all, uint32_t size, memory_key_t *out)
+/* An image that is whole between those of a place, or a checkpoint. */
+typedef struct kept_step {
+    uint64_t step;
+    const incarnation_t *made;
+} kept_step_t;
+
+static bool kept_goes_before(kept_step_t a, kept_step_t b)
 {
-    const uint64_t newest = newest_on_disk(all, size);
-    bool found = false;
+    if (incarnation_later(a.made, b.made)) return true;
+    return !incarnation_later(b.made, a.made) && a.step > b.step;
+}
+
+/* No folder has one that is as good. */
+static bool kept_goes_before_disk(const memory_told_t *all, uint32_t size, kept_step_t image)
+{
+    for (uint32_t r = 0; r < size; r++) {
+        const kept_step_t newest = {all[r].newest - 1, &all[r].newest_made};
+        if (all[r].newest > 0 && !kept_goes_before(image, newest)) return false;
+    }
+    return true;
+}
+
+/* The one to go on from, of those that are whole between those of a place. All ranks find the same one.
+ * *of: what a rank tells of it. */
+static bool choose_image(const memory_told_t *all, uint32_t size, memory_key_t *out,
+                         const memory_told_t **of)
+{
+    *of = NULL;
     for (uint32_t r = 0; r < size; r++)
         for (uint32_t i = 0; i < all[r].count && i < TOLD_MOST; i++) {
             const memory_key_t *key = &all[r].keys[i];
-            if (key->step < newest || (found && key->step <= out->step)) continue;
+            const kept_step_t image = {key->step, &all[r].made};
+            if (!kept_goes_before_disk(all, size, image)) continue;
+            if (*of != NULL && !kept_goes_before(image, (kept_step_t){out->step, &(*of)->made}))
+                continue;
             if (!all_held(all, size, all[r].place, key)) continue;
             *out = *key;
-            found = true;
+            *of = &all[r];
         }
-    return found;
+    return *of != NULL;
+}
+
+/* The start that has gone on without an image, which would be taken by its step alone: by what is taken of
+ * memory (NULL: nothing is), and by what is on disk. 0: none. */
+static uint64_t image_is_stale(const memory_told_t *all, uint32_t size, kept_step_t image,
+                               const kept_step_t *taken)
+{
+    uint64_t since = 0;
+    if (taken != NULL && image.step >= taken->step && incarnation_later(taken->made, image.made))
+        since = taken->made->number;
+    for (uint32_t r = 0; r < size; r++)
+        if (all[r].newest > 0 && image.step + 1 >= all[r].newest &&
+            all[r].newest_made.number > since && incarnation_later(&all[r].newest_made, image.made))
+            since = all[r].newest_made.number;
+    return since;
+}
+
+/* By rank 0: the newest such image. It goes when the memory is laid out anew. */
+static void warn_of_stale(const memory_told_t *all, uint32_t size, const kept_step_t *taken)
+{
+    kept_step_t newest = {0};
+    uint64_t since = 0;
+    for (uint32_t r = 0; r < size; r++)
+        for (uint32_t i = 0; i < all[r].count && i < TOLD_MOST; i++) {
+            const kept_step_t image = {all[r].keys[i].step, &all[r].made};
+            const uint64_t stale = image_is_stale(all, size, image, taken);
+            if (stale == 0 || (newest.made != NULL && image.step <= newest.step)) continue;
+            if (!all_held(all, size, all[r].place, &all[r].keys[i])) continue;
+            newest = image;
+            since = stale;
+        }
+    if (newest.made != NULL)
+        log_line(LH_LOG_WARN,
+                 "step %llu was whole in memory, made in incarnation %llu of the run, which has "
+                 "gone on without it in incarnation %llu: it is not taken",
+                 (unsigned long long)newest.step, (unsigned long long)newest.made->number,
+                 (unsigned long long)since);
 }
 
 static uint32_t own_place(const trainer_t *t)
 {
     const world_t *w = t->how->world;
     return t->memory.apart ? w->ranks[w->row.rank].site : 0;
+}
+
+/* One that can't be opened, or lies behind steps that were not applied, is none. */
+static lh_status_t tell_newest_step(const char *folder, uint64_t step, memory_told_t *own)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    checkpoint_t *c = NULL;
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = checkpoint_open(path, &c);
+    const int error = errno;
+    mem_free(path);
+    if (status != LH_OK && checkpoint_damaged(status, error)) {
+        fail_clear();
+        return LH_OK;
+    }
+    if (status != LH_OK) return status;
+    if (manifest_refused(c->manifest) == 0) {
+        own->newest = step + 1;
+        own->newest_made = incarnation_of(c->manifest);
+    }
+    checkpoint_close(c);
+    return LH_OK;
+}
+
+/* Whoever looks for a checkpoint afterwards says what was damaged. */
+static lh_status_t tell_newest(const char *folder, memory_told_t *own)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    for (size_t i = 0; i < steps.count && status == LH_OK && own->newest == 0; i++)
+        status = tell_newest_step(folder, steps.steps[i], own);
+    mem_free(steps.steps);
+    return status;
+}
+
+/* What a save to the disk has left of steps behind those that were not applied is none to go back to. */
+static void tell_found(const memory_found_t *found, memory_told_t *own)
+{
+    for (uint32_t i = 0; i < found->count && own->count < TOLD_MOST; i++) {
+        const memory_image_t *image = &found->images[i];
+        if (manifest_refused(image->manifest) > 0) continue;
+        if (own->count == 0) own->made = incarnation_of(image->manifest);
+        if (own->count > 0 && image->key.session != own->keys[0].session) continue;
+        own->keys[own->count++] = image->key;
+    }
 }
 
 static lh_status_t tell_images(trainer_t *t, lh_status_t opened, const memory_found_t *found,
@@ -107,16 +229,10 @@ static lh_status_t tell_images(trainer_t *t, lh_status_t opened, const memory_fo
                          .has = t->writer == NULL || writer_memory_fd(t->writer) >= 0,
                          .opened = opened == LH_OK,
                          .place = own_place(t)};
-    checkpoint_steps_t steps = {0};
-    if (own.resume && writer_leads(t->writer)) {
-        if (checkpoint_steps(t->job->checkpoint.folder, &steps) != LH_OK)
-            own.resume = own.opened = 0; /* whoever looks for a checkpoint says why */
-        else if (steps.count > 0)
-            own.newest = steps.steps[0] + 1;
-        mem_free(steps.steps);
-    }
-    for (uint32_t i = 0; i < found->count && own.count < TOLD_MOST; i++)
-        own.keys[own.count++] = found->images[i].key;
+    if (own.resume && writer_leads(t->writer) &&
+        tell_newest(t->job->checkpoint.folder, &own) != LH_OK)
+        own.resume = own.opened = 0; /* whoever looks for a checkpoint says why */
+    tell_found(found, &own);
     return t->agree.ranks->gather(t->agree.ranks->context, &own, sizeof(own), all);
 }
 
@@ -210,7 +326,7 @@ static lh_status_t rescue_images(trainer_t *t, lh_status_t opened, memory_told_t
 {
     const uint32_t size = train_agree_size(&t->agree);
     memory_found_t found;
-    memory_key_t key;
+    memory_key_t key = {0};
     memory_find(t->writer == NULL ? -1 : writer_memory_fd(t->writer), &found);
     lh_status_t status = tell_images(t, opened, &found, all), saved = LH_OK;
     bool opens = status == LH_OK;
@@ -221,7 +337,11 @@ static lh_status_t rescue_images(trainer_t *t, lh_status_t opened, memory_told_t
     if (status == LH_OK && !t->memory.keeps && train_agree_rank(&t->agree) == 0)
         log_line(LH_LOG_WARN, "[checkpoint] memory_every: no rank's snapshots stay in memory, as "
                               "that needs ranks that longhaul itself has started");
-    if (opens && all[0].resume && choose_image(all, size, &key)) {
+    const memory_told_t *of = NULL;
+    const bool looks = opens && all[0].resume, taken = looks && choose_image(all, size, &key, &of);
+    if (looks && train_agree_rank(&t->agree) == 0)
+        warn_of_stale(all, size, taken ? &(kept_step_t){key.step, &of->made} : NULL);
+    if (taken) {
         status = write_step(t, &found, all, &key, &saved);
         if (status == LH_OK && saved == LH_OK) t->memory.rescued = key.step;
         if (status == LH_OK && train_agree_rank(&t->agree) == 0) tell_rescue(t, all, &key, saved);

@@ -6,9 +6,11 @@
 
 #include <train/train_state.h>
 
-/* Before a checkpoint is looked for, all ranks. Where a step that is newer than the newest on disk is
- * whole in the memory of the ranks that are there, they write it to the disk: from then on it is a
- * checkpoint like any other. Where that fails a warning says so, and the disk's is the newest.
+/* Before a checkpoint is looked for, all ranks. Where a step is whole in the memory of the ranks that
+ * are there, which is of a later start of the run than the newest good one on disk, or of none that is
+ * earlier and newer, they write it to the disk: from then on it is a checkpoint like any other. Where
+ * that fails a warning says so, and the disk's is the newest. Steps in memory without which a later start
+ * has gone on are told in a warning, and are lost.
  * opened: what became of opening the writer; a rank other than 0 does not come here with a failure.
  */
 lh_status_t train_memory_rescue(trainer_t *t, lh_status_t opened) LH_MUST_CHECK;
