@@ -1,13 +1,14 @@
 /* checkpoint/incarnation.h - which of two starts of a run was the later one, where sites have folders of
- * checkpoints of their own.
+ * checkpoints of their own, or snapshots stay in memory.
  *
  * A run that goes on without a site makes steps again that this site may have made, and saved, before:
- * with other ranks, and so with other bits. Of two checkpoints of one step that of the later start is what the
- * run has gone on from. No clock and no count of meetings says which that is, as launchers are started
- * anew and forget them. So each start counts one more than any folder that takes part in it has seen, and writes that
- * into all of them before it saves; its checkpoints carry the number (MANIFEST_INCARNATION). Two starts
- * one after the other have a machine in common (control_members.c), and so a folder: the later one has the
- * larger number. [serial] */
+ * with other ranks, and so with other bits. A machine that is left out keeps what it had in memory likewise.
+ * Of two checkpoints, or images, of one step that of the later start is what the run has gone on from. No
+ * clock and no count of meetings says which that is, as launchers are started anew and forget them. So each
+ * start counts one more than any folder that takes part in it has seen, and writes that into all of them
+ * before it saves; what it saves carries the number (MANIFEST_INCARNATION). Two starts one after the other
+ * have a machine in common (control_members.c), and so a folder: the later one has the larger number.
+ * [serial] */
 #ifndef CHECKPOINT_INCARNATION_H
 #define CHECKPOINT_INCARNATION_H
 

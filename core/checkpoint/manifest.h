@@ -30,7 +30,8 @@ typedef struct checkpoint_scalar {
  * finite. Such a checkpoint is refused wherever one without it stands below: see checkpoint.h. */
 #define MANIFEST_REFUSED "refused_steps"
 
-/* A scalar: the start of the run that made it, where sites have folders of their own: incarnation.h. */
+/* A scalar: the start of the run that made it, where several starts may leave what one has to choose from:
+ * incarnation.h. */
 #define MANIFEST_INCARNATION "incarnation"
 
 /* A scalar: the held-out loss of these weights, where keep_best wants it. */

@@ -486,7 +486,7 @@ lh_status_t train_sites_incarnation(trainer_t *t)
     const bool leads = writer_leads(t->writer);
     const uint64_t resumed = t->resumed == NULL ? 0 : incarnation_of(t->resumed->manifest).number;
     incarnation_t own = {.number = 0};
-    if (!t->job->checkpoint.apart && resumed == 0) return LH_OK;
+    if (!t->job->checkpoint.apart && !t->memory.keeps && resumed == 0) return LH_OK;
     lh_status_t status = leads ? incarnation_read(folder, &own) : LH_OK;
     status = fetch_agree(t, status);
     if (status == LH_OK) status = highest_of_ranks(t, &own.number);

@@ -21,7 +21,7 @@ void train_sites_loaded(const trainer_t *t);
 incarnation_t train_sites_before(const trainer_t *t);
 /* The last of opening, all ranks: counts this start in the folders of all sites, so that what it saves is
  * known for later than what any start before has saved: t->incarnation. Nothing where no site has a folder
- * of its own, nor had when t->resumed was made. */
+ * of its own and no snapshot stays in memory, nor did when t->resumed was made. */
 lh_status_t train_sites_incarnation(trainer_t *t) LH_MUST_CHECK;
 void train_sites_close(trainer_t *t);
 

@@ -228,10 +228,10 @@ static lh_status_t start_find_newest(trainer_t *t)
 }
 
 /* A run that had saved nothing when its ranks were lost is the same run: a site that is away may have
- * committed what the others had yet to. Rank 0's may be new. */
+ * committed what the others had yet to, or a machine have it in memory. Rank 0's site may be new. */
 static bool start_names_before(trainer_t *t)
 {
-    if (!t->how->resume || !t->job->checkpoint.apart) return false;
+    if (!t->how->resume || !(t->job->checkpoint.apart || t->memory.keeps)) return false;
     const incarnation_t before = train_sites_before(t);
     if (before.run[0] != '\0') (void)snprintf(t->run, sizeof(t->run), "%s", before.run);
     return before.run[0] != '\0';

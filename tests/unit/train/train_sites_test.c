@@ -307,6 +307,18 @@ static void without_folders_of_their_own_there_is_no_number(void **state)
     check_counted(s, 0);
 }
 
+/* A machine that is left out holds what it had in memory. */
+static void with_snapshots_in_memory_starts_are_counted_too(void **state)
+{
+    sites_t *s = *state;
+    for (uint32_t r = 0; r < SITES; r++) {
+        s->site[r].job.checkpoint.apart = false;
+        s->site[r].trainer.memory.keeps = true;
+    }
+    check_counted(s, 1);
+    check_counted(s, 2);
+}
+
 /* The second is none. */
 static void a_folder_that_takes_no_number_ends_the_start_of_all(void **state)
 {
@@ -342,6 +354,7 @@ int main(void)
         FACT(a_number_that_somebody_made_up_does_not_end_starts),
         FACT(a_start_counts_one_more_than_its_checkpoint),
         FACT(without_folders_of_their_own_there_is_no_number),
+        FACT(with_snapshots_in_memory_starts_are_counted_too),
         FACT(a_folder_that_takes_no_number_ends_the_start_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
