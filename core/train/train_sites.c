@@ -42,6 +42,7 @@ typedef struct train_fetch {
     size_t text_bytes;
     uint32_t from; /* site */
     bool *lacks;   /* [sites] */
+    bool *gave;    /* [sites]: a copy of theirs has come already in the place of a damaged one */
     /* [stale_count]: those of the chosen step and above, in the folders of all sites. */
     stale_step_t *stale;
     size_t stale_count;
@@ -233,8 +234,10 @@ lh_status_t train_sites_find(trainer_t *t, lh_status_t opened)
     t->fetch = mem_new(sizeof(*t->fetch));
     if (t->fetch == NULL) return LH_NO_MEMORY;
     t->fetch->lacks = mem_array(sites, sizeof(*t->fetch->lacks));
-    lh_status_t status = t->fetch->lacks == NULL ? LH_NO_MEMORY
-                                                 : train_told_gather(t, opened, &told);
+    t->fetch->gave = mem_array(sites, sizeof(*t->fetch->gave));
+    lh_status_t status = LH_NO_MEMORY;
+    if (t->fetch->lacks != NULL && t->fetch->gave != NULL)
+        status = train_told_gather(t, opened, &told);
     if (status == LH_OK) status = check_told(t, &told);
     for (uint32_t r = 0; status == LH_OK && r < told.size; r++)
         if (told.ranks[r].before.number > t->fetch->before.number)
@@ -249,6 +252,7 @@ void train_sites_close(trainer_t *t)
     if (t->fetch == NULL) return;
     mem_free(t->fetch->text);
     mem_free(t->fetch->lacks);
+    mem_free(t->fetch->gave);
     mem_free(t->fetch->stale);
     mem_free(t->fetch);
     t->fetch = NULL;
@@ -385,8 +389,10 @@ static lh_status_t fetch_commit(fetch_work_t *w)
     w->commit = NULL;
     const uint64_t step = t->resumed->manifest->meta.step;
     stale_set_aside(t, true);
-    if (step > 0 && file_exists(t->resumed->path))
+    if (step > 0 && file_exists(t->resumed->path)) {
+        checkpoint_make_way(t->job->checkpoint.folder, step, t->how->resume_step != NULL);
         checkpoint_make_way(t->job->checkpoint.folder, step - 1, false);
+    }
     return checkpoint_copy_commit(c, f->text, f->text_bytes);
 }
 
@@ -450,6 +456,73 @@ lh_status_t train_sites_fetch(trainer_t *t)
                  (unsigned long long)t->resumed->manifest->meta.step,
                  (double)(sys()->now_ns() - since) * 1e-9);
     if (status == LH_OK) stale_warn(t, true);
+    return status;
+}
+
+/* ---- what is damaged in some sites alone ----------------------------------------------------- */
+
+/* Marks the sites of ranks that have found damage. */
+static lh_status_t again_gather(trainer_t *t, bool lost, bool *sites)
+{
+    const train_ranks_t *ranks = t->agree.ranks;
+    const uint64_t own = lost;
+    uint64_t *all = mem_array(ranks->size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = ranks->gather(ranks->context, &own, sizeof(own), all);
+    for (uint32_t r = 0; r < ranks->size && status == LH_OK; r++)
+        if (all[r] != 0) sites[t->how->world->ranks[r].site] = true;
+    mem_free(all);
+    return status;
+}
+
+/* Those sites lack it from now on, and it comes from this one. What is stale in sites that lacked it before
+ * was set aside with the copy that came. */
+static lh_status_t again_from(trainer_t *t, const bool *lost, uint32_t from)
+{
+    train_fetch_t *f = t->fetch;
+    const world_t *world = t->how->world;
+    size_t left = 0;
+    for (size_t i = 0; i < f->stale_count; i++)
+        if (!f->lacks[f->stale[i].site]) f->stale[left++] = f->stale[i];
+    f->stale_count = left;
+    for (uint32_t s = 0; s < world->row.sites; s++)
+        f->lacks[s] = lost[s];
+    f->from = from;
+    f->gave[from] = true;
+    const lh_status_t status = f->text != NULL ? LH_OK
+                                               : tell_manifest(t, t->resumed->path,
+                                                               world_site_rank(world, from, 0));
+    return status == LH_OK ? train_sites_fetch(t) : status;
+}
+
+lh_status_t train_sites_again(trainer_t *t, bool lost, bool *again)
+{
+    *again = false;
+    if (t->fetch == NULL) return LH_OK;
+    const world_t *world = t->how->world;
+    const unsigned long long step = (unsigned long long)t->resumed->manifest->meta.step;
+    bool *sites = mem_array(world->row.sites, sizeof(*sites));
+    if (sites == NULL) return LH_NO_MEMORY;
+    lh_status_t status = again_gather(t, lost, sites);
+    uint32_t from = 0;
+    while (from < world->row.sites && (sites[from] || t->fetch->gave[from]))
+        from++;
+    if (status == LH_OK && from < world->row.sites) {
+        if (lost)
+            log_line(LH_LOG_WARN,
+                     "site %s: its copy of step %llu is damaged (%s): that of site %s is taken",
+                     world_site_name(world, own_site(t)), step, fail_reason(),
+                     world_site_name(world, from));
+        status = again_from(t, sites, from);
+        *again = status == LH_OK;
+        /* What a disk has refused all ranks have agreed on, so all go back to the step before together. */
+        if ((status == LH_IO || status == LH_CORRUPT) && t->resumed != NULL) {
+            if (train_agree_rank(&t->agree) == 0)
+                log_line(LH_LOG_WARN, "step %llu did not come: %s", step, fail_reason());
+            status = LH_OK;
+        }
+    }
+    mem_free(sites);
     return status;
 }
 

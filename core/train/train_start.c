@@ -455,10 +455,10 @@ static lh_status_t start_older(trainer_t *t, bool lost)
     return start_check_older(t);
 }
 
-/* Whether a tensor is whole is known
- * only once it is read, and each rank reads other tensors: so after loading all ranks add up who
- * found damage, and if one did all go back together. The loop ends since each round excludes a step
- * more. */
+/* Whether a tensor is whole is known only once it is read, and each rank reads other tensors: so after
+ * loading all ranks add up who found damage, and if one did all go back together; where sites have copies of
+ * their own, only when no other one's is whole. The loop ends since each round excludes a site's copy or a
+ * step more. */
 lh_status_t train_start_resume(trainer_t *t)
 {
     lh_status_t fetched = train_sites_fetch(t);
@@ -471,7 +471,9 @@ lh_status_t train_start_resume(trainer_t *t)
         status = train_agree_sum(&t->agree, &found, 1);
         if (status != LH_OK) return status;
         if (found == 0) break;
-        status = start_older(t, lost);
+        bool again;
+        status = train_sites_again(t, lost, &again);
+        if (status == LH_OK && !again) status = start_older(t, lost);
         if (status != LH_OK) return status;
     }
     train_sites_loaded(t);

@@ -284,6 +284,42 @@ class Sites(Memory):
         self.assertEqual(self.files(os.path.join(tokyo, f"step-{STEPS:012d}")), self.files(os.path.join(osaka, f"step-{STEPS:012d}")))
         self.assertEqual(self.losses(ini), self.losses(reference))
 
+    def damage(self, folder):
+        """The last byte of each file, which is a tensor's. All ranks load all tensors."""
+        for name in os.listdir(folder):
+            if name.endswith(".safetensors"):
+                with open(os.path.join(folder, name), "r+b") as f:
+                    f.seek(-1, os.SEEK_END)
+                    byte = f.read(1)[0]
+                    f.seek(-1, os.SEEK_END)
+                    f.write(bytes([byte ^ 4]))
+
+    def test_a_copy_that_is_damaged_in_one_site_comes_from_another(self):
+        """No step is made again for it. Where all copies are damaged the step before is gone on from."""
+        ini = self.job("job", self.more, memory=0, every=15)
+        folders, names = self.folders(ini), ("tokyo", "osaka")
+        keep = ("--set", "checkpoint.keep=9")
+        self.end_sites(ini, *keep, "--set", "train.steps=30")
+        for damaged, steps in (((1,), 32), ((0,), 34), ((0, 1), 36)):
+            newest = self.steps(folders[0])[-1]
+            before = self.files(os.path.join(folders[0], newest))
+            for site in damaged:
+                self.damage(os.path.join(folders[site], newest))
+            results = self.end_sites(ini, "--resume", *keep, "--set", f"train.steps={steps}")
+            said = "".join(err for _, _, err in results)
+            for site in (0, 1):
+                self.assertEqual("damaged-" + newest in os.listdir(folders[site]), site in damaged)
+            last = json.loads(launch_case.read(os.path.join(folders[0], f"step-{steps:012d}", "manifest.json")))
+            if len(damaged) == 1:
+                self.assertIn(f"site {names[damaged[0]]}: its copy of step {int(newest[5:])} is damaged (", said)
+                self.assertIn(f"): that of site {names[1 - damaged[0]]} is taken", said)
+                self.assertTrue(self.files(os.path.join(folders[damaged[0]], newest)) == before)
+                self.assertEqual(last["parent"], json.loads(before["manifest.json"])["self"])
+            else:
+                self.assertNotIn("): that of site ", said)
+                self.assertNotIn(newest, self.steps(folders[0]) + self.steps(folders[1]))
+            self.assertTrue(self.files(os.path.join(folders[0], f"step-{steps:012d}")) == self.files(os.path.join(folders[1], f"step-{steps:012d}")))
+
     def test_a_site_that_failed_to_commit_once_holds_the_same_afterwards(self):
         """What stands in the way of one save is no checkpoint; those after it name one that the site never had, or had alone."""
         for blocked in (1, 0):
