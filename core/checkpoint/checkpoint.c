@@ -388,6 +388,11 @@ static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t o
     return LH_OK;
 }
 
+lh_status_t checkpoint_open_step(const char *folder, uint64_t step, checkpoint_t **out)
+{
+    return try_step(folder, step, checkpoint_open, out);
+}
+
 lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out)
 {
     return open_newest(folder, UINT64_MAX, open_verified, out);

@@ -61,6 +61,10 @@ lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out) LH_MU
  * checkpoint_skip, and asks again below that step. */
 lh_status_t checkpoint_open_newest(const char *folder, uint64_t below,
                                    checkpoint_t **out) LH_MUST_CHECK;
+/* One step of a folder as checkpoint_open_newest tries it: a second time where the disk failed. LH_CORRUPT:
+ * it is damaged, and skipped with a warning. LH_AGAIN: it is not there any more. */
+lh_status_t checkpoint_open_step(const char *folder, uint64_t step,
+                                 checkpoint_t **out) LH_MUST_CHECK;
 /* Whether a read that failed so (errno: error) has met damage. */
 bool checkpoint_lost(lh_status_t status, int error);
 /* Whether opening that failed so has met damage. A wrong manifest is; that this process may not

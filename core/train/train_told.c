@@ -13,11 +13,9 @@
  * stale by nothing else are better than those; and where there is no good one at all the newest is taken. */
 #include <train/train_told.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
@@ -27,26 +25,17 @@
 /* Opening looks at every file's size and header; one that is damaged is told and left out. */
 static lh_status_t told_add_step(const char *folder, uint64_t step, told_site_t *own)
 {
-    char name[CHECKPOINT_NAME];
-    checkpoint_name(step, name);
-    char *path = path_join(folder, name);
     checkpoint_t *c = NULL;
-    if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = checkpoint_open(path, &c);
-    const int error = errno;
-    mem_free(path);
-    if (status == LH_OK) {
-        lh_assert(own->count < TOLD_STEPS);
-        told_step_t *to = &own->steps[own->count++];
-        *to = (told_step_t){.step = step,
-                            .refused = manifest_refused(c->manifest),
-                            .made = incarnation_of(c->manifest)};
-        memcpy(to->self, c->manifest->self, sizeof(to->self));
-        checkpoint_close(c);
-        return LH_OK;
-    }
-    if (!checkpoint_damaged(status, error)) return status;
-    checkpoint_skip(step);
+    const lh_status_t status = checkpoint_open_step(folder, step, &c);
+    if (status == LH_CORRUPT || status == LH_AGAIN) return LH_OK;
+    if (status != LH_OK) return status;
+    lh_assert(own->count < TOLD_STEPS);
+    told_step_t *to = &own->steps[own->count++];
+    *to = (told_step_t){.step = step,
+                        .refused = manifest_refused(c->manifest),
+                        .made = incarnation_of(c->manifest)};
+    memcpy(to->self, c->manifest->self, sizeof(to->self));
+    checkpoint_close(c);
     return LH_OK;
 }
 

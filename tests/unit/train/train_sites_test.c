@@ -2,9 +2,11 @@
  * starts: two ranks as threads, each the only one of its site, which tell each other by a table between them. */
 #include <unit/train/two_sites.h>
 
+#include <errno.h>
 #include <fcntl.h>
 
 #include <base/log.h>
+#include <base/sys.h>
 
 /* Warnings go to a file, too. */
 static int log_begin(sites_t *s)
@@ -228,6 +230,32 @@ static void that_sites_have_different_runs_is_told(void **state)
                      1);
 }
 
+static bool has_failed;
+
+static int open_that_fails_once(const char *path, int flags, mode_t mode)
+{
+    if (strstr(path, "/osaka/step-") == NULL || has_failed) return sys_real.open(path, flags, mode);
+    has_failed = true;
+    errno = EIO;
+    return -1;
+}
+
+/* It needs no other site's copy, and keeps its own. */
+static void what_the_disk_fails_to_read_once_is_not_damaged(void **state)
+{
+    sites_t *s = *state;
+    sys_t calls = sys_real;
+    calls.open = open_that_fails_once;
+    for (uint32_t r = 0; r < SITES; r++)
+        site_save(&s->site[r], 20, RUN, 1, 20);
+    sys_use(&calls);
+    check_found(s, 20, 20);
+    sys_use(NULL);
+    assert_true(has_failed);
+    for (uint32_t r = 0; r < SITES; r++)
+        assert_non_null(s->site[r].trainer.resumed->files);
+}
+
 /* 0: the start needs none. */
 static void check_counted(sites_t *s, uint64_t number)
 {
@@ -349,6 +377,7 @@ int main(void)
         FACT(what_lies_below_many_steps_is_compared_too),
         FACT(a_good_step_below_many_refused_ones_is_taken),
         FACT(that_sites_have_different_runs_is_told),
+        FACT(what_the_disk_fails_to_read_once_is_not_damaged),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
         FACT(the_last_start_is_known_by_what_any_folder_has_seen),
         FACT(a_number_that_somebody_made_up_does_not_end_starts),
