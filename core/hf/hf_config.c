@@ -22,7 +22,7 @@ enum { CONFIG_MOST = 16 << 20, HF_WORD = 128 };
 static const json_value_t *find_value(const json_value_t *root, const char *key,
                                       hf_alternative_t *found)
 {
-    while (hf_next_alternative(&key, found)) {
+    while (hf_next_place(&key, found)) {
         const json_value_t *value = hf_value_find(root, found->path);
         if (value != NULL) return value;
     }
@@ -33,7 +33,7 @@ static const json_value_t *find_value(const json_value_t *root, const char *key,
 static bool says_null(const json_value_t *root, const char *key)
 {
     hf_alternative_t a;
-    while (hf_next_alternative(&key, &a))
+    while (hf_next_place(&key, &a))
         if (json_is_nil(hf_value_at(root, a.path))) return true;
     return false;
 }
@@ -152,7 +152,7 @@ static lh_status_t check_row_places(const char *path, const json_value_t *root, 
 {
     hf_alternative_t place;
     lh_status_t status = LH_OK;
-    while (status == LH_OK && hf_next_alternative(&key, &place))
+    while (status == LH_OK && hf_next_place(&key, &place))
         status = hf_value_check_parents(path, root, place.path);
     return status;
 }
@@ -250,6 +250,7 @@ static lh_status_t read_config_row(const hf_table_t *t, const char *path, const 
     if (value == NULL) return read_absent(t, path, row, c);
     /* Known, and nothing that this host goes by. */
     if (text_equal(row->fixed, "*") && row->option == NULL) return LH_OK;
+    if (found.by_being[0] != '\0') return read_value(path, row, found.path, found.by_being, c);
     if (found.list) return read_words(path, row, found.path, value, c);
     if (json_is_list(value) && (row->option == NULL || row->words != NULL))
         return config_refuse_list(path, row, found.path, value);
@@ -458,7 +459,7 @@ static lh_status_t write_fixed(const lh_hf_key_t *row, bool made_anew, hf_value_
     const char *at = row->key, *fixed = row->fixed;
     const bool wanted = made_anew && fixed != NULL && strcmp(fixed, "*") != 0 &&
                         strchr(row->key, '.') == NULL;
-    if (!wanted || !hf_next_alternative(&at, &a) || a.list || !hf_next_alternative(&fixed, &value))
+    if (!wanted || !hf_next_place(&at, &a) || a.list || !hf_next_alternative(&fixed, &value))
         return LH_OK;
     return config_put(edits, a.path, value.path);
 }
@@ -485,8 +486,9 @@ static lh_status_t derive_value(const hf_config_facts_t *facts, const lh_hf_key_
 }
 
 /* The value of a row's option goes to the first of its places, to those that are marked to be
- * written as well, and to those where the old file has one. The vocabulary is as many rows as the
- * exported embedding has. */
+ * written as well, and to those where the old file has one, but for places that say something by
+ * being there: what stands there is another row's. The vocabulary is as many rows as the exported
+ * embedding has. */
 static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t *facts,
                                     const lh_hf_key_t *row, bool made_anew, hf_value_edits_t *edits)
 {
@@ -512,7 +514,8 @@ static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t
         status = derive_value(facts, row, quotient);
         value = quotient;
     }
-    for (bool first = true; status == LH_OK && hf_next_alternative(&at, &a); first = false) {
+    for (bool first = true; status == LH_OK && hf_next_place(&at, &a); first = false) {
+        if (a.by_being[0] != '\0') continue;
         const bool dotted = strchr(a.path, '.') != NULL;
         /* A place inside of an object is made for a value only where it says more than the
          * default. */

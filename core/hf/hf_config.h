@@ -9,7 +9,8 @@
  *     hidden_size -> hidden                   the option hidden = 64
  *     rope_parameters.rope_theta|+rope_theta -> rope_base, else 10000
  *                                             the option rope_base = 10000.0
- *     attn_pdrop, for no option               told as ignored */
+ *     attn_pdrop, for no option               told as ignored
+ *     grouped|hidden_size=yes -> grouped      the option grouped = yes, as hidden_size is there */
 #ifndef HF_HF_CONFIG_H
 #define HF_HF_CONFIG_H
 

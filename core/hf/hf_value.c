@@ -276,7 +276,7 @@ static known_t path_known(const hf_table_t *t, const char *path)
     const size_t length = strlen(path);
     for (uint32_t i = 0; i < t->count; i++) {
         hf_alternative_t a;
-        for (const char *at = t->keys[i].key; hf_next_alternative(&at, &a);) {
+        for (const char *at = t->keys[i].key; hf_next_place(&at, &a);) {
             if (strcmp(a.path, path) == 0) return KNOWN_WHOLE;
             if (strncmp(a.path, path, length) == 0 && a.path[length] == '.') known = KNOWN_INSIDE;
         }
@@ -290,7 +290,7 @@ static known_t path_known(const hf_table_t *t, const char *path)
 static bool stands_in(const json_value_t *root, const char *key)
 {
     hf_alternative_t a;
-    while (hf_next_alternative(&key, &a))
+    while (hf_next_place(&key, &a))
         if (hf_value_at(root, a.path) != NULL) return true;
     return false;
 }
@@ -307,7 +307,7 @@ static void tell_unread(const hf_table_t *t, const json_value_t *root, const cha
     for (uint32_t i = 0; i < t->count && count < KEYS_NEAR; i++) {
         hf_alternative_t a;
         const char *at = t->keys[i].key;
-        if (stands_in(root, at) || !hf_next_alternative(&at, &a)) continue;
+        if (stands_in(root, at) || !hf_next_place(&at, &a)) continue;
         memcpy(keys[count], a.path, sizeof(a.path));
         text_nearest_offer(&near, keys[count++]);
     }

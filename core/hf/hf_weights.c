@@ -308,6 +308,17 @@ bool hf_next_alternative(const char **at, hf_alternative_t *out)
     const int own = (int)length - plus;
     out->list = own >= 2 && strncmp(text + length - 2, "[]", 2) == 0;
     (void)snprintf(out->path, sizeof(out->path), "%.*s", own - (out->list ? 2 : 0), text + plus);
+    out->by_being[0] = '\0';
+    return true;
+}
+
+bool hf_next_place(const char **at, hf_alternative_t *out)
+{
+    if (!hf_next_alternative(at, out)) return false;
+    char *equals = strchr(out->path, '=');
+    if (equals == NULL) return true;
+    (void)snprintf(out->by_being, sizeof(out->by_being), "%s", equals + 1);
+    *equals = '\0';
     return true;
 }
 

@@ -42,9 +42,14 @@ typedef struct hf_alternative {
     bool also;
     /* ended by [] (which path has not): a list, with a word for each block */
     bool list;
+    /* of a place ended by =WORD (which path has not): what it says by being there, whatever stands
+     * there; else "" */
+    char by_being[128];
 } hf_alternative_t;
 /* *at is the text at first, and what is still to be cut off later. */
 bool hf_next_alternative(const char **at, hf_alternative_t *out);
+/* The same of a row's key, whose alternatives are places of config.json: "a|+b|c[]|d=yes". */
+bool hf_next_place(const char **at, hf_alternative_t *out);
 
 /* True if "a|b|c" holds value. */
 bool hf_one_of(const char *alternatives, const char *value);

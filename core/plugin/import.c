@@ -395,23 +395,55 @@ static lh_status_t check_hf_value(const char *path, const lh_hf_key_t *row, cons
     return status == LH_INVALID ? LH_ABI : status;
 }
 
+enum { HF_PLACE = 127 }; /* bytes of a place; hf cuts off longer ones */
+
+/* The places of a row's key, apart from what they say. One that says something by being there is not
+ * written, and the first is. */
+static lh_status_t check_hf_places(const char *path, const lh_hf_key_t *row)
+{
+    for (const char *at = row->key; *at != '\0'; at += *at == '|') {
+        const size_t length = strcspn(at, "|"), name = strcspn(at, "|=");
+        if (length == 0 || length > HF_PLACE)
+            return fail(LH_ABI,
+                        "%s: config.json key '%.140s' has a place of %zu bytes, expected 1 to %d",
+                        path, row->key, length, HF_PLACE);
+        if (name < length && (at == row->key || name == (size_t)(*at == '+') || name + 1 == length))
+            return fail(LH_ABI,
+                        "%s: config.json key '%.140s' has a place '%.*s', expected NAME=VALUE "
+                        "behind the first one",
+                        path, row->key, (int)length, at);
+        at += length;
+    }
+    return LH_OK;
+}
+
+/* What places say by being there are values that the option takes. */
+static lh_status_t check_hf_presence(const char *path, const lh_hf_key_t *row,
+                                     const lh_option_t *option)
+{
+    lh_status_t status = LH_OK;
+    for (const char *at = row->key; status == LH_OK && *at != '\0'; at += *at == '|') {
+        const size_t length = strcspn(at, "|"), name = strcspn(at, "|=");
+        char value[HF_PLACE + 1];
+        if (name < length) {
+            (void)snprintf(value, sizeof(value), "%.*s", (int)(length - name - 1), at + name + 1);
+            status = check_hf_value(path, row, "there", value, option);
+        }
+        at += length;
+    }
+    return status;
+}
+
 /* A row that names an option which the plugin lacks would import a wrong model: its value would go
  * nowhere. A condition asks about a row before it, as rows are read in their order. */
 lh_status_t import_check_hf_key(const plugin_t *plugin, const char *path, const lh_hf_t *hf,
                                 uint32_t k)
 {
-    enum { PATH = 127 }; /* of a place; hf cuts off longer ones */
     const lh_hf_key_t *row = &hf->keys[k];
     if (row->key == NULL || row->key[0] == '\0')
         return fail(LH_ABI, "%s: row %u of the config.json keys has no key", path, k);
-    for (const char *at = row->key; *at != '\0'; at += *at == '|') {
-        const size_t length = strcspn(at, "|");
-        if (length == 0 || length > PATH)
-            return fail(LH_ABI,
-                        "%s: config.json key '%.140s' has a place of %zu bytes, expected 1 to %d",
-                        path, row->key, length, PATH);
-        at += length;
-    }
+    lh_status_t status = check_hf_places(path, row);
+    if (status != LH_OK) return status;
     if (row->when != NULL) {
         const size_t length = strcspn(row->when, "=");
         if (row->when[length] == '\0' || !is_set_before(hf, k, row->when, length))
@@ -426,13 +458,14 @@ lh_status_t import_check_hf_key(const plugin_t *plugin, const char *path, const 
         return fail(LH_ABI,
                     "%s: config.json key '%s' sets the option '%s', which the plugin has not", path,
                     row->key, row->option);
-    lh_status_t status = LH_OK;
     if (row->derived != NULL && !is_quotient_before(hf, k, row->derived))
         return fail(LH_ABI,
                     "%s: config.json key '%s' is derived from '%s', expected the options of two "
                     "rows before it, as 'hidden / heads'",
                     path, row->key, row->derived);
-    if (row->fixed != NULL && !is_set_before(hf, k, row->fixed, strlen(row->fixed)))
+    status = check_hf_presence(path, row, option);
+    if (status == LH_OK && row->fixed != NULL &&
+        !is_set_before(hf, k, row->fixed, strlen(row->fixed)))
         status = check_hf_value(path, row, "absent", row->fixed, option);
     if (status == LH_OK && row->null != NULL)
         status = check_hf_value(path, row, "null", row->null, option);

@@ -30,6 +30,7 @@ static const lh_hf_key_t keys[] = {
      .fixed = "tanh",
      .words = "tanh=gelu_pytorch_tanh|plain=gelu"},
     LH_HF_ANY("max_window_layers"),
+    LH_HF_KEY("grouped|n_group=true", "grouped", "false"),
 };
 static const lh_hf_t table = {
     .struct_size = sizeof(table),

@@ -288,6 +288,52 @@ static void rows_write_null_words_lists_and_kinds(void **state)
     text_free(&again);
 }
 
+/* A file of an older form: other names, of which one says two things, and values of absent keys that
+ * were others. */
+static const lh_hf_key_t aged_keys[] = {
+    LH_HF_KEY("num_heads|n_head", "heads", NULL),
+    LH_HF_KEY("num_groups|n_group", "groups", "0"),
+    LH_HF_KEY("grouped|n_group=true", "grouped", "false"),
+    LH_HF_KEY("parallel|n_head=false", "parallel", "true"),
+};
+static const lh_hf_t aged = {
+    .struct_size = sizeof(aged),
+    .key_size = sizeof(aged_keys[0]),
+    .key_count = sizeof(aged_keys) / sizeof(aged_keys[0]),
+    .model_type = "new|Old|Older",
+    .architecture = "NewForCausalLM|OldForCausalLM|NewModel",
+    .keys = aged_keys,
+};
+
+static const struct {
+    const char *json, *options;
+} aged_configs[] = {
+    {"{\"model_type\": \"new\", \"num_heads\": 4, \"num_groups\": 2}",
+     "heads = 4\ngroups = 2\ngrouped = no\nparallel = yes\n"},
+    {"{\"model_type\": \"Old\", \"n_head\": 4, \"n_group\": 2}",
+     "heads = 4\ngroups = 2\ngrouped = yes\nparallel = no\n"},
+    {"{\"model_type\": \"Older\", \"n_head\": 4, \"n_group\": null, \"parallel\": true}",
+     "heads = 4\ngroups = 0\ngrouped = no\nparallel = yes\n"},
+    /* What says it by its value wins. */
+    {"{\"model_type\": \"Old\", \"n_head\": 4, \"n_group\": 4, \"grouped\": false}",
+     "heads = 4\ngroups = 4\ngrouped = no\nparallel = no\n"},
+};
+
+static void a_key_that_is_there_says_what_the_row_has_for_it(void **state)
+{
+    for (size_t i = 0; i < sizeof(aged_configs) / sizeof(aged_configs[0]); i++) {
+        hf_config_t c;
+        text_t text = {0};
+        const char *path = scratch_text(*state, "config.json", aged_configs[i].json);
+        if (hf_config_read(&aged, path, &c) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        hf_config_text(&c, &text);
+        assert_string_equal(text.data, aged_configs[i].options);
+        assert_null(c.unread.data);
+        text_free(&text);
+        hf_config_free(&c);
+    }
+}
+
 static const char *scaled(void *context, const char *key)
 {
     static const char *const values[][2] = {
@@ -448,6 +494,7 @@ int main(void)
         FACT(rows_read_null_words_lists_and_kinds),
         FACT(what_rows_do_not_name_is_refused),
         FACT(rows_write_null_words_lists_and_kinds),
+        FACT(a_key_that_is_there_says_what_the_row_has_for_it),
         FACT(a_new_config_has_both_forms_of_rope),
         FACT(what_a_zero_stands_for_is_written),
         FACT(a_failed_allocation_changes_no_value_of_an_imported_config),

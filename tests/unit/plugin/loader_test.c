@@ -111,6 +111,10 @@ static const struct {
     {"no_key", MODEL_OF("no_key") ": row 1 of the config.json keys has no key"},
     {"no_place",
      MODEL_OF("no_place") ": config.json key 'a||b' has a place of 0 bytes, expected 1 to 127"},
+    {"no_first", MODEL_OF("no_first") ": config.json key 'n_kv=4|kv' has a place 'n_kv=4', "
+                                      "expected NAME=VALUE behind the first one"},
+    {"no_presence", MODEL_OF("no_presence") ": config.json key 'num_kv_heads|n_kv=65', where it "
+                                            "is there: kv_heads = 65: expected 0..64"},
 };
 
 static void each_row_of_a_models_keys_is_checked(void **state)

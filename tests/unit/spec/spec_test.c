@@ -653,6 +653,10 @@ static const struct {
     {"heads = num_heads", "heads = num_heads, absent 100",
      "s.ini:24: [spec.config] heads: config.json key 'num_heads', where it is absent: heads = 100: "
      "expected 1..64"},
+    {"heads = num_heads", "heads = num_heads|n_head=100",
+     "s.ini:24: [spec.config] heads: config.json key 'num_heads|n_head=100', where it is there: "
+     "heads = 100: "
+     "expected 1..64"},
     {"heads = num_heads", "heads = num_heads, missing 4",
      "s.ini:24: [spec.config] heads = num_heads, missing 4: expected each of absent, when, null, "
      "words and derived once, with a value; found 'missing'"},
