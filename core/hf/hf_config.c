@@ -533,15 +533,23 @@ static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t
     return status;
 }
 
-/* Which of the plugin's model types this model is: where an option says so, by a row of the key
- * model_type, its place in the list; else the first. */
+/* The option that says which of the plugin's model types a model is, by a row of the key model_type.
+ * NULL: none does, so all are names of one. */
+static const char *kind_option(const hf_table_t *t)
+{
+    for (uint32_t i = 0; i < t->count; i++)
+        if (strcmp(t->keys[i].key, "model_type") == 0 && t->keys[i].option != NULL)
+            return t->keys[i].option;
+    return NULL;
+}
+
+/* Which of the plugin's model types this model is: where an option says so, its place in the list;
+ * else the first. */
 static uint32_t model_type_of(const hf_table_t *t, const hf_config_facts_t *facts)
 {
-    const char *kind = NULL, *types = t->head.model_type;
+    const char *option = kind_option(t), *types = t->head.model_type;
+    const char *kind = option == NULL ? NULL : facts->option(facts->context, option);
     hf_alternative_t type;
-    for (uint32_t i = 0; i < t->count && kind == NULL; i++)
-        if (strcmp(t->keys[i].key, "model_type") == 0 && t->keys[i].option != NULL)
-            kind = facts->option(facts->context, t->keys[i].option);
     for (uint32_t i = 0; kind != NULL && hf_next_alternative(&types, &type); i++)
         if (strcmp(type.path, kind) == 0) return i;
     return 0;
@@ -557,17 +565,28 @@ static bool alternative_at(const char *list, uint32_t place, hf_alternative_t *o
     return hf_next_alternative(&at, out);
 }
 
-/* architectures and model_type where the old file has none, and the dtype of the weights under the
- * name by which this file calls it: newer versions of Transformers say dtype, older ones
- * torch_dtype. */
+/* Whether the old file has the model type of an older form, another name of the first. */
+static bool kind_is_old(const hf_table_t *t, const json_value_t *root)
+{
+    const char *type = json_text(json_member(root, "model_type"));
+    hf_alternative_t first;
+    return type != NULL && kind_option(t) == NULL &&
+           alternative_at(t->head.model_type, 0, &first) && strcmp(first.path, type) != 0;
+}
+
+/* architectures and model_type where the old file has none or those of an older form, and the dtype
+ * of the weights under the name by which this file calls it: newer versions of Transformers say
+ * dtype, older ones torch_dtype. Types of older forms are known to Python code that lay beside the
+ * file, which is not exported: what auto_map says of it goes, too. */
 static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *facts,
                               hf_value_edits_t *edits)
 {
     hf_alternative_t type, architecture;
     const json_value_t *root = edits->root;
     const uint32_t kind = model_type_of(t, facts);
+    const bool old = kind_is_old(t, root);
     lh_status_t status = LH_OK;
-    if (json_member(root, "architectures") == NULL && t->head.architecture != NULL &&
+    if ((old || json_member(root, "architectures") == NULL) && t->head.architecture != NULL &&
         alternative_at(t->head.architecture, kind, &architecture)) {
         /* A list is put together by hand, with the blanks that it will have where it lies. */
         text_t list = {0};
@@ -579,9 +598,10 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
         if (status == LH_OK) status = hf_value_put(edits, "architectures", list.data);
         text_free(&list);
     }
-    if (status == LH_OK && json_member(root, "model_type") == NULL &&
+    if (status == LH_OK && (old || json_member(root, "model_type") == NULL) &&
         alternative_at(t->head.model_type, kind, &type))
         status = hf_value_put_text(edits, "model_type", type.path);
+    if (status == LH_OK && old) status = hf_value_drop(edits, "auto_map");
     if (status != LH_OK || facts->dtype == NULL) return status;
 
     const bool newer = json_member(root, "dtype") != NULL;

@@ -85,16 +85,15 @@ static struct hf_value_edit *find_edit(const hf_value_edits_t *edits, const char
     return NULL;
 }
 
-lh_status_t hf_value_put(hf_value_edits_t *edits, const char *path, const char *json)
+/* json becomes the edit's, or is freed. */
+static lh_status_t put_edit(hf_value_edits_t *edits, const char *path, char *json)
 {
     lh_assert(strlen(path) < HF_VALUE_PATH);
-    char *copy = mem_text(json);
-    if (copy == NULL) return LH_NO_MEMORY;
     struct hf_value_edit *edit = find_edit(edits, path);
     if (edit == NULL) {
         void *grown = mem_grow(edits->rows, &edits->capacity, edits->count + 1, sizeof(*edit));
         if (grown == NULL) {
-            mem_free(copy);
+            mem_free(json);
             return LH_NO_MEMORY;
         }
         edits->rows = grown;
@@ -102,8 +101,19 @@ lh_status_t hf_value_put(hf_value_edits_t *edits, const char *path, const char *
         memcpy(edit->path, path, strlen(path) + 1);
     }
     mem_free(edit->json);
-    edit->json = copy;
+    edit->json = json;
     return LH_OK;
+}
+
+lh_status_t hf_value_put(hf_value_edits_t *edits, const char *path, const char *json)
+{
+    char *copy = mem_text(json);
+    return copy == NULL ? LH_NO_MEMORY : put_edit(edits, path, copy);
+}
+
+lh_status_t hf_value_drop(hf_value_edits_t *edits, const char *path)
+{
+    return put_edit(edits, path, NULL);
 }
 
 lh_status_t hf_value_put_text(hf_value_edits_t *edits, const char *path, const char *text)
@@ -160,6 +170,7 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
         const struct hf_value_edit *edit = is_path ? find_edit(edits, path) : NULL;
         /* From here on path is the prefix of what lies inside of this member. */
         if (is_path) strcat(path, ".");
+        if (edit != NULL && edit->json == NULL) continue;
         if (edit != NULL)
             json_put_as_is(w, member.key, edit->json);
         else if (is_path && leads_through(edits, path))
@@ -170,7 +181,7 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
     /* What is new: the first name behind the prefix in each edit that leads here, unless the object
      * has it or an earlier edit has written it. */
     for (size_t i = 0; i < edits->count; i++) {
-        if (!text_starts(edits->rows[i].path, prefix)) continue;
+        if (edits->rows[i].json == NULL || !text_starts(edits->rows[i].path, prefix)) continue;
         char key[HF_VALUE_PATH];
         const char *rest = edits->rows[i].path + strlen(prefix);
         const size_t length = strcspn(rest, ".");
@@ -180,7 +191,8 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
         /* An object on the way to several new values is made by the first of them. */
         bool stands = json_member(map, key) != NULL;
         for (size_t before = 0; rest[length] == '.' && before < i && !stands; before++)
-            stands = text_starts(edits->rows[before].path, path);
+            stands = edits->rows[before].json != NULL &&
+                     text_starts(edits->rows[before].path, path);
         if (stands) continue;
         if (rest[length] == '\0')
             json_put_as_is(w, key, edits->rows[i].json);

@@ -37,7 +37,7 @@ void hf_value_json(const char *text, text_t *out);
  * caller's. Zero-initialise the rest; free it with hf_value_forget. */
 typedef struct hf_value_edits {
     const json_value_t *root;
-    /* JSON that is to stand at a path; owned */
+    /* JSON that is to stand at a path; owned. NULL: nothing is */
     struct hf_value_edit {
         char path[HF_VALUE_PATH];
         char *json;
@@ -50,6 +50,8 @@ lh_status_t hf_value_put(hf_value_edits_t *edits, const char *path, const char *
 /* As hf_value_put, for a text, which gets its quotes here. */
 lh_status_t hf_value_put_text(hf_value_edits_t *edits, const char *path,
                               const char *text) LH_MUST_CHECK;
+/* From now on nothing stands at the path. */
+lh_status_t hf_value_drop(hf_value_edits_t *edits, const char *path) LH_MUST_CHECK;
 void hf_value_forget(hf_value_edits_t *edits);
 
 /* Appends the whole file: what stood there in its order, what is new behind it, in the objects of

@@ -334,6 +334,58 @@ static void a_key_that_is_there_says_what_the_row_has_for_it(void **state)
     }
 }
 
+static const char *aged_option(void *context, const char *key)
+{
+    return hf_config_option(context, key);
+}
+
+/* Reads a config.json with this text and appends what an export makes of it. */
+static void write_aged(void **state, const char *json, text_t *out)
+{
+    hf_config_t c;
+    const char *path = scratch_text(*state, "config.json", json);
+    if (hf_config_read(&aged, path, &c) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    const hf_config_facts_t facts = {
+        .option = aged_option, .context = &c, .kept = path, .bos = -1, .eos = -1};
+    assert_int_equal(hf_config_write(&aged, &facts, out), LH_OK);
+    hf_config_free(&c);
+}
+
+/* Names of code that an export does not have go with the type that only that code knows. */
+static void a_file_of_an_old_type_is_written_as_of_the_first(void **state)
+{
+    text_t text = {0}, again = {0}, other = {0};
+    write_aged(state,
+               "{\"architectures\": [\"OldForCausalLM\"], \"auto_map\": {\"AutoConfig\": "
+               "\"configuration_old.OldConfig\"}, \"model_type\": \"Old\", \"n_group\": 2, "
+               "\"n_head\": 4, \"use_cache\": true}",
+               &text);
+    assert_string_equal(text.data, "{\n"
+                                   "  \"architectures\": [\n    \"NewForCausalLM\"\n  ],\n"
+                                   "  \"model_type\": \"new\",\n"
+                                   "  \"n_group\": 2,\n"
+                                   "  \"n_head\": 4,\n"
+                                   "  \"use_cache\": true,\n"
+                                   "  \"num_heads\": 4,\n"
+                                   "  \"num_groups\": 2,\n"
+                                   "  \"grouped\": true,\n"
+                                   "  \"parallel\": false\n"
+                                   "}\n");
+    write_aged(state, text.data, &again);
+    assert_string_equal(again.data, text.data);
+
+    /* A file of the first type keeps its architecture, and whatever code it names. */
+    write_aged(state,
+               "{\"architectures\": [\"NewModel\"], \"auto_map\": {\"AutoConfig\": "
+               "\"own.OwnConfig\"}, \"model_type\": \"new\", \"num_heads\": 4}",
+               &other);
+    assert_non_null(strstr(other.data, "\"NewModel\""));
+    assert_non_null(strstr(other.data, "\"AutoConfig\": \"own.OwnConfig\""));
+    text_free(&text);
+    text_free(&again);
+    text_free(&other);
+}
+
 static const char *scaled(void *context, const char *key)
 {
     static const char *const values[][2] = {
@@ -495,6 +547,7 @@ int main(void)
         FACT(what_rows_do_not_name_is_refused),
         FACT(rows_write_null_words_lists_and_kinds),
         FACT(a_key_that_is_there_says_what_the_row_has_for_it),
+        FACT(a_file_of_an_old_type_is_written_as_of_the_first),
         FACT(a_new_config_has_both_forms_of_rope),
         FACT(what_a_zero_stands_for_is_written),
         FACT(a_failed_allocation_changes_no_value_of_an_imported_config),
