@@ -9,7 +9,6 @@
 #include <base/memory.h>
 #include <engine/weights.h>
 #include <format/safetensors.h>
-#include <hf/hf_config.h>
 #include <longhaul/dtype.h>
 
 const golden_model_t golden_models[GOLDEN_MODELS] = {
@@ -90,23 +89,30 @@ typedef struct read_config {
 
 static read_config_t *read_configs[GOLDEN_MODELS];
 
+void golden_read_config(const char *model, const char *path, hf_config_t *held,
+                        rig_option_t out[GOLDEN_OPTIONS])
+{
+    host_t *host;
+    registry_t *registry;
+    const plugin_t *plugin;
+    OK(host_new(&host));
+    OK(registry_new(rig_folder("LH_TEST_PLUGINS", LH_TEST_PLUGINS), host, &registry));
+    OK(registry_load(registry, LH_KIND_MODEL, model, &plugin));
+    OK(hf_config_read(plugin->model->hf, path, held));
+    assert_true(held->count < GOLDEN_OPTIONS);
+    for (uint32_t i = 0; i < held->count; i++)
+        out[i] = (rig_option_t){held->options[i].key, held->options[i].value};
+    out[held->count] = (rig_option_t){NULL, NULL};
+    registry_free(registry);
+    host_free(host);
+}
+
 static read_config_t *read_config(const golden_model_t *m)
 {
     read_config_t *c = mem_new(sizeof(*c));
     char *path = path_of(m, "config.json");
-    host_t *host;
-    registry_t *registry;
-    const plugin_t *plugin;
     assert_non_null(c);
-    OK(host_new(&host));
-    OK(registry_new(rig_folder("LH_TEST_PLUGINS", LH_TEST_PLUGINS), host, &registry));
-    OK(registry_load(registry, LH_KIND_MODEL, m->plugin, &plugin));
-    OK(hf_config_read(plugin->model->hf, path, &c->config));
-    assert_true(c->config.count < GOLDEN_OPTIONS);
-    for (uint32_t i = 0; i < c->config.count; i++)
-        c->options[i] = (rig_option_t){c->config.options[i].key, c->config.options[i].value};
-    registry_free(registry);
-    host_free(host);
+    golden_read_config(m->plugin, path, &c->config, c->options);
     mem_free(path);
     return c;
 }

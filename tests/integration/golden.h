@@ -5,6 +5,8 @@
 
 #include "rig.h"
 
+#include <hf/hf_config.h>
+
 enum { GOLDEN_STEPS = 16, GOLDEN_BATCH = 4, GOLDEN_SEQUENCE = 32 };
 
 typedef struct golden_model {
@@ -21,6 +23,10 @@ extern const golden_model_t golden_models[GOLDEN_MODELS];
 bool golden_there(const golden_model_t *m);
 /* Ended by a row of NULL; of the process's life. */
 const rig_option_t *golden_options(const golden_model_t *m);
+/* The options that a config.json has for a model plugin, ended by a row of NULL. The caller frees *held
+ * with hf_config_free, and no sooner, as it has their texts. */
+void golden_read_config(const char *model, const char *path, hf_config_t *held,
+                        rig_option_t out[GOLDEN_OPTIONS]);
 /* A tensor of a file in the model's folder, as floats; `prefix` goes before the Hugging Face name.
  * The caller frees. NULL when the file has none of that name. */
 float *golden_tensor(const golden_model_t *m, const char *file, const char *name, uint64_t *count);

@@ -1,6 +1,11 @@
 /* falcon_plugin.c - Falcon in its three kinds: 7B (one key head, one norm for both parts), 40B and 180B
  * (groups of heads, a norm for each part) and RW (ALiBi, biases, one part after the other). Hugging
- * Face keeps q, k and v together, group by group. */
+ * Face keeps q, k and v together, group by group.
+ *
+ * Before Transformers knew Falcon, its folders brought their own code and said RefinedWeb or
+ * RefinedWebModel, n_layer, n_head and n_head_kv, of tensors with today's names and shapes. 40B had
+ * code of its own, so no key says that a model is of its kind, but n_head_kv, which no other has; and
+ * to the code of the others a key that is absent said no. */
 #include <longhaul/decoder.h>
 
 typedef struct falcon_config {
@@ -29,11 +34,12 @@ static const lh_hf_key_t hf_keys[] = {
     LH_HF_KEY("num_hidden_layers|n_layer", "blocks", NULL), LH_HF_KEY("hidden_size", "hidden", NULL),
     LH_HF_KEY("num_attention_heads|n_head", "heads", NULL), LH_HF_KEY("vocab_size", "vocab", NULL),
     LH_HF_KEY("max_position_embeddings", "max_tokens", "2048"), LH_HF_KEY("layer_norm_epsilon", "epsilon", NULL), LH_HF_KEY("tie_word_embeddings", "tied", "true"),
-    LH_HF_KEY("ffn_hidden_size", "ffn", "0"), LH_HF_KEY("num_kv_heads", "kv_heads", "0"),
+    LH_HF_KEY("ffn_hidden_size", "ffn", "0"), LH_HF_KEY("num_kv_heads|n_head_kv", "kv_heads", "0"),
     LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "rope_base", "10000"),
     LH_HF_MUST("rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type", "default"),
-    LH_HF_KEY("new_decoder_architecture", "grouped", "false"), LH_HF_KEY("multi_query", "multi_query", "true"),
-    LH_HF_KEY("parallel_attn", "parallel", "true"), LH_HF_KEY("num_ln_in_parallel_attn", "norms", "0"),
+    LH_HF_KEY("new_decoder_architecture|n_head_kv=true", "grouped", "false"),
+    LH_HF_KEY("multi_query|n_head_kv=true|n_head=false", "multi_query", "true"),
+    LH_HF_KEY("parallel_attn|n_head_kv=true|n_head=false", "parallel", "true"), LH_HF_KEY("num_ln_in_parallel_attn", "norms", "0"),
     LH_HF_KEY("alibi", "alibi", "false"), LH_HF_KEY("bias", "biased", "false"),
     LH_HF_MUST("activation", "gelu"), LH_HF_MUST("apply_residual_connection_post_layernorm", "false"), {.key = "attention_dropout"}, {.key = "hidden_dropout"},
 };
@@ -138,6 +144,6 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 }
 
 LH_DECODER_PLUGIN("falcon", falcon_config_t, "Falcon 7B, 40B, 180B and RW",
-                  .model_type = "falcon|RefinedWebModel",
-                  .architecture = "FalconForCausalLM|RWForCausalLM|FalconModel",
+                  .model_type = "falcon|RefinedWebModel|RefinedWeb",
+                  .architecture = "FalconForCausalLM|RWForCausalLM|FalconModel|RWModel",
                   .ignored = "*.rotary_emb.inv_freq", .prefix = "transformer.");

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import unittest
 
-from pipeline_case import BINARY, SOURCE, TORTURE, PipelineCase, floats, main, tensors_of
+from pipeline_case import BINARY, SOURCE, TORTURE, PipelineCase, checkpoint_digest, floats, main, tensors_of
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 REFERENCE = os.path.join(SOURCE, "tests", "reference")
@@ -19,6 +19,10 @@ HAS_PEERS = os.access(PEERS, os.X_OK)
 LACKING = "Transformers is not there (make peers, or LONGHAUL_PEERS)"
 SPECS = {"falcon-7b-kind": "falcon-7b", "qwen3": "qwen3", "gpt2": "gpt2", "mixtral": "mixtral", "mla": "mla", "phi3": "phi3"}
 WITHOUT_PLUGIN = ("mla", "phi3")
+# The model_type of each kind before Transformers knew Falcon, and keys of today that those files had not.
+OLD_FALCONS = {"falcon-7b-kind": "RefinedWebModel", "falcon-40b-kind": "RefinedWeb", "falcon-rw-kind": "RefinedWebModel"}
+NEWER = ("activation", "ffn_hidden_size", "max_position_embeddings", "new_decoder_architecture", "num_ln_in_parallel_attn",
+         "rope_parameters", "tie_word_embeddings")
 MODELS = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "expected.json")) and n != "phases")
 # What torture makes: heads that share keys by threes, one head, and more blocks than the models of tests/golden.
 SIZES = ({"hidden": 48, "heads": 6, "kv_heads": 2, "ffn": 40, "layers": 3, "vocab": 97, "seed": 7},
@@ -103,6 +107,51 @@ class Models(PipelineCase):
 
     def fresh(self):
         shutil.rmtree(self.path("out"))
+
+    def old_falcon(self, name):
+        """A folder of tests/golden with the config.json that it would have had."""
+        folder = self.path("old-" + name)
+        shutil.copytree(os.path.join(GOLDEN, name), folder)
+        with open(os.path.join(folder, "config.json")) as f:
+            config = json.load(f)
+        kv_heads, grouped = config.pop("num_kv_heads"), config["new_decoder_architecture"]
+        for key in NEWER:
+            del config[key]
+        for new, old in (("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"), ("dtype", "torch_dtype")):
+            config[old] = config.pop(new)
+        if grouped:
+            config["n_head_kv"] = kv_heads
+            del config["multi_query"]
+        config.update(model_type=OLD_FALCONS[name], architectures=["RWForCausalLM"], apply_residual_connection_post_layernorm=False,
+                      auto_map={"AutoConfig": "configuration_RW.RWConfig", "AutoModelForCausalLM": "modelling_RW.RWForCausalLM"})
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump(config, f)
+        return folder
+
+    def test_falcon_of_before_transformers_knew_it(self):
+        """Its parameters are those of today's folder, and the export says what today's says."""
+        checkpoint = self.path("out", "import", "checkpoints", "step-000000000000")
+        for name in OLD_FALCONS:
+            with self.subTest(model=name):
+                self.there_and_back(os.path.join(GOLDEN, name))
+                parameters = checkpoint_digest(checkpoint)
+                self.fresh()
+                source = self.old_falcon(name)
+                out = self.there_and_back(source)
+                self.assertEqual(checkpoint_digest(checkpoint), parameters)
+                with open(os.path.join(out, "config.json")) as f:
+                    written = json.load(f)
+                with open(os.path.join(GOLDEN, name, "config.json")) as f:
+                    today = json.load(f)
+                for key in ("model_type", "architectures", "num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size",
+                            "new_decoder_architecture", "multi_query", "parallel_attn", "alibi", "bias"):
+                    self.assertEqual(written[key], today[key], key)
+                self.assertNotIn("auto_map", written)
+                if today["new_decoder_architecture"]:
+                    self.assertEqual(written["num_kv_heads"], today["num_kv_heads"])
+                if HAS_PEERS and (TORTURE or today["new_decoder_architecture"]):
+                    self.probe(source, out)
+                self.fresh()
 
     @unittest.skipUnless(HAS_PEERS, LACKING)
     def test_transformers_loads_what_is_exported(self):

@@ -297,6 +297,19 @@ class ModelCosts(PipelineCase):
                 flops = 6 * (count if copies or config.get("tie_word_embeddings", True) else count - table) * 512
                 self.assertTrue(flops < planned["step"]["flops"] < 1.08 * flops, (flops, planned["step"]))
 
+    def test_falcon_40b_of_before_transformers_knew_it_is_planned(self):
+        """Its config.json of then; its index counts the table twice, in BF16."""
+        source = self.path("falcon-40b")
+        os.mkdir(source)
+        self.write("falcon-40b/config.json", json.dumps({
+            "model_type": "RefinedWeb", "architectures": ["RWForCausalLM"], "hidden_size": 8192, "n_head": 128, "n_head_kv": 8,
+            "n_layer": 60, "vocab_size": 65024, "layer_norm_epsilon": 1e-05, "alibi": False, "bias": False, "parallel_attn": True,
+            "apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+            "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16", "use_cache": True}))
+        planned, config = self.planned_from(source)
+        self.assertEqual(planned["parameters"], 41303293952)
+        self.assertEqual(2 * (planned["parameters"] + config["vocab_size"] * config["hidden_size"]), 83671941120)
+
     @unittest.skipIf(SANITIZED, "as released")
     def test_check_is_quick(self):
         times = []

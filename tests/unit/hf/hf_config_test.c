@@ -386,6 +386,59 @@ static void a_file_of_an_old_type_is_written_as_of_the_first(void **state)
     text_free(&other);
 }
 
+#define OLD_FALCON(type, hidden, heads, layers, vocab, more)                              \
+    "{\"model_type\": \"" type "\", \"architectures\": [\"RWForCausalLM\"], "             \
+    "\"hidden_size\": " hidden ", \"n_head\": " heads ", \"n_layer\": " layers ", "       \
+    "\"vocab_size\": " vocab ", \"layer_norm_epsilon\": 1e-05, \"hidden_dropout\": 0.0, " \
+    "\"attention_dropout\": 0.0, \"apply_residual_connection_post_layernorm\": false, "   \
+    "\"auto_map\": {\"AutoConfig\": \"configuration_RW.RWConfig\"}" more "}"
+#define FALCON_7B \
+    "\"multi_query\": true, \"parallel_attn\": true, \"alibi\": false, \"bias\": false"
+#define FALCON_40B "\"n_head_kv\": 8, \"parallel_attn\": true, \"alibi\": false, \"bias\": false"
+
+/* What the config.json of published models said before Transformers knew Falcon, and how many
+ * parameters those have. */
+static const struct {
+    const char *json;
+    uint64_t elements;
+    const char *grouped, *multi_query, *parallel;
+} old_falcons[] = {
+    {OLD_FALCON("RefinedWebModel", "4544", "71", "32", "65024", ", " FALCON_7B), 6921720704, "no",
+     "yes", "yes"},
+    {OLD_FALCON("RefinedWeb", "4544", "71", "32", "65024", ", " FALCON_7B), 6921720704, "no", "yes",
+     "yes"},
+    {OLD_FALCON("RefinedWeb", "8192", "128", "60", "65024", ", " FALCON_40B), 41303293952, "yes",
+     "yes", "yes"},
+    /* In the time between, with old keys and new ones. */
+    {OLD_FALCON("RefinedWeb", "8192", "128", "60", "65024",
+                ", " FALCON_40B ", \"num_kv_heads\": 8, \"new_decoder_architecture\": true"),
+     41303293952, "yes", "yes", "yes"},
+    {OLD_FALCON("RefinedWebModel", "2048", "32", "24", "50304",
+                ", \"multi_query\": false, \"parallel_attn\": false, \"alibi\": true, "
+                "\"bias\": true"),
+     1311625216, "no", "no", "no"},
+    {OLD_FALCON("RefinedWebModel", "2048", "32", "24", "50304",
+                ", \"alibi\": true, \"bias\": true"),
+     1311625216, "no", "no", "no"},
+};
+
+static void a_falcon_of_the_old_form_is_of_its_kind(void **state)
+{
+    scratch_t *s = *state;
+    for (size_t i = 0; i < sizeof(old_falcons) / sizeof(old_falcons[0]); i++) {
+        model_kit_t k;
+        (void)scratch_text(s, "config.json", old_falcons[i].json);
+        kit_open(&k, "falcon", s->folder);
+        assert_int_equal(k.parameters->elements, old_falcons[i].elements);
+        assert_string_equal(hf_config_option(&k.config, "grouped"), old_falcons[i].grouped);
+        assert_string_equal(hf_config_option(&k.config, "multi_query"), old_falcons[i].multi_query);
+        assert_string_equal(hf_config_option(&k.config, "parallel"), old_falcons[i].parallel);
+        assert_null(k.config.unread.data);
+        assert_null(k.config.ignored.data);
+        kit_close(&k);
+    }
+}
+
 static const char *scaled(void *context, const char *key)
 {
     static const char *const values[][2] = {
@@ -548,6 +601,7 @@ int main(void)
         FACT(rows_write_null_words_lists_and_kinds),
         FACT(a_key_that_is_there_says_what_the_row_has_for_it),
         FACT(a_file_of_an_old_type_is_written_as_of_the_first),
+        FACT(a_falcon_of_the_old_form_is_of_its_kind),
         FACT(a_new_config_has_both_forms_of_rope),
         FACT(what_a_zero_stands_for_is_written),
         FACT(a_failed_allocation_changes_no_value_of_an_imported_config),
