@@ -21,19 +21,6 @@ static four_ranks_t four;
 static uint64_t injections, refused;
 static crash_count_t states;
 
-static mem_fs_t *two_steps(void)
-{
-    mem_fs_t *first = mem_fs_new(NULL);
-    mem_fs_use(first);
-    sys_use(&mem_table);
-    for (uint64_t step = 1; step <= 2; step++)
-        assert_int_equal(four_run(step, KEEP), LH_OK);
-    mem_fs_t *fs = mem_fs_new(&first->live);
-    mem_fs_free(first);
-    mem_fs_use(fs);
-    return fs;
-}
-
 static bool has_staging(const mem_fs_t *fs)
 {
     const uint32_t folder = mem_tree_find(&fs->live, FOUR_FOLDER);
@@ -78,7 +65,7 @@ static void check_states(const mem_fs_t *fs, uint64_t seed)
 /* False: the run makes fewer calls than that. */
 static bool inject(call_fault_t kind, uint32_t at, int error, bool look)
 {
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, KEEP);
     fail_clear();
     call_faults_use(&mem_table, kind, at, error);
     const lh_status_t status = four_run(3, KEEP);
@@ -112,7 +99,7 @@ static bool inject(call_fault_t kind, uint32_t at, int error, bool look)
 
 static uint32_t calls_of_a_run(void)
 {
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, KEEP);
     call_faults_use(&mem_table, CALL_NONE, 0, 0);
     assert_int_equal(four_run(3, KEEP), LH_OK);
     const uint32_t calls = call_faults.calls;

@@ -31,19 +31,6 @@ static const char *const file_names[FILES] = {
 static four_ranks_t four;
 static uint64_t seed = 20261121, flips = CI_FLIPS;
 
-static mem_fs_t *two_steps(void)
-{
-    mem_fs_t *first = mem_fs_new(NULL);
-    mem_fs_use(first);
-    sys_use(&mem_table);
-    for (uint64_t step = 1; step <= 2; step++)
-        assert_int_equal(four_run(step, 2), LH_OK);
-    mem_fs_t *fs = mem_fs_new(&first->live);
-    mem_fs_free(first);
-    mem_fs_use(fs);
-    return fs;
-}
-
 static mem_node_t *node_at(mem_fs_t *fs, const char *folder, const char *name)
 {
     char path[128];
@@ -65,7 +52,7 @@ static void expect_step(int64_t step, const char *what, uint64_t at)
 static void every_flipped_bit_is_found(void **state)
 {
     (void)state;
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, 2);
     mem_node_t *nodes[FILES];
     const uint64_t begin = seed;
     uint64_t bytes = 0;
@@ -98,7 +85,7 @@ static void every_flipped_bit_is_found(void **state)
 static void every_other_length_is_found(void **state)
 {
     (void)state;
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, 2);
     for (int i = 0; i < FILES; i++) {
         mem_node_t *n = node_at(fs, STEP_2, file_names[i]);
         const uint64_t whole = n->size;
@@ -117,7 +104,7 @@ static void every_other_length_is_found(void **state)
 static void files_that_are_gone_or_swapped_are_found(void **state)
 {
     (void)state;
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, 2);
     char path[128], other[128];
     for (int i = 0; i < FILES; i++) {
         (void)snprintf(path, sizeof(path), "%s/%s", STEP_2, file_names[i]);
@@ -151,7 +138,7 @@ static void files_that_are_gone_or_swapped_are_found(void **state)
 static void a_folder_that_was_renamed_is_found(void **state)
 {
     (void)state;
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, 2);
     assert_int_equal(sys()->rename(STEP_1, FOUR_FOLDER "/step-000000000009"), 0);
     expect_step(2, "renamed", 9);
     mem_fs_free(fs);
@@ -160,7 +147,7 @@ static void a_folder_that_was_renamed_is_found(void **state)
 static void two_damaged_ones_leave_none(void **state)
 {
     (void)state;
-    mem_fs_t *fs = two_steps();
+    mem_fs_t *fs = four_disk(2, 2);
     for (int n = 0; n < 100; n++) {
         mem_node_t *a = node_at(fs, STEP_1, file_names[crash_random(&seed) % FILES]);
         mem_node_t *b = node_at(fs, STEP_2, file_names[crash_random(&seed) % FILES]);
@@ -189,7 +176,7 @@ static void a_manifest_that_names_files_elsewhere_is_refused(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof(elsewhere) / sizeof(elsewhere[0]); i++) {
-        mem_fs_t *fs = two_steps();
+        mem_fs_t *fs = four_disk(2, 2);
         manifest_t *m;
         text_t text = {0};
         assert_int_equal(manifest_read(STEP_2 "/manifest.json", &m), LH_OK);

@@ -210,6 +210,22 @@ lh_status_t four_run(uint64_t step, uint64_t keep)
     return status;
 }
 
+mem_fs_t *four_disk(uint64_t steps, uint64_t keep)
+{
+    mem_fs_t *first = mem_fs_new(NULL);
+    mem_fs_use(first);
+    sys_use(&mem_table);
+    for (uint64_t step = 1; step <= steps; step++) {
+        if (four_run(step, keep) == LH_OK) continue;
+        (void)fprintf(stderr, "step %d: %s\n", (int)step, fail_reason());
+        abort();
+    }
+    mem_fs_t *fs = mem_fs_new(&first->live);
+    mem_fs_free(first);
+    mem_fs_use(fs);
+    return fs;
+}
+
 static bool has_values(checkpoint_t *c, uint64_t step)
 {
     const tensor_part_t whole = {.count = 0};

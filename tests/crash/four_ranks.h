@@ -26,6 +26,9 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep);
 lh_status_t four_copy(uint64_t step);
 /* What a run does at its start and first save: lock, clean, open the newest, save `step`. */
 lh_status_t four_run(uint64_t step, uint64_t keep);
+/* A file system, in use behind mem_table, whose disk has got a run of each step from 1 to `steps`: its
+ * journal begins after them. Ends the program with a sentence where one of them could not be saved. */
+mem_fs_t *four_disk(uint64_t steps, uint64_t keep);
 
 /* A crash_look_t, context a four_ranks_t: the newest checkpoint is one that may be found, is whole,
  * has the values of its step, nothing newer stands there, and the pointer names what it should. */

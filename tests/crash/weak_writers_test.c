@@ -44,14 +44,7 @@ static crash_count_t walked(const mem_fs_t *fs, uint64_t seed)
 /* Two steps on the disk; then a journal of what `weak` makes of saving the third. */
 static crash_count_t save_weakly(uint64_t keep, uint64_t seed, lh_status_t *status)
 {
-    mem_fs_t *first = mem_fs_new(NULL);
-    mem_fs_use(first);
-    sys_use(&mem_table);
-    for (uint64_t step = 1; step <= 2; step++)
-        assert_int_equal(four_run(step, 3), LH_OK);
-    mem_fs_t *fs = mem_fs_new(&first->live);
-    mem_fs_free(first);
-    mem_fs_use(fs);
+    mem_fs_t *fs = four_disk(2, 3);
     fs->random = (uint32_t)seed;
     syncs = 0;
     deferred.count = 0;
@@ -300,14 +293,7 @@ static void errors_of(const char *name, bool heard)
     uint32_t injected = 0, caught = 0, said_saved = 0;
     four.pointer_may_lag = true; /* once it is committed, a pointer that fails is a warning */
     for (uint32_t at = 1;; at++) {
-        mem_fs_t *first = mem_fs_new(NULL);
-        mem_fs_use(first);
-        sys_use(&mem_table);
-        for (uint64_t step = 1; step <= 2; step++)
-            assert_int_equal(four_run(step, 3), LH_OK);
-        mem_fs_t *fs = mem_fs_new(&first->live);
-        mem_fs_free(first);
-        mem_fs_use(fs);
+        mem_fs_t *fs = four_disk(2, 3);
         call_faults_use(&mem_table, CALL_FAILS, at, EIO);
         if (!heard) {
             weak = *sys();
