@@ -1,98 +1,23 @@
 /* The cuda plugin over the stand-ins of NVIDIA's libraries (tests/fake_cuda): that its queues, events,
  * captures and words keep the device's promises, that products are right in every form, and that what
  * fails is said. On a GPU what needs no stand-in. Exit code 77 where there is neither. */
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "cuda_api.h"
-#include "device_rig.h"
+#include "stream_bench.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define MUST(call)                                         \
-    do {                                                   \
-        if ((call) != LH_OK) fail_msg("%s", rig_reason()); \
-    } while (0)
-
-enum { NUMBERS = 1000, BYTES = NUMBERS * sizeof(float) };
-
-static const uint64_t minute_ns = (uint64_t)60 * 1000000000u;
 static const rig_setting_t plain[] = {{"capture", 1}, {0}};
-
-typedef struct bench {
-    rig_t rig;
-    lh_stream_t *other;
-    lh_event_t *first, *second;
-    lh_memory_t *memory[3];
-    lh_place_t in, device, out; /* NUMBERS of F32: pinned, device, pinned */
-} bench_t;
-
-static lh_memory_t *memory_new(rig_t *rig, uint32_t space, lh_place_t *place)
-{
-    lh_memory_t *memory;
-    void *address;
-    MUST(rig->api->alloc(rig->device, space, BYTES, &memory, &address));
-    *place = (lh_place_t){.memory = memory, .address = address};
-    return memory;
-}
 
 /* fake: what LH_FAKE_CUDA says. */
 static void bench_open(bench_t *b, const char *fake)
 {
-    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
     setenv("LH_FAKE_CUDA", fake, 1);
-    rig_open_with(&b->rig, "cuda", plain);
-    MUST(b->rig.api->stream_new(b->rig.device, &how, &b->other));
-    MUST(b->rig.api->event_new(b->rig.device, &b->first));
-    MUST(b->rig.api->event_new(b->rig.device, &b->second));
-    b->memory[0] = memory_new(&b->rig, LH_SPACE_PINNED, &b->in);
-    b->memory[1] = memory_new(&b->rig, LH_SPACE_DEVICE, &b->device);
-    b->memory[2] = memory_new(&b->rig, LH_SPACE_PINNED, &b->out);
-    for (int i = 0; i < NUMBERS; i++)
-        ((float *)b->in.address)[i] = (float)i;
-}
-
-static void bench_close(bench_t *b)
-{
-    b->rig.api->event_free(b->second);
-    b->rig.api->event_free(b->first);
-    b->rig.api->stream_free(b->other);
-    for (size_t i = 0; i < COUNT(b->memory); i++)
-        b->rig.api->release(b->memory[i]);
-    rig_close(&b->rig);
-}
-
-static bool out_is_in(const bench_t *b)
-{
-    return memcmp(b->out.address, b->in.address, BYTES) == 0;
+    bench_open_with(b, "cuda", plain);
 }
 
 /* ---- queues ---- */
-
-/* Pinned to device on one stream, device to pinned on the other. */
-static void pass_on(bench_t *b, bool with_wait)
-{
-    const lh_device_api_t *api = b->rig.api;
-    for (int i = 0; i < 5; i++)
-        MUST(api->fill(b->rig.stream, &b->device, 0, BYTES));
-    MUST(api->copy(b->rig.stream, &b->device, &b->in, BYTES));
-    MUST(api->record(b->rig.stream, b->first));
-    if (with_wait) MUST(api->wait(b->other, b->first));
-    MUST(api->copy(b->other, &b->out, &b->device, BYTES));
-    MUST(api->record(b->other, b->second));
-    MUST(api->test(b->second, minute_ns));
-    MUST(api->test(b->first, minute_ns));
-}
 
 static void a_wait_orders_streams_and_a_missing_one_shows(void **state)
 {
@@ -103,29 +28,13 @@ static void a_wait_orders_streams_and_a_missing_one_shows(void **state)
         bench_t b;
         (void)snprintf(fake, sizeof(fake), "delay_us=300 seed=%d", seed);
         bench_open(&b, fake);
-        pass_on(&b, false);
-        shown += !out_is_in(&b);
-        pass_on(&b, true);
-        assert_true(out_is_in(&b));
+        bench_pass_on(&b, false);
+        shown += !bench_out_is_in(&b);
+        bench_pass_on(&b, true);
+        assert_true(bench_out_is_in(&b));
         bench_close(&b);
     }
     assert_true(shown > 0);
-}
-
-static bool touch_dies(const volatile float *address)
-{
-    int status;
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        const struct rlimit none = {0, 0};
-        setrlimit(RLIMIT_CORE, &none);
-        signal(SIGSEGV, SIG_DFL);
-        const float value = *address;
-        _exit(value == value + 1 ? 1 : 0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
 static void the_host_reaches_pinned_memory_only(void **state)
@@ -133,8 +42,8 @@ static void the_host_reaches_pinned_memory_only(void **state)
     (void)state;
     bench_t b;
     bench_open(&b, "");
-    assert_true(touch_dies(b.device.address));
-    assert_false(touch_dies(b.out.address));
+    assert_true(bench_touch_dies(b.device.address));
+    assert_false(bench_touch_dies(b.out.address));
     bench_close(&b);
 }
 
@@ -167,19 +76,8 @@ static void words_hold_a_stream_and_tell_the_host(void **state)
     (void)state;
     bench_t b;
     bench_open(&b, "");
-    const lh_device_api_t *api = b.rig.api;
-    uint32_t *word = b.in.address, *told = b.out.address;
-    *word = *told = 0;
-    MUST(api->await(b.rig.stream, &b.in));
-    MUST(api->signal(b.rig.stream, &b.out));
-    MUST(api->record(b.rig.stream, b.first));
-    assert_int_equal(api->test(b.first, 5000000), LH_AGAIN);
-    assert_int_equal(__atomic_load_n(told, __ATOMIC_ACQUIRE), 0);
-    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
-    MUST(api->test(b.first, minute_ns));
-    assert_int_equal(__atomic_load_n(told, __ATOMIC_ACQUIRE), 1);
-    assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), 0);
-    assert_int_equal(api->await(b.rig.stream, &b.device), LH_INVALID);
+    bench_words(&b);
+    assert_int_equal(b.rig.api->await(b.rig.stream, &b.device), LH_INVALID);
     bench_close(&b);
 }
 
@@ -189,28 +87,8 @@ static void a_capture_runs_when_it_is_replayed(void **state)
 {
     (void)state;
     bench_t b;
-    lh_replay_t *replay;
     bench_open(&b, "");
-    const lh_device_api_t *api = b.rig.api;
-    MUST(api->capture_begin(b.rig.stream));
-    MUST(api->copy(b.rig.stream, &b.device, &b.in, BYTES));
-    MUST(api->record(b.rig.stream, b.first));
-    MUST(api->wait(b.other, b.first));
-    MUST(api->copy(b.other, &b.out, &b.device, BYTES));
-    MUST(api->record(b.other, b.second));
-    MUST(api->wait(b.rig.stream, b.second));
-    MUST(api->fill(b.rig.stream, &b.device, 0, BYTES));
-    MUST(api->capture_end(b.rig.stream, &replay));
-    rig_wait(&b.rig);
-    assert_false(out_is_in(&b));
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < NUMBERS; i++)
-            ((float *)b.in.address)[i] = (float)(i * round + 1);
-        MUST(api->replay(replay, b.rig.stream));
-        rig_wait(&b.rig);
-        assert_true(out_is_in(&b));
-    }
-    api->replay_free(replay);
+    bench_replays(&b);
     bench_close(&b);
 }
 
@@ -583,7 +461,7 @@ static void pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it(voi
     assert_true(seen != MAP_FAILED);
     assert_int_not_equal(ftruncate(share.fd, 0), 0); /* sealed */
     close(share.fd);
-    pass_on(&b, true);
+    bench_pass_on(&b, true);
     assert_memory_equal(seen, b.in.address, BYTES);
     assert_int_equal(b.rig.api->share(b.memory[1], LH_SHARE_MEMFD, &share), LH_UNSUPPORTED);
     bench_close(&b);
@@ -592,8 +470,8 @@ static void pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it(voi
 
     for (size_t i = 0; i < COUNT(refusals); i++) {
         bench_open(&b, refusals[i]);
-        pass_on(&b, true);
-        assert_true(out_is_in(&b));
+        bench_pass_on(&b, true);
+        assert_true(bench_out_is_in(&b));
         assert_int_equal(b.rig.api->share(b.memory[0], LH_SHARE_MEMFD, &share), LH_UNSUPPORTED);
         assert_non_null(strstr(rig_reason(), "pinned memory as a memfd, which this is not"));
         bench_close(&b);

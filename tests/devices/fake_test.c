@@ -1,100 +1,15 @@
 /* The fake device finds what it is there to find, and is a device otherwise. */
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "device_rig.h"
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define MUST(call)                                         \
-    do {                                                   \
-        if ((call) != LH_OK) fail_msg("%s", rig_reason()); \
-    } while (0)
-
-enum { NUMBERS = 1000 };
-
-static const uint64_t minute_ns = (uint64_t)60 * 1000000000u;
-
-/* Memory of the fake, and a stream beside the rig's. */
-typedef struct bench {
-    rig_t rig;
-    lh_stream_t *other;
-    lh_event_t *first, *second, *third;
-    lh_memory_t *memory[3];
-    lh_place_t in, device, out; /* NUMBERS of F32: pinned, device, pinned */
-} bench_t;
-
-static lh_memory_t *memory_new(rig_t *rig, uint32_t space, lh_place_t *place)
-{
-    lh_memory_t *memory;
-    void *address;
-
-    MUST(rig->api->alloc(rig->device, space, NUMBERS * sizeof(float), &memory, &address));
-    *place = (lh_place_t){.memory = memory, .address = address};
-    return memory;
-}
+#include "stream_bench.h"
 
 static void bench_open_seeded(bench_t *b, uint64_t seed)
 {
     const rig_setting_t settings[] = {{"threads", 2}, {"delay", 300000}, {"seed", seed}, {0}};
-    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
-
-    rig_open_with(&b->rig, "fake", settings);
-    MUST(b->rig.api->stream_new(b->rig.device, &how, &b->other));
-    MUST(b->rig.api->event_new(b->rig.device, &b->first));
-    MUST(b->rig.api->event_new(b->rig.device, &b->second));
-    MUST(b->rig.api->event_new(b->rig.device, &b->third));
-    b->memory[0] = memory_new(&b->rig, LH_SPACE_PINNED, &b->in);
-    b->memory[1] = memory_new(&b->rig, LH_SPACE_DEVICE, &b->device);
-    b->memory[2] = memory_new(&b->rig, LH_SPACE_PINNED, &b->out);
-    for (int i = 0; i < NUMBERS; i++)
-        ((float *)b->in.address)[i] = (float)i;
+    bench_open_with(b, "fake", settings);
 }
 
 static void bench_open(bench_t *b)
 {
     bench_open_seeded(b, 1);
-}
-
-static void bench_close(bench_t *b)
-{
-    b->rig.api->event_free(b->third);
-    b->rig.api->event_free(b->second);
-    b->rig.api->event_free(b->first);
-    b->rig.api->stream_free(b->other);
-    for (size_t i = 0; i < COUNT(b->memory); i++)
-        b->rig.api->release(b->memory[i]);
-    rig_close(&b->rig);
-}
-
-static bool out_is_in(const bench_t *b)
-{
-    return memcmp(b->out.address, b->in.address, NUMBERS * sizeof(float)) == 0;
-}
-
-/* Pinned to device on one stream, device to pinned on the other. */
-static void pass_on(bench_t *b, bool with_wait)
-{
-    const lh_device_api_t *api = b->rig.api;
-    const uint64_t bytes = NUMBERS * sizeof(float);
-
-    for (int i = 0; i < 5; i++)
-        MUST(api->fill(b->rig.stream, &b->device, 0, bytes));
-    MUST(api->copy(b->rig.stream, &b->device, &b->in, bytes));
-    MUST(api->record(b->rig.stream, b->first));
-    if (with_wait) MUST(api->wait(b->other, b->first));
-    MUST(api->copy(b->other, &b->out, &b->device, bytes));
-    MUST(api->record(b->other, b->second));
-    assert_int_equal(api->test(b->second, minute_ns), LH_OK);
-    assert_int_equal(api->test(b->first, minute_ns), LH_OK);
 }
 
 static void a_wait_orders_streams_and_a_missing_one_shows(void **state)
@@ -105,10 +20,10 @@ static void a_wait_orders_streams_and_a_missing_one_shows(void **state)
     for (uint64_t seed = 1; seed <= 5; seed++) {
         bench_t b;
         bench_open_seeded(&b, seed);
-        pass_on(&b, false);
-        shown += !out_is_in(&b);
-        pass_on(&b, true);
-        assert_true(out_is_in(&b));
+        bench_pass_on(&b, false);
+        shown += !bench_out_is_in(&b);
+        bench_pass_on(&b, true);
+        assert_true(bench_out_is_in(&b));
         bench_close(&b);
     }
     assert_true(shown > 0);
@@ -130,34 +45,13 @@ static void an_event_is_not_past_before_its_work(void **state)
     bench_close(&b);
 }
 
-/* Runs in a child, whose death must leave no core file behind. */
-static void touch_and_exit(const volatile float *address)
-{
-    const struct rlimit none = {0, 0};
-    setrlimit(RLIMIT_CORE, &none);
-    signal(SIGSEGV, SIG_DFL); /* cmocka would go on with the next test */
-    const float value = *address;
-    _exit(value == value + 1 ? 1 : 0);
-}
-
-static bool touch_dies(const void *address)
-{
-    int status;
-    const pid_t child = fork();
-
-    assert_true(child >= 0);
-    if (child == 0) touch_and_exit(address);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-}
-
 static void the_host_dies_of_touching_device_memory(void **state)
 {
     (void)state;
     bench_t b;
     bench_open(&b);
-    assert_true(touch_dies(b.device.address));
-    assert_false(touch_dies(b.out.address));
+    assert_true(bench_touch_dies(b.device.address));
+    assert_false(bench_touch_dies(b.out.address));
     bench_close(&b);
 }
 
@@ -166,7 +60,7 @@ static void fresh_memory_holds_no_numbers(void **state)
     (void)state;
     bench_t b;
     bench_open(&b);
-    MUST(b.rig.api->copy(b.rig.stream, &b.out, &b.device, NUMBERS * sizeof(float)));
+    MUST(b.rig.api->copy(b.rig.stream, &b.out, &b.device, BYTES));
     rig_wait(&b.rig);
     const float first = *(const float *)b.out.address;
     assert_true(first != first);
@@ -222,40 +116,12 @@ static void a_launch_block_is_read_when_the_kernel_runs(void **state)
     bench_close(&b);
 }
 
-/* in -> device on the first stream, device -> out on the second, which the first waits for. */
-static void pass_on_captured(bench_t *b, lh_replay_t **out)
-{
-    const lh_device_api_t *api = b->rig.api;
-    const uint64_t bytes = NUMBERS * sizeof(float);
-
-    MUST(api->capture_begin(b->rig.stream));
-    MUST(api->copy(b->rig.stream, &b->device, &b->in, bytes));
-    MUST(api->record(b->rig.stream, b->first));
-    MUST(api->wait(b->other, b->first));
-    MUST(api->copy(b->other, &b->out, &b->device, bytes));
-    MUST(api->record(b->other, b->second));
-    MUST(api->wait(b->rig.stream, b->second));
-    MUST(api->fill(b->rig.stream, &b->device, 0, bytes));
-    MUST(api->capture_end(b->rig.stream, out));
-}
-
 static void a_capture_runs_when_it_is_replayed(void **state)
 {
     (void)state;
     bench_t b;
-    lh_replay_t *replay;
     bench_open(&b);
-    pass_on_captured(&b, &replay);
-    rig_wait(&b.rig);
-    assert_false(out_is_in(&b));
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < NUMBERS; i++)
-            ((float *)b.in.address)[i] = (float)(i * round + 1);
-        MUST(b.rig.api->replay(replay, b.rig.stream));
-        rig_wait(&b.rig);
-        assert_true(out_is_in(&b));
-    }
-    b.rig.api->replay_free(replay);
+    bench_replays(&b);
     bench_close(&b);
 }
 
@@ -289,9 +155,9 @@ static void a_capture_must_be_closed_in_itself(void **state)
     lh_replay_t *replay;
     bench_open(&b);
     const lh_device_api_t *api = b.rig.api;
-    MUST(api->record(b.other, b.third));
+    MUST(api->record(b.other, b.second));
     MUST(api->capture_begin(b.rig.stream));
-    assert_int_equal(api->wait(b.rig.stream, b.third), LH_INVALID);
+    assert_int_equal(api->wait(b.rig.stream, b.second), LH_INVALID);
     MUST(api->record(b.rig.stream, b.first));
     MUST(api->wait(b.other, b.first));
     MUST(api->fill(b.other, &b.device, 0, 4));
@@ -304,18 +170,7 @@ static void words_hold_a_stream_and_tell_the_host(void **state)
     (void)state;
     bench_t b;
     bench_open(&b);
-    const lh_device_api_t *api = b.rig.api;
-    uint32_t *word = b.in.address, *told = b.out.address;
-    *word = *told = 0;
-    MUST(api->await(b.rig.stream, &b.in));
-    MUST(api->signal(b.rig.stream, &b.out));
-    MUST(api->record(b.rig.stream, b.first));
-    assert_int_equal(api->test(b.first, 5000000), LH_AGAIN);
-    assert_int_equal(__atomic_load_n(told, __ATOMIC_ACQUIRE), 0);
-    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
-    assert_int_equal(api->test(b.first, minute_ns), LH_OK);
-    assert_int_equal(__atomic_load_n(told, __ATOMIC_ACQUIRE), 1);
-    assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), 0);
+    bench_words(&b);
     bench_close(&b);
 }
 
