@@ -6,7 +6,7 @@
  *
  * The first byte is the level of security; then records of RECORD bytes, of which the first says
  * what happens. */
-#include <bare_host.h>
+#include <bare_card.h>
 #include <fuzz/fuzz.h>
 
 #include <arpa/inet.h>
@@ -14,16 +14,9 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <ib.h>
-
-enum { RECORD = 12, PAIRS = 2, OPERATIONS = 12, ROOM = 600, GUARD = 64, ROWS = 2048, KEY = 77 };
+enum { RECORD = 12, PAIRS = 2, OPERATIONS = 12, ROOM = 600, GUARD = 64, ROWS = 2048 };
 
 static struct {
-    uint64_t now;
-    verbs_mr_t
-        mrs[4]; /* boards, frames, each one that comes and one that leaves; or the rank's memory */
-    uint32_t mr_count;
-    verbs_cq_t cq;
     verbs_qp_t qps[PAIRS];
     uint32_t qp_count;
     cm_id_t ids[PAIRS];
@@ -31,7 +24,6 @@ static struct {
     uint32_t row_first, row_end;
     uint64_t pending[PAIRS][IB_SEND_WRS]; /* ids of what is under way; not signaled: 0 */
     uint32_t pending_count[PAIRS];
-    uint8_t peer[sizeof(ib_board_t)]; /* its board: only its address is used */
 } card;
 static struct { /* the rank's own */
     uint8_t in[OPERATIONS][ROOM + GUARD], out[ROOM];
@@ -39,26 +31,6 @@ static struct { /* the rank's own */
 static uint32_t ended[2][OPERATIONS]; /* sends, receives */
 
 /* ---- the host ---- */
-
-static void do_log(const lh_host_t *host, int32_t level, const char *fmt, ...)
-{
-    (void)host;
-    (void)level;
-    (void)fmt;
-}
-
-static uint64_t do_now(const lh_host_t *host)
-{
-    (void)host;
-    return card.now += 1000;
-}
-
-static lh_status_t do_random(const lh_host_t *host, void *out, size_t bytes)
-{
-    (void)host;
-    memset(out, 7, bytes);
-    return LH_OK;
-}
 
 /* No payload here is large enough for a thread. */
 static lh_status_t do_start(const lh_host_t *host, const char *name, void (*body)(void *),
@@ -72,51 +44,9 @@ static lh_status_t do_start(const lh_host_t *host, const char *name, void (*body
     return LH_OK;
 }
 
-static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
-static const lh_host_t host = {.struct_size = sizeof(host),
-                               .world = &world,
-                               .log = do_log,
-                               .fail = bare_fail,
-                               .alloc = bare_alloc,
-                               .release = bare_release,
-                               .now_ns = do_now,
-                               .random = do_random,
-                               .count = bare_count,
-                               .thread_start = do_start};
+static const lh_host_t host = {BARE_HOST, .thread_start = do_start};
 
 /* ---- the card ---- */
-
-static verbs_mr_t *reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
-{
-    (void)access;
-    FUZZ_ASSERT(card.mr_count < 4);
-    verbs_mr_t *mr = &card.mrs[card.mr_count++];
-    *mr = (verbs_mr_t){
-        .pd = pd, .address = address, .bytes = bytes, .lkey = card.mr_count, .rkey = card.mr_count};
-    return mr;
-}
-
-static int dereg_mr(verbs_mr_t *mr)
-{
-    mr->bytes = 0;
-    return 0;
-}
-
-static verbs_cq_t *create_cq(verbs_context_t *context, int entries, void *cq_context,
-                             verbs_channel_t *channel, int vector)
-{
-    (void)entries;
-    (void)channel;
-    (void)vector;
-    card.cq = (verbs_cq_t){.context = context, .cq_context = cq_context};
-    return &card.cq;
-}
-
-static int destroy_cq(verbs_cq_t *cq)
-{
-    (void)cq;
-    return 0;
-}
 
 static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
 {
@@ -124,14 +54,6 @@ static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
     card.qps[i] = (verbs_qp_t){
         .context = how->send_cq->context, .pd = pd, .send_cq = how->send_cq, .number = 100 + i};
     return &card.qps[i];
-}
-
-static int init_qp_attr(cm_id_t *id, verbs_qp_attr_t *attr, int *mask)
-{
-    (void)id;
-    (void)attr;
-    *mask = VERBS_QP_STATE;
-    return 0;
 }
 
 static int modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, int mask)
@@ -142,29 +64,11 @@ static int modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, int mask)
     return 0;
 }
 
-static int destroy_qp(verbs_qp_t *qp)
-{
-    (void)qp;
-    return 0;
-}
-
-static int of_an_id(cm_id_t *id)
-{
-    (void)id;
-    return 0;
-}
-
 static int no_event(cm_channel_t *channel, cm_event_t **out)
 {
     (void)channel;
     *out = NULL;
     return -1;
-}
-
-static const char *why_text(int status)
-{
-    (void)status;
-    return "failed";
 }
 
 static void push(verbs_wc_t row)
@@ -186,16 +90,16 @@ static void check_request(const verbs_send_wr_t *wr)
 {
     if (wr->sge_count > 0) {
         const verbs_sge_t *s = wr->sges;
-        FUZZ_ASSERT(s->lkey >= 1 && s->lkey <= card.mr_count);
-        const verbs_mr_t *mr = &card.mrs[s->lkey - 1];
+        FUZZ_ASSERT(s->lkey >= 1 && s->lkey <= bare.mr_count);
+        const verbs_mr_t *mr = &bare.mrs[s->lkey - 1];
         const uint64_t base = (uint64_t)(uintptr_t)mr->address;
         FUZZ_ASSERT(s->address >= base && s->address + s->bytes <= base + mr->bytes);
     }
-    if (wr->remote.rkey != KEY) return;
-    const uint64_t board = (uint64_t)(uintptr_t)card.peer;
+    if (wr->remote.rkey != BARE_KEY) return;
+    const uint64_t board = (uint64_t)(uintptr_t)bare.peer;
     FUZZ_ASSERT(wr->remote.address >= board &&
                 wr->remote.address + (wr->sge_count > 0 ? wr->sges->bytes : 0) <=
-                    board + sizeof(card.peer));
+                    board + sizeof(bare.peer));
 }
 
 static int post_send(verbs_qp_t *qp, verbs_send_wr_t *first, verbs_send_wr_t **bad)
@@ -248,41 +152,19 @@ static lh_conn_t *open_conn(uint32_t security)
     memset(&card, 0, sizeof(card));
     memset(ended, 0, sizeof(ended));
     memset(&memory, 0x5a, sizeof(memory));
-    transport = (lh_transport_t){.host = &host,
-                                 .config = &config,
-                                 .ports = {{.context = &context, .mtu = 5, .adaptive = UINT64_MAX}},
-                                 .port_count = 1,
-                                 .epoll = epoll_create1(EPOLL_CLOEXEC),
-                                 .pool = transport.pool};
-    ib_verbs_t *v = &transport.verbs;
-    v->reg_mr = reg_mr;
-    v->dereg_mr = dereg_mr;
-    v->create_cq = create_cq;
-    v->destroy_cq = destroy_cq;
-    v->create_qp = create_qp;
-    v->destroy_qp = destroy_qp;
-    v->init_qp_attr = init_qp_attr;
-    v->modify_qp = modify_qp;
-    v->disconnect = v->destroy_id = of_an_id;
-    v->get_event = no_event;
-    v->wc_status_text = why_text;
+    const ib_tuning_t tuning = {.queue_pairs = PAIRS, .chunk_bytes = 256, .window_bytes = 1024};
+    ib_pool_t *pool = transport.pool;
+    transport = bare_transport(&host, &config, &context);
+    transport.epoll = epoll_create1(EPOLL_CLOEXEC);
+    transport.pool = pool;
+    transport.verbs.create_qp = create_qp;
+    transport.verbs.modify_qp = modify_qp;
+    transport.verbs.get_event = no_event;
     lh_conn_t *c = ib_conn_new(&transport, IB_MET);
     FUZZ_ASSERT(c != NULL);
     c->security = security;
-    c->pair_count = PAIRS;
     c->patience_ns = 1000000000;
-    c->peer_board = (uint64_t)(uintptr_t)card.peer;
-    c->peer_ports = 1;
-    c->tuning = (ib_tuning_t){.queue_pairs = PAIRS, .chunk_bytes = 256, .window_bytes = 1024};
-    FUZZ_ASSERT(ib_conn_equip(c) == LH_OK);
-    for (uint32_t i = 0; i < PAIRS; i++) {
-        c->pairs[i].id = &card.ids[i];
-        c->pairs[i].peer_key = KEY;
-        FUZZ_ASSERT(ib_pair_make(&c->pairs[i]) == LH_OK);
-        c->pairs[i].state = IB_PAIR_UP;
-    }
-    atomic_store(&c->pairs_up, PAIRS);
-    c->state = IB_OPEN;
+    FUZZ_ASSERT(bare_conn_open(c, &tuning, card.ids));
     /* Beyond the exchange of shares, which only the job's key can finish: keys of zeros. */
     c->sealed.ready_keys = security == LH_SECURITY_PRIVATE;
     c->sealed.peer = (ib_share_t){
@@ -421,7 +303,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     lh_conn_t *c = open_conn(bytes[0] % 2 == 0 ? LH_SECURITY_PLAIN : LH_SECURITY_PRIVATE);
     lh_region_t region = {.base = (char *)&memory, .bytes = sizeof(memory)};
     if (c->security == LH_SECURITY_PLAIN)
-        region.mrs[0] = reg_mr(NULL, region.base, region.bytes, 0);
+        region.mrs[0] = bare_reg_mr(NULL, region.base, region.bytes, 0);
     for (int i = 0; i < 4; i++) { /* the probe comes through, and the share is taken */
         (void)step(c);
         complete(0, VERBS_WC_OK);

@@ -9,10 +9,9 @@
 
 #include <arpa/inet.h>
 
-#include <bare_host.h>
-#include <ib.h>
+#include <bare_card.h>
 
-enum { PAIRS = 3, QPS = 16, MRS = 8, ROWS = 32, POSTED = 64, ROOM = 4096, KEY = 77, MS = 1000000 };
+enum { PAIRS = 3, QPS = 16, ROWS = 32, POSTED = 64, ROOM = 4096, MS = 1000000 };
 
 typedef struct posted { /* a write with an immediate */
     uint32_t pair;
@@ -20,76 +19,21 @@ typedef struct posted { /* a write with an immediate */
 } posted_t;
 
 static struct {
-    uint64_t now;
-    verbs_mr_t mrs[MRS];
-    verbs_cq_t cq;
     verbs_qp_t qps[QPS];
     cm_id_t ids[QPS];
-    uint32_t mr_count, qp_count, id_count;
+    uint32_t qp_count, id_count;
     verbs_wc_t rows[ROWS];
     uint32_t row_count;
     posted_t posted[POSTED];
-    uint32_t posted_count, receives;  /* receives: work requests for what comes */
-    uint32_t stopped;                 /* the number of the queue pair that was stopped last */
-    cm_event_t event;                 /* to be told; of no id: none */
-    uint8_t peer[sizeof(ib_board_t)]; /* its board: only its address is used */
+    uint32_t posted_count, receives; /* receives: work requests for what comes */
+    uint32_t stopped;                /* the number of the queue pair that was stopped last */
+    cm_event_t event;                /* to be told; of no id: none */
 } card;
 static char memory[ROOM];
 
-/* ---- the host and the card ---- */
+static const lh_host_t host = {BARE_HOST};
 
-static uint64_t do_now(LH_UNUSED const lh_host_t *host)
-{
-    return card.now += 1000;
-}
-
-static lh_status_t do_random(LH_UNUSED const lh_host_t *host, void *out, size_t bytes)
-{
-    memset(out, 7, bytes);
-    return LH_OK;
-}
-
-static void do_log(LH_UNUSED const lh_host_t *host, LH_UNUSED int32_t level,
-                   LH_UNUSED const char *fmt, ...)
-{
-}
-
-static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
-static const lh_host_t host = {.struct_size = sizeof(host),
-                               .world = &world,
-                               .log = do_log,
-                               .fail = bare_fail,
-                               .alloc = bare_alloc,
-                               .release = bare_release,
-                               .now_ns = do_now,
-                               .random = do_random,
-                               .count = bare_count};
-
-static verbs_mr_t *reg_mr(verbs_pd_t *pd, void *address, size_t bytes, LH_UNUSED int access)
-{
-    assert_true(card.mr_count < MRS);
-    verbs_mr_t *mr = &card.mrs[card.mr_count++];
-    *mr = (verbs_mr_t){
-        .pd = pd, .address = address, .bytes = bytes, .lkey = card.mr_count, .rkey = card.mr_count};
-    return mr;
-}
-
-static int dereg_mr(LH_UNUSED verbs_mr_t *mr)
-{
-    return 0;
-}
-
-static verbs_cq_t *create_cq(verbs_context_t *context, LH_UNUSED int entries, void *cq_context,
-                             LH_UNUSED verbs_channel_t *channel, LH_UNUSED int vector)
-{
-    card.cq = (verbs_cq_t){.context = context, .cq_context = cq_context};
-    return &card.cq;
-}
-
-static int destroy_cq(LH_UNUSED verbs_cq_t *cq)
-{
-    return 0;
-}
+/* ---- the card ---- */
 
 static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
 {
@@ -102,20 +46,9 @@ static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
     return qp;
 }
 
-static int init_qp_attr(LH_UNUSED cm_id_t *id, LH_UNUSED verbs_qp_attr_t *attr, int *mask)
-{
-    *mask = VERBS_QP_STATE;
-    return 0;
-}
-
 static int modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, LH_UNUSED int mask)
 {
     if (attr->state == VERBS_QP_ERROR) card.stopped = qp->number;
-    return 0;
-}
-
-static int destroy_qp(LH_UNUSED verbs_qp_t *qp)
-{
     return 0;
 }
 
@@ -125,11 +58,6 @@ static int create_id(LH_UNUSED cm_channel_t *channel, cm_id_t **out, void *conte
     assert_true(card.id_count < QPS);
     *out = &card.ids[card.id_count++];
     (*out)->context = context;
-    return 0;
-}
-
-static int of_an_id(LH_UNUSED cm_id_t *id)
-{
     return 0;
 }
 
@@ -161,11 +89,6 @@ static int ack_event(cm_event_t *event)
 static const char *event_text(LH_UNUSED int type)
 {
     return "an event";
-}
-
-static const char *why_text(LH_UNUSED int status)
-{
-    return "failed";
 }
 
 static int poll_cq(LH_UNUSED verbs_cq_t *cq, int most, verbs_wc_t *out)
@@ -235,45 +158,24 @@ static void complete(lh_conn_t *c, uint32_t pair)
 static lh_conn_t *open_conn(bool dials)
 {
     memset(&card, 0, sizeof(card));
-    transport = (lh_transport_t){.host = &host,
-                                 .config = &config,
-                                 .ports = {{.context = &context, .mtu = 5, .adaptive = UINT64_MAX}},
-                                 .port_count = 1};
+    const ib_tuning_t tuning = {.queue_pairs = PAIRS, .chunk_bytes = ROOM, .window_bytes = 1 << 20};
+    transport = bare_transport(&host, &config, &context);
     ib_verbs_t *v = &transport.verbs;
-    v->reg_mr = reg_mr;
-    v->dereg_mr = dereg_mr;
-    v->create_cq = create_cq;
-    v->destroy_cq = destroy_cq;
     v->create_qp = create_qp;
-    v->destroy_qp = destroy_qp;
-    v->init_qp_attr = init_qp_attr;
     v->modify_qp = modify_qp;
     v->create_id = create_id;
-    v->disconnect = v->destroy_id = of_an_id;
     v->set_option = set_option;
     v->resolve_address = resolve_address;
     v->get_event = get_event;
     v->ack_event = ack_event;
     v->event_text = event_text;
-    v->wc_status_text = why_text;
     lh_conn_t *c = ib_conn_new(&transport, dials ? IB_DIALING : IB_MET);
     assert_non_null(c);
     c->security = LH_SECURITY_PLAIN;
-    c->pair_count = PAIRS;
     c->patience_ns = 3000000000;
     c->give_up_ns = UINT64_MAX;
-    c->peer_board = (uint64_t)(uintptr_t)card.peer;
-    c->peer_ports = 1;
-    c->tuning = (ib_tuning_t){.queue_pairs = PAIRS, .chunk_bytes = ROOM, .window_bytes = 1 << 20};
-    assert_int_equal(ib_conn_equip(c), LH_OK);
-    for (uint32_t i = 0; i < PAIRS; i++) {
-        assert_int_equal(create_id(NULL, &c->pairs[i].id, &c->pairs[i].watch, 0), 0);
-        c->pairs[i].peer_key = KEY;
-        assert_int_equal(ib_pair_make(&c->pairs[i]), LH_OK);
-        c->pairs[i].state = IB_PAIR_UP;
-    }
-    atomic_store(&c->pairs_up, PAIRS);
-    c->state = IB_OPEN;
+    assert_true(bare_conn_open(c, &tuning, card.ids));
+    card.id_count = PAIRS;
     step(c);
     for (uint32_t i = 0; i < PAIRS; i++)
         complete(c, i); /* the probe of its path */
@@ -319,7 +221,7 @@ static void fail_pair(lh_conn_t *c, uint32_t pair)
 /* It is time to part with what has not come back. */
 static void pass_time(lh_conn_t *c)
 {
-    card.now += 300 * MS;
+    bare.now += 300 * MS;
     step(c);
 }
 
@@ -414,8 +316,10 @@ static void a_word_on_the_one_that_it_came_over_is_corrupt(void **state)
 static lh_conn_t *open_loaded(lh_region_t *region)
 {
     lh_conn_t *c = open_conn(false);
-    *region = (lh_region_t){
-        .base = memory, .bytes = ROOM, .mrs = {reg_mr(NULL, memory, ROOM, 0)}, .kind = LH_MEM_HOST};
+    *region = (lh_region_t){.base = memory,
+                            .bytes = ROOM,
+                            .mrs = {bare_reg_mr(NULL, memory, ROOM, 0)},
+                            .kind = LH_MEM_HOST};
     c->board->grants[0] = (ib_grant_t){
         .number = 1, .address = 1 << 20, .bytes = ROOM, .keys = {5}, .tag = 3};
     receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = 1});
@@ -593,7 +497,7 @@ static void one_that_meets_is_up_once_anything_comes_over_it(void **state)
     p->state = IB_PAIR_MEETING;
     p->turn = 1;
     p->away = true;
-    p->give_up_ns = card.now + 1000 * MS;
+    p->give_up_ns = bare.now + 1000 * MS;
     atomic_store(&c->pairs_up, PAIRS - 1);
     receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
     step(c);
@@ -619,7 +523,7 @@ static lh_conn_t *open_meeting(ib_pair_t **out)
     ib_pair_t *p = &c->pairs[2];
     p->state = IB_PAIR_MEETING;
     p->turn = 1;
-    p->give_up_ns = card.now + 1000 * MS;
+    p->give_up_ns = bare.now + 1000 * MS;
     p->failure = "it was lost";
     atomic_store(&c->pairs_up, PAIRS - 1);
     *out = p;
@@ -675,7 +579,7 @@ static void one_that_is_up_by_what_came_is_counted_when_it_is_given_up(void **st
     flush(c, 2);
     assert_int_equal(p->state, IB_PAIR_DOWN);
     assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
-    assert_true(p->give_up_ns > card.now);
+    assert_true(p->give_up_ns > bare.now);
     close_conn(c);
 }
 
@@ -701,7 +605,7 @@ static void a_sealed_frame_waits_for_room_in_the_window(void **state)
     lh_conn_t *c = open_conn(false);
     ib_job_t job = {.conn = c, .head = {.bytes = BYTES}, .frame = (uint8_t *)memory};
     c->tuning.window_bytes = 2 * (BYTES + IB_SEAL_OVER);
-    c->sealed.mr_out[0] = reg_mr(NULL, memory, ROOM, 0);
+    c->sealed.mr_out[0] = bare_reg_mr(NULL, memory, ROOM, 0);
     c->sealed.slots = SLOTS;
     c->sealed.rows = bare_alloc(&host, 2 * SLOTS * sizeof(ib_slot_t), 64);
     assert_non_null(c->sealed.rows);
