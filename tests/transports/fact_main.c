@@ -2,11 +2,13 @@
 #include "fact_main.h"
 #include "../torture.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { LIMIT_S = 120, TORTURE_S = 3600 }; /* of a fact */
+enum { DESCRIPTORS = 1024 };
 
 FILE *fact_out;
 
@@ -38,4 +40,12 @@ int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const cha
     if (run == 0) (void)fprintf(stderr, "there is no fact '%s'\n", only != NULL ? only : "");
     subject_close(&s);
     return bad > 0 || run == 0 ? 1 : 0;
+}
+
+uint32_t fact_open_files(void)
+{
+    uint32_t count = 0;
+    for (int fd = 0; fd < DESCRIPTORS; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
 }

@@ -13,4 +13,7 @@ extern FILE *fact_out;
 /* All facts, or the one that is named; prints a line for each. The exit code of a test. */
 int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const char *only);
 
+/* How many descriptors this process has open, of the first thousand. */
+uint32_t fact_open_files(void);
+
 #endif

@@ -2,7 +2,6 @@
  * bears what a fabric does to packets, ends as it should where it can't, and says so in one sentence
  * where there is nothing to use. */
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -578,18 +577,10 @@ static void what_is_missing_is_said_in_one_sentence(end_t *e)
     memcpy(e->config, &kept, sizeof(kept));
 }
 
-static uint32_t open_files(void)
-{
-    uint32_t count = 0;
-    for (int fd = 0; fd < 1024; fd++)
-        count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-}
-
 static void nothing_stays_behind_a_close(end_t *e)
 {
     lh_transport_t *own = e->transport;
-    const uint32_t before = open_files();
+    const uint32_t before = fact_open_files();
     CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK);
     end_meet(e);
     buffer_t b = buffer_new(e, 1 << 20, false, 0);
@@ -598,7 +589,7 @@ static void nothing_stays_behind_a_close(end_t *e)
     e->api->close(e->transport);
     (void)munmap(b.data, b.bytes);
     e->transport = own;
-    CHECK(open_files() == before, "%u files more", open_files() - before);
+    CHECK(fact_open_files() == before, "%u files more", fact_open_files() - before);
     end_barrier(e);
 }
 

@@ -201,19 +201,11 @@ static void memory_that_could_shrink_is_refused(end_t *e)
 }
 
 /* All descriptors and mappings of a transport end with it. */
-static uint32_t open_files(void)
-{
-    uint32_t count = 0;
-    for (int fd = 0; fd < 1024; fd++)
-        count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-}
-
 static void nothing_stays_behind_a_close(end_t *e)
 {
     uint64_t bytes;
     lh_transport_t *own = e->transport;
-    const uint32_t before = open_files();
+    const uint32_t before = fact_open_files();
     CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK);
     end_meet(e);
     buffer_t b = buffer_new(e, 1 << 20, true, LH_REMOTE_READ);
@@ -229,7 +221,7 @@ static void nothing_stays_behind_a_close(end_t *e)
     (void)close(b.fd);
     e->api->close(e->transport);
     e->transport = own;
-    CHECK(open_files() == before, "%u files more", open_files() - before);
+    CHECK(fact_open_files() == before, "%u files more", fact_open_files() - before);
     CHECK(mapping("longhaul-ring", 0, &bytes) == NULL && mapping("memfd:rig", 0, &bytes) == NULL);
 }
 
