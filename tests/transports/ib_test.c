@@ -321,10 +321,24 @@ static void both_ends_prove_the_key(end_t *e)
     end_barrier(e);
 }
 
+/* Side 1's part where side 0 dials in vain: it is counted and never given out. Until side 0 says that its
+ * connection has ended. */
+static void turn_away_one(end_t *e)
+{
+    lh_hello_t hello;
+    lh_conn_t *conn;
+    char word;
+    const uint64_t until = check_now_ns() + 20000000000ull;
+    while (check_host_metric("ib.strangers") < 1) {
+        CHECK(check_now_ns() < until);
+        CHECK(e->api->accept(e->listener, &hello, &conn) == LH_AGAIN);
+    }
+    end_hear(e, &word, 1);
+}
+
 /* Side 0 dials with what must not do; side 1 has a listener that asks for proof. */
 static void expect_denied(end_t *e, uint32_t level, const char *change, const char *words)
 {
-    lh_hello_t hello;
     lh_conn_t *conn;
     end_listen(e, LH_SECURITY_KNOWN);
     if (e->side == 0) {
@@ -335,13 +349,7 @@ static void expect_denied(end_t *e, uint32_t level, const char *change, const ch
         ib_expect_end(e, LH_DENIED, words);
         end_tell(e, "", 1);
     } else {
-        char word;
-        const uint64_t until = check_now_ns() + 20000000000ull;
-        while (check_host_metric("ib.strangers") < 1) {
-            CHECK(check_now_ns() < until);
-            CHECK(e->api->accept(e->listener, &hello, &conn) == LH_AGAIN);
-        }
-        end_hear(e, &word, 1);
+        turn_away_one(e);
     }
     end_barrier(e);
 }
@@ -467,7 +475,6 @@ static void grants_that_nobody_gave_are_corrupt(end_t *e)
 
 static void a_stranger_is_turned_away_and_counted(end_t *e)
 {
-    lh_hello_t hello;
     lh_conn_t *conn;
     end_listen(e, LH_SECURITY_PLAIN);
     if (e->side == 0) {
@@ -479,13 +486,7 @@ static void a_stranger_is_turned_away_and_counted(end_t *e)
         e->api->close_conn(conn);
         end_tell(e, "", 1);
     } else {
-        char word;
-        const uint64_t until = check_now_ns() + 20000000000ull;
-        while (check_host_metric("ib.strangers") < 1) {
-            CHECK(check_now_ns() < until);
-            CHECK(e->api->accept(e->listener, &hello, &conn) == LH_AGAIN);
-        }
-        end_hear(e, &word, 1);
+        turn_away_one(e);
     }
     end_barrier(e);
     e->conn = end_join(e, LH_SERVICE_BULK, RIG_CONN);
