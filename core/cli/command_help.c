@@ -281,33 +281,10 @@ static lh_status_t print_member_plugin(cli_t *cli, text_t *out)
 
 /* ---- help op [NAME] ---- */
 
-/* Context of add_ops_of, kind by kind. */
-typedef struct op_search {
-    registry_t *plugins;
-    uint32_t kind;
-    op_table_t *ops;
-} op_search_t;
-
-/* Plugins that are not usable bring no ops; `longhaul plugins` says why they are not. op_table_add
- * refuses two ops of one name. */
-static lh_status_t add_ops_of(void *context, const char *name)
+/* Plugins that are not usable bring no ops. op_table_add refuses two ops of one name. */
+static lh_status_t add_ops_of(void *ops, const plugin_t *p)
 {
-    op_search_t *s = context;
-    const plugin_t *p;
-    const lh_status_t status = registry_load(s->plugins, s->kind, name, &p);
-    if (status == LH_NO_MEMORY) return status;
-    if (status != LH_OK) return LH_OK;
-    return op_table_add(s->ops, p->ops, sizeof(lh_op_t), p->op_count, p->name);
-}
-
-/* Every plugin that is installed is loaded for this, so it is done only when asked. */
-static lh_status_t add_plugins_ops(cli_t *cli, op_table_t *ops)
-{
-    op_search_t s = {.plugins = cli->plugins, .ops = ops};
-    lh_status_t status = LH_OK;
-    for (s.kind = LH_KIND_MODEL; s.kind <= LH_KIND_PARTS && status == LH_OK; s.kind++)
-        status = registry_list(cli->plugins, s.kind, add_ops_of, &s);
-    return status;
+    return op_table_add(ops, p->ops, sizeof(lh_op_t), p->op_count, p->name);
 }
 
 /* Then the conventions that all of them follow. */
@@ -339,14 +316,14 @@ static lh_status_t print_one_op(const op_table_t *ops, const char *name, text_t 
                 best != NULL ? best : "", best != NULL ? "'?" : "");
 }
 
-/* Plugins are loaded only where the core has no op of that name. */
+/* Plugins are loaded, all that are installed, only where the core has no op of that name. */
 static lh_status_t print_ops(cli_t *cli, text_t *out)
 {
     op_table_t *ops;
     lh_status_t status = op_table_new(&ops);
     if (status != LH_OK) return status;
     if (cli->member == NULL || op_table_find(ops, cli->member) == NULL)
-        status = add_plugins_ops(cli, ops);
+        status = registry_each(cli->plugins, add_ops_of, ops);
     if (status == LH_OK && cli->member == NULL) print_all_ops(ops, out);
     if (status == LH_OK && cli->member != NULL) status = print_one_op(ops, cli->member, out);
     op_table_free(ops);
@@ -364,29 +341,15 @@ static void print_functions(const char *plugin, const lh_function_t *rows, uint3
                     plugin == NULL ? "" : ":", rows[i].name, rows[i].signature, rows[i].help);
 }
 
-/* Context of add_functions_of, kind by kind. */
-typedef struct function_search {
-    registry_t *plugins;
-    uint32_t kind;
-    text_t *out;
-} function_search_t;
-
-/* Plugins that are not usable bring none. */
-static lh_status_t add_functions_of(void *context, const char *name)
+static lh_status_t add_functions_of(void *out, const plugin_t *p)
 {
-    function_search_t *s = context;
-    const plugin_t *p;
-    const lh_status_t status = registry_load(s->plugins, s->kind, name, &p);
-    if (status == LH_NO_MEMORY) return status;
-    if (status == LH_OK) print_functions(p->name, p->functions, p->function_count, s->out);
+    print_functions(p->name, p->functions, p->function_count, out);
     return LH_OK;
 }
 
 /* The core's by what may call them, then those of every plugin that is installed. */
 static lh_status_t print_all_functions(cli_t *cli, text_t *out)
 {
-    function_search_t s = {.plugins = cli->plugins, .out = out};
-    lh_status_t status = LH_OK;
     text_append(out,
                 "Transforms of weights, in a model's rows (hf_import, hf_export); the tensor out "
                 "is given by itself:\n");
@@ -394,34 +357,23 @@ static lh_status_t print_all_functions(cli_t *cli, text_t *out)
     text_append(out, "\nLearning rates ([optimizer] learning_rate):\n");
     print_functions(NULL, rate_functions, rate_function_count, out);
     text_append(out, "\nOf plugins, anywhere their signature fits:\n");
-    for (s.kind = LH_KIND_MODEL; s.kind <= LH_KIND_PARTS && status == LH_OK; s.kind++)
-        status = registry_list(cli->plugins, s.kind, add_functions_of, &s);
-    return status;
+    return registry_each(cli->plugins, add_functions_of, out);
 }
 
 /* ---- help rules, help hooks ---- */
 
-/* Plugins that are not usable bring none. */
-static lh_status_t add_rules_of(void *context, const char *name)
+static lh_status_t add_rules_of(void *out, const plugin_t *p)
 {
-    function_search_t *s = context;
-    const plugin_t *p;
-    const lh_status_t status = registry_load(s->plugins, s->kind, name, &p);
-    if (status == LH_NO_MEMORY) return status;
-    if (status == LH_OK) print_rules(p, s->out);
+    print_rules(p, out);
     return LH_OK;
 }
 
 static lh_status_t print_all_rules(cli_t *cli, text_t *out)
 {
-    function_search_t s = {.plugins = cli->plugins, .out = out};
-    lh_status_t status = LH_OK;
     text_append(out,
                 "Update rules, as [optimizer] rule names them, and the keys of their sections; "
                 "of all plugins that are installed:\n");
-    for (s.kind = LH_KIND_MODEL; s.kind <= LH_KIND_PARTS && status == LH_OK; s.kind++)
-        status = registry_list(cli->plugins, s.kind, add_rules_of, &s);
-    return status;
+    return registry_each(cli->plugins, add_rules_of, out);
 }
 
 /* From the table by which calls are bound. */

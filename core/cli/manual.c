@@ -199,37 +199,10 @@ static void append_keys(const lh_option_t *rows, uint32_t count, text_t *out)
     }
 }
 
-/* What is done with each plugin that can be used, kind by kind. */
-typedef struct plugin_walk {
-    registry_t *plugins;
-    uint32_t kind;
-    void (*each)(const plugin_t *p, text_t *out);
-    text_t *out;
-} plugin_walk_t;
-
-/* One that is not usable has no keys; `longhaul plugins` says why. */
-static lh_status_t walk_one(void *context, const char *name)
+/* Of each plugin that can be used. */
+static lh_status_t append_plugin(void *context, const plugin_t *p)
 {
-    plugin_walk_t *w = context;
-    const plugin_t *p;
-    const lh_status_t status = registry_load(w->plugins, w->kind, name, &p);
-    if (status == LH_NO_MEMORY) return status;
-    if (status == LH_OK) w->each(p, w->out);
-    fail_clear();
-    return LH_OK;
-}
-
-static lh_status_t walk_plugins(cli_t *cli, void (*each)(const plugin_t *, text_t *), text_t *out)
-{
-    plugin_walk_t w = {.plugins = cli->plugins, .each = each, .out = out};
-    lh_status_t status = LH_OK;
-    for (w.kind = LH_KIND_MODEL; w.kind <= LH_KIND_PARTS && status == LH_OK; w.kind++)
-        status = registry_list(w.plugins, w.kind, walk_one, &w);
-    return status;
-}
-
-static void append_plugin(const plugin_t *p, text_t *out)
-{
+    text_t *out = context;
     text_printf(out, ".SS %s ", plugin_kind_text(p->kind));
     append_roff(p->name, out);
     text_append(out, "\n");
@@ -248,6 +221,7 @@ static void append_plugin(const plugin_t *p, text_t *out)
         text_append(out, "]:\n");
         append_keys(p->rules[i].options, p->rules[i].option_count, out);
     }
+    return LH_OK;
 }
 
 static lh_status_t append_man_ini(cli_t *cli, text_t *out)
@@ -273,7 +247,7 @@ static lh_status_t append_man_ini(cli_t *cli, text_t *out)
     }
     text_append(out, ".SH PLUGINS\nTheir keys stand in [model], [transport.*], [optimizer] and "
                      "[device], those of parts in [parts.NAME].\n");
-    const lh_status_t status = walk_plugins(cli, append_plugin, out);
+    const lh_status_t status = registry_each(cli->plugins, append_plugin, out);
     text_append(out, ".SH SEE ALSO\nlonghaul(1)\n");
     return status;
 }
@@ -289,13 +263,15 @@ static void append_keys_of(const char *section, const lh_option_t *rows, uint32_
         if (!text_ends(rows[i].key, "*")) text_printf(out, " %s.%s=", section, rows[i].key);
 }
 
-static void append_plugin_name(const plugin_t *p, text_t *out)
+static lh_status_t append_plugin_name(void *out, const plugin_t *p)
 {
     text_printf(out, " %s", p->name);
+    return LH_OK;
 }
 
-static void append_plugin_keys(const plugin_t *p, text_t *out)
+static lh_status_t append_plugin_keys(void *context, const plugin_t *p)
 {
+    text_t *out = context;
     static const char *const sections[] = {
         [LH_KIND_MODEL] = "model", [LH_KIND_OPTIMIZER] = "optimizer", [LH_KIND_DEVICE] = "device"};
     if (p->kind == LH_KIND_TRANSPORT) {
@@ -313,6 +289,7 @@ static void append_plugin_keys(const plugin_t *p, text_t *out)
         out->failed = out->failed || section.failed;
         text_free(&section);
     }
+    return LH_OK;
 }
 
 /* Sections whose names end in a star are named by the job: their keys can't be offered. */
@@ -324,11 +301,11 @@ static void append_words(cli_t *cli, lh_status_t *status, text_t *out)
     for (uint32_t i = 0; i < count; i++)
         if (!text_ends(sections[i].name, "*"))
             append_keys_of(sections[i].name, sections[i].rows, sections[i].count, out);
-    if (*status == LH_OK) *status = walk_plugins(cli, append_plugin_keys, out);
+    if (*status == LH_OK) *status = registry_each(cli->plugins, append_plugin_keys, out);
     text_append(out, "'\n_longhaul_names='op plugin functions");
     for (uint32_t i = 0; i < count; i++)
         if (!text_ends(sections[i].name, "*")) text_printf(out, " %s", sections[i].name);
-    if (*status == LH_OK) *status = walk_plugins(cli, append_plugin_name, out);
+    if (*status == LH_OK) *status = registry_each(cli->plugins, append_plugin_name, out);
     text_append(out, "'\n");
 }
 

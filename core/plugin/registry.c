@@ -236,6 +236,35 @@ lh_status_t registry_list(registry_t *r, uint32_t kind,
     return l.status;
 }
 
+/* What registry_each hands to registry_list, kind by kind. */
+typedef struct each_usable {
+    lh_status_t (*each)(void *context, const plugin_t *plugin);
+    void *context;
+    registry_t *registry;
+    uint32_t kind;
+} each_usable_t;
+
+static lh_status_t usable_load(void *context, const char *name)
+{
+    const each_usable_t *u = context;
+    const plugin_t *p;
+    const lh_status_t status = registry_load(u->registry, u->kind, name, &p);
+    if (status == LH_OK) return u->each(u->context, p);
+    if (status == LH_NO_MEMORY) return status;
+    fail_clear();
+    return LH_OK;
+}
+
+lh_status_t registry_each(registry_t *r, lh_status_t (*each)(void *context, const plugin_t *plugin),
+                          void *context)
+{
+    each_usable_t u = {.each = each, .context = context, .registry = r};
+    lh_status_t status = LH_OK;
+    for (u.kind = LH_KIND_MODEL; u.kind <= LH_KIND_PARTS && status == LH_OK; u.kind++)
+        status = registry_list(r, u.kind, usable_load, &u);
+    return status;
+}
+
 /* The nearest name so far to one that was typed. Names of a listing do not outlive it: so it is
  * copied. */
 typedef struct guess {

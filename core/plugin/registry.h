@@ -51,6 +51,11 @@ void registry_use_patience(registry_t *r, uint32_t milliseconds);
 lh_status_t registry_list(registry_t *r, uint32_t kind,
                           lh_status_t (*each)(void *context, const char *name),
                           void *context) LH_MUST_CHECK;
+/* Loads all plugins that are there, kind by kind and in the order of registry_list, and calls
+ * each(context, plugin) for those that can be used. One that is refused is passed over without a word:
+ * `longhaul plugins` tells why. Stops at the first status that is not LH_OK, or where memory is short. */
+lh_status_t registry_each(registry_t *r, lh_status_t (*each)(void *context, const plugin_t *plugin),
+                          void *context) LH_MUST_CHECK;
 /* All loaded so far, in the order of their loading. */
 uint32_t registry_count(const registry_t *r);
 const plugin_t *registry_at(const registry_t *r, uint32_t index);

@@ -694,6 +694,26 @@ static void the_first_folder_that_has_it_counts(void **state)
     registry_free(r);
 }
 
+/* Counts up to two, of which the second is refused. */
+static lh_status_t take_one(void *context, const plugin_t *p)
+{
+    assert_string_equal(p->name, "good_one");
+    return ++*(uint32_t *)context < 2 ? LH_OK : LH_AGAIN;
+}
+
+static void each_that_can_be_used_is_told(void **state)
+{
+    scratch_t *s = *state;
+    registry_t *r = copied(s);
+    uint32_t count = 0;
+    (void)scratch_text(s, "optimizers/a_text.so", "no plugin");
+    assert_int_equal(registry_each(r, take_one, &count), LH_OK);
+    assert_int_equal(count, 1);
+    assert_string_equal(fail_reason(), "");
+    assert_int_equal(registry_each(r, take_one, &count), LH_AGAIN);
+    registry_free(r);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -812,6 +832,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_name_is_cut_at_its_colon),
         cmocka_unit_test(a_plugin_brings_those_that_it_needs),
         cmocka_unit_test_setup_teardown(the_first_folder_that_has_it_counts, scratch_setup,
+                                        scratch_teardown),
+        cmocka_unit_test_setup_teardown(each_that_can_be_used_is_told, scratch_setup,
                                         scratch_teardown),
         cmocka_unit_test(every_allocation_may_fail),
     };
