@@ -57,14 +57,7 @@ static void tcp_close(lh_transport_t *t)
         next = c->next;
         conn_free(c);
     }
-    for (lh_conn_t *c = t->graveyard, *next; c != NULL; c = next) {
-        next = c->next;
-        conn_free(c);
-    }
-    for (stream_t *s = t->dead_strangers, *next; s != NULL; s = next) {
-        next = s->next;
-        stream_free(s);
-    }
+    tcp_bury(t);
     for (lh_region_t *r = t->regions, *next; r != NULL; r = next) {
         next = r->next;
         host->release(host, r);

@@ -51,8 +51,7 @@ static void serve_epoll(lh_transport_t *t)
     }
 }
 
-/* Frees what was closed before this poll: no row of epoll can point to it any more. */
-static void bury_closed(lh_transport_t *t)
+void tcp_bury(lh_transport_t *t)
 {
     for (lh_conn_t *c = t->graveyard, *next; c != NULL; c = next) {
         next = c->next;
@@ -86,7 +85,7 @@ lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_
 {
     sink_t sink = {(char *)events, event_size, max, 0};
     t->now = t->host->now_ns(t->host);
-    if (t->graveyard != NULL || t->dead_strangers != NULL) bury_closed(t);
+    if (t->graveyard != NULL || t->dead_strangers != NULL) tcp_bury(t);
     const bool direct = t->open_streams <= DIRECT_STREAMS;
     if (!direct || t->unsettled > 0 || t->now - t->served >= LOOK_NS) serve_epoll(t);
     /* Only while somebody is on the way in or out are there deadlines to look at. */

@@ -8,5 +8,8 @@ lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_
                      uint32_t *count);
 lh_status_t tcp_wait_fd(lh_transport_t *t, int *fd);
 lh_status_t tcp_arm(lh_transport_t *t);
+/* Frees what was closed: from the next poll on, or as the transport itself ends, no row of epoll points
+ * to it any more. */
+void tcp_bury(lh_transport_t *t);
 
 #endif
