@@ -160,11 +160,7 @@ static lh_status_t need_split(const job_t *job, const char *split, uint32_t read
 static lh_status_t need_prepare(const job_t *job)
 {
     input_files_t files;
-    job_outputs_t own;
-    lh_status_t status = job_outputs_find(job, &own);
-    if (status != LH_OK) return status;
-    status = input_files_find(job->base, job->prepare.input, &own, &files);
-    job_outputs_free(&own);
+    const lh_status_t status = input_files_of(job, &files);
     if (status != LH_OK) return status;
     input_files_free(&files);
     return need_file(job, "prepare", "tokenizer", job->prepare.tokenizer);

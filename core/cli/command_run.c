@@ -264,12 +264,8 @@ static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
     if (stage != STAGE_PREPARE) return LH_OK;
 
     add_input(job->prepare.tokenizer, out);
-    input_files_t files = {0};
-    job_outputs_t own;
-    lh_status_t status = job_outputs_find(job, &own);
-    if (status != LH_OK) return status;
-    status = input_files_find(job->base, job->prepare.input, &own, &files);
-    job_outputs_free(&own);
+    input_files_t files;
+    const lh_status_t status = input_files_of(job, &files);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < files.count; i++)
         (void)digest_add_file(out, files.paths[i]);

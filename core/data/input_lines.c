@@ -187,6 +187,16 @@ lh_status_t input_files_find(const char *folder, const char *list, const job_out
     return status;
 }
 
+lh_status_t input_files_of(const job_t *job, input_files_t *out)
+{
+    job_outputs_t own;
+    lh_status_t status = job_outputs_find(job, &own);
+    if (status != LH_OK) return status;
+    status = input_files_find(job->base, job->prepare.input, &own, out);
+    job_outputs_free(&own);
+    return status;
+}
+
 void input_files_free(input_files_t *files)
 {
     for (uint32_t i = 0; i < files->count; i++)

@@ -27,6 +27,8 @@ typedef struct input_files {
  * over; may be NULL. */
 lh_status_t input_files_find(const char *folder, const char *list, const job_outputs_t *own,
                              input_files_t *out) LH_MUST_CHECK;
+/* Likewise, of a job's [prepare] input, without the job's own files. */
+lh_status_t input_files_of(const job_t *job, input_files_t *out) LH_MUST_CHECK;
 /* Whether a path has a character of patterns in it. */
 bool input_files_is_pattern(const char *path);
 void input_files_free(input_files_t *files);
