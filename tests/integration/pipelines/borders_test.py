@@ -20,9 +20,7 @@ class Borders(PipelineCase):
 
     def of(self, folder, stage, border, *more, sites=(1, 1)):
         if not os.path.isdir(self.path(folder)):
-            os.makedirs(self.path(folder))
-            for file in ("corpus.bin", "corpus.idx"):
-                os.link(self.path("out", file), self.path(folder, file))
+            self.link_data(folder)
         sets = ("pipeline.folder=" + folder, "site.tokyo.hosts=localhost:%d" % sites[0],
                 "site.osaka.hosts=localhost:%d" % sites[1], "comm.border=" + border,
                 "optimizer.plugin=" + ("zero1" if stage == "site" else stage)) + STAGES.get(stage, ()) + more

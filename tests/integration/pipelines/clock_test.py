@@ -16,9 +16,7 @@ class Clock(PipelineCase):
 
     def train(self, job, folder, env):
         sets = ["--set", "pipeline.folder=" + folder]
-        os.makedirs(self.path(folder))
-        for name in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", name), self.path(folder, name))
+        self.link_data(folder)
         before = time.monotonic()
         said = "".join(self.run_longhaul("train", job, *sets, env=env))
         self.assertNotIn("was not saved", said)

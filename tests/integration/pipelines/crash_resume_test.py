@@ -78,9 +78,7 @@ class CrashResume(PipelineCase):
                              checkpoint={"every": 2, "keep": 3}, data={"seed": 3},
                              optimizer={"learning_rate": rate})
         self.run_longhaul("prepare", job)
-        os.makedirs(self.path("alone"))
-        for name in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", name), self.path("alone", name))
+        self.link_data("alone")
         self.run_longhaul("train", job, "--set", "pipeline.folder=alone", "--set",
                           "checkpoint.every=0")
 

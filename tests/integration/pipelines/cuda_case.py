@@ -2,7 +2,7 @@
 libcublasLt and libnccl (tests/fake_cuda), which `[device] libraries` names."""
 import os
 
-from pipeline_case import DONE, PipelineCase, logical, read_json_lines
+from pipeline_case import DONE, PipelineCase, logical
 
 LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
 CUDNN = os.environ.get("LONGHAUL_CUDNN", "")  # empty: the build found no headers of cuDNN
@@ -30,11 +30,6 @@ class CudaCase(PipelineCase):
                 f.write("no library " * 100)
         return folder
 
-    def link_data(self, folder):
-        os.makedirs(self.path(folder))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(folder, file))
-
     def train(self, job, folder, *sets, fake="", code=DONE, device="cuda", flags=(),
               libraries=LIBRARIES, captures=True, **environment):
         """Trains in a folder of its own; what it said. captures: no list may be left launched."""
@@ -49,17 +44,6 @@ class CudaCase(PipelineCase):
         if captures:
             self.assertNotIn("launched one by one", out + said)
         return out + said
-
-    def curve(self, folder):
-        return [(r["step"], r["loss"], r["gradient_norm"])
-                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]
-
-    def assert_near(self, folder, other, most):
-        ours, theirs = self.curve(folder), self.curve(other)
-        self.assertEqual([row[0] for row in ours], [row[0] for row in theirs])
-        for row, like in zip(ours, theirs):
-            for a, b in zip(row[1:], like[1:]):
-                self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
 
     def assert_same(self, folder, other):
         self.assertEqual(self.curve(folder), self.curve(other))

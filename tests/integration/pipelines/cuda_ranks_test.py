@@ -42,7 +42,7 @@ class CudaRanks(CudaCase):
             folder = "four%d" % stage
             self.ranks(job, folder, FOUR, stage, "breadth",
                        "device.capture=" + ("yes" if stage % 2 else "no"), seed=stage)
-            self.assert_near(folder, "one", 1e-4)
+            self.assert_curves_near(folder, "one", 1e-4)
             if stage > 0:
                 self.assert_same(folder, "four0")
 
@@ -64,7 +64,7 @@ class CudaRanks(CudaCase):
                           if whole else "nvlink is not used", said)
             self.ranks(job, names[2], world, stage, order, *NCCL, "device.capture=no", *more,
                        seed=number + 7)
-            self.assert_near(names[1], names[0], 1e-5)
+            self.assert_curves_near(names[1], names[0], 1e-5)
             self.assert_same(names[2], names[1])
 
     def test_nccl_that_fails_in_a_step_is_named(self):

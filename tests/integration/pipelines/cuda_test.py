@@ -15,7 +15,7 @@ class Cuda(CudaCase):
         job = self.prepared()
         self.train(job, "reference", device="reference")
         self.train(job, "captured", fake="seed=1")
-        self.assert_near("captured", "reference", 1e-4)
+        self.assert_curves_near("captured", "reference", 1e-4)
         self.train(job, "launched", "device.capture=no", fake="seed=2")
         self.assert_same("launched", "captured")
 
@@ -24,9 +24,9 @@ class Cuda(CudaCase):
         sets = ("train.precision=bf16", "train.logits=compute")
         self.train(job, "reference", *sets, device="reference")
         self.train(job, "bf16", *sets)
-        self.assert_near("bf16", "reference", 3e-2)
+        self.assert_curves_near("bf16", "reference", 3e-2)
         self.train(job, "two", *sets, "optimizer.plugin=zero2", "parallel.accumulation=breadth", *TWO, fake="gpus=2")
-        self.assert_near("two", "bf16", 1e-3)
+        self.assert_curves_near("two", "bf16", 1e-3)
 
     def test_a_resume_goes_on_with_the_same_bits(self):
         """A step is five launches of graphs, but two in the first, whose lists are captured by their second runs;
@@ -131,7 +131,7 @@ class Cuda(CudaCase):
             self.train(job, folder, "optimizer.plugin=zero%d" % stage,
                        "parallel.accumulation=breadth", *TWO, *where,
                        fake="gpus=2 seed=%d" % stage)
-            self.assert_near(folder, "one", 1e-4)
+            self.assert_curves_near(folder, "one", 1e-4)
             if stage > 0:
                 self.assert_same(folder, "two0")
 
@@ -142,9 +142,9 @@ class Cuda(CudaCase):
         self.run_longhaul("prepare", job)
         self.train(job, "reference", device="reference")
         self.train(job, "one")
-        self.assert_near("one", "reference", 1e-4)
+        self.assert_curves_near("one", "reference", 1e-4)
         self.train(job, "cut", "optimizer.plugin=zero3", *TWO, fake="gpus=2")
-        self.assert_near("cut", "reference", 1e-4)
+        self.assert_curves_near("cut", "reference", 1e-4)
 
     def test_a_gpu_that_fails_in_a_step_is_named(self):
         job = self.prepared()
@@ -271,8 +271,8 @@ class Cuda(CudaCase):
         self.train(job, "own", *half, "device.attention=own")
         self.train(job, "cudnn", *half, fake="seed=1")
         self.train(job, "launched", *half, "device.capture=no", fake="seed=2")
-        self.assert_near("own", "reference", 3e-2)
-        self.assert_near("cudnn", "reference", 3e-2)
+        self.assert_curves_near("own", "reference", 3e-2)
+        self.assert_curves_near("cudnn", "reference", 3e-2)
         self.assert_same("launched", "cudnn")
         said = self.train(job, "fails", *half, fake="fail=cudnnBackendExecute:3:999", code=REFUSED)
         self.assertRegex(said, r"GPU 0 \(Fake GPU 9\.0\): attention(_grad)? of libcudnn\.so\.9: ")

@@ -60,9 +60,7 @@ class OneTruth(PipelineCase):
         """Losses by step, and every logical tensor at the end."""
         folder = "run%d" % self.made
         self.made += 1
-        os.makedirs(self.path(folder))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(folder, file))
+        self.link_data(folder)
         args = ["--set", "pipeline.folder=" + folder, "--set", "optimizer.plugin=" + zero]
         host = os.uname().nodename
         if len(shape) > 1:

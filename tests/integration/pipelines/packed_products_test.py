@@ -3,7 +3,7 @@ losses of `reference` and of products apart, in every place where parameters are
 import json
 import os
 
-from pipeline_case import TORTURE, PipelineCase, checkpoint_digest, logical, main, read_json_lines
+from pipeline_case import TORTURE, PipelineCase, checkpoint_digest, logical, main
 
 TWO = ["launch.ranks_per_node=2"]
 SITES = ["site.a.hosts=localhost:1", "site.b.hosts=localhost:1"]
@@ -25,22 +25,12 @@ class PackedProducts(PipelineCase):
 
     def train(self, job, folder, *sets, flags=()):
         if not os.path.isdir(self.path(folder)):
-            os.makedirs(self.path(folder))
-            for file in ("corpus.bin", "corpus.idx"):
-                os.link(self.path("out", file), self.path(folder, file))
+            self.link_data(folder)
         words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
         self.run_longhaul("train", job, *flags, *words)
 
-    def curve(self, folder):
-        return [(r["step"], r["loss"], r["gradient_norm"])
-                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]
-
     def assert_near(self, folder, other, most=2e-5):
-        ours, theirs = self.curve(folder), self.curve(other)
-        self.assertEqual([row[0] for row in ours], [row[0] for row in theirs])
-        for row, like in zip(ours, theirs):
-            for a, b in zip(row[1:], like[1:]):
-                self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
+        self.assert_curves_near(folder, other, most)
 
     def assert_same(self, folder, other, step=3):
         self.assertEqual(self.curve(folder), self.curve(other))

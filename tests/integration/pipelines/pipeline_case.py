@@ -176,6 +176,24 @@ class PipelineCase(unittest.TestCase):
             sections.setdefault(section.replace("__", "."), {}).update(keys)
         return self.ini({k: v for k, v in sections.items() if v})
 
+    def link_data(self, folder):
+        """A pipeline's folder of its own, with the tokens that were prepared in `out`."""
+        os.makedirs(self.path(folder))
+        for file in ("corpus.bin", "corpus.idx"):
+            os.link(self.path("out", file), self.path(folder, file))
+
+    def curve(self, folder):
+        """Step, loss and gradient norm of each step."""
+        return [(r["step"], r["loss"], r["gradient_norm"])
+                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]
+
+    def assert_curves_near(self, folder, other, most):
+        ours, theirs = self.curve(folder), self.curve(other)
+        self.assertEqual([row[0] for row in ours], [row[0] for row in theirs])
+        for row, like in zip(ours, theirs):
+            for a, b in zip(row[1:], like[1:]):
+                self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
+
     @staticmethod
     def damage_shard(folder):
         """A bit of a checkpoint's data, which only who reads all of it sees."""

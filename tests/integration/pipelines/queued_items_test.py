@@ -33,9 +33,7 @@ class QueuedItems(PipelineCase):
 
     def train(self, job, folder, *sets, flags=(), **how):
         if not os.path.isdir(self.path(folder)):
-            os.makedirs(self.path(folder))
-            for file in ("corpus.bin", "corpus.idx"):
-                os.link(self.path("out", file), self.path(folder, file))
+            self.link_data(folder)
         words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
         return self.run_longhaul("train", job, *flags, *words, **how)[1]
 
@@ -64,22 +62,11 @@ class QueuedItems(PipelineCase):
     def ops(self, folder):
         return {call.split()[0] for call in self.kernels(folder)}
 
-    def curve(self, folder):
-        return [(r["step"], r["loss"], r["gradient_norm"])
-                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]
-
     def assert_same(self, folder, other, steps=(3, 6)):
         self.assertEqual(self.curve(folder), self.curve(other))
         for step in steps:
             self.assertEqual(logical(self.step_folder(step, folder)), logical(self.step_folder(step, other)),
                              (folder, other, step))
-
-    def assert_near(self, folder, other, most):
-        ours, theirs = self.curve(folder), self.curve(other)
-        self.assertEqual([row[0] for row in ours], [row[0] for row in theirs])
-        for row, like in zip(ours, theirs):
-            for a, b in zip(row[1:], like[1:]):
-                self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
 
     def test_kernels_are_told_and_copies_go_beside_steps(self):
         """Every call is bound, lies where it was said to, and knows that documents are whole rows; each rank has the
@@ -130,7 +117,7 @@ class QueuedItems(PipelineCase):
             self.train(job, name + "cut", *world, *large, *few)
             self.train(job, name + "whole", *world, *large, *few, "device.memory=3GiB")
             self.assertEqual(self.curve(name + "cut"), self.curve(name + "cpu"))
-            self.assert_near(name + "whole", name + "cut", 1e-5)
+            self.assert_curves_near(name + "whole", name + "cut", 1e-5)
 
     def assert_lacks(self, job, op, parts, *sets):
         """Without a kernel for the fused op its parts stand there, with the same bits and more calls."""
@@ -163,7 +150,7 @@ class QueuedItems(PipelineCase):
             self.assertEqual(calls[0] - calls[1], 3 * (2 + 1) * 2 * (8 // ranks))
             self.train(job, name, *world, *FAKE)
             self.train(job, name + "packs", *world, *FAKE, "device.packs=yes")
-            self.assert_near(name + "packs", name, 2e-5)
+            self.assert_curves_near(name + "packs", name, 2e-5)
             # Rotary positions turn q and k where they lie as columns, and their kernels know it.
             self.assertTrue(any(re.match(r"rope .*/\d+@\d+ .* -> .*/\d+~1@", call) for call in self.kernels(name + "packs")))
             self.assertFalse(any("~" in call for call in self.kernels(name) if call.startswith("rope ")))
@@ -238,7 +225,7 @@ class QueuedItems(PipelineCase):
             self.assertIn("deterministic = no: two runs may differ in their bits", self.log(name + "loose"))
             self.assertIn("matmul.unordered", {kernel.split()[0] for kernel in self.kernels(name + "loose").values()})
             self.assertNotEqual(logical(self.step_folder(6, name + "loose")), logical(self.step_folder(6, name)))
-            self.assert_near(name + "loose", name, 1e-4)
+            self.assert_curves_near(name + "loose", name, 1e-4)
             said = self.train(job, name + "loose", *world, *loose, "train.steps=7", flags=["--resume"], code=REFUSED)
             self.assertIn("train.deterministic", said)
 

@@ -44,9 +44,7 @@ class QueuedRanks(PipelineCase):
         return job
 
     def settings(self, folder, *sets):
-        os.makedirs(self.path(folder))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(folder, file))
+        self.link_data(folder)
         return [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
 
     def curve(self, folder):

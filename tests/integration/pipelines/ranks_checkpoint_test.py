@@ -27,9 +27,7 @@ class RanksCheckpoint(PipelineCase):
 
     def of(self, folder, ranks, zero, *more):
         if not os.path.isdir(self.path(folder)):
-            os.makedirs(self.path(folder))
-            for file in ("corpus.bin", "corpus.idx"):
-                os.link(self.path("out", file), self.path(folder, file))
+            self.link_data(folder)
         return ["--set", "pipeline.folder=" + folder, "--set",
                 "launch.ranks_per_node=%d" % ranks, "--set", "optimizer.plugin=" + zero] + list(more)
 

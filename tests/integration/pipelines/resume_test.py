@@ -32,11 +32,6 @@ class Resume(PipelineCase):
         names = os.listdir(root) if os.path.isdir(root) else []
         return sorted(int(n[5:]) for n in names if n.startswith("step-") and n[5:].isdigit())
 
-    def copy_of_data(self, name):
-        os.makedirs(self.path(name))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(name, file))
-
     def test_a_killed_and_resumed_run_ends_in_the_same_bits(self):
         # Steps long enough for the signal to come between the saves.
         job = self.prepared(train={"batch": 32, "sequence": 64, "micro_batch": 8})
@@ -46,7 +41,7 @@ class Resume(PipelineCase):
                 sets = ["--set", "train.precision=" + precision, "--set",
                         "device.threads=" + threads, "--set", "checkpoint.every=10"]
                 for folder in ("whole" + way, "cut" + way):
-                    self.copy_of_data(folder)
+                    self.link_data(folder)
                 whole = ["--set", "pipeline.folder=whole" + way]
                 cut = ["--set", "pipeline.folder=cut" + way]
                 self.run_longhaul("train", job, *sets, *whole)
@@ -173,7 +168,7 @@ class Resume(PipelineCase):
 
     def test_kills_at_random_moments_lose_nothing_that_was_saved(self):
         job = self.prepared(train={"steps": 60}, checkpoint={"every": 3})
-        self.copy_of_data("alone")
+        self.link_data("alone")
         self.run_longhaul("train", job, "--set", "pipeline.folder=alone")
         chance = random.Random(7)
         latest = self.path("out", "checkpoints", "latest")
@@ -255,7 +250,7 @@ class Resume(PipelineCase):
         self.assertEqual(steps, sorted(set(steps)))
         self.assertEqual(steps, list(range(1, 13)))
         alone = self.path("alone")
-        self.copy_of_data("alone")
+        self.link_data("alone")
         self.run_longhaul("train", job, "--set", "pipeline.folder=alone")
         whole = {r["step"]: r["loss"] for r in read_json_lines(alone + "/metrics.jsonl")
                  if "learning_rate" in r}

@@ -1,7 +1,5 @@
 """Schedules of one's own: whatever the table, the bits are those of the generated one whose rounds
 take as many micro-batches; and what can't be run is refused before anything is."""
-import os
-
 from pipeline_case import REFUSED, TORTURE, PipelineCase, logical, main, read_json_lines
 
 MICRO_BATCHES = 4
@@ -76,9 +74,7 @@ class Schedules(PipelineCase):
         return self.write(name, "\n".join(["program,chunk,micro_batch,frame"] + rows) + "\n")
 
     def train(self, job, folder, *sets):
-        os.makedirs(self.path(folder))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(folder, file))
+        self.link_data(folder)
         self.run_longhaul("train", job, *[w for s in ("pipeline.folder=" + folder,) + sets
                                           for w in ("--set", s)])
         curve = [(r["step"], r.get("loss"), r.get("gradient_norm"))

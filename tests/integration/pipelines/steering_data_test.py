@@ -15,9 +15,7 @@ class SteeringData(PipelineCase):
         return job
 
     def folder_of(self, name):
-        os.makedirs(self.path(name))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(name, file))
+        self.link_data(name)
         return ("--set", f"pipeline.folder={name}")
 
     def names(self, folder="out"):

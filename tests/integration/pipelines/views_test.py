@@ -2,7 +2,7 @@
 commands: what is recomputed, cut over ranks, packed or made for a device with memory of its own has the same bits or losses."""
 import os
 
-from pipeline_case import SOURCE, TORTURE, PipelineCase, logical, main, read_json_lines
+from pipeline_case import SOURCE, TORTURE, PipelineCase, logical, main
 
 SPECS = os.path.join(SOURCE, "examples", "specs")
 SIZES = {"mla": {"q_rank": 24, "kv_rank": 16, "still": 8, "turning": 8, "value_dim": 12},
@@ -24,22 +24,14 @@ class Views(PipelineCase):
         return job
 
     def train(self, job, folder, *sets):
-        os.makedirs(self.path(folder))
-        for file in ("corpus.bin", "corpus.idx"):
-            os.link(self.path("out", file), self.path(folder, file))
+        self.link_data(folder)
         words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
         self.run_longhaul("train", job, *words)
         return logical(self.step_folder(STEPS, folder))
 
-    def curve(self, folder):
-        return [x for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r
-                for x in (r["loss"], r["gradient_norm"])]
-
     def assert_near(self, folder, other, most):
-        ours, theirs = self.curve(folder), self.curve(other)
-        self.assertEqual(len(ours), 2 * STEPS)
-        for a, b in zip(ours, theirs):
-            self.assertLess(abs(a - b), most * max(1, abs(b)), (folder, ours, theirs))
+        self.assertEqual(len(self.curve(folder)), STEPS)
+        self.assert_curves_near(folder, other, most)
 
     def test_bits_are_the_same_whatever_is_recomputed_or_cut(self):
         for spec in SIZES:
