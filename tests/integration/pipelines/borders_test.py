@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from pipeline_case import DATA, REFUSED, TORTURE, PipelineCase, add_plugin, logical, main, read_json_lines
+from pipeline_case import DATA, REFUSED, TORTURE, PipelineCase, add_plugin, logical, main, read_json_lines, set_flags
 
 STEPS = 30
 STAGES = {"zero0": (), "zero1": (), "zero2": (), "zero3": (), "site": ("optimizer.cut=site",)}
@@ -24,7 +24,7 @@ class Borders(PipelineCase):
         sets = ("pipeline.folder=" + folder, "site.tokyo.hosts=localhost:%d" % sites[0],
                 "site.osaka.hosts=localhost:%d" % sites[1], "comm.border=" + border,
                 "optimizer.plugin=" + ("zero1" if stage == "site" else stage)) + STAGES.get(stage, ()) + more
-        return [w for s in sets for w in ("--set", s)]
+        return set_flags(*sets)
 
     def losses(self, folder):
         return [r["loss"] for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "loss" in r]

@@ -2,7 +2,7 @@
 libcublasLt and libnccl (tests/fake_cuda), which `[device] libraries` names."""
 import os
 
-from pipeline_case import DONE, PipelineCase, logical
+from pipeline_case import DONE, PipelineCase, logical, set_flags
 
 LIBRARIES = os.environ.get("LONGHAUL_FAKE_CUDA", "")
 CUDNN = os.environ.get("LONGHAUL_CUDNN", "")  # empty: the build found no headers of cuDNN
@@ -38,7 +38,7 @@ class CudaCase(PipelineCase):
         texts = ("pipeline.folder=" + folder, "device.plugin=" + device) + sets
         if device == "cuda":
             texts += ("device.libraries=" + libraries,)
-        words = [word for text in texts for word in ("--set", text)]
+        words = set_flags(*texts)
         env = dict(os.environ, LH_FAKE_CUDA=("delay_us=20 lazy=1 " + fake).strip(), **environment)
         out, said = self.run_longhaul("train", job, *flags, *words, code=code, env=env)
         if captures:

@@ -8,7 +8,7 @@ import socket
 import time
 
 from cuda_case import LIBRARIES, TWO, CudaCase
-from pipeline_case import LOST, REFUSED, TORTURE, main
+from pipeline_case import LOST, REFUSED, TORTURE, main, set_flags
 
 FOUR = ["launch.ranks_per_node=4"]
 SITES = ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
@@ -104,7 +104,7 @@ class CudaRanks(CudaCase):
         for more in ([], NCCL):
             texts = TWO + more + ["device.plugin=cuda", "device.libraries=" + LIBRARIES,
                                   "optimizer.plugin=zero3"]
-            words = [word for text in texts for word in ("--set", text)]
+            words = set_flags(*texts)
             said, _ = self.run_longhaul("plan", job, "--json", *words,
                                         env=dict(os.environ, LH_FAKE_CUDA="gpus=2"))
             memory.append(json.loads(said)["memory"])
@@ -122,7 +122,7 @@ class CudaRanks(CudaCase):
         self.link_data(folder)
         texts = ["pipeline.folder=" + folder, "device.plugin=cuda", "device.libraries=" + LIBRARIES,
                  "optimizer.plugin=zero2", "train.steps=100000"] + world + NCCL
-        runner = self.start("train", job, *[word for text in texts for word in ("--set", text)],
+        runner = self.start("train", job, *set_flags(*texts),
                             env=dict(os.environ, LH_FAKE_CUDA="gpus=4 delay_us=20"))
         self.assertTrue(self.wait_for(lambda: os.path.exists(self.path(folder, "metrics.jsonl")) and
                                       len(self.curve(folder)) > 3, runner))

@@ -2,7 +2,7 @@
 three sites do not depend on the way between them."""
 import os
 
-from pipeline_case import SOURCE, PipelineCase, checkpoint_digest, log_lines, main, read_json_lines
+from pipeline_case import SOURCE, PipelineCase, checkpoint_digest, log_lines, main, read_json_lines, set_flags
 
 STEPS = 2
 
@@ -12,7 +12,7 @@ class Examples(PipelineCase):
         return os.path.join(SOURCE, "examples", name + ".ini")
 
     def sets(self, folder, *more):
-        return [w for s in ("pipeline.folder=" + self.path(folder), "train.steps=%d" % STEPS, *more) for w in ("--set", s)]
+        return set_flags("pipeline.folder=" + self.path(folder), "train.steps=%d" % STEPS, *more)
 
     def test_they_run(self):
         for name, ranks, sites in (("two-sites", 4, 2), ("three-sites", 3, 3)):

@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from pipeline_case import (REFUSED, SOURCE, PipelineCase, checkpoint_digest, floats, main,
-                           read_json_lines, tensors_of, write_pair, write_tensors)
+                           read_json_lines, set_flags, tensors_of, write_pair, write_tensors)
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 LORA = os.path.join(GOLDEN, "phases", "lora")
@@ -286,7 +286,7 @@ class Lora(PipelineCase):
 
         def refused(sentence, *sets, **changes):
             job = self.job("bad", **changes)
-            more = [word for pair in sets for word in ("--set", pair)]
+            more = set_flags(*sets)
             _, said = self.run_longhaul("run", job, *more, code=REFUSED)
             self.assertIn(sentence, said)
             self.assertFalse(os.path.exists(self.path("bad", "checkpoints")))

@@ -6,8 +6,7 @@ import math
 import os
 import shutil
 
-from pipeline_case import (REFUSED, TORTURE, PipelineCase, add_plugin, floats, logical, main,
-                           read_json_lines)
+from pipeline_case import REFUSED, TORTURE, PipelineCase, add_plugin, floats, logical, main, read_json_lines, set_flags
 
 ZEROS = ["zero0", "zero1", "zero2", "zero3"]
 # Ranks a site, sites one after the other; a single number is one machine without sites.
@@ -144,7 +143,7 @@ class OneTruth(PipelineCase):
             bits = set()
             # Beside the first, the others by turns; in torture all of them.
             for way in ways if TORTURE else ways[:1] + ways[1 + i::2]:
-                more = [x for setting in way for x in ("--set", setting)]
+                more = set_flags(*way)
                 bits.add(digest(self.train(job, shape, zero, "tcp", *more)[1]))
             self.assertEqual(len(bits), 1, (shape, zero))
 

@@ -3,7 +3,7 @@ losses of `reference` and of products apart, in every place where parameters are
 import json
 import os
 
-from pipeline_case import TORTURE, PipelineCase, checkpoint_digest, logical, main
+from pipeline_case import TORTURE, PipelineCase, checkpoint_digest, logical, main, set_flags
 
 TWO = ["launch.ranks_per_node=2"]
 SITES = ["site.a.hosts=localhost:1", "site.b.hosts=localhost:1"]
@@ -26,7 +26,7 @@ class PackedProducts(PipelineCase):
     def train(self, job, folder, *sets, flags=()):
         if not os.path.isdir(self.path(folder)):
             self.link_data(folder)
-        words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
+        words = set_flags("pipeline.folder=" + folder, *sets)
         self.run_longhaul("train", job, *flags, *words)
 
     def assert_near(self, folder, other, most=2e-5):
@@ -38,7 +38,7 @@ class PackedProducts(PipelineCase):
                         logical(self.step_folder(step, other)), (folder, other))
 
     def planned(self, job, *sets):
-        words = [word for text in sets for word in ("--set", text)]
+        words = set_flags(*sets)
         return json.loads(self.run_longhaul("plan", job, "--json", *words)[0])
 
     def fewer(self, job, *sets):

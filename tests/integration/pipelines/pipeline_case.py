@@ -125,6 +125,11 @@ def read_json_lines(path):
         return [json.loads(line) for line in f if line.strip()]
 
 
+def set_flags(*texts):
+    """--set for each "section.key=value"."""
+    return [word for text in texts for word in ("--set", text)]
+
+
 def log_lines(path):
     """The lines of a log, each of which begins with its time of day, without it."""
     with open(path) as f:

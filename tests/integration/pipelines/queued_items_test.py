@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from pipeline_case import REFUSED, PipelineCase, logical, main, read_json_lines
+from pipeline_case import REFUSED, PipelineCase, logical, main, read_json_lines, set_flags
 
 WORLDS = {"two": (2, ["launch.ranks_per_node=2", "optimizer.plugin=zero3"]),
           "four": (4, ["launch.ranks_per_node=4", "optimizer.plugin=zero2", "parallel.accumulation=breadth"])}
@@ -34,11 +34,11 @@ class QueuedItems(PipelineCase):
     def train(self, job, folder, *sets, flags=(), **how):
         if not os.path.isdir(self.path(folder)):
             self.link_data(folder)
-        words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
+        words = set_flags("pipeline.folder=" + folder, *sets)
         return self.run_longhaul("train", job, *flags, *words, **how)[1]
 
     def planned(self, job, *sets):
-        words = [word for text in sets for word in ("--set", text)]
+        words = set_flags(*sets)
         return json.loads(self.run_longhaul("plan", job, "--json", *words)[0])
 
     def log(self, folder, rank=0):

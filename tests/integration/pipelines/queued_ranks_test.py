@@ -9,7 +9,7 @@ import socket
 import time
 
 from pipeline_case import (LOST, REFUSED, TERMINATED, TORTURE, PipelineCase, add_plugin, logical, main,
-                           read_json_lines)
+                           read_json_lines, set_flags)
 
 # ranks or sites, optimizer, accumulation, settings of the device
 TWO, FOUR, SITES = ["launch.ranks_per_node=2"], ["launch.ranks_per_node=4"], \
@@ -45,7 +45,7 @@ class QueuedRanks(PipelineCase):
 
     def settings(self, folder, *sets):
         self.link_data(folder)
-        return [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
+        return set_flags("pipeline.folder=" + folder, *sets)
 
     def curve(self, folder):
         """Steps and evaluations; a save is told whenever it is done."""
@@ -231,9 +231,8 @@ class QueuedRanks(PipelineCase):
                                                                *world, *BY_SITE))
                 found.append((self.curve(folder), logical(self.step_folder(6, folder))))
             self.assertEqual(found[0], found[1], zero)
-            args = [word for text in ["pipeline.folder=nodes" + zero, "optimizer.plugin=" + zero, "train.steps=9"]
-                    for word in ("--set", text)]
-            one = [word for text in nodes[:1] + BY_SITE for word in ("--set", text)]
+            args = set_flags("pipeline.folder=nodes" + zero, "optimizer.plugin=" + zero, "train.steps=9")
+            one = set_flags(*nodes[:1], *BY_SITE)
             _, said = self.run_longhaul("train", job, "--resume", *args, *one, code=REFUSED)
             self.assertIn("was made with 'parallel.inside = node of 0-1, 2-3'", said)
             self.run_longhaul("train", job, "--resume", *args, "--set", TWO[0], "--set", "train.same_bits=no")

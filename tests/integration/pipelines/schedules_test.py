@@ -1,6 +1,6 @@
 """Schedules of one's own: whatever the table, the bits are those of the generated one whose rounds
 take as many micro-batches; and what can't be run is refused before anything is."""
-from pipeline_case import REFUSED, TORTURE, PipelineCase, logical, main, read_json_lines
+from pipeline_case import REFUSED, TORTURE, PipelineCase, logical, main, read_json_lines, set_flags
 
 MICRO_BATCHES = 4
 
@@ -75,8 +75,7 @@ class Schedules(PipelineCase):
 
     def train(self, job, folder, *sets):
         self.link_data(folder)
-        self.run_longhaul("train", job, *[w for s in ("pipeline.folder=" + folder,) + sets
-                                          for w in ("--set", s)])
+        self.run_longhaul("train", job, *set_flags("pipeline.folder=" + folder, *sets))
         curve = [(r["step"], r.get("loss"), r.get("gradient_norm"))
                  for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "step" in r]
         return curve, logical(self.step_folder(2, folder))

@@ -2,8 +2,7 @@
 import json
 import os
 
-from pipeline_case import (DATA, REFUSED, SOURCE, PipelineCase, main, read_json_lines, read_pair,
-                           write_pair)
+from pipeline_case import DATA, REFUSED, SOURCE, PipelineCase, main, read_json_lines, read_pair, set_flags, write_pair
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 with open(os.path.join(GOLDEN, "phases", "sft", "expected.json")) as golden_file:
@@ -20,7 +19,7 @@ class Golden(PipelineCase):
             "train": {"phase": "sft", "sequence": 32, "batch": 1, "steps": 1, "precision": "f32"},
             "optimizer": {"plugin": "zero0", "rule": "rules:sgd", "clip": 0, "learning_rate": 0},
             "device": {"plugin": "cpu", "threads": 1}}, name + ".ini")
-        more = [word for pair in sets for word in ("--set", pair)]
+        more = set_flags(*sets)
         self.run_longhaul("run", job, *more)
         (row,) = [r for r in read_json_lines(self.path(name, "metrics.jsonl"))
                   if "learning_rate" in r]

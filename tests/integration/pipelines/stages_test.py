@@ -10,7 +10,8 @@ import struct
 import subprocess
 
 from pipeline_case import (BINARY, DATA, DONE, NOT_FINITE, REFUSED, SOURCE, USAGE, PipelineCase,
-                           add_plugin, checkpoint_digest, log_lines, main, read_json_lines, tensors_of)
+                           add_plugin, checkpoint_digest, log_lines, main, read_json_lines, set_flags,
+                           tensors_of)
 
 
 class Stages(PipelineCase):
@@ -318,7 +319,7 @@ class OwnFiles(PipelineCase):
         there = sorted(os.listdir(self.folder)), sorted(os.listdir(self.path("out")))
         job = job or self.small_job(train={"steps": 2})
         for command in ("check", command):
-            args = [word for change in sets for word in ("--set", change)]
+            args = set_flags(*sets)
             _, said = self.run_longhaul(command, job, *args, code=REFUSED)
             self.assertRegex(said, sentence)
             self.assertEqual(said.count("\n"), 1, said)
@@ -363,7 +364,7 @@ class OwnFiles(PipelineCase):
         for output in ("../data", "./..//data", "new/.././../data"):
             sets = ("prepare.input=data.bin", "prepare.output=" + output, "data.train=" + output)
             for command in ("check", "run", "prepare"):
-                args = [word for change in sets for word in ("--set", change)]
+                args = set_flags(*sets)
                 _, said = self.run_longhaul(command, job, *args, code=REFUSED)
                 self.assertRegex(said, r"data\.bin would be lost: prepare writes over it")
         self.assertEqual(sorted(os.listdir(self.folder)), ["data.bin", "job.ini", "stories.jsonl"])

@@ -2,7 +2,7 @@
 commands: what is recomputed, cut over ranks, packed or made for a device with memory of its own has the same bits or losses."""
 import os
 
-from pipeline_case import SOURCE, TORTURE, PipelineCase, logical, main
+from pipeline_case import SOURCE, TORTURE, PipelineCase, logical, main, set_flags
 
 SPECS = os.path.join(SOURCE, "examples", "specs")
 SIZES = {"mla": {"q_rank": 24, "kv_rank": 16, "still": 8, "turning": 8, "value_dim": 12},
@@ -25,7 +25,7 @@ class Views(PipelineCase):
 
     def train(self, job, folder, *sets):
         self.link_data(folder)
-        words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
+        words = set_flags("pipeline.folder=" + folder, *sets)
         self.run_longhaul("train", job, *words)
         return logical(self.step_folder(STEPS, folder))
 
