@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from small_job import MODEL, TRAIN
+
 PROGRAM, TESTS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 LLAMA = os.path.join(TESTS, "golden", "llama")
 TOKENIZER = os.path.join(TESTS, "data", "tokenizers", "mini-llama")
-MODEL = "[model]\nplugin = llama\nblocks = 1\nhidden = 16\nheads = 2\nffn = 32\nmax_tokens = 16\n"
-TRAIN = ("[train]\nsequence = 8\nbatch = 2\nsteps = 1\n[optimizer]\nplugin = zero0\nrule = rules:adamw\n"
-         "learning_rate = 0.01\n[device]\nplugin = cpu\n[data]\nsplit = 1,0,0\n")
 failures = []
 count = 0
 

@@ -9,6 +9,10 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from small_job import MODEL, TRAIN
+
 PROGRAM = os.path.abspath(sys.argv[1])
 INI = """[pipeline]
 name = shown
@@ -19,26 +23,7 @@ input = *.jsonl
 tokenizer = t/tokenizer.json
 append = none
 on_error = skip
-[data]
-split = 1,0,0
-[model]
-plugin = llama
-blocks = 1
-hidden = 16
-heads = 2
-ffn = 32
-max_tokens = 16
-[train]
-sequence = 8
-batch = 2
-steps = 1
-[optimizer]
-plugin = zero0
-rule = rules:adamw
-learning_rate = 0.01
-[device]
-plugin = cpu
-threads = 1
+""" + MODEL + TRAIN + """threads = 1
 [generate]
 ids = 2,3,0,2
 tokens = 2

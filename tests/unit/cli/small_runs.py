@@ -9,6 +9,10 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from small_job import MODEL, TRAIN
+
 PROGRAM, FIXTURES = map(os.path.abspath, sys.argv[1:3])
 INI = """[pipeline]
 name = small
@@ -18,26 +22,7 @@ folder = out
 input = a.jsonl
 tokenizer = t/tokenizer.json
 append = none
-[data]
-split = 1,0,0
-[model]
-plugin = llama
-blocks = 1
-hidden = 16
-heads = 2
-ffn = 32
-max_tokens = 16
-[train]
-sequence = 8
-batch = 2
-steps = 1
-[optimizer]
-plugin = zero0
-rule = rules:adamw
-learning_rate = 0.01
-[device]
-plugin = cpu
-threads = 1
+""" + MODEL + TRAIN + """threads = 1
 [eval]
 data = e.jsonl
 [generate]
