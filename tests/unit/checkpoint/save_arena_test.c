@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include <checkpoint/writer.h>
+#include <checkpoint/writer_arena.h>
 
 #define MIB ((uint64_t)1 << 20)
 
