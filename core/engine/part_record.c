@@ -10,6 +10,7 @@
 #include <graph/fusion.h>
 #include <graph/gradient.h>
 #include <graph/op_table.h>
+#include <graph/recorder.h>
 
 /* What param() may name while a part is recorded. Lies on the stack of whoever records. */
 typedef struct local_names {
@@ -109,7 +110,7 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
         .device = p->engine,
     };
     recording_t *r;
-    lh_status_t status = recording_new(&how, &r);
+    lh_status_t status = recorder_new(&how, &r);
     if (status == LH_OK) status = program_keep(p, r);
     if (status == LH_OK) *out = r;
     return status;

@@ -12,7 +12,7 @@
 
 #include <base/memory.h>
 #include <graph/op_table.h>
-#include <graph/recording.h>
+#include <graph/recorder.h>
 
 /* A pattern found in a recording: which node each call is, and which value each word stands for. */
 typedef struct match {
@@ -204,11 +204,11 @@ static lh_status_t fused_propose(recording_t *r, const op_t *op, const match_t *
         mem_free(attributes);
         return status;
     }
-    status = recording_call(r, op, attributes, slots, op->in_count, call);
+    status = recorder_call(r, op, attributes, slots, op->in_count, call);
     mem_free(attributes);
     *fits = status == LH_OK;
     if (status != LH_OK) return status == LH_NO_MEMORY ? status : LH_OK;
-    *fits = outputs_alike(r, call, slots) && recording_offers(r, call);
+    *fits = outputs_alike(r, call, slots) && recorder_offers(r, call);
     if (!*fits) mem_free(call->attributes);
     return LH_OK;
 }

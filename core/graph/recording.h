@@ -1,5 +1,5 @@
-/* graph/recording.h - what was recorded: values and the nodes that make them, in order; and the
- * functions by which passes record.
+/* graph/recording.h - what was recorded: values and the nodes that make them, in order; and what passes do
+ * with them.
  *
  * A model is not executed op by op. Its plugin calls the recorder (lh_graph_api_t) once for the
  * embedding, each block and the head, and what it called is a recording: a straight list, in which
@@ -119,8 +119,7 @@ typedef struct recording {
     lh_value_t output;  /* what the part returned */
 } recording_t;
 
-/* An empty recording; `how` is copied. Freed by recording_free, NULL does nothing. */
-lh_status_t recording_new(const recording_how_t *how, recording_t **out) LH_MUST_CHECK;
+/* NULL does nothing. A recording is begun by the recorder (recorder.h). */
 void recording_free(recording_t *r);
 /* LH_OK, or the status of the first failure of any call that recorded; fail() is called again with
  * its sentence. */
@@ -149,27 +148,6 @@ uint32_t recording_difference(const recording_t *a, const recording_t *b);
 void recording_failed(recording_t *r, lh_status_t status);
 /* Puts words before the sentence of the first failure: where it was called, and with what. */
 void recording_explain(recording_t *r, const char *before);
-/* The LH_INPUT_* that an input slot of this name takes where it is left out; 0: none. */
-uint32_t recording_input_of(const char *slot);
-
-/* An op with its inputs, before it becomes a node. Fused ops and those that models record go
- * through the same checks. */
-typedef struct op_call {
-    const op_t *op;
-    void *attributes; /* owned by the call until it is appended; NULL: the op has none */
-    lh_value_t in[OP_SLOTS];
-    lh_arg_t args[OP_SLOTS]; /* inputs, then outputs */
-} op_call_t;
-
-/* Makes a call: copies attributes, fills in inputs that have a standard source (tokens, positions
- * and their like, by the name of the slot), completes attributes and asks the op's shape(). On
- * success the caller owns call->attributes (mem_free). LH_INVALID where the op refuses the inputs;
- * the recording does not keep that failure. */
-lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
-                           const lh_value_t *in, uint32_t in_count, op_call_t *call) LH_MUST_CHECK;
-
-/* Whether the device has a kernel for a call. False where no device is known. */
-bool recording_offers(const recording_t *r, const op_call_t *call);
 /* Whether two arguments have one dtype and shape, whatever their strides. */
 bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b);
 

@@ -13,6 +13,7 @@
 #include <base/memory.h>
 #include <engine/program.h>
 #include <graph/op_table.h>
+#include <graph/recorder.h>
 #include <parallel/arrange.h>
 #include <parallel/transfer_plan.h>
 
@@ -207,7 +208,7 @@ static lh_status_t piece_record(piece_update_t *s)
                                  .compute = w->compute,
                                  .accumulate = w->accumulate,
                                  .param = no_param};
-    lh_status_t status = recording_new(&how, &s->r);
+    lh_status_t status = recorder_new(&how, &s->r);
     if (status == LH_OK) status = program_keep(u->p, s->r);
     if (status == LH_OK) status = piece_arguments(s, rule->rule);
     if (status != LH_OK) return status;

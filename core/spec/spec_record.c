@@ -28,7 +28,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
-#include <graph/recording.h>
+#include <graph/recorder.h>
 #include <longhaul/positions.h>
 #include <spec/spec_check.h>
 
@@ -324,7 +324,7 @@ static lh_value_t tensor_write(spec_writer_t *w, const spec_node_t *node)
 /* Whether the core fills an input in where it is left out. */
 static bool slot_is_filled(const op_t *op, uint32_t slot)
 {
-    return !op->optional[slot] && recording_input_of(op->slot_name[slot]) != 0;
+    return !op->optional[slot] && recorder_input_of(op->slot_name[slot]) != 0;
 }
 
 /* The slot of the n-th argument without a keyword; in_count: there is none. */

@@ -13,7 +13,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <graph/gradient.h>
-#include <graph/recording.h>
+#include <graph/recorder.h>
 
 static const double step_size = 1e-5, slope_tolerance = 1e-6, kernel_tolerance = 2e-5;
 
@@ -115,7 +115,7 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
                                  .device = (void *)(uintptr_t)g->s->plugin};
     lh_value_t in[OP_SLOTS] = {0};
     recording_t *r;
-    check_ok(recording_new(&how, &r), "recording");
+    check_ok(recorder_new(&how, &r), "recording");
     for (uint32_t i = 0; i < op->in_count; i++) {
         const uint64_t *shape = guesses[i < MOST_GUESSED ? n % GUESSES : 0];
         if (i < MOST_GUESSED) n /= GUESSES;

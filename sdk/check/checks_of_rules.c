@@ -11,6 +11,7 @@
 
 #include <base/memory.h>
 #include <base/philox.h>
+#include <graph/recorder.h>
 #include <longhaul/dtype.h>
 
 enum { ROWS = 12, COLUMNS = 24, STATES = 8 };
@@ -178,7 +179,7 @@ static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t d
                               .matrices = 1};
     lh_value_t value = 0;
     recording_t *r;
-    check_ok(recording_new(&how, &r), "recording");
+    check_ok(recorder_new(&how, &r), "recording");
     /* As the host does: a matrix for a rule that works on rows, else flat. */
     const bool whole_rows = rule->grain >= LH_GRAIN_ROW;
     const uint64_t shape[] = {whole_rows ? p->elements / g->columns : p->elements, g->columns};

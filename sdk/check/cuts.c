@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <graph/recorder.h>
 
 #include "check.h"
 #include "check_host.h"
@@ -256,7 +257,7 @@ static recording_t *record_on_rank(const cut_t *c, const graph_node_t *node, uin
                                  .offers = op_case_listed,
                                  .device = (void *)(uintptr_t)c->on->plugin};
     recording_t *r;
-    check_ok(recording_new(&how, &r), "recording");
+    check_ok(recorder_new(&how, &r), "recording");
     for (uint32_t i = 0; i < node->op->in_count; i++) {
         const lh_value_t v = node->slots[i];
         if (v == 0 || is_left_out(c, node, i, rank, try)) continue;

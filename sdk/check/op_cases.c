@@ -9,7 +9,7 @@
 #include <base/philox.h>
 #include <graph/fusion.h>
 #include <graph/gradient.h>
-#include <graph/recording.h>
+#include <graph/recorder.h>
 #include <longhaul/dtype.h>
 
 #include "check.h"
@@ -352,7 +352,7 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
                                  .device = (void *)(uintptr_t)device};
     const uint64_t shape[] = {rows, width};
     recording_t *r;
-    lh_status_t status = recording_new(&how, &r);
+    lh_status_t status = recorder_new(&how, &r);
     if (status != LH_OK) return status;
     const lh_value_t x = recording_argument(r, compute, 2, shape);
     r->output = c->record(&r->graph, x, rows, width);

@@ -5,6 +5,7 @@
 
 #include <base/memory.h>
 #include <config/options.h>
+#include <graph/recorder.h>
 
 #include "check.h"
 #include "check_host.h"
@@ -53,7 +54,7 @@ lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compu
     const uint64_t shape[] = {tokens, t->parameters->hidden};
     recording_t *r;
     check_alive();
-    lh_status_t status = recording_new(&how, &r);
+    lh_status_t status = recorder_new(&how, &r);
     if (status != LH_OK) return status;
     const lh_value_t x = use->part == LH_PART_EMBED
                              ? r->graph.api->input(&r->graph, LH_INPUT_TOKENS)

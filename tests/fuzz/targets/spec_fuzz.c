@@ -7,7 +7,7 @@
 
 #include <base/memory.h>
 #include <graph/op_table.h>
-#include <graph/recording.h>
+#include <graph/recorder.h>
 #include <plugin/host.h>
 #include <spec/spec.h>
 #include <spec/spec_record.h>
@@ -40,7 +40,7 @@ static void record_part(lh_model_t *m, const op_table_t *ops, const lh_host_t *h
                                  .context = m};
     const uint64_t shape[] = {TOKENS, m->hidden};
     recording_t *r;
-    FUZZ_ASSERT(recording_new(&how, &r) == LH_OK);
+    FUZZ_ASSERT(recorder_new(&how, &r) == LH_OK);
     const lh_value_t input = part == LH_PART_EMBED ? r->graph.api->input(&r->graph, LH_INPUT_TOKENS)
                                                    : recording_argument(r, LH_DTYPE_F32, 2, shape);
     const lh_value_t output = spec_record(m, &r->graph, part, block, input);

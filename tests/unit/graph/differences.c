@@ -9,6 +9,7 @@
 #include <base/philox.h>
 #include <base/status.h>
 #include <graph/gradient.h>
+#include <graph/recorder.h>
 
 #include <cmocka.h> /* last: it has a fail() of its own */
 
@@ -43,7 +44,7 @@ recording_t *test_recording(const op_table_t *ops,
                                  .param = param,
                                  .context = context};
     recording_t *r;
-    assert_int_equal(recording_new(&how, &r), LH_OK);
+    assert_int_equal(recorder_new(&how, &r), LH_OK);
     return r;
 }
 

@@ -10,6 +10,7 @@
 #include <graph/draw.h>
 #include <graph/gradient.h>
 #include <graph/op_table.h>
+#include <graph/recorder.h>
 
 #include <longhaul/ops.h>
 
@@ -40,7 +41,7 @@ static recording_t *small_recording(const char *weight)
     static const uint64_t in[] = {8, 4}, out[] = {8, 6};
     recording_t *r;
     lh_value_t none;
-    assert_int_equal(recording_new(&how, &r), LH_OK);
+    assert_int_equal(recorder_new(&how, &r), LH_OK);
     lh_graph_t *g = &r->graph;
     const lh_value_t x = recording_argument(r, LH_DTYPE_F32, 2, in);
     r->output = lh_activate(g, lh_linear(g, x, g->api->param(g, weight), 0), LH_ACT_SILU);

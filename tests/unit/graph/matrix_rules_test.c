@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include <base/status.h>
+#include <graph/recorder.h>
 #include <longhaul/dtype.h>
 
 #include "differences.h"
@@ -67,7 +68,7 @@ static lh_status_t record(matrix_run_t *run, const char *rule, uint64_t rows, ui
         LH_OK);
     const recording_how_t recording = {
         .ops = run->ops, .host = test_host(), .compute = LH_DTYPE_BF16, .accumulate = LH_DTYPE_F32};
-    assert_int_equal(recording_new(&recording, &run->r), LH_OK);
+    assert_int_equal(recorder_new(&recording, &run->r), LH_OK);
     const uint64_t shape[] = {rows, columns};
     run->grad = recording_argument(run->r, LH_DTYPE_F32, 2, shape);
     run->master = recording_argument(run->r, LH_DTYPE_F32, 2, shape);

@@ -7,6 +7,7 @@
 #include <base/status.h>
 #include <graph/gradient.h>
 #include <graph/op_table.h>
+#include <graph/recorder.h>
 #include <ops/ops_collective.h>
 
 #include <longhaul/model.h>
@@ -35,7 +36,7 @@ static recording_t *new_recording(lh_dtype_t compute)
                                  .accumulate = LH_DTYPE_F32,
                                  .param = param_shape};
     recording_t *r;
-    assert_int_equal(recording_new(&how, &r), LH_OK);
+    assert_int_equal(recorder_new(&how, &r), LH_OK);
     return r;
 }
 

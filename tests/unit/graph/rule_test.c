@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include <base/status.h>
+#include <graph/recorder.h>
 #include <longhaul/dtype.h>
 
 #include "differences.h"
@@ -33,7 +34,7 @@ static void start(lion_run_t *run, interpreter_how_t *how, const lh_plugin_t *co
         LH_OK);
     const recording_how_t recording = {
         .ops = run->ops, .host = test_host(), .compute = LH_DTYPE_BF16, .accumulate = LH_DTYPE_F32};
-    assert_int_equal(recording_new(&recording, &run->r), LH_OK);
+    assert_int_equal(recorder_new(&recording, &run->r), LH_OK);
     const uint64_t n = ELEMENTS;
     run->grad = recording_argument(run->r, LH_DTYPE_F32, 1, &n);
     run->master = recording_argument(run->r, LH_DTYPE_F32, 1, &n);

@@ -9,6 +9,7 @@
 #include <base/memory.h>
 #include <base/status.h>
 #include <graph/gradient.h>
+#include <graph/recorder.h>
 #include <longhaul/ops.h>
 #include <ops/ops_view.h>
 #include <program/flow.h>
@@ -56,7 +57,7 @@ static void part_open(part_t *p)
                                  .accumulate = LH_DTYPE_F32,
                                  .offers = offers,
                                  .device = p};
-    assert_int_equal(recording_new(&how, &p->r), LH_OK);
+    assert_int_equal(recorder_new(&how, &p->r), LH_OK);
     p->x = recording_argument(p->r, LH_DTYPE_F32, 2, shape);
 }
 

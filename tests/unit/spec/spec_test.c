@@ -8,7 +8,7 @@
 #include <config/job_load.h>
 #include <graph/op_table.h>
 #include <graph/parameters.h>
-#include <graph/recording.h>
+#include <graph/recorder.h>
 #include <longhaul/ops.h>
 #include <plugin/host.h>
 #include <plugin/registry.h>
@@ -140,7 +140,7 @@ static lh_status_t bed_record(bed_t *b, uint32_t part)
                                  .context = b};
     recording_t **r = &b->parts[part - 1];
     const uint64_t shape[] = {TOKENS, b->parameters->hidden};
-    assert_int_equal(recording_new(&how, r), LH_OK);
+    assert_int_equal(recorder_new(&how, r), LH_OK);
     lh_graph_t *g = &(*r)->graph;
     const lh_value_t input = part == LH_PART_EMBED ? g->api->input(g, LH_INPUT_TOKENS)
                                                    : recording_argument(*r, LH_DTYPE_F32, 2, shape);
@@ -727,7 +727,7 @@ static lh_status_t record_with_failure(bed_t *b, uint64_t n)
     recording_t *r;
     const recording_how_t how = b->parts[LH_PART_BLOCK - 1]->how;
     const uint64_t shape[] = {TOKENS, b->parameters->hidden};
-    assert_int_equal(recording_new(&how, &r), LH_OK);
+    assert_int_equal(recorder_new(&how, &r), LH_OK);
     const lh_value_t input = recording_argument(r, LH_DTYPE_F32, 2, shape);
     mem_fail_at(n, false);
     lh_status_t status = b->plugin->model->open(b->plugin->host, b->config, &m);
