@@ -13,6 +13,7 @@
 
 #include <base/memory.h>
 #include <base/text.h>
+#include <graph/adapted_layer.h>
 
 /* It goes by names, so a plugin's op with a slot `positions` gets the positions as the core's ops
  * do. */
@@ -383,83 +384,6 @@ static lh_status_t call_refused(recording_t *r, const op_t *op, const lh_value_t
     return status;
 }
 
-/* A factor of a matrix's adapter, "wq.lora_a". */
-static lh_value_t record_factor(recording_t *r, const char *matrix, char factor)
-{
-    text_t name = {0};
-    text_printf(&name, "%s.lora_%c", matrix, factor);
-    const lh_status_t status = text_status(&name);
-    recording_failed(r, status);
-    const lh_value_t v = status == LH_OK ? r->graph.api->param(&r->graph, name.data) : 0;
-    text_free(&name);
-    return v;
-}
-
-static lh_value_t record_two(recording_t *r, const char *op, lh_value_t a, lh_value_t b)
-{
-    const lh_value_t in[] = {a, b};
-    return r->graph.api->op(&r->graph, op, NULL, in, 2, NULL);
-}
-
-/* What each row of W + scale B A is to be multiplied with, [out] F32. The product is made for this
- * alone, at the size of W, and is gone when its norms are known. */
-static lh_value_t record_magnitude(recording_t *r, const char *name, lh_value_t weight,
-                                   lh_value_t a, lh_value_t b, lh_value_t scale)
-{
-    const lh_graph_api_t *api = r->graph.api;
-    const lh_matmul_t product = {.struct_size = sizeof(product)};
-    const lh_value_t of[] = {record_two(r, "scale", b, scale), a};
-    const lh_value_t change = api->op(&r->graph, "matmul", &product, of, 2, NULL);
-    const lh_value_t in[] = {weight, change, record_factor(r, name, 'm')};
-    return api->op(&r->graph, "dora_scale", NULL, in, 3, NULL);
-}
-
-/* y of a layer without its bias, with that. No op adds a row to all rows but a matmul: one with zeros
- * does, of the small matrix that the adapter has anyway. */
-static lh_value_t record_bias(recording_t *r, lh_value_t y, lh_value_t low, lh_value_t b,
-                              lh_value_t bias)
-{
-    static const float zero = 0;
-    const lh_graph_api_t *api = r->graph.api;
-    const lh_matmul_t product = {.struct_size = sizeof(product), .transpose_b = 1};
-    const lh_value_t nothing = record_two(r, "scale", low, api->constant(&r->graph, &zero, 1));
-    const lh_value_t of[] = {nothing, b, bias};
-    return record_two(r, "add", y, api->op(&r->graph, "matmul", &product, of, 3, NULL));
-}
-
-/* What a linear layer gives where its matrix has an adapter: y + scale (x A') B', and each column of
- * that times its magnitude where the adapter has those. A model knows nothing of it. x, weight and
- * bias are inputs of the layer, y its output; with a magnitude its output without the bias. */
-static lh_value_t record_change(recording_t *r, const lh_value_t *in, lh_value_t bias, lh_value_t y,
-                                double scale, bool magnitude)
-{
-    const lh_graph_api_t *api = r->graph.api;
-    const float factor = (float)scale;
-    char *name = mem_text(r->values[in[1]].name);
-    if (name == NULL) {
-        recording_failed(r, LH_NO_MEMORY);
-        return 0;
-    }
-    const lh_value_t a = record_factor(r, name, 'a'), low = record_two(r, "linear", in[0], a);
-    const lh_value_t b = record_factor(r, name, 'b'), change = record_two(r, "linear", low, b);
-    const lh_value_t by = api->constant(&r->graph, &factor, 1);
-    lh_value_t sum = record_two(r, "add", y, record_two(r, "scale", change, by));
-    if (magnitude) sum = record_two(r, "multiply", sum, record_magnitude(r, name, in[1], a, b, by));
-    mem_free(name);
-    return magnitude && bias != 0 ? record_bias(r, sum, low, b, bias) : sum;
-}
-
-/* Whether a call is of a linear layer whose matrix has an adapter. A layer that is recorded as another
- * one is adapted once, behind the outer one. */
-static bool layer_is_adapted(const recording_t *r, const op_t *op, const lh_value_t *in,
-                             uint32_t in_count, double *scale, bool *magnitude)
-{
-    if (r->how.adapted == NULL || r->adapting || (op->row.flags & LH_OP_LINEAR) == 0) return false;
-    const graph_value_t *weight = in_count > 1 && in[1] != 0 ? &r->values[in[1]] : NULL;
-    return weight != NULL && weight->kind == VALUE_PARAM &&
-           r->how.adapted(r->how.context, weight->name, scale, magnitude);
-}
-
 /* lh_graph_api_t.op, in this order: finds the op, checks and completes the call, leaves it out
  * where it does nothing, expands it where the device has no kernel, else appends a node. */
 static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
@@ -479,7 +403,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
     op_call_t call;
     double scale = 0;
     bool magnitude = false;
-    const bool adapted = layer_is_adapted(r, op, in, in_count, &scale, &magnitude);
+    const bool adapted = adapted_layer_is(r, op, in, in_count, &scale, &magnitude);
     const lh_value_t bias = adapted && in_count > 2 ? in[2] : 0;
     if (magnitude && in_count > 2) in_count = 2;
     fail_clear(); /* a shape() that refuses without a word would be given another's */
@@ -497,7 +421,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         r->adapting = inside || adapted;
         const lh_value_t y = record_expanded(r, &call, more);
         r->adapting = inside;
-        return adapted && y != 0 ? record_change(r, in, bias, y, scale, magnitude) : y;
+        return adapted && y != 0 ? adapted_layer_change(r, in, bias, y, scale, magnitude) : y;
     }
     const uint32_t index = node_append(r, &call);
     if (index == 0) return 0;
@@ -505,7 +429,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
     const lh_value_t *outputs = r->nodes[index].slots + op->in_count;
     for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
         more[i - 1] = outputs[i];
-    if (adapted) return record_change(r, in, bias, outputs[0], scale, magnitude);
+    if (adapted) return adapted_layer_change(r, in, bias, outputs[0], scale, magnitude);
     return op->out_count == 0 ? 0 : outputs[0];
 }
 
