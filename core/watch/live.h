@@ -29,18 +29,4 @@ void live_end(live_t *l, const run_end_t *end);
 /* Ends what an aborted run has left; status.json then says what was known last. */
 void live_free(live_t *l); /* NULL does nothing */
 
-/* ---- figures for Prometheus ------------------------------------------------------------------ */
-
-/* The state of a run as text of its exposition format,
- * version 0.0.4, as a scrape gets it and as a node exporter reads it from a file.
- *
- * Names begin with longhaul_; units are seconds, bytes and tokens; what only grows ends in _total.
- * Each has the label run, the pipeline's name. */
-
-/* From the start of `out`, which keeps its memory. start: of the run, for its folder and links; its
- * counts of strangers are asked of start->control, unless that is NULL. free_bytes: left where
- * checkpoints are written; UINT64_MAX: not known. */
-void live_figures_write(const run_state_t *s, const lateness_t *late, const run_start_t *start,
-                        uint64_t free_bytes, text_t *out);
-
 #endif

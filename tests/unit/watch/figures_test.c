@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include <watch/live.h>
+#include <watch/figures.h>
 #include <watch/scrape.h>
 
 #include <cmocka.h>
@@ -94,7 +94,7 @@ static void values_are_those_of_the_state(void **state)
     const lateness_t late = {.count = 1};
     text_t page = {0};
     make(&s, &start);
-    live_figures_write(&s, &late, &start, 4096, &page);
+    figures_write(&s, &late, &start, 4096, &page);
     assert_int_equal(text_status(&page), LH_OK);
     has(page.data, "step", "", "44");
     has(page.data, "planned_steps", "", "1000");
@@ -143,7 +143,7 @@ static void the_page_has_the_form_of_the_format(void **state)
     const lateness_t late = {0};
     text_t page = {0};
     make(&s, &start);
-    live_figures_write(&s, &late, &start, UINT64_MAX, &page);
+    figures_write(&s, &late, &start, UINT64_MAX, &page);
     assert_null(strstr(page.data, "free_bytes"));
     char name[64] = "", seen[8192] = "";
     char *rest = page.data;
@@ -178,7 +178,7 @@ static void a_run_without_a_step_has_no_figures_of_one(void **state)
     const lateness_t late = {0};
     const run_start_t start = {.name = "n", .steps = 10, .ranks = 1};
     run_state_begin(&s, &start);
-    live_figures_write(&s, &late, &start, UINT64_MAX, &page);
+    figures_write(&s, &late, &start, UINT64_MAX, &page);
     for (const char *const *at = (const char *const[]){"_loss{", "tokens_total", "left_seconds",
                                                        "exposed", "saved_step", "nan", NULL};
          *at != NULL; at++)

@@ -5,7 +5,7 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-#include <watch/live.h>
+#include <watch/figures.h>
 
 enum { STRANGERS = 3 };
 
@@ -42,7 +42,7 @@ static void figures_of(const control_t *control, uint32_t late, bool ended, text
     const lateness_t who = {.count = late};
     run_state_begin(&s, &start);
     s.ended = ended;
-    live_figures_write(&s, &who, &start, UINT64_MAX, page);
+    figures_write(&s, &who, &start, UINT64_MAX, page);
     assert_int_equal(text_status(page), LH_OK);
 }
 
