@@ -15,7 +15,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <config/job_check.h>
+#include <config/job_outputs.h>
 #include <data/input_lines.h>
 #include <data/samples.h>
 #include <engine/engine.h>

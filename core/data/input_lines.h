@@ -9,7 +9,7 @@
 #define DATA_INPUT_LINES_H
 
 #include <base/digest.h>
-#include <config/job_check.h>
+#include <config/job_outputs.h>
 
 /* The files of a stage's input. Owned; freed by input_files_free. */
 typedef struct input_files {

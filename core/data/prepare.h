@@ -13,7 +13,7 @@
 #ifndef DATA_PREPARE_H
 #define DATA_PREPARE_H
 
-#include <config/job_check.h>
+#include <config/job_outputs.h>
 #include <data/indexed.h>
 #include <format/json.h>
 #include <tokenizer/tokenizer.h>

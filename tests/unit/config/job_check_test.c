@@ -3,6 +3,7 @@
 
 #include <base/philox.h>
 #include <config/job_check.h>
+#include <config/job_outputs.h>
 
 enum { KEY = 32, KEYS = 2000, TEXT = 256 };
 static const char standard[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
