@@ -6,6 +6,7 @@
 
 #include <base/dtype.h>
 #include <base/memory.h>
+#include <graph/parameter_draw.h>
 
 void weights_free(weights_t *w)
 {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <graph/parameters.h>
+#include <graph/parameter_draw.h>
 
 enum { ROWS = 700, COLUMNS = 1001 }; /* more than one span, and no whole number of them */
 
