@@ -1,24 +1,11 @@
-/* parallel/transfer_order.h - the check of transfers: of a rank's own lists, that nothing touches
- * values which are on their way, and of all ranks' lists, whether every start meets its partners
- * and every wait ends. The check needs only lists, so `plan` and `check` make it for ranks that do
+/* parallel/transfer_order.h - the check of all ranks' lists of transfers: whether every start meets its
+ * partners and every wait ends. It needs only lists, so `plan` and `check` make it for ranks that do
  * not run. All functions are called by the control thread. */
 #ifndef PARALLEL_TRANSFER_ORDER_H
 #define PARALLEL_TRANSFER_ORDER_H
 
 #include <comm/comm.h>
-#include <engine/program.h>
-
-/* A start or a wait. Rows travel and are compared as bytes, so whoever makes one clears it
- * first. */
-typedef struct transfer_row {
-    transfer_t transfer;
-    bool waits;
-} transfer_row_t;
-
-/* What the engine's programs start and wait for in some steps, in order. After engine_arrange.
- * *rows: [*count], freed by the caller with mem_free. LH_INVALID: a list uses values that are on
- * their way, or starts a transfer again that nobody has waited for. */
-lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *count) LH_MUST_CHECK;
+#include <parallel/transfer_rows.h>
 
 /* What a rank starts and waits for, in order, as transfer_rows returns it. */
 typedef struct transfer_list {
