@@ -362,12 +362,12 @@ static const lh_option_t wan_rows[] = {
                    "share it; 0: unknown"),
 };
 
-/* What the table of [site.NAME] fills; job_load.c takes it apart into hosts. */
+/* What the table of [site.NAME] fills; job_sites.c takes it apart into hosts. */
 typedef struct site_text {
     char *hosts, *spare, *addresses, *checkpoint_folder;
 } site_text_t;
 /* The next tables are of sections that are named, [site.NAME], [group.NAME], [adapter.NAME],
- * [eval.NAME] and [plugin.NAME]: job_load.c parses each of them. */
+ * [eval.NAME] and [plugin.NAME]: job_sites.c parses the first, job_load.c the others. */
 const lh_option_t job_site_rows[] = {
     TEXT(site_text_t, hosts, NULL,
          "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what "
@@ -448,7 +448,8 @@ static const lh_option_t hook_rows[] = {
     }
 
 /* pipeline comes first, as the stages that it names decide what the others must have. In a name,
- * ".*" stands for any: those sections fill lists and are parsed one by one in job_load.c. */
+ * ".*" stands for any: those sections fill lists and are parsed one by one in job_load.c and
+ * job_sites.c. */
 static const job_section_t sections[] = {
     SECTION(pipeline, ALL, NULL, "the job: its name, its stages, its folder"),
     SECTION(prepare, PREPARE, NULL, "raw text to token files"),
