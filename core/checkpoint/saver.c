@@ -30,6 +30,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/memory_image.h>
 
 /* SAVER_NICE: training's threads come first. SAVER_FDS: descriptors that a saver keeps at its fork,

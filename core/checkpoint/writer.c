@@ -28,6 +28,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/memory_image.h>
 #include <checkpoint/saver.h>
 #include <checkpoint/writer_arena.h>

@@ -9,7 +9,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
-#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/folder_lock.h>
 #include <launch/launch.h>
 #include <launch/request.h>
 

@@ -30,6 +30,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/manifest.h>
 #include <checkpoint/writer.h>
 #include <cli/check.h>

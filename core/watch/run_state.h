@@ -7,7 +7,7 @@
 #define WATCH_RUN_STATE_H
 
 #include <base/text.h>
-#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/folder_lock.h>
 #include <format/json.h>
 #include <train/train.h>
 

@@ -11,6 +11,7 @@
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/saver.h>
 #include <crash/call_faults.h>
 #include <crash/mem_fs_shared.h>

@@ -14,6 +14,7 @@
 #include <base/log.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/writer.h>
 #include <torture.h>
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <base/file.h>
-#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/folder_lock.h>
 
 #define MS ((uint64_t)1000000)
 

@@ -5,6 +5,8 @@
 #include <dirent.h>
 #include <errno.h>
 
+#include <checkpoint/folder_lock.h>
+
 static const uint32_t counts[] = {1, 2, 3, 4, 8};
 enum { COUNTS = sizeof(counts) / sizeof(counts[0]) };
 
