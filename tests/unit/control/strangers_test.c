@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
@@ -221,15 +222,22 @@ static void thousands_leave_nothing_behind(void **state)
     party_t p;
     (void)state;
     party_open(&p);
-    /* As many at once as there will ever be, however late a busy machine lets the port look. */
+    /* As many at once as there will ever be, however late a busy machine lets the port look. Where it was
+     * later still than before, more were held at once: what leaks grows every time. */
+    enum { TURNS = 5 };
+    uint32_t turns = 1;
+    long grown = LONG_MAX;
     knock_many(p.star.port, count);
-    const long before = resident();
-    const uint64_t begin = sys()->now_ns();
-    knock_many(p.star.port, count);
-    const long grown = resident() - before;
-    print_message("%u strangers in %.2f s, %ld KiB more\n", count, seconds_since(begin), grown);
-    if (!is_sanitized) assert_true(grown < 4096);
-    assert_int_equal(party_end(&p, 3), 2 * count);
+    while (turns < TURNS && grown >= 4096) {
+        const long before = resident();
+        const uint64_t begin = sys()->now_ns();
+        knock_many(p.star.port, count);
+        turns++;
+        grown = is_sanitized ? 0 : resident() - before;
+        print_message("%u strangers in %.2f s, %ld KiB more\n", count, seconds_since(begin), grown);
+    }
+    assert_true(grown < 4096);
+    assert_int_equal(party_end(&p, 3), turns * count);
 }
 
 /* Holds as many connections as the port's queue has places and more, each silent, and makes a new
