@@ -364,7 +364,8 @@ static void link_count_lost(link_t *k, const lh_link_stats_t *now, uint64_t step
  * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
  * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's
  * rate that has not changed tells nothing new. What all ranks decide together is told of the same
- * steps: those of which a rate is told, which were busy enough. */
+ * steps: those of which a rate is told, which were busy enough. A way that all have found to be longer
+ * is no queue, though the transport has seen it shorter. */
 static void link_follow(link_t *k, uint64_t step)
 {
     char said[LINKS_REASON];
@@ -379,8 +380,10 @@ static void link_follow(link_t *k, uint64_t step)
     link_count_lost(k, &now, step);
     const bool is_new = now.bytes_per_second != k->told_rate; /* else nothing was measured */
     k->told_rate = now.bytes_per_second;
+    const uint64_t way_ns = now.round_trip_min_ns > k->known.round_trip_ns ? now.round_trip_min_ns
+                                                                           : k->known.round_trip_ns;
     const bool other = link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0,
-                                         now.round_trip_ns, now.round_trip_min_ns);
+                                         now.round_trip_ns, way_ns);
     k->slow = is_new && k->follow.is_slow;
     k->trip_ns = is_new && !k->slow ? now.round_trip_ns : 0;
     if (!other) return;

@@ -611,13 +611,20 @@ static lh_tuning_t in_force(uint32_t peer)
     return now;
 }
 
-/* A step in which this rank's links sent with so much of the pace that they began with. */
-static void make_step(uint64_t step, double part, uint64_t trip_ns)
+/* A step in which this rank's links sent with so much of the pace that they began with, as this rank alone
+ * sees it. */
+static void see_step(uint64_t step, double part, uint64_t trip_ns)
 {
-    link_told_t mine[2], all[2 * RANKS];
     figures.bytes_per_second = (uint64_t)(part * 0.97 * RATE / 2) + step % 2; /* it is new */
     figures.round_trip_ns = trip_ns;
     links_follow(me.links, step);
+}
+
+/* The same with what all ranks find by it. */
+static void make_step(uint64_t step, double part, uint64_t trip_ns)
+{
+    link_told_t mine[2], all[2 * RANKS];
+    see_step(step, part, trip_ns);
     links_tell(me.links, mine);
     CHECK(control_gather(&me.control, mine, sizeof(mine), all) == LH_OK);
     links_share(me.links, all, step);
@@ -663,6 +670,35 @@ static void a_longer_way_is_tuned_for_on_all_ranks_at_once(void **state)
 {
     (void)state;
     assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\n", tune_for_a_longer_way));
+}
+
+/* Links are slower over a longer way for which they had too little room. Once all have found it, what waits
+ * there is no queue, and paces are raised again. */
+static void raise_over_a_longer_way(void)
+{
+    enum { MS = 1000000, STEPS = 20 };
+    static const double lowered = 0.97 * 0.5;
+    uint64_t step = 0;
+    lay_a_way();
+    const double pace = (double)in_force(over_there(0)).pace_bytes_per_second;
+    while (step < STEPS)
+        see_step(++step, 0.5, 30 * MS);
+    while (step < 2 * STEPS) {
+        is_close(in_force(over_there(0)).pace_bytes_per_second, lowered * pace);
+        make_step(++step, lowered, 30 * MS);
+    }
+    while (step < 3 * STEPS) {
+        is_close(in_force(over_there(0)).pace_bytes_per_second, lowered * pace);
+        see_step(++step, lowered, 30 * MS);
+    }
+    is_close(in_force(over_there(0)).pace_bytes_per_second, 2 * lowered * pace);
+    end();
+}
+
+static void a_pace_is_raised_again_over_a_way_that_is_longer_now(void **state)
+{
+    (void)state;
+    assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\n", raise_over_a_longer_way));
 }
 
 /* Rank 0 sends at half of its pace, and the queue of that makes all round trips longer: it alone gets
@@ -784,6 +820,7 @@ int main(void)
         cmocka_unit_test(pairs_of_sites_share_a_border_by_what_they_send),
         cmocka_unit_test(a_transport_that_paces_once_has_pairs_whole),
         cmocka_unit_test(a_longer_way_is_tuned_for_on_all_ranks_at_once),
+        cmocka_unit_test(a_pace_is_raised_again_over_a_way_that_is_longer_now),
         cmocka_unit_test(a_slower_link_has_a_smaller_window),
         cmocka_unit_test(more_loss_is_known_to_all_who_send_that_way),
         cmocka_unit_test(shares_add_up_to_a_border),
