@@ -16,6 +16,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <format/json.h>
+#include <links/link_crowd.h>
 
 enum { RECORD_VERSION = 1, RECORD_BYTES = 8 << 20, RECORD_VALUES = 100000 };
 /* Machines: of the sites of one job, which are few. */
@@ -423,13 +424,31 @@ static uint32_t record_add_old(void *list, uint32_t fresh, const void *old, uint
     return kept;
 }
 
-/* Of the new rows those that were measured. */
+/* Whether figures are nothing but the record's, as link_crowd_scale makes them of more ranks than there
+ * were now: plans and jobs of as many as before go by what these had. */
+static bool is_scaled(const probe_figures_t *now, const probe_figures_t *old)
+{
+    probe_figures_t few = *old;
+    if (now->together_ranks == 0 || now->together_ranks >= old->together_ranks) return false;
+    link_crowd_scale(&few, (uint32_t)now->together_ranks);
+    return now->measured_s == few.measured_s && now->beside_at_s == few.beside_at_s &&
+           now->beside_pairs == few.beside_pairs &&
+           memcmp(now->together, few.together, sizeof(few.together)) == 0 &&
+           memcmp(now->beside, few.beside, sizeof(few.beside)) == 0;
+}
+
+/* Of the new rows those that were measured, now or before. */
 static uint32_t rows_merge(const probe_pair_t *pairs, uint32_t count, const link_record_t *old,
                            probe_pair_t *out)
 {
     uint32_t fresh = 0;
     for (uint32_t i = 0; i < count && fresh < RECORD_ROWS; i++)
         if (pairs[i].figures.measured_s != 0) out[fresh++] = pairs[i];
+    for (uint32_t i = 0; i < fresh; i++)
+        for (uint32_t j = 0; j < old->pair_count; j++)
+            if (link_probe_same(&out[i], &old->pairs[j]) &&
+                is_scaled(&out[i].figures, &old->pairs[j].figures))
+                out[i] = old->pairs[j];
     return record_add_old(out, fresh, old->pairs, old->pair_count, sizeof(*out), RECORD_ROWS,
                           is_same_link);
 }

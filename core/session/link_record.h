@@ -32,7 +32,8 @@ void link_record_free(link_record_t *r);
  * warning as well. *out may be NULL with *count 0; the caller frees it with mem_free. */
 void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count);
 /* Writes those of the rows that were measured, and the words (NULL: none), and keeps the record's
- * others. A folder that can't be written is a warning. */
+ * others, and those of which a job of fewer ranks has only taken its part (link_crowd_scale). A folder that
+ * can't be written is a warning. */
 void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count,
                       const probe_words_t *words, uint32_t word_count);
 /* The record as a text, and its list of rows alone. */

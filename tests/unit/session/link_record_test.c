@@ -11,6 +11,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <links/link_crowd.h>
 
 #include <cmocka.h>
 #undef fail
@@ -71,6 +72,31 @@ static void what_is_kept_is_read_as_the_same(void **state)
     assert_memory_equal(&got[0], &second[0], sizeof(got[0]));
     assert_memory_equal(&got[1], &second[1], sizeof(got[0]));
     assert_memory_equal(&got[2], &first[0], sizeof(got[0]));
+    mem_free(got);
+}
+
+/* What eight ranks of each site had at once is not lost by a job of one, which measures nothing. */
+static void a_job_of_fewer_ranks_leaves_what_more_had(void **state)
+{
+    (void)state;
+    probe_pair_t *got;
+    uint32_t count;
+    const probe_pair_t many = row("many", "few");
+    probe_pair_t few = many;
+    link_crowd_scale(&few.figures, 1);
+    assert_true(few.figures.together[0] < many.figures.together[0]);
+    link_record_keep(&job, &many, 1, NULL, 0);
+    link_record_keep(&job, &few, 1, NULL, 0);
+    link_record_load(&job, &got, &count);
+    assert_true(count > 0);
+    assert_memory_equal(got, &many, sizeof(many));
+    mem_free(got);
+
+    few.figures.measured_s++; /* it has measured them */
+    link_record_keep(&job, &few, 1, NULL, 0);
+    link_record_load(&job, &got, &count);
+    assert_true(count > 0);
+    assert_memory_equal(got, &few, sizeof(few));
     mem_free(got);
 }
 
@@ -332,6 +358,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_is_read_as_the_same),
+        cmocka_unit_test(a_job_of_fewer_ranks_leaves_what_more_had),
         cmocka_unit_test(a_row_without_what_was_measured_at_once_is_read),
         cmocka_unit_test(what_machines_said_is_kept),
         cmocka_unit_test(more_pairs_than_a_record_takes_are_left_out),
