@@ -134,13 +134,13 @@ void engine_use_exchange(engine_t *e, exchange_t *x)
 /* How long the device waits in one call of `test`: 0.1 s. */
 static const uint64_t drain_ns = 100000000;
 
-/* Waits until a stream is empty, even while the job is being stopped. A device that is lost has
- * nothing queued. */
+/* Waits until a stream is empty, even while the job is being stopped. No transfer is under way any more;
+ * after a failure streams may still await the ends of some. A device that is lost has nothing queued. */
 static void stream_drain(engine_t *e, lh_stream_t *stream)
 {
     if (e->api->record(stream, e->event) != LH_OK) return;
     while (e->api->test(e->event, drain_ns) == LH_AGAIN)
-        continue;
+        handovers_release(e);
 }
 
 /* Users before what they use: queues run dry, then handovers, programs, weights, kernels, memory,

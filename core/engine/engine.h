@@ -24,7 +24,8 @@
 /* Opens the device that `how` names. `how` is copied; what it points to outlives the engine. */
 lh_status_t engine_open(const engine_how_t *how, engine_t **out) LH_MUST_CHECK;
 /* Waits for what is queued, even while the job is being stopped, then frees the engine with its
- * weights and programs. NULL does nothing. */
+ * weights and programs. No transfer may be under way any more; those that ended in a failure or were
+ * never started hold no queue up. NULL does nothing. */
 void engine_close(engine_t *e);
 /* Sets what moves values between ranks (program/transfer.h). Before the first program_new; x
  * outlives the engine. */

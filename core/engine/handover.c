@@ -624,6 +624,18 @@ lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
     return waits ? replay_wait(h) : replay_start(h);
 }
 
+/* `asked` is awaited by nobody but the gate. */
+void handovers_release(const engine_t *e)
+{
+    for (uint32_t i = 0; e->pinned.memory != NULL && i < e->handover_count; i++) {
+        const handover_t *h = e->handovers[i];
+        if (h == NULL || h->native) continue;
+        const uint64_t words[] = {h->word, h->there, h->reached};
+        for (uint32_t k = 0; k < sizeof(words) / sizeof(words[0]); k++)
+            atomic_store_explicit(word_at(h, words[k]), 1, memory_order_release);
+    }
+}
+
 /* How long the computing stream stood at the wait of a turn that is past, which is about to be used
  * again. */
 static lh_status_t native_expose(const handover_t *h, handover_turn_t *turn)

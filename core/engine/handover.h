@@ -134,6 +134,10 @@ void handovers_uncaptured(engine_t *e);
  * wait. */
 lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits) LH_MUST_CHECK;
 
+/* No transfer ends any more, nor is started: sets every word that streams may await. A word that is set
+ * twice at a time is one to them, so this is called again until they have run dry. */
+void handovers_release(const engine_t *e);
+
 /* Whether links may reach this device's memory by themselves, if cards can: it tells what it shares, it
  * can be told that something has arrived, and streams await words. */
 bool handover_can_reach(const engine_t *e);

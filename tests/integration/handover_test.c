@@ -4,6 +4,7 @@
  * each wait of a stream is needed: without any one of them the numbers are wrong, or the device says
  * so. The same where the exchange works in the device's own memory, as a network card does. A list that runs
  * for the first time has no stream hold for the host, and one that the device does not capture is launched.
+ * A start that fails leaves no queue waiting.
  *
  * An input x becomes y = x + x; a transfer makes z = 2 y of it; w = z + z; another one makes s = 2 w,
  * which the second program waits for and gives out as s + s. */
@@ -48,7 +49,8 @@ typedef struct scene {
     atomic_bool stop;
     /* Transfers under way: whose wait the device had reached when the gate opened; before the end; at all. */
     atomic_uint at_once, reached, transfers;
-    lh_status_t status; /* of what the host was told */
+    uint32_t starts, lost_from; /* so far; at how many a peer is lost */
+    lh_status_t status;         /* of what the host was told */
 } scene_t;
 
 /* The device comes to its wait while the transfer is under way, and is seen there. */
@@ -154,10 +156,11 @@ static lh_status_t on_wait(exchange_t *x, const transfer_t *t)
 
 static lh_status_t on_start(exchange_t *x, const transfer_t *t, const transfer_gate_t *gate)
 {
+    scene_t *s = (scene_t *)x;
     doubled_t *d = (doubled_t *)(uintptr_t)t;
-    (void)x;
     assert_non_null(gate);
     assert_false(d->running); /* the host waits before it starts one anew */
+    if (s->starts++ == s->lost_from) return fail(LH_TIMED_OUT, "a peer is lost");
     d->gate = *gate;
     d->running = true;
     return LH_OK;
@@ -272,6 +275,7 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
                            .device_options = in_place ? shares : NULL};
     memset(s, 0, sizeof(*s));
     s->in_place = in_place;
+    s->lost_from = UINT32_MAX;
     s->exchange = (exchange_t){.arrange = on_arrange,
                                .reach = on_reach,
                                .bind = on_bind,
@@ -301,17 +305,7 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
     assert_int_equal(pthread_create(&s->thread, NULL, doubler, s), 0);
 }
 
-/* What a failed build left in queues goes on. */
-static void words_set(const engine_t *e)
-{
-    for (uint32_t i = 0; i < e->handover_count && e->pinned.memory != NULL; i++) {
-        const uint64_t offsets[] = {e->handovers[i]->word, e->handovers[i]->there,
-                                    e->handovers[i]->reached};
-        for (uint32_t k = 0; k < 3; k++)
-            atomic_store((_Atomic uint32_t *)allocation_place(&e->pinned, offsets[k]).address, 1);
-    }
-}
-
+/* What a failure has left in queues is engine_close's to let go on. */
 static void scene_close(scene_t *s)
 {
     for (uint32_t i = 0; i < TRANSFERS && s->status == LH_OK; i++)
@@ -319,7 +313,6 @@ static void scene_close(scene_t *s)
     s->stop = true;
     (void)pthread_join(s->thread, NULL);
     left_out = NO_WAIT;
-    if (s->status != LH_OK) words_set(s->rig.engine);
     rig_close(&s->rig);
     for (uint32_t i = 0; i < 2; i++)
         if (s->seen[i] != NULL) (void)munmap(s->seen[i], s->bytes[i]);
@@ -360,6 +353,14 @@ static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
  * their second runs, which the device takes or not. */
 enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED, REFUSED };
 
+/* Before they ever ran: of both programs, or of the second alone. */
+static void lists_capture(scene_t *s, bool both)
+{
+    program_t *const programs[] = {s->first, s->second};
+    for (uint32_t i = both ? 0 : 1; i < 2 && s->status == LH_OK; i++)
+        s->status = call_list_capture(s->rig.engine, &programs[i]->lists[0]);
+}
+
 /* Waits of the build and of a run; whether all runs were right. */
 static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
 {
@@ -370,10 +371,7 @@ static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
     assert_non_null(s);
     refuses = mode == REFUSED;
     scene_open(s, mode != LAUNCHED, broken, &api);
-    if (s->status == LH_OK && mode == REPLAYED)
-        s->status = call_list_capture(s->rig.engine, &s->first->lists[0]);
-    if (s->status == LH_OK && (mode == REPLAYED || mode == SECOND_REPLAYED))
-        s->status = call_list_capture(s->rig.engine, &s->second->lists[0]);
+    if (mode == REPLAYED || mode == SECOND_REPLAYED) lists_capture(s, mode == REPLAYED);
     counted->build = waits;
     right = s->status == LH_OK;
     if (right) assert_int_equal(s->first->lists[0].replay != NULL, mode == REPLAYED);
@@ -481,6 +479,31 @@ static void what_the_device_does_not_capture_is_launched(void **state)
     all_goes_well(REFUSED);
 }
 
+/* With runs of both transfers under way, which nobody ends any more. */
+static void a_start_that_fails_leaves_no_queue_waiting(void **state)
+{
+    enum { RUNS_BEFORE = 4 };
+    const broken_t none = {NO_WAIT, NO_WAIT};
+    (void)state;
+    refuses = false;
+    for (uint32_t i = 0; i < 4 * TRANSFERS; i++) {
+        const bool replayed = i / TRANSFERS % 2 != 0;
+        scene_t *s = calloc(1, sizeof(*s));
+        lh_device_api_t api;
+        assert_non_null(s);
+        in_place = i >= 2 * TRANSFERS;
+        scene_open(s, replayed, &none, &api);
+        if (replayed) lists_capture(s, true);
+        OK(s->status);
+        s->lost_from = RUNS_BEFORE * TRANSFERS + i % TRANSFERS;
+        for (uint32_t run = 0; run < RUNS && s->status == LH_OK; run++)
+            run_queue(s, run);
+        assert_int_equal(s->status, LH_TIMED_OUT);
+        scene_close(s);
+        free(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +514,7 @@ int main(void)
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
         cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
         cmocka_unit_test(what_the_device_does_not_capture_is_launched),
+        cmocka_unit_test(a_start_that_fails_leaves_no_queue_waiting),
     };
     if (strcmp(rig_device(), "fake") != 0) return 77; /* no queue, no wait */
     return cmocka_run_group_tests(tests, NULL, NULL);
