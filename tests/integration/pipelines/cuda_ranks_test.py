@@ -15,6 +15,10 @@ SITES = ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
 # One machine under two names: two machines of one site.
 NODES = ["site.a.hosts=localhost:2, %s:2" % socket.gethostname(), "parallel.inside=node"]
 NCCL = ["transport.node.collectives=nvlink", "transport.node.libraries=" + LIBRARIES]
+# A rank on each of two such machines, over the stand-in of libibverbs.
+CARDS = ["site.a.hosts=localhost:1, %s:1" % socket.gethostname(), "transport.site.plugin=ib",
+         "transport.site.security=plain"]
+FAKE_VERBS = os.environ.get("LONGHAUL_FAKE_VERBS", "")
 
 
 def children_of(parent):
@@ -45,6 +49,19 @@ class CudaRanks(CudaCase):
             self.assert_curves_near(folder, "one", 1e-4)
             if stage > 0:
                 self.assert_same(folder, "four0")
+
+    def test_gathered_values_go_from_gpu_to_gpu_by_cards(self):
+        """With the bits of mirrors. In the first step the driver loads code meanwhile, and until all that is queued is done it
+        holds up whoever tells it of what has arrived."""
+        job = self.prepared()
+        for stage in (1, 3):
+            for kind, dmabuf, text in (
+                    ("mirrored", 0, "this driver offers no dma-buf"),
+                    ("direct", 1, "gathered values travel in the device's own memory, by dma-buf: ")):
+                said = self.train(job, "%s%d" % (kind, stage), "optimizer.plugin=zero%d" % stage, *CARDS,
+                                  fake="gpus=1 dmabuf=%d" % dmabuf, LD_LIBRARY_PATH=FAKE_VERBS, FAKE_VERBS="")
+                self.assertIn(text, said)
+            self.assert_same("direct%d" % stage, "mirrored%d" % stage)
 
     def test_nccl_gives_the_losses_of_the_host(self):
         job = self.prepared()
