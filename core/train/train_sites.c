@@ -54,24 +54,34 @@ static uint32_t own_site(const trainer_t *t)
     return t->how->world->ranks[t->how->world->row.rank].site;
 }
 
+/* Where there is none to go on from. What was found damaged was there: to begin anew, or from another step
+ * than that which was named, would look like success. */
+static lh_status_t check_none(const trainer_t *t, const told_site_t *lead)
+{
+    const unsigned long long named = (unsigned long long)lead->named_step;
+    const bool damaged = t->below != UINT64_MAX;
+    if (lead->named != 0 && !damaged)
+        return fail(LH_INVALID, "--resume %llu: no site has that checkpoint", named);
+    if (lead->named != 0)
+        return fail(LH_CORRUPT, "--resume %llu: no site's copy of that checkpoint is whole", named);
+    if (!damaged) return LH_OK;
+    return fail(LH_CORRUPT, "%s: none of any site's checkpoints is whole",
+                t->job->checkpoint.folder);
+}
+
 /* What one rank has met ends the start of all, as does what rank 0 was not asked to do. */
 static lh_status_t check_told(const trainer_t *t, const train_told_t *told)
 {
-    const char *folder = t->job->checkpoint.folder;
     const told_site_t *all = told->ranks;
     for (uint32_t r = 0; r < told->size; r++)
         if (all[r].status != LH_OK) return fail(all[r].status, "rank %u: %.255s", r, all[r].reason);
-    if (told->chosen == NULL && all[0].named != 0)
-        return fail(LH_INVALID, "--resume %llu: no site has that checkpoint",
-                    (unsigned long long)all[0].named_step);
-    if (told->chosen == NULL && t->below != UINT64_MAX)
-        return fail(LH_CORRUPT, "%s: none of any site's checkpoints is whole", folder);
-    if (told->chosen == NULL || all[0].resume != 0) return LH_OK;
+    if (told->chosen == NULL) return check_none(t, &all[0]);
+    if (all[0].resume != 0) return LH_OK;
     return fail(
         LH_INVALID,
         "%s: a site holds step %llu of an earlier run; go on from it with --resume, or move it "
         "away",
-        folder, (unsigned long long)told->chosen->step);
+        t->job->checkpoint.folder, (unsigned long long)told->chosen->step);
 }
 
 /* Of two checkpoints of one step. */

@@ -46,7 +46,7 @@ static lh_status_t told_list(const trainer_t *t, checkpoint_steps_t *out)
     const lh_status_t status = checkpoint_steps(t->job->checkpoint.folder, out);
     size_t asked = 0;
     for (size_t i = 0; i < out->count; i++)
-        if (named != NULL ? out->steps[i] == *named : out->steps[i] < t->below)
+        if (out->steps[i] < t->below && (named == NULL || out->steps[i] == *named))
             out->steps[asked++] = out->steps[i];
     out->count = asked;
     return status;

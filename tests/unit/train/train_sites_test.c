@@ -40,6 +40,17 @@ static void *count_start(void *context)
     return site_note(s, train_sites_incarnation(&s->trainer));
 }
 
+/* All say the same. */
+static void check_ended(sites_t *s, lh_status_t status, const char *why)
+{
+    find_all(s);
+    for (uint32_t r = 0; r < SITES; r++) {
+        assert_int_equal(s->site[r].status, status);
+        assert_non_null(strstr(s->site[r].reason, why));
+        assert_null(s->site[r].trainer.resumed);
+    }
+}
+
 static void check_refused(sites_t *s, uint64_t step, const char *why)
 {
     char sentence[80];
@@ -230,6 +241,22 @@ static void that_sites_have_different_runs_is_told(void **state)
                      1);
 }
 
+/* As where all have loaded its copies, and found each of them damaged. */
+static void a_step_that_was_named_and_is_damaged_everywhere_is_refused(void **state)
+{
+    sites_t *s = *state;
+    const uint64_t named = 20;
+    for (uint32_t r = 0; r < SITES; r++) {
+        site_save(&s->site[r], 10, RUN, 1, 10);
+        site_save(&s->site[r], named, RUN, 1, 20);
+        s->site[r].how.resume_step = &named;
+    }
+    check_found(s, named, 20);
+    for (uint32_t r = 0; r < SITES; r++)
+        s->site[r].trainer.below = named;
+    check_ended(s, LH_CORRUPT, "--resume 20: no site's copy of that checkpoint is whole");
+}
+
 static bool has_failed;
 
 static int open_that_fails_once(const char *path, int flags, mode_t mode)
@@ -377,6 +404,7 @@ int main(void)
         FACT(what_lies_below_many_steps_is_compared_too),
         FACT(a_good_step_below_many_refused_ones_is_taken),
         FACT(that_sites_have_different_runs_is_told),
+        FACT(a_step_that_was_named_and_is_damaged_everywhere_is_refused),
         FACT(what_the_disk_fails_to_read_once_is_not_damaged),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
         FACT(the_last_start_is_known_by_what_any_folder_has_seen),
