@@ -56,10 +56,13 @@ static uint32_t own_site(const trainer_t *t)
 
 /* Where there is none to go on from. What was found damaged was there: to begin anew, or from another step
  * than that which was named, would look like success. */
-static lh_status_t check_none(const trainer_t *t, const told_site_t *lead)
+static lh_status_t check_none(const trainer_t *t, const train_told_t *told)
 {
+    const told_site_t *lead = &told->ranks[0];
     const unsigned long long named = (unsigned long long)lead->named_step;
-    const bool damaged = t->below != UINT64_MAX;
+    bool damaged = t->below != UINT64_MAX;
+    for (uint32_t r = 0; r < told->size; r++)
+        damaged = damaged || told->ranks[r].damaged != 0;
     if (lead->named != 0 && !damaged)
         return fail(LH_INVALID, "--resume %llu: no site has that checkpoint", named);
     if (lead->named != 0)
@@ -75,7 +78,7 @@ static lh_status_t check_told(const trainer_t *t, const train_told_t *told)
     const told_site_t *all = told->ranks;
     for (uint32_t r = 0; r < told->size; r++)
         if (all[r].status != LH_OK) return fail(all[r].status, "rank %u: %.255s", r, all[r].reason);
-    if (told->chosen == NULL) return check_none(t, &all[0]);
+    if (told->chosen == NULL) return check_none(t, told);
     if (all[0].resume != 0) return LH_OK;
     return fail(
         LH_INVALID,

@@ -7,9 +7,9 @@
 #include <train/train_state.h>
 
 /* What rank 0 and the ranks that lead in the other sites' folders find there, below t->below, and what
- * all make of it: t->resumed, of a site that lacks it its manifest alone; NULL: no site has any. Of rank
- * 0's answers besides only whether a run may go on counts. All ranks. `opened`: what became of opening
- * this rank's writer. */
+ * all make of it: t->resumed, of a site that lacks it its manifest alone; NULL: no site has any. LH_CORRUPT:
+ * all that there are are damaged. Of rank 0's answers besides only whether a run may go on counts. All ranks.
+ * `opened`: what became of opening this rank's writer. */
 lh_status_t train_sites_find(trainer_t *t, lh_status_t opened) LH_MUST_CHECK;
 /* Once the links are connected, all ranks, before t->resumed is read: brings it to the sites that lack
  * it, where it then is a checkpoint like any other. What such a site has of that step and above, of a start

@@ -16,17 +16,32 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <base/file.h>
 #include <base/memory.h>
+#include <base/sys.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
 
 /* ---- a folder -------------------------------------------------------------------------------- */
+
+/* A file with the name of a step, which somebody has put there, never was a checkpoint. */
+static bool told_is_file(const char *folder, uint64_t step)
+{
+    struct stat st;
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    const bool file = path != NULL && sys()->lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    mem_free(path);
+    return file;
+}
 
 /* Opening looks at every file's size and header; one that is damaged is told and left out. */
 static lh_status_t told_add_step(const char *folder, uint64_t step, told_site_t *own)
 {
     checkpoint_t *c = NULL;
     const lh_status_t status = checkpoint_open_step(folder, step, &c);
+    if (status == LH_CORRUPT && !told_is_file(folder, step)) own->damaged = 1;
     if (status == LH_CORRUPT || status == LH_AGAIN) return LH_OK;
     if (status != LH_OK) return status;
     lh_assert(own->count < TOLD_STEPS);

@@ -26,6 +26,7 @@ typedef struct told_site {
     uint64_t named_step;
     uint64_t rest;        /* the newest step that it has yet to tell and 1; 0: it has told all */
     incarnation_t before; /* the last start that its folder has seen */
+    uint32_t damaged;     /* it has checkpoints that can't be opened */
     uint32_t count;
     told_step_t steps[TOLD_STEPS];
     char reason[TOLD_REASON];

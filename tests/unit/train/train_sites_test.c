@@ -257,6 +257,36 @@ static void a_step_that_was_named_and_is_damaged_everywhere_is_refused(void **st
     check_ended(s, LH_CORRUPT, "--resume 20: no site's copy of that checkpoint is whole");
 }
 
+/* To begin anew would look like success. A file was never a checkpoint. */
+static void where_nothing_is_whole_the_start_is_refused(void **state)
+{
+    sites_t *s = *state;
+    const uint64_t named = 20;
+    char name[96];
+    for (uint32_t r = 0; r < SITES; r++) {
+        assert_int_equal(folder_make(s->site[r].folder), LH_OK);
+        (void)snprintf(name, sizeof(name), "%s/step-%012u", r == 0 ? "tokyo" : "osaka", 20u);
+        (void)scratch_write(s->scratch, name, "", 0);
+        find_all(s);
+        all_well(s);
+        assert_null(s->site[r].trainer.resumed);
+        empty_sites(s);
+
+        site_save(&s->site[r], 20, RUN, 1, 20);
+        (void)strncat(name, "/manifest.json", sizeof(name) - strlen(name) - 1);
+        (void)scratch_write(s->scratch, name, "{", 1);
+        for (int resume = 0; resume < 2; resume++) {
+            s->site[0].how.resume = s->site[1].how.resume = resume == 1;
+            check_ended(s, LH_CORRUPT, ": none of any site's checkpoints is whole");
+        }
+        s->site[0].how.resume_step = s->site[1].how.resume_step = &named;
+        check_ended(s, LH_CORRUPT, "--resume 20: no site's copy of that checkpoint is whole");
+        s->site[0].how.resume_step = s->site[1].how.resume_step = NULL;
+        assert_true(site_has(&s->site[r], "", 20));
+        assert_int_equal(folder_remove(s->site[r].folder), LH_OK);
+    }
+}
+
 static bool has_failed;
 
 static int open_that_fails_once(const char *path, int flags, mode_t mode)
@@ -405,6 +435,7 @@ int main(void)
         FACT(a_good_step_below_many_refused_ones_is_taken),
         FACT(that_sites_have_different_runs_is_told),
         FACT(a_step_that_was_named_and_is_damaged_everywhere_is_refused),
+        FACT(where_nothing_is_whole_the_start_is_refused),
         FACT(what_the_disk_fails_to_read_once_is_not_damaged),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
         FACT(the_last_start_is_known_by_what_any_folder_has_seen),
