@@ -188,6 +188,21 @@ static void what_is_no_good_on_disk_hides_no_image(void **state)
     check_found(s, 25, 25);
 }
 
+/* It is newer than what is in memory. */
+static void what_the_disk_fails_to_read_once_hides_no_checkpoint(void **state)
+{
+    sites_t *s = *state;
+    for (uint32_t r = 0; r < SITES; r++)
+        site_save(&s->site[r], 20, RUN, 1, 20);
+    site_save(&s->site[1], 30, RUN, 1, 30);
+    keep_image(s, 0, 0, 25, RUN, 1, 0);
+    disk_fails_once();
+    check_rescued(s, 0);
+    disk_is_well();
+    assert_false(site_has(&s->site[0], "", 25));
+    check_found(s, 30, 30);
+}
+
 /* A save to the disk goes through the slots whatever it is of. */
 static void an_image_behind_steps_that_were_not_applied_is_not_taken(void **state)
 {
@@ -222,6 +237,7 @@ int main(void)
         FACT(where_no_start_is_the_later_one_the_newest_step_is_taken),
         FACT(a_start_that_kept_nothing_does_not_count),
         FACT(what_is_no_good_on_disk_hides_no_image),
+        FACT(what_the_disk_fails_to_read_once_hides_no_checkpoint),
         FACT(an_image_behind_steps_that_were_not_applied_is_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

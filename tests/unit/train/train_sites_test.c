@@ -2,11 +2,9 @@
  * starts: two ranks as threads, each the only one of its site, which tell each other by a table between them. */
 #include <unit/train/two_sites.h>
 
-#include <errno.h>
 #include <fcntl.h>
 
 #include <base/log.h>
-#include <base/sys.h>
 
 /* Warnings go to a file, too. */
 static int log_begin(sites_t *s)
@@ -287,28 +285,15 @@ static void where_nothing_is_whole_the_start_is_refused(void **state)
     }
 }
 
-static bool has_failed;
-
-static int open_that_fails_once(const char *path, int flags, mode_t mode)
-{
-    if (strstr(path, "/osaka/step-") == NULL || has_failed) return sys_real.open(path, flags, mode);
-    has_failed = true;
-    errno = EIO;
-    return -1;
-}
-
 /* It needs no other site's copy, and keeps its own. */
 static void what_the_disk_fails_to_read_once_is_not_damaged(void **state)
 {
     sites_t *s = *state;
-    sys_t calls = sys_real;
-    calls.open = open_that_fails_once;
     for (uint32_t r = 0; r < SITES; r++)
         site_save(&s->site[r], 20, RUN, 1, 20);
-    sys_use(&calls);
+    disk_fails_once();
     check_found(s, 20, 20);
-    sys_use(NULL);
-    assert_true(has_failed);
+    disk_is_well();
     for (uint32_t r = 0; r < SITES; r++)
         assert_non_null(s->site[r].trainer.resumed->files);
 }

@@ -5,10 +5,12 @@
 
 #include <unit/checkpoint/small_state.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include <base/sys.h>
 #include <checkpoint/incarnation.h>
 #include <train/train_sites.h>
 
@@ -159,6 +161,32 @@ static inline void empty_sites(sites_t *s)
         forget_found(&s->site[r]);
         assert_int_equal(folder_remove(s->site[r].folder), LH_OK);
     }
+}
+
+static bool has_failed;
+
+static inline int open_that_fails_once(const char *path, int flags, mode_t mode)
+{
+    if (strstr(path, "/osaka/step-") == NULL || has_failed) return sys_real.open(path, flags, mode);
+    has_failed = true;
+    errno = EIO;
+    return -1;
+}
+
+/* The first file of a checkpoint of osaka's that is opened can't be read, and then can. */
+static inline void disk_fails_once(void)
+{
+    static sys_t calls;
+    calls = sys_real;
+    calls.open = open_that_fails_once;
+    has_failed = false;
+    sys_use(&calls);
+}
+
+static inline void disk_is_well(void)
+{
+    sys_use(NULL);
+    assert_true(has_failed);
 }
 
 /* Savers are forked while there is one thread. */
