@@ -309,6 +309,9 @@ void train_sites_loaded(const trainer_t *t)
 
 /* ---- what is lacking ------------------------------------------------------------------------- */
 
+/* As base/status.h keeps them. */
+enum { FETCH_REASON = 2048 };
+
 /* One rank's part of a copy: what it sends, or has of each rank that sends to it. */
 typedef struct fetch_work {
     trainer_t *t;
@@ -317,12 +320,16 @@ typedef struct fetch_work {
     checkpoint_copy_t own, *come; /* come: [guest_count] */
     uint64_t own_left, come_left[SAVER_GUESTS];
     commit_t *commit;
-    lh_status_t status; /* of the files here; the messages go on */
+    lh_status_t status;        /* of the files here; the messages go on */
+    char reason[FETCH_REASON]; /* of its failure */
 } fetch_work_t;
 
+/* The first failure is the one that is told: what follows of it fails by itself. */
 static void fetch_note(fetch_work_t *w, lh_status_t status)
 {
-    if (w->status == LH_OK) w->status = status;
+    if (w->status != LH_OK || status == LH_OK) return;
+    w->status = status;
+    (void)snprintf(w->reason, sizeof(w->reason), "%s", fail_reason());
 }
 
 /* The staging folder is this start's: a copy that was cut off before is another one's leftover. */
@@ -419,28 +426,40 @@ static lh_status_t fetch_agree(trainer_t *t, lh_status_t status)
     return status == LH_OK ? LH_OK : fail(status, "%s", sentence);
 }
 
-static lh_status_t fetch_all(fetch_work_t *w)
+/* Of the files of this rank. */
+static lh_status_t fetch_agree_noted(fetch_work_t *w)
 {
-    trainer_t *t = w->t;
-    train_memory_t *m = &t->memory;
-    bool more = true;
-    fetch_note(w, fetch_begin(w));
-    lh_status_t status = fetch_agree(t, w->status);
-    while (status == LH_OK && more)
-        status = fetch_round(w, &more);
-    for (uint32_t i = 0; w->come != NULL && i < m->guest_count; i++)
-        if (w->come[i].manifest != NULL) {
-            const lh_status_t ended = checkpoint_copy_end(&w->come[i]);
-            fetch_note(w, ended);
-        }
+    if (w->status != LH_OK) (void)fail_again(w->status, w->reason);
+    return fetch_agree(w->t, w->status);
+}
+
+/* Closes what is open, once it is known what all have met: of that the sentence stays. */
+static lh_status_t fetch_end(fetch_work_t *w, lh_status_t met)
+{
+    const trainer_t *t = w->t;
+    char why[FETCH_REASON];
+    (void)snprintf(why, sizeof(why), "%s", met == LH_OK ? "" : fail_reason());
+    for (uint32_t i = 0; w->come != NULL && i < t->memory.guest_count; i++)
+        if (w->come[i].manifest != NULL) fetch_note(w, checkpoint_copy_end(&w->come[i]));
     if (w->own.manifest != NULL) (void)checkpoint_copy_end(&w->own);
     /* What went through the slots is no image. */
-    for (uint32_t i = 0; i <= m->guest_count; i++)
+    for (uint32_t i = 0; i <= t->memory.guest_count; i++)
         memory_empty(writer_slot(t->writer, i, 0));
-    if (status == LH_OK) status = fetch_agree(t, w->status);
+    return met == LH_OK ? LH_OK : fail_again(met, why);
+}
+
+static lh_status_t fetch_all(fetch_work_t *w)
+{
+    bool more = true;
+    fetch_note(w, fetch_begin(w));
+    lh_status_t status = fetch_agree_noted(w);
+    while (status == LH_OK && more)
+        status = fetch_round(w, &more);
+    status = fetch_end(w, status);
+    if (status == LH_OK) status = fetch_agree_noted(w);
     if (status != LH_OK) return status;
-    if (w->takes && writer_leads(t->writer)) fetch_note(w, fetch_commit(w));
-    return fetch_agree(t, w->status);
+    if (w->takes && writer_leads(w->t->writer)) fetch_note(w, fetch_commit(w));
+    return fetch_agree_noted(w);
 }
 
 lh_status_t train_sites_fetch(trainer_t *t)

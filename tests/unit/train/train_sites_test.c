@@ -298,6 +298,45 @@ static void what_the_disk_fails_to_read_once_is_not_damaged(void **state)
         assert_non_null(s->site[r].trainer.resumed->files);
 }
 
+static int mkdir_without_room(const char *path, mode_t mode)
+{
+    if (strstr(path, "/osaka/.tmp-step-") == NULL) return sys_real.mkdir(path, mode);
+    errno = ENOSPC;
+    return -1;
+}
+
+/* No byte travels then, so that the two need no links. */
+static void osaka_is_full(sites_t *s, void *(*body)(void *context))
+{
+    sys_t calls = sys_real;
+    calls.mkdir = mkdir_without_room;
+    for (uint32_t r = 0; r < SITES; r++)
+        assert_int_equal(writer_layout(s->site[r].trainer.writer, small_tensors, SMALL_TENSORS),
+                         LH_OK);
+    sys_use(&calls);
+    in_all(s, body);
+    sys_use(NULL);
+    for (uint32_t r = 0; r < SITES; r++) {
+        assert_int_equal(s->site[r].status, LH_IO);
+        assert_non_null(strstr(s->site[r].reason, "No space left on device"));
+    }
+}
+
+static void *fetch_step(void *context)
+{
+    site_t *s = context;
+    return site_note(s, train_sites_fetch(&s->trainer));
+}
+
+static void why_a_copy_did_not_come_is_told_by_all(void **state)
+{
+    sites_t *s = *state;
+    site_save(&s->site[0], 20, RUN, 1, 20);
+    check_found(s, 20, 20);
+    osaka_is_full(s, fetch_step);
+    assert_non_null(strstr(s->site[0].reason, "rank 1: "));
+}
+
 /* 0: the start needs none. */
 static void check_counted(sites_t *s, uint64_t number)
 {
@@ -422,6 +461,7 @@ int main(void)
         FACT(a_step_that_was_named_and_is_damaged_everywhere_is_refused),
         FACT(where_nothing_is_whole_the_start_is_refused),
         FACT(what_the_disk_fails_to_read_once_is_not_damaged),
+        FACT(why_a_copy_did_not_come_is_told_by_all),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
         FACT(the_last_start_is_known_by_what_any_folder_has_seen),
         FACT(a_number_that_somebody_made_up_does_not_end_starts),
