@@ -364,6 +364,18 @@ static lh_status_t fetch_begin(fetch_work_t *w)
     return LH_OK;
 }
 
+/* The next piece of what goes to others. What can't be read any more of this site's copy is damage of it,
+ * which is told from a disk that takes no copy. */
+static lh_status_t fetch_read(fetch_work_t *w, uint64_t room)
+{
+    char why[FETCH_REASON];
+    void *slot = writer_slot(w->t->writer, 0, 0);
+    const lh_status_t status = checkpoint_copy_move(&w->own, slot, room);
+    if (status == LH_OK || !checkpoint_lost(status, errno)) return status;
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    return fail_again(LH_CORRUPT, why);
+}
+
 /* One piece of each stream; whoever has none left starts nothing, which both ends of a message know by
  * the manifest. *more: something is left. */
 static lh_status_t fetch_round(fetch_work_t *w, bool *more)
@@ -374,8 +386,7 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
     const bool sends = w->own_left > 0;
     lh_status_t status = LH_OK;
     *more = false;
-    if (sends && w->status == LH_OK)
-        fetch_note(w, checkpoint_copy_move(&w->own, writer_slot(t->writer, 0, 0), room));
+    if (sends && w->status == LH_OK) fetch_note(w, fetch_read(w, room));
     for (uint32_t i = 0; i < m->guest_count && status == LH_OK; i++)
         if (w->come_left[i] > 0) status = collective_start(m->receive[i * MEMORY_OWN]);
     for (uint32_t i = 0; i < m->target_count && status == LH_OK && sends; i++)
@@ -547,8 +558,9 @@ lh_status_t train_sites_again(trainer_t *t, bool lost, bool *again)
                      world_site_name(world, from));
         status = again_from(t, sites, from);
         *again = status == LH_OK;
-        /* What a disk has refused all ranks have agreed on, so all go back to the step before together. */
-        if ((status == LH_IO || status == LH_CORRUPT) && t->resumed != NULL) {
+        /* That copy is damaged as well, which all ranks have agreed on: they go back to the step before
+         * together. What a disk has no room for does not make them go back: the step is whole elsewhere. */
+        if (status == LH_CORRUPT && t->resumed != NULL) {
             if (train_agree_rank(&t->agree) == 0)
                 log_line(LH_LOG_WARN, "step %llu did not come: %s", step, fail_reason());
             status = LH_OK;

@@ -18,7 +18,7 @@ lh_status_t train_sites_fetch(trainer_t *t) LH_MUST_CHECK;
 /* Where ranks have found t->resumed damaged as they loaded it, all ranks; lost: this one has, and
  * fail_reason() says how. The sites of those get the copy of another one, whose ranks have found no damage in
  * what they have loaded, and put their own aside: *again is true, and all load once more. False: no site has
- * one that is still to be tried. */
+ * one that is still to be tried. Where a disk does not take it all fail: older steps don't displace it. */
 lh_status_t train_sites_again(trainer_t *t, bool lost, bool *again) LH_MUST_CHECK;
 /* Once t->resumed is loaded whole, all ranks: sets such steps aside in the sites that lacked nothing. */
 void train_sites_loaded(const trainer_t *t);

@@ -337,6 +337,29 @@ static void why_a_copy_did_not_come_is_told_by_all(void **state)
     assert_non_null(strstr(s->site[0].reason, "rank 1: "));
 }
 
+static void *load_again(void *context)
+{
+    site_t *s = context;
+    bool again;
+    const bool lost = s->ranks.rank == 1;
+    if (lost) (void)fail(LH_CORRUPT, "a byte is another one");
+    return site_note(s, train_sites_again(&s->trainer, lost, &again));
+}
+
+/* Step 10 would take the place of one that tokyo has whole. */
+static void no_older_step_is_taken_where_a_disk_has_no_room_for_a_whole_copy(void **state)
+{
+    sites_t *s = *state;
+    for (uint32_t r = 0; r < SITES; r++) {
+        site_save(&s->site[r], 10, RUN, 1, 10);
+        site_save(&s->site[r], 20, RUN, 1, 20);
+    }
+    check_found(s, 20, 20);
+    osaka_is_full(s, load_again);
+    for (uint32_t r = 0; r < SITES; r++)
+        assert_true(site_has(&s->site[r], "", 20));
+}
+
 /* 0: the start needs none. */
 static void check_counted(sites_t *s, uint64_t number)
 {
@@ -462,6 +485,7 @@ int main(void)
         FACT(where_nothing_is_whole_the_start_is_refused),
         FACT(what_the_disk_fails_to_read_once_is_not_damaged),
         FACT(why_a_copy_did_not_come_is_told_by_all),
+        FACT(no_older_step_is_taken_where_a_disk_has_no_room_for_a_whole_copy),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
         FACT(the_last_start_is_known_by_what_any_folder_has_seen),
         FACT(a_number_that_somebody_made_up_does_not_end_starts),
