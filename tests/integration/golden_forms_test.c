@@ -1,11 +1,10 @@
 /* golden_forms_test.c - Falcon by a config.json of the time before Transformers knew it: the logits are
  * those by today's file, bit for bit. */
+#include "../unit/base/scratch_files.h"
 #include "golden.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <base/file.h>
 #include <base/memory.h>
@@ -66,19 +65,13 @@ static float *logits_by(const golden_model_t *m, const rig_option_t *options, si
 
 static void an_old_config_gives_the_same_logits(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
         const golden_model_t *m = model_called(forms[i].model);
-        char path[] = "/tmp/longhaul-old-XXXXXX";
+        const char *path = scratch_text(*state, "config.json", forms[i].config);
         hf_config_t held;
         rig_option_t options[GOLDEN_OPTIONS];
         size_t bytes, old_bytes;
-        const int file = mkstemp(path);
-        assert_true(file >= 0);
-        (void)close(file);
-        OK(file_replace(path, forms[i].config, strlen(forms[i].config)));
         golden_read_config(m->plugin, path, &held, options);
-        (void)unlink(path);
         print_message("%s: form %zu\n", m->name, i);
         float *today = logits_by(m, golden_options(m), &bytes);
         float *old = logits_by(m, options, &old_bytes);
@@ -92,6 +85,7 @@ static void an_old_config_gives_the_same_logits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_old_config_gives_the_same_logits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
+        an_old_config_gives_the_same_logits, scratch_setup, scratch_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,24 +262,31 @@ static void hear_log(end_t *e, const lh_conn_params_t *params, char *text, size_
     (void)fclose(f);
 }
 
+/* A connection by `wanted`, of whose frames one end may lock `room` bytes; what that end says of it. */
+static void join_with_room(end_t *e, const lh_tuning_t *wanted, int room, char *said, size_t most)
+{
+    char order[60];
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.tuning = wanted;
+    params.security = LH_SECURITY_PRIVATE;
+    end_listen(e, LH_SECURITY_PRIVATE);
+    (void)snprintf(order, sizeof(order), "memory_most=%d", room);
+    if (e->side == 1) ib_order(order);
+    hear_log(e, &params, said, most);
+}
+
 /* One end may lock less than the frames of 64 MiB take: what can be had of them, and a warning; what is
  * in force says so at both ends, and messages go through. */
 static void a_window_that_memory_has_no_room_for_is_cut(end_t *e)
 {
     enum { WANTED = 64 << 20, CHUNK = 64 << 10, ROOM = 20 << 20 };
-    char said[512], order[60];
+    char said[512];
     lh_tuning_t got = {.struct_size = sizeof(got)};
     const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
                                 .streams = 16,
                                 .chunk_bytes = CHUNK,
                                 .inflight_bytes = WANTED};
-    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
-    params.tuning = &wanted;
-    params.security = LH_SECURITY_PRIVATE;
-    end_listen(e, LH_SECURITY_PRIVATE);
-    (void)snprintf(order, sizeof(order), "memory_most=%d", ROOM);
-    if (e->side == 1) ib_order(order);
-    hear_log(e, &params, said, sizeof(said));
+    join_with_room(e, &wanted, ROOM, said, sizeof(said));
     CHECK((strstr(said, "a window of 67108864 bytes takes ") != NULL) == (e->side == 1), "%s",
           said);
     CHECK(e->side == 0 ||
@@ -302,17 +309,11 @@ static void frames_of_threads_that_memory_has_no_room_for_are_told(end_t *e)
 {
     enum { WANTED = 4 << 20, CHUNK = 64 << 10, FRAME = CHUNK + 64, FRAMES = WANTED / CHUNK + 2 };
     enum { THREADS = 3, ROOM = 2 * (FRAMES + 4) * FRAME };
-    char said[512], order[60], expected[160];
+    char said[512], expected[160];
     lh_tuning_t got = {.struct_size = sizeof(got)};
     const lh_tuning_t wanted = {
         .struct_size = sizeof(wanted), .chunk_bytes = CHUNK, .inflight_bytes = WANTED};
-    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
-    params.tuning = &wanted;
-    params.security = LH_SECURITY_PRIVATE;
-    end_listen(e, LH_SECURITY_PRIVATE);
-    (void)snprintf(order, sizeof(order), "memory_most=%d", ROOM);
-    if (e->side == 1) ib_order(order);
-    hear_log(e, &params, said, sizeof(said));
+    join_with_room(e, &wanted, ROOM, said, sizeof(said));
     (void)snprintf(expected, sizeof(expected),
                    " a window of %d bytes and %d threads take %d bytes of registered memory, more "
                    "than fake0 gives; %d instead",

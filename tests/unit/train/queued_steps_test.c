@@ -309,15 +309,22 @@ static void figures_are_those_of(const double *loss, const double *norm)
     assert_memory_equal(seen.norm, norm, sizeof(seen.norm));
 }
 
+/* By a device that queues nothing, which others are held to. */
+static void figures_of_cpu(void **state, const char *name, uint32_t micro_batch, double *loss,
+                           double *norm)
+{
+    assert_int_equal(run(*state, name, SYNCHRONOUS, micro_batch, ""), LH_OK);
+    memcpy(loss, seen.loss, sizeof(seen.loss));
+    memcpy(norm, seen.norm, sizeof(seen.norm));
+}
+
 static void a_steps_end_leaves_no_device_idle(void **state)
 {
     for (uint32_t m = 0; m < 2; m++) {
         double loss[STEPS + 1], norm[STEPS + 1];
         char name[16];
         (void)snprintf(name, sizeof(name), "cpu%u", m);
-        assert_int_equal(run(*state, name, SYNCHRONOUS, micro_batches[m], ""), LH_OK);
-        memcpy(loss, seen.loss, sizeof(loss));
-        memcpy(norm, seen.norm, sizeof(norm));
+        figures_of_cpu(state, name, micro_batches[m], loss, norm);
         counts_t c = counts_between();
         assert_true(c.reads > 0);
         assert_int_equal(c.early_reads, 0); /* nothing is gained by reading ahead there */
@@ -338,9 +345,7 @@ static void a_steps_end_leaves_no_device_idle(void **state)
 static void the_next_batch_is_there_before_a_save_waits(void **state)
 {
     double loss[STEPS + 1], norm[STEPS + 1];
-    assert_int_equal(run(*state, "cpu", SYNCHRONOUS, 1, ""), LH_OK);
-    memcpy(loss, seen.loss, sizeof(loss));
-    memcpy(norm, seen.norm, sizeof(norm));
+    figures_of_cpu(state, "cpu", 1, loss, norm);
     assert_int_equal(run(*state, "saves", ASYNCHRONOUS, 1, "[checkpoint]\nevery = 1\n"), LH_OK);
     figures_are_those_of(loss, norm);
     const counts_t c = counts_between();
@@ -353,9 +358,7 @@ static void the_next_batch_is_there_before_a_save_waits(void **state)
 static void a_hook_that_reads_figures_costs_its_wait_and_no_more(void **state)
 {
     double loss[STEPS + 1], norm[STEPS + 1];
-    assert_int_equal(run(*state, "cpu", SYNCHRONOUS, 1, ""), LH_OK);
-    memcpy(loss, seen.loss, sizeof(loss));
-    memcpy(norm, seen.norm, sizeof(norm));
+    figures_of_cpu(state, "cpu", 1, loss, norm);
     assert_int_equal(run(*state, "hook", ASYNCHRONOUS, 1,
                          "[hook.after_step]\ncall = hooks:figures(step, loss)\n"),
                      LH_OK);
