@@ -13,7 +13,11 @@ build: packages
 	@cmake --preset release > build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@cmake --build --preset release
 
-demo: build
+# The program and its plugins; `make build` builds the tests, too.
+demo: packages
+	@mkdir -p build
+	@cmake --preset release > build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake --build --preset release --target product
 	@scripts/demo
 
 test: packages
