@@ -1,12 +1,13 @@
 """What the core does for a device that works off queues, each with two and with four ranks on the fake device
 (random delays, memory out of the host's reach). The device counts what it is asked for (`[device] tells`), and a
 checkpoint names the kernel of each call: so each test shows that what it is about was there, and what became of
-the bits. That a step is queued before the one before it is told is in queued_ranks_test.py."""
+the bits. That a step is queued before the one before it is told is in queued_ranks_test.py. Outside of the long lists
+a test takes one of the two worlds, by turns."""
 import json
 import os
 import re
 
-from pipeline_case import REFUSED, PipelineCase, logical, main, read_json_lines, set_flags
+from pipeline_case import REFUSED, TORTURE, PipelineCase, logical, main, read_json_lines, set_flags
 
 WORLDS = {"two": (2, ["launch.ranks_per_node=2", "optimizer.plugin=zero3"]),
           "four": (4, ["launch.ranks_per_node=4", "optimizer.plugin=zero2", "parallel.accumulation=breadth"])}
@@ -22,6 +23,9 @@ class QueuedItems(PipelineCase):
         super().setUp()
         os.environ["XDG_CACHE_HOME"] = self.path("cache")
         self.addCleanup(os.environ.pop, "XDG_CACHE_HOME")
+        tests = sorted(name for name in dir(self) if name.startswith("test_"))
+        mine = tests.index(self._testMethodName) % len(WORLDS)
+        self.worlds = WORLDS if TORTURE else dict([list(WORLDS.items())[mine]])
 
     def prepared(self, **changes):
         changes.setdefault("train", {}).update({"steps": 6, "batch": 8, "micro_batch": 1})
@@ -72,7 +76,7 @@ class QueuedItems(PipelineCase):
         """Every call is bound, lies where it was said to, and knows that documents are whole rows; each rank has the
         device of its number; weights and what is saved go through two slots, the latter beside the passes."""
         job = self.prepared()
-        for name, (ranks, world) in WORLDS.items():
+        for name, (ranks, world) in self.worlds.items():
             self.train(job, name + "cpu", *world, *HALF)
             self.train(job, name, *world, *HALF, *FAKE)
             self.assert_same(name, name + "cpu")
@@ -91,7 +95,7 @@ class QueuedItems(PipelineCase):
 
     def test_documents_of_any_length_have_no_whole_rows(self):
         job = self.prepared(data={"documents": "apart"}, train={"max_documents": 8})
-        for name, (ranks, world) in WORLDS.items():
+        for name, (ranks, world) in self.worlds.items():
             self.train(job, name + "cpu", *world)
             self.train(job, name, *world, *FAKE)
             self.assert_same(name, name + "cpu")
@@ -99,7 +103,7 @@ class QueuedItems(PipelineCase):
 
     def test_memory_that_misses_its_alignment_is_refused(self):
         job = self.prepared()
-        for name, (_, world) in WORLDS.items():
+        for name, (_, world) in self.worlds.items():
             said = self.train(job, name, *world, *FAKE, "device.misplaced=32", code=REFUSED)
             self.assertIn("and not on 64 bytes, as the device says of all the memory that it gives", said)
 
@@ -107,7 +111,7 @@ class QueuedItems(PipelineCase):
         """Logits of 16,384 tokens a rank and 512 words are 32 MiB: two chunks where a 32nd of the device's memory is
         less, else one. The sums of the head's gradient are longer then, and the losses near."""
         job = self.prepared(train={"sequence": 64}, checkpoint={"every": 0})
-        for name, (ranks, world) in WORLDS.items():
+        for name, (ranks, world) in self.worlds.items():
             large = ["train.batch=%d" % (256 * ranks), "train.micro_batch=256", "train.steps=2"]
             few = ["device.plugin=fake", "device.delay=30us"]
             calls = [self.planned(job, *world, *large, *few, "device.memory=" + memory)["step"]["calls"]
@@ -121,7 +125,7 @@ class QueuedItems(PipelineCase):
 
     def assert_lacks(self, job, op, parts, *sets):
         """Without a kernel for the fused op its parts stand there, with the same bits and more calls."""
-        for name, (_, world) in WORLDS.items():
+        for name, (_, world) in self.worlds.items():
             folder = name + op
             self.train(job, folder, *world, *sets, *FAKE)
             self.train(job, folder + "lacks", *world, *sets, *FAKE, "device.lacks=" + op)
@@ -143,7 +147,7 @@ class QueuedItems(PipelineCase):
 
     def test_products_that_share_an_input_are_one(self):
         job = self.prepared(model={"hidden": 64, "ffn": 96})
-        for name, (ranks, world) in WORLDS.items():
+        for name, (ranks, world) in self.worlds.items():
             calls = [self.planned(job, *world, *FAKE, *more)["step"]["calls"]
                      for more in ([], ["device.packs=yes"])]
             # Of a block in a micro-batch q, k and v, gate and up: forward and both gradients.
@@ -160,7 +164,7 @@ class QueuedItems(PipelineCase):
     def test_all_ranks_take_what_rank_0_has_timed(self):
         """The fake's candidates have the same bits, and a clock takes the last; none but rank 0 asks it."""
         job = self.prepared()
-        for name, (ranks, world) in WORLDS.items():
+        for name, (ranks, world) in self.worlds.items():
             few = world + FAKE + ["device.candidates=3"]
             self.train(job, name, *few)
             before = self.planned(job, *few, "device.tune=yes")
@@ -217,7 +221,7 @@ class QueuedItems(PipelineCase):
     def test_kernels_that_are_not_ordered_are_let_in_by_name(self):
         job = self.prepared()
         loose = FAKE + ["device.unordered=yes"]
-        for name, (_, world) in WORLDS.items():
+        for name, (_, world) in self.worlds.items():
             self.train(job, name, *world, *FAKE)
             self.train(job, name + "ordered", *world, *loose)
             self.assert_same(name + "ordered", name)
@@ -231,7 +235,7 @@ class QueuedItems(PipelineCase):
 
     def test_which_device_a_rank_has(self):
         job = self.prepared()
-        for name, (ranks, world) in WORLDS.items():
+        for name, (ranks, world) in self.worlds.items():
             few = world + FAKE + ["train.steps=1", "checkpoint.every=0"]
             self.train(job, name + "one", *few, "device.index=0", "device.devices=1")
             self.assertEqual([t["index"] for t in self.tallies(name + "one", ranks)], [0] * ranks)

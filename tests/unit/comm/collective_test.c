@@ -9,11 +9,17 @@
 #include <base/digest.h>
 #include <torture.h>
 
+#ifdef __SANITIZE_THREAD__
+enum { SPARSER = 2 }; /* ranks' threads meet in the same way in each */
+#else
+enum { SPARSER = 1 };
+#endif
+
 /* Of the variants of each shape one of `every`, by turns, so that each comes with some shape; all of
  * them with LONGHAUL_TORTURE=1. */
 static bool is_in_sample(uint32_t shape, uint32_t variant, uint32_t every)
 {
-    return torture_wanted() || (shape + variant) % every == 0;
+    return torture_wanted() || (shape + variant) % (every * SPARSER) == 0;
 }
 
 static void several_run_at_a_time_and_again(void **state)
@@ -41,6 +47,7 @@ static void every_way_between_sites_gives_the_same(void **state)
     for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (uint32_t way = BETWEEN_AUTO; way < BETWEEN_WAYS; way++) {
             scene_t s = plain;
+            if (!is_in_sample(i, way, 1)) continue;
             s.sites = shapes[i];
             s.measured = way % 2 == 0;
             s.border = way != BETWEEN_CHAIN ? LH_DTYPE_BF16 : 0;
