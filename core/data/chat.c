@@ -193,8 +193,15 @@ static lh_status_t parts_make(chat_t *c, const job_chat_t *job)
         const char *text = own[i] != NULL ? own[i] : format->part[i];
         const bool message = i == PART_USER || i == PART_REPLY ||
                              (text[0] != '\0' && i == PART_SYSTEM);
-        if (message && strstr(text, content_word) == NULL)
+        const char *content = strstr(text, content_word);
+        const bool joins = i == PART_JOINED && text[0] != '\0';
+        if ((message || joins) && content == NULL)
             return fail(LH_INVALID, "[chat] %s = %s: expected {content} in it", keys[i], text);
+        if (joins && strstr(text, system_word) == NULL)
+            return fail(LH_INVALID, "[chat] %s = %s: expected {system} in it", keys[i], text);
+        /* What is trained on begins there: a second one would begin what is not. */
+        if (i == PART_REPLY && strstr(content + 1, content_word) != NULL)
+            return fail(LH_INVALID, "[chat] %s = %s: expected {content} once in it", keys[i], text);
         status = part_make(c, keys[i], text, &c->part[i]);
     }
     return status;

@@ -247,6 +247,34 @@ static void parts_of_ones_own(void **state)
     talker_close(&t);
 }
 
+/* A second {content} would turn what is trained on and what is not round, from there to the end; a joined
+ * text without one of its two words would leave a message out. */
+static void parts_lose_no_message(void **state)
+{
+    (void)state;
+    static const struct {
+        char reply[32], joined[32];
+        const char *sentence;
+    } rows[] = {
+        {"{content} = {content}", "",
+         "[chat] reply = {content} = {content}: expected {content} once"},
+        {"", "{system}", "[chat] joined = {system}: expected {content} in it"},
+        {"", "{content}", "[chat] joined = {content}: expected {system} in it"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        talker_t t;
+        char reply[32], joined[32];
+        memcpy(reply, rows[i].reply, sizeof(reply));
+        memcpy(joined, rows[i].joined, sizeof(joined));
+        const job_chat_t job = {.format = CHAT_PLAIN,
+                                .reply = reply[0] == '\0' ? NULL : reply,
+                                .joined = joined[0] == '\0' ? NULL : joined};
+        assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_INVALID);
+        assert_non_null(strstr(fail_reason(), rows[i].sentence));
+        talker_close(&t);
+    }
+}
+
 /* Answers side by side are one; an empty one is none; the first id is nobody's answer. */
 static void parts_are_never_empty(void **state)
 {
@@ -365,6 +393,7 @@ int main(void)
         cmocka_unit_test(there_must_be_something_to_answer),
         cmocka_unit_test(tokens_of_a_format_are_tokens),
         cmocka_unit_test(parts_of_ones_own),
+        cmocka_unit_test(parts_lose_no_message),
         cmocka_unit_test(parts_are_never_empty),
         cmocka_unit_test(pairs_are_two_conversations),
         cmocka_unit_test(a_prompt_that_both_answers_begin_with_counts_once),
