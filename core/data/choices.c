@@ -37,7 +37,9 @@ void choices_free(choices_t *c)
 static lh_status_t choice_context_empty(choice_line_t *l)
 {
     const tokenizer_special_t *special = tokenizer_special(l->how->tokenizer);
-    const int32_t id = special->bos >= 0 ? special->bos : special->eod;
+    /* The harness's: what ends a text, be it that another token ends a document. */
+    const int32_t end = special->eos >= 0 ? special->eos : special->eod;
+    const int32_t id = special->bos >= 0 ? special->bos : end;
     if (id < 0)
         return fail(LH_INVALID, "'%.40s' is empty, and the tokenizer has no token to begin with",
                     l->how->set->prompt);

@@ -50,6 +50,31 @@ class EvalSets(PipelineCase):
             for key in ("acc", "acc_norm", "acc_bytes"):
                 self.assertAlmostEqual(row[key], reference[row["name"]][key], 6, (row["name"], key))
 
+    def test_an_empty_prompt_is_the_end_token_where_there_is_none_to_begin_with(self):
+        """Be it that the vocabulary has another one behind documents, as Qwen's has."""
+        self.questions("questions.jsonl", [{"prompt": "", "choices": ["Once", "Tim"], "answer": 0}])
+        with open(os.path.join(STORIES, "tokenizer.json")) as f:
+            tokenizer = json.load(f)
+        with open(os.path.join(STORIES, "tokenizer_config.json")) as f:
+            config = dict(json.load(f), bos_token=None)
+        vocab = tokenizer["model"]["vocab"]
+        del vocab[next(piece for piece, number in vocab.items() if number == 511)]
+        said = []
+        for word in ("<|endoftext|>", "<|another|>"):
+            vocab[word] = 511
+            folder = self.path(word.strip("<|>"))
+            os.makedirs(folder)
+            for name in ("config.json", "model.safetensors"):
+                os.symlink(os.path.join(STORIES, name), os.path.join(folder, name))
+            for name, rows in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config)):
+                with open(os.path.join(folder, name), "w") as f:
+                    json.dump(rows, f)
+            job = self.imported(**{"import": {"from": folder}},
+                                eval__a={"kind": "choice", "data": "questions.jsonl"})
+            said.append(self.run_longhaul("eval", job, "--json", "--per-document")[0])
+            del vocab[word]
+        self.assertEqual(said[0], said[1])
+
     def test_texts_and_questions_side_by_side(self):
         with open(DATA + "/tinystories-1000.jsonl") as f:
             texts = [f.readline() for _ in range(6)]
