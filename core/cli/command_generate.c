@@ -177,7 +177,9 @@ static lh_status_t encode_plain(prompt_reader_t *r, const char *text, size_t len
     const tokenizer_special_t *special = tokenizer_special(r->tokenizer);
     const int32_t bos = special->bos, eod = special->eod;
     lh_status_t status = LH_OK;
-    if (r->cli->job->generate.bos && bos >= 0) status = token_ids_add(out, bos);
+    if (r->cli->job->generate.bos && bos < 0)
+        JOB_REFUSE(r->cli->job, "generate", "bos", "yes: the tokenizer has no begin token");
+    if (r->cli->job->generate.bos) status = token_ids_add(out, bos);
     if (status == LH_OK && length > 0)
         status = tokenizer_encode(r->tokenizer, r->scratch, text, length, SPELLING_IS_TOKEN, out);
     /* Nothing to begin with: what stands before a document in training. */
