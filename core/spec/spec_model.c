@@ -232,8 +232,9 @@ static lh_status_t row_work_out(lh_model_t *m, const spec_parameter_t *p, lh_par
     if (status == LH_OK && p->hf_shape != NULL)
         status = shape_work_out(m, p, "hf_shape", p->hf_shape, row->hf_shape);
     if (status == LH_OK) status = parameter_whole(m, p, "unit", p->unit, &unit);
+    where_parameter(p, "unit", where, sizeof(where));
     if (status == LH_OK && (unit == 0 || unit > UINT32_MAX))
-        status = fail(LH_INVALID, "%s: [%s] unit is %llu", m->spec->where, p->section->name,
+        status = fail(LH_INVALID, "%s is %llu, expected a number from 1 on", where,
                       (unsigned long long)unit);
     row->unit = (uint32_t)unit;
     where_parameter(p, "std", where, sizeof(where));
