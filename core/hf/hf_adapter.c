@@ -36,6 +36,20 @@ static lh_status_t refuse_filled(const char *path, const json_value_t *root, con
     return json_refuse(path, key, v, "nothing");
 }
 
+/* How the factors began says whether the matrix is still the model's: with pissa, olora, corda, loftq and
+ * the like PEFT takes what they began as off the matrix, when it loads an adapter too. Of the values
+ * known here it does not. */
+static lh_status_t refuse_changed_base(const char *path, const json_value_t *root)
+{
+    static const char key[] = "init_lora_weights";
+    const json_value_t *v = json_member(root, key);
+    if (v == NULL || json_is_nil(v) || json_is_flag(v)) return LH_OK;
+    if (json_is_text(v) && hf_one_of("gaussian|eva|orthogonal", json_text(v))) return LH_OK;
+    return json_refuse(path, key, v,
+                       "one that leaves the matrix as it is: true, false, \"gaussian\", \"eva\" or "
+                       "\"orthogonal\"");
+}
+
 /* The value that [adapter.NAME] has. */
 static lh_status_t refuse_other(const char *path, const json_value_t *root, const char *key,
                                 double wanted)
@@ -52,9 +66,16 @@ static lh_status_t adapter_config_check(const char *path, const json_value_t *ro
 {
     static const char *const flags[] = {"use_rslora", "fan_in_fan_out", "lora_bias", "use_qalora",
                                         "use_bdlora"};
-    static const char *const empty[] = {"rank_pattern",      "alpha_pattern",
-                                        "modules_to_save",   "layer_replication",
-                                        "target_parameters", "trainable_token_indices"};
+    static const char *const empty[] = {"rank_pattern",
+                                        "alpha_pattern",
+                                        "modules_to_save",
+                                        "layer_replication",
+                                        "target_parameters",
+                                        "trainable_token_indices",
+                                        "alora_invocation_tokens",
+                                        "arrow_config",
+                                        "kasa_config",
+                                        "monteclora_config"};
     const json_value_t *type = json_member(root, "peft_type"), *bias = json_member(root, "bias");
     if (!text_equal(json_text(type), "LORA"))
         return json_refuse(path, "peft_type", type, "\"LORA\"");
@@ -63,6 +84,7 @@ static lh_status_t adapter_config_check(const char *path, const json_value_t *ro
     lh_status_t status = refuse_other(path, root, "r", (double)wanted->rank);
     if (status == LH_OK) status = refuse_other(path, root, "lora_alpha", wanted->alpha);
     if (status == LH_OK) status = refuse_flag(path, root, "use_dora", wanted->dora);
+    if (status == LH_OK) status = refuse_changed_base(path, root);
     for (size_t i = 0; status == LH_OK && i < sizeof(flags) / sizeof(flags[0]); i++)
         status = refuse_flag(path, root, flags[i], false);
     for (size_t i = 0; status == LH_OK && i < sizeof(empty) / sizeof(empty[0]); i++)

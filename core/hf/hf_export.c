@@ -10,6 +10,7 @@
 
 #include <base/dtype.h>
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/tensor_stream.h>
 #include <format/safetensors.h>
@@ -298,6 +299,7 @@ typedef struct target {
     hf_lines_t *lines;    /* [tensor->user_count] */
     unsigned char *whole; /* the file's bytes, where rows become columns; else NULL */
     float *values;        /* F32 of the whole, where a function wants that; else NULL */
+    uint64_t lost;        /* values so far that the dtype has no number for */
 } target_t;
 
 static void target_close(target_t *t)
@@ -344,8 +346,20 @@ static lh_status_t target_put(const target_t *t, const hf_lines_t *l, uint64_t a
     return status;
 }
 
+/* As in the file; what is too large for the dtype is infinite there, and counted. */
+static lh_status_t target_narrow(target_t *t, const float *values, uint64_t count,
+                                 unsigned char *raw)
+{
+    const lh_status_t status = dtype_convert(t->dtype, raw, LH_DTYPE_F32, values, count);
+    const uint16_t *bits = (const uint16_t *)(const void *)raw;
+    const uint16_t exponent = t->dtype == LH_DTYPE_F16 ? 0x7C00 : 0x7F80;
+    for (uint64_t i = 0; status == LH_OK && t->size == sizeof(*bits) && i < count; i++)
+        t->lost += (bits[i] & exponent) == exponent && isfinite(values[i]) ? 1 : 0;
+    return status;
+}
+
 /* A user's values, window by window. */
-static lh_status_t target_put_user(const export_t *ex, const hf_transform_t *how, const target_t *t,
+static lh_status_t target_put_user(const export_t *ex, const hf_transform_t *how, target_t *t,
                                    uint32_t user)
 {
     const hf_user_t *u = &t->tensor->users[user];
@@ -364,7 +378,7 @@ static lh_status_t target_put_user(const export_t *ex, const hf_transform_t *how
         status = held_next(&h, values, &count);
         if (status == LH_OK && t->lines[user].moves == HF_EACH)
             status = hf_transform_each(how, u, values, count);
-        if (status == LH_OK) status = dtype_convert(t->dtype, raw, LH_DTYPE_F32, values, count);
+        if (status == LH_OK) status = target_narrow(t, values, count, raw);
         if (status == LH_OK) status = target_put(t, &t->lines[user], at, count, raw);
     }
 free_all:
@@ -395,14 +409,14 @@ free_all:
 }
 
 /* What lies whole as F32, to the file. */
-static lh_status_t target_write_values(const target_t *t)
+static lh_status_t target_write_values(target_t *t)
 {
     const uint64_t elements = t->tensor->elements, most = elements < WINDOW ? elements : WINDOW;
     unsigned char *raw = mem_new((size_t)(most * t->size));
     lh_status_t status = raw == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint64_t at = 0; at < elements && status == LH_OK; at += WINDOW) {
         const uint64_t count = elements - at < WINDOW ? elements - at : WINDOW;
-        status = dtype_convert(t->dtype, raw, LH_DTYPE_F32, t->values + at, count);
+        status = target_narrow(t, t->values + at, count, raw);
         if (status == LH_OK)
             status = safetensors_write(t->file, t->row, at * t->size, raw, count * t->size);
     }
@@ -432,6 +446,11 @@ static lh_status_t write_tensor(const export_t *ex, uint32_t index, safetensors_
     if (status == LH_OK && t.values != NULL) status = target_write_values(&t);
     if (status == LH_OK && t.whole != NULL)
         status = safetensors_write(w, row, 0, t.whole, ex->bytes[index]);
+    if (status == LH_OK && t.lost > 0)
+        log_line(LH_LOG_WARN,
+                 "tensor %s: %llu of %llu values are too large for %s, and infinite in the export",
+                 t.tensor->name, (unsigned long long)t.lost, (unsigned long long)t.tensor->elements,
+                 lh_dtype_name(t.dtype));
     target_close(&t);
     return status;
 }

@@ -230,6 +230,55 @@ static lh_status_t refuse_extra(const import_t *im)
                 unread->tensor->name);
 }
 
+/* Marks the lines of a tensor that one of its parts takes; taken: [rows + columns], 1 + the user. */
+static lh_status_t lines_take(const import_t *im, const hf_tensor_t *t, uint32_t user,
+                              const hf_lines_t *l, uint32_t *taken)
+{
+    const parameter_t *items = im->how->parameters->items;
+    const bool columns = l->moves == HF_COLUMNS;
+    for (uint64_t i = 0; l->line != NULL && i < l->own.rows; i++) {
+        uint32_t *by = &taken[(columns ? l->tensor.rows : 0) + l->line[i]];
+        if (*by != 0)
+            return fail(LH_INVALID,
+                        "tensor %s: its %s %llu is of parameter %s and of %s; expected parts that "
+                        "have none in common",
+                        t->name, columns ? "column" : "row", (unsigned long long)l->line[i],
+                        items[t->users[*by - 1].parameter].name,
+                        items[t->users[user].parameter].name);
+        *by = user + 1;
+    }
+    return LH_OK;
+}
+
+/* Parts of a tensor have as many elements as it has (hf_weights_new). Where two of them are the same
+ * rows, others are nobody's: not read here, and 0 in an export. */
+static lh_status_t refuse_overlap(const import_t *im, const hf_tensor_t *t)
+{
+    const hf_transform_t how = {
+        .parameters = im->how->parameters, .host = im->how->host, .plugins = im->how->plugins};
+    uint32_t *taken = NULL;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; t->user_count > 1 && i < t->user_count && status == LH_OK; i++) {
+        hf_lines_t l;
+        status = hf_lines_new(&how, t, &t->users[i], &l);
+        if (status != LH_OK) break;
+        if (taken == NULL)
+            taken = mem_array((size_t)(l.tensor.rows + l.tensor.columns), sizeof(*taken));
+        status = taken == NULL ? LH_NO_MEMORY : lines_take(im, t, i, &l, taken);
+        hf_lines_free(&l);
+    }
+    mem_free(taken);
+    return status;
+}
+
+static lh_status_t refuse_overlaps(const import_t *im)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < im->weights.count && status == LH_OK; i++)
+        status = refuse_overlap(im, &im->weights.tensors[i]);
+    return status;
+}
+
 /* Appends a tensor for each piece of each of a parameter's experts, which together cover it; or of
  * it. */
 static void list_parts(import_t *im, uint32_t parameter, uint32_t experts)
@@ -596,6 +645,7 @@ lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out)
     if (status == LH_OK) status = match_sources(&im);
     if (status == LH_OK) status = refuse_extra(&im);
     if (status == LH_OK) status = hf_adapter_refuse_extra(&im.adapter, im.source, im.weights.count);
+    if (status == LH_OK) status = refuse_overlaps(&im);
     if (status == LH_OK) status = list_tensors(&im);
     if (status == LH_OK) status = import_fill(&im);
     if (status == LH_OK && out != NULL) *out = im.result;

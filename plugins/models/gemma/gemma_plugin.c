@@ -38,7 +38,7 @@ static const lh_hf_key_t hf_keys[] = {
     LH_HF_KEY("model_type", "kind", NULL), LH_HF_KEY("intermediate_size", "ffn", NULL), LH_DECODER_KEYS("rms_norm_eps", "true"),
     LH_DECODER_HEAD_KEYS("256"),
     LH_HF_WHEN("rope_parameters.rope_theta|+rope_theta", "rope_base", "10000", "kind=gemma|gemma2"),
-    LH_HF_WHEN("rope_parameters.rope_type|rope_scaling.rope_type", NULL, "default", "kind=gemma|gemma2"),
+    LH_HF_WHEN("rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type", NULL, "default", "kind=gemma|gemma2"),
     LH_HF_WHEN("rope_parameters.full_attention.rope_theta|+rope_theta", "rope_base", "1000000", "kind=gemma3_text"),
     LH_HF_WHEN("rope_parameters.full_attention.rope_type|+rope_scaling.rope_type|rope_scaling.type", "rope_scaling", "default", "kind=gemma3_text"),
     LH_HF_WHEN("rope_parameters.full_attention.factor|+rope_scaling.factor", "rope_factor", "1", "rope_scaling=linear"),

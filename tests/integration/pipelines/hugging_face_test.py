@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from pipeline_case import DATA, SOURCE, PipelineCase, floats, main, tensors_of, write_tensors
+from pipeline_case import DATA, REFUSED, SOURCE, PipelineCase, floats, main, tensors_of, write_tensors
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 CAPP = os.path.join(SOURCE, "tests", "data", "models", "capp-gpt2")
@@ -108,6 +108,38 @@ class HuggingFace(PipelineCase):
         with open(out + "/config.json") as f:
             config = json.load(f)
         self.assertIn("bfloat16", (config.get("dtype"), config.get("torch_dtype")))
+
+    def test_values_that_a_narrow_dtype_has_no_number_for_are_told(self):
+        folder, plugin = self.variant("llama")
+        tensors = tensors_of(folder + "/model.safetensors")
+        dtype, shape, data = tensors["model.embed_tokens.weight"]
+        tensors["model.embed_tokens.weight"] = dtype, shape, struct.pack("<2f", 1e6, 65504) + data[8:]
+        write_tensors(folder + "/model.safetensors", tensors)
+        job = self.ini({"pipeline": {"name": "convert", "stages": "import export", "folder": "out"},
+                        "import": {"from": folder},
+                        "model": {"plugin": plugin, "vocab": "from_import"},
+                        "device": {"plugin": "cpu"}})
+        self.run_longhaul("import", job)
+        for dtype, told in (("f16", True), ("bf16", False), ("f32", False)):
+            _, said = self.run_longhaul("export", job, "--set", "export.dtype=" + dtype)
+            self.assertEqual("model.embed_tokens.weight: 1 of 4192 values are too large for F16" in said,
+                             told, dtype)
+
+    def test_stretched_rope_of_gemma_2_is_refused_in_either_spelling(self):
+        with open(GOLDEN + "/gemma2/config.json") as f:
+            config = json.load(f)
+        config.pop("rope_parameters")
+        for key in ("type", "rope_type"):
+            folder = self.path("stretched-" + key)
+            os.makedirs(folder)
+            shutil.copy(GOLDEN + "/gemma2/model.safetensors", folder)
+            with open(folder + "/config.json", "w") as f:
+                json.dump(dict(config, rope_scaling={key: "linear", "factor": 8.0}), f)
+            job = self.ini({"pipeline": {"name": "g", "stages": "import", "folder": "out"},
+                            "import": {"from": folder},
+                            "model": {"plugin": "gemma", "vocab": "from_import"}})
+            _, said = self.run_longhaul("import", job, code=REFUSED)
+            self.assertIn("rope_scaling.%s is linear, expected default" % key, said)
 
     def test_rope_keys_are_written_in_the_old_and_the_new_form(self):
         for name, base, kind in (("llama-tied-scaled-rope", 500000, "llama3"),
