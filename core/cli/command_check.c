@@ -31,6 +31,7 @@
 #include <config/options.h>
 #include <config/quantity.h>
 #include <control/secret.h>
+#include <hf/hf_weights.h>
 #include <launch/launch.h>
 #include <links/carrier.h>
 #include <plugin/call.h>
@@ -129,6 +130,28 @@ static lh_status_t check_room(const check_t *c, const lh_model_api_t *api, lh_mo
     return status;
 }
 
+/* What an export asks of a model: names in Hugging Face's files, for all that it writes. Behind the
+ * training is late to hear of it. */
+static lh_status_t check_form(const check_t *c, const lh_model_api_t *api, lh_model_t *model)
+{
+    parameters_adapter_t how;
+    parameters_t *p = NULL;
+    hf_weights_t names = {0};
+    if (!job_has_stage(c->job, STAGE_EXPORT)) return LH_OK;
+    if (api->hf == NULL)
+        JOB_REFUSE(c->job, "pipeline", "stages",
+                   "... export: the model plugin %s has no Hugging Face form",
+                   c->model.plugin->name);
+    const parameters_adapter_t *adapter = session_adapter(c->job, &how);
+    const bool alone = c->job->export.adapter == EXPORT_ADAPTER_SEPARATE;
+    lh_status_t status = parameters_new(api, model, &p);
+    if (status == LH_OK && adapter != NULL) status = parameters_adapt(p, adapter);
+    if (status == LH_OK) status = hf_weights_new(p, alone ? HF_OF_ADAPTER : HF_OF_MODEL, &names);
+    hf_weights_free(&names);
+    parameters_free(p);
+    return status;
+}
+
 /* An import's options come from the folder that is to be imported, as the stage that imports may
  * not have run yet. */
 static lh_status_t check_model_plugin(check_t *c)
@@ -143,6 +166,7 @@ static lh_status_t check_model_plugin(check_t *c)
     status = api->open(c->model.plugin->host, c->model.config, &model);
     if (status != LH_OK) return status;
     status = check_room(c, api, model);
+    if (status == LH_OK) status = check_form(c, api, model);
     api->close(model);
     return status;
 }

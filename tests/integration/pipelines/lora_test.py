@@ -278,8 +278,9 @@ class Lora(PipelineCase):
                 if alone:
                     self.run_longhaul("export", job, *more)
                 else:
-                    _, said = self.run_longhaul("export", job, *more, code=REFUSED)
-                    self.assertIn("is no tensor of its own", said)
+                    for command in ("export", "check"):
+                        _, said = self.run_longhaul(command, job, *more, code=REFUSED)
+                        self.assertIn("is no tensor of its own", said)
 
     def test_what_does_not_fit_is_refused(self):
         write_pair(self.path("batches"), [[[1], [2, 3]]])
@@ -309,6 +310,9 @@ class Lora(PipelineCase):
         for key, value, sentence in (("use_dora", True, "use_dora is true, false was expected"),
                                      ("bias", "all", "bias is \"all\""),
                                      ("rank_pattern", {"q_proj": 2}, "rank_pattern is"),
+                                     ("init_lora_weights", "pissa", "init_lora_weights is \"pissa\""),
+                                     ("init_lora_weights", "pissa_niter_4", "init_lora_weights is"),
+                                     ("alora_invocation_tokens", [1, 2], "alora_invocation_tokens is [1,2]"),
                                      ("peft_type", "IA3", "peft_type is \"IA3\"")):
             with open(os.path.join(folder, "adapter_config.json"), "w") as f:
                 json.dump(dict(config, **{key: value}), f)

@@ -47,6 +47,31 @@ class Specs(PipelineCase):
                 del sections["model"]["plugin"]
                 yield way, self.including(os.path.join(SPECS, spec + ".ini"), sections, "spec.ini")
 
+    def test_an_export_of_what_has_no_hugging_face_form_is_refused_before_it_trains(self):
+        with open(os.path.join(SOURCE, "docs", "specs.md")) as f:
+            text = f.read().split("```ini")[2].split("```")[0]
+        text = text.replace("stages = prepare train", "stages = prepare train export")
+        os.makedirs(self.path("data"))
+        for name in ("tinyshakespeare.jsonl", "gpt2-tiny"):
+            os.symlink(os.path.join(SOURCE, "examples", "data", name), self.path("data", name))
+        job = self.write("whole.ini", text + "\n[export]\nfolder = hf\n")
+        for command in ("check", "run"):
+            _, said = self.run_longhaul(command, job, code=REFUSED)
+            self.assertIn("whole.ini:4: stages = ... export: the model plugin spec has no Hugging Face form",
+                          said)
+        self.assertFalse(os.path.exists(self.path("out")))
+
+    def test_parts_of_a_tensor_have_no_rows_in_common(self):
+        with open(os.path.join(SPECS, "gpt2.ini")) as f:
+            spec = self.write("twice.ini", f.read().replace("part=2", "part=1"))
+        job = self.including(spec, {"pipeline": {"name": "x", "stages": "import", "folder": "out"},
+                                    "import": {"from": os.path.join(GOLDEN, "gpt2")},
+                                    "model": {"vocab": "from_import"}}, "job.ini")
+        _, said = self.run_longhaul("import", job, code=REFUSED)
+        self.assertIn("is of parameter blocks.0.bk and of blocks.0.bv; expected parts that have none in "
+                      "common", said)
+        self.assertFalse(os.path.exists(self.path("out", "import")))
+
     def test_an_import_goes_back_as_by_the_plugin(self):
         for spec, plugin, golden in PAIRS:
             with self.subTest(spec=spec):
