@@ -382,7 +382,8 @@ enum { SPREAD_NONE, SPREAD_ROW, SPREAD_COLUMN };
 static uint32_t multiply_spread(const lh_arg_t *a, const lh_arg_t *b)
 {
     if (b->rank == 1 && a->rank == 2) return SPREAD_ROW;
-    return b->rank == 2 && b->shape[1] == 1 && a->shape[1] != 1 ? SPREAD_COLUMN : SPREAD_NONE;
+    if (b->rank == 2 && b->shape[1] == 1 && a->rank == 2 && a->shape[1] != 1) return SPREAD_COLUMN;
+    return SPREAD_NONE;
 }
 
 /* b is shaped like a, or is a row or a column that is repeated over a. y is like a. */
