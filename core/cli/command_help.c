@@ -102,6 +102,8 @@ static void print_flags(const lh_op_t *op, text_t *out)
         {LH_OP_DETACHED, "inputs without a gradient count as constants"},
         {LH_OP_IN_PLACE, "may write over its first input"},
         {LH_OP_LINEAR, "its weight may have an adapter"},
+        {LH_OP_PICKS, "its I32 numbers are columns of its first input"},
+        {LH_OP_PICKED, "numbers of its first input are below its first attribute"},
     };
     const char *between = "\n";
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

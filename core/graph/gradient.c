@@ -249,6 +249,15 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     return status;
 }
 
+/* Takes what a loss or a sum of the model's own gives to a value, which may be a parameter itself. */
+static void contribute_seed(reverse_t *p, lh_value_t v, lh_value_t c)
+{
+    if (p->r->values[v].kind != VALUE_PARAM)
+        contribute_value(p, v, c);
+    else if (p->needed[v] && recording_status(p->r) == LH_OK)
+        contribute_param(p, v, c);
+}
+
 /* Begins the way back: with `seed` for the part's output, with 1 for each loss of the model's own,
  * and with the sum's gradient for each value that is added to one. */
 static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
@@ -262,9 +271,9 @@ static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
     }
     const float one = 1;
     for (uint32_t i = 0; i < r->loss_count; i++)
-        contribute_value(p, r->losses[i].value, r->graph.api->constant(&r->graph, &one, 1));
+        contribute_seed(p, r->losses[i].value, r->graph.api->constant(&r->graph, &one, 1));
     for (uint32_t i = 0; i < r->added_count; i++)
-        if (r->added[i].gradient != 0) contribute_value(p, r->added[i].value, r->added[i].gradient);
+        if (r->added[i].gradient != 0) contribute_seed(p, r->added[i].value, r->added[i].gradient);
     return recording_status(r);
 }
 

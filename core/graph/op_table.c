@@ -380,7 +380,8 @@ static lh_status_t check_op_name(const char *name, bool core)
  * struct begins with its size, so it has at least four bytes. */
 static lh_status_t check_attributes(const lh_op_t *row)
 {
-    if (row->attributes_bytes == 0 && row->attribute_count == 0) return LH_OK;
+    const bool picked = (row->flags & LH_OP_PICKED) != 0;
+    if (row->attributes_bytes == 0 && row->attribute_count == 0 && !picked) return LH_OK;
     if (row->attributes_bytes < sizeof(uint32_t) || row->attributes_bytes > ATTRIBUTES_LIMIT)
         return fail(LH_INVALID, "op %s has attributes of %u bytes, expected 4 to %d", row->name,
                     row->attributes_bytes, ATTRIBUTES_LIMIT);
@@ -396,6 +397,12 @@ static lh_status_t check_attributes(const lh_op_t *row)
             return fail(LH_INVALID, "op %s: attribute '%s' is text, expected a number", row->name,
                         option.key);
     }
+    if (picked && (row->attribute_count == 0 || row->attributes[0].type != LH_OPT_U32))
+        return fail(
+            LH_INVALID,
+            "op %s is LH_OP_PICKED: expected a U32 as its first attribute, which numbers of "
+            "its first input are below",
+            row->name);
     return LH_OK;
 }
 

@@ -248,6 +248,24 @@ static void documents_complete(const recording_t *r, const op_t *op, void *attri
     }
 }
 
+/* Of the numbers in an input only the op that made them says how large they may be: from more columns
+ * than an LH_OP_PICKED has room for, its kernels would write outside of their outputs. */
+static lh_status_t picks_check(const recording_t *r, const op_call_t *call)
+{
+    const lh_op_t *row = &call->op->row;
+    const graph_value_t *picks = &r->values[call->in[0]];
+    if ((row->flags & LH_OP_PICKED) == 0 || picks->kind != VALUE_RESULT) return LH_OK;
+    const graph_node_t *maker = &r->nodes[picks->node];
+    if ((maker->op->row.flags & LH_OP_PICKS) == 0) return LH_OK;
+    lh_assert(row->attribute_count > 0 && row->attributes[0].type == LH_OPT_U32);
+    uint32_t most;
+    memcpy(&most, (const char *)call->attributes + row->attributes[0].offset, sizeof(most));
+    const uint64_t columns = r->values[maker->slots[0]].arg.shape[1];
+    if (columns <= most) return LH_OK;
+    return fail(LH_INVALID, "%s: input %s picks among %llu columns, and %s is %u", row->name,
+                call->op->slot_name[0], (unsigned long long)columns, row->attributes[0].key, most);
+}
+
 /* Each step needs what comes before it: the struct of attributes, the inputs, attributes that are
  * found by the inputs (complete), then shapes. */
 lh_status_t recorder_call(recording_t *r, const op_t *op, const void *attributes,
@@ -258,6 +276,7 @@ lh_status_t recorder_call(recording_t *r, const op_t *op, const void *attributes
     lh_status_t status = copy_attributes(op, attributes, &call->attributes);
     if (status != LH_OK) return status;
     status = fill_inputs(r, in, in_count, call);
+    if (status == LH_OK) status = picks_check(r, call);
     if (status != LH_OK) goto free_attributes;
 
     if (call->attributes != NULL) documents_complete(r, op, call->attributes);

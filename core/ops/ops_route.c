@@ -409,7 +409,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_TOP_K_TEXT),
         ATTRIBUTES(lh_top_k_t, top_k_attributes),
-        .flags = LH_OP_ROWS,
+        .flags = LH_OP_ROWS | LH_OP_PICKS,
         .shape = top_k_shape,
         .cost = softmax_cost,
         .gradient = top_k_gradient,
@@ -424,6 +424,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_ROUTE_TEXT),
         ATTRIBUTES(lh_route_t, route_attributes),
+        .flags = LH_OP_PICKED,
         .shape = route_shape,
         .cost = moved_cost,
     },
