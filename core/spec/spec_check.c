@@ -113,6 +113,55 @@ static void numbers_mark(spec_t *s, const spec_node_t *node)
         numbers_mark(s, child);
 }
 
+/* The same, of an expression in a line: no op, and no sum, is called in the middle of numbers. */
+static lh_status_t numbers_check(spec_t *s, const char *where, const spec_node_t *node)
+{
+    lh_status_t status = LH_OK;
+    if (node->kind == SPEC_NODE_CALL && !spec_is_function(node->text))
+        return fail(LH_INVALID, "%s: %s() is no function of numbers: or, if, is, not", where,
+                    node->text);
+    if (node->kind == SPEC_NODE_WORD) (void)number_mark(s, node->text);
+    for (const spec_node_t *child = node->first; child != NULL && status == LH_OK;
+         child = child->next)
+        status = numbers_check(s, where, child);
+    return status;
+}
+
+/* is(OPTION, word) of a choice that has no such word would be 0 for ever. */
+static lh_status_t words_check(const spec_t *s, const char *where, const spec_node_t *node)
+{
+    const spec_node_t *name = node->first, *word = name == NULL ? NULL : name->next;
+    const lh_option_t *row = NULL;
+    if (node->kind == SPEC_NODE_CALL && strcmp(node->text, "is") == 0 && word != NULL &&
+        name->kind == SPEC_NODE_WORD && word->kind == SPEC_NODE_WORD)
+        row = spec_find_option(s, name->text, NULL);
+    if (row != NULL && row->type == LH_OPT_CHOICE) {
+        text_nearest_t near = {.typed = word->text};
+        bool known = false;
+        char one[SPEC_NAME], best[SPEC_NAME] = "", meant[SPEC_MEANT];
+        const char *at = row->range;
+        while (at != NULL) {
+            (void)snprintf(one, sizeof(one), "%.*s", (int)strcspn(at, "|"), at);
+            known = known || strcmp(one, word->text) == 0;
+            text_nearest_offer(&near, one);
+            if (near.best == one) { /* which is written over next */
+                memcpy(best, one, sizeof(best));
+                near.best = best;
+            }
+            at = strchr(at, '|');
+            if (at != NULL) at++;
+        }
+        if (!known)
+            return fail(LH_INVALID, "%s: is(%s, %s): the choice has no such word (%s)%s", where,
+                        name->text, word->text, row->range, spec_meant(&near, meant));
+    }
+    lh_status_t status = LH_OK;
+    for (const spec_node_t *child = node->first; child != NULL && status == LH_OK;
+         child = child->next)
+        status = words_check(s, where, child);
+    return status;
+}
+
 static void list_mark(spec_t *s, const spec_node_t *list)
 {
     for (const spec_node_t *node = list; node != NULL; node = node->next)
@@ -255,8 +304,8 @@ static lh_status_t total_check(const spec_checker_t *c, const spec_node_t *call)
                     c->where);
     if (c->part->part != LH_PART_HEAD)
         return fail(LH_INVALID, "%s: total(%s): only the head reads sums", c->where, name->text);
-    numbers_mark(c->s, count);
-    if (sum_mark(c->s, name->text)) return LH_OK;
+    const lh_status_t status = numbers_check(c->s, c->where, count);
+    if (status != LH_OK || sum_mark(c->s, name->text)) return status;
     text_nearest_t near = {.typed = name->text};
     char meant[SPEC_MEANT];
     sum_offer(c->s, &near);
@@ -273,10 +322,7 @@ static lh_status_t argument_check(spec_checker_t *c, const spec_node_t *call,
     const bool named = arg->keyword[0] != '\0';
     bool known = true;
     if (arg->kind == SPEC_NODE_CALL && !spec_is_function(arg->text)) return call_check(c, arg);
-    if (named && arg->kind != SPEC_NODE_WORD) {
-        numbers_mark(c->s, arg);
-        return LH_OK;
-    }
+    if (named && arg->kind != SPEC_NODE_WORD) return numbers_check(c->s, c->where, arg);
     if (named && number_mark(c->s, arg->text)) return LH_OK;
     if (arg->kind != SPEC_NODE_WORD)
         return fail(LH_INVALID,
@@ -314,8 +360,8 @@ static lh_status_t statement_check(spec_checker_t *c, const spec_node_t *call)
         return fail(LH_INVALID, "%s: %s() takes one tensor, and when=N", c->where, call->text);
     if (spec_call_kind(call) == SPEC_ACCUMULATES && c->part->part == LH_PART_HEAD)
         return fail(LH_INVALID, "%s: only embedding and blocks add to sums", c->where);
-    if (when != NULL) numbers_mark(c->s, when);
-    return argument_check(c, call, value);
+    const lh_status_t status = when == NULL ? LH_OK : numbers_check(c->s, c->where, when);
+    return status == LH_OK ? argument_check(c, call, value) : status;
 }
 
 /* A line calls something, or gives a tensor another name. */
@@ -327,6 +373,8 @@ static lh_status_t line_check(spec_checker_t *c)
     if (spec_find_parameter(c->s, c->part, line->at->key) != NULL)
         return fail(LH_INVALID, "%s: a parameter has this name too: [spec.parameter.%s]", c->where,
                     line->at->key);
+    const lh_status_t words = words_check(c->s, c->where, line->tree);
+    if (words != LH_OK) return words;
     if (spec_call_kind(line->tree) != SPEC_MAKES) return statement_check(c, line->tree);
     if (line->tree->kind == SPEC_NODE_CALL && !spec_is_function(line->tree->text))
         return call_check(c, line->tree);
@@ -409,6 +457,8 @@ static lh_status_t values_check(spec_t *s)
                         sizeof(where));
         if (spec_find_option(s, key, NULL) != NULL)
             return fail(LH_INVALID, "%s: an option has this name too", where);
+        status = words_check(s, where, s->values[i].tree);
+        if (status != LH_OK) return status;
         if (state[i] != 0) continue;
         state[i] = 1;
         status = value_circle(s, i, s->values[i].tree, state);
@@ -445,6 +495,69 @@ static void parameters_mark(spec_t *s)
         braces_mark(s, p->text.import);
         braces_mark(s, p->text.export);
     }
+}
+
+static const spec_parameter_t *parameter_named(const spec_t *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->parameter_count; i++)
+        if (strcmp(s->parameters[i].name, name) == 0) return &s->parameters[i];
+    return NULL;
+}
+
+/* What a parameter's keys name, where the core would know no line: a tie, words of choices. */
+static lh_status_t parameters_check(const spec_t *s)
+{
+    for (uint32_t i = 0; i < s->parameter_count; i++) {
+        const spec_parameter_t *p = &s->parameters[i];
+        const spec_node_t *const lists[] = {p->shape, p->hf_shape, p->unit,
+                                            p->std,   p->tied,     p->when};
+        char place[600], where[700];
+        const spec_parameter_t *other = p->text.tied_to == NULL
+                                            ? NULL
+                                            : parameter_named(s, p->text.tied_to);
+        const document_entry_t *e = document_entry(p->section, "tied_to");
+        document_where(e != NULL ? e->file : p->section->file,
+                       e != NULL ? e->line : p->section->line, place, sizeof(place));
+        (void)snprintf(where, sizeof(where), "%s: [%s]", place, p->section->name);
+        for (size_t k = 0; k < sizeof(lists) / sizeof(lists[0]); k++)
+            for (const spec_node_t *node = lists[k]; node != NULL; node = node->next) {
+                const lh_status_t status = words_check(s, where, node);
+                if (status != LH_OK) return status;
+            }
+        if (p->text.tied_to == NULL) continue;
+        text_nearest_t near = {.typed = p->text.tied_to};
+        char meant[SPEC_MEANT];
+        for (uint32_t k = 0; k < s->parameter_count; k++)
+            if (k != i) text_nearest_offer(&near, s->parameters[k].name);
+        if (other == NULL)
+            return fail(LH_INVALID, "%s tied_to = %s: there is no such parameter%s", where,
+                        p->text.tied_to, spec_meant(&near, meant));
+        if (other == p || other->text.tied_to != NULL)
+            return fail(LH_INVALID, "%s tied_to = %s: that is tied itself", where, p->text.tied_to);
+    }
+    return LH_OK;
+}
+
+/* Letters that [spec] says itself; those of a text option are known when it is set. */
+static lh_status_t letters_check(const spec_t *s)
+{
+    const char *letters = s->head.classes;
+    if (letters == NULL || spec_find_option(s, letters, NULL) != NULL) return LH_OK;
+    for (const char *c = letters; *c != '\0'; c++)
+        if (strchr(s->letters, *c) == NULL)
+            return fail(LH_INVALID,
+                        "%s: classes = %s: there is no text option of that name, and no "
+                        "[spec.block.%c]",
+                        s->where, letters, *c);
+    for (uint32_t i = 0; i < s->class_count; i++)
+        if (strchr(letters, s->letters[i]) == NULL) {
+            char where[600];
+            const document_section_t *section = s->blocks[i].section;
+            document_where(section->file, section->line, where, sizeof(where));
+            return fail(LH_INVALID, "%s: [%s]: classes = %s in [spec], so that no block is of it",
+                        where, section->name, letters);
+        }
+    return LH_OK;
 }
 
 /* What is written down and has no effect is told: a parameter that no line names would be trained
@@ -597,5 +710,7 @@ lh_status_t spec_check(spec_t *s)
         status = part_check(s, &s->blocks[i]);
     if (status == LH_OK) status = part_check(s, &s->tail);
     if (status == LH_OK) status = spec_sums_check(s);
+    if (status == LH_OK) status = parameters_check(s);
+    if (status == LH_OK) status = letters_check(s);
     return status == LH_OK ? unused_check(s) : status;
 }

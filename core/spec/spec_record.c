@@ -279,6 +279,25 @@ static lh_value_t constant_make(const spec_writer_t *w, const struct maker *make
 
 static lh_value_t call_write(spec_writer_t *w, const spec_node_t *call, made_t *made);
 
+/* A name that spec_check.c let pass, as behind a keyword an option or the word of a choice may stand;
+ * here it is known that the keyword is an input. */
+static lh_value_t refuse_no_tensor(const spec_writer_t *w, const char *name)
+{
+    text_nearest_t near = {.typed = name};
+    text_nearest_offer(&near, w->part->input);
+    for (uint32_t i = 0; i < w->line; i++)
+        text_nearest_offer(&near, w->part->lines[i].at->key);
+    for (uint32_t i = 0; i < w->m->spec->parameter_count; i++)
+        if (spec_part_has(w->m->spec, w->part, &w->m->spec->parameters[i]))
+            text_nearest_offer(&near, w->m->spec->parameters[i].name);
+    char meant[SPEC_MEANT];
+    return writer_refuses(w,
+                          fail(LH_INVALID,
+                               "%s: '%s' is no line above, no parameter of this part and not its "
+                               "input, %s%s",
+                               w->where, name, w->part->input, spec_meant(&near, meant)));
+}
+
 /* "line.slot": another output of that line's op. */
 static lh_value_t slot_find(const spec_writer_t *w, const char *name)
 {
@@ -286,7 +305,7 @@ static lh_value_t slot_find(const spec_writer_t *w, const char *name)
     memcpy(base, name, spec_slot_dot(name));
     const char *slot_name = name + spec_slot_dot(name) + 1;
     const uint32_t line = spec_find_line(w->part, base, w->line);
-    lh_assert(line < w->part->count); /* spec_check.c has found it */
+    if (line == w->part->count) return refuse_no_tensor(w, name);
     const made_t *made = &w->made[line];
     const uint32_t slot = made->op == NULL ? OP_SLOTS : op_slot(made->op, slot_name);
     if (slot < OP_SLOTS && slot > made->op->in_count)

@@ -461,6 +461,10 @@ static const struct {
      "s.ini:61: [spec.block] u: 'upp' is no line above, no parameter of this part and not its "
      "input, "
      "x; did you mean 'up'?"},
+    {"linear(h, up)", "add(linear(h, up), b=upp)",
+     "s.ini:61: [spec.block] u: 'upp' is no line above, no parameter of this part and not its "
+     "input, "
+     "x; did you mean 'up'?"},
     {"linear(h, up)", "linaer(h, up)",
      "s.ini:61: [spec.block] u: there is no op 'linaer' in the core or in [model] ops; did you "
      "mean "
