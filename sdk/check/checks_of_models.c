@@ -38,6 +38,21 @@ static void can_be_recorded(subject_t *s, tiny_model_t *t)
     (void)s, (void)t; /* tiny_model_each has done it */
 }
 
+/* The precision of a job that names none. A model that F32 alone is for is right, and its jobs say so. */
+static void can_be_recorded_in_bf16(subject_t *s, tiny_model_t *t)
+{
+    (void)s;
+    for (uint32_t i = 0; i < t->parameters->blocks + 2; i++) {
+        tiny_use_t use = {.of = t};
+        recording_t *r;
+        use.part = tiny_model_part(t, i, &use.block);
+        if (tiny_model_record(&use, TINY_TOKENS, LH_DTYPE_BF16, &r) != LH_OK)
+            check_warn("in bf16, which [train] precision is where it is not set: %s",
+                       fail_reason());
+        recording_free(r);
+    }
+}
+
 static void every_parameter_is_used(subject_t *s, tiny_model_t *t)
 {
     (void)s;
@@ -580,6 +595,7 @@ static void hugging_face_and_back(subject_t *s, tiny_model_t *t)
         tiny_model_each(s, run);   \
     }
 EACH(check_opens, can_be_recorded)
+EACH(check_bf16, can_be_recorded_in_bf16)
 EACH(check_parameters, every_parameter_is_used)
 EACH(check_decay, vectors_are_spared)
 EACH(check_recording, recording_is_pure)
@@ -601,6 +617,9 @@ static void in_stages(subject_t *s)
 const check_t checks_of_models[] = {
     MODEL("model.opens", "small instances of it can be recorded, whichever options are changed", 60,
           check_opens),
+    MODEL("model.precision",
+          "it can be recorded in BF16, too, which a job trains in that names no precision", 60,
+          check_bf16),
     MODEL("model.parameters", "every parameter of its table is recorded", 60, check_parameters),
     MODEL("model.decay", "vectors, as norms and biases are, are spared weight decay", 60,
           check_decay),

@@ -81,8 +81,36 @@ static bool want_all(void *context, const char *name)
     return true;
 }
 
-/* What the defaults leave open: the least number of its range. */
-static void *attributes_guess(const op_t *op)
+/* Another value than the default for one attribute, within its range. */
+static void attribute_turn(const lh_option_t *a, void *attributes)
+{
+    static const char *const numbers[] = {"3", "2", "0.5", "1", "0.25"};
+    char word[64];
+    if (a->type == LH_OPT_CHOICE) {
+        uint32_t is = 0;
+        memcpy(&is, (const char *)attributes + a->offset, sizeof(is));
+        const char *at = a->range;
+        for (uint32_t i = 0; i <= is && at != NULL; i++)
+            at = (at = strchr(at, '|')) == NULL ? NULL : at + 1;
+        if (at == NULL) at = a->range;
+        (void)snprintf(word, sizeof(word), "%.*s", (int)strcspn(at, "|"), at);
+        (void)option_set(a, word, a->key, "/", attributes);
+        return;
+    }
+    if (a->type == LH_OPT_BOOL) {
+        const bool is = *((const bool *)attributes + a->offset);
+        (void)option_set(a, is ? "no" : "yes", a->key, "/", attributes);
+        return;
+    }
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (!text_equal(a->fallback, numbers[i]) &&
+            option_set(a, numbers[i], a->key, "/", attributes) == LH_OK)
+            return;
+}
+
+/* What the defaults leave open: the least number of its range. In the turn-th turn, from 1 on, the
+ * attribute of that number is another one. */
+static void *attributes_guess(const op_t *op, uint32_t turn)
 {
     const lh_op_t *row = &op->row;
     unsigned char *out = options_default(row->attributes, row->attribute_count,
@@ -95,13 +123,15 @@ static void *attributes_guess(const op_t *op)
         if (a->type == LH_OPT_U32) memcpy(out + a->offset, &narrow, sizeof(narrow));
         if (a->type == LH_OPT_U64) memcpy(out + a->offset, &least, sizeof(least));
     }
+    if (turn > 0) attribute_turn(&row->attributes[turn - 1], out);
     const uint32_t size = row->attributes_bytes;
     if (size > 0) memcpy(out, &size, sizeof(size));
     return out;
 }
 
 /* The n-th combination of guesses; NULL: the op does not take it. */
-static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute)
+static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute,
+                                 uint32_t turn)
 {
     const recording_how_t how = {.ops = g->ops,
                                  .host = check_host(),
@@ -122,7 +152,7 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
         if (!has_source(op->slot_name[i]))
             in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1], shape[2]);
     }
-    void *attributes = attributes_guess(op);
+    void *attributes = attributes_guess(op, turn);
     r->output = r->graph.api->op(&r->graph, op->row.name,
                                  op->row.attributes_bytes > 0 ? attributes : NULL, in, op->in_count,
                                  NULL);
@@ -132,16 +162,29 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
     return NULL;
 }
 
-static recording_t *record_op(const ground_t *g, const op_t *op, lh_dtype_t compute)
+static recording_t *record_turn(const ground_t *g, const op_t *op, lh_dtype_t compute,
+                                uint32_t turn)
 {
     uint32_t combinations = 1;
     for (uint32_t i = 0; i < op->in_count && i < MOST_GUESSED; i++)
         combinations *= GUESSES;
     for (uint32_t n = 0; n < combinations; n++) {
-        recording_t *r = record_guess(g, op, n, compute);
+        recording_t *r = record_guess(g, op, n, compute, turn);
         if (r != NULL) return r;
     }
     return NULL;
+}
+
+static recording_t *record_op(const ground_t *g, const op_t *op, lh_dtype_t compute)
+{
+    return record_turn(g, op, compute, 0);
+}
+
+/* Once with the defaults, and once for each attribute; of the core's ops, whose attributes are shapes,
+ * with the defaults alone. */
+static uint32_t turns_of(const op_t *op)
+{
+    return op->plugin == NULL ? 1 : 1 + op->row.attribute_count;
 }
 
 static const op_t *op_of(const ground_t *g, uint32_t i)
@@ -247,9 +290,23 @@ static lh_value_t gradient_of(const recording_t *r, const char *name)
     return last;
 }
 
-/* False: the reference device has no kernels for it in double. */
+static bool are_numbers(node_run_t *n, lh_value_t v)
+{
+    const uint64_t count = node_run_elements(n, v);
+    double *numbers = check_memory(count, sizeof(*numbers));
+    bool finite = true;
+    node_run_get(n, v, numbers);
+    for (uint64_t i = 0; i < count; i++)
+        finite = finite && isfinite(numbers[i]);
+    mem_free(numbers);
+    return finite;
+}
+
+/* Of numbers above 0, which every op takes, and of either sign where it takes those (no root of
+ * them). False: the reference device has no kernels for it in double. */
 static bool probe_op(ground_t *g, const op_t *op, recording_t *r)
 {
+    static const uint32_t signs[] = {OP_CASE_POSITIVE, 0};
     const lh_arg_t y = r->values[r->output].arg;
     lh_value_t none;
     node_run_t *n;
@@ -261,11 +318,15 @@ static bool probe_op(ground_t *g, const op_t *op, recording_t *r)
     const lh_status_t status = node_run_new(&how, r, &n);
     if (status == LH_UNSUPPORTED) return false;
     check_ok(status, op->row.name);
-    op_case_fill(r, OP_CASE_POSITIVE, g->s->seed, &n, 1);
-    for (lh_value_t v = 1; v < r->value_count; v++) {
-        if (r->values[v].kind != VALUE_PARAM) continue;
-        const lh_value_t gradient = gradient_of(r, r->values[v].name);
-        if (gradient != 0) probe_param(n, op, r, seed, v, gradient);
+    for (size_t k = 0; k < sizeof(signs) / sizeof(signs[0]); k++) {
+        op_case_fill(r, signs[k], g->s->seed, &n, 1);
+        check_ok(node_run_go(n, true), "forward");
+        if (!are_numbers(n, r->output)) continue;
+        for (lh_value_t v = 1; v < r->value_count; v++) {
+            if (r->values[v].kind != VALUE_PARAM) continue;
+            const lh_value_t gradient = gradient_of(r, r->values[v].name);
+            if (gradient != 0) probe_param(n, op, r, seed, v, gradient);
+        }
     }
     node_run_free(n);
     return true;
@@ -280,9 +341,11 @@ static void gradients_are_slopes(subject_t *s)
         const op_t *op = op_table_at(g.ops, i);
         const bool of_truth = op->plugin == NULL && g.is_truth && lists_kernel(s->plugin, op);
         if (op->row.gradient == NULL || (op->plugin == NULL && !of_truth)) continue;
-        recording_t *r = record_op(&g, op, LH_DTYPE_F64);
-        if (r != NULL) probed += probe_op(&g, op, r);
-        if (r != NULL) recording_free(r);
+        for (uint32_t turn = 0; turn < turns_of(op); turn++) {
+            recording_t *r = record_turn(&g, op, LH_DTYPE_F64, turn);
+            if (r != NULL) probed += probe_op(&g, op, r);
+            if (r != NULL) recording_free(r);
+        }
     }
     if (probed == 0)
         check_skip("no op of its own has a gradient and kernels in double for the "
@@ -292,9 +355,11 @@ static void gradients_are_slopes(subject_t *s)
 
 /* ---- its kernels on other devices ---- */
 
-static void compare_on(ground_t *g, opened_t *other, const op_t *op)
+static void compare_turn(ground_t *g, opened_t *other, const op_t *op, uint32_t turn,
+                         uint32_t signs)
 {
-    recording_t *r = record_op(g, op, LH_DTYPE_F32), *exact = record_op(g, op, LH_DTYPE_F64);
+    recording_t *r = record_turn(g, op, LH_DTYPE_F32, turn);
+    recording_t *exact = record_turn(g, op, LH_DTYPE_F64, turn);
     const node_run_how_t here = {.on = other, .others = g->plugins, .other_count = g->plugin_count};
     node_run_how_t there = here;
     node_run_t *runs[2] = {NULL, NULL};
@@ -303,7 +368,7 @@ static void compare_on(ground_t *g, opened_t *other, const op_t *op)
     if (exact == NULL || node_run_new(&there, exact, &runs[1]) != LH_OK) { /* not in double */
         if (node_run_new(&there, r, &runs[1]) != LH_OK) return;
     }
-    op_case_fill(r, OP_CASE_POSITIVE, g->s->seed, runs, 2);
+    op_case_fill(r, signs, g->s->seed, runs, 2);
     check_ok(node_run_go(runs[0], false), op->row.name);
     check_ok(node_run_go(runs[1], false), op->row.name);
     for (lh_value_t v = 1; v < r->value_count; v++) {
@@ -313,7 +378,8 @@ static void compare_on(ground_t *g, opened_t *other, const op_t *op)
         node_run_get(runs[0], v, got);
         node_run_get(runs[1], v, want);
         for (uint64_t i = 0; i < n; i++)
-            if (!(fabs(got[i] - want[i]) <= kernel_tolerance * (1 + fabs(want[i]))))
+            if ((isfinite(want[i]) || signs == OP_CASE_POSITIVE) &&
+                !(fabs(got[i] - want[i]) <= kernel_tolerance * (1 + fabs(want[i]))))
                 check_fault("op '%s' on device %s gives %.9g in element %llu, on the reference "
                             "device %.9g",
                             op->row.name, other->plugin->name, got[i], (unsigned long long)i,
@@ -325,6 +391,16 @@ static void compare_on(ground_t *g, opened_t *other, const op_t *op)
     node_run_free(runs[1]);
     recording_free(r);
     recording_free(exact);
+}
+
+/* Numbers of either sign come to a plugin's own ops: where the truth of them is none, neither is the
+ * kernel's. */
+static void compare_on(ground_t *g, opened_t *other, const op_t *op)
+{
+    for (uint32_t turn = 0; turn < turns_of(op); turn++) {
+        compare_turn(g, other, op, turn, OP_CASE_POSITIVE);
+        if (op->plugin != NULL) compare_turn(g, other, op, turn, 0);
+    }
 }
 
 static bool first_for_device(const plugin_t *p, uint32_t row)

@@ -300,12 +300,40 @@ void subject_draw(const subject_t *s, uint64_t draw, void *config)
     }
 }
 
+/* What open() said, each sentence once. Of many draws that said most often which names no number that
+ * was drawn: what no draw can help. */
+typedef struct said {
+    char text[400];
+    uint32_t times;
+} said_t;
+enum { SAID = 32 };
+
+static void said_count(said_t said[SAID], const char *reason)
+{
+    uint32_t i = 0;
+    while (i < SAID && said[i].times != 0 &&
+           strncmp(said[i].text, reason, sizeof(said->text) - 1) != 0)
+        i++;
+    if (i == SAID) return;
+    if (said[i].times++ == 0) (void)snprintf(said[i].text, sizeof(said[i].text), "%s", reason);
+}
+
+static const char *said_most(const said_t said[SAID])
+{
+    uint32_t most = 0;
+    for (uint32_t i = 1; i < SAID; i++)
+        if (said[i].times > said[most].times) most = i;
+    return said[most].text;
+}
+
 /* What crosses options (heads that divide a width) only open() knows: draws for the required ones
  * until it agrees. */
 static void guess_model(const subject_t *s, void *config)
 {
     enum { TRIES = 20000 };
     const lh_model_api_t *api = s->plugin->model;
+    static said_t said[SAID];
+    memset(said, 0, sizeof(said));
     for (uint64_t i = 0; i < TRIES; i++) {
         lh_model_t *m = NULL;
         check_calls("open()");
@@ -315,11 +343,12 @@ static void guess_model(const subject_t *s, void *config)
             api->close(m);
             return;
         }
+        said_count(said, s->spec ? fail_reason() : check_host_reason());
         subject_draw(s, i, config);
     }
     check_fault("no values of its required options were found that it takes (%s); give them with "
                 "--set",
-                s->spec ? fail_reason() : check_host_reason());
+                said_most(said));
 }
 
 /* config: NULL only checks. */

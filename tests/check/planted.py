@@ -87,6 +87,7 @@ a_cost_that_is_no_number        ops.shapes           acme.swish.* costs nan|acme
 a_gradient_of_nothing           ops.gradients        acme.swish
 a_gradient_twice                ops.gradients        the gradient of 'x
 a_gradient_of_inputs_exchanged  ops.gradients        the gradient of 'x
+a_gradient_that_forgets_an_attribute ops.gradients   the gradient of 'x
 rows_that_must_touch            ops.pitch            acme.swish.* further apart
 a_column_too_many               ops.pitch            acme.swish.*(between rows|further apart)
 rows_that_mix                   ops.rows             claims LH_OP_ROWS, .* row \\d+ .* of 'g?[xy]'

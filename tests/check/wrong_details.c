@@ -70,6 +70,23 @@ WRONG(a_gradient_twice)
     ops[0].gradient = gradient_twice;
 }
 
+/* Of steepness 1, whatever the model asks for. */
+static void gradient_forgets(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                             const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    unsigned char plain[64] = {0};
+    const double one = 1;
+    uint32_t size;
+    memcpy(&size, attributes, sizeof(size));
+    memcpy(plain, attributes, size < sizeof(plain) ? size : sizeof(plain));
+    memcpy(plain + ops[0].attributes[0].offset, &one, sizeof(one));
+    right_plugin.ops[0].gradient(g, plain, forward, from, wanted, into);
+}
+WRONG(a_gradient_that_forgets_an_attribute)
+{
+    ops[0].gradient = gradient_forgets;
+}
+
 static void gradient_of_defaults(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                  const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
