@@ -532,8 +532,8 @@ static lh_status_t parameters_check(const spec_t *s)
         if (other == NULL)
             return fail(LH_INVALID, "%s tied_to = %s: there is no such parameter%s", where,
                         p->text.tied_to, spec_meant(&near, meant));
-        if (other == p || other->text.tied_to != NULL)
-            return fail(LH_INVALID, "%s tied_to = %s: that is tied itself", where, p->text.tied_to);
+        if (other == p)
+            return fail(LH_INVALID, "%s tied_to = %s: that is itself", where, p->text.tied_to);
     }
     return LH_OK;
 }

@@ -207,6 +207,7 @@ static const struct {
     {"transport.sizes_mapped", "transport.sizes"},
     {"model.parameters", "model.opens"},
     {"model.decay", "model.opens"},
+    {"model.precision", "model.opens"},
     {"model.recording", "model.opens"},
     {"model.gradients", "model.opens"},
     {"model.causal", "model.opens"},

@@ -81,8 +81,8 @@ static bool want_all(void *context, const char *name)
     return true;
 }
 
-/* Another value than the default for one attribute, within its range. */
-static void attribute_turn(const lh_option_t *a, void *attributes)
+/* Another value than the default for one attribute, within its range; false: none was found. */
+static bool attribute_turn(const lh_option_t *a, void *attributes)
 {
     static const char *const numbers[] = {"3", "2", "0.5", "1", "0.25"};
     char word[64];
@@ -94,22 +94,21 @@ static void attribute_turn(const lh_option_t *a, void *attributes)
             at = (at = strchr(at, '|')) == NULL ? NULL : at + 1;
         if (at == NULL) at = a->range;
         (void)snprintf(word, sizeof(word), "%.*s", (int)strcspn(at, "|"), at);
-        (void)option_set(a, word, a->key, "/", attributes);
-        return;
+        return option_set(a, word, a->key, "/", attributes) == LH_OK;
     }
     if (a->type == LH_OPT_BOOL) {
         const bool is = *((const bool *)attributes + a->offset);
-        (void)option_set(a, is ? "no" : "yes", a->key, "/", attributes);
-        return;
+        return option_set(a, is ? "no" : "yes", a->key, "/", attributes) == LH_OK;
     }
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (!text_equal(a->fallback, numbers[i]) &&
             option_set(a, numbers[i], a->key, "/", attributes) == LH_OK)
-            return;
+            return true;
+    return false;
 }
 
 /* What the defaults leave open: the least number of its range. In the turn-th turn, from 1 on, the
- * attribute of that number is another one. */
+ * attribute of that number is another one; NULL: it has no other. */
 static void *attributes_guess(const op_t *op, uint32_t turn)
 {
     const lh_op_t *row = &op->row;
@@ -123,7 +122,10 @@ static void *attributes_guess(const op_t *op, uint32_t turn)
         if (a->type == LH_OPT_U32) memcpy(out + a->offset, &narrow, sizeof(narrow));
         if (a->type == LH_OPT_U64) memcpy(out + a->offset, &least, sizeof(least));
     }
-    if (turn > 0) attribute_turn(&row->attributes[turn - 1], out);
+    if (turn > 0 && !attribute_turn(&row->attributes[turn - 1], out)) {
+        mem_free(out);
+        return NULL;
+    }
     const uint32_t size = row->attributes_bytes;
     if (size > 0) memcpy(out, &size, sizeof(size));
     return out;
@@ -145,6 +147,8 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
                                  .device = (void *)(uintptr_t)g->s->plugin};
     lh_value_t in[OP_SLOTS] = {0};
     recording_t *r;
+    void *attributes = attributes_guess(op, turn);
+    if (turn > 0 && attributes == NULL) return NULL;
     check_ok(recorder_new(&how, &r), "recording");
     for (uint32_t i = 0; i < op->in_count; i++) {
         const uint64_t *shape = guesses[i < MOST_GUESSED ? n % GUESSES : 0];
@@ -152,7 +156,6 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
         if (!has_source(op->slot_name[i]))
             in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1], shape[2]);
     }
-    void *attributes = attributes_guess(op, turn);
     r->output = r->graph.api->op(&r->graph, op->row.name,
                                  op->row.attributes_bytes > 0 ? attributes : NULL, in, op->in_count,
                                  NULL);
@@ -321,7 +324,7 @@ static bool probe_op(ground_t *g, const op_t *op, recording_t *r)
     for (size_t k = 0; k < sizeof(signs) / sizeof(signs[0]); k++) {
         op_case_fill(r, signs[k], g->s->seed, &n, 1);
         check_ok(node_run_go(n, true), "forward");
-        if (!are_numbers(n, r->output)) continue;
+        if (signs[k] != OP_CASE_POSITIVE && !are_numbers(n, r->output)) continue;
         for (lh_value_t v = 1; v < r->value_count; v++) {
             if (r->values[v].kind != VALUE_PARAM) continue;
             const lh_value_t gradient = gradient_of(r, r->values[v].name);

@@ -272,6 +272,17 @@ static void a_layer_or_a_product_has_the_slots_of_one(void **state)
     }
 }
 
+static void a_bound_of_picks_is_the_first_attribute(void **state)
+{
+    (void)state;
+    const lh_op_t row = {
+        .name = "acme.sort", .slots = "ids -> y", .shape = no_shape, .flags = LH_OP_PICKED};
+    op_table_t *t = new_table();
+    assert_int_equal(op_table_add(t, &row, sizeof(row), 1, "acme"), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "attributes of 0 bytes"));
+    op_table_free(t);
+}
+
 static void a_name_that_is_taken_is_refused_with_its_owner(void **state)
 {
     (void)state;
@@ -324,6 +335,7 @@ int main(void)
         cmocka_unit_test(a_plugins_row_that_is_wrong_is_refused_with_its_reason),
         cmocka_unit_test(a_pattern_that_nothing_could_match_is_refused_with_its_reason),
         cmocka_unit_test(a_layer_or_a_product_has_the_slots_of_one),
+        cmocka_unit_test(a_bound_of_picks_is_the_first_attribute),
         cmocka_unit_test(a_name_that_is_taken_is_refused_with_its_owner),
         cmocka_unit_test(rows_of_a_newer_plugin_are_read_at_their_own_size),
         cmocka_unit_test(a_table_that_finds_no_memory_says_so_and_loses_none),
