@@ -236,6 +236,34 @@ static lh_status_t config_refuse_list(const char *path, const lh_hf_key_t *row, 
                 path, key, has, key, key, row->fixed == NULL ? "..." : row->fixed);
 }
 
+/* A row may have places in two objects, as rope_parameters and rope_scaling: Transformers goes by the
+ * second where both are there, so they must say the same. */
+static lh_status_t check_two_objects(const char *path, const json_value_t *root, const char *key,
+                                     const hf_alternative_t *found, const json_value_t *value)
+{
+    const size_t length = strcspn(found->path, ".");
+    hf_alternative_t other;
+    text_t one = {0}, two = {0};
+    lh_status_t status = LH_OK;
+    while (found->path[length] == '.' && hf_next_place(&key, &other)) {
+        const json_value_t *second = hf_value_find(root, other.path);
+        if (second == NULL || strchr(other.path, '.') == NULL || other.by_being[0] != '\0' ||
+            strncmp(found->path, other.path, length + 1) == 0)
+            continue;
+        const bool said = hf_value_text(value, &one) && hf_value_text(second, &two);
+        status = text_status(&one);
+        if (status == LH_OK) status = text_status(&two);
+        if (status == LH_OK && said && !hf_same_value(one.data, two.data))
+            status = fail(LH_UNSUPPORTED,
+                          "%s: %s is %s and %s is %s; expected one of them, or the same in both",
+                          path, found->path, one.data, other.path, two.data);
+        break;
+    }
+    text_free(&one);
+    text_free(&two);
+    return status;
+}
+
 /* One row: whether it holds, where its value stands, what kind of value it is, and what that
  * means. */
 static lh_status_t read_config_row(const hf_table_t *t, const char *path, const json_value_t *root,
@@ -248,6 +276,8 @@ static lh_status_t read_config_row(const hf_table_t *t, const char *path, const 
     if (value == NULL && row->null != NULL && says_null(root, row->key))
         return read_value(path, row, row->key, row->null, c);
     if (value == NULL) return read_absent(t, path, row, c);
+    status = check_two_objects(path, root, row->key, &found, value);
+    if (status != LH_OK) return status;
     /* Known, and nothing that this host goes by. */
     if (text_equal(row->fixed, "*") && row->option == NULL) return LH_OK;
     if (found.by_being[0] != '\0') return read_value(path, row, found.path, found.by_being, c);
@@ -348,6 +378,9 @@ static lh_status_t check_kind(const hf_table_t *t, const char *path, const json_
     if (hf_value_find(root, "quantization_config") != NULL)
         return fail(LH_UNSUPPORTED, "%s: quantization_config: quantised weights are not read",
                     path);
+    const json_value_t *causal = hf_value_find(root, "is_causal");
+    if (json_is_flag(causal) && !json_is_yes(causal))
+        return fail(LH_UNSUPPORTED, "%s: is_causal is false, expected true", path);
     return check_architecture(t, path, root);
 }
 
@@ -505,9 +538,13 @@ static lh_status_t write_config_row(const hf_table_t *t, const hf_config_facts_t
     const bool is_null = row->null != NULL && hf_same_value(value, row->null);
     const bool by_option = row->fixed != NULL && hf_is_option(t, row->fixed);
     const bool by_default = row->fixed != NULL && !by_option && hf_same_value(value, row->fixed);
-    /* 0 stands for "derived from others" in an INI; Transformers would take it for a size. */
+    /* 0 stands for "derived from others" in an INI; Transformers would take it for a size. Where it
+     * stands for another option's value, that is written: to many of Transformers' classes an absent
+     * num_key_value_heads is a number of their own. */
     const bool derives = !is_null && hf_same_value(value, "0");
-    if (derives && (by_option || by_default)) return LH_OK;
+    if (derives && by_default) return LH_OK;
+    if (derives && by_option) value = facts->option(facts->context, row->fixed);
+    if (value == NULL) return LH_OK;
 
     lh_status_t status = LH_OK;
     if (derives && row->derived != NULL) {

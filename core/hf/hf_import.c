@@ -148,12 +148,65 @@ static bool is_tied(const import_t *im, const shard_tensor_t *t)
     return false;
 }
 
+/* The tensor that is read where `copy` is a second one of a tied parameter. */
+static uint32_t tied_source(const import_t *im, const shard_tensor_t *copy)
+{
+    uint32_t i = 0, k = 0;
+    while (find_source(im, im->weights.tied[i].tensor) != copy)
+        i++;
+    const uint32_t storage = im->how->parameters->items[im->weights.tied[i].parameter].storage;
+    while (k < im->weights.count && im->weights.tensors[k].users[0].parameter != storage)
+        k++;
+    return k;
+}
+
+/* Elements [at, at + count) as F32; raw has room for as many. */
+static lh_status_t shard_values(const shard_tensor_t *t, uint64_t at, uint64_t count, void *raw,
+                                float *out)
+{
+    const lh_dtype_t dtype = t->tensor->dtype->number;
+    const uint64_t size = lh_dtype_bytes(dtype);
+    const lh_status_t status = safetensors_read(t->file, t->tensor, at * size, raw, count * size);
+    return status != LH_OK ? status : dtype_convert(LH_DTYPE_F32, out, dtype, raw, count);
+}
+
+/* Transformers ties what is equal only: where a file has both tensors with other values, each is one
+ * of its own to it, whatever tie_word_embeddings says. */
+static lh_status_t check_copy(const import_t *im, const shard_tensor_t *copy)
+{
+    enum { PIECE = 1 << 16 };
+    const uint32_t of = tied_source(im, copy);
+    if (of == im->weights.count || im->source[of] == NULL) return LH_OK;
+    const hf_tensor_t *tensor = &im->weights.tensors[of];
+    lh_status_t status = check_source(tensor, copy);
+    if (status != LH_OK) return status;
+    float *values = mem_array((size_t)3 * PIECE, sizeof(*values));
+    if (values == NULL) return LH_NO_MEMORY;
+    bool same = true;
+    for (uint64_t at = 0; at < tensor->elements && same && status == LH_OK; at += PIECE) {
+        const uint64_t left = tensor->elements - at, n = left < PIECE ? left : PIECE;
+        status = shard_values(im->source[of], at, n, values + 2 * PIECE, values);
+        if (status == LH_OK) status = shard_values(copy, at, n, values + 2 * PIECE, values + PIECE);
+        for (uint64_t i = 0; i < n && status == LH_OK; i++)
+            same = same && (values[i] == values[PIECE + i] ||
+                            (isnan(values[i]) && isnan(values[PIECE + i])));
+    }
+    mem_free(values);
+    if (status != LH_OK || same) return status;
+    return fail(
+        LH_INVALID,
+        "%s: tensor %s has other values than %s, to which it is tied: Transformers would not "
+        "tie them; expected equal ones, or tie_word_embeddings = false",
+        copy->file->path, copy->tensor->name, im->source[of]->tensor->name);
+}
+
 /* The first tensor of the folder that nobody has a use for: that no parameter lies in, that the table
  * does not ignore, and that is no copy of a tied one. *out NULL: there is none. Sources may be missing.
  * tell: a line for each copy on the way. */
 static lh_status_t import_find_unread(const import_t *im, bool tell, const shard_tensor_t **out)
 {
     *out = NULL;
+    lh_status_t status = LH_OK;
     bool *used = mem_array(im->files->count, sizeof(*used));
     if (used == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < im->weights.count; i++)
@@ -161,17 +214,19 @@ static lh_status_t import_find_unread(const import_t *im, bool tell, const shard
         if (im->source[i] != NULL && !hf_adapter_has(&im->adapter, im->source[i]))
             used[im->source[i] - im->files->tensors] = true;
 
-    for (uint32_t i = 0; i < im->files->count && *out == NULL; i++) {
+    for (uint32_t i = 0; i < im->files->count && *out == NULL && status == LH_OK; i++) {
         const shard_tensor_t *t = &im->files->tensors[i];
         if (used[i] || matches_any(im->table.head.ignored, t->tensor->name)) continue;
         if (!is_tied(im, t))
             *out = t;
         else if (tell)
+            status = check_copy(im, t);
+        if (tell && *out == NULL && status == LH_OK)
             log_line(LH_LOG_INFO, "%s: tensor %s is not read: it is tied to another", t->file->path,
                      t->tensor->name);
     }
     mem_free(used);
-    return LH_OK;
+    return status;
 }
 
 /* Says of a tensor that is missing how many others are, and what the folder has that no row reads: one

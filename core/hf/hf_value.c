@@ -269,6 +269,7 @@ static const char *const housekeeping[] = {
     "pretraining_tp",
     "_attn_implementation",
     "chunk_size_feed_forward",
+    "is_causal", /* hf_config refuses false */
     "is_decoder",
     "is_encoder_decoder",
     "torchscript",

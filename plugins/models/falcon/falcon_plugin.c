@@ -36,7 +36,7 @@ static const lh_hf_key_t hf_keys[] = {
     LH_HF_KEY("max_position_embeddings", "max_tokens", "2048"), LH_HF_KEY("layer_norm_epsilon", "epsilon", NULL), LH_HF_KEY("tie_word_embeddings", "tied", "true"),
     LH_HF_KEY("ffn_hidden_size", "ffn", "0"), LH_HF_KEY("num_kv_heads|n_head_kv", "kv_heads", "0"),
     LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "rope_base", "10000"),
-    LH_HF_MUST("rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type", "default"),
+    LH_HF_MUST("rope_parameters.rope_type|rope_parameters.type|rope_scaling.rope_type|rope_scaling.type", "default"),
     LH_HF_KEY("new_decoder_architecture|n_head_kv=true", "grouped", "false"),
     LH_HF_KEY("multi_query|n_head_kv=true|n_head=false", "multi_query", "true"),
     LH_HF_KEY("parallel_attn|n_head_kv=true|n_head=false", "parallel", "true"), LH_HF_KEY("num_ln_in_parallel_attn", "norms", "0"),

@@ -6,8 +6,8 @@
 typedef struct gemma_config {
     lh_decoder_t base;
     lh_rotary_t rope;
-    uint64_t window;
-    double query_scale, attention_cap, logit_cap, rope_local;
+    uint64_t window, query_scale;
+    double attention_cap, logit_cap, rope_local;
     char *layers; /* NULL: the kind's own */
     uint32_t kind;
 } gemma_config_t;
@@ -27,7 +27,8 @@ static const lh_option_t options[] = {
     REAL(rope_local, "10000", "1..1e12", "gemma3_text: rope_base of blocks with a window"),
     LH_OPTION_U64(gemma_config_t, window, "window", "4096", "0..16777216", "tokens that a token sees in blocks with a window; 0: all before"),
     LH_OPTION_STRING(gemma_config_t, layers, "layers", "", "w (window) or f (full) for each block, beginning again; empty: wf, of gemma3_text wwwwwf"),
-    REAL(query_scale, "256", "1e-3..1e6", "gemma2, gemma3_text: scores are divided by its root"),
+    /* A whole number, as Transformers takes no 256.0 for it. */
+    LH_OPTION_U64(gemma_config_t, query_scale, "query_scale", "256", "1..1000000", "gemma2, gemma3_text: scores are divided by its root"),
     REAL(attention_cap, "0", "0..1e6", "gemma2, gemma3_text: scores are capped at this; 0: not"),
     REAL(logit_cap, "0", "0..1e6", "gemma2, gemma3_text: logits are capped at this; 0: not"),
 };
@@ -38,10 +39,10 @@ static const lh_hf_key_t hf_keys[] = {
     LH_HF_KEY("model_type", "kind", NULL), LH_HF_KEY("intermediate_size", "ffn", NULL), LH_DECODER_KEYS("rms_norm_eps", "true"),
     LH_DECODER_HEAD_KEYS("256"),
     LH_HF_WHEN("rope_parameters.rope_theta|+rope_theta", "rope_base", "10000", "kind=gemma|gemma2"),
-    LH_HF_WHEN("rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type", NULL, "default", "kind=gemma|gemma2"),
+    LH_HF_WHEN("rope_parameters.rope_type|rope_parameters.type|rope_scaling.rope_type|rope_scaling.type", NULL, "default", "kind=gemma|gemma2"),
     LH_HF_WHEN("rope_parameters.full_attention.rope_theta|+rope_theta", "rope_base", "1000000", "kind=gemma3_text"),
     LH_HF_WHEN("rope_parameters.full_attention.rope_type|+rope_scaling.rope_type|rope_scaling.type", "rope_scaling", "default", "kind=gemma3_text"),
-    LH_HF_WHEN("rope_parameters.full_attention.factor|+rope_scaling.factor", "rope_factor", "1", "rope_scaling=linear"),
+    LH_HF_WHEN("rope_parameters.full_attention.factor|+rope_scaling.factor", "rope_factor", NULL, "rope_scaling=linear"),
     LH_HF_WHEN("rope_parameters.sliding_attention.rope_theta|+rope_local_base_freq", "rope_local", "10000", "kind=gemma3_text"), LH_HF_WHEN("rope_parameters.sliding_attention.rope_type", NULL, "default", "kind=gemma3_text"),
     {.key = "sliding_window", .option = "window", .fixed = "4096", .when = WINDOWS, .null = "0"},
     {.key = "layer_types[]", .option = "layers", .fixed = "wf", .when = "kind=gemma2", .words = WORDS},
@@ -111,7 +112,7 @@ static lh_value_t record_block(const lh_model_t *m, lh_graph_t *g, uint32_t bloc
     const lh_value_t f = lh_rotary_frequencies(g, &rope, d->head_dim);
     lh_attention_t how = lh_decoder_attention(d);
     if (windowed) how.window = (uint32_t)c->window;
-    how.scale = c->kind == GEMMA ? 0 : 1 / sqrt(c->query_scale);
+    how.scale = c->kind == GEMMA ? 0 : 1 / sqrt((double)c->query_scale);
     how.soft_cap = c->kind == GEMMA ? 0 : c->attention_cap;
 
     lh_value_t a = gemma_norm(m, g, x, "attn_norm");
@@ -145,4 +146,4 @@ LH_DECODER_PLUGIN("gemma", gemma_config_t, "Gemma 1, 2 and 3 (text)",
                   .model_type = "gemma|gemma2|gemma3_text",
                   .architecture = "GemmaForCausalLM|Gemma2ForCausalLM|Gemma3ForCausalLM|GemmaModel|"
                                   "Gemma2Model|Gemma3TextModel",
-                  .ignored = "*.rotary_emb.inv_freq");
+                  .ignored = "*.rotary_emb.inv_freq", .prefix = "model.");

@@ -21,9 +21,9 @@ static const lh_option_t options[] = {
 static const lh_hf_key_t hf_keys[] = {
     LH_DECODER_KEYS("layer_norm_eps", "false"),
     LH_HF_KEY("intermediate_size", "ffn", NULL),
-    LH_HF_KEY("rope_parameters.rope_theta|rotary_emb_base|rope_theta", "rope_base", "10000"),
-    LH_HF_KEY("rope_parameters.partial_rotary_factor|rotary_pct|partial_rotary_factor", "turning", "0.25"),
-    LH_HF_MUST("rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type", "default"),
+    LH_HF_KEY("rope_parameters.rope_theta|+rotary_emb_base|rope_theta", "rope_base", "10000"),
+    LH_HF_KEY("rope_parameters.partial_rotary_factor|+rotary_pct|partial_rotary_factor", "turning", "0.25"),
+    LH_HF_MUST("rope_parameters.rope_type|rope_parameters.type|rope_scaling.rope_type|rope_scaling.type", "default"),
     LH_HF_KEY("use_parallel_residual", "parallel", "true"),
     LH_HF_MUST("hidden_act", "gelu"), LH_HF_MUST("attention_bias", "true"),
     {.key = "attention_dropout"}, {.key = "hidden_dropout"}, LH_HF_ANY("classifier_dropout"),
@@ -110,4 +110,4 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 
 LH_DECODER_PLUGIN("gptneox", gptneox_config_t, "GPT-NeoX and Pythia", .model_type = "gpt_neox",
                   .architecture = "GPTNeoXForCausalLM|GPTNeoXModel",
-                  .ignored = "*.attention.bias, *.attention.masked_bias, *.rotary_emb.inv_freq");
+                  .ignored = "*.attention.bias, *.attention.masked_bias, *.rotary_emb.inv_freq", .prefix = "gpt_neox.");

@@ -35,6 +35,7 @@ static const lh_hf_key_t hf_keys[] = {
     LH_HF_KEY("tie_word_embeddings", "tied", "false"),
     LH_ROTARY_KEYS,
     {.key = "sliding_window", .option = "window", .fixed = "4096", .when = "kind=mistral", .null = "0"},
+    LH_HF_WHEN("layer_types[]", NULL, "sliding_attention", "kind=mistral"), /* else Transformers makes it a Ministral */
     LH_HF_MUST("hidden_act", "silu"),
     LH_HF_WHEN("attention_bias", NULL, "false", "kind=llama"), LH_HF_WHEN("mlp_bias", NULL, "false", "kind=llama"),
     LH_HF_MUST("rope_parameters.partial_rotary_factor|partial_rotary_factor", "1"), {.key = "attention_dropout"},
@@ -92,4 +93,4 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 LH_DECODER_PLUGIN(
     "llama", llama_config_t, "Llama 2 and 3, Mistral", .model_type = "llama|mistral",
     .architecture = "LlamaForCausalLM|MistralForCausalLM|LlamaModel|MistralModel|LLaMAForCausalLM",
-    .ignored = "*.rotary_emb.inv_freq");
+    .ignored = "*.rotary_emb.inv_freq", .prefix = "model.");

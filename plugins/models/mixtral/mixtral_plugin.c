@@ -80,4 +80,4 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 
 LH_DECODER_PLUGIN("mixtral", mixtral_config_t, "Mixtral", .model_type = "mixtral",
                   .architecture = "MixtralForCausalLM|MixtralModel",
-                  .ignored = "*.rotary_emb.inv_freq");
+                  .ignored = "*.rotary_emb.inv_freq", .prefix = "model.");

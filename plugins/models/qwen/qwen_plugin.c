@@ -90,4 +90,4 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 
 LH_DECODER_PLUGIN("qwen", qwen_config_t, "Qwen 2, 2.5 and 3", .model_type = "qwen2|qwen3",
                   .architecture = "Qwen2ForCausalLM|Qwen3ForCausalLM|Qwen2Model|Qwen3Model",
-                  .ignored = "*.rotary_emb.inv_freq");
+                  .ignored = "*.rotary_emb.inv_freq", .prefix = "model.");

@@ -69,15 +69,16 @@ typedef struct lh_decoder {
     LH_HF_KEY("num_key_value_heads", "kv_heads", "heads"), LH_HEAD_DIM_KEY(width, NULL)
 #define LH_HEAD_DIM_KEY(width, condition) \
     {.key = "head_dim", .option = "head_dim", .fixed = width, .when = condition, .derived = "hidden / heads"}
-/* base: that of the architecture's Transformers class, which counts where config.json has none. */
+/* base: that of the architecture's Transformers class, which counts where config.json has none. A row of
+ * max_tokens stands before them: an absent original_max_position_embeddings is that. */
 #define LH_ROTARY_KEYS LH_ROTARY_KEYS_OF("10000")
 #define LH_ROTARY_KEYS_OF(base) \
-    LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "rope_base", base), \
-    LH_HF_KEY("rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "rope_scaling", "default"), \
-    LH_HF_WHEN("rope_parameters.factor|+rope_scaling.factor", "rope_factor", "1", "rope_scaling=linear|llama3"), \
-    LH_HF_WHEN("rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "rope_low", "1", "rope_scaling=llama3"), \
-    LH_HF_WHEN("rope_parameters.high_freq_factor|+rope_scaling.high_freq_factor", "rope_high", "4", "rope_scaling=llama3"), \
-    LH_HF_WHEN("rope_parameters.original_max_position_embeddings|+rope_scaling.original_max_position_embeddings", "rope_original", "8192", "rope_scaling=llama3")
+    LH_HF_KEY("rope_parameters.rope_theta|rope_scaling.rope_theta|+rope_theta", "rope_base", base), \
+    LH_HF_KEY("rope_parameters.rope_type|rope_parameters.type|+rope_scaling.rope_type|rope_scaling.type", "rope_scaling", "default"), \
+    LH_HF_WHEN("rope_parameters.factor|+rope_scaling.factor", "rope_factor", NULL, "rope_scaling=linear|llama3"), \
+    LH_HF_WHEN("rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "rope_low", NULL, "rope_scaling=llama3"), \
+    LH_HF_WHEN("rope_parameters.high_freq_factor|+rope_scaling.high_freq_factor", "rope_high", NULL, "rope_scaling=llama3"), \
+    LH_HF_WHEN("rope_parameters.original_max_position_embeddings|+rope_scaling.original_max_position_embeddings", "rope_original", "max_tokens", "rope_scaling=llama3")
 
 /* Rows beside LH_MATRIX and LH_NORM: a bias, and a block's matrix [rows, columns] of each expert, whose
  * Hugging Face name has {e} where the expert's number stands: "...experts.{e}.w1.weight". */

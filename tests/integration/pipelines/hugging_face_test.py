@@ -141,6 +141,57 @@ class HuggingFace(PipelineCase):
             _, said = self.run_longhaul("import", job, code=REFUSED)
             self.assertIn("rope_scaling.%s is linear, expected default" % key, said)
 
+    def edited(self, name, change, tensors=None):
+        """Imports a copy of a golden model with another config.json, or other tensors: code and words."""
+        folder = self.path("edited")
+        shutil.rmtree(folder, True)
+        shutil.rmtree(self.path("out"), True)
+        os.makedirs(folder)
+        with open("%s/%s/config.json" % (GOLDEN, name)) as f:
+            config = json.load(f)
+        config.update(change)
+        with open(folder + "/config.json", "w") as f:
+            json.dump({k: v for k, v in config.items() if v is not ...}, f)
+        values = tensors_of("%s/%s/model.safetensors" % (GOLDEN, name))
+        write_tensors(folder + "/model.safetensors", tensors(values) if tensors else values)
+        return self.ini({"pipeline": {"name": "e", "stages": "import", "folder": "out"},
+                         "import": {"from": folder}, "model": {"plugin": "from_import", "vocab": "from_import"}})
+
+    def test_what_transformers_computes_otherwise_is_refused(self):
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+        for name, change, words in (
+                ("qwen3", {"rope_scaling": yarn}, "rope_parameters.rope_type is default and rope_scaling.rope_type is yarn"),
+                ("falcon-7b-kind", {"rope_scaling": yarn}, "rope_scaling.rope_type is yarn"),
+                ("mistral-window", {"layer_types": ["full_attention", "sliding_attention"]},
+                 "layer_types[0] is full_attention, expected sliding_attention"),
+                ("qwen2", {"is_causal": False}, "is_causal is false, expected true"),
+                ("llama", {"rope_parameters": {"rope_type": "linear"}}, "factor is missing")):
+            with self.subTest(name=name, change=change):
+                _, said = self.run_longhaul("import", self.edited(name, change), code=REFUSED)
+                self.assertIn(words, said)
+
+    def test_absent_rope_keys_say_what_they_say_to_transformers(self):
+        for rope, words in (({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+                             "rope_original = 128"),
+                            ({"type": "linear", "factor": 4.0}, "rope_scaling = linear")):
+            job = self.edited("llama", {"rope_parameters": rope})
+            out, _ = self.run_longhaul("import", job, "--print")
+            self.assertIn(words, out)
+
+    def test_a_tied_tensor_of_other_values_is_refused(self):
+        def other_head(tensors):
+            dtype, shape, data = tensors["transformer.wte.weight"]
+            tensors["lm_head.weight"] = dtype, shape, data[:-4] + struct.pack("<f", 3.5)
+            return tensors
+        _, said = self.run_longhaul("import", self.edited("gpt2", {}, other_head), code=REFUSED)
+        self.assertIn("lm_head.weight has other values than transformer.wte.weight", said)
+
+    def test_names_without_the_models_prefix_are_read(self):
+        for name, prefix in (("qwen3", "model."), ("gptneox", "gpt_neox.")):
+            job = self.edited(name, {}, lambda t, p=prefix: {n[len(p):] if n.startswith(p) else n: v
+                                                             for n, v in t.items()})
+            self.run_longhaul("import", job)
+
     def test_rope_keys_are_written_in_the_old_and_the_new_form(self):
         for name, base, kind in (("llama-tied-scaled-rope", 500000, "llama3"),
                                  ("stories260K", 10000, "default")):
@@ -217,6 +268,15 @@ class Transformers(PipelineCase):
         self.assertEqual(len(got["losses"]), len(ours))
         for a, b in zip(ours, got["losses"]):
             self.assertLess(abs(a - b), 1e-5)
+
+    def test_models_begun_here_load_there_whatever_stands_at_its_default(self):
+        for kind in ({"plugin": "qwen"}, {"plugin": "llama", "kind": "mistral"}, {"plugin": "mixtral"},
+                     {"plugin": "gemma"}, {"plugin": "gemma", "kind": "gemma3_text"}):
+            with self.subTest(**kind):
+                shutil.rmtree(self.path("out"), True)
+                job = self.small_job(stages="prepare train export", train={"steps": 1}, model=dict(kind, kv_heads=None))
+                self.run_longhaul("run", job)
+                self.probe(self.path("out", "hf"), {"prompts": [[1, 403, 407]]})
 
     def ids_of_documents(self, job):
         """What our own tokenizer makes of them; it has tests of its own."""

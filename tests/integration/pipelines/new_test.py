@@ -18,7 +18,7 @@ PUBLISHED = {"llama-3-8b": 8030261248, "mistral-7b": 7248023552, "qwen3-8b": 819
 SAID = {"llama-3-8b": (500000, 1e-5, 8192, {"window": "0", "rope_scaling": "default"}),
         "mistral-7b": (1000000, 1e-5, 32768, {"window": "0", "rope_scaling": "default"}),
         "qwen3-8b": (1000000, 1e-6, 40960, {"head_dim": "128", "rope_scaling": "default"}),
-        "gemma-2-9b": (10000, 1e-6, 8192, {"window": "4096", "layers": "wf", "query_scale": "256.0", "attention_cap": "50.0",
+        "gemma-2-9b": (10000, 1e-6, 8192, {"window": "4096", "layers": "wf", "query_scale": "256", "attention_cap": "50.0",
                                            "logit_cap": "30.0", "rope_scaling": "default"}),
         "falcon-7b": (10000, 1e-5, 2048, {"alibi": "no", "parallel": "yes", "multi_query": "yes", "biased": "no", "grouped": "no"}),
         "mixtral-8x7b": (1000000, 1e-5, 32768, {"window": "0", "rope_scaling": "default", "chosen": "2", "balanced": "no",

@@ -464,6 +464,7 @@ static void a_new_config_has_both_forms_of_rope(void **state)
                                    "  \"model_type\": \"llama\",\n"
                                    "  \"torch_dtype\": \"float32\",\n"
                                    "  \"num_attention_heads\": 8,\n"
+                                   "  \"num_key_value_heads\": 8,\n"
                                    "  \"vocab_size\": 512,\n"
                                    "  \"rms_norm_eps\": 1e-05,\n"
                                    "  \"tie_word_embeddings\": true,\n"
