@@ -110,4 +110,5 @@ static lh_value_t model_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 
 LH_DECODER_PLUGIN("gptneox", gptneox_config_t, "GPT-NeoX and Pythia", .model_type = "gpt_neox",
                   .architecture = "GPTNeoXForCausalLM|GPTNeoXModel",
-                  .ignored = "*.attention.bias, *.attention.masked_bias, *.rotary_emb.inv_freq", .prefix = "gpt_neox.");
+                  .ignored = "*.attention.bias, *.attention.masked_bias, *.rotary_emb.inv_freq",
+                  .prefix = "gpt_neox.");
