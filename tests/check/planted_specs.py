@@ -187,7 +187,7 @@ FAULTS = [
     ("a tensor that is not turned", "gpt2", "[spec.parameter.w_down]\nshape    = hidden, f\ncut      = in\ninit     = residual\nhf       = transformer.h.{}.mlp.c_proj.weight\nhf_shape = f, hidden\nimport   = transposed(source)\nexport   = transposed(source)",
      "[spec.parameter.w_down]\nshape    = hidden, f\ncut      = in\ninit     = residual\nhf       = transformer.h.{}.mlp.c_proj.weight\nhf_shape = f, hidden",
      "model.hugging_face", r"w_down"),
-    ("a key that is missing", "qwen3", "rope_factor  = rope_parameters.factor|+rope_scaling.factor, absent 1, when rope_scaling=linear|llama3\n",
+    ("a key that is missing", "qwen3", "rope_factor  = rope_parameters.factor|+rope_scaling.factor, when rope_scaling=linear|llama3\n",
      "",
      "model.hugging_face", r"option 'rope_factor' is"),
     ("a key that is always the same", "qwen3", "tied         = tie_word_embeddings, absent false\n",
@@ -249,7 +249,7 @@ ODD = [
      [("[spec.values]", "rotary_dim = count 2..1024 - components of a head that turn\n\n[spec.values]"),
       ("rotary(dims=d,", "rotary(dims=rotary_dim,"),
       ("rope(q1, f, heads=heads, head_dim=d)", "rope(q1, f, heads=heads, head_dim=d, pairs=rotary_dim / 2)"),
-      ("rope(k1, f, heads=kv, head_dim=d)", "rope(k1, f, heads=kv, head_dim=d, pairs=rotary_dim / 2)")], "^model.(opens|options)$")]
+      ("rope(k1, f, heads=kv, head_dim=d)", "rope(k1, f, heads=kv, head_dim=d, pairs=rotary_dim / 2)")], "^model.opens$")]
 
 
 def run(path, only):
@@ -298,7 +298,7 @@ with tempfile.TemporaryDirectory(prefix="longhaul-check-") as scratch:
     for what, spec, edits, only in odd:
         planted = plant(scratch, spec, *edits)
         found, count = run(planted, only) if planted is not None else ({}, 0)
-        if found or count != 2:
+        if found or count == 0:
             failures += 1
             print(f"{what}: {count} checks, and {found}")
     faults = [f for f in FAULTS if not names or f[0] in names]
