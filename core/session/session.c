@@ -27,6 +27,23 @@ static void groups_freeze(groups_t *g, const parameters_t *p, uint32_t parameter
         if (p->items[i].storage == p->items[parameter].storage) g->frozen[i] = true;
 }
 
+/* What a group says must be of some effect: weights that are another parameter's go by that one's
+ * group, an adapter's matrices are not trained, and norms and biases have no decay. */
+static lh_status_t group_check(const job_t *job, const job_group_t *group, uint32_t own,
+                               uint32_t decaying)
+{
+    if (own == 0)
+        return fail(LH_INVALID,
+                    "%s: [group.%s] match = %s: all of it shares another parameter's weights, "
+                    "whose group counts, or is not trained; expected something that is",
+                    job->path, group->name, group->match);
+    if (decaying > 0 || isnan(group->decay) || group->decay == 0) return LH_OK;
+    return fail(LH_INVALID,
+                "%s: [group.%s] decay = %g: no parameter that it matches decays, as norms and "
+                "biases never do; expected 0, or none",
+                job->path, group->name, group->decay);
+}
+
 /* The first group that matches has a parameter, so the order of the INI counts. matched counts what
  * this group got; a group that got nothing, as an earlier one took all, is refused too. */
 static lh_status_t group_fill(groups_t *g, const job_t *job, const rule_set_t *rules,
@@ -35,7 +52,7 @@ static lh_status_t group_fill(groups_t *g, const job_t *job, const rule_set_t *r
     lh_assert(index < job->group_count && index + 1 < g->count);
     const job_group_t *group = &job->groups[index];
     const double decay = isnan(group->decay) ? job->optimizer.decay : group->decay;
-    uint32_t matched = 0;
+    uint32_t matched = 0, own = 0, decaying = 0;
     g->list[index + 1] = (optimizer_group_t){.rule = rules->of[index + 1], .decay = decay};
     g->rates[index + 1] = group->rate;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -43,8 +60,11 @@ static lh_status_t group_fill(groups_t *g, const job_t *job, const rule_set_t *r
         g->of[i] = index + 1;
         if (group->frozen) groups_freeze(g, p, i);
         matched++;
+        if (p->items[i].storage != i || g->frozen[i]) continue;
+        own++;
+        decaying += (p->items[i].row->flags & LH_PARAM_NO_DECAY) == 0 ? 1 : 0;
     }
-    if (matched > 0) return LH_OK;
+    if (matched > 0) return group->frozen ? LH_OK : group_check(job, group, own, decaying);
     return fail(LH_INVALID, "%s: [group.%s] match = %s matches no parameter of the model",
                 job->path, group->name, group->match);
 }

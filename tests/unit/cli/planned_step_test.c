@@ -469,8 +469,8 @@ static void refused_as(lh_status_t status, const char *who, const char *sentence
     fail_clear();
 }
 
-/* check, plan and train refuse it, and say the same. */
-static void refused(const char *set, const char *sentence)
+/* check, plan and train refuse it, and say the same. more: another setting, or NULL. */
+static void refused_with(const char *set, const char *more, const char *sentence)
 {
     job_t *job;
     plan_programs_t p;
@@ -481,8 +481,8 @@ static void refused(const char *set, const char *sentence)
     (void)snprintf(path, sizeof(path), "%s/shakespeare.ini", LH_EXAMPLES);
     (void)snprintf(data, sizeof(data), "data.train=%s", in_folder("corpus"));
     (void)snprintf(own, sizeof(own), "pipeline.folder=%s", in_folder("refused"));
-    const char *const sets[] = {data, own, "data.split=8,1,1", "device.threads=1", set};
-    OK(job_load(path, sets, set == NULL ? 4 : 5, &job));
+    const char *const sets[] = {data, own, "data.split=8,1,1", "device.threads=1", set, more};
+    OK(job_load(path, sets, set == NULL ? 4 : more == NULL ? 5 : 6, &job));
     const check_step_how_t check = {
         .job = job, .registry = registry, .given = &rows, .given_count = 1};
     const plan_programs_how_t plan = {
@@ -501,11 +501,18 @@ static void refused(const char *set, const char *sentence)
     job_free(job);
 }
 
+static void refused(const char *set, const char *sentence)
+{
+    refused_with(set, NULL, sentence);
+}
+
 static void what_the_plan_refuses_is_refused_without_a_device(void **state)
 {
     (void)state;
     refused("train.sequence=257", "sequence = 257, the model is made for 256 tokens");
     refused("group.none.match=nothing.*", "matches no parameter of the model");
+    refused_with("group.norms.match=*norm*", "group.norms.decay=0.1",
+                 "[group.norms] decay = 0.1: no parameter that it matches decays");
     refused("optimizer.rule=rules:nothing", "nothing");
     recorded = RECORDS_NOTHING;
     refused(NULL, "the model records nothing for part");
