@@ -154,14 +154,16 @@ static void append_replaced(piece_t token, const char *what, size_t length, cons
 static lh_status_t append_matched(const decode_step_t *step, pattern_match_t *match, piece_t token,
                                   text_t *out)
 {
-    for (size_t at = 0; at < token.length;) {
-        size_t start, end;
+    bool found = token.length > 0;
+    size_t at = 0, end;
+
+    for (bool behind = false; found; behind = true, at = end) {
+        size_t start;
         const lh_status_t status = pattern_regex_find(step->regex, match, token.bytes, token.length,
-                                                      at, &start, &end);
+                                                      at, behind, &found, &start, &end);
         if (status != LH_OK) return status;
         text_append_n(out, token.bytes + at, start - at);
-        if (end > start) text_append_n(out, step->to, step->to_length);
-        at = end;
+        if (found) text_append_n(out, step->to, step->to_length);
     }
     return LH_OK;
 }

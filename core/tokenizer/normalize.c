@@ -229,31 +229,39 @@ static bool charsmap_changes(const charsmap_t *m, unsigned char first, unsigned 
     return true;
 }
 
+/* The first match of a step's string. */
+static bool find_string(const normalize_step_t *step, const char *text, size_t length, size_t at,
+                        size_t *start, size_t *end)
+{
+    lh_assert(step->from_length > 0);
+    const char *found = step->from_length == 1
+                            ? memchr(text + at, step->from[0], length - at)
+                            : memmem(text + at, length - at, step->from, step->from_length);
+    *start = found == NULL ? length : (size_t)(found - text);
+    *end = found == NULL ? length : *start + step->from_length;
+    return found != NULL;
+}
+
 /* All matches from left to right; what was put in is not looked at again. */
 static lh_status_t normalize_replace(const normalize_step_t *step, pattern_match_t *match,
                                      const char *text, size_t length, text_t *out)
 {
-    lh_assert(match != NULL || step->from_length > 0);
-    for (size_t at = 0; at < length;) {
-        size_t start = length, end = length;
-        if (step->regex != NULL) {
-            const lh_status_t status = pattern_regex_find(step->regex, match, text, length, at,
-                                                          &start, &end);
-            if (status != LH_OK) return status;
-        } else {
-            const char *found = step->from_length == 1
-                                    ? memchr(text + at, step->from[0], length - at)
-                                    : memmem(text + at, length - at, step->from, step->from_length);
-            if (found != NULL) {
-                start = (size_t)(found - text);
-                end = start + step->from_length;
-            }
-        }
-        text_append_n(out, text + at, start - at);
-        if (end > start) text_append_n(out, step->to, step->to_length);
-        const lh_status_t status = normalize_check_growth(out, length);
+    bool found = length > 0;
+    size_t at = 0, end;
+
+    for (bool behind = false; found; behind = true, at = end) {
+        size_t start;
+        lh_status_t status = LH_OK;
+        if (step->regex != NULL)
+            status = pattern_regex_find(step->regex, match, text, length, at, behind, &found,
+                                        &start, &end);
+        else
+            found = find_string(step, text, length, at, &start, &end);
         if (status != LH_OK) return status;
-        at = end;
+        text_append_n(out, text + at, start - at);
+        if (found) text_append_n(out, step->to, step->to_length);
+        status = normalize_check_growth(out, length);
+        if (status != LH_OK) return status;
     }
     return text_status(out);
 }
@@ -463,15 +471,22 @@ static lh_status_t normalize_apply(const normalizer_t *n, size_t index, normaliz
 }
 
 /* Whether a step leaves nothing of how the text begins. */
-static bool drops_start(const normalize_step_t *step, const char *text, size_t length)
+static bool drops_start(const normalize_step_t *step, pattern_match_t *match, const char *text,
+                        size_t length)
 {
+    size_t start, end;
+    bool found;
     if (length == 0) return false;
     switch (step->by) {
     case NORMALIZE_CHARACTERS: return normalize_drops(step->rule, text, length);
     case NORMALIZE_STRIP: return step->left && normalize_starts_with_space(text, length);
     case NORMALIZE_REPLACE:
-        return step->regex == NULL && step->to_length == 0 && length > step->from_length &&
-               memcmp(text, step->from, step->from_length) == 0;
+        if (step->to_length > 0) return false;
+        if (step->regex != NULL) /* normalize_replace tells of a failure */
+            return pattern_regex_find(step->regex, match, text, length, 0, false, &found, &start,
+                                      &end) == LH_OK &&
+                   start == 0 && end > 0 && end < length;
+        return length > step->from_length && memcmp(text, step->from, step->from_length) == 0;
     default: return false;
     }
 }
@@ -498,7 +513,7 @@ lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char 
 
     s->dropped = false;
     for (size_t i = 0; i < n->count; i++) {
-        s->dropped = s->dropped || drops_start(&n->steps[i], text, length);
+        s->dropped = s->dropped || drops_start(&n->steps[i], s->matches[i], text, length);
         if (changes_nothing(&n->steps[i], text, length)) continue;
         text_t *to = &s->texts[next];
         to->length = 0;

@@ -85,11 +85,11 @@ static lh_status_t append_span(struct span_list *list, size_t start, size_t end)
 }
 
 /* Here invert turns matches into what lies between and the other way round, so that all behind it
- * need not know of it. */
+ * need not know of it. An empty match cuts what lies around it. */
 static lh_status_t append_cut(pretokenize_scratch_t *s, const split_step_t *step, size_t start,
                               size_t end, bool match)
 {
-    if (start == end) return LH_OK;
+    if (start == end && !match) return LH_OK;
     if (s->cut_count == s->cut_room) {
         text_cut_t *cuts = mem_grow(s->cuts, &s->cut_room, s->cut_count + 1, sizeof(*cuts));
         if (cuts == NULL) return LH_NO_MEMORY;
@@ -119,16 +119,18 @@ static lh_status_t cut_by_regex(const split_step_t *step, pattern_match_t *match
     /* the pattern sees the span as a text of its own, as lookahead and ^ must */
     const size_t length = span.end - span.start;
 
-    for (size_t at = 0; at < length;) {
-        size_t start, end;
+    bool found = true;
+    size_t at = 0, end;
+
+    for (bool behind = false; found; behind = true, at = end) {
+        size_t start;
         lh_status_t status = pattern_regex_find(step->regex, match, text + span.start, length, at,
-                                                &start, &end);
+                                                behind, &found, &start, &end);
         if (status == LH_OK)
             status = append_cut(s, step, span.start + at, span.start + start, false);
-        if (status == LH_OK)
+        if (status == LH_OK && found)
             status = append_cut(s, step, span.start + start, span.start + end, true);
         if (status != LH_OK) return status;
-        at = end;
     }
     return LH_OK;
 }
@@ -143,7 +145,7 @@ static lh_status_t cut_by_string(const split_step_t *step, pretokenize_scratch_t
         const size_t start = found == NULL ? span.end : (size_t)(found - text);
         const size_t end = found == NULL ? span.end : start + step->string_length;
         lh_status_t status = append_cut(s, step, at, start, false);
-        if (status == LH_OK) status = append_cut(s, step, start, end, true);
+        if (status == LH_OK && found != NULL) status = append_cut(s, step, start, end, true);
         if (status != LH_OK) return status;
         at = end;
     }
@@ -248,7 +250,8 @@ static lh_status_t cut_by_length(const split_step_t *step, pretokenize_scratch_t
     return status;
 }
 
-/* Fills s->cuts with what step `index` finds in the span: without holes, in order, none empty. */
+/* Fills s->cuts with what step `index` finds in the span: without holes, in order; matches of a
+ * pattern may be empty. */
 static lh_status_t pretokenize_cut(const pretokenizer_t *p, size_t index, pretokenize_scratch_t *s,
                                    const char *text, text_span_t span)
 {
@@ -289,7 +292,7 @@ static lh_status_t pretokenize_keep(const split_step_t *step, const pretokenize_
 {
     if (step->behaviour == SPLIT_WITH_NEXT) return join_next(s, out);
 
-    bool previous_match = false;
+    bool previous_match = false, open = false; /* open: the last cut stands in out */
     for (size_t i = 0; i < s->cut_count; i++) {
         const text_cut_t *c = &s->cuts[i];
         bool joins = false;
@@ -298,13 +301,14 @@ static lh_status_t pretokenize_keep(const split_step_t *step, const pretokenize_
         previous_match = c->match;
 
         if (step->behaviour == SPLIT_REMOVED && c->match) continue;
-        if (joins && i > 0) {
+        if (joins && open) {
             lh_assert(out->count > 0);
             out->spans[out->count - 1].end = c->end;
             continue;
         }
         const lh_status_t status = append_span(out, c->start, c->end);
         if (status != LH_OK) return status;
+        open = c->end > c->start;
     }
     return LH_OK;
 }

@@ -108,6 +108,7 @@ struct pattern_regex {
     pcre2_general_context *heap;
     pcre2_code *code;
     char *pattern; /* as in the file, for sentences */
+    bool empty;    /* a match may be of no character */
 };
 
 /* One thread's. The context holds the limits and the stack. */
@@ -119,20 +120,161 @@ struct pattern_match {
     pcre2_jit_stack *stack;
 };
 
-/* PCRE2's \s has U+180E, which is no White_Space; the engines that the patterns were written for go
- * by the property. */
-static void regex_translate(const char *pattern, size_t length, text_t *out)
+/* What Oniguruma, which the patterns of tokenizer files are written for, takes for a word. PCRE2's
+ * own \w has no marks before 10.43, and all numbers at any time. */
+#define WORD_NAMED                                                                         \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-" \
+    "\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define WORD WORD_NAMED "\\xB2\\xB3\\xB9\\xBC-\\xBE" /* outside of [..] six numbers, too */
+#define BORDER "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
+#define NO_BORDER "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"
+#define SPACE "\\p{White_Space}" /* PCRE2's \s has U+180E, too */
+
+/* Escapes that mean something else in PCRE2, outside and inside of [..]; NULL: cannot be said. */
+static const struct {
+    char letter;
+    const char *outside, *inside;
+} escapes[] = {
+    {'s', SPACE, SPACE},
+    {'S', "\\P{White_Space}", "\\P{White_Space}"},
+    {'w', "[" WORD "]", WORD_NAMED},
+    {'W', "[^" WORD "]", NULL},
+    {'b', BORDER, "\\b"},
+    {'B', NO_BORDER, NULL},
+    {'h', "[0-9A-Fa-f]", "0-9A-Fa-f"},
+    {'H', "[^0-9A-Fa-f]", NULL},
+    {'v', "\\x0B", "\\x0B"},
+    {'Q', NULL, NULL},
+};
+
+/* Classes with a name, which stand inside of [..]. */
+static const struct {
+    const char *name, *means;
+} named_classes[] = {
+    {"[:alpha:]", "\\p{Alphabetic}"},
+    {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+    {"[:upper:]", "\\p{Uppercase}"},
+    {"[:lower:]", "\\p{Lowercase}"},
+    {"[:punct:]", "\\p{P}\\p{S}"},
+    {"[:space:]", SPACE},
+    {"[:word:]", WORD_NAMED},
+    {"[:digit:]", "\\p{Nd}"},
+    {"[:xdigit:]", "0-9A-Fa-f"},
+    {"[:cntrl:]", "\\p{Cc}"},
+    {"[:graph:]", "[:graph:]\\x{180E}"},
+    {"[:print:]", "[:print:]"},
+};
+
+/* Each of these appends what the pattern at `p` begins with, as PCRE2 has it, and returns how many
+ * bytes it took; 0: it cannot be said there. */
+static size_t translate_as_is(const char *p, size_t count, text_t *out)
 {
-    for (size_t i = 0; i < length; i++) {
-        const bool escape = pattern[i] == '\\' && i + 1 < length;
-        if (escape && pattern[i + 1] == 's')
-            text_append(out, "\\p{White_Space}");
-        else if (escape && pattern[i + 1] == 'S')
-            text_append(out, "\\P{White_Space}");
-        else
-            text_append_n(out, pattern + i, escape ? 2 : 1);
-        if (escape) i++;
+    text_append_n(out, p, count);
+    return count;
+}
+
+static size_t translate_escape(const char *p, bool in_class, text_t *out)
+{
+    for (size_t i = 0; i < sizeof(escapes) / sizeof(*escapes); i++) {
+        if (escapes[i].letter != p[1]) continue;
+        const char *means = in_class ? escapes[i].inside : escapes[i].outside;
+        if (means != NULL) text_append(out, means);
+        return means == NULL ? 0 : 2;
     }
+    return translate_as_is(p, 2, out);
+}
+
+/* A [ inside of [..]: but for a named class it begins a class in the class, which PCRE2 does not
+ * have. */
+static size_t translate_named_class(const char *p, size_t left, text_t *out)
+{
+    for (size_t i = 0; i < sizeof(named_classes) / sizeof(*named_classes); i++) {
+        const size_t size = strlen(named_classes[i].name);
+        if (left < size || memcmp(p, named_classes[i].name, size) != 0) continue;
+        text_append(out, named_classes[i].means);
+        return size;
+    }
+    return 0;
+}
+
+/* {n}, {n,m}, {n,} and {,m}. A + behind it repeats once more and a ? behind {n} makes it optional,
+ * which PCRE2 has as possessive and lazy. */
+static size_t translate_interval(const char *p, size_t left, text_t *out)
+{
+    size_t low = 1, size;
+    while (low < left && p[low] >= '0' && p[low] <= '9')
+        low++;
+    size = low;
+    const bool comma = size < left && p[size] == ',';
+    if (comma) size++;
+    while (size < left && p[size] >= '0' && p[size] <= '9')
+        size++;
+    const bool empty = low == 1 && (!comma || size == 2);
+    if (empty || size == left || p[size] != '}') return translate_as_is(p, 1, out);
+    size++;
+    if (size < left && (p[size] == '+' || (p[size] == '?' && !comma))) return 0;
+    if (low > 1) return translate_as_is(p, size, out);
+    text_append(out, "{0");
+    text_append_n(out, p + 1, size - 1);
+    return size;
+}
+
+/* (?imx-imx) and (?imx-imx: with Ruby's m, by which a dot is a line feed, too. */
+static size_t translate_group(const char *p, size_t left, text_t *out)
+{
+    size_t size = 2;
+    if (left < 3 || p[1] != '?') return translate_as_is(p, 1, out);
+    while (size < left && (p[size] == '-' || (p[size] >= 'a' && p[size] <= 'z')))
+        size++;
+    if (size == left || (p[size] != ')' && p[size] != ':')) return translate_as_is(p, 2, out);
+    for (size_t i = 0; i < size; i++)
+        text_append_n(out, p[i] == 'm' ? "s" : p + i, 1);
+    return size;
+}
+
+/* What begins a class: a ^ and a ] there do not end it. */
+static size_t translate_class_start(const char *p, size_t left, text_t *out)
+{
+    size_t size = 1;
+    if (size < left && p[size] == '^') size++;
+    if (size < left && p[size] == ']') {
+        text_append_n(out, p, size);
+        text_append(out, "\\]");
+        return size + 1;
+    }
+    return translate_as_is(p, size, out);
+}
+
+static lh_status_t regex_translate(const char *path, const char *pattern, size_t length,
+                                   text_t *out)
+{
+    bool in_class = false;
+    for (size_t at = 0, took; at < length; at += took) {
+        const char *p = pattern + at;
+        const size_t left = length - at;
+        const bool twice = left > 1 && p[0] == '&' && p[1] == '&';
+        if (*p == '\\' && left > 1)
+            took = translate_escape(p, in_class, out);
+        else if (in_class && *p == '[')
+            took = translate_named_class(p, left, out);
+        else if (in_class)
+            took = twice ? 0 : translate_as_is(p, 1, out);
+        else if (*p == '[')
+            took = translate_class_start(p, left, out);
+        else if (*p == '{')
+            took = translate_interval(p, left, out);
+        else
+            took = *p == '(' ? translate_group(p, left, out) : translate_as_is(p, 1, out);
+        if (took == 0)
+            return fail(LH_UNSUPPORTED,
+                        "%s: the pattern '%.*s' has '%.*s' at byte %zu, which is not supported",
+                        path, (int)length, pattern, left < 4 ? (int)left : 4, p, at);
+        if (*p == '[' && !in_class)
+            in_class = true;
+        else if (*p == ']')
+            in_class = false;
+    }
+    return text_status(out);
 }
 
 /* Fills r->heap and r->code; what was made stays in r on failure, for pattern_regex_free. \C, which
@@ -157,6 +299,9 @@ static lh_status_t regex_compile(const char *path, const text_t *pattern, patter
         (void)pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof(reason));
         return fail(LH_INVALID, "%s: the pattern '%s' can't be used: %s", path, r->pattern, reason);
     }
+    uint32_t empty = 1;
+    (void)pcre2_pattern_info(r->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    r->empty = empty != 0;
     (void)pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
     return LH_OK;
 }
@@ -171,8 +316,7 @@ lh_status_t pattern_regex_new(const char *path, const char *pattern, size_t leng
     if (r == NULL) return LH_NO_MEMORY;
 
     text_t translated = {0};
-    regex_translate(pattern, length, &translated);
-    lh_status_t status = text_status(&translated);
+    lh_status_t status = regex_translate(path, pattern, length, &translated);
     if (status != LH_OK) goto free_text;
     status = LH_NO_MEMORY;
     r->pattern = mem_text_n(pattern, length);
@@ -230,30 +374,40 @@ void pattern_match_free(pattern_match_t *m)
     mem_free(m);
 }
 
+/* As Oniguruma's iterator has it: an empty match where the last one ended is none, and the search
+ * goes on a character further, whatever else might begin there. */
 lh_status_t pattern_regex_find(const pattern_regex_t *r, pattern_match_t *m, const char *text,
-                               size_t length, size_t from, size_t *start, size_t *end)
+                               size_t length, size_t from, bool behind, bool *found, size_t *start,
+                               size_t *end)
 {
     lh_assert(from <= length);
     *start = *end = length;
-    while (from < length) {
-        const int found = pcre2_match(r->code, (PCRE2_SPTR)text, length, from, PCRE2_NOTEMPTY,
-                                      m->data, m->context);
-        if (found == PCRE2_ERROR_NOMATCH) return LH_OK;
-        if (found < 0) {
+    *found = false;
+    while (from < length || r->empty) {
+        const int count = pcre2_match(r->code, (PCRE2_SPTR)text, length, from, 0, m->data,
+                                      m->context);
+        if (count == PCRE2_ERROR_NOMATCH) return LH_OK;
+        if (count < 0) {
             char reason[160] = "";
-            (void)pcre2_get_error_message(found, (PCRE2_UCHAR *)reason, sizeof(reason));
+            (void)pcre2_get_error_message(count, (PCRE2_UCHAR *)reason, sizeof(reason));
             return fail(LH_INVALID, "the tokenizer's pattern '%s' gave up at byte %zu: %s",
                         r->pattern, from, reason);
         }
         const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(m->data);
-        if (bounds[1] > bounds[0] && bounds[0] >= from) {
+        /* \K can make a match that ends before it starts. */
+        const bool proper = bounds[1] >= bounds[0] && bounds[0] >= from;
+        *found = proper && (bounds[1] > bounds[0] || bounds[0] > from || !behind);
+        if (*found) {
             *start = bounds[0];
             *end = bounds[1];
             return LH_OK;
         }
-        /* An empty match is none: the search goes on behind it, at least a byte further, so it
-         * ends. */
-        from = bounds[1] > from ? bounds[1] : from + 1; /* \K can make a match that is empty */
+        if (from == length) return LH_OK;
+        uint32_t size;
+        const unsigned char *p = (const unsigned char *)text;
+        (void)text_utf8_decode(p + from, p + length, &size);
+        from += size;
+        behind = false;
     }
     return LH_OK;
 }

@@ -52,10 +52,11 @@ void pattern_regex_free(pattern_regex_t *r);
 lh_status_t pattern_match_new(const pattern_regex_t *r, pattern_match_t **out) LH_MUST_CHECK;
 void pattern_match_free(pattern_match_t *m);
 
-/* The first match in text[from, length): writes *start == *end == length if there is none. Matching
- * costs a bounded number of steps; beyond that the text is refused. */
+/* The first match in text[from, length), which may be empty; *start == *end == length if there is
+ * none. behind: a match has ended at `from`, where an empty one is none. Matching costs a bounded
+ * number of steps; beyond that the text is refused. */
 lh_status_t pattern_regex_find(const pattern_regex_t *r, pattern_match_t *m, const char *text,
-                               size_t length, size_t from, size_t *start,
+                               size_t length, size_t from, bool behind, bool *found, size_t *start,
                                size_t *end) LH_MUST_CHECK;
 
 /* Patterns that are so common that a scanner was written for each, which is faster than PCRE2. They

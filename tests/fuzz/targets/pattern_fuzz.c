@@ -20,13 +20,14 @@ static bool knows_all(const fuzz_part_t *text)
 {
     static const char pattern[] = "\\p{Cn}";
     size_t start, end;
+    bool found;
     if (unassigned == NULL) {
         FUZZ_ASSERT(pattern_regex_new("fuzz", pattern, sizeof(pattern) - 1, &unassigned) == LH_OK);
         FUZZ_ASSERT(pattern_match_new(unassigned, &unassigned_match) == LH_OK);
     }
-    FUZZ_ASSERT(pattern_regex_find(unassigned, unassigned_match, text->bytes, text->size, 0, &start,
-                                   &end) == LH_OK);
-    return start == end; /* none was found */
+    FUZZ_ASSERT(pattern_regex_find(unassigned, unassigned_match, text->bytes, text->size, 0, false,
+                                   &found, &start, &end) == LH_OK);
+    return !found;
 }
 
 static void prepare(pattern_t p)
@@ -53,9 +54,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         FUZZ_ASSERT(next > at && next <= text.size);
         if (valid) {
             size_t start, end;
-            FUZZ_ASSERT(pattern_regex_find(regexes[p], matches[p], text.bytes, text.size, at,
-                                           &start, &end) == LH_OK);
-            FUZZ_ASSERT(start == at && end == next);
+            bool found;
+            FUZZ_ASSERT(pattern_regex_find(regexes[p], matches[p], text.bytes, text.size, at, false,
+                                           &found, &start, &end) == LH_OK);
+            FUZZ_ASSERT(found && start == at && end == next);
         }
         at = next;
     }

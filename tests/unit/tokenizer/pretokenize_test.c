@@ -132,16 +132,79 @@ static void a_pattern_that_explodes_is_stopped(void **state)
     pattern_regex_t *regex;
     pattern_match_t *match;
     size_t start, end;
+    bool found;
     (void)state;
 
     memset(text, 'a', sizeof(text));
     assert_int_equal(pattern_regex_new("test", pattern, strlen(pattern), &regex), LH_OK);
     assert_int_equal(pattern_match_new(regex, &match), LH_OK);
-    assert_int_equal(pattern_regex_find(regex, match, text, sizeof(text), 0, &start, &end),
-                     LH_INVALID);
+    assert_int_equal(
+        pattern_regex_find(regex, match, text, sizeof(text), 0, false, &found, &start, &end),
+        LH_INVALID);
     assert_non_null(strstr(fail_reason(), "gave up at byte 0"));
     pattern_match_free(match);
     pattern_regex_free(regex);
+}
+
+/* Expected pieces are those of Hugging Face's tokenizers 0.23.3, whose patterns are Oniguruma's. */
+static void patterns_are_read_as_oniguruma_reads_them(void **state)
+{
+    static const struct {
+        const char *pattern;
+        split_behaviour_t behaviour;
+        bool invert;
+        const char *text, *pieces;
+    } rows[] = {
+        {"(?=(\\d{3})+(?!\\d))", SPLIT_ISOLATED, false, "12345678", "12|345|678|"},
+        {"(?=[A-Z])", SPLIT_WITH_PREVIOUS, false, "aBcD", "a|Bc|D|"},
+        {"(?=[A-Z])", SPLIT_WITH_NEXT, false, "ABc", "A|Bc|"},
+        {"(?=[A-Z])", SPLIT_CONTIGUOUS, true, "ABc", "A|Bc|"},
+        {"(?=[A-Z])", SPLIT_WITH_PREVIOUS, true, "ABc", "A|Bc|"},
+        {"x*", SPLIT_ISOLATED, false, "axxb", "a|xx|b|"},
+        {"x*|b", SPLIT_REMOVED, false, "axxb", "a|b|"},
+        {"\\w+", SPLIT_ISOLATED, false, "e\u0301\u0940x \u00b2\u2460",
+         "e\u0301\u0940x| |\u00b2|\u2460|"},
+        {"[\\w']+", SPLIT_REMOVED, false, "e\u0301'x!\u00b2", "!\u00b2|"},
+        {"\\b", SPLIT_ISOLATED, false, "ab e\u0301", "ab| |e\u0301|"},
+        {"\\h+", SPLIT_ISOLATED, false, "xyfaz", "xy|fa|z|"},
+        {"\\v", SPLIT_REMOVED, false, "a\nb\vc", "a\nb|c|"},
+        {"[[:punct:]]", SPLIT_REMOVED, false, "a\u2581b", "a|b|"},
+        {"a{,2}b", SPLIT_REMOVED, false, "xaaby", "x|y|"},
+        {"(?m)a.", SPLIT_REMOVED, false, "xa\ny", "x|y|"},
+        {"[]a]+", SPLIT_REMOVED, false, "xa]y", "x|y|"},
+    };
+    static const char *const refused[] = {"[\\p{L}&&[^a]]", "[a[bc]]", "[^\\W_]", "a{2}+", "a{2}?"};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        pretokenizer_t p = {0};
+        pretokenize_scratch_t s;
+        const struct span_list *list;
+        text_t made = {0};
+        split_step_t step = {
+            .by = SPLIT_REGEX, .behaviour = rows[i].behaviour, .invert = rows[i].invert};
+        assert_int_equal(
+            pattern_regex_new("test", rows[i].pattern, strlen(rows[i].pattern), &step.regex),
+            LH_OK);
+        assert_int_equal(pretokenizer_add(&p, step), LH_OK);
+        assert_int_equal(pretokenize_scratch_open(&p, &s), LH_OK);
+        cut(&p, &s, rows[i].text, strlen(rows[i].text), &list);
+        for (size_t k = 0; k < list->count; k++) {
+            const text_span_t span = list->spans[k];
+            text_append_n(&made, rows[i].text + span.start, span.end - span.start);
+            text_append(&made, "|");
+        }
+        assert_string_equal(made.data, rows[i].pieces);
+        text_free(&made);
+        pretokenize_scratch_close(&s);
+        pretokenizer_free(&p);
+    }
+    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+        pattern_regex_t *regex;
+        assert_int_equal(pattern_regex_new("test", refused[i], strlen(refused[i]), &regex),
+                         LH_UNSUPPORTED);
+        assert_non_null(strstr(fail_reason(), "which is not supported"));
+    }
 }
 
 static void a_text_that_spans_cannot_hold_is_refused(void **state)
@@ -166,6 +229,7 @@ int main(void)
         cmocka_unit_test(every_pattern_is_found_by_its_text),
         cmocka_unit_test(each_behaviour_cuts_as_documented),
         cmocka_unit_test(a_pattern_that_explodes_is_stopped),
+        cmocka_unit_test(patterns_are_read_as_oniguruma_reads_them),
         cmocka_unit_test(a_text_that_spans_cannot_hold_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -395,6 +395,24 @@ static void a_token_that_takes_the_spaces_behind_it_is_encoded(void **state)
     machine_close(&m);
 }
 
+/* The ids are those of Hugging Face's tokenizers: a mark goes only before what the text began with. */
+static void a_start_that_a_pattern_takes_away_gets_no_mark(void **state)
+{
+    static const char text[] =
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^ +\"},\"content\":\"\"},"
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\","
+        "\"prepend_scheme\":\"first\",\"split\":true},"
+        "\"model\":{\"vocab\":{\"a\":0,\"\\u2581\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]}}";
+    static const int32_t marked[] = {2}, plain[] = {0};
+    scratch_t *s = *state;
+    machine_t m;
+
+    machine_open(&m, scratch_text(s, "tokenizer.json", text));
+    check_ids(&m, "a", SPELLING_AS_REFERENCE, marked, 1);
+    check_ids(&m, "  a", SPELLING_AS_REFERENCE, plain, 1);
+    machine_close(&m);
+}
+
 static void a_file_above_the_limit_is_refused(void **state)
 {
     const tokenizer_limits_t limits = {.file_bytes = 1000};
@@ -583,6 +601,7 @@ int main(void)
         IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
         IN_FOLDER(a_piece_with_a_space_mark_inside_is_found),
         IN_FOLDER(a_token_that_takes_the_spaces_behind_it_is_encoded),
+        IN_FOLDER(a_start_that_a_pattern_takes_away_gets_no_mark),
         cmocka_unit_test(a_file_above_the_limit_is_refused),
         IN_FOLDER(a_line_of_merges_is_named_by_its_number),
         IN_FOLDER(a_rank_file_is_refused_by_its_line),
