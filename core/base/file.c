@@ -296,8 +296,9 @@ lh_status_t file_take(const char *path, int *fd)
     return status == LH_AGAIN ? fail_io(errno, "%s: cannot lock", path) : status;
 }
 
-/* A new file with these bytes, on disk when it returns LH_OK; otherwise there is none. */
-static lh_status_t write_synced(const char *path, const void *bytes, size_t length)
+/* A new file with these bytes, where it is `synced` on disk when it returns LH_OK; otherwise there is
+ * none. */
+static lh_status_t write_whole(const char *path, const void *bytes, size_t length, bool synced)
 {
     int fd;
     lh_status_t status = file_begin(path, O_EXCL, &fd);
@@ -306,7 +307,8 @@ static lh_status_t write_synced(const char *path, const void *bytes, size_t leng
         return status;
     }
     status = file_write(fd, path, bytes, length);
-    if (status == LH_OK && sys_fsync(fd) != 0) status = fail_io(errno, "%s: cannot sync", path);
+    if (status == LH_OK && synced && sys_fsync(fd) != 0)
+        status = fail_io(errno, "%s: cannot sync", path);
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail_io(errno, "%s: cannot close", path);
     if (status != LH_OK) (void)sys()->unlink(path);
     return status;
@@ -328,18 +330,28 @@ static lh_status_t temporary_beside(const char *path, char **out)
     return LH_OK;
 }
 
-lh_status_t file_show(const char *path, const void *bytes, size_t length)
+static lh_status_t put_in_place(const char *path, const void *bytes, size_t length, bool synced)
 {
     char *temporary = NULL;
     lh_status_t status = temporary_beside(path, &temporary);
     if (status != LH_OK) return status;
-    status = write_synced(temporary, bytes, length);
+    status = write_whole(temporary, bytes, length, synced);
     if (status == LH_OK && sys_rename(temporary, path) != 0) {
         status = fail_io(errno, "%s: cannot rename %s to it", path, temporary);
         (void)sys()->unlink(temporary);
     }
     mem_free(temporary);
     return status;
+}
+
+lh_status_t file_show(const char *path, const void *bytes, size_t length)
+{
+    return put_in_place(path, bytes, length, true);
+}
+
+lh_status_t file_renew(const char *path, const void *bytes, size_t length)
+{
+    return put_in_place(path, bytes, length, false);
 }
 
 lh_status_t file_replace(const char *path, const void *bytes, size_t length)

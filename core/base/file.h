@@ -31,6 +31,9 @@ lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_
 /* As file_replace, without the fsync of the folder: nothing can fail any more once others see the
  * file, but a power loss may take its name away again. */
 lh_status_t file_show(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
+/* As file_replace, without any fsync: for what need not survive a power loss, by who can't wait for a
+ * disk. A process that waits in fsync can't be ended by any signal. */
+lh_status_t file_renew(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
 
 /* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(), O_RDWR
  * among them. A symbolic link, FIFO or device is refused without blocking. */

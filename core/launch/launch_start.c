@@ -210,11 +210,14 @@ static bool started_has_died(const starter_t *s, const started_t *r)
 
 /* A rank that stopped because it was asked to, or because the loss was not finite, has not failed.
  */
+static bool code_is_failure(int code)
+{
+    return code != EXIT_DONE && code != EXIT_TERMINATED && code != EXIT_STOPPED;
+}
+
 static bool started_has_failed(const starter_t *s, const started_t *r)
 {
-    if (started_has_died(s, r)) return true;
-    const int code = WEXITSTATUS(r->how);
-    return code != EXIT_DONE && code != EXIT_TERMINATED && code != EXIT_STOPPED;
+    return started_has_died(s, r) || code_is_failure(WEXITSTATUS(r->how));
 }
 
 /* Those that still live. A rank that was killed from here does not count as one that failed. */
@@ -246,8 +249,30 @@ static void starter_kill_unmet(starter_t *s)
 {
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->ranks[i].pid == 0 || atomic_load(&s->board[i].met) != 0) continue;
+        if (s->ranks[i].failed) continue; /* it is about to end */
         s->ranks[i].killed = true;
         (void)kill(s->ranks[i].pid, SIGKILL);
+    }
+}
+
+static void starter_note_failure(starter_t *s, started_t *r)
+{
+    r->failed = true;
+    /* A death is nearer to the cause than what the others say of it. */
+    if (s->first == NULL || (started_has_died(s, r) && !started_has_died(s, s->first)))
+        s->first = r;
+    if (s->deadline == 0) s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
+}
+
+/* A rank that has said why it ends counts as one that has failed from then on, though it may take its
+ * time to end: one that waits for a disk can't be ended by any signal until the disk has answered. */
+static void starter_hear_words(starter_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        started_t *r = &s->ranks[i];
+        if (r->pid == 0 || r->failed || r->killed || atomic_load(&s->board[i].has_words) == 0)
+            continue;
+        if (s->board[i].died || code_is_failure(s->board[i].code)) starter_note_failure(s, r);
     }
 }
 
@@ -260,12 +285,9 @@ static void starter_reap(starter_t *s, started_t *r)
     (void)close(r->pidfd);
     r->pidfd = -1;
     s->left--;
-    r->failed = started_has_failed(s, r) && !r->killed;
-    if (!r->failed) return;
-    /* A death is nearer to the cause than what the others say of it. */
-    if (s->first == NULL || (started_has_died(s, r) && !started_has_died(s, s->first)))
-        s->first = r;
-    if (s->deadline == 0) s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
+    /* Killed from here after its last words, with which it has ended. */
+    if (r->failed && r->killed && WIFSIGNALED(r->how)) r->how = s->board[r - s->ranks].code << 8;
+    if (r->failed || (started_has_failed(s, r) && !r->killed)) starter_note_failure(s, r);
 }
 
 /* Ctrl-Z: the ranks are in groups of their own, and a launcher that stood still alone would leave
@@ -333,6 +355,7 @@ static lh_status_t starter_watch(starter_t *s)
         fds[s->count] = (struct pollfd){.fd = s->signals, .events = POLLIN};
         (void)poll(fds, s->count + 1u, TICK_MS);
         if (fds[s->count].revents != 0) starter_hear_signal(s);
+        starter_hear_words(s);
         for (uint32_t i = 0; i < s->count; i++)
             if (s->ranks[i].pid != 0 && (fds[i].revents != 0 || fds[i].fd < 0))
                 starter_reap(s, &s->ranks[i]);

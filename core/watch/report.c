@@ -572,7 +572,8 @@ static void report_memory(const run_start_t *start, const run_end_t *end, text_t
 }
 
 /* The page is built in memory and replaces the old one at once, so a reader never sees half of it.
- */
+ * Without fsync, as what it is made of has none either: a rank that is told of the job's end writes it
+ * on its way out, and where others write much the disk may take longer than all of the end may. */
 lh_status_t report_write(const char *folder, const run_start_t *start, const run_end_t *end)
 {
     curves_t c;
@@ -592,7 +593,7 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
 
     char *path = path_join(folder, "report.html");
     if (status == LH_OK) status = path == NULL ? LH_NO_MEMORY : text_status(&page);
-    if (status == LH_OK) status = file_replace(path, page.data, page.length);
+    if (status == LH_OK) status = file_renew(path, page.data, page.length);
     mem_free(path);
     text_free(&page);
     text_free(&changes);

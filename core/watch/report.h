@@ -10,7 +10,7 @@
 
 /* Writes folder/report.html; start and end as the observer got them. Replaces an older report.
  * start's texts and e's rows must be alive; a run of which no memory was gathered shows what was
- * planned. */
+ * planned. It is not synced: after a power loss it may be missing or empty. */
 lh_status_t report_write(const char *folder, const run_start_t *start,
                          const run_end_t *end) LH_MUST_CHECK;
 

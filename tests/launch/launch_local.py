@@ -101,6 +101,18 @@ class Local(LaunchCase):
         self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s\n\Z")
         self.nothing_is_left()
 
+    def test_a_rank_that_has_said_why_it_ends_holds_up_nobody(self):
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\n"), LH_STEPS=100000, LH_LINGERS=0)
+        ranks = self.ranks(2)
+        time.sleep(0.6)
+        os.kill(ranks[1], signal.SIGSTOP)
+        begin = time.time()
+        code, _, err = self.finish(process)
+        self.assertLess(time.time() - begin, 8)  # 3 s of silence, and 3 s for the end
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, r"\Alonghaul: rank 1 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s\n\Z")
+        self.nothing_is_left()
+
     def memory_group(self, limit):
         """A control group of this test's own with a limit; its folder."""
         for line in launch_case.read("/proc/self/mountinfo").splitlines():

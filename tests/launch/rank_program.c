@@ -2,8 +2,8 @@
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
- * LH_EATS_MIB of memory; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1.
- */
+ * LH_EATS_MIB of memory; LH_LINGERS does not end after its last words; SIGTERM ends all after the
+ * next step, with code 75, unless LH_DEAF is 1. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +106,9 @@ int main(int argc, char **argv)
         code = status_exit_code(status);
         if (!launch_last_words(cli.launch, code, fail_reason()))
             log_line(LH_LOG_INFO, "longhaul: %s", fail_reason());
+        if (launch_is_started(cli.launch) &&
+            (long)launch_rank(cli.launch) == setting("LH_LINGERS", -1))
+            (void)sleep(60);
     }
     cli_close(&cli);
     cli_free(&cli);

@@ -259,6 +259,35 @@ static void a_full_disk_costs_whole_lines_and_only_while_it_is_full(void **state
     mem_free(path);
 }
 
+static int no_fsync(int fd)
+{
+    (void)fd;
+    errno = EIO;
+    return -1;
+}
+
+/* A rank writes it while others wait for that rank's end. */
+static void the_report_waits_for_no_disk(void **state)
+{
+    (void)state;
+    sys_t slow = sys_real;
+    slow.fsync = no_fsync;
+    const run_start_t start = {.name = "n",
+                               .folder = folder,
+                               .model = "m",
+                               .optimizer = "o",
+                               .rule = "r",
+                               .device_name = "cpu",
+                               .precision = "f32",
+                               .steps = 20};
+    const run_end_t end = {.steps = 1, .status = LH_PEER_LOST, .reason = "rank 1 was lost"};
+    write_steps(0, 1, 3);
+    sys_use(&slow);
+    const lh_status_t status = report_write(folder, &start, &end);
+    sys_use(NULL);
+    assert_int_equal(status, LH_OK);
+}
+
 static void the_report_escapes_what_it_prints(void **state)
 {
     (void)state;
@@ -308,6 +337,7 @@ int main(void)
         cmocka_unit_test(a_link_that_is_tuned_anew_is_told_with_what_it_was_before),
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
         cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),
+        cmocka_unit_test(the_report_waits_for_no_disk),
         cmocka_unit_test(the_report_escapes_what_it_prints),
         cmocka_unit_test(numbers_are_short),
     };
