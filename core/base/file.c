@@ -330,7 +330,7 @@ static lh_status_t temporary_beside(const char *path, char **out)
     return LH_OK;
 }
 
-static lh_status_t put_in_place(const char *path, const void *bytes, size_t length, bool synced)
+static lh_status_t write_beside(const char *path, const void *bytes, size_t length, bool synced)
 {
     char *temporary = NULL;
     lh_status_t status = temporary_beside(path, &temporary);
@@ -346,12 +346,12 @@ static lh_status_t put_in_place(const char *path, const void *bytes, size_t leng
 
 lh_status_t file_show(const char *path, const void *bytes, size_t length)
 {
-    return put_in_place(path, bytes, length, true);
+    return write_beside(path, bytes, length, true);
 }
 
 lh_status_t file_renew(const char *path, const void *bytes, size_t length)
 {
-    return put_in_place(path, bytes, length, false);
+    return write_beside(path, bytes, length, false);
 }
 
 lh_status_t file_replace(const char *path, const void *bytes, size_t length)
