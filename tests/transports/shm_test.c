@@ -182,6 +182,29 @@ static void strangers_have_no_effect_beyond_a_counter(end_t *e)
     end_barrier(e);
 }
 
+/* More than one look at the sockets tells of, all of which stay readable. */
+static void many_connections_that_end_at_once_are_all_lost(end_t *e)
+{
+    enum { CONNECTIONS = 40, FIRST = 100 };
+    lh_conn_t *conns[CONNECTIONS];
+    end_listen(e, LH_SECURITY_PLAIN);
+    for (uint32_t i = 0; i < CONNECTIONS; i++) {
+        conns[i] = end_join(e, LH_SERVICE_BULK, FIRST + i);
+        (void)end_await(e, LH_WIRE_UP, FIRST + i);
+    }
+    end_barrier(e);
+    for (uint32_t i = 0; e->side == 0 && i < CONNECTIONS; i++)
+        e->api->cancel(conns[i]);
+    end_barrier(e);
+    for (uint32_t i = 0; e->side == 1 && i < CONNECTIONS; i++)
+        CHECK(end_await(e, LH_WIRE_DOWN, FIRST + i).status == LH_PEER_LOST);
+    end_barrier(e);
+    for (uint32_t i = 0; i < CONNECTIONS; i++) {
+        (void)end_await(e, LH_WIRE_DRAINED, FIRST + i);
+        e->api->close_conn(conns[i]);
+    }
+}
+
 static void memory_that_could_shrink_is_refused(end_t *e)
 {
     char path[] = "/tmp/shm_test_XXXXXX";
@@ -242,6 +265,7 @@ int main(int argc, char **argv)
         FACT(a_changed_source_of_a_direct_message_is_corrupt),
         FACT(a_head_that_runs_wild_is_corrupt),
         FACT(strangers_have_no_effect_beyond_a_counter),
+        FACT(many_connections_that_end_at_once_are_all_lost),
         FACT(memory_that_could_shrink_is_refused),
         FACT(nothing_stays_behind_a_close),
     };

@@ -88,16 +88,20 @@ static void wake_up(lh_transport_t *t)
         if (c->shared != NULL) atomic_store(&c->shared->sides[c->side].asleep, 0);
 }
 
-/* A listener's socket has no connection: who comes in is looked for in accept. */
+/* A listener's socket has no connection: who comes in is looked for in accept. What a peer that has ended
+ * leaves, its socket and its process, stays readable until a step has broken the connection, so each is
+ * looked at once: epoll tells those first that it has not told for longest. */
 static void read_sockets(lh_transport_t *t)
 {
     struct epoll_event events[BATCH];
-    int count;
-    do {
+    int64_t left = BATCH;
+    for (const lh_conn_t *c = t->conns; c != NULL; c = c->next)
+        left += 2;
+    for (int count = BATCH; count == BATCH && left > 0; left -= count) {
         count = epoll_wait(t->epoll, events, BATCH, 0);
         for (int i = 0; i < count; i++)
             if (events[i].data.ptr != NULL) shm_conn_read(events[i].data.ptr);
-    } while (count == BATCH);
+    }
 }
 
 /* While it spins it looks at the rings only, and now and then at the sockets, which say no more

@@ -234,11 +234,13 @@ static bool data_end(stream_t *s)
         c->slots[f->message % EAGER_SLOTS].complete = true; /* its receive is not posted yet */
         return true;
     }
+    /* Where others have brought all of the message meanwhile its row may be another one's by now. */
     operation_t *op = &c->recvs[f->message % DEPTH];
+    const bool is_over = (int32_t)(f->message - c->recv_first) < 0 || op->done;
+    if (is_over || f->length > op->total - op->got)
+        return stream_fail(s, LH_CORRUPT, "frames of message %u that overlap", f->message);
     op->got += f->length;
     op->done = op->got == op->total;
-    if (op->got > op->total)
-        return stream_fail(s, LH_CORRUPT, "frames of message %u that overlap", f->message);
     return true;
 }
 

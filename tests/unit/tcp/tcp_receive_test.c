@@ -260,6 +260,39 @@ static void a_message_that_stalls_half_way_holds_no_slot(void **state)
     }
 }
 
+/* Message 0 stalls on stream 1, and comes again and whole on stream 0. When the rest of it comes the
+ * receive that is DEPTH later has its row, and must not count these bytes as its own. */
+static void a_frame_that_ends_behind_its_message_counts_for_no_other(void **state)
+{
+    (void)state;
+    enum { BYTES = 200 };
+    static uint8_t slow[WIRE], fast[WIRE], in[2][BYTES], out[BYTES];
+    kit_fill(out, BYTES, 3);
+    const size_t slow_length = make_message(0, BYTES, out, 1, slow);
+    const size_t length = make_message(0, BYTES, out, 0, fast);
+    end_t e;
+    stream_t *second;
+    end_open(&e);
+    assert_int_equal(stream_new(&e.transport, STAGE_BYTES, &second), LH_OK);
+    e.conn->stream_count = e.conn->open_count = 2;
+    stream_adopt(e.conn, second, 1);
+    second->state = STREAM_OPEN;
+    e.transport.open_streams = 2;
+    post_into(&e, in[0], BYTES);
+    feed(second, slow, slow_length - 1);
+    feed(e.stream, fast, length);
+    assert_true(e.conn->recvs[0].done);
+    e.conn->recv_first = 1; /* it was told */
+    e.conn->recv_end = DEPTH;
+    post_into(&e, in[1], BYTES);
+    e.conn->recvs[0].total = BYTES;
+    feed(second, slow + slow_length - 1, 1);
+    assert_false(e.conn->recvs[0].done);
+    assert_int_equal(e.conn->state, CONN_BROKEN);
+    assert_int_equal(e.conn->why, LH_CORRUPT);
+    end_close(&e);
+}
+
 int main(void)
 {
     const char *wanted = getenv("LONGHAUL_SEED");
@@ -270,6 +303,7 @@ int main(void)
         cmocka_unit_test(every_flipped_bit_is_found_by_the_proof),
         cmocka_unit_test(every_flipped_bit_of_what_is_encrypted_is_found),
         cmocka_unit_test(a_message_that_stalls_half_way_holds_no_slot),
+        cmocka_unit_test(a_frame_that_ends_behind_its_message_counts_for_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
