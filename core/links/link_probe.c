@@ -152,6 +152,12 @@ double link_probe_loss_most(double lost, double packets)
     return most < 1 ? most : 1;
 }
 
+double link_probe_loss_to_tune(const probe_figures_t *f, int way, double loss)
+{
+    lh_assert(way == 0 || way == 1);
+    return f->choice == 0 ? loss : f->choice_loss[way];
+}
+
 /* TRIPS: what a probe takes on a long link, in round trips, with two of them for each of 12
  * bursts. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns)

@@ -31,6 +31,7 @@ typedef struct probe_figures {
     uint64_t rate[2];                          /* found by the ramp, between two ranks */
     uint64_t burst[2];                         /* came of bursts at 97 % of that  */
     double loss[2], loss_most[2];              /* of packets; most: 95 % sure; < 0: not told */
+    double choice_loss[2];                     /* that the choice was asked for with, by each end */
     uint32_t choice;                           /* of the plugin's tunings; 0: its first */
     uint32_t streams;                          /* of the connection that was measured   */
     uint64_t chunk_bytes, window_bytes, buffer_bytes;
@@ -138,6 +139,10 @@ double link_probe_packet(uint64_t path_mtu);
 /* The largest share of `packets` that may be lost on average where `lost` of them were, 95 %
  * sure. */
 double link_probe_loss_most(double lost, double packets);
+/* The loss that a tuning is asked for with, where there is `loss` now in direction `way`. A neighbour of
+ * the plugin's first choice, which was measured to be the best, is asked for as it was then: the order in
+ * which a plugin counts them may go by the loss, and the same number would be another one. */
+double link_probe_loss_to_tune(const probe_figures_t *f, int way, double loss);
 /* How long a probe may take before it cuts its ramp and its bursts short: 3 s, or, if that is more,
  * 40 round trips and two for each of 12 bursts. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns);

@@ -85,14 +85,6 @@ static tuner_figures_t pair_seen(const links_t *l, const link_told_t *all, uint3
     return seen;
 }
 
-/* The loss that a tuning is asked for with. A neighbour of the plugin's first choice, which was measured to be
- * the best, is asked for as it was then: the order in which a plugin counts them may go by the loss, and
- * the same number would be another one. */
-static double loss_to_tune(const probe_figures_t *measured, const tuner_figures_t *now, int way)
-{
-    return measured->choice == 0 ? now->loss[way] : measured->loss[way];
-}
-
 /* For who watches, with what the plugin would now make of the slower direction as one link. */
 static void pair_note(links_t *l, uint32_t a, uint32_t b, const link_change_t *what)
 {
@@ -108,7 +100,7 @@ static void pair_note(links_t *l, uint32_t a, uint32_t b, const link_change_t *w
                             .round_trip_ns = c.now.round_trip_ns,
                             .bytes_per_second = (uint64_t)rates[way],
                             .path_mtu = p->figures.path_mtu,
-                            .loss = loss_to_tune(&p->figures, &c.now, way)};
+                            .loss = link_probe_loss_to_tune(&p->figures, way, c.now.loss[way])};
     lh_tuning_t tuning;
     memcpy(c.site, p->site, sizeof(c.site));
     (void)links_tune(l->carriers[LH_LINK_WAN], &link, p->figures.choice, &tuning, c.tuned);
@@ -129,7 +121,8 @@ static void pair_tune(links_t *l, uint32_t a, uint32_t b, uint64_t step)
         const uint32_t there = w->ranks[k->peer].site;
         if (link_scope(k) != LH_LINK_WAN || there != (here == a ? b : a)) continue;
         k->known.round_trip_ns = now->round_trip_ns;
-        k->known.loss = loss_to_tune(&l->pairs[pair].figures, now, here > there);
+        const int way = here > there;
+        k->known.loss = link_probe_loss_to_tune(&l->pairs[pair].figures, way, now->loss[way]);
         links_tune_anew(k, step);
     }
 }

@@ -114,7 +114,7 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
         f = &l->pairs[links_pair(here, there)].figures;
         out->link.round_trip_ns = f->round_trip_ns;
         out->link.path_mtu = f->path_mtu;
-        out->link.loss = f->loss[here > there];
+        out->link.loss = link_probe_loss_to_tune(f, here > there, f->loss[here > there]);
     }
     /* A probe has the whole link for itself. */
     const double ours = l->probing ? 1 : links_share_of(l, w->row.rank, there);

@@ -89,7 +89,7 @@ typedef struct probe {
     uint64_t sent_before, lost_before;
     uint64_t lost[2], sent[2]; /* in bursts                                */
     uint32_t choice;           /* of the plugin's tunings */
-    double loss;               /* of bursts that did not keep the pace */
+    double loss;               /* of the first choice's bursts; 0: of that itself */
     probe_figures_t *figures;
 } probe_t;
 
@@ -491,7 +491,7 @@ static lh_status_t probe_connect_anew(probe_t *p)
     *told = *p->figures;
     told->rate[here > there] = p->rate[0];
     told->rate[here < there] = p->rate[1];
-    told->loss[0] = told->loss[1] = p->loss;
+    told->loss[0] = told->loss[1] = told->choice_loss[0] = told->choice_loss[1] = p->loss;
     told->choice = p->choice;
     if (status == LH_OK) status = pair_connect(p, peer);
     *told = (probe_figures_t){0};
@@ -513,15 +513,17 @@ static double share_lost(const probe_t *p)
 {
     const double there = p->sent[0] > 0 ? (double)p->lost[0] / (double)p->sent[0] : 0;
     const double back = p->sent[1] > 0 ? (double)p->lost[1] / (double)p->sent[1] : 0;
-    return there > back ? there : back;
+    const double worse = there > back ? there : back;
+    return worse < 1 ? worse : 1;
 }
 
 static void figures_tell(const probe_t *p);
 
 /* The end that dialed leads: bursts by the plugin's first tuning, by its neighbours where that does
  * not keep the pace, and the best one's figures stay. A tuning with another number of streams than
- * the connection has needs a new connection. It ends at once with a tuning that keeps 95 % of the
- * pace, or when the time is nearly over. */
+ * the connection has needs a new connection. All neighbours are asked for with the loss that the first
+ * choice had, or the plugin might count them in another order from one to the next. It ends at once with a
+ * tuning that keeps 95 % of the pace, or when the time is nearly over. */
 static lh_status_t probe_lead(probe_t *p)
 {
     double best = 0;
@@ -548,7 +550,7 @@ static lh_status_t probe_lead(probe_t *p)
             (void)snprintf(p->figures->tuned, sizeof(p->figures->tuned), "%s", tuned);
         }
         if (best >= kept_share || sys()->now_ns() + 3 * burst_ns > p->deadline_ns) break;
-        p->loss = share_lost(p);
+        if (choice == 0) p->loss = share_lost(p);
     }
     return LH_OK;
 }
@@ -602,7 +604,8 @@ static void figures_tell(const probe_t *p)
         const double packets = (double)p->sent[way] / packet, lost = (double)p->lost[way] / packet;
         f->rate[way] = p->rate[way];
         f->burst[way] = p->burst[way];
-        f->loss[way] = packets > 0 ? lost / packets : 0;
+        /* What is sent again may be more than all that was sent once. */
+        f->loss[way] = packets > 0 ? (lost < packets ? lost / packets : 1) : 0;
         f->loss_most[way] = packets > 0 ? link_probe_loss_most(lost, packets) : -1;
     }
     lh_tuning_t tuning;
@@ -610,6 +613,7 @@ static void figures_tell(const probe_t *p)
     const lh_link_t link = probe_link(p);
     (void)links_tune(p->k->carrier, &link, p->choice, &tuning, tuned);
     f->choice = p->choice;
+    f->choice_loss[0] = f->choice_loss[1] = p->loss;
     f->chunk_bytes = tuning.chunk_bytes;
     f->window_bytes = tuning.inflight_bytes;
     f->buffer_bytes = tuning.buffer_bytes;

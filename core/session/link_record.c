@@ -57,7 +57,8 @@ static const number_row_t pair_rows[] = {
     {"beside_first_bytes_per_second", MAY(beside[BESIDE_FIRST])},
     {"beside_second_bytes_per_second", MAY(beside[BESIDE_SECOND])},
 };
-static const number_row_t share_rows[] = {{"loss", AT(loss)}, {"loss_most", AT(loss_most)}};
+static const number_row_t share_rows[] = {
+    {"loss", AT(loss)}, {"loss_most", AT(loss_most)}, {"choice_loss", MAY(choice_loss)}};
 static const number_row_t small_rows[] = {{"choice", AT(choice)}, {"streams", AT(streams)}};
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 
@@ -351,6 +352,7 @@ static void write_link_row(json_writer_t *w, const probe_pair_t *p)
     }
     for (size_t i = 0; i < COUNT(share_rows); i++) {
         const double *ways = field_of(f, share_rows[i].offset);
+        if (!(ways[0] > 0) && !(ways[1] > 0) && share_rows[i].optional) continue;
         json_open(w, share_rows[i].key, '[');
         for (int way = 0; way < 2; way++)
             json_put_real(w, NULL, ways[way]);

@@ -597,6 +597,40 @@ static void lay_a_way(void)
     figures = (lh_link_stats_t){.struct_size = sizeof(figures), .round_trip_min_ns = 1000000};
 }
 
+/* A neighbour that was asked for because of the first choice's losses. With it there were none, and a
+ * plugin that counts its neighbours by the loss would have another one under that number. */
+static void connect_by_a_neighbour(void)
+{
+    lh_tuning_t meant, now = {.struct_size = sizeof(now)};
+    char tuned[PROBE_TUNED];
+    sites_of(1);
+    CHECK(links_pairs_make(me.links) == LH_OK);
+    probe_figures_t *f = &me.links->pairs[0].figures;
+    f->measured_s = 1;
+    f->round_trip_ns = 1000000;
+    f->rate[0] = f->rate[1] = RATE;
+    f->choice = 1;
+    f->choice_loss[0] = f->choice_loss[1] = 1e-3;
+    const carrier_t *c = me.links->carriers[LH_LINK_WAN];
+    const lh_link_t link = {.struct_size = sizeof(link),
+                            .scope = LH_LINK_WAN,
+                            .round_trip_ns = f->round_trip_ns,
+                            .bytes_per_second = RATE,
+                            .loss = 1e-3};
+    CHECK(links_tune(c, &link, 1, &meant, tuned));
+    connect_all(LH_SERVICE_GRADIENT);
+    const link_t *k = links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT);
+    CHECK(c->api->retune(k->conn, NULL, &now) == LH_OK);
+    CHECK(now.streams == meant.streams && now.buffer_bytes == meant.buffer_bytes);
+    end();
+}
+
+static void a_neighbour_is_what_was_measured(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", connect_by_a_neighbour));
+}
+
 /* One of the two on the other side. */
 static uint32_t over_there(uint32_t i)
 {
@@ -823,6 +857,7 @@ int main(void)
         cmocka_unit_test(a_pace_is_raised_again_over_a_way_that_is_longer_now),
         cmocka_unit_test(a_slower_link_has_a_smaller_window),
         cmocka_unit_test(more_loss_is_known_to_all_who_send_that_way),
+        cmocka_unit_test(a_neighbour_is_what_was_measured),
         cmocka_unit_test(shares_add_up_to_a_border),
         cmocka_unit_test(a_rank_alone_opens_no_transport),
     };

@@ -35,6 +35,7 @@ static probe_pair_t row(const char *a, const char *b)
                                   .loss = {0, 0.00123},
                                   .loss_most = {1.5e-4, -1},
                                   .choice = 2,
+                                  .choice_loss = {0.002, 0.002},
                                   .streams = 8,
                                   .chunk_bytes = 1 << 20,
                                   .window_bytes = 1234567,
