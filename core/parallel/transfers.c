@@ -351,6 +351,21 @@ lh_status_t transfers_errors(const transfers_t *t, transfers_error_t **out, uint
     return LH_OK;
 }
 
+bool transfers_keep_errors(const transfers_t *t)
+{
+    return t->border == LH_DTYPE_I8 && t->world->row.sites > 1;
+}
+
+void transfers_forget_errors(const transfers_t *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        uint64_t elements;
+        if (!keeps_errors(t->list[i])) continue;
+        float *errors = collective_errors(t->list[i]->plan, &elements);
+        memset(errors, 0, elements * sizeof(*errors));
+    }
+}
+
 bool transfers_values_cross(const transfers_t *t)
 {
     return t->tables.instance != TABLE_MOVES && t->group->sites > 1;

@@ -172,6 +172,10 @@ typedef struct transfers_error {
  * belongs to one. The list is the caller's to mem_free; NULL where there are none. */
 lh_status_t transfers_errors(const transfers_t *t, transfers_error_t **out,
                              uint32_t *count) LH_MUST_CHECK;
+/* Whether sums of gradients leave such errors; all ranks answer alike, also one that packs nothing. */
+bool transfers_keep_errors(const transfers_t *t);
+/* After a step that was not applied, and before the next one's sums begin: errors begin at zero again. */
+void transfers_forget_errors(const transfers_t *t);
 
 /* Whether values are cut over ranks of several sites, so that every pass gathers them over
  * borders. */

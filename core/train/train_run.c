@@ -556,7 +556,8 @@ static bool stop_asked(const trainer_t *t)
 
 /* Whether a step may be queued behind the one that is queued, before that one's figures are read, so
  * that a device that queues work has some while the host reads, tells and gathers. Not where the
- * state between the two steps is needed: to save or evaluate it, or to measure one of them alone. All
+ * state between the two steps is needed: to save or evaluate it, to measure one of them alone, or to
+ * forget what rounding for a border has taken from a step that was not applied (step_errors). All
  * ranks answer alike, also those that do not profile, so that they start the same transfers and
  * agreements in the same order. */
 static bool step_may_follow(const trainer_t *t)
@@ -564,7 +565,9 @@ static bool step_may_follow(const trainer_t *t)
     const job_train_t *train = &t->job->train;
     const uint64_t first = t->queued, every = t->job->checkpoint.every;
     lh_assert(first > 0);
+    const transfers_t *transfers = t->session->transfers;
     if (!engine_queues(t->session->engine) || first >= train->steps || stop_asked(t)) return false;
+    if (transfers != NULL && transfers_keep_errors(transfers)) return false;
     if ((every != 0 && first % every == 0) || t->asked_step == first) return false;
     if (train_memory_due(t, first)) return false;
     if (t->programs.evaluation != NULL && first % train->evaluate_every == 0) return false;
@@ -582,6 +585,15 @@ static lh_status_t step_ahead(trainer_t *t)
     if (!step_calls_read_figures(t->calls) && step_may_follow(t)) status = step_queue(t);
     if (status == LH_OK && t->queued < t->job->train.steps) batch_gather_ahead(t);
     return status;
+}
+
+/* What a step that was not applied has left in the errors of a border is of a gradient that may be as
+ * large as can be: the next sums would consist of it. All sums of the step are over, as its norm is made
+ * of them, and those of the next have not begun. */
+static void step_errors(const trainer_t *t, bool applied)
+{
+    const transfers_t *transfers = t->session->transfers;
+    if (!applied && transfers != NULL) transfers_forget_errors(transfers);
 }
 
 /* Reads the figures of step t->step + 1, which waits for it, and tells them; *applied is false if it
@@ -618,6 +630,7 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     t->leaving = t->job->launch.notice_ns > 0 && t->agreed[AGREE_STOP] < STOP_ALL;
     if (t->agreed[AGREE_ASKED] > 0) t->asked_step = t->agreed_step;
     *applied = t->step_rows[LH_STEP_APPLY] != 0;
+    step_errors(t, *applied);
     const step_facts_t facts = {.step = t->step,
                                 .tokens = t->tokens,
                                 .loss = t->loss,

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from pipeline_case import DATA, REFUSED, TORTURE, PipelineCase, add_plugin, logical, main, read_json_lines, set_flags
+from pipeline_case import DATA, NOT_FINITE, REFUSED, TORTURE, PipelineCase, add_plugin, logical, main, read_json_lines, set_flags
 
 STEPS = 30
 STAGES = {"zero0": (), "zero1": (), "zero2": (), "zero3": (), "site": ("optimizer.cut=site",)}
@@ -101,6 +101,19 @@ class Borders(PipelineCase):
             self.forget("cut" + stage, 6)
             self.run_longhaul("train", job, "--resume", *cut)
             self.assertEqual(logical(self.step_folder(6, "cut" + stage)), logical(self.step_folder(6, "whole" + stage)), stage)
+
+    def test_errors_of_a_step_that_is_not_applied_are_forgotten(self):
+        """Step 1 throws every weight out of range, so that steps 2 and 3 are not applied; what rounding took from
+        step 1 would be in the next sum that is finite."""
+        job = self.prepared(steps=3)
+        for stage, sites in (("zero0", (1, 1)), ("zero1", (2, 2)), ("zero2", (1, 2))):
+            self.run_longhaul("train", job, *self.of(stage, stage, "int8", "optimizer.clip=0",
+                                                     "optimizer.learning_rate=constant(1e30)",
+                                                     "train.not_finite_limit=100", sites=sites), code=NOT_FINITE)
+            found = logical(self.step_folder(3, stage))
+            errors = [n for n in found if n.startswith("border_error.")]
+            self.assertTrue(errors)
+            self.assertFalse(any(any(found[n]) for n in errors), stage)
 
     def test_another_border_is_another_run(self):
         job = self.prepared(steps=6)
