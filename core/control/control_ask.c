@@ -12,7 +12,7 @@
 #include <base/sys.h>
 #include <control/control_conn.h>
 
-/* ASK_MS: for one machine; PAUSE_MS: between two. */
+/* ASK_MS: to reach one machine, and to hear it; PAUSE_MS: between two. */
 enum { ASK_MS = 1000, PAUSE_MS = 200, NAP_MS = 20 };
 
 uint32_t control_ask_order(const control_members_t *m, uint32_t machine)
@@ -70,15 +70,17 @@ static void ask_converse(control_t *c, control_conn_t *conn, uint32_t machine, u
 
 static void ask_machine(control_t *c, uint32_t machine)
 {
-    const uint64_t deadline = sys()->now_ns() + ASK_MS * CONTROL_MS;
+    const uint64_t limit = ASK_MS * CONTROL_MS;
     const uint32_t own = JOB_RANKS + c->how.members->machine; /* a key of no rank's */
     machine_t at;
     int fd;
     control_conn_t *conn;
     members_machine(c->how.members->job, machine, &at);
-    if (control_dial(at.address, c->how.port, deadline, control_outage_ns(c), &fd) != LH_OK) return;
+    if (control_dial(at.address, c->how.port, sys()->now_ns() + limit, control_outage_ns(c), &fd) !=
+        LH_OK)
+        return;
     if (conn_new(c->tls, fd, own, FRAME_SMALL, &conn) != LH_OK) return;
-    ask_converse(c, conn, machine, deadline);
+    ask_converse(c, conn, machine, sys()->now_ns() + limit);
     conn_free(conn);
 }
 

@@ -35,7 +35,7 @@ enum { BACKLOG = 1024, PATH_BYTES = 320, SILENCE_MS = 3000, PAUSE_MS = 1000 };
 #endif
 
 /* A name or a number; rank 0 needs it to bind, the others to dial. Only for those who dial may a
- * name that is not known be known later. */
+ * name that is not known be known later; for both, where nobody could be asked. */
 static lh_status_t address_resolve(const char *address, uint16_t port, bool listens,
                                    struct addrinfo **out)
 {
@@ -46,7 +46,7 @@ static lh_status_t address_resolve(const char *address, uint16_t port, bool list
     (void)snprintf(service, sizeof(service), "%u", port);
     const int error = getaddrinfo(address, service, &how, out);
     if (error != 0)
-        return fail(listens ? LH_INVALID : LH_UNREACHABLE,
+        return fail(listens && error != EAI_AGAIN ? LH_INVALID : LH_UNREACHABLE,
                     "cannot resolve the address '%s' of rank 0: %s", address,
                     error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     return LH_OK;
@@ -239,18 +239,31 @@ static int connect_until(int s, const struct addrinfo *to, uint64_t deadline_ns)
     return error;
 }
 
+/* When the try at this address is over: those that are left have equal shares, as one at which
+ * nobody answers, behind a filter, would take the time of all others. */
+static uint64_t address_deadline(const struct addrinfo *at, uint64_t deadline_ns)
+{
+    uint64_t left = 0;
+    const uint64_t now = sys()->now_ns();
+    for (; at != NULL; at = at->ai_next)
+        left++;
+    return now >= deadline_ns ? deadline_ns : now + (deadline_ns - now) / left;
+}
+
 /* All addresses of a name in turn, as a machine may have one that is not routed here. One deadline
- * for all. */
+ * for all, from when they are known: a name server that is gone costs seconds at each look. */
 lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_ns,
                          uint64_t silence_ns, int *fd)
 {
     struct addrinfo *found;
     int error = EHOSTUNREACH;
+    const uint64_t begin = sys()->now_ns();
     lh_status_t status = address_resolve(address, port, false, &found);
     if (status != LH_OK) return status;
+    deadline_ns += sys()->now_ns() - begin;
     for (const struct addrinfo *a = found; a != NULL && error != 0; a = a->ai_next) {
         const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        error = s < 0 ? errno : connect_until(s, a, deadline_ns);
+        error = s < 0 ? errno : connect_until(s, a, address_deadline(a, deadline_ns));
         if (error == 0) {
             set_options(s, silence_ns);
             *fd = s;

@@ -24,7 +24,8 @@ lh_status_t control_accept(int listener, uint64_t silence_ns, int *fd);
  * if that can't be told. True: it leads to this machine alone. */
 enum { CONTROL_ADDRESS = 64 };
 bool control_local(int fd, char text[CONTROL_ADDRESS]);
-/* Waits at most until the deadline. LH_UNREACHABLE: it may be there later. */
+/* Waits at most until the deadline, and for as long as the look-up of a name has taken before.
+ * LH_UNREACHABLE: it may be there later. */
 lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_ns,
                          uint64_t silence_ns, int *fd) LH_MUST_CHECK;
 

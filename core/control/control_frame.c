@@ -100,13 +100,19 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
     out->failed = out->failed || payload->failed;
 }
 
-/* Facts are only checked here, and stepped through later with frame_next_fact. */
+/* Facts are only checked here, and stepped through later with frame_next_fact. Of another version's
+ * hello these three numbers are known, and nothing of what follows. */
 lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_hello_t h = {.version = take_u32(&c)};
     h.rank = take_u32(&c);
     h.size = take_u32(&c);
+    if (c.good && h.version != FRAME_VERSION) {
+        h.site = h.host = h.layout = h.met = h.tried = "";
+        *out = h;
+        return LH_OK;
+    }
     h.pid = take_u32(&c);
     h.epoch = take_u32(&c);
     h.site = frame_take_text(&c, FRAME_FACT_TEXT);

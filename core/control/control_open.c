@@ -25,7 +25,7 @@
 #include <control/control_members.h>
 #include <control/control_server.h>
 
-/* How long one try to connect and to prove the key may take, and the pauses between tries. A witness
+/* How long one try to connect may take, and to prove the key, and the pauses between tries. A witness
  * goes on to the next machine after TURN_MS. */
 enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250, TURN_MS = 4000 };
 
@@ -414,16 +414,16 @@ static lh_status_t client_shake_hands(control_t *c, uint64_t deadline)
  * us; the next try may do better. Everything else is final. */
 static lh_status_t try_once(control_t *c)
 {
-    const uint64_t deadline = sys()->now_ns() + DIAL_MS * CONTROL_MS;
+    const uint64_t limit = DIAL_MS * CONTROL_MS;
     int fd;
-    const lh_status_t status = control_dial(c->address, c->how.port, deadline, control_outage_ns(c),
-                                            &fd);
+    const lh_status_t status = control_dial(c->address, c->how.port, sys()->now_ns() + limit,
+                                            control_outage_ns(c), &fd);
     if (status == LH_UNREACHABLE) return LH_AGAIN;
     if (status != LH_OK) return status;
     conn_free(c->client->conn);
     c->client->conn = NULL;
     const lh_status_t made = conn_new(c->tls, fd, c->how.rank, FRAME_LARGE, &c->client->conn);
-    return made == LH_OK ? client_shake_hands(c, deadline) : made;
+    return made == LH_OK ? client_shake_hands(c, sys()->now_ns() + limit) : made;
 }
 
 /* A line about the wait, with the reason of the last try. */

@@ -56,6 +56,27 @@ static bool starter_has_zero(const starter_t *s)
     return s->ranks[0].rank == 0;
 }
 
+/* Where rank 0 listens. A link that is cut may take the name server along, or the address itself:
+ * ranks that have met are not ended for that, but wait as long as they do for each other. A stop that
+ * is asked for meanwhile ends it. */
+static lh_status_t starter_listen(starter_t *s)
+{
+    enum { PAUSE_MS = 500 };
+    control_wait_t told = {0};
+    const uint64_t end = sys()->now_ns() + launch_patience(s->launch);
+    for (;;) {
+        struct pollfd stop = {.fd = s->signals, .events = POLLIN};
+        const lh_status_t status = control_listen(s->place.address, s->place.port,
+                                                  &s->place.listener, &s->place.port);
+        const bool later = status == LH_UNREACHABLE || (status != LH_OK && s->place.epoch > 1);
+        if (!later) return status;
+        if (sys()->now_ns() > end || poll(&stop, 1, PAUSE_MS) > 0)
+            return fail_again(LH_UNREACHABLE, fail_reason());
+        if (control_wait_due(&told, sys()->now_ns()))
+            log_line(LH_LOG_WARN, "rank 0 can't listen yet: %s", fail_reason());
+    }
+}
+
 /* Several machines must know where to meet, and share a key. One machine needs neither, whatever
  * sites it plays: nobody else is to come, so it is not to be seen from outside. */
 static lh_status_t starter_choose_address(starter_t *s)
@@ -77,7 +98,7 @@ static lh_status_t starter_choose_address(starter_t *s)
                    all_here ? "127.0.0.1" : launch_address(s->launch, s->place.layout));
     s->place.port = (uint16_t)how->port;
     if (!starter_has_zero(s)) return LH_OK;
-    return control_listen(s->place.address, s->place.port, &s->place.listener, &s->place.port);
+    return starter_listen(s);
 }
 
 /* Rank 0's machine makes the key; the others wait until a shared folder shows it. */

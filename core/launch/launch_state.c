@@ -138,16 +138,18 @@ typedef struct starter {
     const char *rank, *size, *here; /* variables; size and here may be missing */
     const char *job;                /* names the job; NULL                      */
     const char *step;               /* of that job; NULL                        */
+    const char *again;              /* how often it was begun again under that name; NULL */
 } starter_t;
 
 /* The innermost first: torchrun may run under Slurm, mpirun too. srun of Slurm sets the variables
  * of a step; a batch script, which is no rank, has none of them. */
 static const starter_t starters[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", NULL, NULL},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", NULL, NULL, NULL},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-     "PMIX_NAMESPACE", NULL},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_JOB_ID", "SLURM_STEP_ID"},
-    {"PMIx", "PMIX_RANK", NULL, NULL, "PMIX_NAMESPACE", NULL},
+     "PMIX_NAMESPACE", NULL, NULL},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_JOB_ID", "SLURM_STEP_ID",
+     "SLURM_RESTART_COUNT"},
+    {"PMIx", "PMIX_RANK", NULL, NULL, "PMIX_NAMESPACE", NULL, NULL},
 };
 
 static lh_status_t read_variable_number(const char *variable, uint64_t most, uint32_t *out)
@@ -221,6 +223,12 @@ static lh_status_t read_starter(const job_t *job, const starter_t *s, launch_pla
     if (s->step != NULL) {
         append_name("-", p->meeting);
         append_name(getenv(s->step), p->meeting);
+    }
+    /* A rank 0 that was killed has left its address under the job's name, which is the same when the
+     * job is put back into the queue: who read it there would wait for nobody. */
+    if (is_set(s->again)) {
+        append_name("-", p->meeting);
+        append_name(getenv(s->again), p->meeting);
     }
     if (p->meeting[0] == '\0')
         return fail(LH_INVALID, "%s is set as %s does, but %s is not", s->rank, s->name, s->job);

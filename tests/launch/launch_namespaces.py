@@ -51,8 +51,8 @@ class NamespaceCase(LaunchCase):
 
 
 class Namespaces(NamespaceCase):
-    def hosts_ini(self):
-        return self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\nrestart = 0\n"
+    def hosts_ini(self, restart=0):
+        return self.ini(f"[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\nrestart = {restart}\n"
                         "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
 
     def start_on(self, host, ini, **environment):
@@ -71,8 +71,8 @@ class Namespaces(NamespaceCase):
             self.assertIn("rank 3 of 4 on o1", launch_case.read(os.path.join(self.folder, "out", "rank-3.log")))
             self.nothing_is_left()
 
-    def start_both(self, **environment):
-        ini = self.hosts_ini()
+    def start_both(self, restart=0, **environment):
+        ini = self.hosts_ini(restart)
         processes = {h: self.start_on(h, ini, **environment) for h in HOSTS}
         self.ranks(4)
         time.sleep(0.6)
@@ -99,6 +99,20 @@ class Namespaces(NamespaceCase):
         self.assertEqual([r[0] for r in results.values()], [3, 3], results)
         self.assertRegex(results["t1"][2], r"\Alonghaul: rank [23] on osaka/o1 \(process \d+\) was lost in step \d+, [^\n]*: (silent for 3\.\d s|its connection [^\n]*)\n\Z")
         self.assertRegex(results["o1"][2], r"\Alonghaul: rank 0 on tokyo/t1 \(process \d+\) was lost in step \d+, [^\n]*: (silent for 3\.\d s|its connection [^\n]*)\n\Z")
+        self.nothing_is_left()
+
+    def test_an_address_that_is_gone_with_its_link_is_waited_for(self):
+        processes = self.start_both(restart=3, LH_STEPS=100000)
+        before = self.seen()
+        self.must("-n", self.names["t1"], "addr", "del", "10.77.0.1/24", "dev", "eth0")
+        time.sleep(6)  # 3 s of silence, the end of the ranks, and two tries to listen
+        self.assertIsNone(processes["t1"].poll())
+        self.must("-n", self.names["t1"], "addr", "add", "10.77.0.1/24", "dev", "eth0")
+        launch_case.wait_for(lambda: len(self.seen()) == 4 and not set(self.seen().values()) & set(before.values()))
+        time.sleep(1)
+        processes["t1"].terminate()
+        results = {h: self.finish(p) for h, p in processes.items()}
+        self.assertEqual([r[0] for r in results.values()], [75, 75], results)
         self.nothing_is_left()
 
 

@@ -72,6 +72,19 @@ class Starters(LaunchCase):
             dict(SLURM_PROCID=r, SLURM_STEP_NUM_TASKS=2, SLURM_LOCALID=r, SLURM_JOB_ID=77, SLURM_STEP_ID=0)
             for r in (0, 1)])
 
+    def test_a_job_of_slurm_that_is_begun_again_takes_no_address_of_before(self):
+        os.mkdir(os.path.join(self.folder, "out"))
+        with open(os.path.join(self.folder, "out", "rendezvous-77-0"), "w") as f:
+            f.write("127.0.0.1 9\n")  # of a rank 0 that was killed
+        again = dict(SLURM_STEP_NUM_TASKS=2, SLURM_JOB_ID=77, SLURM_STEP_ID=0, SLURM_RESTART_COUNT=1)
+        ini = self.ini(KEY + "join_timeout = 10s\n")
+        one = self.start(ini, SLURM_PROCID=1, **again)
+        time.sleep(1)
+        zero = self.start(ini, SLURM_PROCID=0, **again)
+        results = [self.finish(p) for p in (zero, one)]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertEqual(os.listdir(os.path.join(self.folder, "out")).count("rendezvous-77-0-1"), 0)
+
     def test_a_batch_script_of_slurm_is_no_rank(self):
         code, out, err = self.run_ranks(self.ini("[launch]\nranks_per_node = 2\n"), SLURM_PROCID=0, SLURM_NTASKS=4,
                                         SLURM_JOB_ID=77)

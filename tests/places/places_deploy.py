@@ -162,7 +162,8 @@ class Manifest(PlacesCase):
         self.assertIn(f"address = {name}-0.{service['metadata']['name']}\n", ini)
         self.assertIn(f"port    = {service['spec']['ports'][0]['port']}\n", ini)
         volumes = {v["name"]: v for v in self.pod["volumes"]}
-        used = {m["name"] for c in self.pod["containers"] + self.pod["initContainers"] for m in c["volumeMounts"]}
+        used = {m["name"] for c in self.pod["containers"] + self.pod["initContainers"] for m in c.get("volumeMounts", [])}
+        self.assertIn(f"getent hosts {name}-0.{service['metadata']['name']};", self.pod["initContainers"][1]["command"][2])
         self.assertEqual(used, set(volumes))
         self.assertEqual(volumes["job"]["configMap"]["name"], self.documents["ConfigMap"]["metadata"]["name"])
         self.assertEqual(volumes["work"]["persistentVolumeClaim"]["claimName"],

@@ -466,6 +466,51 @@ static void who_is_shut_out_and_finds_nobody_gives_up(void **state)
     secret_free(star.secret);
 }
 
+/* Its hello has other fields behind the first three. */
+static void who_speaks_another_version_is_told_so(void **state)
+{
+    star_t star;
+    control_tls_t *tls;
+    control_conn_t *conn;
+    frame_t frame = {0};
+    frame_notice_t notice;
+    text_t hello = {0};
+    int fd;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    rank_run_t zero = {.how = star_how(&star, 0, 2)}, one = {.how = star_how(&star, 1, 2)};
+    (void)pthread_create(&zero.thread, NULL, rank_open_thread, &zero);
+    frame_put_u32(&hello, FRAME_VERSION + 1);
+    frame_put_u32(&hello, 1);
+    frame_put_u32(&hello, 2);
+    frame_put_u64(&hello, 4711);
+    FILE *said = listen_to_logs();
+    const uint64_t end = sys()->now_ns() + UINT64_C(5000000000);
+    assert_int_equal(control_dial("127.0.0.1", star.port, end, 0, &fd), LH_OK);
+    assert_int_equal(control_tls_new(star.secret, &tls), LH_OK);
+    assert_int_equal(conn_new(tls, fd, 1, FRAME_LARGE, &conn), LH_OK);
+    while (conn_drive(conn) == LH_OK && !conn_is_proven(conn))
+        (void)usleep(1000);
+    conn_put(conn, FRAME_HELLO, &hello);
+    while (conn_drive(conn) == LH_OK && sys()->now_ns() < end)
+        (void)usleep(1000);
+    while (frame.type != FRAME_REFUSE)
+        assert_int_equal(conn_next(conn, &frame), LH_OK);
+    assert_int_equal(frame_read_notice(&frame, &notice), LH_OK);
+    assert_int_equal(notice.status, LH_MISMATCH);
+    assert_non_null(strstr(notice.reason, "rank 1 speaks version "));
+    was_logged(said, "refused: rank 1 speaks version ");
+    conn_free(conn);
+    control_tls_free(tls);
+    text_free(&hello);
+    (void)rank_open_thread(&one);
+    (void)pthread_join(zero.thread, NULL);
+    assert_int_equal(zero.status, LH_OK);
+    rank_run_t both[2] = {zero, one};
+    ranks_close(both, 2);
+    secret_free(star.secret);
+}
+
 static void another_key_is_refused_at_once(void **state)
 {
     star_t star;
@@ -622,6 +667,7 @@ int main(void)
         cmocka_unit_test(who_comes_without_the_key_is_counted),
         cmocka_unit_test(who_is_shut_out_without_a_word_comes_again),
         cmocka_unit_test(who_is_shut_out_and_finds_nobody_gives_up),
+        cmocka_unit_test(who_speaks_another_version_is_told_so),
         cmocka_unit_test(another_key_is_refused_at_once),
         cmocka_unit_test(a_killed_rank_is_named_at_once),
         cmocka_unit_test(a_stopped_rank_is_named),
