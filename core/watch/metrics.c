@@ -279,9 +279,10 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step, 
     if (length < 0 || (size_t)length >= sizeof(m->path))
         return fail(LH_INVALID, "%s: path too long for metrics", folder);
 
-    if (first_step > 0 || restarted) {
-        const lh_status_t status = keep_until(m->path, first_step);
-        if (status != LH_OK) return status;
+    /* A file that has grown too long to be read, over months, is better gone on with than left. */
+    if ((first_step > 0 || restarted) && keep_until(m->path, first_step) != LH_OK) {
+        log_line(LH_LOG_WARN, "%s; steps that are made again stand there twice", fail_reason());
+        fail_clear();
     }
     text_printf(&m->line, "%*s", STEP_LINE, "");
     if (m->line.failed) return LH_NO_MEMORY;
@@ -332,6 +333,7 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
         p->gradient_norm = point_real(root, "gradient_norm");
         p->tokens_per_s = point_real(root, "tokens_per_s");
         p->seconds = point_real(root, "seconds");
+        p->tokens = point_real(root, "tokens");
         for (int i = 0; i < STEP_PARTS; i++)
             p->part_s[i] = point_real(json_member(root, "parts"), step_part_names[i]);
         const json_value_t *exposed = json_member(root, "exposed");

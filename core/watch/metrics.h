@@ -44,6 +44,7 @@ void metrics_close(metrics_t *m);
 typedef struct metrics_point {
     uint64_t step;
     double loss, learning_rate, gradient_norm, tokens_per_s, seconds;
+    double tokens; /* since step 1 */
     double part_s[STEP_PARTS], exposed_s[STEP_SCOPES];
     bool evaluation; /* then only step and loss mean anything */
 } metrics_point_t;

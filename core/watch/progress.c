@@ -79,6 +79,7 @@ void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_e
     *p = (progress_line_t){.terminal = progress_renews(),
                            .utf8 = progress_utf8(),
                            .steps = start->steps,
+                           .first_step = start->first_step,
                            .log_every = log_every == 0 ? 1 : log_every,
                            .flops_per_step = start->flops_per_step,
                            .peak_flops = start->peak_flops};
@@ -237,5 +238,6 @@ void progress_end(progress_line_t *p, const run_end_t *end)
     log_over_progress(false);
     text_duration(end->seconds, took);
     if (end->reason == NULL)
-        log_line(LH_LOG_INFO, "%llu steps in %s", (unsigned long long)end->steps, took);
+        log_line(LH_LOG_INFO, "%llu steps in %s", (unsigned long long)(end->steps - p->first_step),
+                 took);
 }

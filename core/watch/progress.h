@@ -19,6 +19,7 @@ typedef struct progress_line {
     double flops_per_step, peak_flops;
     /* 0 before the first step. */
     double seconds_a_step; /* running mean, for the time left */
+    uint64_t first_step;   /* made before this run */
     uint64_t shown_ns;
 } progress_line_t;
 

@@ -118,6 +118,7 @@ typedef struct curves { /* columns of metrics.jsonl */
     /* Over all steps that the file has, those of runs before a resume included. */
     double part_s[STEP_PARTS], seconds; /* sums          */
     double exposed_s[STEP_SCOPES];
+    double tokens; /* up to the last step, of whatever batches; 0: none was made */
     double *memory;
 } curves_t;
 
@@ -169,6 +170,7 @@ static lh_status_t curves_read(const char *folder, curves_t *c)
         c->rate[n] = p->learning_rate;
         c->norm[n] = p->gradient_norm;
         c->speed[n] = p->tokens_per_s;
+        if (isfinite(p->tokens)) c->tokens = p->tokens;
         if (isfinite(p->seconds)) c->seconds += p->seconds;
         for (int k = 0; k < STEP_PARTS; k++)
             if (isfinite(p->part_s[k])) c->part_s[k] += p->part_s[k];
@@ -248,7 +250,7 @@ static void report_header(const run_start_t *s, const run_end_t *e, text_t *out)
 
 /* The figures that are asked for first; what is not known has no card. The loss that is shown is
  * the smoothed one of the last step, as a single step says little. */
-static void report_cards(const run_start_t *s, const run_end_t *e, const curves_t *c, text_t *out)
+static void report_cards(const run_start_t *s, const curves_t *c, text_t *out)
 {
     char value[64], tokens[16];
     const double speed = report_median(c->speed, c->steps);
@@ -275,7 +277,7 @@ static void report_cards(const run_start_t *s, const run_end_t *e, const curves_
                        100 * s->flops_per_step / seconds / s->peak_flops);
         report_card(out, value, "of the matrix rate, whole step");
     }
-    text_count((double)e->steps * (double)s->tokens_per_step, tokens);
+    text_count(c->tokens, tokens);
     report_card(out, tokens, "tokens seen");
     text_duration(c->seconds, value);
     report_card(out, value, "in steps");
@@ -583,7 +585,7 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     text_t page = {0}, changes = {0};
     if (start->link_count > 0) status = metrics_read_changes(folder, &changes);
     report_header(start, end, &page);
-    report_cards(start, end, &c, &page);
+    report_cards(start, &c, &page);
     report_charts(&c, &page);
     report_parts(start, &c, &page);
     report_links(start, &changes, &page);

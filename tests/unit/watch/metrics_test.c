@@ -40,7 +40,8 @@ static void write_steps(uint64_t first, uint64_t last, double loss)
     metrics_t m;
     assert_int_equal(metrics_open(&m, folder, first, false), LH_OK);
     for (uint64_t i = first + 1; i <= last; i++) {
-        const step_report_t s = {.step = i, .loss = loss, .seconds = 0.5, .applied = true};
+        const step_report_t s = {
+            .step = i, .loss = loss, .tokens = 100 * i, .seconds = 0.5, .applied = true};
         metrics_step(&m, &s);
     }
     metrics_close(&m);
@@ -60,6 +61,22 @@ static void a_resumed_run_drops_the_lines_that_a_crash_left_behind(void **state)
         assert_true(points[i].loss == (i < 10 ? 2 : 1));
     }
     mem_free(points);
+}
+
+static void a_file_that_is_too_long_to_be_read_is_gone_on_with(void **state)
+{
+    (void)state;
+    const off_t longer = (off_t)(UINT64_C(1) << 30) + 1;
+    struct stat st;
+    char *path = path_join(folder, "metrics.jsonl");
+    assert_non_null(path);
+    write_steps(0, 1, 2);
+    assert_int_equal(truncate(path, longer), 0); /* a hole */
+    write_steps(10, 12, 1);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > longer);
+    assert_int_equal(unlink(path), 0);
+    mem_free(path);
 }
 
 static void tell_restart(uint64_t count, uint64_t first_step)
@@ -300,6 +317,7 @@ static void the_report_escapes_what_it_prints(void **state)
                                .rule = "rules:adamw",
                                .device_name = "cpu",
                                .precision = "f32",
+                               .tokens_per_step = 7,
                                .steps = 20};
     const run_end_t end = {.steps = 20};
     write_steps(0, 20, 3);
@@ -309,6 +327,8 @@ static void the_report_escapes_what_it_prints(void **state)
     assert_null(strstr(page, "<script>alert"));
     assert_non_null(strstr(page, "&lt;script&gt;alert(&#39;x&#39;)"));
     assert_non_null(strstr(page, "a&amp;b"));
+    /* As the steps counted them: a run that went on with another batch has made others. */
+    assert_non_null(strstr(page, "<b>2.00k</b><span>tokens seen</span>"));
     assert_null(strstr(page, "src="));
     mem_free(page);
     mem_free(path);
@@ -331,6 +351,7 @@ static void numbers_are_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_that_is_too_long_to_be_read_is_gone_on_with),
         cmocka_unit_test(a_resumed_run_drops_the_lines_that_a_crash_left_behind),
         cmocka_unit_test(restarts_stay_and_are_no_points),
         cmocka_unit_test(a_line_of_each_kind_has_its_time_of_day),
