@@ -255,7 +255,17 @@ lh_status_t checkpoint_verify(const char *path)
     return status;
 }
 
-/* The pointer is only a hint: what it names may be gone, and something newer may be whole. */
+/* A resume from an older step puts the newer ones aside, and the pointer stays until the next save. */
+static bool pointer_leads(const char *folder, const char *name)
+{
+    char *path = path_join(folder, name);
+    const bool leads = path != NULL && file_exists(path);
+    mem_free(path);
+    return leads;
+}
+
+/* The pointer is only a hint: what it names may be gone, and something newer may be whole. newest: that is
+ * whole, be it passed over. */
 static void check_pointer(const char *folder, uint64_t newest)
 {
     char *path = path_join(folder, CHECKPOINT_POINTER), *text = NULL;
@@ -270,8 +280,8 @@ static void check_pointer(const char *folder, uint64_t newest)
     if (!checkpoint_name_parse(text, &step))
         log_line(LH_LOG_WARN, "%s names no checkpoint; the folder is searched instead", path);
     else if (step > newest)
-        log_line(LH_LOG_WARN, "%s names %s, which is not whole; the newest whole one is taken",
-                 path, text);
+        log_line(LH_LOG_WARN, "%s names %s, which is not %s; the newest whole one is taken", path,
+                 text, pointer_leads(folder, text) ? "whole" : "there");
     mem_free(text);
 free_path:
     mem_free(path);
@@ -332,9 +342,9 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
 
 /* The newest good one; where there is none, the newest that is whole. Newest first, as the list is;
  * a checkpoint behind steps that were not applied is kept open until a good one below it is found,
- * so that it need not be opened twice. */
+ * so that it need not be opened twice. *newest: the newest that is whole, where *out is one. */
 static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps, uint64_t below,
-                             open_func_t open, checkpoint_t **out)
+                             open_func_t open, checkpoint_t **out, uint64_t *newest)
 {
     checkpoint_t *refused = NULL, *found = NULL;
     lh_status_t status = LH_OK;
@@ -354,6 +364,8 @@ static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps
         found = refused;
         refused = NULL;
     }
+    if (status == LH_OK && found != NULL)
+        *newest = (refused != NULL ? refused : found)->manifest->meta.step;
     if (status == LH_OK && refused != NULL)
         log_line(LH_LOG_WARN, "%s is passed over: the %llu steps before it were not applied",
                  path_name(refused->path), (unsigned long long)manifest_refused(refused->manifest));
@@ -368,12 +380,13 @@ static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t o
     enum { LISTINGS = 16 };
     checkpoint_t *found = NULL;
     size_t count = 0;
+    uint64_t newest = 0;
     lh_status_t status = LH_AGAIN;
     /* Who removes old steps has saved newer ones before: they are in the next list. */
     for (int i = 0; i < LISTINGS && status == LH_AGAIN; i++) {
         checkpoint_steps_t steps;
         status = checkpoint_steps(folder, &steps);
-        if (status == LH_OK) status = try_steps(folder, &steps, below, open, &found);
+        if (status == LH_OK) status = try_steps(folder, &steps, below, open, &found, &newest);
         count = steps.count;
         mem_free(steps.steps);
     }
@@ -383,7 +396,7 @@ static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t o
     if (status != LH_OK) return status;
     if (found == NULL && count > 0)
         return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, count);
-    if (found != NULL && below == UINT64_MAX) check_pointer(folder, found->manifest->meta.step);
+    if (found != NULL && below == UINT64_MAX) check_pointer(folder, newest);
     *out = found;
     return LH_OK;
 }

@@ -1,7 +1,7 @@
 /* checkpoint_folder.c - names, leftovers and old steps of a folder of checkpoints.
  *
  * Only names that this program makes are ever touched, and each of them says what it is: step-N a
- * checkpoint that is whole, .tmp-... one that is being written or was left by a crash, .del-... one
+ * checkpoint that is whole, .tmp-step-... one that is being written or was left by a crash, .del-step-... one
  * that is being removed, damaged-..., refused-..., left-... and stale-... what was put aside for a person. So a
  * crash at any moment leaves names that the next run understands, and what somebody else has put into the
  * folder stays.
@@ -26,6 +26,7 @@
 #include <checkpoint/manifest.h>
 
 #define STEP_HEAD "step-"
+#define SHARED_HEAD ".tmp-shared-"
 #define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
 #define SHARDS "shard-" DIGITS_5 "-" DIGITS_5 ".safetensors"
 enum { STEP_DIGITS = 12 };
@@ -294,11 +295,13 @@ lh_status_t checkpoint_prune(const char *folder, uint64_t newest, const checkpoi
     return status;
 }
 
-/* What a crash may leave: staging folders, half removed steps, a pointer before its rename. */
+/* What a crash may leave: staging folders, half removed steps, the mark of a shared folder, a pointer
+ * before its rename. By all of the name that they have in common: somebody else's may begin with a part of
+ * it, and is removed with all that is in it. */
 static bool is_leftover(const char *name)
 {
-    return text_starts(name, ".tmp-") || text_starts(name, ".del-") ||
-           text_starts(name, CHECKPOINT_POINTER ".tmp-");
+    return text_starts(name, ".tmp-" STEP_HEAD) || text_starts(name, ".del-" STEP_HEAD) ||
+           text_starts(name, SHARED_HEAD) || text_starts(name, CHECKPOINT_POINTER ".tmp-");
 }
 
 /* 1 stops the listing: there is one. */
@@ -439,11 +442,11 @@ void checkpoint_discard(const char *path)
 /* Room for the mark's name, and the pause between two looks. */
 enum { MARK_NAME = 80, LOOK_PAUSE_NS = 20000000, NS_PER_MS = 1000000 };
 
-/* A leftover like any other, should its run be killed: its name begins with .tmp-. */
+/* A leftover like any other, should its run be killed. */
 static char *mark_path(const char *folder, uint64_t session)
 {
     char name[MARK_NAME];
-    (void)snprintf(name, sizeof(name), ".tmp-shared-%016llx", (unsigned long long)session);
+    (void)snprintf(name, sizeof(name), SHARED_HEAD "%016llx", (unsigned long long)session);
     return path_join(folder, name);
 }
 

@@ -204,6 +204,11 @@ uint64_t manifest_refused(const manifest_t *m)
     return scalar_count_of(m, MANIFEST_REFUSED);
 }
 
+bool manifest_unevaluated(const manifest_t *m)
+{
+    return scalar_count_of(m, MANIFEST_UNEVALUATED) > 0;
+}
+
 uint64_t manifest_incarnation(const manifest_t *m)
 {
     return scalar_count_of(m, MANIFEST_INCARNATION);

@@ -37,6 +37,10 @@ typedef struct checkpoint_scalar {
 /* A scalar: the held-out loss of these weights, where keep_best wants it. */
 #define MANIFEST_HELD_OUT "held_out_loss"
 
+/* A scalar, 1: behind the step an evaluation is due, which a run that was asked to end has left to its
+ * resume. */
+#define MANIFEST_UNEVALUATED "unevaluated"
+
 /* What the run says about itself. Strings are borrowed; NULL is "". */
 typedef struct checkpoint_meta {
     const char *run;    /* id of the run, made when it first started */
@@ -126,6 +130,7 @@ void manifest_clear(manifest_t *m); /* what it owns, not itself */
 void manifest_free(manifest_t *m);  /* of manifest_read         */
 /* MANIFEST_REFUSED; 0: a good one. */
 uint64_t manifest_refused(const manifest_t *m);
+bool manifest_unevaluated(const manifest_t *m);
 /* MANIFEST_INCARNATION; 0: it does not say. */
 uint64_t manifest_incarnation(const manifest_t *m);
 const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name);

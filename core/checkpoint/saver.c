@@ -193,10 +193,14 @@ static void saver_answer(saver_life_t *l, uint32_t task)
     (void)send(l->socket, &answer, sizeof(answer), MSG_NOSIGNAL);
 }
 
-/* The save failed on some rank; nobody is told how this went. */
+/* The save failed on some rank; nobody is told how this went. The others do not wait for it, and may write
+ * in the folder of the next one already: the save at hand need not be the one that is given up. */
 static void saver_abandon(saver_life_t *l)
 {
-    const saver_share_t ranks = saver_ranks(l->how);
+    const checkpoint_meta_t meta = {.step = l->how->job->abandoned_step};
+    saver_share_t ranks = saver_ranks(l->how);
+    ranks.meta = &meta;
+    ranks.attempt = l->how->job->abandoned_attempt;
     l->wrote = false;
     saver_share_abandon(&ranks);
 }

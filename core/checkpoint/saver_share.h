@@ -26,7 +26,8 @@
 /* How many ranks' images a rank keeps for others, at most. */
 enum { SAVER_GUESTS = 31 };
 
-/* Written by the trainer between saves, read by the saver during one. */
+/* Written by the trainer between saves, read by the saver during one; abandoned_... when it hears that one
+ * is given up, which may be after the next one was begun. */
 typedef struct save_job {
     checkpoint_meta_t meta;
     char parent[SHA256_TEXT]; /* of the checkpoint before; "": none */
@@ -44,7 +45,9 @@ typedef struct save_job {
     uint64_t arena_bytes;
     uint64_t session; /* of saver_share_t */
     uint32_t attempt; /* which save, from 1 */
-    bool leftovers;   /* the saver before died in the middle of one */
+    uint64_t abandoned_step;
+    uint32_t abandoned_attempt;
+    bool leftovers; /* the saver before died in the middle of one */
 } save_job_t;
 
 /* Who saves, and which save it is. */

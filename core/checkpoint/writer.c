@@ -591,8 +591,10 @@ void writer_settle(writer_t *w, bool committed)
         w->whole = w->slot;
         guests_arrived(w, true);
     }
-    if (!committed && w->to_disk && w->how.leads && !w->lost)
-        (void)saver_ask(&w->saver, SAVER_ABANDON);
+    if (committed || !w->to_disk || !w->how.leads || w->lost) return;
+    w->job->abandoned_step = w->step;
+    w->job->abandoned_attempt = w->job->attempt;
+    (void)saver_ask(&w->saver, SAVER_ABANDON);
 }
 
 /* Fills the result. With several ranks the save stays busy until writer_settle: its places must not

@@ -116,6 +116,18 @@ static void drop_privileges(void)
     if (!wants_core()) (void)setrlimit(RLIMIT_CORE, &none);
 }
 
+/* A checkpoint has a file of each rank that made it, at least, and whoever reads it has all of them open,
+ * beside a socket to each rank: more than the 1024 descriptors that a process gets where it does not ask.
+ * Without them the program goes on, and says what it could not open. */
+static void allow_descriptors(void)
+{
+    static const rlim_t most = 1 << 20;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= most) return;
+    files.rlim_cur = files.rlim_max < most ? files.rlim_max : most;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+}
+
 /* Globals, since an exit handler is given nothing that belongs to this call. */
 static cli_t *running; /* NULL once its end is main's own */
 static pid_t self;     /* what a child does is its parent's to tell */
@@ -144,6 +156,7 @@ int main(int argc, char **argv)
 {
     cli_t cli = {0};
     drop_privileges();
+    allow_descriptors();
     fill_streams();
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
     /* Results and log lines stay in order when both go to one file. */

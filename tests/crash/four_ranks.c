@@ -181,7 +181,7 @@ lh_status_t four_copy(uint64_t step)
     lh_status_t status = checkpoint_open(from, &c);
     if (status == LH_OK) status = checkpoint_copy_manifest(from, &text, &length);
     if (status == LH_OK)
-        status = commit_join(FOUR_FOLDER, &c->manifest->meta, "", ".tmp-copy", COMMIT_FOLLOWS,
+        status = commit_join(FOUR_FOLDER, &c->manifest->meta, "", ".tmp-step-copy", COMMIT_FOLLOWS,
                              &commit);
     if (status == LH_OK) status = copy_files(c->manifest, from, commit_staging(commit));
     if (status == LH_OK) {

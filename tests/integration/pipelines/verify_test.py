@@ -2,6 +2,7 @@
 it nor who looks for the newest checkpoint."""
 import hashlib
 import os
+import resource
 
 from pipeline_case import DONE, REFUSED, PipelineCase, main
 
@@ -103,6 +104,16 @@ class Verify(PipelineCase):
         self.assertIn("step-000000000002: cannot be read: ", said)
         self.assertIn("Permission denied", said)
         self.assertNotIn("damaged", said)
+
+    def test_more_files_than_a_process_gets_unasked(self):
+        """Ranks' files are open all at once."""
+        job = self.small_job(train={"steps": 1, "micro_batch": 1}, launch={"ranks_per_node": 4})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        said, _ = self.verify(self.path("out", "checkpoints"), code=DONE,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (6, most)))
+        self.assertIn("step-000000000001: whole", said)
 
     def test_a_file_in_the_place_of_a_step_is_skipped(self):
         job = self.trained()

@@ -298,7 +298,12 @@ static void the_newest_are_kept_and_leftovers_swept(void **state)
     scratch_text(s, "precious/file", "x");
     assert_int_equal(symlink("precious", scratch_path(s, ".del-step-000000000001")), 0);
     assert_int_equal(symlink("precious", scratch_path(s, ".tmp-step-000000000001-00")), 0);
+    assert_int_equal(mkdir(scratch_path(s, ".tmp-notes"), 0700), 0);
+    scratch_text(s, ".tmp-notes/file", "x");
+    scratch_text(s, ".del-notes", "x");
     assert_int_equal(checkpoint_clean(s->folder), LH_OK);
+    assert_true(file_exists(scratch_path(s, ".tmp-notes/file")));
+    assert_true(file_exists(scratch_path(s, ".del-notes")));
     assert_false(file_exists(scratch_path(s, ".tmp-step-000000000009-00")));
     assert_false(file_exists(scratch_path(s, ".tmp-shared-0123456789abcdef")));
     assert_false(file_exists(scratch_path(s, ".del-step-000000000003")));

@@ -245,6 +245,55 @@ static void a_killed_saver_of_rank_0_costs_the_save(void **state)
     assert_int_equal(entries(s->folder, ".tmp-step-"), 0);
 }
 
+static int no_space_at_first(int fd, off_t length)
+{
+    static bool met;
+    if (met) return sys_real.fallocate(fd, length);
+    met = true;
+    return no_space(fd, length);
+}
+
+/* Rank 0's saver hears that step 1 is given up once rank 1 has written its share of step 2. */
+static void step_1_is_given_up_late(world_place_t *p)
+{
+    writer_t *w;
+    writer_result_t result;
+    const struct timespec nap = {.tv_nsec = MS};
+    static sys_t full;
+    full = sys_real;
+    full.fallocate = no_space_at_first;
+    if (p->rank == 1) sys_use(&full);
+    if (world_open(p, &w) != LH_OK || world_submit(p, w, 1) != LH_OK) _exit(1);
+    if (writer_wait(w, &result) != LH_OK) _exit(1);
+    world_tell(result.status == LH_OK ? &p->outcome->wrote : &p->outcome->failed, 1);
+    if (world_all_wrote(p, 1)) _exit(1);
+    const pid_t saver = child_of(getpid());
+    if (p->rank == 0) (void)kill(saver, SIGSTOP);
+    writer_settle(w, false);
+    if (world_submit(p, w, 2) != LH_OK) _exit(1);
+    while (p->rank == 0 && world_heard(&p->all[1].wrote) < 2 && world_heard(&p->all[1].failed) < 2)
+        (void)nanosleep(&nap, NULL);
+    if (p->rank == 0) (void)kill(saver, SIGCONT);
+    if (writer_wait(w, &result) != LH_OK) _exit(1);
+    world_tell(result.status == LH_OK ? &p->outcome->wrote : &p->outcome->failed, 2);
+    if (world_agree(p, w, 2, &result) != LH_OK) _exit(1);
+    p->outcome->status = result.status;
+    writer_close(w);
+}
+
+static void a_save_that_is_given_up_late_takes_none_with_it(void **state)
+{
+    scratch_t *s = *state;
+    world_run_t run = {.folder = s->folder, .ranks = 2};
+    world_start(&run, step_1_is_given_up_late);
+    world_end(&run);
+    for (uint32_t r = 0; r < 2; r++)
+        assert_int_equal(run.outcomes[r].status, LH_OK);
+    world_forget(&run);
+    world_check(s->folder, 2, 2);
+    assert_int_equal(entries(s->folder, ".tmp-step-"), 0);
+}
+
 static void rank_2_owns_what_rank_1_owns(world_place_t *p)
 {
     writer_t *w;
@@ -274,7 +323,6 @@ static void leftovers_of_another_run_are_not_taken(void **state)
     assert_int_equal(folder_make(scratch_path(s, ".tmp-step-000000000001-00000000000003e9-1")),
                      LH_OK);
     (void)scratch_text(s, ".tmp-step-000000000001-00000000000003e9-1/rank-00001.json", "{}");
-    assert_int_equal(folder_make(scratch_path(s, ".tmp-failed-00000000000003e9-1")), LH_OK);
     world_run_t run = {.folder = s->folder, .ranks = 3};
     world_start(&run, save_steps_1_to_4);
     world_end(&run);
@@ -366,6 +414,7 @@ int main(void)
         FACT(a_rank_without_space_costs_the_save),
         FACT(a_step_that_failed_can_be_saved_again),
         FACT(a_killed_saver_of_rank_0_costs_the_save),
+        FACT(a_save_that_is_given_up_late_takes_none_with_it),
         FACT(shares_that_do_not_cover_a_tensor_once_are_refused),
         FACT(leftovers_of_another_run_are_not_taken),
         FACT(a_save_outlives_all_trainers),
