@@ -211,6 +211,18 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
         log_line(LH_LOG_INFO, "deterministic = no: two runs may differ in their bits");
 }
 
+/* A run whose last steps were refused has failed for whoever watches, though every call went well and
+ * the caller gets LH_OK with its outcome. The sentence is written over the one of no failure. */
+static lh_status_t run_told_status(const train_result_t *out, lh_status_t status, char *reason,
+                                   size_t bytes)
+{
+    if (status != LH_OK || (out->outcome != TRAIN_NOT_FINITE && out->outcome != TRAIN_REFUSED))
+        return status;
+    (void)snprintf(reason, bytes, "the last %llu steps were not finite and not applied",
+                   (unsigned long long)out->refused);
+    return LH_INVALID;
+}
+
 /* The sentence is a copy: who watches may fail by itself. Called whether or not the run succeeded,
  * but only if it was opened: an observer that heard no begin hears no end. */
 static void run_tell_end(trainer_t *t, lh_status_t status, const char *reason, uint64_t since)
@@ -655,7 +667,8 @@ static void share_evenly(const trainer_t *t)
 }
 
 /* All ranks take part, as runs of the split are shared out. Called before step 1 too, so that
- * curves begin with the start weights; not on a resume, whose first run has told that already. */
+ * curves begin with the start weights; on a resume only where the run before was asked to end behind a step
+ * with an evaluation, which it has left out as an end must not take long. */
 static lh_status_t run_evaluate(trainer_t *t)
 {
     const uint64_t every = t->job->train.evaluate_every;
@@ -742,7 +755,7 @@ static lh_status_t save_keep(trainer_t *t, lh_status_t failed)
 static lh_status_t run_loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
-    lh_status_t status = t->step == 0 ? run_evaluate(t) : LH_OK;
+    lh_status_t status = t->step == 0 || t->unevaluated ? run_evaluate(t) : LH_OK;
     t->begun_ns = sys()->now_ns(); /* the evaluation of the start weights is no part of a step */
     memset(t->part_ns, 0, sizeof(t->part_ns));
 
@@ -808,7 +821,10 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
      * makes calls that may fail and put another sentence in the place of this one. */
     char reason[2048];
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
-    if (opened) run_tell_end(&t, status, reason, since);
+    if (opened) {
+        const lh_status_t told = run_told_status(out, status, reason, sizeof(reason));
+        run_tell_end(&t, told, reason, since);
+    }
     t.failed = status != LH_OK;
     /* Before links end, so that others hear the reason and not that a link broke. */
     if (t.failed && t.comm.comm != NULL)

@@ -229,6 +229,10 @@ static checkpoint_meta_t save_describe(trainer_t *t)
         t->scalars[scalars++] = (checkpoint_scalar_t){MANIFEST_REFUSED, (double)t->not_finite};
     if (t->job->checkpoint.keep_best && t->valid_step == t->step && isfinite(t->valid_loss))
         t->scalars[scalars++] = (checkpoint_scalar_t){MANIFEST_HELD_OUT, t->valid_loss};
+    /* Not both of these two. */
+    if (t->programs.evaluation != NULL && t->step % t->job->train.evaluate_every == 0 &&
+        t->valid_step != t->step)
+        t->scalars[scalars++] = (checkpoint_scalar_t){MANIFEST_UNEVALUATED, 1};
     if (t->incarnation > 0)
         t->scalars[scalars++] = (checkpoint_scalar_t){MANIFEST_INCARNATION, (double)t->incarnation};
     return (checkpoint_meta_t){.run = t->run,

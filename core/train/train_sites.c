@@ -251,6 +251,7 @@ lh_status_t train_sites_find(trainer_t *t, lh_status_t opened)
     lh_status_t status = LH_NO_MEMORY;
     if (t->fetch->lacks != NULL && t->fetch->gave != NULL)
         status = train_told_gather(t, opened, &told);
+    if (status == LH_OK) t->named = told.ranks[0].named != 0;
     if (status == LH_OK) status = check_told(t, &told);
     for (uint32_t r = 0; status == LH_OK && r < told.size; r++)
         if (told.ranks[r].before.number > t->fetch->before.number)
@@ -421,7 +422,7 @@ static lh_status_t fetch_commit(fetch_work_t *w)
     const uint64_t step = t->resumed->manifest->meta.step;
     stale_set_aside(t, true);
     if (step > 0 && file_exists(t->resumed->path)) {
-        checkpoint_make_way(t->job->checkpoint.folder, step, t->how->resume_step != NULL);
+        checkpoint_make_way(t->job->checkpoint.folder, step, t->named);
         checkpoint_make_way(t->job->checkpoint.folder, step - 1, false);
     }
     return checkpoint_copy_commit(c, f->text, f->text_bytes);

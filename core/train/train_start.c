@@ -359,6 +359,8 @@ static void start_take(trainer_t *t)
     t->step = t->queued = t->first_step = m->step;
     t->tokens = m->tokens;
     t->cursor = start_cursor(t);
+    t->not_finite = manifest_refused(t->resumed->manifest); /* steps of this run are counted on */
+    t->unevaluated = manifest_unevaluated(t->resumed->manifest);
     t->saved_step = m->step;
     writer_parent(t->writer, t->resumed->manifest->self);
 }
@@ -383,6 +385,7 @@ lh_status_t train_start_find(trainer_t *t)
                               .leads = apart && leads_site(t->how->world),
                               .memory = apart,
                               .memory_fd = -1};
+    t->named = t->how->resume_step != NULL;
     lh_status_t status = t->writer != NULL ? LH_OK : writer_start(&how, &t->writer);
     if (status == LH_OK) status = writer_open(t->writer);
     const lh_status_t rescued = status == LH_OK || how.rank == 0 || how.apart
@@ -477,7 +480,6 @@ lh_status_t train_start_resume(trainer_t *t)
         if (status != LH_OK) return status;
     }
     train_sites_loaded(t);
-    if (writer_leads(t->writer))
-        checkpoint_make_way(t->job->checkpoint.folder, t->step, t->how->resume_step != NULL);
+    if (writer_leads(t->writer)) checkpoint_make_way(t->job->checkpoint.folder, t->step, t->named);
     return LH_OK;
 }

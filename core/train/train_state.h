@@ -49,6 +49,7 @@ typedef struct trainer {
      * memory. */
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
+    bool named;            /* somebody has named its step, be it to rank 0 alone */
     uint64_t below;        /* only checkpoints of earlier steps than this may be resumed */
     /* Model, device, programs. The layout is a guess until the data says how many documents a
      * sequence may hold. */
@@ -100,10 +101,11 @@ typedef struct trainer {
     uint64_t waited_ns; /* that training stood still for the save under way        */
     /* Of the last steps: how many in a row were refused, their loss, and where their wall time
      * went. part_ns is cleared when a step is told. */
-    uint32_t not_finite;            /* steps in a row */
-    checkpoint_scalar_t scalars[3]; /* what a save says of that, the held-out loss and the start */
+    uint64_t not_finite;            /* steps in a row, those before a resume included */
+    checkpoint_scalar_t scalars[3]; /* what a save says of that, evaluation and the start */
     double loss, valid_loss;
     uint64_t valid_step; /* of which valid_loss is; UINT64_MAX: none */
+    bool unevaluated;    /* the run before was ended before the evaluation behind first_step */
     uint64_t begun_ns, part_ns[STEP_PARTS];
 
     /* Who this run is, for the manifest: an id that all runs of the job share through resumes, a

@@ -54,14 +54,30 @@ static lh_status_t told_add_step(const char *folder, uint64_t step, told_site_t 
     return LH_OK;
 }
 
-/* Those that may be gone on from, newest first. */
-static lh_status_t told_list(const trainer_t *t, checkpoint_steps_t *out)
+/* What rank 0 was told to resume from counts for all: another site's launcher may have been given another
+ * command, and one that starts ranks again before training has begun does not repeat a step that was named,
+ * as rank 0's alone knows of that. */
+static lh_status_t told_named(const trainer_t *t, told_site_t *own)
 {
-    const uint64_t *named = t->how->resume_step;
+    const train_ranks_t *ranks = t->agree.ranks;
+    const uint64_t *step = t->how->resume_step;
+    const uint64_t none = UINT64_MAX, mine = step == NULL ? none : *step;
+    uint64_t *all = mem_array(ranks->size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = ranks->gather(ranks->context, &mine, sizeof(mine), all);
+    own->named = status == LH_OK && all[0] != none;
+    own->named_step = own->named != 0 ? all[0] : 0;
+    mem_free(all);
+    return status;
+}
+
+/* Those that may be gone on from, newest first. */
+static lh_status_t told_list(const trainer_t *t, const told_site_t *own, checkpoint_steps_t *out)
+{
     const lh_status_t status = checkpoint_steps(t->job->checkpoint.folder, out);
     size_t asked = 0;
     for (size_t i = 0; i < out->count; i++)
-        if (out->steps[i] < t->below && (named == NULL || out->steps[i] == *named))
+        if (out->steps[i] < t->below && (own->named == 0 || out->steps[i] == own->named_step))
             out->steps[asked++] = out->steps[i];
     out->count = asked;
     return status;
@@ -187,8 +203,7 @@ lh_status_t train_told_gather(const trainer_t *t, lh_status_t opened, train_told
     told_site_t own = {.status = opened,
                        .site = t->how->world->ranks[ranks->rank].site,
                        .leads = t->writer != NULL && writer_leads(t->writer),
-                       .resume = t->how->resume,
-                       .named = t->how->resume_step != NULL};
+                       .resume = t->how->resume};
     checkpoint_steps_t list = {0};
     size_t next = 0;
     bool tells = own.leads != 0;
@@ -196,10 +211,11 @@ lh_status_t train_told_gather(const trainer_t *t, lh_status_t opened, train_told
     *out = (train_told_t){.size = ranks->size};
     out->ranks = mem_array(out->size, sizeof(out->ranks[0]));
     if (out->ranks == NULL) return LH_NO_MEMORY;
-    if (own.named != 0) own.named_step = *t->how->resume_step;
+    status = told_named(t, &own);
+    if (status != LH_OK) return status;
     if (tells && own.status == LH_OK)
         own.status = incarnation_read(t->job->checkpoint.folder, &own.before);
-    if (tells && own.status == LH_OK) own.status = told_list(t, &list);
+    if (tells && own.status == LH_OK) own.status = told_list(t, &own, &list);
     do {
         own.count = 0;
         if (tells && own.status == LH_OK) own.status = told_go_on(t, &list, &next, &own);

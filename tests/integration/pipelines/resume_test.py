@@ -205,6 +205,19 @@ class Resume(PipelineCase):
         self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % (steps[0] + 3))
         self.assertEqual(self.saved_steps(), [steps[0], steps[0] + 3])
 
+    def test_an_evaluation_that_an_end_left_out_is_made_by_the_resume(self):
+        job = self.prepared(train={"steps": 100000, "evaluate_every": 1, "evaluate_batches": 1})
+        process = self.start("train", job)
+        self.wait_for(self.some_steps_are_made, process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, TERMINATED, said)
+        last = self.saved_steps()[-1] + 2
+        for _ in range(2):  # once, however often it is resumed
+            self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % last)
+            evaluated = [r["step"] for r in read_json_lines(self.path("out", "metrics.jsonl")) if "evaluation" in r]
+            self.assertEqual(evaluated, list(range(last + 1)))
+
     def some_steps_are_made(self):
         path = self.path("out", "metrics.jsonl")
         return os.path.exists(path) and len(read_json_lines(path)) > 3
@@ -271,8 +284,22 @@ class Resume(PipelineCase):
                          ["step-%012d" % n for n in (2, 4, 12)])
         _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=6")
         self.assertIn("step-000000000012 is passed over: the 7 steps before it were not applied", said)
+        self.assertRegex(said, r"(?m)\b2 steps in ")  # of this run: 5 and 6
+        self.assertNotIn("latest names", said)
         self.assertEqual(sorted(n for n in os.listdir(checkpoints) if "step" in n),
                          ["refused-step-000000000012", "step-000000000004", "step-000000000006"])
+
+    def test_a_resume_behind_refused_steps_alone_counts_them_on(self):
+        """Where there is no good checkpoint to go back to."""
+        job = self.prepared(train={"steps": 6, "not_finite_limit": 8},
+                            optimizer={"clip": 0, "learning_rate": "constant(1e30)"})
+        self.run_longhaul("train", job, code=NOT_FINITE)
+        _, first = self.run_longhaul("train", job, "--resume", code=NOT_FINITE)
+        self.assertIn("ended with step 6: the last 5 were not finite", first.splitlines()[-1])
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=8", code=NOT_FINITE)
+        self.assertIn("ended with step 8: the last 7 were not finite", said.splitlines()[-1])
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=12", code=NOT_FINITE)
+        self.assertIn("8 steps in a row were not finite, the last was 9", said.splitlines()[-1])
 
 
 main()

@@ -255,6 +255,22 @@ static void a_step_that_was_named_and_is_damaged_everywhere_is_refused(void **st
     check_ended(s, LH_CORRUPT, "--resume 20: no site's copy of that checkpoint is whole");
 }
 
+/* As where the other's launcher has started its rank again before training had begun. */
+static void what_is_named_to_rank_0_alone_counts_for_all(void **state)
+{
+    sites_t *s = *state;
+    const uint64_t named = 10;
+    for (uint32_t r = 0; r < SITES; r++) {
+        site_save(&s->site[r], named, RUN, 1, 10);
+        site_save(&s->site[r], 20, RUN, 1, 20);
+    }
+    s->site[0].how.resume_step = &named;
+    check_found(s, named, 10);
+    s->site[0].how.resume_step = NULL;
+    s->site[1].how.resume_step = &named;
+    check_found(s, 20, 20);
+}
+
 /* To begin anew would look like success. A file was never a checkpoint. */
 static void where_nothing_is_whole_the_start_is_refused(void **state)
 {
@@ -482,6 +498,7 @@ int main(void)
         FACT(a_good_step_below_many_refused_ones_is_taken),
         FACT(that_sites_have_different_runs_is_told),
         FACT(a_step_that_was_named_and_is_damaged_everywhere_is_refused),
+        FACT(what_is_named_to_rank_0_alone_counts_for_all),
         FACT(where_nothing_is_whole_the_start_is_refused),
         FACT(what_the_disk_fails_to_read_once_is_not_damaged),
         FACT(why_a_copy_did_not_come_is_told_by_all),
