@@ -205,6 +205,36 @@ static lh_status_t need_eval(const job_t *job)
     return status;
 }
 
+/* A share of 0 of `train` has no sample, however many documents there are; how few are too few for
+ * another share, the data say. */
+static lh_status_t need_share(const job_t *job, const char *split, uint32_t reader)
+{
+    static const char *const names[] = {"train", "valid", "test"};
+    static const uint64_t many = UINT64_C(1) << 50;
+    const char *own[] = {NULL, job->data.valid, job->data.test};
+    uint64_t bounds[3][2];
+    uint32_t which = 0;
+    while (which < 3 && strcmp(split, names[which]) != 0)
+        which++;
+    if (which == 3 || own[which] != NULL) return LH_OK;
+    const lh_status_t status = samples_split(job->data.split, many, bounds);
+    if (status != LH_OK || bounds[which][0] < bounds[which][1]) return status;
+    JOB_REFUSE(job, "data", "split", "%s: %s reads the %s split, whose share is 0", job->data.split,
+               job_stage_names[reader], split);
+}
+
+/* Of all that training and evaluation read. */
+static lh_status_t need_shares(const job_t *job)
+{
+    const bool trains = job_has_stage(job, STAGE_TRAIN), evals = job_has_stage(job, STAGE_EVAL);
+    lh_status_t status = trains ? need_share(job, "train", STAGE_TRAIN) : LH_OK;
+    if (status == LH_OK && trains && job->train.evaluate_every > 0)
+        status = need_share(job, "valid", STAGE_TRAIN);
+    for (uint32_t i = 0; status == LH_OK && evals && i < job->eval_set_count; i++)
+        status = need_share(job, job->eval_sets[i].data, STAGE_EVAL);
+    return status;
+}
+
 /* In the order of a whole pipeline, whatever the order of the INI. */
 lh_status_t check_inputs_there(const job_t *job)
 {
@@ -214,7 +244,7 @@ lh_status_t check_inputs_there(const job_t *job)
     if (status == LH_OK && job_has_stage(job, STAGE_EVAL)) status = need_eval(job);
     if (status == LH_OK && job_has_stage(job, STAGE_GENERATE))
         status = need_file(job, "generate", "prompts", job->generate.prompts);
-    return status;
+    return status == LH_OK ? need_shares(job) : status;
 }
 
 /* ---- an export ---- */

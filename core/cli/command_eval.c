@@ -73,6 +73,7 @@ typedef struct eval_run {
     const job_t *job;
     session_t *session;
     const model_source_t *source;
+    const tokenizer_t *tokenizer; /* of files: that of [eval], else the source's */
     eval_set_t *sets;             /* [job->eval_set_count] */
     evaluation_t *splits, *files; /* NULL: there is no such set */
     bool by_split;                /* at least one */
@@ -267,6 +268,19 @@ static lh_status_t split_open(const eval_run_t *r, eval_set_t *s)
     return batches_open(&data, &s->batches);
 }
 
+/* A row of the embedding for each id: a tokenizer of another model has ids that this one does not. */
+static lh_status_t ids_check(const eval_run_t *r, const eval_set_t *s, const int32_t *ids,
+                             size_t count)
+{
+    const uint64_t vocab = weights_parameters(r->session->weights)->vocab;
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || (uint64_t)ids[i] >= vocab)
+            return fail(LH_INVALID,
+                        "%s: the tokenizer makes the id %d of it; the model has ids 0 to %llu",
+                        s->job->data, ids[i], (unsigned long long)vocab - 1);
+    return LH_OK;
+}
+
 /* What a set's file holds. */
 static lh_status_t set_read(const eval_run_t *r, eval_set_t *s)
 {
@@ -274,13 +288,17 @@ static lh_status_t set_read(const eval_run_t *r, eval_set_t *s)
     const uint64_t most = weights_parameters(r->session->weights)->max_tokens;
     if (s->job->kind == EVAL_CHOICE) {
         const choices_how_t how = {.set = s->job,
-                                   .tokenizer = r->source->tokenizer,
+                                   .tokenizer = r->tokenizer,
                                    .line_bytes = r->job->limits.line_bytes,
                                    .window_bytes = r->job->limits.window_bytes,
                                    .tokens = most};
-        return choices_read(&how, &s->choices);
+        lh_status_t status = choices_read(&how, &s->choices);
+        for (size_t i = 0; status == LH_OK && i < s->choices.all_count; i++)
+            status = ids_check(r, s, s->choices.all[i].ids, s->choices.all[i].count);
+        return status;
     }
-    const lh_status_t status = read_corpus(r->job, s->job, r->source->tokenizer, &s->corpus);
+    lh_status_t status = read_corpus(r->job, s->job, r->tokenizer, &s->corpus);
+    if (status == LH_OK) status = ids_check(r, s, s->corpus.ids, s->corpus.id_count);
     if (status != LH_OK || s->corpus.longest <= most + 1) return status;
     return fail(LH_INVALID,
                 "%s: a document has %llu tokens, the model is made for %llu; set [%s] "
@@ -487,16 +505,21 @@ static int eval_stage(cli_t *cli)
 {
     eval_run_t run = {.job = cli->job};
     model_source_t source = {0};
+    tokenizer_t *own = NULL;
     bool text = false;
     lh_status_t status = sets_begin(cli, &run, &text);
     if (status == LH_OK)
         status = model_source_open(cli->job, cli->plugins,
                                    text ? TOKENIZER_NEEDED : TOKENIZER_IF_NAMED, &source);
+    /* The source has that of [prepare], which says how many rows the model has. */
+    if (status == LH_OK && text && cli->job->eval.tokenizer != NULL)
+        status = model_source_tokenizer(cli->job, cli->job->eval.tokenizer, &own);
     if (status == LH_OK) {
         session_how_t how = model_source_session(&source, cli->plugins);
         how.frozen = true;
         how.pairs = run.by_split;
         run.source = &source;
+        run.tokenizer = own != NULL ? own : source.tokenizer;
         status = session_open(&how, &run.session);
     }
     if (status == LH_OK) status = sets_run(&run);
@@ -504,6 +527,7 @@ static int eval_stage(cli_t *cli)
     sets_free(&run);
     session_close(run.session);
     model_source_close(&source);
+    tokenizer_free(own);
     return status;
 }
 

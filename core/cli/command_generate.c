@@ -140,6 +140,9 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     }
     if (out->prompts != NULL) out->ids = NULL;
     if (out->ids != NULL) out->chat = false;
+    if (cli_flag(cli, "temperature") != NULL || cli_flag(cli, "top-k") != NULL ||
+        cli_flag(cli, "top-p") != NULL)
+        out->sampling.greedy = false; /* the INI's: whoever says how to draw wants to */
     if (cli_flag(cli, "greedy") != NULL) out->sampling.greedy = true;
 
     lh_status_t status = check_flags(cli);

@@ -49,7 +49,8 @@ typedef struct stage_facts {
 } stage_facts_t;
 
 /* A section that is missing in a row does not make the stage run again when it changes: [launch],
- * [comm] and the like are taken to change how a result is reached and not which it is. */
+ * [comm] and the like are taken to change how a result is reached and not which it is. Evaluation and
+ * generation name what the train stage reads, too: a job need not have that stage. */
 static const stage_facts_t facts[JOB_STAGES] = {
     [STAGE_PREPARE] = {"prepare,chat,limits", "prepare.json"},
     [STAGE_IMPORT] = {"import,model,spec,spec.*,adapter.*,limits", "import"},
@@ -57,9 +58,9 @@ static const stage_facts_t facts[JOB_STAGES] = {
         {"data,model,spec,spec.*,train,dpo,optimizer,group.*,adapter.*,rule.*,hook.*,device,"
          "checkpoint",
          NULL},
-    [STAGE_EVAL] = {"eval,eval.*,dpo,device", "eval.json"},
+    [STAGE_EVAL] = {"eval,eval.*,dpo,device,data,model,spec,spec.*,adapter.*,train", "eval.json"},
     [STAGE_EXPORT] = {"export", NULL},
-    [STAGE_GENERATE] = {"generate,chat,device", "generated.json"},
+    [STAGE_GENERATE] = {"generate,chat,device,model,spec,spec.*,adapter.*,train", "generated.json"},
 };
 
 /* "process 4711 on t1 since 2026-11-23T08:15:00Z: longhaul run job.ini" This text lies in the
@@ -224,6 +225,31 @@ static void add_input(const char *path, text_t *out)
     (void)sys()->list(path, add_entry, &listing);
 }
 
+/* Context is a listing. Ends of the names of what tokenizer_load reads beside the file that is
+ * named. */
+static int add_tokenizer_entry(void *context, const char *name)
+{
+    static const char *const ends[] = {"merges.txt", "vocab.bpe", "vocab.json", "encoder.json",
+                                       "tokenizer_config.json"};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        if (text_ends(name, ends[i])) return add_entry(context, name);
+    return 0;
+}
+
+/* A tokenizer may be several files, of which one is named. */
+static lh_status_t add_tokenizer(const char *path, text_t *out)
+{
+    struct stat st;
+    add_input(path, out);
+    if (path == NULL || sys()->stat(path, &st) != 0 || S_ISDIR(st.st_mode)) return LH_OK;
+    char *folder = path_folder(path);
+    if (folder == NULL) return LH_NO_MEMORY;
+    listing_t listing = {folder, out};
+    (void)sys()->list(folder, add_tokenizer_entry, &listing);
+    mem_free(folder);
+    return LH_OK;
+}
+
 /* Token files that no stage of this pipeline makes. Only where nobody prepares them: else the
  * digest of that stage stands for them. The index is enough, as it is written anew with its data.
  */
@@ -246,27 +272,47 @@ static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
     return status;
 }
 
-/* export reads only what the stages before have made. */
+/* All that [data] names. */
+static lh_status_t add_all_data(const job_t *job, text_t *out)
+{
+    lh_status_t status = add_data(job, job->data.train, out);
+    if (status == LH_OK) status = add_data(job, job->data.valid, out);
+    if (status == LH_OK) status = add_data(job, job->data.test, out);
+    return status;
+}
+
+/* Of stages behind training, what no stage of this pipeline makes: else the digests of those stages
+ * stand for it. The pointer is written anew with each checkpoint. */
+static lh_status_t add_foreign(const job_t *job, uint32_t stage, text_t *out)
+{
+    if (stage < STAGE_EVAL || job_has_stage(job, STAGE_TRAIN)) return LH_OK;
+    char *latest = path_join(job->checkpoint.folder, CHECKPOINT_POINTER);
+    if (latest == NULL) return LH_NO_MEMORY;
+    add_input(latest, out);
+    mem_free(latest);
+    lh_status_t status = LH_OK;
+    if (stage != STAGE_EXPORT && !job_has_stage(job, STAGE_PREPARE))
+        status = add_tokenizer(job->prepare.tokenizer, out);
+    return status == LH_OK && stage == STAGE_EVAL ? add_all_data(job, out) : status;
+}
+
+/* export reads only weights. */
 static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);
     if (stage == STAGE_IMPORT) add_input(job->import.adapter, out);
     for (uint32_t i = 0; stage == STAGE_EVAL && i < job->eval_set_count; i++)
         add_input(job->eval_sets[i].data, out);
-    if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
     if (stage == STAGE_GENERATE) add_input(job->generate.prompts, out);
     if (stage == STAGE_TRAIN || stage == STAGE_EVAL) add_input(job->dpo.reference, out);
-    if (stage == STAGE_TRAIN) {
-        lh_status_t status = add_data(job, job->data.train, out);
-        if (status == LH_OK) status = add_data(job, job->data.valid, out);
-        if (status == LH_OK) status = add_data(job, job->data.test, out);
-        return status;
-    }
-    if (stage != STAGE_PREPARE) return LH_OK;
+    if (stage == STAGE_TRAIN) return add_all_data(job, out);
+    lh_status_t status = LH_OK;
+    if (stage == STAGE_EVAL) status = add_tokenizer(job->eval.tokenizer, out);
+    if (stage != STAGE_PREPARE) return status == LH_OK ? add_foreign(job, stage, out) : status;
 
-    add_input(job->prepare.tokenizer, out);
     input_files_t files;
-    const lh_status_t status = input_files_of(job, &files);
+    status = add_tokenizer(job->prepare.tokenizer, out);
+    if (status == LH_OK) status = input_files_of(job, &files);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < files.count; i++)
         (void)digest_add_file(out, files.paths[i]);
@@ -366,9 +412,12 @@ static bool output_is_there(const job_t *job, uint32_t stage)
     mem_free(path);
     if (stage != STAGE_PREPARE || !there) return there;
 
-    text_t index = {0};
+    text_t index = {0}, tokens = {0};
     text_printf(&index, "%s.idx", job->prepare.output);
-    const bool corpus = !index.failed && file_exists(index.data);
+    text_printf(&tokens, "%s.bin", job->prepare.output);
+    const bool corpus = !index.failed && !tokens.failed && file_exists(index.data) &&
+                        file_exists(tokens.data);
+    text_free(&tokens);
     text_free(&index);
     return corpus;
 }

@@ -85,12 +85,22 @@ static int stop_command(cli_t *cli)
     if (status != LH_OK) return status;
     status = ask_until_taken(cli->name, &look, REQUEST_STOP, now ? REQUEST_NOW : "stop");
     const bool known = look.held == FOLDER_HELD;
+    char asked[FOLDER_HOLDER];
+    (void)snprintf(asked, sizeof(asked), "%s", look.holder);
     if (status == LH_OK) log_line(LH_LOG_INFO, "%s is asked to end", run_look_holder(&look));
     run_look_free(&look);
     if (status != LH_OK) return status;
-    while (known && folder_lock_look(cli->name, holder) == FOLDER_HELD)
+    /* Something may start it again as soon as it has ended, which is another run. */
+    bool held = known, again = false;
+    while (held && !again) {
         ask_pause();
-    if (known) tell_stopped(cli->name);
+        held = folder_lock_look(cli->name, holder) == FOLDER_HELD;
+        again = held && asked[0] != '\0' && holder[0] != '\0' && strcmp(holder, asked) != 0;
+    }
+    if (again)
+        cli_print_line("%s: ended; now there is %s", cli->name, holder);
+    else if (known)
+        tell_stopped(cli->name);
     return EXIT_DONE;
 }
 
@@ -105,6 +115,25 @@ const command_t command_stop = {
 };
 
 /* ---- save ---- */
+
+/* Of which training it was asked, by when that began; and the step that was asked for before. */
+typedef struct save_asked {
+    char training[TEXT_TIME];
+    uint64_t before;
+} save_asked_t;
+
+static const char *save_training(const run_look_t *look)
+{
+    const char *started = json_text(json_member(json_root(look->status), "started"));
+    return started == NULL ? "" : started;
+}
+
+static lh_status_t save_ask(const char *folder, const run_look_t *look, save_asked_t *out)
+{
+    (void)snprintf(out->training, sizeof(out->training), "%s", save_training(look));
+    out->before = run_look_count(look, "asked_step");
+    return ask_until_taken(folder, look, REQUEST_SAVE, "save");
+}
 
 /* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". */
 static const json_value_t *save_outcome(const run_look_t *look, const char *kind, uint64_t asked)
@@ -146,18 +175,22 @@ static int save_command(cli_t *cli)
     run_look_t look;
     lh_status_t status = look_at_work("save", cli->name, &look);
     if (status != LH_OK) return status;
-    const uint64_t before = run_look_count(&look, "asked_step");
+    save_asked_t asked;
     if (!run_look_trains(&look))
         status = fail(LH_INVALID, "%s: nothing is trained here now: %s", cli->name,
                       run_look_holder(&look));
-    if (status == LH_OK) status = ask_until_taken(cli->name, &look, REQUEST_SAVE, "save");
+    if (status == LH_OK) status = save_ask(cli->name, &look, &asked);
     run_look_free(&look);
     if (status != LH_OK) return status;
     do {
         ask_pause();
         status = run_look(cli->name, &look);
         if (status != LH_OK) return status;
-        status = judge_save(cli->name, &look, before);
+        /* Ranks that were lost take what was asked of them along: those after them are asked anew. */
+        const bool lost = run_look_trains(&look) &&
+                          strcmp(save_training(&look), asked.training) != 0;
+        if (lost) status = save_ask(cli->name, &look, &asked);
+        if (status == LH_OK) status = lost ? LH_AGAIN : judge_save(cli->name, &look, asked.before);
         run_look_free(&look);
     } while (status == LH_AGAIN);
     return status;

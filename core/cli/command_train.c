@@ -21,6 +21,8 @@
 #include <cli/command_check.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
+#include <data/prepare.h>
+#include <data/samples.h>
 #include <engine/engine.h>
 #include <plan/step_plan.h>
 #include <train/train_run.h>
@@ -67,6 +69,33 @@ static int exit_code(const job_t *job, const train_result_t *result)
         return EXIT_STOPPED;
     default: return EXIT_DONE;
     }
+}
+
+/* A warning for each set of tokens that `prepare` has made with another tokenizer than the one that
+ * gives the vocabulary and goes into an export. Not refused: other files may give the same ids. */
+static lh_status_t tell_tokenizer(const job_t *job, const tokenizer_t *tokenizer)
+{
+    char digest[SHA256_TEXT];
+    samples_blend_list_t sets;
+    if (tokenizer == NULL || job->data.train == NULL) return LH_OK;
+    lh_status_t status = file_digest(tokenizer_file(tokenizer, 0), digest);
+    if (status == LH_OK) status = samples_blend_parse(job->data.train, &sets);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; status == LH_OK && i < sets.count; i++) {
+        prepare_record_t record = {0};
+        char *path = job_path(job, sets.parts[i].name);
+        status = path == NULL ? LH_NO_MEMORY
+                              : prepare_record_find(path, job->pipeline.folder, &record);
+        if (status == LH_OK && record.tokenizer[0] != '\0' && strcmp(record.tokenizer, digest) != 0)
+            log_line(LH_LOG_WARN,
+                     "%s was prepared with another tokenizer than %s; unless both give the same "
+                     "ids, prepare it again",
+                     path, tokenizer_file(tokenizer, 0));
+        prepare_record_free(&record);
+        mem_free(path);
+    }
+    samples_blend_list_free(&sets);
+    return status;
 }
 
 /* What the device's record promises. Without one nothing is known; that is no reason not to train.
@@ -211,6 +240,7 @@ static int train_stage(cli_t *cli)
         watch_plugins(watch, cli->plugins);
         watch_opened(watch, note_begin, cli->launch);
     }
+    if (status == LH_OK && leads) status = tell_tokenizer(job, source.tokenizer);
     if (status == LH_OK) {
         const train_how_t how = {.job = job,
                                  .registry = cli->plugins,

@@ -89,7 +89,7 @@ static const lh_option_t data_rows[] = {
     TEXT(job_data_t, split, "969,30,1", "parts of train used as train, valid and test"),
     CHOICE(job_data_t, documents, "joined", "joined|apart",
            "whether attention and positions run on over documents in a sequence"),
-    WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
+    WHOLE(job_data_t, seed, "1234", "0..4294967295", "of the order of samples"),
     TEXT(job_data_t, skip, "", "batches, from 1, that are not trained on: 1000..1200, 4000..4010"),
     YES_NO(job_data_t, packing, "yes", "phases sft, dpo: several conversations in a sequence"),
     CHOICE(job_data_t, too_long, "fail", "fail|skip|cut",

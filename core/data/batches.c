@@ -123,6 +123,12 @@ static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t
     const uint64_t first = whole ? 0 : bounds[how->split][0];
     const uint64_t end = whole ? all : bounds[how->split][1];
     lh_assert(first <= end && end <= all);
+    if (!whole && first == end)
+        return fail(LH_INVALID,
+                    "%s is empty: of %llu %s [data] split = %s leaves it none; expected a larger "
+                    "share or a set of its own",
+                    name, (unsigned long long)all, packs ? "documents" : "sequences",
+                    how->data->split);
     if (packs) return set_pack(how, name, first, end, wanted, out);
     const samples_how_t order = {
         .set = out->set,

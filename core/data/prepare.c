@@ -548,6 +548,15 @@ static lh_status_t read_pair(const char *folder, const json_value_t *pair, prepa
     return status == LH_OK ? name_files(folder, prefix, r) : status;
 }
 
+/* The first file holds the vocabulary. Whoever wrote none has not told. */
+static void read_tokenizer(const json_value_t *tokenizer, prepare_record_t *r)
+{
+    json_walk_t files = json_walk(json_member(tokenizer, "files"));
+    const char *digest = json_next(&files) ? json_text(json_member(files.value, "sha256")) : NULL;
+    if (digest != NULL && strlen(digest) == SHA256_TEXT - 1)
+        memcpy(r->tokenizer, digest, SHA256_TEXT);
+}
+
 /* No file, and a file without "pair", are no failure: older versions wrote none. */
 lh_status_t prepare_record_read(const char *folder, prepare_record_t *out)
 {
@@ -559,6 +568,7 @@ lh_status_t prepare_record_read(const char *folder, prepare_record_t *out)
     if (file_exists(r.summary)) status = json_read(r.summary, SUMMARY_MOST, SUMMARY_VALUES, &file);
     const json_value_t *pair = json_member(json_root(file), "pair");
     if (status == LH_OK && pair != NULL) status = read_pair(folder, pair, &r);
+    if (status == LH_OK) read_tokenizer(json_member(json_root(file), "tokenizer"), &r);
     if (status == LH_OK && pair != NULL)
         *out = r;
     else

@@ -64,6 +64,7 @@ typedef struct prepare_record {
     char *summary;
     char *idx, *bin; /* paths of the pair's files */
     pair_sums_t sums;
+    char tokenizer[SHA256_TEXT]; /* of its first file; "": not told */
 } prepare_record_t;
 
 /* "pair" in the prepare.json of `folder`: output is the pair's prefix. */

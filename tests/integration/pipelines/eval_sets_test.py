@@ -50,6 +50,28 @@ class EvalSets(PipelineCase):
             for key in ("acc", "acc_norm", "acc_bytes"):
                 self.assertAlmostEqual(row[key], reference[row["name"]][key], 6, (row["name"], key))
 
+    def test_the_tokenizer_of_eval_goes_before_that_of_prepare(self):
+        with open(os.path.join(STORIES, "tokenizer.json")) as f:
+            tokenizer = json.load(f)
+        tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:20]
+        other = self.write("tokenizer.json", json.dumps(tokenizer))
+        self.write("texts.jsonl", '{"text": "Once upon a time there was a dog."}\n')
+        tokens = []
+        for prepare, own in ((STORIES, None), (other, None), (STORIES, other)):
+            job = self.imported(prepare={"input": "texts.jsonl", "tokenizer": prepare},
+                                eval={"data": "texts.jsonl", "tokenizer": own})
+            tokens.append(json.loads(self.run_longhaul("eval", job, "--json")[0])["tokens"])
+        self.assertLess(tokens[0], tokens[1])
+        self.assertEqual(tokens[2], tokens[1])
+
+    def test_ids_that_the_model_has_no_row_for_are_refused(self):
+        self.questions("questions.jsonl", [{"prompt": "Once upon a", "choices": ["time", "tree"], "answer": 0}])
+        self.write("texts.jsonl", '{"text": "Once upon a time"}\n')
+        for rows in ({"kind": "choice", "data": "questions.jsonl"}, {"data": "texts.jsonl"}):
+            job = self.imported(eval={"tokenizer": os.path.join(DATA, "gpt2-tiny")}, eval__one=rows)
+            _, said = self.run_longhaul("eval", job, code=REFUSED)
+            self.assertRegex(said, r"jsonl: the tokenizer makes the id \d+ of it; the model has ids 0 to 511\n")
+
     def test_an_empty_prompt_is_the_end_token_where_there_is_none_to_begin_with(self):
         """Be it that the vocabulary has another one behind documents, as Qwen's has."""
         self.questions("questions.jsonl", [{"prompt": "", "choices": ["Once", "Tim"], "answer": 0}])

@@ -34,6 +34,49 @@ class Stages(PipelineCase):
         # What was made is gone: made again.
         os.unlink(self.path("out", "eval.json"))
         self.assertIn("eval", self.stages_run(job)[0])
+        for name in ("corpus.bin", "corpus.idx"):
+            os.unlink(self.path("out", name))
+            self.assertIn("prepare", self.stages_run(job)[0])
+
+    def test_a_file_beside_the_named_one_of_a_tokenizer_is_an_input(self):
+        there = shutil.copytree(DATA + "/gpt2-tiny", self.path("pair"))
+        for named in ("vocab.json", "merges.txt"):
+            job = self.small_job(stages="prepare", prepare={"tokenizer": os.path.join(there, named), "prepend": "none"})
+            self.stages_run(job)
+            self.assertEqual(self.stages_run(job), ([], ["prepare"]))
+            other = "merges.txt" if named == "vocab.json" else "vocab.json"
+            os.utime(os.path.join(there, other), ns=(1, 1))
+            self.assertEqual(self.stages_run(job), (["prepare"], []))
+
+    def test_tokens_of_another_tokenizer_are_told(self):
+        job = self.small_job(train={"steps": 1})
+        self.assertNotIn("another tokenizer", self.run_longhaul("run", job)[1])
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=2")
+        self.assertNotIn("another tokenizer", said)
+        with open(DATA + "/stories260K/tokenizer.json") as f:
+            other = self.write("tokenizer.json", f.read() + "\n")
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=3", "--set",
+                                    "prepare.tokenizer=" + other)
+        self.assertIn("out/corpus was prepared with another tokenizer than %s; " % other, said)
+
+    def test_data_too_few_for_a_split_are_told_with_their_number(self):
+        few = self.write("few.jsonl", '{"text": "Once upon a time there was a dog."}\n' * 5)
+        job = self.small_job(prepare={"input": few}, data={"split": "969,30,1"}, train={"evaluate_every": 1})
+        _, said = self.run_longhaul("run", job, code=REFUSED)
+        self.assertIn("the valid split of corpus is empty: of 5 sequences [data] split = 969,30,1 leaves it none", said)
+
+    def test_stages_without_training_see_what_they_read(self):
+        job = self.small_job(stages="prepare eval export", train={"steps": 2}, eval={"data": "valid"})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job)
+        self.assertEqual(self.stages_run(job)[1], ["prepare"])
+        self.assertEqual(self.stages_run(job), ([], ["prepare", "eval", "export"]))
+        # Other held-out documents, and other sequences: another loss.
+        for change in ("data.split=60,40,0", "train.sequence=16"):
+            self.assertEqual(self.stages_run(job, "--set", change)[0], ["eval"])
+        # Other weights.
+        self.run_longhaul("train", job, "--resume", "--set", "train.steps=4")
+        self.assertEqual(self.stages_run(job, "--set", "train.steps=4")[0], ["eval", "export"])
 
     def test_what_check_prints_beside_a_library_is_a_job_again(self):
         job = self.small_job(transport__node={"collectives": "nvlink"})
@@ -100,6 +143,12 @@ class Stages(PipelineCase):
         self.assertIn("not finite", said)
         self.assertEqual(log_lines(self.path("hot", "train.log"))[-1], said.splitlines()[-1])
         self.assertIn("stopped: 3 steps in a row", said.splitlines()[-1])
+        # Who watches hears of no good end.
+        with open(self.path("hot", "status.json")) as f:
+            end = json.load(f)["end"]
+        self.assertEqual((end["failed"], end["reason"]), (True, "the last 3 steps were not finite and not applied"))
+        with open(self.path("hot", "report.html")) as f:
+            self.assertIn(end["reason"], f.read())
 
     def test_stdout_that_cannot_be_written_is_no_success(self):
         job = self.small_job(train={"steps": 1})
@@ -158,6 +207,16 @@ class Stages(PipelineCase):
         _, said = self.run_longhaul("check", self.small_job(transport__site={"plugin": "ib", "fallback": "tcp"}))
         self.assertRegex(said, "'ib' cannot give it.*; the fallback 'tcp' would be used on all ranks")
 
+    def test_a_split_without_a_share_is_refused_before_anything_is_made(self):
+        for changes, name in (({"train": {"steps": 2}}, "eval reads the valid"),
+                              ({"train": {"steps": 2, "evaluate_every": 1}}, "train reads the valid"),
+                              ({"eval": {"data": "test"}}, "eval reads the test")):
+            job = self.small_job(stages="prepare train eval", data={"split": "1,0,0"}, **changes)
+            for command in ("check", "run"):
+                _, said = self.run_longhaul(command, job, code=REFUSED)
+                self.assertRegex(said, r"split = 1,0,0: %s split, whose share is 0\n" % name)
+                self.assertFalse(os.path.exists(self.path("out")))
+
     def test_a_folder_whose_name_is_no_utf8_is_refused(self):
         odd = self.path(os.fsdecode(b"a\xffb"))
         os.mkdir(odd)
@@ -208,6 +267,15 @@ class Stages(PipelineCase):
                                         code=REFUSED)
             self.assertIn("--" + flag, said)
             self.assertIn(sentence, said)
+
+    def test_a_flag_of_drawing_goes_before_the_inis_greedy(self):
+        job = self.small_job(train={"steps": 0}, generate={"greedy": "yes", "tokens": 20})
+        self.run_longhaul("run", job)
+        made = [self.run_longhaul("generate", job, "--ids", "1", "--json", *more)[0]
+                for more in ((), ("--seed", "2"), ("--temperature", "2"), ("--top-k", "50"), ("--top-p", "0.9"))]
+        self.assertEqual(made[0], made[1])
+        for drawn in made[2:]:
+            self.assertNotEqual(drawn, made[0])
 
     def test_a_working_folder_of_a_long_path(self):
         job = self.small_job()

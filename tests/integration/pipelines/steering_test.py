@@ -317,6 +317,39 @@ class Steering(PipelineCase):
             fcntl.flock(f, fcntl.LOCK_EX)
             self.assertEqual(self.status(), "out: at work, nothing is trained yet\n  process 7 on t1\n")
 
+    def test_a_save_that_was_lost_with_its_ranks_is_asked_for_anew(self):
+        run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
+        self.leave(run)
+        request = self.path("out", ".request-save")
+        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            save = self.start("save", "out")
+            self.wait_for(lambda: os.path.exists(request), save)
+            os.unlink(request)
+            time.sleep(0.2)
+            # Rank 0 was killed, and its launcher has started another one.
+            run = dict(run, started="2026-11-27T08:16:00.000Z", step=2)
+            self.leave(run)
+            self.wait_for(lambda: os.path.exists(request), save)
+            os.unlink(request)
+            self.leave(dict(run, asked_step=5, step=5, saved={"step": 5, "time": "", "path": "out/checkpoints/step-5"}))
+            out = save.communicate(timeout=60)[0]
+        self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
+
+    def test_stop_does_not_wait_for_the_run_after_the_one_that_it_ends(self):
+        self.leave({"name": "small", "step": 3, "steps": 9, "end": None})
+        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            stop = self.start("stop", "out")
+            request = self.path("out", ".request-stop")
+            self.wait_for(lambda: os.path.exists(request), stop)
+            os.unlink(request)
+            time.sleep(0.2)
+            self.assertIsNone(stop.poll())
+            self.write("out/.run.lock", "process 8 on t1")
+            out = stop.communicate(timeout=60)[0]
+        self.assertEqual((stop.returncode, out), (DONE, "out: ended; now there is process 8 on t1\n"))
+
     def test_a_run_that_does_not_answer(self):
         _, process = self.run_of()
         process.send_signal(signal.SIGSTOP)

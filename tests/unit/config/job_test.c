@@ -134,6 +134,7 @@ static const struct {
      "take weights from)"},
     {"pipeline.name=..", "command line: name = ..: it names a folder of out/"},
     {"pipeline.name=a/b", "command line: name = a/b: a name holds no '/'"},
+    {"data.seed=4294967296", "command line: seed = 4294967296: expected 0..4294967295"},
     {"data.split=1,2",
      "command line: split = 1,2: expected three parts such as 969,30,1, of at most 1e+15"},
     {"data.split=0,0,0",
