@@ -483,18 +483,42 @@ static void braces_mark(spec_t *s, const char *text)
     }
 }
 
+/* Expressions of a parameter's section, by key. */
+typedef struct parameter_list {
+    const char *key;
+    const spec_node_t *list;
+} parameter_list_t;
+enum { PARAMETER_LISTS = 6 };
+
+static void parameter_lists(const spec_parameter_t *p, parameter_list_t out[PARAMETER_LISTS])
+{
+    const parameter_list_t lists[PARAMETER_LISTS] = {{"shape", p->shape}, {"hf_shape", p->hf_shape},
+                                                     {"unit", p->unit},   {"std", p->std},
+                                                     {"tied", p->tied},   {"when", p->when}};
+    memcpy(out, lists, sizeof(lists));
+}
+
 /* Options and values that shapes, conditions and transforms name count as read. */
 static void parameters_mark(spec_t *s)
 {
     for (uint32_t i = 0; i < s->parameter_count; i++) {
         const spec_parameter_t *p = &s->parameters[i];
-        const spec_node_t *const lists[] = {p->shape, p->hf_shape, p->unit,
-                                            p->std,   p->tied,     p->when};
-        for (size_t k = 0; k < sizeof(lists) / sizeof(lists[0]); k++)
-            list_mark(s, lists[k]);
+        parameter_list_t lists[PARAMETER_LISTS];
+        parameter_lists(p, lists);
+        for (uint32_t k = 0; k < PARAMETER_LISTS; k++)
+            list_mark(s, lists[k].list);
         braces_mark(s, p->text.import);
         braces_mark(s, p->text.export);
     }
+}
+
+void spec_where_parameter(const spec_parameter_t *p, const char *key, char *out, size_t room)
+{
+    char place[600];
+    const document_entry_t *e = document_entry(p->section, key);
+    document_where(e != NULL ? e->file : p->section->file, e != NULL ? e->line : p->section->line,
+                   place, sizeof(place));
+    (void)snprintf(out, room, "%s: [%s] %s", place, p->section->name, key);
 }
 
 static const spec_parameter_t *parameter_named(const spec_t *s, const char *name)
@@ -509,31 +533,26 @@ static lh_status_t parameters_check(const spec_t *s)
 {
     for (uint32_t i = 0; i < s->parameter_count; i++) {
         const spec_parameter_t *p = &s->parameters[i];
-        const spec_node_t *const lists[] = {p->shape, p->hf_shape, p->unit,
-                                            p->std,   p->tied,     p->when};
-        char place[600], where[700];
-        const spec_parameter_t *other = p->text.tied_to == NULL
-                                            ? NULL
-                                            : parameter_named(s, p->text.tied_to);
-        const document_entry_t *e = document_entry(p->section, "tied_to");
-        document_where(e != NULL ? e->file : p->section->file,
-                       e != NULL ? e->line : p->section->line, place, sizeof(place));
-        (void)snprintf(where, sizeof(where), "%s: [%s]", place, p->section->name);
-        for (size_t k = 0; k < sizeof(lists) / sizeof(lists[0]); k++)
-            for (const spec_node_t *node = lists[k]; node != NULL; node = node->next) {
+        parameter_list_t lists[PARAMETER_LISTS];
+        parameter_lists(p, lists);
+        char where[800];
+        for (uint32_t k = 0; k < PARAMETER_LISTS; k++)
+            for (const spec_node_t *node = lists[k].list; node != NULL; node = node->next) {
+                spec_where_parameter(p, lists[k].key, where, sizeof(where));
                 const lh_status_t status = words_check(s, where, node);
                 if (status != LH_OK) return status;
             }
         if (p->text.tied_to == NULL) continue;
+        const spec_parameter_t *other = parameter_named(s, p->text.tied_to);
+        spec_where_parameter(p, "tied_to", where, sizeof(where));
         text_nearest_t near = {.typed = p->text.tied_to};
         char meant[SPEC_MEANT];
         for (uint32_t k = 0; k < s->parameter_count; k++)
             if (k != i) text_nearest_offer(&near, s->parameters[k].name);
         if (other == NULL)
-            return fail(LH_INVALID, "%s tied_to = %s: there is no such parameter%s", where,
-                        p->text.tied_to, spec_meant(&near, meant));
-        if (other == p)
-            return fail(LH_INVALID, "%s tied_to = %s: that is itself", where, p->text.tied_to);
+            return fail(LH_INVALID, "%s = %s: there is no such parameter%s", where, p->text.tied_to,
+                        spec_meant(&near, meant));
+        if (other == p) return fail(LH_INVALID, "%s = %s: that is itself", where, p->text.tied_to);
     }
     return LH_OK;
 }

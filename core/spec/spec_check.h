@@ -13,6 +13,8 @@ uint32_t spec_find_value(const spec_t *s, const char *name);
 uint32_t spec_find_line(const spec_part_t *part, const char *name, uint32_t before);
 /* The part's line that adds to the sum; NULL: none. */
 spec_line_t *spec_find_adding(const spec_part_t *part, const char *name);
+/* Begins sentences about a key of a parameter's section: "arch.ini:7: [spec.parameter.w] shape". */
+void spec_where_parameter(const spec_parameter_t *p, const char *key, char *out, size_t room);
 /* Whether the part's blocks have the parameter. */
 bool spec_part_has(const spec_t *s, const spec_part_t *part, const spec_parameter_t *p);
 const spec_parameter_t *spec_find_parameter(const spec_t *s, const spec_part_t *part,

@@ -130,23 +130,13 @@ static lh_status_t value_work_out(lh_model_t *m, uint32_t index)
 
 /* ---- parameters ---- */
 
-/* Begins sentences about a key of a parameter's section. */
-static void where_parameter(const spec_parameter_t *p, const char *key, char *out, size_t room)
-{
-    char place[600];
-    const document_entry_t *e = document_entry(p->section, key);
-    document_where(e != NULL ? e->file : p->section->file, e != NULL ? e->line : p->section->line,
-                   place, sizeof(place));
-    (void)snprintf(out, room, "%s: [%s] %s", place, p->section->name, key);
-}
-
 /* One expression of a parameter's section as a size. */
 static lh_status_t parameter_whole(lh_model_t *m, const spec_parameter_t *p, const char *key,
                                    const spec_node_t *node, uint64_t *out)
 {
     char where[800];
     spec_scope_t scope = {.model = m};
-    where_parameter(p, key, where, sizeof(where));
+    spec_where_parameter(p, key, where, sizeof(where));
     const spec_names_t names = spec_scope_names(&scope, where);
     return spec_whole(node, &names, out);
 }
@@ -157,7 +147,7 @@ static lh_status_t shape_work_out(lh_model_t *m, const spec_parameter_t *p, cons
 {
     char where[800];
     uint32_t rank = 0;
-    where_parameter(p, key, where, sizeof(where));
+    spec_where_parameter(p, key, where, sizeof(where));
     for (const spec_node_t *node = list; node != NULL; node = node->next) {
         if (rank == 3) return fail(LH_INVALID, "%s: expected at most 3 dimensions", where);
         const lh_status_t status = parameter_whole(m, p, key, node, &shape[rank]);
@@ -175,7 +165,7 @@ static lh_status_t braces_fill(lh_model_t *m, const spec_parameter_t *p, const c
     spec_scope_t scope = {.model = m};
     text_t all = {0};
     if (text == NULL) return LH_OK;
-    where_parameter(p, key, where, sizeof(where));
+    spec_where_parameter(p, key, where, sizeof(where));
     const spec_names_t names = spec_scope_names(&scope, where);
     lh_status_t status = LH_OK;
     for (const char *at = text; *at != '\0' && status == LH_OK;) {
@@ -232,12 +222,12 @@ static lh_status_t row_work_out(lh_model_t *m, const spec_parameter_t *p, lh_par
     if (status == LH_OK && p->hf_shape != NULL)
         status = shape_work_out(m, p, "hf_shape", p->hf_shape, row->hf_shape);
     if (status == LH_OK) status = parameter_whole(m, p, "unit", p->unit, &unit);
-    where_parameter(p, "unit", where, sizeof(where));
+    spec_where_parameter(p, "unit", where, sizeof(where));
     if (status == LH_OK && (unit == 0 || unit > UINT32_MAX))
         status = fail(LH_INVALID, "%s is %llu, expected a number from 1 on", where,
                       (unsigned long long)unit);
     row->unit = (uint32_t)unit;
-    where_parameter(p, "std", where, sizeof(where));
+    spec_where_parameter(p, "std", where, sizeof(where));
     const spec_names_t names = spec_scope_names(&scope, where);
     if (status == LH_OK && p->std != NULL) status = spec_real(p->std, &names, &row->init_scale);
     if (status == LH_OK && row->init_scale < 0)

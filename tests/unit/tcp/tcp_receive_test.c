@@ -224,6 +224,19 @@ static void feed(stream_t *s, const uint8_t *wire, size_t length)
     (void)stream_eat(s);
 }
 
+/* An end with two streams; returns the second. */
+static stream_t *open_two(end_t *e)
+{
+    stream_t *second;
+    end_open(e);
+    assert_int_equal(stream_new(&e->transport, STAGE_BYTES, &second), LH_OK);
+    e->conn->stream_count = e->conn->open_count = 2;
+    stream_adopt(e->conn, second, 1);
+    second->state = STREAM_OPEN;
+    e->transport.open_streams = 2;
+    return second;
+}
+
 /* Message 0 stalls on stream 1 after any number of its bytes; its receive and others are posted, so the
  * peer may send message EAGER_SLOTS, which has the same slot, and does on stream 0. */
 static void a_message_that_stalls_half_way_holds_no_slot(void **state)
@@ -236,13 +249,7 @@ static void a_message_that_stalls_half_way_holds_no_slot(void **state)
     const size_t slow_length = make_message(0, BYTES, out[0], 1, slow);
     for (size_t cut = HEAD_BYTES; cut <= slow_length; cut++) {
         end_t e;
-        stream_t *second;
-        end_open(&e);
-        assert_int_equal(stream_new(&e.transport, STAGE_BYTES, &second), LH_OK);
-        e.conn->stream_count = e.conn->open_count = 2;
-        stream_adopt(e.conn, second, 1);
-        second->state = STREAM_OPEN;
-        e.transport.open_streams = 2;
+        stream_t *const second = open_two(&e);
         memset(in, 0x5a, sizeof(in));
         feed(second, slow, cut);
         post_into(&e, in[0], BYTES);
@@ -271,13 +278,7 @@ static void a_frame_that_ends_behind_its_message_counts_for_no_other(void **stat
     const size_t slow_length = make_message(0, BYTES, out, 1, slow);
     const size_t length = make_message(0, BYTES, out, 0, fast);
     end_t e;
-    stream_t *second;
-    end_open(&e);
-    assert_int_equal(stream_new(&e.transport, STAGE_BYTES, &second), LH_OK);
-    e.conn->stream_count = e.conn->open_count = 2;
-    stream_adopt(e.conn, second, 1);
-    second->state = STREAM_OPEN;
-    e.transport.open_streams = 2;
+    stream_t *const second = open_two(&e);
     post_into(&e, in[0], BYTES);
     feed(second, slow, slow_length - 1);
     feed(e.stream, fast, length);

@@ -85,6 +85,27 @@ static void every_pattern_is_found_by_its_text(void **state)
     assert_int_equal(pattern_find("\\s+", 3), PATTERN_UNKNOWN);
 }
 
+/* What a step, which is given away, makes of a text: pieces with a | behind each. */
+static void check_pieces(split_step_t step, const char *text, const char *pieces)
+{
+    pretokenizer_t p = {0};
+    pretokenize_scratch_t s;
+    const struct span_list *list;
+    text_t made = {0};
+    assert_int_equal(pretokenizer_add(&p, step), LH_OK);
+    assert_int_equal(pretokenize_scratch_open(&p, &s), LH_OK);
+    cut(&p, &s, text, strlen(text), &list);
+    for (size_t k = 0; k < list->count; k++) {
+        const text_span_t span = list->spans[k];
+        text_append_n(&made, text + span.start, span.end - span.start);
+        text_append(&made, "|");
+    }
+    assert_string_equal(made.data, pieces);
+    text_free(&made);
+    pretokenize_scratch_close(&s);
+    pretokenizer_free(&p);
+}
+
 /* Expected pieces as Hugging Face's documentation of SplitDelimiterBehavior shows them. */
 static void each_behaviour_cuts_as_documented(void **state)
 {
@@ -102,26 +123,11 @@ static void each_behaviour_cuts_as_documented(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-        pretokenizer_t p = {0};
-        pretokenize_scratch_t s;
-        const struct span_list *list;
-        text_t made = {0};
         const split_step_t step = {.by = SPLIT_STRING,
                                    .behaviour = rows[i].behaviour,
                                    .string = mem_text("-"),
                                    .string_length = 1};
-        assert_int_equal(pretokenizer_add(&p, step), LH_OK);
-        assert_int_equal(pretokenize_scratch_open(&p, &s), LH_OK);
-        cut(&p, &s, text, strlen(text), &list);
-        for (size_t k = 0; k < list->count; k++) {
-            const text_span_t span = list->spans[k];
-            text_append_n(&made, text + span.start, span.end - span.start);
-            text_append(&made, "|");
-        }
-        assert_string_equal(made.data, rows[i].pieces);
-        text_free(&made);
-        pretokenize_scratch_close(&s);
-        pretokenizer_free(&p);
+        check_pieces(step, text, rows[i].pieces);
     }
 }
 
@@ -177,27 +183,12 @@ static void patterns_are_read_as_oniguruma_reads_them(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-        pretokenizer_t p = {0};
-        pretokenize_scratch_t s;
-        const struct span_list *list;
-        text_t made = {0};
         split_step_t step = {
             .by = SPLIT_REGEX, .behaviour = rows[i].behaviour, .invert = rows[i].invert};
         assert_int_equal(
             pattern_regex_new("test", rows[i].pattern, strlen(rows[i].pattern), &step.regex),
             LH_OK);
-        assert_int_equal(pretokenizer_add(&p, step), LH_OK);
-        assert_int_equal(pretokenize_scratch_open(&p, &s), LH_OK);
-        cut(&p, &s, rows[i].text, strlen(rows[i].text), &list);
-        for (size_t k = 0; k < list->count; k++) {
-            const text_span_t span = list->spans[k];
-            text_append_n(&made, rows[i].text + span.start, span.end - span.start);
-            text_append(&made, "|");
-        }
-        assert_string_equal(made.data, rows[i].pieces);
-        text_free(&made);
-        pretokenize_scratch_close(&s);
-        pretokenizer_free(&p);
+        check_pieces(step, rows[i].text, rows[i].pieces);
     }
     for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
         pattern_regex_t *regex;

@@ -35,6 +35,18 @@ static int remove_folder(void **state)
     return folder_remove(folder) != LH_OK;
 }
 
+static run_start_t start_of_20(void)
+{
+    return (run_start_t){.name = "n",
+                         .folder = folder,
+                         .model = "m",
+                         .optimizer = "o",
+                         .rule = "r",
+                         .device_name = "cpu",
+                         .precision = "f32",
+                         .steps = 20};
+}
+
 static void write_steps(uint64_t first, uint64_t last, double loss)
 {
     metrics_t m;
@@ -207,17 +219,10 @@ static void a_link_that_is_tuned_anew_is_told_with_what_it_was_before(void **sta
     mem_free(points);
 
     const probe_pair_t link = {.site = {"a&b", "c"}, .figures = {.measured_s = 1}};
-    const run_start_t start = {.name = "n",
-                               .folder = folder,
-                               .model = "m",
-                               .optimizer = "o",
-                               .rule = "r",
-                               .device_name = "cpu",
-                               .precision = "f32",
-                               .steps = 20,
-                               .sites = 2,
-                               .links = &link,
-                               .link_count = 1};
+    run_start_t start = start_of_20();
+    start.sites = 2;
+    start.links = &link;
+    start.link_count = 1;
     const run_end_t end = {.steps = 1};
     assert_int_equal(report_write(folder, &start, &end), LH_OK);
     assert_int_equal(file_read(page, 1 << 24, &text, &length), LH_OK);
@@ -289,14 +294,7 @@ static void the_report_waits_for_no_disk(void **state)
     (void)state;
     sys_t slow = sys_real;
     slow.fsync = no_fsync;
-    const run_start_t start = {.name = "n",
-                               .folder = folder,
-                               .model = "m",
-                               .optimizer = "o",
-                               .rule = "r",
-                               .device_name = "cpu",
-                               .precision = "f32",
-                               .steps = 20};
+    const run_start_t start = start_of_20();
     const run_end_t end = {.steps = 1, .status = LH_PEER_LOST, .reason = "rank 1 was lost"};
     write_steps(0, 1, 3);
     sys_use(&slow);
