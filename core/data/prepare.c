@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <base/file.h>
@@ -18,6 +17,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <config/quantity.h>
 #include <data/encode_documents.h>
 #include <data/indexed.h>
 #include <data/input_lines.h>
@@ -250,19 +250,14 @@ typedef struct prepare {
     prepare_counts_t counts;
 } prepare_t;
 
-/* "fail", "skip" or "max:N" as the configuration has checked it. */
+/* "fail", "skip" or "max:N" as the configuration has checked it: N may be 10k. */
 static lh_status_t limit_parse(const char *text, uint64_t *out)
 {
     *out = 0;
     if (strcmp(text, "skip") == 0) *out = UINT64_MAX;
     if (strcmp(text, "skip") == 0 || strcmp(text, "fail") == 0) return LH_OK;
-    char *end;
-    errno = 0;
-    const bool max = text_starts(text, "max:") && text[4] >= '0' && text[4] <= '9';
-    if (max) *out = strtoull(text + 4, &end, 10);
-    if (!max || *end != '\0' || errno != 0)
-        return fail(LH_INVALID, "[prepare] on_error = %s: fail, skip or max:N is expected", text);
-    return LH_OK;
+    if (text_starts(text, "max:") && quantity_u64(text + 4, out)) return LH_OK;
+    return fail(LH_INVALID, "[prepare] on_error = %s: fail, skip or max:N is expected", text);
 }
 
 /* The id of a special token that the job asks for; -1 is refused. */

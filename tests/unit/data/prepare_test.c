@@ -274,6 +274,18 @@ static void what_cannot_be_prepared_is_a_sentence_and_leaves_nothing(void **stat
     refused(s, &r, "long.jsonl:1: longer than 20 bytes");
 }
 
+/* As everywhere in an INI: the configuration takes it. */
+static void a_number_of_bad_lines_may_have_a_unit(void **state)
+{
+    scratch_t *s = *state;
+    run_t r;
+    (void)scratch_text(s, "bad.jsonl", "{\"text\":\"a\"}\n\n{\"text\":1}\n[]\n");
+    run_init(&r, s, "bad.jsonl")->job.on_error = (char *)(uintptr_t) "max:1k";
+    run_ok(&r);
+    assert_int_equal(r.counts.documents, 1);
+    assert_int_equal(r.counts.rejected, 2);
+}
+
 static void what_the_tokenizer_gives_up_on_is_a_bad_line(void **state)
 {
     scratch_t *s = *state;
@@ -394,6 +406,7 @@ int main(void)
         IN_SCRATCH(the_number_of_workers_changes_no_byte),
         IN_SCRATCH(compressed_input_gives_the_same_bytes),
         IN_SCRATCH(what_cannot_be_prepared_is_a_sentence_and_leaves_nothing),
+        IN_SCRATCH(a_number_of_bad_lines_may_have_a_unit),
         IN_SCRATCH(what_the_tokenizer_gives_up_on_is_a_bad_line),
         IN_SCRATCH(a_filter_drops_documents_by_their_tokens),
         IN_SCRATCH(a_stop_leaves_the_older_pair_as_it_was),
