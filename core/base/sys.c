@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -210,22 +211,45 @@ static void on_signal(int number)
     if (requests > 1) _exit(128 + number);
 }
 
+enum { SIGNAL_STACK = 256 << 10 };
+
+/* The calling thread's handlers run on a stack of their own. A library may use the register of the
+ * stack for something else for as long as it calls nobody, as oneDNN's product in F32 for AVX2
+ * does: a handler that ran where that register points wrote over the heap. Where there is no memory
+ * for it, or a sanitizer has made one, things stay as they are. */
+static void signal_stack_make(void)
+{
+    stack_t stack;
+    if (sigaltstack(NULL, &stack) != 0 || (stack.ss_flags & SS_DISABLE) == 0) return;
+    void *memory = mmap(NULL, SIGNAL_STACK, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED) return;
+    stack = (stack_t){.ss_sp = memory, .ss_size = SIGNAL_STACK};
+    if (sigaltstack(&stack, NULL) != 0) (void)munmap(memory, SIGNAL_STACK);
+}
+
+static struct sigaction signal_action(void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK};
+    (void)sigemptyset(&action.sa_mask);
+    signal_stack_make();
+    return action;
+}
+
 enum { WATCHED = 3 };
 static const int watched[WATCHED] = {SIGTERM, SIGINT, SIGHUP};
 static struct sigaction before[WATCHED]; /* what sys_stop_unwatch brings back */
 
 void sys_reopen_watch(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    (void)sigemptyset(&action.sa_mask);
+    const struct sigaction action = signal_action(on_signal);
     if (!sys_has_terminal()) (void)sigaction(SIGHUP, &action, NULL);
 }
 
 lh_status_t sys_stop_watch(void)
 {
     const bool terminal = sys_has_terminal();
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    (void)sigemptyset(&action.sa_mask);
+    const struct sigaction action = signal_action(on_signal);
     requests = hung_up = by_hand = 0;
     for (int i = 0; i < WATCHED; i++) {
         if (sigaction(watched[i], &action, &before[i]) != 0)
@@ -284,8 +308,8 @@ static void end_at_once(int number)
 
 void sys_stop_at_once(int code)
 {
-    struct sigaction action = {.sa_handler = end_at_once, .sa_flags = SA_RESTART}, old;
-    (void)sigemptyset(&action.sa_mask);
+    const struct sigaction action = signal_action(end_at_once);
+    struct sigaction old;
     code_at_once = code;
     owner = getpid();
     const bool terminal = sys_has_terminal();
