@@ -353,6 +353,16 @@ static bool value_depends(const recording_t *r, lh_value_t value)
     return kind == VALUE_RESULT || kind == VALUE_ARGUMENT;
 }
 
+/* Whether a product multiplies what comes from the blocks, and takes nothing else that a node made:
+ * it is replayed alone. */
+static bool product_stands_alone(const recording_t *r, const graph_node_t *node)
+{
+    bool alone = value_depends(r, node->slots[0]);
+    for (uint32_t i = 1; i < node->op->in_count; i++)
+        alone = alone && !value_depends(r, node->slots[i]);
+    return alone;
+}
+
 /* Walks back from the logits over ops by element (a soft cap, say) to the matmul. Each of those ops
  * may depend on one value only: they are replayed and differentiated for a chunk of rows, whose one
  * argument is the product. */
@@ -366,7 +376,7 @@ static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
         const graph_node_t *node = &r->nodes[index];
         const op_t *op = node->op;
         if ((op->row.flags & LH_OP_PRODUCT) != 0) {
-            if (value_depends(r, node->slots[1]) || !value_depends(r, node->slots[0])) break;
+            if (!product_stands_alone(r, node)) break;
             *out = (head_cut_t){index, node->slots[0], at};
             return LH_OK;
         }
@@ -385,7 +395,8 @@ static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
                         op->row.name);
         at = before;
     }
-    return fail(LH_UNSUPPORTED, "the head's logits do not come from a matmul with a parameter");
+    return fail(LH_UNSUPPORTED, "the head's logits do not come from a matmul with a parameter, and "
+                                "with one or a constant as its bias");
 }
 
 /* Whether no node from `begin` on that the logits are made of takes a parameter or an input, of

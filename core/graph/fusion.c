@@ -148,13 +148,15 @@ static bool additions_join(const recording_t *r, const op_t *op, const match_t *
     return true;
 }
 
-/* Whether all that the fused op reads is made before `place`. What no node makes always is. */
-static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t *slots,
-                         uint32_t place)
+/* Whether all that the fused op reads is made before `place`, and by no node that goes: two words
+ * may stand for one value, as in x times x. What no node makes always is. */
+static bool inputs_exist(const recording_t *r, const op_t *op, const match_t *m,
+                         const lh_value_t *slots, uint32_t place)
 {
-    for (uint32_t i = 0; i < op->in_count; i++)
-        if (r->values[slots[i]].kind == VALUE_RESULT && r->values[slots[i]].node >= place)
-            return false;
+    for (uint32_t i = 0; i < op->in_count; i++) {
+        const graph_value_t *v = &r->values[slots[i]];
+        if (v->kind == VALUE_RESULT && (v->node >= place || in_match(m, v->node))) return false;
+    }
     return true;
 }
 
@@ -262,7 +264,7 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t l
     for (uint32_t w = 0; w < pattern->word_count; w++)
         if (pattern->slot[w] != PATTERN_NONE) slots[pattern->slot[w]] = m.value[w];
     const uint32_t place = fused_place(r, &m);
-    if (place == 0 || !inputs_exist(r, op, slots, place) || !additions_join(r, op, &m, adds_to))
+    if (place == 0 || !inputs_exist(r, op, &m, slots, place) || !additions_join(r, op, &m, adds_to))
         return LH_OK;
 
     op_call_t call;

@@ -278,16 +278,20 @@ static uint32_t value_copied(flow_source_t *s, uint32_t from)
 }
 
 /* The value of an output that may replace an input (op_t.alias): it lies where that input lies. An
- * activation may have other readers, so they keep the old bytes and the op works on a copy. */
-static uint32_t value_aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
-                              const graph_value_t *v)
+ * activation may have other readers, and a run-time input or a constant is read again by other
+ * instances and runs: they keep the old bytes and the op works on a copy. */
+static uint32_t value_aliased(flow_source_t *s, const graph_node_t *node, uint32_t *slots,
+                              uint32_t out, const graph_value_t *v)
 {
+    const op_t *op = node->op;
     const uint32_t in = op->alias[out] - 1;
     if (op->alias[out] == 0 || slots[in] == 0) return flow_activation(s->flow, &v->arg);
 
     flow_t *f = s->flow;
     const flow_buffer_t *buffer = &f->buffers[f->values[slots[in]].buffer];
-    if (buffer->allocation == NULL || buffer->kept) slots[in] = value_copied(s, slots[in]);
+    const uint32_t kind = s->recording->values[node->slots[in]].kind;
+    if (buffer->allocation == NULL || buffer->kept || kind == VALUE_INPUT || kind == VALUE_CONSTANT)
+        slots[in] = value_copied(s, slots[in]);
     return f->status == LH_OK ? flow_value(f, &f->values[slots[in]].arg,
                                            f->values[slots[in]].buffer, f->values[slots[in]].offset)
                               : 0;
@@ -309,7 +313,7 @@ static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *
         return flow_value(f, &onto.arg, onto.buffer, onto.offset);
     }
     if (s->map[value] != 0 || is_leaf(v->kind)) return flow_mapped(s, value);
-    return value_aliased(s, node->op, slots, out, v);
+    return value_aliased(s, node, slots, out, v);
 }
 
 /* A new transfer that a recording states. Each is allocated alone, as calls point to it. */

@@ -11,6 +11,7 @@
 #include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
+#include <longhaul/ops.h>
 
 enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1 };
 
@@ -148,8 +149,27 @@ static lh_value_t record_sum(lh_graph_t *g, uint32_t part, uint32_t block, lh_va
     return y;
 }
 
+enum { NO_BIAS, GIVEN, MADE };
+static int bias; /* of the head: none, a constant, what a call makes of one */
+
+/* Logits with a bias of [vocab] constants, as they are or doubled. */
+static lh_value_t record_biased(lh_graph_t *g, lh_value_t x)
+{
+    enum { MOST = 4096 };
+    static float numbers[MOST];
+    static const float two = 2;
+    const uint64_t vocab = recorded->parameters->vocab;
+    assert_true(vocab <= MOST);
+    for (uint64_t i = 0; i < vocab; i++)
+        numbers[i] = (float)i;
+    const lh_value_t in[] = {g->api->constant(g, numbers, vocab), g->api->constant(g, &two, 1)};
+    const lh_value_t b = bias == MADE ? g->api->op(g, "scale", NULL, in, 2, NULL) : in[0];
+    return lh_linear(g, x, g->api->param(g, "head"), b);
+}
+
 static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t x)
 {
+    if (bias != NO_BIAS && part == LH_PART_HEAD) return record_biased(g, x);
     const lh_value_t y = recorded->model_plugin->model->record(m, g, part, block, x);
     if (wrong != RIGHT) return record_sum(g, part, block, y);
     if (part != LH_PART_BLOCK) return y;
@@ -237,6 +257,20 @@ static void sums_that_make_no_sense_are_refused(void **state)
         rig_close(&b.rig);
     }
     wrong = RIGHT;
+}
+
+/* The product is recorded anew for a chunk of rows, without the calls before it. */
+static void a_heads_bias_that_a_call_makes_is_refused(void **state)
+{
+    (void)state;
+    for (bias = GIVEN; bias <= MADE; bias++) {
+        built_t b = {0};
+        assert_int_equal(record_status(&b, 1, true), bias == GIVEN ? LH_OK : LH_UNSUPPORTED);
+        if (bias == MADE)
+            assert_non_null(strstr(fail_reason(), "with one or a constant as its bias"));
+        rig_close(&b.rig);
+    }
+    bias = NO_BIAS;
 }
 
 static void build(built_t *b, uint32_t micro_batches, bool with_loss)
@@ -385,6 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_heads_bias_that_a_call_makes_is_refused),
         cmocka_unit_test(gradients_are_slopes_of_both_losses_together),
         cmocka_unit_test(the_models_loss_is_averaged_over_micro_batches),
         cmocka_unit_test(a_plugins_costly_op_is_not_computed_again),

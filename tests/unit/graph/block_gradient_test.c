@@ -130,6 +130,13 @@ static lh_value_t used_elsewhere(lh_graph_t *g, lh_value_t x)
     return lh_add(g, sum, lh_add(g, n, lh_rms_norm(g, sum, PARAM("norm2"), 1e-5)));
 }
 
+/* An activation times itself: fused with the product it would be gone, and is its other factor. */
+static lh_value_t squared(lh_graph_t *g, lh_value_t x)
+{
+    const lh_value_t f = lh_activate(g, LINEAR(x, "up"), LH_ACT_SILU);
+    return lh_add(g, x, LINEAR(lh_multiply(g, f, f), "down"));
+}
+
 /* Parameters that no matmul touches: added, spread over rows, used twice. */
 static lh_value_t odd_parameters(lh_graph_t *g, lh_value_t x)
 {
@@ -255,6 +262,7 @@ static const struct {
     {"braid", braid, {NULL}, {NULL}},
     {"held twice", held_twice, {"activate"}, {NULL}},
     {"used elsewhere", used_elsewhere, {"add_rms_norm", "rms_norm", "multiply"}, {"activate"}},
+    {"squared activation", squared, {"matmul", "multiply"}, {"activate", "gate"}},
     {"odd parameters", odd_parameters, {NULL}, {NULL}},
     {"a third party's op", third_party, {"acme.swish"}, {NULL}},
     {"norms of groups", norms_of_groups, {"rms_norm"}, {NULL}},

@@ -9,6 +9,8 @@
 #undef fail
 
 #include <graph/op_table.h>
+#include <graph/recorder.h>
+#include <longhaul/graph.h>
 #include <program/flow.h>
 
 enum { ROWS = 8, WIDTH = 40, ALIGNMENT = 64 };
@@ -138,6 +140,58 @@ static void rows_of_a_larger_value_are_not_taken(void **state)
     head_free(&h);
 }
 
+static lh_status_t turned_shape(LH_UNUSED const lh_host_t *host, LH_UNUSED const void *attributes,
+                                lh_arg_t *args, LH_UNUSED uint32_t count)
+{
+    args[1] = args[0];
+    return LH_OK;
+}
+
+static uint32_t leaf_in_inputs(void *context, const graph_value_t *value)
+{
+    return in_allocation(context, &inputs, &value->arg);
+}
+
+/* Equal constants of all programs are one place, and an input stays until it is given again. */
+static void an_op_in_place_leaves_inputs_and_constants_as_they_are(void **state)
+{
+    (void)state;
+    static const lh_op_t row = {.name = "test.turned", .slots = "x -> x", .shape = turned_shape};
+    static const float number = 1;
+    for (uint32_t constant = 0; constant < 2; constant++) {
+        head_t h = {0};
+        recording_t *r;
+        assert_int_equal(op_table_new(&h.ops), LH_OK);
+        assert_int_equal(op_table_add(h.ops, &row, sizeof(row), 1, "test"), LH_OK);
+        assert_int_equal(flow_new(&h.flow), LH_OK);
+        const recording_how_t how = {
+            .ops = h.ops, .tokens = ROWS, .compute = LH_DTYPE_F32, .accumulate = LH_DTYPE_F32};
+        assert_int_equal(recorder_new(&how, &r), LH_OK);
+        lh_graph_t *g = &r->graph;
+        const lh_value_t x = constant == 1 ? g->api->constant(g, &number, 1)
+                                           : g->api->input(g, LH_INPUT_WEIGHTS);
+        const lh_value_t y = g->api->op(g, "test.turned", NULL, &x, 1, NULL);
+        assert_int_equal(recording_status(r), LH_OK);
+        uint32_t map[3] = {0};
+        flow_source_t s = {.flow = h.flow,
+                           .recording = r,
+                           .copy = op_table_find(h.ops, "copy"),
+                           .map = map,
+                           .leaf = leaf_in_inputs,
+                           .context = h.flow};
+        assert_int_equal(r->value_count, sizeof(map) / sizeof(map[0]));
+        flow_node(&s, 1);
+        assert_int_equal(h.flow->status, LH_OK);
+        const flow_value_t *v = h.flow->values;
+        const flow_call_t *call = &h.flow->calls[h.flow->call_count - 1];
+        assert_ptr_equal(h.flow->buffers[v[map[x]].buffer].allocation, &inputs);
+        assert_int_not_equal(v[map[y]].buffer, v[map[x]].buffer);
+        assert_int_equal(v[call->slots[0]].buffer, v[map[y]].buffer); /* still in place */
+        recording_free(r);
+        head_free(&h);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +200,7 @@ int main(void)
         cmocka_unit_test(logits_that_are_read_again_stay),
         cmocka_unit_test(logits_that_the_program_gives_out_stay),
         cmocka_unit_test(rows_of_a_larger_value_are_not_taken),
+        cmocka_unit_test(an_op_in_place_leaves_inputs_and_constants_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
