@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include <longhaul/dtype.h>
+
 #include "cpu_rigs.h"
 
 #define ELEMENT 1e-6
@@ -377,6 +379,35 @@ static void the_logits_gradient_may_lie_over_them(void **state)
     }
 }
 
+/* Rows of the gradient are more than half as long as those of the logits that they lie over: behind
+ * the first row there is none that may go at once with the next. */
+static void the_logits_gradient_may_have_room_between_its_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, WIDTH = 20000, PITCH = WIDTH + 4 };
+    static double stats[3 * ROWS], apart[ROWS * WIDTH], over[ROWS * WIDTH];
+    const shape_t s = {ROWS, WIDTH, 0};
+    rig_t *rig = cpu_rigs_best();
+    whole_numbers(ids, ROWS, WIDTH, -1, WIDTH);
+    stats_of(LH_DTYPE_F32, data[0], &s, stats);
+    rig_slot_t slots[] = {cpu_in(LH_DTYPE_F32, data[0], ROWS, WIDTH),
+                          cpu_line(LH_DTYPE_I32, ids, ROWS), cpu_in(LH_DTYPE_F32, stats, ROWS, 3),
+                          cpu_line(LH_DTYPE_F32, positive, ROWS),
+                          cpu_in(LH_DTYPE_BF16, NULL, ROWS, WIDTH)};
+    slots[4].out = apart;
+    assert_int_equal(rig_run(rig, "ce_grad", NULL, slots, 5), LH_OK);
+    /* Their memory is read as that of the logits: of each F32 the lower half is the first BF16. */
+    slots[4] = cpu_over(cpu_padded(cpu_in(LH_DTYPE_BF16, NULL, ROWS, WIDTH), PITCH - WIDTH), 1);
+    slots[0].out = over;
+    assert_int_equal(rig_run(rig, "ce_grad", NULL, slots, 5), LH_OK);
+    for (uint64_t i = 0; i < ROWS * WIDTH; i++) {
+        const uint64_t at = i / WIDTH * PITCH + i % WIDTH;
+        const uint32_t both = lh_f32_bits((float)over[at / 2]);
+        const float found = lh_bf16_to_f32((uint16_t)(at % 2 == 0 ? both & 0xffff : both >> 16));
+        assert_true((double)found == apart[i]);
+    }
+}
+
 /* Of every pair of dtypes; over the logits where both are of one. Every fifth token is masked. */
 static void cross_entropy_in_one_pass(void **state)
 {
@@ -620,6 +651,7 @@ int main(void)
         cmocka_unit_test(rows_and_columns_are_summed),
         cmocka_unit_test(cross_entropy_in_three_steps),
         cmocka_unit_test(the_logits_gradient_may_lie_over_them),
+        cmocka_unit_test(the_logits_gradient_may_have_room_between_its_rows),
         cmocka_unit_test(cross_entropy_in_one_pass),
         cmocka_unit_test(cross_entropy_in_one_pass_has_the_bits_of_its_parts),
         cmocka_unit_test(far_logits_weigh_nothing),

@@ -215,6 +215,7 @@ static lh_status_t grad_over(const lh_prepared_t *k)
     for (uint64_t begin = 0, end; begin < rows; begin = end) {
         /* The first rows lie over each other: one part writes them in their order. */
         end = begin == 0 ? chunk : begin * in_bytes / out_bytes;
+        if (end <= begin) end = begin + 1; /* rows that are hardly shorter: one after the other */
         if (end > rows) end = rows;
         grad_wave_t wave = {k, begin, end};
         threads->run(threads, (uint32_t)((end - begin + chunk - 1) / chunk), grad_wave_part, &wave);

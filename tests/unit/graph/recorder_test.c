@@ -273,6 +273,12 @@ static void wrong_heads(recording_t *r)
     const lh_value_t x = part_input(r);
     (void)lh_attend(&r->graph, x, x, x, &how);
 }
+static void order_that_nobody_made(recording_t *r)
+{
+    const lh_picks_t how = {sizeof(how), 1};
+    const lh_value_t positions = r->graph.api->input(&r->graph, LH_INPUT_POSITIONS);
+    (void)call(r, "gather_rows", &how, part_input(r), positions, 0);
+}
 static void unknown_value(recording_t *r)
 {
     (void)lh_add(&r->graph, part_input(r), 77);
@@ -311,6 +317,8 @@ static const struct {
     {wrong_matrix, "wq: linear: input weight is F32 [16, 16], expected F32 [any, 3]"},
     {wrong_dtype, "wq: linear: input weight is F32 [16, 16], expected BF16 [any, 16]"},
     {wrong_heads, "attention: heads 4 is not a multiple of kv_heads 3"},
+    {order_that_nobody_made,
+     "gather_rows: input order is an input of the step, expected what route made"},
     {unknown_value, "op add: input b is value 77, which does not exist"},
     {unknown_input, "there is no run-time input 9"},
     {attributes_where_none_are, "op add has no attributes, and some were given"},
