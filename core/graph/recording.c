@@ -203,3 +203,49 @@ uint32_t recording_difference(const recording_t *a, const recording_t *b)
     }
     return a->node_count == b->node_count ? 0 : both;
 }
+
+/* In whose memory a value lies. */
+static lh_value_t value_owner(const recording_t *r, lh_value_t v)
+{
+    for (;;) {
+        const graph_value_t *value = &r->values[v];
+        if (value->kind != VALUE_RESULT) return v;
+        const graph_node_t *node = &r->nodes[value->node];
+        const uint32_t alias = node->op->alias[value->slot];
+        if (alias == 0 || node->slots[alias - 1] == 0) return v;
+        v = node->slots[alias - 1];
+    }
+}
+
+/* Whether a node works in place on a value that lies in the owner's memory. */
+static bool node_writes_over(const recording_t *r, const graph_node_t *node, lh_value_t owner)
+{
+    for (uint32_t s = node->op->in_count; s < node_slots(node); s++) {
+        const uint32_t alias = node->op->alias[s];
+        const lh_value_t in = alias == 0 ? 0 : node->slots[alias - 1];
+        if (in != 0 && value_owner(r, in) == owner) return true;
+    }
+    return false;
+}
+
+uint32_t recording_written_over(const recording_t *r, lh_value_t v)
+{
+    lh_assert(v > 0 && v < r->value_count);
+    const lh_value_t owner = value_owner(r, v);
+    if (r->values[owner].kind != VALUE_ARGUMENT) return 0;
+    const uint32_t maker = r->values[v].kind == VALUE_RESULT ? r->values[v].node : 0;
+    for (uint32_t n = maker + 1; n < r->node_count; n++)
+        if (node_writes_over(r, &r->nodes[n], owner)) return n;
+    return 0;
+}
+
+uint32_t recording_late_read(const recording_t *r, uint32_t *over)
+{
+    for (uint32_t n = 1; n < r->node_count; n++)
+        for (uint32_t s = 0; s < r->nodes[n].op->in_count; s++) {
+            const lh_value_t v = r->nodes[n].slots[s];
+            *over = v == 0 ? 0 : recording_written_over(r, v);
+            if (*over != 0 && *over < n) return n;
+        }
+    return 0;
+}

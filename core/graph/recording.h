@@ -141,6 +141,13 @@ bool recording_equal(const recording_t *a, const recording_t *b);
  * minimised or summed, or in what nobody reads. */
 uint32_t recording_difference(const recording_t *a, const recording_t *b);
 
+/* Where arguments are memory that lasts, an op that works in place (op_t.alias) writes over them,
+ * and what stood there is gone. The first node that does so behind the one that made the value; 0:
+ * none, or the value lies in no argument's memory. */
+uint32_t recording_written_over(const recording_t *r, lh_value_t v);
+/* The first node that reads what *over, a node before it, has written over; 0: none. */
+uint32_t recording_late_read(const recording_t *r, uint32_t *over);
+
 /* ---- for passes that record, inside core/graph ---- */
 
 /* Keeps the first failure: its status and the sentence of the last fail(). LH_OK changes

@@ -109,12 +109,23 @@ static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32
     return LH_OK;
 }
 
+/* Two states of a name would be one store, and one tensor of a checkpoint. */
+static lh_status_t states_check(const lh_rule_t *rule)
+{
+    for (uint32_t k = 0; k < rule->state_count; k++)
+        for (uint32_t o = 0; o < k; o++)
+            if (strcmp(rule->states[o].name, rule->states[k].name) == 0)
+                return fail(LH_INVALID, "rule '%s' has two states '%s'", rule->name,
+                            rule->states[k].name);
+    return LH_OK;
+}
+
 /* Appends one shard for each state of the parameter's rule. */
 static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
 {
     const lh_rule_t *rule = optimizer_rule_of(h->how.optimizer, parameter);
     const parameter_t *p = &h->parameters->items[parameter];
-    lh_status_t status = LH_OK;
+    lh_status_t status = states_check(rule);
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
         const lh_rule_state_t *state = &rule->states[k];
         shard_t shard = {.parameter = parameter,

@@ -191,6 +191,40 @@ static lh_status_t piece_arguments(piece_update_t *s, const lh_rule_t *rule)
     return recording_status(s->r);
 }
 
+/* What a rule gives back is a value of its recording, with the shape of the argument whose place
+ * it takes, and no op has written over it since. The argument itself stands for what lies there. */
+static lh_status_t piece_result_check(const piece_update_t *s, lh_value_t made, lh_value_t given,
+                                      const char *what)
+{
+    const recording_t *r = s->r;
+    if (made == 0 || made >= r->value_count) return fail(LH_INVALID, "it records no new %s", what);
+    const lh_arg_t *is = &r->values[made].arg, *was = &r->values[given].arg;
+    if (is->rank != was->rank ||
+        memcmp(is->shape, was->shape, is->rank * sizeof(is->shape[0])) != 0)
+        return fail(LH_INVALID, "its new %s has another shape", what);
+    const uint32_t over = made == given ? 0 : recording_written_over(r, made);
+    if (over == 0) return LH_OK;
+    return fail(LH_INVALID, "its new %s is what op %s, which works in place, has written over",
+                what, r->nodes[over].op->row.name);
+}
+
+/* Master and states lie in memory that lasts, which ops of a rule work in. */
+static lh_status_t piece_results_check(const piece_update_t *s, const lh_rule_t *rule)
+{
+    uint32_t over;
+    const recording_t *r = s->r;
+    const uint32_t reader = recording_late_read(r, &over);
+    if (reader != 0)
+        return fail(LH_INVALID, "op %s reads what %s, which works in place, has written over",
+                    r->nodes[reader].op->row.name, r->nodes[over].op->row.name);
+    lh_status_t status = piece_result_check(s, s->new_master, s->master, "master");
+    if (status == LH_OK && s->new_value != 0)
+        status = piece_result_check(s, s->new_value, s->master, "value");
+    for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++)
+        status = piece_result_check(s, s->new_states[k], s->states[k], rule->states[k].name);
+    return status;
+}
+
 /* Lets the rule record what it does with this rank's piece of a parameter. The program keeps the
  * recording, as calls point into it. */
 static lh_status_t piece_record(piece_update_t *s)
@@ -234,6 +268,7 @@ static lh_status_t piece_record(piece_update_t *s)
                                        s->new_states, &s->new_value);
     status = recording_status(s->r);
     if (status == LH_OK && s->new_master == 0) status = fail(LH_INVALID, "it records nothing");
+    if (status == LH_OK) status = piece_results_check(s, rule->rule);
     if (status == LH_OK) return status;
     char *reason = mem_text(fail_reason()); /* fail() writes over its own sentence */
     status = fail(status, "rule '%s' of parameter '%s': %s", rule->rule->name, p->name,

@@ -28,29 +28,68 @@ static lh_optimizer_t *open_it(subject_t *s, const void *config)
     return o;
 }
 
-static optimizer_tables_t tables_of(subject_t *s, lh_optimizer_t *o, uint32_t ranks)
+/* Of every parameter here. */
+static const lh_rule_t by_element = {
+    .name = "check", .help = "moves each element by itself", .grain = LH_GRAIN_ELEMENT};
+
+static parameters_t *parameters_open(lh_model_t **model)
+{
+    parameters_t *p;
+    check_ok(check_model.open(check_host(), NULL, model), "model");
+    check_ok(parameters_new(&check_model, *model, &p), "model");
+    return p;
+}
+
+static void parameters_close(parameters_t *p, lh_model_t *model)
+{
+    parameters_free(p);
+    check_model.close(model);
+}
+
+/* All that it may be asked for slices of, as the host tells of them. */
+static lh_train_param_t *params_told(const parameters_t *p)
+{
+    lh_train_param_t *rows = check_memory(p->count, sizeof(*rows));
+    for (uint32_t i = 0; i < p->count; i++) {
+        const parameter_t *it = &p->items[i];
+        rows[i] = (lh_train_param_t){
+            .name = it->name,
+            .rows = it->rows,
+            .columns = it->columns,
+            .logical_rows = it->rows,
+            .logical_columns = it->columns,
+            .block = it->part == LH_PART_EMBED  ? 0
+                     : it->part == LH_PART_HEAD ? p->blocks + 1
+                                                : it->block + 1,
+            .dtype = LH_DTYPE_F32,
+            .flags = (it->row->flags & LH_PARAM_NO_DECAY) != 0 ? LH_TRAIN_NO_DECAY : 0u};
+    }
+    return rows;
+}
+
+static optimizer_tables_t tables_of(subject_t *s, lh_optimizer_t *o, const parameters_t *p,
+                                    uint32_t ranks)
 {
     static optimizer_tables_t tables; /* too big for a stack */
-    const lh_train_param_t param = {.name = "w",
-                                    .rows = 401,
-                                    .columns = 24,
-                                    .logical_rows = 401,
-                                    .logical_columns = 24,
-                                    .dtype = LH_DTYPE_F32};
+    lh_train_param_t *params = params_told(p);
     const lh_family_t family = {.size = {1, ranks, ranks, 1}};
     const lh_train_t train = {.struct_size = sizeof(train),
-                              .blocks = 2,
+                              .blocks = p->blocks,
                               .rounds = 1,
-                              .param_size = sizeof(param),
-                              .param_count = 1,
+                              .param_size = sizeof(params[0]),
+                              .param_count = p->count,
                               .family_size = sizeof(family),
                               .family_count = 1,
-                              .params = &param,
-                              .families = &family};
+                              .rule_size = sizeof(by_element),
+                              .rule_count = 1,
+                              .params = params,
+                              .families = &family,
+                              .rules = &by_element};
     fail_clear();
     if (optimizer_tables_read(s->plugin->optimizer, o, &train, &tables) != LH_OK)
         check_fault("its tables over %u rank%s are refused: %s%s", ranks, ranks == 1 ? "" : "s",
                     fail_reason(), check_host_reason());
+    mem_free(params);
     return tables;
 }
 
@@ -58,8 +97,11 @@ static void tables_are_understood(subject_t *s)
 {
     void *config = subject_config(s, s->plugin);
     lh_optimizer_t *o = open_it(s, config);
+    lh_model_t *model;
+    parameters_t *p = parameters_open(&model);
     for (uint32_t i = 0; i < WORLDS; i++)
-        (void)tables_of(s, o, worlds[i]);
+        (void)tables_of(s, o, p, worlds[i]);
+    parameters_close(p, model);
     s->plugin->optimizer->close(o);
     mem_free(config);
 }
@@ -85,18 +127,15 @@ static void count_owners(const shares_t *shares, const parameters_t *p, uint32_t
 
 static void slices_partition(subject_t *s)
 {
-    static const lh_rule_t by_element = {.grain = LH_GRAIN_ELEMENT};
     void *config = subject_config(s, s->plugin);
     lh_optimizer_t *o = open_it(s, config);
     lh_model_t *model;
-    parameters_t *p;
-    check_ok(check_model.open(check_host(), NULL, &model), "model");
-    check_ok(parameters_new(&check_model, model, &p), "model");
+    parameters_t *p = parameters_open(&model);
     const lh_rule_t **rules = check_memory(p->count, sizeof(*rules));
     for (uint32_t i = 0; i < p->count; i++)
         rules[i] = &by_element;
     for (uint32_t w = 0; w < WORLDS; w++) {
-        const optimizer_tables_t t = tables_of(s, o, worlds[w]);
+        const optimizer_tables_t t = tables_of(s, o, p, worlds[w]);
         for (uint32_t space = 0; space < t.space_count; space++) {
             if (t.spaces[space].cut == LH_GROUP_SELF) continue;
             shares_t shares;
@@ -114,8 +153,7 @@ static void slices_partition(subject_t *s)
         }
     }
     mem_free(rules);
-    parameters_free(p);
-    check_model.close(model);
+    parameters_close(p, model);
     s->plugin->optimizer->close(o);
     mem_free(config);
 }

@@ -14,7 +14,7 @@
 #include <graph/recorder.h>
 #include <longhaul/dtype.h>
 
-enum { ROWS = 12, COLUMNS = 24, STATES = 8 };
+enum { ROWS = 12, COLUMNS = 24, STATES = OP_SLOTS /* as the host takes */ };
 static const double tolerance = 1e-5;
 #define NOTHING "records nothing"
 
@@ -28,6 +28,9 @@ typedef struct ground {
     uint32_t plugin_count;
     uint64_t rows, columns;  /* of the parameter that it updates */
     double gradients, scale; /* what gradients are multiplied by, and LH_STEP_GRAD_SCALE */
+    lh_dtype_t compute;      /* what the new value is asked for in; 0: as the rest */
+    lh_value_t *value;       /* gets the new value, 0 where the rule makes none; or NULL */
+    bool first;              /* step 1, with states as they begin; else step 3 of any */
 } ground_t;
 
 static void each_rule(subject_t *s, void (*run)(ground_t *g))
@@ -81,6 +84,9 @@ static void each_shape(ground_t *g, void (*run)(ground_t *g))
 static void states_are_sound(ground_t *g)
 {
     const lh_rule_t *rule = g->rule;
+    if (rule->state_count > STATES)
+        check_fault("rule '%s' has %u states, and the host takes %d", rule->name, rule->state_count,
+                    STATES);
     for (uint32_t i = 0; i < rule->state_count; i++) {
         const lh_rule_state_t *state = &rule->states[i];
         bool good = islower((unsigned char)state->name[0]) != 0;
@@ -132,9 +138,24 @@ static uint64_t state_elements(const ground_t *g, const lh_rule_state_t *state, 
 /* slot 0: gradient, 1: master, then states, which are positive, as second moments are. */
 static double number_of(const ground_t *g, uint32_t slot, uint64_t element)
 {
+    if (slot >= 2 && g->first) return g->rule->states[slot - 2].initial;
     const double value = slot < 2 ? philox_normal(g->s->seed, slot, element)
                                   : 0.5 + philox_uniform(g->s->seed, slot, element);
     return (double)(float)value;
+}
+
+/* What a dtype keeps of a number, as node_run.h writes and reads it: nothing where it knows no
+ * numbers of that dtype. */
+static double number_held(lh_dtype_t dtype, double value)
+{
+    switch (dtype) {
+    case LH_DTYPE_F32:
+    case LH_DTYPE_F64: return value;
+    case LH_DTYPE_BF16: return (double)lh_bf16_to_f32(lh_f32_to_bf16((float)value));
+    case LH_DTYPE_F16: return (double)lh_f16_to_f32(lh_f32_to_f16((float)value));
+    case LH_DTYPE_I32: return trunc(value);
+    default: return 0;
+    }
 }
 
 static void give(const ground_t *g, node_run_t *n, lh_value_t v, uint32_t slot, uint64_t begin)
@@ -160,12 +181,15 @@ static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t d
                                lh_value_t *in, lh_value_t *out)
 {
     const lh_rule_t *rule = g->rule;
+    const lh_dtype_t compute = g->compute != 0 ? g->compute : dtype;
+    if (rule->state_count > STATES)
+        check_skip("rule '%s' has more than %d states", rule->name, STATES);
     const recording_how_t how = {.ops = g->ops,
                                  .host = check_host(),
                                  .tokens = 1,
                                  .sequences = 1,
                                  .max_documents = 1,
-                                 .compute = dtype,
+                                 .compute = compute,
                                  .accumulate = dtype};
     const lh_piece_t piece = {.struct_size = sizeof(piece),
                               .begin = p->begin,
@@ -173,7 +197,7 @@ static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t d
                               .rows = g->rows,
                               .columns = g->columns,
                               .decay = 0.1,
-                              .value_dtype = dtype,
+                              .value_dtype = compute,
                               .grad_dtype = dtype,
                               .name = "check.matrix",
                               .matrices = 1};
@@ -195,10 +219,32 @@ static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t d
     }
     out[0] = rule->record(g->rule_config, &r->graph, &piece, in[0], in[1], &out[1], &value);
     r->output = out[0];
+    if (g->value != NULL) *g->value = value;
     if (recording_status(r) == LH_OK && out[0] != 0 && out[0] < r->value_count) return r;
     if (recording_status(r) == LH_OK) (void)fail(LH_INVALID, "rule '%s' " NOTHING, rule->name);
     recording_free(r);
     return NULL;
+}
+
+static const char *what_of(const ground_t *g, uint32_t slot);
+
+/* What an op has written over in place is gone, in F32 and in double alike: numbers that are
+ * compared would not show it. */
+static void nothing_is_read_late(const ground_t *g, const recording_t *r, const lh_value_t *in,
+                                 const lh_value_t *out)
+{
+    uint32_t over;
+    const uint32_t reader = recording_late_read(r, &over);
+    if (reader != 0)
+        check_fault("rule '%s': op %s reads what %s, which works in place, has written over",
+                    g->rule->name, r->nodes[reader].op->row.name, r->nodes[over].op->row.name);
+    for (uint32_t i = 0; i <= g->rule->state_count; i++) {
+        if (out[i] == 0 || out[i] >= r->value_count || out[i] == in[1 + i]) continue;
+        over = recording_written_over(r, out[i]);
+        if (over != 0)
+            check_fault("rule '%s': %s becomes what %s, which works in place, has written over",
+                        g->rule->name, what_of(g, i), r->nodes[over].op->row.name);
+    }
 }
 
 static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype, lh_value_t *in,
@@ -207,7 +253,34 @@ static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype
     recording_t *r = try_record(g, p, dtype, in, out);
     if (r == NULL && dtype != LH_DTYPE_F64)
         check_fault("rule '%s' can't be recorded: %s", g->rule->name, fail_reason());
+    if (r != NULL) nothing_is_read_late(g, r, in, out);
     return r;
+}
+
+/* One run of what the rule has recorded. False: there are no kernels for it. */
+static bool recorded_run(const ground_t *g, const recording_t *r, const lh_value_t *in,
+                         uint64_t begin, bool apply, node_run_t **out)
+{
+    node_run_t *n;
+    const node_run_how_t how = {.on = (opened_t *)(uintptr_t)&g->truth,
+                                .others = g->plugins,
+                                .other_count = g->plugin_count};
+    if (node_run_new(&how, r, &n) != LH_OK) return false;
+    op_case_fill(r, 0, g->s->seed, &n, 1);
+    for (uint32_t i = 0; i < 2 + g->rule->state_count; i++)
+        give(g, n, in[i], i, begin);
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        if (r->values[v].kind == VALUE_INPUT && r->values[v].which == LH_INPUT_STEP) {
+            const double words[LH_STEP_WORDS] = {[LH_STEP_LEARNING_RATE] = 0.125,
+                                                 [LH_STEP_GRAD_SCALE] = g->scale,
+                                                 [LH_STEP_NUMBER] = g->first ? 1 : 3,
+                                                 [LH_STEP_APPLY] = apply ? 1 : 0,
+                                                 [LH_STEP_MAX_NORM] = 1};
+            node_run_set(n, v, words);
+        }
+    check_ok(node_run_go(n, false), g->rule->name);
+    *out = n;
+    return true;
 }
 
 /* False: there are no kernels for it in that dtype. */
@@ -216,25 +289,8 @@ static bool update(const ground_t *g, const piece_t *p, lh_dtype_t dtype, bool a
     lh_value_t in[2 + STATES], made[1 + STATES];
     node_run_t *n;
     *out = (update_t){0};
-    if (g->rule->state_count > STATES) check_skip("a rule has more than %d states", STATES);
     recording_t *r = record(g, p, dtype, in, made);
-    const node_run_how_t how = {.on = (opened_t *)(uintptr_t)&g->truth,
-                                .others = g->plugins,
-                                .other_count = g->plugin_count};
-    if (r == NULL || node_run_new(&how, r, &n) != LH_OK) return false;
-    op_case_fill(r, 0, g->s->seed, &n, 1);
-    for (uint32_t i = 0; i < 2 + g->rule->state_count; i++)
-        give(g, n, in[i], i, p->begin);
-    for (lh_value_t v = 1; v < r->value_count; v++)
-        if (r->values[v].kind == VALUE_INPUT && r->values[v].which == LH_INPUT_STEP) {
-            const double words[LH_STEP_WORDS] = {[LH_STEP_LEARNING_RATE] = 0.125,
-                                                 [LH_STEP_GRAD_SCALE] = g->scale,
-                                                 [LH_STEP_NUMBER] = 3,
-                                                 [LH_STEP_APPLY] = apply ? 1 : 0,
-                                                 [LH_STEP_MAX_NORM] = 1};
-            node_run_set(n, v, words);
-        }
-    check_ok(node_run_go(n, false), g->rule->name);
+    if (r == NULL || !recorded_run(g, r, in, p->begin, apply, &n)) return false;
     for (uint32_t i = 0; i < 1 + g->rule->state_count; i++)
         take(n, made[i], out);
     node_run_free(n);
@@ -281,11 +337,13 @@ static void waits_to_be_applied(ground_t *g)
     if (!update(g, &whole, LH_DTYPE_F32, false, &u))
         check_skip("rule '%s': the reference device has no kernel for '%s'", g->rule->name,
                    node_run_lacking());
-    for (uint32_t s = 0; s < u.count; s++)
+    for (uint32_t s = 0; s < u.count; s++) {
+        const lh_dtype_t dtype = s == 0 ? LH_DTYPE_F32 : g->rule->states[s - 1].dtype;
         for (uint64_t i = 0; i < u.counts[s]; i++)
-            if (u.numbers[s][i] != number_of(g, s + 1, i))
+            if (u.numbers[s][i] != number_held(dtype, number_of(g, s + 1, i)))
                 check_fault("rule '%s': element %llu of %s changes in a step with LH_STEP_APPLY 0",
                             g->rule->name, (unsigned long long)i, what_of(g, s));
+    }
     update_free(&u);
     (void)update(g, &whole, LH_DTYPE_F32, true, &u);
     bool changes = false;
@@ -364,6 +422,64 @@ static void scale_is_taken_out(ground_t *g)
 
 /* ---- parameters of all forms ---- */
 
+/* Where the rule writes the new value itself, the host copies nothing: it is the new master,
+ * rounded to what is computed with. */
+static void value_is_master(ground_t *g)
+{
+    static const double last_place = 1.0 / 128; /* of BF16 */
+    const piece_t whole = {0, g->rows * g->columns};
+    lh_value_t in[2 + STATES], made[1 + STATES], value = 0;
+    node_run_t *n;
+    g->compute = LH_DTYPE_BF16;
+    g->value = &value;
+    recording_t *r = try_record(g, &whole, LH_DTYPE_F32, in, made);
+    g->compute = 0;
+    g->value = NULL;
+    if (r == NULL || value == 0) {
+        recording_free(r);
+        return;
+    }
+    lh_arg_t like = r->values[in[1]].arg;
+    like.dtype = LH_DTYPE_BF16;
+    if (value >= r->value_count || !recording_args_alike(&r->values[value].arg, &like))
+        check_fault("rule '%s': the new value has not the parameter's shape, in the dtype that is "
+                    "computed with",
+                    g->rule->name);
+    r->output = value; /* nobody reads it here, and so it would be left out */
+    if (recorded_run(g, r, in, 0, true, &n)) {
+        double *got = check_memory(whole.elements, sizeof(*got));
+        double *want = check_memory(whole.elements, sizeof(*want));
+        node_run_get(n, value, got);
+        if (node_run_has(n, made[0])) node_run_get(n, made[0], want);
+        for (uint64_t i = 0; i < whole.elements && node_run_has(n, made[0]); i++)
+            if (!(fabs(got[i] - want[i]) <= last_place * fabs(want[i])))
+                check_fault("rule '%s': element %llu of the new value is %.9g, of the new master "
+                            "%.9g",
+                            g->rule->name, (unsigned long long)i, got[i], want[i]);
+        mem_free(got);
+        mem_free(want);
+        node_run_free(n);
+    }
+    recording_free(r);
+}
+
+/* As every training begins. */
+static void first_step_is_finite(ground_t *g)
+{
+    const piece_t whole = {0, g->rows * g->columns};
+    update_t u;
+    g->first = true;
+    (void)update(g, &whole, LH_DTYPE_F32, true, &u);
+    g->first = false;
+    for (uint32_t s = 0; s < u.count; s++)
+        for (uint64_t i = 0; i < u.counts[s]; i++)
+            if (!isfinite(u.numbers[s][i]))
+                check_fault("rule '%s': element %llu of %s is %g after step 1, before which states "
+                            "are what they begin with",
+                            g->rule->name, (unsigned long long)i, what_of(g, s), u.numbers[s][i]);
+    update_free(&u);
+}
+
 /* A rule may refuse what it is not made for, in words; what it takes it computes. */
 static void form_is_taken(ground_t *g)
 {
@@ -385,6 +501,8 @@ static void form_is_taken(ground_t *g)
             check_fault("rule '%s': %s is another shape or dtype once it is updated", g->rule->name,
                         what_of(g, i));
     recording_free(r);
+    value_is_master(g);
+    first_step_is_finite(g);
     agrees_with_doubles(g);
 }
 

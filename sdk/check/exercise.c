@@ -34,6 +34,8 @@ static lh_status_t use_optimizer(subject_t *s, const lh_host_t *host, const void
     const lh_train_param_t param = {
         .name = "w", .rows = 8, .columns = 8, .logical_rows = 8, .logical_columns = 8};
     const lh_family_t family = {.size = {1, 1, 1, 1}};
+    const lh_rule_t rule = {
+        .name = "check", .help = "moves each element by itself", .grain = LH_GRAIN_ELEMENT};
     const lh_train_t train = {.struct_size = sizeof(train),
                               .blocks = 1,
                               .rounds = 1,
@@ -41,8 +43,11 @@ static lh_status_t use_optimizer(subject_t *s, const lh_host_t *host, const void
                               .param_count = 1,
                               .family_size = sizeof(family),
                               .family_count = 1,
+                              .rule_size = sizeof(rule),
+                              .rule_count = 1,
                               .params = &param,
-                              .families = &family};
+                              .families = &family,
+                              .rules = &rule};
     lh_status_t status = api->open(host, config, &o);
     if (status != LH_OK) return status;
     status = api->describe(o, &train, &d);

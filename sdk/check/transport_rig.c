@@ -330,14 +330,23 @@ void rig_run(subject_t *s)
         check_skip("no sockets: %s", strerror(errno));
     for (uint32_t side = 0; side < 2; side++)
         pids[side] = start(s, side, channels);
+    const int error = errno;
     (void)close(channels[0]);
     (void)close(channels[1]);
+    /* Of a fork that failed the number is -1, which kill takes for every process. */
+    for (uint32_t side = 0; side < 2; side++)
+        if (pids[side] < 0) {
+            if (pids[1 - side] > 0) (void)kill(pids[1 - side], SIGKILL);
+            check_skip("no two processes: %s", strerror(error));
+        }
     for (uint32_t ended = 0; ended < 2; ended++) {
         int status;
         const pid_t pid = waitpid(0, &status, 0); /* the two are all that this process started */
         const uint32_t side = pid == pids[1];
         how[side] = status;
-        if (WIFEXITED(status) && WEXITSTATUS(status) != 0) (void)kill(pids[1 - side], SIGKILL);
+        /* The second to end has none left beside it: the first one's number may be another's. */
+        if (ended == 0 && WIFEXITED(status) && WEXITSTATUS(status) != 0)
+            (void)kill(pids[1 - side], SIGKILL);
     }
     for (uint32_t side = 0; side < 2; side++)
         judge_side(side, how[side], s->fact->kills && side == 1);

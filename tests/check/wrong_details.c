@@ -277,6 +277,27 @@ WRONG(a_state_in_capitals)
 {
     memcpy(state_of_first()->name, "ExpAvg", 7);
 }
+/* Right: a state may be narrower than the master. */
+WRONG(a_state_in_bf16)
+{
+    state_of_first()->dtype = LH_DTYPE_BF16;
+}
+WRONG(a_state_that_begins_below_zero)
+{
+    state_of_first()[1].initial = -1; /* of exp_avg_sq, whose root is taken */
+}
+/* Right: those that its op does not know stay as they are. */
+WRONG(nine_states)
+{
+    static lh_rule_state_t many[9];
+    memcpy(many, rules[0].states, rules[0].state_count * sizeof(many[0]));
+    for (uint32_t i = rules[0].state_count; i < 9; i++) {
+        many[i] = many[0];
+        memcpy(many[i].name, (const char[]){'s', (char)('0' + i), '\0'}, 3);
+    }
+    rules[0].states = many;
+    rules[0].state_count = 9;
+}
 WRONG(a_state_of_no_dtype)
 {
     state_of_first()->dtype = 77;

@@ -59,6 +59,20 @@ static lh_value_t record_scaled(const void *config, lh_graph_t *g, const lh_piec
     return g->api->op(g, "scale", NULL, in, 2, NULL);
 }
 
+static lh_value_t record_looking_back(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                                      lh_value_t grad, lh_value_t master, lh_value_t *states,
+                                      lh_value_t *value)
+{
+    const lh_value_t y = right_plugin.rules[0].record(config, g, piece, grad, master, states,
+                                                      value);
+    return lh_add(g, y, master);
+}
+
+WRONG(a_rule_that_looks_back)
+{
+    rules[0].record = record_looking_back;
+}
+
 WRONG(a_rule_that_never_waits)
 {
     rules[0].record = record_scaled;
@@ -85,6 +99,23 @@ static lh_value_t record_by_dtype(const void *config, lh_graph_t *g, const lh_pi
     lh_piece_t other = *piece;
     other.decay *= piece->value_dtype == LH_DTYPE_F32 ? 2 : 1;
     return right_plugin.rules[0].record(config, g, &other, grad, master, states, value);
+}
+
+static lh_value_t record_half_a_value(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                                      lh_value_t grad, lh_value_t master, lh_value_t *states,
+                                      lh_value_t *value)
+{
+    static const float half = 0.5f;
+    const lh_value_t y = right_plugin.rules[0].record(config, g, piece, grad, master, states,
+                                                      value);
+    const lh_value_t in[] = {*value, g->api->constant(g, &half, 1)};
+    *value = g->api->op(g, "scale", NULL, in, 2, NULL);
+    return y;
+}
+
+WRONG(a_value_of_its_own)
+{
+    rules[0].record = record_half_a_value;
 }
 
 WRONG(another_decay_in_f32)

@@ -5,6 +5,7 @@
 #include "golden.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include <base/memory.h>
 #include <engine/engine.h>
@@ -193,6 +194,92 @@ static void generation_sees_the_logits_of_scoring(void **state)
     rig_close(&b.rig);
 }
 
+/* ---- update rules ---- */
+
+static const char *refusal_of(const lh_rule_t *rule)
+{
+    static char reason[512];
+    const plugin_t *zero;
+    lh_optimizer_t *optimizer;
+    program_t *update = NULL;
+    const optimizer_rule_t rules = {rule, NULL};
+    const optimizer_group_t group = {0, 0.1};
+    open_rig(NULL);
+    OK(registry_load(b.registry, LH_KIND_OPTIMIZER, "zero0", &zero));
+    OK(zero->optimizer->open(zero->host, b.rig.optimizer_config, &optimizer));
+    const update_how_t how = {.optimizer = {.api = zero->optimizer,
+                                            .optimizer = optimizer,
+                                            .rules = &rules,
+                                            .rule_count = 1,
+                                            .groups = &group,
+                                            .group_count = 1,
+                                            .rounds = 1}};
+    const bool made = update_new(b.rig.engine, b.rig.weights, &how, &update) == LH_OK;
+    (void)snprintf(reason, sizeof(reason), "%s", made ? "" : fail_reason());
+    zero->optimizer->close(optimizer);
+    rig_close(&b.rig);
+    return reason;
+}
+
+/* Master and moment are changed in place. */
+static lh_value_t sgd(lh_graph_t *g, lh_value_t grad, lh_value_t master, lh_value_t *states)
+{
+    const lh_sgd_t how = {.struct_size = sizeof(how), .momentum = 0.9};
+    const lh_value_t in[] = {grad, master, states[0]};
+    lh_value_t more[2];
+    const lh_value_t y = g->api->op(g, "sgd", &how, in, 3, more);
+    states[0] = more[0];
+    return y;
+}
+
+#define RULE(name, result)                                                                        \
+    static lh_value_t name(LH_UNUSED const void *config, lh_graph_t *g,                           \
+                           LH_UNUSED const lh_piece_t *piece, lh_value_t grad, lh_value_t master, \
+                           lh_value_t *states, LH_UNUSED lh_value_t *value)                       \
+    {                                                                                             \
+        const lh_value_t y = sgd(g, grad, master, states);                                        \
+        return y == 0 ? 0 : (result);                                                             \
+    }
+RULE(record_late, lh_add(g, y, master))
+RULE(record_old_state, (states[0] = master, y))
+RULE(record_no_state, (states[0] = 0, y))
+RULE(record_nothing_known, y + 1000)
+RULE(record_one_number, g->api->constant(g, (const float[]){1}, 1))
+
+static void what_a_rule_gives_back_is_checked(void **state)
+{
+    static const struct {
+        lh_value_t (*record)(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                             lh_value_t grad, lh_value_t master, lh_value_t *states,
+                             lh_value_t *value);
+        const char *sentence;
+    } wrong[] = {
+        {record_late, ": op add reads what sgd, which works in place, has written over"},
+        {record_old_state, ": its new m is what op sgd, which works in place, has written over"},
+        {record_no_state, ": it records no new m"},
+        {record_nothing_known, ": it records no new master"},
+        {record_one_number, ": its new master has another shape"},
+    };
+    static const lh_rule_state_t states[] = {
+        {.name = "m", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
+        {.name = "m", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
+    };
+    (void)state;
+    lh_rule_t rule = {.name = "author",
+                      .grain = LH_GRAIN_ELEMENT,
+                      .states = states,
+                      .state_size = sizeof(states[0]),
+                      .state_count = 1};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        rule.record = wrong[i].record;
+        const char *said = refusal_of(&rule);
+        if (strstr(said, wrong[i].sentence) == NULL) print_error("%zu: '%s'\n", i, said);
+        assert_non_null(strstr(said, wrong[i].sentence));
+    }
+    rule.state_count = 2;
+    assert_string_equal(refusal_of(&rule), "rule 'author' has two states 'm'");
+}
+
 static int load(void **state)
 {
     (void)state;
@@ -218,6 +305,7 @@ int main(void)
         cmocka_unit_test(an_op_is_fused_where_it_has_a_kernel_and_only_there),
         cmocka_unit_test(an_op_by_element_is_cut_with_the_head),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
+        cmocka_unit_test(what_a_rule_gives_back_is_checked),
     };
     if (strcmp(rig_device(), "fake") == 0) return 77; /* the example has no kernels for it */
     return cmocka_run_group_tests(tests, load, unload);
