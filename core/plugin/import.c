@@ -11,6 +11,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/options.h>
+#include <longhaul/dtype.h>
 
 /* Rows that a table may have, so that a wild count does not ask for all memory; bytes of a
  * sentence's beginning, which holds a path. */
@@ -298,6 +299,8 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
     if (rule->grain < LH_GRAIN_ELEMENT || rule->grain > LH_GRAIN_MATRIX)
         return fail(LH_ABI, "%s: rule '%s' has grain %u, expected %d to %d", i->path, rule->name,
                     rule->grain, LH_GRAIN_ELEMENT, LH_GRAIN_MATRIX);
+    if (rule->grain == LH_GRAIN_BLOCK && rule->grain_elements == 0)
+        return fail(LH_ABI, "%s: rule '%s' works in blocks of 0 elements", i->path, rule->name);
     (void)snprintf(whose, sizeof(whose), "%s: rule '%s'", i->path, rule->name);
     lh_status_t status = import_options(i, whose, rule->options, rule->option_size,
                                         rule->option_count, rule->config_size, &options);
@@ -316,6 +319,11 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
         if (memchr(s->name, '\0', sizeof(s->name)) == NULL || !is_ini_name(s->name))
             return fail(LH_ABI, "%s: state '%.31s' of rule '%s' is no name like exp_avg", i->path,
                         s->name, rule->name);
+        /* Memory is taken by both: of no dtype it has no bytes, and kernels write there. */
+        if (lh_dtype_bytes(s->dtype) == 0 || s->extent < LH_EXTENT_ELEMENT ||
+            s->extent > LH_EXTENT_PARAM)
+            return fail(LH_ABI, "%s: state '%s' of rule '%s' has dtype %u and extent %u", i->path,
+                        s->name, rule->name, s->dtype, s->extent);
     }
     return status;
 }

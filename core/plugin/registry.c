@@ -487,6 +487,31 @@ static lh_status_t find_plugin_file(registry_t *r, uint32_t kind, const char *na
     return status;
 }
 
+/* One that a plugin needs: loaded already, or of kind parts, or of the kind that alone has a file
+ * of that name. A job loads its plugins one after the other, and what a model needs may be the
+ * optimizer, which comes last. */
+static lh_status_t find_needed(registry_t *r, const char *name, const plugin_t **out)
+{
+    uint32_t kinds = 0, kind = LH_KIND_PARTS;
+    bool settled = !plugin_name_fits(name);
+    for (uint32_t i = 0; i < r->count; i++)
+        settled = settled || strcmp(r->plugins[i]->plugin.name, name) == 0;
+    for (uint32_t k = LH_KIND_MODEL; k <= LH_KIND_PARTS && !settled; k++) {
+        const lister_t all = {.registry = r, .kind = k, .folder = r->folder_count};
+        bool there;
+        const lh_status_t status = look_before(&all, name, &there);
+        if (status != LH_OK) return status;
+        if (!there) continue;
+        kinds++;
+        kind = k;
+        settled = k == LH_KIND_PARTS;
+    }
+    if (settled || kinds == 0) return registry_find(r, name, out);
+    if (kinds == 1) return registry_load(r, kind, name, out);
+    return fail(LH_INVALID, "plugins of %u kinds have that name, and none of them is loaded yet",
+                kinds);
+}
+
 /* "acme_ops, acme_rules". The plugin is in the list by now, so one that needs itself, or two that
  * need each other, are loaded once. A need that fails is told with who has it; the plugin stays
  * loaded, and nobody uses it, as the job is refused. */
@@ -498,7 +523,7 @@ static lh_status_t load_needs(registry_t *r, const plugin_t *plugin)
     for (char *name = list == NULL ? NULL : strtok_r(list, ",", &rest);
          name != NULL && status == LH_OK; name = strtok_r(NULL, ",", &rest)) {
         const plugin_t *other;
-        status = registry_find(r, text_trim(name), &other);
+        status = find_needed(r, text_trim(name), &other);
         if (status == LH_OK || status == LH_NO_MEMORY) continue;
         char reason[1024];
         (void)snprintf(reason, sizeof(reason), "%s", fail_reason());

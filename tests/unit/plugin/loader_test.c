@@ -90,6 +90,27 @@ static void a_part_of_a_plugin_is_imported_with_its_tables(void **state)
     assert_string_equal(fail_reason(), "plugin 'acme' has no rule 'stil'; did you mean 'still'?");
 }
 
+#define PARTS_OF(name) LH_FIXTURES "/parts/" name ".so"
+
+static void a_rules_states_have_memory(void **state)
+{
+    static const struct {
+        const char *name, *sentence;
+    } wrong[] = {
+        {"no_dtype", PARTS_OF("no_dtype") ": state 'momentum' of rule 'still' has dtype 0 and "
+                                          "extent 1"},
+        {"no_extent", PARTS_OF("no_extent") ": state 'momentum' of rule 'still' has dtype 1 and "
+                                            "extent 0"},
+        {"no_block", PARTS_OF("no_block") ": rule 'still' works in blocks of 0 elements"},
+    };
+    const plugin_t *p;
+    (void)state;
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        assert_int_equal(registry_load(plugins, LH_KIND_PARTS, wrong[i].name, &p), LH_ABI);
+        assert_string_equal(fail_reason(), wrong[i].sentence);
+    }
+}
+
 #define MODEL_OF(name) LH_FIXTURES "/models/" name ".so"
 
 static const struct {
@@ -670,6 +691,21 @@ static void a_plugin_brings_those_that_it_needs(void **state)
     registry_free(r);
 }
 
+/* Whatever the job loads first: its model may come behind. */
+static void a_plugin_brings_one_of_another_kind(void **state)
+{
+    registry_t *r = NULL;
+    const plugin_t *p;
+    (void)state;
+    assert_int_equal(registry_new(LH_FIXTURES, host, &r), LH_OK);
+    if (registry_load(r, LH_KIND_OPTIMIZER, "needs_a_model", &p) != LH_OK)
+        FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(registry_count(r), 2);
+    assert_string_equal(registry_at(r, 1)->name, "right_keys");
+    assert_int_equal(registry_at(r, 1)->kind, LH_KIND_MODEL);
+    registry_free(r);
+}
+
 static lh_status_t count_good_one(void *context, const char *name)
 {
     *(uint32_t *)context += strcmp(name, "good_one") == 0;
@@ -801,6 +837,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_program_that_lies_too_deep_is_told_so),
         cmocka_unit_test(tables_are_imported_to_this_hosts_rows),
         cmocka_unit_test(a_part_of_a_plugin_is_imported_with_its_tables),
+        cmocka_unit_test(a_rules_states_have_memory),
         cmocka_unit_test(each_row_of_a_models_keys_is_checked),
         cmocka_unit_test(an_older_plugin_gets_zeros),
         cmocka_unit_test(what_a_plugin_brings_is_known),
@@ -831,6 +868,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_long_folder_is_not_cut),
         cmocka_unit_test(a_name_is_cut_at_its_colon),
         cmocka_unit_test(a_plugin_brings_those_that_it_needs),
+        cmocka_unit_test(a_plugin_brings_one_of_another_kind),
         cmocka_unit_test_setup_teardown(the_first_folder_that_has_it_counts, scratch_setup,
                                         scratch_teardown),
         cmocka_unit_test_setup_teardown(each_that_can_be_used_is_told, scratch_setup,
