@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <base/memory.h>
@@ -38,6 +39,16 @@ static uint32_t ranks_here(const world_t *w)
     return count;
 }
 
+/* The clock that no one sets: the thread rests by it. */
+static void begun_init(pthread_cond_t *begun)
+{
+    pthread_condattr_t how;
+    (void)pthread_condattr_init(&how);
+    (void)pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(begun, &how);
+    (void)pthread_condattr_destroy(&how);
+}
+
 /* The thread is started by comm_connect; until then only this function's caller knows the comm. */
 lh_status_t comm_open(const comm_how_t *how, comm_t **out)
 {
@@ -53,7 +64,7 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
     c->spin_ns = c->crowded ? crowded_spin_ns : spin_ns;
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     (void)pthread_mutex_init(&c->lock, NULL);
-    (void)pthread_cond_init(&c->begun, NULL);
+    begun_init(&c->begun);
     atomic_init(&c->wanted, 0);
     atomic_init(&c->asleep, false);
     c->begun_to = mem_array(how->world->row.sites, sizeof(*c->begun_to));

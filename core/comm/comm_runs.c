@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <base/sys.h>
@@ -25,6 +26,8 @@
 
 /* Events taken from the links at a time; bytes that are added before links are looked at again. */
 enum { EVENTS = 64, BYTES_AT_ONCE = 64 << 10 };
+/* How long comm's thread leaves links alone while no run is under way. */
+enum { REST_NS = 500000000, SECOND_NS = 1000000000 };
 /* A sleep is cut into pieces of this length, so that a time limit is noticed without an event. */
 static const uint64_t doze_ns = 100000000;
 /* Between two looks while nothing else moves: at a gate, and at whether a device waits already. */
@@ -556,10 +559,25 @@ static void thread_idle(comm_t *c, idle_t *idle)
 }
 
 /* Drives while runs are under way or expected and nobody waits for them; else it sleeps on the
- * condition `begun`. */
+ * condition `begun`, and looks at links now and then. */
 static bool runs_any(const comm_t *c)
 {
     return c->oldest != NULL || c->first_expected != NULL;
+}
+
+/* A peer may be ahead by many short messages. What nobody reads fills its socket, which the kernel
+ * takes for a lost peer after 2.5 s (TCP_USER_TIMEOUT), though this rank only computes. */
+static void thread_rest(comm_t *c)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += REST_NS;
+    if (until.tv_nsec >= SECOND_NS) {
+        until.tv_nsec -= SECOND_NS;
+        until.tv_sec++;
+    }
+    if (pthread_cond_timedwait(&c->begun, &c->lock, &until) == 0) return;
+    if (!c->stop && !runs_any(c) && c->waiters == 0) (void)runs_drive(c);
 }
 
 void *runs_thread(void *comm)
@@ -570,7 +588,10 @@ void *runs_thread(void *comm)
     while (!c->stop) {
         if (!runs_any(c) || c->waiters > 0 || c->status != LH_OK) {
             idle.since = 0;
-            (void)pthread_cond_wait(&c->begun, &c->lock);
+            if (c->lane_count > 0 && c->status == LH_OK)
+                thread_rest(c);
+            else
+                (void)pthread_cond_wait(&c->begun, &c->lock);
             continue;
         }
         if (runs_drive(c))

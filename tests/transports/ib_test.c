@@ -321,6 +321,41 @@ static void both_ends_prove_the_key(end_t *e)
     end_barrier(e);
 }
 
+/* Before side 1 accepts anybody, as a rank that is the last to be ready. */
+static void all_that_dial_at_once_come_in(end_t *e)
+{
+    enum { CONNECTIONS = 100, FIRST = 100 };
+    lh_hello_t hello;
+    lh_conn_t *conn;
+    lh_wire_event_t down = {.reason = ""};
+    end_listen(e, LH_SECURITY_KNOWN);
+    for (uint32_t i = 0; e->side == 0 && i < CONNECTIONS; i++) {
+        lh_conn_params_t params = end_params(e, LH_SERVICE_BULK, FIRST + i);
+        params.security = LH_SECURITY_KNOWN;
+        params.hello.serial = i;
+        (void)end_dial(e, &params);
+    }
+    for (const uint64_t until = check_now_ns() + 1000000000; check_now_ns() < until;)
+        end_poll(e);
+    end_barrier(e);
+    for (uint32_t i = 0; e->side == 1 && i < CONNECTIONS; i++) {
+        const uint64_t until = check_now_ns() + 20000000000ull;
+        while (e->api->accept(e->listener, &hello, &conn) != LH_OK) {
+            CHECK(check_now_ns() < until, "%u of %u came", i, (uint32_t)CONNECTIONS);
+            end_poll(e);
+        }
+        lh_conn_params_t params = end_params(e, LH_SERVICE_BULK, FIRST + hello.serial);
+        params.security = LH_SECURITY_KNOWN;
+        params.hello = hello;
+        CHECK(e->api->admit(conn, &params) == LH_OK);
+    }
+    for (uint32_t i = 0; i < CONNECTIONS; i++) {
+        CHECK(!end_take(e, LH_WIRE_DOWN, FIRST + i, &down), "%s", down.reason);
+        (void)end_await(e, LH_WIRE_UP, FIRST + i);
+    }
+    end_barrier(e);
+}
+
 /* Side 1's part where side 0 dials in vain: it is counted and never given out. Until side 0 says that its
  * connection has ended. */
 static void turn_away_one(end_t *e)
@@ -625,6 +660,7 @@ int main(int argc, char **argv)
         FACT(a_dead_path_is_seen_on_an_idle_link, short_patience),
         FACT(who_waits_on_an_idle_link_takes_no_processor, NULL),
         FACT(both_ends_prove_the_key, three),
+        FACT(all_that_dial_at_once_come_in, NULL),
         FACT(another_level_is_denied, NULL),
         FACT(a_proof_that_is_wrong_is_denied, NULL),
         FACT(an_answer_that_is_not_proven_is_denied, NULL),

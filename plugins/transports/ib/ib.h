@@ -24,7 +24,8 @@ enum {
     IB_SEND_WRS = 256,   /* send work requests that a queue pair has under way */
     IB_NOTICE_WRS = 3,   /* the most that one notice takes                     */
     IB_INLINE = 220,     /* bytes that are copied into the work request, where the card takes it */
-    IB_WAITING = 64,     /* connect requests of a listener that nobody has accepted */
+    IB_WAITING = 1024,   /* connect requests of a listener that nobody has accepted: of all ranks
+                          * of a site at once, as one that is turned away does not come again */
     IB_LEAVE_MS = 50,    /* how long a goodbye may take                        */
     IB_REFUSED_MS = 500, /* how long a peer that ends may take to be seen as such */
     IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */

@@ -6,7 +6,7 @@
 
 #include "ib.h"
 
-enum { BACKLOG = 128 };
+enum { BACKLOG = IB_WAITING };
 
 const char ib_not_this_job[] = "not this job";
 const char ib_other_level[] = "it listens with another level of security";

@@ -171,6 +171,7 @@ struct lh_conn {
     char address_text[64];
     uint64_t dial_ns, dial_deadline, redial_at;
     uint32_t dial_refusals; /* streams that were closed before the welcome */
+    uint64_t refused_since; /* now_ns: of the first of these */
     uint64_t end_deadline;
     frame_t end;
 

@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Times that a peer may hang up in the handshake before that is taken for an answer; pause between
+/* Times that a peer may hang up in the handshake before that is taken for an answer, and how long
+ * since the first: of many that dial at once it hangs up on all but STRANGERS_MAX. Pause between
  * tries. */
-enum { REFUSALS_MAX = 3, REDIAL_NS = 50000000, DIAL_WAY = 160 };
+enum { REFUSALS_MAX = 3, REFUSED_NS = 1000000000, REDIAL_NS = 50000000, DIAL_WAY = 160 };
 
 /* What can pass (nobody listens yet, a link that is down) is tried again; what can't (another key,
  * nonsense) ends the connection. */
@@ -25,7 +26,10 @@ void dial_failed(stream_t *s, lh_status_t status, const char *text)
     (void)snprintf(c->reason, sizeof(c->reason), "%s", text);
     /* Of the streams after the first, whose key was proven, the link may have been cut
      * meanwhile. */
-    if (met && index == 0 && ++c->dial_refusals == REFUSALS_MAX) {
+    const bool refused = met && index == 0;
+    if (refused && c->dial_refusals++ == 0) c->refused_since = c->transport->now;
+    if (refused && c->dial_refusals >= REFUSALS_MAX &&
+        c->transport->now - c->refused_since >= REFUSED_NS) {
         conn_break(c, LH_DENIED,
                    "%s at %s closed the connection in the handshake, %u times: it has another key, "
                    "or listens with another level of security than ours (%s)",

@@ -273,6 +273,7 @@ static bool greet_listener(stream_t *s)
     /* The end that listens may want fewer streams, never more. */
     if (s->index == 0) {
         c->stream_count = w.streams < c->stream_count ? w.streams : c->stream_count;
+        c->tuning.streams = c->stream_count; /* which share pace and buffers */
         memcpy(c->token, w.token, TOKEN_BYTES);
     }
     conn_stream_open(c, s);

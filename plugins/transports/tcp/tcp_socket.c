@@ -168,7 +168,7 @@ static void sample_rate(lh_conn_t *c)
 /* Of one stream, from the kernel's figures. */
 static uint64_t silence_of(stream_t *s, const struct tcp_info *info, bool was_away)
 {
-    return silence_at(&s->waits_since, s->transport->now, info->tcpi_unacked,
+    return silence_at(&s->waits_since, s->transport->now, info->tcpi_unacked, info->tcpi_probes,
                       (uint64_t)info->tcpi_last_ack_recv * 1000000, was_away);
 }
 

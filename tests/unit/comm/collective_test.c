@@ -425,6 +425,31 @@ static void all_ranks_reach_device_memory_or_none(void **state)
     job.comm.device_memory = DEVICE_MEMORY_AUTO;
 }
 
+/* Peers that are ahead may send before this rank has begun anything. */
+static void rest_for_a_while(actor_t *a)
+{
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+    const uint64_t before = hub.polls[a->rank];
+    const struct timespec nap = {.tv_sec = 1, .tv_nsec = 500000000};
+    (void)nanosleep(&nap, NULL);
+    if (hub.polls[a->rank] == before) trouble(a, "nobody has looked at the links");
+    if (hub.polls[a->rank] > before + 20) trouble(a, "a thread that does not rest");
+    comm_stop(a->comm);
+}
+
+static void links_are_looked_at_while_no_run_is_under_way(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.thread = true;
+    play_scene(&s, rest_for_a_while, texts);
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "");
+}
+
 int main(void)
 {
     job.comm.timeout_ns = 60000000000;
@@ -436,6 +461,7 @@ int main(void)
         cmocka_unit_test(a_slow_link_is_gone_round),
         cmocka_unit_test(a_hundred_runs_give_the_same),
         cmocka_unit_test(one_message_at_a_time_is_enough),
+        cmocka_unit_test(links_are_looked_at_while_no_run_is_under_way),
         cmocka_unit_test(a_run_of_nothing_comes_after_what_it_was_planned_behind),
         cmocka_unit_test(gathers_go_from_device_to_device),
         cmocka_unit_test(what_a_device_does_not_see_ends_a_run),

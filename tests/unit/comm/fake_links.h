@@ -63,6 +63,7 @@ static struct hub {
     uint64_t random;
     fake_queue_t sends[FAKE_RANKS][FAKE_RANKS], receives[FAKE_RANKS][FAKE_RANKS]; /* from, to */
     fake_events_t events[FAKE_RANKS];
+    _Atomic uint64_t polls[FAKE_RANKS]; /* of its links by a rank */
     char *arenas[FAKE_RANKS][FAKE_ARENAS];
     bool files[FAKE_RANKS][FAKE_ARENAS];
     fake_device_t *devices[FAKE_RANKS][FAKE_ARENAS]; /* NULL: the host's */
@@ -346,6 +347,7 @@ lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t
 {
     (void)pthread_mutex_lock(&hub.lock);
     const int dead = hub.dead;
+    hub.polls[fake_rank(l)]++;
     for (uint32_t p = 0; dead < 0 && p < hub.size; p++) {
         fake_move(p, fake_rank(l));
         fake_move(fake_rank(l), p);

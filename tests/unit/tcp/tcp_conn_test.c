@@ -260,6 +260,25 @@ static void a_pace_that_is_set_is_the_most(void **state)
     pair_free(p);
 }
 
+/* Pace and buffers are divided by them. */
+static void streams_in_force_are_those_that_both_ends_have(void **state)
+{
+    (void)state;
+    static pair_t p;
+    lh_tuning_t after = {.struct_size = sizeof(after)};
+    memset(&p, 0, sizeof(p));
+    p.a.host.key = p.b.host.key = 7;
+    p.a.config.streams = 1;
+    p.b.config.streams = 4;
+    kit_open(&p.a, 0);
+    kit_open(&p.b, 1);
+    kit_join(&p.a, &p.b, level);
+    assert_int_equal(kit_api->retune(p.b.conn, NULL, &after), LH_OK);
+    assert_int_equal(after.streams, 1);
+    kit_close(&p.a);
+    kit_close(&p.b);
+}
+
 static void what_was_sent_before_an_orderly_end_arrives(void **state)
 {
     (void)state;
@@ -286,6 +305,7 @@ static void what_was_sent_before_an_orderly_end_arrives(void **state)
         cmocka_unit_test(cancel_ends_every_operation_once_and_within_100_ms), \
         cmocka_unit_test(retune_changes_what_it_names_and_tells_the_rest),    \
         cmocka_unit_test(a_pace_that_is_set_is_the_most),                     \
+        cmocka_unit_test(streams_in_force_are_those_that_both_ends_have),     \
         cmocka_unit_test(what_was_sent_before_an_orderly_end_arrives)
 
 int main(void)

@@ -98,6 +98,46 @@ static void a_crowd_does_not_keep_a_rank_out(void **state)
     kit_close(&b);
 }
 
+/* A listener keeps so many strangers and no more: of many ranks that dial at once it hangs up on
+ * some in their handshake, which says nothing of their key. */
+static void a_rank_that_a_crowd_pushes_out_comes_again(void **state)
+{
+    (void)state;
+    enum { CROWD = 80, TIMES = 4 };
+    static kit_end_t a, b;
+    int crowd[CROWD];
+    lh_hello_t hello;
+    open_both(&a, &b, LH_SECURITY_PROVEN);
+    lh_conn_params_t params = kit_params(&b, 0, LH_SECURITY_PROVEN);
+    assert_int_equal(kit_api->connect(b.transport, &a.address, &params, &b.conn), LH_OK);
+    for (int t = 0; t < TIMES; t++) {
+        for (const uint64_t end = kit_now() + 80000000u; kit_now() < end; (void)poll(NULL, 0, 1))
+            kit_poll(&b); /* dials, or is hung up on and dials again */
+        kit_poll(&a);
+        kit_poll(&a); /* takes it in: its handshake has begun */
+        for (int i = 0; i < CROWD; i++) {
+            crowd[i] = relay_dial(&a.address);
+            assert_true(crowd[i] >= 0);
+        }
+        kit_poll(&a);
+        kit_poll(&a);
+        for (int i = 0; i < CROWD; i++)
+            (void)close(crowd[i]);
+    }
+    const lh_wire_event_t *up = NULL;
+    for (const uint64_t end = kit_now() + 2000000000u; up == NULL && kit_now() < end;) {
+        up = kit_wait(&a, &b, &b, LH_WIRE_UP, 0, 1);
+        const lh_wire_event_t *down = kit_wait(NULL, NULL, &b, LH_WIRE_DOWN, 0, 0);
+        if (down != NULL) fail_msg("%s", kit_reason(&b, down));
+        if (kit_api->accept(a.listener, &hello, &a.conn) != LH_OK) continue;
+        params = kit_params(&a, hello.rank, LH_SECURITY_PROVEN);
+        assert_int_equal(kit_api->admit(a.conn, &params), LH_OK);
+    }
+    assert_non_null(up);
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* b dials with what `change` made of its parameters: why it went down. */
 static const char *refusal(kit_end_t *a, kit_end_t *b, const lh_conn_params_t *params,
                            lh_status_t expected)
@@ -407,6 +447,7 @@ int main(void)
         cmocka_unit_test(strangers_are_dropped_in_silence_and_counted),
         cmocka_unit_test(who_says_nothing_is_dropped_after_two_seconds),
         cmocka_unit_test(a_crowd_does_not_keep_a_rank_out),
+        cmocka_unit_test(a_rank_that_a_crowd_pushes_out_comes_again),
         cmocka_unit_test(another_job_epoch_or_rank_is_refused_with_a_sentence),
         cmocka_unit_test(a_second_connection_of_the_same_name_is_refused),
         cmocka_unit_test(another_key_or_level_is_denied_with_a_sentence),
