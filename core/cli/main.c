@@ -159,6 +159,7 @@ int main(int argc, char **argv)
     allow_descriptors();
     fill_streams();
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
+    (void)signal(SIGCHLD, SIG_DFL); /* one that is ignored is inherited: no child is waited for */
     /* Results and log lines stay in order when both go to one file. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     /* Without a command, for scripts that only ask which version this is. */

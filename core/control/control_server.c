@@ -73,10 +73,15 @@ static void server_refuse(control_t *c, peer_t *p, lh_status_t status, const cha
 
 /* Whether a rank that expects this epoch may be of a meeting of that one. A launcher that was started
  * anew has met nobody: its ranks come in any. All others have been of the epoch before, as every
- * meeting takes all ranks; one that is behind is left over from a meeting that is past. */
-static bool is_of_epoch(uint32_t expected, uint32_t epoch)
+ * meeting takes all ranks; but a link may have been cut while the last welcome was on its way, and
+ * whom that did not reach is one behind. Who is further behind is left over from a past meeting.
+ * Machines that change meet anew instead (control_members_epochs). */
+static bool is_of_epoch(const control_t *c, uint32_t expected)
 {
-    return expected <= 1 || expected == epoch;
+    const control_members_t *m = c->how.members;
+    const uint32_t epoch = c->server->epoch;
+    const bool cut = (m == NULL || !members_change(m->job)) && expected + 1 == epoch;
+    return expected <= 1 || expected == epoch || cut;
 }
 
 /* Who proves the job's key may still be wrong: of another version or size, under a number that its
@@ -95,7 +100,7 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
                        name, h->size, c->host, c->how.size);
     else if (h->rank >= c->how.size || h->rank != conn_rank(p->conn))
         (void)snprintf(sentence, sizeof(sentence), "%s has a key that is not its own", name);
-    else if (h->epoch < c->server->epoch && !is_of_epoch(h->epoch, c->server->epoch))
+    else if (h->epoch < c->server->epoch && !is_of_epoch(c, h->epoch))
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is of epoch %u of the job, which is past: rank 0 on %s is of epoch %u",
                        name, h->epoch, c->host, c->server->epoch);
@@ -184,7 +189,7 @@ static bool one_epoch(control_t *c)
     char name[CONTROL_NAME], sentence[512];
     for (uint32_t r = 0; r < c->how.size; r++) {
         const uint32_t expected = s->facts[r].hello.epoch;
-        if (is_of_epoch(expected, s->epoch)) continue;
+        if (is_of_epoch(c, expected)) continue;
         if (control_members_epochs(c)) return false;
         control_rank_name(c, r, name);
         (void)snprintf(sentence, sizeof(sentence), "%s is of epoch %u of the job, others are of %u",
@@ -240,6 +245,11 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
 {
     control_server_t *s = c->server;
     frame_hello_t h;
+    /* All were refused: it belongs to the next meeting, and dials again. */
+    if (s->refused) {
+        control_drop(s, p);
+        return;
+    }
     if (frame_read_hello(f, &h) != LH_OK) {
         control_lose(c, p, fail_reason());
         return;
@@ -423,14 +433,28 @@ static bool server_make_room(control_t *c)
     return false;
 }
 
+/* A port at which somebody waits wakes the thread at once. Where nobody can be taken in, for want
+ * of a place or a descriptor, it is looked at again when a silent one may make room; 0: now. */
+static void server_rests(control_server_t *s, uint64_t until)
+{
+    struct epoll_event e = {.events = until == 0 ? EPOLLIN : 0u, .data.ptr = s};
+    s->rests_until = until;
+    if (s->listener >= 0) (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &e);
+}
+
 /* Takes in what waits at the port, as long as there is room. A connection is served at once: it has
  * mostly said something while it waited in the queue. */
 static void accept_peers(control_t *c)
 {
     control_server_t *s = c->server;
+    const uint64_t rest = CONTROL_EVICT_SILENT_MS * CONTROL_MS;
     int fd;
-    for (uint32_t i = 0; i < EVENTS && s->listener >= 0 && server_make_room(c); i++) {
-        if (control_accept(s->listener, control_outage_ns(c), &fd) != LH_OK) return;
+    for (uint32_t i = 0; i < EVENTS && s->listener >= 0; i++) {
+        const bool room = server_make_room(c);
+        if (!room || control_accept(s->listener, control_outage_ns(c), &fd) != LH_OK) {
+            if (!room || errno != EAGAIN) server_rests(s, sys()->now_ns() + rest);
+            return;
+        }
         peer_t *p = mem_new(sizeof(*p));
         if (p == NULL || conn_new(c->tls, fd, CONN_NO_RANK, FRAME_SMALL, &p->conn) != LH_OK) {
             if (p == NULL) (void)close(fd);
@@ -625,6 +649,7 @@ static void server_turn(control_t *c)
         if (is_stranger(p)) p->since_ns = now;
     }
     s->last_turn = now;
+    if (s->rests_until != 0 && now >= s->rests_until) server_rests(s, 0);
     if (now >= s->next_beat) {
         beat_all(c);
         s->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
@@ -655,7 +680,8 @@ void control_server_run(control_t *c)
     s->join_deadline = s->last_turn + c->how.join_ns;
     if (c->how.size == 1 && !control_elects(c)) control_finish_join(c);
     do {
-        const int count = epoll_wait(s->epoll, events, EVENTS, CONTROL_TICK_MS);
+        const int most_ms = s->rests_until != 0 ? CONTROL_EVICT_SILENT_MS : CONTROL_TICK_MS;
+        const int count = epoll_wait(s->epoll, events, EVENTS, most_ms);
         for (int i = 0; i < count; i++) {
             if (events[i].data.ptr == s)
                 accept_peers(c);

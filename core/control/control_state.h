@@ -244,6 +244,7 @@ struct control_server {
     peer_t *peers;
     /* Connections that have no seat yet. */
     uint32_t pending;
+    uint64_t rests_until;          /* the port is not looked at until then; 0: it is */
     seat_t *seats;                 /* [size]; seat 0 is this rank's own */
     rank_facts_t *facts;           /* [size]; hellos that are here      */
     uint32_t joined;               /* with this one */

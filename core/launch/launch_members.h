@@ -30,6 +30,7 @@ typedef struct starter {
     started_t *ranks;
     uint32_t most, count, left;
     board_row_t *board; /* [most] */
+    secret_t *secret;   /* as it was at the first start: whoever starts again has the same */
     int signals;        /* signalfd */
     sigset_t before;
     uint32_t stops;        /* signals that ask to stop, but for SIGHUP */

@@ -51,6 +51,8 @@ enum {
     NOTICE_REST = 10,   /* this part of a notice is left for the end of what runs on */
 };
 
+static void starter_hear_signal(starter_t *s);
+
 static bool starter_has_zero(const starter_t *s)
 {
     return s->ranks[0].rank == 0;
@@ -70,7 +72,8 @@ static lh_status_t starter_listen(starter_t *s)
                                                   &s->place.listener, &s->place.port);
         const bool later = status == LH_UNREACHABLE || (status != LH_OK && s->place.epoch > 1);
         if (!later) return status;
-        if (sys()->now_ns() > end || poll(&stop, 1, PAUSE_MS) > 0)
+        if (poll(&stop, 1, PAUSE_MS) > 0) starter_hear_signal(s);
+        if (sys()->now_ns() > end || s->first_stop != 0)
             return fail_again(LH_UNREACHABLE, fail_reason());
         if (control_wait_due(&told, sys()->now_ns()))
             log_line(LH_LOG_WARN, "rank 0 can't listen yet: %s", fail_reason());
@@ -101,19 +104,18 @@ static lh_status_t starter_choose_address(starter_t *s)
     return starter_listen(s);
 }
 
-/* Rank 0's machine makes the key; the others wait until a shared folder shows it. */
+/* Rank 0's machine makes the key; the others wait until a shared folder shows it. Once a job: one
+ * that rank 0's machine made anew, as its file was gone, the others would not have. */
 static lh_status_t starter_share_secret(starter_t *s)
 {
-    secret_t *secret = NULL;
     const job_launch_t *how = &s->launch->how.job->launch;
     const bool makes = starter_has_zero(s);
     const uint64_t end = sys()->now_ns() + launch_patience(s->launch);
-    lh_status_t status = how->secret == NULL ? secret_random(&secret)
-                         : makes             ? secret_open(how->secret, true, &secret)
-                                             : secret_await(how->secret, end, &secret);
-    if (status == LH_OK) status = secret_share(secret, &s->place.secret);
-    secret_free(secret);
-    return status;
+    lh_status_t status = s->secret != NULL     ? LH_OK
+                         : how->secret == NULL ? secret_random(&s->secret)
+                         : makes               ? secret_open(how->secret, true, &s->secret)
+                                               : secret_await(how->secret, end, &s->secret);
+    return status == LH_OK ? secret_share(s->secret, &s->place.secret) : status;
 }
 
 /* A memfd that ranks inherit: they map their row of it, and it is gone with the last of them. */
@@ -402,19 +404,16 @@ static lh_status_t starter_watch(starter_t *s)
 static uint32_t kill_children(bool at_once)
 {
     uint32_t count = 0;
-    char path[64], line[4096];
+    char path[64];
+    int child;
     DIR *threads = opendir("/proc/self/task");
     if (threads == NULL) return 0;
     for (const struct dirent *e; (e = readdir(threads)) != NULL;) {
         if (e->d_name[0] == '.') continue;
         (void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/children", e->d_name);
         FILE *f = fopen(path, "re");
-        if (f != NULL && fgets(line, sizeof(line), f) != NULL)
-            for (char *rest = line, *word; (word = strsep(&rest, " \n")) != NULL;)
-                if (*word != '\0') {
-                    if (at_once) (void)kill((pid_t)atoi(word), SIGKILL);
-                    count++;
-                }
+        for (; f != NULL && fscanf(f, "%d", &child) == 1; count++)
+            if (at_once) (void)kill((pid_t)child, SIGKILL);
         if (f != NULL) (void)fclose(f);
     }
     (void)closedir(threads);
@@ -597,6 +596,15 @@ static bool starter_left_late(const starter_t *s, char sentence[128])
     return late;
 }
 
+static void starter_tell_stop(const starter_t *s)
+{
+    char sentence[128];
+    (void)snprintf(sentence, sizeof(sentence),
+                   "stopped by signal %d (%s) while no step was under way", s->first_stop,
+                   strsignal(s->first_stop));
+    starter_tell(s, sentence);
+}
+
 /* The exit code of the job: of the first that failed; of a stop that was asked for; else 0. *again:
  * it does not end yet. */
 static int starter_end_code(starter_t *s, bool *again)
@@ -610,10 +618,7 @@ static int starter_end_code(starter_t *s, bool *again)
         return 128 + s->last_stop;
     }
     if (starter_ended_as_asked(s)) {
-        (void)snprintf(sentence, sizeof(sentence),
-                       "stopped by signal %d (%s) while no step was under way", s->first_stop,
-                       strsignal(s->first_stop));
-        starter_tell(s, sentence);
+        starter_tell_stop(s);
         return EXIT_TERMINATED;
     }
     if (starter_left_late(s, sentence)) {
@@ -675,6 +680,7 @@ static lh_status_t starter_begin(starter_t *s)
  * the first fork, so that none is lost between a rank's start and the loop that watches it. */
 static lh_status_t starter_start_all(starter_t *s)
 {
+    s->launch->place.epoch = s->place.epoch; /* by which launch_patience goes */
     lh_status_t status = starter_choose_address(s);
     if (status == LH_OK) status = starter_share_secret(s);
     if (status == LH_OK && s->signals < 0) status = starter_catch_signals(s);
@@ -703,6 +709,7 @@ static void starter_free(starter_t *s)
     }
     text_free(&s->ended);
     restart_free(&s->restarts);
+    secret_free(s->secret);
     mem_free(s->ranks);
 }
 
@@ -712,6 +719,10 @@ static int starter_run_epoch(starter_t *s, bool *again)
 {
     *again = false;
     lh_status_t status = starter_start_all(s);
+    if (status == LH_UNREACHABLE && s->first_stop != 0) {
+        starter_tell_stop(s);
+        return EXIT_TERMINATED;
+    }
     const lh_status_t watched = s->left > 0 ? starter_watch(s) : LH_OK;
     if (s->signals >= 0) starter_reap_orphans(s);
     if (status == LH_OK) status = watched;

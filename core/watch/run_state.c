@@ -107,9 +107,11 @@ void run_state_end(run_state_t *s, const run_end_t *end)
 
 /* ---- who is late ---- */
 
-/* A window of shares; a silence, or a standstill, that is told; and how much less than the rest a slow rank waits, as
- * a share of the time. */
+/* A window of shares, of so many steps at least; a silence, or a standstill, that is told; and how
+ * much less than the rest a slow rank waits, as a share of the time. Ranks tell what a step has
+ * waited at its end: a window may have a step more of one rank than of another. */
 #define WINDOW_NS UINT64_C(5000000000)
+#define WINDOW_STEPS 10
 #define LATE_NS UINT64_C(1000000000)
 #define SLOW_SHARE 0.1
 
@@ -217,7 +219,11 @@ void run_lateness_look(lateness_t *l)
     for (uint32_t r = 0; r < l->world->row.size; r++)
         if (control_member(l->control, r, &m))
             told = lateness_judge(l, r, &m, furthest, now) || told;
-    if (now - l->window_at >= WINDOW_NS) lateness_turn_window(l, now);
+    const bool steps = furthest < l->window_step || furthest - l->window_step >= WINDOW_STEPS;
+    if (l->window_at == 0 || (steps && now - l->window_at >= WINDOW_NS)) {
+        lateness_turn_window(l, now);
+        l->window_step = furthest;
+    }
     if (!told) lateness_judge_slow(l);
 }
 

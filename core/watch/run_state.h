@@ -68,11 +68,11 @@ enum { LATE_SHOWN = 8 };
 typedef struct lateness {
     const control_t *control; /* NULL: a job of one rank, where nobody is late */
     const world_t *world;
-    uint64_t *step, *since; /* [ranks] in which step each was seen, and since when */
-    uint64_t *waited;       /* [ranks] that each had waited at window_at */
-    double *share;          /* [ranks] of the window before, that it waited */
-    uint64_t window_at;
-    bool known; /* share is filled */
+    uint64_t *step, *since;          /* [ranks] in which step each was seen, and since when */
+    uint64_t *waited;                /* [ranks] that each had waited at window_at */
+    double *share;                   /* [ranks] of the window before, that it waited */
+    uint64_t window_at, window_step; /* when it began; the furthest step then */
+    bool known;                      /* share is filled */
     late_rank_t late[LATE_SHOWN];
     uint32_t count, shown; /* how many are late; of these are in late[] */
 } lateness_t;

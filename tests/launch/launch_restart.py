@@ -159,6 +159,29 @@ class Launchers(LaunchCase):
             shutil.rmtree(os.path.join(self.folder, "out"))
             os.unlink(os.path.join(self.folder, "job.key"))
 
+    def test_a_key_whose_file_is_gone_is_that_of_the_job_all_the_same(self):
+        """Each machine has a copy of its own: one that rank 0's made anew would be no other's."""
+        ini, keys = self.sites_ini(), []
+        for host in ("t1", "o1"):
+            keys.append(os.path.join(self.folder, f"{host}.key"))
+            with open(os.open(keys[-1], os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+                f.write("0123456789abcdef" * 4 + "\n")
+        processes = [self.start(self.ini(ini.replace("job.key", f"{host}.key"), f"{host}.ini"), "--host", host, LH_STEPS=100000)
+                     for host in ("t1", "o1")]
+        ranks = self.ranks(4)
+        self.met(1)
+        for key in keys:
+            os.unlink(key)
+        os.kill(ranks[3], signal.SIGKILL)
+        self.new_ranks(ranks)
+        self.met(2)
+        for p in processes:
+            p.terminate()
+        results = [self.finish(p) for p in processes]
+        self.assertEqual([r[0] for r in results], [75, 75], results)
+        self.assertEqual([k for k in keys if os.path.exists(k)], [])
+        self.nothing_is_left()
+
     def test_a_machine_that_does_not_come_back_is_waited_for_as_long_as_is_said(self):
         _, processes = self.start_both("rejoin = 12s\n", "10s", LH_STEPS=100000)
         self.ranks(4)
@@ -169,6 +192,35 @@ class Launchers(LaunchCase):
         code, _, err = self.finish(processes[0], WAIT)
         self.assertEqual(code, 3, err)
         self.assertRegex(err.splitlines()[-1], r"\Alonghaul: 2 of 4 ranks have come in 12 s; missing: ranks 2 to 3 on osaka/o1")
+        self.nothing_is_left()
+
+    def test_an_address_that_is_gone_is_waited_for_as_long_as_ranks_wait(self):
+        """Somebody else has the port meanwhile: for longer than join_timeout, then until the job is stopped. A SIGHUP is no stop."""
+        ini = self.ini(self.sites_ini("rejoin = 60s\n", "8s"))
+        port = int(next(line for line in launch_case.read(ini).splitlines() if line.startswith("port")).split()[-1])
+        processes = [self.start(ini, "--host", host, preexec_fn=os.setsid, LH_STEPS=100000) for host in ("t1", "o1")]
+        ranks = self.ranks(4)
+        self.met(1)
+        for hold in (12, 4):
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                other.bind(("127.0.0.1", port))
+                other.listen(100)
+                os.kill(ranks[3], signal.SIGKILL)
+                time.sleep(2)
+                processes[0].send_signal(signal.SIGHUP)
+                time.sleep(hold - 2)
+                self.assertEqual([p.poll() for p in processes], [None, None])
+                if hold == 4:
+                    processes[0].terminate()
+                    code, _, err = self.finish(processes[0])
+                    self.assertEqual(code, 75, err)
+                    self.assertIn("longhaul: stopped by signal 15 (Terminated) while no step was under way\n", err)
+            if hold == 12:
+                ranks = self.new_ranks(ranks)
+                self.met(2)
+        processes[1].terminate()
+        self.assertEqual(self.finish(processes[1])[0], 75)
         self.nothing_is_left()
 
     def test_a_machine_that_is_told_to_leave_leaves_within_its_notice(self):

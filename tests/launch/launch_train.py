@@ -92,6 +92,14 @@ class Train(LaunchCase):
             digest.update(launch_case.read(path, "rb"))
         return digest.hexdigest()
 
+    def test_a_starter_that_ignores_the_end_of_children_is_no_matter(self):
+        ini = self.job("job", ranks=2)
+        done = subprocess.run([launch_case.LONGHAUL, "run", ini], capture_output=True, text=True, timeout=200,
+                              env=clean_environment(LH_MARK=self.folder),
+                              preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.nothing_is_left()
+
     def test_a_run_that_is_refused_leaves_the_logs_of_ranks(self):
         ini = self.job("job")
         out = os.path.join(os.path.dirname(ini), "out")

@@ -80,7 +80,7 @@ class Batch(PlacesCase):
         run = "srun --kill-on-bad-exit=0 longhaul run job.ini --resume"
         for code in (0, 1, 2, 4, 5):
             self.assertEqual(self.batch(code), (code, [run]))
-        for code in (3, 75, 137):
+        for code in (3, 75, 137, 143):
             self.assertEqual(self.batch(code), (code, [run, "scontrol requeue 7", "sleep 60"]))
         self.assertEqual(self.batch(75, SLURM_RESTART_COUNT="20"), (75, [run]))
         self.assertEqual(self.batch(75, SLURM_RESTART_COUNT="20", LONGHAUL_AGAIN="21")[1][1:2], ["scontrol requeue 7"])

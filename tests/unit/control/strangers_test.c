@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <torture.h>
 #include <unit/control/control_ranks.h>
@@ -286,6 +287,31 @@ static void a_flood_from_one_source_does_not_keep_a_rank_out(void **state)
     end_flood(pid);
 }
 
+/* Seconds of processors that this process has had. */
+static double processor_seconds(void)
+{
+    struct timespec t;
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), 0);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* All places are taken, and more knock all the time: rank 0 does not look without a pause. */
+static void a_flood_leaves_rank_0_its_processor(void **state)
+{
+    party_t p;
+    (void)state;
+    party_open(&p);
+    const pid_t pid = start_flood(p.star.port);
+    const uint64_t begin = sys()->now_ns();
+    const double before = processor_seconds();
+    (void)usleep(1000000);
+    const double share = (processor_seconds() - before) / seconds_since(begin);
+    end_flood(pid);
+    (void)party_end(&p, 30);
+    print_message("%.0f %% of a processor\n", 100 * share);
+    if (!is_sanitized) assert_true(share < 0.7);
+}
+
 typedef struct far { /* a way to rank 0 on which every message takes 60 ms */
     int listener;
     uint16_t port, to;
@@ -370,6 +396,7 @@ int main(void)
         cmocka_unit_test(the_port_is_closed_once_all_are_in),
         cmocka_unit_test(thousands_leave_nothing_behind),
         cmocka_unit_test(a_flood_from_one_source_does_not_keep_a_rank_out),
+        cmocka_unit_test(a_flood_leaves_rank_0_its_processor),
         cmocka_unit_test(a_flood_leaves_a_rank_that_has_greeted_its_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

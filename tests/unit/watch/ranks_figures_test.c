@@ -74,10 +74,62 @@ static void strangers_at_rank_0_are_counted(void **state)
     text_free(&page);
 }
 
+/* Each rank has waited so long since its start; returns when rank 0 has heard of it. */
+static void step_ends(rank_run_t *ranks, uint64_t step, const uint64_t waited_ns[2])
+{
+    control_member_t m = {.silent_ns = 0};
+    for (uint32_t r = 0; r < 2; r++) {
+        (void)control_member(ranks[0].control, r, &m);
+        control_waited(ranks[r].control, waited_ns[r] - m.progress.waited_ns);
+        control_progress(ranks[r].control, step, "a step");
+    }
+    for (uint32_t i = 0; i < 2000; i++) {
+        if (control_member(ranks[0].control, 1, &m) && m.progress.step == step &&
+            m.progress.waited_ns == waited_ns[1])
+            return;
+        (void)usleep(10000);
+    }
+    FAIL_TEST("rank 0 does not hear of step %u\n", (uint32_t)step);
+}
+
+/* As six seconds after the window of shares began. */
+static bool is_slow(lateness_t *l)
+{
+    l->window_at = sys()->now_ns() - UINT64_C(6000000000);
+    run_lateness_look(l);
+    for (uint32_t i = 0; i < l->shown; i++)
+        if (strstr(l->late[i].why, "slow: ") != NULL) return true;
+    return false;
+}
+
+/* Of a step of 30 s one rank has waited 1 s less, 3 % of the time: all of it is told at once. */
+static void a_long_step_makes_no_rank_slow(void **state)
+{
+    star_t star;
+    lateness_t l;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    rank_run_t ranks[2] = {{.how = star_how(&star, 0, 2)}, {.how = star_how(&star, 1, 2)}};
+    ranks_open(ranks, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        if (ranks[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, ranks[i].reason);
+    assert_int_equal(run_lateness_new(ranks[0].control, ranks[0].world, &l), LH_OK);
+    step_ends(ranks, 7, (const uint64_t[2]){0, 0});
+    run_lateness_look(&l); /* a window begins */
+    step_ends(ranks, 8, (const uint64_t[2]){3000000000, 2000000000});
+    assert_false(is_slow(&l));
+    step_ends(ranks, 17, (const uint64_t[2]){3000000000, 2000000000}); /* of ten steps in all */
+    assert_true(is_slow(&l));
+    run_lateness_free(&l);
+    ranks_close(ranks, 2);
+    secret_free(star.secret);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_at_rank_0_are_counted),
+        cmocka_unit_test(a_long_step_makes_no_rank_slow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
