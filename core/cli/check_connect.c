@@ -54,7 +54,7 @@ typedef struct dialing {
     uint32_t host_count, rounds;
     bool dials; /* this rank, in the pair at hand */
     pair_t pair;
-    outcome_t *own, *all; /* [rounds], [size][rounds] */
+    outcome_t *own, *all; /* [rounds], [rounds][size] */
 } dialing_t;
 
 static lh_status_t dialing_begin(dialing_t *d)
@@ -181,9 +181,9 @@ static lh_status_t round_dial(dialing_t *d, const links_how_t *how, uint32_t rou
 
 static const outcome_t *outcome_of(const dialing_t *d, uint32_t rank, uint32_t peer)
 {
+    const size_t size = d->world->row.size;
     for (uint32_t i = 0; i < d->rounds; i++)
-        if (d->all[(size_t)rank * d->rounds + i].peer == peer)
-            return &d->all[(size_t)rank * d->rounds + i];
+        if (d->all[i * size + rank].peer == peer) return &d->all[i * size + rank];
     lh_assert(false);
     return NULL;
 }
@@ -249,8 +249,10 @@ static int dial_all(void *context)
     lh_status_t status = dialing_begin(&d);
     for (uint32_t i = 0; status == LH_OK && i < d.rounds; i++)
         status = round_dial(&d, &how, i);
-    if (status == LH_OK)
-        status = control_gather(d.control, d.own, d.rounds * sizeof(*d.own), d.all);
+    /* A gather takes the less of each rank the more there are: one for each round. */
+    for (uint32_t i = 0; status == LH_OK && i < d.rounds; i++)
+        status = control_gather(d.control, &d.own[i], sizeof(*d.own),
+                                &d.all[(size_t)i * d.world->row.size]);
     if (status == LH_OK) status = dialing_tell(&d);
     mem_free(d.all);
     mem_free(d.own);

@@ -379,7 +379,8 @@ static uint32_t fits_of(const found_device_t *device, fit_t fits[NEW_FITS])
     return count;
 }
 
-/* A device after the other. */
+/* A device after the other. What is refused with several sequences at once, as a recipe's batch may
+ * be no multiple of them, may go with fewer. */
 static lh_status_t draft_fit(const draft_t *d, const devices_t *devices, fit_t *out)
 {
     uint64_t needed = 0, room = 0;
@@ -389,6 +390,10 @@ static lh_status_t draft_fit(const draft_t *d, const devices_t *devices, fit_t *
         const uint32_t count = fits_of(&devices->items[n], fits);
         for (uint32_t i = 0; i < count; i++) {
             const lh_status_t status = draft_try(d, &fits[i], &needed, &room);
+            if (status == LH_INVALID && fits[i].micro_batch > 1) {
+                fail_clear();
+                continue;
+            }
             if (status != LH_OK) return draft_refuse(d, status);
             *out = fits[i];
             if ((double)needed <= share_of_memory * (double)room) return LH_OK;

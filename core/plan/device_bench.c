@@ -384,10 +384,11 @@ static void fill_input(const program_rig_t *b, uint32_t which, void *to, uint64_
         case LH_INPUT_TOKENS:
         case LH_INPUT_LABELS: ids[i] = (int32_t)(i * 2654435761U % vocab); break;
         case LH_INPUT_POSITIONS: ids[i] = (int32_t)(i % train->sequence); break;
-        case LH_INPUT_STARTS:
-            ids[i] = (int32_t)(i % starts * train->sequence);
-            if ((uint64_t)ids[i] > tokens) ids[i] = (int32_t)tokens;
+        case LH_INPUT_STARTS: {
+            const uint64_t start = i % starts * train->sequence; /* may be beyond 32 bits */
+            ids[i] = (int32_t)(start < tokens ? start : tokens);
             break;
+        }
         case LH_INPUT_WEIGHTS: reals[i] = 1 / (float)(tokens * count); break;
         case LH_INPUT_STEP:
             reals[i] = i % LH_STEP_WORDS == LH_STEP_LEARNING_RATE ? 1e-4F

@@ -143,12 +143,32 @@ static lh_status_t sums_room(evaluation_t *e, uint64_t turns)
     return LH_OK;
 }
 
+/* A large split has more sums than one gather takes: then so many turns of all ranks at a time,
+ * each of which goes to its rank's place. */
+static lh_status_t sums_gather_pieces(evaluation_t *e, uint64_t turns, uint64_t most)
+{
+    const train_ranks_t *ranks = e->how.ranks;
+    evaluation_sum_t *piece = mem_array(most * ranks->size, sizeof(*piece));
+    lh_status_t status = piece == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint64_t at = 0, count; status == LH_OK && at < turns; at += count) {
+        count = turns - at < most ? turns - at : most;
+        status = ranks->gather(ranks->context, e->mine + at, count * sizeof(*piece), piece);
+        for (uint64_t r = 0; status == LH_OK && r < ranks->size; r++)
+            memcpy(e->all + r * turns + at, piece + r * count, count * sizeof(*piece));
+    }
+    mem_free(piece);
+    return status;
+}
+
 static lh_status_t sums_gather(evaluation_t *e, uint64_t turns)
 {
     lh_assert(turns <= e->turns);
     const train_ranks_t *ranks = e->how.ranks;
-    if (rank_count(e) > 1)
+    if (rank_count(e) > 1) {
+        const uint64_t most = ranks->most / sizeof(*e->mine);
+        if (most > 0 && turns > most) return sums_gather_pieces(e, turns, most);
         return ranks->gather(ranks->context, e->mine, turns * sizeof(*e->mine), e->all);
+    }
     memcpy(e->all, e->mine, turns * sizeof(*e->mine));
     return LH_OK;
 }

@@ -63,6 +63,7 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
                              .planned = how->control == NULL};
     *t = (train_comm_t){.ranks = {.rank = how->world->row.rank,
                                   .size = how->world->row.size,
+                                  .most = control_gather_most(how->world->row.size),
                                   .context = t,
                                   .gather = ranks_gather,
                                   .start = ranks_gather_start,

@@ -20,6 +20,7 @@
  * several ranks in one process. */
 typedef struct train_ranks {
     uint32_t rank, size;
+    size_t most; /* bytes that a gather takes of each rank; 0: any */
     void *context;
     /* Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x bytes].
      * Blocking; all ranks call in the same order with the same sizes. No allocation. */

@@ -166,6 +166,8 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
         scored += score.flops * (double)t->layout.share.micro_batches;
     }
     engine_memory(t->session->engine, memory);
+    memory->bytes[MEMORY_TRANSFERS] += t->comm.planned_bytes; /* as at the end: own_memory */
+    memory->total_bytes += t->comm.planned_bytes;
     uint32_t link_count = 0;
     const probe_pair_t *links = t->comm.comm == NULL
                                     ? NULL

@@ -32,6 +32,7 @@ struct live {
     const job_watch_t *how;
     const run_start_t *start;
     char *folder, *textfile; /* textfile: under which name it is written; NULL: none is wanted */
+    bool textfile_told;      /* that it could not be written */
     scrape_t *scrape;        /* NULL: nothing is served */
     pthread_mutex_t lock;    /* of what follows */
     pthread_cond_t changed;  /* something worth telling at once, or the end */
@@ -48,19 +49,29 @@ struct live {
 
 /* ---- writing ---- */
 
-/* A file that can't be written is tried again a second later, without a word: metrics.jsonl has
- * warned of the same disk already. */
-static void live_replace(const text_t *text, const char *temporary, const char *path)
+/* 0, or why not (errno). A file that can't be written is tried again a second later. Of status.json
+ * nothing is said: metrics.jsonl has warned of the same disk already. */
+static int live_replace(const text_t *text, const char *temporary, const char *path)
 {
-    if (text->failed) return;
+    if (text->failed) return ENOMEM;
     const int fd = sys_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
-    if (fd < 0) return;
-    const bool written = file_write(fd, temporary, text->data, text->length) == LH_OK;
-    if (sys()->close(fd) == 0 && written)
-        (void)sys_rename(temporary, path);
-    else
-        (void)sys()->unlink(temporary);
+    if (fd < 0) return errno;
+    int error = file_write(fd, temporary, text->data, text->length) == LH_OK ? 0 : errno;
+    if (sys()->close(fd) != 0 && error == 0) error = errno;
+    if (error == 0 && sys_rename(temporary, path) != 0) error = errno;
+    if (error != 0) (void)sys()->unlink(temporary);
     fail_clear();
+    return error;
+}
+
+/* It lies in another folder than the rest, of which nobody else warns. */
+static void live_textfile(live_t *l)
+{
+    const int error = live_replace(&l->figures, l->textfile, l->how->textfile);
+    if (error == 0 || l->textfile_told) return;
+    l->textfile_told = true;
+    log_line(LH_LOG_WARN, "[watch] textfile = %s: cannot be written: %s; tried again each second",
+             l->how->textfile, strerror(error));
 }
 
 /* Left where the run writes; asked of the folder that metrics.jsonl is in, as one that hangs holds up
@@ -89,8 +100,8 @@ static void live_write(live_t *l)
     run_state_write(&l->copy, &l->late, &l->text);
     if (l->textfile != NULL) figures_write(&l->copy, &l->late, l->start, l->room, &l->figures);
     (void)pthread_mutex_unlock(&l->work);
-    live_replace(&l->text, l->temporary, l->path);
-    if (l->textfile != NULL) live_replace(&l->figures, l->textfile, l->how->textfile);
+    (void)live_replace(&l->text, l->temporary, l->path);
+    if (l->textfile != NULL) live_textfile(l);
 }
 
 /* As the page of scrape_open: the state of this moment, with what the last second knew of the

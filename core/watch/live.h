@@ -16,8 +16,8 @@ typedef struct live live_t;
  * starts with live_begin. */
 lh_status_t live_new(const char *folder, const job_watch_t *how, live_t **out) LH_MUST_CHECK;
 /* *start, with its control and world, must live until live_end. An address that can't be had is
- * warned of. A thread that can't be started is warned
- * of: then status.json is written at the begin and at the end alone. */
+ * warned of, and once a file of figures that can't be written. A thread that can't be started is
+ * warned of: then status.json is written at the begin and at the end alone. */
 void live_begin(live_t *l, const run_start_t *start);
 void live_step(live_t *l, const step_report_t *step);
 void live_evaluated(live_t *l, const evaluation_report_t *e);

@@ -230,24 +230,27 @@ lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
 }
 
 /* Whether a line is of a step up to last, which a run that goes on after that step does not make
- * again. Of one that begins with step 0 only what was told of restarts stands. What is no line of a
- * step is left out like steps that come again. Parses the whole line, as the step might stand
- * anywhere in it. */
-static bool line_stays(const char *line, size_t length, uint64_t last)
+ * again. Of one that begins with step 0 only what was told of restarts stands; where its launcher
+ * has started it again, that stands whatever step it went on after. What is no line of a step is
+ * left out like steps that come again. Parses the whole line, as the step might stand anywhere in
+ * it. */
+static bool line_stays(const char *line, size_t length, uint64_t last, bool restarted)
 {
     json_document_t *document;
     if (json_parse("metrics.jsonl", line, length, UINT64_MAX, &document) != LH_OK) document = NULL;
     const json_value_t *root = json_root(document);
     const json_value_t *step = json_member(root, "step");
-    const bool stays = json_is_whole(step) && (uint64_t)json_whole(step) <= last &&
-                       (last > 0 || json_member(root, "restart") != NULL);
+    const bool restart = json_member(root, "restart") != NULL;
+    const bool made = json_is_whole(step) && (uint64_t)json_whole(step) <= last;
+    const bool stays = json_is_whole(step) &&
+                       ((restart && restarted) || (made && (last > 0 || restart)));
     json_free(document);
     return stays;
 }
 
 /* Keeps the whole lines of steps up to last. A resumed run makes the steps behind its checkpoint
  * again. Their old lines go first, so that each step stands in the file once. */
-static lh_status_t keep_until(const char *path, uint64_t last)
+static lh_status_t keep_until(const char *path, uint64_t last, bool restarted)
 {
     char *data;
     size_t length;
@@ -260,7 +263,7 @@ static lh_status_t keep_until(const char *path, uint64_t last)
         const char *end = memchr(data + at, '\n', length - at);
         if (end == NULL) break;
         const size_t bytes = (size_t)(end - (data + at)) + 1;
-        if (line_stays(data + at, bytes, last)) text_append_n(&kept, data + at, bytes);
+        if (line_stays(data + at, bytes, last, restarted)) text_append_n(&kept, data + at, bytes);
         at += bytes;
     }
     status = text_status(&kept);
@@ -280,7 +283,7 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step, 
         return fail(LH_INVALID, "%s: path too long for metrics", folder);
 
     /* A file that has grown too long to be read, over months, is better gone on with than left. */
-    if ((first_step > 0 || restarted) && keep_until(m->path, first_step) != LH_OK) {
+    if ((first_step > 0 || restarted) && keep_until(m->path, first_step, restarted) != LH_OK) {
         log_line(LH_LOG_WARN, "%s; steps that are made again stand there twice", fail_reason());
         fail_clear();
     }

@@ -84,6 +84,14 @@ class New(PipelineCase):
             with open(self.path(name + ".ini")) as f:
                 self.assertIn("key       = %s\n" % key, f.read())
 
+    def test_a_batch_of_ones_own_recipe_is_divided(self):
+        with open(os.path.join(RECIPES, "small.ini")) as f:
+            self.write("six.ini", f.read() + "\n[train]\nbatch = 6\n")
+        said, _ = self.new("story", "--data", "data/tinyshakespeare.jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json",
+                           "--recipe", "six.ini")
+        self.assertIn(", micro_batch = 2; ", said)
+        self.run_longhaul("check", "story.ini")
+
     def test_what_is_refused_leaves_nothing(self):
         own = ("--tokenizer", "data/gpt2-tiny/vocab.json")
         text, chat = ("--data", "data/tinyshakespeare.jsonl"), ("--data", "data/chat.jsonl")

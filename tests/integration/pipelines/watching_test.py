@@ -52,6 +52,13 @@ class Watching(PipelineCase):
     def scrape(self):
         return figures(self.page()[1])
 
+    @staticmethod
+    def planned(report):
+        """Kinds of memory and what is planned of each for rank 0, as a report has them."""
+        with open(report) as f:
+            memory = f.read().split("<h2>Memory</h2>")[1]
+        return dict(re.findall(r'<tr><td>([^<]+)</td><td class="n">([^<]+)</td>', memory))
+
     def stop(self, process):
         self.run_longhaul("stop", "out")
         self.assertEqual(process.wait(timeout=60), TERMINATED)
@@ -134,7 +141,13 @@ class Watching(PipelineCase):
         self.assertGreater(page['exposed_seconds_total,link="node"'], 0)
         self.assertEqual(page['exposed_seconds_total,link="wan"'], 0)
         self.wait_for(lambda: self.scrape()['control_bytes_total,direction="received"'] > 0, process, pause=0.1)
+        # The report says while it trains what it says at the end of the memory planned for transfers.
+        report = self.path("out", "report.html")
+        self.wait_for(lambda: os.path.exists(report), process, pause=0.05)
+        early = self.planned(report)
         self.stop(process)
+        self.assertIn("transfers", early)
+        self.assertEqual(early["transfers"], self.planned(report)["transfers"])
 
     def test_an_address_that_is_taken_is_a_warning(self):
         with socket.socket() as taken:
@@ -146,6 +159,14 @@ class Watching(PipelineCase):
             _, said = self.run_longhaul("train", job)
             self.assertIn("warning: figures are not served: [watch] metrics = %s: cannot listen there: "
                           "Address already in use\n" % at, said)
+
+    def test_a_file_that_cannot_be_written_is_one_warning(self):
+        at = self.path("none", "small.prom")
+        self.run_longhaul("prepare", self.small_job())
+        job = self.small_job(train={"steps": 3}, watch={"textfile": at})
+        _, said = self.run_longhaul("train", job)
+        warning = "warning: [watch] textfile = %s: cannot be written: No such file or directory; " % at
+        self.assertEqual(said.count(warning), 1, said)
 
     def test_what_check_refuses(self):
         self.run_longhaul("prepare", self.small_job())
