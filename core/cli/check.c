@@ -286,6 +286,7 @@ lh_status_t check_export_target(const job_t *job, const char *import_folder)
         {job->checkpoint.folder, "the checkpoints"},
         {import_folder, "what was imported"},
         {job->import.from, "the model that is imported"},
+        {job->import.adapter, "the adapter that is imported"},
     };
     lh_status_t status = LH_OK;
     for (size_t i = 0; status == LH_OK && i < sizeof(kept) / sizeof(kept[0]); i++)

@@ -25,9 +25,9 @@
 
 /* ---- import ---- */
 
-/* What an import may open: its folder, what plugins need, and the files that links of the model's
- * folder lead to, as the Hugging Face cache is made of such. Lists for child.h. The strings of
- * `links` are owned, the others borrowed. */
+/* What an import may open: its folders, what plugins need, and the files that links of the model's
+ * and of the adapter's folder lead to, as the Hugging Face cache is made of such. Lists for
+ * child.h. The strings of `links` are owned, the others borrowed. */
 typedef struct import_paths { /* ended by NULL, as child.h takes them */
     /* Paths that may be read, with all that lies below them. */
     const char **read;
@@ -86,15 +86,19 @@ static void import_paths_free(import_paths_t *p)
     *p = (import_paths_t){.read = NULL};
 }
 
-/* read has room for the folder, the plugins, the libraries, the links and the NULL at the end. */
+/* read has room for the folders, the plugins, the libraries, the links and the NULL at the end. */
 static lh_status_t import_paths_find(const cli_t *cli, import_paths_t *out)
 {
-    const char *from = cli->job->import.from;
+    const char *from = cli->job->import.from, *const given[] = {from, cli->job->import.adapter};
     import_paths_t p = {.write = {cli->job->pipeline.folder, "/dev/null"}};
-    link_listing_t listing = {&p, from};
     fail_clear();
-    /* A folder that cannot be listed is the import's to tell of. */
-    if (sys()->list(from, add_link, &listing) != 0 && fail_reason()[0] != '\0') goto no_memory;
+    for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
+        link_listing_t listing = {&p, given[i]};
+        /* A folder that cannot be listed is the import's to tell of. */
+        if (given[i] != NULL && sys()->list(given[i], add_link, &listing) != 0 &&
+            fail_reason()[0] != '\0')
+            goto no_memory;
+    }
     uint32_t folder_count;
     const char *const *folders = registry_folders(cli->plugins, &folder_count);
     p.read = mem_array(p.link_count + LIBRARIES + folder_count + 3u, sizeof(*p.read));
@@ -283,6 +287,14 @@ const command_t command_import = {
 
 /* ---- export ---- */
 
+/* The merges of a tokenizer that is GPT-2's pair; NULL: it is none. */
+static const char *merges_of(const tokenizer_t *t)
+{
+    const char *second = tokenizer_file_count(t) > 1 ? tokenizer_file(t, 1) : NULL;
+    const bool config = second != NULL && text_ends(second, "tokenizer_config.json");
+    return config ? NULL : second;
+}
+
 /* The tokenizer's files are copied where the job has one of its own; an imported model's come from
  * its import. */
 static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *source,
@@ -290,13 +302,16 @@ static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *sou
 {
     const job_export_t *wanted = &cli->job->export;
     const bool own_tokenizer = source->tokenizer != NULL && source->import_folder == NULL;
+    const char *own = own_tokenizer ? cli->job->prepare.tokenizer : NULL;
     const hf_adapter_t adapter = adapter_of(cli->job);
     const hf_export_how_t how = {
         .from = from,
         .separate = wanted->adapter == EXPORT_ADAPTER_SEPARATE ? &adapter : NULL,
         .folder = wanted->folder,
         .imported = source->import_folder,
-        .tokenizer = own_tokenizer ? cli->job->prepare.tokenizer : NULL,
+        .tokenizer = own,
+        .vocabulary = own == NULL ? NULL : tokenizer_file(source->tokenizer, 0),
+        .merges = own == NULL ? NULL : merges_of(source->tokenizer),
         .table = layout->plugin->model->hf,
         .parameters = layout->parameters,
         .option = model_layout_option,

@@ -648,12 +648,13 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
     return status;
 }
 
-/* A special token's id, in a config.json that is made anew. */
+/* A special token's id, in a config.json that is made anew. Where there is none null says so: to
+ * many of Transformers' classes an absent key is an id of their own, as 2 is Llama's end. */
 static lh_status_t write_token_id(hf_value_edits_t *edits, const char *key, int64_t id)
 {
-    char digits[24];
-    (void)snprintf(digits, sizeof(digits), "%lld", (long long)id);
-    return id < 0 ? LH_OK : hf_value_put(edits, key, digits);
+    char digits[24] = "null";
+    if (id >= 0) (void)snprintf(digits, sizeof(digits), "%lld", (long long)id);
+    return hf_value_put(edits, key, digits);
 }
 
 /* Without an imported file the edits alone are the config, in the order of the table. */

@@ -582,6 +582,8 @@ static lh_status_t export_fill(export_t *ex)
         return hf_adapter_write_config(how->separate, &ex->weights, folder);
     if (status == LH_OK) status = write_index(ex);
     if (status == LH_OK) status = write_config(ex);
+    if (status == LH_OK && how->merges != NULL)
+        status = hf_files_copy_pair(how->vocabulary, how->merges, folder);
     if (status == LH_OK && how->tokenizer != NULL)
         status = hf_files_copy_tokenizer(how->tokenizer, folder);
     if (status == LH_OK && how->imported != NULL) status = hf_files_copy(how->imported, folder);

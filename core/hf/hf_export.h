@@ -17,6 +17,7 @@ typedef struct hf_export_how {
     const char
         *imported; /* folder of hf_import whose dtypes, config.json and tokenizer are kept; NULL */
     const char *tokenizer; /* file of the run's own tokenizer, or NULL: the imported one */
+    const char *vocabulary, *merges; /* its two files, where it is GPT-2's pair; else NULL */
     const lh_hf_t *table;
     const parameters_t *parameters;
     /* NULL, or what is written of the parameters' adapter into an adapter_config.json: then the

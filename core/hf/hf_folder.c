@@ -72,23 +72,23 @@ static lh_status_t folder_hold(const char *path, uint64_t patience_ns, int *fd)
     return LH_OK;
 }
 
-/* Fails unless the target holds nothing that is not written here, and a config.json if it holds
- * anything, which every import and export has. */
+/* Fails unless the target holds nothing that is not written here, and the sign of its kind if it
+ * holds anything. */
 static lh_status_t folder_look(const hf_folder_t *f)
 {
     text_t foreign = {0};
     uint64_t count;
     lh_status_t status = hf_own_files_look(f->target, &f->own, &foreign, &count);
-    char *config = path_join(f->target, "config.json");
-    if (config == NULL) status = LH_NO_MEMORY;
+    char *sign = path_join(f->target, f->own.sign);
+    if (sign == NULL) status = LH_NO_MEMORY;
     if (status == LH_OK && foreign.length > 0)
         status = fail(LH_INVALID,
                       "%s holds %s, which is not written here: the folder is left alone", f->target,
                       foreign.data);
-    else if (status == LH_OK && count > 0 && !file_exists(config))
-        status = fail(LH_INVALID, "%s is there and holds no config.json: it is left alone",
-                      f->target);
-    mem_free(config);
+    else if (status == LH_OK && count > 0 && !file_exists(sign))
+        status = fail(LH_INVALID, "%s is there and holds no %s: it is left alone", f->target,
+                      f->own.sign);
+    mem_free(sign);
     text_free(&foreign);
     return status;
 }
@@ -240,7 +240,7 @@ static void free_folder(hf_folder_t *f)
 
 lh_status_t hf_folder_begin(const char *folder, const hf_own_files_t *own, hf_folder_t **out)
 {
-    lh_assert(own->files != NULL && own->folders != NULL);
+    lh_assert(own->files != NULL && own->folders != NULL && own->sign != NULL);
     hf_folder_t *f = mem_new(sizeof(*f));
     if (f == NULL) return LH_NO_MEMORY;
     *f = (hf_folder_t){.own = *own, .fd = -1};
@@ -415,6 +415,17 @@ lh_status_t hf_files_copy_tokenizer(const char *file, const char *to)
     return status;
 }
 
+lh_status_t hf_files_copy_pair(const char *vocabulary, const char *merges, const char *to)
+{
+    char *folder = path_folder(vocabulary);
+    if (folder == NULL) return LH_NO_MEMORY;
+    lh_status_t status = copy_file(vocabulary, to, "vocab.json");
+    if (status == LH_OK) status = copy_file(merges, to, "merges.txt");
+    if (status == LH_OK) status = copy_if_there(folder, to, "tokenizer_config.json");
+    mem_free(folder);
+    return status;
+}
+
 /* Parts of the patterns below. */
 #define NEW ".tmp-*" /* what file_replace writes to */
 #define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
@@ -448,9 +459,12 @@ static const char *const adapter_files[] = {"adapter_model.safetensors", "adapte
                                             NULL};
 static const char *const import_folders[] = {"checkpoints", STEP, STAGED, NULL};
 
-const hf_own_files_t hf_own_files_of_export = {.files = export_files, .folders = none};
-const hf_own_files_t hf_own_files_of_adapter = {.files = adapter_files, .folders = none};
-const hf_own_files_t hf_own_files_of_import = {.files = import_files, .folders = import_folders};
+const hf_own_files_t hf_own_files_of_export = {
+    .files = export_files, .folders = none, .sign = "config.json"};
+const hf_own_files_t hf_own_files_of_adapter = {
+    .files = adapter_files, .folders = none, .sign = "adapter_config.json"};
+const hf_own_files_t hf_own_files_of_import = {
+    .files = import_files, .folders = import_folders, .sign = "config.json"};
 
 /* One folder on the way down. */
 typedef struct walk {

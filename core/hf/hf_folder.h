@@ -15,6 +15,7 @@
  * besides those that are carried along, and of folders; NULL ends each. */
 typedef struct hf_own_files {
     const char *const *files, *const *folders;
+    const char *sign;  /* the one of these files that every folder of the kind has */
     const char *extra; /* one more file in the folder itself, or NULL */
 } hf_own_files_t;
 
@@ -51,6 +52,11 @@ lh_status_t hf_files_copy(const char *from, const char *to) LH_MUST_CHECK;
 /* Copies a tokenizer named by one of its files: vocab.json brings merges.txt, tokenizer.json its
  * configuration. */
 lh_status_t hf_files_copy_tokenizer(const char *file, const char *to) LH_MUST_CHECK;
+/* Copies GPT-2's two files, which have several names (X-vocab.json, encoder.json), under those that
+ * Transformers looks for, vocab.json and merges.txt, and the tokenizer_config.json beside them,
+ * which says how text is cut. */
+lh_status_t hf_files_copy_pair(const char *vocabulary, const char *merges,
+                               const char *to) LH_MUST_CHECK;
 /* Whether a file of this name is among them. */
 bool hf_files_carries(const char *name);
 

@@ -128,6 +128,17 @@ static void feed_place(generation_t *g, uint64_t text, uint64_t rows)
     }
 }
 
+/* Of what is no number no token is the likeliest: id 0 would come of it, again and again. */
+static lh_status_t refuse_no_numbers(const float *logits, uint64_t vocab)
+{
+    uint64_t i = 0;
+    while (i < vocab && logits[i] < INFINITY)
+        i++;
+    if (i == vocab) return LH_OK;
+    return fail(LH_INVALID, "the model's logit of token %llu is %g: its weights are not finite",
+                (unsigned long long)i, (double)logits[i]);
+}
+
 /* Runs `rows` rows of each text, of which its feed says how many are meant; the cache rows of the
  * rest are written again before anybody sees them. Leaves the logits of all rows, and in last those
  * of each text that was fed. */
@@ -149,6 +160,7 @@ static lh_status_t generation_feed(generation_t *g, program_t *p, uint64_t rows)
         if (valid == 0) continue;
         g->lengths[t] += (int32_t)valid;
         g->last[t] = g->logits + (t * rows + valid - 1) * g->vocab;
+        status = refuse_no_numbers(g->last[t], g->vocab);
     }
     return status;
 }

@@ -125,6 +125,22 @@ class HuggingFace(PipelineCase):
             self.assertEqual("model.embed_tokens.weight: 1 of 4192 values are too large for F16" in said,
                              told, dtype)
 
+    def test_nothing_is_generated_of_weights_that_are_no_numbers(self):
+        folder, plugin = self.variant("llama")
+        tensors = tensors_of(folder + "/model.safetensors")
+        dtype, shape, data = tensors["model.norm.weight"]
+        tensors["model.norm.weight"] = dtype, shape, struct.pack("<f", float("nan")) + data[4:]
+        write_tensors(folder + "/model.safetensors", tensors)
+        job = self.ini({"pipeline": {"name": "x", "stages": "import", "folder": "out"},
+                        "import": {"from": folder}, "train": {"precision": "f32"},
+                        "model": {"plugin": plugin, "vocab": "from_import"},
+                        "device": {"plugin": "cpu"}})
+        self.run_longhaul("import", job)
+        for how in ((), ("--greedy",)):
+            _, said = self.run_longhaul("generate", job, "--ids", "1,2", "--tokens", "3", *how,
+                                        code=REFUSED)
+            self.assertIn("its weights are not finite", said)
+
     def test_stretched_rope_of_gemma_2_is_refused_in_either_spelling(self):
         with open(GOLDEN + "/gemma2/config.json") as f:
             config = json.load(f)

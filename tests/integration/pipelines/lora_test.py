@@ -110,6 +110,13 @@ class Lora(PipelineCase):
                        export={"adapter": "separate"}, adapter__a={"kind": kind},
                        **{"import": {"adapter": folder}})
         self.run_longhaul("run", job)
+        self.run_longhaul("export", job)  # in the place of the one before
+        # But not in that of what was imported.
+        given = shutil.copytree(folder, self.path(kind + "given"))
+        os.chmod(given, 0o755)
+        _, said = self.run_longhaul("export", job, "--set", "import.adapter=" + given, "--set",
+                                    "export.folder=" + given, code=REFUSED)
+        self.assertIn("the adapter that is imported", said)
         start = tensors_of(os.path.join(folder, "adapter_model.safetensors"))
         gradients = tensors_of(os.path.join(folder, "gradients.safetensors"))
         written = tensors_of(self.path(step, "hf", "adapter_model.safetensors"))
@@ -281,6 +288,16 @@ class Lora(PipelineCase):
                     for command in ("export", "check"):
                         _, said = self.run_longhaul(command, job, *more, code=REFUSED)
                         self.assertIn("is no tensor of its own", said)
+
+    def test_files_of_an_adapter_may_be_links(self):
+        """As in Hugging Face's cache, where they lead to another folder."""
+        os.chmod(shutil.copytree(LORA, self.path("blobs")), 0o755)
+        os.mkdir(self.path("snapshot"))
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            os.symlink(os.path.join("..", "blobs", name), self.path("snapshot", name))
+        job = self.job("links", pipeline={"stages": "import"},
+                       **{"import": {"adapter": self.path("snapshot")}})
+        self.run_longhaul("import", job)
 
     def test_what_does_not_fit_is_refused(self):
         write_pair(self.path("batches"), [[[1], [2, 3]]])

@@ -279,7 +279,9 @@ static void rows_write_null_words_lists_and_kinds(void **state)
                                    "  \"num_hidden_layers\": 5,\n"
                                    "  \"sliding_window\": null,\n" LAYERS ",\n"
                                    "  \"hidden_act\": \"silu\",\n"
-                                   "  \"gate\": \"gelu\"\n"
+                                   "  \"gate\": \"gelu\",\n"
+                                   "  \"bos_token_id\": null,\n"
+                                   "  \"eos_token_id\": null\n"
                                    "}\n");
     facts.kept = scratch_text(*state, "config.json", text.data);
     assert_int_equal(hf_config_write(&more, &facts, &again), LH_OK);
@@ -482,7 +484,8 @@ static void a_new_config_has_both_forms_of_rope(void **state)
                                    "  },\n"
                                    "  \"hidden_act\": \"silu\",\n"
                                    "  \"attention_bias\": false,\n"
-                                   "  \"bos_token_id\": 1\n"
+                                   "  \"bos_token_id\": 1,\n"
+                                   "  \"eos_token_id\": null\n"
                                    "}\n");
     text_free(&text);
 

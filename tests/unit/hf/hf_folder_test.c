@@ -108,12 +108,32 @@ static void a_place_that_another_takes_in_between_is_taken_again(void **state)
     assert_int_equal(count_entries(s->folder), 1);
 }
 
+/* An adapter alone has no config.json. */
+static void an_adapter_alone_takes_the_place_of_an_earlier_one(void **state)
+{
+    scratch_t *s = *state;
+    char folder[160];
+    hf_folder_t *f;
+    (void)snprintf(folder, sizeof(folder), "%.100s/hf", s->folder);
+    for (int i = 0; i < 2; i++) {
+        if (hf_folder_begin(folder, &hf_own_files_of_adapter, &f) != LH_OK)
+            FAIL_TEST("%s\n", fail_reason());
+        assert_int_equal(put_file(f, "adapter_config.json"), LH_OK);
+        assert_int_equal(put_file(f, "adapter_model.safetensors"), LH_OK);
+        assert_int_equal(hf_folder_publish(f), LH_OK);
+        assert_int_equal(count_entries(folder), 2);
+    }
+    assert_int_equal(hf_folder_begin(folder, &hf_own_files_of_export, &f), LH_INVALID);
+    assert_int_equal(count_entries(s->folder), 1);
+}
+
 int main(void)
 {
 #define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
         FACT(whoever_replaces_a_folder_beside_others_succeeds),
         FACT(a_place_that_another_takes_in_between_is_taken_again),
+        FACT(an_adapter_alone_takes_the_place_of_an_earlier_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
