@@ -250,21 +250,22 @@ static lh_status_t add_tokenizer(const char *path, text_t *out)
     return LH_OK;
 }
 
-/* Token files that no stage of this pipeline makes. Only where nobody prepares them: else the
- * digest of that stage stands for them. The index is enough, as it is written anew with its data.
- */
+/* Token files that no stage of this pipeline makes: for the set that prepare writes its digest
+ * stands. The index is enough, as it is written anew with its data. */
 static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
 {
     samples_blend_list_t sets;
-    if (list == NULL || job_has_stage(job, STAGE_PREPARE)) return LH_OK;
+    const bool prepares = job_has_stage(job, STAGE_PREPARE);
+    if (list == NULL) return LH_OK;
     lh_status_t status = samples_blend_parse(list, &sets);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < sets.count && status == LH_OK; i++) {
         text_t index = {0};
         char *path = job_path(job, sets.parts[i].name);
+        const bool made = prepares && text_equal(path, job->prepare.output);
         text_printf(&index, "%s.idx", path == NULL ? "" : path);
         status = path == NULL ? LH_NO_MEMORY : text_status(&index);
-        if (status == LH_OK) add_input(index.data, out);
+        if (status == LH_OK && !made) add_input(index.data, out);
         text_free(&index);
         mem_free(path);
     }
@@ -541,27 +542,40 @@ static lh_status_t hold_folder(cli_t *cli)
     return LH_OK;
 }
 
+/* Of what a stage is about to read, so that an input which changes while it runs makes the next
+ * digest differ. "": an input is not there, be it of an earlier stage, as raw text need not be once
+ * it is prepared; then nothing is remembered. */
+static lh_status_t digest_before(const job_t *job, uint32_t stage, char out[SHA256_TEXT])
+{
+    const bool named = stage != STAGE_PREPARE || job->prepare.input != NULL;
+    const lh_status_t status = named ? stage_digest(job, stage, out) : LH_INVALID;
+    if (status == LH_OK || status == LH_NO_MEMORY) return status;
+    fail_clear();
+    out[0] = '\0';
+    return LH_OK;
+}
+
 /* What a stage has done is remembered by one process of the job. Forgotten before it starts and
- * remembered after it ended, so that a stage which was interrupted runs again. The digest is
- * computed anew at the end: inputs that changed meanwhile make it differ from the next one. */
+ * remembered after it ended, so that a stage which was interrupted runs again. */
 static int run_stage(cli_t *cli, const command_t *c, uint32_t stage)
 {
-    char digest[SHA256_TEXT];
+    char digest[SHA256_TEXT] = "";
     /* One process writes stages.json: the leading launcher, not the ranks that it started. */
-    const bool remembers = launch_leads(cli->launch) && !launch_is_started(cli->launch);
+    const bool started = launch_is_started(cli->launch);
+    const bool remembers = launch_leads(cli->launch) && !started;
     lh_status_t status = check_inputs(cli->job);
     /* What evaluation, export and generation read, and where they write, others may too. */
     if (status == LH_OK && stage < STAGE_EVAL) status = hold_folder(cli);
+    if (status == LH_OK && !started) status = digest_before(cli->job, stage, digest);
     if (status == LH_OK && remembers) status = stage_forget(cli->job, stage);
     if (status != LH_OK) return status;
 
     const int code = run_body(cli, c);
     /* Rank 0 may have come to another machine meanwhile, and the stages behind it with it. */
-    if (code != EXIT_DONE || !launch_leads(cli->launch) || launch_is_started(cli->launch))
+    if (code != EXIT_DONE || !launch_leads(cli->launch) || launch_is_started(cli->launch) ||
+        digest[0] == '\0')
         return code;
-    status = stage_digest(cli->job, stage, digest);
-    if (status == LH_OK) status = stage_mark(cli->job, stage, digest);
-    return status;
+    return stage_mark(cli->job, stage, digest);
 }
 
 /* Forks the processes that write checkpoints, in a process that will train: before it loads a

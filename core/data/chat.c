@@ -17,6 +17,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <format/json.h>
+#include <tokenizer/unicode_patterns.h>
 
 enum { PART_BEGIN, PART_SYSTEM, PART_USER, PART_REPLY, PART_TAIL, PART_JOINED, PARTS };
 
@@ -284,17 +285,28 @@ static lh_status_t cut_add(chat_scratch_t *s)
     return LH_OK;
 }
 
-/* White space of ASCII at both ends. */
+/* What Python's strip, and with it the templates' trim, takes away: white space of Unicode, and the
+ * four separators of ASCII. */
+static bool character_is_blank(uint32_t c)
+{
+    return (c >= 0x1C && c <= 0x1F) || (unicode_class(c) & CLASS_SPACE) != 0;
+}
+
+/* White space at both ends. */
 static message_text_t message_trimmed(message_text_t m)
 {
-    static const char blanks[] = " \t\r\n\v\f";
-    while (m.length > 0 && memchr(blanks, m.bytes[0], sizeof(blanks) - 1) != NULL) {
-        m.bytes++;
-        m.length--;
+    const unsigned char *begin = (const unsigned char *)m.bytes, *end = begin + m.length;
+    uint32_t size;
+    while (begin < end && character_is_blank(text_utf8_decode(begin, end, &size)))
+        begin += size;
+    while (begin < end) {
+        const unsigned char *last = end - 1;
+        while (last > begin && text_utf8_follows((char)*last))
+            last--;
+        if (!character_is_blank(text_utf8_decode(last, end, &size)) || last + size != end) break;
+        end = last;
     }
-    while (m.length > 0 && memchr(blanks, m.bytes[m.length - 1], sizeof(blanks) - 1) != NULL)
-        m.length--;
-    return m;
+    return (message_text_t){(const char *)begin, (size_t)(end - begin)};
 }
 
 /* A part with its words filled in: {content} may hold {system}'s text in the joined one. Of a reply

@@ -7,6 +7,7 @@
  * can make the reader take more. */
 #include <data/input_lines.h>
 
+#include <errno.h>
 #include <fnmatch.h>
 
 #include <base/file.h>
@@ -62,6 +63,13 @@ bool input_files_is_pattern(const char *path)
     return strpbrk(path, "*?[") != NULL;
 }
 
+/* Whether a path leads to nothing. Any other error is of something that is there: to pass it over
+ * would leave documents out without a word. */
+static bool path_is_nothing(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG;
+}
+
 /* Every path of `from`, followed by one component of the pattern. */
 static lh_status_t path_list_descend(const path_list_t *from, const char *component,
                                      path_list_t *to)
@@ -73,12 +81,18 @@ static lh_status_t path_list_descend(const path_list_t *from, const char *compon
         /* Names come from sys()->list in their order; what is no folder matches nothing. */
         if (wild) {
             match_t m = {.folder = folder, .pattern = component, .found = to};
-            (void)sys()->list(folder, match_entry, &m); /* not a folder: nothing matches there */
+            const int listed = sys()->list(folder, match_entry, &m);
             status = m.status;
+            if (listed != 0 && status == LH_OK && !path_is_nothing(errno))
+                status = fail_io(errno, "%s: cannot list", folder);
         } else {
+            struct stat st;
             char *path = path_join(folder, component);
             if (path == NULL) return LH_NO_MEMORY;
-            if (file_exists(path)) status = path_list_add(to, folder, component);
+            if (sys()->stat(path, &st) == 0)
+                status = path_list_add(to, folder, component);
+            else if (!path_is_nothing(errno))
+                status = fail_io(errno, "%s: cannot stat", path);
             mem_free(path);
         }
         if (status != LH_OK) return status;

@@ -4,8 +4,9 @@
  * of OPEN rows that are still being filled; where none has room, the fullest of them is closed and
  * another one opened. That is best fit with a bound, so that a set of millions takes no search
  * through all rows; at lengths as conversations have them, a few per cent of a row stay empty. An
- * epoch fills rows of its own: each document is in each once. Rows are shuffled at the end, since
- * those that were closed early are the well-filled ones. */
+ * epoch fills rows of its own: each document is in each once. Its rows are shuffled then, since
+ * those that were closed early are the well-filled ones; the next epoch's documents are drawn after
+ * that, so that an epoch more leaves those before it as they are. */
 #include <data/packs.h>
 
 #include <base/memory.h>
@@ -29,7 +30,7 @@ typedef struct packing {
     uint32_t *row_of;       /* [placed] row of each placed document, in the order of placing */
     uint32_t *placed_order; /* [placed] the documents */
     uint64_t placed;
-    size_t row_capacity, order_capacity;
+    size_t row_capacity, order_capacity, shuffle_capacity;
     open_row_t open[OPEN];
     uint32_t open_count;
     mt19937_t random;
@@ -179,15 +180,30 @@ static lh_status_t document_pack(packing_t *g, uint32_t document)
     return LH_OK;
 }
 
+/* Rows [first, p->count), an epoch's, among themselves: a document comes again only when all have
+ * come. */
+static lh_status_t epoch_shuffle(packing_t *g, uint64_t first)
+{
+    packs_t *p = g->p;
+    uint32_t *shuffle = mem_grow(p->shuffle, &g->shuffle_capacity, p->count, sizeof(*shuffle));
+    if (shuffle == NULL) return LH_NO_MEMORY;
+    p->shuffle = shuffle;
+    for (uint64_t r = first; r < p->count; r++)
+        shuffle[r] = (uint32_t)r;
+    samples_mt19937_shuffle(&g->random, shuffle + first, p->count - first);
+    return LH_OK;
+}
+
 /* Each usable document once, in rows of its own. */
 static lh_status_t epoch_place(packing_t *g)
 {
+    const uint64_t first = g->p->count;
     lh_status_t status = LH_OK;
     g->open_count = 0;
     samples_mt19937_shuffle(&g->random, g->usable, g->usable_count);
     for (uint64_t i = 0; status == LH_OK && i < g->usable_count; i++)
         status = document_pack(g, g->usable[i]);
-    return status;
+    return status == LH_OK ? epoch_shuffle(g, first) : status;
 }
 
 /* Documents by row, in the order in which they were placed: counted, then dealt. */
@@ -196,9 +212,8 @@ static lh_status_t rows_list(packing_t *g)
     packs_t *p = g->p;
     p->documents = mem_array(g->placed, sizeof(*p->documents));
     p->rows = mem_array(p->count + 1, sizeof(*p->rows));
-    p->shuffle = mem_array(p->count, sizeof(*p->shuffle));
     uint64_t *next = mem_array(p->count, sizeof(*next));
-    if (p->documents == NULL || p->rows == NULL || p->shuffle == NULL || next == NULL) {
+    if (p->documents == NULL || p->rows == NULL || next == NULL) {
         mem_free(next);
         return LH_NO_MEMORY;
     }
@@ -208,7 +223,6 @@ static lh_status_t rows_list(packing_t *g)
         if (p->rows[r + 1] > p->most) p->most = p->rows[r + 1];
         p->rows[r + 1] += p->rows[r];
         next[r] = p->rows[r];
-        p->shuffle[r] = (uint32_t)r;
     }
     if (p->pairs) p->most *= 2;
     for (uint64_t i = 0; i < g->placed; i++)
@@ -217,30 +231,14 @@ static lh_status_t rows_list(packing_t *g)
     return LH_OK;
 }
 
-/* Epochs until there are enough rows; those of an epoch are shuffled among themselves, so that a
- * document comes again only when all have come. */
+/* Epochs until there are enough rows; an epoch has at least one. */
 static lh_status_t packs_fill(packing_t *g)
 {
-    packs_t *p = g->p;
-    uint64_t ends[2] = {0, 0};
+    const packs_t *p = g->p;
     lh_status_t status = usable_find(g);
-    uint64_t *epoch_ends = NULL;
-    size_t capacity = 0;
-    uint64_t epochs = 0;
-    while (status == LH_OK && (epochs == 0 || p->count < g->how->wanted)) {
-        uint64_t *grown = mem_grow(epoch_ends, &capacity, epochs + 1, sizeof(*grown));
-        if (grown != NULL) epoch_ends = grown;
-        status = grown == NULL ? LH_NO_MEMORY : epoch_place(g);
-        if (status == LH_OK) epoch_ends[epochs++] = p->count;
-    }
-    if (status == LH_OK) status = rows_list(g);
-    for (uint64_t e = 0; status == LH_OK && e < epochs; e++) {
-        ends[1] = epoch_ends[e];
-        samples_mt19937_shuffle(&g->random, p->shuffle + ends[0], ends[1] - ends[0]);
-        ends[0] = ends[1];
-    }
-    mem_free(epoch_ends);
-    return status;
+    while (status == LH_OK && (p->count == 0 || p->count < g->how->wanted))
+        status = epoch_place(g);
+    return status == LH_OK ? rows_list(g) : status;
 }
 
 lh_status_t packs_new(const packs_how_t *how, packs_t **out)

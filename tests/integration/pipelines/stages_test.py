@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 
@@ -47,6 +48,38 @@ class Stages(PipelineCase):
             other = "merges.txt" if named == "vocab.json" else "vocab.json"
             os.utime(os.path.join(there, other), ns=(1, 1))
             self.assertEqual(self.stages_run(job), (["prepare"], []))
+
+    def test_a_set_of_a_blend_that_no_stage_makes_is_an_input_of_training(self):
+        self.run_longhaul("prepare", self.small_job())
+        for end in (".bin", ".idx"):
+            shutil.copy(self.path("out", "corpus" + end), self.path("other" + end))
+        job = self.small_job(train={"steps": 2}, data={"train": "corpus:0.5, %s:0.5" % self.path("other")})
+        self.stages_run(job)
+        self.assertEqual(self.stages_run(job), ([], ["prepare", "train"]))
+        os.utime(self.path("other.idx"), ns=(1, 1))
+        _, said = self.run_longhaul("run", job, code=REFUSED)
+        self.assertIn("-- train\n", said)
+        self.assertIn("--resume", said)
+
+    def test_a_pair_of_any_names_is_exported_under_those_of_transformers(self):
+        """With the configuration beside it, by which text is cut."""
+        wanted = {"tokenizer_config.json": '{"tokenizer_class": "GPT2Tokenizer"}'}
+        for name in ("vocab.json", "merges.txt"):
+            with open(os.path.join(DATA, "gpt2-tiny", name)) as f:
+                wanted[name] = f.read()
+        for vocabulary, merges in (("vocab.json", "merges.txt"), ("my-vocab.json", "my-merges.txt"),
+                                   ("encoder.json", "vocab.bpe")):
+            folder = vocabulary.split(".")[0]
+            os.mkdir(self.path(folder))
+            for name, text in ((vocabulary, wanted["vocab.json"]), (merges, wanted["merges.txt"]),
+                               ("tokenizer_config.json", wanted["tokenizer_config.json"])):
+                self.write(os.path.join(folder, name), text)
+            job = self.small_job(stages="prepare train export", train={"steps": 0},
+                                 prepare={"tokenizer": self.path(folder, vocabulary), "prepend": "none"})
+            self.run_longhaul("run", job, "--set", "pipeline.folder=of-" + folder)
+            for name, text in wanted.items():
+                with open(self.path("of-" + folder, "hf", name)) as f:
+                    self.assertEqual(f.read(), text, folder)
 
     def test_tokens_of_another_tokenizer_are_told(self):
         job = self.small_job(train={"steps": 1})
@@ -95,6 +128,30 @@ class Stages(PipelineCase):
         self.assertIn("-- prepare\n", said)
         self.assertIn("-- train\n", said)
         self.assertIn("--resume", said)
+
+    def test_data_that_change_during_training_are_trained_on_by_the_next_run(self):
+        job = self.small_job(stages="prepare train", train={"steps": 400})
+        process = self.start("run", job)
+        metrics = self.path("out", "metrics.jsonl")
+        self.wait_for(lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 0, process)
+        process.send_signal(signal.SIGSTOP)
+        self.assertFalse(os.path.exists(self.step_folder(400)))
+        with open(self.path("stories.jsonl"), "a") as f:
+            f.write('{"text": "One more story."}\n')
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=600)
+        self.assertEqual(process.returncode, DONE)
+        _, said = self.run_longhaul("run", job, code=REFUSED)
+        self.assertIn("-- prepare\n", said)
+        self.assertIn("-- train\n", said)
+        self.assertIn("--resume", said)
+
+    def test_a_stage_alone_ends_well_without_the_text_that_was_prepared(self):
+        job = self.small_job(train={"steps": 2}, generate={"prompt": "Once", "tokens": 3})
+        self.run_longhaul("prepare", job)
+        os.unlink(self.path("stories.jsonl"))
+        self.run_longhaul("train", job)
+        self.run_longhaul("generate", job)
 
     def test_a_step_that_is_gone_is_trained_again(self):
         job = self.small_job(stages="prepare train export", train={"steps": 4},

@@ -116,6 +116,22 @@ static void texts_are_those_of_the_models(void **state)
     }
 }
 
+/* As Python has it, an ideographic space and one that does not break among it. */
+static void white_space_is_that_of_the_templates(void **state)
+{
+    (void)state;
+    talker_t t;
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = CHAT_LLAMA3}),
+                     LH_OK);
+    assert_int_equal(say(&t, "{\"prompt\": \"\\u3000a \\u00e9\\u00a0\\u001f\","
+                             " \"answer\": \"\\u2003b \\u3000\"}"),
+                     LH_OK);
+    expect(&t, "<|endoftext|><|start_header_id|>user<|end_header_id|>\n\na \xC3\xA9<|eot_id|>"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n|b<|eot_id|>");
+    assert_int_equal(say(&t, "{\"prompt\": \"\\u3000\", \"answer\": \"b\"}"), LH_OK);
+    talker_close(&t);
+}
+
 /* As the templates end with add_generation_prompt; a blank there would be of the answer's token. */
 static void answers_begin_as_those_of_the_models(void **state)
 {
@@ -388,6 +404,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_of_the_models),
+        cmocka_unit_test(white_space_is_that_of_the_templates),
         cmocka_unit_test(answers_begin_as_those_of_the_models),
         cmocka_unit_test(answers_end_with_a_token_of_the_format),
         cmocka_unit_test(there_must_be_something_to_answer),

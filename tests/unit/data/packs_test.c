@@ -152,6 +152,26 @@ static void a_row_does_not_depend_on_what_was_asked_before(void **state)
     batches_close(again);
 }
 
+/* A run that is resumed with more steps goes on in the order that it has begun with. */
+static void more_epochs_leave_those_before_them_as_they_are(void **state)
+{
+    scratch_t *s = *state;
+    rows_t few, many;
+    write_set(s, "talk");
+    batches_t *one = open_set(s, true, 0);
+    const uint64_t rows = batches_samples(one);
+    batches_t *four = open_set(s, true, 3 * rows + 1);
+    assert_true(batches_samples(four) > 3 * rows);
+    for (uint64_t i = 0; i < rows; i++) {
+        assert_int_equal(batches_fill(one, i, 1, rows_init(&few)), LH_OK);
+        assert_int_equal(batches_fill(four, i, 1, rows_init(&many)), LH_OK);
+        assert_memory_equal(few.tokens, many.tokens, sizeof(few.tokens));
+        assert_memory_equal(few.weights, many.weights, sizeof(few.weights));
+    }
+    batches_close(one);
+    batches_close(four);
+}
+
 static void long_ones_are_refused_cut_or_left_out(void **state)
 {
     scratch_t *s = *state;
@@ -236,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_document_is_in_each_epoch_once_and_whole),
         cmocka_unit_test(a_row_does_not_depend_on_what_was_asked_before),
+        cmocka_unit_test(more_epochs_leave_those_before_them_as_they_are),
         cmocka_unit_test(long_ones_are_refused_cut_or_left_out),
         cmocka_unit_test(pairs_stand_beside_each_other),
     };

@@ -2,6 +2,7 @@
  * behind. */
 #include <unit/data/order_reference.h>
 
+#include <errno.h>
 #include <stdint.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -365,6 +366,33 @@ static int no_fsync(int fd)
     return 0;
 }
 
+static int list_all_but_b(const char *path, int (*each)(void *context, const char *name),
+                          void *context)
+{
+    if (strcmp(path + strlen(path) - 2, "/b") != 0) return sys_real.list(path, each, context);
+    errno = EACCES;
+    return -1;
+}
+
+static void a_folder_that_cannot_be_listed_is_not_left_out(void **state)
+{
+    scratch_t *s = *state;
+    static sys_t strict;
+    static const char *const names[] = {"a", "a/x.jsonl", "b", "b/x.jsonl"};
+    run_t r;
+    for (int i = 0; i < 4; i += 2) {
+        assert_int_equal(folder_make(scratch_path(s, names[i])), LH_OK);
+        (void)scratch_text(s, names[i + 1], "{\"text\":\"a b\"}\n");
+    }
+    strict = sys_real;
+    strict.list = list_all_but_b;
+    sys_use(&strict);
+    refused(s, run_init(&r, s, "*/*.jsonl"), "b: cannot list");
+    sys_use(NULL);
+    run_ok(run_init(&r, s, "*/*.jsonl"));
+    assert_int_equal(r.counts.documents, 2);
+}
+
 static void an_allocation_that_fails_anywhere_is_a_sentence(void **state)
 {
     scratch_t *s = *state;
@@ -406,6 +434,7 @@ int main(void)
         IN_SCRATCH(the_number_of_workers_changes_no_byte),
         IN_SCRATCH(compressed_input_gives_the_same_bytes),
         IN_SCRATCH(what_cannot_be_prepared_is_a_sentence_and_leaves_nothing),
+        IN_SCRATCH(a_folder_that_cannot_be_listed_is_not_left_out),
         IN_SCRATCH(a_number_of_bad_lines_may_have_a_unit),
         IN_SCRATCH(what_the_tokenizer_gives_up_on_is_a_bad_line),
         IN_SCRATCH(a_filter_drops_documents_by_their_tokens),
