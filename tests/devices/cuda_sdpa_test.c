@@ -324,6 +324,29 @@ static void places_that_are_told_not_to_lie_on_16_bytes_are_the_own_kernels(void
     rig_close(&rig);
 }
 
+/* Documents of `rows` rows each never are empty, however many go together. */
+static void empty_documents_are_for_a_library_that_takes_them(void **state)
+{
+    (void)state;
+    static const double whole[] = {0, 32, 64, 96};
+    rig_slot_t forward[FORWARD], backward[BACKWARD];
+    lh_attention_t how = how_of(&plain);
+    char names[2][64];
+    rig_t rig;
+    rig_start(&rig, "cudnn=92499 delay_us=5", 0);
+    call_run(&rig, &plain, names);
+    assert_string_equal(names[0], "attention.bf16.cuda.tensor");
+    assert_string_equal(names[1], "attention_grad.bf16.cuda.tensor");
+    how.document_rows = 32;
+    slots_fill(&plain, forward, backward);
+    forward[3] = backward[4] = RIG_IN(I32, whole, COUNT(whole));
+    MUST(rig_run(&rig, "attention", &how, forward, FORWARD));
+    assert_string_equal(rig.kernel, "attention.bf16.cudnn");
+    MUST(rig_run(&rig, "attention_grad", &how, backward, BACKWARD));
+    assert_string_equal(rig.kernel, "attention_grad.bf16.cudnn");
+    rig_close(&rig);
+}
+
 static void its_library_is_named_in_the_fingerprint(void **state)
 {
     (void)state;
@@ -369,6 +392,7 @@ int main(void)
         cmocka_unit_test(it_says_whether_it_is_ordered),
         cmocka_unit_test(places_that_were_not_told_are_looked_at_when_a_call_is_bound),
         cmocka_unit_test(places_that_are_told_not_to_lie_on_16_bytes_are_the_own_kernels),
+        cmocka_unit_test(empty_documents_are_for_a_library_that_takes_them),
         cmocka_unit_test(its_library_is_named_in_the_fingerprint),
         cmocka_unit_test(a_library_of_another_version_is_refused),
     };

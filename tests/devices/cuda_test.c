@@ -702,6 +702,55 @@ static void work_that_fails_ends_the_device_by_name(void **state)
     bench_close(&b);
 }
 
+/* One product of two matrices in the bench's memory. */
+static lh_status_t bench_product(bench_t *b)
+{
+    const lh_arg_t square = {
+        .dtype = LH_DTYPE_F32, .rank = 2, .shape = {16, 16}, .stride = {16, 1}};
+    const lh_arg_t args[6] = {[0] = square, [1] = square, [5] = square};
+    const lh_place_t there = {.memory = b->memory[1], .address = (char *)b->device.address + 8192};
+    const lh_place_t places[6] = {[0] = b->device, [1] = b->device, [5] = there};
+    life_t l = {.device = b->rig.device, .stream = b->rig.stream, .memory = b->memory[1]};
+    const lh_status_t status = life_launch(b->rig.plugin, &l, "matmul", args, 6, places,
+                                           &l.product_row, &l.product);
+    if (l.product != NULL) l.product_row->release(l.product);
+    return status;
+}
+
+/* The library says 13 then, whatever has failed. */
+static void a_product_behind_work_that_failed_ends_the_device_too(void **state)
+{
+    (void)state;
+    bench_t b;
+    bench_open(&b, "fail=work:3:700");
+    const lh_device_api_t *api = b.rig.api;
+    for (int i = 0; i < 4; i++)
+        (void)api->fill(b.rig.stream, &b.device, 0, 4);
+    lh_status_t status = api->record(b.rig.stream, b.first);
+    if (status == LH_OK) status = api->test(b.first, minute_ns);
+    assert_int_equal(status, LH_DEVICE_LOST);
+    rig_forget();
+    assert_int_equal(bench_product(&b), LH_DEVICE_LOST);
+    assert_non_null(strstr(rig_reason(), "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
+    assert_non_null(strstr(rig_reason(), "last queued: matmul (cuBLASLt)"));
+    bench_close(&b);
+}
+
+/* The host launches what it holds then. */
+static void a_product_that_no_capture_takes_is_told_as_such(void **state)
+{
+    (void)state;
+    bench_t b;
+    lh_replay_t *replay;
+    bench_open(&b, "lazy=1");
+    const lh_device_api_t *api = b.rig.api;
+    MUST(api->capture_begin(b.rig.stream));
+    assert_int_equal(bench_product(&b), LH_UNSUPPORTED);
+    assert_int_equal(api->capture_end(b.rig.stream, &replay), LH_INVALID);
+    MUST(bench_product(&b));
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest on_gpu[] = {
@@ -736,6 +785,8 @@ int main(void)
         cmocka_unit_test(any_call_may_fail_and_is_told),
         cmocka_unit_test(memory_that_is_not_there_is_refused),
         cmocka_unit_test(work_that_fails_ends_the_device_by_name),
+        cmocka_unit_test(a_product_behind_work_that_failed_ends_the_device_too),
+        cmocka_unit_test(a_product_that_no_capture_takes_is_told_as_such),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static void rank_open(rank_t *r)
     char path[512];
     (void)snprintf(path, sizeof(path), "gpus=1 delay_us=50 seed=%u%s%s%s", r->self,
                    r->failing != NULL ? " fail=" : "", r->failing != NULL ? r->failing : "",
-                   r->failing != NULL ? ":1:3" : "");
+                   r->failing != NULL && strchr(r->failing, ':') == NULL ? ":1:3" : "");
     (void)setenv("LH_FAKE_CUDA", path, 1);
     rig_open_with(&r->rig, "cuda", plain);
     (void)snprintf(path, sizeof(path), "%s/transports/nvlink.so", rig_plugins());
@@ -434,6 +434,13 @@ static void a_failure(rank_t *r)
     queue_finish(r); /* what was packed before the call */
 }
 
+/* As NCCL says it of two ranks on one GPU: nothing is lost, and a start would end alike. */
+static void a_refusal(rank_t *r)
+{
+    WANT(each_once(r) == LH_INVALID);
+    WANT(strstr(rig_reason(), "NCCL fails in ncclCommInitRankConfig") != NULL);
+}
+
 static const char *failing; /* what run_scene's ranks get */
 
 static void run_scene(void (*scene)(rank_t *r), uint32_t size)
@@ -490,6 +497,14 @@ static void ranks_that_differ_are_told(void **state)
     run_scene(a_difference, 2);
 }
 
+static void a_group_that_is_refused_is_not_lost(void **state)
+{
+    (void)state;
+    failing = "ncclCommInitRankConfig:1:5";
+    run_scene(a_refusal, 1);
+    failing = NULL;
+}
+
 static void any_call_may_fail_and_names_gpu_host_and_last_call(void **state)
 {
     (void)state;
@@ -519,6 +534,7 @@ int main(void)
         cmocka_unit_test(calls_give_what_they_must),
         cmocka_unit_test(a_cancel_ends_what_waits_for_others),
         cmocka_unit_test(ranks_that_differ_are_told),
+        cmocka_unit_test(a_group_that_is_refused_is_not_lost),
         cmocka_unit_test(any_call_may_fail_and_names_gpu_host_and_last_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

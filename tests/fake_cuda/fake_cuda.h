@@ -9,7 +9,7 @@
  * the plugin, compiled for the host (libcuda_host_kernels.so), found by their names.
  *
  * LH_FAKE_CUDA holds words `key=value`, read at cuInit():
- *   gpus=1 capability=90 driver=13000 cublas=130002 cudnn=91900 nccl=22809 memory_mib=2048 dmabuf=0
+ *   gpus=1 capability=90 driver=13000 cublas=130002 cudnn=92500 nccl=22809 memory_mib=2048 dmabuf=0
  *   registers=1                memory that is registered has one address for host and GPU
  *   flushes=1                  what network cards write can be made seen; it is in no order by itself
  *   delay_us=100 seed=1        most that an operation waits, and the seed of that

@@ -40,7 +40,7 @@ static void settings_read(void)
     fake.capability = (int)key_read(text, "capability", 90);
     fake.driver = (int)key_read(text, "driver", 13000);
     fake.cublas = key_read(text, "cublas", 130002);
-    fake.cudnn = key_read(text, "cudnn", 91900);
+    fake.cudnn = key_read(text, "cudnn", 92500);
     fake.nccl = key_read(text, "nccl", 22809);
     fake.memory_bytes = key_read(text, "memory_mib", 2048) << 20;
     fake.dmabuf = key_read(text, "dmabuf", 0) != 0;

@@ -84,6 +84,15 @@ lh_status_t cuda_check_cublas(lh_device_t *d, cublas_status_t status, const char
     return d->host->fail(d->host, ours, "%s of %s says %d", call, d->library.cublas_name, status);
 }
 
+/* Any call that works with the context tells of a lost one; no capture knows the anchor. */
+lh_status_t cuda_launch_failure(lh_stream_t *s, const char *call)
+{
+    lh_device_t *d = s->device;
+    const cuda_result_t result = d->library.cuEventQuery(d->anchor);
+    if (result_is_end(result)) return cuda_check(d, result, call);
+    return s->captures ? LH_UNSUPPORTED : LH_IO;
+}
+
 lh_status_t cuda_enter(lh_device_t *d)
 {
     return cuda_check(d, d->library.cuCtxSetCurrent(d->context), "cuCtxSetCurrent");

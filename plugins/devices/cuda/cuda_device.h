@@ -85,6 +85,7 @@ struct lh_memory {
 struct lh_stream {
     lh_device_t *device;
     cuda_stream_t stream;
+    bool captures; /* between capture_begin and capture_end */
 };
 
 struct lh_event {
@@ -110,6 +111,9 @@ lh_status_t cuda_enter(lh_device_t *d);
  * is LH_DEVICE_LOST: GPU, rank, host and the last call queued are named. */
 lh_status_t cuda_check(lh_device_t *d, cuda_result_t result, const char *call);
 lh_status_t cuda_check_cublas(lh_device_t *d, cublas_status_t status, const char *call);
+/* Why a library's launch on s has failed, which it does not tell: LH_DEVICE_LOST where the driver
+ * says so, after host->fail(); LH_UNSUPPORTED in a capture; else LH_IO. */
+lh_status_t cuda_launch_failure(lh_stream_t *s, const char *call);
 
 static inline cuda_address_t cuda_address(const void *p)
 {

@@ -543,7 +543,8 @@ static lh_status_t product_queue(lh_prepared_t *k, const lh_place_t *args,
     const cublas_status_t s = d->library.cublasLtMatmul(
         d->cublas, k->product, &one, args[in_b].address, k->a, args[in_a].address, k->b, &kept, c,
         k->c, c, k->c, algorithm, workspace, workspace_bytes, stream->stream);
-    return cuda_check_cublas(d, s, "cublasLtMatmul");
+    status = cuda_check_cublas(d, s, "cublasLtMatmul");
+    return status == LH_IO ? cuda_launch_failure(stream, "cublasLtMatmul") : status;
 }
 
 lh_status_t cuda_product_launch(lh_prepared_t *k, const lh_launch_t *call)

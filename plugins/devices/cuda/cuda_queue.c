@@ -309,10 +309,12 @@ lh_status_t cuda_launch(lh_stream_t *s, const char *kernel, const cuda_shape_t *
 lh_status_t cuda_capture_begin(lh_stream_t *s)
 {
     lh_device_t *d = s->device;
-    const lh_status_t status = cuda_enter(d);
+    lh_status_t status = cuda_enter(d);
     if (status != LH_OK) return status;
-    return cuda_check(d, d->library.cuStreamBeginCapture_v2(s->stream, CUDA_CAPTURE_RELAXED),
-                      "cuStreamBeginCapture");
+    status = cuda_check(d, d->library.cuStreamBeginCapture_v2(s->stream, CUDA_CAPTURE_RELAXED),
+                        "cuStreamBeginCapture");
+    s->captures = status == LH_OK;
+    return status;
 }
 
 /* The graph is only a plan: what runs is made of it. */
@@ -321,6 +323,7 @@ lh_status_t cuda_capture_end(lh_stream_t *s, lh_replay_t **out)
     lh_device_t *d = s->device;
     const cuda_library_t *l = &d->library;
     cuda_graph_t graph = NULL;
+    s->captures = false;
     lh_status_t status = cuda_enter(d);
     if (status != LH_OK) return status;
     status = cuda_check(d, l->cuStreamEndCapture(s->stream, &graph), "cuStreamEndCapture");

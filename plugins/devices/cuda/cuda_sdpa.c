@@ -11,6 +11,9 @@
  * as many rows as the longest may have. So the batch is walked in groups that stay within a bound; where
  * one document alone takes too much, the own kernels have it.
  *
+ * Before 9.25 a batch with an empty document gives rows that are not-a-number: it gets none, and
+ * the own kernels have documents that are packed, of which steps leave some empty.
+ *
  * cuDNN reads 16 bytes at a time. Rows and places that don't lie so are refused when a call is prepared,
  * by its strides and lh_arg_t.alignment, and the next row has the call. A host may not tell how places
  * lie (alignment 0): then they are looked at when the call is bound, and one whose places don't lie so
@@ -29,6 +32,8 @@ enum {
     COMPONENTS = 8,      /* heads have multiples of it; of the gradient's, lest its workspace ...*/
     GRAD_COMPONENTS = 16 /* ... grows by documents times rows                                   */
 };
+
+enum { CUDNN_TAKES_EMPTY = 92500 }; /* from this version on a document may have no row */
 
 /* Of a group of documents that are walked together, and of one alone. */
 static const uint64_t group_most_bytes = (uint64_t)256 << 20;
@@ -128,6 +133,11 @@ static void sdpa_how_fill(sdpa_t *s)
     }
 }
 
+static bool batch_takes_empty(const sdpa_t *s)
+{
+    return s->device->library.cudnn_version >= CUDNN_TAKES_EMPTY;
+}
+
 static lh_status_t sdpa_shapes_check(const sdpa_t *s)
 {
     const lh_host_t *host = s->device->host;
@@ -142,6 +152,8 @@ static lh_status_t sdpa_shapes_check(const sdpa_t *s)
         return host->fail(host, LH_UNSUPPORTED, "cuDNN: %lld queries, %lld keys, %llu documents",
                           (long long)h->total_rows, (long long)k->rows,
                           (unsigned long long)s->documents);
+    if (s->plain->how.attention.document_rows == 0 && s->documents > 1 && !batch_takes_empty(s))
+        return host->fail(host, LH_UNSUPPORTED, "cuDNN: packed documents by 9.25 and later only");
     for (int t = 0; t < CUDNN_SDPA_TENSORS; t++) {
         const bool lse = t == CUDNN_SDPA_LSE;
         if (!lse && h->pitch[t] * (int64_t)sizeof(uint16_t) % VECTOR_BYTES != 0)
@@ -227,6 +239,8 @@ static lh_status_t graph_make(sdpa_t *s, uint64_t limit, uint32_t variant)
         group = cuda_parts(s->documents, cuda_parts(s->documents, group)); /* equal ones */
     }
     for (;; group = (group + 1) / 2) {
+        while (!batch_takes_empty(s) && s->documents % group != 0)
+            group--; /* empty ones would fill the last group up */
         groups_set(s, group);
         uint64_t most = group > 1 ? group_most_bytes : document_most_bytes;
         const uint64_t own = index_bytes(s);
@@ -390,8 +404,10 @@ lh_status_t cuda_sdpa_launch(lh_prepared_t *k, const lh_launch_t *call)
         pthread_mutex_lock(&d->cudnn_lock); /* the handle has one stream at a time */
         const bool queued = cudnn_sdpa_run(s->graph, d->cudnn, call->stream->stream, &at, error);
         pthread_mutex_unlock(&d->cudnn_lock);
-        if (!queued)
-            status = d->host->fail(d->host, LH_IO, "GPU %u (%s): %s of %s: %s", d->index, d->name,
+        if (queued) continue;
+        status = cuda_launch_failure(call->stream, s->plain->op->name);
+        if (status != LH_DEVICE_LOST)
+            status = d->host->fail(d->host, status, "GPU %u (%s): %s of %s: %s", d->index, d->name,
                                    s->plain->op->name, d->library.cudnn_name, error);
     }
     return status;

@@ -38,11 +38,19 @@ static void gpu_name(lh_group_t *g)
                    t->host->world->rank, where.host_name[0] != '\0' ? " on " : "", where.host_name);
 }
 
+/* What NCCL refuses before anything is queued (two ranks on one GPU) it refuses at every start. */
+static lh_status_t nccl_status(const lh_group_t *g, nccl_result_t result)
+{
+    const bool mistaken = result == NCCL_INVALID_ARGUMENT || result == NCCL_INVALID_USAGE;
+    if (result == NCCL_REMOTE_ERROR) return LH_PEER_LOST;
+    return mistaken && g->last == NULL ? LH_INVALID : LH_DEVICE_LOST;
+}
+
 static lh_status_t nccl_check(const lh_group_t *g, nccl_result_t result, const char *call)
 {
     const lh_transport_t *t = g->transport;
     if (result == NCCL_OK) return LH_OK;
-    return t->host->fail(t->host, result == NCCL_REMOTE_ERROR ? LH_PEER_LOST : LH_DEVICE_LOST,
+    return t->host->fail(t->host, nccl_status(g, result),
                          "%s, number %u of %u: NCCL fails in %s: %s (%d); last queued: %s", g->gpu,
                          g->rank, g->size, call, t->ncclGetErrorString(result), result,
                          g->last != NULL ? g->last : "nothing");

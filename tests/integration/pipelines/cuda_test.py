@@ -278,7 +278,7 @@ class Cuda(CudaCase):
         self.assertRegex(said, r"GPU 0 \(Fake GPU 9\.0\): attention(_grad)? of libcudnn\.so\.9: ")
         said = self.train(job, "cudnn", *half, "device.attention=own", "train.steps=5", flags=["--resume"],
                           code=REFUSED)
-        self.assertIn(", cuDNN 91900', this is ", said)
+        self.assertIn(", cuDNN 92500', this is ", said)
 
     @unittest.skipUnless(CUDNN, "a build without cuDNN's headers")
     def test_cudnn_that_is_missing_or_of_another_version_is_named(self):
