@@ -51,7 +51,10 @@ class Ranks(LaunchCase):
         for host in processes:
             processes[host].terminate()
         results = {host: self.finish(p, WAIT) for host, p in processes.items()}
-        self.assertEqual({r[0] for r in results.values()}, {code}, results)
+        # This program agrees on no end: its ranks may hear of another's before they have the signal.
+        early = {host for host, r in results.items() if r[0] == 3 and "was lost: its connection ended" in r[2]}
+        self.assertLess(len(early), len(results), results)
+        self.assertEqual({r[0] for host, r in results.items() if host not in early}, {code}, results)
         self.nothing_is_left()
         return {host: r[2] for host, r in results.items()}
 
