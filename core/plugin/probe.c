@@ -106,13 +106,13 @@ bool probe_is_child(void)
 static void end_children(void)
 {
     for (bool found = true; found;) {
-        char path[64], line[4096];
+        char path[64];
+        int child;
         (void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
         FILE *f = fopen(path, "re");
-        found = f != NULL && fgets(line, sizeof(line), f) != NULL;
+        for (found = false; f != NULL && fscanf(f, "%d", &child) == 1; found = true)
+            (void)kill((pid_t)child, SIGKILL);
         if (f != NULL) (void)fclose(f);
-        for (char *rest = line, *word; found && (word = strsep(&rest, " \n")) != NULL;)
-            if (*word != '\0') (void)kill((pid_t)atoi(word), SIGKILL);
         while (waitpid(-1, NULL, 0) > 0) {
         }
     }

@@ -165,9 +165,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
         program_cost(preference_program(t->programs.preference, i), &score);
         scored += score.flops * (double)t->layout.share.micro_batches;
     }
-    engine_memory(t->session->engine, memory);
-    memory->bytes[MEMORY_TRANSFERS] += t->comm.planned_bytes; /* as at the end: own_memory */
-    memory->total_bytes += t->comm.planned_bytes;
+    trainer_planned_memory(t, memory);
     uint32_t link_count = 0;
     const probe_pair_t *links = t->comm.comm == NULL
                                     ? NULL

@@ -503,19 +503,24 @@ void trainer_close(trainer_t *t)
 
 /* ---- what it holds ---- */
 
+void trainer_planned_memory(const trainer_t *t, memory_report_t *out)
+{
+    engine_memory(t->session->engine, out);
+    out->bytes[MEMORY_TRANSFERS] += t->comm.planned_bytes;
+    out->total_bytes += t->comm.planned_bytes;
+}
+
 /* The memory of every rank, planned and measured, told to all at the end. Transfers are memory of
- * comm and not of the engine, so they are added here to both columns. */
+ * comm and not of the engine, so they are added to both columns. */
 static rank_memory_t own_memory(const trainer_t *t)
 {
     struct rusage usage = {0};
     lh_device_memory_t device;
     const engine_t *e = t->session->engine;
     rank_memory_t m = {.rank = train_agree_rank(&t->agree)};
-    engine_memory(e, &m.planned);
+    trainer_planned_memory(t, &m.planned);
     engine_memory_measured(e, &m.measured);
     if (t->comm.comm != NULL) {
-        m.planned.bytes[MEMORY_TRANSFERS] += t->comm.planned_bytes;
-        m.planned.total_bytes += t->comm.planned_bytes;
         m.measured.bytes[MEMORY_TRANSFERS] += comm_bytes(t->comm.comm);
         m.measured.total_bytes += comm_bytes(t->comm.comm);
     }

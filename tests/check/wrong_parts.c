@@ -48,15 +48,19 @@ WRONG(two_states_of_a_name)
     rules[0].states = states;
 }
 
+static lh_value_t record_half(lh_graph_t *g, lh_value_t v)
+{
+    static const float half = 0.5f;
+    const lh_value_t in[] = {v, g->api->constant(g, &half, 1)};
+    return g->api->op(g, "scale", NULL, in, 2, NULL);
+}
+
 static lh_value_t record_scaled(const void *config, lh_graph_t *g, const lh_piece_t *piece,
                                 lh_value_t grad, lh_value_t master, lh_value_t *states,
                                 lh_value_t *value)
 {
-    static const float half = 0.5f;
-    const lh_value_t y = right_plugin.rules[0].record(config, g, piece, grad, master, states,
-                                                      value);
-    const lh_value_t in[] = {y, g->api->constant(g, &half, 1)};
-    return g->api->op(g, "scale", NULL, in, 2, NULL);
+    return record_half(g,
+                       right_plugin.rules[0].record(config, g, piece, grad, master, states, value));
 }
 
 static lh_value_t record_looking_back(const void *config, lh_graph_t *g, const lh_piece_t *piece,
@@ -105,11 +109,9 @@ static lh_value_t record_half_a_value(const void *config, lh_graph_t *g, const l
                                       lh_value_t grad, lh_value_t master, lh_value_t *states,
                                       lh_value_t *value)
 {
-    static const float half = 0.5f;
     const lh_value_t y = right_plugin.rules[0].record(config, g, piece, grad, master, states,
                                                       value);
-    const lh_value_t in[] = {*value, g->api->constant(g, &half, 1)};
-    *value = g->api->op(g, "scale", NULL, in, 2, NULL);
+    *value = record_half(g, *value);
     return y;
 }
 
