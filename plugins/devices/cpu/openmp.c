@@ -6,6 +6,7 @@
 #include "openmp.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,11 +63,17 @@ static void count_body(void *data)
 
 uint32_t openmp_team(const cpu_openmp_t *openmp, uint32_t threads)
 {
-    /* A region of that many threads; whoever of them exists comes. */
+    /* A region of that many threads; whoever of them exists comes. The team's threads are made
+     * here and keep the mask: a handler would run on whatever a product has in the register of the
+     * stack (AVX2 kernels of oneDNN), and only the control thread has a stack for handlers. */
+    sigset_t all, mask;
+    (void)sigfillset(&all);
     atomic_store(&came, 0);
     openmp->set_dynamic(0);
     openmp->set_threads((int)threads);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &mask);
     openmp->parallel(count_body, NULL, threads, 0);
+    (void)pthread_sigmask(SIG_SETMASK, &mask, NULL);
     const uint32_t given = atomic_load(&came);
     if (given < threads) openmp->set_threads((int)given);
     return given;
