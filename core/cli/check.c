@@ -377,6 +377,7 @@ typedef struct rank_lists {
     transfer_list_t *recorded;
     uint32_t count;
     bool shared; /* ranks may share lists */
+    bool apart;  /* but none any more, as one sends to another or receives */
 } rank_lists_t;
 
 /* Records a rank, unless it is rank 0, whose step is there, and keeps its list. */
@@ -390,6 +391,7 @@ static lh_status_t list_record(const check_step_t *s, uint32_t rank, rank_lists_
     rank_free(&own);
     if (status != LH_OK) return status;
     l->facts[l->count++] = alike_of(s->how.job, s->world, rank);
+    l->apart = l->apart || transfer_rows_pair(list->rows, list->count);
     for (uint32_t i = 0; l->shared && i < list->count; i++)
         if (list->rows[i].transfer.group == LH_GROUP_ACROSS) list->rows[i].transfer.elements = 0;
     return LH_OK;
@@ -400,7 +402,7 @@ static lh_status_t list_find(const check_step_t *s, uint32_t rank, rank_lists_t 
 {
     const alike_t facts = alike_of(s->how.job, s->world, rank);
     uint32_t i = 0;
-    while (i < l->count && (!l->shared || !alike_same(&l->facts[i], &facts)))
+    while (i < l->count && (!l->shared || l->apart || !alike_same(&l->facts[i], &facts)))
         i++;
     const lh_status_t status = i < l->count ? LH_OK : list_record(s, rank, l);
     if (status == LH_OK) l->of_rank[rank] = l->recorded[i];

@@ -104,6 +104,7 @@ static void print_flags(const lh_op_t *op, text_t *out)
         {LH_OP_LINEAR, "its weight may have an adapter"},
         {LH_OP_PICKS, "its I32 numbers are columns of its first input"},
         {LH_OP_PICKED, "numbers of its first input are below its first attribute"},
+        {LH_OP_PLACES, "numbers of its I32 inputs are places that another op made"},
     };
     const char *between = "\n";
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

@@ -221,6 +221,13 @@ uint32_t instance_forward(instance_t *v, uint32_t input)
     return flow_view_dense(&v->source, flow_mapped(&v->source, v->part->output));
 }
 
+/* Whether an op is one end of a transfer between two ranks: it takes nothing here, or makes
+ * nothing. */
+static bool meets_rank(const op_t *op)
+{
+    return op->in_count == 0 || op->out_count == 0;
+}
+
 void instance_recompute(instance_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
@@ -230,6 +237,7 @@ void instance_recompute(instance_t *v, uint32_t recompute)
         const graph_node_t *node = node_at(v, i);
         const bool costly = (node->op->row.flags & LH_OP_COSTLY) != 0;
         if (recompute == RECOMPUTE_SELECTIVE && costly) continue;
+        if (meets_rank(node->op)) continue;
         for (uint32_t s = node->op->in_count; s < node->op->in_count + node->op->out_count; s++)
             if (node->slots[s] != 0) v->map[node->slots[s]] = 0;
         flow_node(&v->source, i);
@@ -266,7 +274,8 @@ uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
 
 /* Appends the nodes of the way back that the gradient of the input needs, or (not input) all other
  * nodes. A walk from the end finds them: a node leads to that gradient if it makes a needed value,
- * and then needs what it reads and what it adds onto. */
+ * and then needs what it reads and what it adds onto. What another rank is sent or sends is of the
+ * first half, as that rank waits, too. */
 static void backward_half(instance_t *v, bool input)
 {
     const recording_t *r = v->part->r;
@@ -279,6 +288,7 @@ static void backward_half(instance_t *v, bool input)
          v->program->flow->status == LH_OK && i-- > v->part->forward_end;) {
         const graph_node_t *node = node_at(v, i);
         const uint32_t end = node->op->in_count + node->op->out_count;
+        leads[i] = meets_rank(node->op);
         for (uint32_t s = node->op->in_count; s < end; s++)
             leads[i] = leads[i] || (node->slots[s] != 0 && needed[node->slots[s]]);
         for (uint32_t s = 0; leads[i] && s < end; s++) {

@@ -32,7 +32,8 @@ void instance_walk(instance_t *v, bool backward, bool whole);
 uint32_t instance_forward(instance_t *v, uint32_t input);
 /* Appends again the nodes whose results are not kept: all of the part, or all but the costly ops
  * (RECOMPUTE_*). The nodes write new values; the old ones die with their last use in the forward
- * pass, which is what saves memory. The bits are the same, as the kernels are. */
+ * pass, which is what saves memory. The bits are the same, as the kernels are. What another rank
+ * sent is kept, and what was sent to one is not sent again. */
 void instance_recompute(instance_t *v, uint32_t recompute);
 /* Appends the reverse pass, which begins with the gradient of the output. Returns the gradient of
  * the input; 0: there is none. into: the flow value in which it is to lie, by a copy if its op

@@ -514,6 +514,17 @@ static lh_status_t front_record(program_t *p, const part_t *whole, const head_cu
     return section_record(p, whole, range, border, &hidden, out);
 }
 
+/* A node that makes nothing hands a value to another rank. Neither logits nor losses are made of
+ * it, so it would be left out. */
+static lh_status_t head_sends_refuse(const recording_t *r)
+{
+    for (uint32_t i = 1; i < r->node_count; i++)
+        if (r->nodes[i].op->out_count == 0)
+            return fail(LH_UNSUPPORTED, "the head records op %s; only embedding and blocks may",
+                        r->nodes[i].op->row.name);
+    return LH_OK;
+}
+
 /* Logits exist for a chunk of rows at a time and sums for the whole micro-batch, so neither may be
  * made of the other. */
 static lh_status_t head_apart(const part_t *whole)
@@ -591,6 +602,7 @@ lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, he
     lh_status_t status = part_record_whole(p, LH_PART_HEAD, 0, p->tokens, &local, &whole);
     if (status == LH_OK) status = part_output_check(&whole, p->tokens, w->parameters->vocab);
     if (status == LH_OK) status = part_sums_check(whole.r, LH_PART_HEAD);
+    if (status == LH_OK) status = head_sends_refuse(whole.r);
     if (status == LH_OK) status = head_apart(&whole);
     if (status == LH_OK) status = head_cut_find(&whole, &cut);
     if (status != LH_OK) return status;

@@ -33,9 +33,22 @@ static bool has_gradient_dtype(lh_dtype_t d)
     return d == LH_DTYPE_F32 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16 || d == LH_DTYPE_F64;
 }
 
-/* Marks the values that depend on a wanted parameter or on the input. Only those need a gradient,
- * so ops that depend on frozen parameters alone record none. One walk forward is enough, as nodes
- * are in order. */
+/* An op without inputs that has a gradient takes what it makes from another rank, where it may
+ * depend on parameters; one without outputs hands its inputs to another rank, whence their
+ * gradient comes. */
+static bool op_takes_elsewhere(const op_t *op)
+{
+    return op->in_count == 0 && op->row.gradient != NULL;
+}
+
+static bool op_gives_elsewhere(const op_t *op)
+{
+    return op->out_count == 0 && op->row.gradient != NULL;
+}
+
+/* Marks the values that depend on a wanted parameter, on the input or on other ranks. Only those
+ * need a gradient, so ops that depend on frozen parameters alone record none. One walk forward is
+ * enough, as nodes are in order. */
 static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, const char *),
                         void *context)
 {
@@ -48,7 +61,7 @@ static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, c
 
     for (uint32_t n = 1; n < p->node_end; n++) {
         const graph_node_t *node = &r->nodes[n];
-        bool any = false;
+        bool any = op_takes_elsewhere(node->op);
         for (uint32_t s = 0; s < node->op->in_count; s++)
             any = any || p->needed[node->slots[s]];
         for (uint32_t s = node->op->in_count; any && s < node_slots(node); s++)
@@ -206,10 +219,10 @@ static lh_status_t input_gradient_take(reverse_t *p, const graph_node_t *node, u
     return recording_status(r);
 }
 
-/* Records the gradient of one node, if a gradient of one of its outputs has arrived and one of its
- * inputs needs one. The op may answer "none" for an input only where some output that is not
- * optional has got no gradient, and no optional output has got any; or where its row says that it
- * takes inputs for constants. */
+/* Records the gradient of one node, if a gradient of one of its outputs has arrived, or it has
+ * none, and one of its inputs needs one, or it has none. The op may answer "none" for an input
+ * only where some output that is not optional has got no gradient, and no optional output has got
+ * any; or where its row says that it takes inputs for constants. */
 static lh_status_t walk_node(reverse_t *p, uint32_t index)
 {
     lh_assert(index > 0 && index < p->node_end);
@@ -219,7 +232,8 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     lh_value_t from[OP_SLOTS] = {0}, into[OP_SLOTS] = {0};
     bool wanted[OP_SLOTS] = {false};
 
-    bool arrives = false, lacks = false, extra = false, any = false;
+    bool arrives = op_gives_elsewhere(op), any = op_takes_elsewhere(op);
+    bool lacks = false, extra = false;
     for (uint32_t i = 0; i < op->out_count; i++) {
         const uint32_t slot = op->in_count + i;
         from[i] = p->gradient[node.slots[slot]];

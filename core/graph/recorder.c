@@ -266,16 +266,19 @@ static lh_status_t picks_check(const recording_t *r, const op_call_t *call)
                 call->op->slot_name[0], (unsigned long long)columns, row->attributes[0].key, most);
 }
 
-/* Kernels of the core's ops trust an `order` as well: they lay rows where its numbers say, each of
- * which stands there once. What a step brings with it (tokens, positions) are any numbers. */
-static lh_status_t picks_order_check(const recording_t *r, const op_call_t *call)
+/* Kernels of an LH_OP_PLACES lay rows where the numbers of its I32 inputs say. What a step brings with
+ * it (tokens, positions) are any numbers. An input that is left out is value 0, of no kind. */
+static lh_status_t places_check(const recording_t *r, const op_call_t *call)
 {
     const op_t *op = call->op;
-    for (uint32_t i = 0; i < op->in_count && strchr(op->row.name, '.') == NULL; i++)
-        if (strcmp(op->slot_name[i], "order") == 0 && r->values[call->in[i]].kind == VALUE_INPUT)
+    if ((op->row.flags & LH_OP_PLACES) == 0) return LH_OK;
+    for (uint32_t i = 0; i < op->in_count; i++) {
+        const graph_value_t *places = &r->values[call->in[i]];
+        if (places->kind == VALUE_INPUT && places->arg.dtype == LH_DTYPE_I32)
             return fail(LH_INVALID,
-                        "%s: input order is an input of the step, expected what route made",
-                        op->row.name);
+                        "%s: input %s is an input of the step, expected what another op made",
+                        op->row.name, op->slot_name[i]);
+    }
     return LH_OK;
 }
 
@@ -290,7 +293,7 @@ lh_status_t recorder_call(recording_t *r, const op_t *op, const void *attributes
     if (status != LH_OK) return status;
     status = fill_inputs(r, in, in_count, call);
     if (status == LH_OK) status = picks_check(r, call);
-    if (status == LH_OK) status = picks_order_check(r, call);
+    if (status == LH_OK) status = places_check(r, call);
     if (status != LH_OK) goto free_attributes;
 
     if (call->attributes != NULL) documents_complete(r, op, call->attributes);

@@ -1,9 +1,11 @@
 /* ops_collective.c - communication as ops: shapes, gradients, bytes.
  *
- * The gradient of each collective is another collective: what was gathered is reduced and scattered
- * on the way back, and the other way round. A rank records what it alone sees: its own x, and the y
- * that its group makes. */
+ * The gradient of each collective is another collective: what was gathered is reduced and
+ * scattered on the way back, and the other way round; what was sent comes back. A rank records
+ * what it alone sees: its own x, and the y that its group makes. */
 #include <ops/ops_collective.h>
+
+#include <longhaul/dtype.h>
 
 #include <ops/op_rows.h>
 
@@ -13,6 +15,8 @@ const char *const collective_names[COLLECTIVES] = {
     [COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
     [COLLECTIVE_ALL_GATHER] = "all_gather",
     [COLLECTIVE_ALL_TO_ALL] = "all_to_all",
+    [COLLECTIVE_SEND] = "send",
+    [COLLECTIVE_RECEIVE] = "recv",
 };
 
 const char *const collective_groups[LH_GROUPS] = {
@@ -27,20 +31,19 @@ static const lh_option_t collective_attributes[] = {
     LH_OPTION_U32(op_collective_t, group, "group", "0", NULL, "group of ranks"),
     LH_OPTION_U32(op_collective_t, ways, "ways", "1", NULL, "ranks in the group"),
     LH_OPTION_U32(op_collective_t, peer, "peer", "0", NULL, "the other rank, inside the group"),
-    LH_OPTION_U32(op_collective_t, tag, "tag", "0", NULL, "tells transfers apart"),
+    LH_OPTION_U32(op_collective_t, tag, "tag", "0", NULL, "the same at both ends"),
     LH_OPTION_U64(op_collective_t, rows, "rows", "0", NULL, "rows that come"),
     LH_OPTION_U64(op_collective_t, columns, "columns", "0", NULL, "columns that come"),
     LH_OPTION_U64(op_collective_t, bytes, "bytes", "0", NULL, "handed over; 0: all of x"),
 };
 
-/* complete(): ways 0 stands for 1, and bytes 0 for all of x, which has 2 bytes an element unless it
- * is F32 or F64. */
+/* complete(): ways 0 stands for 1, and bytes 0 for all of x. */
 static void all_bytes(void *attributes, const lh_arg_t *args)
 {
     op_collective_t *how = attributes;
     if (how->ways == 0) how->ways = 1;
     if (how->bytes != 0 || args[0].dtype == LH_DTYPE_NONE) return;
-    how->bytes = args[0].dtype == LH_DTYPE_F64 ? 8 : args[0].dtype == LH_DTYPE_F32 ? 4 : 2;
+    how->bytes = lh_dtype_bytes(args[0].dtype);
     for (uint32_t i = 0; i < args[0].rank; i++)
         how->bytes *= args[0].shape[i];
 }
@@ -51,13 +54,22 @@ static bool group_is_alone(const void *attributes)
     return ((const op_collective_t *)attributes)->ways <= 1;
 }
 
-/* y is like x; send has no y. */
+/* y is like x. */
 static lh_status_t unchanged_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                    uint32_t arg_count)
 {
-    (void)host, (void)attributes;
-    if (arg_count > 1) op_arg_like(&args[1], &args[0]);
+    (void)host, (void)attributes, (void)arg_count;
+    op_arg_like(&args[1], &args[0]);
     return LH_OK;
+}
+
+/* x [t, w], as that is what a recv makes of it. */
+static lh_status_t send_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    const arg_rule_t rules[] = {{"x", ANY_DTYPE, 2, {ANY, ANY}}};
+    (void)host, (void)attributes, (void)arg_count;
+    return op_args_check("send", args, rules, COUNT(rules));
 }
 
 /* Checks that the first dimension can be cut into `ways` equal parts. States y like x, which the
@@ -154,6 +166,29 @@ BACK(reduce_scatter_gradient, "all_gather")
 BACK(all_gather_gradient, "reduce_scatter")
 BACK(all_to_all_gradient, "all_to_all")
 
+/* What the peer sends of its way back: nothing arrives here, and all that is known is x. */
+static void send_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                          const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    op_collective_t how = *(const op_collective_t *)attributes;
+    lh_arg_t x;
+    (void)from;
+    if (!wanted[0] || g->api->shape(g, forward[0], &x) != LH_OK) return;
+    how.rows = x.shape[0];
+    how.columns = x.shape[1];
+    how.bytes = 0;
+    into[0] = g->api->op(g, "recv", &how, NULL, 0, NULL);
+}
+
+static void recv_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                          const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    op_collective_t how = *(const op_collective_t *)attributes;
+    (void)forward, (void)wanted, (void)into;
+    how.rows = how.columns = how.bytes = 0;
+    if (from[0] != 0) (void)op_record(g, "send", &how, from[0], 0);
+}
+
 /* A row with the attributes of op_collective_t and no FLOPs. */
 #define COLLECTIVE(op_text, op_shape, op_gradient, op_complete, op_vanishes)                       \
     {                                                                                              \
@@ -172,8 +207,8 @@ static const lh_op_t rows[] = {
     OF_ALL(OP_REDUCE_SCATTER_TEXT, reduce_scatter_shape, reduce_scatter_gradient),
     OF_ALL(OP_ALL_GATHER_TEXT, all_gather_shape, all_gather_gradient),
     OF_ALL(OP_ALL_TO_ALL_TEXT, all_to_all_shape, all_to_all_gradient),
-    COLLECTIVE(OP_SEND_TEXT, unchanged_shape, NULL, all_bytes, NULL),
-    COLLECTIVE(OP_RECV_TEXT, recv_shape, NULL, NULL, NULL),
+    COLLECTIVE(OP_SEND_TEXT, send_shape, send_gradient, all_bytes, NULL),
+    COLLECTIVE(OP_RECV_TEXT, recv_shape, recv_gradient, NULL, NULL),
 };
 
 /* What each row becomes in a program, in the order of the rows. */

@@ -18,11 +18,17 @@ enum {
     COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_ALL_GATHER,
     COLLECTIVE_ALL_TO_ALL,
-    COLLECTIVES,                        /* those before are transfers; these are recorded only: */
-    COLLECTIVE_REPLICATE = COLLECTIVES, /* moves nothing forward, and is an all-reduce back */
-    COLLECTIVE_SEND,                    /* for pipelines, which are not built */
+    COLLECTIVE_SEND, /* these two are a pair: each of two ranks of a group records its end */
     COLLECTIVE_RECEIVE,
+    COLLECTIVES,                        /* those before are transfers; this is recorded only: */
+    COLLECTIVE_REPLICATE = COLLECTIVES, /* moves nothing forward, and is an all-reduce back */
 };
+
+/* Whether two ranks of the group take part, and not all. */
+static inline bool collective_is_pair(uint32_t op)
+{
+    return op == COLLECTIVE_SEND || op == COLLECTIVE_RECEIVE;
+}
 
 /* Names for sentences, reports and JSON, by COLLECTIVE_* and by LH_GROUP_*. */
 extern const char *const collective_names[COLLECTIVES]; /* "all_reduce" */
@@ -63,12 +69,12 @@ extern const char *const collective_groups[LH_GROUPS];  /* "site" */
 
 #define OP_SEND_TEXT(OP, IN, OUT)                                                            \
     OP("send", "hands a value to one rank of a group", "x goes to rank `peer` of the group", \
-       "none")                                                                               \
-    IN(x, "", "any shape")
+       "gx = recv: what rank `peer` sends back")                                             \
+    IN(x, "", "[t, w]")
 
-#define OP_RECV_TEXT(OP, IN, OUT)                              \
-    OP("recv", "takes a value from one rank of a group",       \
-       "y = the x that rank `peer` of the group sent", "none") \
+#define OP_RECV_TEXT(OP, IN, OUT)                                                               \
+    OP("recv", "takes a value from one rank of a group",                                        \
+       "y = the x that rank `peer` of the group sent", "send(gy): it goes back to rank `peer`") \
     OUT(y, "", "[rows, columns]")
 
 /* The attributes of all these ops. The struct has no holes, so equal attributes are equal bytes. */
@@ -77,7 +83,7 @@ typedef struct op_collective {
     uint32_t group; /* LH_GROUP_* */
     uint32_t ways;  /* ranks in the group; 0 and 1: there is nothing to do, and no node */
     uint32_t peer;  /* send, recv: the other rank's number inside the group */
-    uint32_t tag;   /* send, recv: tells transfers between the same two ranks apart */
+    uint32_t tag;   /* send, recv: the same at both ends, or the two are refused */
     uint32_t reserved;
     uint64_t rows, columns; /* recv: the shape of what comes */
     uint64_t bytes;         /* what this rank hands over; 0: complete() fills it in */

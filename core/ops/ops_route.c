@@ -454,6 +454,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_GATHER_ROWS_TEXT),
         ATTRIBUTES(lh_picks_t, picks_attributes),
+        .flags = LH_OP_PLACES,
         .shape = gather_rows_shape,
         .cost = moved_cost,
         .gradient = gather_rows_gradient,
@@ -461,6 +462,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_SCATTER_ROWS_TEXT),
         ATTRIBUTES(lh_picks_t, picks_attributes),
+        .flags = LH_OP_PLACES,
         .shape = scatter_rows_shape,
         .cost = moved_cost,
         .gradient = scatter_rows_gradient,
@@ -468,6 +470,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_SCATTER_ROWS_GRAD_TEXT),
         ATTRIBUTES(lh_picks_t, picks_attributes),
+        .flags = LH_OP_PLACES,
         .shape = scatter_rows_grad_shape,
         .cost = moved_cost,
     },

@@ -445,20 +445,50 @@ static void losses_put(arranger_t *a)
 
 /* ---- transfers that a recording states ---- */
 
+/* Fills in this rank's end, and a name that is the same at both: the n-th from one to the other,
+ * whatever else either of them starts. */
+static lh_status_t pair_complete(const transfers_t *t, const group_t *g, transfer_t *x)
+{
+    const bool sends = x->op == COLLECTIVE_SEND;
+    const uint32_t peer = sends ? x->to : x->from;
+    uint32_t before = 0;
+    if (peer >= g->size || peer == g->self)
+        return fail(LH_INVALID, "'%s': peer %u of %u in group '%s' is %s", x->name, peer, g->size,
+                    collective_groups[x->group],
+                    peer == g->self ? "this rank itself" : "not there");
+    *(sends ? &x->from : &x->to) = g->self;
+    for (uint32_t i = 0; i < t->count; i++) {
+        const transfer_t *other = &t->list[i]->transfer;
+        before += other->op == x->op && other->group == x->group && other->from == x->from &&
+                  other->to == x->to;
+    }
+    (void)snprintf(x->name, TRANSFER_NAME, "activations %u, %u to %u, tag %u", before, x->from,
+                   x->to, x->tag);
+    return LH_OK;
+}
+
 /* This world must have the group that a recording names, with as many ranks as the recording was
- * made for. */
-static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
+ * made for. Completes a send or receive. */
+static lh_status_t recorded_check(const transfers_t *t, transfer_t *x)
 {
     group_t *g;
     if (x->group == LH_GROUP_SELF || x->group >= LH_GROUPS)
         return fail(LH_INVALID, "'%s': group %u is none of ranks", x->name, x->group);
-    const lh_status_t status = world_group_new(t->world, x->group, &g);
+    lh_status_t status = world_group_new(t->world, x->group, &g);
     if (status != LH_OK) return status;
     const uint32_t size = g->size;
+    if (size == x->ways && collective_is_pair(x->op)) status = pair_complete(t, g, x);
     world_group_free(g);
-    if (size == x->ways) return LH_OK;
+    if (size == x->ways) return status;
     return fail(LH_INVALID, "'%s' is recorded over %u ranks; group '%s' has %u", x->name, x->ways,
                 collective_groups[x->group], size);
+}
+
+/* The value that a recorded transfer reads, or writes; 0: it is a receive, or a send. */
+static uint32_t recorded_value(const flow_t *f, uint32_t at, uint32_t count)
+{
+    lh_assert(count <= 1);
+    return count == 0 ? 0 : f->moved[at];
 }
 
 /* A recording states a start and, right behind it, the wait for it. Both become calls of the
@@ -466,17 +496,18 @@ static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
  * into the flow's calls; the wait is start[1]. */
 static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *start)
 {
-    const flow_t *f = p->flow;
-    const uint32_t values[] = {f->moved[start->moved.reads], f->moved[start->moved.writes]};
-    const move_t row = {.transfer = *start->transfer,
-                        .kind = MOVE_RECORDED,
-                        .count = 2,
-                        .program = p,
-                        .values = (uint32_t *)(uintptr_t)values,
-                        .arena = ARENA_ACTIVATIONS};
+    const flow_moved_t *moved = &start->moved;
+    const uint32_t values[] = {recorded_value(p->flow, moved->reads, moved->read_count),
+                               recorded_value(p->flow, moved->writes, moved->write_count)};
+    move_t row = {.transfer = *start->transfer,
+                  .kind = MOVE_RECORDED,
+                  .count = 2,
+                  .program = p,
+                  .values = (uint32_t *)(uintptr_t)values,
+                  .arena = ARENA_ACTIVATIONS};
     move_t *m;
     lh_assert(start[1].kind == FLOW_WAIT);
-    lh_status_t status = recorded_check(t, start->transfer);
+    lh_status_t status = recorded_check(t, &row.transfer);
     if (status == LH_OK) status = transfers_add(t, &row, &m);
     if (status != LH_OK) return status;
     t->recorded = true;

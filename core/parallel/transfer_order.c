@@ -15,7 +15,12 @@
  *    rank 2   start z, wait z, start y, wait y
  *
  * Rank 0 waits for rank 1 to start x, which waits for rank 2 to start y, which waits for rank 0 to
- * start z. */
+ * start z.
+ *
+ * A send and its receive are a transfer of two members of a group, which both name alike. Each
+ * direction between two ranks has an order of its own, as its messages have, in which collectives
+ * of both stand too. Whoever waits for a send waits until the other end has started its receive,
+ * since a long message leaves only then: so two ranks that both send first wait in a circle. */
 #include <parallel/transfer_order.h>
 
 #include <base/digest.h>
@@ -56,6 +61,7 @@ typedef struct order {
     uint32_t list_count;        /* that differ */
     uint32_t known;             /* transfers that differ */
     group_progress_t *progress; /* [groups][known] */
+    bool pairs;                 /* some lists have sends or receives */
 } order_t;
 
 /* A row of a rank's list; NULL behind its end. */
@@ -65,11 +71,27 @@ static const transfer_row_t *row_at(const order_t *o, uint32_t rank, uint32_t at
     return at < o->lists[rank].count ? &o->lists[rank].rows[at] : NULL;
 }
 
+/* The other end of a rank's row of a pair. */
+static uint32_t row_partner(const order_t *o, uint32_t rank, const transfer_row_t *row)
+{
+    const members_t *g = &o->groups[o->group_of[row->transfer.group][rank]];
+    const uint32_t member = row->receives ? row->transfer.from : row->transfer.to;
+    lh_assert(member < g->count);
+    return g->ranks[member];
+}
+
 /* Whether `other` takes part in a row of `rank`. */
 static bool row_has_rank(const order_t *o, uint32_t rank, const transfer_row_t *row, uint32_t other)
 {
+    if (collective_is_pair(row->transfer.op)) return row_partner(o, rank, row) == other;
     const uint32_t *group_of = o->group_of[row->transfer.group];
     return group_of[rank] == group_of[other];
+}
+
+/* What a rank does in a row, in a word. */
+static const char *row_op_name(const transfer_row_t *row)
+{
+    return collective_names[row->receives ? COLLECTIVE_RECEIVE : row->transfer.op];
 }
 
 /* The group of a kind that a rank is in, as that rank sees the world. */
@@ -129,6 +151,30 @@ static bool is_first(const order_t *o, uint32_t rank, uint32_t lists_before)
     return o->walkers[rank].list == lists_before;
 }
 
+/* Whether a row of a pair names members of a group, of which its rank is the right one. */
+static bool pair_is_of(const order_t *o, uint32_t rank, const transfer_row_t *row)
+{
+    const transfer_t *t = &row->transfer;
+    const members_t *g = &o->groups[o->group_of[t->group][rank]];
+    if (t->from >= g->count || t->to >= g->count || t->from == t->to) return false;
+    return g->ranks[row->receives ? t->to : t->from] == rank;
+}
+
+/* A row of a rank's list by itself; makes the groups that it names. */
+static lh_status_t row_read(order_t *o, uint32_t rank, const transfer_row_t *row)
+{
+    const transfer_t *t = &row->transfer;
+    if (t->group >= LH_GROUPS || t->op == 0 || t->op >= COLLECTIVES || t->op == COLLECTIVE_RECEIVE)
+        return fail(LH_MISMATCH, "rank %u names a transfer of group %u and op %u", rank, t->group,
+                    t->op);
+    const lh_status_t status = groups_make(o, t->group);
+    if (status != LH_OK || !collective_is_pair(t->op)) return status;
+    o->pairs = true;
+    if (pair_is_of(o, rank, row)) return LH_OK;
+    return fail(LH_MISMATCH, "rank %u names a %s of %.*s, and is not that member of group '%s'",
+                rank, row_op_name(row), TRANSFER_NAME, t->name, collective_groups[t->group]);
+}
+
 /* The groups that lists name; a world has no others. */
 static lh_status_t lists_read(order_t *o)
 {
@@ -137,11 +183,7 @@ static lh_status_t lists_read(order_t *o)
         if (!is_first(o, r, before)) continue;
         before++;
         for (uint32_t i = 0; i < o->lists[r].count; i++) {
-            const transfer_t *t = &o->lists[r].rows[i].transfer;
-            if (t->group >= LH_GROUPS || t->op == 0 || t->op >= COLLECTIVES)
-                return fail(LH_MISMATCH, "rank %u names a transfer of group %u and op %u", r,
-                            t->group, t->op);
-            const lh_status_t status = groups_make(o, t->group);
+            const lh_status_t status = row_read(o, r, &o->lists[r].rows[i]);
             if (status != LH_OK) return status;
         }
     }
@@ -149,15 +191,27 @@ static lh_status_t lists_read(order_t *o)
 }
 
 /* The next row, from *at on, with which `rank` starts a transfer that `other` takes part in; NULL:
- * none. *at is left behind that row. */
-static const transfer_row_t *next_with(const order_t *o, uint32_t rank, uint32_t other,
+ * none. *at is left behind that row. Of pairs those that `rank` sends, or else those that it
+ * receives. */
+static const transfer_row_t *next_with(const order_t *o, uint32_t rank, uint32_t other, bool sends,
                                        uint32_t *at)
 {
     for (const transfer_row_t *row; (row = row_at(o, rank, *at)) != NULL;) {
         (*at)++;
-        if (!row->waits && row_has_rank(o, rank, row, other)) return row;
+        if (row->waits || !row_has_rank(o, rank, row, other)) continue;
+        if (!collective_is_pair(row->transfer.op) || row->receives != sends) return row;
     }
     return NULL;
+}
+
+/* The sentence for a start that another rank has no partner of. */
+static lh_status_t lone_refuse(const transfer_row_t *row, const char *who, const char *other)
+{
+    const bool pair = collective_is_pair(row->transfer.op);
+    return fail(LH_MISMATCH, "%s starts the %s of %.*s with %s, which never %s%s", who,
+                row_op_name(row), TRANSFER_NAME, row->transfer.name, other,
+                pair ? "starts the " : "does",
+                pair ? collective_names[row->receives ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE] : "");
 }
 
 /* The sentence for two starts that should meet and differ: x of rank a and y of rank b. NULL: that
@@ -168,26 +222,22 @@ static lh_status_t pair_refuse(const order_t *o, uint32_t a, const transfer_row_
     char first[160], second[160];
     world_rank_text(o->world, a, first, sizeof(first));
     world_rank_text(o->world, b, second, sizeof(second));
-    if (x == NULL || y == NULL) {
-        const transfer_t *t = x == NULL ? &y->transfer : &x->transfer;
-        return fail(LH_MISMATCH, "%s starts the %s of %.*s with %s, which never does",
-                    x == NULL ? second : first, collective_names[t->op], TRANSFER_NAME, t->name,
-                    x == NULL ? first : second);
-    }
+    if (x == NULL) return lone_refuse(y, second, first);
+    if (y == NULL) return lone_refuse(x, first, second);
     const bool named = strncmp(x->transfer.name, y->transfer.name, TRANSFER_NAME) == 0;
     return fail(LH_MISMATCH, "where %s starts the %s of %.*s, %s starts the %s of %.*s%s", first,
-                collective_names[x->transfer.op], TRANSFER_NAME, x->transfer.name, second,
-                collective_names[y->transfer.op], TRANSFER_NAME, y->transfer.name,
-                named ? ", of another size or kind" : "");
+                row_op_name(x), TRANSFER_NAME, x->transfer.name, second, row_op_name(y),
+                TRANSFER_NAME, y->transfer.name, named ? ", of another size or kind" : "");
 }
 
-/* Two ranks must start their common transfers in the same order. Transfers are compared whole, name
- * and size included. */
-static lh_status_t pair_check(const order_t *o, uint32_t a, uint32_t b)
+/* Two ranks must start their common transfers in the same order: collectives, and what a sends to
+ * b (sends) or b to a. Transfers are compared whole, name and size included. */
+static lh_status_t pair_check(const order_t *o, uint32_t a, uint32_t b, bool sends)
 {
     uint32_t at = 0, bt = 0;
     for (;;) {
-        const transfer_row_t *x = next_with(o, a, b, &at), *y = next_with(o, b, a, &bt);
+        const transfer_row_t *x = next_with(o, a, b, sends, &at);
+        const transfer_row_t *y = next_with(o, b, a, !sends, &bt);
         if (x == NULL && y == NULL) return LH_OK;
         if (x == NULL || y == NULL || memcmp(&x->transfer, &y->transfer, sizeof(x->transfer)) != 0)
             return pair_refuse(o, a, x, b, y);
@@ -204,7 +254,8 @@ static uint32_t kinds_shared(const order_t *o, uint32_t a, uint32_t b)
     return kinds;
 }
 
-/* Every two ranks whose comparison was not made with others. */
+/* Every two ranks whose comparison was not made with others; where some send to one rank alone,
+ * every two. */
 static lh_status_t pairs_check(const order_t *o)
 {
     /* [lists][lists] a bit for each set of kinds: those that were compared. */
@@ -216,13 +267,26 @@ static lh_status_t pairs_check(const order_t *o)
         for (uint32_t a = 0; status == LH_OK && a < b; a++) {
             const uint64_t kinds = UINT64_C(1) << kinds_shared(o, a, b);
             uint64_t *sets = &made[(size_t)o->walkers[a].list * o->list_count + o->walkers[b].list];
-            if ((*sets & kinds) != 0) continue;
+            if (!o->pairs && (*sets & kinds) != 0) continue;
             *sets |= kinds;
-            status = pair_check(o, a, b);
+            status = pair_check(o, a, b, true);
+            if (status == LH_OK && o->pairs) status = pair_check(o, a, b, false);
         }
     }
     mem_free(made);
     return status;
+}
+
+/* The number of a transfer among those that are known; `count`: it is none of them. Most are the
+ * same as that of the row before, which was `near`, or the next. */
+static uint32_t known_find(const transfer_t *const *known, uint32_t count, const transfer_t *t,
+                           uint32_t near)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t k = (near + i) % count;
+        if (memcmp(known[k], t, sizeof(*t)) == 0) return k;
+    }
+    return count;
 }
 
 /* Numbers the transfers that there are: those of ranks are the same where their rows are. The walk
@@ -235,11 +299,10 @@ static lh_status_t list_number(order_t *o, uint32_t rank, const transfer_t **kno
     for (uint32_t i = 0; i < o->lists[rank].count; i++) {
         const transfer_t *t = &o->lists[rank].rows[i].transfer;
         const transfer_row_t *first = rank > 0 ? row_at(o, 0, i) : NULL; /* mostly the same one */
-        uint32_t k = 0;
+        uint32_t k = i > 0 ? w->what[i - 1] : 0;
         if (first != NULL && memcmp(&first->transfer, t, sizeof(*t)) == 0)
             k = o->walkers[0].what[i];
-        while (k < o->known && memcmp(known[k], t, sizeof(*t)) != 0)
-            k++;
+        k = known_find(known, o->known, t, k);
         if (k == o->known) known[o->known++] = t;
         w->what[i] = k;
     }
@@ -288,6 +351,10 @@ static uint32_t holds_up(const order_t *o, uint32_t rank)
     lh_assert(row != NULL);
     if (!row->waits) return rank;
     const uint32_t what = w->what[w->at], group = o->group_of[row->transfer.group][rank];
+    if (collective_is_pair(row->transfer.op)) {
+        const uint32_t other = row_partner(o, rank, row);
+        return o->walkers[other].started[what] < w->started[what] ? other : rank;
+    }
     const members_t *g = &o->groups[group];
     group_progress_t *far = &o->progress[(size_t)group * o->known + what];
     if (w->started[what] > far->times) *far = (group_progress_t){.times = w->started[what]};
@@ -312,8 +379,8 @@ static lh_status_t waits_refuse(const order_t *o, uint32_t rank)
     return fail(LH_MISMATCH,
                 "ranks wait for each other: %s for the %s of %.*s, which %s starts only behind its "
                 "wait for the %s of %.*s",
-                who, collective_names[row->transfer.op], TRANSFER_NAME, row->transfer.name, other,
-                collective_names[its->transfer.op], TRANSFER_NAME, its->transfer.name);
+                who, row_op_name(row), TRANSFER_NAME, row->transfer.name, other, row_op_name(its),
+                TRANSFER_NAME, its->transfer.name);
 }
 
 /* Lets every rank go as far as it can, again and again, until no rank moves any more. */
@@ -378,33 +445,73 @@ lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *li
 /* What ranks exchange in any case; while all is well, nothing else. */
 typedef struct summary {
     uint64_t digest, count;
+    uint64_t pairs; /* 1: some rows are of pairs, so that lists differ though they fit */
 } summary_t;
 
-/* Every rank's rows, padded to `most` of each: *out is [size][most], freed by the caller. */
+/* Rows [at, at + count) of every rank, into all [size][most]; got: [size][count]. */
+static lh_status_t rows_gather(control_t *control, uint32_t size, transfer_row_t *own, uint64_t at,
+                               uint64_t count, uint64_t most, transfer_row_t *got,
+                               transfer_row_t *all)
+{
+    const lh_status_t status = control_gather(control, own + at, count * sizeof(*own), got);
+    for (uint32_t r = 0; status == LH_OK && r < size; r++)
+        memcpy(all + r * most + at, got + r * count, count * sizeof(*all));
+    return status;
+}
+
+/* Every rank's rows, padded to `most` of each: *out is [size][most], freed by the caller. They
+ * travel in as many pieces as it takes. */
 static lh_status_t lists_gather(control_t *control, uint32_t size, const transfer_list_t *mine,
                                 uint64_t most, transfer_row_t **out)
 {
+    const uint64_t room = control_gather_most(size) / sizeof(transfer_row_t);
+    const uint64_t piece = most < room ? most : room;
+    lh_assert(piece > 0);
     transfer_row_t *own = mem_array(most, sizeof(*own));
+    transfer_row_t *got = mem_array(piece * size, sizeof(*got));
     transfer_row_t *all = mem_array(most * size, sizeof(*all));
-    lh_status_t status = own == NULL || all == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK) {
-        memcpy(own, mine->rows, mine->count * sizeof(*own));
-        status = control_gather(control, own, most * sizeof(*own), all);
-    }
+    lh_status_t status = own == NULL || got == NULL || all == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK) memcpy(own, mine->rows, mine->count * sizeof(*own));
+    for (uint64_t at = 0; status == LH_OK && at < most; at += piece)
+        status = rows_gather(control, size, own, at, most - at < piece ? most - at : piece, most,
+                             got, all);
     mem_free(own);
+    mem_free(got);
     if (status != LH_OK) mem_free(all);
     if (status == LH_OK) *out = all;
     return status;
 }
 
-/* Gathers the lists of all ranks and checks them. all: [size]. */
+/* Where lists are too long to travel: who differs, but not in what. all: [size], not all alike. */
+static lh_status_t digests_refuse(const world_t *world, const summary_t *all)
+{
+    char first[160], other[160];
+    uint32_t r = 1;
+    while (r + 1 < world->row.size && all[r].digest == all[0].digest &&
+           all[r].count == all[0].count)
+        r++;
+    world_rank_text(world, 0, first, sizeof(first));
+    world_rank_text(world, r, other, sizeof(other));
+    return fail(LH_MISMATCH,
+                "%s and %s start and wait for other transfers, or in another order; their lists of "
+                "%llu and %llu rows are too long to say which",
+                first, other, (unsigned long long)all[0].count, (unsigned long long)all[r].count);
+}
+
+/* Gathers the lists of all ranks and checks them. all: [size], the same on every rank, so that all
+ * gather or none does. */
 static lh_status_t lists_compare(const world_t *world, control_t *control,
                                  const transfer_list_t *mine, const summary_t *all)
 {
     const uint32_t size = world->row.size;
     uint64_t most = 1;
-    for (uint32_t r = 0; r < size; r++)
+    bool pairs = false;
+    for (uint32_t r = 0; r < size; r++) {
         if (all[r].count > most) most = all[r].count;
+        pairs = pairs || all[r].pairs != 0;
+    }
+    if (!pairs && most > control_gather_most(size) / sizeof(transfer_row_t))
+        return digests_refuse(world, all);
     transfer_row_t *rows = NULL;
     transfer_list_t *lists = mem_array(size, sizeof(*lists));
     lh_status_t status = lists == NULL ? LH_NO_MEMORY
@@ -435,13 +542,14 @@ lh_status_t transfer_order_agree(const world_t *world, control_t *control,
                                  const transfer_list_t *mine)
 {
     const uint32_t size = world->row.size;
-    summary_t own = {.count = mine->count};
+    summary_t own = {.count = mine->count, .pairs = transfer_rows_pair(mine->rows, mine->count)};
     summary_t *all = mem_array(size, sizeof(*all));
     lh_status_t status = all == NULL ? LH_NO_MEMORY : list_digest(mine, &own.digest);
     if (status == LH_OK) status = control_gather(control, &own, sizeof(own), all);
     bool same = true;
     for (uint32_t r = 0; status == LH_OK && r < size; r++)
-        same = same && all[r].digest == own.digest && all[r].count == own.count;
+        same = same && all[r].digest == own.digest && all[r].count == own.count &&
+               all[r].pairs == 0;
     if (status == LH_OK && !same) status = lists_compare(world, control, mine, all);
     mem_free(all);
     return status;

@@ -17,13 +17,16 @@ typedef struct transfer_list {
 void transfer_lists_free(transfer_list_t *lists, uint32_t ranks);
 
 /* lists: [world->row.size]. Refused (LH_MISMATCH) with a sentence that names two ranks: where they
- * start their common transfers in different orders, where a common transfer differs, and where a
- * wait never ends. Takes time in proportion to ranks^2 times rows. */
+ * start their common transfers in different orders, where a common transfer differs, where a send
+ * or a receive has no partner, and where a wait never ends. A list with sends or receives is of
+ * one rank alone. Takes time in proportion to ranks^2 times rows. */
 lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *lists) LH_MUST_CHECK;
 
 /* transfer_order_check among the ranks of a run, all of which call it. Ranks exchange a digest of
  * their lists first, which is equal while every rank runs the whole model; only where digests
- * differ do the lists travel, and each rank checks all of them. */
+ * differ do the lists travel, and each rank checks all of them. Lists that are too long to travel
+ * are refused as they are, with two ranks whose digests differ. Where ranks send to each other
+ * their lists differ in any case: then all of them travel, however long they are. */
 lh_status_t transfer_order_agree(const world_t *world, control_t *control,
                                  const transfer_list_t *mine) LH_MUST_CHECK;
 

@@ -158,6 +158,16 @@ static lh_status_t registered_place(const planner_t *pl, const allocation_t *all
     return fail(LH_INVALID, "memory '%s' is not registered for transfers", allocation->name);
 }
 
+/* This rank has no slice of what travels to and from the others' memory of this name. It keeps its
+ * number, behind which nothing is read. */
+static lh_status_t number_keep(planner_t *pl, const allocation_t *of)
+{
+    pl->allocations[pl->allocation_count] = of;
+    pl->bases[pl->allocation_count] = nothing;
+    return comm_arena(pl->t->comm, nothing, sizeof(nothing), -1, 0,
+                      &pl->arenas[pl->allocation_count++]);
+}
+
 /* Registers an allocation with comm, or its mirror where the host can't reach the memory; an
  * allocation that the host can reach in neither way does not travel. A device that can gives a
  * descriptor of the memory, of a mirror too: peers on the node then map it and read in place. */
@@ -175,14 +185,8 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
         return LH_OK;
     }
     if (allocation->bytes == 0 && (e->mirror_count > 0 || pl->t->reached_count > 0 ||
-                                   (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0)) {
-        /* This rank has no slice of what travels to and from the others' memory of this name. It
-         * keeps its number, behind which nothing is read. */
-        pl->allocations[pl->allocation_count] = of;
-        pl->bases[pl->allocation_count] = nothing;
-        return comm_arena(pl->t->comm, nothing, sizeof(nothing), -1, 0,
-                          &pl->arenas[pl->allocation_count++]);
-    }
+                                   (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0))
+        return number_keep(pl, of);
     if (allocation->bytes == 0) return LH_OK;
     if (!mirrored && (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0) return LH_OK;
     if (allocation->address == NULL && !pl->planned)
@@ -204,16 +208,18 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
                       &pl->arenas[pl->allocation_count++]);
 }
 
-/* In the same order on all ranks, as they name arenas to each other by number. */
+/* In the same order on all ranks, as they name arenas to each other by number. Activations have
+ * one on ranks that record no transfer, too: others may send to each other. */
 static lh_status_t allocations_share(planner_t *pl)
 {
     const transfers_t *t = pl->t;
+    const allocation_t *activations = &t->engine->arenas[ARENA_ACTIVATIONS];
     lh_status_t status = allocation_share(pl, &t->weights->value->allocation);
     if (status == LH_OK) status = allocation_share(pl, &t->weights->grad->allocation);
     if (status == LH_OK) status = allocation_share(pl, &t->engine->arenas[ARENA_GATHERED]);
     if (status == LH_OK) status = allocation_share(pl, &t->engine->arenas[ARENA_BUCKETS]);
-    if (status == LH_OK && t->recorded)
-        status = allocation_share(pl, &t->engine->arenas[ARENA_ACTIVATIONS]);
+    if (status == LH_OK)
+        status = t->recorded ? allocation_share(pl, activations) : number_keep(pl, activations);
     return status;
 }
 
@@ -365,6 +371,8 @@ static const uint32_t coll_ops[COLLECTIVES] = {
     [COLLECTIVE_REDUCE_SCATTER] = COLL_REDUCE_SCATTER,
     [COLLECTIVE_ALL_GATHER] = COLL_ALL_GATHER,
     [COLLECTIVE_ALL_TO_ALL] = COLL_ALL_TO_ALL,
+    [COLLECTIVE_SEND] = COLL_SEND,
+    [COLLECTIVE_RECEIVE] = COLL_RECV,
 };
 
 /* Length of a collective's buffer: the elements of a whole allocation, or of its mirror. */
@@ -444,7 +452,8 @@ static lh_status_t losses_plan(planner_t *pl, move_t *x, coll_how_t *how)
     return collective_new(pl->t->comm, how, &x->plan);
 }
 
-/* A recorded collective moves equal pieces in the order of ranks, so it lists none. */
+/* A recorded collective moves equal pieces in the order of ranks, so it lists none; one end of a
+ * pair moves all of its value, from or to the other. */
 static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
     coll_place_t arena = {0};
@@ -455,9 +464,11 @@ static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
     const lh_status_t status = registered_place(pl, &pl->t->engine->arenas[ARENA_ACTIVATIONS],
                                                 &arena);
     if (status != LH_OK) return status;
-    const bool gather = how->op == COLL_ALL_GATHER;
+    const bool pair = collective_is_pair(x->transfer.op);
+    const bool gather = how->op == COLL_ALL_GATHER || how->op == COLL_RECV;
     how->whole = value_place(pl->t, x, x->values[gather ? 1 : 0], arena);
-    if (how->op != COLL_ALL_REDUCE)
+    if (pair) how->root = how->op == COLL_SEND ? x->transfer.to : x->transfer.from;
+    if (how->op != COLL_ALL_REDUCE && !pair)
         how->cut = value_place(pl->t, x, x->values[gather ? 0 : 1], arena);
     return collective_new(pl->t->comm, how, &x->plan);
 }
@@ -692,14 +703,16 @@ static lh_status_t move_crossings(const crossed_t *c, const move_t *x, const gro
     return status;
 }
 
-/* What the device makes by itself stays in a machine, and has no plan. */
+/* What the device makes by itself stays in a machine, and has no plan. Of pairs a rank knows its
+ * own alone (transfer_plan_pairs). */
 static lh_status_t group_crossings(const crossed_t *c, uint32_t kind, const group_t *group,
                                    uint32_t n)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->t->count; i++) {
         const move_t *x = c->t->list[i];
-        if (x->plan != NULL && x->transfer.group == kind && c->starts[i] > 0)
+        if (x->plan != NULL && x->transfer.group == kind && c->starts[i] > 0 &&
+            !collective_is_pair(x->transfer.op))
             status = move_crossings(c, x, group, n);
     }
     return status;
@@ -721,6 +734,15 @@ static lh_status_t across_crossings(const crossed_t *c)
         world_group_free(group);
     }
     return status;
+}
+
+uint64_t transfer_plan_pairs(const transfers_t *t, const uint64_t *starts)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        if (collective_is_pair(t->list[i]->transfer.op))
+            bytes += starts[i] * transfers_border_bytes(t, &t->list[i]->transfer);
+    return bytes;
 }
 
 /* Groups of a site's ranks cross nothing. */

@@ -168,9 +168,13 @@ static lh_status_t transfer_row_add(walk_t *w, const flow_call_t *call)
     transfer_row_t *row = &rows[w->row_count++];
     memset(row, 0, sizeof(*row)); /* padding too: rows travel, and are compared, as bytes */
     memcpy(row->transfer.name, call->transfer->name, TRANSFER_NAME);
-    row->transfer.op = call->transfer->op;
+    row->receives = call->transfer->op == COLLECTIVE_RECEIVE;
+    row->transfer.op = row->receives ? COLLECTIVE_SEND : call->transfer->op;
     row->transfer.group = call->transfer->group;
     row->transfer.ways = call->transfer->ways;
+    row->transfer.from = call->transfer->from;
+    row->transfer.to = call->transfer->to;
+    row->transfer.tag = call->transfer->tag;
     row->transfer.dtype = call->transfer->dtype;
     row->transfer.elements = call->transfer->elements;
     row->transfer.add = call->transfer->add;
@@ -223,6 +227,15 @@ static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_c
     return LH_OK;
 }
 
+/* Whether some of the values that a transfer moves, one behind the other in flow_t.moved, lie in
+ * an arena. */
+static bool moved_in_arena(const flow_t *f, uint32_t begin, uint32_t count)
+{
+    for (uint32_t k = 0; k < count; k++)
+        if (f->buffers[f->values[f->moved[begin + k]].buffer].allocation == NULL) return true;
+    return false;
+}
+
 /* One run of a program's list. later: not the first round; last: the last round of the step. At the
  * end of the list no transfer may be under way that works in the arenas, as the next list uses
  * their memory for itself; transfers in stores may go on. */
@@ -249,14 +262,12 @@ static lh_status_t list_walk(walk_t *w, const program_t *p, bool later, bool las
     }
     for (uint32_t i = 0; status == LH_OK && i < w->count; i++) {
         const pending_t *x = &w->pending[i];
-        for (uint32_t k = 0; k < x->call->moved.read_count; k++) {
-            const flow_t *f = x->program->flow;
-            const uint32_t buffer = f->values[f->moved[x->call->moved.reads + k]].buffer;
-            if (f->buffers[buffer].allocation == NULL)
-                return fail(LH_INVALID,
-                            "'%s' is not waited for in the list whose memory it works in",
-                            x->transfer->name);
-        }
+        const flow_t *f = x->program->flow;
+        const flow_moved_t *moved = &x->call->moved;
+        if (moved_in_arena(f, moved->reads, moved->read_count) ||
+            moved_in_arena(f, moved->writes, moved->write_count))
+            return fail(LH_INVALID, "'%s' is not waited for in the list whose memory it works in",
+                        x->transfer->name);
     }
     return status;
 }
@@ -294,6 +305,13 @@ static bool is_update(uint32_t use)
 static bool is_other(uint32_t use)
 {
     return use != USE_TRAIN && use != USE_UPDATE;
+}
+
+bool transfer_rows_pair(const transfer_row_t *rows, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (collective_is_pair(rows[i].transfer.op)) return true;
+    return false;
 }
 
 lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *count)

@@ -15,7 +15,8 @@
  *    INSTANCE       all-gather                       values that are cut, into a block's whole form
  *    PARTIALS       all-gather                       sums of squares of gradients, for the norm
  *    LOSSES         all-gather over all ranks        each rank's loss of the step, for the host
- *    RECORDED       as a model recorded it           activations
+ *    RECORDED       as a model recorded it, or a     activations
+ *                   send, or a receive
  *
  * Where the job names a plugin for collectives inside a machine, transfers over groups of one machine are
  * made on the device's own queue (comm/native.h), recorded ones excepted; an ACROSS then copies out what
@@ -57,7 +58,8 @@ typedef struct move {
     uint32_t count;
     program_t *program; /* in whose arenas the whole form lies; NULL: in a store */
     uint32_t *values;   /* [count] of that program's flow. PARTIALS: the sums; LOSSES: the
-                             terms of all ranks; RECORDED: what is read and what is written.
+                             terms of all ranks; RECORDED: what is read and what is written
+                             (0: nothing is).
                              NULL: found by the parameters */
     uint32_t arena;     /* ARENA_* of the program */
     struct move *after; /* ACROSS: the last SUM of the bucket, whose result is summed again */

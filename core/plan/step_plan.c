@@ -165,6 +165,7 @@ typedef struct planning {
     transfer_list_t *lists;    /* [ranks] borrowed; rows NULL: the rank is still to come */
     transfer_list_t *recorded; /* [out->planned] */
     bool shared;               /* some ranks stand for those that are alike */
+    bool apart;                /* but none any more, as a rank sends to another or receives */
 } planning_t;
 
 /* The place of a rank in its group of a kind. */
@@ -234,14 +235,29 @@ static lh_status_t others_take(const planning_t *p, const plan_programs_t *progr
     return status;
 }
 
+/* What a rank sends to one other over a border its own list says alone. */
+static lh_status_t rank_sends_count(const plan_programs_t *p, uint32_t rank, plan_ranks_t *out)
+{
+    const transfers_t *moved = p->session->transfers;
+    step_plan_t plan = {0};
+    if (moved->world->row.sites == 1) return LH_OK;
+    const lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
+                                             p->programs.schedule->rounds, moved, NULL, &plan);
+    if (status != LH_OK) return status;
+    out->border_bytes[rank] += transfer_plan_pairs(moved, plan.starts);
+    step_plan_free(&plan);
+    return LH_OK;
+}
+
 /* Where ranks share lists, sizes of what sites sum again differ. */
-static lh_status_t list_take(const planning_t *p, const engine_t *engine, uint32_t rank)
+static lh_status_t list_take(planning_t *p, const engine_t *engine, uint32_t rank)
 {
     transfer_list_t *list = &p->recorded[p->out->planned];
     const lh_status_t status = transfer_rows(engine, &list->rows, &list->count);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; p->shared && i < list->count; i++)
         if (list->rows[i].transfer.group == LH_GROUP_ACROSS) list->rows[i].transfer.elements = 0;
+    p->apart = p->apart || transfer_rows_pair(list->rows, list->count);
     p->lists[rank] = *list;
     p->out->by_itself[rank] = true;
     p->out->planned++;
@@ -250,7 +266,7 @@ static lh_status_t list_take(const planning_t *p, const engine_t *engine, uint32
 
 /* Its memory is kept, and the transfers that it starts and waits for. A copy of the request, as world
  * differs by rank. first: of those that are alike. */
-static lh_status_t rank_plan(const planning_t *p, uint32_t rank, bool first)
+static lh_status_t rank_plan(planning_t *p, uint32_t rank, bool first)
 {
     world_t *world;
     plan_programs_how_t own = *p->how;
@@ -263,7 +279,9 @@ static lh_status_t rank_plan(const planning_t *p, uint32_t rank, bool first)
     if (status == LH_OK) plan_programs_memory(&programs, &p->out->memory[rank]);
     if (status == LH_OK && rank == 0) status = borders_count(&programs, p->out);
     if (status == LH_OK) status = list_take(p, programs.session->engine, rank);
-    if (status == LH_OK && p->shared && first) status = others_take(p, &programs, rank);
+    if (status == LH_OK && p->apart) status = rank_sends_count(&programs, rank, p->out);
+    if (status == LH_OK && p->shared && !p->apart && first)
+        status = others_take(p, &programs, rank);
     plan_programs_close(&programs);
     world_free(world);
     return status;
@@ -271,7 +289,7 @@ static lh_status_t rank_plan(const planning_t *p, uint32_t rank, bool first)
 
 /* How much staging memory transfers take depends on a rank's place in its site, through which sums go round.
  * Some places of one site are planned, and all others get the most that one of them takes. */
-static lh_status_t alike_plan(const planning_t *p, uint32_t first)
+static lh_status_t alike_plan(planning_t *p, uint32_t first)
 {
     const world_rank_t *at = &p->world->ranks[first];
     const uint32_t size = world_site_size(p->world, at->site);
@@ -303,7 +321,7 @@ static lh_status_t ranks_plan(planning_t *p)
     for (uint32_t r = 0; status == LH_OK && r < count; r++) {
         if (p->lists[r].rows != NULL) continue;
         status = rank_plan(p, r, true);
-        if (status == LH_OK && p->shared) status = alike_plan(p, r);
+        if (status == LH_OK && p->shared && !p->apart) status = alike_plan(p, r);
     }
     if (status == LH_OK && count > 1) status = transfer_order_check(p->world, p->lists);
     transfer_lists_free(p->recorded, p->out->planned);

@@ -345,20 +345,61 @@ static void recorded_name(const flow_t *f, const op_t *op, char name[TRANSFER_NA
                    f->recorded_count, f->part, f->block, f->backward ? " back" : "");
 }
 
+/* A new transfer of a node; `whole` is the value that has its dtype and its elements, which are
+ * those of the whole form: the input, or of an all-gather the output. */
+static transfer_t *recorded_transfer(flow_t *f, const graph_node_t *node, uint32_t whole)
+{
+    const op_collective_t *how = node->attributes;
+    transfer_t *t = f->status == LH_OK ? recorded_add(f) : NULL;
+    if (t == NULL) return NULL;
+    recorded_name(f, node->op, t->name);
+    t->op = node->op->collective;
+    t->group = how->group;
+    t->ways = how->ways;
+    t->dtype = f->values[whole].arg.dtype;
+    t->elements = value_elements(f, whole);
+    return t;
+}
+
+/* Appends the start of a recorded transfer, and right behind it the wait, as no pass looks for
+ * calls that could stand in between. */
+static void recorded_calls(flow_t *f, const transfer_t *t, const flow_moved_t *moved)
+{
+    for (uint32_t kind = FLOW_COLLECTIVE; kind <= FLOW_WAIT; kind++) {
+        flow_call_t *call = call_add(f);
+        if (call == NULL) return;
+        call->kind = kind;
+        call->transfer = t;
+        call->moved = *moved;
+    }
+}
+
+/* Whether the result of a transfer may lie in memory of its own; fails where it may not. */
+static bool recorded_result_check(flow_t *f, const op_t *op, const graph_value_t *result)
+{
+    if (!is_leaf(result->kind)) return true;
+    f->status = fail(LH_UNSUPPORTED, "op %s can't write a parameter's gradient", op->row.name);
+    return false;
+}
+
+/* What a transfer has made becomes the value of the recording: by a copy where it is wanted at a
+ * place of the caller's choice. */
+static void recorded_result(flow_source_t *s, lh_value_t result, uint32_t made)
+{
+    const uint32_t wanted = s->map[result]; /* 0: anywhere */
+    const uint32_t copy[] = {made, wanted};
+    if (wanted != 0)
+        flow_kernel(s->flow, s->copy, NULL, copy);
+    else
+        s->map[result] = made;
+}
+
 /* Appends a recorded collective: a copy of its input, as other calls may read that and sums are
- * made in place; the start; and right behind it the wait, as no pass looks for calls that could
- * stand in between. The transfer's dtype and elements are those of the whole form, which is the
- * input, or of an all-gather the output. */
+ * made in place; the start; the wait. */
 static void collective_node(flow_source_t *s, const graph_node_t *node)
 {
     flow_t *f = s->flow;
     const op_t *op = node->op;
-    const op_collective_t *how = node->attributes;
-    if (op->collective > COLLECTIVE_REPLICATE) {
-        f->status = fail(LH_UNSUPPORTED, "op %s is not built: it waits for pipelines",
-                         op->row.name);
-        return;
-    }
     const uint32_t given = flow_mapped(s, node->slots[0]);
     if (f->status != LH_OK) return;
     if (op->collective == COLLECTIVE_REPLICATE) {
@@ -366,34 +407,62 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
         return;
     }
     const graph_value_t *result = &s->recording->values[node->slots[1]];
-    const uint32_t wanted = s->map[node->slots[1]]; /* where the result is to lie; 0: anywhere */
-    if (is_leaf(result->kind)) {
-        f->status = fail(LH_UNSUPPORTED, "op %s can't write a parameter's gradient", op->row.name);
-        return;
-    }
+    if (!recorded_result_check(f, op, result)) return;
     const uint32_t from = value_copied(s, given);
     const bool in_place = op->collective == COLLECTIVE_ALL_REDUCE;
     const uint32_t to = in_place ? from : flow_activation(f, &result->arg);
-    const uint32_t whole = op->collective == COLLECTIVE_ALL_GATHER ? to : from;
-    transfer_t *t = f->status == LH_OK ? recorded_add(f) : NULL;
+    const transfer_t *t = recorded_transfer(f, node,
+                                            op->collective == COLLECTIVE_ALL_GATHER ? to : from);
     if (t == NULL) return;
-    recorded_name(f, op, t->name);
-    t->op = op->collective;
-    t->group = how->group;
-    t->ways = how->ways;
-    t->dtype = f->values[whole].arg.dtype;
-    t->elements = value_elements(f, whole);
     const flow_moved_t moved = flow_moved(f, &from, 1, &to, 1);
-    for (uint32_t kind = FLOW_COLLECTIVE; kind <= FLOW_WAIT; kind++) {
-        flow_call_t *call = call_add(f);
-        if (call == NULL) return;
-        call->kind = kind;
-        call->transfer = t;
-        call->moved = moved;
+    recorded_calls(f, t, &moved);
+    recorded_result(s, node->slots[1], to);
+}
+
+/* Appends a recorded send: a copy of its input, which may lie in a store or far apart, the start,
+ * and the wait, behind which the copy's memory is another's. */
+static void send_node(flow_source_t *s, const graph_node_t *node)
+{
+    flow_t *f = s->flow;
+    const op_collective_t *how = node->attributes;
+    const uint32_t given = flow_mapped(s, node->slots[0]);
+    if (f->status != LH_OK) return;
+    const uint32_t from = value_copied(s, given);
+    transfer_t *t = recorded_transfer(f, node, from);
+    if (t == NULL) return;
+    t->to = how->peer;
+    t->tag = how->tag;
+    const flow_moved_t moved = flow_moved(f, &from, 1, NULL, 0);
+    recorded_calls(f, t, &moved);
+}
+
+/* Appends a recorded receive: the start, from which on the result's memory is its own, and the
+ * wait. */
+static void receive_node(flow_source_t *s, const graph_node_t *node)
+{
+    flow_t *f = s->flow;
+    const op_collective_t *how = node->attributes;
+    const graph_value_t *result = &s->recording->values[node->slots[0]];
+    if (!recorded_result_check(f, node->op, result)) return;
+    const uint32_t to = flow_activation(f, &result->arg);
+    transfer_t *t = recorded_transfer(f, node, to);
+    if (t == NULL) return;
+    t->from = how->peer;
+    t->tag = how->tag;
+    const flow_moved_t moved = flow_moved(f, NULL, 0, &to, 1);
+    recorded_calls(f, t, &moved);
+    recorded_result(s, node->slots[0], to);
+}
+
+/* A node that communicates. */
+static void transfer_node(flow_source_t *s, const graph_node_t *node)
+{
+    if (s->flow->status != LH_OK) return;
+    switch (node->op->collective) {
+    case COLLECTIVE_SEND: send_node(s, node); return;
+    case COLLECTIVE_RECEIVE: receive_node(s, node); return;
+    default: collective_node(s, node);
     }
-    const uint32_t copy[] = {to, wanted};
-    if (wanted != 0) flow_kernel(f, s->copy, NULL, copy);
-    s->map[node->slots[1]] = wanted != 0 ? wanted : to;
 }
 
 /* A node becomes a kernel with its inputs and outputs mapped; a node that communicates becomes a
@@ -412,7 +481,7 @@ void flow_node(flow_source_t *s, uint32_t index)
         return;
     }
     if (op->collective != 0) {
-        if (s->flow->status == LH_OK) collective_node(s, node);
+        transfer_node(s, node);
         return;
     }
     for (uint32_t i = 0; i < op->in_count; i++)

@@ -53,7 +53,8 @@ typedef struct flow_value {
     uint64_t offset; /* bytes inside the buffer */
 } flow_value_t;
 
-/* Kinds of calls. A start and a wait name the same transfer and the same values. */
+/* Kinds of calls. A start and a wait name the same transfer and the same values; a start is one of
+ * a collective, of a send or of a receive, as its transfer says. */
 enum { FLOW_KERNEL = 1, FLOW_FILL = 2, FLOW_COLLECTIVE = 3, FLOW_WAIT = 4 };
 
 /* The values that a transfer reads and writes: where each list begins in flow_t.moved, and how long

@@ -1,10 +1,11 @@
 /* program/transfer.h - what moves between ranks, as data.
  *
- * A transfer is a collective over a group of ranks that a step starts and later waits for. Calls of
- * a flow (flow.h) start it and wait for it, and say which values it reads and writes. A pass of
- * core/parallel puts those calls there; whatever runs a list, the profiler, the trace, the plan and
- * the check of all ranks' orders read them. How and where bytes travel is the exchange's affair: it
- * has a plan for every transfer, bound to memory once memory is there. */
+ * A transfer is a collective over a group of ranks, or what one of them sends to another, that a
+ * step starts and later waits for. Calls of a flow (flow.h) start it and wait for it, and say
+ * which values it reads and writes. A pass of core/parallel puts those calls there; whatever runs
+ * a list, the profiler, the trace, the plan and the check of all ranks' orders read them. How and
+ * where bytes travel is the exchange's affair: it has a plan for every transfer, bound to memory
+ * once memory is there. */
 #ifndef PROGRAM_TRANSFER_H
 #define PROGRAM_TRANSFER_H
 
@@ -18,15 +19,19 @@ typedef struct transfer transfer_t;
 
 enum { TRANSFER_NAME = 40 };
 
-/* A transfer is the same on all ranks of its group, but for the memory in which its values lie.
- * Owned by the exchange, or by the flow until the exchange takes it over; it lives as long as the
- * programs whose calls name it. */
+/* A transfer is the same on all ranks of its group, but for the memory in which its values lie;
+ * one between two ranks is a SEND at the one and a RECEIVE at the other. Owned by the exchange, or
+ * by the flow until the exchange takes it over; it lives as long as the programs whose calls name
+ * it. */
 struct transfer {
     char name[TRANSFER_NAME]; /* "gradients 3" */
     uint32_t number;          /* among those of the exchange */
     uint32_t op;              /* COLLECTIVE_* */
     uint32_t group;           /* LH_GROUP_* */
     uint32_t ways;            /* ranks in the group */
+    uint32_t from,
+        to;       /* SEND, RECEIVE: members of the group; in a flow its own end is not known yet */
+    uint32_t tag; /* SEND, RECEIVE: as the model says */
     lh_dtype_t dtype;
     uint64_t elements; /* of the whole form, which all ranks of the group hold before or after */
     bool add;          /* REDUCE_SCATTER: adds the sum to what was there, instead of replacing it */

@@ -291,6 +291,15 @@ void rig_over_ranks(uint32_t ranks, void (*body)(rig_rank_t *r, void *context), 
     assert_true(well);
 }
 
+void rig_rank_transport(rig_rank_t *r, const char *plugin)
+{
+    char set[64];
+    const char *const sets[] = {set};
+    (void)snprintf(set, sizeof(set), "transport.node.plugin=%s", plugin);
+    job_free(r->job);
+    OK(job_load(met->ini, sets, 1, &r->job));
+}
+
 void rig_rank_open(rig_rank_t *r, rig_t *rig)
 {
     const comm_how_t how = {.job = r->job,

@@ -95,6 +95,8 @@ typedef struct rig_rank {
 /* Forks the ranks, in each of which `body` is called once they have met; it closes the rank. Fails
  * the test unless all return. */
 void rig_over_ranks(uint32_t ranks, void (*body)(rig_rank_t *r, void *context), void *context);
+/* Before rig_rank_open: by which plugin ranks of this machine exchange, in place of the default. */
+void rig_rank_transport(rig_rank_t *r, const char *plugin);
 /* After rig_open: what the rank communicates with. Between engine_build and the first run the caller
  * calls comm_connect. */
 void rig_rank_open(rig_rank_t *r, rig_t *rig);

@@ -10,6 +10,7 @@
 
 #include <base/philox.h>
 #include <base/status.h>
+#include <graph/gradient.h>
 #include <ops/ops_collective.h>
 
 #include "differences.h"
@@ -413,12 +414,81 @@ static void gradients_of_communication_are_its_transpose(void **state)
         check_adjoint(collectives[i]);
 }
 
+static lh_value_t pair_record(recording_t *r, const char *op, uint32_t tag, lh_value_t x)
+{
+    op_collective_t how = {
+        .struct_size = sizeof(how), .group = 1, .ways = RANKS, .peer = 1, .tag = tag};
+    if (x == 0) how.rows = ROWS;
+    if (x == 0) how.columns = WIDTH;
+    return r->graph.api->op(&r->graph, op, &how, x == 0 ? NULL : &x, x != 0, NULL);
+}
+
+static void node_is(const recording_t *r, uint32_t n, const char *op, uint32_t tag)
+{
+    const op_collective_t *how = r->nodes[n].attributes;
+    assert_string_equal(r->nodes[n].op->row.name, op);
+    assert_true(how->peer == 1 && how->tag == tag && how->ways == RANKS && how->group == 1);
+    if (strcmp(op, "recv") == 0) assert_true(how->rows == ROWS && how->columns == WIDTH);
+}
+
+/* x is sent, y is what comes: the way back sends y's gradient and takes that of x, the last first.
+ */
+static void what_is_sent_comes_back_and_what_comes_is_sent_back(void **state)
+{
+    enum { SEND = 1, RECEIVE, SEND_BACK, RECEIVE_BACK, COPY, NODES };
+    static const gradient_case_t c = {"copy", "", {0}, {M(ROWS, WIDTH)}};
+    (void)state;
+    recording_t *r = new_recording(&c);
+    const lh_value_t x = r->graph.api->param(&r->graph, "x");
+    assert_int_equal(pair_record(r, "send", 5, x), 0);
+    r->output = pair_record(r, "recv", 6, 0);
+    assert_int_equal(recording_status(r), LH_OK);
+    differentiated_t d = {.r = r, .op = "send"};
+    differentiate(&d);
+    assert_int_equal(r->node_count, NODES);
+    node_is(r, SEND, "send", 5);
+    node_is(r, RECEIVE, "recv", 6);
+    node_is(r, SEND_BACK, "send", 6);
+    node_is(r, RECEIVE_BACK, "recv", 5);
+    assert_int_equal(r->nodes[SEND_BACK].slots[0], d.seed);
+    assert_string_equal(r->nodes[COPY].op->row.name, "copy"); /* which can add to a store */
+    assert_int_equal(r->nodes[COPY].slots[0], r->nodes[RECEIVE_BACK].slots[0]);
+    assert_int_equal(r->values[r->nodes[COPY].slots[1]].kind, VALUE_GRADIENT);
+    recording_free(r);
+}
+
+static bool none_wanted(void *context, const char *name)
+{
+    (void)context, (void)name;
+    return false;
+}
+
+/* What comes may depend on another rank's parameters; what is sent depends on this one's. */
+static void frozen_parameters_that_are_sent_take_nothing_back(void **state)
+{
+    static const gradient_case_t c = {"copy", "", {0}, {M(ROWS, WIDTH)}};
+    const uint64_t shape[] = {ROWS, WIDTH};
+    lh_value_t none;
+    (void)state;
+    recording_t *r = new_recording(&c);
+    (void)pair_record(r, "send", 5, r->graph.api->param(&r->graph, "x"));
+    r->output = pair_record(r, "recv", 6, 0);
+    const lh_value_t seed = recording_argument(r, LH_DTYPE_F64, 2, shape);
+    assert_int_equal(gradient_append(r, seed, 0, none_wanted, NULL, &none), LH_OK);
+    assert_int_equal(r->node_count, 4);
+    node_is(r, 3, "send", 6);
+    recording_free(r);
+}
+
 static bool has_case(const char *op)
 {
     for (size_t i = 0; i < COLLECTIVE_CASES; i++)
         if (strcmp(collectives[i], op) == 0) return true;
     for (size_t i = 0; i < CASES; i++)
         if (strcmp(cases[i].op, op) == 0) return true;
+    /* Their gradients are recorded where nothing comes or nothing is made: the tests of both
+     * above. */
+    if (strcmp(op, "send") == 0 || strcmp(op, "recv") == 0) return true;
     /* What they take only route makes: block_gradient_test.c. */
     static const char *const routed[] = {"gather_rows", "scatter_rows", "grouped_matmul"};
     for (size_t i = 0; i < sizeof(routed) / sizeof(routed[0]); i++)
@@ -460,6 +530,8 @@ int main(void)
         cmocka_unit_test(ce_grad_agrees_with_central_differences),
         cmocka_unit_test(cross_entropy_agrees_with_central_differences),
         cmocka_unit_test(gradients_of_communication_are_its_transpose),
+        cmocka_unit_test(what_is_sent_comes_back_and_what_comes_is_sent_back),
+        cmocka_unit_test(frozen_parameters_that_are_sent_take_nothing_back),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

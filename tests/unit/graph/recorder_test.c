@@ -70,6 +70,15 @@ static bool times_one(const void *attributes)
     return ((const times_t *)attributes)->factor == 1;
 }
 
+/* One that lays rows of x where another op says. */
+static lh_status_t lay_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                             uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[2] = args[0];
+    return LH_OK;
+}
+
 static const lh_op_t plugin_ops[] = {
     {.name = "acme.times",
      .slots = "x -> y",
@@ -77,13 +86,16 @@ static const lh_op_t plugin_ops[] = {
      .shape = times_shape,
      .complete = times_complete,
      .vanishes = times_one},
+    {.name = "acme.lay", .slots = "x to -> y", .shape = lay_shape, .flags = LH_OP_PLACES},
 };
+enum { PLUGIN_OPS = sizeof(plugin_ops) / sizeof(plugin_ops[0]) };
 
 static int load(void **state)
 {
     (void)state;
     assert_int_equal(op_table_new(&ops), LH_OK);
-    assert_int_equal(op_table_add(ops, plugin_ops, sizeof(plugin_ops[0]), 1, "acme"), LH_OK);
+    assert_int_equal(op_table_add(ops, plugin_ops, sizeof(plugin_ops[0]), PLUGIN_OPS, "acme"),
+                     LH_OK);
     return 0;
 }
 
@@ -223,6 +235,9 @@ static void communication_in_a_group_of_one_vanishes(void **state)
         assert_int_equal(((const op_collective_t *)maker(r, y)->attributes)->bytes,
                          TOKENS * HIDDEN * 4);
     }
+    const lh_value_t positions = g->api->input(g, LH_INPUT_POSITIONS);
+    const lh_value_t all = g->api->op(g, "all_gather", &two, &positions, 1, NULL);
+    assert_int_equal(((const op_collective_t *)maker(r, all)->attributes)->bytes, TOKENS * 4);
     recording_free(r);
 }
 
@@ -279,6 +294,11 @@ static void order_that_nobody_made(recording_t *r)
     const lh_value_t positions = r->graph.api->input(&r->graph, LH_INPUT_POSITIONS);
     (void)call(r, "gather_rows", &how, part_input(r), positions, 0);
 }
+static void places_that_nobody_made(recording_t *r)
+{
+    const lh_value_t positions = r->graph.api->input(&r->graph, LH_INPUT_POSITIONS);
+    (void)call(r, "acme.lay", NULL, part_input(r), positions, 0);
+}
 static void unknown_value(recording_t *r)
 {
     (void)lh_add(&r->graph, part_input(r), 77);
@@ -318,7 +338,9 @@ static const struct {
     {wrong_dtype, "wq: linear: input weight is F32 [16, 16], expected BF16 [any, 16]"},
     {wrong_heads, "attention: heads 4 is not a multiple of kv_heads 3"},
     {order_that_nobody_made,
-     "gather_rows: input order is an input of the step, expected what route made"},
+     "gather_rows: input order is an input of the step, expected what another op made"},
+    {places_that_nobody_made,
+     "acme.lay: input to is an input of the step, expected what another op made"},
     {unknown_value, "op add: input b is value 77, which does not exist"},
     {unknown_input, "there is no run-time input 9"},
     {attributes_where_none_are, "op add has no attributes, and some were given"},
@@ -338,6 +360,19 @@ static void a_call_that_cannot_be_recorded_is_remembered_with_its_reason(void **
         assert_string_equal(fail_reason(), refusals[i].sentence);
         recording_free(r);
     }
+}
+
+static void places_that_another_op_made_are_taken(void **state)
+{
+    (void)state;
+    recording_t *r = new_recording(LH_DTYPE_F32);
+    const lh_top_k_t how = {.struct_size = sizeof(how), .k = 2};
+    const lh_value_t x = part_input(r);
+    lh_value_t ids = 0;
+    (void)r->graph.api->op(&r->graph, "top_k", &how, &x, 1, &ids);
+    assert_int_not_equal(call(r, "acme.lay", NULL, x, ids, 0), 0);
+    assert_int_equal(recording_status(r), LH_OK);
+    recording_free(r);
 }
 
 static void the_sentence_begins_with_the_part(void **state)
@@ -543,6 +578,7 @@ int main(void)
         cmocka_unit_test(outputs_named_like_an_input_lie_in_its_memory),
         cmocka_unit_test(communication_in_a_group_of_one_vanishes),
         cmocka_unit_test(a_call_that_cannot_be_recorded_is_remembered_with_its_reason),
+        cmocka_unit_test(places_that_another_op_made_are_taken),
         cmocka_unit_test(the_sentence_begins_with_the_part),
         cmocka_unit_test(recordings_are_equal_when_nothing_differs),
         cmocka_unit_test(only_what_is_wanted_has_a_gradient),

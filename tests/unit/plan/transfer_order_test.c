@@ -287,6 +287,201 @@ static void ranks_that_wait_in_a_circle_are_refused(void **state)
     plan_close(&p);
 }
 
+/* ---- sends and receives ---- */
+
+enum { PAIR_RANKS = 3, PAIR_ROWS = 8 };
+
+/* Lists of a few ranks, which begin empty. */
+typedef struct pair_lists {
+    world_t *world;
+    transfer_row_t rows[PAIR_RANKS][PAIR_ROWS];
+    transfer_list_t lists[PAIR_RANKS];
+} pair_lists_t;
+
+static void pairs_open(pair_lists_t *p)
+{
+    memset(p, 0, sizeof(*p));
+    ok(world_new(0, PAIR_RANKS, &p->world));
+    world_number(p->world);
+    for (uint32_t r = 0; r < PAIR_RANKS; r++)
+        p->lists[r].rows = p->rows[r];
+}
+
+/* The end of a pair that a rank has: its start, or its wait. */
+static transfer_row_t *pair_put(pair_lists_t *p, uint32_t rank, uint32_t from, uint32_t to,
+                                bool waits)
+{
+    assert_true(p->lists[rank].count < PAIR_ROWS && (rank == from || rank == to));
+    transfer_row_t *made = &p->rows[rank][p->lists[rank].count++];
+    char name[TRANSFER_NAME];
+    (void)snprintf(name, sizeof(name), "activations 0, %u to %u, tag 4", from, to);
+    *made = row(name, LH_GROUP_DATA, waits);
+    made->transfer.op = COLLECTIVE_SEND;
+    made->transfer.ways = PAIR_RANKS;
+    made->transfer.from = from;
+    made->transfer.to = to;
+    made->transfer.tag = 4;
+    made->transfer.dtype = LH_DTYPE_F32;
+    made->transfer.elements = 64;
+    made->receives = rank == to;
+    return made;
+}
+
+/* The start and the wait behind it, as a recording has them. */
+static transfer_row_t *pair_run(pair_lists_t *p, uint32_t rank, uint32_t from, uint32_t to)
+{
+    transfer_row_t *start = pair_put(p, rank, from, to, false);
+    (void)pair_put(p, rank, from, to, true);
+    return start;
+}
+
+static void pairs_fit(pair_lists_t *p)
+{
+    ok(transfer_order_check(p->world, p->lists));
+    world_free(p->world);
+}
+
+static void pairs_refused(pair_lists_t *p, const char *expected)
+{
+    assert_int_equal(transfer_order_check(p->world, p->lists), LH_MISMATCH);
+    if (strstr(fail_reason(), expected) == NULL) print_error("%s\n", fail_reason());
+    assert_non_null(strstr(fail_reason(), expected));
+    world_free(p->world);
+}
+
+/* There and back between two of three ranks, of which the third starts nothing. */
+static void a_send_meets_a_receive(void **state)
+{
+    (void)state;
+    pair_lists_t p;
+    pairs_open(&p);
+    for (uint32_t r = 0; r < 2; r++) {
+        (void)pair_run(&p, r, 0, 1);
+        (void)pair_run(&p, r, 1, 0);
+        assert_true(transfer_rows_pair(p.rows[r], p.lists[r].count));
+    }
+    assert_false(transfer_rows_pair(p.rows[2], p.lists[2].count));
+    pairs_fit(&p);
+}
+
+static void a_send_without_its_receive_is_refused(void **state)
+{
+    (void)state;
+    pair_lists_t p;
+    pairs_open(&p);
+    (void)pair_run(&p, 0, 0, 1);
+    pairs_refused(&p, "rank 0 starts the send of activations 0, 0 to 1, tag 4 with rank 1, which "
+                      "never starts the recv");
+    pairs_open(&p);
+    (void)pair_run(&p, 0, 0, 2);
+    (void)pair_run(&p, 1, 0, 1); /* of what goes to another */
+    (void)pair_run(&p, 2, 0, 2);
+    pairs_refused(&p, "rank 1 starts the recv of activations 0, 0 to 1, tag 4 with rank 0, which "
+                      "never starts the send");
+    pairs_open(&p);
+    (void)pair_run(&p, 0, 0, 1);
+    (void)pair_run(&p, 0, 0, 1);
+    (void)pair_run(&p, 1, 0, 1);
+    pairs_refused(&p, "which never starts the recv"); /* it has started one */
+}
+
+static void ends_that_differ_are_refused(void **state)
+{
+    (void)state;
+    for (uint32_t what = 0; what < 3; what++) {
+        pair_lists_t p;
+        pairs_open(&p);
+        (void)pair_run(&p, 0, 0, 1);
+        transfer_row_t *other = pair_run(&p, 1, 0, 1);
+        if (what == 0) other->transfer.elements++;
+        if (what == 1) other->transfer.dtype = LH_DTYPE_BF16;
+        if (what == 2) other->transfer.tag++;
+        pairs_refused(&p, "where rank 0 starts the send of activations 0, 0 to 1, tag 4, rank 1 "
+                          "starts the recv of activations 0, 0 to 1, tag 4, of another size or "
+                          "kind");
+    }
+}
+
+/* A row that travelled says who is at its ends; it is believed of its own rank alone. */
+static void an_end_of_another_rank_is_refused(void **state)
+{
+    (void)state;
+    pair_lists_t p;
+    pairs_open(&p);
+    (void)pair_run(&p, 0, 0, 1);
+    pair_run(&p, 1, 0, 1)->receives = false;
+    pairs_refused(&p,
+                  "rank 1 names a send of activations 0, 0 to 1, tag 4, and is not that member");
+    pairs_open(&p);
+    (void)pair_run(&p, 1, 0, 1);
+    pair_run(&p, 0, 0, 1)->transfer.to = PAIR_RANKS;
+    pairs_refused(&p, "rank 0 names a send of");
+}
+
+/* Each sends first: nobody has come to a receive. */
+static void ranks_that_all_send_first_are_refused(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= PAIR_RANKS; ranks++) {
+        pair_lists_t p;
+        pairs_open(&p);
+        for (uint32_t r = 0; r < ranks; r++) {
+            (void)pair_run(&p, r, r, (r + 1) % ranks);
+            (void)pair_run(&p, r, (r + ranks - 1) % ranks, r);
+        }
+        pairs_refused(&p, "ranks wait for each other: rank 0 for the send of activations 0, 0 to "
+                          "1, tag 4, which rank 1 starts only behind its wait for the send of ");
+        pairs_open(&p);
+        for (uint32_t r = 0; r < ranks; r++) { /* one of them takes first */
+            const uint32_t next = (r + 1) % ranks, before = (r + ranks - 1) % ranks;
+            if (r == 0) (void)pair_run(&p, r, before, r);
+            (void)pair_run(&p, r, r, next);
+            if (r != 0) (void)pair_run(&p, r, before, r);
+        }
+        pairs_fit(&p);
+    }
+}
+
+/* Both directions under way before either is waited for: each has an order of its own. */
+static void what_is_started_before_any_wait_may_cross(void **state)
+{
+    (void)state;
+    pair_lists_t p;
+    pairs_open(&p);
+    for (uint32_t r = 0; r < 2; r++) {
+        (void)pair_put(&p, r, r, 1 - r, false);
+        (void)pair_put(&p, r, 1 - r, r, false);
+        (void)pair_put(&p, r, r, 1 - r, true);
+        (void)pair_put(&p, r, 1 - r, r, true);
+    }
+    pairs_fit(&p);
+}
+
+/* A collective of all stands in both orders: who comes to it before what the other has sent waits.
+ */
+static void a_collective_stands_in_the_order_of_pairs(void **state)
+{
+    (void)state;
+    pair_lists_t p;
+    for (uint32_t late = 0; late < 2; late++) {
+        pairs_open(&p);
+        for (uint32_t r = 0; r < PAIR_RANKS; r++) {
+            if (r < 2 && (late == 0 || r == 0)) (void)pair_run(&p, r, 0, 1);
+            for (uint32_t wait = 0; wait < 2; wait++) {
+                transfer_row_t *all = &p.rows[r][p.lists[r].count++];
+                *all = row("sums", LH_GROUP_DATA, wait == 1);
+                all->transfer.ways = PAIR_RANKS;
+            }
+            if (r == 1 && late == 1) (void)pair_run(&p, r, 0, 1);
+        }
+        if (late == 0)
+            pairs_fit(&p);
+        else
+            pairs_refused(&p, "where rank 0 starts the send of activations 0, 0 to 1, tag 4, rank "
+                              "1 starts the all_reduce of sums");
+    }
+}
+
 /* ---- lists that ranks share ---- */
 
 /* Rows in any order, of few transfers: whether each start has its partners is chance. */
@@ -551,6 +746,60 @@ static void what_leaves_a_site_is_what_the_formula_says(void **state)
     also[0] = also[1] = NULL;
 }
 
+/* ---- buckets towards the end of a backward pass ---- */
+
+enum { BUCKETS_MOST = 64, BUCKET = 512 << 10 };
+
+/* Bytes of each sum of gradients that rank 0 starts in a step, in their order. */
+static uint32_t sums_started(const planned_t *p, uint64_t bytes[BUCKETS_MOST])
+{
+    program_call_t call;
+    uint32_t count = 0;
+    for (uint32_t i = 0; program_call(p->programs[0].programs.train, false, i, &call); i++) {
+        if (call.transfer == NULL || call.waits || call.transfer->op != COLLECTIVE_REDUCE_SCATTER)
+            continue;
+        assert_true(count < BUCKETS_MOST);
+        bytes[count++] = transfer_bytes(call.transfer);
+    }
+    return count;
+}
+
+/* Of two megabytes of gradients, none longer than 24 KiB, so that a bucket is as long as it is to be. */
+static void what_is_last_between_sites_is_cut_finer(void **state)
+{
+    (void)state;
+    enum { LONGEST = 192 * 32 * 4, ONE_SITE = 0, BY_HAND, BETWEEN_SITES, CASES };
+    static const uint32_t world_of[CASES] = {0, 2, 2};
+    uint64_t sums[CASES] = {0};
+    uint32_t counts[CASES];
+    also[1] = "model.blocks=64";
+    for (uint32_t c = 0; c < CASES; c++) {
+        planned_t p;
+        uint64_t bytes[BUCKETS_MOST];
+        also[0] = c == BY_HAND ? "comm.bucket=512KiB" : "comm.bucket=0";
+        plan_open(&p, world_of[c], 1, DEPTH);
+        counts[c] = sums_started(&p, bytes);
+        for (uint32_t i = 0; i < counts[c]; i++)
+            sums[c] += bytes[i];
+        uint64_t left = sums[c];
+        for (uint32_t i = 0; i < counts[c]; i++) {
+            const bool far = c == BETWEEN_SITES, last = i + 1 == counts[c];
+            const uint64_t half = left / 2 > BUCKET / 8 ? left / 2 : BUCKET / 8;
+            const uint64_t most = far && half < BUCKET ? half : BUCKET;
+            assert_true(bytes[i] < most + LONGEST);
+            assert_true(last || bytes[i] >= most);
+            left -= bytes[i];
+        }
+        if (c == BETWEEN_SITES) assert_true(bytes[counts[c] - 1] < BUCKET / 8 + LONGEST);
+        plan_close(&p);
+    }
+    also[0] = also[1] = NULL;
+    assert_true(sums[ONE_SITE] > 4 * BUCKET);
+    assert_true(sums[BY_HAND] == sums[ONE_SITE] && sums[BETWEEN_SITES] == sums[ONE_SITE]);
+    assert_int_equal(counts[BY_HAND], counts[ONE_SITE]);
+    assert_true(counts[BETWEEN_SITES] >= counts[ONE_SITE] + 2);
+}
+
 /* ---- gradients that nothing makes ---- */
 
 /* A block without its parameters. */
@@ -610,10 +859,18 @@ int main(void)
         cmocka_unit_test(starts_in_another_order_are_refused),
         cmocka_unit_test(a_rank_that_starts_less_or_other_bytes_is_named),
         cmocka_unit_test(ranks_that_wait_in_a_circle_are_refused),
+        cmocka_unit_test(a_send_meets_a_receive),
+        cmocka_unit_test(a_send_without_its_receive_is_refused),
+        cmocka_unit_test(ends_that_differ_are_refused),
+        cmocka_unit_test(an_end_of_another_rank_is_refused),
+        cmocka_unit_test(ranks_that_all_send_first_are_refused),
+        cmocka_unit_test(what_is_started_before_any_wait_may_cross),
+        cmocka_unit_test(a_collective_stands_in_the_order_of_pairs),
         cmocka_unit_test(a_list_that_ranks_share_is_judged_as_one_of_each),
         cmocka_unit_test(one_of_a_thousand_ranks_is_found),
         cmocka_unit_test(the_plan_counts_what_ranks_exchange),
         cmocka_unit_test(what_leaves_a_site_is_what_the_formula_says),
+        cmocka_unit_test(what_is_last_between_sites_is_cut_finer),
         cmocka_unit_test(gradients_that_nothing_makes_are_zeroed),
     };
     return cmocka_run_group_tests(tests, start_with_an_ini, plan_stop);

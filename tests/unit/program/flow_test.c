@@ -1,4 +1,5 @@
-/* flow_test.c - which outputs take the place of inputs in memory. */
+/* flow_test.c - which outputs take the place of inputs in memory; what a recorded send and a
+ * recorded receive become. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include <graph/op_table.h>
 #include <graph/recorder.h>
 #include <longhaul/graph.h>
+#include <ops/ops_collective.h>
 #include <program/flow.h>
 
 enum { ROWS = 8, WIDTH = 40, ALIGNMENT = 64 };
@@ -192,6 +194,122 @@ static void an_op_in_place_leaves_inputs_and_constants_as_they_are(void **state)
     }
 }
 
+/* Both ends recorded by one rank: x goes to rank 2 of 3, y comes from rank 1, and the sum of y with
+ * itself is the output. */
+typedef struct exchange_scene {
+    head_t h;
+    recording_t *r;
+    lh_value_t x, y, sum;
+    uint32_t map[8];
+} exchange_scene_t;
+
+static void scene_write(exchange_scene_t *e)
+{
+    op_collective_t send = {
+        .struct_size = sizeof(send), .group = LH_GROUP_DATA, .ways = 3, .peer = 2, .tag = 7};
+    op_collective_t receive = send;
+    receive.peer = 1;
+    receive.rows = ROWS;
+    receive.columns = WIDTH;
+    *e = (exchange_scene_t){0};
+    assert_int_equal(op_table_new(&e->h.ops), LH_OK);
+    assert_int_equal(flow_new(&e->h.flow), LH_OK);
+    const recording_how_t how = {
+        .ops = e->h.ops, .tokens = ROWS, .compute = LH_DTYPE_F32, .accumulate = LH_DTYPE_F32};
+    const uint64_t shape[] = {ROWS, WIDTH};
+    assert_int_equal(recorder_new(&how, &e->r), LH_OK);
+    lh_graph_t *g = &e->r->graph;
+    e->x = recording_argument(e->r, LH_DTYPE_F32, 2, shape);
+    assert_int_equal(g->api->op(g, "send", &send, &e->x, 1, NULL), 0);
+    e->y = g->api->op(g, "recv", &receive, NULL, 0, NULL);
+    const lh_value_t in[] = {e->y, e->y};
+    e->sum = g->api->op(g, "add", NULL, in, 2, NULL);
+    assert_int_equal(recording_status(e->r), LH_OK);
+    const lh_arg_t arg = matrix(LH_DTYPE_F32, ROWS, WIDTH);
+    e->map[e->x] = in_allocation(e->h.flow, &inputs, &arg);
+    e->map[e->sum] = in_allocation(e->h.flow, &outputs, &arg);
+    flow_source_t s = {.flow = e->h.flow,
+                       .recording = e->r,
+                       .copy = op_table_find(e->h.ops, "copy"),
+                       .map = e->map,
+                       .leaf = leaf_in_inputs,
+                       .context = e->h.flow};
+    for (uint32_t n = 1; n < e->r->node_count; n++)
+        flow_node(&s, n);
+    assert_int_equal(e->h.flow->status, LH_OK);
+}
+
+static void scene_free(exchange_scene_t *e)
+{
+    recording_free(e->r);
+    head_free(&e->h);
+}
+
+static void transfer_is(const flow_call_t *call, uint32_t kind, uint32_t op)
+{
+    const transfer_t *t = call->transfer;
+    assert_int_equal(call->kind, kind);
+    assert_int_equal(t->op, op);
+    assert_int_equal(t->group, LH_GROUP_DATA);
+    assert_int_equal(t->ways, 3);
+    assert_int_equal(t->tag, 7);
+    assert_int_equal(t->dtype, LH_DTYPE_F32);
+    assert_int_equal(t->elements, ROWS * WIDTH);
+    assert_int_equal(call->moved.read_count, op == COLLECTIVE_SEND);
+    assert_int_equal(call->moved.write_count, op == COLLECTIVE_RECEIVE);
+}
+
+/* A copy, a start, a wait; a start, a wait; the sum. */
+static void a_send_reads_a_copy_and_a_receive_writes_its_result(void **state)
+{
+    enum { COPY = 1, SEND, SENT, RECEIVE, RECEIVED, SUM, CALLS };
+    (void)state;
+    exchange_scene_t e;
+    scene_write(&e);
+    flow_t *f = e.h.flow;
+    assert_int_equal(flow_finish(f, ALIGNMENT), LH_OK);
+    assert_int_equal(f->call_count, CALLS);
+    const flow_call_t *c = f->calls;
+    assert_string_equal(c[COPY].op->row.name, "copy");
+    transfer_is(&c[SEND], FLOW_COLLECTIVE, COLLECTIVE_SEND);
+    transfer_is(&c[SENT], FLOW_WAIT, COLLECTIVE_SEND);
+    transfer_is(&c[RECEIVE], FLOW_COLLECTIVE, COLLECTIVE_RECEIVE);
+    transfer_is(&c[RECEIVED], FLOW_WAIT, COLLECTIVE_RECEIVE);
+    assert_ptr_equal(c[SEND].transfer, c[SENT].transfer);
+    assert_ptr_equal(c[RECEIVE].transfer, c[RECEIVED].transfer);
+    assert_int_equal(c[SEND].transfer->to, 2);
+    assert_int_equal(c[RECEIVE].transfer->from, 1);
+
+    const uint32_t sent = f->moved[c[SEND].moved.reads], got = f->moved[c[RECEIVE].moved.writes];
+    assert_int_equal(sent, c[COPY].slots[1]);
+    assert_int_equal(c[COPY].slots[0], e.map[e.x]);
+    assert_int_equal(got, e.map[e.y]);
+    assert_int_equal(c[SUM].slots[0], got);
+    const flow_buffer_t *from = &f->buffers[f->values[sent].buffer],
+                        *to = &f->buffers[f->values[got].buffer];
+    assert_true(from->first == COPY && from->last == SENT);
+    assert_true(to->first == RECEIVE && to->last == SUM);
+    assert_int_equal(from->offset, to->offset); /* their lives do not meet */
+    assert_int_equal(f->arena_bytes[ARENA_ACTIVATIONS], ROWS * WIDTH * sizeof(float));
+    scene_free(&e);
+}
+
+/* As long as either is under way it has its memory for itself. */
+static void what_is_under_way_has_memory_of_its_own(void **state)
+{
+    (void)state;
+    exchange_scene_t e;
+    scene_write(&e);
+    flow_t *f = e.h.flow;
+    const flow_call_t wait = f->calls[3];
+    assert_int_equal(wait.kind, FLOW_WAIT);
+    memmove(&f->calls[3], &f->calls[4], 3 * sizeof(wait)); /* the send is waited for last */
+    f->calls[6] = wait;
+    assert_int_equal(flow_finish(f, ALIGNMENT), LH_OK);
+    assert_int_equal(f->arena_bytes[ARENA_ACTIVATIONS], 2 * ROWS * WIDTH * sizeof(float));
+    scene_free(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +319,8 @@ int main(void)
         cmocka_unit_test(logits_that_the_program_gives_out_stay),
         cmocka_unit_test(rows_of_a_larger_value_are_not_taken),
         cmocka_unit_test(an_op_in_place_leaves_inputs_and_constants_as_they_are),
+        cmocka_unit_test(a_send_reads_a_copy_and_a_receive_writes_its_result),
+        cmocka_unit_test(what_is_under_way_has_memory_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
