@@ -182,11 +182,18 @@ static void append_unknown(const bpe_t *b, bpe_scratch_t *s, const char *text, s
     append_symbol(s, b->unknown);
 }
 
+/* The place of a character that begins at `at`, as far as symbols depend on it. */
+static uint32_t character_place(const bpe_t *b, size_t at, size_t size, size_t length)
+{
+    const uint32_t place = (at > 0 ? BPE_CONTINUES : 0u) | (at + size == length ? BPE_ENDS : 0u);
+    return b->places & place;
+}
+
 /* The symbols that a text starts with where pieces are made of characters. Frozen pieces come
  * first: they are looked for at every character, as a cut into characters would hide them. */
 static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length)
 {
-    const unsigned char *p = (const unsigned char *)text, *end = p + length;
+    const unsigned char *const begin = (const unsigned char *)text, *p = begin, *end = p + length;
 
     while (p < end) {
         int32_t alias = 0;
@@ -199,7 +206,9 @@ static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text,
             continue;
         }
         uint32_t size;
-        const uint32_t symbol = bpe_find_character(b, text_utf8_decode(p, end, &size));
+        const uint32_t c = text_utf8_decode(p, end, &size);
+        const uint32_t place = character_place(b, (size_t)(p - begin), size, length);
+        const uint32_t symbol = bpe_find_character(b, c | place);
         if (symbol != BPE_NONE)
             append_symbol(s, symbol);
         else
@@ -212,7 +221,10 @@ static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text,
 static void split_bytes(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
-        const uint32_t symbol = b->bytes[(uint8_t)text[i]];
+        const uint8_t byte = (uint8_t)text[i];
+        const uint32_t place = character_place(b, i, 1, length);
+        const uint32_t symbol = b->places == 0 ? b->bytes[byte]
+                                               : bpe_find_character(b, byte | place);
         if (symbol != BPE_NONE)
             append_symbol(s, symbol);
         else

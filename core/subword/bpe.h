@@ -20,6 +20,10 @@ enum { BPE_NONE = 0x7FFFFFFF };
 /* A slot of the table of merges that holds none. It is no pair, as no symbol is UINT32_MAX. */
 #define BPE_FREE UINT64_MAX
 
+/* Where in its piece a character stands, above its 21 bits, where symbols depend on that: behind
+ * another one, and at the end. */
+enum { BPE_CONTINUES = 1 << 21, BPE_ENDS = 1 << 22 };
+
 typedef struct bpe_merge {
     uint64_t pair; /* left symbol << 32 | right symbol; BPE_FREE: an empty slot */
     uint32_t rank; /* lower is joined earlier                                   */
@@ -40,6 +44,9 @@ typedef struct bpe_alias {
 typedef struct bpe {
     /* A text starts as one symbol for each character; false: one for each byte. */
     bool characters;
+    /* Of BPE_CONTINUES and BPE_ENDS those on which the symbol of a character or byte depends: both
+     * are in the table below then, with their place. 0: neither. */
+    uint32_t places;
     /* A text that is one of these pieces is taken at once, without joining; NULL: none is. It is a
      * table of the tokenizer's. */
     const piece_table_t *whole;

@@ -24,7 +24,8 @@ typedef struct tokenizer_special {
 } tokenizer_special_t;
 
 /* What the post_processor of a tokenizer.json puts around a text that stands alone: a template's ids
- * before it and behind it. Documents of training data go without it. */
+ * before it and behind it; where there is none, what add_bos_token and add_eos_token of a
+ * tokenizer_config.json say. No command adds it by itself: the job's keys say what stands there. */
 typedef struct tokenizer_frame {
     int32_t *before, *after;
     size_t before_count, after_count;

@@ -57,6 +57,8 @@ static lh_status_t read_by_content(tokenizer_t *t, const char *path)
      * field is the text; 0x0A would be white space, too */
     if (length >= 3 && bytes[0] == '\n' && bytes[2] == '\n')
         status = tokenizer_read_sentencepiece(t, path, bytes, length);
+    else if (tokenizer_is_llama2c(bytes, length)) /* before JSON: its first byte may be '{' */
+        status = tokenizer_read_llama2c(t, path, bytes, length);
     else if (first == '{')
         status = LH_AGAIN;
     else if (length == 0)
@@ -65,8 +67,8 @@ static lh_status_t read_by_content(tokenizer_t *t, const char *path)
         status = tokenizer_read_ranks(t, path, bytes, length);
     else
         status = fail(LH_INVALID,
-                      "%s is no tokenizer: neither JSON nor a sentencepiece model nor a list "
-                      "of ranks",
+                      "%s is no tokenizer: neither JSON nor a sentencepiece model, a list of ranks "
+                      "or llama2.c's tokenizer.bin",
                       path);
     mem_free(bytes);
     return status == LH_AGAIN ? read_json(t, path) : status;
@@ -102,7 +104,7 @@ static char *vocabulary_of(const char *path)
 static lh_status_t find_in_folder(const char *folder, char **out)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
-                                        "encoder.json"};
+                                        "encoder.json", "tokenizer.bin"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         char *path = path_join(folder, names[i]);
@@ -114,8 +116,8 @@ static lh_status_t find_in_folder(const char *folder, char **out)
         mem_free(path);
     }
     return fail(LH_INVALID,
-                "the folder %s has no tokenizer: tokenizer.json, tokenizer.model or vocab.json "
-                "is expected",
+                "the folder %s has no tokenizer: tokenizer.json, tokenizer.model, vocab.json or "
+                "tokenizer.bin is expected",
                 folder);
 }
 
@@ -204,6 +206,8 @@ void tokenizer_free(tokenizer_t *t)
     bpe_free(&t->bpe);
     unigram_free(&t->unigram);
     wordpiece_free(&t->wordpiece);
+    mem_free(t->continuing);
+    mem_free(t->ending);
     decode_steps_free(&t->decoder.steps);
     mem_free(t->frame.before);
     mem_free(t->frame.after);

@@ -17,9 +17,10 @@ typedef struct tokenizer tokenizer_t;
 typedef struct tokenizer_scratch tokenizer_scratch_t;
 
 /* path: a tokenizer.json; a vocab.json, encoder.json or NAME-vocab.json with merges.txt, vocab.bpe
- * or NAME-merges.txt beside it (either of the two may be named); a sentencepiece model; a
- * tiktoken rank file; or a folder that holds one of tokenizer.json, tokenizer.model, vocab.json,
- * encoder.json (taken in this order). The kind is told by the content. limits may be NULL. */
+ * or NAME-merges.txt beside it (either of the two may be named); a sentencepiece model; llama2.c's
+ * tokenizer.bin; a tiktoken rank file; or a folder that holds one of tokenizer.json,
+ * tokenizer.model, vocab.json, encoder.json, tokenizer.bin (taken in this order). The kind is told
+ * by the content. limits may be NULL. */
 lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits,
                            tokenizer_t **out) LH_MUST_CHECK;
 void tokenizer_free(tokenizer_t *t); /* NULL does nothing */

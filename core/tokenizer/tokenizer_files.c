@@ -86,11 +86,9 @@ static lh_status_t read_merges(tokenizer_t *t, const char *path, const json_valu
     return status;
 }
 
-/* What a BPE model may not have. dropout would make encoding random; prefix and suffix are of
- * vocabularies that mark the ends of words. */
+/* What a BPE model may not have: dropout would make encoding random. */
 static lh_status_t refuse_model(const char *path, const json_value_t *model)
 {
-    static const char *const unsupported[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const json_value_t *dropout = json_member(model, "dropout");
 
     if (!json_is_map(json_member(model, "vocab")))
@@ -98,11 +96,56 @@ static lh_status_t refuse_model(const char *path, const json_value_t *model)
     if (!is_absent(dropout) && json_number(dropout) != 0.0)
         return fail(LH_UNSUPPORTED, "%s: model.dropout is %g; only text without dropout is encoded",
                     path, json_number(dropout));
-    for (size_t i = 0; i < sizeof(unsupported) / sizeof(*unsupported); i++)
-        if (!is_absent(json_member(model, unsupported[i])))
-            return fail(LH_UNSUPPORTED, "%s: model.%s is set, which is not supported", path,
-                        unsupported[i]);
     return LH_OK;
+}
+
+/* What a vocabulary that marks the places of a word has under `key`. With byte_fallback the
+ * reference would write its bytes as well. */
+static lh_status_t read_place_mark(tokenizer_t *t, const char *path, const json_value_t *model,
+                                   const char *key, char **out)
+{
+    const json_value_t *mark = json_member(model, key);
+    char name[40];
+
+    if (is_absent(mark)) return LH_OK;
+    (void)snprintf(name, sizeof(name), "model.%s", key);
+    if (!json_is_text(mark)) return json_refuse(path, name, mark, "a text");
+    if (json_text_length(mark) > t->limits.token_bytes)
+        return fail(LH_INVALID, "%s: %s has %zu bytes; at most %u are supported", path, name,
+                    json_text_length(mark), t->limits.token_bytes);
+    if (json_flag(model, "byte_fallback"))
+        return fail(LH_UNSUPPORTED, "%s: model.byte_fallback with %s is not supported", path, name);
+    *out = mem_text(json_text(mark));
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* ByteLevel alone would leave what ends a word in the text. Transformers' class of such tokenizers
+ * (CLIP's) writes a space for it, and none at the ends of a text. */
+static lh_status_t decode_word_ends(tokenizer_t *t)
+{
+    decode_step_t replace = {.by = DECODE_REPLACE,
+                             .from = mem_text(t->ending),
+                             .from_length = strlen(t->ending),
+                             .to = mem_text(" "),
+                             .to_length = 1};
+    decode_step_t strip = {.by = DECODE_STRIP,
+                           .from = mem_text(" "),
+                           .from_length = 1,
+                           .start = SIZE_MAX,
+                           .stop = SIZE_MAX};
+    if (replace.from == NULL || replace.to == NULL || strip.from == NULL) {
+        mem_free(replace.from);
+        mem_free(replace.to);
+        mem_free(strip.from);
+        return LH_NO_MEMORY;
+    }
+    /* Each of the three is taken over, also on failure. */
+    decode_steps_t *steps = &t->decoder.steps;
+    const lh_status_t first = decode_steps_add(steps, (decode_step_t){.by = DECODE_BYTE_LEVEL});
+    const lh_status_t second = decode_steps_add(steps, replace);
+    const lh_status_t third = decode_steps_add(steps, strip);
+    t->decoder.byte_level = false;
+    return first != LH_OK ? first : second != LH_OK ? second : third;
 }
 
 /* ignore_merges takes pieces by the bytes of the text, so byte-level ones are needed as bytes. */
@@ -150,12 +193,20 @@ static lh_status_t read_unknown(tokenizer_t *t, const char *path, const json_val
 static lh_status_t read_bpe(tokenizer_t *t, const char *path, const json_value_t *model)
 {
     lh_status_t status = refuse_model(path, model);
+    if (status == LH_OK)
+        status = read_place_mark(t, path, model, "continuing_subword_prefix", &t->continuing);
+    if (status == LH_OK) status = read_place_mark(t, path, model, "end_of_word_suffix", &t->ending);
     if (status == LH_OK) status = tokenizer_read_vocabulary(t, path, json_member(model, "vocab"));
     if (status == LH_OK) status = read_unknown(t, path, model);
     if (status == LH_OK) status = read_merges(t, path, json_member(model, "merges"));
     if (status != LH_OK) return status;
 
-    if (t->spelled == SPELLED_BYTE_LEVEL) {
+    if (t->continuing != NULL || t->ending != NULL) {
+        if (t->spelled != SPELLED_BYTE_LEVEL) t->kind = "BPE of characters";
+        status = tokenizer_placed_characters(t);
+        if (status == LH_OK && t->ending != NULL && t->decoder.byte_level)
+            status = decode_word_ends(t);
+    } else if (t->spelled == SPELLED_BYTE_LEVEL) {
         status = tokenizer_bytes_from_alphabet(t, path);
     } else {
         t->kind = json_flag(model, "byte_fallback") ? "BPE with byte fallback"
@@ -299,6 +350,9 @@ lh_status_t tokenizer_read_json(tokenizer_t *t, const char *path, const json_val
     if (status == LH_OK) status = read_added_tokens(t, path, json_member(root, "added_tokens"));
     if (status == LH_OK) status = tokenizer_load_config(t, path, &config);
     if (status == LH_OK) tokenizer_find_special(t, json_root(config));
+    const json_value_t *processor = json_member(root, "post_processor");
+    if (status == LH_OK && (processor == NULL || json_is_nil(processor)))
+        status = tokenizer_frame_by_config(t, json_root(config));
     json_free(config);
     return status;
 }
@@ -481,6 +535,7 @@ lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_val
     if (status == LH_OK) status = read_config_tokens(t, path, config);
     if (status == LH_OK) status = add_end_token(t, path);
     if (status == LH_OK) tokenizer_find_special(t, config);
+    if (status == LH_OK) status = tokenizer_frame_by_config(t, config);
     json_free(file);
     return status;
 }

@@ -156,14 +156,62 @@ lh_status_t tokenizer_characters(tokenizer_t *t)
     return LH_OK;
 }
 
-/* What a merge makes is not in the file: it is the piece that is spelt as both together. */
+/* The symbols at one place: pieces of a single character, but for what marks the place. */
+static lh_status_t add_placed_characters(tokenizer_t *t, uint32_t place)
+{
+    const char *before = (place & BPE_CONTINUES) != 0 ? t->continuing : "";
+    const char *behind = (place & BPE_ENDS) != 0 ? t->ending : "";
+    const size_t front = strlen(before), back = strlen(behind);
+
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (!piece_table_get(&t->pieces, id, &piece) || piece.length <= front + back) continue;
+        if (memcmp(piece.bytes, before, front) != 0) continue;
+        if (memcmp(piece.bytes + piece.length - back, behind, back) != 0) continue;
+        uint32_t size;
+        const size_t length = piece.length - front - back;
+        const unsigned char *p = (const unsigned char *)piece.bytes + front;
+        const uint32_t c = text_utf8_decode(p, p + length, &size);
+        const int byte = t->bpe.characters ? 0 : piece_byte_of_character(c);
+        if (size != length || byte < 0) continue;
+        const uint32_t character = t->bpe.characters ? c : (uint32_t)byte;
+        const lh_status_t status = bpe_add_character(&t->bpe, character | place, id);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_status_t tokenizer_placed_characters(tokenizer_t *t)
+{
+    const uint32_t places = (t->continuing != NULL ? BPE_CONTINUES : 0u) |
+                            (t->ending != NULL ? BPE_ENDS : 0u);
+    lh_status_t status = LH_OK;
+
+    lh_assert(places != 0);
+    t->bpe.characters = t->spelled != SPELLED_BYTE_LEVEL;
+    t->bpe.places = places;
+    for (uint32_t i = 0; i < 4 && status == LH_OK; i++) {
+        const uint32_t place = i * BPE_CONTINUES; /* none, either, both */
+        if ((place & ~places) == 0) status = add_placed_characters(t, place);
+    }
+    return status;
+}
+
+/* What a merge makes is not in the file: it is the piece that is spelt as both together, without
+ * what says of the right one that it goes on. */
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
                                 size_t left_length, const char *right, size_t right_length,
                                 uint32_t rank)
 {
+    const char *prefix = t->continuing == NULL ? "" : t->continuing;
+    const size_t size = strlen(prefix);
+    if (size > right_length || memcmp(right, prefix, size) != 0)
+        return fail(LH_INVALID,
+                    "%s joins '%.*s' and '%.*s', but the second does not begin with '%s'", where,
+                    (int)left_length, left, (int)right_length, right, prefix);
     text_t both = {0};
     text_append_n(&both, left, left_length);
-    text_append_n(&both, right, right_length);
+    text_append_n(&both, right + size, right_length - size);
     lh_status_t status = text_status(&both);
     if (status != LH_OK) {
         text_free(&both);
@@ -554,6 +602,7 @@ lh_status_t tokenizer_cut_words(tokenizer_t *t)
     const bool unknown = b->characters && !b->byte_fallback;
 
     if (b->unused != NULL) return LH_OK; /* how they are written depends on the whole text */
+    if (b->places != 0) return LH_OK;    /* a word that was cut would have other ends */
     if (!b->characters && has_unknown_bytes(b)) return LH_OK;
     if (b->byte_fallback && joins_bytes(b)) return LH_OK;
     if (unknown && (b->unknown == BPE_NONE || bpe_find_character(b, 0x2581) >= b->first_alias ||

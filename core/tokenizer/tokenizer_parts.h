@@ -119,6 +119,9 @@ struct tokenizer {
     bpe_t bpe;
     unigram_t unigram;
     wordpiece_t wordpiece;
+    /* Of a BPE file that marks where in its word a piece stands: what is spelt before one that does
+     * not begin it, and behind one that ends it. Owned; NULL: nothing. */
+    char *continuing, *ending;
     /* The id that text outside of the vocabulary becomes; -1: none. */
     int32_t unknown;
     normalizer_t normalizer;
@@ -167,6 +170,9 @@ lh_status_t tokenizer_read_vocabulary(tokenizer_t *t, const char *path,
 lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_characters(tokenizer_t *t) LH_MUST_CHECK;
+/* In the place of these: characters, or bytes by the alphabet, as they are spelt at each place of a
+ * word, where t->continuing or t->ending is set. */
+lh_status_t tokenizer_placed_characters(tokenizer_t *t) LH_MUST_CHECK;
 /* `where` is "merge 17" or "merges.txt:18"; length of left and right in bytes. */
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
                                 size_t left_length, const char *right, size_t right_length,

@@ -1,7 +1,7 @@
 /* tokenizer_sentencepiece.c - reads a sentencepiece model, BPE or unigram: pieces with scores, and
- * the rules for spaces.
+ * the rules for spaces; and what llama2.c exports of one.
  *
- * The file is a protobuf, of which only the few fields that matter are read, by hand: the format is
+ * A model is a protobuf, of which only the few fields that matter are read, by hand: the format is
  * stable and small, and a library would trust more of a stranger's file. A model has no list of
  * merges; sentencepiece joins whichever neighbours make the piece with the highest score. So all
  * ways to cut each piece in two become merges, with a rank by the score of the piece that they
@@ -155,10 +155,37 @@ typedef struct model_file {
     bool has_trainer, has_normalizer;
 } model_file_t;
 
-/* ModelProto.SentencePiece. Its id is its place in the file. */
-static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
+/* The next piece of the file, whose id is its place there. */
+static lh_status_t add_scored_piece(tokenizer_t *t, model_file_t *f, piece_t piece, float score,
+                                    uint64_t type)
 {
     const size_t id = t->pieces.count;
+    if (piece.length == 0) return fail(LH_INVALID, "%s: piece %zu is empty", f->path, id);
+    if (memchr(piece.bytes, '\0', piece.length) != NULL ||
+        !text_utf8_valid(piece.bytes, piece.length))
+        return fail(LH_INVALID, "%s: piece %zu is not a text of UTF-8", f->path, id);
+    if (!isfinite(score))
+        return fail(LH_INVALID, "%s: the score of piece %zu is not finite", f->path, id);
+    if (type < PIECE_NORMAL || type > PIECE_BYTE)
+        return fail(LH_INVALID, "%s: piece %zu has the unknown type %llu", f->path, id,
+                    (unsigned long long)type);
+    if (id >= t->limits.vocabulary)
+        return fail(LH_INVALID, "%s has more than %u pieces", f->path, t->limits.vocabulary);
+
+    float *scores = mem_grow(f->scores, &f->score_room, id + 1, sizeof(*scores));
+    if (scores == NULL) return LH_NO_MEMORY;
+    f->scores = scores;
+    uint8_t *types = mem_grow(t->types, &f->type_room, id + 1, 1);
+    if (types == NULL) return LH_NO_MEMORY;
+    t->types = types;
+    scores[id] = score;
+    types[id] = (uint8_t)type;
+    return tokenizer_add_piece(t, f->path, (uint32_t)id, piece.bytes, piece.length);
+}
+
+/* ModelProto.SentencePiece. */
+static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
+{
     message_t piece = {0};
     uint64_t type = PIECE_NORMAL;
     float score = 0;
@@ -181,27 +208,7 @@ static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
         }
         if (status != LH_OK) return status;
     }
-    if (piece.length == 0) return fail(LH_INVALID, "%s: piece %zu is empty", f->path, id);
-    if (memchr(piece.bytes, '\0', piece.length) != NULL ||
-        !text_utf8_valid(piece.bytes, piece.length))
-        return fail(LH_INVALID, "%s: piece %zu is not a text of UTF-8", f->path, id);
-    if (!isfinite(score))
-        return fail(LH_INVALID, "%s: the score of piece %zu is not finite", f->path, id);
-    if (type < PIECE_NORMAL || type > PIECE_BYTE)
-        return fail(LH_INVALID, "%s: piece %zu has the unknown type %llu", f->path, id,
-                    (unsigned long long)type);
-    if (id >= t->limits.vocabulary)
-        return fail(LH_INVALID, "%s has more than %u pieces", f->path, t->limits.vocabulary);
-
-    float *scores = mem_grow(f->scores, &f->score_room, id + 1, sizeof(*scores));
-    if (scores == NULL) return LH_NO_MEMORY;
-    f->scores = scores;
-    uint8_t *types = mem_grow(t->types, &f->type_room, id + 1, 1);
-    if (types == NULL) return LH_NO_MEMORY;
-    t->types = types;
-    scores[id] = score;
-    types[id] = (uint8_t)type;
-    return tokenizer_add_piece(t, f->path, (uint32_t)id, piece.bytes, piece.length);
+    return add_scored_piece(t, f, (piece_t){piece.bytes, piece.length}, score, type);
 }
 
 /* TrainerSpec: the kind of model and its special ids. Of a field that comes twice the last one
@@ -605,6 +612,104 @@ lh_status_t tokenizer_read_sentencepiece(tokenizer_t *t, const char *path, const
                                      (message_t){.path = path, .bytes = bytes, .length = length});
     if (status == LH_OK) status = refuse_kind(&f);
     if (status == LH_OK) status = put_together(t, &f);
+    mem_free(f.scores);
+    mem_free(f.surface);
+    return status;
+}
+
+/* ---- llama2.c's tokenizer.bin ---------------------------------------------------------------- */
+
+/* What llama2.c exports of a sentencepiece BPE model: the length of the longest piece, then of each
+ * its score, its length and its bytes, all numbers little-endian of 32 bits, up to the end of the
+ * file. Types and rules for spaces are not in it; llama2.c counts on those of Llama 2. Marks are
+ * spaces there, and the begin and the end token stand between line feeds. */
+enum { BIN_HEAD = 4, BIN_PIECE_HEAD = 8 };
+
+static uint32_t bin_number(const char *bytes)
+{
+    uint32_t value = 0;
+    for (unsigned i = 0; i < 4; i++)
+        value |= (uint32_t)(uint8_t)bytes[i] << (8 * i);
+    return value;
+}
+
+bool tokenizer_is_llama2c(const char *bytes, size_t length)
+{
+    if (length < BIN_HEAD + BIN_PIECE_HEAD || bytes[2] != '\0' || bytes[3] != '\0') return false;
+    const uint32_t first = bin_number(bytes + BIN_HEAD + 4);
+    return first > 0 && first <= bin_number(bytes);
+}
+
+/* A piece as the model has it, in out, and its type. The first one is what is unknown there; the
+ * begin and the end token are known by how they are spelt. */
+static uint64_t bin_piece_spell(const tokenizer_t *t, model_file_t *f, piece_t piece, text_t *out)
+{
+    static const char begin[] = "\n<s>\n", end[] = "\n</s>\n";
+    const int64_t id = (int64_t)t->pieces.count;
+    const bool is_begin = piece.length == strlen(begin) && memcmp(piece.bytes, begin, 5) == 0;
+    const bool is_end = piece.length == strlen(end) && memcmp(piece.bytes, end, 6) == 0;
+
+    out->length = 0;
+    if (is_begin || is_end) {
+        text_append_n(out, piece.bytes + 1, piece.length - 2);
+        *(is_begin ? &f->bos : &f->eos) = id;
+        return PIECE_CONTROL;
+    }
+    for (size_t i = 0; i < piece.length; i++)
+        text_append_n(out, piece.bytes[i] == ' ' ? space_mark : piece.bytes + i,
+                      piece.bytes[i] == ' ' ? strlen(space_mark) : 1);
+    return id == 0 ? PIECE_UNKNOWN : decode_byte(piece) >= 0 ? PIECE_BYTE : PIECE_NORMAL;
+}
+
+/* The piece at byte *at, which moves on; spelt is used for one call at a time. */
+static lh_status_t bin_read_piece(tokenizer_t *t, model_file_t *f, const char *bytes, size_t length,
+                                  size_t *at, text_t *spelt)
+{
+    const size_t id = t->pieces.count, start = *at, left = length - start;
+    const uint32_t longest = bin_number(bytes);
+    const uint32_t size = left < BIN_PIECE_HEAD ? 0 : bin_number(bytes + start + 4);
+
+    if (left < BIN_PIECE_HEAD || size > left - BIN_PIECE_HEAD)
+        return fail(LH_INVALID, "%s: piece %zu at byte %zu has %zu bytes left, expected %zu",
+                    f->path, id, start, left, (size_t)size + BIN_PIECE_HEAD);
+    if (size > longest)
+        return fail(LH_INVALID,
+                    "%s: piece %zu at byte %zu has %u bytes; expected at most %u, which the file "
+                    "begins with",
+                    f->path, id, start, size, longest);
+    const field_t score = {.value = bin_number(bytes + start)};
+    const uint64_t type = bin_piece_spell(t, f, (piece_t){bytes + start + BIN_PIECE_HEAD, size},
+                                          spelt);
+    const lh_status_t status = text_status(spelt);
+    if (status != LH_OK) return status;
+    *at = start + BIN_PIECE_HEAD + size;
+    return add_scored_piece(t, f, (piece_t){spelt->data, spelt->length}, field_float(&score), type);
+}
+
+/* llama2.c writes the unknown piece as it is spelt. */
+lh_status_t tokenizer_read_llama2c(tokenizer_t *t, const char *path, const char *bytes,
+                                   size_t length)
+{
+    model_file_t f = {.path = path,
+                      .model_type = KIND_BPE,
+                      .bos = -1,
+                      .eos = -1,
+                      .pad = -1,
+                      .byte_fallback = true,
+                      .add_dummy_prefix = true,
+                      .escape = true};
+    piece_t unknown;
+    text_t spelt = {0};
+    lh_status_t status = LH_OK;
+    for (size_t at = BIN_HEAD; status == LH_OK && at < length;)
+        status = bin_read_piece(t, &f, bytes, length, &at, &spelt);
+    text_free(&spelt);
+    if (status == LH_OK && piece_table_get(&t->pieces, 0, &unknown)) {
+        f.surface = mem_text_n(unknown.bytes, unknown.length);
+        if (f.surface == NULL) status = LH_NO_MEMORY;
+    }
+    if (status == LH_OK) status = put_together(t, &f);
+    if (status == LH_OK) t->kind = "llama2.c's BPE with byte fallback";
     mem_free(f.scores);
     mem_free(f.surface);
     return status;

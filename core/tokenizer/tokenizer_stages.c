@@ -731,3 +731,17 @@ lh_status_t tokenizer_read_post_processor(tokenizer_t *t, const char *path,
     };
     return read_stage(t, path, "post_processor", "processors", rows, value);
 }
+
+/* As Transformers makes a template of the two. A token that the tokenizer lacks is not added. */
+lh_status_t tokenizer_frame_by_config(tokenizer_t *t, const json_value_t *config)
+{
+    tokenizer_frame_t *f = &t->frame;
+    lh_status_t status = LH_OK;
+
+    lh_assert(f->before_count + f->after_count == 0);
+    if (json_is_yes(json_member(config, "add_bos_token")) && t->special.bos >= 0)
+        status = frame_put(&f->before, &f->before_count, 0, t->special.bos);
+    if (status == LH_OK && json_is_yes(json_member(config, "add_eos_token")) && t->special.eos >= 0)
+        status = frame_put(&f->after, &f->after_count, 0, t->special.eos);
+    return status;
+}

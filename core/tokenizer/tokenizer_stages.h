@@ -16,5 +16,8 @@ lh_status_t tokenizer_read_decoder(tokenizer_t *t, const char *path,
                                    const json_value_t *value) LH_MUST_CHECK;
 lh_status_t tokenizer_read_post_processor(tokenizer_t *t, const char *path,
                                           const json_value_t *value) LH_MUST_CHECK;
+/* Fills t->frame where there is no post_processor, by add_bos_token and add_eos_token of a
+ * tokenizer_config.json (NULL: none). Once t->special is known. */
+lh_status_t tokenizer_frame_by_config(tokenizer_t *t, const json_value_t *config) LH_MUST_CHECK;
 
 #endif

@@ -218,6 +218,12 @@ def tokenizer_files():
     case("a long piece", R, single + "YWFh" * 2000 + " 256\n",
          r"t/ranks\.tiktoken:257: a piece of 8000 base64 digits; at most 4096 are supported")
     case("a rank twice", R, single + "YWI= 7\n", r"t/ranks\.tiktoken: the pieces '\\x07' and 'ab' both have the id 7")
+    B, unk = "tokenizer.bin", struct.pack("<IfI", 5, 0, 5) + b"<unk>"
+    case("a cut export of llama2.c", B, unk[:-2], r"t/tokenizer\.bin: piece 0 at byte 4 has 11 bytes left, expected 13")
+    case("a piece longer than the longest", B, unk + struct.pack("<fI", 0, 6) + b"<0x00>",
+         r"t/tokenizer\.bin: piece 1 at byte 17 has 6 bytes; expected at most 5, which the file begins with")
+    case("an export of llama2.c without bytes", B, unk,
+         r"t/tokenizer\.bin: byte_fallback is on, but the piece '<0x00>' is missing")
     case("no tokenizer at all", R, "nothing", r"t/ranks\.tiktoken is no tokenizer: .*")
 
 

@@ -58,25 +58,162 @@ static size_t random_text(uint64_t *counter, char *out, size_t characters)
     return length;
 }
 
-static void model_and_json_of_one_vocabulary_agree(void **state)
+/* tokenizer.bin is the file that llama2.c's author exported; the other two were made from it. */
+static void model_json_and_export_of_one_vocabulary_agree(void **state)
 {
-    machine_t json, model;
+    machine_t json, model, bin;
+    uint64_t of_model = 0, of_bin = 1;
     uint64_t counter = 0;
     char text[400];
     (void)state;
 
     machine_open(&json, TOKENIZERS "stories260K/tokenizer.json");
     machine_open(&model, TOKENIZERS "stories260K/tokenizer.model");
+    machine_open(&bin, TOKENIZERS "stories260K/tokenizer.bin");
     for (int round = 0; round < 500; round++) {
         const size_t length = random_text(&counter, text, draw(&counter, 90));
         machine_encode(&json, text, length, SPELLING_IS_TEXT);
         machine_encode(&model, text, length, SPELLING_IS_TEXT);
+        machine_encode(&bin, text, length, SPELLING_IS_TEXT);
         assert_int_equal(json.ids.count, model.ids.count);
-        for (size_t i = 0; i < json.ids.count; i++)
+        assert_int_equal(json.ids.count, bin.ids.count);
+        for (size_t i = 0; i < json.ids.count; i++) {
             assert_int_equal(json.ids.ids[i], model.ids.ids[i]);
+            assert_int_equal(json.ids.ids[i], bin.ids.ids[i]);
+        }
+        model.text.length = bin.text.length = 0;
+        machine_must(tokenizer_decode(model.t, model.ids.ids, model.ids.count, false, &model.text));
+        machine_must(tokenizer_decode(bin.t, bin.ids.ids, bin.ids.count, false, &bin.text));
+        assert_int_equal(bin.text.length, model.text.length);
+        if (bin.text.length > 0)
+            assert_memory_equal(bin.text.data, model.text.data, bin.text.length);
     }
+    machine_must(tokenizer_digest(model.t, &of_model));
+    machine_must(tokenizer_digest(bin.t, &of_bin));
+    assert_true(of_model == of_bin);
     machine_close(&json);
     machine_close(&model);
+    machine_close(&bin);
+}
+
+static void add_number(text_t *out, uint32_t number)
+{
+    for (unsigned i = 0; i < 4; i++)
+        text_append_n(out, &(char){(char)(number >> (8 * i))}, 1);
+}
+
+/* A piece of a tokenizer.bin with a score that is a whole number from -8 to 0, or its bits. */
+static void add_bin_piece(text_t *out, uint32_t score_bits, const char *piece, size_t length)
+{
+    add_number(out, score_bits);
+    add_number(out, (uint32_t)length);
+    text_append_n(out, piece, length);
+}
+
+/* Scores as IEEE-754 has them. */
+#define SCORE_0 0u
+#define SCORE_MINUS_1 0xBF800000u
+#define SCORE_NAN 0x7FC00000u
+
+/* The longest length, the special pieces and the 256 bytes: ids 0 to 258. */
+static void bin_begin(text_t *out, uint32_t longest)
+{
+    add_number(out, longest);
+    add_bin_piece(out, SCORE_0, "<unk>", 5);
+    add_bin_piece(out, SCORE_0, "\n<s>\n", 5);
+    add_bin_piece(out, SCORE_0, "\n</s>\n", 6);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char piece[8];
+        (void)snprintf(piece, sizeof(piece), "<0x%02X>", byte);
+        add_bin_piece(out, SCORE_0, piece, 6);
+    }
+}
+
+/* By the rule of llama2.c's run.c: a space in front, characters that are no pieces as bytes, which
+ * have the ids from 3 on, then whichever neighbours make the piece with the highest score. A longest piece of 123 bytes
+ * makes '{' of the first byte, as JSON has it. */
+static void an_export_of_llama2c_joins_by_its_scores(void **state)
+{
+    static const struct {
+        const char *text;
+        int32_t ids[4];
+        size_t count;
+    } rows[] = {
+        {"ab", {259, 263}, 2},            /* "ab" scores higher than " a" */
+        {"aab", {262, 263}, 2},           /* then " a" */
+        {"\xC3\xA9", {259, 198, 172}, 3}, /* 3 + 0xC3, 3 + 0xA9 */
+        {"b a", {259, 261, 262}, 3},
+        {"<s>", {259, 63, 118, 65}, 4}, /* 3 + '<', 3 + 's', 3 + '>' */
+    };
+    static const int32_t begin[] = {1}, unknown[] = {0};
+    scratch_t *s = *state;
+    machine_t m;
+    text_t file = {0};
+    bin_begin(&file, 123);
+    add_bin_piece(&file, SCORE_MINUS_1, " ", 1);
+    add_bin_piece(&file, SCORE_MINUS_1, "a", 1);
+    add_bin_piece(&file, SCORE_MINUS_1, "b", 1);
+    add_bin_piece(&file, SCORE_MINUS_1, " a", 2);
+    add_bin_piece(&file, SCORE_0, "ab", 2);
+    assert_int_equal(file.data[0], '{');
+    machine_open(&m, scratch_write(s, "tokenizer.bin", file.data, file.length));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        check_ids(&m, rows[i].text, SPELLING_IS_TEXT, rows[i].ids, rows[i].count);
+        m.text.length = 0;
+        machine_must(tokenizer_decode(m.t, m.ids.ids, m.ids.count, false, &m.text));
+        assert_string_equal(m.text.data, rows[i].text);
+    }
+    check_ids(&m, "<s>", SPELLING_IS_TOKEN, begin, 1);
+    m.text.length = 0;
+    machine_must(tokenizer_decode(m.t, unknown, 1, false, &m.text));
+    assert_string_equal(m.text.data, "<unk>");
+    machine_close(&m);
+    text_free(&file);
+}
+
+static void an_export_of_llama2c_is_refused_by_its_piece(void **state)
+{
+    /* What comes behind 259 pieces, 3628 bytes. */
+    static const struct {
+        uint32_t score, length;
+        const char *piece, *reason;
+    } rows[] = {
+        {SCORE_0, 7, "abcdefg",
+         "tokenizer.bin: piece 259 at byte 3628 has 7 bytes; expected at most 6, which the file "
+         "begins "
+         "with"},
+        {SCORE_NAN, 1, "a", "tokenizer.bin: the score of piece 259 is not finite"},
+        {SCORE_0, 0, "", "tokenizer.bin: piece 259 is empty"},
+        {SCORE_0, 2, "a\0", "tokenizer.bin: piece 259 is not a text of UTF-8"},
+        {SCORE_0, 1, "\xC3", "tokenizer.bin: piece 259 is not a text of UTF-8"},
+        {SCORE_0, 6, "<0x41>",
+         "tokenizer.bin: the piece '<0x41>' is there twice, with the ids 68 and 259"},
+    };
+    scratch_t *s = *state;
+    tokenizer_t *t = NULL;
+    text_t file = {0};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        file.length = 0;
+        bin_begin(&file, 6);
+        assert_int_equal(file.length, 3628);
+        add_bin_piece(&file, rows[i].score, rows[i].piece, rows[i].length);
+        const char *path = scratch_write(s, "tokenizer.bin", file.data, file.length);
+        assert_int_equal(tokenizer_load(path, NULL, &t), LH_INVALID);
+        assert_string_equal(behind_folder(s, fail_reason()), rows[i].reason);
+    }
+    file.length = 0;
+    bin_begin(&file, 6);
+    /* Inside of any piece the file is cut off; between two of them a byte's piece is missing. */
+    for (size_t cut = 12; cut < file.length; cut += 5) {
+        const char *path = scratch_write(s, "tokenizer.bin", file.data, cut);
+        assert_int_equal(tokenizer_load(path, NULL, &t), LH_INVALID);
+        if (strstr(fail_reason(), " bytes left, expected ") == NULL &&
+            strstr(fail_reason(), "byte_fallback is on, but the piece '<0x") == NULL)
+            FAIL_TEST("%zu: %s\n", cut, fail_reason());
+    }
+    assert_string_equal(behind_folder(s, fail_reason()),
+                        "tokenizer.bin: piece 258 at byte 3614 has 13 bytes left, expected 14");
+    text_free(&file);
 }
 
 static void what_was_encoded_before_does_not_matter(void **state)
@@ -109,6 +246,7 @@ static void special_ids_are_those_of_the_files(void **state)
         {TOKENIZERS "gpt2-tiny", 5000, {4999, 4999, 4999, -1, -1}},
         {TOKENIZERS "stories260K", 512, {1, 2, 2, 0, -1}},
         {TOKENIZERS "stories260K/tokenizer.model", 512, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "stories260K/tokenizer.bin", 512, {1, 2, 2, 0, -1}},
         {TOKENIZERS "spm-bpe.model", 1000, {1, 2, 2, 0, -1}},
         {TOKENIZERS "mini-llama", 128002, {128000, 128001, 128001, -1, -1}},
     };
@@ -304,6 +442,16 @@ static const struct {
      "tokenizer.json: model.dropout is 0.1; only text without dropout is encoded"},
     {"{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}}",
      "tokenizer.json: byte_fallback is on, but the piece '<0x00>' is missing"},
+    {"{\"model\":{\"end_of_word_suffix\":3,\"vocab\":{\"a\":0},\"merges\":[]}}",
+     "tokenizer.json: model.end_of_word_suffix is 3, a text was expected"},
+    {"{\"model\":{\"end_of_word_suffix\":\"</w>\",\"byte_fallback\":true,\"vocab\":{\"a\":0},"
+     "\"merges\":[]}}",
+     "tokenizer.json: model.byte_fallback with model.end_of_word_suffix is not supported"},
+    {"{\"model\":{\"continuing_subword_prefix\":\"##\",\"vocab\":{" AB "},\"merges\":[\"a b\"]}}",
+     "tokenizer.json: merge 0 joins 'a' and 'b', but the second does not begin with '##'"},
+    {"{\"model\":{\"continuing_subword_prefix\":\"##\",\"vocab\":{\"a\":0,\"##b\":1},"
+     "\"merges\":[\"a ##b\"]}}",
+     "tokenizer.json: merge 0 joins 'a' and '##b', but 'ab' is not a piece of the vocabulary"},
     {"{\"model\":{\"unk_token\":\"?\",\"vocab\":{\"a\":0},\"merges\":[]}}",
      "tokenizer.json: model.unk_token '?' is not in the vocabulary"},
 };
@@ -319,6 +467,94 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
         assert_true(tokenizer_load(path, &limits, &t) != LH_OK);
         assert_string_equal(behind_folder(s, fail_reason()), refused_files[i].reason);
     }
+}
+
+#define WORD_ENDS                                                                          \
+    "\"vocab\":{\"l\":0,\"o\":1,\"w\":2,\"e\":3,\"r\":4,\"w</w>\":5,\"r</w>\":6,\"lo\":7," \
+    "\"low</w>\":8,\"er</w>\":9,\"low\":10,\"!</w>\":11,\"<unk>\":12,\"\\u00c3\":13,"      \
+    "\"\\u00a9</w>\":14},\"merges\":[\"l o\",\"lo w</w>\",\"e r</w>\",\"lo w\"]"
+
+/* By the rule of Hugging Face's BPE: of a word that the pretokenizer has cut the last character is
+ * the piece with the suffix and no other, each but the first the one with the prefix, and a merge
+ * makes the left piece and the right one without its prefix. The first file is as CLIP's. */
+static void pieces_that_mark_the_places_of_a_word(void **state)
+{
+    static const char clip[] =
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+        "\"pattern\":"
+        "{\"Regex\":\"'s|[\\\\p{L}]+|[\\\\p{N}]|[^\\\\s\\\\p{L}\\\\p{N}]+\"},\"behavior\":"
+        "\"Removed\","
+        "\"invert\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}"
+        "]},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"id\":12,\"content\":\"<unk>\","
+        "\"special\":true}],\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\","
+        "\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":\"</w>\"," WORD_ENDS "}}";
+    static const char words[] =
+        "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},\"decoder\":{\"type\":\"BPEDecoder\","
+        "\"suffix\":\"</w>\"},\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\","
+        "\"end_of_word_suffix\":\"</w>\"," WORD_ENDS "}}";
+    static const char subwords[] =
+        "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},\"decoder\":{\"type\":\"WordPiece\","
+        "\"prefix\":\"##\"},\"model\":{\"type\":\"BPE\",\"continuing_subword_prefix\":\"##\","
+        "\"vocab\":{"
+        "\"a\":0,\"##b\":1,\"##c\":2,\"ab\":3,\"abc\":4},\"merges\":[\"a ##b\",\"ab ##c\"]}}";
+    static const char both[] =
+        "{\"model\":{\"type\":\"BPE\",\"continuing_subword_prefix\":\"##\","
+        "\"end_of_word_suffix\":\"</w>\",\"ignore_merges\":false,\"vocab\":{\"a\":0,\"##b\":1,"
+        "\"##b</w>\":2,\"a</w>\":3,\"ab</w>\":4,\"\\u00e9</w>\":5,\"##\\u00e9\":6},"
+        "\"merges\":[\"a ##b</w>\"]}}";
+    static const struct {
+        const char *file, *text;
+        int32_t ids[6];
+        size_t count;
+        const char *back;
+    } rows[] = {
+        {clip, "low lower!", {8, 10, 9, 11}, 4, "low lower !"},
+        {clip, "lo  low", {0, 12, 8}, 3, "l<unk>low"}, /* no piece "o</w>" */
+        {clip, "\xC3\xA9 low", {13, 14, 8}, 3, "\xC3\xA9 low"},
+        {words, "low lower", {8, 10, 9}, 3, "low lower"},
+        {words, "lower low", {10, 9, 8}, 3, "lower low"},
+        {subwords, "ab abc", {3, 4}, 2, "ab abc"},
+        {subwords, "acb ca", {0, 2, 1}, 3, "acb"}, /* no "c" and no "##a" */
+        {both, "ab", {4}, 1, "ab</w>"},
+        {both, "a", {3}, 1, "a</w>"},
+        {both, "abb", {0, 1, 2}, 3, "a ##b ##b</w>"},
+        {both, "\xC3\xA9", {5}, 1, "\xC3\xA9</w>"},
+        {both,
+         "a\xC3\xA9"
+         "b",
+         {0, 6, 2},
+         3,
+         "a ##\xC3\xA9 ##b</w>"},
+    };
+    scratch_t *s = *state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        machine_t m;
+        machine_open(&m, scratch_text(s, "tokenizer.json", rows[i].file));
+        check_ids(&m, rows[i].text, SPELLING_AS_REFERENCE, rows[i].ids, rows[i].count);
+        machine_must(tokenizer_decode(m.t, m.ids.ids, m.ids.count, false, &m.text));
+        assert_string_equal(m.text.data, rows[i].back);
+        machine_close(&m);
+    }
+}
+
+/* A word is one whatever its length: no short cut and no cache sees another end. */
+static void the_end_of_a_long_word_is_its_only_one(void **state)
+{
+    static const char file[] = "{\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"$\","
+                               "\"vocab\":{\"a\":0,\"a$\":1,\"\\u00e9\":2},\"merges\":[]}}";
+    scratch_t *s = *state;
+    machine_t m;
+    char text[300];
+    memset(text, 'a', sizeof(text));
+    machine_open(&m, scratch_text(s, "tokenizer.json", file));
+    for (size_t length = 1; length <= sizeof(text); length += 13) {
+        machine_encode(&m, text, length, SPELLING_IS_TEXT);
+        assert_int_equal(m.ids.count, length);
+        for (size_t i = 0; i < length; i++)
+            assert_int_equal(m.ids.ids[i], i + 1 == length);
+    }
+    machine_close(&m);
 }
 
 static void check_frame(const char *path, const char *before, const char *after)
@@ -360,6 +596,37 @@ static void the_post_processor_says_what_stands_around_a_text(void **state)
     check_frame(TOKENIZERS "stories260K", "1 ", "");
     check_frame(TOKENIZERS "gpt2-tiny", "", "");
     check_frame(scratch_text(s, "tokenizer.json", processors), "2 1 0 ", " 1");
+}
+
+/* As Transformers makes a template of the two flags; a post_processor of the file's own counts
+ * before them, and what the tokenizer lacks is not added. */
+static void a_config_says_what_stands_around_a_text_without_a_post_processor(void **state)
+{
+    static const char offsets[] = ",\"post_processor\":{\"type\":\"ByteLevel\"}}", nothing[] = "}",
+                      nil[] = ",\"post_processor\":null}";
+    static const struct {
+        const char *end, *config, *before, *after;
+    } rows[] = {
+        {nothing, "{\"add_bos_token\":true,\"bos_token\":\"a\",\"eos_token\":\"b\"}", "0 ", ""},
+        {nil, "{\"add_eos_token\":true,\"bos_token\":\"a\",\"eos_token\":{\"content\":\"b\"}}", "",
+         " 1"},
+        {nothing,
+         "{\"add_bos_token\":true,\"add_eos_token\":true,\"bos_token\":\"a\",\"eos_token\":\"ab\"}",
+         "0 ", " 2"},
+        {nothing, "{\"add_bos_token\":false,\"bos_token\":\"a\"}", "", ""},
+        {nothing, "{\"bos_token\":\"a\",\"eos_token\":\"b\"}", "", ""},
+        {nothing, "{\"add_bos_token\":true,\"bos_token\":null}", "", ""},
+        {nothing, "{\"add_bos_token\":true,\"bos_token\":\"x\"}", "", ""},
+        {offsets, "{\"add_bos_token\":true,\"bos_token\":\"a\"}", "", ""},
+    };
+    scratch_t *s = *state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        text_t file = {0};
+        text_printf(&file, "%s%s", MODEL(AB, "\"a b\""), rows[i].end);
+        (void)scratch_text(s, "tokenizer_config.json", rows[i].config);
+        check_frame(scratch_text(s, "tokenizer.json", file.data), rows[i].before, rows[i].after);
+        text_free(&file);
+    }
 }
 
 /* Cutting at spaces is only a short cut: it must not be taken where a piece goes on behind one. */
@@ -556,9 +823,12 @@ static void changed_bytes_are_loaded_or_refused(void **state)
 
 static void any_allocation_may_fail(void **state)
 {
-    static const char *const paths[] = {
-        TOKENIZERS "mini-llama", TOKENIZERS "stories260K/tokenizer.model",
-        TOKENIZERS "spm-unigram-bytes.model", TOKENIZERS "unigram", TOKENIZERS "wordpiece"};
+    static const char *const paths[] = {TOKENIZERS "mini-llama",
+                                        TOKENIZERS "stories260K/tokenizer.model",
+                                        TOKENIZERS "stories260K/tokenizer.bin",
+                                        TOKENIZERS "spm-unigram-bytes.model",
+                                        TOKENIZERS "unigram",
+                                        TOKENIZERS "wordpiece"};
     (void)state;
 
     for (size_t i = 0; i < sizeof(paths) / sizeof(*paths); i++) {
@@ -590,7 +860,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(byte_level_pieces_give_back_any_bytes),
-        cmocka_unit_test(model_and_json_of_one_vocabulary_agree),
+        cmocka_unit_test(model_json_and_export_of_one_vocabulary_agree),
+        IN_FOLDER(an_export_of_llama2c_joins_by_its_scores),
+        IN_FOLDER(an_export_of_llama2c_is_refused_by_its_piece),
         cmocka_unit_test(what_was_encoded_before_does_not_matter),
         cmocka_unit_test(special_ids_are_those_of_the_files),
         cmocka_unit_test(either_file_of_a_pair_may_be_named),
@@ -598,7 +870,10 @@ int main(void)
         cmocka_unit_test(decoding_skips_special_tokens_only_when_told),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
         IN_FOLDER(the_post_processor_says_what_stands_around_a_text),
+        IN_FOLDER(a_config_says_what_stands_around_a_text_without_a_post_processor),
         IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
+        IN_FOLDER(pieces_that_mark_the_places_of_a_word),
+        IN_FOLDER(the_end_of_a_long_word_is_its_only_one),
         IN_FOLDER(a_piece_with_a_space_mark_inside_is_found),
         IN_FOLDER(a_token_that_takes_the_spaces_behind_it_is_encoded),
         IN_FOLDER(a_start_that_a_pattern_takes_away_gets_no_mark),
