@@ -47,8 +47,8 @@ static const lh_option_t prepare_rows[] = {
          "JSONL files or globs, comma-separated; .jsonl, .jsonl.gz, .jsonl.zst"),
     TEXT(job_prepare_t, key, "text", "key of each line's object that holds the document"),
     PATH(job_prepare_t, tokenizer, NULL,
-         "vocab.json (merges.txt beside it), tokenizer.json, tokenizer.model, tiktoken ranks, or "
-         "their folder"),
+         "vocab.json (merges.txt beside it), tokenizer.json, tokenizer.model, tokenizer.bin, "
+         "tiktoken ranks, or their folder"),
     CHOICE(job_prepare_t, prepend, "none", "none|bos", "token put before each document"),
     CHOICE(job_prepare_t, append, "eod", "none|eod|eos", "token put behind each document"),
     TEXT(job_prepare_t, on_error, "fail", "what a bad line does: fail, skip or max:N"),
@@ -76,8 +76,8 @@ static const lh_option_t chat_rows[] = {
     TEXT(job_chat_t, reply, "", "an answer: {content} and what follows it is trained on; likewise"),
     TEXT(job_chat_t, tail, "", "behind an answer, not trained on; likewise"),
     TEXT(job_chat_t, joined, "",
-         "the first user's message with a system message in it, {system}, where the format has no "
-         "place of its own for that; likewise"),
+         "a user's message with a system message in it, {system}, where the format has no place of "
+         "its own for that: the first one's, with mistral the last one's; likewise"),
 };
 
 /* Defaults are Megatron's where Megatron has the option, so that a data set is cut and shuffled as

@@ -38,7 +38,7 @@ enum { APPEND_NONE, APPEND_EOD, APPEND_EOS };
 typedef struct job_prepare {
     char *input; /* comma-separated paths and globs */
     char *key;   /* "text"                                                    */
-    /* File: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder. */
+    /* File: vocab.json | tokenizer.json | tokenizer.model | tokenizer.bin | ranks; or its folder. */
     char *tokenizer;
     uint32_t prepend, append; /* PREPEND_*, APPEND_*                              */
     /* What a line that is no JSON, or lacks the key, does. max:N is how many are skipped before it
@@ -60,11 +60,13 @@ enum {
     CHAT_GEMMA,
     CHAT_PHI3,
     CHAT_ZEPHYR,
-    CHAT_PLAIN
+    CHAT_PLAIN,
+    CHAT_QWEN2,
+    CHAT_QWEN25
 };
 
 /* The names of CHAT_*, in that order. */
-#define JOB_CHAT_FORMATS "none|chatml|llama2|llama3|mistral|gemma|phi3|zephyr|plain"
+#define JOB_CHAT_FORMATS "none|chatml|llama2|llama3|mistral|gemma|phi3|zephyr|plain|qwen2|qwen2.5"
 
 /* [chat]: how a line of JSONL with messages, or with a prompt and its answer, becomes one text. */
 typedef struct job_chat {

@@ -21,41 +21,62 @@
 
 enum { PART_BEGIN, PART_SYSTEM, PART_USER, PART_REPLY, PART_TAIL, PART_JOINED, PARTS };
 
-/* trim: messages lose white space at both ends, as the model's own template does. spelt: what stands
- * in <..> is letters and no token, as the model itself has it. */
+/* Whose messages lose white space at both ends. JOINED: a user's together with the system's that
+ * stands in it, and neither of them by itself. */
+enum {
+    TRIM_SYSTEM = 1u << 0,
+    TRIM_USER = 1u << 1,
+    TRIM_REPLY = 1u << 2,
+    TRIM_JOINED = 1u << 3,
+    TRIM_EACH = TRIM_SYSTEM | TRIM_USER | TRIM_REPLY
+};
+
+/* trim: TRIM_*, as the model's own template does. spelt: what stands in <..> is letters and no
+ * token, as the model itself has it. joins_last: a system message stands in the last user's message
+ * and not in the first. unsaid: what a system message says where there is none; NULL: nothing. */
 typedef struct chat_format {
-    const char *part[PARTS];
-    bool trim, spelt;
+    const char *part[PARTS], *unsaid;
+    uint32_t trim;
+    bool spelt, joins_last;
 } chat_format_t;
 
 static const char turns_joined[] = "{system}\n\n{content}";
+#define CHATML                                                     \
+    {                                                              \
+        "", "<|im_start|>system\n{content}<|im_end|>\n",           \
+            "<|im_start|>user\n{content}<|im_end|>\n",             \
+            "<|im_start|>assistant\n{content}<|im_end|>", "\n", "" \
+    }
 
 /* By CHAT_*. */
 static const chat_format_t formats[] = {
     [CHAT_NONE] = {.part = {""}},
-    [CHAT_CHATML] = {.part = {"", "<|im_start|>system\n{content}<|im_end|>\n",
-                              "<|im_start|>user\n{content}<|im_end|>\n",
-                              "<|im_start|>assistant\n{content}<|im_end|>", "\n", ""}},
+    [CHAT_CHATML] = {.part = CHATML},
     [CHAT_LLAMA2] = {.part = {"", "", "{bos}[INST] {content} [/INST]", " {content} {eos}", "",
                               "<<SYS>>\n{system}\n<</SYS>>\n\n{content}"},
-                     .trim = true},
+                     .trim = TRIM_USER | TRIM_REPLY | TRIM_JOINED},
     [CHAT_LLAMA3] =
         {.part = {"{bos}", "<|start_header_id|>system<|end_header_id|>\n\n{content}<|eot_id|>",
                   "<|start_header_id|>user<|end_header_id|>\n\n{content}<|eot_id|>",
                   "<|start_header_id|>assistant<|end_header_id|>\n\n{content}<|eot_id|>", "", ""},
-         .trim = true},
+         .trim = TRIM_EACH},
     [CHAT_MISTRAL] = {.part = {"{bos}", "", "[INST] {content}[/INST]", " {content}{eos}", "",
                                turns_joined},
-                      .trim = true},
+                      .trim = TRIM_REPLY,
+                      .joins_last = true},
     [CHAT_GEMMA] = {.part = {"{bos}", "", "<start_of_turn>user\n{content}<end_of_turn>\n",
                              "<start_of_turn>model\n{content}<end_of_turn>", "\n", turns_joined},
-                    .trim = true},
+                    .trim = TRIM_EACH},
     [CHAT_PHI3] = {.part = {"", "<|system|>\n{content}<|end|>\n", "<|user|>\n{content}<|end|>\n",
                             "<|assistant|>\n{content}<|end|>", "\n", ""}},
     [CHAT_ZEPHYR] = {.part = {"", "<|system|>\n{content}{eos}\n", "<|user|>\n{content}{eos}\n",
                               "<|assistant|>\n{content}{eos}", "\n", ""},
                      .spelt = true},
     [CHAT_PLAIN] = {.part = {"", "{content}\n", "{content}", "{content}{eos}", "", ""}},
+    [CHAT_QWEN2] = {.part = CHATML, .unsaid = "You are a helpful assistant."},
+    [CHAT_QWEN25] = {.part = CHATML,
+                     .unsaid = "You are Qwen, created by Alibaba Cloud. You are a helpful "
+                               "assistant."},
 };
 
 /* Texts of a format's own tokens, which messages may not spell. */
@@ -70,7 +91,9 @@ struct chat {
     text_t part[PARTS];
     char *marks[MARKS];
     uint32_t mark_count;
-    bool trim, spelt;
+    uint32_t trim; /* TRIM_* */
+    bool spelt, joins_last;
+    const char *unsaid; /* static; NULL: nothing */
 };
 
 void chat_format_name(uint32_t format, char out[CHAT_NAME])
@@ -217,6 +240,8 @@ lh_status_t chat_new(const job_chat_t *job, const tokenizer_t *tokenizer, chat_t
     chat_format_name(job->format, c->name);
     c->trim = formats[job->format].trim;
     c->spelt = formats[job->format].spelt;
+    c->joins_last = formats[job->format].joins_last;
+    c->unsaid = formats[job->format].unsaid;
     c->messages = mem_text(job->messages);
     c->prompt = mem_text(job->prompt);
     c->answer = mem_text(job->answer);
@@ -266,12 +291,16 @@ typedef struct message_text {
     size_t length;
 } message_text_t;
 
+/* The roles of a prompt and of its answer. */
+static const message_text_t user_role = {"user", 4}, assistant_role = {"assistant", 9};
+
 /* One conversation while it is written. */
 typedef struct conversation {
     const chat_t *chat;
     chat_scratch_t *scratch;
     message_text_t system; /* that still has to be joined with a user's message; NULL: none */
     size_t number;         /* of messages written */
+    size_t last_user;      /* number of the last message of a user's; 0: there is none */
     size_t known;          /* replies of so many first messages are no answers: what is trained on
                               comes behind them */
 } conversation_t;
@@ -309,13 +338,13 @@ static message_text_t message_trimmed(message_text_t m)
     return (message_text_t){(const char *)begin, (size_t)(end - begin)};
 }
 
-/* A part with its words filled in: {content} may hold {system}'s text in the joined one. Of a reply
- * what is trained on begins with {content} and goes to the end. */
+/* A part with its words filled in, {system} in the joined one alone. Of a reply what is trained on
+ * begins with {content} and goes to the end. */
 static lh_status_t part_write(conversation_t *v, const text_t *part, message_text_t content,
                               bool reply)
 {
     text_t *out = &v->scratch->text;
-    const bool joins = v->system.bytes != NULL;
+    const bool joins = part == &v->chat->part[PART_JOINED];
     lh_status_t status = LH_OK;
     for (const char *at = part->data == NULL ? "" : part->data; status == LH_OK && *at != '\0';) {
         if (text_starts(at, content_word)) {
@@ -341,7 +370,8 @@ static lh_status_t joined_write(conversation_t *v, message_text_t content)
     lh_status_t status = part_write(&w, &v->chat->part[PART_JOINED], content, false);
     v->system = (message_text_t){0};
     if (status == LH_OK) {
-        const message_text_t all = {inner.text.data, inner.text.length};
+        message_text_t all = {inner.text.data, inner.text.length};
+        if ((v->chat->trim & TRIM_JOINED) != 0) all = message_trimmed(all);
         status = part_write(v, &v->chat->part[PART_USER], all, false);
     }
     chat_scratch_free(&inner);
@@ -359,11 +389,20 @@ static lh_status_t marks_check(const chat_t *c, message_text_t m, size_t number)
     return LH_OK;
 }
 
+/* The whole text: a role that goes on behind a NUL is another one. */
+static bool role_is(message_text_t role, const char *name)
+{
+    return role.length == strlen(name) && memcmp(role.bytes, name, role.length) == 0;
+}
+
 /* A role is whatever stands in the file: it is shown, not copied. */
-static lh_status_t role_refuse(const char *role, size_t number)
+static lh_status_t role_refuse(message_text_t role, size_t number)
 {
     text_t shown = {0};
-    text_append_shown(&shown, role, false);
+    for (size_t at = 0; at <= role.length; at += strlen(role.bytes + at) + 1) {
+        if (at > 0) text_append(&shown, "\\x00");
+        text_append_shown(&shown, role.bytes + at, false);
+    }
     const lh_status_t status = fail(
         LH_INVALID, "message %zu: role '%.40s' found, expected system, user or assistant", number,
         shown.data == NULL ? "" : shown.data);
@@ -372,30 +411,39 @@ static lh_status_t role_refuse(const char *role, size_t number)
 }
 
 /* The next message of the conversation. */
-static lh_status_t message_write(conversation_t *v, const char *role, message_text_t m)
+static lh_status_t message_write(conversation_t *v, message_text_t role, message_text_t m)
 {
     const chat_t *c = v->chat;
     const size_t number = ++v->number;
     lh_status_t status = marks_check(c, m, number);
     if (status != LH_OK) return status;
-    if (c->trim) m = message_trimmed(m);
-    if (strcmp(role, "user") == 0)
-        return v->system.bytes != NULL ? joined_write(v, m)
-                                       : part_write(v, &c->part[PART_USER], m, false);
-    if (strcmp(role, "assistant") == 0) {
-        if (v->system.bytes != NULL)
+    if (number == 1 && c->unsaid != NULL && !role_is(role, "system"))
+        status = part_write(v, &c->part[PART_SYSTEM],
+                            (message_text_t){c->unsaid, strlen(c->unsaid)}, false);
+    if (status != LH_OK) return status;
+    const bool waits = c->joins_last && number < v->last_user; /* the system's text does */
+    if (role_is(role, "user")) {
+        const bool joins = v->system.bytes != NULL && !waits;
+        const bool alone = !joins || (c->trim & TRIM_JOINED) == 0;
+        if ((c->trim & TRIM_USER) != 0 && alone) m = message_trimmed(m);
+        return joins ? joined_write(v, m) : part_write(v, &c->part[PART_USER], m, false);
+    }
+    if (role_is(role, "assistant")) {
+        if (v->system.bytes != NULL && !waits)
             return fail(LH_INVALID,
                         "message %zu: role 'assistant' found, expected 'user', whose message holds "
                         "the system's in the format %s",
                         number, c->name);
+        if ((c->trim & TRIM_REPLY) != 0) m = message_trimmed(m);
         status = part_write(v, &c->part[PART_REPLY], m, number > v->known);
         return status == LH_OK ? part_write(v, &c->part[PART_TAIL], m, false) : status;
     }
-    if (strcmp(role, "system") != 0) return role_refuse(role, number);
+    if (!role_is(role, "system")) return role_refuse(role, number);
     if (number != 1)
         return fail(LH_INVALID,
                     "message %zu: role 'system' found, expected user or assistant behind the first",
                     number);
+    if ((c->trim & TRIM_SYSTEM) != 0) m = message_trimmed(m);
     if (!part_is_empty(c, PART_SYSTEM)) return part_write(v, &c->part[PART_SYSTEM], m, false);
     if (part_is_empty(c, PART_JOINED))
         return fail(LH_INVALID, "message %zu: the format %s has no place for role 'system'", number,
@@ -427,6 +475,23 @@ static lh_status_t message_take(const json_value_t *map, size_t number, message_
     return status == LH_OK ? message_take_text(map, "content", number, content) : status;
 }
 
+/* The role of a message; "" where it says none. */
+static message_text_t role_of(const json_value_t *message)
+{
+    const json_value_t *role = json_member(message, "role");
+    if (!json_is_text(role)) return (message_text_t){"", 0};
+    return (message_text_t){json_text(role), json_text_length(role)};
+}
+
+/* Notes which of the messages that a list adds to the conversation is the last of a user's; so many
+ * come before the list. */
+static void last_user_note(conversation_t *v, size_t before, const json_value_t *list)
+{
+    if (!json_is_list(list)) return;
+    for (json_walk_t w = json_walk(list); json_next(&w);)
+        if (role_is(role_of(w.value), "user")) v->last_user = before + w.index + 1;
+}
+
 static lh_status_t messages_write(conversation_t *v, const char *key, const json_value_t *list)
 {
     char found[JSON_FOUND];
@@ -438,7 +503,7 @@ static lh_status_t messages_write(conversation_t *v, const char *key, const json
     for (json_walk_t w = json_walk(list); status == LH_OK && json_next(&w);) {
         message_text_t role, content;
         status = message_take(w.value, v->number + 1, &role, &content);
-        if (status == LH_OK) status = message_write(v, role.bytes, content);
+        if (status == LH_OK) status = message_write(v, role, content);
     }
     return status;
 }
@@ -465,12 +530,13 @@ static lh_status_t chat_line_write(const chat_t *c, chat_scratch_t *s)
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(s->line), *list = json_member(root, c->messages);
     if (list != NULL) {
+        last_user_note(&v, 0, list);
         status = messages_write(&v, c->messages, list);
     } else {
         status = message_take_text(root, c->prompt, 0, &prompt);
         if (status == LH_OK) status = message_take_text(root, c->answer, 0, &answer);
-        if (status == LH_OK) status = message_write(&v, "user", prompt);
-        if (status == LH_OK) status = message_write(&v, "assistant", answer);
+        if (status == LH_OK) status = message_write(&v, user_role, prompt);
+        if (status == LH_OK) status = message_write(&v, assistant_role, answer);
     }
     if (status == LH_OK && s->cut_count == 0)
         status = fail(LH_INVALID, "no message is the assistant's; expected an answer to train on");
@@ -514,11 +580,11 @@ static size_t messages_common(const json_value_t *a, const json_value_t *b)
     return count;
 }
 
-/* The role of a list's first message; NULL where there is none. */
-static const char *first_role(const json_value_t *list)
+/* The role of a list's first message; "" where there is none. */
+static message_text_t first_role(const json_value_t *list)
 {
     json_walk_t w = json_walk(list);
-    return json_is_list(list) && json_next(&w) ? json_text(json_member(w.value, "role")) : NULL;
+    return role_of(json_is_list(list) && json_next(&w) ? w.value : NULL);
 }
 
 /* Whether a list of messages begins with the prompt, a text or a list itself. */
@@ -527,7 +593,7 @@ static bool begins_with(const json_value_t *list, const json_value_t *prompt)
     json_walk_t w = json_walk(list);
     if (json_is_list(prompt))
         return json_size(prompt) > 0 && messages_common(list, prompt) == json_size(prompt);
-    return text_equal(first_role(list), "user") && json_next(&w) &&
+    return role_is(first_role(list), "user") && json_next(&w) &&
            texts_same(json_member(w.value, "content"), prompt);
 }
 
@@ -537,7 +603,7 @@ static lh_status_t prompt_take(const chat_t *c, const json_value_t *root, const 
 {
     const json_value_t *first = json_member(root, c->chosen),
                        *second = json_member(root, c->rejected);
-    const char *roles[] = {first_role(first), first_role(second)};
+    const message_text_t roles[] = {first_role(first), first_role(second)};
     *out = json_member(root, c->prompt);
     if (*out == NULL && json_is_list(first) && json_is_list(second) &&
         messages_common(first, second) == 0)
@@ -547,13 +613,13 @@ static lh_status_t prompt_take(const chat_t *c, const json_value_t *root, const 
                     c->chosen, c->rejected, c->prompt);
     if (*out == NULL) return LH_OK;
     for (int i = 0; i < 2; i++) {
-        if (!text_equal(roles[i], "user") && !text_equal(roles[i], "system")) continue;
+        if (!role_is(roles[i], "user") && !role_is(roles[i], "system")) continue;
         if (!begins_with(first, *out) || !begins_with(second, *out))
             return fail(LH_INVALID,
                         "'%.40s' begins with a message of role '%s', and '%.40s' is not what both "
                         "answers begin with; expected answers of the assistant's, or that prompt "
                         "before both",
-                        i == 0 ? c->chosen : c->rejected, roles[i], c->prompt);
+                        i == 0 ? c->chosen : c->rejected, roles[i].bytes, c->prompt);
         *out = NULL;
         return LH_OK;
     }
@@ -581,11 +647,14 @@ static lh_status_t side_write(const chat_t *c, chat_scratch_t *s, const char *ke
                     "'%.40s' is not there, and '%.40s' is no list; expected a prompt, or two lists "
                     "of messages that begin with it",
                     c->prompt, key);
+    const size_t before = prompt == NULL ? 0 : json_is_list(prompt) ? json_size(prompt) : 1;
     v.known = SIZE_MAX;
+    last_user_note(&v, 0, prompt);
+    last_user_note(&v, before, answer);
     status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
     if (status == LH_OK && prompt != NULL && !json_is_list(prompt)) {
         status = message_take_text(root, c->prompt, 0, &text);
-        if (status == LH_OK) status = message_write(&v, "user", text);
+        if (status == LH_OK) status = message_write(&v, user_role, text);
     } else if (status == LH_OK && prompt != NULL) {
         status = messages_write(&v, c->prompt, prompt);
     }
@@ -594,7 +663,7 @@ static lh_status_t side_write(const chat_t *c, chat_scratch_t *s, const char *ke
         status = messages_write(&v, key, answer);
     } else if (status == LH_OK) {
         status = message_take_text(root, key, 0, &text);
-        if (status == LH_OK) status = message_write(&v, "assistant", text);
+        if (status == LH_OK) status = message_write(&v, assistant_role, text);
     }
     if (status == LH_OK && s->cut_count == 0)
         status = fail(
@@ -751,15 +820,16 @@ lh_status_t chat_encode_line(const chat_t *c, chat_scratch_t *scratch,
     if (status != LH_OK) return status;
     const json_value_t *root = json_root(scratch->line), *list = json_member(root, c->messages);
     if (list != NULL) {
+        last_user_note(&v, 0, list);
         status = messages_write(&v, c->messages, list);
-        const json_value_t *last = json_item(list, json_size(list) - 1);
-        if (status == LH_OK && strcmp(json_text(json_member(last, "role")), "user") != 0)
+        const message_text_t last = role_of(json_item(list, json_size(list) - 1));
+        if (status == LH_OK && !role_is(last, "user"))
             status = fail(LH_INVALID,
                           "the last message is of role '%s', expected a user's to answer",
-                          json_text(json_member(last, "role")));
+                          last.bytes);
     } else {
         status = message_take_text(root, c->prompt, 0, &prompt);
-        if (status == LH_OK) status = message_write(&v, "user", prompt);
+        if (status == LH_OK) status = message_write(&v, user_role, prompt);
     }
     if (status == LH_OK) status = answer_open(&v);
     return status == LH_OK ? prompt_ids(c, scratch, tokenizer, ids) : status;
@@ -772,7 +842,7 @@ lh_status_t chat_encode_prompt(const chat_t *c, chat_scratch_t *scratch,
     conversation_t v = {.chat = c, .scratch = scratch};
     scratch->text.length = scratch->cut_count = 0;
     lh_status_t status = part_write(&v, &c->part[PART_BEGIN], (message_text_t){"", 0}, false);
-    if (status == LH_OK) status = message_write(&v, "user", (message_text_t){text, length});
+    if (status == LH_OK) status = message_write(&v, user_role, (message_text_t){text, length});
     if (status == LH_OK) status = answer_open(&v);
     return status == LH_OK ? prompt_ids(c, scratch, tokenizer, ids) : status;
 }

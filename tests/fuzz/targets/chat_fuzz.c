@@ -12,7 +12,7 @@
 
 static const char *const kinds[] = {TOKENIZERS "gpt2-tiny", TOKENIZERS "mini-llama",
                                     TOKENIZERS "stories260K", TOKENIZERS "unigram"};
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), FORMATS = CHAT_PLAIN };
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), FORMATS = CHAT_QWEN25 };
 
 static struct machine {
     tokenizer_t *tokenizer;

@@ -2,7 +2,9 @@
  * of its ids are answers.
  *
  * The expected texts are what the chat_template of each model's published tokenizer_config.json
- * gives for these messages. */
+ * gives for these messages. Mistral's v0.3 leaves a system message out of a conversation that ends
+ * with an answer; there they are what mistral-common makes of it, the text in the last user's
+ * message, which is where the template has it for an answer to come. */
 #include <unit/base/scratch_files.h>
 
 #include <data/chat.h>
@@ -85,7 +87,7 @@ static void texts_are_those_of_the_models(void **state)
         {CHAT_CHATML, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hi \xC3\xA9\n"
                       "<|im_end|>\n<|im_start|>assistant\n|Hello!<|im_end|>|\n<|im_start|>user\nBye"
                       "<|im_end|>\n<|im_start|>assistant\n|So long.<|im_end|>|\n"},
-        {CHAT_LLAMA2, "<|endoftext|>[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\nHi \xC3\xA9 [/INST]| "
+        {CHAT_LLAMA2, "<|endoftext|>[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\n Hi \xC3\xA9 [/INST]| "
                       "Hello! <|endoftext|>|<|endoftext|>[INST] Bye [/INST]| So long. "
                       "<|endoftext|>"},
         {CHAT_LLAMA3, "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nBe kind."
@@ -93,8 +95,8 @@ static void texts_are_those_of_the_models(void **state)
                       "<|start_header_id|>assistant<|end_header_id|>\n\n|Hello!<|eot_id|>|"
                       "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
                       "<|start_header_id|>assistant<|end_header_id|>\n\n|So long.<|eot_id|>"},
-        {CHAT_MISTRAL, "<|endoftext|>[INST] Be kind.\n\nHi \xC3\xA9[/INST]| Hello!<|endoftext|>|"
-                       "[INST] Bye[/INST]| So long.<|endoftext|>"},
+        {CHAT_MISTRAL, "<|endoftext|>[INST]  Hi \xC3\xA9\n[/INST]| Hello!<|endoftext|>|"
+                       "[INST] Be kind.\n\nBye[/INST]| So long.<|endoftext|>"},
         {CHAT_GEMMA, "<|endoftext|><start_of_turn>user\nBe kind.\n\nHi \xC3\xA9<end_of_turn>\n"
                      "<start_of_turn>model\n|Hello!<end_of_turn>|\n<start_of_turn>user\nBye"
                      "<end_of_turn>\n<start_of_turn>model\n|So long.<end_of_turn>|\n"},
@@ -104,6 +106,9 @@ static void texts_are_those_of_the_models(void **state)
                       "<|assistant|>\n|Hello!<|endoftext|>|\n<|user|>\nBye<|endoftext|>\n"
                       "<|assistant|>\n|So long.<|endoftext|>|\n"},
         {CHAT_PLAIN, "Be kind.\n Hi \xC3\xA9\n|Hello!<|endoftext|>|Bye|So long.<|endoftext|>"},
+        {CHAT_QWEN2, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hi \xC3\xA9\n"
+                     "<|im_end|>\n<|im_start|>assistant\n|Hello!<|im_end|>|\n<|im_start|>user\nBye"
+                     "<|im_end|>\n<|im_start|>assistant\n|So long.<|im_end|>|\n"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         talker_t t;
@@ -132,6 +137,144 @@ static void white_space_is_that_of_the_templates(void **state)
     talker_close(&t);
 }
 
+/* Llama 2's strips what a user says, the system's text in it and all; Mistral's v0.3 the answers
+ * alone; Llama 3's each message. */
+static void each_template_strips_what_it_strips(void **state)
+{
+    (void)state;
+    static const char line[] = "{\"messages\": [{\"role\": \"system\", \"content\": \" S\\n\"},"
+                               "{\"role\": \"user\", \"content\": \" a \"},"
+                               "{\"role\": \"assistant\", \"content\": \" b \"},"
+                               "{\"role\": \"user\", \"content\": \" c \"},"
+                               "{\"role\": \"assistant\", \"content\": \" d \"}]}";
+    static const struct {
+        uint32_t format;
+        const char *text;
+    } cases[] = {
+        {CHAT_LLAMA2, "<|endoftext|>[INST] <<SYS>>\n S\n\n<</SYS>>\n\n a [/INST]| b <|endoftext|>|"
+                      "<|endoftext|>[INST] c [/INST]| d <|endoftext|>"},
+        {CHAT_MISTRAL, "<|endoftext|>[INST]  a [/INST]| b<|endoftext|>|"
+                       "[INST]  S\n\n\n c [/INST]| d<|endoftext|>"},
+        {CHAT_LLAMA3, "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+                      "<|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n|b<|eot_id|>|"
+                      "<|start_header_id|>user<|end_header_id|>\n\nc<|eot_id|>"
+                      "<|start_header_id|>assistant<|end_header_id|>\n\n|d<|eot_id|>"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        talker_t t;
+        assert_int_equal(
+            talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = cases[i].format}),
+            LH_OK);
+        if (say(&t, line) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        expect(&t, cases[i].text);
+        talker_close(&t);
+    }
+}
+
+/* Mistral's v0.3 puts it into the last user's message, of a line to answer as of one to train on,
+ * and of each of two answers by itself; Gemma's into the first. Parts of one's own change no
+ * place. */
+static void a_system_message_stands_where_the_template_has_it(void **state)
+{
+    (void)state;
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define TALK SAYS("system", "S") "," SAYS("user", "a") "," SAYS("assistant", "b")
+    static char joined[] = "{system}: {content}";
+    static const struct {
+        uint32_t format;
+        bool pairs, own;
+        const char *line, *text;
+    } cases[] = {
+        {CHAT_MISTRAL, false, false, "{\"messages\": [" TALK "]}",
+         "<|endoftext|>[INST] S\n\na[/INST]| b<|endoftext|>"},
+        {CHAT_MISTRAL, false, false,
+         "{\"messages\": [" TALK "," SAYS("assistant", "c") "," SAYS("user", "d") "," SAYS(
+             "user", "e") "," SAYS("assistant", "f") "]}",
+         "<|endoftext|>[INST] a[/INST]| b<|endoftext|> c<|endoftext|>|[INST] d[/INST]"
+         "[INST] S\n\ne[/INST]| f<|endoftext|>"},
+        {CHAT_MISTRAL, false, true,
+         "{\"messages\": [" TALK "," SAYS("user", "c") "," SAYS("assistant", "d") "]}",
+         "<|endoftext|>[INST] a[/INST]| b<|endoftext|>|[INST] S: c[/INST]| d<|endoftext|>"},
+        {CHAT_GEMMA, false, false,
+         "{\"messages\": [" TALK "," SAYS("user", "c") "," SAYS("assistant", "d") "]}",
+         "<|endoftext|><start_of_turn>user\nS\n\na<end_of_turn>\n<start_of_turn>model\n|"
+         "b<end_of_turn>|\n<start_of_turn>user\nc<end_of_turn>\n<start_of_turn>model\n|"
+         "d<end_of_turn>|\n"},
+        {CHAT_MISTRAL, true, false,
+         "{\"prompt\": [" TALK "," SAYS("user", "c") "], \"chosen\": \"d\", \"rejected\": [" SAYS(
+             "assistant", "e") "," SAYS("user", "f") "," SAYS("assistant", "g") "]}",
+         "<|endoftext|>[INST] a[/INST] b<|endoftext|>[INST] S\n\nc[/INST]| d<|endoftext|>||"
+         "<|endoftext|>[INST] a[/INST] b<|endoftext|>[INST] c[/INST]| e<|endoftext|>|"
+         "[INST] S\n\nf[/INST]| g<|endoftext|>"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        talker_t t;
+        const job_chat_t job = {.format = cases[i].format,
+                                .pairs = cases[i].pairs,
+                                .joined = cases[i].own ? joined : NULL};
+        assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_OK);
+        if (say(&t, cases[i].line) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        expect(&t, cases[i].text);
+        talker_close(&t);
+    }
+    static const char asks[] = "{\"messages\": [" TALK "," SAYS("user", "c") "]}";
+    static const char alone[] = "{\"messages\": [" SAYS("system", "S") "," SAYS("assistant",
+                                                                                "b") "]}";
+    talker_t t;
+    text_t text = {0};
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = CHAT_MISTRAL}),
+                     LH_OK);
+    assert_int_equal(chat_encode_line(t.chat, &t.room, t.scratch, asks, strlen(asks), &t.ids),
+                     LH_OK);
+    assert_int_equal(tokenizer_decode(t.tokenizer, t.ids.ids, t.ids.count, false, &text), LH_OK);
+    assert_string_equal(text.data,
+                        "<|endoftext|>[INST] a[/INST] b<|endoftext|>[INST] S\n\nc[/INST]");
+    assert_int_equal(say(&t, alone), LH_INVALID);
+    assert_string_equal(fail_reason(), "message 2: role 'assistant' found, expected 'user', whose "
+                                       "message holds the system's in the format mistral");
+    text_free(&text);
+    talker_close(&t);
+#undef TALK
+#undef SAYS
+}
+
+/* Qwen 2 writes a system message where a conversation has none, in the parts that the job names,
+ * for each of two answers and not trained on; ChatML does not. */
+static void a_conversation_without_a_system_message_gets_that_of_the_format(void **state)
+{
+    (void)state;
+#define DEFAULT "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+#define ASKED "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n|"
+    static char system[] = "({content})\\n";
+    static const struct {
+        uint32_t format;
+        bool pairs, own;
+        const char *line, *text;
+    } cases[] = {
+        {CHAT_QWEN2, false, false, "{\"prompt\": \"a\", \"answer\": \"b\"}",
+         DEFAULT ASKED "b<|im_end|>|\n"},
+        {CHAT_CHATML, false, false, "{\"prompt\": \"a\", \"answer\": \"b\"}",
+         ASKED "b<|im_end|>|\n"},
+        {CHAT_QWEN2, false, true, "{\"prompt\": \"a\", \"answer\": \"b\"}",
+         "(You are a helpful assistant.)\n" ASKED "b<|im_end|>|\n"},
+        {CHAT_QWEN2, true, false, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}",
+         DEFAULT ASKED "b<|im_end|>|\n||" DEFAULT ASKED "c<|im_end|>|\n"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        talker_t t;
+        const job_chat_t job = {.format = cases[i].format,
+                                .pairs = cases[i].pairs,
+                                .system = cases[i].own ? system : NULL};
+        assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", job), LH_OK);
+        if (say(&t, cases[i].line) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        expect(&t, cases[i].text);
+        talker_close(&t);
+    }
+#undef ASKED
+#undef DEFAULT
+}
+
 /* As the templates end with add_generation_prompt; a blank there would be of the answer's token. */
 static void answers_begin_as_those_of_the_models(void **state)
 {
@@ -149,6 +292,11 @@ static void answers_begin_as_those_of_the_models(void **state)
         {CHAT_PHI3, "<|user|>\nBye<|end|>\n<|assistant|>\n"},
         {CHAT_ZEPHYR, "<|user|>\nBye<|endoftext|>\n<|assistant|>\n"},
         {CHAT_PLAIN, "Bye"},
+        {CHAT_QWEN2, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+                     "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
+        {CHAT_QWEN25,
+         "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+         "assistant.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"},
     };
     static const char *const lines[] = {
         "{\"prompt\": \"Bye\"}", "{\"messages\": [{\"role\": \"user\", \"content\": \"Bye\"}]}"};
@@ -223,6 +371,35 @@ static void there_must_be_something_to_answer(void **state)
         if (strstr(fail_reason(), cases[i].sentence) == NULL) FAIL_TEST("%s\n", fail_reason());
         assert_int_equal(t.ids.count, 0);
     }
+    talker_close(&t);
+}
+
+/* A role with a NUL behind it is none of the three, in a line to train on and in one to answer. */
+static void a_role_goes_on_behind_a_nul(void **state)
+{
+    (void)state;
+    talker_t t;
+    assert_int_equal(talker_open(&t, TOKENIZERS "gpt2-tiny", (job_chat_t){.format = CHAT_GEMMA}),
+                     LH_OK);
+    static const char *const lines[][2] = {
+        {"{\"messages\": [{\"role\": \"user\\u0000x\", \"content\": \"a\"},"
+         " {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "message 1: role 'user\\x00x' found, expected system, user or assistant"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"},"
+         " {\"role\": \"assistant\\u0000\", \"content\": \"b\"}]}",
+         "message 2: role 'assistant\\x00' found, expected system, user or assistant"},
+        {"{\"messages\": [{\"role\": \"system\\u0000\", \"content\": \"a\"}]}",
+         "message 1: role 'system\\x00' found, expected system, user or assistant"},
+    };
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        assert_int_equal(say(&t, lines[i][0]), LH_INVALID);
+        assert_string_equal(fail_reason(), lines[i][1]);
+    }
+    static const char last[] = "{\"messages\": [{\"role\": \"user\\u0000\", \"content\": \"a\"}]}";
+    assert_int_equal(chat_encode_line(t.chat, &t.room, t.scratch, last, strlen(last), &t.ids),
+                     LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "message 1: role 'user\\x00' found, expected system, user or assistant");
     talker_close(&t);
 }
 
@@ -405,9 +582,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_those_of_the_models),
         cmocka_unit_test(white_space_is_that_of_the_templates),
+        cmocka_unit_test(each_template_strips_what_it_strips),
+        cmocka_unit_test(a_system_message_stands_where_the_template_has_it),
+        cmocka_unit_test(a_conversation_without_a_system_message_gets_that_of_the_format),
         cmocka_unit_test(answers_begin_as_those_of_the_models),
         cmocka_unit_test(answers_end_with_a_token_of_the_format),
         cmocka_unit_test(there_must_be_something_to_answer),
+        cmocka_unit_test(a_role_goes_on_behind_a_nul),
         cmocka_unit_test(tokens_of_a_format_are_tokens),
         cmocka_unit_test(parts_of_ones_own),
         cmocka_unit_test(parts_lose_no_message),
