@@ -538,7 +538,31 @@ static void links_loss_text(const probe_figures_t *f, int way, char *out, size_t
         (void)snprintf(out, room, "<%.0e", f->loss_most[way]);
 }
 
-/* A line for each direction, then a sentence for each pair, and one on what they take from each other. */
+/* A line for each of several cards of an end, behind those of the links. */
+static void links_print_cards(const probe_pair_t *pairs, uint32_t count)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < 2 * count; i++) {
+        const probe_pair_t *p = &pairs[i / 2];
+        const int end = i % 2;
+        for (uint32_t k = 0; k < p->figures.card_count[end]; k++) {
+            const probe_card_t *c = &p->figures.cards[end][k];
+            char rate[24] = "-", trip[24] = "-";
+            if (c->rate != 0) (void)snprintf(rate, sizeof(rate), "%.3f", links_gbit(c->rate));
+            if (c->round_trip_ns != 0)
+                (void)snprintf(trip, sizeof(trip), "%.2f", (double)c->round_trip_ns * 1e-6);
+            if (!any)
+                cli_print_line("%-20s %-20s %8s %-17s %9s %8s", "from", "to", "trip_ms", "card",
+                               "Gb/s", "loss");
+            any = true;
+            cli_print_line("%-20s %-20s %8s %-17s %9s %8.1e", p->site[end], p->site[!end], trip,
+                           c->name, rate, c->loss);
+        }
+    }
+}
+
+/* A line for each direction, those of cards, then a sentence for each pair, and one on what they
+ * take from each other. */
 static void links_print(const probe_pair_t *pairs, uint32_t count, uint32_t sites)
 {
     printf("%-20s %-20s %8s %8s %8s %9s %9s %8s %6s\n", "from", "to", "trip_ms", "p99_ms",
@@ -555,6 +579,7 @@ static void links_print(const probe_pair_t *pairs, uint32_t count, uint32_t site
                        (double)f->loaded_ns * 1e-6, links_gbit(f->rate[way]),
                        links_gbit(f->burst[way]), loss, (unsigned long long)f->path_mtu);
     }
+    links_print_cards(pairs, count);
     for (uint32_t i = 0; i < count; i++) {
         char text[512];
         if (pairs[i].figures.measured_s == 0) continue;

@@ -658,6 +658,14 @@ uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room)
     return count;
 }
 
+uint32_t comm_borders(comm_t *c, link_border_t *rows, uint32_t room)
+{
+    runs_enter(c);
+    const uint32_t count = c->told == NULL ? 0 : links_borders(c->links, c->told, rows, room);
+    runs_leave(c);
+    return count;
+}
+
 uint32_t comm_changes(comm_t *c, link_change_t *rows, uint32_t room)
 {
     runs_enter(c);

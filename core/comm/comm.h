@@ -95,15 +95,17 @@ void comm_step(comm_t *c, uint64_t step);
 void comm_tell(comm_t *c, link_told_t *rows);
 /* What comm_tell said on all ranks, [ranks x sites], the same on all of them: from the next comm_step on
  * a site's ranks share the rate of its links by it (links_share), and links are tuned by it
- * (links_agree). Borrowed until comm_close, and looked at there alone. */
+ * (links_agree). Borrowed until comm_close, and looked at there and in comm_borders alone. */
 void comm_told(comm_t *c, const link_told_t *all);
 
 /* Before traffic that is not a step's (evaluation, saves, the end): until the next comm_step the ranks
  * of a site have equal parts of the rate of its links. */
 void comm_even(comm_t *c);
 
-/* links_flows and links_changes, for reports. */
+/* links_flows, links_borders of what comm_told has brought last (none before it has), and links_changes,
+ * for reports. */
 uint32_t comm_flows(comm_t *c, link_flow_t *rows, uint32_t room);
+uint32_t comm_borders(comm_t *c, link_border_t *rows, uint32_t room);
 uint32_t comm_changes(comm_t *c, link_change_t *rows, uint32_t room);
 
 /* By scope (index LH_LINK_*): ns that waits took, of the host or of a device, by the class of link that

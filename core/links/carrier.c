@@ -147,6 +147,13 @@ static lh_status_t check_card(carrier_t *c)
     if ((c->nic.memory_kinds & LH_MEM_HOST) == 0)
         return fail(LH_UNSUPPORTED, "[transport.%s]: '%s' takes no memory of the host",
                     job_scope_names[c->scope], c->plugin->name);
+    if (c->nic.max_message_bytes != 0 && c->nic.max_message_bytes < LH_MESSAGE_LEAST)
+        return fail(LH_UNSUPPORTED,
+                    "[transport.%s]: a message of '%s' has at most %llu bytes, expected %llu or "
+                    "more; cutting it is the transport's business",
+                    job_scope_names[c->scope], c->plugin->name,
+                    (unsigned long long)c->nic.max_message_bytes,
+                    (unsigned long long)LH_MESSAGE_LEAST);
     return check_security(c);
 }
 

@@ -24,6 +24,11 @@ static const double look_losses = 0.25, look_more = 1.5;
 static const double burst_share = 0.95; /* of the pace: the link carries a burst    */
 /* Of a stage that brought no more: it counts double where it came near the most. */
 static const double near_best = 0.9;
+/* Of a card: what it carries of its equal part of a burst, below which that is all that it can
+ * carry; and of the fastest, below which something is wrong with it. */
+static const double part_kept = 0.9, cards_alike = 0.7;
+/* Sent over a card, on average, for it to tell a rate. */
+static const uint64_t card_bytes = 1048576;
 static const double turn_packets = 1e6; /* after which losses are told of a training */
 /* FOLLOW_STEPS: steps in turn before a pace changes. FOLLOW_RARELY: the longest patience, in
  * steps, is below twice this. FLAT_*: how much of no growth ends a ramp (2 a stage that came
@@ -197,6 +202,31 @@ static bool is_held_up(const probe_figures_t *f)
     return false;
 }
 
+/* The slowest and the fastest of an end's cards; false: they are alike, or there are not
+ * several. */
+static bool cards_differ(const probe_figures_t *f, int end, uint32_t *slow, uint32_t *fast)
+{
+    const probe_card_t *cards = f->cards[end];
+    *slow = *fast = 0;
+    for (uint32_t i = 1; i < f->card_count[end]; i++) {
+        if (cards[i].rate < cards[*slow].rate) *slow = i;
+        if (cards[i].rate > cards[*fast].rate) *fast = i;
+    }
+    return f->card_count[end] > 1 &&
+           (double)cards[*slow].rate < cards_alike * (double)cards[*fast].rate;
+}
+
+/* Streams are paced alike, so a link that is held up by a card goes no faster than it by the
+ * others. */
+static const char *limit_text(const probe_figures_t *f)
+{
+    uint32_t slow, fast;
+    if (!is_held_up(f)) return "the link";
+    for (int end = 0; end < 2; end++)
+        if (cards_differ(f, end, &slow, &fast)) return "its slowest card";
+    return "this machine or its kernel";
+}
+
 /* Names the worse direction's loss, and what limits the link. */
 void link_probe_text(const probe_pair_t *p, char *out, size_t room)
 {
@@ -204,10 +234,9 @@ void link_probe_text(const probe_pair_t *p, char *out, size_t room)
     const probe_figures_t *f = &p->figures;
     rate_text(f->rate, rate, sizeof(rate));
     loss_text(f, loss, sizeof(loss));
-    (void)snprintf(out, room, "%s-%s: %.2f ms, %s, %s; %s%s%s", p->site[0], p->site[1],
+    (void)snprintf(out, room, "%s-%s: %.2f ms, %s, %s; %s%slimited by %s", p->site[0], p->site[1],
                    (double)f->round_trip_ns * 1e-6, rate, loss, f->tuned,
-                   f->tuned[0] != '\0' ? "; " : "",
-                   is_held_up(f) ? "limited by this machine or its kernel" : "limited by the link");
+                   f->tuned[0] != '\0' ? "; " : "", limit_text(f));
 }
 
 /* What most often makes a link slow, by what was measured of it. */
@@ -248,6 +277,92 @@ bool link_probe_doubts(const probe_pair_t *p, uint64_t card, const uint64_t mtu[
     return true;
 }
 
+/* The part of the pace that a card has: each of the streams has the same. */
+static double card_part(const uint32_t *paths, uint32_t count, uint32_t card)
+{
+    double all = 0;
+    for (uint32_t i = 0; i < count; i++)
+        all += paths[i];
+    return all > 0 ? paths[card] / all : 1.0 / count;
+}
+
+/* A burst is paced, and each stream to an equal part of it. So a card that keeps less than its
+ * part can carry no more. One that keeps it may be able to carry more: the rate was found with
+ * all of them full, and what of it the slow ones can't carry is that of the others. */
+void link_probe_cards(probe_card_t *cards, const uint64_t *sent, const uint32_t *paths,
+                      uint32_t count, double rate, double burst)
+{
+    bool keeps[PROBE_CARDS] = {false};
+    uint64_t all = 0;
+    uint32_t keeping = 0;
+    double left = rate;
+    lh_assert(count <= PROBE_CARDS);
+    for (uint32_t i = 0; i < count; i++) {
+        cards[i].rate = 0;
+        all += sent[i];
+    }
+    if (count == 0 || all < count * card_bytes) return;
+    for (uint32_t i = 0; i < count; i++) {
+        const double carried = (double)sent[i] / (double)all * burst;
+        keeps[i] = carried >= part_kept * 0.97 * rate * card_part(paths, count, i);
+        cards[i].rate = carried < 1 ? 1 : (uint64_t)carried;
+        if (!keeps[i]) left -= carried;
+        keeping += keeps[i];
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (keeps[i] && left / keeping > (double)cards[i].rate)
+            cards[i].rate = (uint64_t)(left / keeping);
+}
+
+/* Behind `at` bytes of `out`; returns how many there are then. */
+static size_t cards_list(const probe_card_t *cards, uint32_t count, char *out, size_t room,
+                         size_t at)
+{
+    for (uint32_t i = 0; i < count && at < room; i++) {
+        char rate[32] = "not told";
+        if (cards[i].rate != 0)
+            (void)snprintf(rate, sizeof(rate), "%.3g Gb/s", 8e-9 * (double)cards[i].rate);
+        at += (size_t)snprintf(out + at, room - at, "%s%.15s %s", i > 0 ? ", " : "", cards[i].name,
+                               rate);
+        if (cards[i].round_trip_ns != 0 && at < room)
+            at += (size_t)snprintf(out + at, room - at, " at %.2f ms",
+                                   (double)cards[i].round_trip_ns * 1e-6);
+    }
+    return at;
+}
+
+bool link_probe_cards_text(const probe_pair_t *p, char *out, size_t room)
+{
+    const probe_figures_t *f = &p->figures;
+    size_t at = 0;
+    for (int end = 0; end < 2; end++) {
+        if (f->card_count[end] == 0 || at >= room) continue;
+        if (at == 0)
+            at = (size_t)snprintf(out, room, "%s-%s, cards of %s: ", p->site[0], p->site[1],
+                                  p->site[end]);
+        else
+            at += (size_t)snprintf(out + at, room - at, "; of %s: ", p->site[end]);
+        at = cards_list(f->cards[end], f->card_count[end], out, room, at);
+    }
+    return at > 0;
+}
+
+bool link_probe_cards_doubt(const probe_pair_t *p, int end, char *out, size_t room)
+{
+    const probe_card_t *cards = p->figures.cards[end];
+    uint32_t slow, fast;
+    if (!cards_differ(&p->figures, end, &slow, &fast)) return false;
+    const double most = (double)cards[fast].rate, least = (double)cards[slow].rate;
+    (void)snprintf(out, room,
+                   "%s-%s: %.15s of %s carries %.3g Gb/s, %.2g %% of the %.3g Gb/s of %.15s, which "
+                   "is as near; expected 70 %% or more. Probably %s",
+                   p->site[0], p->site[1], cards[slow].name, p->site[end], 8e-9 * least,
+                   100 * least / most, 8e-9 * most, cards[fast].name,
+                   cards[slow].loss > 1e-4 ? "packets are lost on its way"
+                                           : "a slower port, cable or line on its way");
+    return true;
+}
+
 double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t count,
                        int64_t begun_ns, uint64_t way_ns)
 {
@@ -270,6 +385,52 @@ void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t 
         if (link_probe_same(p, &known[i]) && at <= now_s && now_s - at < age_s)
             p->figures = known[i].figures;
     }
+}
+
+/* In whatever order they stand: the same two are told apart by that only where a job lists them
+ * so. */
+static bool has_same_sites(const probe_pair_t *a, const probe_pair_t *b)
+{
+    const bool crossed = strcmp(a->site[0], b->site[0]) != 0;
+    return strcmp(a->site[0], b->site[crossed]) == 0 && strcmp(a->site[1], b->site[!crossed]) == 0;
+}
+
+bool link_probe_moved(const probe_pair_t *p, const probe_pair_t *known, uint32_t count, char *out,
+                      size_t room)
+{
+    const probe_pair_t *youngest = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        const probe_pair_t *k = &known[i];
+        if (link_probe_same(p, k)) return false;
+        if (!has_same_sites(p, k) || strcmp(p->plugin, k->plugin) != 0) continue;
+        if (youngest == NULL || k->figures.measured_s > youngest->figures.measured_s) youngest = k;
+    }
+    if (youngest == NULL) return false;
+    (void)snprintf(
+        out, room,
+        "the record of links has %s-%s from %s to %s, and not %s-%s from %s to %s: it is "
+        "ignored, and the link measured",
+        youngest->site[0], youngest->site[1], youngest->address[0], youngest->address[1],
+        p->site[0], p->site[1], p->address[0], p->address[1]);
+    return true;
+}
+
+bool link_probe_foreign(const probe_pair_t *pairs, uint32_t pair_count, const probe_pair_t *known,
+                        uint32_t count, char *out, size_t room)
+{
+    char more[32] = "";
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < pair_count; k++)
+            if (has_same_sites(&known[i], &pairs[k])) return false;
+    if (count == 0 || pair_count == 0) return false;
+    if (count > 1) (void)snprintf(more, sizeof(more), " and %u more", count - 1);
+    (void)snprintf(
+        out, room,
+        "the record of links is of other sites, %s-%s%s; expected %s-%s%s: it is ignored, "
+        "and links are measured",
+        known[0].site[0], known[0].site[1], more, pairs[0].site[0], pairs[0].site[1],
+        pair_count > 1 ? " or another pair of this job" : "");
+    return true;
 }
 
 void link_probe_take_named(probe_pair_t *p, const char *site, const char *other, const char *plugin,

@@ -16,9 +16,18 @@
 
 enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
 enum { PROBE_BEFORE = 4096, PROBE_AFTER = 2048 };
+enum { PROBE_CARDS = 8, PROBE_CARD = 16 }; /* of an end; bytes of a card's name, with the NUL */
 /* What was busy while a pair of sites was measured: all pairs of its first site, of its second, or of
  * all sites. */
 enum { BESIDE_FIRST, BESIDE_SECOND, BESIDE_ALL, BESIDES };
+
+/* One of several cards by which an end of a connection leaves, which are all equally near. */
+typedef struct probe_card {
+    char name[PROBE_CARD];
+    uint64_t rate;          /* bytes a second that it carries; 0: too little was sent to tell */
+    uint64_t round_trip_ns; /* the least; 0: not told */
+    double loss;            /* bytes sent again in bursts, of those sent */
+} probe_card_t;
 
 /* Index 0 is the direction from probe_pair_t.site[0] to site[1], 1 the way back. It travels from
  * rank to rank as it lies in memory; a run's record keeps it (session/link_record.h). */
@@ -41,6 +50,10 @@ typedef struct probe_figures {
      * did not know one of them has left 0. */
     uint64_t together[2], together_ranks, beside[BESIDES][2], beside_pairs, beside_at_s;
     char tuned[PROBE_TUNED]; /* the plugin's sentence on its parameters; "": none */
+    /* By site: those of the rank that measured, where it has several and the plugin tells of
+     * them. */
+    probe_card_t cards[2][PROBE_CARDS];
+    uint32_t card_count[2];
 } probe_figures_t;
 
 /* The addresses are part of what makes a record fit: with another cable or machine it is another
@@ -84,6 +97,17 @@ void link_probe_text(const probe_pair_t *p, char *out, size_t room);
  * different lengths (mtu, by the pair's ends; 0: not told). */
 bool link_probe_doubts(const probe_pair_t *p, uint64_t card, const uint64_t mtu[2], char *out,
                        size_t room);
+
+/* What each of the cards of an end carries, into their rates: `sent` bytes over each, by `paths`
+ * streams (none: as many each), in bursts at 97 % of `rate`, of which `burst` bytes a second
+ * came. */
+void link_probe_cards(probe_card_t *cards, const uint64_t *sent, const uint32_t *paths,
+                      uint32_t count, double rate, double burst);
+/* "tokyo-osaka, cards of tokyo: eth0 4.7 Gb/s at 10.44 ms, eth1 ...; of osaka: ..."; false:
+ * neither end has told of several. */
+bool link_probe_cards_text(const probe_pair_t *p, char *out, size_t room);
+/* Whether one of the cards of site[end] carries less than 70 % of another, and then which. */
+bool link_probe_cards_doubt(const probe_pair_t *p, int end, char *out, size_t room);
 
 /* The search for the rate of one direction: each stage is sent faster than the most that came so
  * far, until several in turn bring no more. It begins as all zeroes; the first guess goes to
@@ -159,6 +183,15 @@ double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t cou
  * future. Seconds since 1970. */
 void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t count,
                            uint64_t now_s, uint64_t age_s);
+
+/* Whether a record's rows of these two sites over this plugin are all of other addresses, and then
+ * a sentence that names the youngest. */
+bool link_probe_moved(const probe_pair_t *p, const probe_pair_t *known, uint32_t count, char *out,
+                      size_t room);
+/* Whether no row of a record is of any of these pairs of sites, and then a sentence on whose it
+ * is. */
+bool link_probe_foreign(const probe_pair_t *pairs, uint32_t pair_count, const probe_pair_t *known,
+                        uint32_t count, char *out, size_t room);
 
 /* For a job that is only planned and has no addresses: p becomes the row of this plugin and these
  * sites' names that was measured last. Without one only its names are set. */

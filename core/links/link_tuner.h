@@ -20,6 +20,15 @@ typedef struct link_told {
     uint32_t reserved;
 } link_told_t;
 
+/* What all ranks of a site have told of their links to another, the last time that they told. So rank 0 knows
+ * of links that it has no part in. */
+typedef struct link_border {
+    uint32_t from, to;      /* sites                                               */
+    uint64_t sent;          /* bytes that its ranks had to send there so far       */
+    uint64_t round_trip_ns; /* the least; 0: nobody knows it                       */
+    double loss;            /* of a million packets, the most; < 0: nobody knows it */
+} link_border_t;
+
 /* Figures of a link between two sites. Index 0 is the direction from the lower site to the higher, 1 the
  * way back. kept: of its rate as it was when connections were opened. */
 typedef struct tuner_figures {

@@ -18,6 +18,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <links/device_place.h>
 
 /* How long a transport may take to let go of buffers after a cancel: 0.2 s. */
 static const uint64_t drain_ns = 200000000;
@@ -140,7 +141,8 @@ lh_status_t links_open(const links_how_t *how, links_t **out)
     if (l == NULL) return LH_NO_MEMORY;
     l->how = *how;
     lh_status_t status = LH_OK;
-    if (how->world->row.size > 1) status = carriers_open(l);
+    if (how->world->row.size > 1) status = device_place_tell(how->job, how->registry);
+    if (status == LH_OK && how->world->row.size > 1) status = carriers_open(l);
     if (status == LH_OK && how->world->row.size > 1) status = addresses_exchange(l);
     if (status != LH_OK) {
         links_close(l);
@@ -290,7 +292,8 @@ lh_status_t links_take_device(const links_t *l, uint32_t scope)
     if (carrier_takes_device(c)) return LH_OK;
     if (c->security == LH_SECURITY_PRIVATE)
         return fail(LH_UNSUPPORTED,
-                    "[transport.%s] security = private seals messages in memory of the host",
+                    "[transport.%s] security = private seals messages in memory of the host; write "
+                    "security = plain or known for that of devices",
                     job_scope_names[scope]);
     return fail(LH_UNSUPPORTED, "[transport.%s]: '%s' takes no memory of a device here",
                 job_scope_names[scope], c->plugin->name);

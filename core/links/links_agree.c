@@ -150,6 +150,32 @@ void links_agree(links_t *l, const link_told_t *all, uint64_t step)
             pair_agree(l, all, a, b, step);
 }
 
+static link_border_t border_told(const links_t *l, const link_told_t *all, uint32_t from,
+                                 uint32_t to)
+{
+    const world_t *w = l->how.world;
+    link_border_t b = {.from = from, .to = to, .loss = -1};
+    for (uint32_t i = 0; i < world_site_size(w, from); i++) {
+        const link_told_t *row = &all[(size_t)world_site_rank(w, from, i) * w->row.sites + to];
+        b.sent += row->sent;
+        b.loss = fmax(b.loss, row->loss);
+        if (row->round_trip_ns != 0 &&
+            (b.round_trip_ns == 0 || row->round_trip_ns < b.round_trip_ns))
+            b.round_trip_ns = row->round_trip_ns;
+    }
+    return b;
+}
+
+uint32_t links_borders(const links_t *l, const link_told_t *all, link_border_t *rows, uint32_t room)
+{
+    const uint32_t sites = l->how.world->row.sites;
+    uint32_t count = 0;
+    for (uint32_t from = 0; from < sites; from++)
+        for (uint32_t to = 0; to < sites && count < room; to++)
+            if (from != to) rows[count++] = border_told(l, all, from, to);
+    return count;
+}
+
 uint32_t links_changes(links_t *l, link_change_t *rows, uint32_t room)
 {
     const uint32_t count = l->change_count < room ? l->change_count : room;

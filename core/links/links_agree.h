@@ -12,6 +12,9 @@ void links_tell(const links_t *l, link_told_t *rows);
  * them. Where a way has another length, or loses more, connections over it are tuned anew on all
  * ranks; and where it has another rate, which paces have followed already, that is noted. Each table once. */
 void links_agree(links_t *l, const link_told_t *all, uint64_t step);
+/* A row for each way from a site to another, in the order of sites, `room` at most; how many. */
+uint32_t links_borders(const links_t *l, const link_told_t *all, link_border_t *rows,
+                       uint32_t room);
 /* Links that are other since the last call, on any pair of sites, oldest first and `room` at most; how
  * many. What nobody asks for is kept up to LINKS_CHANGES, and the rest is lost. */
 uint32_t links_changes(links_t *l, link_change_t *rows, uint32_t room);

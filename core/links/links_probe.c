@@ -54,6 +54,9 @@ enum { COOKIE_SENT, COOKIE_DATA, COOKIE_WORD, COOKIE_PING };
 /* What the first message of a stage says this stage is, or what comes instead of one. */
 enum { KIND_RAMP, KIND_BURST, KIND_AGAIN, KIND_END };
 
+/* Cards of this end in a burst: not looked at yet; all are busy; one has nothing left to send. */
+enum { WATCH_NONE, WATCH_SEEN, WATCH_OVER };
+
 /* Fits into the shortest message of data, and travels as it lies in memory. */
 typedef struct word { /* what the ends tell each other; the first bytes of a message */
     uint32_t kind, done;
@@ -87,9 +90,14 @@ typedef struct probe {
     uint64_t loaded_ns;
     uint64_t rate[2], burst[2]; /* what this end sends, what comes          */
     uint64_t sent_before, lost_before;
-    uint64_t lost[2], sent[2]; /* in bursts                                */
-    uint32_t choice;           /* of the plugin's tunings */
-    double loss;               /* of the first choice's bursts; 0: of that itself */
+    uint64_t lost[2], sent[2];          /* in bursts                                */
+    uint32_t choice;                    /* of the plugin's tunings */
+    double loss;                        /* of the first choice's bursts; 0: of that itself */
+    lh_card_stats_t cards[PROBE_CARDS]; /* of this end, when the last burst was over */
+    uint32_t card_count;
+    uint32_t cards_watched; /* WATCH_*: in this burst */
+    /* In bursts: sent, and again, and of the former while all cards were busy. */
+    uint64_t card_sent[PROBE_CARDS], card_lost[PROBE_CARDS], card_busy[PROBE_CARDS];
     probe_figures_t *figures;
 } probe_t;
 
@@ -264,6 +272,51 @@ static uint64_t message_bytes(double pace, uint64_t ns, uint64_t most)
     return bytes > (double)most ? most : (uint64_t)bytes;
 }
 
+/* Where there is one card, or the transport does not tell, there are none. By one that does not
+ * pace its streams itself the first that has room would take all, which says nothing of the
+ * others. */
+static uint32_t cards_look(const probe_t *p, lh_card_stats_t out[PROBE_CARDS])
+{
+    uint32_t count = 0;
+    const lh_transport_api_t *api = p->k->carrier->api;
+    memset(out, 0, PROBE_CARDS * sizeof(*out));
+    if (api->card_stats == NULL || api->retune == NULL) return 0;
+    if (api->card_stats(p->k->conn, out, sizeof(*out), PROBE_CARDS, &count) != LH_OK) {
+        fail_clear();
+        return 0;
+    }
+    return count < PROBE_CARDS ? count : PROBE_CARDS;
+}
+
+/* Called while a burst leaves: keeps what each card has sent by now, as long as all of them are
+ * busy. Once one has nothing left the others catch up, by which a slow one would look like them. */
+static void cards_watch(probe_t *p)
+{
+    lh_card_stats_t now[PROBE_CARDS];
+    bool is_over = false;
+    if (p->cards_watched == WATCH_OVER) return;
+    const uint32_t count = cards_look(p, now);
+    for (uint32_t i = 0; i < count; i++)
+        is_over = is_over || now[i].bytes_unsent == 0;
+    if (!is_over || p->cards_watched == WATCH_NONE) memcpy(p->cards, now, sizeof(p->cards));
+    p->cards_watched = is_over ? WATCH_OVER : WATCH_SEEN;
+}
+
+/* What a burst has sent over each card; before: as they were when it began. */
+static void cards_add(probe_t *p, const lh_card_stats_t before[PROBE_CARDS])
+{
+    lh_card_stats_t after[PROBE_CARDS];
+    p->card_count = cards_look(p, after);
+    for (uint32_t i = 0; i < p->card_count; i++) {
+        const lh_card_stats_t *busy = &p->cards[i];
+        const uint64_t left = busy->bytes_sent - busy->bytes_unsent, begun = before[i].bytes_sent;
+        if (busy->bytes_unsent < busy->bytes_sent && left > begun) p->card_busy[i] += left - begun;
+        p->card_sent[i] += after[i].bytes_sent - begun;
+        p->card_lost[i] += after[i].bytes_retransmitted - before[i].bytes_retransmitted;
+    }
+    memcpy(p->cards, after, sizeof(p->cards));
+}
+
 /* Message i leaves when i messages' bytes are due at the pace, in bytes a second, and not before.
  * Between messages this end takes in what the other sends, so both directions are loaded at once.
  * Returns when all that this end sent has left and all of the peer's stage has come. */
@@ -287,8 +340,12 @@ static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t 
         status = probe_post(p, true, data_out(p), bytes, COOKIE_SENT);
         i++;
     }
-    while (status == LH_OK && (p->out > 0 || p->came < STAGE))
+    p->cards_watched = WATCH_NONE;
+    while (status == LH_OK && (p->out > 0 || p->came < STAGE)) {
         status = probe_turn(p, UINT64_MAX);
+        if (status == LH_OK && kind == KIND_BURST && p->out == 0) cards_watch(p);
+    }
+    if (status == LH_OK && kind == KIND_BURST && p->cards_watched == WATCH_NONE) cards_watch(p);
     return status;
 }
 
@@ -304,6 +361,25 @@ static void stats_look(const probe_t *p, lh_link_stats_t *out)
 {
     *out = (lh_link_stats_t){.struct_size = sizeof(*out)};
     if (link_stats(p->k, out) != LH_OK) fail_clear();
+}
+
+/* This end's, by the last tuning that was tried: cards are the same by all of them. */
+static void cards_tell(const probe_t *p)
+{
+    const world_t *w = p->l->how.world;
+    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[p->k->peer].site;
+    probe_card_t *cards = p->figures->cards[here > there];
+    uint32_t paths[PROBE_CARDS] = {0};
+    p->figures->card_count[here > there] = p->card_count;
+    for (uint32_t i = 0; i < p->card_count; i++) {
+        const double sent = (double)p->card_sent[i], lost = (double)p->card_lost[i];
+        (void)snprintf(cards[i].name, sizeof(cards[i].name), "%.15s", p->cards[i].name);
+        paths[i] = p->cards[i].paths;
+        cards[i].round_trip_ns = p->cards[i].round_trip_min_ns;
+        cards[i].loss = lost <= 0 ? 0 : lost < sent ? lost / sent : 1;
+    }
+    link_probe_cards(cards, p->card_busy, paths, p->card_count, (double)p->rate[0],
+                     (double)p->burst[0]);
 }
 
 /* A plugin's figures are of some time ago: waits until they are of this stage. */
@@ -416,6 +492,7 @@ static lh_status_t probe_ramp(probe_t *p)
 static lh_status_t probe_burst(probe_t *p)
 {
     lh_link_stats_t before;
+    lh_card_stats_t cards[PROBE_CARDS];
     lh_tuning_t tuning;
     char tuned[PROBE_TUNED];
     double there, here;
@@ -427,6 +504,7 @@ static lh_status_t probe_burst(probe_t *p)
     tuning.pace_bytes_per_second = (uint64_t)pace;
     probe_retune(p, &tuning);
     stats_look(p, &before);
+    (void)cards_look(p, cards);
     p->sent_before = before.bytes_sent;
     p->lost_before = before.bytes_retransmitted;
     const bool paces = p->k->carrier->api->retune != NULL;
@@ -434,6 +512,7 @@ static lh_status_t probe_burst(probe_t *p)
                                    message_bytes(pace, ns, BURST_BYTES / STAGE), KIND_BURST, &there,
                                    &here);
     if (status != LH_OK) return status;
+    cards_add(p, cards);
     p->sent[0] += p->own->sent;
     p->lost[0] += p->own->lost;
     p->sent[1] += p->its->sent;
@@ -497,6 +576,9 @@ static lh_status_t probe_connect_anew(probe_t *p)
     *told = (probe_figures_t){0};
     *p->its = (word_t){0};
     p->burst[0] = p->burst[1] = p->lost[0] = p->lost[1] = p->sent[0] = p->sent[1] = 0;
+    memset(p->card_sent, 0, sizeof(p->card_sent));
+    memset(p->card_lost, 0, sizeof(p->card_lost));
+    memset(p->card_busy, 0, sizeof(p->card_busy));
     return status == LH_OK ? stage_expect(p) : status;
 }
 
@@ -652,6 +734,7 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
         lh_link_stats_t stats;
         stats_look(&p, &stats); /* while the connection is there */
         out->path_mtu = stats.path_mtu;
+        cards_tell(&p);
         status = probe_part(&p, KIND_END);
     }
     if (p.k != NULL) {
@@ -667,8 +750,8 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
 
 /* ---- all pairs ---- */
 
-/* The same answer on all ranks: that of the rank `of`. mtu: NULL, or what each rank of the pair has
- * found. */
+/* The same answer on all ranks: that of the rank `of`, but each end's cards as that end has
+ * them. mtu: what each rank of the pair has found. */
 static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures,
                                const uint32_t ranks[2], uint64_t mtu[2])
 {
@@ -677,8 +760,12 @@ static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures
     if (all == NULL) return LH_NO_MEMORY;
     const lh_status_t status = control_gather(l->how.control, figures, sizeof(*figures), all);
     if (status == LH_OK) *figures = all[of];
-    for (int end = 0; status == LH_OK && mtu != NULL && end < 2; end++)
-        mtu[end] = all[ranks[end]].path_mtu;
+    for (int end = 0; status == LH_OK && end < 2; end++) {
+        const probe_figures_t *theirs = &all[ranks[end]];
+        mtu[end] = theirs->path_mtu;
+        memcpy(figures->cards[end], theirs->cards[end], sizeof(figures->cards[end]));
+        figures->card_count[end] = theirs->card_count[end];
+    }
     mem_free(all);
     return status;
 }
@@ -694,50 +781,94 @@ static void pair_doubt(const links_t *l, const probe_pair_t *p, const uint32_t r
     if (self != ranks[0] && self != ranks[1]) return;
     if (link_probe_doubts(p, card, self == ranks[0] ? mtu : not_told, text, sizeof(text)))
         log_line(LH_LOG_WARN, "%s", text);
+    if (link_probe_cards_doubt(p, self == ranks[1], text, sizeof(text)))
+        log_line(LH_LOG_WARN, "%s", text);
 }
 
-/* One line in the log of rank 0 for each pair. */
+/* One line in the log of rank 0 for each pair, and one for its cards where there are several. */
 static void pair_say(const links_t *l, const probe_pair_t *p, bool known)
 {
-    char text[512];
+    char text[1024];
     if (l->how.world->row.rank != 0) return;
     link_probe_text(p, text, sizeof(text));
     if (known)
         log_line(LH_LOG_INFO, "%s (as measured before)", text);
     else
         log_line(LH_LOG_INFO, "%s (measured in %.1f s)", text, (double)p->figures.took_ns * 1e-9);
+    if (link_probe_cards_text(p, text, sizeof(text))) log_line(LH_LOG_INFO, "%s", text);
 }
 
-/* After it all ranks have the pair's figures: the gather is also what makes pairs take turns. *fresh:
- * they were measured, and not known. */
-static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_pair_t *known,
-                               uint32_t count, bool *fresh)
+/* One machine plays both sites: they have no link. */
+static bool is_one_machine(const probe_pair_t *p)
+{
+    return strcmp(p->address[0], p->address[1]) == 0;
+}
+
+/* A record of other sites or machines, as one that was copied with its folder, is told by the rank
+ * that has read it. Sites that one machine plays have no link. */
+static void pairs_tell_foreign(const links_t *l, const probe_pair_t *known, uint32_t count)
+{
+    char text[512];
+    if (l->how.world->row.rank != 0) return;
+    if (link_probe_foreign(l->pairs, l->pair_count, known, count, text, sizeof(text)))
+        log_line(LH_LOG_WARN, "%s", text);
+    for (uint32_t i = 0; i < l->pair_count; i++)
+        if (!is_one_machine(&l->pairs[i]) &&
+            link_probe_moved(&l->pairs[i], known, count, text, sizeof(text)))
+            log_line(LH_LOG_WARN, "%s", text);
+}
+
+/* Of all pairs at once, in one meeting over the control plane, however many there are: all ranks have the
+ * same rows, and by rank 0's clock the same of them are young enough. */
+static lh_status_t pairs_take_known(links_t *l, const probe_pair_t *known, uint32_t count)
+{
+    const job_comm_t *comm = &l->how.job->comm;
+    uint64_t now_s = sys()->wall_ns() / 1000000000;
+    bool any = false;
+    for (uint32_t i = 0; i < l->pair_count; i++)
+        any = any || !is_one_machine(&l->pairs[i]);
+    if (!any || comm->probe == PROBE_ALWAYS) return LH_OK;
+    pairs_tell_foreign(l, known, count);
+    uint64_t *all = mem_array(l->how.world->row.size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = control_gather(l->how.control, &now_s, sizeof(now_s), all);
+    for (uint32_t i = 0; status == LH_OK && i < l->pair_count; i++)
+        if (!is_one_machine(&l->pairs[i]))
+            link_probe_take_known(&l->pairs[i], known, count, all[0],
+                                  comm->probe_age_ns / 1000000000);
+    mem_free(all);
+    return status;
+}
+
+/* After it all ranks have the pair's figures: the gather is also what makes pairs that are measured take
+ * turns. *fresh: it was measured, and not known. */
+static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, bool *fresh)
 {
     const world_t *w = l->how.world;
     probe_pair_t *p = &l->pairs[links_pair(a, b)];
     const uint32_t one = world_site_rank(w, a, 0), two = world_site_rank(w, b, 0),
                    self = w->row.rank;
-    if (strcmp(p->address[0], p->address[1]) == 0) return LH_OK; /* one machine plays both */
-    if (self == 0 && l->how.job->comm.probe != PROBE_ALWAYS)
-        link_probe_take_known(p, known, count, sys()->wall_ns() / 1000000000,
-                              l->how.job->comm.probe_age_ns / 1000000000);
+    if (is_one_machine(p)) return LH_OK;
+    if (p->figures.measured_s != 0) {
+        link_crowd_scale(&p->figures, links_crowd_ranks(l, a, b));
+        pair_say(l, p, true);
+        return LH_OK;
+    }
     const uint32_t ranks[2] = {one, two};
     uint64_t mtu[2] = {0};
-    lh_status_t status = pair_spread(l, 0, &p->figures, ranks, NULL);
-    const bool is_known = p->figures.measured_s != 0;
-    if (is_known) link_crowd_scale(&p->figures, links_crowd_ranks(l, a, b));
-    if (status == LH_OK && !is_known && (self == one || self == two)) {
+    lh_status_t status = LH_OK;
+    if (self == one || self == two) {
         probe_figures_t figures = {0};
         status = links_words_before(l);
         if (status == LH_OK) status = pair_probe(l, self == one ? two : one, &figures);
         p->figures = figures;
     }
-    if (status == LH_OK && !is_known)
-        status = pair_spread(l, one < two ? one : two, &p->figures, ranks, mtu);
-    *fresh = !is_known;
-    if (status == LH_OK) pair_say(l, p, is_known);
-    if (status == LH_OK && !is_known) pair_doubt(l, p, ranks, mtu);
-    return status;
+    if (status == LH_OK) status = pair_spread(l, one < two ? one : two, &p->figures, ranks, mtu);
+    *fresh = true;
+    if (status != LH_OK) return status;
+    pair_say(l, p, false);
+    pair_doubt(l, p, ranks, mtu);
+    return LH_OK;
 }
 
 /* A transport that can't take a stage's messages at once is not measured; its links then have no
@@ -754,9 +885,10 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     if (status != LH_OK) return status;
     bool *fresh = mem_array(l->pair_count, sizeof(*fresh));
     if (fresh == NULL) return LH_NO_MEMORY;
+    status = pairs_take_known(l, known, count);
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
-            status = pair_settle(l, a, b, known, count, &fresh[links_pair(a, b)]);
+            status = pair_settle(l, a, b, &fresh[links_pair(a, b)]);
     if (status == LH_OK) status = links_crowd(l, fresh);
     bool any = false;
     for (uint32_t i = 0; i < l->pair_count; i++)

@@ -333,6 +333,14 @@ void host_set_world(host_t *h, const host_world_t *world)
     h->world = world != NULL ? world->row : h->alone;
 }
 
+/* A path that would be cut names another place, or none. */
+void host_set_device(host_t *h, const char *pci_path)
+{
+    char *device = h->world.device;
+    memset(device, 0, sizeof(h->world.device));
+    if (strlen(pci_path) < sizeof(h->world.device)) memcpy(device, pci_path, strlen(pci_path));
+}
+
 /* An atomic store and nothing else, as a signal handler may do it. */
 void host_stop(host_t *h)
 {

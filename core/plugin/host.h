@@ -37,6 +37,9 @@ typedef struct host_world {
     const void *context;
 } host_world_t;
 void host_set_world(host_t *h, const host_world_t *world);
+/* Where this process' device is, as host->world tells plugins until host_set_world is called
+ * again. */
+void host_set_device(host_t *h, const char *pci_path);
 
 /* Makes host->stopping() true for all plugins, for good; may be called from a signal handler. */
 void host_stop(host_t *h);

@@ -18,7 +18,7 @@
 #include <format/json.h>
 #include <links/link_crowd.h>
 
-enum { RECORD_VERSION = 1, RECORD_BYTES = 8 << 20, RECORD_VALUES = 100000 };
+enum { RECORD_VERSION = 1, RECORD_BYTES = 8 << 20, RECORD_VALUES = 200000 };
 /* Machines: of the sites of one job, which are few. */
 enum { RECORD_ROWS = 1000, RECORD_MACHINES = 64 };
 static const double most_number = 1e18; /* of bytes, nanoseconds and seconds: fits 63 bits */
@@ -172,6 +172,46 @@ static lh_status_t read_link_text(const char *path, size_t row, const char *key,
     return read_text_in(path, "links", row, key, value, out, room);
 }
 
+static lh_status_t read_card(const char *path, size_t row, const json_value_t *value,
+                             probe_card_t *out)
+{
+    const json_value_t *rate = json_member(value, "bytes_per_second");
+    const json_value_t *trip = json_member(value, "round_trip_ns");
+    const json_value_t *loss = json_member(value, "loss");
+    double numbers[3];
+    const lh_status_t status = read_link_text(path, row, "cards", json_member(value, "name"),
+                                              out->name, sizeof(out->name));
+    if (status != LH_OK) return status;
+    if (!read_figure(rate, 0, most_number, &numbers[0]) ||
+        !read_figure(trip, 0, most_number, &numbers[1]))
+        return record_refuse(path, row, "cards", value, "numbers from 0 to 1e18");
+    if (!read_figure(loss, 0, 1, &numbers[2]))
+        return record_refuse(path, row, "cards", loss, "a loss from 0 to 1");
+    out->rate = (uint64_t)numbers[0];
+    out->round_trip_ns = (uint64_t)numbers[1];
+    out->loss = numbers[2] > 0 ? numbers[2] : 0; /* of -0 too */
+    return LH_OK;
+}
+
+/* Of both ends, or left out: those of a machine with one card, and of builds that did not know
+ * it. */
+static lh_status_t read_cards(const char *path, size_t row, const json_value_t *link,
+                              probe_figures_t *f)
+{
+    const json_value_t *ends = json_member(link, "cards");
+    lh_status_t status = LH_OK;
+    if (ends == NULL) return LH_OK;
+    for (size_t end = 0; end < 2; end++) {
+        const json_value_t *cards = json_item(ends, end);
+        if (json_size(ends) != 2 || !json_is_list(cards) || json_size(cards) > PROBE_CARDS)
+            return record_refuse(path, row, "cards", ends, "two lists of at most 8 cards");
+        for (size_t i = 0; status == LH_OK && i < json_size(cards); i++)
+            status = read_card(path, row, json_item(cards, i), &f->cards[end][i]);
+        f->card_count[end] = (uint32_t)json_size(cards);
+    }
+    return status;
+}
+
 static lh_status_t read_link_row(const char *path, size_t row, const json_value_t *link,
                                  probe_pair_t *p)
 {
@@ -192,6 +232,7 @@ static lh_status_t read_link_row(const char *path, size_t row, const json_value_
         status = read_link_text(path, row, "tuned", json_member(link, "tuned"), p->figures.tuned,
                                 sizeof(p->figures.tuned));
     if (status == LH_OK) status = read_whole(path, row, link, &p->figures);
+    if (status == LH_OK) status = read_cards(path, row, link, &p->figures);
     return status == LH_OK ? read_ways(path, row, link, &p->figures) : status;
 }
 
@@ -328,6 +369,25 @@ static void put_two(json_writer_t *w, const char *key, const char *first, const 
     json_close(w);
 }
 
+static void write_cards(json_writer_t *w, const probe_figures_t *f)
+{
+    json_open(w, "cards", '[');
+    for (int end = 0; end < 2; end++) {
+        json_open(w, NULL, '[');
+        for (uint32_t i = 0; i < f->card_count[end]; i++) {
+            const probe_card_t *c = &f->cards[end][i];
+            json_open(w, NULL, '{');
+            json_put_text(w, "name", c->name);
+            json_put_u64(w, "bytes_per_second", c->rate);
+            json_put_u64(w, "round_trip_ns", c->round_trip_ns);
+            json_put_real(w, "loss", c->loss);
+            json_close(w);
+        }
+        json_close(w);
+    }
+    json_close(w);
+}
+
 static void write_link_row(json_writer_t *w, const probe_pair_t *p)
 {
     const probe_figures_t *f = &p->figures;
@@ -358,6 +418,7 @@ static void write_link_row(json_writer_t *w, const probe_pair_t *p)
             json_put_real(w, NULL, ways[way]);
         json_close(w);
     }
+    if (f->card_count[0] + f->card_count[1] > 0) write_cards(w, f);
     json_close(w);
 }
 

@@ -252,6 +252,20 @@ static void rows_name_ops(subject_t *s)
     op_table_free(ops);
 }
 
+/* What it says of a place before it is opened. */
+static void check_where(const bench_t *b)
+{
+    const lh_device_api_t *api = b->s->plugin->device;
+    char path[sizeof(b->tested.properties.pci_path)] = "";
+    if (api->where == NULL) return;
+    if (api->where(check_host(), b->config, 0, path, sizeof(path)) != LH_OK)
+        check_fault("where() fails on a device that can be opened: %s", check_host_reason());
+    if (memchr(path, '\0', sizeof(path)) == NULL ||
+        strcmp(path, b->tested.properties.pci_path) != 0)
+        check_fault("where() says '%.31s', its properties '%.31s'", path,
+                    b->tested.properties.pci_path);
+}
+
 static void properties_make_sense(subject_t *s)
 {
     const lh_device_api_t *api = s->plugin->device;
@@ -274,6 +288,7 @@ static void properties_make_sense(subject_t *s)
         check_fault("LH_DEVICE_WORDS, await and signal do not agree");
     if ((api->native != NULL) != (p->native[0] != '\0'))
         check_fault("native() and the kind in its properties do not agree");
+    check_where(&b);
     bench_close(&b);
 }
 

@@ -1,5 +1,6 @@
 /* wrong_devices.c - devices that are wrong in one thing; the right one is the reference. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,6 +19,19 @@ static lh_status_t claim_words(lh_device_t *d, lh_device_properties_t *out)
 WRONG(words_without_functions)
 {
     device.properties = claim_words;
+}
+
+static lh_status_t where_else(const lh_host_t *host, const void *config, uint32_t index,
+                              char *pci_path, size_t room)
+{
+    (void)host, (void)config, (void)index;
+    (void)snprintf(pci_path, room, "0000:1b:00.0");
+    return LH_OK;
+}
+
+WRONG(place_that_changes)
+{
+    device.where = where_else;
 }
 
 static lh_status_t alloc_anything(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,

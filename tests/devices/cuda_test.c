@@ -402,6 +402,24 @@ static void its_facts_name_gpu_driver_and_library(void **state)
     bench_close(&b);
 }
 
+static void where_it_is_is_told_before_it_is_opened(void **state)
+{
+    (void)state;
+    const uint64_t config[32] = {0};
+    char path[32] = "", few[8] = "";
+    bench_t b;
+    bench_open(&b, "gpus=2 capability=90");
+    MUST(b.rig.api->where(rig_host(), config, 0, path, sizeof(path)));
+    assert_string_equal(path, b.rig.properties.pci_path);
+    MUST(b.rig.api->where(rig_host(), config, 1, path, sizeof(path)));
+    assert_string_equal(path, "0000:1c:00.0");
+    MUST(b.rig.api->where(rig_host(), config, 1, few, sizeof(few)));
+    assert_string_equal(few, "0000:1c");
+    assert_int_equal(b.rig.api->where(rig_host(), config, 2, path, sizeof(path)), LH_NO_DEVICE);
+    assert_non_null(strstr(rig_reason(), "this machine has 2 GPUs"));
+    bench_close(&b);
+}
+
 static void device_memory_is_shared_where_the_driver_offers_it(void **state)
 {
     (void)state;
@@ -702,6 +720,45 @@ static void work_that_fails_ends_the_device_by_name(void **state)
     bench_close(&b);
 }
 
+/* The answers of which NVIDIA's header says that nothing works behind them. */
+static void whatever_ends_a_context_loses_the_device(void **state)
+{
+    (void)state;
+    static const int codes[] = {CUDA_ECC,
+                                CUDA_NVLINK,
+                                CUDA_CONTAINED,
+                                CUDA_ILLEGAL_ADDRESS,
+                                CUDA_LAUNCH_TIMEOUT,
+                                CUDA_CONTEXT_DESTROYED,
+                                CUDA_ASSERT,
+                                CUDA_STACK_ERROR,
+                                CUDA_ILLEGAL_INSTRUCTION,
+                                CUDA_MISALIGNED,
+                                CUDA_INVALID_SPACE,
+                                CUDA_INVALID_PC,
+                                CUDA_LAUNCH_FAILED,
+                                CUDA_TENSOR_LEAK,
+                                CUDA_MPS_TERMINATED,
+                                CUDA_EXTERNAL_DEVICE,
+                                CUDA_UNKNOWN};
+    for (size_t i = 0; i < COUNT(codes); i++) {
+        char fake[64], code[16];
+        bench_t b;
+        (void)snprintf(fake, sizeof(fake), "delay_us=0 fail=work:3:%d", codes[i]);
+        (void)snprintf(code, sizeof(code), " (%d), ", codes[i]);
+        bench_open(&b, fake);
+        rig_forget();
+        const lh_device_api_t *api = b.rig.api;
+        for (int k = 0; k < 4; k++)
+            (void)api->fill(b.rig.stream, &b.device, 0, 4);
+        lh_status_t status = api->record(b.rig.stream, b.first);
+        if (status == LH_OK) status = api->test(b.first, minute_ns);
+        if (status != LH_DEVICE_LOST) fail_msg("%d ends with status %d", codes[i], status);
+        assert_non_null(strstr(rig_reason(), code));
+        bench_close(&b);
+    }
+}
+
 /* One product of two matrices in the bench's memory. */
 static lh_status_t bench_product(bench_t *b)
 {
@@ -778,6 +835,7 @@ int main(void)
         cmocka_unit_test(a_variant_is_taken_again_or_refused),
         cmocka_unit_test(a_library_that_wants_16_bytes_is_taken_where_all_lies_so),
         cmocka_unit_test(its_facts_name_gpu_driver_and_library),
+        cmocka_unit_test(where_it_is_is_told_before_it_is_opened),
         cmocka_unit_test(device_memory_is_shared_where_the_driver_offers_it),
         cmocka_unit_test(what_network_cards_write_is_seen),
         cmocka_unit_test(pinned_memory_is_shared_as_a_memfd_where_the_driver_registers_it),
@@ -785,6 +843,7 @@ int main(void)
         cmocka_unit_test(any_call_may_fail_and_is_told),
         cmocka_unit_test(memory_that_is_not_there_is_refused),
         cmocka_unit_test(work_that_fails_ends_the_device_by_name),
+        cmocka_unit_test(whatever_ends_a_context_loses_the_device),
         cmocka_unit_test(a_product_behind_work_that_failed_ends_the_device_too),
         cmocka_unit_test(a_product_that_no_capture_takes_is_told_as_such),
     };

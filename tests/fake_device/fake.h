@@ -32,6 +32,7 @@ typedef struct fake_config {
     bool shares;           /* pinned memory, as a memfd */
     bool capture;          /* LH_DEVICE_CAPTURE */
     bool dmabuf;           /* device memory, as a memfd that stands for a dma-buf */
+    char *pci_path;        /* where it is; "": nowhere */
 } fake_config_t;
 
 /* What `tells` tells. */

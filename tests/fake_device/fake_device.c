@@ -86,6 +86,16 @@ release:
     return status;
 }
 
+static lh_status_t fake_where(const lh_host_t *host, const void *config, uint32_t index,
+                              char *pci_path, size_t room)
+{
+    const fake_config_t *c = config;
+
+    (void)host, (void)index;
+    snprintf(pci_path, room, "%s", c->pci_path != NULL ? c->pci_path : "");
+    return LH_OK;
+}
+
 static void tally_tell(const lh_device_t *d)
 {
     const tally_t *t = &d->tally;
@@ -127,6 +137,8 @@ static lh_status_t fake_properties(lh_device_t *d, lh_device_properties_t *out)
     for (uint32_t i = 0; i < sizeof(mine.flops_per_second) / sizeof(mine.flops_per_second[0]); i++)
         mine.flops_per_second[i] = 0; /* nobody is to choose it for its speed */
     snprintf(mine.name, sizeof(mine.name), "fake");
+    if (d->config.pci_path != NULL)
+        snprintf(mine.pci_path, sizeof(mine.pci_path), "%s", d->config.pci_path);
     lh_fill(out, &mine, sizeof(mine));
     return LH_OK;
 }
@@ -229,4 +241,5 @@ const lh_device_api_t fake_device_api = {
     .signal = fake_signal,
     .share = fake_share,
     .arrived = fake_arrived,
+    .where = fake_where,
 };

@@ -17,6 +17,7 @@ typedef struct fake_options { /* as fake_config_t of fake.h */
     bool shares;
     bool capture;
     bool dmabuf;
+    char *pci_path;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -59,6 +60,8 @@ static const lh_option_t options[] = {
                    "lists are captured once and replayed; no: launched call by call"),
     LH_OPTION_BOOL(fake_options_t, dmabuf, "dmabuf", "no",
                    "cards may reach device memory where it lies"),
+    LH_OPTION_STRING(fake_options_t, pci_path, "pci_path", "",
+                     "where it says that it is; empty: nowhere"),
 };
 
 static const lh_kernel_t kernels[] = {

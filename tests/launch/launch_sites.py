@@ -111,8 +111,10 @@ class Cards(NamespaceCase):
     def test_a_job_goes_over_the_cards_that_it_names(self):
         page = os.path.join(self.folder, "run.prom")
         more = f"[transport.wan]\nnics = eth0, eth1\n[watch]\ntextfile = {page}\n"
-        for code, _, err in [self.finish(p) for p in self.start_hosts(more, 4)]:
+        results = [self.finish(p) for p in self.start_hosts(more, 4)]
+        for code, _, err in results:
             self.assertEqual(code, 0, err)
+        self.assertRegex(results[0][2], r"tokyo-osaka, cards of tokyo: eth0 .+, eth1 .+; of osaka: eth0 .+, eth1 ")
         said = launch_case.read(os.path.join(self.folder, "out", "rank-2.log"))
         self.assertIn("nics: streams go over eth0, eth1; this process is on ", said)
         self.assertIn('longhaul_transport_info{run="launch",link="wan",transport="tcp",security="private",cards="eth0, eth1"} 1\n',

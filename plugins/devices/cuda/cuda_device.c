@@ -16,7 +16,8 @@ enum { CAPABILITY_NEEDED = 80 };
 
 /* ---- errors ---- */
 
-/* Answers after which every call into the context fails: faults of kernels, Xids, broken memory. */
+/* Answers after which every call into the context fails: faults of kernels, Xids, broken memory, and
+ * a server of MPS that has ended this process's work. */
 static bool result_is_end(cuda_result_t result)
 {
     switch (result) {
@@ -34,6 +35,8 @@ static bool result_is_end(cuda_result_t result)
     case CUDA_INVALID_SPACE:
     case CUDA_INVALID_PC:
     case CUDA_LAUNCH_FAILED:
+    case CUDA_TENSOR_LEAK:
+    case CUDA_MPS_TERMINATED:
     case CUDA_EXTERNAL_DEVICE:
     case CUDA_UNKNOWN: return true;
     default: return false;
@@ -337,6 +340,22 @@ static lh_status_t device_open(const lh_host_t *host, const void *config, uint32
     return LH_OK;
 }
 
+/* What open takes first: the driver alone, and no context. */
+static lh_status_t device_where(const lh_host_t *host, const void *config, uint32_t index,
+                                char *pci_path, size_t room)
+{
+    const cuda_config_t *c = config;
+    lh_device_t *d = host->alloc(host, sizeof(*d), 64);
+    if (d == NULL) return LH_NO_MEMORY;
+    d->host = host;
+    d->library.key = "[device] libraries";
+    lh_status_t status = cuda_library_driver(&d->library, host, c->libraries);
+    if (status == LH_OK) status = device_choose(d, c, index);
+    if (status == LH_OK) (void)snprintf(pci_path, room, "%s", d->pci_path);
+    host->release(host, d);
+    return status;
+}
+
 /* ---- properties ---- */
 
 /* Floating-point operations that a multiprocessor's tensor cores do in a clock, BF16 or F16 in and
@@ -432,4 +451,5 @@ const lh_device_api_t cuda_device_api = {
     .signal = cuda_signal,
     .share = cuda_share,
     .arrived = cuda_arrived,
+    .where = device_where,
 };

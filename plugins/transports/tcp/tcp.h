@@ -87,6 +87,10 @@ typedef struct stream {
     struct stream *next;     /* of strangers                  */
     int fd;
     uint32_t index;
+    uint32_t card;           /* of transport->here, by which it leaves */
+    uint64_t sent, received; /* bytes of messages                      */
+    uint64_t retransmitted; /* bytes, at the last sample; and the least round trip of all of them */
+    uint64_t trip_min_ns;
     uint64_t deadline;      /* of a stranger, in now_ns */
     uint32_t strange_bytes; /* taken from a stranger    */
     greeting_t greeting;
@@ -214,7 +218,7 @@ struct lh_listener {
     watch_t watch; /* of each of the sockets */
     lh_transport_t *transport;
     lh_listener_t *next;
-    int fds[CARDS_MOST];
+    int fds[CARDS_MOST]; /* in the order of transport->here */
     uint32_t fd_count;
     uint32_t security;
     stream_t *strangers; /* oldest first */

@@ -1,14 +1,18 @@
-/* tcp_card.c - which of the cards that `nics` names streams go over: the nearest to this process, and
- * all of those that are equally near.
+/* tcp_card.c - which of the cards that `nics` names streams go over: the nearest to this rank's
+ * device, and all of those that are equally near.
  *
- * What is near is read from the kernel: the NUMA node of a card, and the distance between nodes. The
- * host tells a transport the number of its rank's device and not where that is, so the processors
- * that this process may run on stand for the rank's place; where these are of several nodes no card
- * is nearer than another. */
+ * What is near is read from the kernel: below which root port a card is plugged in, its NUMA
+ * node, and the distance between nodes. What passes between two devices below one root port need
+ * not reach the processor, so those are nearest. Where the host tells of no device the
+ * processors that this process may run on stand for the rank's place; where these are of several
+ * nodes no card is nearer than another. */
 #include "tcp_card.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <limits.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -19,7 +23,7 @@
 
 enum { LIST_BYTES = 512, LINE_BYTES = 4096, PATH_BYTES = 512, NODES_MOST = 256 };
 /* The kernel's table of distances has 10 for a node itself; 20 is what it takes for another one. */
-enum { DISTANCE_OWN = 10, DISTANCE_OTHER = 20 };
+enum { DISTANCE_PORT = 0, DISTANCE_OWN = 10, DISTANCE_OTHER = 20 };
 static const char system_files[] = "/sys";
 
 /* The first line of a file; false: there is none. */
@@ -81,16 +85,75 @@ static uint32_t node_distance(const char *system, int32_t from, int32_t to)
     return end == at ? DISTANCE_OTHER : (uint32_t)distance;
 }
 
-uint32_t cards_nearest(const char *system, int32_t own, card_t *cards, uint32_t count)
+/* The node that the kernel tells of a device by its folder; -1: it tells none. */
+static int32_t folder_node(const char *folder)
+{
+    char path[PATH_BYTES + 16], line[LINE_BYTES];
+    (void)snprintf(path, sizeof(path), "%s/numa_node", folder);
+    return read_line(path, line) ? (int32_t)strtol(line, NULL, 10) : -1;
+}
+
+/* The folder of the root port below which a device is, of its own folder: that is inside it, as
+ * ".../pci0000:3a/0000:3a:00.0/0000:3b:00.0". False: it is no PCI device, or is not there. */
+static bool folder_port(const char *folder, char port[PATH_MAX])
+{
+    char *end = NULL;
+    if (realpath(folder, port) == NULL) return false;
+    for (char *at = port, *next; at != NULL; at = next) {
+        next = strchr(at + 1, '/');
+        if (next == NULL || strncmp(at, "/pci", 4) != 0 || !isxdigit((unsigned char)at[4]))
+            continue;
+        end = next + 1 + strcspn(next + 1, "/");
+    }
+    if (end == NULL) return false;
+    *end = '\0';
+    return true;
+}
+
+static void device_folder(const char *system, const char *device, char out[PATH_BYTES])
+{
+    (void)snprintf(out, PATH_BYTES, "%s/bus/pci/devices/%s", system, device);
+}
+
+/* As the kernel writes it, which NVIDIA's libraries do with large letters; "": it is no address. */
+static void device_take(const char *address, char out[DEVICE_ADDRESS])
+{
+    size_t i = 0;
+    memset(out, 0, DEVICE_ADDRESS);
+    for (; i + 1 < DEVICE_ADDRESS && address[i] != '\0'; i++) {
+        out[i] = (char)tolower((unsigned char)address[i]);
+        if (strchr("0123456789abcdef:.", out[i]) == NULL) break;
+    }
+    if (address[i] != '\0') out[0] = '\0';
+}
+
+void cards_from(const char *system, const lh_world_t *world, const cpu_set_t *own, card_from_t *out)
+{
+    char folder[PATH_BYTES];
+    *out = (card_from_t){.node = -1};
+    if (LH_HAS(world, device)) device_take(world->device, out->device);
+    device_folder(system, out->device, folder);
+    if (out->device[0] != '\0' && access(folder, F_OK) == 0) {
+        out->node = folder_node(folder);
+        return;
+    }
+    out->device[0] = '\0';
+    if (own != NULL) out->node = cards_own_node(system, own);
+}
+
+uint32_t cards_nearest(const char *system, const card_from_t *from, card_t *cards, uint32_t count)
 {
     card_t sorted[CARDS_MOST];
-    char path[PATH_BYTES], line[LINE_BYTES];
+    char folder[PATH_BYTES], port[PATH_MAX] = "", own[PATH_MAX];
     uint32_t least = UINT32_MAX, done = 0;
+    device_folder(system, from->device, folder);
+    const bool has_port = from->device[0] != '\0' && folder_port(folder, port);
     for (uint32_t i = 0; i < count; i++) {
         card_t *c = &cards[i];
-        (void)snprintf(path, sizeof(path), "%s/class/net/%s/device/numa_node", system, c->name);
-        c->numa = read_line(path, line) ? (int32_t)strtol(line, NULL, 10) : -1;
-        c->distance = node_distance(system, own, c->numa);
+        (void)snprintf(folder, sizeof(folder), "%s/class/net/%s/device", system, c->name);
+        c->numa = folder_node(folder);
+        c->beside = has_port && folder_port(folder, own) && strcmp(own, port) == 0;
+        c->distance = c->beside ? DISTANCE_PORT : node_distance(system, from->node, c->numa);
         if (c->distance < least) least = c->distance;
     }
     for (uint32_t i = 0; i < count; i++)
@@ -115,6 +178,38 @@ void cards_text(const lh_transport_t *t, char *out, size_t room)
     out[0] = '\0';
     for (uint32_t i = 0; i < t->here_count; i++)
         list_add(out, room, t->here[i].name);
+}
+
+static void card_count(const stream_t *s, lh_card_stats_t *row)
+{
+    int unsent = 0;
+    if (s->state == STREAM_OPEN && ioctl(s->fd, SIOCOUTQNSD, &unsent) == 0 && unsent > 0)
+        row->bytes_unsent += (uint64_t)unsent;
+    row->paths++;
+    row->bytes_sent += s->sent;
+    row->bytes_received += s->received;
+    row->bytes_retransmitted += s->retransmitted;
+    if (s->trip_min_ns != 0 &&
+        (row->round_trip_min_ns == 0 || s->trip_min_ns < row->round_trip_min_ns))
+        row->round_trip_min_ns = s->trip_min_ns;
+}
+
+/* The host's rows may be of another version's size. */
+uint32_t cards_stats(const lh_conn_t *c, lh_card_stats_t *rows, uint32_t row_size, uint32_t max)
+{
+    const lh_transport_t *t = c->transport;
+    uint32_t count = 0;
+    for (; t->here_count > 1 && count < t->here_count && count < max; count++) {
+        lh_card_stats_t mine = {0};
+        char *row = (char *)rows + (size_t)count * row_size;
+        (void)snprintf(mine.name, sizeof(mine.name), "%.31s", t->here[count].name);
+        for (uint32_t i = 0; i < c->stream_count; i++)
+            if (c->streams[i] != NULL && c->streams[i]->card == count)
+                card_count(c->streams[i], &mine);
+        memset(row, 0, row_size);
+        memcpy(row, &mine, row_size < sizeof(mine) ? row_size : sizeof(mine));
+    }
+    return count;
 }
 
 /* "this machine has no network interface eth7; expected some of lo, eth0": of those with an address. */
@@ -287,27 +382,32 @@ static lh_status_t cards_check(const lh_transport_t *t)
     return LH_OK;
 }
 
-/* "eth0 (NUMA node 1)". */
+/* "eth0 (NUMA node 1)", "eth0 (the device's root port, NUMA node 1)". */
 static void card_say(const card_t *c, char *list, size_t room)
 {
-    char text[64];
-    if (c->numa >= 0)
-        (void)snprintf(text, sizeof(text), "%.15s (NUMA node %d)", c->name, c->numa);
+    char text[80], node[24] = "";
+    if (c->numa >= 0) (void)snprintf(node, sizeof(node), "NUMA node %d", c->numa);
+    if (c->beside || node[0] != '\0')
+        (void)snprintf(text, sizeof(text), "%.15s (%s%s%s)", c->name,
+                       c->beside ? "the device's root port" : "",
+                       c->beside && node[0] != '\0' ? ", " : "", node);
     else
         (void)snprintf(text, sizeof(text), "%.15s", c->name);
     list_add(list, room, text);
 }
 
 /* What was chosen, and why. */
-static void cards_say(const lh_transport_t *t, const card_t *cards, uint32_t count, int32_t own)
+static void cards_say(const lh_transport_t *t, const card_t *cards, uint32_t count,
+                      const card_from_t *from)
 {
-    char used[320] = "", far[320] = "", place[64];
+    char used[480] = "", far[480] = "", who[64] = "this process", place[128];
     for (uint32_t i = 0; i < count; i++)
         card_say(&cards[i], i < t->here_count ? used : far, sizeof(used));
-    if (own >= 0)
-        (void)snprintf(place, sizeof(place), "this process is on NUMA node %d", own);
+    if (from->device[0] != '\0') (void)snprintf(who, sizeof(who), "the device at %s", from->device);
+    if (from->node >= 0)
+        (void)snprintf(place, sizeof(place), "%s is on NUMA node %d", who, from->node);
     else
-        (void)snprintf(place, sizeof(place), "this process is on no single NUMA node");
+        (void)snprintf(place, sizeof(place), "%s is on no single NUMA node", who);
     t->host->log(t->host, LH_LOG_INFO, "nics: streams go over %s; %s%s%s", used, place,
                  far[0] != '\0' ? "; farther away and not used: " : "", far);
 }
@@ -333,15 +433,16 @@ static lh_status_t cards_check_options(const lh_transport_t *t)
 lh_status_t cards_choose(lh_transport_t *t)
 {
     card_t cards[CARDS_MOST];
+    card_from_t from;
     uint32_t count;
     cpu_set_t processors;
     lh_status_t status = cards_check_options(t);
     if (status == LH_OK) status = cards_read(t, cards, &count);
     if (status != LH_OK) return status;
     const bool known = sched_getaffinity(0, sizeof(processors), &processors) == 0;
-    const int32_t own = known ? cards_own_node(system_files, &processors) : -1;
+    cards_from(system_files, t->host->world, known ? &processors : NULL, &from);
     t->by_card = true;
-    t->here_count = cards_nearest(system_files, own, cards, count);
+    t->here_count = cards_nearest(system_files, &from, cards, count);
     t->numa = cards[0].numa;
     for (uint32_t i = 0; i < t->here_count; i++) {
         if (cards[i].numa != t->numa) t->numa = -1;
@@ -350,6 +451,6 @@ lh_status_t cards_choose(lh_transport_t *t)
                                  cards[i].name);
     }
     status = cards_check(t);
-    if (status == LH_OK) cards_say(t, cards, count, own);
+    if (status == LH_OK) cards_say(t, cards, count, &from);
     return status;
 }

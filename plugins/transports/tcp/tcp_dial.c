@@ -200,6 +200,7 @@ static void stream_dial(lh_conn_t *c, uint32_t index)
         return;
     }
     stream_adopt(c, s, index);
+    s->card = index % c->transport->here_count;
     s->state = STREAM_CONNECTING;
     s->fd = socket_dial(c, index);
     if (s->fd < 0 || stream_watch(s) != LH_OK) dial_lost(s, errno);

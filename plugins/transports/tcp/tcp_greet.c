@@ -57,14 +57,15 @@ static bool make_room(lh_listener_t *l)
     return false;
 }
 
-/* Takes over fd unless it returns false. With a key the TLS handshake comes first: nothing is
- * parsed of who has not shown that it has one. */
-static bool stranger_new(lh_listener_t *l, int fd)
+/* Takes over fd, which came by a card, unless it returns false. With a key the TLS handshake comes
+ * first: nothing is parsed of who has not shown that it has one. */
+static bool stranger_new(lh_listener_t *l, int fd, uint32_t card)
 {
     lh_transport_t *t = l->transport;
     stream_t *s;
     if (stream_new(t, STRANGER_BYTES, &s) != LH_OK) return false;
     s->fd = fd;
+    s->card = card;
     s->listener = l;
     s->listens = true;
     s->deadline = t->now + STRANGER_NS;
@@ -88,7 +89,7 @@ static bool stranger_new(lh_listener_t *l, int fd)
 
 /* Accepts all who wait at one of the sockets. A listener whose strangers all wait for the host is not
  * watched any more: the kernel's backlog holds the rest. */
-static void listener_serve_socket(lh_listener_t *l, int from)
+static void listener_serve_socket(lh_listener_t *l, uint32_t card)
 {
     for (int turn = 0; turn < STRANGERS_MAX; turn++) {
         if (!make_room(l)) {
@@ -96,17 +97,17 @@ static void listener_serve_socket(lh_listener_t *l, int from)
             l->full = true;
             return;
         }
-        const int fd = accept4(from, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd = accept4(l->fds[card], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == ECONNABORTED || errno == EINTR)) continue;
         if (fd < 0) return;
-        if (!stranger_new(l, fd)) (void)close(fd);
+        if (!stranger_new(l, fd, card)) (void)close(fd);
     }
 }
 
 void listener_serve(lh_listener_t *l)
 {
     for (uint32_t i = 0; i < l->fd_count && !l->full; i++)
-        listener_serve_socket(l, l->fds[i]);
+        listener_serve_socket(l, i);
 }
 
 /* Two seconds to say who it is; then it may wait as long as the host takes. */

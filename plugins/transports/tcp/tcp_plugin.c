@@ -408,6 +408,13 @@ static lh_status_t tcp_stats(lh_conn_t *c, lh_link_stats_t *out)
     return LH_OK;
 }
 
+static lh_status_t tcp_card_stats(lh_conn_t *c, lh_card_stats_t *rows, uint32_t row_size,
+                                  uint32_t max, uint32_t *count)
+{
+    *count = cards_stats(c, rows, row_size, max);
+    return LH_OK;
+}
+
 /* What tuning_offer makes of the host's link, whichever version of the structs it has. */
 static lh_status_t tcp_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice,
                             lh_tuning_t *out, char *why, size_t room)
@@ -488,6 +495,7 @@ static const lh_transport_api_t api = {
     .cards = tcp_kernel_tell,
     .security_levels = 1u << LH_SECURITY_PLAIN | 1u << LH_SECURITY_KNOWN |
                        1u << LH_SECURITY_PROVEN | 1u << LH_SECURITY_PRIVATE,
+    .card_stats = tcp_card_stats,
 };
 
 static const lh_option_t options[] = {
@@ -514,7 +522,7 @@ static const lh_option_t options[] = {
                      "else cubic"),
     LH_OPTION_STRING(tcp_config_t, nics, "nics", "",
                      "interfaces, separated by commas, in place of bind: streams go in turn over "
-                     "those nearest to this process by NUMA node"),
+                     "those nearest to this rank's device by root port and NUMA node"),
 };
 
 LH_PLUGIN = {

@@ -229,6 +229,7 @@ static bool data_end(stream_t *s)
 {
     lh_conn_t *c = s->conn;
     const frame_t *f = &s->in;
+    s->received += f->length;
     atomic_fetch_add_explicit(&c->bytes_received, f->length, memory_order_relaxed);
     if (s->in_slot) {
         c->slots[f->message % EAGER_SLOTS].complete = true; /* its receive is not posted yet */

@@ -89,6 +89,7 @@ static bool stream_fill_batch(stream_t *s)
     c->grant_now = false;
     c->grant_since = 0;
     if (batch > 0) warm_sent(c, batch);
+    s->sent += batch;
     atomic_fetch_add_explicit(&c->bytes_sent, batch, memory_order_relaxed);
     return true;
 }

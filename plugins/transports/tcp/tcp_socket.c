@@ -172,6 +172,14 @@ static uint64_t silence_of(stream_t *s, const struct tcp_info *info, bool was_aw
                       (uint64_t)info->tcpi_last_ack_recv * 1000000, was_away);
 }
 
+/* For the figures of its card. */
+static void sample_stream(stream_t *s, const struct tcp_info *info)
+{
+    const uint64_t trip_ns = (uint64_t)info->tcpi_rtt * 1000;
+    s->retransmitted = (uint64_t)info->tcpi_total_retrans * info->tcpi_snd_mss;
+    if (trip_ns != 0 && (s->trip_min_ns == 0 || trip_ns < s->trip_min_ns)) s->trip_min_ns = trip_ns;
+}
+
 /* Every SAMPLE_NS: the least round trip of the streams is the path's, the others wait behind
  * data. */
 void socket_sample(lh_conn_t *c)
@@ -193,6 +201,7 @@ void socket_sample(lh_conn_t *c)
             (void)stream_lost(c->streams[i], ETIMEDOUT);
             return;
         }
+        sample_stream(c->streams[i], &info);
         if (info.tcpi_rtt < trip) trip = info.tcpi_rtt;
         if (info.tcpi_pmtu < mtu) mtu = info.tcpi_pmtu;
         retransmitted += (uint64_t)info.tcpi_total_retrans * info.tcpi_snd_mss;

@@ -343,6 +343,139 @@ static void a_plan_finds_a_link_by_its_sites_names(void **state)
     assert_string_equal(found.address[0], "");
 }
 
+/* Bursts of a second over cards that can carry so much, by a border that carries `border` at
+ * most: what the rules make of what each carried of its part. */
+static void burst_over(const double *can, const uint32_t *paths, uint32_t count, double border,
+                       probe_card_t *cards)
+{
+    uint64_t sent[PROBE_CARDS];
+    double all = 0, burst = 0, streams = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        all += can[i];
+        streams += paths[i];
+    }
+    const double rate = all < border ? all : border;
+    for (uint32_t i = 0; i < count; i++) {
+        const double part = 0.97 * rate * paths[i] / streams;
+        sent[i] = (uint64_t)(part < can[i] ? part : can[i]);
+        burst += (double)sent[i];
+    }
+    link_probe_cards(cards, sent, paths, count, rate, burst);
+}
+
+static void a_card_that_is_full_is_told_from_one_that_is_paced(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t count;
+        double can[4], border, found[4];
+    } cases[] = {
+        {2, {1e9, 1e9}, 9e9, {1e9, 1e9}},
+        {2, {1e9, 0.5e9}, 9e9, {1e9, 0.5e9}},
+        {2, {0.1e9, 1e9}, 9e9, {0.1e9, 1e9}},
+        {2, {1e9, 0.69e9}, 9e9, {1e9, 0.69e9}},
+        {4, {1e9, 1e9, 0.6e9, 1e9}, 9e9, {1e9, 1e9, 0.6e9, 1e9}},
+        {3, {0.3e9, 1e9, 0.3e9}, 9e9, {0.3e9, 1e9, 0.3e9}},
+        {2, {1e9, 1e9}, 1e9, {0.5e9, 0.5e9}}, /* it is the border that is full */
+        {2, {1e9, 0.6e9}, 1e9, {0.5e9, 0.5e9}},
+    };
+    static const uint32_t alike[4] = {2, 2, 2, 2}, more[2] = {3, 2};
+    probe_card_t cards[PROBE_CARDS] = {0};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        burst_over(cases[i].can, alike, cases[i].count, cases[i].border, cards);
+        for (uint32_t k = 0; k < cases[i].count; k++)
+            assert_true(fabs((double)cards[k].rate / cases[i].found[k] - 1) < 0.01);
+    }
+    burst_over((const double[]){1e9, 1e9}, more, 2, 9e9, cards); /* by three streams and by two */
+    assert_true(fabs((double)cards[0].rate / (double)cards[1].rate - 1) < 0.2);
+    burst_over((const double[]){1e5, 1e5}, alike, 2, 9e9, cards); /* too little to tell */
+    assert_true(cards[0].rate == 0 && cards[1].rate == 0);
+}
+
+static void a_card_that_carries_less_than_its_like_is_told(void **state)
+{
+    (void)state;
+    char text[512];
+    probe_pair_t p = {.site = {"tokyo", "osaka"},
+                      .figures = {.card_count = {0, 2},
+                                  .cards = {[1] = {{"eth0", 1000000000, 10440000, 0},
+                                                   {"eth1", 500000000, 0, 0}}}}};
+    assert_true(link_probe_cards_text(&p, text, sizeof(text)));
+    assert_string_equal(text, "tokyo-osaka, cards of osaka: eth0 8 Gb/s at 10.44 ms, eth1 4 Gb/s");
+    assert_false(link_probe_cards_doubt(&p, 0, text, sizeof(text)));
+    assert_true(link_probe_cards_doubt(&p, 1, text, sizeof(text)));
+    assert_string_equal(text,
+                        "tokyo-osaka: eth1 of osaka carries 4 Gb/s, 50 % of the 8 Gb/s of eth0, "
+                        "which is as near; expected 70 % or more. Probably a slower port, cable "
+                        "or line on its way");
+    p.figures.rate[0] = p.figures.rate[1] = 1500000000;
+    p.figures.burst[0] = p.figures.burst[1] = 1227000000;
+    link_probe_text(&p, text, sizeof(text));
+    assert_non_null(strstr(text, "; limited by its slowest card"));
+    p.figures.cards[1][1].loss = 0.001;
+    assert_true(link_probe_cards_doubt(&p, 1, text, sizeof(text)));
+    assert_non_null(strstr(text, "Probably packets are lost on its way"));
+    p.figures.cards[1][1].rate = 700000001;
+    assert_false(link_probe_cards_doubt(&p, 1, text, sizeof(text)));
+
+    p.figures.card_count[0] = 2;
+    memcpy(p.figures.cards[0], p.figures.cards[1], sizeof(p.figures.cards[0]));
+    p.figures.cards[0][0].rate = 0;
+    assert_true(link_probe_cards_text(&p, text, sizeof(text)));
+    assert_string_equal(text,
+                        "tokyo-osaka, cards of tokyo: eth0 not told at 10.44 ms, eth1 5.6 Gb/s; "
+                        "of osaka: eth0 8 Gb/s at 10.44 ms, eth1 5.6 Gb/s");
+    assert_true(link_probe_cards_text(&p, text, 40)); /* cut to room */
+    assert_string_equal(text, "tokyo-osaka, cards of tokyo: eth0 not t");
+    p.figures.card_count[0] = p.figures.card_count[1] = 0;
+    assert_false(link_probe_cards_text(&p, text, sizeof(text)));
+}
+
+static void a_record_of_other_sites_or_addresses_is_told(void **state)
+{
+    (void)state;
+    char text[512];
+    const probe_pair_t pairs[] = {
+        {.site = {"tokyo", "osaka"}, .address = {"10.0.0.1", "10.0.0.2"}, .plugin = "tcp"},
+        {.site = {"tokyo", "kyoto"}, .address = {"10.0.0.1", "10.0.0.3"}, .plugin = "tcp"},
+    };
+    probe_pair_t known[] = {
+        {.site = {"tokyo", "osaka"},
+         .address = {"10.0.0.1", "10.0.0.8"},
+         .plugin = "tcp",
+         .figures = {.measured_s = 7}},
+        {.site = {"osaka", "tokyo"},
+         .address = {"10.0.0.2", "10.0.0.1"},
+         .plugin = "tcp",
+         .figures = {.measured_s = 8}},
+        {.site = {"x", "osaka"}, .address = {"10.0.0.1", "10.0.0.2"}, .plugin = "tcp"},
+    };
+    assert_true(link_probe_moved(&pairs[0], known, 1, text, sizeof(text)));
+    assert_string_equal(text, "the record of links has tokyo-osaka from 10.0.0.1 to 10.0.0.8, and "
+                              "not tokyo-osaka from 10.0.0.1 to 10.0.0.2: it is ignored, and the "
+                              "link measured");
+    assert_true(link_probe_moved(&pairs[0], known, 3, text, sizeof(text))); /* the youngest */
+    assert_non_null(
+        strstr(text, "has osaka-tokyo from 10.0.0.2 to 10.0.0.1, and not tokyo-osaka "));
+    assert_false(link_probe_moved(&pairs[1], known, 3, text, sizeof(text))); /* there is none */
+    assert_false(link_probe_moved(&pairs[0], &known[2], 1, text, sizeof(text)));
+    assert_false(link_probe_foreign(pairs, 2, known, 3, text, sizeof(text)));
+    assert_false(link_probe_foreign(pairs, 2, known, 0, text, sizeof(text)));
+    assert_true(link_probe_foreign(pairs, 2, &known[2], 1, text, sizeof(text)));
+    assert_string_equal(text,
+                        "the record of links is of other sites, x-osaka; expected tokyo-osaka "
+                        "or another pair of this job: it is ignored, and links are measured");
+    assert_true(link_probe_foreign(&pairs[1], 1, known, 3, text, sizeof(text)));
+    assert_string_equal(text, "the record of links is of other sites, tokyo-osaka and 2 more; "
+                              "expected tokyo-kyoto: it is ignored, and links are measured");
+
+    /* Over another plugin it is another link, and one row that fits is enough. */
+    (void)snprintf(known[0].plugin, sizeof(known[0].plugin), "apn");
+    assert_false(link_probe_moved(&pairs[0], known, 1, text, sizeof(text)));
+    known[2] = pairs[0];
+    assert_false(link_probe_moved(&pairs[0], known, 3, text, sizeof(text)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +493,9 @@ int main(void)
         cmocka_unit_test(a_stage_counts_by_the_most_that_came),
         cmocka_unit_test(a_record_counts_while_it_is_young),
         cmocka_unit_test(a_plan_finds_a_link_by_its_sites_names),
+        cmocka_unit_test(a_record_of_other_sites_or_addresses_is_told),
+        cmocka_unit_test(a_card_that_is_full_is_told_from_one_that_is_paced),
+        cmocka_unit_test(a_card_that_carries_less_than_its_like_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

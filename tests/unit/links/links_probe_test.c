@@ -1,14 +1,34 @@
 /* links_probe_test.c - a whole probe of the links between sites that are this machine: where the plugin or
- * the other end does not do as it mostly does, where sites have several ranks, and of three sites; and what
- * machines say before and after. */
+ * the other end does not do as it mostly does, where sites have several ranks, and of three sites; when it is
+ * made; and what machines say before and after. */
 #include <unit/links/forked_ranks.h>
 
+#include <fcntl.h>
+
+#include <base/log.h>
 #include <links/link_crowd.h>
 #include <links/links_probe.h>
 #include <links/links_words.h>
 
 static const lh_transport_api_t *real; /* of the transport between sites */
+static int logged;                     /* what this rank has logged since log_collect */
 static bool has_led, stood_still;
+
+static void log_collect(void)
+{
+    logged = memfd_create("log", MFD_CLOEXEC);
+    CHECK(logged >= 0 && fcntl(logged, F_SETFL, O_APPEND) == 0);
+    log_also(logged, "log");
+}
+
+static bool log_collected(const char *words)
+{
+    static char text[65536];
+    const ssize_t bytes = pread(logged, text, sizeof(text) - 1, 0);
+    CHECK(bytes >= 0);
+    text[bytes] = '\0';
+    return strstr(text, words) != NULL;
+}
 
 /* A site's only rank, by its place in the table of all addresses: one machine for each, though both
  * are this one. */
@@ -247,6 +267,47 @@ static void a_young_record_is_measured_by_nobody(void **state)
     assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", knows));
 }
 
+/* Of a row that is two hours old, by what [comm] says: it is left alone, taken within 0.2 s, or measured
+ * anew. */
+static void looks_at_the_record(void)
+{
+    enum { AGE_S = 7200, SOON_NS = 200000000 };
+    uint32_t count;
+    const uint64_t now_s = sys()->wall_ns() / 1000000000;
+    const probe_pair_t row = {
+        .site = {"a", "b"},
+        .address = {"10.0.0.1", "10.0.0.2"},
+        .plugin = "tcp",
+        .figures = {.measured_s = now_s - AGE_S, .round_trip_ns = 1000000, .rate = {5, 5}}};
+    const job_comm_t *comm = &me.job->comm;
+    const bool takes = comm->probe == PROBE_START && comm->probe_age_ns / 1000000000 > AGE_S;
+    (void)play_sites(1);
+    meet();
+    const uint64_t begun_ns = sys()->now_ns();
+    CHECK(links_probe(me.links, &row, 1) == LH_OK);
+    const uint64_t took_ns = sys()->now_ns() - begun_ns;
+    const probe_pair_t *p = links_pairs(me.links, &count);
+    CHECK(count == (comm->probe == PROBE_NO ? 0 : 1));
+    if (takes) CHECK(p->figures.measured_s == now_s - AGE_S && p->figures.rate[0] == 5);
+    if (takes) CHECK(took_ns < SOON_NS);
+    if (count == 1 && !takes) CHECK(p->figures.measured_s >= now_s && p->figures.rate[0] > 5);
+    CHECK(me.links->link_count == 0);
+    end();
+}
+
+static void it_is_measured_when_the_job_says_so(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"probe = no", "probe = start", "probe_age = 3h",
+                                        "probe_age = 1h", "probe = always"};
+    char sections[96];
+    for (uint32_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) { /* [comm] is open there */
+        (void)snprintf(sections, sizeof(sections), "%s\n[transport.wan]\nsecurity = plain\n",
+                       words[i]);
+        assert_true(ranks(2, sections, looks_at_the_record));
+    }
+}
+
 /* One rank a site finds what eight had: it has a card of its own, and no more. */
 static void knows_of_many(void)
 {
@@ -300,6 +361,128 @@ static void of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured(void **
     assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", knows_of_fewer));
 }
 
+/* Three pairs that are all known take one meeting over the control plane, as one pair does: a round trip to
+ * rank 0's site, however many sites there are. */
+static void knows_all_pairs(void)
+{
+    static const char *const ends[][2] = {{"a", "b"}, {"a", "c"}, {"b", "c"}};
+    static const char *const addresses[][2] = {
+        {"10.0.0.1", "10.0.0.2"}, {"10.0.0.1", "10.0.0.3"}, {"10.0.0.2", "10.0.0.3"}};
+    probe_pair_t rows[3] = {0};
+    uint32_t count;
+    for (uint32_t i = 0; i < 3; i++) {
+        for (int end = 0; end < 2; end++) {
+            (void)snprintf(rows[i].site[end], sizeof(rows[i].site[end]), "%s", ends[i][end]);
+            (void)snprintf(rows[i].address[end], sizeof(rows[i].address[end]), "%s",
+                           addresses[i][end]);
+            rows[i].figures.rate[end] = 5 + i;
+        }
+        (void)snprintf(rows[i].plugin, sizeof(rows[i].plugin), "tcp");
+        rows[i].figures.measured_s = sys()->wall_ns() / 1000000000;
+    }
+    play_sites(1)->connect = refuse_to_connect;
+    const uint32_t met = me.control.gathers;
+    CHECK(links_probe(me.links, rows, 3) == LH_OK);
+    CHECK(me.control.gathers == met + 1);
+    const probe_pair_t *p = links_pairs(me.links, &count);
+    CHECK(count == 3);
+    for (uint32_t i = 0; i < count; i++)
+        CHECK(p[i].figures.rate[0] == 5 + i && p[i].figures.rate[1] == 5 + i);
+    end();
+}
+
+static void all_that_is_known_takes_one_meeting(void **state)
+{
+    (void)state;
+    assert_true(ranks(3, "[transport.wan]\nsecurity = plain\n", knows_all_pairs));
+}
+
+/* Two cards are handed as much each. The second has sent a third of a burst when all is handed
+ * over and the first has nothing left; what it has sent when the burst is over does not count. */
+static lh_status_t tell_two_cards(lh_conn_t *c, lh_card_stats_t *rows, uint32_t row_size,
+                                  uint32_t max, uint32_t *count)
+{
+    static uint64_t handed, at_rest;
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    CHECK(row_size == sizeof(*rows) && max >= 2 && real->stats(c, &stats) == LH_OK);
+    const uint64_t half = stats.bytes_sent / 2;
+    if (half != handed) at_rest = handed; /* a burst has begun since */
+    if (half < handed) at_rest = 0;       /* over another connection  */
+    handed = half;
+    for (uint32_t i = 0; i < 2; i++) {
+        rows[i] = (lh_card_stats_t){.bytes_sent = half,
+                                    .bytes_unsent = i == 0 ? 0 : (half - at_rest) / 3 * 2,
+                                    .bytes_retransmitted = half / 4 * i,
+                                    .round_trip_min_ns = 1000 * (i + 1),
+                                    .paths = 2};
+        (void)snprintf(rows[i].name, sizeof(rows[i].name), "card%u.%u", me.self, i);
+    }
+    *count = 2;
+    return LH_OK;
+}
+
+/* Of two ranks a site the first ones measure. */
+static void probes_by_card(void)
+{
+    uint32_t count;
+    char name[PROBE_CARD];
+    play_sites(2)->card_stats = tell_two_cards;
+    log_collect();
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    /* Rank 0 tells of all cards, and each end warns of its own. */
+    CHECK(log_collected("a-b, cards of a: card0.0 ") == (me.self == 0));
+    CHECK(log_collected("a-b: card0.1 of a carries ") == (me.self == 0));
+    CHECK(log_collected("a-b: card2.1 of b carries ") == (me.self == 2));
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s != 0);
+    for (uint32_t end = 0; end < 2; end++) {
+        const probe_card_t *cards = f->cards[end];
+        CHECK(f->card_count[end] == 2);
+        for (uint32_t i = 0; i < 2; i++) {
+            (void)snprintf(name, sizeof(name), "card%u.%u", 2 * end, i);
+            CHECK(strcmp(cards[i].name, name) == 0 && cards[i].round_trip_ns == 1000 * (i + 1));
+        }
+        CHECK(cards[1].rate > 0 && (double)cards[1].rate < 0.4 * (double)cards[0].rate);
+        CHECK(cards[0].loss <= 0 && cards[1].loss > 0.24 && cards[1].loss < 0.26);
+    }
+    end();
+}
+
+static void figures_of_both_ends_cards_are_known_to_all(void **state)
+{
+    (void)state;
+    assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", probes_by_card));
+}
+
+/* Rank 0, which has read the record, says whose it is, and all measure. */
+static void knows_others(void)
+{
+    uint32_t count;
+    probe_pair_t row = {.site = {"a", "b"},
+                        .address = {"10.0.0.1", "10.0.0.7"},
+                        .plugin = "tcp",
+                        .figures = {.measured_s = sys()->wall_ns() / 1000000000, .rate = {5, 5}}};
+    const bool other_sites = me.job->comm.probe_age_ns == 1000000000;
+    if (other_sites) (void)snprintf(row.site[1], sizeof(row.site[1]), "z");
+    (void)play_sites(1);
+    log_collect();
+    CHECK(links_probe(me.links, &row, 1) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->rate[0] > 5 && f->rate[1] > 5);
+    CHECK(log_collected("the record of links is of other sites, a-z; expected a-b: ") ==
+          (me.self == 0 && other_sites));
+    CHECK(log_collected("the record of links has a-b from 10.0.0.1 to 10.0.0.7, and not a-b from "
+                        "10.0.0.1 to 10.0.0.2: ") == (me.self == 0 && !other_sites));
+    end();
+}
+
+static void a_foreign_record_is_ignored_with_a_warning(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", knows_others));
+    assert_true(ranks(2, "probe_age = 1s\n[transport.wan]\nsecurity = plain\n", knows_others));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,8 +492,12 @@ int main(void)
         cmocka_unit_test(what_machines_say_before_and_after_is_known_to_rank_0),
         cmocka_unit_test(of_too_many_words_whole_lines_are_kept),
         cmocka_unit_test(a_young_record_is_measured_by_nobody),
+        cmocka_unit_test(it_is_measured_when_the_job_says_so),
         cmocka_unit_test(a_record_of_many_ranks_counts_for_those_that_there_are),
         cmocka_unit_test(of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured),
+        cmocka_unit_test(all_that_is_known_takes_one_meeting),
+        cmocka_unit_test(a_foreign_record_is_ignored_with_a_warning),
+        cmocka_unit_test(figures_of_both_ends_cards_are_known_to_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,11 +163,34 @@ static void refused_name(void)
     refused("there is no transport plugin 'nonsuch'");
 }
 
+static const lh_transport_api_t *of_shm;
+
+static lh_status_t card_of_short_messages(lh_transport_t *t, uint32_t nic, lh_nic_info_t *out)
+{
+    const lh_status_t status = of_shm->nic_info(t, nic, out);
+    out->max_message_bytes = LH_MESSAGE_LEAST - 1;
+    return status;
+}
+
+static void refused_messages(void)
+{
+    static lh_transport_api_t api;
+    const plugin_t *shm;
+    CHECK(registry_load(me.registry, LH_KIND_TRANSPORT, "shm", &shm) == LH_OK);
+    of_shm = shm->transport;
+    api = *of_shm;
+    api.nic_info = card_of_short_messages;
+    ((plugin_t *)(uintptr_t)shm)->transport = &api;
+    refused(
+        "[transport.node]: a message of 'shm' has at most 1073741823 bytes, expected 1073741824");
+}
+
 static void what_a_plugin_cannot_do_is_refused_by_name(void **state)
 {
     (void)state;
     assert_true(ranks(2, "[transport.node]\nplugin = shm\nsecurity = proven\n", refused_level));
     assert_true(ranks(2, "[transport.node]\nplugin = nonsuch\n", refused_name));
+    assert_true(ranks(2, "", refused_messages));
 }
 
 static void one_refuses(void)
@@ -478,6 +501,35 @@ static void ranks_of_a_site_share_its_links_by_what_they_send(void **state)
     assert_true(ranks(RANKS, "[transport.wan]\nsecurity = plain\nrate = 800Mbps\n", unequal));
 }
 
+/* Each way by itself: sums of what its ranks had to send, the least round trip and the most that was lost. */
+static void borders_of_two_sites(void)
+{
+    link_border_t rows[3];
+    static const link_told_t all[2 * RANKS] = {
+        [0] = {.sent = 7, .loss = -1}, /* to its own site, which is no border */
+        [1] = {.sent = 300, .round_trip_ns = 30, .loss = -1},
+        [3] = {.sent = 200, .round_trip_ns = 20, .loss = 0.25},
+        [4] = {.sent = 5, .loss = -1},
+        [6] = {.sent = 6, .loss = -1},
+    };
+    two_sites();
+    connect_all(LH_SERVICE_GRADIENT);
+    CHECK(links_borders(me.links, all, rows, 3) == 2);
+    CHECK(rows[0].from == 0 && rows[0].to == 1 && rows[0].sent == 500);
+    CHECK(rows[0].round_trip_ns == 20 && fabs(rows[0].loss - 0.25) < 1e-9);
+    CHECK(rows[1].from == 1 && rows[1].to == 0 && rows[1].sent == 11);
+    CHECK(rows[1].round_trip_ns == 0 && rows[1].loss < 0);
+    CHECK(links_borders(me.links, all, rows, 1) == 1 && rows[0].sent == 500);
+    end();
+}
+
+static void a_border_is_told_of_by_all_ranks_of_its_site(void **state)
+{
+    (void)state;
+    assert_true(
+        ranks(RANKS, "[transport.wan]\nsecurity = plain\nrate = 800Mbps\n", borders_of_two_sites));
+}
+
 /* Three sites of a rank each. What leaves the first and comes to it was found to have one border, which
  * carries what one pair has alone. */
 enum { SITES = 3, RATE = 100000000 };
@@ -629,6 +681,76 @@ static void a_neighbour_is_what_was_measured(void **state)
 {
     (void)state;
     assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", connect_by_a_neighbour));
+}
+
+/* ---- what a connection is told of its way ---- */
+
+static const lh_transport_api_t *as_opened; /* of the transport between sites */
+static struct {
+    lh_link_t link;
+    lh_tuning_t tuning;
+    uint64_t silence_ns;
+} way_told;
+
+static void way_take(const lh_conn_params_t *params)
+{
+    way_told.link = *params->link;
+    way_told.tuning = *params->tuning;
+    way_told.silence_ns = params->silence_ns;
+}
+
+static lh_status_t connect_and_see(lh_transport_t *t, const lh_address_t *address,
+                                   const lh_conn_params_t *params, lh_conn_t **out)
+{
+    way_take(params);
+    return as_opened->connect(t, address, params, out);
+}
+
+static lh_status_t admit_and_see(lh_conn_t *c, const lh_conn_params_t *params)
+{
+    way_take(params);
+    return as_opened->admit(c, params);
+}
+
+/* Both ends are told before their connection is made, each of what it sends. */
+static void tell_of_the_way(void)
+{
+    enum { TRIP_NS = 10000000, MTU = 9000, OUTAGE_S = 7 };
+    static const uint64_t rates[2] = {RATE, RATE / 2};
+    static const double losses[2] = {1e-3, 1e-4};
+    static lh_transport_api_t api;
+    sites_of(1);
+    CHECK(links_pairs_make(me.links) == LH_OK);
+    probe_figures_t *f = &me.links->pairs[0].figures;
+    f->measured_s = 1;
+    f->round_trip_ns = TRIP_NS;
+    f->path_mtu = MTU;
+    for (int way = 0; way < 2; way++) {
+        f->rate[way] = rates[way];
+        f->loss[way] = losses[way];
+    }
+    as_opened = me.links->carriers[LH_LINK_WAN]->api;
+    api = *as_opened;
+    api.connect = connect_and_see;
+    api.admit = admit_and_see;
+    me.links->carriers[LH_LINK_WAN]->api = &api;
+    connect_all(LH_SERVICE_GRADIENT);
+    CHECK(way_told.link.scope == LH_LINK_WAN && way_told.link.round_trip_ns == TRIP_NS);
+    CHECK(way_told.link.path_mtu == MTU && way_told.link.loss == losses[me.self]);
+    CHECK(way_told.link.bytes_per_second == rates[me.self]);
+    CHECK(way_told.tuning.streams > 0 && way_told.tuning.chunk_bytes > 0);
+    CHECK(way_told.tuning.control != 0);
+    is_close(way_told.tuning.inflight_bytes, (double)rates[me.self] * TRIP_NS * 1e-9);
+    is_close(way_told.tuning.buffer_bytes, 3 * (double)rates[me.self] * TRIP_NS * 1e-9);
+    is_close(way_told.tuning.pace_bytes_per_second, 0.97 * (double)rates[me.self]);
+    CHECK(way_told.silence_ns == (uint64_t)OUTAGE_S * 1000000000);
+    end();
+}
+
+static void a_connection_is_told_what_it_is(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\noutage = 7s\n", tell_of_the_way));
 }
 
 /* One of the two on the other side. */
@@ -816,6 +938,40 @@ static void shares_add_up_to_a_border(void **state)
     assert_true(fabs(shares[0] + shares[1] + shares[2] - 1) < 1e-12);
 }
 
+/* A transport that is opened reads it by its host. */
+static void device_is_told(const char *expected)
+{
+    const lh_host_t *host;
+    published_t *published;
+    CHECK(host_for(me.host, "tcp", &host) == LH_OK && host->world->device[0] == '\0');
+    CHECK(world_publish(me.host, me.world, NULL, &published) == LH_OK);
+    open_links();
+    CHECK(strcmp(host->world->device, expected) == 0 && host->world->size == 2);
+    end();
+    world_unpublish(me.host, published);
+    CHECK(host->world->device[0] == '\0');
+}
+
+static void told_of_device(void)
+{
+    device_is_told("0000:3c:00.0");
+}
+
+static void told_of_nothing(void)
+{
+    device_is_told("");
+}
+
+static void transports_are_told_where_the_device_is(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[device]\nplugin = fake\npci_path = 0000:3c:00.0\n", told_of_device));
+    assert_true(ranks(2, "", told_of_nothing));
+    /* What is wrong with a device is told when that is opened. */
+    assert_true(ranks(2, "[device]\nplugin = nonsuch\n", told_of_nothing));
+    assert_true(ranks(2, "[device]\nplugin = reference\n", told_of_nothing));
+}
+
 static void alone(void)
 {
     links_event_t event;
@@ -851,6 +1007,7 @@ int main(void)
         cmocka_unit_test(what_came_before_a_link_ended_is_taken),
         cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
         cmocka_unit_test(ranks_of_a_site_share_its_links_by_what_they_send),
+        cmocka_unit_test(a_border_is_told_of_by_all_ranks_of_its_site),
         cmocka_unit_test(pairs_of_sites_share_a_border_by_what_they_send),
         cmocka_unit_test(a_transport_that_paces_once_has_pairs_whole),
         cmocka_unit_test(a_longer_way_is_tuned_for_on_all_ranks_at_once),
@@ -858,7 +1015,9 @@ int main(void)
         cmocka_unit_test(a_slower_link_has_a_smaller_window),
         cmocka_unit_test(more_loss_is_known_to_all_who_send_that_way),
         cmocka_unit_test(a_neighbour_is_what_was_measured),
+        cmocka_unit_test(a_connection_is_told_what_it_is),
         cmocka_unit_test(shares_add_up_to_a_border),
+        cmocka_unit_test(transports_are_told_where_the_device_is),
         cmocka_unit_test(a_rank_alone_opens_no_transport),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

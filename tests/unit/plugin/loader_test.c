@@ -176,7 +176,7 @@ static void what_a_plugin_brings_is_known(void **state)
 static const struct {
     const char *name, *sentence;
 } refused[] = {
-    {"wrong_abi", FILE_OF("wrong_abi") ": built for ABI 3.0, this host has 2.6: build it anew"},
+    {"wrong_abi", FILE_OF("wrong_abi") ": built for ABI 3.0, this host has 2.7: build it anew"},
     {"wrong_kind", FILE_OF("wrong_kind") ": is of kind device (4), expected optimizer"},
     {"wrong_name", FILE_OF("wrong_name") ": calls itself 'other', expected 'wrong_name'"},
     {"odd_size",
@@ -568,9 +568,9 @@ static void a_plugin_larger_than_the_limit_is_refused(void **state)
     char sentence[128];
     registry_t *r = copied(*state);
     assert_int_equal(stat(FILE_OF("good_one"), &st), 0);
-    assert_int_equal(load_with(*state, r, JOB "[limits]\nplugin_bytes = 8KiB\n"), LH_INVALID);
+    assert_int_equal(load_with(*state, r, JOB "[limits]\nplugin_bytes = 4KiB\n"), LH_INVALID);
     (void)snprintf(sentence, sizeof(sentence),
-                   "optimizers/good_one.so: has %lld bytes, expected 1 to 8192",
+                   "optimizers/good_one.so: has %lld bytes, expected 1 to 4096",
                    (long long)st.st_size);
     assert_string_equal(behind_folder(*state, fail_reason()), sentence);
     registry_free(r);

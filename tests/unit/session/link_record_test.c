@@ -21,31 +21,34 @@ static job_t job = {.pipeline = {.folder = folder}};
 
 static probe_pair_t row(const char *a, const char *b)
 {
-    probe_pair_t p = {.address = {"10.0.0.1", "10.0.0.2"},
-                      .plugin = "wire",
-                      .figures = {.measured_s = 1790000000,
-                                  .took_ns = 2100000000,
-                                  .round_trip_ns = 10000001,
-                                  .median_ns = 10100000,
-                                  .p99_ns = 12000000,
-                                  .loaded_ns = 14000000,
-                                  .path_mtu = 9000,
-                                  .rate = {123456789, 987654321},
-                                  .burst = {120000000, 950000000},
-                                  .loss = {0, 0.00123},
-                                  .loss_most = {1.5e-4, -1},
-                                  .choice = 2,
-                                  .choice_loss = {0.002, 0.002},
-                                  .streams = 8,
-                                  .chunk_bytes = 1 << 20,
-                                  .window_bytes = 1234567,
-                                  .buffer_bytes = 3703701,
-                                  .together = {200000000, 987654322},
-                                  .together_ranks = 8,
-                                  .beside = {[BESIDE_ALL] = {60000000, 500000000}},
-                                  .beside_pairs = 3,
-                                  .beside_at_s = 1790000001,
-                                  .tuned = "window 1.23 MB"}};
+    probe_pair_t p = {
+        .address = {"10.0.0.1", "10.0.0.2"},
+        .plugin = "wire",
+        .figures = {.measured_s = 1790000000,
+                    .took_ns = 2100000000,
+                    .round_trip_ns = 10000001,
+                    .median_ns = 10100000,
+                    .p99_ns = 12000000,
+                    .loaded_ns = 14000000,
+                    .path_mtu = 9000,
+                    .rate = {123456789, 987654321},
+                    .burst = {120000000, 950000000},
+                    .loss = {0, 0.00123},
+                    .loss_most = {1.5e-4, -1},
+                    .choice = 2,
+                    .choice_loss = {0.002, 0.002},
+                    .streams = 8,
+                    .chunk_bytes = 1 << 20,
+                    .window_bytes = 1234567,
+                    .buffer_bytes = 3703701,
+                    .together = {200000000, 987654322},
+                    .together_ranks = 8,
+                    .beside = {[BESIDE_ALL] = {60000000, 500000000}},
+                    .beside_pairs = 3,
+                    .beside_at_s = 1790000001,
+                    .tuned = "window 1.23 MB",
+                    .cards = {{{"eth0", 60000000, 10000002, 0}, {"eth1", 70000000, 0, 0.25}}},
+                    .card_count = {2, 0}}};
     (void)snprintf(p.site[0], sizeof(p.site[0]), "%s", a);
     (void)snprintf(p.site[1], sizeof(p.site[1]), "%s", b);
     return p;
@@ -111,9 +114,12 @@ static void a_row_without_what_was_measured_at_once_is_read(void **state)
     memset(p.figures.together, 0, sizeof(p.figures.together));
     memset(p.figures.beside, 0, sizeof(p.figures.beside));
     p.figures.together_ranks = p.figures.beside_pairs = p.figures.beside_at_s = 0;
+    memset(p.figures.cards, 0, sizeof(p.figures.cards));
+    p.figures.card_count[0] = 0;
     link_record_text(&p, 1, NULL, 0, &text);
     assert_null(strstr(text.data, "together"));
     assert_null(strstr(text.data, "beside"));
+    assert_null(strstr(text.data, "cards"));
     assert_null(strstr(text.data, "machines"));
     assert_int_equal(link_record_parse("links.json", text.data, text.length, &got), LH_OK);
     assert_true(got.pair_count == 1 && got.word_count == 0);
@@ -259,6 +265,15 @@ static void what_is_damaged_is_refused_with_where_and_what(void **state)
     refused_with("\"plugin\":\"wire\"", "\"plugin\":7", "links[0].plugin is 7; expected a text");
     refused_with("\"sites\":[\"a\"", "\"sites\":[\"aaaaaaaaaabbbbbbbbbbccccccccccddddddd\"",
                  "expected a text of at most 31 bytes");
+    refused_with("\"name\":\"eth1\"", "\"name\":\"a0123456789012345\"",
+                 "links[0].cards is \"a0123456789012345\"; expected a text of at most 15 bytes");
+    refused_with("\"bytes_per_second\":70000000", "\"bytes_per_second\":-1",
+                 "expected numbers from 0 to 1e18");
+    refused_with("\"loss\":0.25", "\"loss\":2", "links[0].cards is 2; expected a loss from 0 to 1");
+    refused_with("}],[]]", "}]]", "expected two lists of at most 8 cards");
+    refused_with("}],[]]", "}],7]", "expected two lists of at most 8 cards");
+    refused_with("}],[]]", "}],[{},{},{},{},{},{},{},{},{}]]",
+                 "expected two lists of at most 8 cards");
 }
 
 /* A record of one link, with this in place of its machines; the caller frees the text. */

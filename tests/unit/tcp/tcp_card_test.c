@@ -50,6 +50,34 @@ static int make_machine(void **state)
     return 0;
 }
 
+/* Below the root port at 3a:00.0 a switch with an accelerator, 3c:00.0, and two cards, g and h,
+ * of which h is the virtual function of one; i is below the root port beside it and on the same
+ * node, 1, j is virtio's straight on the root complex. An accelerator without a node stands on
+ * the root complex itself. */
+static void plug_device(void)
+{
+#define ROOT "devices/pci0000:3a/"
+    static const char *const links[][2] = {
+        {ROOT "0000:3a:00.0/0000:3b:00.0/0000:3c:00.0", "bus/pci/devices/0000:3c:00.0"},
+        {ROOT "0000:3a:00.0/0000:3b:00.0/0000:3d:00.0", "class/net/g/device"},
+        {ROOT "0000:3a:00.0/0000:3b:00.0/0000:3e:00.2", "class/net/h/device"},
+        {ROOT "0000:3a:01.0/0000:41:00.0", "class/net/i/device"},
+        {ROOT "0000:3a:02.0/virtio3", "class/net/j/device"},
+        {ROOT "0000:3a:05.0", "bus/pci/devices/0000:3a:05.0"},
+    };
+    for (uint32_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
+        char name[256], to[256], command[1024];
+        (void)snprintf(name, sizeof(name), "%s/numa_node", links[i][0]);
+        put(name, i < 4 ? "1\n" : "-1\n");
+        (void)snprintf(name, sizeof(name), "%s/%s", root, links[i][1]);
+        (void)snprintf(to, sizeof(to), "%s/%s", root, links[i][0]);
+        (void)snprintf(command, sizeof(command), "mkdir -p \"$(dirname %s)\" && ln -sfn %s %s",
+                       name, to, name);
+        assert_int_equal(system(command), 0);
+    }
+#undef ROOT
+}
+
 static int remove_machine(void **state)
 {
     char command[64];
@@ -83,8 +111,9 @@ static void a_process_is_on_the_node_that_has_all_of_its_processors(void **state
     assert_int_equal(cards_own_node("/nowhere", &own), -1);
 }
 
-/* names, one a letter: which of them are nearest to a node, and then the others. */
-static void nearest_are(int32_t own, const char *names, const char *nearest, const char *others)
+/* names, one a letter: which of them are nearest, and then the others. */
+static void nearest_to(const card_from_t *from, const char *names, const char *nearest,
+                       const char *others)
 {
     card_t cards[CARDS_MOST];
     char text[CARDS_MOST + 1] = "", expected[CARDS_MOST + 1];
@@ -92,11 +121,29 @@ static void nearest_are(int32_t own, const char *names, const char *nearest, con
     memset(cards, 0, sizeof(cards));
     for (uint32_t i = 0; i < count; i++)
         cards[i].name[0] = names[i];
-    assert_int_equal(cards_nearest(root, own, cards, count), strlen(nearest));
+    assert_int_equal(cards_nearest(root, from, cards, count), strlen(nearest));
     for (uint32_t i = 0; i < count; i++)
         text[i] = cards[i].name[0];
     (void)snprintf(expected, sizeof(expected), "%s%s", nearest, others);
     assert_string_equal(text, expected);
+}
+
+/* To a node's processors. */
+static void nearest_are(int32_t own, const char *names, const char *nearest, const char *others)
+{
+    const card_from_t from = {.node = own};
+    nearest_to(&from, names, nearest, others);
+}
+
+/* As the host tells it, by a process that may run on the processors of node 0 alone. */
+static void from_device(const char *told, card_from_t *out)
+{
+    lh_world_t world = {.struct_size = sizeof(world)};
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(0, &own);
+    (void)snprintf(world.device, sizeof(world.device), "%s", told);
+    cards_from(root, &world, &own, out);
 }
 
 static void the_nearest_cards_are_used_in_the_order_of_the_list(void **state)
@@ -118,6 +165,43 @@ static void what_says_no_node_counts_as_near(void **state)
     nearest_are(0, "ebaf", "eaf", "b");
     nearest_are(1, "eaf", "ef", "a");
     nearest_are(-1, "abcdef", "abcdef", "");
+}
+
+static void cards_below_the_devices_root_port_are_nearest(void **state)
+{
+    (void)state;
+    card_from_t from;
+    plug_device();
+    from_device("0000:3C:00.0", &from); /* as NVIDIA's driver writes it */
+    assert_string_equal(from.device, "0000:3c:00.0");
+    assert_int_equal(from.node, 1);
+    nearest_to(&from, "ighb", "gh", "ib"); /* i and b are on its node */
+    nearest_to(&from, "iba", "ib", "a");
+    nearest_to(&from, "da", "a", "d"); /* 21 and 31 */
+    nearest_to(&from, "fg", "g", "f"); /* what says nothing is on its node, no nearer */
+    nearest_to(&from, "jif", "jif", "");
+    from_device("0000:3a:05.0", &from); /* below no port, and of a board that tells no nodes */
+    assert_int_equal(from.node, -1);
+    nearest_to(&from, "gia", "gia", "");
+}
+
+static void a_device_that_is_not_known_leaves_it_to_the_processors(void **state)
+{
+    (void)state;
+    static const char *const told[] = {"", "0000:99:00.0", "../../../etc", "GPU 0"};
+    card_from_t from;
+    plug_device();
+    for (uint32_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        from_device(told[i], &from);
+        assert_string_equal(from.device, "");
+        assert_int_equal(from.node, 0);
+        nearest_to(&from, "gab", "a", "gb");
+    }
+    /* A host from before there was such a field. */
+    lh_world_t older = {.struct_size = offsetof(lh_world_t, device), .device = "0000:3c:00.0"};
+    cards_from(root, &older, NULL, &from);
+    assert_string_equal(from.device, "");
+    assert_int_equal(from.node, -1);
 }
 
 static void place(place_t *p, const char *address, uint32_t bits)
@@ -314,6 +398,46 @@ static void every_card_of_both_ends_has_as_many_streams(void **state)
     streams_to(5, 8, 64, 40);
 }
 
+/* Two of three streams go over the second card; the fourth is not there yet. */
+static void what_goes_over_a_card_is_counted(void **state)
+{
+    (void)state;
+    static stream_t streams[3] = {
+        {.card = 1, .sent = 100, .received = 7, .retransmitted = 2, .trip_min_ns = 5000},
+        {.card = 0, .sent = 10, .received = 8},
+        {.card = 1, .sent = 1000, .received = 9, .retransmitted = 3, .trip_min_ns = 4000},
+    };
+    struct { /* of a host that knows more */
+        lh_card_stats_t row;
+        uint64_t more;
+    } rows[3];
+    lh_transport_t *t = calloc(1, sizeof(*t));
+    lh_conn_t *c = calloc(1, sizeof(*c));
+    assert_true(t != NULL && c != NULL);
+    memset(rows, 0xff, sizeof(rows));
+    t->here_count = 2;
+    (void)snprintf(t->here[0].name, sizeof(t->here[0].name), "eth0");
+    (void)snprintf(t->here[1].name, sizeof(t->here[1].name), "eth1");
+    c->transport = t;
+    c->stream_count = 4;
+    for (uint32_t i = 0; i < 3; i++)
+        c->streams[i] = &streams[i];
+    assert_int_equal(cards_stats(c, &rows[0].row, sizeof(rows[0]), 3), 2);
+    assert_string_equal(rows[0].row.name, "eth0");
+    assert_true(rows[0].row.bytes_sent == 10 && rows[0].row.bytes_received == 8);
+    assert_true(rows[0].row.paths == 1 && rows[0].row.round_trip_min_ns == 0);
+    assert_string_equal(rows[1].row.name, "eth1");
+    assert_true(rows[1].row.bytes_sent == 1100 && rows[1].row.bytes_received == 16);
+    assert_true(rows[1].row.bytes_retransmitted == 5 && rows[1].row.paths == 2);
+    assert_true(rows[1].row.round_trip_min_ns == 4000);
+    assert_true(rows[0].more == 0 && rows[1].more == 0 && rows[2].more == UINT64_MAX);
+    assert_int_equal(cards_stats(c, &rows[0].row, sizeof(rows[0]), 1), 1);
+    t->here_count = 1; /* stats tells of it */
+    assert_int_equal(cards_stats(c, &rows[0].row, sizeof(rows[0]), 3), 0);
+    free(c);
+    free(t);
+}
+
 /* The tuning that is offered is the one that a connection would have. */
 static void fewer_streams_are_still_as_many_a_card(void **state)
 {
@@ -423,11 +547,14 @@ int main(void)
         cmocka_unit_test(a_process_is_on_the_node_that_has_all_of_its_processors),
         cmocka_unit_test(the_nearest_cards_are_used_in_the_order_of_the_list),
         cmocka_unit_test(what_says_no_node_counts_as_near),
+        cmocka_unit_test(cards_below_the_devices_root_port_are_nearest),
+        cmocka_unit_test(a_device_that_is_not_known_leaves_it_to_the_processors),
         cmocka_unit_test(streams_take_cards_in_turn_and_stay_in_their_networks),
         cmocka_unit_test(two_cards_that_are_link_local_alone_are_seen),
         cmocka_unit_test(every_card_has_as_many_streams),
         cmocka_unit_test(every_card_of_both_ends_has_as_many_streams),
         cmocka_unit_test(fewer_streams_are_still_as_many_a_card),
+        cmocka_unit_test(what_goes_over_a_card_is_counted),
         cmocka_unit_test(what_is_no_card_is_refused_with_what_there_is),
         cmocka_unit_test(messages_pass_over_a_card_that_is_named),
     };

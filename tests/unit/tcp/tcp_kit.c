@@ -46,9 +46,11 @@ static kit_host_t *mine(const lh_host_t *host)
 
 static void do_log(const lh_host_t *host, int32_t level, const char *fmt, ...)
 {
-    (void)host;
-    (void)level;
-    (void)fmt;
+    va_list args;
+    if (level != LH_LOG_WARN) return;
+    va_start(args, fmt);
+    (void)vsnprintf(mine(host)->warned, sizeof(mine(host)->warned), fmt, args);
+    va_end(args);
 }
 
 static lh_status_t do_fail(const lh_host_t *host, lh_status_t status, const char *fmt, ...)

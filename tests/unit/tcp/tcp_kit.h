@@ -25,6 +25,7 @@ typedef struct kit_host {
     int64_t allocations_left; /* then alloc fails, once; 0: never */
     double strangers;
     char reason[512]; /* of the last fail */
+    char warned[512]; /* the last warning */
 } kit_host_t;
 
 enum { KIT_EVENTS = 64, KIT_TEXT = 512 };

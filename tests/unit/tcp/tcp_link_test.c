@@ -230,6 +230,26 @@ static uint64_t sent_by(int side, const char *card)
     return bytes;
 }
 
+/* Of a connection that has carried `bytes` each way: both cards have had more than `least` of
+ * them. */
+static void cards_told(const kit_end_t *e, uint64_t bytes, uint64_t least)
+{
+    lh_card_stats_t rows[3];
+    uint64_t sent = 0, received = 0;
+    uint32_t count;
+    assert_int_equal(kit_api->card_stats(e->conn, rows, sizeof(rows[0]), 3, &count), LH_OK);
+    assert_int_equal(count, 2);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_true(strcmp(rows[i].name, "cable") == 0 || strcmp(rows[i].name, "second") == 0);
+        assert_true(rows[i].bytes_sent > least && rows[i].bytes_unsent == 0);
+        assert_int_equal(rows[i].paths, 1);
+        sent += rows[i].bytes_sent;
+        received += rows[i].bytes_received;
+    }
+    assert_string_not_equal(rows[0].name, rows[1].name);
+    assert_true(sent == bytes && received == bytes);
+}
+
 /* 8 MiB each way, and at both ends more than `least` of them leave by each of the two cards. */
 static void both_cards_carry(kit_end_t *a, kit_end_t *b, uint64_t least)
 {
@@ -258,6 +278,8 @@ static void both_cards_carry(kit_end_t *a, kit_end_t *b, uint64_t least)
             print_message("end %d by %s: %.2f MiB\n", e, cards[i], (double)bytes / 1048576);
             assert_true(bytes > least);
         }
+    for (int e = 0; e < 2; e++)
+        cards_told(ends[e], sizeof(from), least);
 }
 
 static void a_connection_goes_over_both_cards(void **state)

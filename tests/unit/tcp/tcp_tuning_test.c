@@ -215,6 +215,21 @@ static void sockets_between_sites_have_what_the_page_says(void **state)
     kit_close(&b);
 }
 
+/* RFC 4594, as docs/transports.md has it: CS5, AF21, AF11, AF12, CS1. */
+static void every_service_has_its_class_of_packets(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t service, dscp;
+    } rows[] = {{LH_SERVICE_CONTROL, 40},
+                {LH_SERVICE_ACTIVATION, 18},
+                {LH_SERVICE_GRADIENT, 10},
+                {LH_SERVICE_PARAMETER, 12},
+                {LH_SERVICE_BULK, 8}};
+    for (uint32_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        assert_int_equal(dscp_of(rows[i].service), rows[i].dscp);
+}
+
 /* What was asked for is refused where it can't be had; what is chosen is cut. */
 static void a_buffer_beyond_the_kernels_memory_is_refused(void **state)
 {
@@ -231,6 +246,32 @@ static void a_buffer_beyond_the_kernels_memory_is_refused(void **state)
     assert_int_equal(kit_api->open(&e.host.api, &e.config, &other), LH_OK);
     kit_api->close(other);
     kit_close(&e);
+}
+
+/* Of a window that the host has found, and no kernel has room for, what is left is taken and told. */
+static void a_chosen_buffer_beyond_the_kernels_memory_is_cut(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    lh_tuning_t now = {.struct_size = sizeof(now)};
+    limits_t limits;
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link),
+                           .scope = LH_LINK_WAN,
+                           .round_trip_ns = 50 * MS,
+                           .bytes_per_second = 10000 * GBIT};
+    kit_open(&a, 0);
+    kit_open(&b, 1);
+    a.config.streams = b.config.streams = 1;
+    kit_join(&a, &b, LH_SECURITY_PLAIN);
+    limits_read(&a.host.api, "", &limits);
+    assert_int_equal(kit_api->retune(a.conn, NULL, &now), LH_OK);
+    assert_true(now.buffer_bytes > 0 && now.buffer_bytes <= limits.budget / 4);
+    assert_non_null(strstr(a.host.warned, "would take more than a quarter of the kernel's memory"));
+    assert_non_null(strstr(a.host.warned, " MiB instead"));
+    kit_close(&a);
+    kit_close(&b);
 }
 
 /* Each stream is paced to its part of the rate: a message on one of them would take four times as long. */
@@ -588,10 +629,12 @@ int main(void)
         cmocka_unit_test(options_win),
         cmocka_unit_test(memory_that_dead_programs_hold_is_named),
         cmocka_unit_test(sockets_between_sites_have_what_the_page_says),
+        cmocka_unit_test(every_service_has_its_class_of_packets),
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
         cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
+        cmocka_unit_test(a_chosen_buffer_beyond_the_kernels_memory_is_cut),
         cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(what_is_idle_is_padded_before_a_burst),
         cmocka_unit_test(padding_passes_unseen),
