@@ -32,10 +32,13 @@ GOALS = {"160M": 1.3, "1B": 1.15, "3B": 1.15}
 IDLE_GOALS = {"160M": 3, "1B": 1, "3B": 1}
 FIRST_GOALS = {"160M": 3, "1B": 6}
 MEMORY_GOAL, PLAN_GOAL, MATRIX_GOAL = 0.8, 3, 70  # of torch.compile's peak; percent off the plan; percent of the matrix rate
+# Shares of the peak in percent, by size and GPU: with kernels that are not ordered, and ordered.
+SHARE_GOALS = {("1B", "H100"): (55, 52), ("1B", "H200"): (57, 54), ("3B", "H100"): (55, 53), ("3B", "H200"): (58, 56)}
 PASS_SHARE, PASS_GOAL = 0.01, 80  # a pass over memory that takes more of a step; percent of the rate of copies
 PROFILE_STEPS = 6  # --profile looks at the fifth
 # Tests that a GPU alone can pass or fail, in the order in which they are run: those of `ctest -L gpu`.
 GPU_TESTS = ["cuda_test", "cudnn_attention_test", "golden_curves_test", "cuda_kernels_test", "cuda_shapes_test"]
+SANITIZERS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # Minutes of the parts of `all`, in this order: 35 in all. What a part leaves the next one has, up to nine.
 MINUTES = {"check": 6, "speed": 9, "large": 9, "sanitize": 6, "ranks": 5}
 
@@ -81,14 +84,15 @@ class Part:
             f.write("".join("%-44s %s\n" % (row["what"], row["result"]) for row in self.rows) +
                     "".join(note + "\n" for note in self.notes))
 
-    def call(self, command, **more):
-        """(exit code, what it said); 124 where the part's time was over."""
-        if self.left() <= 1:
+    def call(self, command, seconds=None, **more):
+        """(exit code, what it said); 124 where the part's time was over, or `seconds` of it."""
+        limit = self.left() if seconds is None else min(seconds, self.left())
+        if limit <= 1:
             return 124, "no time was left"
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                               env=dict(self.env, **more.pop("env", {})), start_new_session=True, **more) as process:
             try:
-                said, _ = process.communicate(timeout=self.left())
+                said, _ = process.communicate(timeout=limit)
                 return process.returncode, said
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -233,10 +237,11 @@ def ours(part, job, warm, *sets):
 
 
 def fastest(part, name, job, m):
-    """The micro-batch with which a step is the shortest, and None; or None and why none trains. Each that was tried is a row."""
+    """The micro-batch with which a step is the shortest, and None; or None and why none trains. Each that was tried is a row.
+    The third step counts: lists are captured in the second."""
     best, said = (None, None), "none was tried"
     for micro in m["micros"]:
-        got, why = ours(part, job, 1, "train.steps=2", "train.micro_batch=%d" % micro, "train.deterministic=no")
+        got, why = ours(part, job, 2, "train.steps=3", "train.micro_batch=%d" % micro, "train.deterministic=no")
         step_row(part, "%s, ours, micro-batch %d" % (name, micro), (got, why))
         said = why or said
         if got is not None and (best[0] is None or got["step_s"] < best[0]):
@@ -363,6 +368,20 @@ def first_step(part, job, micro):
     return found
 
 
+def share_goal(name, side, device):
+    """The goal for a side's share of the peak, in words; nothing where this size or this GPU has none."""
+    for (size, gpu), (loose, ordered) in SHARE_GOALS.items():
+        if size == name and gpu in (device or {}).get("name", "") and side.startswith("ours"):
+            return ", goal %d %%" % (ordered if side.endswith("ordered") else loose)
+    return ""
+
+
+def losses_text(figures):
+    """Ours tells the loss of each step, PyTorch's script the last one."""
+    losses = figures.get("losses") or [figures["loss"]]
+    return "loss " + " to ".join("%.4f" % loss for loss in losses[:1] + losses[1:][-1:])
+
+
 def compare(part, name, steps=6, warm=2, device=None):
     """One size beside PyTorch, in turn, each side with the micro-batch that suits it best; ours ordered and not."""
     m = shape(part, name)
@@ -393,8 +412,9 @@ def compare(part, name, steps=6, warm=2, device=None):
         if "sdpa" in figures[0]:
             with_ += ", SDPA " + figures[0]["sdpa"]
             part.note("%s, %s tried, in tokens/s of the passes: %s" % (name, side, tried_text(figures[0])))
-        part.row("%s, %s" % (name, side), "%.0f tokens/s, %.1f %% of the peak, %s" %
-                 (rate, 100 * rate * flops(m) / PEAK, with_), tokens_per_s=rate, rounds=figures)
+        part.row("%s, %s" % (name, side), "%.0f tokens/s, %.1f %% of the peak%s, %s, %s" %
+                 (rate, 100 * rate * flops(m) / PEAK, share_goal(name, side, device), with_, losses_text(figures[0])),
+                 tokens_per_s=rate, rounds=figures)
     if "torch.compile" in medians and "ours" in medians:
         ratio = medians["torch.compile"] / medians["ours"]
         part.row("%s, of torch.compile" % name, "%.2fx, goal %.2fx" % (ratio, GOALS[name]), ratio=ratio)
@@ -499,11 +519,13 @@ def large(part):
     m = shape(part, "3B")
     job = job_of(part, "3B", m, 8)
     trained = compare(part, "3B", steps=4, device=device)
+    if trained is None:
+        return
     for rows in (1024, 4096, 16384):
         step_row(part, "3B, %d rows of logits at a time" % rows,
-                 ours(part, job, 1, "train.steps=3", "train.head_chunk=%d" % rows))
-    if trained is not None:
-        saves(part, "3B", *trained)
+                 ours(part, job, 2, "train.steps=3", "train.micro_batch=%d" % trained[1], "train.deterministic=no",
+                      "train.head_chunk=%d" % rows))
+    saves(part, "3B", *trained)
 
 
 def sanitize(part):
@@ -513,10 +535,17 @@ def sanitize(part):
         return
     if has_gpu(part) is None:
         return
-    for name in ("memcheck", "racecheck", "initcheck", "synccheck"):
+    # Each has its share of the time that is left: all four say something where one takes too long.
+    for at, name in enumerate(SANITIZERS):
         part.checked(name, [tool, "--tool", name, "--error-exitcode", "1", os.path.join(part.bin, "longhaul-check"),
-                            "--in-process", "--only", "device.kernels", "--plugins", part.plugins,
-                            os.path.join(part.plugins, "devices", "cuda.so")])
+                            "--in-process", "--only", "device.streams" if part.given.tiny else "device.kernels",
+                            "--plugins", part.plugins, os.path.join(part.plugins, "devices", "cuda.so")],
+                     seconds=part.left() / (len(SANITIZERS) - at))
+
+
+def losses_near(got, one):
+    """Whether a curve's losses are those of one rank, to 1e-4."""
+    return len(got) == len(one) > 0 and all(abs(a[1] - b[1]) < 1e-4 * abs(b[1]) for a, b in zip(got, one))
 
 
 def ranks(part):
@@ -537,22 +566,28 @@ def ranks(part):
             return
         got = curve(rows)
         first = first or got
-        near = len(got) == len(one) > 0 and all(abs(a[1] - b[1]) < 1e-4 * abs(b[1]) for a, b in zip(got, one))
-        part.row("two ranks on a GPU, ZeRO %d" % stage, "ok" if code == 0 and near and got == first else "failed",
+        same = code == 0 and losses_near(got, one) and got == first
+        part.row("two ranks on a GPU, ZeRO %d" % stage, "ok" if same else "failed",
                  curve=got, said="" if code == 0 else said[-2000:])
     count = len(part.facts) or part.given.tiny * 2
     if count < 2:
         part.note("NCCL between ranks is left out: it takes a GPU for each, and there is one")
         return
-    more = ("launch.ranks_per_node=%d" % count, "transport.node.collectives=nvlink") + \
+    while m["batch"] % count != 0:
+        count -= 1  # ranks share a batch evenly
+    micro = min(m["micros"][0], m["batch"] // count)
+    while m["batch"] // count % micro != 0:
+        micro -= 1
+    more = ("launch.ranks_per_node=%d" % count, "train.micro_batch=%d" % micro, "transport.node.collectives=nvlink") + \
         (("transport.node.libraries=" + part.libraries,) if part.libraries else ())
     for stage in range(4):
         code, said, rows = train(part, job, "nccl%d" % stage, *fixed, "optimizer.plugin=zero%d" % stage, *more)
         if part.over("NCCL", code):
             return
         steps = [r["seconds"] for r in rows if "seconds" in r]
+        right = code == 0 and len(steps) > 2 and losses_near(curve(rows), one)
         part.row("NCCL over %d GPUs, ZeRO %d" % (count, stage),
-                 "%.3f s a step" % statistics.median(steps[1:]) if code == 0 and len(steps) > 1 else "failed",
+                 "%.3f s a step" % statistics.median(steps[2:]) if right else "failed",
                  curve=curve(rows), said="" if code == 0 else said[-2000:])
 
 

@@ -3,6 +3,7 @@ those do; without a GPU each says in a sentence what is missing."""
 import json
 import os
 import subprocess
+import sys
 
 from cuda_case import LIBRARIES
 from pipeline_case import BINARY, TORTURE, PipelineCase, main
@@ -72,6 +73,18 @@ MixtralConfig, MixtralForCausalLM = LlamaConfig, LlamaForCausalLM
 """
 
 
+# compute-sanitizer --tool TOOL --error-exitcode 1 COMMAND: one comes to no end, one finds a fault, one runs the command.
+SANITIZER = """#!/bin/sh
+tool=$2
+shift 4
+case $tool in
+memcheck) exec sleep 1000 ;;
+racecheck) echo "a race"; exit 1 ;;
+initcheck) exec "$@" ;;
+esac
+"""
+
+
 class GpuBundle(PipelineCase):
     def bundled(self):
         folder = self.path("bundle")
@@ -109,6 +122,8 @@ class GpuBundle(PipelineCase):
         self.assertIn("compute-sanitizer", notes)
         rows, _ = self.told("large")
         self.assertEqual(rows["3B, kernel by kernel"]["result"], "ok")
+        for count in (1024, 4096, 16384):
+            self.assertIn("s a step", rows["3B, %d rows of logits at a time" % count]["result"])
         with open(self.path("results", "all.txt")) as f:
             table = f.read()
         for line in ("---- check", "---- ranks", "3B, kernel by kernel"):
@@ -119,9 +134,10 @@ class GpuBundle(PipelineCase):
         self.assertIn("tokens/s", rows["1B, ours, ordered"]["result"])
         _, notes = self.told("speed")
         for side in ("PyTorch eager", "torch.compile"):
-            self.assertIn("micro-batch 2, SDPA efficient", rows["1B, " + side]["result"])
+            self.assertIn("micro-batch 2, SDPA efficient, loss 1.0000", rows["1B, " + side]["result"])
             self.assertRegex(notes, r"1B, %s tried, .*flash of 4: left out, .*cudnn of 2: left out, efficient of 2: \d+" % side)
         self.assertIn("x, goal 1.15x", rows["1B, of torch.compile"]["result"])
+        self.assertRegex(rows["1B, ours"]["result"], r", loss \d\.\d{4} to \d\.\d{4}$")
         # The micro-batch of the shortest step is taken.
         steps = {micro: rows["1B, ours, micro-batch %d" % micro]["figures"]["step_s"] for micro in (4, 2)}
         self.assertIn("micro-batch %d" % min(steps, key=steps.get), rows["1B, ours"]["result"])
@@ -131,6 +147,35 @@ class GpuBundle(PipelineCase):
             self.assertIn(unit, rows["1B, " + what]["result"])
         self.assertRegex(" ".join(row["result"] for what, row in rows.items() if what.startswith("1B, ")),
                          r"GB/s, \d+ % of copies' \d+ GB/s, goal 80 %; \d+\.\d % of a step")
+
+    def sanitized(self, bundle):
+        """Each tool has its share of the time; without one of them the others still say something."""
+        tools = self.path("tools")
+        os.makedirs(tools)
+        tool = os.path.join(tools, "compute-sanitizer")
+        with open(tool, "w") as f:
+            f.write(SANITIZER)
+        os.chmod(tool, 0o755)
+        rows, notes = self.part(bundle, "sanitize", "--libraries", LIBRARIES, "--minutes", "0.6", fake="gpus=1 delay_us=5", code=1,
+                                PATH=tools + ":" + os.environ["PATH"])
+        self.assertEqual({what: row["result"] for what, row in rows.items()},
+                         {"racecheck": "failed", "initcheck": "ok", "synccheck": "ok"})
+        self.assertIn("a race", rows["racecheck"]["said"])
+        self.assertIn("memcheck is left out: its time was over", notes)
+
+    def test_goals_are_by_size_and_gpu(self):
+        sys.path[:0] = [os.path.join(SOURCE, "bench", "gpu"), os.path.join(SOURCE, "bench")]
+        import gpu_parts
+        h100, other = {"name": "NVIDIA H100 80GB HBM3"}, {"name": "Fake GPU 9.0"}
+        for name, side, device, text in (("1B", "ours", h100, ", goal 55 %"), ("1B", "ours, ordered", h100, ", goal 52 %"),
+                                         ("3B", "ours, ordered", {"name": "NVIDIA H200"}, ", goal 56 %"),
+                                         ("160M", "ours", h100, ""), ("1B", "torch.compile", h100, ""), ("1B", "ours", other, ""),
+                                         ("1B", "ours", None, "")):
+            self.assertEqual(gpu_parts.share_goal(name, side, device), text, (name, side))
+        one = [(1, 10.0, 1.0), (2, 9.0, 1.0)]
+        self.assertTrue(gpu_parts.losses_near([(1, 10.0005, 1.0), (2, 9.0, 1.0)], one))
+        for got in ([], one[:1], [(1, 10.0, 1.0), (2, 9.002, 1.0)]):
+            self.assertFalse(gpu_parts.losses_near(got, one))
 
     def test_parts_run_from_a_bundle(self):
         bundle = self.bundled()
@@ -147,6 +192,7 @@ class GpuBundle(PipelineCase):
         self.speed()
         if TORTURE:
             self.all_others()
+        self.sanitized(bundle)
         rows, notes = self.part(bundle, "large", *over, "--minutes", "0.1", fake="gpus=1 delay_us=5")
         self.assertNotIn("3B, kernel by kernel", [w for w, row in rows.items() if row["result"] == "ok"])
 
