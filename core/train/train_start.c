@@ -79,6 +79,17 @@ void train_start_layout(const trainer_t *t, text_t *out)
     if (w->row.sites > 1) text_printf(out, BORDER_LINE "%s\n", borders[t->job->comm.border]);
 }
 
+/* Ranks of one layout that add in another order end in other bits. A plugin that makes a machine's sums has an
+ * order of its own. */
+void train_start_sums(const trainer_t *t, text_t *out)
+{
+    const char *plugin = t->job->transports[LH_LINK_NODE].collectives;
+    if (t->comm.comm == NULL) return;
+    text_printf(out, "comm.bits = %s%s%s\n",
+                t->job->comm.bits == BITS_ORDERED ? "ordered" : "canonical",
+                plugin != NULL ? ", by " : "", plugin != NULL ? plugin : "");
+}
+
 /* The lines of an identity that are of the layout, or all others. Without a session nothing can be
  * said of what is inside of what. */
 static void start_lines(const trainer_t *t, const char *identity, bool of_layout, text_t *out)

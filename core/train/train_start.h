@@ -10,6 +10,8 @@
 lh_status_t train_start_find(trainer_t *t) LH_MUST_CHECK;
 /* Appends the lines of a run's identity that say which ranks make it. */
 void train_start_layout(const trainer_t *t, text_t *out);
+/* Appends the line that says in which order ranks add; nothing for one rank. */
+void train_start_sums(const trainer_t *t, text_t *out);
 /* Whether the checkpoint was made by other ranks than these, and [launch] go_on_with lets them go on: it
  * promises no bits then. What ranks, and their devices, have chosen may differ; all else must agree. */
 lh_status_t train_start_by_others(const trainer_t *t, bool *out) LH_MUST_CHECK;

@@ -62,6 +62,7 @@ static lh_status_t open_session(trainer_t *t)
     if (status != LH_OK) return status;
     snapshot_identity(t->session, &t->identity);
     snapshot_identity_tokenizer(t->how->tokenizer, &t->identity);
+    train_start_sums(t, &t->identity);
     train_start_layout(t, &t->identity);
     status = text_status(&t->identity);
     if (status == LH_OK)

@@ -83,6 +83,18 @@ class CudaRanks(CudaCase):
             self.assert_curves_near(names[1], names[0], 1e-5)
             self.assert_same(names[2], names[1])
 
+    def test_a_resume_with_sums_of_another_order_is_refused(self):
+        """`bits` unset is ordered beside NCCL, and the host's sums, in whatever order, are others."""
+        job = self.prepared()
+        self.train(job, "nccl", *TWO, *NCCL, fake="gpus=2")
+        for more, now in (([], "canonical"), (["comm.bits=ordered"], "ordered")):
+            said = self.train(job, "nccl", *TWO, *more, "train.steps=5", fake="gpus=2", flags=["--resume"], code=REFUSED)
+            self.assertIn("was made with 'comm.bits = ordered, by nvlink', now it is 'comm.bits = %s': that would be another run" % now,
+                          said)
+        self.train(job, "nccl", *TWO, *NCCL, "train.steps=5", fake="gpus=2", flags=["--resume"])
+        self.train(job, "whole", *TWO, *NCCL, "train.steps=5", fake="gpus=2 seed=2")
+        self.assertEqual(self.curve("nccl"), self.curve("whole"))
+
     def test_nccl_that_fails_in_a_step_is_named(self):
         job = self.prepared()
         said = self.train(job, "fails", *TWO, *NCCL, fake="gpus=2 fail=ncclAllReduce:5:3", code=LOST)

@@ -116,6 +116,8 @@ class RanksCheckpoint(PipelineCase):
         for changed, named in ((sites(2, 1) + ["--set", "parallel.accumulation=breadth"], "ranks of sites = 2 + 1"),
                                (sites(1, 2) + ["--set", "parallel.accumulation=breadth", "--set", "comm.border=bf16"],
                                 "comm.border = bf16"),
+                               (sites(1, 2) + ["--set", "parallel.accumulation=breadth", "--set", "comm.bits=ordered"],
+                                "comm.bits = ordered"),
                                (sites(1, 2), "parallel.accumulation = depth")):
             _, err = self.run_longhaul("train", job, "--resume", *changed, code=REFUSED)
             self.assertIn("now it is '%s': that would be another run" % named, err)
