@@ -31,7 +31,7 @@ enum {               /* what a step's wall time went into */
        STEP_PARTS
 };
 
-enum { STEP_SCOPES = 4, STEP_FLOWS = 8, STEP_CHANGES = 8 };
+enum { STEP_SCOPES = 4, STEP_FLOWS = 8, STEP_BORDERS = 56, STEP_CHANGES = 8 };
 
 /* What a run is, told once when all is built and before step 1. Strings belong to the job or to the
  * engine; whoever wants them after the call copies them. */
@@ -93,6 +93,9 @@ typedef struct step_report {
     /* What links of this rank to other sites have carried; of more sites than STEP_FLOWS the first. */
     link_flow_t flows[STEP_FLOWS];
     uint32_t flow_count;
+    /* By all ranks of each site, from any to any; of more than eight sites the first ways. */
+    uint32_t border_count;
+    link_border_t borders[STEP_BORDERS];
     /* Links between any sites that were tuned anew since the step before, or have another rate. */
     uint32_t change_count;
     link_change_t changes[STEP_CHANGES];

@@ -502,6 +502,7 @@ static void report_step(trainer_t *t, const step_loss_t *loss, const step_facts_
         }
         if (t->how->observer != NULL) {
             r.flow_count = comm_flows(t->comm.comm, r.flows, STEP_FLOWS);
+            r.border_count = comm_borders(t->comm.comm, r.borders, STEP_BORDERS);
             r.change_count = comm_changes(t->comm.comm, r.changes, STEP_CHANGES);
         }
     }

@@ -297,6 +297,52 @@ static void figures_of_flows(figures_t *f, const run_state_t *s, const world_t *
     }
 }
 
+/* What a row of the figures of borders is of. */
+enum { BORDERS_SENT, BORDERS_TRIP, BORDERS_LOSS, BORDERS_FIGURES };
+static const struct {
+    const char *name, *type, *help;
+} border_names[BORDERS_FIGURES] = {
+    [BORDERS_SENT] = {"border_sent_bytes_total", "counter",
+                      "Bytes that all ranks of a site had to send to those of another."},
+    [BORDERS_TRIP] = {"border_round_trip_seconds", "gauge",
+                      "Least round trip that ranks of a site have to another, as it is now."},
+    [BORDERS_LOSS] =
+        {"border_loss_ratio", "gauge",
+         "Packets that a rank of a site lost of its last million to another, the most."},
+};
+
+static double border_figure(const link_border_t *b, uint32_t which)
+{
+    switch (which) {
+    case BORDERS_SENT: return (double)b->sent;
+    case BORDERS_TRIP: return b->round_trip_ns == 0 ? (double)NAN : (double)b->round_trip_ns * 1e-9;
+    default: return b->loss < 0 ? (double)NAN : b->loss;
+    }
+}
+
+/* While it trains: of all ranks, as each has told the others at the end of a step. */
+static void figures_of_borders(figures_t *f, const run_state_t *s, const world_t *w)
+{
+    char from[2 * WORLD_SITE_NAME], to[2 * WORLD_SITE_NAME], labels[256];
+    const uint32_t count = w == NULL ? 0 : s->last.border_count;
+    for (uint32_t which = 0; which < BORDERS_FIGURES; which++) {
+        bool named = false;
+        for (uint32_t i = 0; i < count; i++) {
+            const link_border_t *b = &s->last.borders[i];
+            const double value = border_figure(b, which);
+            if (!isfinite(value)) continue;
+            if (!named)
+                figures_name(f, border_names[which].name, border_names[which].type,
+                             border_names[which].help);
+            named = true;
+            figures_escape(flow_site(w, b->from), from, sizeof(from));
+            figures_escape(flow_site(w, b->to), to, sizeof(to));
+            (void)snprintf(labels, sizeof(labels), ",from=\"%s\",to=\"%s\"", from, to);
+            figures_sample(f, border_names[which].name, labels, value);
+        }
+    }
+}
+
 void figures_write(const run_state_t *s, const lateness_t *late, const run_start_t *start,
                    uint64_t free_bytes, text_t *out)
 {
@@ -311,4 +357,5 @@ void figures_write(const run_state_t *s, const lateness_t *late, const run_start
     figures_of_transports(&f, start);
     figures_of_links(&f, start);
     figures_of_flows(&f, s, s->ended ? NULL : start->world);
+    figures_of_borders(&f, s, s->ended ? NULL : start->world);
 }

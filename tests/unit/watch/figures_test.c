@@ -45,21 +45,26 @@ static void make(run_state_t *s, run_start_t *start)
     *s = (run_state_t){.restarts = 2};
     run_state_begin(s, start);
     for (uint64_t step = 41; step <= 44; step++) {
-        const step_report_t r = {.step = step,
-                                 .loss = 2.5,
-                                 .applied = step != 43,
-                                 .seconds = 0.5,
-                                 .part_s = {[PART_COMPUTE] = 0.25},
-                                 .exposed_s = {[LH_LINK_WAN] = 0.125},
-                                 .flows = {{.site = 1,
-                                            .sent = step * 1000,
-                                            .retransmitted = 3,
-                                            .loss = 0.25,
-                                            .packets = 1e6,
-                                            .round_trip_ns = 16000000}},
-                                 .flow_count = 1,
-                                 .tokens = step * 100,
-                                 .tokens_per_s = 200};
+        const step_report_t r = {
+            .step = step,
+            .loss = 2.5,
+            .applied = step != 43,
+            .seconds = 0.5,
+            .part_s = {[PART_COMPUTE] = 0.25},
+            .exposed_s = {[LH_LINK_WAN] = 0.125},
+            .flows = {{.site = 1,
+                       .sent = step * 1000,
+                       .retransmitted = 3,
+                       .loss = 0.25,
+                       .packets = 1e6,
+                       .round_trip_ns = 16000000}},
+            .flow_count = 1,
+            .borders =
+                {{.from = 0, .to = 1, .sent = step * 4000, .round_trip_ns = 16000000, .loss = 0.5},
+                 {.from = 1, .to = 0, .sent = step * 3000, .loss = -1}},
+            .border_count = 2,
+            .tokens = step * 100,
+            .tokens_per_s = 200};
         run_state_step(s, &r);
     }
     run_state_saved(s, &(save_report_t){.step = 44, .path = "x", .committed = true});
@@ -126,6 +131,12 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "link_now_loss_ratio", ",from=\"tokyo\",to=\"osaka\"", "0.25");
     has(page.data, "link_now_round_trip_seconds", ",from=\"tokyo\",to=\"osaka\"", "0.016");
     assert_null(strstr(page.data, "link_now_bytes_per_second")); /* nothing was sent long enough */
+    has(page.data, "border_sent_bytes_total", ",from=\"tokyo\",to=\"osaka\"", "176000");
+    has(page.data, "border_sent_bytes_total", ",from=\"osaka\",to=\"tokyo\"", "132000");
+    has(page.data, "border_loss_ratio", ",from=\"tokyo\",to=\"osaka\"", "0.5");
+    has(page.data, "border_round_trip_seconds", ",from=\"tokyo\",to=\"osaka\"", "0.016");
+    assert_null(
+        strstr(page.data, "border_round_trip_seconds{run=\"a \\\"run\\\"\\\\  \",from=\"osaka\""));
     /* A control plane alone knows of strangers; one way of the loss is not known, a link not at all. */
     assert_null(strstr(page.data, "strangers_total"));
     assert_null(strstr(page.data, "kobe"));
