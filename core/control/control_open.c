@@ -91,17 +91,21 @@ static void client_end(control_t *c, const frame_notice_t *why, bool told)
 }
 
 /* The connection to rank 0 has ended or is silent. No news if the job has ended already, or if this
- * rank has said goodbye: rank 0 closes when all have. */
+ * rank has said goodbye: rank 0 closes when all have. From another site the link may be what is lost, so
+ * the line names both ends of it. */
 static void lose_zero(control_t *c, const char *reason)
 {
     control_client_t *k = c->client;
     char phrase[PROGRESS_PHRASE], process[32] = "", sentence[FRAME_REASON];
+    char self[CONTROL_NAME], seen[CONTROL_NAME + 16] = "";
     k->over = true;
     if (control_status(c) != LH_OK || k->said_bye) return;
     control_progress_phrase(&k->zero, phrase);
     if (k->zero_pid != 0) (void)snprintf(process, sizeof(process), " (process %u)", k->zero_pid);
-    (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s", k->zero_name, process,
-                   phrase, reason);
+    control_name(c->how.rank, c->site, c->host, self);
+    if (k->far) (void)snprintf(seen, sizeof(seen), " (seen by %s)", self);
+    (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s%s", k->zero_name, process,
+                   phrase, reason, seen);
     client_end(c,
                &(frame_notice_t){.status = LH_PEER_LOST, .step = k->zero.step, .reason = sentence},
                false);

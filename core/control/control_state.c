@@ -257,16 +257,19 @@ void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itsel
     control_end(c, status, rank, sentence);
 }
 
-/* A connection is gone: a stranger's is counted, a rank's that said no goodbye ends the job. */
+/* A connection is gone: a stranger's is counted, a rank's that said no goodbye ends the job. Between sites
+ * the link may be what is lost, so the line names both ends of it. */
 void control_lose(control_t *c, peer_t *p, const char *reason)
 {
     const uint32_t rank = p->rank;
     const bool herald = p->herald != NULL;
     const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
+    char seen[FRAME_REASON], name[CONTROL_NAME];
     control_drop(c->server, p);
     if (herald) return;
-    if (rank == CONN_NO_RANK)
-        atomic_fetch_add(&c->strangers, 1);
-    else if (!expected)
-        control_tell(c, rank, LH_PEER_LOST, false, reason);
+    if (rank == CONN_NO_RANK) atomic_fetch_add(&c->strangers, 1);
+    if (expected) return;
+    control_rank_name(c, 0, name);
+    (void)snprintf(seen, sizeof(seen), "%.1200s (seen by %s)", reason, name);
+    control_tell(c, rank, LH_PEER_LOST, false, c->server->seats[rank].far ? seen : reason);
 }

@@ -603,6 +603,7 @@ static void lose_one(int number, const char *sentence, double limit)
                    "rank 2 on osaka/o1 (process %d) was lost in step 7, a test: ", (int)pids[2]);
     assert_memory_equal(control_failure(zero.control), expected, strlen(expected));
     assert_non_null(strstr(control_failure(zero.control), sentence));
+    assert_non_null(strstr(control_failure(zero.control), " (seen by rank 0 on tokyo/"));
     end_children(pids, 1, 2);
     (void)rank_close_thread(&zero);
     secret_free(star.secret);
