@@ -190,8 +190,19 @@ int ibv_dereg_mr(verbs_mr_t *mr)
 
 /* ---- queue pairs ---- */
 
+/* As a driver that locks what its card works on: 1 is a completion queue, 2 a queue pair. */
+static bool is_locked_out(uint64_t what)
+{
+    engine_lock();
+    const bool out = engine.orders.no_pinning == what;
+    engine_unlock();
+    if (out) errno = ENOMEM;
+    return out;
+}
+
 verbs_qp_t *ibv_create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
 {
+    if (is_locked_out(2)) return NULL;
     fake_qp_t *q = calloc(1, sizeof(*q));
     if (q == NULL) return NULL;
     q->sends = calloc(how->cap.send_wrs, sizeof(q->sends[0]));
@@ -241,7 +252,9 @@ int ibv_modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, int mask)
         count_label(attr->way.route.flow_label);
         engine.counts.gid = attr->way.route.gid;
         engine.counts.path_mtu = (uint64_t)attr->mtu;
+        engine.counts.traffic_class = attr->way.route.traffic_class;
     }
+    if (attr->state == VERBS_QP_RTS) engine.counts.ack_timeout = attr->timeout;
     engine_unlock();
     return 0;
 }
@@ -305,6 +318,7 @@ verbs_cq_t *ibv_create_cq(verbs_context_t *context, int entries, void *cq_contex
         errno = EINVAL;
         return NULL;
     }
+    if (is_locked_out(1)) return NULL;
     fake_cq_t *cq = calloc(1, sizeof(*cq));
     if (cq != NULL) cq->rows = calloc((size_t)entries, sizeof(cq->rows[0]));
     if (cq == NULL || cq->rows == NULL) {

@@ -260,11 +260,12 @@ int rdma_init_qp_attr(cm_id_t *open, verbs_qp_attr_t *attr, int *mask)
 {
     const fake_id_t *id = (const fake_id_t *)open;
     const int state = attr->state;
-    *attr = (verbs_qp_attr_t){.state = state,
-                              .mtu = 5,
-                              .port = FAKE_DEVICE_PORT,
-                              .timeout = id->timeout,
-                              .way = {.has_route = 1, .port = FAKE_DEVICE_PORT}};
+    *attr = (verbs_qp_attr_t){
+        .state = state,
+        .mtu = 5,
+        .port = FAKE_DEVICE_PORT,
+        .timeout = id->timeout,
+        .way = {.route = {.traffic_class = id->tos}, .has_route = 1, .port = FAKE_DEVICE_PORT}};
     *mask = VERBS_QP_STATE;
     return 0;
 }
@@ -519,6 +520,8 @@ int rdma_set_option(cm_id_t *open, int level, int option, void *value, size_t by
         ((fake_id_t *)open)->timeout = byte;
     else if (option == CM_OPTION_TOS && engine.orders.no_class != 0)
         error = EOPNOTSUPP;
+    else if (option == CM_OPTION_TOS)
+        ((fake_id_t *)open)->tos = byte;
     engine_unlock();
     return error == 0 ? 0 : failed(error);
 }

@@ -40,6 +40,7 @@ enum {
     X(lose_packet, 0, "of them every so-manieth, and no answer")                               \
     X(lose_immediate, 0, "every so-manieth of those that have an immediate")                   \
     X(lose_answer, 0, "every so-manieth answer")                                               \
+    X(selective, 0, "a lost packet is sent again alone, and what came behind it is kept")      \
     X(rate, 0, "bytes of packets a second that each device of this process sends; 0: any")     \
     X(reorder, 0, "completions of different queue pairs come in any order")                    \
     X(mute, 0, "nothing that this process sends arrives")                                      \
@@ -50,6 +51,7 @@ enum {
     X(remove_device, 0, "the so-manieth device is taken out, which everybody is told")         \
     X(no_memory, 0, "no memory can be registered")                                             \
     X(memory_most, 0, "so many bytes can be registered at once; 0: any")                       \
+    X(no_pinning, 0, "1: a completion queue finds no memory to lock, 2: a queue pair")         \
     X(cqe_most, 0, "entries that a completion queue can have; 0: any")                         \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
@@ -68,6 +70,7 @@ enum {
     X(infiniband_of, 0, "the so-manieth device is an InfiniBand one")                          \
     X(apart, 0, "each device is in a network of its own")                                      \
     X(invalid, 0, "so many of the next packets that come are answered as invalid requests")    \
+    X(not_ready, 0, "so many of the next immediates meet no receive work request")             \
     X(no_class, 0, "a traffic class can't be set")                                             \
     X(no_dmabuf, 0, "memory of a dma-buf can't be registered")                                 \
     X(dmabuf_fails, 0, "it can, but a card that is asked for it has no room")                  \
@@ -83,7 +86,7 @@ typedef struct orders {
 #define FAKE_EVENTS(X) \
     X(lost)            \
     X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions) X(ran_ns)
-#define FAKE_CHOICES(X) X(labels) X(gid) X(path_mtu) X(ece_taken)
+#define FAKE_CHOICES(X) X(labels) X(gid) X(path_mtu) X(ece_taken) X(ack_timeout) X(traffic_class)
 #define FAKE_COUNTS(X) FAKE_EVENTS(X) FAKE_CHOICES(X)
 
 typedef struct counts {
@@ -128,6 +131,14 @@ typedef struct fake_wqe {
     uint64_t first, packets;
 } fake_wqe_t;
 
+typedef struct frame { /* what goes over a link, before its payload */
+    uint32_t kind, bytes;
+    uint64_t number; /* of the packet; of an answer: the next that is expected */
+    uint64_t address;
+    uint32_t rkey, immediate;
+    uint32_t flags, status;
+} frame_t;
+
 struct fake_qp {
     verbs_qp_t open;
     fake_id_t *id;     /* NULL: not connected yet, or not any more */
@@ -144,17 +155,11 @@ struct fake_qp {
         end;                    /* packets: oldest not acknowledged, next to send, past the last */
     uint64_t expected, arrived; /* next packet to come; bytes of the message that it belongs to */
     bool complained;            /* of a gap, once */
+    frame_t ahead[FAKE_WINDOW]; /* with `selective`: packets that came behind a lost one */
+    uint32_t kept;              /* how many these are */
     uint32_t retries, early;    /* early: sent again by the adaptive timer, in a row */
     uint64_t since_ns, early_ns, wait_until_ns;
 };
-
-typedef struct frame { /* what goes over a link, before its payload */
-    uint32_t kind, bytes;
-    uint64_t number; /* of the packet; of an answer: the next that is expected */
-    uint64_t address;
-    uint32_t rkey, immediate;
-    uint32_t flags, status;
-} frame_t;
 
 enum {
     FRAME_REQUEST = 1,
@@ -192,7 +197,7 @@ struct fake_id {
     id_state_t state;
     int fd;              /* of the listener or the link; -1 */
     fake_id_t *listener; /* that it came to; it may have gone */
-    uint8_t timeout;
+    uint8_t timeout, tos;
     verbs_ece_t ece, peer_ece; /* to be told, and told */
     fake_qp_t *qp;
     char *out; /* FAKE_OUT_BYTES and a frame more */

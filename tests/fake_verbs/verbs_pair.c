@@ -119,14 +119,14 @@ static uint64_t packet_bytes(const fake_wqe_t *w, uint64_t index)
     return left < FAKE_MTU ? left : FAKE_MTU;
 }
 
-static bool send_packet(fake_qp_t *q, fake_wqe_t *w)
+static bool send_packet(fake_qp_t *q, fake_wqe_t *w, uint64_t number)
 {
-    const uint64_t index = q->next - w->first, bytes = packet_bytes(w, index);
+    const uint64_t index = number - w->first, bytes = packet_bytes(w, index);
     const bool last = index + 1 == w->packets;
     const bool immediate = last && w->wr.opcode == VERBS_WRITE_WITH_IMMEDIATE;
     frame_t head = {.kind = FRAME_PACKET,
                     .bytes = (uint32_t)bytes,
-                    .number = q->next,
+                    .number = number,
                     .address = w->wr.remote.address + index * FAKE_MTU,
                     .rkey = w->wr.remote.rkey,
                     .immediate = w->wr.immediate,
@@ -162,7 +162,7 @@ void pair_send(fake_qp_t *q)
             at++;
             continue;
         }
-        if (!send_packet(q, w)) return;
+        if (!send_packet(q, w, q->next)) return;
         if (q->next == q->acknowledged) {
             q->early_ns = engine_now();
             if (q->early == 0) q->since_ns = q->early_ns;
@@ -175,6 +175,18 @@ static void go_back(fake_qp_t *q)
 {
     engine.counts.resent += q->next - q->acknowledged;
     q->next = q->acknowledged;
+}
+
+/* Of what is not answered: all, or with `selective` the oldest packet alone. Where that finds no room
+ * now, the timer sends it. */
+static void packet_resend(fake_qp_t *q)
+{
+    if (engine.orders.selective == 0) {
+        go_back(q);
+    } else if (q->acknowledged < q->next) {
+        engine.counts.resent++;
+        (void)send_packet(q, send_at(q, 0), q->acknowledged);
+    }
 }
 
 /* What the other end's process has not read yet is not lost: a machine with few processors may keep
@@ -221,7 +233,7 @@ void pair_timers(fake_qp_t *q, uint64_t now)
     if (q->retries++ == FAKE_RETRIES)
         pair_fail(q, VERBS_WC_RETRIES_EXCEEDED);
     else
-        go_back(q);
+        packet_resend(q);
 }
 
 static void answered(fake_qp_t *q, const frame_t *head)
@@ -238,8 +250,11 @@ static void answered(fake_qp_t *q, const frame_t *head)
     if (head->status == ANSWER_ACCESS) pair_fail(q, VERBS_WC_REMOTE_ACCESS);
     if (head->status == ANSWER_INVALID) pair_fail(q, VERBS_WC_REMOTE_INVALID);
     if (q->failed || head->number != q->acknowledged) return;
-    if (head->status == ANSWER_NOT_READY) q->wait_until_ns = engine_now() + not_ready_ns;
-    if (head->status != ANSWER_OK) go_back(q);
+    if (head->status == ANSWER_NOT_READY) {
+        q->wait_until_ns = engine_now() + not_ready_ns;
+        go_back(q);
+    }
+    if (head->status == ANSWER_GAP) packet_resend(q);
     pair_send(q);
 }
 
@@ -263,6 +278,75 @@ static void receive(fake_qp_t *q, const frame_t *head)
     q->receive_count--;
 }
 
+/* Whether a write has the request that its immediate needs, which is looked at before its bytes. */
+static bool packet_is_met(fake_qp_t *q, const frame_t *head)
+{
+    if ((head->flags & FLAG_IMMEDIATE) == 0) return true;
+    if (q->receive_count > 0 && engine.orders.not_ready == 0) return true;
+    if (engine.orders.not_ready > 0) engine.orders.not_ready--;
+    engine.counts.rnr++;
+    answer(q, ANSWER_NOT_READY);
+    return false;
+}
+
+static bool packet_land(fake_qp_t *q, const frame_t *head, const char *payload)
+{
+    if (head->bytes == 0) return true;
+    char *to = memory_at(q, head->rkey, head->address, head->bytes, VERBS_REMOTE_WRITE);
+    if (to == NULL) {
+        answer(q, ANSWER_ACCESS);
+        pair_fail(q, VERBS_WC_OK);
+        return false;
+    }
+    memcpy(to, payload, head->bytes);
+    return true;
+}
+
+/* It is the next one, and its bytes are where they belong. */
+static void packet_count(fake_qp_t *q, const frame_t *head)
+{
+    q->expected++;
+    q->arrived += head->bytes;
+    if ((head->flags & FLAG_IMMEDIATE) != 0) receive(q, head);
+    if ((head->flags & FLAG_LAST) != 0) q->arrived = 0;
+}
+
+static frame_t *kept_at(fake_qp_t *q, uint64_t number)
+{
+    return &q->ahead[number % FAKE_WINDOW];
+}
+
+static bool is_kept(fake_qp_t *q, uint64_t number)
+{
+    return q->kept > 0 && kept_at(q, number)->kind == FRAME_PACKET &&
+           kept_at(q, number)->number == number;
+}
+
+/* Behind one that was lost: its bytes land at once, and its completion waits for its turn. */
+static void packet_keep(fake_qp_t *q, const frame_t *head, const char *payload)
+{
+    if (head->number - q->expected >= FAKE_WINDOW || is_kept(q, head->number)) return;
+    if (!packet_land(q, head, payload)) return;
+    *kept_at(q, head->number) = *head;
+    q->kept++;
+}
+
+/* What was kept behind a packet that has come now. False: one meets no request, or there is a gap still. */
+static bool kept_follow(fake_qp_t *q)
+{
+    while (is_kept(q, q->expected)) {
+        frame_t *head = kept_at(q, q->expected);
+        if (!packet_is_met(q, head)) return false;
+        packet_count(q, head);
+        head->kind = 0;
+        q->kept--;
+    }
+    if (q->kept == 0) return true;
+    q->complained = true;
+    answer(q, ANSWER_GAP);
+    return false;
+}
+
 void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload)
 {
     if (!q->connected || q->failed) return;
@@ -275,7 +359,8 @@ void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload)
         return;
     }
     if (head->number > q->expected) {
-        if (!q->complained) answer(q, ANSWER_GAP);
+        if (engine.orders.selective != 0) packet_keep(q, head, payload);
+        if (!q->complained && !q->failed) answer(q, ANSWER_GAP);
         q->complained = true;
         return;
     }
@@ -286,25 +371,14 @@ void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload)
         pair_fail(q, VERBS_WC_OK);
         return;
     }
-    if ((head->flags & FLAG_IMMEDIATE) != 0 && q->receive_count == 0) {
-        engine.counts.rnr++;
-        answer(q, ANSWER_NOT_READY);
-        return;
-    }
-    if (head->bytes > 0) {
-        char *to = memory_at(q, head->rkey, head->address, head->bytes, VERBS_REMOTE_WRITE);
-        if (to == NULL) {
-            answer(q, ANSWER_ACCESS);
-            pair_fail(q, VERBS_WC_OK);
-            return;
-        }
-        memcpy(to, payload, head->bytes);
-    }
-    q->expected++;
-    q->arrived += head->bytes;
-    if ((head->flags & FLAG_IMMEDIATE) != 0) receive(q, head);
-    if ((head->flags & FLAG_LAST) != 0) q->arrived = 0;
-    if ((head->flags & FLAG_LAST) != 0 || q->expected % 16 == 0) answer(q, ANSWER_OK);
+    if (!packet_is_met(q, head) || !packet_land(q, head, payload)) return;
+    const bool again = is_kept(q, head->number); /* kept, and sent again as it met no request */
+    if (again) kept_at(q, head->number)->kind = 0;
+    q->kept -= again;
+    packet_count(q, head);
+    const bool behind = q->kept > 0;
+    if (behind && !kept_follow(q)) return;
+    if (behind || (head->flags & FLAG_LAST) != 0 || q->expected % 16 == 0) answer(q, ANSWER_OK);
 }
 
 /* ---- the calls of the fast path ---- */

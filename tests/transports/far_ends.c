@@ -2,10 +2,11 @@
  * transport over a long link. Each end enters the network namespace of its site (a file such as
  * /proc/PID/fd/N, see tests/lab), so the link between them may be emulated.
  *
- * WHAT is bulk (2 s to warm up, then 4 s are measured; bulk=BYTES: messages of so many), burst (64 MB once a second,
- * nine times), latency=BYTES (a message there and one back, a thousand times) or idle (the processor time of 5 s in
- * which nothing comes): a line of JSON comes out, for bench/links and bench/rdma. Or it is messages=N: so many of
- * random sizes each way, sealed and encrypted, every byte, size, tag and order checked (far_messages.py). CLASS,
+ * WHAT is bulk (2 s to warm up, then 4 s are measured; bulk=BYTES: messages of so many), sealed (the same, encrypted),
+ * burst (64 MB once a second, nine times), latency=BYTES (a message there and one back, a thousand times) or idle (the
+ * processor time of 5 s in which nothing comes): a line of JSON comes out, for bench/links and bench/rdma. Or it is
+ * messages=N: so many of random sizes each way, sealed and encrypted, every byte, size, tag and order checked
+ * (far_messages.py). CLASS,
  * ROUND_TRIP_NS and BYTES_PER_SECOND are what the connection is told of its link; class 0: nothing is told. */
 #include "fact_main.h"
 
@@ -33,7 +34,7 @@ enum {
 
 static const char *spaces[2];
 static char **settings; /* of the plugin's options, which may name a card of the site */
-static bool bursts, idles;
+static bool bursts, idles, seals;
 static uint64_t bulk_bytes = MESSAGE;
 static uint64_t trip_bytes; /* 0: no latency */
 static uint64_t messages;   /* 0: it measures */
@@ -60,7 +61,7 @@ static void meet(end_t *e)
 {
     lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
     if (told.scope != 0) params.link = &told;
-    params.security = messages > 0 ? LH_SECURITY_PRIVATE : LH_SECURITY_PLAIN;
+    params.security = messages > 0 || seals ? LH_SECURITY_PRIVATE : LH_SECURITY_PLAIN;
     if (messages > 0) params.silence_ns = 10000000000u; /* it may be cut meanwhile */
     end_listen(e, params.security);
     e->conn = end_join_with(e, &params);
@@ -356,6 +357,7 @@ int main(int argc, char **argv)
     spaces[1] = argv[3];
     bursts = strcmp(argv[4], "burst") == 0;
     idles = strcmp(argv[4], "idle") == 0;
+    seals = strcmp(argv[4], "sealed") == 0;
     if (strncmp(argv[4], "bulk=", 5) == 0) bulk_bytes = strtoull(argv[4] + 5, NULL, 10);
     if (strncmp(argv[4], "latency=", 8) == 0) trip_bytes = strtoull(argv[4] + 8, NULL, 10);
     if (bulk_bytes == 0 || bulk_bytes > MESSAGE_MOST || trip_bytes > MESSAGE_MOST) return 2;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "../torture.h"
 
@@ -76,6 +77,19 @@ void ib_expect_end(end_t *e, lh_status_t why, const char *words)
     (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
 }
 
+void ib_join_heard(end_t *e, const lh_conn_params_t *params, char *text, size_t room)
+{
+    FILE *f = tmpfile();
+    const int said = dup(STDERR_FILENO);
+    CHECK(f != NULL && said >= 0 && fflush(stderr) == 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    e->conn = end_join_with(e, params);
+    (void)fflush(stderr);
+    CHECK(dup2(said, STDERR_FILENO) >= 0 && close(said) == 0);
+    rewind(f);
+    text[fread(text, 1, room - 1, f)] = '\0';
+    (void)fclose(f);
+}
+
 uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes)
 {
     const uint64_t begin = ib_ran_ns(e);
@@ -115,19 +129,38 @@ static uint64_t size_of(uint32_t side, uint64_t n)
     return (x >> 8) % (most + 1);
 }
 
-/* Side 0 alone takes ports down, so that one is always there. */
+static uint64_t quiet_until_ns; /* nothing that this side sends arrives; 0: it does */
+
+/* Side 0 alone takes ports down, so that one is always there. A blackout, of all of them, is shorter than
+ * any patience. */
 static void change_fabric(uint32_t side, uint64_t n, uint32_t ports)
 {
-    char text[120];
+    enum { MS = 1000000 };
+    char text[160];
     static const uint32_t loss[] = {0, 0, 3000, 500}, delay[] = {0, 0, 50, 500};
+    static const uint32_t chosen[] = {0, 0, 0, 300}, rate[] = {0, 0, 0, 100000000};
     const uint64_t x = mix(2 * n + side);
-    (void)snprintf(text, sizeof(text), "loss=%u delay_us=%u reorder=%u fail_one=%u adaptive_us=%u",
+    (void)snprintf(text, sizeof(text),
+                   "loss=%u delay_us=%u reorder=%u fail_one=%u adaptive_us=%u lose_immediate=%u "
+                   "lose_answer=%u rate=%u",
                    loss[x % 4], delay[x / 4 % 4], (uint32_t)(x / 16 % 2), (uint32_t)(x / 32 % 6),
-                   x / 256 % 4 == 0 ? 2000u : 0u);
+                   x / 256 % 4 == 0 ? 2000u : 0u, chosen[x / 4096 % 4], chosen[x / 16384 % 4],
+                   rate[x / 65536 % 4]);
     ib_order(text);
+    if (x / 262144 % 8 == 0) {
+        quiet_until_ns = check_now_ns() + (10 + x / 2097152 % 100) * MS;
+        ib_order("mute=1");
+    }
     if (ports < 2 || side != 0) return;
     (void)snprintf(text, sizeof(text), "dead_device=%u", (uint32_t)(x / 1024 % 4));
     ib_order(text);
+}
+
+static void end_quiet(uint64_t now)
+{
+    if (quiet_until_ns == 0 || now < quiet_until_ns) return;
+    quiet_until_ns = 0;
+    ib_order("mute=0");
 }
 
 static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, uint64_t messages,
@@ -163,6 +196,7 @@ void ib_random_messages(end_t *e, uint32_t security, uint32_t ports, uint64_t at
         post_messages(e, &b, &out, &in, messages, ports);
         CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
         const uint64_t now = check_now_ns();
+        end_quiet(now);
         if (count == 0) (void)sched_yield(); /* the other side may want this processor */
         if (now - moved_ns > STANDSTILL_S * 1000000000ull && getenv("LONGHAUL_CORE")) abort();
         CHECK(now - moved_ns < STANDSTILL_S * 1000000000ull,
@@ -183,6 +217,7 @@ void ib_random_messages(end_t *e, uint32_t security, uint32_t ports, uint64_t at
                          2 * n + (1 - e->side));
         }
     }
+    end_quiet(UINT64_MAX); /* the other side may wait for an answer still */
     for (int i = 0; i < 100; i++) {
         uint32_t count = 0;
         CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);

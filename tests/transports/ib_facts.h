@@ -16,6 +16,8 @@ void ib_tap(const char *path);
 void ib_meet(end_t *e, uint32_t security);
 /* The connection ends for that reason, whose sentence has these words. */
 void ib_expect_end(end_t *e, lh_status_t why, const char *words);
+/* end_join_with into e->conn; what this end has logged of it is in text. */
+void ib_join_heard(end_t *e, const lh_conn_params_t *params, char *text, size_t room);
 /* In main, before any fact: what both ends of one share. */
 void ib_facts_begin(void);
 /* A clock of time in which both ends ran, in ns, from the first call on at each: what a busy machine keeps

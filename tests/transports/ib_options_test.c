@@ -298,6 +298,19 @@ static void memory_that_may_not_be_locked_is_counted(end_t *e)
                  "registering 100000 bytes with fake0; a process may lock 65536 "
                  "bytes in all (ulimit -l)") != NULL,
           "%s", check_host_reason());
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        const lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+        ib_order("no_memory=0 no_pinning=1"); /* a driver may lock more than what is registered */
+        CHECK(e->api->connect(e->transport, &e->address, &params, &e->conn) == LH_IO);
+        CHECK(strstr(check_host_reason(), "fake0 can't make a completion queue of 512 entries") !=
+                      NULL &&
+                  strstr(check_host_reason(), "; a process may lock 65536 bytes in all") != NULL,
+              "%s", check_host_reason());
+        ib_order("no_pinning=2");
+        e->conn = end_dial(e, &params);
+        ib_expect_end(e, LH_IO, "; a process may lock 65536 bytes in all (ulimit -l)");
+    }
     end_barrier(e);
 }
 
@@ -336,6 +349,7 @@ static void expect_bounds(end_t *e)
 /* A window that was chosen, and not set: a warning, and what there is room for. */
 static void a_window_that_was_chosen_is_cut(end_t *e)
 {
+    char said[512];
     lh_tuning_t in_force = {.struct_size = sizeof(in_force)};
     const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
                                 .streams = 1,
@@ -344,7 +358,10 @@ static void a_window_that_was_chosen_is_cut(end_t *e)
     lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
     params.tuning = &wanted;
     end_listen(e, LH_SECURITY_PLAIN);
-    e->conn = end_join_with(e, &params);
+    ib_join_heard(e, &params, said, sizeof(said));
+    CHECK(strstr(said, "a window of 1073741824 bytes is more than 1 queue pairs have receive work "
+                       "requests for; 8257536 instead") != NULL,
+          "%s", said);
     (void)end_await(e, LH_WIRE_UP, RIG_CONN);
     CHECK(e->api->retune(e->conn, NULL, &in_force) == LH_OK);
     CHECK(in_force.inflight_bytes == (IB_RECEIVES - 2) * 65536, "%llu",
@@ -353,6 +370,48 @@ static void a_window_that_was_chosen_is_cut(end_t *e)
     buffer_t out = buffer_new(e, 16 << 20, false, 0), in = buffer_new(e, 16 << 20, false, 0);
     (void)ib_exchange(e, &out, &in, 16, 1 << 20);
     CHECK(ib_count("rnr") == 0);
+    end_barrier(e);
+}
+
+/* What a link's figures make of it, and what is set, is what queue pairs are made ready with, at both
+ * ends; traffic_class is set to 104. */
+static void what_is_chosen_reaches_the_card(end_t *e)
+{
+    enum { UNKNOWN = 14, FAR = 15, SET = 20, CLASS = 104 };
+    const lh_link_t far = {.struct_size = sizeof(far),
+                           .scope = LH_LINK_WAN,
+                           .round_trip_ns = 30000000,
+                           .bytes_per_second = 12500000000};
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("ack_timeout") == UNKNOWN && ib_count("traffic_class") == CLASS, "%llu, %llu",
+          (unsigned long long)ib_count("ack_timeout"),
+          (unsigned long long)ib_count("traffic_class"));
+    part(e);
+    params.link = &far;
+    end_listen(e, LH_SECURITY_PLAIN);
+    e->conn = end_join_with(e, &params);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(ib_count("ack_timeout") == FAR, "%llu", (unsigned long long)ib_count("ack_timeout"));
+    part(e);
+    config_of(e)->ack_timeout = SET;
+    ib_meet(e, LH_SECURITY_PLAIN);
+    CHECK(ib_count("ack_timeout") == SET, "%llu", (unsigned long long)ib_count("ack_timeout"));
+    end_barrier(e);
+}
+
+/* What may leave at once is two chunks, and one more. */
+static void no_more_leaves_than_the_pace_lets_out(end_t *e)
+{
+    enum { MESSAGES = 8, BYTES = 1 << 18, CHUNK = 65536, PACE = 5000000 };
+    end_meet(e);
+    buffer_t out = buffer_new(e, MESSAGES * BYTES, false, 0);
+    buffer_t in = buffer_new(e, MESSAGES * BYTES, false, 0);
+    end_barrier(e);
+    const uint64_t begin = check_now_ns();
+    (void)ib_exchange(e, &out, &in, MESSAGES, BYTES);
+    const double took_s = (double)(check_now_ns() - begin) * 1e-9;
+    CHECK(took_s > 0.95 * (MESSAGES * BYTES - 3 * CHUNK) / PACE, "%.3f s", took_s);
     end_barrier(e);
 }
 
@@ -564,6 +623,8 @@ int main(int argc, char **argv)
 {
     static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
     static const char *const smaller[] = {"mtu=2048", NULL};
+    static const char *const class[] = {"traffic_class=104", NULL};
+    static const char *const paced[] = {"queue_pairs=2", "chunk=64KiB", "pace=40Mbps", NULL};
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(a_gid_is_of_the_latest_version_of_roce, NULL),
@@ -577,6 +638,8 @@ int main(int argc, char **argv)
         FACT(a_traffic_class_that_can_t_be_set_is_refused, NULL),
         FACT(memory_that_may_not_be_locked_is_counted, NULL),
         FACT(a_window_that_was_chosen_is_cut, NULL),
+        FACT(what_is_chosen_reaches_the_card, class),
+        FACT(no_more_leaves_than_the_pace_lets_out, paced),
         FACT(a_device_s_memory_is_reached_in_place, many),
         FACT(a_device_s_memory_that_can_t_be_reached_is_refused, NULL),
         FACT(queue_pairs_have_flow_labels_that_differ, many),

@@ -248,20 +248,6 @@ static void a_new_tuning_tells_what_frames_allow(end_t *e)
     end_barrier(e);
 }
 
-/* What is logged during `act`, in text. */
-static void hear_log(end_t *e, const lh_conn_params_t *params, char *text, size_t room)
-{
-    FILE *f = tmpfile();
-    const int said = dup(STDERR_FILENO);
-    CHECK(f != NULL && said >= 0 && fflush(stderr) == 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
-    e->conn = end_join_with(e, params);
-    (void)fflush(stderr);
-    CHECK(dup2(said, STDERR_FILENO) >= 0 && close(said) == 0);
-    rewind(f);
-    text[fread(text, 1, room - 1, f)] = '\0';
-    (void)fclose(f);
-}
-
 /* A connection by `wanted`, of whose frames one end may lock `room` bytes; what that end says of it. */
 static void join_with_room(end_t *e, const lh_tuning_t *wanted, int room, char *said, size_t most)
 {
@@ -272,7 +258,7 @@ static void join_with_room(end_t *e, const lh_tuning_t *wanted, int room, char *
     end_listen(e, LH_SECURITY_PRIVATE);
     (void)snprintf(order, sizeof(order), "memory_most=%d", room);
     if (e->side == 1) ib_order(order);
-    hear_log(e, &params, said, most);
+    ib_join_heard(e, &params, said, most);
 }
 
 /* One end may lock less than the frames of 64 MiB take: what can be had of them, and a warning; what is

@@ -49,6 +49,56 @@ static void every_so_manieth_packet_may_be_lost(end_t *e)
     bears_loss_of(e, "lose_packet=200");
 }
 
+/* Cards that repeat selectively: what comes behind a lost packet lies in memory before it, and its
+ * completion waits. Answers are not lost, so that next to nothing is sent again but what was. */
+static void what_is_lost_may_be_sent_again_alone(end_t *e)
+{
+    enum { MESSAGES = 8, BYTES = 1 << 20 };
+    end_meet(e);
+    buffer_t out = buffer_new(e, MESSAGES * BYTES, false, 0);
+    buffer_t in = buffer_new(e, MESSAGES * BYTES, false, 0);
+    uint64_t again[2], lost[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        end_barrier(e);
+        ib_order(i == 0 ? "lose_packet=20" : "selective=1");
+        end_barrier(e);
+        const uint64_t before = ib_count("resent"), gone = ib_count("lost");
+        for (uint32_t round = 0; round < 4; round++)
+            (void)ib_exchange(e, &out, &in, MESSAGES, BYTES);
+        again[i] = ib_count("resent") - before;
+        lost[i] = ib_count("lost") - gone;
+        CHECK(lost[i] > 20, "%llu lost", (unsigned long long)lost[i]);
+    }
+    CHECK(again[1] <= 2 * lost[1] + 8 && again[1] < again[0], "%llu of %llu, %llu of %llu",
+          (unsigned long long)again[1], (unsigned long long)lost[1], (unsigned long long)again[0],
+          (unsigned long long)lost[0]);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+    ib_order("lose_packet=0 loss=250 reorder=1"); /* likewise where answers are, too */
+    for (uint32_t round = 0; round < 4; round++)
+        (void)ib_exchange(e, &out, &in, MESSAGES, BYTES);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* The stand-in's own: a write that meets no receive work request is counted, wherever facts say that
+ * none did. It is tried again, and comes. */
+static void a_write_that_meets_no_request_is_counted(end_t *e)
+{
+    enum { REFUSED = 5, MESSAGES = 16, BYTES = 100000 };
+    end_meet(e);
+    buffer_t out = buffer_new(e, MESSAGES * BYTES, false, 0);
+    buffer_t in = buffer_new(e, MESSAGES * BYTES, false, 0);
+    (void)ib_exchange(e, &out, &in, MESSAGES, BYTES);
+    CHECK(ib_count("rnr") == 0);
+    end_barrier(e);
+    if (e->side == 1) ib_order("not_ready=5");
+    (void)ib_exchange(e, &out, &in, MESSAGES, BYTES);
+    CHECK(ib_count("rnr") == (e->side == 1 ? REFUSED : 0), "%llu",
+          (unsigned long long)ib_count("rnr"));
+    end_barrier(e);
+}
+
 /* The stand-in's own: no more comes than a line with a rate carries, over however many queue pairs. */
 static void a_line_with_a_rate_is_borne(end_t *e)
 {
@@ -186,6 +236,51 @@ static void a_post_that_fails_ends_both(end_t *e)
     ib_expect_end(e, e->side == 0 ? LH_IO : LH_PEER_LOST,
                   e->side == 0 ? "takes no more" : "rank 0");
     end_barrier(e);
+}
+
+/* Whatever the peer does, whose process stands still: packets are lost, or a queue pair is about to be
+ * replaced. */
+static void a_cancel_waits_for_nobody(end_t *e)
+{
+    static const char *const orders[] = {"mute=1", "fail_one=1 mute=1", "fail_one=1"};
+    enum { ORDERS = sizeof(orders) / sizeof(orders[0]), BYTES = 8 << 20 };
+    buffer_t b = buffer_new(e, 2 * (uint64_t)BYTES, false, 0);
+    end_listen(e, LH_SECURITY_PLAIN);
+    for (uint32_t i = 0; i < ORDERS; i++) {
+        lh_wire_event_t event;
+        char word;
+        e->conn = end_join(e, LH_SERVICE_GRADIENT, RIG_CONN);
+        (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+        end_receive(e, &b, 0, BYTES, 1, 1);
+        end_poll(e);
+        end_barrier(e);
+        if (e->side == 0) {
+            end_send(e, &b, BYTES, BYTES, 1, 2);
+            for (int k = 0; k < 20; k++)
+                end_poll(e);
+            ib_order(orders[i]);
+            for (int k = 0; k < 20; k++)
+                end_poll(e);
+            const uint64_t until = check_now_ns() + 100000000;
+            e->api->cancel(e->conn);
+            for (uint32_t polls = 1; !end_take(e, LH_WIRE_DRAINED, RIG_CONN, &event); polls++) {
+                end_poll(e);
+                /* A machine that ran something else meanwhile is no fault of the transport. */
+                CHECK(check_now_ns() < until || polls < 100, "%s: not within 100 ms", orders[i]);
+            }
+            CHECK(check_now_ns() < until + 1000000000, "%s: it stood still", orders[i]);
+            memset(b.data, 1, b.bytes); /* it is this end's again */
+            ib_order("mute=0");
+            end_tell(e, "", 1);
+        } else { /* does nothing meanwhile */
+            CHECK(read(e->channel, &word, 1) == 1);
+            (void)end_await(e, LH_WIRE_DOWN, RIG_CONN);
+            (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
+        }
+        e->api->close_conn(e->conn);
+        e->event_count = 0;
+        end_barrier(e);
+    }
 }
 
 /* ---- queue pairs that are replaced ---- */
@@ -644,6 +739,8 @@ int main(int argc, char **argv)
         FACT(lost_answers_are_given_again, many),
         FACT(lost_immediates_are_sent_again, many),
         FACT(every_so_manieth_packet_may_be_lost, many),
+        FACT(what_is_lost_may_be_sent_again_alone, many),
+        FACT(a_write_that_meets_no_request_is_counted, many),
         FACT(a_line_with_a_rate_is_borne, many),
         FACT(late_packets_and_completions_in_any_order_are_borne, many),
         FACT(all_of_it_at_once_is_borne, many),
@@ -653,6 +750,7 @@ int main(int argc, char **argv)
         FACT(a_receive_posted_before_its_sender_is_told_is_granted, NULL),
         FACT(a_cut_ends_both_as_lost, short_patience),
         FACT(a_post_that_fails_ends_both, NULL),
+        FACT(a_cancel_waits_for_nobody, many),
         FACT(a_queue_pair_that_fails_where_it_was_dialed_is_replaced, NULL),
         FACT(a_queue_pair_that_fails_where_it_was_taken_is_replaced, NULL),
         FACT(one_of_several_is_replaced_with_its_proof, three),

@@ -61,8 +61,8 @@ done
 FAULTS = "cd $1\n" + LEFT + """ranks() { for p in $(pgrep longhaul); do grep -q libibverbs /proc/$p/maps 2>/dev/null && echo $p; done; }
 shape() { for d in wan1 wan2; do tc qdisc replace dev $d root netem $*; done; }
 while read n fault seconds step; do
-    site 1 $2 run fault.ini --host s1 >one.log 2>&1 </dev/null & one=$!
-    site 2 $2 run fault.ini --host s2 >two.log 2>&1 </dev/null & two=$!
+    (site 1 $2 run fault.ini --host s1 >one.log 2>&1 </dev/null; a=$?; date +%s%N >one.end; exit $a) & one=$!
+    (site 2 $2 run fault.ini --host s2 >two.log 2>&1 </dev/null; a=$?; date +%s%N >two.end; exit $a) & two=$!
     until grep -q "step $step/" one.log || ! kill -0 $one 2>/dev/null; do sleep 0.1; done
     hit=$(ranks | tail -1)
     begin=$(date +%s%N)
@@ -73,8 +73,9 @@ while read n fault seconds step; do
     kill) kill -KILL $hit ;;
     esac
     wait $one; a=$?
-    wait $two
-    echo "round $n $fault $seconds: $a $? $(( ($(date +%s%N) - begin) / 1000000 )) $(cat out-fault/checkpoints/step-*/*.safetensors 2>/dev/null | sha256sum | cut -c1-64)"
+    wait $two; b=$?
+    end=$(sort -n one.end two.end | tail -1)
+    echo "round $n $fault $seconds: $a $b $(( (end - begin) / 1000000 )) $(cat out-fault/checkpoints/step-*/*.safetensors 2>/dev/null | sha256sum | cut -c1-64)"
     left $n
     echo "processes $n: $(ranks | wc -l)"
     [ $a = 0 ] || cat one.log two.log out-fault/train.log
@@ -187,12 +188,14 @@ class Vm(unittest.TestCase):
                     f.write(text)
             code, said = self.in_vm(["sh", os.path.join(folder, "go.sh"), folder, LONGHAUL], "--delay-ms", "1")
             self.assertEqual(code, 0, said)
-            rows = re.findall(r"^round (\d+) (\w+) (\S+): (\d+) (\d+) (\d+) (\w+)$", said, re.M)
+            rows = re.findall(r"^round (\d+) (\w+) (\S+): (\d+) (\d+) (-?\d+) (\w+)$", said, re.M)
             self.assertEqual(len(rows), len(rounds), said)
             for n, kind, seconds, one, two, took, digest in rows:
                 print("round %s: %s %s s: exit codes %s %s after %s ms" % (n, kind, seconds, one, two, took), flush=True)
                 lasts = kind == "kill" or float(seconds) > outage
                 self.assertEqual((one, two), ("3", "3") if lasts else ("0", "0"), said)
+                if lasts and kind == "cut":  # by themselves; the goal is outage + 3.5 s
+                    self.assertLess(int(took), 1000 * float(seconds), said)
                 if not lasts:
                     self.assertEqual(digest, rows[0][6], said)
             self.assert_nothing_left(said, len(rounds))

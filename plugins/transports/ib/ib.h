@@ -517,6 +517,8 @@ void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows);
 /* The end of such a sentence; "" where there is no limit. */
 enum { IB_LOCK_TEXT = 80 };
 void ib_lock_text(char *out, size_t room);
+/* Likewise of what failed with that error: "" where it is not for want of memory. */
+void ib_lock_text_of(int error, char *out, size_t room);
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
                         lh_region_t **out);
 void ib_release(lh_transport_t *t, lh_region_t *r);

@@ -3,6 +3,7 @@
  * The end is in three steps. LEAVING: the peer is told why, over the queue pair itself, which takes
  * a round trip and at most IB_LEAVE_MS. Then the queue pairs are destroyed: from there on the device
  * touches no buffer, whatever the peer does. DRAINING: each outstanding operation gets its event. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -46,11 +47,15 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
         const uint32_t most = c->dials ? pairs : c->pair_count;
         const int entries = (int)(most * (IB_SEND_WRS + IB_RECEIVES + IB_SPARE));
         c->cqs[i] = t->verbs.create_cq(port->context, entries, c, port->channel, 0);
-        if (c->cqs[i] == NULL)
-            return host->fail(host, LH_IO,
-                              "%s can't make a completion queue of %d entries, which %u queue "
-                              "pairs need (queue_pairs sets how many)",
-                              port->device, entries, most);
+        if (c->cqs[i] != NULL) continue;
+        char limit[IB_LOCK_TEXT]; /* a driver may lock it */
+        const int error = errno;
+        ib_lock_text_of(error, limit, sizeof(limit));
+        errno = error;
+        return host->fail(host, LH_IO,
+                          "%s can't make a completion queue of %d entries, which %u queue pairs "
+                          "need (queue_pairs sets how many)%s",
+                          port->device, entries, most, limit);
     }
     return c->security == LH_SECURITY_PRIVATE ? ib_private_equip(c) : LH_OK;
 }

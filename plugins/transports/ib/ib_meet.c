@@ -216,13 +216,16 @@ static void pair_request(ib_pair_t *p)
         return;
     }
     uint8_t greeting[IB_GREETING_BYTES];
+    char limit[IB_LOCK_TEXT];
     /* Who only asks needs no queue pair yet. */
     if (!c->asking && ib_pair_make(p) != LH_OK) {
+        const int error = errno;
+        ib_lock_text_of(error, limit, sizeof(limit));
         if (p->turn > 0)
             ib_pair_missed(p);
         else
-            ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s can't be made: %s", c->peer,
-                          p->index, t->ports[p->port].device, strerror(errno));
+            ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s can't be made: %s%s", c->peer,
+                          p->index, t->ports[p->port].device, strerror(error), limit);
         return;
     }
     ib_greeting_pack(p, greeting);
@@ -334,17 +337,23 @@ static void pair_disconnected(ib_pair_t *p)
     }
 }
 
-static void pair_rejected(ib_pair_t *p, const ib_said_t *s)
+/* A connection manager may hold the number of a queue pair for one that was before, and has no more to
+ * say of the end behind it: that is tried again. */
+static void pair_rejected(ib_pair_t *p, int by, const ib_said_t *s)
 {
+    static const char busy[] = "a connection manager rejects it";
     lh_conn_t *c = p->conn;
+    const bool by_end = by <= 0 || by == CM_REJECTED_BY_NOBODY || by == CM_REJECTED_BY_PROGRAM;
     const bool denied = strcmp(s->text, ib_other_level) == 0 || strcmp(s->text, ib_not_proven) == 0;
     if (c->asking && s->challenges)
         pair_prove(p, s->nonce);
+    else if (p->turn == 0 && !by_end && c->dials && ib_pair_has_others(p))
+        ib_pair_absent(p, busy);
     else if (p->turn == 0)
         ib_conn_break(c, denied ? LH_DENIED : LH_UNREACHABLE,
                       "rank %u does not take the connection: %s", c->peer,
                       s->text[0] != '\0' ? s->text : "nobody listens at its address");
-    else if (c->dials && strcmp(s->text, ib_not_yet) != 0)
+    else if (c->dials && by_end && strcmp(s->text, ib_not_yet) != 0)
         c->ended = true;
     else
         ib_pair_missed(p);
@@ -366,7 +375,7 @@ static void pair_event(ib_pair_t *p, const cm_event_t *event, const ib_said_t *s
     case CM_CONNECT_RESPONSE: pair_answered(p, s); return;
     case CM_ESTABLISHED: pair_is_up(p, &s->greeting, s->raw); return;
     case CM_DISCONNECTED: pair_disconnected(p); return;
-    case CM_REJECTED: pair_rejected(p, s); return;
+    case CM_REJECTED: pair_rejected(p, event->status, s); return;
     case CM_ADDRESS_ERROR:
     case CM_ROUTE_ERROR:
     case CM_CONNECT_ERROR:

@@ -193,6 +193,12 @@ void ib_lock_text(char *out, size_t room)
                        (unsigned long long)limit.rlim_cur);
 }
 
+void ib_lock_text_of(int error, char *out, size_t room)
+{
+    out[0] = '\0';
+    if (error == ENOMEM) ib_lock_text(out, room);
+}
+
 static verbs_mr_t *register_bytes(lh_transport_t *t, const ib_port_t *port, void *base,
                                   uint64_t bytes, bool remote)
 {

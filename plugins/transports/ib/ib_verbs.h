@@ -244,7 +244,7 @@ typedef struct cm_param {
 typedef struct cm_event {
     cm_id_t *id, *listen_id;
     int type;   /* CM_... */
-    int status; /* -errno, or why the other end rejected */
+    int status; /* -errno, or why it was rejected: CM_REJECTED_BY_... or another number */
     cm_param_t param;
 } cm_event_t;
 
@@ -262,6 +262,8 @@ enum {
     CM_DISCONNECTED,
     CM_DEVICE_REMOVED,
 };
+/* Who rejects: with any other number it is a connection manager, for its own sake. */
+enum { CM_REJECTED_BY_NOBODY = 8 /* listens there */, CM_REJECTED_BY_PROGRAM = 28 };
 enum { CM_SPACE_TCP = 0x106 };
 enum { CM_OPTION_ID = 0, CM_OPTION_TOS = 0, CM_OPTION_ACK_TIMEOUT = 3 };
 /* Of private data, where librdmacm has taken its own share: the least of all link layers. */

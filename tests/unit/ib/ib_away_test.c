@@ -597,6 +597,109 @@ static void an_end_that_has_gone_is_known_over_one_that_meets(void **state)
     close_conn(c);
 }
 
+/* One that is met again, or for the first time, and is rejected. */
+static lh_conn_t *open_rejected(bool again, int by)
+{
+    lh_conn_t *c = open_conn(true);
+    ib_pair_t *p = &c->pairs[1];
+    if (again) {
+        fail_pair(c, 1);
+    } else {
+        p->state = IB_PAIR_MEETING;
+        atomic_store(&c->pairs_up, PAIRS - 1);
+    }
+    assert_true(p->state == IB_PAIR_MEETING && p->turn == (again ? 1u : 0u));
+    card.event = (cm_event_t){.id = p->id, .type = CM_REJECTED, .status = by};
+    ib_meet_events(&transport);
+    return c;
+}
+
+/* Its number may be held for a queue pair that was before (10), or it has no room (3). */
+static void one_that_a_connection_manager_rejects_is_tried_again(void **state)
+{
+    static const int numbers[] = {10, 3};
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        lh_conn_t *c = open_rejected(i % 2 == 0, numbers[i / 2]);
+        assert_int_equal(c->pairs[1].state, IB_PAIR_DOWN);
+        assert_false(c->ended);
+        pass_time(c);
+        assert_true(c->pairs[1].asked);
+        assert_int_equal(words_on(1, 0) + words_on(1, 2), 1); /* the others go on without it */
+        close_conn(c);
+    }
+}
+
+/* A program that has gone is known by it. */
+static void an_end_that_rejects_has_ended(void **state)
+{
+    static const int numbers[] = {CM_REJECTED_BY_NOBODY, CM_REJECTED_BY_PROGRAM};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        lh_conn_t *c = open_rejected(true, numbers[i]);
+        assert_true(c->ended);
+        close_conn(c);
+        c = open_rejected(false, numbers[i]);
+        assert_true(c->state >= IB_LEAVING);
+        assert_int_equal(c->why, LH_UNREACHABLE);
+        ib_cancel(c);
+        step(c);
+        ib_close_conn(c);
+    }
+}
+
+static void take_grant(lh_conn_t *c, uint32_t number)
+{
+    c->board->grants[number - 1] = (ib_grant_t){
+        .number = number, .address = 1 << 20, .bytes = ROOM, .keys = {5}, .tag = 3};
+    receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = number});
+    step(c);
+    assert_int_equal(c->granted, number);
+    card.posted_count = 0;
+}
+
+static uint32_t chunks_on(uint32_t over)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < card.posted_count; i++)
+        count += card.posted[i].what.kind == IB_CHUNK && card.posted[i].pair == over;
+    return count;
+}
+
+/* By what each has under way and how fast it was of late: beside one four times as fast the others have
+ * a few, too. One that had none for a second is tried before what it was says anything. */
+static void a_chunk_goes_where_it_would_end_first(void **state)
+{
+    enum { CHUNK = 500, CHUNKS = ROOM / CHUNK + 1 };
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    lh_region_t region = {.base = memory,
+                          .bytes = ROOM,
+                          .mrs = {bare_reg_mr(NULL, memory, ROOM, 0)},
+                          .kind = LH_MEM_HOST};
+    c->tuning.chunk_bytes = CHUNK;
+    take_grant(c, 1);
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        c->pairs[i].rate = i == 1 ? 4000000 : 1000000;
+        c->pairs[i].done_ns = bare.now;
+    }
+    assert_int_equal(ib_isend(c, &region, memory, ROOM, 3, 0), LH_OK);
+    assert_int_equal(chunks_on(0) + chunks_on(1) + chunks_on(2), CHUNKS);
+    assert_int_equal(card.posted[0].pair, 1);
+    assert_true(chunks_on(1) > CHUNKS / 2 && chunks_on(0) >= 1 && chunks_on(2) >= 1);
+    for (uint32_t i = 0; i < PAIRS; i++)
+        while (ib_pair_wrs(&c->pairs[i]) > 0) {
+            complete(c, i);
+            step(c);
+        }
+    take_grant(c, 2);
+    bare.now += 2000 * MS;
+    assert_int_equal(ib_isend(c, &region, memory, ROOM, 3, 1), LH_OK);
+    assert_int_equal(card.posted[0].pair, 0);
+    assert_true(chunks_on(1) > chunks_on(0) && chunks_on(2) >= 1);
+    close_conn(c);
+}
+
 /* `private`: what is sealed waits for room on the line, and what is being sealed takes none. */
 static void a_sealed_frame_waits_for_room_in_the_window(void **state)
 {
@@ -647,6 +750,9 @@ int main(void)
         cmocka_unit_test(one_that_meets_nobody_is_parted_with),
         cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
         cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
+        cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
+        cmocka_unit_test(an_end_that_rejects_has_ended),
+        cmocka_unit_test(a_chunk_goes_where_it_would_end_first),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
