@@ -1,6 +1,7 @@
-/* checks_of_ops.c - ops that a plugin of any kind brings: shapes, costs, gradients, kernels. A device's
- * kernels for the core's ops are run too, on inputs of shapes that are guessed: an op of the core's that
- * takes one is compared without a line that names it, and the reference device's differentiated. */
+/* checks_of_ops.c - ops that a plugin of any kind brings: shapes, costs, gradients, kernels, and what
+ * they stand for. A device's kernels for the core's ops are run too, on inputs of shapes that are
+ * guessed: an op of the core's that takes one is compared without a line that names it, and the
+ * reference device's differentiated. */
 #include "check.h"
 #include "check_host.h"
 #include "node_run.h"
@@ -12,6 +13,7 @@
 
 #include <base/memory.h>
 #include <base/text.h>
+#include <graph/fusion.h>
 #include <graph/gradient.h>
 #include <graph/recorder.h>
 
@@ -131,9 +133,12 @@ static void *attributes_guess(const op_t *op, uint32_t turn)
     return out;
 }
 
-/* The n-th combination of guesses; NULL: the op does not take it. */
-static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute,
-                                 uint32_t turn)
+/* A recording of the inputs that the n-th combination of guesses has for an op; those with a source
+ * of their own are left out. */
+static recording_t *record_inputs(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute,
+                                  bool (*offers)(void *, const op_t *, const void *,
+                                                 const lh_arg_t *),
+                                  lh_value_t in[OP_SLOTS])
 {
     const recording_how_t how = {.ops = g->ops,
                                  .host = check_host(),
@@ -143,12 +148,9 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
                                  .compute = compute,
                                  .accumulate = compute,
                                  .param = op_case_shape,
-                                 .offers = op_case_listed,
+                                 .offers = offers,
                                  .device = (void *)(uintptr_t)g->s->plugin};
-    lh_value_t in[OP_SLOTS] = {0};
     recording_t *r;
-    void *attributes = attributes_guess(op, turn);
-    if (turn > 0 && attributes == NULL) return NULL;
     check_ok(recorder_new(&how, &r), "recording");
     for (uint32_t i = 0; i < op->in_count; i++) {
         const uint64_t *shape = guesses[i < MOST_GUESSED ? n % GUESSES : 0];
@@ -156,6 +158,17 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
         if (!has_source(op->slot_name[i]))
             in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1], shape[2]);
     }
+    return r;
+}
+
+/* The n-th combination of guesses; NULL: the op does not take it. */
+static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute,
+                                 uint32_t turn)
+{
+    lh_value_t in[OP_SLOTS] = {0};
+    void *attributes = attributes_guess(op, turn);
+    if (turn > 0 && attributes == NULL) return NULL;
+    recording_t *r = record_inputs(g, op, n, compute, op_case_listed, in);
     r->output = r->graph.api->op(&r->graph, op->row.name,
                                  op->row.attributes_bytes > 0 ? attributes : NULL, in, op->in_count,
                                  NULL);
@@ -165,13 +178,18 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
     return NULL;
 }
 
-static recording_t *record_turn(const ground_t *g, const op_t *op, lh_dtype_t compute,
-                                uint32_t turn)
+static uint32_t combinations_of(const op_t *op)
 {
     uint32_t combinations = 1;
     for (uint32_t i = 0; i < op->in_count && i < MOST_GUESSED; i++)
         combinations *= GUESSES;
-    for (uint32_t n = 0; n < combinations; n++) {
+    return combinations;
+}
+
+static recording_t *record_turn(const ground_t *g, const op_t *op, lh_dtype_t compute,
+                                uint32_t turn)
+{
+    for (uint32_t n = 0; n < combinations_of(op); n++) {
         recording_t *r = record_guess(g, op, n, compute, turn);
         if (r != NULL) return r;
     }
@@ -358,6 +376,13 @@ static void gradients_are_slopes(subject_t *s)
 
 /* ---- its kernels on other devices ---- */
 
+/* Of numbers of either sign the truth may be none. */
+static bool is_near_enough(double got, double want, uint32_t signs)
+{
+    if (!isfinite(want) && signs != OP_CASE_POSITIVE) return true;
+    return fabs(got - want) <= kernel_tolerance * (1 + fabs(want));
+}
+
 static void compare_turn(ground_t *g, opened_t *other, const op_t *op, uint32_t turn,
                          uint32_t signs)
 {
@@ -381,8 +406,7 @@ static void compare_turn(ground_t *g, opened_t *other, const op_t *op, uint32_t 
         node_run_get(runs[0], v, got);
         node_run_get(runs[1], v, want);
         for (uint64_t i = 0; i < n; i++)
-            if ((isfinite(want[i]) || signs == OP_CASE_POSITIVE) &&
-                !(fabs(got[i] - want[i]) <= kernel_tolerance * (1 + fabs(want[i]))))
+            if (!is_near_enough(got[i], want[i], signs))
                 check_fault("op '%s' on device %s gives %.9g in element %llu, on the reference "
                             "device %.9g",
                             op->row.name, other->plugin->name, got[i], (unsigned long long)i,
@@ -667,6 +691,269 @@ static void check_rows(subject_t *s)
     ground_close(&g);
 }
 
+/* ---- what a row says that its op stands for ---- */
+
+/* A recording, and the values in it that are an op's outputs, in slot order; 0: none is. */
+typedef struct made {
+    recording_t *r;
+    lh_value_t out[OP_SLOTS];
+} made_t;
+
+/* False: something was refused, and the recording is gone. */
+static bool made_holds(made_t *m)
+{
+    for (uint32_t i = OP_SLOTS; i-- > 0;)
+        if (m->out[i] != 0) m->r->output = m->out[i];
+    if (recording_status(m->r) == LH_OK && m->r->output != 0) return true;
+    recording_free(m->r);
+    return false;
+}
+
+static void compare_output(const op_t *op, const opened_t *on, const made_t made[2],
+                           node_run_t *const runs[2], uint32_t slot, uint32_t signs,
+                           const char *says)
+{
+    const lh_value_t mine = made[0].out[slot], other = made[1].out[slot];
+    if (mine == 0 || other == 0 || !node_run_has(runs[0], mine) || !node_run_has(runs[1], other))
+        return;
+    const uint64_t n = node_run_elements(runs[0], mine);
+    if (node_run_elements(runs[1], other) != n)
+        check_fault("op '%s' has %llu elements of '%s', %s has %llu", op->row.name,
+                    (unsigned long long)n, op->slot_name[op->in_count + slot], says,
+                    (unsigned long long)node_run_elements(runs[1], other));
+    double *got = check_memory(n, sizeof(*got)), *want = check_memory(n, sizeof(*want));
+    node_run_get(runs[0], mine, got);
+    node_run_get(runs[1], other, want);
+    for (uint64_t i = 0; i < n; i++)
+        if (!is_near_enough(got[i], want[i], signs))
+            check_fault("op '%s' on device %s gives %.9g in element %llu of '%s', %s gives %.9g",
+                        op->row.name, on->plugin->name, got[i], (unsigned long long)i,
+                        op->slot_name[op->in_count + slot], says, want[i]);
+    mem_free(got);
+    mem_free(want);
+}
+
+/* The first by kernels of `on`, the second by those of the reference device, on the same numbers:
+ * their inputs are the first values of both. */
+static void compare_made(ground_t *g, opened_t *on, const op_t *op, const made_t made[2],
+                         const char *says)
+{
+    static const uint32_t signs[] = {OP_CASE_POSITIVE, 0};
+    const node_run_how_t here = {.on = on, .others = g->plugins, .other_count = g->plugin_count};
+    node_run_how_t there = here;
+    node_run_t *runs[2] = {NULL, NULL};
+    there.on = &g->truth;
+    const bool both = node_run_new(&here, made[0].r, &runs[0]) == LH_OK &&
+                      node_run_new(&there, made[1].r, &runs[1]) == LH_OK;
+    for (size_t k = 0; both && k < sizeof(signs) / sizeof(signs[0]); k++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            op_case_fill(made[i].r, signs[k], g->s->seed, &runs[i], 1);
+            check_ok(node_run_go(runs[i], false), op->row.name);
+        }
+        for (uint32_t slot = 0; slot < op->out_count; slot++)
+            compare_output(op, on, made, runs, slot, signs[k], says);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        if (runs[i] != NULL) node_run_free(runs[i]);
+}
+
+enum { AS_ITSELF, AS_EXPANDED, AS_PRODUCT }; /* how an op is recorded */
+
+/* The matmul that product() says the op is. */
+static lh_value_t product_record(lh_graph_t *graph, const op_t *op, const void *attributes,
+                                 const lh_value_t *in)
+{
+    bool a = false, b = false;
+    (void)op->row.product(attributes, &a, &b);
+    const lh_matmul_t how = {.struct_size = sizeof(how), .transpose_a = a, .transpose_b = b};
+    const lh_value_t factors[] = {in[0], in[1], op->in_count > 2 ? in[2] : 0};
+    return graph->api->op(graph, "matmul", &how, factors, 3, NULL);
+}
+
+static bool call_make(const ground_t *g, const op_t *op, uint32_t n, uint32_t turn, uint32_t as,
+                      made_t *out)
+{
+    lh_value_t in[OP_SLOTS] = {0};
+    void *guess = attributes_guess(op, turn);
+    if (turn > 0 && guess == NULL) return false;
+    const void *attributes = op->row.attributes_bytes > 0 ? guess : NULL;
+    *out = (made_t){
+        .r = record_inputs(g, op, n, LH_DTYPE_F32, as == AS_ITSELF ? op_case_listed : NULL, in)};
+    lh_graph_t *graph = &out->r->graph;
+    if (as == AS_PRODUCT)
+        out->out[0] = product_record(graph, op, attributes, in);
+    else
+        out->out[0] = graph->api->op(graph, op->row.name, attributes, in, op->in_count,
+                                     &out->out[1]);
+    mem_free(guess);
+    return made_holds(out);
+}
+
+/* Whether its call, which is the last, is a product by its attributes. */
+static bool is_product(const op_t *op, const recording_t *r)
+{
+    bool a, b;
+    if (r->node_count < 2) return false;
+    const graph_node_t *node = &r->nodes[r->node_count - 1];
+    return node->op == op && op->row.product(node->attributes, &a, &b);
+}
+
+/* The op beside what it is recorded as, with each of its attributes in turn another one. */
+static void compare_calls(ground_t *g, opened_t *on, const op_t *op, uint32_t as, const char *says)
+{
+    for (uint32_t turn = 0; turn < turns_of(op); turn++) {
+        made_t made[2];
+        uint32_t n = 0;
+        const uint32_t most = combinations_of(op);
+        while (n < most && !call_make(g, op, n, turn, AS_ITSELF, &made[0]))
+            n++;
+        if (n == most) continue;
+        if (as != AS_PRODUCT || is_product(op, made[0].r)) {
+            if (!call_make(g, op, n, turn, as, &made[1]))
+                check_fault("op '%s': %s is refused: %s", op->row.name, says, fail_reason());
+            compare_made(g, on, op, made, says);
+            recording_free(made[1].r);
+        }
+        recording_free(made[0].r);
+    }
+}
+
+/* How many values an attribute is given beside its default: of a choice all. */
+static uint32_t values_beside(const lh_option_t *a)
+{
+    uint32_t count = 0;
+    if (a->type != LH_OPT_CHOICE) return 1;
+    for (const char *at = a->range; at != NULL && (at = strchr(at, '|')) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* The attributes of a call of a way: turns are counted over all its calls, and what this one takes
+ * of *turn is taken away. NULL: an attribute has no other value. */
+static void *call_attributes(const op_t *op, uint32_t *turn)
+{
+    void *out = attributes_guess(op, 0);
+    for (uint32_t i = 0; i < op->row.attribute_count; i++) {
+        const lh_option_t *a = &op->row.attributes[i];
+        const uint32_t others = values_beside(a);
+        uint32_t moves = *turn <= others ? *turn : 0;
+        *turn = *turn <= others ? 0 : *turn - others;
+        for (; moves > 0; moves--)
+            if (!attribute_turn(a, out)) {
+                mem_free(out);
+                return NULL;
+            }
+    }
+    return out;
+}
+
+static bool way_call(recording_t *r, const pattern_call_t *c, uint32_t *turn,
+                     lh_value_t word[PATTERN_WORDS])
+{
+    const op_t *op = c->op;
+    lh_value_t in[OP_SLOTS] = {0}, out[OP_SLOTS] = {0};
+    void *attributes = call_attributes(op, turn);
+    if (attributes == NULL) return false;
+    for (uint32_t i = 0; i < op->in_count; i++)
+        if (c->word[i] != PATTERN_NONE) in[i] = word[c->word[i]];
+    out[0] = r->graph.api->op(&r->graph, op->row.name,
+                              op->row.attributes_bytes > 0 ? attributes : NULL, in, op->in_count,
+                              &out[1]);
+    mem_free(attributes);
+    for (uint32_t i = 0; i < op->out_count; i++) {
+        const uint32_t w = c->word[op->in_count + i];
+        if (w != PATTERN_NONE) word[w] = out[i];
+    }
+    return recording_status(r) == LH_OK;
+}
+
+static bool offers_any(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
+{
+    (void)device, (void)op, (void)attributes, (void)args;
+    return true;
+}
+
+/* The calls of a way on the op's inputs; to be fused, or of base ops alone. */
+static bool way_make(const ground_t *g, const op_t *op, const op_pattern_t *way, uint32_t n,
+                     uint32_t turn, bool fused, made_t *out)
+{
+    lh_value_t in[OP_SLOTS] = {0}, word[PATTERN_WORDS] = {0};
+    bool taken = true;
+    *out = (made_t){.r = record_inputs(g, op, n, LH_DTYPE_F32, fused ? offers_any : NULL, in)};
+    for (uint32_t w = 0; w < way->word_count; w++)
+        if (way->slot[w] < op->in_count) word[w] = in[way->slot[w]];
+    for (uint32_t c = 0; c < way->call_count && taken; c++)
+        taken = way_call(out->r, &way->calls[c], &turn, word);
+    for (uint32_t w = 0; w < way->word_count && taken; w++)
+        if (way->slot[w] != PATTERN_NONE && way->slot[w] >= op->in_count)
+            out->out[way->slot[w] - op->in_count] = word[w];
+    return made_holds(out);
+}
+
+/* Values that live on keep their numbers. */
+static bool way_is_fused(const op_t *op, recording_t *r)
+{
+    check_ok(fusion_apply(r), op->row.name);
+    for (uint32_t i = 1; i < r->node_count; i++)
+        if (r->nodes[i].op == op) return true;
+    return false;
+}
+
+/* A way of `fuses` beside the op that takes its place: the first inputs with which it does, for
+ * each turn of the calls' attributes. */
+static void compare_way(ground_t *g, opened_t *on, const op_t *op, uint32_t which)
+{
+    const op_pattern_t *way = &op->patterns[which];
+    char says[48];
+    uint32_t turns = 1;
+    (void)snprintf(says, sizeof(says), "way %u of what it fuses", which + 1);
+    for (uint32_t c = 0; c < way->call_count; c++)
+        for (uint32_t i = 0; i < way->calls[c].op->row.attribute_count; i++)
+            turns += values_beside(&way->calls[c].op->row.attributes[i]);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        bool compared = false;
+        check_alive();
+        for (uint32_t n = 0; n < combinations_of(op) && !compared; n++) {
+            made_t made[2];
+            if (!way_make(g, op, way, n, turn, true, &made[0])) continue;
+            compared = way_is_fused(op, made[0].r) &&
+                       way_make(g, op, way, n, turn, false, &made[1]);
+            if (compared) {
+                compare_made(g, on, op, made, says);
+                recording_free(made[1].r);
+            }
+            recording_free(made[0].r);
+        }
+    }
+}
+
+/* What draws numbers may draw others in another form. */
+static void stands_alike(ground_t *g, opened_t *on, const op_t *op)
+{
+    void *own = (void *)(uintptr_t)g->s->plugin;
+    if ((op->row.flags & LH_OP_RANDOM) != 0) return;
+    if (op->row.expand != NULL && op_case_listed(own, op, NULL, NULL))
+        compare_calls(g, on, op, AS_EXPANDED, "what expand() records");
+    if (op->row.product != NULL)
+        compare_calls(g, on, op, AS_PRODUCT, "the product that it says it is");
+    for (uint32_t i = 0; i < op->pattern_count; i++)
+        compare_way(g, on, op, i);
+}
+
+static void check_parts(subject_t *s)
+{
+    ground_t g;
+    bool any = false;
+    for (uint32_t i = 0; i < s->plugin->op_count; i++) {
+        const lh_op_t *row = &s->plugin->ops[i];
+        any = any || row->expand != NULL || row->fuses != NULL || row->product != NULL;
+    }
+    if (!any) check_skip("it brings no ops that stand for others");
+    ground_open(s, &g);
+    if (each_device(&g, stands_alike) == 0) check_skip("it has kernels for no device that is here");
+    ground_close(&g);
+}
+
 const check_t checks_of_ops[] = {
     {"ops.shapes", "its ops say why they refuse a shape, and what they cost", CHECK_EVERY_PLUGIN,
      false, 30, ops_have_shapes_and_costs, NULL},
@@ -679,5 +966,7 @@ const check_t checks_of_ops[] = {
      CHECK_EVERY_PLUGIN, false, 60, check_pitch, NULL},
     {"ops.rows", "what claims LH_OP_ROWS or LH_OP_COLUMNS mixes none of them", CHECK_EVERY_PLUGIN,
      false, 60, check_rows, NULL},
+    {"ops.parts", "expand, fuses and product say of its ops what their kernels compute",
+     CHECK_EVERY_PLUGIN, false, 60, check_parts, NULL},
     {0},
 };

@@ -246,6 +246,33 @@ WRONG(a_kernel_that_crashes)
     launch_by(launch_and_crash);
 }
 
+/* x s(beta x) is no gelu, and that of steepness 1 a silu alone. */
+static void expand_to_gelu(lh_graph_t *g, const void *attributes, const lh_value_t *in,
+                           lh_value_t *out)
+{
+    (void)attributes;
+    out[0] = lh_activate(g, in[0], LH_ACT_GELU);
+}
+
+WRONG(an_expansion_to_another_function)
+{
+    ops[0].expand = expand_to_gelu;
+}
+
+static bool fuse_any_function(const void *const *calls, void *out)
+{
+    static const double steepness = 1;
+    (void)calls;
+    memcpy((char *)out + 8, &steepness, sizeof(steepness));
+    return true;
+}
+
+WRONG(a_pattern_of_another_function)
+{
+    ops[0].fuses = "activate x -> y";
+    ops[0].fuse = fuse_any_function;
+}
+
 WRONG(an_attribute_without_help)
 {
     static lh_option_t attributes[4];
@@ -347,6 +374,7 @@ RULES(gradients_bent_before_their_scale, grad = lh_activate(g, grad, LH_ACT_TANH
 RULES(an_update_of_nothing, return master)
 RULES(an_update_that_is_none, return 0)
 RULES(vectors_that_crash, if (piece->rows == 1) abort())
+RULES(a_rule_that_hangs, while (piece->elements > 0 && pause() != 0){})
 RULES(vectors_refused_without_a_word, if (piece->rows == 1) return 0)
 RULES(wide_ones_refused_by_an_op,
       if (piece->columns == 40) return lh_add(g, grad,

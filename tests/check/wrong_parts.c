@@ -40,6 +40,19 @@ WRONG(a_kernel_that_is_off)
         }
 }
 
+static bool product_turned(const void *attributes, bool *transpose_a, bool *transpose_b)
+{
+    (void)attributes;
+    *transpose_a = *transpose_b = false;
+    return true;
+}
+
+WRONG(a_product_the_wrong_way_round)
+{
+    for (uint32_t i = 0; i < it.op_count; i++)
+        if (ops[i].product != NULL) ops[i].product = product_turned;
+}
+
 WRONG(two_states_of_a_name)
 {
     static lh_rule_state_t states[2];

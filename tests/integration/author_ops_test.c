@@ -27,6 +27,7 @@ static struct {
     plugin_t parts;
     lh_kernel_t kernels[32];
     int32_t batch[GOLDEN_BATCH * ROW];
+    bool named; /* the model records acme.add_activated by its name, not its parts */
 } b;
 
 #define LINEAR(x, name) lh_linear(g, x, g->api->param(g, name), 0)
@@ -45,6 +46,9 @@ static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t b
         const lh_value_t q = LINEAR(RMS(x, "attn_norm"), "wq");
         x = lh_add(g, x, LINEAR(g->api->op(g, "acme.smooth", &smooth, &q, 1, NULL), "wo"));
         const lh_value_t u = LINEAR(LINEAR(RMS(x, "ffn_norm"), "w_up"), "w_down");
+        const lh_activate_t silu = {sizeof(silu), LH_ACT_SILU};
+        const lh_value_t in[] = {x, u};
+        if (b.named) return g->api->op(g, "acme.add_activated", &silu, in, 2, NULL);
         return lh_add(g, x, lh_activate(g, u, LH_ACT_SILU));
     }
     const lh_value_t y = b.rig.model_plugin->model->record(m, g, part, block, x);
@@ -142,6 +146,26 @@ static void an_op_is_fused_where_it_has_a_kernel_and_only_there(void **state)
     assert_int_equal(parts.fused, 0); /* an activation, by itself or behind its matmul */
     assert_true(distance(&fused, &parts) < 2e-6);
     assert_true(fabsf(fused.loss[0] - parts.loss[0]) < 2e-6f * fused.loss[0]);
+}
+
+/* Recorded by its name the op is what its expand() says where the device has no kernel for it; with
+ * one, by its own gradient, the loss and the slopes are the same. */
+static void an_op_without_a_kernel_is_recorded_as_its_parts(void **state)
+{
+    (void)state;
+    static trained_t whole, parts, recorded;
+    train("acme.add_activated", RECOMPUTE_NONE, 0, &recorded);
+    b.named = true;
+    train(NULL, RECOMPUTE_NONE, 0, &whole);
+    train("acme.add_activated", RECOMPUTE_NONE, 0, &parts);
+    b.named = false;
+    assert_true(whole.fused > 0 && whole.activate == 0);
+    assert_int_equal(parts.fused, 0);
+    assert_int_equal(parts.activate, recorded.activate);
+    assert_memory_equal(parts.gradient, recorded.gradient, sizeof(parts.gradient));
+    assert_memory_equal(parts.loss, recorded.loss, sizeof(parts.loss));
+    assert_true(distance(&whole, &parts) < 2e-6);
+    assert_true(fabsf(whole.loss[0] - parts.loss[0]) < 2e-6f * parts.loss[0]);
 }
 
 static void an_op_by_element_is_cut_with_the_head(void **state)
@@ -303,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_costly_is_kept_by_selective_recomputation),
         cmocka_unit_test(an_op_is_fused_where_it_has_a_kernel_and_only_there),
+        cmocka_unit_test(an_op_without_a_kernel_is_recorded_as_its_parts),
         cmocka_unit_test(an_op_by_element_is_cut_with_the_head),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(what_a_rule_gives_back_is_checked),
