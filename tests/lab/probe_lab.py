@@ -1,5 +1,5 @@
 """probe_lab.py WAN_LAB LONGHAUL [--every] - `longhaul bench links` against what the emulator was told: round trip, rate, loss, one
-row a pair of sites. A busy machine makes a link slower than it is, never faster, so the best of several tries counts, and
+row a pair of sites, and how long that takes. A busy machine makes a link slower than it is, never faster, so the best of several tries counts, and
 the sample only asks for what such a machine finds too: no link is found faster or nearer than it is, nor far from it.
 LONGHAUL_TORTURE=1, on an idle machine, takes each round trip with each rate and loss, queues by turns, and holds them to
 5 % of the round trip and 10 % of the rate. --every: with each queue, and nothing else."""
@@ -53,18 +53,24 @@ def left_of(row, beside):
     return min(b / a for b, a in zip(row[f"beside_{beside}_bytes_per_second"], row["bytes_per_second"]))
 
 
+def longest(trip):
+    """Seconds of a first contact over a round trip: 3, or 40 round trips and 12 bursts where that is longer, and half a
+    second to connect and for what has begun when the time is over."""
+    return max(3, 40 * trip + 12 * max(0.2, 2 * trip)) + 0.5
+
+
 def payload(link):
     """Bytes a second of a link's rate that TCP can carry."""
     return link.rate / 8 * (link.mtu - 52) / (link.mtu + 38)
 
 
 class Probe(unittest.TestCase):
-    def bench(self, links, flags=("--json",), more="", before=lambda lab: None):
+    def bench(self, links, flags=("--json",), more="", before=lambda lab: None, ranks=1):
         """(exit code, stdout, stderr) of each site. before: called once the links are there."""
         with tempfile.TemporaryDirectory() as folder, Lab(WAN_LAB, links) as lab:
             ini = os.path.join(folder, "job.ini")
             with open(ini, "w") as f:
-                f.write(JOB + "".join(f"[site.{SITES[s]}]\nhosts = h{s}:1\n" for s in range(lab.sites)) + more)
+                f.write(JOB + "".join(f"[site.{SITES[s]}]\nhosts = h{s}:{ranks}\n" for s in range(lab.sites)) + more)
             before(lab)
             # The first makes the key that the others need.
             started = []
@@ -84,8 +90,8 @@ class Probe(unittest.TestCase):
                     self.kept = f.read()
             return [(p.returncode, *o) for p, o in zip(started, out)]
 
-    def rows(self, links):
-        results = self.bench(links)
+    def rows(self, links, ranks=1):
+        results = self.bench(links, ranks=ranks)
         self.assertEqual([r[0] for r in results], [0] * len(results), results)
         record = json.loads(results[0][1])
         self.assertEqual(json.loads(self.kept), record)
@@ -101,12 +107,14 @@ class Probe(unittest.TestCase):
                     queue=max(queue * trip / 1e3 * rate * 1e9 / 8, 262144), offload=not loss)
         best = None
         lost = packets = 0
+        took = []
         for _ in range(TRIES):
             row, = self.rows([link])
             self.assertGreaterEqual(row["round_trip_ns"], trip * 1e6)
             share = min(row["bytes_per_second"]) / payload(link)
             # Super-packets have fewer heads, so a little more than payload() fits.
             self.assertLess(max(row["bytes_per_second"]) / payload(link), 1.06)
+            took.append(row["took_ns"] / 1e9)
             print(f"{trip} ms, {rate} Gb/s, loss {loss:g}: {row['round_trip_ns'] / 1e6:.2f} ms, "
                   f"{share:.3f} of the rate, loss {row['loss']}, {row['took_ns'] / 1e9:.1f} s", flush=True)
             if best is None or share > best:
@@ -123,6 +131,7 @@ class Probe(unittest.TestCase):
                 break
         self.assertTrue(exact, row)
         self.assertGreater(best, LEAST)
+        self.assertLess(min(took), longest(trip / 1e3), took)
         self.assertTrue(seen or not TORTURE, shares)
         self.assertEqual(row["path_mtu"], link.mtu)
         self.assertEqual((row["sites"], row["addresses"]), (["tokyo", "osaka"], ["10.90.0.1", "10.90.0.2"]))
@@ -149,6 +158,18 @@ class Probe(unittest.TestCase):
         results = self.bench([Link(0, 1, delay=0.002, rate=1e8)], before=shorten)
         self.assertEqual([r[0] for r in results], [0, 0], results)
         self.assertIn("packets of 1500 bytes may leave tokyo, and of 1400 osaka; expected the same MTU", results[0][2])
+
+    def test_ranks_of_a_site_share_its_border(self):
+        """Two have no more of it together than one has alone."""
+        link = Link(0, 1, delay=0.002, rate=1e8)
+        for _ in range(TRIES):
+            row, = self.rows([link], ranks=2)
+            self.assertEqual(row["together_ranks"], 2)
+            shares = [b / payload(link) for b in row["together_bytes_per_second"]]
+            self.assertLess(max(shares), 1.15)  # a message that is complete counts whole
+            if min(shares) > LEAST:
+                break
+        self.assertGreater(min(shares), LEAST)
 
     def test_each_pair_of_sites_has_its_row(self):
         links = [Link(0, 1, delay=0.002, rate=1e8), Link(1, 2, delay=0.006, rate=1e8, seed=2)]

@@ -42,6 +42,16 @@ class Prediction(unittest.TestCase):
             small = 2 * 17e6 / sites.link_rate(one, 17e6, 4.0) / 4.0
             self.assertAlmostEqual(small, 2 * 6.738e9 / 12.5e9 / sites.LARGE_SECONDS)
 
+    def test_bytes_take_half_of_the_compute_time(self):
+        self.assertEqual([(r.cut, r.goal, 2e3 * r.links[0].delay) for r in sites.HALVES],
+                         [(cut, *rest) for cut in (False, True) for rest in ((1.02, 0.4), (1.02, 10), (1.03, 30))])
+        for one in sites.HALVES:
+            rate = sites.link_rate(one, 17e6, 4.0)
+            self.assertAlmostEqual(2 * 17e6 / rate, 2.0)
+            # With the last bucket and round trips alone not hidden: of 64 the last takes 1 / 128 of the step at 95 % of the rate.
+            trips = one.links[0].delay * (1 if one.cut else 2)
+            self.assertAlmostEqual(sites.predicted(one, 17e6, 4.0, rate, 1 / 64), 1 + 0.5 / 0.95 / 64 + trips / 4.0, places=6)
+
     def test_a_chain_carries_what_its_ends_send_each_other_twice(self):
         ends = next(r for r in sites.ROWS if r.name == "3x40")
         all_joined = next(r for r in sites.ROWS if r.name == "3x1000")

@@ -53,6 +53,16 @@ class Bench(PipelineCase):
         self.assertIn("longhaul, 2 processors", report["results"][0]["medians_s"])
         self.assertIn(">= 1.80x", said)
 
+    def test_a_step_that_is_planned_says_how_long_that_took(self):
+        report, said = self.bench("planning", "--step", "--blocks", "2", "--micro-batches", "2")
+        rows = report["results"][0]["rounds"]
+        self.assertEqual(len(rows), 2)
+        for row in rows:
+            self.assertGreater(row["planning_s"], 0)
+            self.assertLess(row["planning_s"], row["s"])
+        self.assertIn("2 blocks, 2 micro-batches", said)
+        self.assertNotIn("goals", said)  # those are of the whole size
+
     def test_the_models_have_as_many_parameters_as_pytorch_counts(self):
         # By sum(x.numel()) over LlamaForCausalLM of these shapes.
         counted = {"1.07M": 1066112, "16.9M": 16913280, "134M": 134105856}
