@@ -1,7 +1,7 @@
 # Thin targets over CMake: `make demo` runs the main job on real text, `make test` passes the tests.
 BIN := build/release/bin/longhaul
 
-.PHONY: all build demo test torture lint peers fuzz format docs clean packages
+.PHONY: all build demo test again torture lint peers fuzz format docs clean packages
 
 all: build
 
@@ -22,6 +22,10 @@ demo: packages
 
 test: packages
 	@scripts/test
+
+# `make test` RUNS (10) times in a row beside processes that compute, where no test may fail even once.
+again: packages
+	@scripts/again $(or $(RUNS),10)
 
 # Every long list whole; AREA=comm: those of one area, see tests/areas; AREA=hours: what takes hours by itself.
 torture: packages

@@ -297,8 +297,7 @@ static size_t settled_bytes(const char *text, size_t length)
     while (back < 3 && back < length && text_utf8_follows(text[length - 1 - back]))
         back++;
     if (back >= length) return length;
-    const unsigned char lead = (unsigned char)text[length - 1 - back];
-    const size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    const size_t wanted = text_utf8_size((unsigned char)text[length - 1 - back]);
     return wanted > back + 1 ? length - back - 1 : length;
 }
 
@@ -382,7 +381,8 @@ typedef struct teller {
     const cli_t *cli;
     const request_t *request;
     const tokenizer_t *tokenizer;
-    text_t dump; /* of generated.json, so far */
+    text_t dump;       /* of generated.json, so far */
+    json_writer_t out; /* to it */
 } teller_t;
 
 /* A text of a file is shown whole, with its number. */
@@ -407,24 +407,34 @@ static lh_status_t texts_tell(teller_t *t, const generation_text_t *texts, uint6
 {
     lh_status_t status = LH_OK;
     for (uint64_t i = 0; status == LH_OK && i < count; i++) {
-        const bool first = t->dump.length == 0;
         const bool several = t->request->prompts != NULL;
-        if (several) text_append(&t->dump, first ? "{\"texts\": [" : ", ");
-        const size_t begin = t->dump.length;
-        json_writer_t w = {.to = &t->dump, .style = JSON_SPACED};
+        text_t one = {0};
+        json_writer_t w = {.to = &one, .style = JSON_SPACED};
         status = generated_put_text(t->tokenizer, &texts[i], &w);
-        if (status == LH_OK) status = text_status(&t->dump);
-        if (status == LH_OK && t->request->json) (void)printf("%s\n", t->dump.data + begin);
+        if (status == LH_OK) status = text_status(&one);
+        if (status == LH_OK) json_put_as_is(&t->out, NULL, one.data);
+        if (status == LH_OK && t->request->json) (void)printf("%s\n", one.data);
         if (status == LH_OK && !t->request->json && several) status = show_whole(t, &texts[i]);
+        text_free(&one);
     }
     return status;
+}
+
+/* generated.json begins: of a file its texts are a list. The teller stays where it is. */
+static void texts_tell_begin(teller_t *t)
+{
+    t->out = (json_writer_t){.to = &t->dump, .style = JSON_SPACED};
+    if (t->request->prompts == NULL) return;
+    json_open(&t->out, NULL, '{');
+    json_open(&t->out, "texts", '[');
 }
 
 /* Written after all was shown: a file that can't be written fails the command but not the reader. */
 static lh_status_t texts_tell_end(teller_t *t)
 {
     const char *folder = t->cli->job->pipeline.folder;
-    if (t->request->prompts != NULL) text_append(&t->dump, "]}");
+    while (t->out.depth > 0)
+        json_close(&t->out);
     char *path = path_join(folder, "generated.json");
     lh_status_t status = path == NULL ? LH_NO_MEMORY : text_status(&t->dump);
     if (status == LH_OK) status = folder_make(folder);
@@ -501,6 +511,7 @@ static lh_status_t generate_texts(const cli_t *cli, const request_t *r, model_so
     for (size_t i = 0; status == LH_OK && i < prompts->count; i++)
         status = generation_check(generation, prompts->list[i].ids, prompts->list[i].count);
     if (status == LH_OK) status = model_source_weights(source, session);
+    texts_tell_begin(&teller);
     if (status == LH_OK) status = generate_all(generation, &teller, prompts, batch);
     if (status == LH_OK) status = texts_tell_end(&teller);
     text_free(&teller.dump);

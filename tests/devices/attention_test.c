@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "../torture.h"
 #include "cpu_rigs.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -282,6 +283,18 @@ static uint32_t rigs_open(rig_t *rigs, uint64_t threads)
     return count;
 }
 
+/* cuda's kernels on the host take long, and their code is one for all dtypes: of a sample every other
+ * case is F32's alone. */
+static bool case_is_left_out(size_t i, lh_dtype_t dtype)
+{
+#if defined(RIGS_OF_CUDA)
+    return i % 2 != 0 && dtype != LH_DTYPE_F32 && !torture_wanted() && !rig_on_gpu();
+#else
+    (void)i, (void)dtype;
+    return false;
+#endif
+}
+
 static void cases_compare(lh_dtype_t dtype, uint64_t threads)
 {
     /* F32: sums of up to 200 terms. BF16: y is rounded to 8 bits, and y as stored goes into gq, gk.
@@ -291,6 +304,7 @@ static void cases_compare(lh_dtype_t dtype, uint64_t threads)
     const uint32_t count = rigs_open(rigs, threads);
 
     for (size_t i = 0; i < COUNT(cases); i++) {
+        if (case_is_left_out(i, dtype)) continue;
         numbers_t expected = numbers_new(&cases[i], dtype), got = numbers_new(&cases[i], dtype);
         run_case(&reference, &cases[i], LH_DTYPE_F64, LH_DTYPE_F64, &expected);
         for (uint32_t isa = 0; isa < count; isa++) {

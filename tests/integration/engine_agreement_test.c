@@ -473,10 +473,10 @@ static void gradient_probe(rig_t *rig, program_t *score, uint32_t i, uint64_t el
     assert_true(fabs(slope - gradient) < 1e-8 + 1e-6 * fabs(gradient));
 }
 
-/* Of three parameters one, another one in each model; in torture all. */
+/* Of six parameters one, another one in each model; in torture all. */
 static void gradients_are_slopes_of_the_loss(void **state)
 {
-    enum { EACH = 3 };
+    enum { EACH = 6 };
     const uint32_t step = torture_wanted() ? 1 : EACH;
     (void)state;
     if (strcmp(rig_device(), "reference") != 0) skip(); /* only it computes in doubles */

@@ -234,6 +234,12 @@ static uint32_t one_load_of(void)
     return strcmp(rig_device(), "cpu") == 0 ? 2 : 5;
 }
 
+/* What `fake` delays is no other with each way of saving: every other one of them. */
+static bool is_saved(uint32_t way, uint32_t a)
+{
+    return torture_wanted() || strcmp(rig_device(), "fake") != 0 || (way + a) % 2 == 0;
+}
+
 /* Each way of saving once, and from it to the others: in all, every number of ranks and every way
  * of keeping meet each other. */
 static void any_layout_loads_what_any_layout_saved(void **state)
@@ -249,6 +255,7 @@ static void any_layout_loads_what_any_layout_saved(void **state)
                           .compute = (way & 1) != 0 ? LH_DTYPE_BF16 : LH_DTYPE_F32,
                           .options = (way & 2) != 0 ? untied : tied};
             char folder[128];
+            if (!is_saved(way, a)) continue;
             (void)snprintf(folder, sizeof(folder), "%s/%u", top, number++);
             save(folder, l);
             for (uint32_t b = 0; b < COUNTS; b++) {

@@ -1,8 +1,9 @@
 """Goodput: two sites train while ranks, launchers, savers and the link between them are hit at random, and nobody helps but what
 starts a killed launcher anew, as systemd does. The end has the bits of a run that was left alone.
 
-By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED]]]. Of a fault a minute goodput of 88 % is asked for,
-with ten minutes or more between two (7200 600: two hours, and an undisturbed run after them) of 97 %."""
+By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED [MODEL]]]]. Of a fault a minute goodput of 88 % is asked
+for, with ten minutes or more between two (7200 600: two hours, and an undisturbed run after them) of 97 %. MODEL: small, or one of
+bench/llama_step.py by its name; what is promised is promised of 16.9M."""
 import datetime
 import json
 import os
@@ -20,11 +21,13 @@ from launch_case import LaunchCase, SOURCE, TORTURE, clean_environment
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "lab"))
 from lab import Lab, LabMissing, Link
+sys.path.insert(0, os.path.join(SOURCE, "bench"))
+import llama_step
 
 HOSTS = ("t1", "o1")
 FINAL = (0, 1, 2, 4, 5, 75)  # exit codes after which deploy/longhaul@.service starts nothing
 WAIT = 120  # seconds that a fault may cost before it counts as never made good
-LAB, LENGTH, EVERY, SEED = "", 1800 if TORTURE else 20, 60 if TORTURE else 6, 17
+LAB, LENGTH, EVERY, SEED, MODEL = "", 1800 if TORTURE else 20, 60 if TORTURE else 6, 17, "small"
 PLACES = """address = {address}
 port = {port}
 secret = job.key
@@ -79,7 +82,14 @@ class Goodput(LaunchCase):
         folder = os.path.join(self.folder, name)
         os.makedirs(folder)
         text = launch_train.JOB.format(source=SOURCE, steps=100 * LENGTH, ranks=1).replace("batch = 6", "batch = 8")
-        text = text.replace("every = 4\n", "every = 2000\nmemory_every = 5\n").replace("ranks_per_node = 1\n", "")
+        often = 5 if MODEL == "small" else 2  # steps; of more parameters one takes longer
+        text = text.replace("every = 4\n", f"every = 2000\nmemory_every = {often}\n").replace("ranks_per_node = 1\n", "")
+        if MODEL != "small":
+            m = llama_step.MODELS[MODEL]
+            small = "vocab = from_tokenizer\nblocks = 2\nhidden = 64\nffn = 128\nheads = 2\n"
+            self.assertIn(small, text)
+            text = text.replace(small, "vocab = {vocab}\nblocks = {layers}\nhidden = {hidden}\nffn = {ffn}\n"
+                                       "heads = {heads}\n".format(**m))
         with open(os.path.join(folder, "job.ini"), "w") as f:
             f.write(text + PLACES.format(address="10.90.0.1" if self.lab else "127.0.0.1", port=self.port))
         return os.path.join(folder, "job.ini")
@@ -215,7 +225,7 @@ class Goodput(LaunchCase):
         took.sort()
         p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(len(took) * 0.99))]
         steps = self.rows(ini)[-1]["step"]
-        print(f"{len(took)} faults in {end - begin:.0f} s, seed {SEED}: goodput {100 * share:.1f} %; from a fault to the next step "
+        print(f"{MODEL}: {len(took)} faults in {end - begin:.0f} s, seed {SEED}: goodput {100 * share:.1f} %; from a fault to the next step "
               f"{p50:.2f} s (p50), {p99:.2f} s (p99); {steps} steps", flush=True)
         if LENGTH > 60:
             self.assertGreaterEqual(share, 0.97 if EVERY >= 600 else 0.88)
@@ -239,4 +249,5 @@ class Goodput(LaunchCase):
 if __name__ == "__main__":
     LAB = sys.argv[3]
     LENGTH, EVERY, SEED = [int(word) for word in sys.argv[4:7]] + [LENGTH, EVERY, SEED][len(sys.argv[4:7]):]
+    MODEL = sys.argv[7] if len(sys.argv) > 7 else MODEL
     launch_case.main()

@@ -28,6 +28,13 @@
  * than x86-64 there is only the first. */
 enum { CPU_BASELINE = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_BF16 = 3, CPU_ISAS = 4 };
 
+/* Those that kernels were compiled for, from the first on. */
+#if !defined(CPU_SETS) && defined(__x86_64__)
+#define CPU_SETS 4
+#elif !defined(CPU_SETS)
+#define CPU_SETS 1
+#endif
+
 /* Of one prepared kernel: phases at most, and numbers that its plan keeps for its parts. */
 enum { CPU_PHASES = 4, CPU_NUMBERS = 12 };
 

@@ -3,7 +3,8 @@
  *
  * Every kernel source is compiled once per instruction set and leaves one table per set; the macros
  * below list them all, so that the choice is an index made when a call is prepared and not a branch
- * when it is launched. On x86-64 there are four sets, elsewhere one. */
+ * when it is launched. On x86-64 there are four sets, elsewhere one, and fewer in a build with
+ * sanitizers. */
 #include "cpu_prepare.h"
 
 #include "../op_slots.h"
@@ -20,26 +21,34 @@ CPU_TABLES(EXTERN_BASELINE)
 #define ROW_BASELINE(table) table##_baseline,
 static const cpu_op_t *const tables_baseline[] = {CPU_TABLES(ROW_BASELINE) NULL};
 
-#if defined(__x86_64__)
+#if CPU_SETS > 1
 #define EXTERN_AVX2(table) TABLE_EXTERN(avx2, table)
-#define EXTERN_AVX512(table) TABLE_EXTERN(avx512, table)
-#define EXTERN_AVX512_BF16(table) TABLE_EXTERN(avx512_bf16, table)
 CPU_TABLES(EXTERN_AVX2)
-CPU_TABLES(EXTERN_AVX512)
-CPU_TABLES(EXTERN_AVX512_BF16)
 #define ROW_AVX2(table) table##_avx2,
-#define ROW_AVX512(table) table##_avx512,
-#define ROW_AVX512_BF16(table) table##_avx512_bf16,
 static const cpu_op_t *const tables_avx2[] = {CPU_TABLES(ROW_AVX2) NULL};
+#endif
+#if CPU_SETS > 2
+#define EXTERN_AVX512(table) TABLE_EXTERN(avx512, table)
+CPU_TABLES(EXTERN_AVX512)
+#define ROW_AVX512(table) table##_avx512,
 static const cpu_op_t *const tables_avx512[] = {CPU_TABLES(ROW_AVX512) NULL};
+#endif
+#if CPU_SETS > 3
+#define EXTERN_AVX512_BF16(table) TABLE_EXTERN(avx512_bf16, table)
+CPU_TABLES(EXTERN_AVX512_BF16)
+#define ROW_AVX512_BF16(table) table##_avx512_bf16,
 static const cpu_op_t *const tables_avx512_bf16[] = {CPU_TABLES(ROW_AVX512_BF16) NULL};
 #endif
 
 static const cpu_op_t *const *const tables[CPU_ISAS] = {
     [CPU_BASELINE] = tables_baseline,
-#if defined(__x86_64__)
+#if CPU_SETS > 1
     [CPU_AVX2] = tables_avx2,
+#endif
+#if CPU_SETS > 2
     [CPU_AVX512] = tables_avx512,
+#endif
+#if CPU_SETS > 3
     [CPU_AVX512_BF16] = tables_avx512_bf16,
 #endif
 };

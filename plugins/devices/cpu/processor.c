@@ -17,7 +17,7 @@ uint32_t processor_count(void)
 }
 
 /* All flags that the compiler is given for a set have to be there: see CMakeLists.txt. */
-uint32_t processor_isa(void)
+static uint32_t processor_best(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -32,6 +32,12 @@ uint32_t processor_isa(void)
 #else
     return CPU_BASELINE;
 #endif
+}
+
+uint32_t processor_isa(void)
+{
+    const uint32_t best = processor_best();
+    return best < CPU_SETS ? best : CPU_SETS - 1;
 }
 
 const char *processor_isa_name(uint32_t isa)

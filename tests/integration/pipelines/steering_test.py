@@ -2,6 +2,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -147,7 +148,7 @@ class Steering(PipelineCase):
 
     def saved_at_work(self, ranks):
         """A save of a run at its steps; as fast machines have made few before the request comes, as many as it takes."""
-        for steps in (2000, 8000, 32000, 128000):
+        for steps in (500, 2000, 8000, 32000, 128000):
             subprocess.run(["rm", "-rf", self.path("out")], check=True)
             job, process = self.run_of(steps=steps, checkpoint={"every": 0}, launch={"ranks_per_node": ranks})
             before = self.now()["step"]
@@ -350,17 +351,30 @@ class Steering(PipelineCase):
             out = stop.communicate(timeout=60)[0]
         self.assertEqual((stop.returncode, out), (DONE, "out: ended; now there is process 8 on t1\n"))
 
+    @staticmethod
+    def who_takes(process, number):
+        """The threads of a process that a signal may reach."""
+        tasks = "/proc/%d/task" % process.pid
+        open_to = []
+        for task in os.listdir(tasks):
+            with open("%s/%s/status" % (tasks, task)) as f:
+                blocked = int(re.search(r"^SigBlk:\s*([0-9a-f]+)$", f.read(), re.M).group(1), 16)
+            if not blocked >> number - 1 & 1:
+                open_to.append(int(task))
+        return open_to
+
     def test_signals_in_the_middle_of_products_do_no_harm(self):
         """oneDNN's product in F32 for AVX2 uses the register of the stack for something else meanwhile."""
         job = self.small_job(train={"steps": 200, "sequence": 64, "batch": 6, "micro_batch": 1},
                              prepare={"tokenizer": DATA + "/gpt2-tiny/vocab.json", "prepend": "none"},
-                             model={"hidden": 64, "ffn": 128, "heads": 2})
+                             model={"hidden": 64, "ffn": 128, "heads": 2}, device={"threads": 2})
         self.run_longhaul("prepare", job)
         digests = []
         for storm in (False, True):
             process = self.start("train", job, env=dict(os.environ, ONEDNN_MAX_CPU_ISA="AVX2", DNNL_MAX_CPU_ISA="AVX2"),
                                  start_new_session=True, stderr=subprocess.DEVNULL)
             self.wait_for(lambda: self.now().get("step", 0) > 0, process, seconds=300)
+            self.assertEqual(self.who_takes(process, signal.SIGHUP), [process.pid])
             while storm and process.poll() is None and self.now().get("step", 0) < 190:
                 process.send_signal(signal.SIGHUP)  # without a terminal: logs are opened anew
                 time.sleep(0.002)

@@ -40,6 +40,11 @@ tokenizer = vocab.json
 INI
 echo '{"text": "x"}' >a.jsonl
 echo '{}' >vocab.json
+# Who asks for ops loads every plugin, and one of the fixtures hangs until its time is over: `plugins` sees that.
+few=$work/few
+mkdir -p "$few/parts"
+cp "$fixtures/parts/acme.so" "$few/parts"
+chmod go-w "$few" "$few/parts" "$few/parts/acme.so"
 printf '[pipeline]\nname = \033]0;evil\007\n' >hostile.ini
 
 expect 0 '^longhaul [0-9]' --version
@@ -47,13 +52,13 @@ expect 0 '^  check ' help
 expect 0 'keys of' help acme --plugins "$fixtures"
 expect 0 '^\[train\]' help train
 expect 0 '^matmul  *the product of two matrices' help op
-expect 0 '^acme.swish .*(plugin acme)' help op --plugins "$fixtures"
+expect 0 '^acme.swish .*(plugin acme)' help op --plugins "$few"
 expect 0 '^  c: \[m, n\]' help op matmul
 expect 0 '^  gbias = sum_rows(g)' help op matmul
 expect 0 '^  transpose_a ' help op matmul
-expect 0 'op acme.swish: x -> y' help op acme.swish --plugins "$fixtures"
+expect 0 'op acme.swish: x -> y' help op acme.swish --plugins "$few"
 refuse 1 "no op 'matmull'; did you mean 'matmul'" help op matmull
-refuse 1 "no op 'acme.swosh'; did you mean 'acme.swish'" help op acme.swosh --plugins "$fixtures"
+refuse 1 "no op 'acme.swosh'; did you mean 'acme.swish'" help op acme.swosh --plugins "$few"
 expect 0 '^keys of \[parts.NAME\]:' help plugin acme --plugins "$fixtures"
 "$longhaul" help acme --plugins "$fixtures" | cmp - out || failures=$((failures + 1))
 refuse 1 "no plugin 'acne' in .*; did you mean 'acme'" help plugin acne --plugins "$fixtures"
