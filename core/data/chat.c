@@ -66,7 +66,7 @@ static const chat_format_t formats[] = {
                       .joins_last = true},
     [CHAT_GEMMA] = {.part = {"{bos}", "", "<start_of_turn>user\n{content}<end_of_turn>\n",
                              "<start_of_turn>model\n{content}<end_of_turn>", "\n", turns_joined},
-                    .trim = TRIM_EACH},
+                    .trim = TRIM_USER | TRIM_REPLY},
     [CHAT_PHI3] = {.part = {"", "<|system|>\n{content}<|end|>\n", "<|user|>\n{content}<|end|>\n",
                             "<|assistant|>\n{content}<|end|>", "\n", ""}},
     [CHAT_ZEPHYR] = {.part = {"", "<|system|>\n{content}{eos}\n", "<|user|>\n{content}{eos}\n",

@@ -115,13 +115,14 @@ static bool has_site(const world_t *w, const char *name)
     return false;
 }
 
-/* Rows of other jobs' sites need not travel. How many are left, first in the list. */
+/* Rows of other jobs' sites need not travel, but one where there are no others: whoever measures tells of
+ * a foreign record by it (links_probe). How many are left, first in the list. */
 static uint32_t rows_of_sites(const world_t *w, probe_pair_t *rows, uint32_t count)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++)
         if (has_site(w, rows[i].site[0]) && has_site(w, rows[i].site[1])) rows[kept++] = rows[i];
-    return kept;
+    return kept == 0 && count > 0 ? 1 : kept;
 }
 
 /* Rank 0 keeps the record of links and all others hear of it, so that all count the memory that `plan`

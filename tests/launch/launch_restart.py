@@ -110,8 +110,14 @@ class Launchers(LaunchCase):
 
     def new_ranks(self, before):
         """Once all four are others than those of before, and have met."""
-        launch_case.wait_for(lambda: len(self.seen()) == 4 and not set(self.seen().values()) & set(before.values()), WAIT)
-        return self.seen()
+        ranks = {}
+
+        def are_new():
+            ranks.clear()
+            ranks.update(self.seen())
+            return len(ranks) == 4 and not set(ranks.values()) & set(before.values())
+        launch_case.wait_for(are_new, WAIT)
+        return ranks
 
     def test_all_launchers_start_their_ranks_again(self):
         """By default, where there are several machines."""

@@ -65,9 +65,14 @@ uint32_t openmp_team(const cpu_openmp_t *openmp, uint32_t threads)
 {
     /* A region of that many threads; whoever of them exists comes. The team's threads are made
      * here and keep the mask: a handler would run on whatever a product has in the register of the
-     * stack (AVX2 kernels of oneDNN), and only the control thread has a stack for handlers. */
+     * stack (AVX2 kernels of oneDNN), and only the control thread has a stack for handlers. What a
+     * thread's own instruction raises is not held back: the kernel would end the process without a
+     * word where a sanitizer's handler, on a stack of its own, tells where it was. */
     sigset_t all, mask;
     (void)sigfillset(&all);
+    static const int own[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP};
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+        (void)sigdelset(&all, own[i]);
     atomic_store(&came, 0);
     openmp->set_dynamic(0);
     openmp->set_threads((int)threads);

@@ -138,7 +138,7 @@ static void white_space_is_that_of_the_templates(void **state)
 }
 
 /* Llama 2's strips what a user says, the system's text in it and all; Mistral's v0.3 the answers
- * alone; Llama 3's each message. */
+ * alone; Llama 3's each message; Gemma 3's each but the system's. */
 static void each_template_strips_what_it_strips(void **state)
 {
     (void)state;
@@ -155,6 +155,9 @@ static void each_template_strips_what_it_strips(void **state)
                       "<|endoftext|>[INST] c [/INST]| d <|endoftext|>"},
         {CHAT_MISTRAL, "<|endoftext|>[INST]  a [/INST]| b<|endoftext|>|"
                        "[INST]  S\n\n\n c [/INST]| d<|endoftext|>"},
+        {CHAT_GEMMA, "<|endoftext|><start_of_turn>user\n S\n\n\na<end_of_turn>\n"
+                     "<start_of_turn>model\n|b<end_of_turn>|\n<start_of_turn>user\nc<end_of_turn>\n"
+                     "<start_of_turn>model\n|d<end_of_turn>|\n"},
         {CHAT_LLAMA3, "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
                       "<|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
                       "<|start_header_id|>assistant<|end_header_id|>\n\n|b<|eot_id|>|"
