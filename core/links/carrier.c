@@ -10,6 +10,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <plugin/host.h>
 
 const char *const carrier_levels[] = {"plain", "known", "proven", "private"};
 
@@ -248,4 +249,36 @@ void carrier_close(carrier_t *c)
         job_free_config(&options, c->config);
     }
     mem_free(c);
+}
+
+/* ---- where the device is ---- */
+
+/* Leaves what is in *path where the plugin does not tell. */
+static lh_status_t place_ask(const job_t *job, const plugin_t *plugin, char *path, size_t room)
+{
+    void *config = NULL;
+    const option_table_t options = plugin_options(plugin);
+    if (plugin->device->where == NULL) return LH_OK;
+    lh_status_t status = job_parse_plugin(job, "device", &options, NULL, 0, &config);
+    if (status == LH_OK) status = plugin->device->where(plugin->host, config, 0, path, room);
+    if (config != NULL) job_free_config(&options, config);
+    return status;
+}
+
+/* What is wrong with the plugin, its options or the device is told when that is opened. */
+lh_status_t carrier_tell_place(const job_t *job, registry_t *r)
+{
+    char path[32] = "";
+    const plugin_t *plugin;
+    if (job->device.plugin == NULL) return LH_OK;
+    lh_status_t status = registry_load(r, LH_KIND_DEVICE, job->device.plugin, &plugin);
+    if (status == LH_OK) status = place_ask(job, plugin, path, sizeof(path));
+    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK) {
+        fail_clear();
+        path[0] = '\0';
+    }
+    path[sizeof(path) - 1] = '\0';
+    host_set_device(registry_host(r), path);
+    return LH_OK;
 }

@@ -36,6 +36,11 @@ const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope
  * job_free_config. */
 lh_status_t carrier_parse(const job_t *job, registry_t *r, uint32_t scope, const plugin_t *plugin,
                           const char *const names[2], void **config) LH_MUST_CHECK;
+/* Links are opened before the device is, whose kernels are chosen with all ranks, and a transport that has
+ * several cards is to take those near the device: asks the plugin of [device], which opens nothing for
+ * that, and tells transports by host->world. Once the world is published, as a rank's device goes by its
+ * number, and before carrier_open. A device that says nothing is nowhere. */
+lh_status_t carrier_tell_place(const job_t *job, registry_t *r) LH_MUST_CHECK;
 /* Opens the plugin `name` with its keys of [transport.SCOPE] (other: the one that shares the
  * section, or NULL), checks that it can give the security that the section asks for, and listens.
  */

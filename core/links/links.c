@@ -18,7 +18,6 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <links/device_place.h>
 
 /* How long a transport may take to let go of buffers after a cancel: 0.2 s. */
 static const uint64_t drain_ns = 200000000;
@@ -141,7 +140,7 @@ lh_status_t links_open(const links_how_t *how, links_t **out)
     if (l == NULL) return LH_NO_MEMORY;
     l->how = *how;
     lh_status_t status = LH_OK;
-    if (how->world->row.size > 1) status = device_place_tell(how->job, how->registry);
+    if (how->world->row.size > 1) status = carrier_tell_place(how->job, how->registry);
     if (status == LH_OK && how->world->row.size > 1) status = carriers_open(l);
     if (status == LH_OK && how->world->row.size > 1) status = addresses_exchange(l);
     if (status != LH_OK) {

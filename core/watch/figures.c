@@ -219,9 +219,11 @@ static void figures_of_links(figures_t *f, const run_start_t *start)
 
 /* What a row of the figures of flows is of. */
 enum { FLOW_SENT, FLOW_RECEIVED, FLOW_AGAIN, FLOW_RATE, FLOW_TRIP, FLOW_LOSS, FLOW_FIGURES };
-static const struct {
+typedef struct figure_name {
     const char *name, *type, *help;
-} flow_names[FLOW_FIGURES] = {
+} figure_name_t;
+
+static const figure_name_t flow_names[FLOW_FIGURES] = {
     [FLOW_SENT] = {"link_sent_bytes_total", "counter", "Bytes that rank 0 sent to another site."},
     [FLOW_RECEIVED] = {"link_received_bytes_total", "counter",
                        "Bytes that rank 0 received from another site."},
@@ -273,35 +275,36 @@ static void figures_of_transports(figures_t *f, const run_start_t *start)
     }
 }
 
+/* A sample of a way from one site to another, unless it is none; *named: the figure has its lines of type and help. */
+static void figure_of_way(figures_t *f, const figure_name_t *of, bool *named, const char *from_site,
+                          const char *to_site, double value)
+{
+    char from[2 * WORLD_SITE_NAME], to[2 * WORLD_SITE_NAME], labels[256];
+    if (!isfinite(value)) return;
+    if (!*named) figures_name(f, of->name, of->type, of->help);
+    *named = true;
+    figures_escape(from_site, from, sizeof(from));
+    figures_escape(to_site, to, sizeof(to));
+    (void)snprintf(labels, sizeof(labels), ",from=\"%s\",to=\"%s\"", from, to);
+    figures_sample(f, of->name, labels, value);
+}
+
 /* While it trains: of the rank that tells, whose links are as busy as those of its neighbours. */
 static void figures_of_flows(figures_t *f, const run_state_t *s, const world_t *w)
 {
-    char from[2 * WORLD_SITE_NAME], to[2 * WORLD_SITE_NAME], labels[256];
     const uint32_t count = w == NULL ? 0 : s->last.flow_count;
-    if (count == 0) return;
-    figures_escape(w->ranks[w->row.rank].site_name, from, sizeof(from));
     for (uint32_t which = 0; which < FLOW_FIGURES; which++) {
         bool named = false;
-        for (uint32_t i = 0; i < count; i++) {
-            const link_flow_t *l = &s->last.flows[i];
-            const double value = flow_figure(l, which);
-            if (!isfinite(value)) continue;
-            if (!named)
-                figures_name(f, flow_names[which].name, flow_names[which].type,
-                             flow_names[which].help);
-            named = true;
-            figures_escape(flow_site(w, l->site), to, sizeof(to));
-            (void)snprintf(labels, sizeof(labels), ",from=\"%s\",to=\"%s\"", from, to);
-            figures_sample(f, flow_names[which].name, labels, value);
-        }
+        for (uint32_t i = 0; i < count; i++)
+            figure_of_way(f, &flow_names[which], &named, w->ranks[w->row.rank].site_name,
+                          flow_site(w, s->last.flows[i].site),
+                          flow_figure(&s->last.flows[i], which));
     }
 }
 
 /* What a row of the figures of borders is of. */
 enum { BORDERS_SENT, BORDERS_TRIP, BORDERS_LOSS, BORDERS_FIGURES };
-static const struct {
-    const char *name, *type, *help;
-} border_names[BORDERS_FIGURES] = {
+static const figure_name_t border_names[BORDERS_FIGURES] = {
     [BORDERS_SENT] = {"border_sent_bytes_total", "counter",
                       "Bytes that all ranks of a site had to send to those of another."},
     [BORDERS_TRIP] = {"border_round_trip_seconds", "gauge",
@@ -323,22 +326,13 @@ static double border_figure(const link_border_t *b, uint32_t which)
 /* While it trains: of all ranks, as each has told the others at the end of a step. */
 static void figures_of_borders(figures_t *f, const run_state_t *s, const world_t *w)
 {
-    char from[2 * WORLD_SITE_NAME], to[2 * WORLD_SITE_NAME], labels[256];
     const uint32_t count = w == NULL ? 0 : s->last.border_count;
     for (uint32_t which = 0; which < BORDERS_FIGURES; which++) {
         bool named = false;
         for (uint32_t i = 0; i < count; i++) {
             const link_border_t *b = &s->last.borders[i];
-            const double value = border_figure(b, which);
-            if (!isfinite(value)) continue;
-            if (!named)
-                figures_name(f, border_names[which].name, border_names[which].type,
-                             border_names[which].help);
-            named = true;
-            figures_escape(flow_site(w, b->from), from, sizeof(from));
-            figures_escape(flow_site(w, b->to), to, sizeof(to));
-            (void)snprintf(labels, sizeof(labels), ",from=\"%s\",to=\"%s\"", from, to);
-            figures_sample(f, border_names[which].name, labels, value);
+            figure_of_way(f, &border_names[which], &named, flow_site(w, b->from),
+                          flow_site(w, b->to), border_figure(b, which));
         }
     }
 }
