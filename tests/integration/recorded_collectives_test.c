@@ -1,7 +1,7 @@
 /* recorded_collectives_test.c - a model that records collectives runs them over two ranks, there and
  * back. Ranks have the same weights and the same batch, so that what two ranks sum is what one adds
  * to itself: the same bits. */
-#include "golden.h"
+#include "recorded_rig.h"
 
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -9,17 +9,14 @@
 
 #include <base/memory.h>
 #include <engine/handover.h>
-#include <engine/model_program.h>
 #include <engine/program.h>
-#include <engine/weights.h>
 #include <ops/ops_collective.h>
 #include <parallel/transfer_order.h>
 
-enum { RANKS = 2, TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
+enum { RANKS = 2 };
 
 /* What a block of the test's model does to its output: doubles it, one way or the other. */
 enum { BY_ADDING, BY_REDUCING, BY_GATHERING, BY_EXCHANGING, WAYS };
-static const lh_model_api_t *plain;
 static uint32_t way, ranks_recorded;
 
 static lh_value_t over_ranks(lh_graph_t *g, const char *op, lh_value_t x)
@@ -29,10 +26,10 @@ static lh_value_t over_ranks(lh_graph_t *g, const char *op, lh_value_t x)
     return g->api->op(g, op, &how, &x, 1, NULL);
 }
 
-static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
-                         lh_value_t input)
+static lh_value_t record_doubled(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
+                                 lh_value_t input)
 {
-    const lh_value_t x = plain->record(m, g, part, block, input);
+    const lh_value_t x = recorded_plain->record(m, g, part, block, input);
     if (part != LH_PART_BLOCK) return x;
     switch (way) {
     case BY_REDUCING: return over_ranks(g, "all_reduce", over_ranks(g, "replicate", x));
@@ -45,90 +42,24 @@ static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t b
     }
 }
 
-typedef struct run { /* what a rig made of a batch */
-    rig_t rig;
-    program_t *train;
-    float loss;
-    float **gradients; /* [parameters] what the rank holds of each */
-    lh_slice_t *held;
-} run_t;
-
-static void run_open(run_t *r, uint32_t how_recorded, lh_dtype_t compute)
+static void run_open(recorded_t *r, uint32_t how_recorded)
 {
-    const golden_model_t *m = &golden_models[0];
-    static lh_model_api_t own;
-    rig_t probe; /* for the plugin's own functions */
-    rig_open(&probe, m->plugin, m->options, compute);
-    plain = probe.model_plugin->model;
-    rig_close(&probe);
-    own = *plain;
-    own.record = record;
     way = how_recorded;
-    const rig_how_t how = {
-        .model = m->plugin, .options = m->options, .compute = compute, .api = &own};
-    rig_open_how(&r->rig, &how);
+    recorded_open(r, record_doubled);
 }
 
-static void train_state(run_t *r, uint32_t recompute)
+static void run_once(recorded_t *r, transfers_t *transfers)
 {
-    const program_how_t how = {.use = USE_TRAIN,
-                               .sequences = GOLDEN_BATCH,
-                               .rows = GOLDEN_SEQUENCE,
-                               .micro_batches = 1,
-                               .recompute = recompute};
-    OK(program_new(r->rig.engine, r->rig.weights, &how, &r->train));
-}
-
-static void run_once(run_t *r, transfers_t *transfers)
-{
-    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
     golden_weights(&golden_models[0], &r->rig);
     if (transfers != NULL) OK(transfers_value_gather(transfers));
-    golden_batch(&golden_models[0], 0, batch);
-    rig_batch(r->train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
-    OK(program_run(r->train, 0));
-    r->loss = rig_loss(r->train);
+    recorded_run(r, 0);
     if (transfers != NULL) OK(transfers_finish(transfers));
-    r->gradients = mem_array(r->rig.parameters->count, sizeof(*r->gradients));
-    r->held = mem_array(r->rig.parameters->count, sizeof(*r->held));
-    for (uint32_t i = 0; i < r->rig.parameters->count; i++) {
-        const parameter_t *p = &r->rig.parameters->items[i];
-        if (p->storage != i) continue;
-        weights_extent_t extent;
-        assert_true(weights_extent(r->rig.weights, SPACE_GRAD, i, &extent));
-        const uint64_t count = extent.slice.end - extent.slice.begin;
-        r->held[i] = extent.slice;
-        r->gradients[i] = mem_array(count + 1, sizeof(float));
-        if (count > 0)
-            OK(weights_read(r->rig.weights, SPACE_GRAD, i, extent.slice.begin, count, LH_DTYPE_F32,
-                            r->gradients[i]));
-    }
-}
-
-static void run_free(run_t *r)
-{
-    for (uint32_t i = 0; i < r->rig.parameters->count; i++)
-        mem_free(r->gradients[i]);
-    mem_free(r->gradients);
-    mem_free(r->held);
-}
-
-/* The gradients of both ranks are summed: twice those of one. */
-static void compare(const run_t *alone, const run_t *together)
-{
-    const parameters_t *p = alone->rig.parameters;
-    assert_memory_equal(&alone->loss, &together->loss, sizeof(float));
-    for (uint32_t i = 0; i < p->count; i++) {
-        if (p->items[i].storage != i) continue;
-        const lh_slice_t held = together->held[i];
-        for (uint64_t k = held.begin; k < held.end; k++)
-            assert_true(2 * alone->gradients[i][k] == together->gradients[i][k - held.begin]);
-    }
+    recorded_gradients(r);
 }
 
 /* Where the device captures, all lists are replayed, whatever they start and wait for; of the
  * activations a few travel, and no more than those have a mirror. */
-static void replays_check(const run_t *r)
+static void replays_check(const recorded_t *r)
 {
     const engine_t *e = r->rig.engine;
     if (strcmp(rig_device(), "fake") != 0) return;
@@ -155,7 +86,7 @@ static lh_status_t test_counted(lh_event_t *e, uint64_t timeout_ns)
 }
 
 /* A step of ranks that exchange through the host is queued without a wait; only figures take one. */
-static void waits_check(run_t *r, transfers_t *transfers)
+static void waits_check(recorded_t *r, transfers_t *transfers)
 {
     static lh_device_api_t api;
     int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
@@ -166,7 +97,7 @@ static void waits_check(run_t *r, transfers_t *transfers)
     golden_batch(&golden_models[0], 1, batch);
     for (uint32_t step = 0; step < 3; step++) {
         host_waits = 0;
-        rig_batch(r->train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+        rig_batch(r->train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, RECORDED_TOKENS);
         OK(program_run(r->train, 0));
         assert_int_equal(host_waits, 0);
         (void)rig_loss(r->train);
@@ -190,23 +121,24 @@ static void lists_capture(engine_t *e)
 static void rank_compares(rig_rank_t *one, void *context)
 {
     const recorded_case_t *c = context;
-    run_t alone = {0}, together = {0};
-    run_open(&alone, BY_ADDING, LH_DTYPE_F32);
+    recorded_t alone = {0}, together = {0};
+    run_open(&alone, BY_ADDING);
     (void)rig_update(&alone.rig, 0.1);
-    train_state(&alone, c->recompute);
+    recorded_train(&alone, c->recompute);
     OK(engine_build(alone.rig.engine));
     run_once(&alone, NULL);
 
     ranks_recorded = RANKS;
-    run_open(&together, c->way, LH_DTYPE_F32);
+    run_open(&together, c->way);
     rig_rank_open(one, &together.rig);
     (void)rig_rank_update(one, &together.rig, 0.1, c->optimizer);
-    train_state(&together, c->recompute);
+    recorded_train(&together, c->recompute);
     OK(engine_build(together.rig.engine));
     lists_capture(together.rig.engine);
     OK(comm_connect(one->comm));
     run_once(&together, one->transfers);
-    compare(&alone, &together);
+    assert_memory_equal(&alone.loss, &together.loss, sizeof(float));
+    recorded_compare(&alone, &together);
     replays_check(&together);
     waits_check(&together, one->transfers);
 
@@ -219,9 +151,9 @@ static void rank_compares(rig_rank_t *one, void *context)
     assert_true(of_activations >= 4); /* two blocks, there and back */
     mem_free(rows);
 
-    run_free(&together);
+    recorded_free(&together);
     rig_rank_close(one, &together.rig);
-    run_free(&alone);
+    recorded_free(&alone);
     rig_close(&alone.rig);
 }
 
@@ -267,12 +199,12 @@ static void a_group_that_is_not_there_is_refused(void **state)
     (void)state;
     pid_t pid = fork();
     if (pid == 0) {
-        run_t r = {0};
+        recorded_t r = {0};
         (void)setenv("CMOCKA_TEST_ABORT", "1", 1);
         ranks_recorded = 2;
-        run_open(&r, BY_REDUCING, LH_DTYPE_F32);
+        run_open(&r, BY_REDUCING);
         (void)rig_update(&r.rig, 0.1);
-        train_state(&r, RECOMPUTE_NONE);
+        recorded_train(&r, RECOMPUTE_NONE);
         assert_int_equal(engine_plan(r.rig.engine), LH_INVALID);
         assert_string_equal(fail_reason(),
                             "the model records the all_reduce over 2 ranks, and there is one");

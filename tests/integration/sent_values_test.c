@@ -3,25 +3,20 @@
  * back. Ranks have the same weights and the same batch, so that what comes is what each has itself:
  * the same bits as one rank alone. What has no partner, or waits in a circle, is refused before a
  * step. */
-#include "golden.h"
+#include "recorded_rig.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <base/memory.h>
 #include <engine/handover.h>
-#include <engine/model_program.h>
 #include <engine/program.h>
-#include <engine/weights.h>
 #include <ops/ops_collective.h>
 #include <parallel/transfer_order.h>
-
-enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
 
 /* What a block of the test's model does to its output: doubles it, by what it has or by what comes;
  * or, to be refused, sends without anybody who takes, or sends on both ranks first. */
 enum { BY_ADDING, BY_TRADING, BY_SENDING_ALONE, BY_SENDING_FIRST };
-static const lh_model_api_t *plain;
 static uint32_t way, rank_recorded, ranks_recorded;
 
 static op_collective_t trade_end(uint32_t peer)
@@ -52,7 +47,7 @@ static lh_value_t receive_from(lh_graph_t *g, uint32_t peer, lh_value_t like)
 static lh_value_t record_trading(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
                                  lh_value_t input)
 {
-    const lh_value_t x = plain->record(m, g, part, block, input);
+    const lh_value_t x = recorded_plain->record(m, g, part, block, input);
     const uint32_t peer = 1 - rank_recorded;
     lh_value_t y = x;
     if (part != LH_PART_BLOCK) return x;
@@ -64,94 +59,13 @@ static lh_value_t record_trading(lh_model_t *m, lh_graph_t *g, uint32_t part, ui
     return lh_add(g, y, y);
 }
 
-typedef struct traded { /* what a rig made of a batch */
-    rig_t rig;
-    program_t *train;
-    float loss;
-    float **gradients; /* [parameters] what the rank holds of each */
-    lh_slice_t *held;
-} traded_t;
-
-static void trading_open(traded_t *r, uint32_t how_recorded)
-{
-    const golden_model_t *m = &golden_models[0];
-    static lh_model_api_t own;
-    rig_t probe; /* for the plugin's own functions */
-    rig_open(&probe, m->plugin, m->options, LH_DTYPE_F32);
-    plain = probe.model_plugin->model;
-    rig_close(&probe);
-    own = *plain;
-    own.record = record_trading;
-    way = how_recorded;
-    const rig_how_t how = {
-        .model = m->plugin, .options = m->options, .compute = LH_DTYPE_F32, .api = &own};
-    rig_open_how(&r->rig, &how);
-}
-
-static void trade_train(traded_t *r, uint32_t recompute)
-{
-    const program_how_t how = {.use = USE_TRAIN,
-                               .sequences = GOLDEN_BATCH,
-                               .rows = GOLDEN_SEQUENCE,
-                               .micro_batches = 1,
-                               .recompute = recompute};
-    OK(program_new(r->rig.engine, r->rig.weights, &how, &r->train));
-}
-
-static void batch_run(traded_t *r, uint32_t number)
-{
-    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
-    golden_batch(&golden_models[0], number, batch);
-    rig_batch(r->train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
-    OK(program_run(r->train, 0));
-    r->loss = rig_loss(r->train);
-}
-
-static void gradients_read(traded_t *r)
-{
-    const parameters_t *p = r->rig.parameters;
-    r->gradients = mem_array(p->count, sizeof(*r->gradients));
-    r->held = mem_array(p->count, sizeof(*r->held));
-    for (uint32_t i = 0; i < p->count; i++) {
-        weights_extent_t extent;
-        if (p->items[i].storage != i) continue;
-        assert_true(weights_extent(r->rig.weights, SPACE_GRAD, i, &extent));
-        const uint64_t count = extent.slice.end - extent.slice.begin;
-        r->held[i] = extent.slice;
-        r->gradients[i] = mem_array(count + 1, sizeof(float));
-        if (count > 0)
-            OK(weights_read(r->rig.weights, SPACE_GRAD, i, extent.slice.begin, count, LH_DTYPE_F32,
-                            r->gradients[i]));
-    }
-}
-
-static void gradients_free(traded_t *r)
-{
-    for (uint32_t i = 0; i < r->rig.parameters->count; i++)
-        mem_free(r->gradients[i]);
-    mem_free(r->gradients);
-    mem_free(r->held);
-}
-
-/* The gradients of both ranks are summed: twice those of one. */
-static void gradients_compare(const traded_t *alone, const traded_t *together)
-{
-    const parameters_t *p = alone->rig.parameters;
-    for (uint32_t i = 0; i < p->count; i++) {
-        if (p->items[i].storage != i) continue;
-        const lh_slice_t held = together->held[i];
-        for (uint64_t k = held.begin; k < held.end; k++)
-            assert_true(2 * alone->gradients[i][k] == together->gradients[i][k - held.begin]);
-    }
-}
-
 static bool is_pair_call(const flow_call_t *call)
 {
     return call->transfer != NULL && collective_is_pair(call->transfer->op);
 }
 
 /* Starts of the list, as the profile and the trace see them. */
-static void calls_check(const traded_t *r)
+static void calls_check(const recorded_t *r)
 {
     uint32_t sends = 0, receives = 0;
     program_call_t call;
@@ -167,7 +81,7 @@ static void calls_check(const traded_t *r)
 }
 
 /* Without any one of the waits for what is sent or comes the list is refused. */
-static void pair_waits_leave_out(const traded_t *r)
+static void pair_waits_leave_out(const recorded_t *r)
 {
     flow_t *f = r->train->flow;
     transfer_row_t *rows;
@@ -189,7 +103,7 @@ static void pair_waits_leave_out(const traded_t *r)
 
 /* Where the device captures, lists with sends and receives are replayed, and of the activations no
  * more than what travels has a mirror. */
-static void trade_replays_check(const traded_t *r)
+static void trade_replays_check(const recorded_t *r)
 {
     const engine_t *e = r->rig.engine;
     if (strcmp(rig_device(), "fake") != 0) return;
@@ -207,15 +121,16 @@ typedef struct trade_case {
     const char *expected; /* of the refusal */
 } trade_case_t;
 
-static void together_open(rig_rank_t *one, const trade_case_t *c, traded_t *together)
+static void together_open(rig_rank_t *one, const trade_case_t *c, recorded_t *together)
 {
     rank_recorded = one->rank;
     ranks_recorded = one->ranks;
     if (c->transport != NULL) rig_rank_transport(one, c->transport);
-    trading_open(together, c->way);
+    way = c->way;
+    recorded_open(together, record_trading);
     rig_rank_open(one, &together->rig);
     (void)rig_rank_update(one, &together->rig, 0.1, c->optimizer);
-    trade_train(together, c->recompute);
+    recorded_train(together, c->recompute);
 }
 
 /* Launched in the first step, replayed from the second on where the device does that. */
@@ -223,10 +138,11 @@ static void rank_trades(rig_rank_t *one, void *context)
 {
     enum { STEPS = 4 };
     const trade_case_t *c = context;
-    traded_t alone = {0}, together = {0};
-    trading_open(&alone, BY_ADDING);
+    recorded_t alone = {0}, together = {0};
+    way = BY_ADDING;
+    recorded_open(&alone, record_trading);
     (void)rig_update(&alone.rig, 0.1);
-    trade_train(&alone, c->recompute);
+    recorded_train(&alone, c->recompute);
     OK(engine_build(alone.rig.engine));
     golden_weights(&golden_models[0], &alone.rig);
 
@@ -238,15 +154,15 @@ static void rank_trades(rig_rank_t *one, void *context)
     golden_weights(&golden_models[0], &together.rig);
     OK(transfers_value_gather(one->transfers));
     for (uint32_t step = 0; step < STEPS; step++) {
-        batch_run(&alone, step);
-        batch_run(&together, step);
+        recorded_run(&alone, step);
+        recorded_run(&together, step);
         OK(transfers_finish(one->transfers));
         assert_memory_equal(&alone.loss, &together.loss, sizeof(float));
-        gradients_read(&alone);
-        gradients_read(&together);
-        if (one->ranks == 2) gradients_compare(&alone, &together);
-        gradients_free(&together);
-        gradients_free(&alone);
+        recorded_gradients(&alone);
+        recorded_gradients(&together);
+        if (one->ranks == 2) recorded_compare(&alone, &together);
+        recorded_free(&together);
+        recorded_free(&alone);
     }
     trade_replays_check(&together);
     rig_rank_close(one, &together.rig);
@@ -297,7 +213,7 @@ static void a_rank_that_sends_nothing_takes_part_in_the_rest(void **state)
 static void rank_refuses(rig_rank_t *one, void *context)
 {
     const trade_case_t *c = context;
-    traded_t together = {0};
+    recorded_t together = {0};
     together_open(one, c, &together);
     assert_int_equal(engine_build(together.rig.engine), LH_MISMATCH);
     if (strstr(fail_reason(), c->expected) == NULL) print_error("%s\n", fail_reason());
