@@ -28,6 +28,7 @@
 #include <links/links_connect.h>
 #include <links/links_crowd.h>
 #include <links/links_words.h>
+#include <links/probe_cards.h>
 
 enum {
     PINGS = 64,
@@ -53,9 +54,6 @@ static const uint64_t settle_ns = 60000000; /* after which a plugin's figures ar
 enum { COOKIE_SENT, COOKIE_DATA, COOKIE_WORD, COOKIE_PING };
 /* What the first message of a stage says this stage is, or what comes instead of one. */
 enum { KIND_RAMP, KIND_BURST, KIND_AGAIN, KIND_END };
-
-/* Cards of this end in a burst: not looked at yet; all are busy; one has nothing left to send. */
-enum { WATCH_NONE, WATCH_SEEN, WATCH_OVER };
 
 /* Fits into the shortest message of data, and travels as it lies in memory. */
 typedef struct word { /* what the ends tell each other; the first bytes of a message */
@@ -90,14 +88,10 @@ typedef struct probe {
     uint64_t loaded_ns;
     uint64_t rate[2], burst[2]; /* what this end sends, what comes          */
     uint64_t sent_before, lost_before;
-    uint64_t lost[2], sent[2];          /* in bursts                                */
-    uint32_t choice;                    /* of the plugin's tunings */
-    double loss;                        /* of the first choice's bursts; 0: of that itself */
-    lh_card_stats_t cards[PROBE_CARDS]; /* of this end, when the last burst was over */
-    uint32_t card_count;
-    uint32_t cards_watched; /* WATCH_*: in this burst */
-    /* In bursts: sent, and again, and of the former while all cards were busy. */
-    uint64_t card_sent[PROBE_CARDS], card_lost[PROBE_CARDS], card_busy[PROBE_CARDS];
+    uint64_t lost[2], sent[2]; /* in bursts                                */
+    uint32_t choice;           /* of the plugin's tunings */
+    double loss;               /* of the first choice's bursts; 0: of that itself */
+    probe_cards_t cards;       /* of this end, in bursts */
     probe_figures_t *figures;
 } probe_t;
 
@@ -272,51 +266,6 @@ static uint64_t message_bytes(double pace, uint64_t ns, uint64_t most)
     return bytes > (double)most ? most : (uint64_t)bytes;
 }
 
-/* Where there is one card, or the transport does not tell, there are none. By one that does not
- * pace its streams itself the first that has room would take all, which says nothing of the
- * others. */
-static uint32_t cards_look(const probe_t *p, lh_card_stats_t out[PROBE_CARDS])
-{
-    uint32_t count = 0;
-    const lh_transport_api_t *api = p->k->carrier->api;
-    memset(out, 0, PROBE_CARDS * sizeof(*out));
-    if (api->card_stats == NULL || api->retune == NULL) return 0;
-    if (api->card_stats(p->k->conn, out, sizeof(*out), PROBE_CARDS, &count) != LH_OK) {
-        fail_clear();
-        return 0;
-    }
-    return count < PROBE_CARDS ? count : PROBE_CARDS;
-}
-
-/* Called while a burst leaves: keeps what each card has sent by now, as long as all of them are
- * busy. Once one has nothing left the others catch up, by which a slow one would look like them. */
-static void cards_watch(probe_t *p)
-{
-    lh_card_stats_t now[PROBE_CARDS];
-    bool is_over = false;
-    if (p->cards_watched == WATCH_OVER) return;
-    const uint32_t count = cards_look(p, now);
-    for (uint32_t i = 0; i < count; i++)
-        is_over = is_over || now[i].bytes_unsent == 0;
-    if (!is_over || p->cards_watched == WATCH_NONE) memcpy(p->cards, now, sizeof(p->cards));
-    p->cards_watched = is_over ? WATCH_OVER : WATCH_SEEN;
-}
-
-/* What a burst has sent over each card; before: as they were when it began. */
-static void cards_add(probe_t *p, const lh_card_stats_t before[PROBE_CARDS])
-{
-    lh_card_stats_t after[PROBE_CARDS];
-    p->card_count = cards_look(p, after);
-    for (uint32_t i = 0; i < p->card_count; i++) {
-        const lh_card_stats_t *busy = &p->cards[i];
-        const uint64_t left = busy->bytes_sent - busy->bytes_unsent, begun = before[i].bytes_sent;
-        if (busy->bytes_unsent < busy->bytes_sent && left > begun) p->card_busy[i] += left - begun;
-        p->card_sent[i] += after[i].bytes_sent - begun;
-        p->card_lost[i] += after[i].bytes_retransmitted - before[i].bytes_retransmitted;
-    }
-    memcpy(p->cards, after, sizeof(p->cards));
-}
-
 /* Message i leaves when i messages' bytes are due at the pace, in bytes a second, and not before.
  * Between messages this end takes in what the other sends, so both directions are loaded at once.
  * Returns when all that this end sent has left and all of the peer's stage has come. */
@@ -340,12 +289,12 @@ static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t 
         status = probe_post(p, true, data_out(p), bytes, COOKIE_SENT);
         i++;
     }
-    p->cards_watched = WATCH_NONE;
     while (status == LH_OK && (p->out > 0 || p->came < STAGE)) {
         status = probe_turn(p, UINT64_MAX);
-        if (status == LH_OK && kind == KIND_BURST && p->out == 0) cards_watch(p);
+        if (status == LH_OK && kind == KIND_BURST && p->out == 0)
+            probe_cards_watch(&p->cards, p->k);
     }
-    if (status == LH_OK && kind == KIND_BURST && p->cards_watched == WATCH_NONE) cards_watch(p);
+    if (status == LH_OK && kind == KIND_BURST) probe_cards_watch(&p->cards, p->k);
     return status;
 }
 
@@ -361,25 +310,6 @@ static void stats_look(const probe_t *p, lh_link_stats_t *out)
 {
     *out = (lh_link_stats_t){.struct_size = sizeof(*out)};
     if (link_stats(p->k, out) != LH_OK) fail_clear();
-}
-
-/* This end's, by the last tuning that was tried: cards are the same by all of them. */
-static void cards_tell(const probe_t *p)
-{
-    const world_t *w = p->l->how.world;
-    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[p->k->peer].site;
-    probe_card_t *cards = p->figures->cards[here > there];
-    uint32_t paths[PROBE_CARDS] = {0};
-    p->figures->card_count[here > there] = p->card_count;
-    for (uint32_t i = 0; i < p->card_count; i++) {
-        const double sent = (double)p->card_sent[i], lost = (double)p->card_lost[i];
-        (void)snprintf(cards[i].name, sizeof(cards[i].name), "%.15s", p->cards[i].name);
-        paths[i] = p->cards[i].paths;
-        cards[i].round_trip_ns = p->cards[i].round_trip_min_ns;
-        cards[i].loss = lost <= 0 ? 0 : lost < sent ? lost / sent : 1;
-    }
-    link_probe_cards(cards, p->card_busy, paths, p->card_count, (double)p->rate[0],
-                     (double)p->burst[0]);
 }
 
 /* A plugin's figures are of some time ago: waits until they are of this stage. */
@@ -492,7 +422,6 @@ static lh_status_t probe_ramp(probe_t *p)
 static lh_status_t probe_burst(probe_t *p)
 {
     lh_link_stats_t before;
-    lh_card_stats_t cards[PROBE_CARDS];
     lh_tuning_t tuning;
     char tuned[PROBE_TUNED];
     double there, here;
@@ -504,7 +433,7 @@ static lh_status_t probe_burst(probe_t *p)
     tuning.pace_bytes_per_second = (uint64_t)pace;
     probe_retune(p, &tuning);
     stats_look(p, &before);
-    (void)cards_look(p, cards);
+    probe_cards_begin(&p->cards, p->k);
     p->sent_before = before.bytes_sent;
     p->lost_before = before.bytes_retransmitted;
     const bool paces = p->k->carrier->api->retune != NULL;
@@ -512,7 +441,7 @@ static lh_status_t probe_burst(probe_t *p)
                                    message_bytes(pace, ns, BURST_BYTES / STAGE), KIND_BURST, &there,
                                    &here);
     if (status != LH_OK) return status;
-    cards_add(p, cards);
+    probe_cards_end(&p->cards, p->k);
     p->sent[0] += p->own->sent;
     p->lost[0] += p->own->lost;
     p->sent[1] += p->its->sent;
@@ -576,9 +505,7 @@ static lh_status_t probe_connect_anew(probe_t *p)
     *told = (probe_figures_t){0};
     *p->its = (word_t){0};
     p->burst[0] = p->burst[1] = p->lost[0] = p->lost[1] = p->sent[0] = p->sent[1] = 0;
-    memset(p->card_sent, 0, sizeof(p->card_sent));
-    memset(p->card_lost, 0, sizeof(p->card_lost));
-    memset(p->card_busy, 0, sizeof(p->card_busy));
+    p->cards = (probe_cards_t){0};
     return status == LH_OK ? stage_expect(p) : status;
 }
 
@@ -734,7 +661,9 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
         lh_link_stats_t stats;
         stats_look(&p, &stats); /* while the connection is there */
         out->path_mtu = stats.path_mtu;
-        cards_tell(&p);
+        const world_t *w = l->how.world;
+        const uint32_t end = w->ranks[w->row.rank].site > w->ranks[peer].site;
+        probe_cards_tell(&p.cards, (double)p.rate[0], (double)p.burst[0], out, end);
         status = probe_part(&p, KIND_END);
     }
     if (p.k != NULL) {
