@@ -204,6 +204,14 @@ class Wan(LaunchCase):
         self.assertEqual([r[0] for r in results], [0, 0], results)
         self.assertRegex(results[0][2], r"links\.json: links\[0\]\.sites is nothing; .*the record is ignored")
         self.assertIn("(measured in", results[0][2])
+        of_others = launch_case.read(record).replace('"osaka"', '"kobe"')
+        with open(record, "w") as f:
+            f.write(of_others)
+        results = [self.finish(p) for p in self.start_sites(lab, probed, "--set", "train.steps=16", "--resume")]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertRegex(results[0][2], r"the record of links is of other sites, tokyo-kobe; expected tokyo-osaka: it is ignored, and links are "
+                         r"measured\n")
+        self.assertIn("(measured in", results[0][2])
         self.assertFalse(os.path.exists(os.path.join(self.folder, "whole", "out", "links.json")))
 
     @unittest.skipUnless(launch_case.TORTURE, "takes a minute")
