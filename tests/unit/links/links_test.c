@@ -507,8 +507,8 @@ static void borders_of_two_sites(void)
     link_border_t rows[3];
     static const link_told_t all[2 * RANKS] = {
         [0] = {.sent = 7, .loss = -1}, /* to its own site, which is no border */
-        [1] = {.sent = 300, .round_trip_ns = 30, .loss = -1},
-        [3] = {.sent = 200, .round_trip_ns = 20, .loss = 0.25},
+        [1] = {.sent = 300, .round_trip_ns = 20, .loss = 0.25},
+        [3] = {.sent = 200, .round_trip_ns = 30, .loss = -1},
         [4] = {.sent = 5, .loss = -1},
         [6] = {.sent = 6, .loss = -1},
     };
