@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -204,6 +205,19 @@ class Ranks(unittest.TestCase):
                                  env=dict(os.environ, FAKE_VERBS=order)).stdout
             self.assertEqual(out.count(said), 1, out)
 
+    def test_help_has_the_formula_of_each_option_and_says_what_its_letters_are(self):
+        rate, trip, chunk, window = "b: (the link's|its) rate", "t: (the link's|its) round trip", "c: the chunk", "w: the window"
+        shared = {"queue_pairs": [r"max\(%d, ports, p b t / \(MTU x 0\.02\), w / \(126 c\)\)", "p: the link's loss", rate, trip, chunk, window],
+                  "chunk": [r"0: b x 100 us", rate], "window": [r"0: 1\.25 b t \+ 2 c where the link's rate b and round trip t ", chunk],
+                  "ack_timeout": [r"4\.096 us x 2\^n >= 4 t \+ 1 ms \+ max\(2 c, w - b t\) / b, ", rate, trip, chunk, window, "not measured %d"]}
+        for plugin, numbers, pace in (("ib", (1, 14), "0: none"), ("apn", (4, 16), r"0: the rank's share of 0\.97 b, " + rate)):
+            text = subprocess.run([LONGHAUL, "help", plugin], capture_output=True, text=True, timeout=60, check=True).stdout
+            lines = {key: rest for key, rest in re.findall(r"(?m)^  (\w+) +(.*)$", text)}
+            for key, words in dict(shared, pace=[pace]).items():
+                for word in words:
+                    number = numbers[0 if key == "queue_pairs" else 1]
+                    self.assertRegex(lines[key], word.replace("%d", str(number)), key)
+
     @staticmethod
     def write_card(folder, address):
         """What the kernel tells of a card with one GID, of RoCE v2, and one counter."""
@@ -272,6 +286,9 @@ class Ranks(unittest.TestCase):
                     code, said, _ = self.run_job(["plugin = ib", "security = plain", "fallback = tcp"])
                     self.assertEqual(code, 0, said)
                     self.assertIn(said_then, said)
+                    listed = subprocess.run([LONGHAUL, "plugins"], capture_output=True, text=True, timeout=60, check=True).stdout
+                    for plugin in ("ib", "apn"):
+                        self.assertEqual(listed.count("%s: %s" % (plugin, said_then)), 1, listed)
                 finally:
                     os.environ["LD_LIBRARY_PATH"] = former
 

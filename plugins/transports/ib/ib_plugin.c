@@ -3,8 +3,9 @@
  * a window is a thousand times larger, a lost packet costs a round trip, and nobody below holds a
  * sender back.
  *
- * An option explains itself with the formula that stands for it where it is not set; b is the link's
- * rate in bytes/s, t its round trip, p its loss, c the chunk, w the window. */
+ * An option explains itself with the formula that stands for it where it is not set, and says what the
+ * letters in it are: b is the link's rate in bytes/s, t its round trip, p its loss, c the chunk, w the
+ * window. */
 #include "ib.h"
 
 /* LEAST queue pairs; UNKNOWN: n of the ACK timeout where nothing was measured; PACE: without one set.
@@ -18,7 +19,7 @@
 #define IB_PAIRS_LEAST 4
 #define IB_TIMEOUT_UNKNOWN 16
 #define IB_PACED true
-#define IB_PACE "the rank's share of 0.97 b"
+#define IB_PACE "the rank's share of 0.97 b, b: the link's rate"
 #else
 #define IB_NAME "ib"
 #define IB_SUMMARY \
@@ -54,26 +55,31 @@ static const lh_option_t options[] = {
                   "as it has"),
     LH_OPTION_U64(ib_config_t, port, "port", "0", "0..65535",
                   "port of a machine's first rank, counted up for its others; 0: any free one"),
-    LH_OPTION_U64(ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",
-                  "queue pairs of a connection; 0: max(" IB_TEXT(
-                      IB_PAIRS_LEAST) ", ports, p b t / (MTU x "
-                                      "0.02), w / (126 c)): what a lost packet makes them send "
-                                      "again stays below 2 %"),
-    LH_OPTION_BYTES(ib_config_t, chunk_bytes, "chunk", "0", "0..67108864",
-                    "piece c of a message that one work request writes; 0: b x 100 us (posting one "
-                    "takes 1 us, 1 % of that), 1MiB to 8MiB"),
-    LH_OPTION_BYTES(ib_config_t, window_bytes, "window", "0", NULL,
-                    "bytes w of a connection under way at once; 0: 1.25 b t + 2 c where the link "
-                    "was measured, else 16 c"),
+    LH_OPTION_U64(
+        ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",
+        "queue pairs of a connection; 0: max(" IB_TEXT(
+            IB_PAIRS_LEAST) ", ports, p b t / (MTU x "
+                            "0.02), w / (126 c)), p: the link's loss, b: its rate, t: its "
+                            "round trip, w: the window, c: the chunk: what a lost packet "
+                            "makes them send again stays below 2 %"),
+    LH_OPTION_BYTES(
+        ib_config_t, chunk_bytes, "chunk", "0", "0..67108864",
+        "piece c of a message that one work request writes; 0: b x 100 us, b: the link's "
+        "rate (posting one takes 1 us, 1 % of that), 1MiB to 8MiB"),
+    LH_OPTION_BYTES(
+        ib_config_t, window_bytes, "window", "0", NULL,
+        "bytes w of a connection under way at once; 0: 1.25 b t + 2 c where the link's rate "
+        "b and round trip t were measured, else 16 c, c: the chunk"),
     LH_OPTION_U64(ib_config_t, traffic_class, "traffic_class", "0", "0..255",
                   "traffic class of packets (RoCE: DSCP x 4); 0: the device's own"),
     LH_OPTION_U64(
         ib_config_t, ack_timeout, "ack_timeout", "0", "0..31",
         "n of the time 4.096 us x 2^n after which a packet counts as lost, 7 times; 0: "
-        "the least with 4.096 us x 2^n >= 4 t + 1 ms + max(2 c, w - b t) / b, else " IB_TEXT(
+        "the least with 4.096 us x 2^n >= 4 t + 1 ms + max(2 c, w - b t) / b, t: the link's round "
+        "trip, b: its rate, c: the chunk, w: the window; where it was not measured " IB_TEXT(
             IB_TIMEOUT_UNKNOWN)),
     LH_OPTION_RATE(ib_config_t, pace, "pace", "0", NULL,
-                   "most that a connection sends, by a bucket of 2 c; 0: " IB_PACE),
+                   "most that a connection sends, by a bucket of two chunks; 0: " IB_PACE),
 #ifdef IB_BETWEEN_SITES
     LH_OPTION_U64(ib_config_t, seal_threads, "seal_threads", "0", "0..16",
                   "threads that encrypt and decrypt with security = private; 0: half of the "
