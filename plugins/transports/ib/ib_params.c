@@ -77,7 +77,7 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
         if (u->window_bytes > u->window_most) u->window_bytes = u->window_most;
         if (mine.pace_bytes_per_second != 0)
             u->pace = pace_of(c->transport->config, mine.pace_bytes_per_second);
-        ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
+        ib_bucket_change(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
     }
     const bool framed = c->sealed.slots > 0; /* frames are as many and as long as they were made */
     if (in_force != NULL)

@@ -155,6 +155,18 @@ void ib_bucket_set(ib_bucket_t *b, uint64_t rate, uint64_t depth, uint64_t now)
     *b = (ib_bucket_t){.rate = rate, .depth = depth, .at_ns = now, .tokens = (double)depth};
 }
 
+void ib_bucket_change(ib_bucket_t *b, uint64_t rate, uint64_t depth, uint64_t now)
+{
+    if (b->rate == 0) {
+        ib_bucket_set(b, rate, depth, now);
+        return;
+    }
+    (void)ib_bucket_open(b, now); /* by the rate until now */
+    b->rate = rate;
+    b->depth = depth;
+    if (b->tokens > (double)depth) b->tokens = (double)depth;
+}
+
 bool ib_bucket_open(ib_bucket_t *b, uint64_t now)
 {
     if (b->rate == 0) return true;

@@ -33,6 +33,9 @@ typedef struct ib_bucket { /* lets `rate` bytes each second out, and at most `de
 } ib_bucket_t;
 
 void ib_bucket_set(ib_bucket_t *b, uint64_t rate, uint64_t depth, uint64_t now);
+/* From now on another rate: what was let out counts, so that whoever paces anew again and again gets
+ * nothing ahead. */
+void ib_bucket_change(ib_bucket_t *b, uint64_t rate, uint64_t depth, uint64_t now);
 bool ib_bucket_open(ib_bucket_t *b, uint64_t now);
 void ib_bucket_take(ib_bucket_t *b, uint64_t bytes);
 uint64_t ib_bucket_due(const ib_bucket_t *b); /* when it opens; 0: it is open */

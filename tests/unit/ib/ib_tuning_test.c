@@ -216,6 +216,37 @@ static void a_bucket_lets_out_its_rate(void **state)
     assert_int_equal(sent, 2 * MIB);
 }
 
+/* However often it changes. */
+static void a_new_rate_gives_nothing_ahead(void **state)
+{
+    ib_bucket_t b;
+    uint64_t sent = 0, now = 5 * MS;
+    (void)state;
+    ib_bucket_set(&b, GBIT, 2 * MIB, now);
+    for (int i = 0; i < 1000; i++, now += MS) {
+        ib_bucket_change(&b, i % 2 == 0 ? GBIT / 2 : GBIT, 2 * MIB, now);
+        for (; ib_bucket_open(&b, now); sent += MIB)
+            ib_bucket_take(&b, MIB);
+    }
+    assert_true(sent >= GBIT * 3 / 4 - 2 * MIB && sent <= GBIT * 3 / 4 + 3 * MIB);
+    /* What was taken beyond it is waited for by the new rate. */
+    now += 1000 * MS;
+    ib_bucket_change(&b, GBIT, 2 * MIB, now);
+    ib_bucket_take(&b, 4 * MIB);
+    assert_true(ib_bucket_due(&b) == now + (uint64_t)(2e9 * (double)MIB / (double)GBIT) + 1);
+    ib_bucket_change(&b, 2 * GBIT, 2 * MIB, now);
+    assert_true(ib_bucket_due(&b) == now + (uint64_t)(1e9 * (double)MIB / (double)GBIT) + 1);
+    /* A smaller bucket holds less; none holds nothing back, and the next one begins full. */
+    now += 1000 * MS;
+    ib_bucket_change(&b, GBIT, MIB, now);
+    assert_true(b.tokens <= (double)MIB);
+    ib_bucket_change(&b, 0, MIB, now);
+    ib_bucket_take(&b, 9 * MIB);
+    assert_true(ib_bucket_open(&b, now));
+    ib_bucket_change(&b, GBIT, 2 * MIB, now);
+    assert_true(b.tokens >= (double)(2 * MIB));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_window_has_as_many_pairs_as_it_needs),
         cmocka_unit_test(neighbours_change_one_thing_each),
         cmocka_unit_test(a_bucket_lets_out_its_rate),
+        cmocka_unit_test(a_new_rate_gives_nothing_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
