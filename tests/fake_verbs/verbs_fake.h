@@ -85,7 +85,8 @@ typedef struct orders {
 /* What happened in this process, for tests to ask; and what a queue pair was made ready with. */
 #define FAKE_EVENTS(X) \
     X(lost)            \
-    X(resent) X(rnr) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions) X(ran_ns)
+    X(resent)          \
+    X(rnr) X(refused) X(overruns) X(packets) X(second) X(delayed) X(adaptive) X(regions) X(ran_ns)
 #define FAKE_CHOICES(X) X(labels) X(gid) X(path_mtu) X(ece_taken) X(ack_timeout) X(traffic_class)
 #define FAKE_COUNTS(X) FAKE_EVENTS(X) FAKE_CHOICES(X)
 

@@ -278,12 +278,17 @@ static void receive(fake_qp_t *q, const frame_t *head)
     q->receive_count--;
 }
 
-/* Whether a write has the request that its immediate needs, which is looked at before its bytes. */
+/* Whether a write has the request that its immediate needs, which is looked at before its bytes. One
+ * that has it may be refused all the same, by order. */
 static bool packet_is_met(fake_qp_t *q, const frame_t *head)
 {
+    const bool met = q->receive_count > 0;
     if ((head->flags & FLAG_IMMEDIATE) == 0) return true;
-    if (q->receive_count > 0 && engine.orders.not_ready == 0) return true;
-    if (engine.orders.not_ready > 0) engine.orders.not_ready--;
+    if (met && engine.orders.not_ready == 0) return true;
+    if (met) {
+        engine.orders.not_ready--;
+        engine.counts.refused++;
+    }
     engine.counts.rnr++;
     answer(q, ANSWER_NOT_READY);
     return false;

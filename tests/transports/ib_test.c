@@ -136,6 +136,13 @@ static void a_changing_fabric_is_borne(end_t *e)
     ib_random_messages(e, LH_SECURITY_PLAIN, 1, 1000000);
 }
 
+/* Likewise over cards that send what is lost alone. */
+static void a_changing_fabric_of_selective_cards_is_borne(end_t *e)
+{
+    ib_order("selective=1");
+    ib_random_messages(e, LH_SECURITY_PLAIN, 1, 50000);
+}
+
 static void sizes_arrive_over_several_queue_pairs(end_t *e)
 {
     ib_order("reorder=1");
@@ -746,6 +753,7 @@ int main(int argc, char **argv)
         FACT(all_of_it_at_once_is_borne, many),
         FACT(sizes_arrive_over_several_queue_pairs, wide),
         FACT(a_changing_fabric_is_borne, many),
+        FACT(a_changing_fabric_of_selective_cards_is_borne, many),
         FACT(a_peer_that_does_not_poll_keeps_its_requests, NULL),
         FACT(a_receive_posted_before_its_sender_is_told_is_granted, NULL),
         FACT(a_cut_ends_both_as_lost, short_patience),
