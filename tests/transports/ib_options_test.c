@@ -373,6 +373,49 @@ static void a_window_that_was_chosen_is_cut(end_t *e)
     end_barrier(e);
 }
 
+/* Four were chosen, and its completion queues have entries for two: a warning, and as many as go, whose
+ * requests have less room. Those that are set are refused (ib_test.c), and so is a window that is. */
+static void queue_pairs_that_a_card_has_no_room_for_are_fewer(end_t *e)
+{
+    enum { WANTED = 20 << 20, CHUNK = 65536, ROOM = 2 * (IB_RECEIVES - 2) * CHUNK };
+    char said[1024];
+    lh_conn_t *conn;
+    lh_tuning_t in_force = {.struct_size = sizeof(in_force)};
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .streams = 4,
+                                .chunk_bytes = CHUNK,
+                                .inflight_bytes = WANTED};
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.tuning = &wanted;
+    ib_order("cqe_most=1100");
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        config_of(e)->window_bytes = WANTED;
+        CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_INVALID);
+        CHECK(strstr(check_host_reason(), "window = 20971520: 2 queue pairs with 126 receive work "
+                                          "requests each") != NULL,
+              "%s", check_host_reason());
+        config_of(e)->window_bytes = 0;
+    }
+    ib_join_heard(e, &params, said, sizeof(said));
+    CHECK(e->side == 1 ||
+              (strstr(said, "fake0 can't make a completion queue of 2048 entries, which 4 queue "
+                            "pairs need; 2 queue pairs instead of 4") != NULL &&
+               strstr(said, "a window of 20971520 bytes is more than 2 queue pairs have receive "
+                            "work requests for; 16515072 instead") != NULL),
+          "%s", said);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(e->api->stats(e->conn, &stats) == LH_OK && stats.paths_up == 2 && stats.paths_down == 0);
+    CHECK(e->api->retune(e->conn, NULL, &in_force) == LH_OK && in_force.streams == 2);
+    CHECK(e->side == 1 || in_force.inflight_bytes == ROOM, "%llu",
+          (unsigned long long)in_force.inflight_bytes);
+    buffer_t out = buffer_new(e, 16 << 20, false, 0), in = buffer_new(e, 16 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 16, 1 << 20);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
 /* What a link's figures make of it, and what is set, is what queue pairs are made ready with, at both
  * ends; traffic_class is set to 104. */
 static void what_is_chosen_reaches_the_card(end_t *e)
@@ -638,6 +681,7 @@ int main(int argc, char **argv)
         FACT(a_traffic_class_that_can_t_be_set_is_refused, NULL),
         FACT(memory_that_may_not_be_locked_is_counted, NULL),
         FACT(a_window_that_was_chosen_is_cut, NULL),
+        FACT(queue_pairs_that_a_card_has_no_room_for_are_fewer, NULL),
         FACT(what_is_chosen_reaches_the_card, class),
         FACT(no_more_leaves_than_the_pace_lets_out, paced),
         FACT(a_device_s_memory_is_reached_in_place, many),

@@ -383,6 +383,8 @@ bool ib_dial(ib_pair_t *p);
 /* ib_params.c: what the host wants of a connection */
 lh_status_t ib_check_security(lh_transport_t *t, uint32_t security);
 lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params);
+/* There are fewer queue pairs than were chosen: c->pair_count. */
+lh_status_t ib_take_pairs(lh_conn_t *c);
 lh_status_t ib_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
                     char *why, size_t room);
 lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force);

@@ -29,6 +29,80 @@ lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state)
     return c;
 }
 
+static void queues_forget(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        if (c->cqs[i] != NULL) (void)t->verbs.destroy_cq(c->cqs[i]);
+        c->cqs[i] = NULL;
+    }
+}
+
+/* Of a port: the end that is dialed does not choose which pair comes to which. */
+static uint32_t pairs_of_queue(const lh_conn_t *c)
+{
+    const uint32_t ports = c->transport->port_count;
+    return c->dials ? (c->pair_count + ports - 1) / ports : c->pair_count;
+}
+
+static int queue_entries(const lh_conn_t *c)
+{
+    return (int)(pairs_of_queue(c) * (IB_SEND_WRS + IB_RECEIVES + IB_SPARE));
+}
+
+/* The port that can't have one, and errno; NULL: each has. */
+static const ib_port_t *queues_make(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    for (uint32_t i = 0; i < t->port_count; i++) {
+        const ib_port_t *port = &t->ports[i];
+        c->cqs[i] = t->verbs.create_cq(port->context, queue_entries(c), c, port->channel, 0);
+        if (c->cqs[i] != NULL) continue;
+        const int error = errno;
+        queues_forget(c);
+        errno = error;
+        return port;
+    }
+    return NULL;
+}
+
+/* Half of the queue pairs, where they were chosen and not set, and each port keeps one. False: no fewer. */
+static bool pairs_halve(lh_conn_t *c)
+{
+    const lh_transport_t *t = c->transport;
+    const uint32_t least = c->peer_ports > t->port_count ? c->peer_ports : t->port_count;
+    if (!c->dials || t->config->queue_pairs != 0 || c->pair_count <= least) return false;
+    c->pair_count = c->pair_count / 2 < least ? least : c->pair_count / 2;
+    return true;
+}
+
+/* As many as the card has room for. */
+static lh_status_t queues_fit(lh_conn_t *c)
+{
+    const lh_host_t *host = c->transport->host;
+    const uint32_t wanted = c->pair_count, of_one = pairs_of_queue(c);
+    const int entries = queue_entries(c);
+    const ib_port_t *lacks = queues_make(c), *first = lacks;
+    while (lacks != NULL && pairs_halve(c))
+        lacks = queues_make(c);
+    if (lacks != NULL) {
+        char limit[IB_LOCK_TEXT]; /* a driver may lock it */
+        const int error = errno;
+        ib_lock_text_of(error, limit, sizeof(limit));
+        errno = error;
+        return host->fail(host, LH_IO,
+                          "%s can't make a completion queue of %d entries, which %u queue pairs "
+                          "need (queue_pairs sets how many)%s",
+                          lacks->device, queue_entries(c), pairs_of_queue(c), limit);
+    }
+    if (first == NULL) return LH_OK;
+    host->log(host, LH_LOG_WARN,
+              "rank %u: %s can't make a completion queue of %d entries, which %u queue pairs need; "
+              "%u queue pairs instead of %u",
+              c->peer, first->device, entries, of_one, c->pair_count, wanted);
+    return ib_take_pairs(c);
+}
+
 lh_status_t ib_conn_equip(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
@@ -39,24 +113,8 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
     if (status == LH_OK)
         status = ib_register_all(t, &c->board[1], sizeof(*c->board), false, c->board_out);
     if (status == LH_OK) status = host->random(host, &c->label, sizeof(c->label));
+    if (status == LH_OK) status = queues_fit(c);
     if (status != LH_OK) return status;
-    for (uint32_t i = 0; i < t->port_count; i++) {
-        const ib_port_t *port = &t->ports[i];
-        const uint32_t pairs = (c->pair_count + t->port_count - 1) / t->port_count;
-        /* The end that is dialed does not choose which pair comes to which port. */
-        const uint32_t most = c->dials ? pairs : c->pair_count;
-        const int entries = (int)(most * (IB_SEND_WRS + IB_RECEIVES + IB_SPARE));
-        c->cqs[i] = t->verbs.create_cq(port->context, entries, c, port->channel, 0);
-        if (c->cqs[i] != NULL) continue;
-        char limit[IB_LOCK_TEXT]; /* a driver may lock it */
-        const int error = errno;
-        ib_lock_text_of(error, limit, sizeof(limit));
-        errno = error;
-        return host->fail(host, LH_IO,
-                          "%s can't make a completion queue of %d entries, which %u queue pairs "
-                          "need (queue_pairs sets how many)%s",
-                          port->device, entries, most, limit);
-    }
     return c->security == LH_SECURITY_PRIVATE ? ib_private_equip(c) : LH_OK;
 }
 
@@ -83,10 +141,7 @@ static void conn_dismantle(lh_conn_t *c)
         p->state = IB_PAIR_NONE;
     }
     ib_private_unmake(c);
-    for (uint32_t i = 0; i < t->port_count; i++) {
-        if (c->cqs[i] != NULL) (void)v->destroy_cq(c->cqs[i]);
-        c->cqs[i] = NULL;
-    }
+    queues_forget(c);
     ib_forget_all(t, c->board_in);
     ib_forget_all(t, c->board_out);
     atomic_store(&c->pairs_up, 0);

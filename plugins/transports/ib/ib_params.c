@@ -73,7 +73,7 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
                              : mine.chunk_bytes > IB_CHUNK_MOST ? IB_CHUNK_MOST
                                                                 : mine.chunk_bytes;
         if (mine.inflight_bytes != 0) u->window_bytes = mine.inflight_bytes;
-        u->window_most = (uint64_t)c->pair_count * (IB_RECEIVES - 2) * u->chunk_bytes;
+        u->window_most = ib_window_most(c->pair_count, u->chunk_bytes);
         if (u->window_bytes > u->window_most) u->window_bytes = u->window_most;
         if (mine.pace_bytes_per_second != 0)
             u->pace = pace_of(c->transport->config, mine.pace_bytes_per_second);
@@ -88,8 +88,37 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
     return LH_OK;
 }
 
-/* Structs of the host may be shorter than this plugin's. A window for which there are not enough
- * receive work requests is refused where it was set by hand, else cut. */
+/* A window for which there are not enough receive work requests is refused where it was set by hand, else
+ * cut. */
+static lh_status_t window_fit(lh_conn_t *c)
+{
+    const lh_host_t *host = c->transport->host;
+    ib_tuning_t *u = &c->tuning;
+    if (u->window_bytes <= u->window_most) return LH_OK;
+    if (c->transport->config->window_bytes != 0)
+        return host->fail(host, LH_INVALID,
+                          "window = %llu: %u queue pairs with %u receive work requests each and "
+                          "chunks of %llu bytes have room for %llu; set more queue_pairs or a "
+                          "larger chunk",
+                          (unsigned long long)u->window_bytes, u->queue_pairs, IB_RECEIVES - 2,
+                          (unsigned long long)u->chunk_bytes, (unsigned long long)u->window_most);
+    host->log(host, LH_LOG_WARN,
+              "rank %u: a window of %llu bytes is more than %u queue pairs have receive work "
+              "requests for; %llu instead",
+              c->peer, (unsigned long long)u->window_bytes, u->queue_pairs,
+              (unsigned long long)u->window_most);
+    u->window_bytes = u->window_most;
+    return LH_OK;
+}
+
+lh_status_t ib_take_pairs(lh_conn_t *c)
+{
+    c->tuning.queue_pairs = c->pair_count;
+    c->tuning.window_most = ib_window_most(c->pair_count, c->tuning.chunk_bytes);
+    return window_fit(c);
+}
+
+/* Structs of the host may be shorter than this plugin's. */
 lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
 {
     const lh_host_t *host = c->transport->host;
@@ -111,19 +140,5 @@ lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
     c->peer = params->peer;
     c->patience_ns = params->silence_ns != 0 ? params->silence_ns : PATIENCE_NS;
     ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
-    if (u->window_bytes <= u->window_most) return LH_OK;
-    if (wish.window_bytes != 0)
-        return host->fail(host, LH_INVALID,
-                          "window = %llu: %u queue pairs with %u receive work requests each and "
-                          "chunks of %llu bytes have room for %llu; set more queue_pairs or a "
-                          "larger chunk",
-                          (unsigned long long)u->window_bytes, u->queue_pairs, IB_RECEIVES - 2,
-                          (unsigned long long)u->chunk_bytes, (unsigned long long)u->window_most);
-    host->log(host, LH_LOG_WARN,
-              "rank %u: a window of %llu bytes is more than %u queue pairs have receive work "
-              "requests for; %llu instead",
-              c->peer, (unsigned long long)u->window_bytes, u->queue_pairs,
-              (unsigned long long)u->window_most);
-    u->window_bytes = u->window_most;
-    return LH_OK;
+    return window_fit(c);
 }

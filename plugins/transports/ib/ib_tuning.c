@@ -54,6 +54,11 @@ static uint64_t pairs_by_loss(const lh_link_t *link, uint64_t in_flight)
     return pairs < (double)IB_PAIRS_MOST ? (uint64_t)pairs + 1 : IB_PAIRS_MOST;
 }
 
+uint64_t ib_window_most(uint64_t pairs, uint64_t chunk)
+{
+    return pairs * (IB_RECEIVES - 2) * chunk;
+}
+
 ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_link_t *link,
                       const lh_tuning_t *tuning, uint64_t rate)
 {
@@ -104,7 +109,7 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
                            : ib_ack_timeout(link->round_trip_ns, burst_ns, rules->timeout_unknown),
         .chunk_bytes = chunk,
         .window_bytes = window,
-        .window_most = pairs * (IB_RECEIVES - 2) * chunk,
+        .window_most = ib_window_most(pairs, chunk),
         .pace = pace,
     };
 }

@@ -44,6 +44,9 @@ uint64_t ib_bucket_due(const ib_bucket_t *b); /* when it opens; 0: it is open */
 ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_link_t *link,
                       const lh_tuning_t *tuning, uint64_t rate);
 
+/* What the receive work requests of so many queue pairs have room for. */
+uint64_t ib_window_most(uint64_t pairs, uint64_t chunk);
+
 /* The smallest t with 4.096 us x 2^t >= 4 round trips + 1 ms + burst, so that a queue on the line is
  * no loss, and a loss costs a few round trips. burst_ns: the time at the link's rate of what is under
  * way beyond what fills it, two chunks at least, as these are acknowledged at their ends only. With
