@@ -174,7 +174,7 @@ class Vm(unittest.TestCase):
     def test_faults_at_random(self):
         """A cut, a port that is down and a rank that is stopped for less than `outage` leave the bits; a longer cut and a killed rank
         end both ends with exit code 3 and a line that names both, or who was killed; no queue pair and no process stays behind. 20
-        rounds in torture."""
+        rounds in torture, where all ranks end within 3.5 s."""
         outage, chance = 8, random.Random(SEED)
         kinds = (("cut", 0.1), ("cut", 1), ("cut", 20), ("port", 1), ("stop", 1), ("kill", 0))
         count = int(os.environ.get("LONGHAUL_ROUNDS", 20 if TORTURE else 2))
@@ -197,21 +197,25 @@ class Vm(unittest.TestCase):
             self.assertEqual(code, 0, said)
             rows = re.findall(r"^round (\d+) (\w+) (\S+): (\d+) (\d+) (-?\d+) (\w+)$", said, re.M)
             self.assertEqual(len(rows), len(rounds), said)
-            parts = re.split(r"(?m)^round (?=\d+ )", said)[1:]
+            parts, all_late = re.split(r"(?m)^round (?=\d+ )", said)[1:], []
             for (n, kind, seconds, one, two, took, digest), part in zip(rows, parts):
                 lasts = kind == "kill" or float(seconds) > outage
                 late = int(took) / 1e3 - (0 if kind == "kill" else outage)
                 print("round %s: %s %s s: exit codes %s %s after %s ms%s" %
                       (n, kind, seconds, one, two, took, ", %.1f s after what lasts" % late if lasts else ""), flush=True)
                 self.assertEqual((one, two), ("3", "3") if lasts else ("0", "0"), said)
-                if lasts and kind == "cut":  # by themselves; the goal is outage + 3.5 s
+                if lasts and kind == "cut":  # by themselves
                     self.assertLess(int(took), 1000 * float(seconds), said)
                 if lasts:
                     self.assertRegex(part, NAMED[kind])
+                    all_late.append(late)
                 if not lasts:
                     self.assertEqual(digest, rows[0][6], said)
             self.assert_nothing_left(said, len(rounds))
             self.assertEqual(re.findall(r"^processes \d+: (.*)$", said, re.M), ["0"] * len(rounds), said)
+            # One in ten may be late by what the machine around the virtual one did meanwhile.
+            if TORTURE and all_late:
+                self.assertLess(sorted(all_late)[(len(all_late) - 1) * 9 // 10], 3.5, all_late)
 
     def test_a_training_between_sites_outlives_a_cut(self):
         with tempfile.TemporaryDirectory() as folder:
