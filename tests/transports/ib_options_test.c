@@ -124,6 +124,22 @@ static void a_gid_is_of_the_latest_version_of_roce(end_t *e)
     card_free();
 }
 
+static void an_address_of_ipv6_has_a_gid_of_its_family(end_t *e)
+{
+    static char here[] = "::1";
+    card_new();
+    write_line(3, "gids", "0000:0000:0000:0000:0000:0000:0000:0001");
+    write_line(3, "gid_attrs/types", "RoCE v2");
+    config_of(e)->bind = here;
+    reopen(e);
+    ib_meet(e, LH_SECURITY_KNOWN);
+    CHECK(ib_count("gid") == 3, "%llu", (unsigned long long)ib_count("gid"));
+    buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 4, 1 << 18);
+    part(e);
+    card_free();
+}
+
 static void a_gid_is_chosen_by_row_or_address(end_t *e)
 {
     static char row[] = "0", address[] = "127.0.0.1", other[] = "2", any[] = "auto",
@@ -671,6 +687,7 @@ int main(int argc, char **argv)
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(a_gid_is_of_the_latest_version_of_roce, NULL),
+        FACT(an_address_of_ipv6_has_a_gid_of_its_family, NULL),
         FACT(a_gid_is_chosen_by_row_or_address, NULL),
         FACT(a_row_is_one_of_the_device_with_the_rank_s_address, NULL),
         FACT(a_gid_that_the_port_does_not_have_is_named, NULL),

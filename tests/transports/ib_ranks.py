@@ -172,14 +172,16 @@ class Ranks(unittest.TestCase):
         self.assertEqual(len(set(digests)), 1, digests)
 
     def test_every_cut_has_the_bits_of_tcp(self):
-        """Two ranks a site, ib inside and apn between, for each way of cutting what ranks hold."""
-        sites = ["[site.a]", "hosts = localhost:2", "[site.b]", "hosts = localhost:2", "[transport.wan]"]
+        """Two machines a site, which this one plays, ib inside and apn between, for each way of cutting what ranks hold."""
+        hosts = "hosts = localhost:1, %s:1" % socket.gethostname()
+        sites = ["[site.a]", hosts, "[site.b]", hosts]
         for optimizer in ("zero0", "zero1", "zero2", "zero3") if TORTURE else ("zero3",):
             digests = []
-            for node, wan in (("tcp", ["plugin = tcp"]), ("ib", ["plugin = apn", "security = known"])):
-                code, said, digest = self.run_job(["plugin = " + node, "security = known"], "loss=1000" if node == "ib" else "",
-                                                  sites + wan, optimizer=optimizer)
+            for site, wan in (("tcp", ["plugin = tcp"]), ("ib", ["plugin = apn", "security = known"])):
+                more = sites + ["[transport.site]", "plugin = " + site, "security = known", "[transport.wan]"] + wan
+                code, said, digest = self.run_job(["plugin = shm"], "loss=1000" if site == "ib" else "", more, optimizer=optimizer)
                 self.assertEqual(code, 0, said)
+                self.assertIn("links inside a site over %s: security = known" % site, said)
                 digests.append(digest)
             self.assertNotEqual(digests[0], hashlib.sha256().hexdigest())
             self.assertEqual(digests[0], digests[1], optimizer)
