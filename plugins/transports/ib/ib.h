@@ -418,7 +418,8 @@ void ib_private_done(lh_transport_t *t); /* takes what threads have done */
 
 /* ib_conn.c: a connection's life */
 lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state);
-/* Completion queues, boards: before the first queue pair. */
+/* Completion queues, boards: before the first queue pair. Of the end that dials pair_count may become
+ * less. */
 lh_status_t ib_conn_equip(lh_conn_t *c);
 void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...) LH_PRINTF(3, 4);
 void ib_cancel(lh_conn_t *c);
