@@ -193,10 +193,20 @@ static ib_pair_t *lead_of(lh_conn_t *c)
     return p;
 }
 
+/* Inside a site receives are told of in groups, as a notice costs as much as a small message: the
+ * peer comes to these when it has used those that it knows of, at least twice as many. Who goes to
+ * sleep has told of all. */
+static bool grants_can_wait(const lh_conn_t *c)
+{
+    const uint64_t untold = c->receive_end - c->receive_told;
+    const uint64_t unused = c->receive_told - c->receive_first;
+    return untold == 0 || (ib_rules.gathers && !c->transport->armed && unused > 2 * untold);
+}
+
 void ib_pairs_notify(lh_conn_t *c)
 {
     const bool waited = c->retells || gives_credits(c);
-    if (!waited && c->receive_end == c->receive_told && !ib_private_due(c)) return;
+    if (!waited && grants_can_wait(c) && !ib_private_due(c)) return;
     ib_pair_t *p = lead_of(c);
     ib_board_t *mine = &c->board[1];
     ib_sent_t rows[IB_NOTICE_WRS];

@@ -19,6 +19,7 @@
 #define IB_PAIRS_LEAST 4
 #define IB_TIMEOUT_UNKNOWN 16
 #define IB_PACED true
+#define IB_GATHERS false
 #define IB_PACE "the rank's share of 0.97 b, b: the link's rate"
 #else
 #define IB_NAME "ib"
@@ -27,6 +28,7 @@
 #define IB_PAIRS_LEAST 1
 #define IB_TIMEOUT_UNKNOWN 14
 #define IB_PACED false
+#define IB_GATHERS true
 #define IB_PACE "none"
 #endif
 #define IB_TEXT_OF(number) #number
@@ -36,6 +38,7 @@ const ib_rules_t ib_rules = {.name = IB_NAME,
                              .pairs_least = IB_PAIRS_LEAST,
                              .timeout_unknown = IB_TIMEOUT_UNKNOWN,
                              .paced = IB_PACED,
+                             .gathers = IB_GATHERS,
                              .seals = (IB_LEVELS & 1u << LH_SECURITY_PRIVATE) != 0};
 
 static const lh_option_t options[] = {

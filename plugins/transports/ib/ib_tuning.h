@@ -15,6 +15,7 @@ typedef struct ib_rules { /* what the two plugins of this source do differently 
     uint32_t pairs_least; /* queue pairs of a link between sites whose paths nobody has counted */
     uint32_t timeout_unknown; /* ACK timeout where no round trip is known */
     bool paced;               /* at the ledger's share of the link */
+    bool gathers;             /* receives are told of in groups */
     bool seals;               /* it gives `private` */
 } ib_rules_t;
 
