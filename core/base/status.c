@@ -67,6 +67,7 @@ const char *status_text(lh_status_t status)
         LH_STATUS_MAP(STATUS_CASE)
 #undef STATUS_CASE
     case STATUS_INTERNAL: return "internal error";
+    case STATUS_ENDED: return "ended at once";
     default: return "unknown status";
     }
 }
@@ -81,6 +82,7 @@ int status_exit_code(lh_status_t status)
     case LH_TIMED_OUT: return EXIT_LOST;
     case LH_AGAIN:
     case STATUS_INTERNAL: return EXIT_INTERNAL;
+    case STATUS_ENDED: return EXIT_ENDED;
     default: return EXIT_REFUSED;
     }
 }

@@ -30,10 +30,10 @@ const char *fail_reason(void);
 /* Forgets it, before a call whose own sentence is to be told from an older one. */
 void fail_clear(void);
 
-/* A status of the host's own, beside those of LH_STATUS_MAP: a process of ours ended by an
- * assertion. */
-enum { STATUS_INTERNAL = -1000 };
-/* The text of LH_STATUS_MAP; "internal error" for STATUS_INTERNAL; "unknown status" for any other
+/* Statuses of the host's own, beside those of LH_STATUS_MAP: a process of ours ended by an
+ * assertion; a machine of the job was told to end at once. */
+enum { STATUS_INTERNAL = -1000, STATUS_ENDED = -1001 };
+/* The text of LH_STATUS_MAP, or of a status of the host's own; "unknown status" for any other
  * number. */
 const char *status_text(lh_status_t status);
 
@@ -46,6 +46,7 @@ enum {
     EXIT_STOPPED = 4,     /* training stopped: not finite too often */
     EXIT_INTERNAL = 5,    /* internal error                  */
     EXIT_TERMINATED = 75, /* stopped by SIGTERM after a save */
+    EXIT_ENDED = 143,     /* as after a second SIGTERM: 128 and its number */
 };
 /* The code with which a command ends that failed with this status. LH_AGAIN, which some caller
  * should have dealt with, is an internal error. */

@@ -86,7 +86,8 @@ static const term_t exit_codes[] = {
     {"75",
      "Stopped by SIGTERM, SIGINT, a terminal that closed or longhaul stop. Where training had "
      "begun its last step is saved: go on with --resume."},
-    {"128 + N", "Ended at once by signal N, as by a second SIGTERM."},
+    {"128 + N",
+     "Ended at once by signal N, as by a second SIGTERM; 143 where another machine was."},
 };
 
 static const term_t environment[] = {

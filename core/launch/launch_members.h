@@ -39,6 +39,7 @@ typedef struct starter {
     int last_stop;         /* which but SIGHUP came last */
     uint64_t deadline;     /* 0: none has failed      */
     uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
+    uint64_t end_by;       /* the job ends at once: ranks here that live then are killed */
     started_t *first;      /* that failed              */
     machine_kills_t kills; /* before the first was started */
     restarts_t restarts;

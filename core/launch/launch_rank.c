@@ -130,9 +130,9 @@ void launch_facts_free(launch_facts_t *f)
     *f = (launch_facts_t){0};
 }
 
-/* How long a rank that was told of the job's end has to come to its own, and how often the file
- * with rank 0's address is looked for. */
-enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
+/* How long a rank that was told of the job's end has to come to its own, how often it looks whether its
+ * launcher wants it to end, and how often the file with rank 0's address is looked for. */
+enum { TOLD_GRACE_MS = 2500, ENDS_LOOK_MS = 100, LOOK_MS = 50 };
 /* How long a process that is no rank looks for rank 0, which listens now and then. */
 #define HERALD_NS (UINT64_C(86400000000000) * 365)
 
@@ -334,6 +334,15 @@ static lh_status_t meeting_begin(meeting_t *m)
     return world_publish(l->how.host, l->world, m->secret, &m->published);
 }
 
+/* The launcher kills this rank soon: before that all others are told that it is no loss. */
+static void watchdog_look(const meeting_t *m)
+{
+    const launch_t *l = m->launch;
+    if (l->row != NULL && atomic_load(&l->row->ends) != 0)
+        control_fail(l->control, l->place.rank, STATUS_ENDED,
+                     "its machine was told to end at once");
+}
+
 /* A rank that was told of the end and does not come to it, in a long kernel or a wait of somebody
  * else's, is ended here, with the job's reason as its last words. It waits for the control plane's
  * failure and for its own end, whichever comes first. _exit and not exit, which would run handlers
@@ -343,8 +352,8 @@ static void *watchdog_run(void *argument)
     meeting_t *m = argument;
     struct pollfd fds[2] = {{.fd = m->watchdog_fd, .events = POLLIN},
                             {.fd = control_fd(m->launch->control), .events = POLLIN}};
-    while (poll(fds, 2, -1) < 0 && errno == EINTR) {
-    }
+    while (poll(fds, 2, ENDS_LOOK_MS) <= 0)
+        watchdog_look(m);
     if (fds[0].revents != 0) return NULL;
     if (poll(fds, 1, TOLD_GRACE_MS) != 0) return NULL;
     const char *reason = control_failure(m->launch->control);

@@ -44,6 +44,7 @@ enum {
     /* How often it looks even if nothing has happened; milliseconds here and below. */
     TICK_MS = 100,
     GRACE_MS = 3000, /* ranks end by themselves after the first has failed */
+    TELL_MS = 500,   /* ranks that are to end at once tell other machines so */
     /* So long after the first failure ranks are killed that have not met the others: nobody can
      * tell them of it. */
     UNMET_MS = 300,
@@ -329,6 +330,19 @@ static void starter_stand_still(starter_t *s)
     starter_kill_all(s, SIGCONT);
 }
 
+/* Machines that only saw these ranks die would start theirs again and wait, or go on without this one:
+ * ranks tell them first. A machine that leaves by itself is one that is lost. */
+static void starter_end_at_once(starter_t *s)
+{
+    const bool tells = !starter_is_alone(s) && s->leave_by == 0 && s->end_by == 0;
+    for (uint32_t i = 0; tells && i < s->count; i++)
+        atomic_store(&s->board[i].ends, 1);
+    if (tells)
+        s->end_by = sys()->now_ns() + TELL_MS * LAUNCH_MS;
+    else
+        starter_kill_all(s, SIGKILL);
+}
+
 /* The first is passed on as SIGTERM; ranks then agree on a last step. The second ends all. A
  * terminal that closes may say so twice, or beside another signal: it never counts as a second. */
 static void starter_hear_signal(starter_t *s)
@@ -360,7 +374,7 @@ static void starter_hear_signal(starter_t *s)
     if (!told)
         starter_kill_all(s, notice > 0 && !leaves ? SIGINT : SIGTERM);
     else if (s->stops > 1)
-        starter_kill_all(s, SIGKILL);
+        starter_end_at_once(s);
 }
 
 /* Until the last rank of this machine has ended. It looks every TICK_MS even if nothing happens: a
@@ -390,6 +404,7 @@ static lh_status_t starter_watch(starter_t *s)
         }
         const uint64_t now = sys()->now_ns();
         if (s->leave_by != 0 && now > s->leave_by) starter_kill_all(s, SIGKILL);
+        if (s->end_by != 0 && now > s->end_by) starter_kill_all(s, SIGKILL);
         if (s->deadline == 0) continue;
         if (now > s->deadline) starter_kill_all(s, SIGKILL);
         starter_kill_stopped(s);

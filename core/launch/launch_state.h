@@ -74,11 +74,12 @@ enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 
 /* A row of the board: one for each rank of this machine, mapped by the launcher and by that rank.
  * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing
- * in it is under a lock that a dead process could hold. The first two are the other way round, and
- * are there before the rank is. */
+ * in it is under a lock that a dead process could hold. The first three are the other way round; two
+ * of them are there before the rank is. */
 typedef struct board_row {
     uint32_t restarts;          /* how often this rank's training was started again before */
     char before[BOARD_WORDS];   /* why the ranks before this one ended; "": there were none */
+    _Atomic uint32_t ends;      /* the job ends at once: the others are to hear it from here */
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */
     _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */

@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.join(SOURCE, "bench"))
 import llama_step
 
 HOSTS = ("t1", "o1")
-FINAL = (0, 1, 2, 4, 5, 75)  # exit codes after which deploy/longhaul@.service starts nothing
+FINAL = (0, 1, 2, 4, 5, 75, 143)  # exit codes after which deploy/longhaul@.service starts nothing
 WAIT = 120  # seconds that a fault may cost before it counts as never made good
 LAB, LENGTH, EVERY, SEED, MODEL = "", 1800 if TORTURE else 20, 60 if TORTURE else 6, 17, "small"
 PLACES = """address = {address}

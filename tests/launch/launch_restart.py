@@ -165,6 +165,28 @@ class Launchers(LaunchCase):
             shutil.rmtree(os.path.join(self.folder, "out"))
             os.unlink(os.path.join(self.folder, "job.key"))
 
+    def test_an_end_at_once_is_one_of_all_machines(self):
+        """A second signal to one launcher: the others neither start their ranks again nor wait for its, whoever has rank 0."""
+        for told in (0, 1):
+            _, processes = self.start_both(LH_STEPS=100000, LH_DEAF=1)
+            self.ranks(4)
+            self.met(1)
+            time.sleep(0.5)
+            for _ in range(2):  # two that are pending at once would be one
+                processes[told].terminate()
+                time.sleep(0.2)
+            begin = time.time()
+            results = [self.finish(p) for p in processes]
+            self.assertLess(time.time() - begin, 5)
+            self.assertEqual([r[0] for r in results], [143, 143], results)
+            others = results[1 - told][2]
+            self.assertNotIn("starting again", others)
+            self.assertRegex(others.splitlines()[-1], r"\Alonghaul: rank \d on (tokyo/t1|osaka/o1) \(process \d+\) failed in step \d+, "
+                                                      r"a test barrier: its machine was told to end at once\Z")
+            self.nothing_is_left()
+            shutil.rmtree(os.path.join(self.folder, "out"))
+            os.unlink(os.path.join(self.folder, "job.key"))
+
     def test_a_key_whose_file_is_gone_is_that_of_the_job_all_the_same(self):
         """Each machine has a copy of its own: one that rank 0's made anew would be no other's."""
         ini, keys = self.sites_ini(), []
