@@ -694,7 +694,8 @@ void control_server_run(control_t *c)
         server_turn(c);
         control_sweep(c);
     } while (!server_has_ended(c, sys()->now_ns()));
-    if (control_status(c) == LH_OK && !s->refused) control_members_over(c);
+    const lh_status_t end = control_status(c);
+    if ((end == LH_OK || end == STATUS_ENDED) && !s->refused) control_members_over(c);
     for (peer_t *p = s->peers; p != NULL; p = p->next) {
         if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
         control_drop(s, p);

@@ -234,6 +234,20 @@ class Ranks(LaunchCase):
         self.says(processes["o1"], "rank 0 of ")
         self.end(processes)
 
+    def test_an_end_at_once_is_the_witness_s_too(self):
+        """A second signal to one launcher: nobody goes on without it, and nobody waits for it."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"}, "go_on_with = ranks\nwitness = w1\n"))
+        processes = self.start_told(ini, "w1", "t1", "o1", LH_DEAF=1)
+        self.begun(1, "rank 1 of 2 on o1")
+        time.sleep(2)  # the witness is told of the meeting
+        for _ in range(2):
+            processes["t1"].terminate()
+            time.sleep(0.2)
+        launch_case.wait_for(lambda: all(p.poll() is not None for p in processes.values()), 20)
+        self.assertEqual({h: p.returncode for h, p in processes.items()}, {"w1": 0, "t1": 143, "o1": 143},
+                         {h: self.said_by(p) for h, p in processes.items()})
+        self.nothing_is_left()
+
     def test_votes_outlive_a_launcher(self):
         """Of three machines two were lost, and one is back: with its vote they are most of three. One that is started without --resume has none."""
         sites = {"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2", "kyoto": "hosts = k1:1\naddresses = 127.0.0.3"}
