@@ -436,14 +436,13 @@ static uint32_t kill_children(bool at_once)
 }
 
 /* What a rank left at work, such as a saver, may go on for a minute where all went well, until
- * 1500 ms after the first failure where a rank has failed, and not at all after a second signal
- * alone. */
+ * 1500 ms after the first failure where a rank has failed, and not at all after a second signal. */
 static void starter_reap_orphans(const starter_t *s)
 {
     enum { LOOK_US = 10000 };
     const bool well = s->first == NULL && s->stops < 2;
     const uint64_t end = well ? sys()->now_ns() + ORPHANS_MS * LAUNCH_MS
-                         : s->deadline > GRACE_MS * LAUNCH_MS / 2
+                         : s->stops < 2 && s->deadline > GRACE_MS * LAUNCH_MS / 2
                              ? s->deadline - GRACE_MS * LAUNCH_MS / 2
                              : 0;
     for (;;) {
