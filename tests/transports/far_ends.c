@@ -29,7 +29,7 @@ enum {
     BURST = 64000000,
     BURSTS = 9,
     LARGEST = 1 << 20, /* of messages that are checked */
-    SLOTS = 16,        /* of them under way each way   */
+    SLOTS = 64, /* of them under way each way: as many as a round trip of a long link holds */
 };
 
 static const char *spaces[2];
@@ -76,7 +76,7 @@ static uint32_t harvest(end_t *e, lh_wire_event_t *events, uint32_t most)
     for (uint32_t i = 0; i < count; i++)
         CHECK(events[i].status == LH_OK && events[i].type < LH_WIRE_DOWN, "%s",
               events[i].reason != NULL ? events[i].reason : "");
-    if (count == 0) (void)usleep(20);
+    if (count == 0) (void)usleep(messages > 0 ? 200 : 20); /* of a round trip of 8 ms */
     return count;
 }
 
@@ -265,13 +265,14 @@ static void run_idle(end_t *e)
     (void)fflush(fact_out);
 }
 
-/* Of the n-th message of a side: most are small, some are cut into pieces for all streams. */
+/* Of the n-th message of a side: most are small, some are cut into pieces for all streams. They have
+ * 8 KB on average, so that a million are 8 GB a way. */
 static uint64_t size_of(uint32_t side, uint64_t n)
 {
     uint64_t x = (n + 1) * 0x9e3779b97f4a7c15u + side;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x ^= x >> 27;
-    const uint64_t most = x % 32 == 0 ? LARGEST : x % 8 == 1 ? 100000 : 2000;
+    const uint64_t most = x % 128 == 0 ? LARGEST : x % 16 == 1 ? 100000 : 2000;
     return (x >> 8) % (most + 1);
 }
 

@@ -18,7 +18,7 @@ WAN = "3"
 
 
 def main(program, emulator):
-    count = 1000000 if TORTURE else 4000
+    count = 1000000 if TORTURE else 12000
     link = Link(0, 1, delay=0.004, rate=1e9, loss=0.002, late=0.01, queue=1e6, mtu=9000)
     with Lab(emulator, [link]) as lab:
         command = [program, "tcp", *lab.spaces, f"messages={count}", WAN, "0", "0", "bind=wan0"]
