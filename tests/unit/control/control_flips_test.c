@@ -4,17 +4,25 @@
  *
  * Who finds a bit ends its connection, and a handshake takes most of the time. Each direction has
  * keys and counters of its own, so a connection serves two bits: one on each way, both frames and
- * records made before either end is given any. */
+ * records made before either end is given any. And it serves several turns: all but the last one are
+ * taken by processes of their own, which have both ends as they were before any bit. */
 #include <unit/base/scratch_files.h>
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <control/control_conn.h>
 #include <torture.h>
 
 enum { FRAMES = 3, BYTES = 400, MORE = 20000, WIRE = 1 << 16, RANK = 5 };
 enum { CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };
+/* A sanitizer's process takes longer to fork than a handshake. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { TURNS = 1 };
+#else
+enum { TURNS = 16 };
+#endif
 
 static secret_t *secret;
 static control_tls_t *tls;
@@ -31,6 +39,7 @@ static uint64_t next_random(void)
 typedef struct line { /* two ends, and between them who passes bytes on */
     control_conn_t *dials, *accepts;
     int near, far;
+    int dials_fd, accepts_fd; /* of the two ends: theirs */
 } line_t;
 
 static int pair_end(int *ours)
@@ -61,9 +70,10 @@ static void pass(int from, int to)
 
 static void line_open(line_t *l)
 {
-    assert_int_equal(conn_new(tls, pair_end(&l->near), RANK, FRAME_LARGE, &l->dials), LH_OK);
-    assert_int_equal(conn_new(tls, pair_end(&l->far), CONN_NO_RANK, FRAME_SMALL, &l->accepts),
-                     LH_OK);
+    l->dials_fd = pair_end(&l->near);
+    l->accepts_fd = pair_end(&l->far);
+    assert_int_equal(conn_new(tls, l->dials_fd, RANK, FRAME_LARGE, &l->dials), LH_OK);
+    assert_int_equal(conn_new(tls, l->accepts_fd, CONN_NO_RANK, FRAME_SMALL, &l->accepts), LH_OK);
     while (!conn_is_proven(l->dials) || !conn_is_proven(l->accepts)) {
         assert_int_equal(conn_drive(l->dials), LH_OK);
         pass(l->near, l->far);
@@ -83,6 +93,7 @@ static void line_close(line_t *l)
 typedef struct wire { /* one way of a line: what `from` has sent, not yet given to `to` */
     control_conn_t *from, *to;
     int in, out; /* where bytes are taken from, where they are given to */
+    int to_fd;   /* the other end of out */
     unsigned char bytes[WIRE];
     size_t length, flipped; /* bits are flipped in so many bytes */
 } wire_t;
@@ -117,6 +128,8 @@ static void wires_make(line_t *l, wire_t wires[WAYS])
     wires[0].to = wires[1].from = l->accepts;
     wires[0].in = wires[1].out = l->near;
     wires[0].out = wires[1].in = l->far;
+    wires[0].to_fd = l->accepts_fd;
+    wires[1].to_fd = l->dials_fd;
     for (uint32_t i = 0; i < WAYS; i++)
         wire_make(&wires[i]);
 }
@@ -153,9 +166,8 @@ static void what_is_not_touched_arrives(void **state)
     line_close(&l);
 }
 
-static void a_flipped_bit_is_found(wire_t *w)
+static void a_flipped_bit_is_found(wire_t *w, uint64_t bit)
 {
-    const uint64_t bit = next_random() % (w->flipped * 8);
     w->bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
     give(w->out, w->bytes, w->length);
     const lh_status_t status = conn_drive(w->to);
@@ -165,18 +177,68 @@ static void a_flipped_bit_is_found(wire_t *w)
                   w->flipped, (int)status, whole);
 }
 
+static void flipped_bits_are_found(wire_t wires[WAYS], const uint64_t bits[WAYS])
+{
+    for (uint32_t i = 0; i < WAYS; i++)
+        a_flipped_bit_is_found(&wires[i], bits[i]);
+}
+
+static void bits_draw(const wire_t wires[WAYS], uint64_t bits[WAYS])
+{
+    for (uint32_t i = 0; i < WAYS; i++)
+        bits[i] = next_random() % (wires[i].flipped * 8);
+}
+
+/* A turn in a process of its own. Sockets are what a fork shares: it has others under the ends'
+ * numbers. */
+static pid_t turn_start(wire_t wires[WAYS])
+{
+    uint64_t bits[WAYS];
+    bits_draw(wires, bits);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child > 0) return child;
+    /* A failure ends this process: it must not go on with the tests that follow. */
+    (void)setenv("CMOCKA_TEST_ABORT", "1", 1);
+    for (uint32_t i = 0; i < WAYS; i++) {
+        const int theirs = pair_end(&wires[i].out);
+        assert_int_equal(dup2(theirs, wires[i].to_fd), wires[i].to_fd);
+    }
+    flipped_bits_are_found(wires, bits);
+    _exit(0);
+}
+
+/* All turns of a connection at once. The last is this process's own, as it ends both ends. */
+static void turns_take(wire_t wires[WAYS], uint32_t turns)
+{
+    pid_t children[TURNS];
+    uint64_t bits[WAYS];
+    assert_in_range(turns, 1, TURNS);
+    for (uint32_t i = 0; i + 1 < turns; i++)
+        children[i] = turn_start(wires);
+    bits_draw(wires, bits);
+    flipped_bits_are_found(wires, bits);
+    for (uint32_t i = 0; i + 1 < turns; i++) {
+        int how = 0;
+        assert_int_equal(waitpid(children[i], &how, 0), children[i]);
+        assert_int_equal(how, 0);
+    }
+}
+
 static void every_flipped_bit_is_found(void **state)
 {
     (void)state;
     static wire_t wires[WAYS];
     const uint64_t begin = seed;
-    for (uint64_t n = 0; n < flips; n += WAYS) {
+    for (uint64_t n = 0; n < flips;) {
         line_t l;
+        const uint64_t left = (flips - n) / WAYS;
+        const uint32_t turns = left < TURNS ? (uint32_t)left : TURNS;
         line_open(&l);
         wires_make(&l, wires);
-        for (uint32_t i = 0; i < WAYS; i++)
-            a_flipped_bit_is_found(&wires[i]);
+        turns_take(wires, turns);
         line_close(&l);
+        n += (uint64_t)turns * WAYS;
     }
     print_message("%llu flipped bits of %llu found, seed %llu\n", (unsigned long long)flips,
                   (unsigned long long)flips, (unsigned long long)begin);
