@@ -117,12 +117,12 @@ class OneTruth(PipelineCase):
     def test_every_layout_makes_the_same_tied_model(self):
         if not TORTURE:
             self.skipTest("a list of make torture")
-        self.matrix(1e-4, tied=True, train={"precision": "f32"})
+        self.matrix(1e-4, steps=12, tied=True, train={"precision": "f32"})
 
     def test_every_layout_makes_the_same_model_in_bf16(self):
         if not TORTURE:
             self.skipTest("a list of make torture")
-        self.matrix(0.02, train={"precision": "bf16"})
+        self.matrix(0.02, steps=12, train={"precision": "bf16"})
 
     def test_bf16_and_tied_in_one_sample(self):
         job = self.job(steps=12, tied=True, train={"precision": "bf16"})
