@@ -53,7 +53,7 @@ class Run:
             text = f.readlines()[:200]
         with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(text)
-        job = ib_ranks.JOB.format(source=ib_ranks.SOURCE).replace("steps = 4", "steps = 120\nlog_every = 1")
+        job = ib_ranks.JOB.format(source=ib_ranks.SOURCE).replace("steps = 4", "steps = 70\nlog_every = 1")
         job = job.replace("ranks_per_node = 2", "restart = 0")
         with open(os.path.join(folder, "job.ini"), "w", encoding="utf-8") as f:
             f.write(job + SITES % (security, pairs))
@@ -175,7 +175,7 @@ class Faults(unittest.TestCase):
         rounds = []
         for i in range(ROUNDS if TORTURE else len(kinds)):
             rounds.append({"kind": chance.choice(kinds) if TORTURE else kinds[i],
-                           "security": chance.choice(["plain", "known", "private"]), "step": chance.randrange(2, 80),
+                           "security": chance.choice(["plain", "known", "private"]), "step": chance.randrange(2, 30),
                            "who": chance.randrange(2), "pairs": chance.choice([1, 2, 4])})
 
         def timed(how):
