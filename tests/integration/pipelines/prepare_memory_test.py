@@ -1,7 +1,9 @@
 """The memory of prepare is constant in its input: long inputs of every kind under a cap on the address
 space, and no more resident memory for eight times as much. LONGHAUL_TORTURE=1: 10 GB in 1 GiB."""
 import gzip
+import json
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ SLACK = 2 * MIB  # of resident memory, for how threads happen to overtake each o
 SMALL, LARGE = (8 * MIB, 64 * MIB)
 VAST = 10 * 10 ** 9 if TORTURE else 192 * MIB
 WORKERS = 2
+VOCABULARY = DATA + "/gpt2-tiny/vocab.json"
 
 
 @unittest.skipIf(os.environ.get("LONGHAUL_SANITIZED") == "1", "a sanitizer's own memory is not capped")
@@ -86,13 +89,22 @@ class PrepareMemory(PipelineCase):
         with open(self.path("out", "corpus.idx"), "rb") as f:
             self.assertEqual(int.from_bytes(f.read()[18:26], "little"), 2)
 
+    def long_words(self):
+        """A megabyte of documents, of words that are a token each, the longest of the vocabulary: what takes time is to read
+        them, as is asked here, and not to write 7 GB of tokens."""
+        with open(VOCABULARY, encoding="utf-8") as f:
+            behind_a_space = [name[1:] for name in json.load(f) if name.startswith("\u0120")]
+        words = sorted((word for word in behind_a_space if word.isascii() and word.isalpha()), key=len)[-64:]
+        chance = random.Random(1)
+        lines = [json.dumps({"text": " ".join(chance.choices(words, k=90))}) + "\n" for _ in range(1000)]
+        return "".join(lines).encode()
+
     def test_a_compressed_file_of_gigabytes_is_read_in_the_same_memory(self):
         # Members of a gzip file one after the other are one text.
-        pair = {"tokenizer": DATA + "/gpt2-tiny/vocab.json"}
+        pair = {"tokenizer": VOCABULARY}
         if shutil.disk_usage(self.folder).free < 2 * VAST:
             self.skipTest("tokens of %.1f GB of text need more room than the disk has" % (VAST / 1e9))
-        with open(DATA + "/tinystories-1000.jsonl", "rb") as f:
-            block = f.read()
+        block = self.long_words()
         count = -(-(VAST if TORTURE else LARGE) // len(block))
         packed = gzip.compress(block, 1)
         with open(self.path("small.jsonl.gz"), "wb") as f:
