@@ -147,10 +147,12 @@ cuda_result_t fake_fails(const char *name);
 
 /* Without the lock: what a call that needs no context begins with. */
 cuda_result_t fake_asked(const char *call);
-#define FAKE_MAY_FAIL(call)                             \
-    do {                                                \
-        const cuda_result_t asked_ = fake_asked(#call); \
-        if (asked_ != 0) return asked_;                 \
+#define FAKE_MAY_FAIL(call) FAKE_MAY_FAIL_AS(cuda_result_t, #call)
+/* The same for a library whose answers are of another type. */
+#define FAKE_MAY_FAIL_AS(type, name)                   \
+    do {                                               \
+        const cuda_result_t asked_ = fake_asked(name); \
+        if (asked_ != 0) return (type)asked_;          \
     } while (0)
 
 #define FAKE_BEGIN(call)                                      \

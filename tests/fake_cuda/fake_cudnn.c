@@ -355,7 +355,7 @@ FAKE_EXPORT cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 
 FAKE_EXPORT cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
-    FAKE_MAY_FAIL(cudnnSetStream);
+    FAKE_MAY_FAIL_AS(cudnnStatus_t, "cudnnSetStream");
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -369,7 +369,7 @@ FAKE_EXPORT cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *out
 FAKE_EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                                        cudnnBackendDescriptor_t *out)
 {
-    FAKE_MAY_FAIL(cudnnBackendCreateDescriptor);
+    FAKE_MAY_FAIL_AS(cudnnStatus_t, "cudnnBackendCreateDescriptor");
     *out = descriptor_new(type);
     return *out != NULL ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_ALLOC_FAILED;
 }
@@ -385,7 +385,7 @@ FAKE_EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t desc
                                                    cudnnBackendAttributeType_t type, int64_t count,
                                                    const void *data)
 {
-    FAKE_MAY_FAIL(cudnnBackendSetAttribute);
+    FAKE_MAY_FAIL_AS(cudnnStatus_t, "cudnnBackendSetAttribute");
     descriptor_t *d = descriptor;
     if (d->finalized || count < 0) return CUDNN_STATUS_BAD_PARAM;
     return attribute_put(d, name, type, count, data) ? CUDNN_STATUS_SUCCESS
@@ -394,7 +394,7 @@ FAKE_EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t desc
 
 FAKE_EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 {
-    FAKE_MAY_FAIL(cudnnBackendFinalize);
+    FAKE_MAY_FAIL_AS(cudnnStatus_t, "cudnnBackendFinalize");
     descriptor_t *d = descriptor;
     if (d->finalized) return CUDNN_STATUS_BAD_PARAM;
     if (d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
@@ -411,7 +411,7 @@ FAKE_EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
                                                    cudnnBackendAttributeType_t type, int64_t wanted,
                                                    int64_t *count, void *out)
 {
-    FAKE_MAY_FAIL(cudnnBackendGetAttribute);
+    FAKE_MAY_FAIL_AS(cudnnStatus_t, "cudnnBackendGetAttribute");
     const descriptor_t *d = descriptor;
     int64_t unasked, number = 0;
     if (count == NULL) count = &unasked;
