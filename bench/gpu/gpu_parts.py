@@ -11,6 +11,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -36,6 +37,8 @@ MEMORY_GOAL, PLAN_GOAL, MATRIX_GOAL = 0.8, 3, 70  # of torch.compile's peak; per
 SHARE_GOALS = {("1B", "H100"): (55, 52), ("1B", "H200"): (57, 54), ("3B", "H100"): (55, 53), ("3B", "H200"): (58, 56)}
 PASS_SHARE, PASS_GOAL = 0.01, 80  # a pass over memory that takes more of a step; percent of the rate of copies
 PROFILE_STEPS = 6  # --profile looks at the fifth
+SAVES_STEPS = 30  # about: until a save of step 20 is written
+CHUNKS = (1024, 4096, 16384)  # rows of logits at a time that are tried, in three steps each
 # Tests that a GPU alone can pass or fail, in the order in which they are run: those of `ctest -L gpu`.
 GPU_TESTS = ["cuda_test", "cudnn_attention_test", "golden_curves_test", "cuda_kernels_test", "cuda_shapes_test"]
 SANITIZERS = ["memcheck", "racecheck", "initcheck", "synccheck"]
@@ -103,6 +106,11 @@ class Part:
         if code == 124:
             self.note("%s is left out: its time was over" % what)
         return code == 124
+
+    def judged(self, what, right, codes, **figures):
+        """A row that is ok or failed; none where one of the commands behind it, whose exit codes these are, had no time."""
+        if not self.over(what, 124 if 124 in codes else 0):
+            self.row(what, "ok" if right else "failed", **figures)
 
     def checked(self, what, command, **more):
         """A row of a command that must end with 0; what it said is kept where it does not."""
@@ -213,40 +221,93 @@ def train(part, job, folder, *sets, resume=False):
     """(exit code, what it said, the rows of metrics.jsonl)."""
     words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
     code, said = part.longhaul("train", job, *(["--resume"] if resume else []), *words)
+    return code, said, told(os.path.join(os.path.dirname(job), folder, "metrics.jsonl"))
+
+
+def told(path):
+    """The rows of a metrics.jsonl; what is not written whole is none."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as f:
+        return [json.loads(line) for line in f if line.endswith("\n")]
+
+
+def steps_of(rows):
+    return [r for r in rows if "seconds" in r and "loss" in r]
+
+
+def train_until(part, job, folder, enough, *sets):
+    """As train, which is killed once `enough` of its rows is true: so it makes no save at its end, which is 39 GB at 3B."""
+    begin(job, folder)
+    words = [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
     path = os.path.join(os.path.dirname(job), folder, "metrics.jsonl")
-    rows = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
-    return code, said, rows
+    with tempfile.TemporaryFile("w+", dir=part.out, errors="replace") as out, \
+         subprocess.Popen([os.path.join(part.bin, "longhaul"), "train", job, *words, "--plugins", part.plugins], env=part.env,
+                          stdout=out, stderr=subprocess.STDOUT, start_new_session=True) as process:
+        while process.poll() is None and part.left() > 0 and not enough(told(path)):
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        out.seek(0)
+        said = out.read()
+    rows = told(path)
+    if enough(rows):
+        return 0, said, rows
+    return (124 if part.left() <= 0 else process.returncode or 1), said, rows
+
+
+def begin(job, folder):
+    """A folder that another training had is empty again."""
+    shutil.rmtree(os.path.join(os.path.dirname(job), folder), ignore_errors=True)
 
 
 def curve(rows):
     return [(r["step"], r["loss"], r["gradient_norm"]) for r in rows if "loss" in r]
 
 
-def ours(part, job, warm, *sets):
-    """Figures of one training, or None where it failed, with what it said last."""
-    folder = "speed"
-    shutil.rmtree(os.path.join(os.path.dirname(job), folder), ignore_errors=True)
+def ours(part, job, warm, last, *sets):
+    """Figures of a training up to step `last`, or None where it failed, with what it said last."""
     begun = time.monotonic()
-    code, said, rows = train(part, job, folder, *sets)
-    steps = [r for r in rows if "seconds" in r]
-    if code != 0 or len(steps) <= warm:
+    code, said, rows = train_until(part, job, "speed", lambda rows: len(steps_of(rows)) >= last,
+                                   "train.steps=%d" % (last + 2), *sets)
+    steps = steps_of(rows)[:last]
+    if code != 0:
         return None, said.strip().split("\n")[-1] if code != 124 else "its time was over"
-    memory = [r["memory"] for r in rows if "memory" in r]
     return {"step_s": statistics.median(r["seconds"] for r in steps[warm:]), "whole_s": time.monotonic() - begun,
-            "losses": [r["loss"] for r in steps], "memory": memory[-1] if memory else None}, None
+            "losses": [r["loss"] for r in steps]}, None
 
 
 def fastest(part, name, job, m):
-    """The micro-batch with which a step is the shortest, and None; or None and why none trains. Each that was tried is a row.
-    The third step counts: lists are captured in the second."""
-    best, said = (None, None), "none was tried"
+    """(seconds of a step, micro-batch, seconds of a run beside its steps) of the micro-batch with which a step is the
+    shortest, and None; or None and why none trains. Each that was tried is a row. The third step counts: lists are captured
+    in the second."""
+    best, said = None, "none was tried"
     for micro in m["micros"]:
-        got, why = ours(part, job, 2, "train.steps=3", "train.micro_batch=%d" % micro, "train.deterministic=no")
+        got, why = ours(part, job, 2, 3, "train.micro_batch=%d" % micro, "train.deterministic=no")
         step_row(part, "%s, ours, micro-batch %d" % (name, micro), (got, why))
         said = why or said
-        if got is not None and (best[0] is None or got["step_s"] < best[0]):
-            best = got["step_s"], micro
-    return best[1], said if best[1] is None else None
+        if got is not None and (best is None or got["step_s"] < best[0]):
+            best = got["step_s"], micro, max(0, got["whole_s"] - 3 * got["step_s"])
+    return best, said if best is None else None
+
+
+def in_turn(part, name, sides, keep):
+    """As turns.in_turn, where time is left: `keep` seconds are for the rows behind it. Without them sides of the first round
+    are left out, all but the first, and so is each later round that would not be over by then, as long as the one before."""
+    got, took = {side: [] for side in sides}, 0
+    for n in range(part.given.rounds):
+        begun = time.monotonic()
+        if n > 0 and part.left() < took + keep:
+            part.note("%s: rounds from number %d on are left out: the rows behind them have the time" % (name, n + 1))
+            break
+        for at, (side, measure) in enumerate(sides.items()):
+            if n == 0 and at > 0 and part.left() < keep:
+                part.note("%s, %s is left out: the rows behind it have the time" % (name, side))
+            elif n == 0 or got[side]:
+                got[side].append(measure())
+        took = time.monotonic() - begun
+    return got
 
 
 SDPA = ("flash", "cudnn", "efficient")
@@ -282,20 +343,19 @@ def torch_missing():
     return None if code.returncode == 0 else code.stderr.strip().split("\n")[-1]
 
 
-def memory_of(figures):
-    """(planned, measured on the device) of rank 0, in bytes; None where the run did not tell."""
-    rank = (figures.get("memory") or [None])[0]
-    return (rank["planned"]["total"], rank["measured"]["total"]) if rank else None
+def memory_of(rows):
+    """(planned, measured on the device) of rank 0, in bytes; None where the run, which tells it at its end, did not."""
+    found = [r["memory"][0] for r in rows if r.get("memory")]
+    return (found[-1]["planned"]["total"], found[-1]["measured"]["total"]) if found else None
 
 
 def goals(part, name, m, job, micro, step, got, device):
     """The figures beside tokens/s that a size is held to; `got` are the rounds of each side."""
-    best = [result for result, _ in got["ours"] if result is not None]
     rate = (device or {}).get("peak_flops", {}).get("BF16", 0)
     if rate > 0:
         share = 100 * m["batch"] * m["seq"] * flops(m) / step / rate
         part.row("%s, of the matrix rate of this run" % name, "%.1f %%, goal %d %%" % (share, MATRIX_GOAL), share=share)
-    memory = memory_of(best[-1])
+    memory = memory_of(profile(part, name, job, micro, step, device))
     if memory is not None:
         off = 100 * (memory[1] / memory[0] - 1)
         part.row("%s, memory beside its plan" % name, "%.0f MiB, %+.1f %% off the plan, goal %d %%" %
@@ -304,7 +364,6 @@ def goals(part, name, m, job, micro, step, got, device):
         if peers:
             ratio = memory[1] / 2**20 / min(peers)
             part.row("%s, memory of torch.compile's" % name, "%.2fx, goal %.2fx" % (ratio, MEMORY_GOAL), ratio=ratio)
-    profile(part, name, job, micro, step, device)
     first = first_step(part, job, micro)
     if first is None:
         part.note("%s, first step is left out: none was made in time" % name)
@@ -328,31 +387,34 @@ def passes(part, name, rows, device):
 
 
 def profile(part, name, job, micro, step, device):
-    """One step kernel by kernel, and how long the device has none of them in a step that is not profiled."""
+    """One step kernel by kernel, and how long the device has none of them in a step that is not profiled. The rows of its
+    metrics: this is the training of a size that comes to its end."""
     folder = os.path.join(os.path.dirname(job), "profile")
-    shutil.rmtree(folder, ignore_errors=True)
+    begin(job, "profile")
     words = [word for text in ("pipeline.folder=profile", "train.steps=%d" % PROFILE_STEPS, "train.micro_batch=%d" % micro,
                                "train.deterministic=no") for word in ("--set", text)]
     code, said = part.longhaul("train", job, "--profile", *words)
+    shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
     what, path = "%s, kernel by kernel" % name, os.path.join(folder, "profile.json")
     if part.over(what, code):
-        return
+        return []
     if code != 0 or not os.path.exists(path):
         part.row(what, "failed", said=said[-4000:])
-        return
+        return []
     rows = json.load(open(path))
     part.row(what, "ok", kernels=rows, said=said[-12000:])
     passes(part, name, rows, device)
     kernels = sum(row["ns"] for row in rows) * 1e-9
     part.row("%s, device idle" % name, "%.1f %% of a step, goal %d %%" % (100 * (1 - kernels / step), IDLE_GOALS[name]),
              kernels_s=kernels, step_s=step)
+    return told(os.path.join(folder, "metrics.jsonl"))
 
 
 def first_step(part, job, micro):
-    """Seconds from exec to the line of the first step; None: there was none."""
+    """Seconds from exec to the line of the first step, which is the last of this training; None: there was none."""
     words = [word for text in ("pipeline.folder=first", "train.steps=1", "train.micro_batch=%d" % micro, "train.deterministic=no")
              for word in ("--set", text)]
-    shutil.rmtree(os.path.join(os.path.dirname(job), "first"), ignore_errors=True)
+    begin(job, "first")
     if part.left() <= 1:
         return None
     begun, found = time.monotonic(), None
@@ -363,6 +425,7 @@ def first_step(part, job, micro):
         for line in process.stdout:
             if found is None and "step 1/" in line:
                 found = time.monotonic() - begun
+                os.killpg(process.pid, signal.SIGKILL)  # the save is no part of it
         process.wait()
         timer.cancel()
     return found
@@ -382,29 +445,33 @@ def losses_text(figures):
     return "loss " + " to ".join("%.4f" % loss for loss in losses[:1] + losses[1:][-1:])
 
 
-def compare(part, name, steps=6, warm=2, device=None):
-    """One size beside PyTorch, in turn, each side with the micro-batch that suits it best; ours ordered and not."""
+def compare(part, name, steps=6, warm=2, device=None, later=(0, 0), after=0):
+    """One size beside PyTorch, in turn, each side with the micro-batch that suits it best; ours ordered and not. Time is kept
+    for what follows: `later` steps and runs of ours, and `after` seconds of others; and for the profile's save, at 1 GB/s."""
     m = shape(part, name)
     job = job_of(part, name, m, steps + warm)
-    micro, why = fastest(part, name, job, m)
-    if micro is None:
+    best, why = fastest(part, name, job, m)
+    if best is None:
         part.note("%s does not train here: %s" % (name, why))
         return None
-    sides = {"ours": lambda: ours(part, job, warm, "train.micro_batch=%d" % micro, "train.deterministic=no"),
-             "ours, ordered": lambda: ours(part, job, warm, "train.micro_batch=%d" % micro)}
+    step, micro, start = best
+    keep = (PROFILE_STEPS + 1 + later[0]) * step + (2 + later[1]) * start + 12e-9 * parameters(m) + after
+    sides = {"ours": lambda: ours(part, job, warm, steps + warm, "train.micro_batch=%d" % micro, "train.deterministic=no"),
+             "ours, ordered": lambda: ours(part, job, warm, steps + warm, "train.micro_batch=%d" % micro)}
     missing = torch_missing()
     if missing:
         part.note("only ours is measured: PyTorch with CUDA and Transformers is not in this Python (%s)" % missing)
     else:
         picked = [{"micro": m["micros"], "sdpa": SDPA} for _ in range(2)]
-        sides["PyTorch eager"] = lambda: peer(part, m, picked[0], False, steps, warm)
         sides["torch.compile"] = lambda: peer(part, m, picked[1], True, steps, warm)
-    got = turns.in_turn(sides, part.given.rounds)
+        sides["PyTorch eager"] = lambda: peer(part, m, picked[0], False, steps, warm)
+    got = in_turn(part, name, sides, keep)
     medians = {}
     for side, results in got.items():
         figures = [result for result, _ in results if result is not None]
         if not figures:
-            part.note("%s, %s is left out: %s" % (name, side, results[0][1]))
+            if results:
+                part.note("%s, %s is left out: %s" % (name, side, results[0][1]))
             continue
         step = medians[side] = statistics.median(f["step_s"] for f in figures)
         rate = m["batch"] * m["seq"] / step
@@ -433,21 +500,22 @@ def check(part):
     code, said = part.call([os.path.join(part.bin, "longhaul-check"), "--only-failed", "--plugins", part.plugins,
                             os.path.join(part.plugins, "devices", "cuda.so")] +
                            (["--only", "device.memory|device.streams|file"] if part.given.tiny else []))
-    part.row("longhaul-check cuda", "ok" if code == 0 else "failed", said=said[-8000:])
+    part.judged("longhaul-check cuda", code == 0, [code], said=said[-8000:])
     if device is None:
         return
     m = TINY | {"batch": 8}
     job = job_of(part, "bits", m, 6, "fp32")
-    _, said, whole = train(part, job, "captured")
-    _, _, launched = train(part, job, "launched", "device.capture=no")
-    _, _, again = train(part, job, "again")
-    _, _, truth = train(part, job_of(part, "truth", m, 6, "fp32", "reference"), "reference")
-    whole, launched, again, truth = map(curve, (whole, launched, again, truth))
-    part.row("lists are captured", "failed" if not whole or "launched one by one" in said else "ok", said=said[-2000:])
-    part.row("captured or not, the same bits", "ok" if whole and whole == launched else "failed", said=said[-2000:])
-    part.row("twice the same bits", "ok" if whole and whole == again else "failed")
+    first, said, whole = train(part, job, "captured")
+    whole = curve(whole)
+    part.judged("lists are captured", whole and "launched one by one" not in said, [first], said=said[-2000:])
+    code, _, launched = train(part, job, "launched", "device.capture=no")
+    part.judged("captured or not, the same bits", whole and whole == curve(launched), [first, code], said=said[-2000:])
+    code, _, again = train(part, job, "again")
+    part.judged("twice the same bits", whole and whole == curve(again), [first, code])
+    code, _, truth = train(part, job_of(part, "truth", m, 6, "fp32", "reference"), "reference")
+    truth = curve(truth)
     near = len(truth) == len(whole) > 0 and all(abs(a[1] - b[1]) < 1e-4 for a, b in zip(whole, truth))
-    part.row("losses of the reference device", "ok" if near else "failed", ours=whole, reference=truth)
+    part.judged("losses of the reference device", near, [first, code], ours=whole, reference=truth)
     killed(part, job)
     for name in GPU_TESTS[:1] if part.given.tiny else GPU_TESTS:
         part.test("test " + name, name)
@@ -456,7 +524,7 @@ def check(part):
 def killed(part, job):
     """A training that is killed behind a save, and its resume, beside one that is left alone."""
     sets = ("train.steps=12", "checkpoint.every=3")
-    _, said, whole = train(part, job, "alone", *sets)
+    first, said, whole = train(part, job, "alone", *sets)
     folder = os.path.join(os.path.dirname(job), "killed")
     words = [word for text in ("pipeline.folder=killed",) + sets for word in ("--set", text)]
     with subprocess.Popen([os.path.join(part.bin, "longhaul"), "train", job, *words, "--plugins", part.plugins], env=part.env,
@@ -468,40 +536,44 @@ def killed(part, job):
             os.killpg(process.pid, signal.SIGKILL)
     if process.returncode == 0:
         part.note("it trained to its end before it could be killed")
-    _, more, rows = train(part, job, "killed", *sets, resume=True)
-    same = curve(rows) == curve(whole) != []
-    part.row("killed and resumed, the same bits", "ok" if same else "failed", said=said[-1000:] + more[-1000:])
+    code, more, rows = train(part, job, "killed", *sets, resume=True)
+    part.judged("killed and resumed, the same bits", curve(rows) == curve(whole) != [], [first, code],
+                said=said[-1000:] + more[-1000:])
 
 
 def speed(part):
     device = has_gpu(part)
     if device is None:
         return
-    trained = [compare(part, name, device=device) for name in ("160M", "1B")]
-    if trained[1] is not None:
-        saves(part, "1B", *trained[1])
+    compare(part, "160M", device=device, after=0.6 * part.left())  # the larger one needs more
+    trained = compare(part, "1B", device=device, later=(SAVES_STEPS, 1))
+    if trained is not None:
+        saves(part, "1B", *trained)
 
 
-def saves(part, name, job, micro, steps=24, every=20):
-    """Steps with saves beside steps without: what a save holds up, and how much slower the steps beside it are."""
+def saves(part, name, job, micro, every=20):
+    """Steps beside a save and those before it: what a save holds up, and how much slower the steps beside it are."""
     if part.given.tiny:
-        steps, every = 6, 2
-    shutil.rmtree(os.path.join(os.path.dirname(job), "saves"), ignore_errors=True)
-    code, said, rows = train(part, job, "saves", "train.steps=%d" % steps, "train.micro_batch=%d" % micro, "checkpoint.every=%d" % every)
+        every = 6
+    code, said, rows = train_until(
+        part, job, "saves", lambda rows: any("save" in r for r in rows) and len(steps_of(rows)) >= every + 4,
+        "train.steps=%d" % (20 * every), "train.micro_batch=%d" % micro, "checkpoint.every=%d" % every)
+    begin(job, "saves")
     what = "%s, saves" % name
     if part.over(what, code):
         return
-    step = {r["step"]: r["seconds"] for r in rows if "seconds" in r and "loss" in r}
-    stalls = [r["save"]["stall_s"] for r in rows if "save" in r and "stall_s" in r["save"]]
-    behind = 1 if part.given.tiny else 3  # steps that a save is written beside
-    beside = [s for n, s in step.items() if n > every and (n - 1) % every < behind]
-    plain = [s for n, s in step.items() if n > 2 and (n <= every or (n - 1) % every >= behind)]
+    at = min((i for i, r in enumerate(rows) if "save" in r), default=0)
+    stalls = [r["save"]["stall_s"] for r in rows[at:at + 1] if r.get("save", {}).get("committed")]
+    plain = [r["seconds"] for r in steps_of(rows) if 2 < r["step"] <= every]
+    behind = [r["seconds"] for r in steps_of(rows) if r["step"] > every]
+    beside = behind[:max(1, sum(r["step"] > every for r in steps_of(rows[:at])))]  # all that were told before it
     if code != 0 or not stalls or not plain or not beside:
         part.row(what, "failed", said=said[-2000:])
         return
     usual = statistics.median(plain)
-    part.row(what, "%.2f %% of a step held up, goal 1 %%; the steps behind it %+.1f %%, goal 2 %%" %
-             (100 * statistics.median(stalls) / usual, 100 * (statistics.median(beside) / usual - 1)), stalls=stalls, steps=step)
+    part.row(what, "%.2f %% of a step held up, goal 1 %%; the %d steps beside it %+.1f %%, goal 2 %%" %
+             (100 * stalls[0] / usual, len(beside), 100 * (statistics.median(beside) / usual - 1)), stalls=stalls, plain=plain,
+             beside=beside)
 
 
 def step_row(part, what, result):
@@ -518,12 +590,12 @@ def large(part):
         return
     m = shape(part, "3B")
     job = job_of(part, "3B", m, 8)
-    trained = compare(part, "3B", steps=4, device=device)
+    trained = compare(part, "3B", steps=4, device=device, later=(3 * len(CHUNKS) + SAVES_STEPS, len(CHUNKS) + 1))
     if trained is None:
         return
-    for rows in (1024, 4096, 16384):
+    for rows in CHUNKS:
         step_row(part, "3B, %d rows of logits at a time" % rows,
-                 ours(part, job, 2, "train.steps=3", "train.micro_batch=%d" % trained[1], "train.deterministic=no",
+                 ours(part, job, 2, 3, "train.micro_batch=%d" % trained[1], "train.deterministic=no",
                       "train.head_chunk=%d" % rows))
     saves(part, "3B", *trained)
 
@@ -557,7 +629,9 @@ def ranks(part):
     fixed = ("train.steps=4", "optimizer.clip=1.0")
     code, said, rows = train(part, job, "one", *fixed)
     one = curve(rows)
-    part.row("one rank", "ok" if code == 0 else "failed", curve=one, said=said[-2000:])
+    part.judged("one rank", code == 0, [code], curve=one, said=said[-2000:])
+    if code == 124:
+        return
     first = None
     for stage in range(4):
         code, said, rows = train(part, job, "two%d" % stage, *fixed, "optimizer.plugin=zero%d" % stage, "device.index=0",

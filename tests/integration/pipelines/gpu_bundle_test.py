@@ -1,5 +1,6 @@
 """bench/gpu: the bundle runs from anywhere, is small, and its parts go as far over the stand-ins of NVIDIA's libraries as
 those do; without a GPU each says in a sentence what is missing."""
+import argparse
 import json
 import os
 import subprocess
@@ -70,6 +71,26 @@ class LlamaForCausalLM:
         time.sleep(0.002 if torch.allowed == "efficient" else 0.02)
         return types.SimpleNamespace(loss=torch.Tensor())
 MixtralConfig, MixtralForCausalLM = LlamaConfig, LlamaForCausalLM
+"""
+
+
+# longhaul train JOB --set ...: steps of a second, those beside a save of 1.1; one that comes to its end makes a save.
+LONGHAUL = """#!/usr/bin/env python3
+import json, os, sys, time
+sets = dict(word.split("=", 1) for word in sys.argv[3:] if "=" in word)
+folder = os.path.join(os.path.dirname(sys.argv[2]), sets["pipeline.folder"])
+every = int(sets.get("checkpoint.every", 0))
+os.makedirs(folder)
+with open(os.path.join(folder, "metrics.jsonl"), "w") as f:
+    def tell(step, **more):
+        f.write(json.dumps(dict(step=step, **more)) + "\\n")
+        f.flush()
+    for step in range(1, int(sets["train.steps"]) + 1):
+        time.sleep(0.01 if every > 0 or step <= 3 else 1)
+        tell(step, loss=9.0 - step, seconds=1.1 if 0 < every < step <= every + 2 else 1.0)
+        if every > 0 and step == every + 2:
+            tell(every, save=dict(committed=True, failed=False, stall_s=0.02))
+os.makedirs(os.path.join(folder, "checkpoints"))
 """
 
 
@@ -163,9 +184,56 @@ class GpuBundle(PipelineCase):
         self.assertIn("a race", rows["racecheck"]["said"])
         self.assertIn("memcheck is left out: its time was over", notes)
 
-    def test_goals_are_by_size_and_gpu(self):
+    def parts(self, minutes):
+        """The module, and a part of so many minutes whose program is LONGHAUL."""
         sys.path[:0] = [os.path.join(SOURCE, "bench", "gpu"), os.path.join(SOURCE, "bench")]
         import gpu_parts
+        os.makedirs(self.path("build", "bin"), exist_ok=True)
+        program = os.path.join(self.path("build", "bin"), "longhaul")
+        with open(program, "w") as f:
+            f.write(LONGHAUL)
+        os.chmod(program, 0o755)
+        given = argparse.Namespace(part="check", out=self.path("results"), minutes=minutes, build=self.path("build"), libraries="",
+                                   rounds=3, tiny=True)
+        part = gpu_parts.Part(given, None)
+        part.facts = []
+        return gpu_parts, part
+
+    def test_what_is_measured_makes_no_save(self):
+        """A training ends with a checkpoint, of 3B parameters 39 GB: more than the rest of a row, and than many a disk."""
+        gpu_parts, part = self.parts(1)
+        job = os.path.join(self.path("results"), "job.ini")
+        got, why = gpu_parts.ours(part, job, 2, 3)
+        self.assertEqual((got["step_s"], got["losses"], why), (1.0, [8.0, 7.0, 6.0], None))
+        self.assertEqual(os.listdir(self.path("results", "speed")), ["metrics.jsonl"])
+        gpu_parts.saves(part, "1B", job, 2)
+        self.assertEqual(part.rows[-1]["result"], "2.00 % of a step held up, goal 1 %; the 2 steps beside it +10.0 %, goal 2 %")
+        self.assertFalse(os.path.exists(self.path("results", "saves")))
+        self.assertIsNone(gpu_parts.ours(part, job, 2, 3, "train.steps=2")[0])
+
+    def test_time_that_is_over_is_no_fault(self):
+        gpu_parts, part = self.parts(0.05)
+        gpu_parts.has_gpu = lambda part: {"peak_flops": {"BF16": 1e12}, "bytes_per_second": 1e12}
+        self.addCleanup(sys.modules.pop, "gpu_parts")
+        gpu_parts.check(part)
+        self.assertEqual([row["result"] for row in part.rows if row["result"] == "failed"], [])
+        for what in ("longhaul-check cuda", "lists are captured", "twice the same bits", "killed and resumed, the same bits"):
+            self.assertIn(what + " is left out: its time was over", part.notes)
+        gpu_parts.ranks(part)
+        self.assertIn("one rank is left out: its time was over", part.notes)
+        self.assertEqual(part.failed, 0)
+
+    def test_rows_behind_a_comparison_have_time_kept(self):
+        """An hour, of which the rows behind need nothing, or more than there is."""
+        gpu_parts, part = self.parts(60)
+        for keep, counts in ((0, [3, 3]), (7200, [1, 0])):
+            got = gpu_parts.in_turn(part, "1B", {"ours": lambda: (1, None), "torch.compile": lambda: (1, None)}, keep)
+            self.assertEqual([len(results) for results in got.values()], counts)
+        self.assertEqual(part.notes, ["1B, torch.compile is left out: the rows behind it have the time",
+                                      "1B: rounds from number 2 on are left out: the rows behind them have the time"])
+
+    def test_goals_are_by_size_and_gpu(self):
+        gpu_parts, _ = self.parts(1)
         h100, other = {"name": "NVIDIA H100 80GB HBM3"}, {"name": "Fake GPU 9.0"}
         for name, side, device, text in (("1B", "ours", h100, ", goal 55 %"), ("1B", "ours, ordered", h100, ", goal 52 %"),
                                          ("3B", "ours, ordered", {"name": "NVIDIA H200"}, ", goal 56 %"),
