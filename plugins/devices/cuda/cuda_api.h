@@ -2,9 +2,9 @@
  * the lists of functions, by the names that the libraries export. The plugin is built without CUDA's
  * headers and linked against nothing of it; cuda_library.c finds the functions at run time.
  *
- * Sources: cuda.h and cublasLt.h of CUDA 13.0 (`tests/fake_cuda/cuda_headers.c` compares numbers and
- * structs where those are installed). Of a call that has several versions the list names one that drivers of
- * CUDA 12 and of CUDA 13 both export. */
+ * Sources: cuda.h and cublasLt.h of CUDA 13.0 (where those are installed tests/fake_cuda compares:
+ * `cuda_headers.c` numbers and structs, `cuda_calls_test.py` what calls take). Of a call that has several
+ * versions the list names one that drivers of CUDA 12 and of CUDA 13 both export. */
 #ifndef CUDA_API_H
 #define CUDA_API_H
 

@@ -1,6 +1,6 @@
 /* nccl_api.h - as much of NCCL as the plugin calls, by the names that the library exports. Sources:
- * nccl.h of NCCL 2.28 (tests/fake_cuda/cuda_headers.c compares numbers and structs where it is
- * installed). Non-blocking communicators came with 2.14. */
+ * nccl.h of NCCL 2.28 (where it is installed tests/fake_cuda compares: cuda_headers.c numbers and
+ * structs, cuda_calls_test.py what calls take). Non-blocking communicators came with 2.14. */
 #ifndef NVLINK_NCCL_API_H
 #define NVLINK_NCCL_API_H
 
