@@ -18,6 +18,7 @@
  *                              operation that the worker does, and CODE then ends the context
  *   aligned=0                  1: cuBLASLt has algorithms for places on 16 bytes alone
  *   slow_us=0                  more that cuBLASLt's first candidate takes than its second, below 1 s
+ *   nccl_us=0                  more that an operation of NCCL's takes; other streams go on meanwhile
  *   lazy=0                     1: what runs for the first time loads its code. No capture takes that; outside of
  *                              one all that is queued is done first, and other threads' calls wait as long */
 #ifndef FAKE_CUDA_H
@@ -116,6 +117,7 @@ typedef struct fake {
     uint64_t cublas, cudnn, nccl, memory_bytes, used_bytes;
     uint64_t delay_ns, random;
     uint64_t slow_ns; /* that the library's first candidate takes longer than the second */
+    uint64_t nccl_ns; /* that an operation of NCCL's takes longer */
     bool lazy;
     bool loading;     /* a thread waits for all queues to run dry */
     uint64_t *loaded; /* [loaded_count] what has run since the settings were read */

@@ -50,6 +50,7 @@ static void settings_read(void)
     fake.delay_ns = key_read(text, "delay_us", 100) * 1000;
     fake.random = key_read(text, "seed", 1);
     fake.slow_ns = key_read(text, "slow_us", 0) * 1000;
+    fake.nccl_ns = key_read(text, "nccl_us", 0) * 1000;
     fake.lazy = key_read(text, "lazy", 0) != 0;
     fake.loaded_count = 0;
     fail_read(text);

@@ -8,7 +8,8 @@
  *
  * Kept of the real one: a communicator is joined some time after its call has returned; a call on one that
  * is not there yet is refused; an operation waits for ever for a rank that has died, until it is aborted;
- * ranks that call different operations get an error. LH_FAKE_CUDA knows nccl=22809, the version. */
+ * ranks that call different operations get an error. LH_FAKE_CUDA knows nccl=22809, the version,
+ * and nccl_us=0, which an operation takes longer from when this rank has given. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,7 @@ struct ncclComm {
     meeting_t *meeting;
     uint32_t rank, size, polls;
     uint64_t queued; /* operations */
+    uint64_t due_ns; /* of the one under way: not over before */
     _Atomic int error;
     _Atomic bool aborted;
 };
@@ -195,7 +197,7 @@ static bool give_ready(const void *data)
 static bool take_ready(const void *data)
 {
     const operation_t *o = data;
-    return operation_is_over(o) || all_at(o, true, o->number);
+    return operation_is_over(o) || (all_at(o, true, o->number) && fake_now_ns() >= o->comm->due_ns);
 }
 
 static uint64_t kind_of(const operation_t *o)
@@ -230,6 +232,7 @@ static cuda_result_t give_run(const void *data)
     }
     m->kind = kind_of(o);
     m->bytes = o->count;
+    o->comm->due_ns = fake_now_ns() + fake.nccl_ns;
     m->given = o->number;
     return CUDA_OK;
 }

@@ -8,7 +8,7 @@ import socket
 import time
 
 from cuda_case import LIBRARIES, TWO, CudaCase
-from pipeline_case import LOST, REFUSED, TORTURE, main, set_flags
+from pipeline_case import LOST, REFUSED, TORTURE, main, read_json_lines, set_flags
 
 FOUR = ["launch.ranks_per_node=4"]
 SITES = ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
@@ -82,6 +82,19 @@ class CudaRanks(CudaCase):
                        seed=number + 7)
             self.assert_curves_near(names[1], names[0], 1e-5)
             self.assert_same(names[2], names[1])
+
+    def test_what_a_device_stands_for_nccl_is_exposed(self):
+        """An event in front of each wait and the one behind the transfer say it, when the transfer is queued for the second time
+        after: the host waits for none of it. Of eight steps six are counted so, with 30 ms at least, as the update needs
+        the last gradient's sum. A device stands at one wait at a time."""
+        job = self.prepared()
+        self.train(job, "nccl", "optimizer.plugin=zero2", *TWO, *NCCL, "train.steps=8", fake="gpus=2 nccl_us=30000")
+        rows = [row for row in read_json_lines(self.path("nccl", "metrics.jsonl")) if "exposed" in row]
+        self.assertEqual(len(rows), 8)
+        stood = {link: sum(row["exposed"][link] for row in rows) for link in ("node", "site", "wan")}
+        self.assertGreater(stood["node"], 0.15)
+        self.assertLess(stood["node"], sum(row["seconds"] for row in rows))
+        self.assertEqual((stood["site"], stood["wan"]), (0, 0))
 
     def test_a_resume_with_sums_of_another_order_is_refused(self):
         """`bits` unset is ordered beside NCCL, and the host's sums, in whatever order, are others."""
