@@ -525,17 +525,19 @@ static lh_status_t recorded_take_all(transfers_t *t, program_t *p)
     return status;
 }
 
-/* Puts in what a program's use asks for. Inserts at one place keep the order in which they were
- * put. */
+/* Puts in what a program's use asks for. Of other weights than those that are trained, a reference's,
+ * nothing moves but what the model itself has recorded. Inserts at one place keep the order in which
+ * they were put. */
 static lh_status_t program_arrange(transfers_t *t, program_t *p)
 {
     arranger_t a = {.t = t, .p = p};
+    const bool trained = p->weights == t->weights;
     a.status = p->flow->status;
     if (a.status == LH_OK) a.status = recorded_take_all(t, p);
     if (a.status == LH_OK && p->how.use == USE_UPDATE) {
         losses_put(&a); /* before the waits: it hides behind them, too */
         sum_waits_put(&a);
-    } else if (a.status == LH_OK) {
+    } else if (a.status == LH_OK && trained) {
         a.status = buffer_uses_find(&a);
         if (a.status == LH_OK && t->weights->gathered) instances_put(&a);
         if (a.status == LH_OK && !t->weights->gathered) value_gather_waits_put(&a);
@@ -556,8 +558,7 @@ lh_status_t arrange_flows(exchange_t *x)
     lh_status_t status = LH_OK;
     for (uint32_t update = 0; update < 2; update++)
         for (uint32_t i = 0; status == LH_OK && i < e->program_count; i++)
-            if (e->programs[i]->weights == t->weights &&
-                (e->programs[i]->how.use == USE_UPDATE) == (update == 1))
+            if ((e->programs[i]->how.use == USE_UPDATE) == (update == 1))
                 status = program_arrange(t, e->programs[i]);
     return status;
 }

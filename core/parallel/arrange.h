@@ -6,10 +6,10 @@
 
 #include <parallel/transfers.h>
 
-/* exchange_t.arrange: arranges all programs of the weights, the update last, as the update waits
- * for what the others start. Adds a row to the table for every transfer. Fails with a sentence
- * where a recorded transfer names a group that this world does not have in that size, or a peer
- * that the group does not have. */
+/* exchange_t.arrange: arranges all programs, the update last, as the update waits for what the
+ * others start. Adds a row to the table for every transfer. Fails with a sentence where a recorded
+ * transfer names a group that this world does not have in that size, or a peer that the group does
+ * not have. */
 lh_status_t arrange_flows(exchange_t *x) LH_MUST_CHECK;
 
 /* For the update while its flow is being written; failures are left in the flow's status.

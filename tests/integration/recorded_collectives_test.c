@@ -193,6 +193,50 @@ static void they_stand_beside_gathered_blocks_in_a_replay(void **state)
     over_two_ranks(BY_REDUCING, RECOMPUTE_NONE, "zero3");
 }
 
+/* The frozen weights of pairs of answers: the same values, so the same scores as those of the policy. */
+static void rank_scores_twice(rig_rank_t *one, LH_UNUSED void *context)
+{
+    enum { BOTH = 2, STATS = 3 * RECORDED_TOKENS };
+    static float stats[BOTH][STATS];
+    const program_how_t score = {
+        .use = USE_SCORE, .sequences = GOLDEN_BATCH, .rows = GOLDEN_SEQUENCE};
+    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+    recorded_t policy = {0};
+    program_t *programs[BOTH];
+    ranks_recorded = RANKS;
+    run_open(&policy, BY_REDUCING);
+    rig_rank_open(one, &policy.rig);
+    (void)rig_rank_update(one, &policy.rig, 0.1, "zero0");
+    recorded_train(&policy, RECOMPUTE_NONE);
+    rig_t reference = policy.rig;
+    const weights_how_t how = {.api = policy.rig.weights->api,
+                               .model = policy.rig.model,
+                               .compute = LH_DTYPE_F32,
+                               .reference = true};
+    OK(weights_new(policy.rig.engine, &how, &reference.weights));
+    OK(program_new(policy.rig.engine, policy.rig.weights, &score, &programs[0]));
+    OK(program_new(policy.rig.engine, reference.weights, &score, &programs[1]));
+    OK(engine_build(policy.rig.engine));
+    OK(comm_connect(one->comm));
+    golden_weights(&golden_models[0], &policy.rig);
+    golden_weights(&golden_models[0], &reference);
+    OK(transfers_value_gather(one->transfers));
+    golden_batch(&golden_models[0], 0, batch);
+    for (uint32_t i = 0; i < BOTH; i++) {
+        rig_batch(programs[i], batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, RECORDED_TOKENS);
+        OK(program_run(programs[i], 0));
+        OK(program_output(programs[i], OUTPUT_STATS, stats[i], sizeof(stats[i])));
+    }
+    assert_memory_equal(stats[0], stats[1], sizeof(stats[0]));
+    rig_rank_close(one, &policy.rig);
+}
+
+static void frozen_weights_beside_the_trained_exchange_too(void **state)
+{
+    (void)state;
+    rig_over_ranks(RANKS, rank_scores_twice, NULL);
+}
+
 /* Alone, or over a number of ranks that the group has not. */
 static void a_group_that_is_not_there_is_refused(void **state)
 {
@@ -224,6 +268,7 @@ int main(void)
         cmocka_unit_test(gathered_rows_are_scattered_again),
         cmocka_unit_test(rows_that_are_exchanged_twice_come_back),
         cmocka_unit_test(they_stand_beside_gathered_blocks_in_a_replay),
+        cmocka_unit_test(frozen_weights_beside_the_trained_exchange_too),
         cmocka_unit_test(a_group_that_is_not_there_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
