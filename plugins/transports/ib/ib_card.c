@@ -74,6 +74,16 @@ void ib_card_bus(const char *folder, char *out, size_t room)
     if (strchr(last, ':') != NULL) (void)snprintf(out, room, "%s", last);
 }
 
+/* Linux's soft-RoCE has 128 packets of a queue pair unacknowledged at most (rxe_param.h:
+ * RXE_MAX_UNACKED_PSNS), whatever its link is like. It alone names its interface in `parent`. */
+uint64_t ib_card_pair_bytes(const char *folder, uint32_t mtu)
+{
+    enum { SOFT_PACKETS = 128 };
+    char interface[WORD];
+    if (!read_word(folder, "parent", interface)) return 0;
+    return (uint64_t)SOFT_PACKETS * ib_mtu_bytes(mtu);
+}
+
 bool ib_card_gid(const char *folder, uint32_t port, uint32_t index, ib_gid_t *out)
 {
     static const uint8_t nothing[16];

@@ -25,6 +25,8 @@ bool ib_card_gid(const char *folder, uint32_t port, uint32_t index, ib_gid_t *ou
 int32_t ib_card_numa(const char *folder);
 /* "0000:3b:00.0"; "" where it is on no bus. */
 void ib_card_bus(const char *folder, char *out, size_t room);
+/* The most bytes that a queue pair of the device has under way; 0: no limit is known. mtu: the port's code. */
+uint64_t ib_card_pair_bytes(const char *folder, uint32_t mtu);
 /* A line with the port's figures, then one each for counters, NUMA distances and, of which there may be
  * very many, GIDs. */
 void ib_card_tell(const char *folder, const char *name, uint32_t port, const verbs_port_t *figures,

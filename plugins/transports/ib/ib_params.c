@@ -24,14 +24,17 @@ lh_status_t ib_check_security(lh_transport_t *t, uint32_t security)
                                         : " and nothing more");
 }
 
-static ib_wish_t wish_of(const ib_config_t *config, uint64_t ports)
+static ib_wish_t wish_of(const lh_transport_t *t, uint64_t ports)
 {
+    const ib_config_t *config = t->config;
+    const ib_port_t *port = &t->ports[0];
     return (ib_wish_t){.queue_pairs = config->queue_pairs,
                        .chunk_bytes = config->chunk_bytes,
                        .window_bytes = config->window_bytes,
                        .ack_timeout = config->ack_timeout,
                        .pace = config->pace,
-                       .ports = ports};
+                       .ports = ports,
+                       .pair_bytes = ib_card_pair_bytes(port->context->device->folder, port->mtu)};
 }
 
 lh_status_t ib_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
@@ -39,7 +42,7 @@ lh_status_t ib_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice, l
 {
     lh_link_t known = {.struct_size = sizeof(known)};
     lh_tuning_t chosen = {.struct_size = sizeof(chosen)};
-    const ib_wish_t wish = wish_of(t->config, t->port_count);
+    const ib_wish_t wish = wish_of(t, t->port_count);
     memcpy(&known, link, link->struct_size < sizeof(known) ? link->struct_size : sizeof(known));
     if (!ib_tuning_offer(&ib_rules, &wish, &known, t->rate, choice, &chosen)) return LH_UNSUPPORTED;
     const ib_tuning_t all = ib_tuning(&ib_rules, &wish, &known, &chosen, t->rate);
@@ -125,7 +128,7 @@ lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
     lh_link_t link = {.struct_size = sizeof(link)};
     lh_tuning_t tuning = {.struct_size = sizeof(tuning)};
     const uint32_t own = c->transport->port_count;
-    const ib_wish_t wish = wish_of(c->transport->config, c->peer_ports > own ? c->peer_ports : own);
+    const ib_wish_t wish = wish_of(c->transport, c->peer_ports > own ? c->peer_ports : own);
     if (params->link != NULL)
         memcpy(&link, params->link,
                params->link->struct_size < sizeof(link) ? params->link->struct_size : sizeof(link));

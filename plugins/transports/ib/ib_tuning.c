@@ -70,6 +70,8 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
 
     /* Posting a chunk takes about a microsecond, which shall be 1 % of its time on the wire. */
     uint64_t chunk = tuning_clamp(rate / 10000, mib, 8 * mib) / 128 * 128;
+    /* More than a queue pair has under way would take it two round trips, and its window with it. */
+    if (wish->pair_bytes != 0 && trip_ns != 0 && chunk > wish->pair_bytes) chunk = wish->pair_bytes;
     if (tuning->chunk_bytes != 0) chunk = tuning->chunk_bytes;
     if (wish->chunk_bytes != 0) chunk = wish->chunk_bytes;
     chunk = tuning_clamp(chunk, IB_CHUNK_LEAST, IB_CHUNK_MOST);
@@ -89,6 +91,8 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
     /* As many as have receive work requests for the window. */
     const uint64_t by_window = window / chunk / (IB_RECEIVES - 2) + 1;
     if (pairs < by_window) pairs = by_window;
+    if (wish->pair_bytes != 0 && trip_ns != 0 && pairs < window / wish->pair_bytes + 1)
+        pairs = window / wish->pair_bytes + 1;
     /* A port without a queue pair would carry nothing. */
     if (tuning->streams != 0) pairs = tuning_clamp(tuning->streams, wish->ports, UINT64_MAX);
     if (wish->queue_pairs != 0) pairs = wish->queue_pairs;

@@ -7,7 +7,8 @@
 /* All zero: not known, or not set. */
 typedef struct ib_wish { /* the INI's, which goes before everything */
     uint64_t queue_pairs, chunk_bytes, window_bytes, ack_timeout, pace;
-    uint64_t ports; /* of the end that has more of them: a queue pair each at least */
+    uint64_t ports;      /* of the end that has more of them: a queue pair each at least */
+    uint64_t pair_bytes; /* most that this end's card has under way on one queue pair */
 } ib_wish_t;
 
 typedef struct ib_rules { /* what the two plugins of this source do differently */

@@ -63,6 +63,25 @@ static void the_window_holds_what_is_under_way(void **state)
     assert_int_equal(chosen(0, 0, 0).window_bytes, 16 * chosen(0, 0, 0).chunk_bytes);
 }
 
+/* 0.2 Gb/s at 100 ms: a window of 1.25 x 2.5 MB and two chunks, over queue pairs that have 512 KiB under
+ * way each, and no chunk is larger. */
+static void a_window_is_spread_over_queue_pairs_that_carry_little(void **state)
+{
+    const ib_wish_t soft = {.pair_bytes = 524288}, set = {.pair_bytes = 524288, .queue_pairs = 2};
+    lh_link_t link = {.round_trip_ns = 100 * MS, .bytes_per_second = GBIT / 5};
+    (void)state;
+    const ib_tuning_t t = ib_tuning(&near, &soft, &link, &no_tuning, 0);
+    assert_int_equal(t.chunk_bytes, 524288);
+    assert_int_equal(t.window_bytes, 3125000 + 2 * 524288);
+    assert_int_equal(t.queue_pairs, 8);
+    assert_int_equal(ib_tuning(&near, &set, &link, &no_tuning, 0).queue_pairs, 2);
+    link.bytes_per_second = 100 * GBIT;
+    assert_int_equal(ib_tuning(&near, &soft, &link, &no_tuning, 0).queue_pairs, IB_PAIRS_MOST);
+    link.round_trip_ns = 0; /* nobody has measured it */
+    assert_int_equal(ib_tuning(&near, &soft, &link, &no_tuning, 0).queue_pairs, 1);
+    assert_int_equal(ib_tuning(&near, &soft, &link, &no_tuning, 0).chunk_bytes, 1249920);
+}
+
 static void loss_is_shared_by_queue_pairs(void **state)
 {
     (void)state;
@@ -252,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ack_timeout_is_the_least_that_is_patient),
         cmocka_unit_test(the_window_holds_what_is_under_way),
+        cmocka_unit_test(a_window_is_spread_over_queue_pairs_that_carry_little),
         cmocka_unit_test(loss_is_shared_by_queue_pairs),
         cmocka_unit_test(each_port_has_a_pair),
         cmocka_unit_test(what_is_set_goes_before_what_is_measured),
