@@ -22,7 +22,7 @@ void control_members_take_in(control_t *c);
 bool control_elects(const control_t *c);
 /* Whether somebody may come who has no seat: the port stays open. */
 bool control_members_lack(const control_t *c);
-/* All ranks have ended well: heralds need not wait any more. */
+/* All ranks have ended well, or at once: heralds need not wait any more. */
 void control_members_over(control_t *c);
 /* What rank 0 has told: for whoever starts the ranks again. */
 void control_members_told(const control_t *c, const frame_regroup_t *r);

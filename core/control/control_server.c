@@ -665,12 +665,14 @@ static void server_turn(control_t *c)
 
 /* The thread of rank 0: events, requests of this rank's callers, what is due by the clock; until
  * the end. At the end each connection gets what is queued for it and is then closed in order, so
- * that its rank reads what was said and then an end. */
+ * that its rank reads what was said and then an end. Of an end at once heralds hear as it comes: this
+ * process may be killed before it has come to its own. */
 void control_server_run(control_t *c)
 {
     static int wake_mark;
     control_server_t *s = c->server;
     lh_assert(s != NULL && c->how.rank == 0);
+    bool over = false; /* and heralds know it */
     struct epoll_event events[EVENTS];
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = s};
     (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &e);
@@ -691,6 +693,8 @@ void control_server_run(control_t *c)
                 server_serve(c, events[i].data.ptr);
         }
         server_requests(c);
+        if (!over && control_status(c) == STATUS_ENDED) control_members_over(c);
+        over = control_status(c) == STATUS_ENDED;
         server_turn(c);
         control_sweep(c);
     } while (!server_has_ended(c, sys()->now_ns()));

@@ -232,6 +232,30 @@ static void a_herald_hears_that_the_job_is_over(void **state)
     secret_free(star.secret);
 }
 
+/* The job ends at once: a herald is told as soon as rank 0 is, whose process may be killed before it comes to
+ * its end. */
+static void a_herald_hears_of_an_end_at_once_before_rank_0_has_ended(void **state)
+{
+    static process_t zero, herald;
+    control_counts_t counts;
+    star_t star;
+    (void)state;
+    open_alone(&star, &zero);
+    process_new(&star, &herald, 1, ".-", 1, true);
+    begin(&herald);
+    const uint64_t began = sys()->now_ns();
+    do
+        control_counts(zero.run.control, &counts);
+    while (counts.handshakes == 0 && seconds_since(began) < 20);
+    control_fail(zero.run.control, 0, STATUS_ENDED, "its machine was told to end at once");
+    end_soon(&herald, "the herald was not told");
+    assert_true(herald.told.over);
+    assert_true(fails_within(zero.run.control, 20));
+    (void)rank_close_thread(&zero.run);
+    assert_int_equal(zero.run.status, STATUS_ENDED);
+    secret_free(star.secret);
+}
+
 /* Without a site that is preferred neither half of two goes on: rank 0 waits, and meets with the other
  * once it is there, though that one did not hear of the meeting before. */
 static void half_of_a_job_waits_for_the_other(void **state)
@@ -606,6 +630,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_back_is_told_and_taken_in),
         cmocka_unit_test(a_herald_hears_that_the_job_is_over),
+        cmocka_unit_test(a_herald_hears_of_an_end_at_once_before_rank_0_has_ended),
         cmocka_unit_test(half_of_a_job_waits_for_the_other),
         cmocka_unit_test(another_machine_leads),
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
