@@ -198,7 +198,8 @@ static void a_receive_posted_before_its_sender_is_told_is_granted(end_t *e)
     } else {
         (void)end_await(e, LH_WIRE_RECEIVED, 0);
         end_receive(e, &b, IB_DEPTH * 8, 8, IB_DEPTH, IB_DEPTH);
-        end_poll(e);
+        /* Of one beside so many that are not used it tells as it goes to sleep. */
+        (void)e->api->arm(e->transport);
     }
     const uint64_t until = check_now_ns() + 300000000;
     while (check_now_ns() < until)
@@ -207,6 +208,63 @@ static void a_receive_posted_before_its_sender_is_told_is_granted(end_t *e)
     for (uint32_t i = 1; i <= IB_DEPTH; i++) {
         if (e->side == 0) end_send(e, &b, i * 8, 8, i, i);
         (void)end_await(e, e->side == 0 ? LH_WIRE_SENT : LH_WIRE_RECEIVED, i);
+    }
+    end_barrier(e);
+}
+
+/* A ping-pong beside 24 receives that are posted ahead, one more for each that is used: eight of them are told
+ * of at a time, by two writes of a packet each. One by one that would be three packets a message. */
+static void receives_are_told_of_in_groups(end_t *e)
+{
+    enum { AHEAD = 24, GROUP = 8, ROUNDS = 400, BYTES = 8, WRITES = 3 };
+    end_meet(e);
+    buffer_t b = buffer_new(e, 2 * (uint64_t)BYTES, false, 0);
+    for (uint32_t i = 0; i < AHEAD; i++)
+        end_receive(e, &b, 0, BYTES, 1, 1);
+    end_poll(e);
+    end_barrier(e);
+    const uint64_t before = ib_count("packets"), again = ib_count("resent");
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        if (e->side == 1) (void)end_await(e, LH_WIRE_RECEIVED, 1);
+        end_send(e, &b, BYTES, BYTES, 1, 2);
+        if (e->side == 0) (void)end_await(e, LH_WIRE_RECEIVED, 1);
+        (void)end_await(e, LH_WIRE_SENT, 2);
+        end_receive(e, &b, 0, BYTES, 1, 1);
+    }
+    const uint64_t packets = ib_count("packets") - before - (ib_count("resent") - again);
+    CHECK(packets <= ROUNDS + WRITES * (ROUNDS / GROUP) + ROUNDS / 10,
+          "%llu packets for %u messages", (unsigned long long)packets, (uint32_t)ROUNDS);
+    end_barrier(e);
+}
+
+/* Who does not poll for a while tells of none meanwhile, however many the peer uses. */
+static void who_goes_to_sleep_has_told_of_all_receives(end_t *e)
+{
+    enum { AHEAD = 24, MORE = 4, ALL = AHEAD + MORE };
+    char word;
+    end_meet(e);
+    buffer_t b = buffer_new(e, (uint64_t)ALL * 8, false, 0);
+    for (uint32_t i = 0; e->side == 1 && i < ALL; i++) {
+        end_receive(e, &b, i * 8, 8, i, i);
+        if (i + 1 == AHEAD) end_poll(e);
+    }
+    if (e->side == 1)
+        while (e->api->arm(e->transport) != LH_OK)
+            end_poll(e);
+    end_barrier(e);
+    for (uint32_t i = 0; e->side == 0 && i < ALL; i++) {
+        buffer_fill(b.data + i * 8, 8, i);
+        end_send(e, &b, i * 8, 8, i, i);
+    }
+    for (uint32_t i = 0; e->side == 0 && i < ALL; i++)
+        (void)end_await(e, LH_WIRE_SENT, i);
+    if (e->side == 0)
+        end_tell(e, "", 1);
+    else
+        CHECK(read(e->channel, &word, 1) == 1);
+    for (uint32_t i = 0; e->side == 1 && i < ALL; i++) {
+        (void)end_await(e, LH_WIRE_RECEIVED, i);
+        buffer_check(b.data + i * 8, 8, i);
     }
     end_barrier(e);
 }
@@ -756,6 +814,8 @@ int main(int argc, char **argv)
         FACT(a_changing_fabric_of_selective_cards_is_borne, many),
         FACT(a_peer_that_does_not_poll_keeps_its_requests, NULL),
         FACT(a_receive_posted_before_its_sender_is_told_is_granted, NULL),
+        FACT(receives_are_told_of_in_groups, NULL),
+        FACT(who_goes_to_sleep_has_told_of_all_receives, NULL),
         FACT(a_cut_ends_both_as_lost, short_patience),
         FACT(a_post_that_fails_ends_both, NULL),
         FACT(a_cancel_waits_for_nobody, many),

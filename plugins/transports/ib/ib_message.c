@@ -165,8 +165,8 @@ lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64
     return LH_OK;
 }
 
-/* The grant leaves with the next poll: the receives of a step are posted in a row, and one notice
- * then tells of all. */
+/* The grant leaves with the next poll, or with a later one (grants_can_wait): the receives of a step are
+ * posted in a row, and one notice then tells of all. */
 lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t bytes, uint32_t tag,
                      uint64_t cookie)
 {

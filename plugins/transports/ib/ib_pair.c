@@ -194,8 +194,9 @@ static ib_pair_t *lead_of(lh_conn_t *c)
 }
 
 /* Inside a site receives are told of in groups, as a notice costs as much as a small message: the
- * peer comes to these when it has used those that it knows of, at least twice as many. Who goes to
- * sleep has told of all. */
+ * peer comes to these when it has used those that it knows of, more than twice as many. So none waits
+ * for ever: with the last of those that are used, if not before, these are told of. Who goes to sleep
+ * has told of all; between sites a round trip would pass before the peer has heard of it. */
 static bool grants_can_wait(const lh_conn_t *c)
 {
     const uint64_t untold = c->receive_end - c->receive_told;
