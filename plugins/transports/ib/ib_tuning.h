@@ -5,7 +5,7 @@
 #include <longhaul/link.h>
 
 /* All zero: not known, or not set. */
-typedef struct ib_wish { /* the INI's, which goes before everything */
+typedef struct ib_wish { /* the INI's, which goes before everything; then what cards are like */
     uint64_t queue_pairs, chunk_bytes, window_bytes, ack_timeout, pace;
     uint64_t ports;      /* of the end that has more of them: a queue pair each at least */
     uint64_t pair_bytes; /* most that this end's card has under way on one queue pair */

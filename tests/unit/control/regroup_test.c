@@ -211,20 +211,26 @@ static void who_is_back_is_told_and_taken_in(void **state)
     secret_free(star.secret);
 }
 
+/* Until somebody has come to rank 0 and proven the key. */
+static void await_handshake(const process_t *zero)
+{
+    control_counts_t counts;
+    const uint64_t begin = sys()->now_ns();
+    do
+        control_counts(zero->run.control, &counts);
+    while (counts.handshakes == 0 && seconds_since(begin) < 20);
+}
+
 /* The job ends while a herald waits: it is told, and does not wait for ever. */
 static void a_herald_hears_that_the_job_is_over(void **state)
 {
     static process_t zero, herald;
-    control_counts_t counts;
     star_t star;
     (void)state;
     open_alone(&star, &zero);
     process_new(&star, &herald, 1, ".-", 1, true);
     (void)pthread_create(&herald.run.thread, NULL, rank_open_thread, &herald.run);
-    const uint64_t begin = sys()->now_ns();
-    do
-        control_counts(zero.run.control, &counts);
-    while (counts.handshakes == 0 && seconds_since(begin) < 20);
+    await_handshake(&zero);
     (void)rank_close_thread(&zero.run);
     assert_int_equal(zero.run.status, LH_OK);
     (void)pthread_join(herald.run.thread, NULL);
@@ -237,16 +243,12 @@ static void a_herald_hears_that_the_job_is_over(void **state)
 static void a_herald_hears_of_an_end_at_once_before_rank_0_has_ended(void **state)
 {
     static process_t zero, herald;
-    control_counts_t counts;
     star_t star;
     (void)state;
     open_alone(&star, &zero);
     process_new(&star, &herald, 1, ".-", 1, true);
     begin(&herald);
-    const uint64_t began = sys()->now_ns();
-    do
-        control_counts(zero.run.control, &counts);
-    while (counts.handshakes == 0 && seconds_since(began) < 20);
+    await_handshake(&zero);
     control_fail(zero.run.control, 0, STATUS_ENDED, "its machine was told to end at once");
     end_soon(&herald, "the herald was not told");
     assert_true(herald.told.over);
