@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 import unittest
 
 from pipeline_case import BINARY, SOURCE, TORTURE, PipelineCase, checkpoint_digest, floats, main, tensors_of
@@ -38,7 +39,13 @@ def ways(name):
 
 
 class Models(PipelineCase):
-    peer = None  # see transformers
+    peer = said = None  # see transformers
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.peer is not None:
+            cls.end(cls.peer)
+            cls.said.close()
 
     def job(self, source, spec=None, precision="f32"):
         model = {"vocab": "from_import"}
@@ -67,14 +74,14 @@ class Models(PipelineCase):
         return out
 
     def transformers(self, request):
-        """What Transformers answers, by one process for all models of a test: importing it takes longer than a model does.
+        """What Transformers answers, by one process for all tests: importing it takes longer than a model does.
         One that has ended, as a folder could not be loaded, is followed by another."""
         if self.peer is None or self.peer.poll() is not None:
-            self.said = open(self.path("said"), "w+")
-            self.addCleanup(self.said.close)
-            self.peer = subprocess.Popen([PEERS, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True)
-            self.addCleanup(self.end, self.peer)
+            if self.said is not None:
+                self.said.close()
+            Models.said = tempfile.TemporaryFile("w+")
+            Models.peer = subprocess.Popen([PEERS, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")],
+                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True)
         self.peer.stdin.write(json.dumps(request) + "\n")
         self.peer.stdin.flush()
         line = self.peer.stdout.readline()
@@ -98,11 +105,15 @@ class Models(PipelineCase):
         self.assertLess(max(abs(a - b) for a, b in zip(logits, expected)), 2e-4, source)
 
     def test_what_is_imported_comes_back_and_greedy_ids_are_transformers(self):
+        """In torture Transformers loads what is exported of each of them, too; else of four, in a test of its own."""
         self.assertEqual(len(MODELS), 14 + len(WITHOUT_PLUGIN))
         for name in MODELS:
             for spec in ways(name):
                 with self.subTest(model=name, spec=spec):
-                    self.there_and_back(os.path.join(GOLDEN, name), spec)
+                    source = os.path.join(GOLDEN, name)
+                    out = self.there_and_back(source, spec)
+                    if TORTURE and HAS_PEERS and (spec is None or name in WITHOUT_PLUGIN):
+                        self.probe(source, out)
                     self.fresh()
 
     def fresh(self):
@@ -154,8 +165,9 @@ class Models(PipelineCase):
                 self.fresh()
 
     @unittest.skipUnless(HAS_PEERS, LACKING)
+    @unittest.skipIf(TORTURE, "Transformers has loaded each of them once it had come back")
     def test_transformers_loads_what_is_exported(self):
-        for name in MODELS if TORTURE else ("gemma3", "mixtral", *WITHOUT_PLUGIN):
+        for name in ("gemma3", "mixtral", *WITHOUT_PLUGIN):
             with self.subTest(model=name):
                 source = os.path.join(GOLDEN, name)
                 self.probe(source, self.there_and_back(source, SPECS[name] if name in WITHOUT_PLUGIN else None))
