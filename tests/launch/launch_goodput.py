@@ -1,14 +1,20 @@
 """Goodput: two sites train while ranks, launchers, savers and the link between them are hit at random, and nobody helps but what
 starts a killed launcher anew, as systemd does. The end has the bits of a run that was left alone.
 
-By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED [MODEL]]]]. Of a fault a minute goodput of 88 % is asked
-for, with ten minutes or more between two (7200 600: two hours, and an undisturbed run after them) of 97 %. MODEL: small, or one of
-bench/llama_step.py by its name; what is promised is promised of 16.9M."""
+By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED [MODEL [AROUND]]]]]. Of a fault a minute goodput of 88 %
+is asked for, with ten minutes or more between two of 97 %. MODEL: small, or one of bench/llama_step.py by its name; what is promised is
+promised of 16.9M.
+
+A run that is left alone for as long takes as long again. With AROUND it goes on from what was saved so many seconds before a fault,
+for each of them, to what is saved as long after it: what lies between is a run without a fault by itself. 3600 600 17 16.9M 15: an hour
+with each kind of fault once, and some minutes."""
 import contextlib
 import datetime
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +34,7 @@ import llama_step
 HOSTS = ("t1", "o1")
 FINAL = (0, 1, 2, 4, 5, 75, 143)  # exit codes after which deploy/longhaul@.service starts nothing
 WAIT = 120  # seconds that a fault may cost before it counts as never made good
-LAB, LENGTH, EVERY, SEED, MODEL = "", 1800 if TORTURE else 20, 60 if TORTURE else 6, 17, "small"
+LAB, LENGTH, EVERY, SEED, MODEL, AROUND = "", 1800 if TORTURE else 20, 60 if TORTURE else 6, 17, "small", 0
 # A step of 16.9M parameters sends 68 MB each way, and each snapshot 102 MB. What is measured is what faults cost: the link carries a
 # step's in the time of its compute, and has a router's queue, not one of two packets.
 LINKS = {"small": Link(0, 1, delay=0.0005)}
@@ -203,10 +209,12 @@ class Goodput(LaunchCase):
         return step - begin
 
     def kinds(self, draw):
-        """Round and round, each round in another order; what matters most first where there are few."""
+        """Each kind once in each round, each round in another order; what matters most first where there are few."""
         some = ["lead", "rank", "cut" if self.lab else "stop"]
         rest = ["launcher", "stop", "saver"] if self.lab else ["launcher", "saver"]
         yield from some
+        draw.shuffle(rest)
+        yield from rest
         while True:
             both = some + rest
             draw.shuffle(both)
@@ -222,21 +230,67 @@ class Goodput(LaunchCase):
             good += row["seconds"] - cut_of(to - row["seconds"], to)
         return good / (end - begin - cut_of(begin, end))
 
+    # ---- beside a run that is left alone
+
+    def step_folder(self, ini, step):
+        return os.path.join(os.path.dirname(ini), "out", "checkpoints", f"step-{step:012d}")
+
+    def save(self, ini):
+        """The step that the run has saved when it was asked to."""
+        done = subprocess.run([launch_case.LONGHAUL, "save", os.path.join(os.path.dirname(ini), "out")], capture_output=True, text=True,
+                              timeout=WAIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return int(re.match(r"step (\d+) saved to ", done.stdout)[1])
+
+    def keep_one_before(self, ini, kept):
+        """A save that outlives those after it."""
+        step = self.save(ini)
+        shutil.copytree(self.step_folder(ini, step), self.step_folder(kept, step), copy_function=os.link)
+        return step
+
+    def is_as_if_left_alone(self, kept, rows, since, to, weights):
+        """Losses from step `since` on, and the weights behind step `to`: of a run that begins with what was kept of step `since`, or
+        at the beginning."""
+        whole = self.job(f"whole-{to}")
+        if since > 0:
+            shutil.copytree(self.step_folder(kept, since), self.step_folder(whole, since), copy_function=os.link)
+        # As many steps are planned, as the order of the data depends on that.
+        launchers = [self.start_site(whole, site, "--set", f"checkpoint.every={to}", "--set", "checkpoint.keep=1000000",
+                                     "--set", "checkpoint.memory_every=0")
+                     for site in range(2)]
+        saved = self.step_folder(whole, to)
+        launch_case.wait_for(lambda: os.path.isdir(saved) or any(p.poll() is not None for p in launchers), WAIT + 2 * LENGTH)
+        self.assertTrue(os.path.isdir(saved), "the run without faults has ended before step %d" % to)
+        subprocess.run([launch_case.LONGHAUL, "stop", os.path.join(os.path.dirname(whole), "out")], check=True, capture_output=True)
+        self.assertEqual([p.wait() for p in launchers], [75, 75])
+        self.assertEqual(self.weights(whole, to), weights)
+        theirs = [(row["step"], row["loss"]) for row in self.rows(whole)]
+        self.assertEqual([(row["step"], row["loss"]) for row in rows if since < row["step"] <= to], theirs[:to - since])
+        shutil.rmtree(os.path.dirname(whole))
+
     def test_faults_at_random_cost_little_and_no_bit(self):
         draw = random.Random(SEED)
         ini = self.job("hit")
         self.services = services = [Service(lambda site=site: self.start_site(ini, site)) for site in range(2)]
         launch_case.wait_for(lambda: self.rows(ini), WAIT)
-        begin, took = time.time(), []
+        begin, took, spans, kept = time.time(), [], [], os.path.join(self.folder, "kept", "job.ini")
         for what in self.kinds(draw):
             next_at = begin + EVERY * (len(took) + draw.uniform(0.3, 0.7))
             if next_at > begin + LENGTH:
                 break
+            since = 0
+            if AROUND:
+                time.sleep(max(0, next_at - AROUND - time.time()))
+                since = self.keep_one_before(ini, kept)
             time.sleep(max(0, next_at - time.time()))
             before = self.seen().get(0)
             said, moment, restarts = self.hit(what, draw, services)
             took.append(self.recovered(ini, moment, restarts, before))
             print(f"{moment - begin:7.1f} s: {said}; the next step came after {took[-1]:.2f} s", flush=True)
+            if AROUND:
+                time.sleep(AROUND)
+                to = self.save(ini)
+                spans.append((since, to, self.weights(ini, to)))
         time.sleep(max(0, begin + LENGTH - time.time()))
         end = time.time()
         share = self.share(ini, begin, end)
@@ -257,22 +311,16 @@ class Goodput(LaunchCase):
             self.assertLessEqual(p99, 10)
         rows = self.rows(ini)
         self.assertEqual([row["step"] for row in rows], list(range(1, steps + 1)))  # each stands there once
-        whole = self.job("whole")
-        # As many steps are planned, as the order of the data depends on that.
-        launchers = [self.start_site(whole, site, "--set", f"checkpoint.every={steps}", "--set", "checkpoint.keep=1000000",
-                                     "--set", "checkpoint.memory_every=0")
-                     for site in range(2)]
-        saved = os.path.join(os.path.dirname(whole), "out", "checkpoints", f"step-{steps:012d}")
-        launch_case.wait_for(lambda: os.path.isdir(saved) or any(p.poll() is not None for p in launchers), WAIT + 2 * LENGTH)
-        self.assertTrue(os.path.isdir(saved), "the run without faults has ended before step %d" % steps)
-        subprocess.run([launch_case.LONGHAUL, "stop", os.path.join(os.path.dirname(whole), "out")], check=True, capture_output=True)
-        self.assertEqual([p.wait() for p in launchers], [75, 75])
-        self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
-        self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in self.rows(whole)][:steps])
+        begin = time.time()
+        for since, to, weights in spans or [(0, steps, self.weights(ini, steps))]:
+            self.is_as_if_left_alone(kept, rows, since, to, weights)
+        print(f"the same bits without a fault, after {time.time() - begin:.0f} s: " +
+              ("all steps" if not spans else ", ".join(f"steps {since + 1} to {to}" for since, to, _ in spans)), flush=True)
 
 
 if __name__ == "__main__":
     LAB = sys.argv[3]
     LENGTH, EVERY, SEED = [int(word) for word in sys.argv[4:7]] + [LENGTH, EVERY, SEED][len(sys.argv[4:7]):]
     MODEL = sys.argv[7] if len(sys.argv) > 7 else MODEL
+    AROUND = int(sys.argv[8]) if len(sys.argv) > 8 else AROUND
     launch_case.main()
