@@ -23,11 +23,11 @@ demo: packages
 test: packages
 	@scripts/test
 
-# `make test` RUNS (10) times in a row beside processes that compute, where no test may fail even once.
+# `make test` RUNS (10) times in a row beside processes that compute, where no test may fail even once; RUNS=1, again and again, is as good.
 again: packages
 	@scripts/again $(or $(RUNS),10)
 
-# Every long list whole; AREA=comm: those of one area, see tests/areas; AREA=hours: what takes hours by itself.
+# Every long list whole; AREA=comm: those of one area, see tests/areas; AREA=hours: what takes hours by itself; AREA=lab.goodput.far: a test.
 torture: packages
 	@AREA=$(AREA) scripts/test --torture
 

@@ -1,5 +1,6 @@
 """areas.py SOURCE BUILD [AREA] - is every test of BUILD in an area of tests/areas, has every area tests, and is what begins first
-in torture (tests/torture/begin) a test? With AREA: prints that area's regular expression, or says which areas there are."""
+in torture (tests/torture/begin) a test? With AREA: prints that area's regular expression, or of a name with a dot that
+of the test of this name, or says which areas there are."""
 import os
 import re
 import subprocess
@@ -19,6 +20,9 @@ def read_areas(source):
 def main(source, build, wanted=None):
     areas = read_areas(source)
     if wanted is not None:
+        if "." in wanted:  # no area has one, every test has
+            print(f"^{re.escape(wanted)}$")
+            return 0
         if wanted not in areas:
             print(f"AREA={wanted}: there is no such area; there are {', '.join(areas)}", file=sys.stderr)
             return 1

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -71,6 +72,18 @@ class Bench(unittest.TestCase):
         self.assertRegex(said, r"tokyo-nagoya: 20 ms, 0\.2\d* Gb/s, loss 0\.001, queue 1\n")
         for row, link in zip(rows, RECORD["links"]):
             self.assertAlmostEqual(row["medians"]["known"], 8 * min(link["bytes_per_second"]), delta=1)
+
+    def test_a_matrix_is_cut_by_what_is_given(self):
+        """Parts of it are run one at a time: together they are all cells, each once."""
+        def cells(*words):
+            code, said, _, rows = self.run_with({"known": 1}, "--matrix", "--sides", "known", *words)
+            self.assertEqual(code, 0, said)
+            return [row["cell"] for row in rows]
+        with open(os.path.join(ROOT, "tests", "lab", "CMakeLists.txt")) as f:
+            parts = re.findall(r"^add_goodput\(\w+ ([^)]*)\)", f.read(), re.M)
+        whole = cells()
+        self.assertEqual(len(whole), 6 * 3 * 4 * 3)
+        self.assertEqual(sorted(cell for part in parts for cell in cells(*part.split())), sorted(whole))
 
     def test_who_fills_the_limit_is_asked_alone(self):
         one = ("--round-trips", "10", "--rates", "1", "--sides", "ceiling,known", "--hold", "0.95")
