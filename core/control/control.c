@@ -6,9 +6,13 @@
  * has answered. So no frame and no connection needs a lock; the price is a switch of threads for
  * each gather, which nobody makes inside of a step.
  *
- * Locks: gather_lock, which a gather holds from its request to its answer, is taken before lock,
- * which is held for as long as a few fields are read or written. How the job fares is an atomic
- * besides, so that control_status can be asked in the midst of a step. */
+ * Gathers have a channel each (control_frame.h), with rounds, parts and a lock of its own: two threads of
+ * a rank that meet others in two channels wait for nobody in the other one.
+ *
+ * Locks: gather_locks[channel], which a gather holds from its request to its answer, is taken before lock,
+ * which is held for as long as a few fields are read or written, or a part is copied. No thread holds two
+ * channels' locks. How the job fares is an atomic besides, so that control_status can be asked in the
+ * midst of a step. */
 #include <control/control.h>
 
 #include <stdio.h>
@@ -30,54 +34,77 @@ size_t control_gather_most(uint32_t ranks)
 /* One round of a gather or a barrier. The thread sends this rank's bytes to rank 0, and copies what
  * comes back to `all` while the caller waits here. The round's number goes with it: a rank that has
  * missed one, or has made one too many, is found by its number rather than by bytes that lie at
- * another rank's place. The wait ends early when the job has ended, or when the thread has: no
- * answer comes then. */
-static lh_status_t gather_round(control_t *c, const char *where, bool collects, const void *mine,
-                                size_t bytes, void *all)
+ * another rank's place. The wait ends early when the job has ended, when the channel is left, or when the
+ * thread has ended: no answer comes then. */
+static lh_status_t gather_round(control_t *c, uint32_t channel, const char *where, bool collects,
+                                const void *mine, size_t bytes, void *all)
 {
     const size_t most = collects ? CONTROL_COLLECT_MOST : control_gather_most(c->how.size);
+    lh_assert(channel < CONTROL_CHANNELS);
     lh_assert(bytes == 0 || (mine != NULL && (all != NULL || (collects && c->how.rank != 0))));
     if (bytes > most)
         return fail(LH_INVALID, "%zu bytes of each of %u ranks are too many to gather", bytes,
                     c->how.size);
-    (void)pthread_mutex_lock(&c->gather_lock);
+    (void)pthread_mutex_lock(&c->gather_locks[channel]);
     (void)pthread_mutex_lock(&c->lock);
-    control_request_t *r = &c->request;
-    r->mine = mine;
-    r->bytes = bytes;
-    r->all = all;
-    r->collects = collects;
-    r->gathered = false;
-    (void)snprintf(r->where, sizeof(r->where), "%s", where);
-    r->gather = true;
+    control_meeting_t *m = &c->request.meetings[channel];
+    m->mine = mine;
+    m->bytes = bytes;
+    m->all = all;
+    m->collects = collects;
+    m->gathered = false;
+    (void)snprintf(m->where, sizeof(m->where), "%s", where);
+    m->asked = !m->left;
     control_wake(c);
-    while (!r->gathered && atomic_load(&c->status) == LH_OK && !c->closed)
+    while (m->asked && !m->left && !m->gathered && atomic_load(&c->status) == LH_OK && !c->closed)
         (void)pthread_cond_wait(&c->changed, &c->lock);
-    const bool done = r->gathered;
-    r->gather = false;
-    r->round++;
+    const bool done = m->gathered, left = m->left;
+    m->asked = false;
+    m->round++;
     (void)pthread_mutex_unlock(&c->lock);
-    (void)pthread_mutex_unlock(&c->gather_lock);
+    (void)pthread_mutex_unlock(&c->gather_locks[channel]);
     if (done) return LH_OK;
     const lh_status_t status = control_status(c);
     if (status != LH_OK) return fail_again(status, control_failure(c));
+    if (left) return fail(LH_CANCELLED, "this rank meets others here no more");
     return fail(LH_PEER_LOST, "the control plane has ended: nothing is gathered any more");
 }
 
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
 {
-    return gather_round(c, "", false, mine, bytes, all);
+    return gather_round(c, CONTROL_MAIN, "", false, mine, bytes, all);
+}
+
+lh_status_t control_gather_on(control_t *c, uint32_t channel, const void *mine, size_t bytes,
+                              void *all)
+{
+    return gather_round(c, channel, "", false, mine, bytes, all);
 }
 
 /* It has a name, as a barrier has, so that a rank which gathers meanwhile is found by it. */
+lh_status_t control_collect_on(control_t *c, uint32_t channel, const void *mine, size_t bytes,
+                               void *all)
+{
+    return gather_round(c, channel, "for rank 0", true, mine, bytes, all);
+}
+
 lh_status_t control_collect(control_t *c, const void *mine, size_t bytes, void *all)
 {
-    return gather_round(c, "for rank 0", true, mine, bytes, all);
+    return control_collect_on(c, CONTROL_MAIN, mine, bytes, all);
+}
+
+void control_leave(control_t *c, uint32_t channel)
+{
+    lh_assert(channel != CONTROL_MAIN && channel < CONTROL_CHANNELS);
+    (void)pthread_mutex_lock(&c->lock);
+    c->request.meetings[channel].left = true;
+    (void)pthread_cond_broadcast(&c->changed);
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
 lh_status_t control_barrier(control_t *c, const char *where)
 {
-    return gather_round(c, where, false, NULL, 0, NULL);
+    return gather_round(c, CONTROL_MAIN, where, false, NULL, 0, NULL);
 }
 
 void control_progress(control_t *c, uint64_t step, const char *text)

@@ -193,7 +193,8 @@ lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out)
 lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out)
 {
     cursor_t c = cursor_of(f);
-    frame_gather_t g = {.round = take_u32(&c)};
+    frame_gather_t g = {.channel = take_u32(&c)};
+    g.round = take_u32(&c);
     g.where = frame_take_text(&c, FRAME_FACT_TEXT);
     g.length = take_u32(&c);
     g.bytes = c.at;
@@ -201,6 +202,7 @@ lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out)
         c.at += g.length;
     else
         c.good = false;
+    if (g.channel >= CONTROL_CHANNELS) c.good = false;
     const lh_status_t status = end_of(&c, "part");
     if (status == LH_OK) *out = g;
     return status;
@@ -300,13 +302,13 @@ void frame_write_beat(text_t *out, const progress_t *progress)
     frame_put_text(out, progress->text, PROGRESS_TEXT);
 }
 
-void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
-                        uint32_t length)
+void frame_write_gather(text_t *out, const frame_gather_t *part)
 {
-    frame_put_u32(out, round);
-    frame_put_text(out, where, FRAME_FACT_TEXT);
-    frame_put_u32(out, length);
-    if (length > 0) text_append_n(out, bytes, length);
+    frame_put_u32(out, part->channel);
+    frame_put_u32(out, part->round);
+    frame_put_text(out, part->where, FRAME_FACT_TEXT);
+    frame_put_u32(out, part->length);
+    if (part->length > 0) text_append_n(out, (const char *)part->bytes, part->length);
 }
 
 /* Two threads of a rank may tell at the same time: who comes second drops its text and does not

@@ -56,8 +56,12 @@ enum {
     FRAME_TYPES,
 };
 
+/* Meetings of all ranks that have an order each, and know nothing of the other's: those of whoever opens,
+ * ends and leads the job, and those of a thread that works beside it (links/links_early.h). */
+enum { CONTROL_MAIN, CONTROL_ASIDE, CONTROL_CHANNELS };
+
 enum {
-    FRAME_VERSION = 6,
+    FRAME_VERSION = 7,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
@@ -144,9 +148,9 @@ typedef struct frame_beat {
     const char *text;
 } frame_beat_t;
 
-/* A rank's part, or all parts one after the other. round and where say which gather it is. */
+/* A rank's part, or all parts one after the other. channel, round and where say which gather it is. */
 typedef struct frame_gather {
-    uint32_t round;
+    uint32_t channel, round;
     const char *where;
     uint32_t length;
     const unsigned char *bytes;
@@ -172,8 +176,7 @@ void frame_write_hello(text_t *out, const frame_hello_t *hello); /* facts are ap
 void frame_write_notice(text_t *out, const frame_notice_t *notice);
 void frame_write_beat(text_t *out, const progress_t *progress);
 void frame_write_regroup(text_t *out, const frame_regroup_t *regroup);
-void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
-                        uint32_t length);
+void frame_write_gather(text_t *out, const frame_gather_t *part);
 
 /* A rank's hello as it is compared with the others'. */
 typedef struct rank_facts {

@@ -52,8 +52,8 @@ struct control_client {
     uint64_t heard_ns, next_beat, last_turn, close_deadline;
     /* What of the caller's requests was sent already: the request stays in control_t until its
      * answer. */
-    bool asked_gather, said_bye;
-    uint32_t asked_round;
+    bool asked_gather[CONTROL_CHANNELS], said_bye;
+    uint32_t asked_round[CONTROL_CHANNELS];
     /* For the sentence when rank 0 is lost: who it is, its process, and what its last heartbeat
      * said. */
     char zero_name[CONTROL_NAME];
@@ -193,7 +193,7 @@ static lh_status_t client_take_frame(control_t *c, const frame_t *f)
         break;
     case FRAME_GATHERED:
         status = frame_read_gather(f, &all);
-        if (status == LH_OK) control_answer(c, all.bytes, all.length);
+        if (status == LH_OK) control_answer(c, all.channel, all.bytes, all.length);
         break;
     case FRAME_WAIT:
         status = frame_read_notice(f, &notice);
@@ -276,7 +276,25 @@ static void client_beat(control_t *c)
     client_put(c->client, FRAME_BEAT, &payload);
 }
 
-/* What callers of this rank ask. A gather is sent once for each round. A reason is sent behind a
+/* A gather is sent once for each round. */
+static void client_gather(control_t *c, uint32_t channel, const control_meeting_t *m)
+{
+    control_client_t *k = c->client;
+    frame_gather_t part;
+    text_t keep = {0}, payload = {0};
+    if (!m->asked || m->gathered ||
+        (k->asked_gather[channel] && k->asked_round[channel] == m->round))
+        return;
+    if (control_part(c, channel, &part, &keep)) {
+        frame_write_gather(&payload, &part);
+        client_put(k, FRAME_GATHER, &payload);
+        k->asked_gather[channel] = true;
+        k->asked_round[channel] = part.round;
+    }
+    text_free(&keep);
+}
+
+/* What callers of this rank ask. A reason is sent behind a
  * heartbeat, so that rank 0 names what this rank did when it failed and not what it did a quarter
  * of a second before. */
 static void take_requests(control_t *c)
@@ -286,14 +304,8 @@ static void take_requests(control_t *c)
     const control_request_t r = c->request;
     c->request.fail = false;
     (void)pthread_mutex_unlock(&c->lock);
-    if (r.gather && !r.gathered && (!k->asked_gather || k->asked_round != r.round)) {
-        text_t payload = {0};
-        /* mine stays valid: its owner waits for the answer or the end. */
-        frame_write_gather(&payload, r.round, r.where, r.mine, (uint32_t)r.bytes);
-        client_put(k, FRAME_GATHER, &payload);
-        k->asked_gather = true;
-        k->asked_round = r.round;
-    }
+    for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
+        client_gather(c, i, &r.meetings[i]);
     if (r.fail || (r.close && r.status != LH_OK && k->close_deadline == 0)) client_beat(c);
     if (r.fail) put_notice(k, FRAME_FAIL, r.peer, r.status, r.reason);
     if (!r.close || k->close_deadline != 0) return;
@@ -619,7 +631,8 @@ static void free_control(control_t *c)
     if (c->fail_fd >= 0) (void)close(c->fail_fd);
     (void)pthread_cond_destroy(&c->changed);
     (void)pthread_mutex_destroy(&c->lock);
-    (void)pthread_mutex_destroy(&c->gather_lock);
+    for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
+        (void)pthread_mutex_destroy(&c->gather_locks[i]);
     mem_free(c);
 }
 
@@ -634,7 +647,8 @@ static lh_status_t new_control(const control_how_t *how, control_t **out)
     (void)snprintf(c->site, sizeof(c->site), "%s", how->site == NULL ? "" : how->site);
     (void)snprintf(c->address, sizeof(c->address), "%s", how->address == NULL ? "" : how->address);
     c->word = how->word != NULL ? how->word : &c->own_word;
-    (void)pthread_mutex_init(&c->gather_lock, NULL);
+    for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
+        (void)pthread_mutex_init(&c->gather_locks[i], NULL);
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_cond_init(&c->changed, NULL);
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -272,50 +272,56 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
 /* Whether this part belongs to the gather at hand; the first part says which one that is. Where
  * ranks are at different meetings the program itself has gone different ways on them: that ends the
  * job with both sides' words, as waiting would never end. */
-static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *where, size_t bytes)
+static bool is_round(control_t *c, uint32_t rank, const frame_gather_t *part)
 {
-    control_server_t *s = c->server;
+    gathering_t *g = &c->server->gatherings[part->channel];
     char reason[600];
-    if (s->arrived == 0) {
-        s->round = round;
-        s->part_bytes = bytes;
-        (void)snprintf(s->where, sizeof(s->where), "%s", where);
-        mem_free(s->parts);
-        s->parts = mem_new(bytes * c->how.size);
-        if (s->parts != NULL) return true;
+    if (g->arrived == 0) {
+        g->round = part->round;
+        g->part_bytes = part->length;
+        (void)snprintf(g->where, sizeof(g->where), "%s", part->where);
+        mem_free(g->parts);
+        g->parts = mem_new(g->part_bytes * c->how.size);
+        if (g->parts != NULL) return true;
         control_tell(c, 0, LH_NO_MEMORY, true, fail_reason());
         return false;
     }
-    if (round == s->round && bytes == s->part_bytes && strcmp(where, s->where) == 0) return true;
+    if (part->round == g->round && part->length == g->part_bytes &&
+        strcmp(part->where, g->where) == 0)
+        return true;
     (void)snprintf(reason, sizeof(reason),
-                   "it is at meeting %u '%s' with %zu bytes while others are at meeting %u '%s' "
+                   "it is at meeting %u '%s' with %u bytes while others are at meeting %u '%s' "
                    "with %zu",
-                   round, where, bytes, s->round, s->where, s->part_bytes);
+                   part->round, part->where, part->length, g->round, g->where, g->part_bytes);
     control_tell(c, rank, LH_MISMATCH, true, reason);
     return false;
 }
 
-/* A rank's part of the gather at hand. With the last one all parts go to all ranks, in the order of
- * ranks, or to this one alone. */
-static void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where,
-                        const void *bytes, size_t length)
+/* A rank's part of its channel's gather at hand. With the last one all parts go to all ranks, in the order
+ * of ranks, or to this one alone. */
+static void server_part(control_t *c, uint32_t rank, const frame_gather_t *part)
 {
-    lh_assert(rank < c->how.size);
+    lh_assert(rank < c->how.size && part->channel < CONTROL_CHANNELS);
     control_server_t *s = c->server;
-    if (s->seats[rank].gathered || !is_round(c, rank, round, where, length)) return;
-    s->seats[rank].gathered = true;
-    if (length > 0) memcpy(s->parts + rank * length, bytes, length);
-    if (++s->arrived < c->how.size) return;
+    gathering_t *g = &s->gatherings[part->channel];
+    if (s->seats[rank].gathered[part->channel] || !is_round(c, rank, part)) return;
+    s->seats[rank].gathered[part->channel] = true;
+    if (part->length > 0) memcpy(g->parts + (size_t)rank * part->length, part->bytes, part->length);
+    if (++g->arrived < c->how.size) return;
 
     text_t payload = {0};
-    const size_t all = s->part_bytes * c->how.size;
-    frame_write_gather(&payload, s->round, s->where, s->parts, s->collects ? 0 : (uint32_t)all);
+    const size_t all = g->part_bytes * c->how.size;
+    frame_write_gather(&payload, &(frame_gather_t){.channel = part->channel,
+                                                   .round = g->round,
+                                                   .where = g->where,
+                                                   .length = g->collects ? 0 : (uint32_t)all,
+                                                   .bytes = (const unsigned char *)g->parts});
     control_put_all(c, FRAME_GATHERED, &payload);
-    control_answer(c, s->parts, all);
+    control_answer(c, part->channel, g->parts, all);
     text_free(&payload);
-    s->arrived = 0;
+    g->arrived = 0;
     for (uint32_t r = 0; r < c->how.size; r++)
-        s->seats[r].gathered = false;
+        s->seats[r].gathered[part->channel] = false;
 }
 
 /* A rank says that another is lost, that it fails itself, or that it ends. A goodbye with a status
@@ -371,7 +377,7 @@ static void server_take_frame(control_t *c, peer_t *p, const frame_t *f)
         return;
     case FRAME_GATHER:
         if (!c->server->welcomed || frame_read_gather(f, &part) != LH_OK) break;
-        server_part(c, p->rank, part.round, part.where, part.bytes, part.length);
+        server_part(c, p->rank, &part);
         return;
     case FRAME_FAIL:
     case FRAME_BYE: take_notice(c, p, f); return;
@@ -585,9 +591,25 @@ static void check_departed(control_t *c)
 {
     control_server_t *s = c->server;
     if (s->hearsay_deadline != 0) return; /* why it has ended is about to be known */
-    for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
-        if (s->seats[r].departed && !s->seats[r].gathered)
-            control_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
+    for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
+        for (uint32_t r = 1; s->gatherings[i].arrived > 0 && r < c->how.size; r++)
+            if (s->seats[r].departed && !s->seats[r].gathered[i])
+                control_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
+}
+
+/* This rank's own part, once for each gather. */
+static void server_own_part(control_t *c, uint32_t channel, const control_meeting_t *m)
+{
+    control_server_t *s = c->server;
+    frame_gather_t part;
+    text_t keep = {0};
+    if (!m->asked || m->gathered || s->seats[0].gathered[channel]) return;
+    if (!s->welcomed || control_status(c) != LH_OK) return;
+    if (control_part(c, channel, &part, &keep)) {
+        s->gatherings[channel].collects = m->collects;
+        server_part(c, 0, &part);
+    }
+    text_free(&keep);
 }
 
 /* What callers of this rank ask: the same requests that other ranks send as frames. The copy is
@@ -600,11 +622,8 @@ static void server_requests(control_t *c)
     c->request.fail = c->request.take_in = false;
     (void)pthread_mutex_unlock(&c->lock);
     if (r.take_in) control_members_take_in(c);
-    /* mine stays valid: its owner waits for the answer or the end. */
-    if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK) {
-        s->collects = r.collects;
-        server_part(c, 0, r.round, r.where, r.mine, r.bytes);
-    }
+    for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
+        server_own_part(c, i, &r.meetings[i]);
     if (r.fail && r.peer == 0 && !server_knows_better(c, 0, r.status))
         control_tell(c, 0, r.status, true, r.reason);
     if (r.fail && r.peer != 0) server_hear(c, 0, r.peer, r.status, r.reason);
@@ -761,7 +780,8 @@ void control_server_free(control_server_t *s)
         mem_free(s->seats[r].hello);
     if (s->listener >= 0) (void)close(s->listener);
     if (s->epoll >= 0) (void)close(s->epoll);
-    mem_free(s->parts);
+    for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
+        mem_free(s->gatherings[i].parts);
     mem_free(s->facts);
     mem_free(s->seats);
     mem_free(s);

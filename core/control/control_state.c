@@ -72,17 +72,52 @@ void control_blame(control_t *c, const control_culprit_t *whom)
 /* What came from all ranks goes to the caller that waits for it; of what rank 0 alone asks for the others
  * hear that it is there. An answer of another size is not what was asked for; it is left, and the round
  * ends when rank 0 finds out who differs. */
-void control_answer(control_t *c, const void *all, size_t bytes)
+void control_answer(control_t *c, uint32_t channel, const void *all, size_t bytes)
 {
+    lh_assert(channel < CONTROL_CHANNELS);
     (void)pthread_mutex_lock(&c->lock);
-    control_request_t *r = &c->request;
-    const size_t due = r->collects && c->server == NULL ? 0 : r->bytes * c->how.size;
-    if (r->gather && !r->gathered && bytes == due) {
-        if (bytes > 0) memcpy(r->all, all, bytes);
-        r->gathered = true;
+    control_meeting_t *m = &c->request.meetings[channel];
+    const size_t due = m->collects && c->server == NULL ? 0 : m->bytes * c->how.size;
+    if (m->asked && !m->gathered && bytes == due) {
+        if (bytes > 0) memcpy(m->all, all, bytes);
+        m->gathered = true;
     }
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
+}
+
+/* Where there is no memory for it nobody would ever have this rank's part: it fails, as the next look at
+ * requests finds. Under the lock. */
+static void part_is_missing(control_t *c)
+{
+    control_request_t *r = &c->request;
+    if (r->failed) return;
+    r->fail = r->failed = true;
+    r->peer = c->how.rank;
+    r->status = LH_NO_MEMORY;
+    (void)snprintf(r->reason, sizeof(r->reason), "%s", fail_reason());
+}
+
+/* The copy is made under the lock, as the caller may go with its memory as soon as it has that: when the job
+ * ends, or when the channel is left. */
+bool control_part(control_t *c, uint32_t channel, frame_gather_t *out, text_t *keep)
+{
+    lh_assert(channel < CONTROL_CHANNELS);
+    (void)pthread_mutex_lock(&c->lock);
+    const control_meeting_t *m = &c->request.meetings[channel];
+    const bool waits = m->asked && !m->gathered;
+    if (waits) {
+        text_append_n(keep, m->where, sizeof(m->where));
+        if (m->bytes > 0) text_append_n(keep, m->mine, m->bytes);
+        *out = (frame_gather_t){
+            .channel = channel, .round = m->round, .length = (uint32_t)m->bytes};
+    }
+    if (keep->failed) part_is_missing(c);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (!waits || keep->failed) return false;
+    out->where = keep->data;
+    out->bytes = (const unsigned char *)keep->data + sizeof(m->where);
+    return true;
 }
 
 /* A link between sites may be cut for a while without the job ending, as the INI's outage of such

@@ -105,24 +105,31 @@ enum {
     CONTROL_EVICT_SILENT_MS = 20, /* one that has said nothing yet */
 };
 
-/* What callers ask of the thread; under the lock. A caller sets a flag and its fields, the thread
- * copies the whole struct and acts on the copy. gather stays set until the answer is there, fail is
- * taken away by the thread, close is for ever. */
-typedef struct control_request {
-    bool gather, fail, close;
-    bool failed;  /* this rank has told why it fails, or of a peer that does */
-    bool take_in; /* machines that are back: control_take_in */
+/* A gather that a caller waits for, of one channel; under the lock. */
+typedef struct control_meeting {
+    bool asked; /* until the caller has its answer, or goes without one */
+    bool left;  /* for good: control_leave */
     /* How many gathers this rank has made: the same on all ranks at the same gather. */
     uint32_t round;
     /* The barrier's name; "" for a gather. It is compared between ranks, like the round and the
      * size. */
     char where[FRAME_FACT_TEXT];
-    /* Memory of the caller, who waits in control_gather until it is no longer read or written. */
+    /* Memory of the caller, who may go with it once `asked` is false: read and written under the lock. */
     const void *mine;
     size_t bytes;
     void *all;     /* likewise; filled when gathered is set */
     bool collects; /* all is for rank 0 alone */
     bool gathered;
+} control_meeting_t;
+
+/* What callers ask of the thread; under the lock. A caller sets a flag and its fields, the thread
+ * copies the whole struct and acts on the copy. A meeting stays asked for until the answer is there, fail
+ * is taken away by the thread, close is for ever. */
+typedef struct control_request {
+    bool fail, close;
+    bool failed;  /* this rank has told why it fails, or of a peer that does */
+    bool take_in; /* machines that are back: control_take_in */
+    control_meeting_t meetings[CONTROL_CHANNELS];
     /* Of fail: whom it is about. status and reason are of fail or of close. */
     uint32_t peer;
     lh_status_t status;
@@ -166,8 +173,8 @@ struct control {
     control_server_t *server;
     control_client_t *client;
 
-    /* Taken before `lock`; held while a caller waits for its gather. */
-    pthread_mutex_t gather_lock;
+    /* By channel. Taken before `lock`; held while a caller waits for its gather. */
+    pthread_mutex_t gather_locks[CONTROL_CHANNELS];
     pthread_mutex_t lock;
     /* Told at every change that a caller may wait for: opened, gathered, decided, closed. */
     pthread_cond_t changed;
@@ -193,7 +200,12 @@ void control_opened(control_t *c, lh_status_t status, const char *reason);
 void control_decide(control_t *c, lh_status_t status, const char *sentence);
 /* Before either of them, where the job ends: only the first counts. */
 void control_blame(control_t *c, const control_culprit_t *whom);
-void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
+/* The gather of a channel is done. */
+void control_answer(control_t *c, uint32_t channel, const void *all, size_t bytes);
+/* A copy of this rank's part of the gather that a channel's caller waits for, and which one that is: `out`
+ * has the channel, the round, and texts and bytes that lie in `keep`, which the caller frees. False: nobody
+ * waits, or not for that any more, or there is no memory for it, which is told as this rank's failure. */
+bool control_part(control_t *c, uint32_t channel, frame_gather_t *out, text_t *keep);
 /* Callers: the thread is to look for requests. The thread: what woke it is taken away. */
 void control_wake(const control_t *c);
 void control_drain_wake(const control_t *c);
@@ -231,11 +243,20 @@ typedef struct seat {
     /* What control_member shows of progress, which other threads call: seat 0's is the rank's own
      * word. */
     progress_word_t shown;
-    _Atomic uint64_t heard_ns; /* when its last heartbeat came; 0: none has */
-    bool far;                  /* in another site than this rank */
-    bool departed;             /* has said goodbye well */
-    bool gathered;             /* its part of the gather at hand is here */
+    _Atomic uint64_t heard_ns;       /* when its last heartbeat came; 0: none has */
+    bool far;                        /* in another site than this rank */
+    bool departed;                   /* has said goodbye well */
+    bool gathered[CONTROL_CHANNELS]; /* its part of the gather at hand is here */
 } seat_t;
+
+/* The gather at hand of a channel: what has arrived of it, and which one it is, as its first rank said. */
+typedef struct gathering {
+    char *parts;
+    size_t part_bytes;
+    bool collects; /* as this rank asks, without whose part none is whole: they go to nobody else */
+    uint32_t arrived, round;
+    char where[FRAME_FACT_TEXT];
+} gathering_t;
 
 /* Rank 0's own state; only the thread touches it once it runs. */
 struct control_server {
@@ -260,12 +281,7 @@ struct control_server {
     bool welcomed, refused, closing;
     uint64_t close_deadline;
 
-    /* The gather at hand: what has arrived of it, and which one it is, as its first rank said. */
-    char *parts;
-    size_t part_bytes;
-    bool collects; /* as this rank asks, without whose part none is whole: they go to nobody else */
-    uint32_t arrived, round;
-    char where[FRAME_FACT_TEXT];
+    gathering_t gatherings[CONTROL_CHANNELS];
 
     /* What one rank says of another, until that one's own word or its death comes: those are nearer
      * to the cause. Only the first is kept. */

@@ -75,7 +75,7 @@ static void walk_rest(const frame_t *f)
         same_payload(f, &again);
     }
     if (fuzz_accepted(frame_read_gather(f, &part))) {
-        frame_write_gather(&again, part.round, part.where, part.bytes, part.length);
+        frame_write_gather(&again, &part);
         same_payload(f, &again);
     }
 }

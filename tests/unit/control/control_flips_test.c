@@ -106,7 +106,9 @@ static void put_part(control_conn_t *from, uint32_t round, uint32_t length)
     static unsigned char part[MORE];
     text_t payload = {0};
     memset(part, (int)round + 1, length);
-    frame_write_gather(&payload, round, "here", part, length);
+    frame_write_gather(
+        &payload,
+        &(frame_gather_t){.round = round, .where = "here", .length = length, .bytes = part});
     conn_put(from, FRAME_GATHER, &payload);
     assert_int_equal(conn_drive(from), LH_OK);
     text_free(&payload);

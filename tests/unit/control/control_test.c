@@ -128,6 +128,95 @@ static void rank_0_alone_gets_what_it_collects(void **state)
     secret_free(star.secret);
 }
 
+static void *gather_aside(void *argument)
+{
+    enum { ASIDE_PART = 700 };
+    rank_run_t *r = argument;
+    uint32_t mine[ASIDE_PART], *all = calloc((size_t)RANKS * ASIDE_PART, sizeof(*all));
+    for (uint32_t round = 0; r->status == LH_OK && round < 2 * ROUNDS; round++) {
+        for (uint32_t i = 0; i < ASIDE_PART; i++)
+            mine[i] = 7 + r->how.rank * 1000000 + round * ASIDE_PART + i;
+        r->status = round % 2 == 0
+                        ? control_gather_on(r->control, CONTROL_ASIDE, mine, sizeof(mine), all)
+                        : control_collect_on(r->control, CONTROL_ASIDE, mine, sizeof(mine),
+                                             r->how.rank == 0 ? all : NULL);
+        if (round % 2 != 0 && r->how.rank != 0) continue;
+        for (uint32_t i = 0; r->status == LH_OK && i < RANKS * ASIDE_PART; i++)
+            if (all[i] != 7 + i / ASIDE_PART * 1000000 + round * ASIDE_PART + i % ASIDE_PART)
+                r->status = LH_CORRUPT;
+    }
+    free(all);
+    return NULL;
+}
+
+/* Each rank has two threads, of which either may be ahead of the other; another one on each rank begins. */
+static void two_channels_know_nothing_of_each_other(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS], aside[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        aside[i] = ranks[i];
+        if (i % 2 == 0) (void)pthread_create(&aside[i].thread, NULL, gather_aside, &aside[i]);
+        (void)pthread_create(&ranks[i].thread, NULL, gather_rounds, &ranks[i]);
+        if (i % 2 != 0) (void)pthread_create(&aside[i].thread, NULL, gather_aside, &aside[i]);
+    }
+    for (uint32_t i = 0; i < RANKS; i++) {
+        (void)pthread_join(ranks[i].thread, NULL);
+        (void)pthread_join(aside[i].thread, NULL);
+    }
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, LH_OK);
+        assert_int_equal(aside[i].status, LH_OK);
+    }
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
+static void *gather_aside_once(void *argument)
+{
+    rank_run_t *r = argument;
+    uint32_t mine = r->how.rank, all[RANKS];
+    r->status = control_gather_on(r->control, CONTROL_ASIDE, &mine, sizeof(mine), all);
+    return NULL;
+}
+
+/* The last rank meets nobody there any more, neither now nor later; all other meetings go on, and it ends
+ * with the reason for which it has left. */
+static void a_rank_that_leaves_a_channel_waits_for_nobody(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS], aside;
+    uint32_t mine = 0, all[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        aside = ranks[RANKS - 1];
+        (void)pthread_create(&aside.thread, NULL, gather_aside_once, &aside);
+        if (turn == 0) control_leave(aside.control, CONTROL_ASIDE);
+        (void)pthread_join(aside.thread, NULL);
+        assert_int_equal(aside.status, LH_CANCELLED);
+    }
+    assert_int_equal(control_gather_on(aside.control, CONTROL_ASIDE, &mine, sizeof(mine), all),
+                     LH_CANCELLED);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, gather_rounds, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].status, LH_OK);
+    control_fail(ranks[RANKS - 1].control, RANKS - 1, LH_INVALID, "a word is wrong");
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_true(fails_within(ranks[i].control, 5));
+    ranks_close(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, LH_INVALID);
+        assert_non_null(strstr(ranks[i].reason, "a word is wrong"));
+    }
+    secret_free(star.secret);
+}
+
 /* A plane whose thread has ended though nobody failed. */
 static void nothing_is_gathered_where_nobody_answers(void **state)
 {
@@ -135,7 +224,7 @@ static void nothing_is_gathered_where_nobody_answers(void **state)
     control_t *c = calloc(1, sizeof(*c));
     (void)state;
     assert_non_null(c);
-    (void)pthread_mutex_init(&c->gather_lock, NULL);
+    (void)pthread_mutex_init(&c->gather_locks[CONTROL_MAIN], NULL);
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_cond_init(&c->changed, NULL);
     c->how.size = 1;
@@ -657,6 +746,8 @@ int main(void)
         cmocka_unit_test(rank_0_alone_gets_what_it_collects),
         cmocka_unit_test(a_rank_that_gathers_while_others_collect_is_told),
         cmocka_unit_test(nothing_is_gathered_where_nobody_answers),
+        cmocka_unit_test(two_channels_know_nothing_of_each_other),
+        cmocka_unit_test(a_rank_that_leaves_a_channel_waits_for_nobody),
         cmocka_unit_test(ranks_that_wait_at_different_places_are_told),
         cmocka_unit_test(what_differs_is_a_table_on_every_rank),
         cmocka_unit_test(the_first_reason_is_everybodys),
