@@ -185,6 +185,7 @@ static void links_drain(links_t *l)
 void links_close(links_t *l)
 {
     if (l == NULL) return;
+    lh_assert(l->early == NULL);
     l->closing = true;
     links_drain(l);
     for (uint32_t i = 0; i < l->link_count; i++)
@@ -286,8 +287,8 @@ lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t
 lh_status_t links_take_device(const links_t *l, uint32_t scope)
 {
     lh_assert(scope >= LH_LINK_NODE && scope < LINKS_SCOPES);
-    const carrier_t *c = l->carriers[scope];
-    lh_assert(c != NULL);
+    const carrier_t *c = l->carriers[scope] != NULL ? l->carriers[scope] : l->lent;
+    lh_assert(c != NULL && c->scope == scope);
     if (carrier_takes_device(c)) return LH_OK;
     if (c->security == LH_SECURITY_PRIVATE)
         return fail(LH_UNSUPPORTED,
@@ -490,7 +491,24 @@ lh_status_t links_status(links_t *l)
         const lh_status_t status = control_status(l->how.control);
         if (status != LH_OK) return fail_again(status, control_failure(l->how.control));
     }
-    return l->failed == LH_OK ? LH_OK : fail_again(l->failed, l->failure);
+    if (l->failed != LH_OK) return fail_again(l->failed, l->failure);
+    return atomic_load(&l->cancelled) ? fail(LH_CANCELLED, "nobody waits for this any more")
+                                      : LH_OK;
+}
+
+static uint32_t links_channel(const links_t *l)
+{
+    return l->aside ? CONTROL_ASIDE : CONTROL_MAIN;
+}
+
+lh_status_t links_gather(const links_t *l, const void *mine, size_t bytes, void *all)
+{
+    return control_gather_on(l->how.control, links_channel(l), mine, bytes, all);
+}
+
+lh_status_t links_collect(const links_t *l, const void *mine, size_t bytes, void *all)
+{
+    return control_collect_on(l->how.control, links_channel(l), mine, bytes, all);
 }
 
 /* A failure is returned only when no event is left: what was done before it counts. */

@@ -1,16 +1,19 @@
 /* links/links.h - connections to the other ranks, each over the transport plugin that the INI names
  * for its class of link ([transport.node|site|wan]), and the memory that is registered with them.
  *
- * One thread at a time calls (comm_runs.h sees to it). Nothing blocks but links_open,
- * links_connect, links_probe, links_sleep and, for 0.2 s at most, links_close. Messages of one
- * direction of a link match in the order posted, and a receive that was posted before the peer's
- * message leaves is what lets that message go without a round trip.
+ * One thread at a time calls (comm_runs.h sees to it; a probe beside the opening has links of its own,
+ * links_early.h). Nothing blocks but links_open, links_connect, links_probe, links_early_finish,
+ * links_sleep and, for 0.2 s at most, links_close. Messages of one direction of a link match in the
+ * order posted, and a receive that was posted before the peer's message leaves is what lets that message
+ * go without a round trip.
  *
  * The first link that breaks ends all: its peer is named, the control plane is told, and every call
  * from then on returns the same failure. Links are not repaired here: what an outage of a long link
  * may last is up to the transport, which is told of it ([transport.wan] outage). */
 #ifndef LINKS_LINKS_H
 #define LINKS_LINKS_H
+
+#include <stdatomic.h>
 
 #include <base/text.h>
 #include <config/job.h>
@@ -20,7 +23,8 @@
 #include <plugin/registry.h>
 
 typedef struct links links_t;
-typedef struct link link_t; /* to one peer, both directions */
+typedef struct links_early links_early_t; /* links_early.c */
+typedef struct link link_t;               /* to one peer, both directions */
 
 /* All that is named here outlives the links. */
 typedef struct links_how {
@@ -204,6 +208,15 @@ struct links {
     text_t said;          /* of this machine, before it measured */
     probe_words_t *words; /* [word_count] on rank 0, of all machines that measured */
     uint32_t word_count;
+    /* A probe beside the opening (links_early.c): that which is under way, or NULL, and the carrier between
+     * sites, of which what never changes may be read while the probe has it. */
+    links_early_t *early;
+    const carrier_t *lent;
+    /* Of the links that such a probe has for its own: ranks meet aside; since when what was begun beside it
+     * waits, 0: it does not; nobody wants it any more. */
+    bool aside;
+    _Atomic uint64_t waits_ns;
+    _Atomic bool cancelled;
     bool even;    /* paces are those of equal shares, whatever `shares` says */
     bool probing; /* a connection has its pair's whole rate, not a rank's part */
     bool closing;
@@ -216,6 +229,10 @@ struct links {
 void links_harvest(links_t *l);
 /* LH_OK, or the failure of this object or of the control plane, as fail() gives it. */
 lh_status_t links_status(links_t *l);
+/* control_gather and control_collect, in the channel in which ranks measure these links. */
+lh_status_t links_gather(const links_t *l, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
+lh_status_t links_collect(const links_t *l, const void *mine, size_t bytes,
+                          void *all) LH_MUST_CHECK;
 /* Records that a link is lost and tells the control plane; the first failure stays. */
 void links_lose(link_t *k, lh_status_t status, const char *reason);
 /* A free operation, which link_idle gives back; NULL: all are on their way. */

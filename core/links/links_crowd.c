@@ -254,8 +254,7 @@ static lh_status_t crowd_run(crowd_t *c, uint64_t ns)
 static lh_status_t crowd_sum(crowd_t *c)
 {
     const uint32_t cells = 2 * c->l->pair_count, size = c->l->how.world->row.size;
-    const lh_status_t status = control_gather(c->l->how.control, c->mine, cells * sizeof(*c->mine),
-                                              c->all);
+    const lh_status_t status = links_gather(c->l, c->mine, cells * sizeof(*c->mine), c->all);
     for (uint32_t i = 0; status == LH_OK && i < cells; i++) {
         c->mine[i] = 0;
         for (uint32_t r = 0; r < size; r++)

@@ -687,7 +687,7 @@ static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures
     const uint32_t size = l->how.world->row.size;
     probe_figures_t *all = mem_array(size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = control_gather(l->how.control, figures, sizeof(*figures), all);
+    const lh_status_t status = links_gather(l, figures, sizeof(*figures), all);
     if (status == LH_OK) *figures = all[of];
     for (int end = 0; status == LH_OK && end < 2; end++) {
         const probe_figures_t *theirs = &all[ranks[end]];
@@ -714,16 +714,29 @@ static void pair_doubt(const links_t *l, const probe_pair_t *p, const uint32_t r
         log_line(LH_LOG_WARN, "%s", text);
 }
 
+/* "1.6 s", and of a probe beside the opening for how much of that this rank has waited for it. */
+static void pair_took_text(const links_t *l, const probe_pair_t *p, char out[64])
+{
+    const uint64_t took = p->figures.took_ns, since = atomic_load(&l->waits_ns);
+    const uint64_t now = sys()->now_ns();
+    const uint64_t waited = since == 0 || now < since ? 0 : now - since;
+    (void)snprintf(out, 64, "%.1f s", (double)took * 1e-9);
+    if (l->aside)
+        (void)snprintf(out + strlen(out), 64 - strlen(out), ", %.1f s of them waited for",
+                       (double)(waited < took ? waited : took) * 1e-9);
+}
+
 /* One line in the log of rank 0 for each pair, and one for its cards where there are several. */
 static void pair_say(const links_t *l, const probe_pair_t *p, bool known)
 {
-    char text[1024];
+    char text[1024], took[64];
     if (l->how.world->row.rank != 0) return;
     link_probe_text(p, text, sizeof(text));
+    pair_took_text(l, p, took);
     if (known)
         log_line(LH_LOG_INFO, "%s (as measured before)", text);
     else
-        log_line(LH_LOG_INFO, "%s (measured in %.1f s)", text, (double)p->figures.took_ns * 1e-9);
+        log_line(LH_LOG_INFO, "%s (measured in %s)", text, took);
     if (link_probe_cards_text(p, text, sizeof(text))) log_line(LH_LOG_INFO, "%s", text);
 }
 
@@ -760,7 +773,7 @@ static lh_status_t pairs_take_known(links_t *l, const probe_pair_t *known, uint3
     pairs_tell_foreign(l, known, count);
     uint64_t *all = mem_array(l->how.world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = control_gather(l->how.control, &now_s, sizeof(now_s), all);
+    const lh_status_t status = links_gather(l, &now_s, sizeof(now_s), all);
     for (uint32_t i = 0; status == LH_OK && i < l->pair_count; i++)
         if (!is_one_machine(&l->pairs[i]))
             link_probe_take_known(&l->pairs[i], known, count, all[0],

@@ -127,7 +127,7 @@ lh_status_t links_words_collect(links_t *l)
     if (status == LH_OK) status = text_status(&after);
     if (status == LH_OK) {
         words_put(mine, &l->said, &after);
-        status = control_collect(l->how.control, mine, sizeof(*mine), all);
+        status = links_collect(l, mine, sizeof(*mine), all);
     }
     if (status == LH_OK && keeps) status = words_keep(l, all);
     text_free(&now);

@@ -6,6 +6,7 @@
 #include <links/links.h>
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,8 +34,8 @@ enum { RANKS = 4, GATHER = 1 << 20 };
 /* ---- the control plane: what control.h promises, for ranks forked from one process ---- */
 
 typedef struct plane {
-    _Atomic uint32_t arrived[64]; /* by number of the gather */
-    char rows[64][RANKS][GATHER / 64];
+    _Atomic uint32_t arrived[CONTROL_CHANNELS][64]; /* by number of the gather */
+    char rows[CONTROL_CHANNELS][64][RANKS][GATHER / 64];
     _Atomic lh_status_t status;
     char failure[512];
     _Atomic uint32_t culprit;
@@ -43,7 +44,8 @@ typedef struct plane {
 
 struct control {
     plane_t *plane;
-    uint32_t rank, gathers;
+    uint32_t rank, gathers[CONTROL_CHANNELS];
+    _Atomic bool left; /* CONTROL_ASIDE */
     int fd;
 };
 
@@ -53,24 +55,44 @@ size_t control_gather_most(uint32_t ranks)
     return GATHER / 64;
 }
 
-lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
+lh_status_t control_gather_on(control_t *c, uint32_t channel, const void *mine, size_t bytes,
+                              void *all)
 {
-    const uint32_t n = c->gathers++;
+    const uint32_t n = c->gathers[channel]++;
     if (bytes > GATHER / 64) _exit(9);
-    memcpy(c->plane->rows[n][c->rank], mine, bytes);
-    atomic_fetch_add(&c->plane->arrived[n], 1);
+    memcpy(c->plane->rows[channel][n][c->rank], mine, bytes);
+    atomic_fetch_add(&c->plane->arrived[channel][n], 1);
     const uint64_t until = sys()->now_ns() + 10000000000ull;
-    while (atomic_load(&c->plane->arrived[n]) < c->plane->size)
+    while (atomic_load(&c->plane->arrived[channel][n]) < c->plane->size) {
         if (sys()->now_ns() > until) _exit(8);
+        /* Aside a rank may wait for one that has failed. */
+        if (channel == CONTROL_ASIDE && atomic_load(&c->plane->status) != LH_OK)
+            return fail_again(atomic_load(&c->plane->status), c->plane->failure);
+        if (channel == CONTROL_ASIDE && atomic_load(&c->left)) return LH_CANCELLED;
+        (void)sched_yield();
+    }
     for (uint32_t r = 0; r < c->plane->size; r++)
-        memcpy((char *)all + r * bytes, c->plane->rows[n][r], bytes);
+        memcpy((char *)all + r * bytes, c->plane->rows[channel][n][r], bytes);
     return LH_OK;
 }
 
-lh_status_t control_collect(control_t *c, const void *mine, size_t bytes, void *all)
+lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
+{
+    return control_gather_on(c, CONTROL_MAIN, mine, bytes, all);
+}
+
+/* One at a time: links are measured here by one thread. */
+lh_status_t control_collect_on(control_t *c, uint32_t channel, const void *mine, size_t bytes,
+                               void *all)
 {
     static char others[RANKS * GATHER / 64];
-    return control_gather(c, mine, bytes, c->rank == 0 ? all : others);
+    return control_gather_on(c, channel, mine, bytes, c->rank == 0 ? all : others);
+}
+
+void control_leave(control_t *c, uint32_t channel)
+{
+    if (channel != CONTROL_ASIDE) _exit(6);
+    atomic_store(&c->left, true);
 }
 
 lh_status_t control_status(const control_t *c)

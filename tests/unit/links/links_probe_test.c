@@ -1,12 +1,13 @@
 /* links_probe_test.c - a whole probe of the links between sites that are this machine: where the plugin or
  * the other end does not do as it mostly does, where sites have several ranks, and of three sites; when it is
- * made; and what machines say before and after. */
+ * made; what machines say before and after; and in a thread of its own, beside what ranks do meanwhile. */
 #include <unit/links/forked_ranks.h>
 
 #include <fcntl.h>
 
 #include <base/log.h>
 #include <links/link_crowd.h>
+#include <links/links_early.h>
 #include <links/links_probe.h>
 #include <links/links_words.h>
 
@@ -21,13 +22,14 @@ static void log_collect(void)
     log_also(logged, "log");
 }
 
+static char log_text[65536]; /* since log_collected looked */
+
 static bool log_collected(const char *words)
 {
-    static char text[65536];
-    const ssize_t bytes = pread(logged, text, sizeof(text) - 1, 0);
+    const ssize_t bytes = pread(logged, log_text, sizeof(log_text) - 1, 0);
     CHECK(bytes >= 0);
-    text[bytes] = '\0';
-    return strstr(text, words) != NULL;
+    log_text[bytes] = '\0';
+    return strstr(log_text, words) != NULL;
 }
 
 /* A site's only rank, by its place in the table of all addresses: one machine for each, though both
@@ -381,9 +383,9 @@ static void knows_all_pairs(void)
         rows[i].figures.measured_s = sys()->wall_ns() / 1000000000;
     }
     play_sites(1)->connect = refuse_to_connect;
-    const uint32_t met = me.control.gathers;
+    const uint32_t met = me.control.gathers[CONTROL_MAIN];
     CHECK(links_probe(me.links, rows, 3) == LH_OK);
-    CHECK(me.control.gathers == met + 1);
+    CHECK(me.control.gathers[CONTROL_MAIN] == met + 1);
     const probe_pair_t *p = links_pairs(me.links, &count);
     CHECK(count == 3);
     for (uint32_t i = 0; i < count; i++)
@@ -483,6 +485,151 @@ static void a_foreign_record_is_ignored_with_a_warning(void **state)
     assert_true(ranks(2, "probe_age = 1s\n[transport.wan]\nsecurity = plain\n", knows_others));
 }
 
+/* ---- beside other work ---- */
+
+/* One message each way, from memory that was registered while the probe had the transport. */
+static void exchange(uint32_t arena, char *memory)
+{
+    enum { BYTES = 100 };
+    uint32_t done = 0;
+    link_t *k = links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT);
+    CHECK(k != NULL);
+    memset(memory, 'a' + (int)me.self, BYTES);
+    CHECK(link_recv(k, arena, memory + BYTES, BYTES, 7, 0) == LH_OK);
+    CHECK(link_send(k, arena, memory, BYTES, 7, 0) == LH_OK);
+    for (; done < 2; done++)
+        (void)next_event();
+    CHECK(memory[BYTES] == 'a' + (int)(1 - me.self));
+}
+
+/* The ranks meet for other things, one of them late, and register memory; then they connect. */
+static void probes_early(void)
+{
+    static char memory[4096];
+    uint32_t count, arena, all[RANKS];
+    float took = 0, waited = -1;
+    (void)play_sites(1);
+    log_collect();
+    CHECK(links_early_start(me.links, NULL, 0) == LH_OK);
+    CHECK(me.links->carriers[LH_LINK_WAN] == NULL && !links_early_takes_device(me.links));
+    CHECK(links_arena(me.links, memory, sizeof(memory), -1, 0, &arena) == LH_OK);
+    CHECK(me.links->arenas[arena].regions[LH_LINK_WAN] == NULL);
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t mine = 100 * i + me.self;
+        if (me.self == i % 2) (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        CHECK(control_gather(&me.control, &mine, sizeof(mine), all) == LH_OK);
+        CHECK(all[0] == 100 * i && all[1] == 100 * i + 1);
+    }
+    CHECK(links_early_finish(me.links) == LH_OK && links_early_finish(me.links) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s != 0 && f->rate[0] > 1 && f->rate[1] > 1);
+    CHECK(me.links->link_count == 0 && me.links->arenas[arena].regions[LH_LINK_WAN] != NULL);
+    CHECK(log_collected("(measured in ") == (me.self == 0));
+    if (me.self == 0) {
+        const char *said = strstr(log_text, "(measured in ");
+        CHECK(sscanf(said, "(measured in %f s, %f s of them waited for)", &took, &waited) == 2);
+        CHECK(waited > 0 && waited <= took);
+    }
+    connect_all(LH_SERVICE_GRADIENT);
+    exchange(arena, memory);
+    end();
+}
+
+static void a_probe_beside_other_work_is_waited_for_where_it_is_needed(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", probes_early));
+}
+
+/* What is known is known at once, and nothing waits for a measurement. */
+static void knows_early(void)
+{
+    uint32_t count;
+    const probe_pair_t row = {
+        .site = {"a", "b"},
+        .address = {"10.0.0.1", "10.0.0.2"},
+        .plugin = "tcp",
+        .figures = {.measured_s = sys()->wall_ns() / 1000000000, .rate = {5, 6}}};
+    play_sites(1)->connect = refuse_to_connect;
+    log_collect();
+    CHECK(links_early_start(me.links, &row, 1) == LH_OK);
+    CHECK(links_early_finish(me.links) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->rate[0] == 5 && f->rate[1] == 6);
+    CHECK(log_collected("(as measured before)") == (me.self == 0));
+    CHECK(me.control.gathers[CONTROL_ASIDE] == 1 && me.control.gathers[CONTROL_MAIN] == 2);
+    end();
+}
+
+static void a_young_record_is_taken_beside_other_work_too(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", knows_early));
+}
+
+static lh_status_t fail_to_connect(lh_transport_t *t, const lh_address_t *address,
+                                   const lh_conn_params_t *params, lh_conn_t **out)
+{
+    (void)t, (void)address, (void)params, (void)out;
+    return fail(LH_IO, "no way there");
+}
+
+/* Both ranks hear of it before they wait, and again when they do. */
+static void fails_early(void)
+{
+    const uint64_t until = sys()->now_ns() + 5000000000ull;
+    play_sites(1)->connect = fail_to_connect;
+    CHECK(links_early_start(me.links, NULL, 0) == LH_OK);
+    while (control_status(&me.control) == LH_OK)
+        CHECK(sys()->now_ns() < until);
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(links_early_finish(me.links) == LH_PEER_LOST);
+        CHECK(strstr(fail_reason(), "link over tcp: no way there") != NULL);
+    }
+    CHECK(links_pairs(me.links, &(uint32_t){0}) == NULL);
+    end();
+}
+
+static void what_fails_beside_other_work_is_told_at_once(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", fails_early));
+}
+
+/* Rank 0 fails in the midst of it and says so; the other waits, and hears that and of no link. */
+static void is_left_early(void)
+{
+    (void)play_sites(1);
+    CHECK(links_early_start(me.links, NULL, 0) == LH_OK);
+    if (me.self == 0) {
+        const uint64_t begun_ns = sys()->now_ns();
+        (void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        control_fail(&me.control, 0, LH_INVALID, "a word is wrong");
+        links_early_end(me.links);
+        CHECK(sys()->now_ns() - begun_ns < 1000000000);
+    } else {
+        CHECK(links_early_finish(me.links) == LH_INVALID);
+        CHECK(strcmp(fail_reason(), "a word is wrong") == 0);
+    }
+    end();
+}
+
+/* The other rank never comes to the meeting with which a probe begins. */
+static void waits_for_nobody(void)
+{
+    (void)play_sites(1);
+    if (me.self == 0) CHECK(links_early_start(me.links, NULL, 0) == LH_OK);
+    if (me.self == 0) links_early_end(me.links);
+    end();
+}
+
+static void a_probe_that_nobody_waits_for_ends(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", is_left_early));
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", waits_for_nobody));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -498,6 +645,10 @@ int main(void)
         cmocka_unit_test(all_that_is_known_takes_one_meeting),
         cmocka_unit_test(a_foreign_record_is_ignored_with_a_warning),
         cmocka_unit_test(figures_of_both_ends_cards_are_known_to_all),
+        cmocka_unit_test(a_probe_beside_other_work_is_waited_for_where_it_is_needed),
+        cmocka_unit_test(a_young_record_is_taken_beside_other_work_too),
+        cmocka_unit_test(what_fails_beside_other_work_is_told_at_once),
+        cmocka_unit_test(a_probe_that_nobody_waits_for_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
