@@ -1,10 +1,10 @@
 /* comm.c - opens what a rank communicates with, and connects it once all plans are known.
  *
- * comm_connect has this order, on all ranks: plans are compared; links between sites are measured;
- * each service is connected to the peers that its plans need; ranks tell each other what their
- * links can do; from that every rank makes its scripts, staging memory and lanes; messages are
- * compared; the thread starts. Scripts come last, since what a transport can map and how fast a
- * long link is decide on algorithm and chunk.
+ * comm_connect has this order, on all ranks: plans are compared; links between sites are measured, or that
+ * is waited for where comm_probe has begun it; each service is connected to the peers that its plans
+ * need; ranks tell each other what their links can do; from that every rank makes its scripts, staging
+ * memory and lanes; messages are compared; the thread starts. Scripts come last, since what a transport
+ * can map and how fast a long link is decide on algorithm and chunk.
  *
  * comm_plan does the same for a job that is only planned: no rank is asked, and what all would tell
  * is expected. */
@@ -23,6 +23,7 @@
 #include <comm/script_make.h>
 #include <links/links_agree.h>
 #include <links/links_connect.h>
+#include <links/links_early.h>
 #include <links/links_pace.h>
 #include <links/links_probe.h>
 
@@ -102,6 +103,7 @@ void comm_close(comm_t *c)
     if (c == NULL) return;
     comm_stop(c);
     native_close(c->native);
+    links_early_end(c->links);
     links_close(c->links); /* from here on nobody touches buffers */
     for (uint32_t i = 0; i < c->plan_count; i++)
         collective_free(c->plans[i]);
@@ -218,6 +220,10 @@ lh_status_t comm_device_arenas(comm_t *c, const group_t *g, const comm_device_me
     lh_status_t of_all = LH_OK;
     lh_assert(!c->planned && !c->connected);
     if (mine == LH_OK) mine = group_takes_device(c, g);
+    if (mine == LH_OK && links_early_takes_device(c->links)) {
+        const lh_status_t probed = comm_probe_wait(c);
+        if (probed != LH_OK) return probed; /* which ends all ranks */
+    }
     for (uint32_t i = 0; mine == LH_OK && i < count; i++)
         mine = device_arena(c, &memory[i], &arenas[i]);
     const lh_status_t status = comm_ask(c, mine, &of_all);
@@ -522,6 +528,25 @@ void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
     c->known_count = count;
 }
 
+/* A rank that opens its job takes one processor, and the first rank of each site another one to measure. */
+static bool has_processors_for_both(const comm_t *c)
+{
+    return 2 * (long)ranks_here(c->world) <= sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+lh_status_t comm_probe(comm_t *c)
+{
+    lh_assert(!c->planned && !c->connected && !c->probed);
+    const lh_status_t status = links_early_start(c->links, c->known, c->known_count);
+    c->probed = true;
+    return status == LH_OK && !has_processors_for_both(c) ? comm_probe_wait(c) : status;
+}
+
+lh_status_t comm_probe_wait(comm_t *c)
+{
+    return links_early_finish(c->links);
+}
+
 /* Differences between ranks end in the same status and sentence on all (comm_verdict,
  * comm_agree.c). Links that can't be made end through the control plane, which tells all ranks. */
 lh_status_t comm_connect(comm_t *c)
@@ -533,7 +558,8 @@ lh_status_t comm_connect(comm_t *c)
         status = places_make(c->plans[i]);
     if (status == LH_OK) status = comm_agree_plans(c);
     c->expected_count = 0; /* from here on links are as they are found */
-    if (status == LH_OK) status = links_probe(c->links, c->known, c->known_count);
+    if (status == LH_OK && c->probed) status = comm_probe_wait(c);
+    if (status == LH_OK && !c->probed) status = links_probe(c->links, c->known, c->known_count);
     for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
         status = service_connect(c, s);
     if (status != LH_OK) return status;

@@ -1,9 +1,9 @@
 /* comm/comm.h - what a rank communicates with: its links, its planned collectives and the thread
  * that drives them while the rank computes.
  *
- * Order of use: comm_open, comm_arena for every memory, collective_new for every plan (also before
- * their memory exists, see coll_place_t: the address must be final), comm_connect, then runs. All
- * ranks do these in the same order. One thread opens, plans, connects and closes; runs may be
+ * Order of use: comm_open, comm_probe or not, comm_arena for every memory, collective_new for every plan
+ * (also before their memory exists, see coll_place_t: the address must be final), comm_connect, then
+ * runs. All ranks do these in the same order. One thread opens, plans, connects and closes; runs may be
  * started and waited for by any.
  *
  * A failure before the runs leaves a comm that can only be closed. A failure of a run is one of the
@@ -64,6 +64,13 @@ typedef struct comm_device_memory {
 lh_status_t comm_device_arenas(comm_t *c, const group_t *g, const comm_device_memory_t *memory,
                                uint32_t count, lh_status_t mine, uint32_t *arenas,
                                bool *taken) LH_MUST_CHECK;
+/* Begins to measure the links between sites that are not known (links_early.h), after comm_known_links, for
+ * comm_connect to wait for instead of doing it itself. What this rank does meanwhile should leave the
+ * machine a processor: what keeps all busy makes links look slower. Where the machine has less than two for
+ * each of its ranks it returns when the links are measured. All ranks call it, or none. */
+lh_status_t comm_probe(comm_t *c) LH_MUST_CHECK;
+/* Until that is over, as before work for all processors. LH_OK where nothing was begun. */
+lh_status_t comm_probe_wait(comm_t *c) LH_MUST_CHECK;
 /* Measures the links between sites that are not known (links_probe), connects to all peers that
  * plans need, and makes the scripts and their staging memory. Plans are checked: all ranks' lists
  * of messages must match pair by pair, or all ranks fail with the first difference. */

@@ -4,7 +4,10 @@
  * 0 and between phases, through one process, and never in a step (control.h). Each rank has a fixed
  * room in the gathered memory, TRAIN_COMM_ROOM bytes for what is gathered, so one plan serves every
  * size up to it. Over several sites each tells there, too, how much it has sent to every site, and what
- * its links there are like now. */
+ * its links there are like now.
+ *
+ * Links between sites are measured beside all that a run does until it connects: the record is looked at
+ * first, and what it lacks is begun then (comm_probe). */
 #include <session/train_comm.h>
 
 #include <stdio.h>
@@ -53,6 +56,53 @@ static lh_status_t ranks_gather(void *context, const void *mine, size_t bytes, v
     return status == LH_OK ? ranks_gather_finish(t, bytes, all) : status;
 }
 
+static bool has_site(const world_t *w, const char *name)
+{
+    for (uint32_t r = 0; r < w->row.size; r++)
+        if (text_equal(w->ranks[r].site_name, name)) return true;
+    return false;
+}
+
+/* Rows of other jobs' sites need not travel, but one where there are no others: whoever measures tells of
+ * a foreign record by it (links_probe). How many are left, first in the list. */
+static uint32_t rows_of_sites(const world_t *w, probe_pair_t *rows, uint32_t count)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (has_site(w, rows[i].site[0]) && has_site(w, rows[i].site[1])) rows[kept++] = rows[i];
+    return kept == 0 && count > 0 ? 1 : kept;
+}
+
+/* Rank 0 keeps the record of links and all others hear of it, so that all count the memory that `plan`
+ * counts with it; after what is measured it may be other memory. The rows are of one layout on all
+ * ranks, which run one build. */
+static lh_status_t record_take(train_comm_t *t)
+{
+    train_agree_t agree;
+    uint32_t count = 0;
+    if (comm_world(t->comm)->row.sites < 2) return LH_OK;
+    if (t->ranks.rank == 0) link_record_load(t->job, &t->known, &count);
+    count = rows_of_sites(comm_world(t->comm), t->known, count);
+    lh_status_t status = train_agree_new(&t->ranks, &agree);
+    if (status == LH_OK) status = train_agree_first(&agree, &count, sizeof(count));
+    if (status == LH_OK && count > 0) {
+        if (t->known == NULL) t->known = mem_array(count, sizeof(*t->known));
+        status = t->known == NULL ? LH_NO_MEMORY
+                                  : train_agree_first(&agree, t->known, count * sizeof(*t->known));
+    }
+    train_agree_free(&agree);
+    if (status == LH_OK) comm_known_links(t->comm, t->known, count);
+    return status;
+}
+
+static void record_forget(train_comm_t *t)
+{
+    comm_known_links(t->comm, NULL, 0);
+    mem_free(t->known);
+    t->known = NULL;
+}
+
+/* The figures that are measured are needed by train_comm_connect and not before. */
 lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
 {
     const comm_how_t comm = {.job = how->job,
@@ -70,7 +120,15 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
                                   .finish = ranks_gather_finish},
                         .job = how->job,
                         .control = how->control};
-    return comm_open(&comm, &t->comm);
+    lh_status_t status = comm_open(&comm, &t->comm);
+    if (status != LH_OK || comm.planned) return status;
+    status = record_take(t);
+    return status == LH_OK ? comm_probe(t->comm) : status;
+}
+
+lh_status_t train_comm_quiet(train_comm_t *t)
+{
+    return comm_probe_wait(t->comm);
 }
 
 /* F32 elements are only a unit to count bytes by: an all-gather copies and does not add. */
@@ -108,46 +166,6 @@ lh_status_t train_comm_plan(train_comm_t *t)
     return train_comm_plan_all(t, &numbers);
 }
 
-static bool has_site(const world_t *w, const char *name)
-{
-    for (uint32_t r = 0; r < w->row.size; r++)
-        if (text_equal(w->ranks[r].site_name, name)) return true;
-    return false;
-}
-
-/* Rows of other jobs' sites need not travel, but one where there are no others: whoever measures tells of
- * a foreign record by it (links_probe). How many are left, first in the list. */
-static uint32_t rows_of_sites(const world_t *w, probe_pair_t *rows, uint32_t count)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (has_site(w, rows[i].site[0]) && has_site(w, rows[i].site[1])) rows[kept++] = rows[i];
-    return kept == 0 && count > 0 ? 1 : kept;
-}
-
-/* Rank 0 keeps the record of links and all others hear of it, so that all count the memory that `plan`
- * counts with it; after what is measured it may be other memory. The rows are of one layout on all
- * ranks, which run one build. */
-static lh_status_t record_take(train_comm_t *t, probe_pair_t **known)
-{
-    train_agree_t agree;
-    uint32_t count = 0;
-    *known = NULL;
-    if (comm_world(t->comm)->row.sites < 2) return LH_OK;
-    if (t->ranks.rank == 0) link_record_load(t->job, known, &count);
-    count = rows_of_sites(comm_world(t->comm), *known, count);
-    lh_status_t status = train_agree_new(&t->ranks, &agree);
-    if (status == LH_OK) status = train_agree_first(&agree, &count, sizeof(count));
-    if (status == LH_OK && count > 0) {
-        if (*known == NULL) *known = mem_array(count, sizeof(**known));
-        status = *known == NULL ? LH_NO_MEMORY
-                                : train_agree_first(&agree, *known, count * sizeof(**known));
-    }
-    train_agree_free(&agree);
-    if (status == LH_OK) comm_known_links(t->comm, *known, count);
-    return status;
-}
-
 static void record_keep(const train_comm_t *t)
 {
     uint32_t count, word_count;
@@ -157,17 +175,13 @@ static void record_keep(const train_comm_t *t)
     if (count > 0) link_record_keep(t->job, pairs, count, words, word_count);
 }
 
-/* What was measured earlier of links between sites is handed over before connecting, which measures
- * what is unknown or too old. */
+/* The memory that is counted is what the record says, also where links have been measured meanwhile. */
 lh_status_t train_comm_connect(train_comm_t *t)
 {
     collective_t *numbers;
-    probe_pair_t *known;
-    lh_status_t status = record_take(t, &known);
-    if (status == LH_OK) status = train_comm_plan_all(t, &numbers);
+    lh_status_t status = train_comm_plan_all(t, &numbers);
     if (status == LH_OK) status = comm_connect(t->comm);
-    comm_known_links(t->comm, NULL, 0);
-    mem_free(known);
+    record_forget(t);
     if (status != LH_OK) return status;
     record_keep(t);
     t->plan = numbers; /* until then gathers take the slow way */
@@ -184,6 +198,7 @@ void train_comm_close(train_comm_t *t, bool together)
         comm_cancel(t->comm); /* somebody failed after all; the control plane tells who */
     }
     comm_close(t->comm);
+    mem_free(t->known);
     mem_free(t->memory);
     mem_free(t->told);
     *t = (train_comm_t){0};

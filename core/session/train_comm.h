@@ -79,6 +79,7 @@ typedef struct train_comm {
     size_t room_bytes;  /* TRAIN_COMM_ROOM and, over several sites, what the rank tells of each */
     link_told_t *told;  /* [ranks x sites], the last that all told; NULL with one site */
     uint64_t planned_bytes; /* of plans and staging, as they were expected */
+    probe_pair_t *known;    /* the record of links, until connected */
 } train_comm_t;
 
 /* Gathers of up to so many bytes a rank go over the links, larger ones through the control plane. With
@@ -93,13 +94,18 @@ typedef struct train_comm_how {
     control_t *control; /* NULL: planned only, train_comm_connect is refused */
 } train_comm_how_t;
 
-/* Stays where it is while it is used. Makes the communicator and hears nothing from others yet. A
- * planned one never will. */
+/* Stays where it is while it is used. Makes the communicator; hears of rank 0's record of links, and begins
+ * to measure what of them it lacks, in a thread of its own. A planned one hears nothing from others, and
+ * never will. After a failure it may be there, to be closed. */
 lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how) LH_MUST_CHECK;
+/* Until links are measured: before all processors get work that a measurement beside it would disturb, or be
+ * disturbed by. */
+lh_status_t train_comm_quiet(train_comm_t *t) LH_MUST_CHECK;
 /* After engine_build or transfer_plan, when all else is planned: counts what that takes. For a
  * session that is planned and never run. */
 lh_status_t train_comm_plan(train_comm_t *t) LH_MUST_CHECK;
-/* After engine_build: everything is planned. All ranks call it. */
+/* After engine_build: everything is planned. All ranks call it. What of the links is still being measured is
+ * waited for. */
 lh_status_t train_comm_connect(train_comm_t *t) LH_MUST_CHECK;
 /* Before memory that travels is freed. together: no rank has failed, so wait until all are here,
  * and a link that ends is no failure any more. */

@@ -9,7 +9,12 @@
  *
  * What a run's bits depend on is gathered as lines of text (t->identity) while it is opened, and
  * compared with the checkpoint's after each part: so a changed option is refused before the next
- * part is made, which costs more time. */
+ * part is made, which costs more time.
+ *
+ * Links between sites are measured beside all this, from trainer_open_comm until the ranks connect, which
+ * goes by what was found. Most of it keeps one processor busy. What takes all of them, timing kernels and
+ * drawing weights, comes when that is over: a probe on a busy machine finds less than a link has, and paces
+ * never rise above what it has found. */
 #include <train/trainer.h>
 
 #include <math.h>
@@ -279,6 +284,16 @@ static lh_status_t memory_check(const trainer_t *t)
     return status;
 }
 
+/* Kernels are timed on a machine that does nothing else. */
+static lh_status_t trainer_plan(trainer_t *t)
+{
+    if (t->job->device.tune && t->comm.comm != NULL) {
+        const lh_status_t status = train_comm_quiet(&t->comm);
+        if (status != LH_OK) return status;
+    }
+    return session_plan(t->session, &t->agree);
+}
+
 /* Here device memory is taken. The connections between ranks are made last, as they register that
  * memory. */
 static lh_status_t trainer_make_programs(trainer_t *t)
@@ -288,7 +303,7 @@ static lh_status_t trainer_make_programs(trainer_t *t)
     if (status == LH_OK)
         status = step_programs_new(t->session, &t->layout, t->agree.ranks, &t->programs);
     if (status == LH_OK) status = check_schedule(t);
-    if (status == LH_OK) status = session_plan(t->session, &t->agree);
+    if (status == LH_OK) status = trainer_plan(t);
     if (status == LH_OK) status = memory_check(t);
     if (status == LH_OK) status = engine_build(t->session->engine);
     if (status == LH_OK) {

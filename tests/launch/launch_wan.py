@@ -187,6 +187,9 @@ class Wan(LaunchCase):
                 print(line[0])
                 self.assertIn(said, line[2])
                 self.assertTrue(20 <= float(line[1]) < 40, line[0])  # lab.probe holds it to 5 %, on an idle machine
+            if said == "measured in":  # beside the opening, which waits for what is left of it
+                took = re.fullmatch(r"measured in ([\d.]+) s, ([\d.]+) s of them waited for", line[2])
+                self.assertTrue(0 <= float(took[2]) <= float(took[1]), line[0])
         self.assertEqual(self.weights(probed, 4), self.weights(whole, 4))
         log = launch_case.read(os.path.join(self.folder, "probed", "out", "rank-1.log"))
         self.assertRegex(log, r"a link between sites, 2\d\.\d\d ms there and back: .* paced at \d+\.\d MB/s, DSCP 10")

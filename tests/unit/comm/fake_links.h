@@ -14,6 +14,7 @@
 #include <links/links.h>
 #include <links/links_agree.h>
 #include <links/links_connect.h>
+#include <links/links_early.h>
 #include <links/links_pace.h>
 #include <links/links_probe.h>
 
@@ -418,6 +419,29 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
 {
     (void)l, (void)known, (void)count;
     return LH_OK;
+}
+
+lh_status_t links_early_start(links_t *l, const probe_pair_t *known, uint32_t count)
+{
+    (void)l, (void)known, (void)count;
+    return LH_OK;
+}
+
+lh_status_t links_early_finish(links_t *l)
+{
+    (void)l;
+    return LH_OK;
+}
+
+bool links_early_takes_device(const links_t *l)
+{
+    (void)l;
+    return false;
+}
+
+void links_early_end(links_t *l)
+{
+    (void)l;
 }
 
 /* Three sites, of which the first and the last are hardly joined. */
