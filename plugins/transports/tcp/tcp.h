@@ -19,7 +19,8 @@
  * receive is done when its bytes are complete. Events are told in the order posted.
  *
  * All calls are [serial] and nothing here waits: poll drives listeners, handshakes, streams and
- * deadlines in the thread that calls it. What stats reads from other threads is atomic. */
+ * deadlines in the thread that calls it. Where a link carries more than this thread can seal and open
+ * beside, others do that part (tcp_work.h). What stats reads from other threads is atomic. */
 #ifndef TCP_H
 #define TCP_H
 
@@ -31,6 +32,7 @@
 #include <longhaul/plugin.h>
 
 #include "tcp_frame.h"
+#include "tcp_pool.h"
 #include "tcp_seal.h"
 #include "tcp_silence.h"
 #include "tcp_tls.h"
@@ -58,10 +60,11 @@ typedef struct tcp_config {
     char *congestion;
     char *advertise;
     char *nics;
+    uint32_t threads; /* 0: auto; else one more than there are to be */
 } tcp_config_t;
 
 typedef struct watch { /* what an epoll event points to; the first member of what is watched */
-    enum { WATCH_LISTENER, WATCH_STREAM } kind;
+    enum { WATCH_LISTENER, WATCH_STREAM, WATCH_POOL } kind;
 } watch_t;
 
 /* In this order, but that a stream without TLS goes from CONNECTING to GREETING. */
@@ -102,7 +105,11 @@ typedef struct stream {
     uint64_t out_sequence;
     uint32_t vector_done, vector_count;
     uint32_t frame_done, frame_count;
-    bool blocked, watches_out;
+    uint32_t sealed_count; /* frames of the batch that have their seal     */
+    bool sealing;          /* seal_task is out: batch and seal are a thread's */
+    pool_task_t seal_task;
+    bool blocked;
+    uint32_t watched;     /* EPOLLIN and EPOLLOUT, as epoll has them */
     int send_error;       /* errno of the send that failed */
     uint64_t waits_since; /* now_ns: without an acknowledgement for what it sent; 0: needs none */
     struct iovec vectors[2 * BATCH];
@@ -110,6 +117,10 @@ typedef struct stream {
         uint32_t vectors; /* that end this frame, counted from the batch's first */
         uint32_t message; /* of sends                                            */
         bool is_data;
+        uint64_t sequence;   /* this, its head and what follows: what is to be sealed */
+        const uint8_t *from; /* the payload                                           */
+        uint8_t *to;         /* where it is encrypted to; else NULL                   */
+        uint32_t length;
     } frames[BATCH];
     uint8_t heads[BATCH][HEAD_BYTES];
     uint8_t small[HELLO_BYTES]; /* payload of a control frame, one direction at a time */
@@ -123,6 +134,9 @@ typedef struct stream {
     uint32_t left; /* bytes of it                        */
     uint32_t crc;
     bool in_slot; /* to an eager slot */
+    bool defers;  /* a thread opens the payload when it is whole */
+    bool opening; /* open_task is out: payload and seal are a thread's, and nothing is read */
+    pool_task_t open_task;
     uint8_t *stage;
     uint32_t stage_size, stage_first, stage_last;
     uint8_t small_in[HELLO_BYTES];
@@ -271,6 +285,8 @@ struct lh_transport {
     int32_t numa;    /* node of all these cards; -1: unknown, or there are several   */
     place_t outside; /* what others dial instead; length 0: nothing else             */
     void *tls_context;
+    pool_t *pool; /* NULL: no connection has needed one */
+    watch_t pool_watch;
     uint8_t sink[PAD_BYTES]; /* where padding lands, of all streams */
 };
 
@@ -318,8 +334,12 @@ void stream_close(stream_t *s, bool abort); /* the socket only */
 void stream_free(stream_t *s);
 lh_status_t stream_watch(stream_t *s);
 void stream_watch_out(stream_t *s, bool on);
+void stream_watch_in(stream_t *s, bool on);
 /* Adds a frame to the batch, which has room for it; false: no memory, or the library failed. */
 bool stream_add(stream_t *s, frame_t *f, const void *payload);
+/* Likewise, and leaves its seal to stream_seal, which makes all that are missing. */
+bool stream_cut(stream_t *s, frame_t *f, const void *payload);
+bool stream_seal(stream_t *s);
 /* Queues a control frame; false: the batch is not empty, or as above. */
 bool stream_put(stream_t *s, frame_t f, const void *payload);
 /* Hands over what the kernel takes; false: the stream broke. */
@@ -328,8 +348,12 @@ bool stream_push(stream_t *s, size_t *bytes);
 /* tcp_receive.c */
 /* Reads what is there; false: the stream broke. *more: there may be more. */
 bool stream_pull(stream_t *s, bool *more);
+/* Likewise until there is nothing more, also of what a thread has to open first. */
+bool stream_pull_all(stream_t *s);
 /* Parses what lies in the stage. */
 bool stream_eat(stream_t *s);
+/* A thread has opened the payload; right: its tag was. False: the stream broke. */
+bool stream_opened(stream_t *s, bool right);
 /* Tells whose fault it was: ends the connection, or drops a stranger. Always false. */
 bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...) LH_PRINTF(3, 4);
 /* The peer is gone; error 0: it closed. Always false. */

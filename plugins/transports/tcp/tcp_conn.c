@@ -5,6 +5,7 @@
  * every operation gets its event from conn_tell, as the caller's rows have room, and DRAINED is the
  * last. */
 #include "tcp_tuning.h"
+#include "tcp_work.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -113,6 +114,7 @@ void conn_stream_open(lh_conn_t *c, stream_t *s)
     c->up_due = true;
     conn_tune_whole(c);
     conn_say_tuning(c);
+    work_begin(c);
 }
 
 /* Whether a poll would tell something; asked before the host sleeps. */

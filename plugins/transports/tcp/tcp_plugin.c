@@ -58,6 +58,7 @@ static void tcp_close(lh_transport_t *t)
         conn_free(c);
     }
     tcp_bury(t);
+    pool_free(t->pool);
     for (lh_region_t *r = t->regions, *next; r != NULL; r = next) {
         next = r->next;
         host->release(host, r);
@@ -300,7 +301,8 @@ static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
     return LH_OK;
 }
 
-/* Local and at once: sockets are closed, and poll tells what was outstanding. */
+/* Local and at once: sockets are closed, threads have given back what they seal and open, and poll tells
+ * what was outstanding. */
 static void tcp_cancel(lh_conn_t *c)
 {
     if (c->state >= CONN_BROKEN) return;
@@ -523,6 +525,10 @@ static const lh_option_t options[] = {
     LH_OPTION_STRING(tcp_config_t, nics, "nics", "",
                      "interfaces, separated by commas, in place of bind: streams go in turn over "
                      "those nearest to this rank's device by root port and NUMA node"),
+    LH_OPTION_CHOICE(
+        tcp_config_t, threads, "threads", "auto", "auto|0|1|2|3|4|5|6|7|8|9|10|11|12|13|14|15|16",
+        "threads that seal and open frames beside the one that polls; auto: by a known "
+        "rate above 10Gbps and the processors that a device leaves free"),
 };
 
 LH_PLUGIN = {

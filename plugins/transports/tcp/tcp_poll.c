@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tcp_ledger.h"
+#include "tcp_work.h"
 
 enum {
     DIRECT_STREAMS = 4, /* up to so many are read without asking epoll */
@@ -20,6 +21,7 @@ enum {
 static void serve_row(const struct epoll_event *row)
 {
     watch_t *watch = row->data.ptr;
+    if (watch->kind == WATCH_POOL) return; /* every poll takes what threads have done */
     if (watch->kind == WATCH_LISTENER) {
         listener_serve((lh_listener_t *)(void *)watch);
         return;
@@ -91,6 +93,7 @@ lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_
     /* Only while somebody is on the way in or out are there deadlines to look at. */
     for (lh_listener_t *l = t->listeners; l != NULL && t->unsettled > 0; l = l->next)
         listener_expire(l);
+    work_take(t);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         serve_conn(c, direct);
         conn_tell(c, &sink);
@@ -128,7 +131,10 @@ lh_status_t tcp_arm(lh_transport_t *t)
         deadline |= c->state == CONN_ENDING;
         for (uint32_t i = 0; c->state == CONN_UP && i < c->stream_count; i++)
             stream_watch_out(c->streams[i], c->streams[i]->blocked);
+        for (uint32_t i = 0; c->state == CONN_UP && i < c->stream_count; i++)
+            stream_watch_in(c->streams[i], !c->streams[i]->opening);
     }
+    if (work_waits(t)) return LH_AGAIN;
     if (deadline) tcp_set_timer(t);
     return LH_OK;
 }

@@ -3,8 +3,9 @@
  *
  * A stream reads in one of two ways. Between payloads it reads into its stage, a small buffer, and
  * parses heads and small payloads from there (stream_eat). Inside of a payload that is left long
- * enough it reads into the receive's own memory (stream_pull), checking as it goes. */
-#include "tcp.h"
+ * enough it reads into the receive's own memory (stream_pull), checking as it goes, or, where there
+ * are threads, having it checked when it is whole (tcp_work.h). */
+#include "tcp_work.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -171,12 +172,14 @@ static bool frame_begin(stream_t *s)
     s->stage_first += HEAD_BYTES;
     s->left = f->length;
     s->crc = 0;
-    s->in_slot = false;
+    s->in_slot = s->defers = false;
     if (!open) s->to = s->small_in;
     if (f->type == FRAME_PAD) s->to = s->transport->sink;
     if (f->type == FRAME_DATA &&
         !((int32_t)(f->message - s->conn->recv_end) < 0 ? begin_posted(s) : begin_early(s)))
         return false;
+    /* What lies in a slot may move to its receive before it is whole. */
+    s->defers = f->type == FRAME_DATA && !s->in_slot && work_opens(s, f->length);
     return s->left > 0 ? true : frame_end(s);
 }
 
@@ -247,11 +250,9 @@ static bool data_end(stream_t *s)
 
 /* A frame is complete. Its checksum or seal decides whether it counts: a data frame that fails is
  * told to the peer, so that both ends name the same frame. */
-static bool frame_end(stream_t *s)
+static bool frame_judge(stream_t *s, bool right)
 {
     const frame_t *f = &s->in;
-    const bool right = s->seals[1] != NULL ? seal_check(s->seals[1], f->seal)
-                                           : frame_crc_is(f, s->crc);
     if (!right && s->state == STREAM_OPEN && f->type == FRAME_DATA) {
         const frame_t end = {.type = FRAME_END,
                              .message = f->message,
@@ -273,16 +274,34 @@ static bool frame_end(stream_t *s)
     return f->type == FRAME_DATA ? data_end(s) : true;
 }
 
+static bool frame_end(stream_t *s)
+{
+    return frame_judge(s, s->seals[1] != NULL ? seal_check(s->seals[1], s->in.seal)
+                                              : frame_crc_is(&s->in, s->crc));
+}
+
+/* What lies in the stage behind it has waited. Where another stream has ended the connection
+ * meanwhile nothing counts any more. */
+bool stream_opened(stream_t *s, bool right)
+{
+    return s->conn->state < CONN_ENDING && frame_judge(s, right) && stream_eat(s);
+}
+
 /* The next n bytes of a payload lie where they belong. */
 static bool payload_took(stream_t *s, uint32_t n)
 {
-    if (s->seals[1] == NULL)
+    if (s->defers)
+        (void)0; /* a thread looks at all of them */
+    else if (s->seals[1] == NULL)
         s->crc = lh_crc32c(s->crc, s->to, n);
     else if (!seal_add(s->seals[1], s->to, s->to, n))
         return stream_fail(s, LH_IO, "the seal can't be opened");
     s->to += n;
     s->left -= n;
-    return s->left > 0 ? true : frame_end(s);
+    if (s->left > 0) return true;
+    if (!s->defers) return frame_end(s);
+    work_open(s);
+    return true;
 }
 
 /* Heads and payloads from the stage, until it holds less than a head; what is left moves to its
@@ -290,7 +309,7 @@ static bool payload_took(stream_t *s, uint32_t n)
 bool stream_eat(stream_t *s)
 {
     bool good = true;
-    while (good && (s->state == STREAM_OPEN || s->state == STREAM_GREETING)) {
+    while (good && !s->opening && (s->state == STREAM_OPEN || s->state == STREAM_GREETING)) {
         const uint32_t there = s->stage_last - s->stage_first;
         if (s->left > 0 && there > 0) {
             const uint32_t n = there < s->left ? there : s->left;
@@ -327,8 +346,7 @@ static void pull_others(lh_conn_t *c)
     if (c->is_last_look) return;
     c->is_last_look = true;
     for (uint32_t i = 0; i < c->stream_count; i++)
-        for (bool more = true; more && c->state <= CONN_UP;)
-            if (c->streams[i] == NULL || !stream_pull(c->streams[i], &more)) break;
+        if (c->streams[i] != NULL) (void)stream_pull_all(c->streams[i]);
     c->is_last_look = false;
 }
 
@@ -347,7 +365,7 @@ bool stream_pull(stream_t *s, bool *more)
      * head, often. */
     uint64_t taken = 0;
     *more = false;
-    while (s->state == STREAM_OPEN && s->conn->state < CONN_ENDING) {
+    while (s->state == STREAM_OPEN && !s->opening && s->conn->state < CONN_ENDING) {
         struct iovec v[2] = {{s->stage + s->stage_last, s->stage_size - s->stage_last}, {NULL, 0}};
         /* The stage is empty inside of a payload, as stream_eat takes all of it that is there. */
         const bool direct = s->left >= DIRECT_BYTES;
@@ -373,4 +391,12 @@ bool stream_pull(stream_t *s, bool *more)
         }
     }
     return s->state == STREAM_OPEN;
+}
+
+bool stream_pull_all(stream_t *s)
+{
+    bool more = true;
+    while ((more || s->opening) && s->state == STREAM_OPEN && s->conn->state < CONN_ENDING)
+        if (!work_settle(s) || !stream_pull(s, &more)) return false;
+    return true;
 }

@@ -6,6 +6,8 @@
  * pieces. Small messages leave together, in one system call for up to BATCH frames. */
 #include "tcp_warm.h"
 
+#include "tcp_work.h"
+
 /* Of one turn of a connection; how long grants wait for data that goes the same way; the shortest part
  * of a message that goes over a stream of its own. */
 enum { PUSH_BYTES = 1 << 20, GRANT_DELAY_NS = 50000, LEAST_PART = 32 << 10 };
@@ -31,7 +33,7 @@ static bool stream_cut_frame(stream_t *s, operation_t *op, uint64_t length)
                  .total = op->bytes,
                  .length = (uint32_t)length,
                  .tag = op->tag};
-    if (!stream_add(s, &f, op->data + op->total)) return false;
+    if (!stream_cut(s, &f, op->data + op->total)) return false;
     op->total += length;
     op->frames++;
     if (op->total == op->bytes) c->send_next++;
@@ -78,6 +80,8 @@ static bool stream_fill_batch(stream_t *s)
         batch += length;
         frames++;
     }
+    if (frames > 0 && !work_seal(s, batch))
+        return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
     if (frames == 0 && grant_due(c)) {
         if (!stream_put(s, (frame_t){.type = FRAME_GRANT}, NULL))
             return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
@@ -113,7 +117,7 @@ static void push_end(lh_conn_t *c)
         stream_t *s = c->streams[i];
         size_t bytes = 0;
         /* The first stream that takes it will do. */
-        if (s == NULL || s->state != STREAM_OPEN) continue;
+        if (s == NULL || s->state != STREAM_OPEN || s->sealing) continue;
         if (!stream_push(s, &bytes)) return;
         if (s->blocked || !stream_put(s, c->end, NULL)) continue;
         if (!stream_push(s, &bytes)) return;
@@ -137,6 +141,7 @@ bool conn_push(lh_conn_t *c)
             stream_t *s = c->streams[(c->turn + i) % c->stream_count];
             size_t bytes = 0;
             if (s->vector_done == s->vector_count && !stream_fill_batch(s)) continue;
+            if (s->sealing) continue; /* work_take has it back */
             if (!stream_push(s, &bytes)) return false;
             all += bytes;
             moved |= bytes > 0 && !s->blocked;
@@ -156,7 +161,7 @@ bool conn_can_push(const lh_conn_t *c)
     bool idle = false;
     for (uint32_t i = 0; i < c->stream_count; i++) {
         const stream_t *s = c->streams[i];
-        if (s->vector_done < s->vector_count && !s->blocked) return true;
+        if (s->vector_done < s->vector_count && !s->blocked && !s->sealing) return true;
         idle |= s->vector_done == s->vector_count;
     }
     return idle && (warm_may_push(c) || next_send((lh_conn_t *)(uintptr_t)c) != NULL);

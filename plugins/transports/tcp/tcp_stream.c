@@ -2,8 +2,9 @@
  *
  * What leaves is a batch: heads in the stream's own memory, payloads where the caller has them (or,
  * encrypted, in scratch), as vectors of one sendmsg. A batch is finished before the next begins, so
- * places in it can be used again. */
-#include "tcp.h"
+ * places in it can be used again. Frames are cut first and sealed then, so that a thread may do the
+ * latter for all of them. */
+#include "tcp_work.h"
 
 #include <errno.h>
 #include <string.h>
@@ -34,6 +35,7 @@ lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out)
  * TCP memory. */
 void stream_close(stream_t *s, bool abort)
 {
+    work_drop(s);
     if (s->fd >= 0) {
         const struct linger now = {.l_onoff = 1, .l_linger = 0};
         if (abort) (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -63,17 +65,28 @@ lh_status_t stream_watch(stream_t *s)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &s->watch};
     if (s->state == STREAM_CONNECTING) event.events |= EPOLLOUT;
-    s->watches_out = s->state == STREAM_CONNECTING;
+    s->watched = event.events;
     return epoll_ctl(s->transport->epoll, EPOLL_CTL_ADD, s->fd, &event) == 0 ? LH_OK : LH_IO;
+}
+
+static void stream_watch_for(stream_t *s, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = &s->watch};
+    if (s->watched == events || s->fd < 0) return;
+    if (epoll_ctl(s->transport->epoll, EPOLL_CTL_MOD, s->fd, &event) == 0) s->watched = events;
 }
 
 /* Writability is watched only while the kernel refuses bytes: it is true nearly always. */
 void stream_watch_out(stream_t *s, bool on)
 {
-    if (s->watches_out == on || s->fd < 0) return;
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &s->watch};
-    if (on) event.events |= EPOLLOUT;
-    if (epoll_ctl(s->transport->epoll, EPOLL_CTL_MOD, s->fd, &event) == 0) s->watches_out = on;
+    stream_watch_for(s, on ? s->watched | EPOLLOUT : s->watched & ~(uint32_t)EPOLLOUT);
+}
+
+/* Not watched only while somebody sleeps and a thread has to open what came: until then the stream is
+ * not read, and what came behind would wake the sleeper again and again. */
+void stream_watch_in(stream_t *s, bool on)
+{
+    stream_watch_for(s, on ? s->watched | EPOLLIN : s->watched & ~(uint32_t)EPOLLIN);
 }
 
 /* One piece of memory behind the batch's others. */
@@ -84,12 +97,22 @@ static void vector_add(stream_t *s, const void *bytes, size_t length)
 }
 
 /* Head and payload under one tag, which goes into the head's last bytes. */
-static bool seal_frame(stream_t *s, uint8_t *head, const frame_t *f, const uint8_t *payload,
-                       uint8_t *encrypted)
+static bool seal_frame(stream_t *s, uint32_t i)
 {
     seal_t *seal = s->seals[0];
-    return seal_begin(seal, f->sequence, head, HEAD_PROVEN) &&
-           seal_add(seal, payload, encrypted, f->length) && seal_end(seal, head + HEAD_PROVEN);
+    uint8_t *head = s->heads[i];
+    return seal_begin(seal, s->frames[i].sequence, head, HEAD_PROVEN) &&
+           seal_add(seal, s->frames[i].from, s->frames[i].to, s->frames[i].length) &&
+           seal_end(seal, head + HEAD_PROVEN);
+}
+
+/* On a thread of the pool, too: it touches the batch and the seal, and nothing else. */
+bool stream_seal(stream_t *s)
+{
+    if (s->seals[0] == NULL) return true;
+    for (; s->sealed_count < s->frame_count; s->sealed_count++)
+        if (!seal_frame(s, s->sealed_count)) return false;
+    return true;
 }
 
 /* Where a batch's encrypted payloads lie, one after the other. */
@@ -116,10 +139,10 @@ static uint8_t *scratch_room(stream_t *s, uint64_t bytes)
 }
 
 /* Grants go with every frame: a head has room for them, and a frame of their own costs a packet. */
-bool stream_add(stream_t *s, frame_t *f, const void *payload)
+bool stream_cut(stream_t *s, frame_t *f, const void *payload)
 {
     if (s->vector_done == s->vector_count)
-        s->vector_done = s->vector_count = s->frame_done = s->frame_count = 0;
+        s->vector_done = s->vector_count = s->frame_done = s->frame_count = s->sealed_count = 0;
     /* Sealed payloads are sent from where they lie; encrypted ones need memory of their own. */
     const bool encrypts = s->seals[0] != NULL && seal_encrypts(s->seals[0]) && f->length > 0;
     uint8_t *room = encrypts ? scratch_room(s, f->length) : NULL;
@@ -131,13 +154,24 @@ bool stream_add(stream_t *s, frame_t *f, const void *payload)
     f->grants = s->conn != NULL ? s->conn->recv_end : 0;
     if (s->seals[0] == NULL) frame_set_crc(f, lh_crc32c(0, payload, f->length));
     frame_write(f, head);
-    if (s->seals[0] != NULL && !seal_frame(s, head, f, payload, room)) return false;
     vector_add(s, head, HEAD_BYTES);
     vector_add(s, encrypts ? room : payload, f->length);
     s->frames[s->frame_count].vectors = s->vector_count;
     s->frames[s->frame_count].message = f->message;
-    s->frames[s->frame_count++].is_data = f->type == FRAME_DATA;
+    s->frames[s->frame_count].is_data = f->type == FRAME_DATA;
+    s->frames[s->frame_count].sequence = f->sequence;
+    s->frames[s->frame_count].from = payload;
+    s->frames[s->frame_count].to = room;
+    s->frames[s->frame_count++].length = f->length;
     return true;
+}
+
+bool stream_add(stream_t *s, frame_t *f, const void *payload)
+{
+    if (!stream_cut(s, f, payload)) return false;
+    if (stream_seal(s)) return true;
+    s->vector_done = s->vector_count; /* without a seal it must not leave */
+    return false;
 }
 
 bool stream_put(stream_t *s, frame_t f, const void *payload)
@@ -174,11 +208,9 @@ static void batch_advance(stream_t *s, size_t bytes)
 /* The peer may have said why before it closed: that is the better reason. */
 static bool send_failed(stream_t *s, int error)
 {
-    bool more = true;
     s->send_error = error;
     /* A FRAME_END may lie in the socket still. */
-    while (more && s->state == STREAM_OPEN)
-        if (!stream_pull(s, &more)) return false;
+    if (s->state == STREAM_OPEN && !stream_pull_all(s)) return false;
     return stream_lost(s, error);
 }
 

@@ -99,17 +99,22 @@ static void kernel_pages(uint64_t *low, uint64_t *pressure)
     *low = second != 0 ? first : *pressure / 4 * 3;
 }
 
-/* A quarter of what the kernel gives before it squeezes, shared by the ranks of this machine. */
-static uint64_t kernel_budget(const lh_host_t *host, uint64_t pressure)
+uint32_t ranks_of_machine(const lh_host_t *host)
 {
-    uint64_t ranks = 0;
+    uint32_t ranks = 0;
     lh_rank_info_t mine = {.struct_size = sizeof(mine)};
     if (host->rank_info(host, host->world->rank, &mine) == LH_OK)
         for (uint32_t r = 0; r < host->world->size; r++) {
             lh_rank_info_t other = {.struct_size = sizeof(other)};
             ranks += host->rank_info(host, r, &other) == LH_OK && other.node == mine.node;
         }
-    return pressure * (uint64_t)sysconf(_SC_PAGESIZE) / 4 / (ranks > 0 ? ranks : 1);
+    return ranks > 0 ? ranks : 1;
+}
+
+/* A quarter of what the kernel gives before it squeezes, shared by the ranks of this machine. */
+static uint64_t kernel_budget(const lh_host_t *host, uint64_t pressure)
+{
+    return pressure * (uint64_t)sysconf(_SC_PAGESIZE) / 4 / ranks_of_machine(host);
 }
 
 /* The line is "TCP: inuse 27 orphan 1 tw 23 alloc 31 mem 3"; mem counts pages. */

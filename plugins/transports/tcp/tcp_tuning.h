@@ -11,6 +11,7 @@ void tuning_capabilities(bool *force, bool *bbr);
 void limits_read(const lh_host_t *host, const char *interface, limits_t *out);
 /* Refuses a buffer that the INI asks for and this kernel can't give one connection. */
 lh_status_t buffers_check(lh_transport_t *t);
+uint32_t ranks_of_machine(const lh_host_t *host); /* where this rank lives; 1 at least */
 /* What an interface says of its speed; 0: nothing. */
 uint64_t card_rate(const char *interface);
 /* Likewise all that streams go over, together. */

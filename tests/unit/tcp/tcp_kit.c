@@ -2,6 +2,7 @@
 #include "tcp_kit.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +102,43 @@ static bool do_stopping(const lh_host_t *host)
 
 static void do_count(const lh_host_t *host, const char *metric, double amount)
 {
-    if (strcmp(metric, "tcp.strangers") == 0) mine(host)->strangers += amount;
+    kit_host_t *h = mine(host);
+    if (strcmp(metric, "tcp.strangers") == 0) h->strangers += amount;
+    if (strcmp(metric, "tcp.thread_seals") == 0) h->seals += amount;
+}
+
+struct lh_thread {
+    pthread_t id;
+    void (*body)(void *);
+    void *argument;
+};
+
+static void *thread_run(void *argument)
+{
+    const lh_thread_t *t = argument;
+    t->body(t->argument);
+    return NULL;
+}
+
+static lh_status_t do_thread_start(const lh_host_t *host, LH_UNUSED const char *name,
+                                   void (*body)(void *), void *argument, lh_thread_t **out)
+{
+    lh_thread_t *t = malloc(sizeof(*t));
+    KIT_MUST(t != NULL);
+    *t = (lh_thread_t){.body = body, .argument = argument};
+    const int error = pthread_create(&t->id, NULL, thread_run, t);
+    KIT_MUST(error == 0);
+    mine(host)->threads++;
+    *out = t;
+    return LH_OK;
+}
+
+static void do_thread_join(const lh_host_t *host, lh_thread_t *t)
+{
+    const int error = pthread_join(t->id, NULL);
+    KIT_MUST(error == 0);
+    mine(host)->threads--;
+    free(t);
 }
 
 static lh_status_t do_rank_info(const lh_host_t *host, uint32_t rank, lh_rank_info_t *out)
@@ -149,7 +186,9 @@ void kit_open(kit_end_t *e, uint32_t rank)
                               .stopping = do_stopping,
                               .count = do_count,
                               .rank_info = do_rank_info,
-                              .derive_key = do_derive};
+                              .derive_key = do_derive,
+                              .thread_start = do_thread_start,
+                              .thread_join = do_thread_join};
     const lh_status_t status = kit_api->open(&e->host.api, &e->config, &e->transport);
     if (status != LH_OK) (void)fprintf(stderr, "open: %s\n", e->host.reason);
     KIT_MUST(status == LH_OK);

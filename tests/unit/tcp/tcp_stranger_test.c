@@ -13,10 +13,14 @@
 
 #include <cmocka.h>
 
+enum { LARGE = 100000 };
+static uint32_t threads; /* KIT_THREADS, of both ends */
+
 static void open_both(kit_end_t *a, kit_end_t *b, uint32_t security)
 {
     memset(a, 0, sizeof(*a));
     memset(b, 0, sizeof(*b));
+    a->config.threads = b->config.threads = threads;
     a->host.key = b->host.key = 7;
     kit_open(a, 0);
     kit_open(b, 1);
@@ -316,17 +320,17 @@ static void frames_may_be_split_at_every_byte(void **state)
 }
 
 /* One bit of one message's head or payload: the receive ends, and not well. */
-static void flip(uint32_t security, int64_t at, uint8_t bit)
+static void flip(uint32_t security, size_t bytes, int64_t at, uint8_t bit)
 {
     static kit_end_t a, b;
     static relay_t r;
-    uint8_t from[300], to[300];
-    kit_fill(from, sizeof(from), 4);
+    static uint8_t from[LARGE], to[LARGE];
+    kit_fill(from, bytes, 4);
     join_through(&a, &b, security, &r, 0);
     r.flip_at[0] = (int64_t)r.passed[0] + at;
     r.flip_bit = bit;
-    assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 77), LH_OK);
-    assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+    assert_int_equal(kit_api->irecv(a.conn, NULL, to, bytes, 1, 77), LH_OK);
+    assert_int_equal(kit_api->isend(b.conn, NULL, from, bytes, 1, 1), LH_OK);
     relay_until(&a, &b, &r, 4);
     assert_int_equal(a.count, 4);
     assert_int_equal(a.events[1].type, LH_WIRE_DOWN);
@@ -344,7 +348,19 @@ static void a_flipped_bit_is_corruption(void **state)
     (void)state;
     for (uint32_t security = 0; security <= LH_SECURITY_PRIVATE; security++)
         for (int64_t at = 0; at < 364; at += at < 64 ? 3 : 59)
-            flip(security, at, (uint8_t)(at % 8));
+            flip(security, 300, at, (uint8_t)(at % 8));
+}
+
+/* Of a frame that a thread opens: its head, the beginning, middle and end of its payload. */
+static void a_flipped_bit_that_a_thread_finds_is_corruption(void **state)
+{
+    (void)state;
+    static const int64_t at[] = {20, 60, 64, 64 + LARGE / 2, 64 + LARGE - 1};
+    threads = KIT_THREADS(2);
+    for (uint32_t security = LH_SECURITY_PROVEN; security <= LH_SECURITY_PRIVATE; security++)
+        for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
+            flip(security, LARGE, at[i], (uint8_t)i);
+    threads = 0;
 }
 
 /* The same sealed frame again. */
@@ -455,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_dead_port_is_given_up_after_dial_ns),
         cmocka_unit_test(frames_may_be_split_at_every_byte),
         cmocka_unit_test(a_flipped_bit_is_corruption),
+        cmocka_unit_test(a_flipped_bit_that_a_thread_finds_is_corruption),
         cmocka_unit_test(a_replayed_frame_is_corruption),
         cmocka_unit_test(what_is_private_can_not_be_read_on_the_way),
         cmocka_unit_test(memory_that_runs_out_is_an_end_like_others),
