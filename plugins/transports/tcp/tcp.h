@@ -294,6 +294,8 @@ struct lh_transport {
 struct ifaddrs;
 lh_status_t address_choose(lh_transport_t *t);
 bool address_is_any(const struct sockaddr_storage *a);
+/* Which of this machine's interfaces has it; false: none has. */
+bool address_find(const struct sockaddr_storage *a, place_t *out);
 /* Whether it is one of this machine's, which is met without a card. */
 bool address_is_own(const struct sockaddr_storage *a);
 /* Whether `a` is in the network of p's interface. */

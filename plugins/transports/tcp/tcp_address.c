@@ -177,21 +177,27 @@ void address_take(place_t *p, const struct ifaddrs *i)
     p->network_bits = mask_bits(i->ifa_netmask, i->ifa_addr->sa_family);
 }
 
-bool address_is_own(const struct sockaddr_storage *a)
+bool address_find(const struct sockaddr_storage *a, place_t *out)
 {
     struct ifaddrs *all;
     bool own = false;
     if (getifaddrs(&all) != 0) return false;
     for (const struct ifaddrs *i = all; i != NULL && !own; i = i->ifa_next) {
-        place_t p = {0};
         uint32_t count;
         if (i->ifa_addr == NULL || i->ifa_addr->sa_family != a->ss_family) continue;
-        place_take(&p, i->ifa_addr, i->ifa_name);
-        const uint8_t *x = address_bytes(&p.address, &count), *y = address_bytes(a, &count);
+        memset(out, 0, sizeof(*out));
+        place_take(out, i->ifa_addr, i->ifa_name);
+        const uint8_t *x = address_bytes(&out->address, &count), *y = address_bytes(a, &count);
         own = memcmp(x, y, count) == 0;
     }
     freeifaddrs(all);
     return own;
+}
+
+bool address_is_own(const struct sockaddr_storage *a)
+{
+    place_t place;
+    return address_find(a, &place);
 }
 
 /* A number, with its interface where it is link-local: "fe80::1%eth0". */

@@ -141,6 +141,27 @@ void cards_from(const char *system, const lh_world_t *world, const cpu_set_t *ow
     if (own != NULL) out->node = cards_own_node(system, own);
 }
 
+bool card_is_real(const char *system, const char *interface)
+{
+    char folder[PATH_BYTES];
+    (void)snprintf(folder, sizeof(folder), "%s/class/net/%.15s/device", system, interface);
+    return access(folder, F_OK) == 0;
+}
+
+/* A peer at an address of this machine is met by the loopback, whatever that address belongs to. */
+bool card_leads_away(int fd, bool *is_real)
+{
+    struct sockaddr_storage own, peer;
+    socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+    place_t place;
+    *is_real = false;
+    if (getsockname(fd, (struct sockaddr *)&own, &own_length) != 0 ||
+        getpeername(fd, (struct sockaddr *)&peer, &peer_length) != 0 || address_is_own(&peer))
+        return false;
+    *is_real = address_find(&own, &place) && card_is_real(system_files, place.name);
+    return true;
+}
+
 uint32_t cards_nearest(const char *system, const card_from_t *from, card_t *cards, uint32_t count)
 {
     card_t sorted[CARDS_MOST];

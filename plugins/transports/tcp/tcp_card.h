@@ -33,8 +33,13 @@ uint32_t cards_stats(const lh_conn_t *c, lh_card_stats_t *rows, uint32_t row_siz
 /* The first two of t->here that have no address but a link-local one; false: there are no two. */
 bool cards_local(const lh_transport_t *t, const place_t *two[2]);
 
-/* The three that follow read /sys, or what a test puts in its place. */
+/* Whether a connected socket leads to another machine; *is_real: by a device, and not by an interface
+ * that the kernel makes up (tun, veth, bridge, bond, VLAN), which has none of its own. */
+bool card_leads_away(int fd, bool *is_real);
 
+/* The four that follow read /sys, or what a test puts in its place. */
+
+bool card_is_real(const char *system, const char *interface);
 /* The NUMA node that has all of these processors; -1: none has. */
 int32_t cards_own_node(const char *system, const cpu_set_t *own);
 /* The device that the host tells of, where the kernel knows it; else these processors (NULL: not

@@ -86,6 +86,16 @@ static int remove_machine(void **state)
     return system(command);
 }
 
+static void only_what_has_a_device_is_a_card(void **state)
+{
+    (void)state;
+    assert_true(card_is_real(root, "a"));
+    assert_true(card_is_real(root, "e"));
+    assert_false(card_is_real(root, "f"));
+    assert_false(card_is_real(root, "lo"));
+    assert_false(card_is_real("/sys", "lo"));
+}
+
 static int32_t node_of(const char *numbers)
 {
     cpu_set_t own;
@@ -544,6 +554,7 @@ static void messages_pass_over_a_card_that_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_what_has_a_device_is_a_card),
         cmocka_unit_test(a_process_is_on_the_node_that_has_all_of_its_processors),
         cmocka_unit_test(the_nearest_cards_are_used_in_the_order_of_the_list),
         cmocka_unit_test(what_says_no_node_counts_as_near),
