@@ -44,6 +44,7 @@ enum {
     EAGER_SLOTS = 16,
     EAGER_BYTES = 64 << 10,
     STAGE_BYTES = 32 << 10,
+    ZERO_SENDS = 256,        /* of a stream, of whose pages the kernel may have some */
     CARDS_MOST = 8,          /* network cards of a transport  */
     BATCH = 16,              /* frames of one system call     */
     BATCH_BYTES = 512 << 10, /* and their payloads, unless a chunk is larger */
@@ -60,7 +61,8 @@ typedef struct tcp_config {
     char *congestion;
     char *advertise;
     char *nics;
-    uint32_t threads; /* 0: auto; else one more than there are to be */
+    uint32_t threads;   /* 0: auto; else one more than there are to be */
+    uint32_t zero_copy; /* ZERO_* of tcp_zero.h                        */
 } tcp_config_t;
 
 typedef struct watch { /* what an epoll event points to; the first member of what is watched */
@@ -77,6 +79,18 @@ typedef enum stream_state {
     STREAM_OPEN,
     STREAM_CLOSED,
 } stream_state_t;
+
+typedef struct zero_send { /* that began with a call of its own: see tcp_zero.c */
+    uint32_t message;
+    bool held; /* the kernel has its pages */
+} zero_send_t;
+
+typedef struct zero {
+    bool on;              /* payloads of large messages leave so          */
+    bool peers;           /* the peer's may come so                       */
+    uint32_t first, next; /* numbers: of the oldest held, of the next one */
+    zero_send_t sends[ZERO_SENDS];
+} zero_t;
 
 /* One socket. Until it is open it belongs to a listener (a stranger) or to the connection that
  * dials it, and carries handshakes; then frames. */
@@ -108,6 +122,7 @@ typedef struct stream {
     uint32_t sealed_count; /* frames of the batch that have their seal     */
     bool sealing;          /* seal_task is out: batch and seal are a thread's */
     pool_task_t seal_task;
+    zero_t zero;
     bool blocked;
     uint32_t watched;     /* EPOLLIN and EPOLLOUT, as epoll has them */
     int send_error;       /* errno of the send that failed */
@@ -117,6 +132,7 @@ typedef struct stream {
         uint32_t vectors; /* that end this frame, counted from the batch's first */
         uint32_t message; /* of sends                                            */
         bool is_data;
+        bool zero_copies;    /* its payload leaves from the caller's pages            */
         uint64_t sequence;   /* this, its head and what follows: what is to be sealed */
         const uint8_t *from; /* the payload                                           */
         uint8_t *to;         /* where it is encrypted to; else NULL                   */
@@ -149,7 +165,7 @@ typedef struct operation {
     uint64_t total; /* receives: what the sender said; sends: bytes cut into frames */
     uint64_t got;
     uint32_t tag;
-    uint32_t frames; /* sends: cut, but not all with the kernel */
+    uint32_t frames; /* sends: cut, but not all with the kernel; and what it holds pages of */
     bool begun, done;
 } operation_t;
 
@@ -191,6 +207,7 @@ struct lh_conn {
     uint32_t dial_refusals; /* streams that were closed before the welcome */
     uint64_t refused_since; /* now_ns: of the first of these */
     uint64_t end_deadline;
+    uint64_t pages_deadline; /* broken: for the kernel to let go of the caller's pages */
     frame_t end;
 
     stream_t *streams[STREAMS_MAX];
@@ -332,7 +349,11 @@ void socket_sample(lh_conn_t *c);
 
 /* tcp_stream.c: a socket and its frames */
 lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out);
-void stream_close(stream_t *s, bool abort); /* the socket only */
+/* The socket only. It stays, reset, while the kernel has pages of the caller's (tcp_zero.h): until
+ * stream_let_go. */
+void stream_close(stream_t *s, bool abort);
+/* Whether a stream that was closed has let go of all pages; force: it is closed whether or not. */
+bool stream_let_go(stream_t *s, bool force);
 void stream_free(stream_t *s);
 lh_status_t stream_watch(stream_t *s);
 void stream_watch_out(stream_t *s, bool on);
@@ -346,6 +367,8 @@ bool stream_seal(stream_t *s);
 bool stream_put(stream_t *s, frame_t f, const void *payload);
 /* Hands over what the kernel takes; false: the stream broke. */
 bool stream_push(stream_t *s, size_t *bytes);
+/* The kernel is done with one of a message's frames, or with the pages of one. */
+void stream_part_left(stream_t *s, uint32_t message);
 
 /* tcp_receive.c */
 /* Reads what is there; false: the stream broke. *more: there may be more. */

@@ -6,6 +6,7 @@
  * last. */
 #include "tcp_tuning.h"
 #include "tcp_work.h"
+#include "tcp_zero.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -71,8 +72,12 @@ void conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
         memcpy(c->reason, text, sizeof(text));
     }
     if (c->state == CONN_DIALING || c->state == CONN_JOINING) c->transport->unsettled--;
+    /* What the peer has acknowledged is done, though nobody has looked yet. */
+    for (uint32_t i = 0; i < STREAMS_MAX; i++)
+        if (c->streams[i] != NULL && c->streams[i]->fd >= 0) zero_collect(c->streams[i]);
     c->state = CONN_BROKEN;
     c->why = why;
+    c->pages_deadline = c->transport->now + ZERO_WAIT_NS;
     close_streams(c);
 }
 
@@ -104,6 +109,7 @@ void conn_stream_open(lh_conn_t *c, stream_t *s)
     socket_prepare(s->fd, c->silence_ns);
     socket_tune(c, s->fd, false);
     stream_watch_out(s, false);
+    zero_begin(s);
     /* The first stream has brought the number of streams: the others can be dialled. */
     if (c->open_count < c->stream_count) {
         c->state = CONN_JOINING;
@@ -160,6 +166,16 @@ static void tell_queue(lh_conn_t *c, sink_t *s, bool receives, bool also_cut_off
     }
 }
 
+/* Whether the kernel has pages of sends still; not for long: see tcp_zero.c. */
+static bool conn_holds_pages(lh_conn_t *c)
+{
+    const bool is_late = c->transport->now >= c->pages_deadline;
+    bool holds = false;
+    for (uint32_t i = 0; i < STREAMS_MAX; i++)
+        holds |= c->streams[i] != NULL && !stream_let_go(c->streams[i], is_late);
+    return holds;
+}
+
 /* In this order: UP, what ended well, DOWN, what was cut off, DRAINED. */
 void conn_tell(lh_conn_t *c, sink_t *s)
 {
@@ -181,6 +197,7 @@ void conn_tell(lh_conn_t *c, sink_t *s)
     /* DOWN comes before the operations that it has cut off. */
     if (!c->down_said) return;
     tell_queue(c, s, true, true);
+    if (conn_holds_pages(c)) return;
     tell_queue(c, s, false, true);
     if (s->count == s->max || c->send_first != c->send_end || c->recv_first != c->recv_end) return;
     c->up_due = false;

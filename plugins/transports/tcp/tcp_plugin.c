@@ -306,6 +306,7 @@ static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
 static void tcp_cancel(lh_conn_t *c)
 {
     if (c->state >= CONN_BROKEN) return;
+    c->transport->now = c->transport->host->now_ns(c->transport->host);
     turn_away(c);
     conn_break(c, LH_CANCELLED, "cancelled");
 }
@@ -529,6 +530,9 @@ static const lh_option_t options[] = {
         tcp_config_t, threads, "threads", "auto", "auto|0|1|2|3|4|5|6|7|8|9|10|11|12|13|14|15|16",
         "threads that seal and open frames beside the one that polls; auto: by a known "
         "rate above 10Gbps and the processors that a device leaves free"),
+    LH_OPTION_CHOICE(tcp_config_t, zero_copy, "zero_copy", "auto", "auto|yes|no",
+                     "messages from 64KiB on leave from their own pages where they are not "
+                     "encrypted; auto: by a card of this machine's, not between sites"),
 };
 
 LH_PLUGIN = {

@@ -9,6 +9,7 @@
 
 #include "tcp_ledger.h"
 #include "tcp_work.h"
+#include "tcp_zero.h"
 
 enum {
     DIRECT_STREAMS = 4, /* up to so many are read without asking epoll */
@@ -33,6 +34,8 @@ static void serve_row(const struct epoll_event *row)
         return;
     }
     if (row->events & EPOLLOUT) stream_watch_out(s, false);
+    /* An error, or the kernel's word that it has let go of pages, which would wake for ever. */
+    if (row->events & EPOLLERR) zero_collect(s);
     if (row->events & (EPOLLIN | EPOLLHUP | EPOLLERR)) (void)stream_pull(s, &more);
 }
 
@@ -73,9 +76,11 @@ static void serve_conn(lh_conn_t *c, bool direct)
     if (c->state <= CONN_JOINING) dial_serve(c);
     if (c->state == CONN_UP || c->state == CONN_ENDING) (void)conn_push(c);
     for (uint32_t i = 0; direct && i < c->stream_count && c->state <= CONN_UP; i++) {
+        stream_t *s = c->streams[i];
         bool more;
-        if (c->streams[i] != NULL && c->streams[i]->state == STREAM_OPEN)
-            (void)stream_pull(c->streams[i], &more);
+        if (s == NULL || s->state != STREAM_OPEN) continue;
+        zero_collect(s);
+        (void)stream_pull(s, &more);
     }
     if (c->state == CONN_UP) socket_sample(c);
 }

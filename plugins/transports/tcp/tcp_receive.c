@@ -14,6 +14,8 @@
 
 #include <longhaul/crc32c.h>
 
+#include "tcp_zero.h"
+
 enum {
     READ_MAX = 256 << 10, /* of one call: its checksum finds it in the cache */
     TAIL_BYTES = 4 << 10, /* behind a payload: the next head and what is small */
@@ -233,6 +235,7 @@ static bool data_end(stream_t *s)
     lh_conn_t *c = s->conn;
     const frame_t *f = &s->in;
     s->received += f->length;
+    zero_answer(s, f);
     atomic_fetch_add_explicit(&c->bytes_received, f->length, memory_order_relaxed);
     if (s->in_slot) {
         c->slots[f->message % EAGER_SLOTS].complete = true; /* its receive is not posted yet */

@@ -3,7 +3,7 @@
  * What leaves is a batch: heads in the stream's own memory, payloads where the caller has them (or,
  * encrypted, in scratch), as vectors of one sendmsg. A batch is finished before the next begins, so
  * places in it can be used again. Frames are cut first and sealed then, so that a thread may do the
- * latter for all of them. */
+ * latter for all of them; and a payload that leaves from the caller's pages has a sendmsg of its own. */
 #include "tcp_work.h"
 
 #include <errno.h>
@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include <longhaul/crc32c.h>
+
+#include "tcp_zero.h"
 
 /* A stranger's stage is small: it has not earned more. */
 lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out)
@@ -31,19 +33,35 @@ lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out)
     return LH_OK;
 }
 
+static void socket_close(stream_t *s)
+{
+    (void)close(s->fd); /* leaves epoll */
+    s->fd = -1;
+}
+
 /* With abort the kernel throws away what it holds and tells the peer with a reset: no orphan keeps
  * TCP memory. */
 void stream_close(stream_t *s, bool abort)
 {
+    const struct linger now = {.l_onoff = 1, .l_linger = 0};
     work_drop(s);
-    if (s->fd >= 0) {
-        const struct linger now = {.l_onoff = 1, .l_linger = 0};
-        if (abort) (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-        (void)close(s->fd); /* leaves epoll */
-    }
     if (s->state == STREAM_OPEN) s->transport->open_streams--;
-    s->fd = -1;
     s->state = STREAM_CLOSED;
+    if (s->fd < 0) return;
+    /* A message whose pages it has is not done, so that it may not leave any more in any case. */
+    if (zero_holds(s)) zero_reset(s);
+    if (zero_holds(s)) return;
+    if (abort) (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    socket_close(s);
+}
+
+bool stream_let_go(stream_t *s, bool force)
+{
+    if (s->state != STREAM_CLOSED || s->fd < 0) return true;
+    zero_collect(s);
+    if (zero_holds(s) && !force) return false;
+    socket_close(s);
+    return true;
 }
 
 /* With everything it holds; the socket is reset if it is still open. */
@@ -52,6 +70,8 @@ void stream_free(stream_t *s)
     if (s == NULL) return;
     const lh_host_t *host = s->transport->host;
     stream_close(s, true);
+    if (s->fd >= 0) zero_await(s);
+    (void)stream_let_go(s, true);
     tls_free(s->tls);
     seal_free(s->seals[0]);
     seal_free(s->seals[1]);
@@ -159,6 +179,7 @@ bool stream_cut(stream_t *s, frame_t *f, const void *payload)
     s->frames[s->frame_count].vectors = s->vector_count;
     s->frames[s->frame_count].message = f->message;
     s->frames[s->frame_count].is_data = f->type == FRAME_DATA;
+    s->frames[s->frame_count].zero_copies = zero_takes(s, f);
     s->frames[s->frame_count].sequence = f->sequence;
     s->frames[s->frame_count].from = payload;
     s->frames[s->frame_count].to = room;
@@ -181,11 +202,11 @@ bool stream_put(stream_t *s, frame_t f, const void *payload)
     return stream_add(s, &f, s->small);
 }
 
-/* The kernel has all of a frame. A send is done when it has all of its frames: TCP keeps copies. */
-static void frame_left(stream_t *s, uint32_t i)
+/* A send is done when the kernel has all of its frames, as TCP keeps copies, and has let go of those
+ * of its pages that it did not copy. */
+void stream_part_left(stream_t *s, uint32_t message)
 {
-    if (!s->frames[i].is_data) return;
-    operation_t *op = &s->conn->sends[s->frames[i].message % DEPTH];
+    operation_t *op = &s->conn->sends[message % DEPTH];
     op->frames--;
     op->done = op->frames == 0 && op->total == op->bytes;
 }
@@ -201,8 +222,10 @@ static void batch_advance(stream_t *s, size_t bytes)
         bytes -= part;
         if (v->iov_len == 0) s->vector_done++;
     }
-    while (s->frame_done < s->frame_count && s->frames[s->frame_done].vectors <= s->vector_done)
-        frame_left(s, s->frame_done++);
+    for (; s->frame_done < s->frame_count; s->frame_done++) {
+        if (s->frames[s->frame_done].vectors > s->vector_done) return;
+        if (s->frames[s->frame_done].is_data) stream_part_left(s, s->frames[s->frame_done].message);
+    }
 }
 
 /* The peer may have said why before it closed: that is the better reason. */
@@ -214,14 +237,28 @@ static bool send_failed(stream_t *s, int error)
     return stream_lost(s, error);
 }
 
+/* Up to the next payload that leaves from its own pages, or that one; as sendmsg. */
+static ssize_t batch_send(stream_t *s)
+{
+    uint32_t frame = s->frame_done;
+    while (frame < s->frame_count && !s->frames[frame].zero_copies)
+        frame++;
+    /* A frame's payload is its last vector. */
+    const bool is_last = frame == s->frame_count;
+    const uint32_t end = is_last ? s->vector_count : s->frames[frame].vectors - 1;
+    if (end == s->vector_done) return zero_send(s, frame);
+    const struct msghdr message = {.msg_iov = s->vectors + s->vector_done,
+                                   .msg_iovlen = end - s->vector_done};
+    /* A head waits for its payload: it is worth no packet of its own. */
+    return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (is_last ? 0 : MSG_MORE));
+}
+
 /* Until the batch is empty or the kernel is full. */
 bool stream_push(stream_t *s, size_t *bytes)
 {
     s->blocked = false;
     while (s->vector_done < s->vector_count) {
-        const struct msghdr message = {.msg_iov = s->vectors + s->vector_done,
-                                       .msg_iovlen = s->vector_count - s->vector_done};
-        const ssize_t n = sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        const ssize_t n = batch_send(s);
         if (n < 0 && errno == EINTR) continue;
         /* The kernel is full: poll asks again, or epoll says when. */
         if (n < 0 && (errno == EAGAIN || errno == ENOBUFS)) {

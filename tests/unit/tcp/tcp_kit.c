@@ -105,6 +105,8 @@ static void do_count(const lh_host_t *host, const char *metric, double amount)
     kit_host_t *h = mine(host);
     if (strcmp(metric, "tcp.strangers") == 0) h->strangers += amount;
     if (strcmp(metric, "tcp.thread_seals") == 0) h->seals += amount;
+    if (strcmp(metric, "tcp.zero_copies") == 0) h->zero_copies += amount;
+    if (strcmp(metric, "tcp.zero_copies_copied") == 0) h->copied += amount;
 }
 
 struct lh_thread {

@@ -16,10 +16,11 @@ typedef struct kit_config { /* as the plugin's option table has it */
     char *congestion;
     char *advertise;
     char *nics;
-    uint32_t threads; /* KIT_THREADS, below */
+    uint32_t threads, zero_copy; /* KIT_*, below */
 } kit_config_t;
-/* 0 is auto, as in the options' words: "auto|0|1|2" and so on. */
+/* 0 is auto, as in the options' words: "auto|0|1|2" and so on, "auto|yes|no". */
 #define KIT_THREADS(n) ((n) + 1u)
+enum { KIT_ZERO_YES = 1, KIT_ZERO_NO = 2 };
 
 typedef struct kit_host {
     lh_host_t api; /* first: the plugin's pointer is one to this */
@@ -27,10 +28,10 @@ typedef struct kit_host {
     uint8_t key;              /* what derived keys are made of; 0: the job has none */
     int64_t allocations_left; /* then alloc fails, once; 0: never */
     double strangers;
-    uint32_t threads; /* that were started and not joined */
-    double seals;     /* and opened: by threads */
-    char reason[512]; /* of the last fail */
-    char warned[512]; /* the last warning */
+    uint32_t threads;                  /* that were started and not joined */
+    double seals, zero_copies, copied; /* by threads; from pages, and of those copied after all */
+    char reason[512];                  /* of the last fail */
+    char warned[512];                  /* the last warning */
 } kit_host_t;
 
 enum { KIT_EVENTS = 64, KIT_TEXT = 512 };

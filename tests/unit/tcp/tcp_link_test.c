@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 static char names[2][32];
+static uint32_t zero_copy;    /* of both ends of join_over */
+static uint64_t buffer_bytes; /* likewise                  */
 
 static int run(const char *fmt, ...)
 {
@@ -100,6 +102,8 @@ static void join_over(kit_end_t *a, kit_end_t *b, char *addresses[2], uint64_t s
     memset(b, 0, sizeof(*b));
     a->config.bind = addresses[0];
     b->config.bind = addresses[1];
+    a->config.zero_copy = b->config.zero_copy = zero_copy;
+    a->config.buffer_bytes = b->config.buffer_bytes = buffer_bytes;
     b->config.streams = streams;
     open_ends(a, b, security);
     kit_join(a, b, security);
@@ -145,6 +149,69 @@ static void messages_pass_over_ipv4_and_ipv6_and_interface_names(void **state)
         kit_close(&a);
         kit_close(&b);
     }
+}
+
+/* With the cable cut the kernel has all of a message, and nobody has acknowledged it: of a copy that is
+ * enough. Pages are given back with the end of the connection, in time. */
+static void a_send_from_pages_is_told_when_the_peer_has_it(void **state)
+{
+    (void)state;
+    enum { BYTES = 64 << 10 };
+    static kit_end_t a, b;
+    static char *binds[2] = {"10.77.0.1", "10.77.0.2"};
+    static uint8_t from[BYTES], to[BYTES];
+    buffer_bytes = 1 << 20; /* takes the message at once */
+    for (zero_copy = KIT_ZERO_NO; zero_copy >= KIT_ZERO_YES; zero_copy--) {
+        join_over(&a, &b, binds, 1, LH_SECURITY_PLAIN);
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to, BYTES, 1, 1), LH_OK);
+        assert_null(kit_wait(&a, &b, &b, LH_WIRE_DOWN, 0, 20)); /* b hears of it */
+        assert_int_equal(run("ip -n %s link set cable down", names[0]), 0);
+        assert_int_equal(kit_api->isend(b.conn, NULL, from, BYTES, 1, 1), LH_OK);
+        const lh_wire_event_t *sent = kit_wait(&b, NULL, &b, LH_WIRE_SENT, 0, 200);
+        assert_int_equal(sent == NULL, zero_copy == KIT_ZERO_YES);
+        const uint64_t start = kit_now();
+        kit_api->cancel(b.conn);
+        assert_non_null(kit_wait(&b, NULL, &b, LH_WIRE_DRAINED, 0, 1000));
+        assert_true(kit_now() - start < 100000000u);
+        sent = kit_wait(&b, NULL, &b, LH_WIRE_SENT, 0, 0);
+        assert_non_null(sent);
+        assert_int_equal(sent->status, zero_copy == KIT_ZERO_YES ? LH_CANCELLED : LH_OK);
+        kit_close(&a);
+        kit_close(&b);
+        assert_int_equal(run("ip -n %s link set cable up", names[0]), 0);
+        await_link(0, "cable", true);
+        await_link(1, "cable", true);
+    }
+    zero_copy = 0;
+    buffer_bytes = 0;
+}
+
+/* Without room for the kernel's notes of pages (optmem_max) messages are copied. */
+static void where_the_kernel_has_no_room_for_pages_it_copies(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static char *binds[2] = {"10.77.0.1", "10.77.0.2"};
+    static uint8_t from[3 << 20], to[3 << 20];
+    if (run("ip netns exec %s sh -c 'echo 1 > /proc/sys/net/core/optmem_max' 2>/dev/null",
+            names[1]) != 0) {
+        print_message("optmem_max is not of a network namespace here\n");
+        skip();
+    }
+    kit_fill(from, sizeof(from), 6);
+    zero_copy = KIT_ZERO_YES;
+    join_over(&a, &b, binds, 1, LH_SECURITY_PLAIN);
+    zero_copy = 0;
+    assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
+    assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+    const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 5000);
+    assert_non_null(got);
+    assert_int_equal(got->status, LH_OK);
+    assert_memory_equal(from, to, sizeof(to));
+    assert_non_null(kit_wait(&a, &b, &b, LH_WIRE_SENT, 0, 1000));
+    assert_true(b.host.zero_copies == 0 && b.host.copied == 0);
+    kit_close(&a);
+    kit_close(&b);
 }
 
 /* What others are told to dial, without the port. */
@@ -485,6 +552,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(others_dial_what_is_advertised, lay_cable, take_cable_away),
         cmocka_unit_test_setup_teardown(messages_pass_over_ipv4_and_ipv6_and_interface_names,
                                         lay_cable, take_cable_away),
+        cmocka_unit_test_setup_teardown(a_send_from_pages_is_told_when_the_peer_has_it, lay_cable,
+                                        take_cable_away),
+        cmocka_unit_test_setup_teardown(where_the_kernel_has_no_room_for_pages_it_copies, lay_cable,
+                                        take_cable_away),
         cmocka_unit_test_setup_teardown(a_connection_goes_over_both_cards, lay_two_cables,
                                         take_cable_away),
         cmocka_unit_test_setup_teardown(two_cards_of_one_network_carry_both, lay_two_cables,
