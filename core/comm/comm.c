@@ -2,9 +2,10 @@
  *
  * comm_connect has this order, on all ranks: plans are compared; links between sites are measured, or that
  * is waited for where comm_probe has begun it; each service is connected to the peers that its plans
- * need; ranks tell each other what their links can do; from that every rank makes its scripts, staging
- * memory and lanes; messages are compared; the thread starts. Scripts come last, since what a transport
- * can map and how fast a long link is decide on algorithm and chunk.
+ * need; ranks tell each other what their links can do; pairs that are read in place get a link for their
+ * answers; every rank makes its scripts, staging memory and lanes; messages are compared; the thread
+ * starts. Scripts come last, since what a transport can map and how fast a long link is decide on
+ * algorithm and chunk.
  *
  * comm_plan does the same for a job that is only planned: no rank is asked, and what all would tell
  * is expected. */
@@ -234,17 +235,30 @@ lh_status_t comm_device_arenas(comm_t *c, const group_t *g, const comm_device_me
     return status;
 }
 
-/* Connections of one service, to all ranks with which a plan of it may exchange messages. */
-static lh_status_t service_connect(comm_t *c, uint32_t service)
+/* Answers are short, and who waits for one waits to have its memory back: no plan's own messages go by
+ * this service. */
+enum { ANSWERS = LH_SERVICE_CONTROL };
+
+/* Whether a plan wants a link to a member by a service; all: of answers, where it is known what is
+ * mapped. */
+static bool plan_wants(const collective_t *x, uint32_t service, const comm_facts_t *all, uint32_t m)
+{
+    if (all != NULL) return m == x->how.root && comm_answers(x, all);
+    return x->how.service == service && script_needs_link(&x->how, x->how.group->self, m);
+}
+
+/* Connections of one service, to all ranks with which a plan of it may exchange messages, or (all) which
+ * answer. */
+static lh_status_t service_connect(comm_t *c, uint32_t service, const comm_facts_t *all)
 {
     const uint32_t size = c->world->row.size;
     bool *wanted = mem_array(size, sizeof(*wanted));
     uint32_t *peers = mem_array(size, sizeof(*peers)), count = 0;
     lh_status_t status = wanted == NULL || peers == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
-        const coll_how_t *how = &c->plans[i]->how;
-        for (uint32_t m = 0; how->service == service && m < how->group->size; m++)
-            if (script_needs_link(how, how->group->self, m)) wanted[how->group->ranks[m]] = true;
+        const group_t *g = c->plans[i]->how.group;
+        for (uint32_t m = 0; m < g->size; m++)
+            if (plan_wants(c->plans[i], service, all, m)) wanted[g->ranks[m]] = true;
     }
     for (uint32_t r = 0; status == LH_OK && r < size; r++)
         if (wanted[r]) peers[count++] = r;
@@ -376,7 +390,8 @@ static lh_status_t tracks_make(comm_t *c, collective_t *x)
 {
     for (uint32_t i = 0; i < x->script->lane_count; i++) {
         const script_lane_t *m = &x->script->lanes[i];
-        link_t *k = links_find(c->links, x->how.group->ranks[m->peer], x->how.service);
+        link_t *k = links_find(c->links, x->how.group->ranks[m->peer],
+                               m->answers ? (uint32_t)ANSWERS : x->how.service);
         if (k == NULL)
             return fail(LH_UNREACHABLE, "'%s' needs a link to rank %u that is not there", x->name,
                         x->how.group->ranks[m->peer]);
@@ -561,13 +576,14 @@ lh_status_t comm_connect(comm_t *c)
     if (status == LH_OK && c->probed) status = comm_probe_wait(c);
     if (status == LH_OK && !c->probed) status = links_probe(c->links, c->known, c->known_count);
     for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
-        status = service_connect(c, s);
+        status = service_connect(c, s, NULL);
     if (status != LH_OK) return status;
 
     comm_facts_t mine, *all = mem_array(c->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     facts_measure(c, &mine);
     status = comm_gather(c, &mine, sizeof(mine), all);
+    if (status == LH_OK) status = service_connect(c, ANSWERS, all);
     if (status == LH_OK) status = comm_verdict(c, scripts_make(c, all));
     mem_free(all);
     if (status == LH_OK) status = comm_agree_lanes(c);

@@ -80,7 +80,7 @@ static uint64_t plan_digest_mix(uint64_t digest, uint64_t value)
 uint64_t comm_key(const coll_how_t *how, const world_t *w)
 {
     const group_t *g = how->group;
-    if (how->op != COLL_SEND && how->op != COLL_RECV)
+    if (!coll_op_is_pair(how->op))
         return plan_digest_mix(digest_xxh3(g->ranks, g->size * sizeof(*g->ranks)), g->sites);
     const uint32_t from = how->op == COLL_SEND ? w->row.rank : g->ranks[how->root];
     const uint32_t to = how->op == COLL_SEND ? g->ranks[how->root] : w->row.rank;
@@ -94,7 +94,7 @@ static uint64_t plan_digest(const collective_t *x)
 {
     const coll_how_t *how = &x->how;
     const job_comm_t *job = &x->comm->job->comm;
-    const bool pair = how->op == COLL_SEND || how->op == COLL_RECV;
+    const bool pair = coll_op_is_pair(how->op);
     const uint64_t rows[] = {pair ? COLL_SEND : how->op,
                              how->dtype,
                              how->border,
@@ -178,7 +178,7 @@ static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all,
     const group_t *g = x->how.group;
     const plan_row_t *mine = &all[(size_t)c->world->row.rank * most];
     for (uint32_t m = 0; m < g->size; m++) {
-        const bool pair = x->how.op == COLL_SEND || x->how.op == COLL_RECV;
+        const bool pair = coll_op_is_pair(x->how.op);
         if (m == g->self) x->places[m] = mine[x->index].place;
         if (m == g->self || (pair && m != x->how.root)) continue;
         const plan_row_t *row = find_row(&all[(size_t)g->ranks[m] * most], most, x->key, x->number);
@@ -230,7 +230,7 @@ typedef struct key_row {
 /* How many ranks must have a row of the plan's key. */
 static uint64_t ranks_of(const collective_t *x)
 {
-    return x->how.op == COLL_SEND || x->how.op == COLL_RECV ? 2 : x->how.group->size;
+    return coll_op_is_pair(x->how.op) ? 2 : x->how.group->size;
 }
 
 /* One row for each group of this rank's plans. rows: [plan_count]. Returns how many there are. */
@@ -332,19 +332,28 @@ typedef struct lane_row {
     uint64_t sent, received; /* digests over all plans */
 } lane_row_t;
 
-/* With `peer` of the world, over all plans that have it. */
-static lane_row_t lane_row(const comm_t *c, uint32_t peer)
+/* With `peer` of the world, over all plans that have it: of answers, or of all others. */
+static lane_row_t lane_row(const comm_t *c, uint32_t peer, bool answers)
 {
     lane_row_t row = {0};
     for (uint32_t i = 0; i < c->plan_count; i++) {
         const collective_t *x = c->plans[i];
         for (uint32_t m = 0; m < x->how.group->size; m++) {
             if (x->how.group->ranks[m] != peer) continue;
-            row.sent = script_lane_digest(x->script, m, true, row.sent);
-            row.received = script_lane_digest(x->script, m, false, row.received);
+            row.sent = script_lane_digest(x->script, m, true, answers, row.sent);
+            row.received = script_lane_digest(x->script, m, false, answers, row.received);
         }
     }
     return row;
+}
+
+/* Plans of both directions stand in another order at either end, so what has an order of its own is
+ * digested by itself. */
+static lane_row_t lanes_row(const comm_t *c, uint32_t peer)
+{
+    const lane_row_t most = lane_row(c, peer, false), answers = lane_row(c, peer, true);
+    return (lane_row_t){plan_digest_mix(most.sent, answers.sent),
+                        plan_digest_mix(most.received, answers.received)};
 }
 
 /* All rows of all ranks travel only now, to find the pair that differs. */
@@ -374,7 +383,7 @@ lh_status_t comm_agree_lanes(comm_t *c)
     uint64_t *sums = mem_array(size, sizeof(*sums)), sum = 0, total = 0;
     lh_status_t status = mine == NULL || sums == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint32_t p = 0; status == LH_OK && p < size; p++) {
-        mine[p] = lane_row(c, p);
+        mine[p] = lanes_row(c, p);
         const uint64_t pair_out = (uint64_t)self << 32 | p, pair_in = (uint64_t)p << 32 | self;
         if (p != self)
             sum += plan_digest_mix(pair_out, mine[p].sent) -
@@ -458,7 +467,7 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
         algorithm = COLL_DIRECT;
     if (how->device != NULL) algorithm = COLL_DIRECT;
     const bool moves = how->op == COLL_SCATTER || how->op == COLL_GATHER ||
-                       how->op == COLL_ALL_TO_ALL || how->op == COLL_SEND || how->op == COLL_RECV;
+                       how->op == COLL_ALL_TO_ALL || coll_op_is_pair(how->op);
     return moves ? COLL_DIRECT : algorithm;
 }
 
@@ -549,11 +558,22 @@ static bool site_maps(const collective_t *x, const comm_facts_t *all, uint32_t b
 static bool all_map(const collective_t *x, const comm_facts_t *all)
 {
     const group_t *g = x->how.group;
-    if (x->how.op == COLL_SEND || x->how.op == COLL_RECV)
-        return pair_maps(x, all, g->self, x->how.root);
+    if (coll_op_is_pair(x->how.op)) return pair_maps(x, all, g->self, x->how.root);
     for (uint32_t s = 0; s < g->sites; s++)
         if (!site_maps(x, all, g->site_begin[s], g->site_begin[s + 1])) return false;
     return world_group_largest_site(g) > 1;
+}
+
+/* Whether members read each other's buffers in place. Little is sent: signals would cost more. */
+static bool plan_maps(const collective_t *x, const comm_facts_t *all)
+{
+    const uint64_t bytes = x->how.elements * lh_dtype_bytes(x->how.dtype);
+    return x->how.device == NULL && bytes >= MAP_BYTES && all_map(x, all);
+}
+
+bool comm_answers(const collective_t *x, const comm_facts_t *all)
+{
+    return coll_op_is_pair(x->how.op) && plan_maps(x, all);
 }
 
 /* What is known of the links between the sites of a group, by a measurement or by its record. What they
@@ -634,7 +654,7 @@ lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all, script_h
     const uint64_t bytes = how->elements * lh_dtype_bytes(how->dtype);
     const uint32_t scope = widest_scope(x->comm->world, how->group);
     const double flight = longest_flight(x, all, scope);
-    const bool can_map = how->device == NULL && bytes >= MAP_BYTES && all_map(x, all);
+    const bool can_map = plan_maps(x, all);
     const uint32_t algorithm = choose_algorithm(x, bytes, can_map);
     const bool mapped = can_map && algorithm == COLL_DIRECT;
     *out = (script_how_t){.how = how,

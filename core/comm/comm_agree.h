@@ -38,6 +38,9 @@ typedef struct comm_facts {       /* of all ranks, the same everywhere */
     link_figures_t figures[COMM_SCOPES];
 } comm_facts_t;
 
+/* Whether the plan is an end of a pair that is read in place, and so is answered (script_lane_t). The same
+ * at both ends. */
+bool comm_answers(const collective_t *x, const comm_facts_t *all);
 /* The pairs of sites with what is known of them, NULL and 0: nothing. Of open links, else as expected. */
 const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count);
 /* Sets the way between sites of the request, and its middle. how: with pieces. */

@@ -452,11 +452,13 @@ void script_set_free(script_set_t *set)
     *set = (script_set_t){0};
 }
 
-uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint64_t seed)
+uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, bool answers,
+                            uint64_t seed)
 {
     uint64_t digest = seed;
     for (uint32_t i = 0; i < s->lane_count; i++) {
-        if (s->lanes[i].peer != peer || s->lanes[i].sending != sending) continue;
+        const script_lane_t *lane = &s->lanes[i];
+        if (lane->peer != peer || lane->sending != sending || lane->answers != answers) continue;
         for (uint32_t k = 0; k < s->lanes[i].count; k++) {
             const script_step_t *step = &s->steps[s->order[s->lanes[i].first + k]];
             const uint64_t row[3] = {digest, step->bytes, step->tag};

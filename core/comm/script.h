@@ -73,6 +73,7 @@ typedef struct script_step {
     uint32_t peer;             /* SEND, RECV: member                       */
     uint32_t tag;              /* of what it carries: equal at both ends   */
     uint64_t bytes;
+    bool answers;                  /* SEND, RECV: of a lane of answers                 */
     script_view_t to;              /* SEND, RECV: the message's memory                 */
     uint32_t source, source_count; /* in script_t.views; of COPY one                   */
     uint32_t run, run_count;       /* in script_t.runs; SEND, RECV: the first, or none */
@@ -81,10 +82,16 @@ typedef struct script_step {
 } script_step_t;
 
 /* Messages of a lane are posted in this order and in no other, as both ends match them by order;
- * the tag only proves that the match is right. */
+ * the tag only proves that the match is right.
+ *
+ * Whoever receives of a pair and reads in place answers when it has read. What goes from one member to the
+ * other and what comes from there are started in two orders, each the same at both ends, and neither
+ * end knows how the other has merged them: an answer among what goes back would have a place in an order
+ * that is not its own. So answers have lanes of their own, over a link of their own (comm.c), in the
+ * order of what they answer. */
 typedef struct script_lane { /* one direction of the link to a member */
     uint32_t peer;
-    bool sending;
+    bool sending, answers;
     uint32_t first, count; /* in script_t.order */
     uint64_t bytes;        /* of all of them */
 } script_lane_t;
@@ -177,9 +184,10 @@ char *script_message(const script_t *s, const script_places_t *places, const scr
  * own. */
 void script_compute(const script_t *s, const script_places_t *places, const script_step_t *step,
                     sum_source_t *scratch);
-/* Of the lengths and tags of all messages to (or from) a member, in order: equal at both ends.
- * `seed` chains it over several scripts. */
-uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint64_t seed);
+/* Of the lengths and tags of all messages to (or from) a member, in order, either of answers or of
+ * all others: equal at both ends. `seed` chains it over several scripts. */
+uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, bool answers,
+                            uint64_t seed);
 
 /* Scripts by shape: one for all that are asked for alike. */
 typedef struct script_set {

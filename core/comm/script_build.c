@@ -149,6 +149,7 @@ uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_v
     step->to = *view;
     step->bytes = bytes;
     step->tag = b->label;
+    step->answers = b->answers;
     build_edge(b, after, id);
     return id;
 }
@@ -420,6 +421,7 @@ void build_close(builder_t *b)
  * Every rank goes through the readers in the same order and makes its own half of each pair. */
 static void give_back(builder_t *b)
 {
+    b->answers = coll_op_is_pair(b->how->op);
     for (uint32_t reader = 0; reader < b->g->size; reader++) {
         if (reader != b->self && b->lent[reader]) (void)build_signal(b, reader, false, SCRIPT_NONE);
         for (uint32_t owner = 0; reader == b->self && owner < b->g->size; owner++)
@@ -470,13 +472,25 @@ static bool step_travels(const script_step_t *step)
     return step->kind == STEP_SEND || step->kind == STEP_RECV;
 }
 
-/* Sorts messages by link and direction; inside a lane they stay in the order in which they were
- * made. The tag then tells apart messages of one lane that carry the same unit. */
+/* Where the lane of a message is counted: [peer][answers][sending]. */
+static uint32_t lane_place(uint32_t peer, bool answers, bool sending)
+{
+    return peer * 4 + answers * 2u + sending;
+}
+
+static uint32_t step_lane(const script_step_t *step)
+{
+    return lane_place(step->peer, step->answers, step->kind == STEP_SEND);
+}
+
+/* Sorts messages by link and direction, answers apart; inside a lane they stay in the order in which
+ * they were made. The tag then tells apart messages of one lane that carry the same unit. Only a
+ * script of a pair has answers, and one peer: never more lanes than two a member. */
 static lh_status_t finish_lanes(builder_t *b)
 {
     script_t *s = b->s;
     const uint32_t size = b->g->size;
-    uint32_t *counts = mem_array((size_t)size * 2, sizeof(*counts)); /* [peer][sending] */
+    uint32_t *counts = mem_array((size_t)size * 4, sizeof(*counts));
     s->lanes = mem_array((size_t)size * 2, sizeof(*s->lanes));
     s->order = mem_array(s->step_count, sizeof(*s->order));
     if (counts == NULL || s->lanes == NULL || s->order == NULL) {
@@ -484,22 +498,23 @@ static lh_status_t finish_lanes(builder_t *b)
         return LH_NO_MEMORY;
     }
     for (uint32_t i = 0; i < s->step_count; i++)
-        if (step_travels(&s->steps[i]))
-            counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
+        if (step_travels(&s->steps[i])) counts[step_lane(&s->steps[i])]++;
     /* Lanes that receive come first: a receive that waits for the peer's message spares it a round
      * trip (links.h). */
-    for (uint32_t k = 0, at = 0; k < size * 2; k++) {
-        const uint32_t lane = (k % size) * 2 + k / size;
+    for (uint32_t k = 0, at = 0; k < size * 4; k++) {
+        const bool sending = k / size >= 2, answers = k / size % 2 == 1;
+        const uint32_t lane = lane_place(k % size, answers, sending);
         if (counts[lane] == 0) continue;
+        lh_assert(s->lane_count < size * 2);
         s->lanes[s->lane_count++] = (script_lane_t){
-            .peer = k % size, .sending = k >= size, .first = at};
+            .peer = k % size, .sending = sending, .answers = answers, .first = at};
         at += counts[lane];
         counts[lane] = s->lane_count; /* from here on: which lane, from 1 */
     }
     for (uint32_t i = 0; i < s->step_count; i++) {
         script_step_t *step = &s->steps[i];
         if (!step_travels(step)) continue;
-        script_lane_t *lane = &s->lanes[counts[step->peer * 2 + (step->kind == STEP_SEND)] - 1];
+        script_lane_t *lane = &s->lanes[counts[step_lane(step)] - 1];
         step->tag = step->tag * 31 + lane->count;
         lane->bytes += step->bytes;
         s->order[lane->first + lane->count++] = i;

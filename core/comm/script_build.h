@@ -76,6 +76,7 @@ typedef struct builder {
     uint32_t label;      /* of what is being made: the same at both ends of a message */
     bool *lent;          /* [size] they read our memory in place */
     uint32_t *joined;    /* [size] step that comes after all reads of theirs */
+    bool answers;        /* messages that are made are answers of a pair */
     bool failed;
 } builder_t;
 

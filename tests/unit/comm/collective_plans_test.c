@@ -220,6 +220,62 @@ static void collectives_of_one_shape_share_a_script(void **state)
     }
 }
 
+/* Both ends of each direction, the own send first; all are under way before any is waited for. What is sent
+ * by the n-th plan of a round is n everywhere, and is written over once the send is over. */
+static void trade_both_ways(actor_t *a)
+{
+    enum { TRADES = 3, ROUNDS = 3, LONG = 5000 }; /* more than is copied rather than mapped */
+    float *values = (float *)(void *)a->memory;
+    collective_t *sends[TRADES], *takes[TRADES];
+    uint32_t arena;
+    coll_how_t how = {.name = "traded",
+                      .group = comm_group(a->comm, LH_GROUP_DATA),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = LONG,
+                      .root = 1 - a->rank,
+                      .service = LH_SERVICE_ACTIVATION,
+                      .chunk_bytes = a->scene->chunk};
+    lh_status_t status = comm_arena(a->comm, values, 2 * TRADES * LONG * sizeof(float), 1, 0,
+                                    &arena);
+    for (uint32_t t = 0; status == LH_OK && t < 2 * TRADES; t++) {
+        how.op = t % 2 == 0 ? COLL_SEND : COLL_RECV;
+        how.whole = (coll_place_t){values + t * LONG, arena};
+        status = collective_new(a->comm, &how, t % 2 == 0 ? &sends[t / 2] : &takes[t / 2]);
+    }
+    if (status == LH_OK) status = comm_connect(a->comm);
+    for (uint32_t round = 0; status == LH_OK && round < ROUNDS; round++) {
+        for (uint32_t t = 0; status == LH_OK && t < TRADES; t++) {
+            for (uint32_t i = 0; i < LONG; i++)
+                values[2 * t * LONG + i] = (float)(round * 100 + t * 10 + a->rank);
+            status = collective_start(sends[t]);
+            if (status == LH_OK) status = collective_start(takes[t]);
+        }
+        for (uint32_t t = TRADES; status == LH_OK && t-- > 0;) {
+            status = collective_wait(sends[t]);
+            memset(values + 2 * t * LONG, 0xff, LONG * sizeof(float));
+            if (status == LH_OK) status = collective_wait(takes[t]);
+            for (uint32_t i = 0; status == LH_OK && i < LONG; i++)
+                if (values[(2 * t + 1) * LONG + i] != (float)(round * 100 + t * 10 + 1 - a->rank))
+                    trouble(a, "not what was sent");
+        }
+    }
+    if (status != LH_OK) trouble(a, fail_reason());
+}
+
+static void two_ranks_may_both_send_first(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    for (uint32_t v = 0; v < 4; v++) {
+        scene_t s = plain;
+        s.mapped = v >= 2;
+        s.thread = v % 2 == 0;
+        play_scene(&s, trade_both_ways, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+    }
+}
+
 /* Messages are copied under the hub's lock. */
 static float read_locked(const float *number)
 {
@@ -562,6 +618,7 @@ int main(void)
         cmocka_unit_test(other_plans_are_refused_on_all_ranks),
         cmocka_unit_test(ranks_compare_groups_and_not_plans),
         cmocka_unit_test(collectives_of_one_shape_share_a_script),
+        cmocka_unit_test(two_ranks_may_both_send_first),
         cmocka_unit_test(what_is_expected_is_written_when_it_may_be),
         cmocka_unit_test(as_many_are_under_way_as_fill_a_window),
         cmocka_unit_test(buffers_may_lie_elsewhere_on_each_rank),

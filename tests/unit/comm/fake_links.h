@@ -21,6 +21,7 @@
 enum {
     FAKE_RANKS = 8,
     FAKE_ARENAS = 4,
+    FAKE_LINKS = 2, /* between two ranks: of LH_SERVICE_CONTROL, and of all other services */
     FAKE_QUEUE = 64,
     FAKE_EVENTS = 4096,
     FAKE_GATHER = 1 << 20
@@ -62,7 +63,8 @@ static struct hub {
     int dead;        /* a rank whose links break, or -1 */
     int refuser;     /* a rank whose card takes no memory of a device, or -1 */
     uint64_t random;
-    fake_queue_t sends[FAKE_RANKS][FAKE_RANKS], receives[FAKE_RANKS][FAKE_RANKS]; /* from, to */
+    fake_queue_t sends[FAKE_RANKS][FAKE_RANKS][FAKE_LINKS],
+        receives[FAKE_RANKS][FAKE_RANKS][FAKE_LINKS]; /* from, to */
     fake_events_t events[FAKE_RANKS];
     _Atomic uint64_t polls[FAKE_RANKS]; /* of its links by a rank */
     char *arenas[FAKE_RANKS][FAKE_ARENAS];
@@ -280,6 +282,11 @@ const void *link_map(const link_t *k, uint32_t arena)
     return map;
 }
 
+static inline uint32_t fake_link(const link_t *k)
+{
+    return k->service == LH_SERVICE_CONTROL ? 0 : 1;
+}
+
 static inline lh_status_t fake_post(fake_queue_t *q, const fake_operation_t *o)
 {
     lh_status_t status = LH_AGAIN;
@@ -296,14 +303,14 @@ lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t byte
                       uint64_t cookie)
 {
     const fake_operation_t o = fake_message(k->links, arena, data, bytes, tag, cookie);
-    return fake_post(&hub.sends[fake_rank(k->links)][k->peer], &o);
+    return fake_post(&hub.sends[fake_rank(k->links)][k->peer][fake_link(k)], &o);
 }
 
 lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie)
 {
     const fake_operation_t o = fake_message(k->links, arena, data, bytes, tag, cookie);
-    return fake_post(&hub.receives[k->peer][fake_rank(k->links)], &o);
+    return fake_post(&hub.receives[k->peer][fake_rank(k->links)][fake_link(k)], &o);
 }
 
 static inline void fake_tell(uint32_t rank, const fake_operation_t *o, bool received)
@@ -322,9 +329,9 @@ static inline void fake_come(const fake_operation_t *in, const fake_operation_t 
     d->end[d->come++] = at + in->bytes;
 }
 
-static inline void fake_move(uint32_t from, uint32_t to)
+static inline void fake_move(uint32_t from, uint32_t to, uint32_t link)
 {
-    fake_queue_t *s = &hub.sends[from][to], *r = &hub.receives[from][to];
+    fake_queue_t *s = &hub.sends[from][to][link], *r = &hub.receives[from][to][link];
     hub.random = hub.random * 6364136223846793005u + 1442695040888963407u;
     if (s->count == 0 || r->count == 0 || (hub.random >> 33) % hub.delay != 0) return;
     fake_operation_t *out = &s->rows[s->first % FAKE_QUEUE], *in = &r->rows[r->first % FAKE_QUEUE];
@@ -349,9 +356,9 @@ lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t
     (void)pthread_mutex_lock(&hub.lock);
     const int dead = hub.dead;
     hub.polls[fake_rank(l)]++;
-    for (uint32_t p = 0; dead < 0 && p < hub.size; p++) {
-        fake_move(p, fake_rank(l));
-        fake_move(fake_rank(l), p);
+    for (uint32_t i = 0; dead < 0 && i < hub.size * FAKE_LINKS; i++) {
+        fake_move(i / FAKE_LINKS, fake_rank(l), i % FAKE_LINKS);
+        fake_move(fake_rank(l), i / FAKE_LINKS, i % FAKE_LINKS);
     }
     fake_events_t *e = &hub.events[fake_rank(l)];
     for (*count = 0; *count < max && e->count > 0; e->count--)

@@ -538,8 +538,8 @@ static inline void try_spec(const spec_t *spec)
         make_script(b, r);
     for (uint32_t a = 0; a < b->size; a++)
         for (uint32_t c = 0; c < b->size; c++) {
-            assert_true(script_lane_digest(&b->ranks[a].script, c, true, 5) ==
-                        script_lane_digest(&b->ranks[c].script, a, false, 5));
+            assert_true(script_lane_digest(&b->ranks[a].script, c, true, false, 5) ==
+                        script_lane_digest(&b->ranks[c].script, a, false, false, 5));
             if (find_lane(&b->ranks[a], c, true) >= 0)
                 assert_true(script_needs_link(&b->ranks[a].how, a, c));
         }
