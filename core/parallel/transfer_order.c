@@ -20,7 +20,12 @@
  * A send and its receive are a transfer of two members of a group, which both name alike. Each
  * direction between two ranks has an order of its own, as its messages have, in which collectives
  * of both stand too. Whoever waits for a send waits until the other end has started its receive,
- * since a long message leaves only then: so two ranks that both send first wait in a circle. */
+ * since a long message leaves only then: so two ranks that both send first, and wait for that before they
+ * receive, wait in a circle.
+ *
+ * Whoever waits for a transfer waits for all that it has started before, too: a device that queues work
+ * takes in what came in the order of starts. A device that does each call at once would not, but
+ * what fits must not depend on it. */
 #include <parallel/transfer_order.h>
 
 #include <base/digest.h>
@@ -34,8 +39,11 @@
 typedef struct walker { /* a rank on its way through its list */
     uint32_t at;
     uint32_t list;     /* which of the lists that differ */
+    uint32_t met;      /* all members have made the starts in front of this row     */
     uint32_t *what;    /* [rows] which of the transfers that there are; of the list */
     uint32_t *started; /* [transfers] how often, so far                             */
+    uint32_t *last;    /* [transfers] 1 + the row of the last start, so far         */
+    uint32_t *passed;  /* [transfers] how many of the starts are in front of `met`  */
 } walker_t;
 
 typedef struct members { /* of a group */
@@ -332,8 +340,15 @@ static lh_status_t numbers_give(order_t *o)
         w->what = numbers[w->list];
     }
     for (uint32_t r = 0; r < size && status == LH_OK; r++) {
-        o->walkers[r].started = mem_array(o->known + 1u, sizeof(uint32_t));
-        if (o->walkers[r].started == NULL) status = LH_NO_MEMORY;
+        walker_t *w = &o->walkers[r];
+        const size_t room = o->known + 1u;
+        w->started = mem_array(3 * room, sizeof(uint32_t)); /* one block for all three */
+        if (w->started == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        w->last = w->started + room;
+        w->passed = w->last + room;
     }
     mem_free(known);
     mem_free(numbers);
@@ -342,37 +357,54 @@ static lh_status_t numbers_give(order_t *o)
     return o->progress == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
-/* The member that keeps `rank` from going on past its next row; `rank` itself where nobody does. A
- * wait ends when every member has started the transfer as often as this rank has. */
-static uint32_t holds_up(const order_t *o, uint32_t rank)
+/* A member that has made the start of a rank's row `at` less than `times` times; `rank` itself: all
+ * have. */
+static uint32_t lags(const order_t *o, uint32_t rank, uint32_t at, uint32_t times)
 {
-    const walker_t *w = &o->walkers[rank];
-    const transfer_row_t *row = row_at(o, rank, w->at);
+    const transfer_row_t *row = row_at(o, rank, at);
     lh_assert(row != NULL);
-    if (!row->waits) return rank;
-    const uint32_t what = w->what[w->at], group = o->group_of[row->transfer.group][rank];
+    const uint32_t what = o->walkers[rank].what[at], group = o->group_of[row->transfer.group][rank];
     if (collective_is_pair(row->transfer.op)) {
         const uint32_t other = row_partner(o, rank, row);
-        return o->walkers[other].started[what] < w->started[what] ? other : rank;
+        return o->walkers[other].started[what] < times ? other : rank;
     }
     const members_t *g = &o->groups[group];
     group_progress_t *far = &o->progress[(size_t)group * o->known + what];
-    if (w->started[what] > far->times) *far = (group_progress_t){.times = w->started[what]};
+    if (times > far->times) *far = (group_progress_t){.times = times};
     /* Who is as far as another member asked for is far enough for a rank that asks for less. */
     while (far->count < g->count && o->walkers[g->ranks[far->count]].started[what] >= far->times)
         far->count++;
     for (uint32_t m = far->count; m < g->count; m++)
-        if (o->walkers[g->ranks[m]].started[what] < w->started[what]) return g->ranks[m];
+        if (o->walkers[g->ranks[m]].started[what] < times) return g->ranks[m];
     return rank;
 }
 
-/* The sentence for a rank whose wait never ends: it names that rank and the one that it waits
- * for. */
+/* The member that keeps `rank` from going on past its next row; `rank` itself where nobody does. A
+ * wait ends when every member has made each start of this rank's up to the last one of what it waits
+ * for. Where it does not, `met` is left at the start that is missing. */
+static uint32_t holds_up(const order_t *o, uint32_t rank)
+{
+    walker_t *w = &o->walkers[rank];
+    const transfer_row_t *row = row_at(o, rank, w->at);
+    lh_assert(row != NULL);
+    if (!row->waits) return rank;
+    for (const uint32_t end = w->last[w->what[w->at]]; w->met < end; w->met++) {
+        const uint32_t what = w->what[w->met];
+        if (row_at(o, rank, w->met)->waits) continue;
+        const uint32_t other = lags(o, rank, w->met, w->passed[what] + 1);
+        if (other != rank) return other;
+        w->passed[what]++;
+    }
+    return rank;
+}
+
+/* The sentence for a rank whose wait never ends: it names that rank, the one that it waits for, and the
+ * start that this one has not made. */
 static lh_status_t waits_refuse(const order_t *o, uint32_t rank)
 {
     char who[160], other[160];
     const uint32_t by = holds_up(o, rank);
-    const transfer_row_t *row = row_at(o, rank, o->walkers[rank].at),
+    const transfer_row_t *row = row_at(o, rank, o->walkers[rank].met),
                          *its = row_at(o, by, o->walkers[by].at);
     world_rank_text(o->world, rank, who, sizeof(who));
     world_rank_text(o->world, by, other, sizeof(other));
@@ -392,8 +424,10 @@ static lh_status_t waits_check(const order_t *o)
         for (uint32_t r = 0; r < size; r++) {
             walker_t *w = &o->walkers[r];
             for (; w->at < o->lists[r].count && holds_up(o, r) == r; w->at++) {
-                if (!row_at(o, r, w->at)->waits) w->started[w->what[w->at]]++;
                 moved = true;
+                if (row_at(o, r, w->at)->waits) continue;
+                w->started[w->what[w->at]]++;
+                w->last[w->what[w->at]] = w->at + 1;
             }
         }
     }

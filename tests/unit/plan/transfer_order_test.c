@@ -418,7 +418,7 @@ static void an_end_of_another_rank_is_refused(void **state)
     pairs_refused(&p, "rank 0 names a send of");
 }
 
-/* Each sends first: nobody has come to a receive. */
+/* Each sends first and waits for that: nobody has come to a receive. */
 static void ranks_that_all_send_first_are_refused(void **state)
 {
     (void)state;
@@ -455,6 +455,37 @@ static void what_is_started_before_any_wait_may_cross(void **state)
         (void)pair_put(&p, r, 1 - r, r, true);
     }
     pairs_fit(&p);
+}
+
+/* Waits as an arrangement leaves them: rank 0 has what comes from rank 1 before rank 1 has taken what was
+ * sent first. But a queue takes in the end of the send first, and rank 1 receives only behind what rank 0
+ * sends in the end, by way of rank 2. Where rank 1 takes at once, all goes well. */
+static void whoever_waits_waits_for_what_was_started_before(void **state)
+{
+    (void)state;
+    for (uint32_t late = 0; late < 2; late++) {
+        pair_lists_t p;
+        pairs_open(&p);
+        (void)pair_put(&p, 0, 0, 1, false);
+        (void)pair_run(&p, 0, 1, 0);
+        (void)pair_run(&p, 0, 0, 2);
+        (void)pair_put(&p, 0, 0, 1, true);
+        (void)pair_put(&p, 1, 1, 0, false);
+        if (late == 0) (void)pair_put(&p, 1, 0, 1, false);
+        (void)pair_run(&p, 1, 2, 1);
+        if (late == 1) (void)pair_put(&p, 1, 0, 1, false);
+        (void)pair_put(&p, 1, 0, 1, true);
+        (void)pair_put(&p, 1, 1, 0, true);
+        (void)pair_run(&p, 2, 0, 2);
+        (void)pair_run(&p, 2, 2, 1);
+        if (late == 0)
+            pairs_fit(&p);
+        else
+            pairs_refused(&p,
+                          "ranks wait for each other: rank 0 for the send of activations 0, 0 to "
+                          "1, tag 4, which rank 1 starts only behind its wait for the recv of "
+                          "activations 0, 2 to 1, tag 4");
+    }
 }
 
 /* A collective of all stands in both orders: who comes to it before what the other has sent waits.
@@ -522,6 +553,27 @@ static bool meet(const world_t *w, uint32_t kind, uint32_t a, uint32_t b)
            (kind == LH_GROUP_ACROSS && a % half == b % half);
 }
 
+/* Whether a list has started a transfer in front of row `end`. */
+static bool has_started(const transfer_list_t *list, uint32_t end, const char *name)
+{
+    for (uint32_t i = 0; i < end; i++)
+        if (!list->rows[i].waits && strcmp(list->rows[i].transfer.name, name) == 0) return true;
+    return false;
+}
+
+/* Whether a rank may go past its next row: all have made its starts up to that of what it waits for. */
+static bool may_go(const world_t *w, const transfer_list_t *lists, const uint32_t at[8], uint32_t r)
+{
+    const transfer_row_t *rows = lists[r].rows, *next = &rows[at[r]];
+    if (!next->waits) return true;
+    for (uint32_t i = 0; i < at[r] && !has_started(&lists[r], i, next->transfer.name); i++)
+        for (uint32_t m = 0; !rows[i].waits && m < w->row.size; m++)
+            if (meet(w, rows[i].transfer.group, r, m) &&
+                !has_started(&lists[m], at[m], rows[i].transfer.name))
+                return false;
+    return true;
+}
+
 /* The same question, asked in the plainest way: all pairs, then all ranks in turn. */
 static bool naive(const world_t *w, const transfer_list_t *lists)
 {
@@ -547,19 +599,7 @@ static bool naive(const world_t *w, const transfer_list_t *lists)
     for (bool moved = true; moved;) {
         moved = false;
         for (uint32_t r = 0; r < n; r++) {
-            if (at[r] == ROWS) continue;
-            const transfer_row_t *next = &lists[r].rows[at[r]];
-            bool goes = true;
-            for (uint32_t m = 0; next->waits && m < n; m++) {
-                if (!meet(w, next->transfer.group, r, m)) continue;
-                bool started = false;
-                for (uint32_t i = 0; i < at[m]; i++)
-                    started = started ||
-                              (!lists[m].rows[i].waits &&
-                               strcmp(lists[m].rows[i].transfer.name, next->transfer.name) == 0);
-                goes = goes && started;
-            }
-            if (!goes) continue;
+            if (at[r] == ROWS || !may_go(w, lists, at, r)) continue;
             at[r]++;
             moved = true;
         }
@@ -865,6 +905,7 @@ int main(void)
         cmocka_unit_test(an_end_of_another_rank_is_refused),
         cmocka_unit_test(ranks_that_all_send_first_are_refused),
         cmocka_unit_test(what_is_started_before_any_wait_may_cross),
+        cmocka_unit_test(whoever_waits_waits_for_what_was_started_before),
         cmocka_unit_test(a_collective_stands_in_the_order_of_pairs),
         cmocka_unit_test(a_list_that_ranks_share_is_judged_as_one_of_each),
         cmocka_unit_test(one_of_a_thousand_ranks_is_found),
