@@ -23,6 +23,7 @@
 #include <base/memory.h>
 #include <graph/op_table.h>
 #include <longhaul/dtype.h>
+#include <parallel/recorded_calls.h>
 
 /* The pass over one program. Call 0 stands for no call, as a flow's calls begin at 1. */
 typedef struct arranger {
@@ -443,87 +444,7 @@ static void losses_put(arranger_t *a)
     copy_put(a, f->call_count, losses, told);
 }
 
-/* ---- transfers that a recording states ---- */
-
-/* Fills in this rank's end, and a name that is the same at both: the n-th from one to the other,
- * whatever else either of them starts. */
-static lh_status_t pair_complete(const transfers_t *t, const group_t *g, transfer_t *x)
-{
-    const bool sends = x->op == COLLECTIVE_SEND;
-    const uint32_t peer = sends ? x->to : x->from;
-    uint32_t before = 0;
-    if (peer >= g->size || peer == g->self)
-        return fail(LH_INVALID, "'%s': peer %u of %u in group '%s' is %s", x->name, peer, g->size,
-                    collective_groups[x->group],
-                    peer == g->self ? "this rank itself" : "not there");
-    *(sends ? &x->from : &x->to) = g->self;
-    for (uint32_t i = 0; i < t->count; i++) {
-        const transfer_t *other = &t->list[i]->transfer;
-        before += other->op == x->op && other->group == x->group && other->from == x->from &&
-                  other->to == x->to;
-    }
-    (void)snprintf(x->name, TRANSFER_NAME, "activations %u, %u to %u, tag %u", before, x->from,
-                   x->to, x->tag);
-    return LH_OK;
-}
-
-/* This world must have the group that a recording names, with as many ranks as the recording was
- * made for. Completes a send or receive. */
-static lh_status_t recorded_check(const transfers_t *t, transfer_t *x)
-{
-    group_t *g;
-    if (x->group == LH_GROUP_SELF || x->group >= LH_GROUPS)
-        return fail(LH_INVALID, "'%s': group %u is none of ranks", x->name, x->group);
-    lh_status_t status = world_group_new(t->world, x->group, &g);
-    if (status != LH_OK) return status;
-    const uint32_t size = g->size;
-    if (size == x->ways && collective_is_pair(x->op)) status = pair_complete(t, g, x);
-    world_group_free(g);
-    if (size == x->ways) return status;
-    return fail(LH_INVALID, "'%s' is recorded over %u ranks; group '%s' has %u", x->name, x->ways,
-                collective_groups[x->group], size);
-}
-
-/* The value that a recorded transfer reads, or writes; 0: it is a receive, or a send. */
-static uint32_t recorded_value(const flow_t *f, uint32_t at, uint32_t count)
-{
-    lh_assert(count <= 1);
-    return count == 0 ? 0 : f->moved[at];
-}
-
-/* A recording states a start and, right behind it, the wait for it. Both become calls of the
- * exchange, with a row of the table that knows which values they read and write. `start` points
- * into the flow's calls; the wait is start[1]. */
-static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *start)
-{
-    const flow_moved_t *moved = &start->moved;
-    const uint32_t values[] = {recorded_value(p->flow, moved->reads, moved->read_count),
-                               recorded_value(p->flow, moved->writes, moved->write_count)};
-    move_t row = {.transfer = *start->transfer,
-                  .kind = MOVE_RECORDED,
-                  .count = 2,
-                  .program = p,
-                  .values = (uint32_t *)(uintptr_t)values,
-                  .arena = ARENA_ACTIVATIONS};
-    move_t *m;
-    lh_assert(start[1].kind == FLOW_WAIT);
-    lh_status_t status = recorded_check(t, &row.transfer);
-    if (status == LH_OK) status = transfers_add(t, &row, &m);
-    if (status != LH_OK) return status;
-    t->recorded = true;
-    start[0].transfer = start[1].transfer = &m->transfer;
-    return LH_OK;
-}
-
-/* All transfers that recordings stated in this program; the update's are its own. */
-static lh_status_t recorded_take_all(transfers_t *t, program_t *p)
-{
-    lh_status_t status = LH_OK;
-    for (uint32_t c = 1; c < p->flow->call_count && status == LH_OK; c++)
-        if (p->flow->calls[c].kind == FLOW_COLLECTIVE && p->how.use != USE_UPDATE)
-            status = recorded_take(t, p, &p->flow->calls[c]);
-    return status;
-}
+/* ---- all programs ---- */
 
 /* Puts in what a program's use asks for. Of other weights than those that are trained, a reference's,
  * nothing moves but what the model itself has recorded. Inserts at one place keep the order in which
@@ -533,7 +454,7 @@ static lh_status_t program_arrange(transfers_t *t, program_t *p)
     arranger_t a = {.t = t, .p = p};
     const bool trained = p->weights == t->weights;
     a.status = p->flow->status;
-    if (a.status == LH_OK) a.status = recorded_take_all(t, p);
+    if (a.status == LH_OK) a.status = recorded_calls_take(t, p);
     if (a.status == LH_OK && p->how.use == USE_UPDATE) {
         losses_put(&a); /* before the waits: it hides behind them, too */
         sum_waits_put(&a);

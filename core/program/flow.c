@@ -361,8 +361,8 @@ static transfer_t *recorded_transfer(flow_t *f, const graph_node_t *node, uint32
     return t;
 }
 
-/* Appends the start of a recorded transfer, and right behind it the wait, as no pass looks for
- * calls that could stand in between. */
+/* Appends the start of a recorded transfer, and right behind it the wait: how far that may stand behind is
+ * seen once all calls are there (parallel/recorded_calls.c). */
 static void recorded_calls(flow_t *f, const transfer_t *t, const flow_moved_t *moved)
 {
     for (uint32_t kind = FLOW_COLLECTIVE; kind <= FLOW_WAIT; kind++) {

@@ -1,6 +1,6 @@
 /* sent_values_test.c - a model whose ranks record different things: one sends a block's output and
- * takes the other's, the other takes first and sends then, forward and, by the gradients of both,
- * back. Ranks have the same weights and the same batch, so that what comes is what each has itself:
+ * takes the other's, the other takes first and sends then, or sends first too, forward and, by the
+ * gradients of both, back. Ranks have the same weights and the same batch, so that what comes is what each has itself:
  * the same bits as one rank alone. What has no partner, or waits in a circle, is refused before a
  * step. */
 #include "recorded_rig.h"
@@ -14,9 +14,10 @@
 #include <ops/ops_collective.h>
 #include <parallel/transfer_order.h>
 
-/* What a block of the test's model does to its output: doubles it, by what it has or by what comes;
- * or, to be refused, sends without anybody who takes, or sends on both ranks first. */
-enum { BY_ADDING, BY_TRADING, BY_SENDING_ALONE, BY_SENDING_FIRST };
+/* What a block of the test's model does to its output: doubles it, by what it has or by what comes, one
+ * rank sending first or both; or, to be refused, sends without anybody who takes, or sends on both
+ * ranks what is made of what comes. */
+enum { BY_ADDING, BY_TRADING, BY_SENDING_FIRST, BY_SENDING_ALONE, BY_PASSING_ON };
 static uint32_t way, rank_recorded, ranks_recorded;
 
 static op_collective_t trade_end(uint32_t peer)
@@ -52,6 +53,11 @@ static lh_value_t record_trading(lh_model_t *m, lh_graph_t *g, uint32_t part, ui
     lh_value_t y = x;
     if (part != LH_PART_BLOCK) return x;
     if (way == BY_ADDING || rank_recorded > 1) return lh_add(g, x, x);
+    if (way == BY_PASSING_ON) {
+        y = lh_add(g, x, receive_from(g, peer, x));
+        send_to(g, peer, y);
+        return y;
+    }
     const bool first = rank_recorded == 0 || way == BY_SENDING_FIRST;
     if (first) send_to(g, peer, x);
     if (way != BY_SENDING_ALONE) y = receive_from(g, peer, x);
@@ -78,6 +84,34 @@ static void calls_check(const recorded_t *r)
     const uint32_t expected = rank_recorded > 1 ? 0 : 4; /* two blocks, there and back */
     assert_int_equal(sends, expected);
     assert_int_equal(receives, expected);
+}
+
+static bool call_touches(const flow_t *f, const flow_call_t *call, uint32_t value)
+{
+    for (uint32_t s = 0; s < flow_call_slots(call); s++)
+        if (call->slots[s] != 0 && f->values[call->slots[s]].buffer == f->values[value].buffer)
+            return true;
+    return false;
+}
+
+/* What came is waited for by who computes with it and by nobody before, and what was sent when all is
+ * computed. */
+static void waits_stand_behind(const recorded_t *r)
+{
+    const flow_t *f = r->train->flow;
+    for (uint32_t c = 1; c < f->call_count; c++) {
+        const flow_call_t *call = &f->calls[c];
+        uint32_t next = c + 1;
+        if (call->kind != FLOW_WAIT || !is_pair_call(call)) continue;
+        while (next < f->call_count && f->calls[next].transfer != NULL)
+            next++;
+        if (call->transfer->op == COLLECTIVE_SEND) {
+            assert_int_equal(next, f->call_count);
+        } else {
+            assert_true(next < f->call_count);
+            assert_true(call_touches(f, &f->calls[next], f->moved[call->moved.writes]));
+        }
+    }
 }
 
 /* Without any one of the waits for what is sent or comes the list is refused. */
@@ -149,6 +183,7 @@ static void rank_trades(rig_rank_t *one, void *context)
     together_open(one, c, &together);
     OK(engine_build(together.rig.engine));
     calls_check(&together);
+    waits_stand_behind(&together);
     pair_waits_leave_out(&together);
     OK(comm_connect(one->comm));
     golden_weights(&golden_models[0], &together.rig);
@@ -174,6 +209,17 @@ static void trades_over(uint32_t ranks, uint32_t recompute, const char *optimize
 {
     trade_case_t c = {BY_TRADING, recompute, optimizer, transport, NULL};
     rig_over_ranks(ranks, rank_trades, &c);
+}
+
+/* What is sent is as long as what is read in place, where memory is mapped. */
+static void two_ranks_may_both_send_first(void **state)
+{
+    static const char *const transports[] = {"shm", "tcp"};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        trade_case_t c = {BY_SENDING_FIRST, RECOMPUTE_NONE, "zero0", transports[i], NULL};
+        rig_over_ranks(2, rank_trades, &c);
+    }
 }
 
 static void what_comes_is_what_was_sent_there_and_back(void **state)
@@ -231,13 +277,13 @@ static void a_send_that_nobody_takes_is_refused(void **state)
     rig_over_ranks(2, rank_refuses, &c);
 }
 
-static void two_ranks_that_send_first_are_refused(void **state)
+static void two_ranks_that_pass_on_what_comes_are_refused(void **state)
 {
     (void)state;
-    trade_case_t c = {BY_SENDING_FIRST, RECOMPUTE_NONE, "zero0", NULL,
-                      "ranks wait for each other: rank 0 on here for the send of activations 0, 0 "
-                      "to 1, tag 3, which rank 1 on here starts only behind its wait for the send "
-                      "of activations 0, 1 to 0, tag 3"};
+    trade_case_t c = {BY_PASSING_ON, RECOMPUTE_NONE, "zero0", NULL,
+                      "ranks wait for each other: rank 0 on here for the recv of activations 0, 1 "
+                      "to 0, tag 3, which rank 1 on here starts only behind its wait for the recv "
+                      "of activations 0, 0 to 1, tag 3"};
     rig_over_ranks(2, rank_refuses, &c);
 }
 
@@ -246,11 +292,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_comes_is_what_was_sent_there_and_back),
         cmocka_unit_test(it_is_so_over_sockets),
+        cmocka_unit_test(two_ranks_may_both_send_first),
         cmocka_unit_test(blocks_that_are_computed_again_send_once),
         cmocka_unit_test(pairs_stand_beside_gathered_blocks),
         cmocka_unit_test(a_rank_that_sends_nothing_takes_part_in_the_rest),
         cmocka_unit_test(a_send_that_nobody_takes_is_refused),
-        cmocka_unit_test(two_ranks_that_send_first_are_refused),
+        cmocka_unit_test(two_ranks_that_pass_on_what_comes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
