@@ -572,9 +572,9 @@ lh_status_t comm_connect(comm_t *c)
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
         status = places_make(c->plans[i]);
     if (status == LH_OK) status = comm_agree_plans(c);
-    c->expected_count = 0; /* from here on links are as they are found */
     if (status == LH_OK && c->probed) status = comm_probe_wait(c);
     if (status == LH_OK && !c->probed) status = links_probe(c->links, c->known, c->known_count);
+    c->found = true;
     for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
         status = service_connect(c, s, NULL);
     if (status != LH_OK) return status;

@@ -637,11 +637,8 @@ lh_status_t comm_between(const comm_t *c, const coll_how_t *how, script_how_t *o
 
 const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count)
 {
-    *count = 0;
-    const probe_pair_t *pairs = c->links == NULL ? NULL : links_pairs(c->links, count);
-    if (*count > 0) return pairs;
     *count = c->expected_count;
-    return c->expected;
+    return c->found ? links_pairs(c->links, count) : c->expected;
 }
 
 /* lag: how many chunks a phase leaves between itself and the next. Mapped memory needs one, since

@@ -41,7 +41,8 @@ typedef struct comm_facts {       /* of all ranks, the same everywhere */
 /* Whether the plan is an end of a pair that is read in place, and so is answered (script_lane_t). The same
  * at both ends. */
 bool comm_answers(const collective_t *x, const comm_facts_t *all);
-/* The pairs of sites with what is known of them, NULL and 0: nothing. Of open links, else as expected. */
+/* The pairs of sites with what is known of them, NULL and 0: nothing. As expected until the ranks connect, even
+ * where links have been measured by then (comm_probe); from there on as found. */
 const probe_pair_t *comm_pairs(const comm_t *c, uint32_t *count);
 /* Sets the way between sites of the request, and its middle. how: with pieces. */
 lh_status_t comm_between(const comm_t *c, const coll_how_t *how, script_how_t *out) LH_MUST_CHECK;

@@ -131,6 +131,7 @@ struct comm {
     const probe_pair_t *known; /* [known_count] until the ranks are connected */
     uint32_t known_count;
     bool probed;            /* comm_probe was called */
+    bool found;             /* from here on links are as they were found, and not as expected */
     probe_pair_t *expected; /* of the pairs of sites, by names (comm_expect.h); count 0: none */
     uint32_t expected_count;
     group_t *groups[LH_GROUPS];

@@ -603,6 +603,33 @@ static void who_waits_behind_a_lost_peer_is_told(void **state)
         assert_string_equal(texts[r], "");
 }
 
+/* Memory is counted by what is expected of links, also where they have been measured by then. */
+static void look_at_links(actor_t *a)
+{
+    uint32_t before, after;
+    lh_status_t status = comm_probe(a->comm);
+    if (status == LH_OK) status = comm_probe_wait(a->comm);
+    if (status == LH_OK) status = plan_all(a);
+    (void)comm_expected(a->comm, &before);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    (void)comm_expected(a->comm, &after);
+    if (status != LH_OK) trouble(a, fail_reason());
+    if (before != 0) trouble(a, "as found before the ranks connect");
+    if (after != 3) trouble(a, "not as found once they are connected");
+}
+
+static void links_are_as_expected_until_the_ranks_connect(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.sites = "abc";
+    s.measured = true;
+    play_scene(&s, look_at_links, texts);
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "");
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -628,6 +655,7 @@ int main(void)
         cmocka_unit_test(who_waits_behind_a_lost_peer_is_told),
         cmocka_unit_test(a_wait_ends_with_the_name_of_who_is_missing),
         cmocka_unit_test(a_lost_peer_ends_all),
+        cmocka_unit_test(links_are_as_expected_until_the_ranks_connect),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
