@@ -11,6 +11,7 @@
  * is expected. */
 #include <comm/comm.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -543,10 +544,16 @@ void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
     c->known_count = count;
 }
 
-/* A rank that opens its job takes one processor, and the first rank of each site another one to measure. */
+/* A rank that opens its job takes one processor, and the first rank of each site another one to measure. What
+ * a container or taskset leaves may be fewer than the machine has; they are this rank's alone where its
+ * launcher has dealt them out ([launch] bind), and else those of all ranks here. */
 static bool has_processors_for_both(const comm_t *c)
 {
-    return 2 * (long)ranks_here(c->world) <= sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t mine;
+    const long ranks = ranks_here(c->world), all = sysconf(_SC_NPROCESSORS_ONLN);
+    const long allowed = sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : all;
+    const bool dealt = c->job->launch.bind && allowed * ranks <= all;
+    return allowed >= (dealt ? 2 : 2 * ranks);
 }
 
 lh_status_t comm_probe(comm_t *c)

@@ -66,8 +66,8 @@ lh_status_t comm_device_arenas(comm_t *c, const group_t *g, const comm_device_me
                                bool *taken) LH_MUST_CHECK;
 /* Begins to measure the links between sites that are not known (links_early.h), after comm_known_links, for
  * comm_connect to wait for instead of doing it itself. What this rank does meanwhile should leave the
- * machine a processor: what keeps all busy makes links look slower. Where the machine has less than two for
- * each of its ranks it returns when the links are measured. All ranks call it, or none. */
+ * machine a processor: what keeps all busy makes links look slower. Where there are less than two that it may
+ * run on for each of the machine's ranks it returns when the links are measured. All ranks call it, or none. */
 lh_status_t comm_probe(comm_t *c) LH_MUST_CHECK;
 /* Until that is over, as before work for all processors. LH_OK where nothing was begun. */
 lh_status_t comm_probe_wait(comm_t *c) LH_MUST_CHECK;

@@ -2,6 +2,9 @@
  * begins and what is under way then, and who is told of what can't end. */
 #include "collective_stage.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 static void plan_other_name(actor_t *a)
 {
     coll_how_t how = {.name = a->rank == 1 ? "bias" : "weight",
@@ -630,6 +633,48 @@ static void links_are_as_expected_until_the_ranks_connect(void **state)
         assert_string_equal(texts[r], "");
 }
 
+static uint32_t processors_wanted; /* by each rank's thread, of those that there are */
+
+static void begin_to_probe(actor_t *a)
+{
+    cpu_set_t mine, few;
+    CPU_ZERO(&few);
+    if (sched_getaffinity(0, sizeof(mine), &mine) != 0) trouble(a, "which processors?");
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && (uint32_t)CPU_COUNT(&few) < processors_wanted; cpu++)
+        if (CPU_ISSET(cpu, &mine)) CPU_SET(cpu, &few);
+    if (sched_setaffinity(0, sizeof(few), &few) != 0) trouble(a, "it can't be bound");
+    if (comm_probe(a->comm) != LH_OK) trouble(a, fail_reason());
+}
+
+/* How many ranks, each on a machine or all on one, wait at once for links to be measured. */
+static uint32_t waits_at_once(const char *sites, uint32_t processors)
+{
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.sites = sites;
+    processors_wanted = processors;
+    play_scene(&s, begin_to_probe, texts);
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "");
+    return hub.waits;
+}
+
+static void nothing_goes_on_beside_a_probe_without_a_processor_for_it(void **state)
+{
+    cpu_set_t mine;
+    (void)state;
+    assert_int_equal(waits_at_once("ab", 1), 2);
+    assert_int_equal(sched_getaffinity(0, sizeof(mine), &mine), 0);
+    if (CPU_COUNT(&mine) < 2) return; /* all that is below needs two */
+    assert_int_equal(waits_at_once("ab", 2), 0);
+    assert_int_equal(waits_at_once("aa", 2), 2);
+    job.launch.bind =
+        true; /* so many are this rank's alone where the machine has as many for each */
+    assert_int_equal(waits_at_once("aa", 1), 2);
+    assert_int_equal(waits_at_once("aa", 2), sysconf(_SC_NPROCESSORS_ONLN) < 4 ? 2 : 0);
+    job.launch.bind = false;
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -656,6 +701,7 @@ int main(void)
         cmocka_unit_test(a_wait_ends_with_the_name_of_who_is_missing),
         cmocka_unit_test(a_lost_peer_ends_all),
         cmocka_unit_test(links_are_as_expected_until_the_ranks_connect),
+        cmocka_unit_test(nothing_goes_on_beside_a_probe_without_a_processor_for_it),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
