@@ -12,9 +12,9 @@
  * part is made, which costs more time.
  *
  * Links between sites are measured beside all this, from trainer_open_comm until the ranks connect, which
- * goes by what was found. Most of it keeps one processor busy. What takes all of them, timing kernels and
- * drawing weights, comes when that is over: a probe on a busy machine finds less than a link has, and paces
- * never rise above what it has found. */
+ * goes by what was found. Most of it keeps one processor busy. What takes all of them, timing kernels,
+ * touching the host's memory and drawing weights, comes when that is over: a probe on a busy machine finds
+ * less than a link has, and paces never rise above what it has found. */
 #include <train/trainer.h>
 
 #include <math.h>
@@ -284,14 +284,26 @@ static lh_status_t memory_check(const trainer_t *t)
     return status;
 }
 
+/* What takes all processors waits until links are measured; all_of_them: what comes next does. */
+static lh_status_t trainer_quiet(trainer_t *t, bool all_of_them)
+{
+    return all_of_them && t->comm.comm != NULL ? train_comm_quiet(&t->comm) : LH_OK;
+}
+
 /* Kernels are timed on a machine that does nothing else. */
 static lh_status_t trainer_plan(trainer_t *t)
 {
-    if (t->job->device.tune && t->comm.comm != NULL) {
-        const lh_status_t status = train_comm_quiet(&t->comm);
-        if (status != LH_OK) return status;
-    }
-    return session_plan(t->session, &t->agree);
+    const lh_status_t status = trainer_quiet(t, t->job->device.tune);
+    return status == LH_OK ? session_plan(t->session, &t->agree) : status;
+}
+
+/* A device that works in the host's memory has each of its threads touch what they are to work on. */
+static lh_status_t trainer_build(trainer_t *t)
+{
+    engine_t *e = t->session->engine;
+    const bool touches = (engine_properties(e)->flags & LH_DEVICE_HOST_ACCESS) != 0;
+    const lh_status_t status = trainer_quiet(t, touches);
+    return status == LH_OK ? engine_build(e) : status;
 }
 
 /* Here device memory is taken. The connections between ranks are made last, as they register that
@@ -305,7 +317,7 @@ static lh_status_t trainer_make_programs(trainer_t *t)
     if (status == LH_OK) status = check_schedule(t);
     if (status == LH_OK) status = trainer_plan(t);
     if (status == LH_OK) status = memory_check(t);
-    if (status == LH_OK) status = engine_build(t->session->engine);
+    if (status == LH_OK) status = trainer_build(t);
     if (status == LH_OK) {
         engine_variants(t->session->engine, &t->variants);
         status = text_status(&t->variants);
