@@ -319,6 +319,8 @@ static void server_part(control_t *c, uint32_t rank, const frame_gather_t *part)
     control_put_all(c, FRAME_GATHERED, &payload);
     control_answer(c, part->channel, g->parts, all);
     text_free(&payload);
+    mem_free(g->parts); /* a channel may have had its last gather */
+    g->parts = NULL;
     g->arrived = 0;
     for (uint32_t r = 0; r < c->how.size; r++)
         s->seats[r].gathered[part->channel] = false;
