@@ -10,19 +10,49 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define OPENMP_LIBRARY "libgomp.so.1"
 
-/* Only what the user has not set. */
+/* "NAME=value" or a part of it. */
+static bool environment_has(const char *row)
+{
+    const size_t name = strcspn(row, "=") + 1;
+    for (char **at = environ; at != NULL && *at != NULL; at++)
+        if (strncmp(*at, row, name) == 0) return true;
+    return false;
+}
+
+/* Only what the user has not set. Not by setenv, which moves the list as it grows: threads of the host, and
+ * libraries in them, may be looking through it. It stays where it is, and there is a new one, with what is
+ * new in the block behind it. */
 void openmp_environment(uint32_t threads)
 {
-    char text[16];
-    snprintf(text, sizeof(text), "%u", threads);
-    setenv("OMP_NUM_THREADS", text, 0);
-    setenv("OMP_DYNAMIC", "false", 0);
+    enum { ROWS = 3, ROW = 32 };
+    static char **kept; /* also where a setenv makes another one later */
+    char number[ROW];
+    (void)snprintf(number, sizeof(number), "OMP_NUM_THREADS=%u", threads);
     /* Between two kernels a thread waits awake, for about a millisecond: longer than the control
      * thread needs to get from one to the next, short enough to leave an idle core alone. */
-    setenv("GOMP_SPINCOUNT", "20000", 0);
+    const char *const rows[ROWS] = {number, "OMP_DYNAMIC=false", "GOMP_SPINCOUNT=20000"};
+    size_t count = 0, added = 0;
+    while (environ != NULL && environ[count] != NULL)
+        count++;
+    char **list = calloc(1, (count + ROWS + 1) * sizeof(*list) + ROWS * ROW);
+    if (list == NULL) return;
+    if (count > 0) memcpy(list, environ, count * sizeof(*list));
+    for (size_t i = 0; i < ROWS; i++) {
+        if (environment_has(rows[i])) continue;
+        char *row = (char *)(list + count + ROWS + 1) + i * ROW;
+        memcpy(row, rows[i], strlen(rows[i]));
+        list[count + added++] = row;
+    }
+    if (added == 0) {
+        free(list);
+        return;
+    }
+    kept = list;
+    __atomic_store_n(&environ, kept, __ATOMIC_RELEASE);
 }
 
 /* NULL, too, where the library is not there: asked once, at the end. */
