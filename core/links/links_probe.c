@@ -468,14 +468,15 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
         status = probe_turn(p, UINT64_MAX);
     if (status != LH_OK) return status;
     const uint64_t until = sys()->now_ns() + 1000000000 + 2 * p->figures->round_trip_ns;
-    while (!p->k->dials && !p->k->gone && sys()->now_ns() < until) {
+    while (status == LH_OK && !p->k->dials && !p->k->gone && sys()->now_ns() < until) {
         links_harvest(p->l);
         links_sleep(p->l, -1, 0, 1000000);
+        status = links_status(p->l); /* of a job that has failed nobody waits for an end in order */
     }
     link_drop(p->k);
     p->k = NULL;
     p->out = 0; /* what the peer took before it closed may not have been told as sent */
-    return LH_OK;
+    return status;
 }
 
 /* Over the service for bulk data, which training connects to anew later. */
