@@ -38,10 +38,21 @@ void conn_name(lh_conn_t *c, uint32_t rank)
         (void)snprintf(c->peer_text, sizeof(c->peer_text), "rank %u", rank);
 }
 
+/* All tasks that no thread has begun are forgotten first: while one is waited for, its thread would
+ * begin the next, and all of them would be waited for in turn. */
+static void streams_close(lh_conn_t *c, bool abort)
+{
+    for (uint32_t i = 0; i < STREAMS_MAX; i++)
+        if (c->streams[i] != NULL) work_forget(c->streams[i]);
+    for (uint32_t i = 0; i < STREAMS_MAX; i++)
+        if (c->streams[i] != NULL) stream_close(c->streams[i], abort);
+}
+
 /* What it took of the kernel's memory is for others now. */
 void conn_free(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
+    streams_close(c, true);
     for (uint32_t i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
     c->transport->budget_used -= c->budget_used;
@@ -54,8 +65,7 @@ void conn_free(lh_conn_t *c)
 static void close_streams(lh_conn_t *c)
 {
     const bool abort = c->send_first != c->send_end && !c->sends[c->send_first % DEPTH].done;
-    for (uint32_t i = 0; i < STREAMS_MAX; i++)
-        if (c->streams[i] != NULL) stream_close(c->streams[i], abort);
+    streams_close(c, abort);
     atomic_store_explicit(&c->paths_up, 0, memory_order_relaxed);
 }
 

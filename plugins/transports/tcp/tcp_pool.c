@@ -182,12 +182,28 @@ bool pool_waits(pool_t *p)
     return waits;
 }
 
-/* True: no thread had begun it. */
+/* True: no thread had begun it. Under the lock. */
+static bool todo_remove(pool_t *p, pool_task_t *task)
+{
+    if (task->state != TASK_WAITS) return false;
+    queue_remove(&p->todo, task);
+    task->state = TASK_BACK;
+    return true;
+}
+
+bool pool_forget(pool_t *p, pool_task_t *task)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    const bool waited = todo_remove(p, task);
+    (void)pthread_mutex_unlock(&p->lock);
+    return waited;
+}
+
+/* As todo_remove. */
 static bool task_recall(pool_t *p, pool_task_t *task)
 {
     (void)pthread_mutex_lock(&p->lock);
-    const bool waited = task->state == TASK_WAITS;
-    if (waited) queue_remove(&p->todo, task);
+    const bool waited = todo_remove(p, task);
     while (task->state == TASK_RUNS)
         (void)pthread_cond_wait(&p->idle, &p->lock);
     if (task->state == TASK_DONE) {

@@ -36,5 +36,7 @@ bool pool_waits(pool_t *p);
 void pool_settle(pool_t *p, pool_task_t *task);
 /* Likewise, but one that no thread has begun is not done. */
 void pool_drop(pool_t *p, pool_task_t *task);
+/* Brings back only one that no thread has begun, undone; false: it is out still. Waits for nothing. */
+bool pool_forget(pool_t *p, pool_task_t *task);
 
 #endif

@@ -193,6 +193,12 @@ bool work_settle(stream_t *s)
     return stream_opened(s, s->open_task.good);
 }
 
+void work_forget(stream_t *s)
+{
+    if (s->sealing && pool_forget(s->transport->pool, &s->seal_task)) s->sealing = false;
+    if (s->opening && pool_forget(s->transport->pool, &s->open_task)) s->opening = false;
+}
+
 void work_drop(stream_t *s)
 {
     if (s->sealing) pool_drop(s->transport->pool, &s->seal_task);

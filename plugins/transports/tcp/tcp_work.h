@@ -24,6 +24,8 @@ void work_take(lh_transport_t *t);
 bool work_waits(lh_transport_t *t);
 /* What is opened for this stream is opened now. False: the stream broke. */
 bool work_settle(stream_t *s);
+/* No thread begins with it any more. Of a stream that is closed next: its batch may be left unsealed. */
+void work_forget(stream_t *s);
 /* From here on no thread knows of its buffers: a few milliseconds at most. */
 void work_drop(stream_t *s);
 

@@ -2,6 +2,7 @@
  * random sizes that go through it, and that no buffer is touched by it once it is the caller's again
  * (of which AddressSanitizer and ThreadSanitizer tell). */
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -66,6 +67,8 @@ static void a_task_that_no_thread_has_begun_is_done_by_who_settles_it(void **sta
         pool_give(p, &tasks[i]);
     }
     pool_drop(p, &tasks[2]);
+    assert_true(pool_forget(p, &tasks[0])); /* the first of the queue, and now its last */
+    pool_give(p, &tasks[0]);
     assert_int_equal(count, 0);
     pool_settle(p, &tasks[1]);
     assert_int_equal(count, 1);
@@ -74,6 +77,39 @@ static void a_task_that_no_thread_has_begun_is_done_by_who_settles_it(void **sta
     pool_settle(p, &tasks[0]);
     pool_settle(p, &tasks[1]);
     assert_int_equal(count, 3);
+    assert_null(pool_take(p));
+    pool_free(p);
+}
+
+static bool wait_for_it(void *of)
+{
+    atomic_uint *step = of;
+    atomic_fetch_add(step, 1);
+    while (atomic_load(step) < 2)
+        (void)sched_yield();
+    return true;
+}
+
+/* Not waited for, and not lost. */
+static void a_task_that_a_thread_has_begun_can_not_be_forgotten(void **state)
+{
+    (void)state;
+    atomic_uint step = 0;
+    int fd;
+    pool_t *p = pool_new(&services.host.api, &fd);
+    assert_non_null(p);
+    assert_int_equal(pool_grow(p, 1), 1);
+    pool_task_t tasks[2] = {{.work = wait_for_it, .of = &step}, {.work = wait_for_it, .of = &step}};
+    pool_give(p, &tasks[0]);
+    while (atomic_load(&step) == 0)
+        (void)sched_yield();
+    pool_give(p, &tasks[1]);
+    assert_true(pool_forget(p, &tasks[1]));
+    assert_false(pool_forget(p, &tasks[0]));
+    atomic_store(&step, 2);
+    pool_settle(p, &tasks[0]);
+    assert_true(tasks[0].good);
+    assert_int_equal(atomic_load(&step), 2); /* the other was not done */
     assert_null(pool_take(p));
     pool_free(p);
 }
@@ -310,6 +346,7 @@ int main(void)
         cmocka_unit_test(threads_are_planned_by_rate_streams_and_processors),
         cmocka_unit_test(processors_are_free_where_a_device_computes),
         cmocka_unit_test(a_task_that_no_thread_has_begun_is_done_by_who_settles_it),
+        cmocka_unit_test(a_task_that_a_thread_has_begun_can_not_be_forgotten),
         cmocka_unit_test(every_task_comes_back_once_and_wakes_who_sleeps),
         cmocka_unit_test(messages_that_threads_seal_and_open_are_whole_and_in_order),
         cmocka_unit_test(who_sleeps_is_woken_when_a_thread_is_done),
