@@ -10,8 +10,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 #define END_NS 80000000ull /* how long a FRAME_END may wait for room */
+enum { PAUSE_NS = 200000 };
 
 /* In the transport's list from here on. */
 lh_status_t conn_new(lh_transport_t *t, lh_conn_t **out)
@@ -48,11 +50,30 @@ static void streams_close(lh_conn_t *c, bool abort)
         if (c->streams[i] != NULL) stream_close(c->streams[i], abort);
 }
 
+/* Whether the kernel has pages of sends still; not for long: see tcp_zero.c. */
+static bool conn_holds_pages(lh_conn_t *c, bool is_late)
+{
+    bool holds = false;
+    for (uint32_t i = 0; i < STREAMS_MAX; i++)
+        holds |= c->streams[i] != NULL && !stream_let_go(c->streams[i], is_late);
+    return holds;
+}
+
+/* Where nobody polls any more; for all streams together. poll(2) would not wait: a socket that was
+ * reset has POLLHUP set for good. */
+static void conn_await_pages(lh_conn_t *c)
+{
+    static const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    for (uint64_t ns = 0; conn_holds_pages(c, ns >= ZERO_WAIT_NS); ns += PAUSE_NS)
+        (void)nanosleep(&pause, NULL);
+}
+
 /* What it took of the kernel's memory is for others now. */
 void conn_free(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
     streams_close(c, true);
+    conn_await_pages(c);
     for (uint32_t i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
     c->transport->budget_used -= c->budget_used;
@@ -176,16 +197,6 @@ static void tell_queue(lh_conn_t *c, sink_t *s, bool receives, bool also_cut_off
     }
 }
 
-/* Whether the kernel has pages of sends still; not for long: see tcp_zero.c. */
-static bool conn_holds_pages(lh_conn_t *c)
-{
-    const bool is_late = c->transport->now >= c->pages_deadline;
-    bool holds = false;
-    for (uint32_t i = 0; i < STREAMS_MAX; i++)
-        holds |= c->streams[i] != NULL && !stream_let_go(c->streams[i], is_late);
-    return holds;
-}
-
 /* In this order: UP, what ended well, DOWN, what was cut off, DRAINED. */
 void conn_tell(lh_conn_t *c, sink_t *s)
 {
@@ -207,7 +218,7 @@ void conn_tell(lh_conn_t *c, sink_t *s)
     /* DOWN comes before the operations that it has cut off. */
     if (!c->down_said) return;
     tell_queue(c, s, true, true);
-    if (conn_holds_pages(c)) return;
+    if (conn_holds_pages(c, c->transport->now >= c->pages_deadline)) return;
     tell_queue(c, s, false, true);
     if (s->count == s->max || c->send_first != c->send_end || c->recv_first != c->recv_end) return;
     c->up_due = false;

@@ -70,7 +70,6 @@ void stream_free(stream_t *s)
     if (s == NULL) return;
     const lh_host_t *host = s->transport->host;
     stream_close(s, true);
-    if (s->fd >= 0) zero_await(s);
     (void)stream_let_go(s, true);
     tls_free(s->tls);
     seal_free(s->seals[0]);

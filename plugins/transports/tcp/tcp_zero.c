@@ -22,7 +22,6 @@
 #include "tcp_zero.h"
 
 #include <errno.h>
-#include <time.h>
 
 #include <linux/errqueue.h>
 #include <netinet/in.h>
@@ -31,7 +30,7 @@
 #include "tcp_card.h"
 
 /* Of a message, and of its part in a frame: below, pages cost more than a copy. */
-enum { MESSAGE_LEAST = 64 << 10, PART_LEAST = 32 << 10, PAUSE_NS = 200000 };
+enum { MESSAGE_LEAST = 64 << 10, PART_LEAST = 32 << 10 };
 LH_STATIC_ASSERT((ZERO_SENDS & (ZERO_SENDS - 1)) == 0, "rows by number, also where numbers wrap");
 
 void zero_begin(stream_t *s)
@@ -157,15 +156,4 @@ void zero_reset(stream_t *s)
     const struct sockaddr none = {.sa_family = AF_UNSPEC};
     (void)connect(s->fd, &none, sizeof(none));
     zero_collect(s);
-}
-
-/* Called where nobody polls any more. */
-void zero_await(stream_t *s)
-{
-    /* poll(2) would not wait: a socket that was reset has POLLHUP set for good. */
-    for (uint64_t ns = 0; zero_holds(s) && ns < ZERO_WAIT_NS; ns += PAUSE_NS) {
-        const struct timespec pause = {.tv_nsec = PAUSE_NS};
-        (void)nanosleep(&pause, NULL);
-        zero_collect(s);
-    }
 }

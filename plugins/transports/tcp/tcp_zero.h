@@ -23,8 +23,7 @@ void zero_release(stream_t *s, uint32_t from, uint32_t to);
 bool zero_holds(const stream_t *s); /* the kernel has pages */
 /* Resets the connection and keeps the socket: the kernel lets go of all but what a device has. */
 void zero_reset(stream_t *s);
-/* How long that is waited for; and waits for it, where nobody polls any more. */
+/* How long that is waited for. */
 #define ZERO_WAIT_NS 50000000ull
-void zero_await(stream_t *s);
 
 #endif
