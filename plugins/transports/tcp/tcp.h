@@ -209,6 +209,7 @@ struct lh_conn {
     uint64_t end_deadline;
     uint64_t pages_deadline; /* broken: for the kernel to let go of the caller's pages */
     frame_t end;
+    stream_t *end_by; /* has handed it to the kernel; NULL: none yet */
 
     stream_t *streams[STREAMS_MAX];
     uint32_t stream_count, open_count, turn;

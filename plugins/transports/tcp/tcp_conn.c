@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#define END_NS 80000000ull /* how long a FRAME_END may wait for room */
+#define END_NS 80000000ull /* how long a FRAME_END may wait for room, and what is before it */
 enum { PAUSE_NS = 200000 };
 
 /* In the transport's list from here on. */

@@ -7,6 +7,7 @@
 #include "tcp_warm.h"
 
 #include "tcp_work.h"
+#include "tcp_zero.h"
 
 /* Of one turn of a connection; how long grants wait for data that goes the same way; the shortest part
  * of a message that goes over a stream of its own. */
@@ -110,10 +111,12 @@ static void watch_starved(lh_conn_t *c)
     c->starved_since = 0;
 }
 
-/* Frames that are under way are finished, then the peer is told why; then it is over. */
+/* Frames that are under way are finished, then the peer is told why; then it is over. A socket that has
+ * pages is closed with a reset, which would throw the word away where it waits behind them: so they are
+ * waited for, as long as the end may take. */
 static void push_end(lh_conn_t *c)
 {
-    for (uint32_t i = 0; i < c->stream_count; i++) {
+    for (uint32_t i = 0; i < c->stream_count && c->end_by == NULL; i++) {
         stream_t *s = c->streams[i];
         size_t bytes = 0;
         /* The first stream that takes it will do. */
@@ -122,10 +125,11 @@ static void push_end(lh_conn_t *c)
         if (s->blocked || !stream_put(s, c->end, NULL)) continue;
         if (!stream_push(s, &bytes)) return;
         if (s->blocked) return;
-        conn_break(c, c->why, "%s", c->reason);
-        return;
+        c->end_by = s;
     }
-    if (c->transport->now >= c->end_deadline) conn_break(c, c->why, "%s", c->reason);
+    if (c->end_by != NULL) zero_collect(c->end_by);
+    const bool has_left = c->end_by != NULL && !zero_holds(c->end_by);
+    if (has_left || c->transport->now >= c->end_deadline) conn_break(c, c->why, "%s", c->reason);
 }
 
 /* Streams take turns at being the first, so that none is always served last. */

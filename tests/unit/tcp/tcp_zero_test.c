@@ -92,6 +92,36 @@ static void numbers_that_are_not_held_say_nothing(void **state)
     assert_false(zero_holds(&stream));
 }
 
+/* Its socket would be reset, and the word thrown away; but not longer than an end may take. */
+static void an_end_that_was_sent_waits_for_the_pages_before_it(void **state)
+{
+    (void)state;
+    static lh_transport_t transport;
+    for (int turn = 0; turn < 2; turn++) {
+        hold(0);
+        transport.open_streams = 1;
+        transport.now = 10;
+        stream.transport = conn.transport = &transport;
+        stream.state = STREAM_OPEN;
+        stream.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(stream.fd >= 0);
+        conn.streams[0] = conn.end_by = &stream;
+        conn.stream_count = 1;
+        conn.state = CONN_ENDING;
+        conn.end_deadline = 20;
+        (void)conn_push(&conn);
+        assert_int_equal(conn.state, CONN_ENDING);
+        if (turn == 0)
+            zero_release(&stream, 0, 3);
+        else
+            transport.now = 20;
+        (void)conn_push(&conn);
+        assert_int_equal(conn.state, CONN_BROKEN);
+        assert_int_equal(stream_let_go(&stream, false), turn == 0);
+        assert_true(stream_let_go(&stream, true));
+    }
+}
+
 /* ---- messages ---- */
 
 /* A kernel before 4.14, or what stands for one, has none. */
@@ -254,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_is_done_with_the_last_of_its_sends_also_where_numbers_wrap),
         cmocka_unit_test(numbers_that_are_not_held_say_nothing),
+        cmocka_unit_test(an_end_that_was_sent_waits_for_the_pages_before_it),
         cmocka_unit_test(messages_leave_from_their_pages_and_arrive_whole),
         cmocka_unit_test(where_it_is_of_no_use_all_is_copied),
         cmocka_unit_test(a_cancel_or_a_close_gives_every_buffer_back),
