@@ -36,13 +36,14 @@ LH_STATIC_ASSERT((ZERO_SENDS & (ZERO_SENDS - 1)) == 0, "rows by number, also whe
 void zero_begin(stream_t *s)
 {
     const uint32_t wish = s->transport->config->zero_copy;
+    const bool is_far = s->conn->link.scope == LH_LINK_WAN;
     const int on = 1;
     bool is_real = true, leads_away = true;
-    if (wish == ZERO_NO || (s->seals[0] != NULL && seal_encrypts(s->seals[0]))) return;
-    if (wish == ZERO_AUTO && s->conn->link.scope == LH_LINK_WAN) return;
-    if (wish == ZERO_AUTO) leads_away = card_leads_away(s->fd, &is_real);
+    if (s->seals[0] != NULL && seal_encrypts(s->seals[0])) return;
+    if (wish != ZERO_YES && !is_far) leads_away = card_leads_away(s->fd, &is_real);
+    /* Whatever this end does itself: it doesn't know the peer's options. */
     s->zero.peers = leads_away;
-    if (!leads_away || !is_real) return;
+    if (wish == ZERO_NO || (wish == ZERO_AUTO && is_far) || !leads_away || !is_real) return;
     /* Without the option the flag means nothing to the kernel: it copies, and tells of no number. */
     s->zero.on = setsockopt(s->fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
 }
