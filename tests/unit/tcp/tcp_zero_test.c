@@ -134,6 +134,27 @@ static bool kernel_has_it(void)
     return has;
 }
 
+/* Between sites no end sends so by itself; but a peer that was told to may wait for its pages. */
+static void frames_of_the_peer_are_acknowledged_whatever_this_end_does(void **state)
+{
+    (void)state;
+    static lh_transport_t transport;
+    static tcp_config_t config;
+    const bool has = kernel_has_it();
+    transport.config = &config;
+    for (config.zero_copy = ZERO_AUTO; config.zero_copy <= ZERO_NO; config.zero_copy++) {
+        hold(0);
+        stream.transport = &transport;
+        conn.link.scope = LH_LINK_WAN;
+        stream.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(stream.fd >= 0);
+        zero_begin(&stream);
+        assert_true(stream.zero.peers);
+        assert_int_equal(stream.zero.on, has && config.zero_copy == ZERO_YES);
+        (void)close(stream.fd);
+    }
+}
+
 static void open_pair(kit_end_t *a, kit_end_t *b, uint32_t security, uint64_t streams,
                       uint32_t zero_copy)
 {
@@ -285,6 +306,7 @@ int main(void)
         cmocka_unit_test(a_message_is_done_with_the_last_of_its_sends_also_where_numbers_wrap),
         cmocka_unit_test(numbers_that_are_not_held_say_nothing),
         cmocka_unit_test(an_end_that_was_sent_waits_for_the_pages_before_it),
+        cmocka_unit_test(frames_of_the_peer_are_acknowledged_whatever_this_end_does),
         cmocka_unit_test(messages_leave_from_their_pages_and_arrive_whole),
         cmocka_unit_test(where_it_is_of_no_use_all_is_copied),
         cmocka_unit_test(a_cancel_or_a_close_gives_every_buffer_back),
