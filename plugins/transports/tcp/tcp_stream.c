@@ -48,11 +48,12 @@ void stream_close(stream_t *s, bool abort)
     if (s->state == STREAM_OPEN) s->transport->open_streams--;
     s->state = STREAM_CLOSED;
     if (s->fd < 0) return;
-    /* A message whose pages it has is not done, so that it may not leave any more in any case. */
-    if (zero_holds(s)) zero_reset(s);
-    if (zero_holds(s)) return;
-    if (abort) (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    socket_close(s);
+    /* A message whose pages it has is not done, so that it may not leave any more in any case: also not
+     * where the reset is refused, and the socket closed without it. */
+    const bool is_cut_off = zero_holds(s);
+    if (abort || is_cut_off) (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    if (is_cut_off) zero_reset(s);
+    if (!zero_holds(s)) socket_close(s);
 }
 
 bool stream_let_go(stream_t *s, bool force)
