@@ -18,9 +18,11 @@ static const uint64_t jitter_ns = 1000000;
 static const double growth = 1.05;
 static const double least_pace = 125000;   /* 1 Mb/s */
 static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy scheduler */
-/* The long stage: packets lost in a round trip from which on it is worth its time; and what the stages
- * before it may have brought too little, of two round trips that wait for a third. */
+/* The long stage: packets lost in a round trip from which on it is worth its time; what the stages before it
+ * may have brought too little, of two round trips that wait for a third; and probe_ramp_t.flat, one stage
+ * that came near the most. */
 static const double look_losses = 0.25, look_more = 1.5;
+static const uint32_t look_flat = 2;
 static const double burst_share = 0.95; /* of the pace: the link carries a burst    */
 /* Of a stage that brought no more: it counts double where it came near the most. */
 static const double near_best = 0.9;
@@ -53,29 +55,35 @@ static bool is_queued(uint64_t trip_ns, uint64_t least_ns)
 
 /* One stage that brings no more may have met a sender that was still starting, or a busy machine;
  * several, each sent faster than that, have met the link's end. A queue that has built up
- * says the same sooner. */
+ * says the same sooner. The guess that a ramp begins with is of so short a train that half a millisecond
+ * makes it several times what the link carries: it gives the first stage its pace, and is no figure. */
 void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t least_ns)
 {
     lh_assert(came >= 0);
     const bool grew = came > growth * r->best;
     const bool queued = is_queued(trip_ns, least_ns);
-    if (came > r->best) r->best = came;
-    r->flat = grew ? 0 : r->flat + (came >= near_best * r->best ? 2 : 1);
+    const bool looked = r->looks && came < near_best * link_probe_pace(r);
+    const bool counts = r->told && !grew;
+    if (came > r->best || !r->told) r->best = came;
+    r->told = true;
+    r->flat = counts ? r->flat + (came >= near_best * r->best ? 2 : 1) : 0;
     r->full |= !grew;
-    r->done |= r->looks || r->flat >= (queued ? FLAT_QUEUED : FLAT_ENOUGH);
+    r->done |= looked || r->flat >= (queued ? FLAT_QUEUED : FLAT_ENOUGH);
     r->looked |= r->looks;
     r->looks = false;
 }
 
 /* What a transport takes is handed over in order, so that behind a packet that was lost all of it waits a
  * round trip for that to come again. Where in most round trips one is lost a stage of two brings two thirds
- * of what the link carries, on time and again. A stage never brings more than that, so one more can only
- * make the figure better. */
+ * of what the link carries, on time and again. So several such stages say no more than one, and their time
+ * is better spent on one that is long. A stage never brings more than the link carries, so one more can only
+ * make the figure better. Where it brought what it was sent at the ramp goes on. */
 bool link_probe_look(probe_ramp_t *r, double lost, double packet, uint64_t round_trip_ns)
 {
     lh_assert(packet > 0);
     const double in_flight = r->best * (double)round_trip_ns * 1e-9 / packet;
-    if (!r->done || r->looked || lost * in_flight < look_losses) return false;
+    if (!r->done && r->flat < look_flat) return false;
+    if (r->looked || lost * in_flight < look_losses) return false;
     if (LOOK_TRIPS * round_trip_ns <= link_probe_ns(r, round_trip_ns)) return false;
     r->looks = true;
     r->done = false;

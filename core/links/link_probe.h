@@ -111,9 +111,10 @@ bool link_probe_cards_doubt(const probe_pair_t *p, int end, char *out, size_t ro
 
 /* The search for the rate of one direction: each stage is sent faster than the most that came so
  * far, until several in turn bring no more. It begins as all zeroes; the first guess goes to
- * `best`. */
+ * `best`, and counts until the first stage. */
 typedef struct probe_ramp {
     double best;   /* bytes a second: the most that came */
+    bool told;     /* by a stage, so it is no guess      */
     uint32_t flat; /* of stages in turn that brought no more: 2 each, or 1 */
     bool full;     /* one has: the sender is up to speed  */
     bool done;     /* further stages only add to best     */
@@ -128,8 +129,8 @@ void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t l
 double link_probe_pace(const probe_ramp_t *r);
 uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns);
 
-/* Once a ramp is done on a way on which packets are lost, makes room for one more stage that is long beside
- * a round trip; true: it did, and the ramp is done after that. lost: share of the bytes sent so far; packet:
+/* Once a stage brought no more on a way on which packets are lost, makes the next one long beside a round
+ * trip; true: it did, and the ramp is done after that. lost: share of the bytes sent so far; packet:
  * bytes of payload of one. */
 bool link_probe_look(probe_ramp_t *r, double lost, double packet, uint64_t round_trip_ns);
 

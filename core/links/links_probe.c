@@ -363,17 +363,16 @@ static void probe_retune(const probe_t *p, const lh_tuning_t *wanted)
     if (api->retune != NULL && api->retune(p->k->conn, wanted, NULL) != LH_OK) fail_clear();
 }
 
-/* The long stage has its time beside the ramp's. Where the transport tells of no losses there is none. That a
- * ramp is done is taken back by it, which the next word tells. */
+/* Where the transport tells of no losses there is no long stage. That a ramp is done is taken back by it,
+ * which the next word tells. */
 static void ramp_look(probe_t *p)
 {
     lh_link_stats_t stats;
-    const uint64_t trip = p->figures->round_trip_ns;
     stats_look(p, &stats);
     if (stats.bytes_sent == 0) return;
     const double lost = (double)stats.bytes_retransmitted / (double)stats.bytes_sent;
-    if (link_probe_look(&p->ramp, lost, link_probe_packet(stats.path_mtu), trip))
-        p->deadline_ns += link_probe_ns(&p->ramp, trip) + 2 * trip;
+    (void)link_probe_look(&p->ramp, lost, link_probe_packet(stats.path_mtu),
+                          p->figures->round_trip_ns);
 }
 
 /* Stages of rising pace until both ends have found their rate. The word of a stage that both ramps
@@ -395,18 +394,22 @@ static lh_status_t probe_ramp(probe_t *p)
                                    .pace_bytes_per_second = p->ramp.flat > 0 ? (uint64_t)pace
                                                                              : UINT64_MAX};
         probe_retune(p, &paced);
+        const uint64_t begun_ns = sys()->now_ns();
         lh_status_t status = stage_run(p, pace, bytes, KIND_RAMP, &there, &here);
         if (status != LH_OK) return status;
+        /* The long stage has its time beside the ramp's. */
+        if (p->ramp.looks) p->deadline_ns += sys()->now_ns() - begun_ns;
         ended = p->ramp.done && p->its->done;
         if (here > (double)p->rate[1] && !train) p->rate[1] = (uint64_t)here;
         if (train)
             p->ramp.best = there / 2; /* of few bytes: a guess */
         else
             link_probe_stage(&p->ramp, there, p->loaded_ns, trip);
-        /* What is faster than messages can be is not seen. */
-        const bool cut = bytes == MOST_DATA || sys()->now_ns() + rest > p->deadline_ns;
-        p->ramp.done |= cut;
-        if (!ended && !cut) ramp_look(p);
+        /* What is faster than messages can be is not seen, nor by a longer stage. A ramp that ends because its
+         * time is over has the long stage all the same: the others brought up to a third too little. */
+        const bool most = bytes == MOST_DATA;
+        p->ramp.done |= most || sys()->now_ns() + rest > p->deadline_ns;
+        if (!ended && !most) ramp_look(p);
         status = stage_expect(p);
         if (status != LH_OK) return status;
     }

@@ -60,6 +60,22 @@ static void a_ramp_ends_at_the_rate_of_the_link(void **state)
     }
 }
 
+/* Of a train of a millisecond a late ping makes several times the link's rate. It is never told as one. */
+static void what_a_ramp_begins_with_is_no_figure(void **state)
+{
+    (void)state;
+    for (double guess = 0.1; guess < 10; guess *= 1.5) {
+        uint64_t trip;
+        played_t k = {.rate = 1e8, .speed = 1e9, .trip_ns = 10 * MS};
+        probe_ramp_t r = {.best = guess * k.rate};
+        for (uint32_t stages = 0; !r.done && stages < 100; stages++) {
+            const double came = send_at(&k, link_probe_pace(&r), &trip);
+            link_probe_stage(&r, came, trip, k.trip_ns);
+        }
+        assert_true(r.done && fabs(r.best / k.rate - 1) < 0.01);
+    }
+}
+
 /* One stage in five meets a busy machine: the most that came counts. */
 static void a_ramp_outlasts_single_stages_that_go_wrong(void **state)
 {
@@ -94,8 +110,9 @@ static void a_ramp_over_a_lossy_link_ends_with_a_long_stage(void **state)
             const double came = send_at(&k, link_probe_pace(&r), &loaded);
             assert_true((ns > 8 * (double)trip) == (looks == 1 && r.looks));
             link_probe_stage(&r, came * ns / (ns + (double)trip), loaded, trip);
-            if (r.done && without == 0) without = r.best;
-            looks += link_probe_look(&r, loss, PACKET, trip);
+            if (!link_probe_look(&r, loss, PACKET, trip)) continue;
+            looks++;
+            without = r.best;
         }
         assert_true(r.done && looks == 1 && without < 0.81 * rate);
         assert_true(r.best > 0.93 * rate && r.best <= rate);
@@ -109,6 +126,11 @@ static void a_ramp_over_a_lossy_link_ends_with_a_long_stage(void **state)
     assert_false(link_probe_look(&r, 5e-5, PACKET, 50 * MS));
     assert_false(link_probe_look(&r, loss, PACKET, 7 * MS));
     assert_true(r.done && link_probe_look(&r, loss, PACKET, 50 * MS) && !r.done);
+    /* That all it was sent came says nothing of the link's end. */
+    probe_ramp_t slow = {.best = rate / 10, .told = true, .full = true, .flat = 2};
+    assert_true(link_probe_look(&slow, 10 * loss, PACKET, 50 * MS));
+    link_probe_stage(&slow, 0.95 * link_probe_pace(&slow), 50 * MS, 50 * MS);
+    assert_true(!slow.done && slow.looked && !slow.looks);
 }
 
 static void stages_last_two_round_trips_and_longer_where_they_count(void **state)
@@ -480,6 +502,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ramp_ends_at_the_rate_of_the_link),
+        cmocka_unit_test(what_a_ramp_begins_with_is_no_figure),
         cmocka_unit_test(a_ramp_outlasts_single_stages_that_go_wrong),
         cmocka_unit_test(a_ramp_over_a_lossy_link_ends_with_a_long_stage),
         cmocka_unit_test(stages_last_two_round_trips_and_longer_where_they_count),
