@@ -3,7 +3,13 @@
  *
  * A rate is looked for from below and by what arrived, not by what was sent: what is sent faster
  * than the link carries only fills the queue before it, or is lost. One stage never decides, as a
- * sender may still have been starting and a machine busy. */
+ * sender may still have been starting and a machine busy.
+ *
+ * A loss is a count, and tells as much as there are losses in it: bursts go on until there are enough,
+ * which costs time where a link is slow, and only where it loses packets at all. A burst that lost far
+ * more than the others met a queue that overflowed, as behind a machine that was held up: that is not
+ * counted, by which a link that loses packets in rare clumps is told for better than it is, until the
+ * training's own count says so. */
 #include <links/link_probe.h>
 
 #include <math.h>
@@ -32,6 +38,17 @@ static const double part_kept = 0.9, cards_alike = 0.7;
 /* Sent over a card, on average, for it to tell a rate. */
 static const uint64_t card_bytes = 1048576;
 static const double turn_packets = 1e6; /* after which losses are told of a training */
+/* Of a count of lost packets. Bursts go on until there are enough, so what is random is how many packets it
+ * takes (inverse sampling: J. B. S. Haldane, On a method of estimating frequencies, Biometrika 33, 1945).
+ * Packets times loss until the n-th is lost are Gamma(n): n over that is off by more than a factor of two
+ * with P(Poisson(n / 2) >= n) + P(Poisson(2 n) < n), 0.36 % for 20. Before that it is enough that so few
+ * would be seen one time in a thousand if the link lost `told_loss`. A single one may be a packet that was
+ * only late and is worth no further burst. */
+static const double told_losses = 20, told_loss = 1e-3, told_doubt = 1e-3;
+/* Of a burst that is not like the others: standard deviations, and as many packets where few are expected,
+ * above the most that the others leave open. By chance less than one time in 100,000. */
+static const double odd_deviations = 4;
+static const uint64_t burst_ns = 200000000; /* long enough to count packets that are lost */
 /* FOLLOW_STEPS: steps in turn before a pace changes. FOLLOW_RARELY: the longest patience, in
  * steps, is below twice this. FLAT_*: how much of no growth ends a ramp (2 a stage that came
  * near the most, else 1), the same with a queue, and by how much stages last longer once the
@@ -39,6 +56,7 @@ static const double turn_packets = 1e6; /* after which losses are told of a trai
 enum { FOLLOW_STEPS = 20, FOLLOW_RARELY = 1000 };
 enum { FLAT_ENOUGH = 6, FLAT_QUEUED = 4, FLAT_LONGER = 3 };
 enum { LOOK_TRIPS = 16 }; /* of the long stage: a round trip that it waits is 6 % of it */
+enum { ODD_PART = 3 };    /* of so many bursts one may be left out */
 
 bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b)
 {
@@ -165,6 +183,60 @@ double link_probe_loss_most(double lost, double packets)
     return most < 1 ? most : 1;
 }
 
+void link_probe_tally(probe_tally_t *t, double sent, double lost)
+{
+    lh_assert(sent >= 0 && lost >= 0);
+    if (sent < 1 || t->count == PROBE_BURSTS) return;
+    t->sent[t->count] = sent;
+    t->lost[t->count++] = lost < sent ? lost : sent; /* what is sent again may be lost again */
+}
+
+/* Of a Poisson count with that mean: the chance that it is `most` or less. */
+static double poisson_upto(double mean, double most)
+{
+    double chance = 0, term = exp(-mean);
+    for (double k = 0; k <= most; k++) {
+        chance += term;
+        term *= mean / (k + 1);
+    }
+    return chance;
+}
+
+/* Whether a burst lost more than can be chance where the others lost rest_lost of rest_sent. */
+static bool is_odd(double sent, double lost, double rest_sent, double rest_lost)
+{
+    lh_assert(rest_lost >= 0);
+    const double mean = link_probe_loss_most(rest_lost, rest_sent) * sent;
+    return rest_sent >= 1 && lost > mean + odd_deviations * (sqrt(mean) + 1);
+}
+
+/* One after the other, the worst first: of two it can't be said which is the odd one, so there it takes a
+ * third. Clumps in more than a third of all bursts are the link's. */
+bool link_probe_tally_sum(const probe_tally_t *t, double *sent, double *lost)
+{
+    bool is_out[PROBE_BURSTS] = {false}, odd = false;
+    for (uint32_t may = t->count / ODD_PART;; may--) {
+        uint32_t worst = PROBE_BURSTS;
+        *sent = *lost = 0;
+        for (uint32_t i = 0; i < t->count; i++) {
+            if (is_out[i]) continue;
+            *sent += t->sent[i];
+            *lost += t->lost[i];
+            if (worst == PROBE_BURSTS || t->lost[i] * t->sent[worst] > t->lost[worst] * t->sent[i])
+                worst = i;
+        }
+        if (worst == PROBE_BURSTS) return true;
+        odd = is_odd(t->sent[worst], t->lost[worst], *sent - t->sent[worst],
+                     fmax(*lost - t->lost[worst], 0));
+        if (!odd || may == 0) break;
+        is_out[worst] = true;
+    }
+    if (t->count == PROBE_BURSTS) return true;
+    if (odd) return false;
+    const double count = rint(*lost); /* of packets that are all about as long as they can be */
+    return count < 2 || count >= told_losses || poisson_upto(told_loss * *sent, count) < told_doubt;
+}
+
 double link_probe_loss_to_tune(const probe_figures_t *f, int way, double loss)
 {
     lh_assert(way == 0 || way == 1);
@@ -178,6 +250,19 @@ uint64_t link_probe_budget_ns(uint64_t round_trip_ns)
     enum { TRIPS = 40 + 12 * 2 };
     const uint64_t least = 3000000000;
     return TRIPS * round_trip_ns > least ? TRIPS * round_trip_ns : least;
+}
+
+uint64_t link_probe_longest_ns(uint64_t round_trip_ns)
+{
+    enum { TRIPS = 40, BURSTS = 12 };
+    const uint64_t all = TRIPS * round_trip_ns + BURSTS * link_probe_burst_ns(round_trip_ns);
+    const uint64_t least = link_probe_budget_ns(round_trip_ns);
+    return all > least ? all : least;
+}
+
+uint64_t link_probe_burst_ns(uint64_t round_trip_ns)
+{
+    return 2 * round_trip_ns > burst_ns ? 2 * round_trip_ns : burst_ns;
 }
 
 /* One figure where both directions are within a tenth of each other, and then the lower one. */

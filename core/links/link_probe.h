@@ -17,6 +17,7 @@
 enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
 enum { PROBE_BEFORE = 4096, PROBE_AFTER = 2048 };
 enum { PROBE_CARDS = 8, PROBE_CARD = 16 }; /* of an end; bytes of a card's name, with the NUL */
+enum { PROBE_BURSTS = 64 };                /* whose losses are counted */
 /* What was busy while a pair of sites was measured: all pairs of its first site, of its second, or of
  * all sites. */
 enum { BESIDE_FIRST, BESIDE_SECOND, BESIDE_ALL, BESIDES };
@@ -164,6 +165,18 @@ double link_probe_packet(uint64_t path_mtu);
 /* The largest share of `packets` that may be lost on average where `lost` of them were, 95 %
  * sure. */
 double link_probe_loss_most(double lost, double packets);
+/* What bursts of one direction have sent and lost, in packets, burst by burst. It begins as all zeroes. */
+typedef struct probe_tally {
+    double sent[PROBE_BURSTS], lost[PROBE_BURSTS];
+    uint32_t count;
+} probe_tally_t;
+
+/* Takes in a burst; sent 0: the transport does not tell, and nothing is taken in. */
+void link_probe_tally(probe_tally_t *t, double sent, double lost);
+/* What counts of it: all bursts but those, a third of them at most, that lost far more than the others.
+ * True: no further burst is needed, as the share of lost / sent is within a factor of two of the link's, or
+ * surely below 1e-3, or fewer than two were lost, or nothing is told, or there is no room for more bursts. */
+bool link_probe_tally_sum(const probe_tally_t *t, double *sent, double *lost);
 /* The loss that a tuning is asked for with, where there is `loss` now in direction `way`. A neighbour of
  * the plugin's first choice, which was measured to be the best, is asked for as it was then: the order in
  * which a plugin counts them may go by the loss, and the same number would be another one. */
@@ -171,6 +184,11 @@ double link_probe_loss_to_tune(const probe_figures_t *f, int way, double loss);
 /* How long a probe may take before it cuts its ramp and its bursts short: 3 s, or, if that is more,
  * 40 round trips and two for each of 12 bursts. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns);
+/* How long it may take in all where bursts go on because too few packets were lost to tell the loss: 3 s, or,
+ * if that is more, 40 round trips and 12 bursts. */
+uint64_t link_probe_longest_ns(uint64_t round_trip_ns);
+/* How long a burst lasts at its pace, if that is not more than it may have bytes. */
+uint64_t link_probe_burst_ns(uint64_t round_trip_ns);
 
 /* The rate of a stage in bytes a second, at the end that received it: message i of `count` had come
  * at at_ns[i], and upto[i] bytes by then. The stage began at begun_ns, by the same clock, and

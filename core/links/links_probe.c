@@ -10,7 +10,9 @@
  * The receives of the next stage are posted before the word leaves, so the peer begins its stage
  * half a round trip later and waits for no grant. Once both ramps have ended the end that dialed
  * leads: the first message of its next stage says whether it is a burst at the rate that was found,
- * whether both connect anew by another of the plugin's tunings, or the end. Only a transport's own
+ * whether both connect anew by another of the plugin's tunings, or the end. Words tell it what the other
+ * end's bursts have lost, so it alone decides whether that is enough to tell the loss of both ways, and
+ * bursts go on both ways at once until it is. Only a transport's own
  * functions are used, so that every plugin that takes a stage's messages at once can be probed;
  * what it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. What a link carries
  * while others are busy is measured afterwards (links_crowd.c), and what the plugin and the kernel say
@@ -47,7 +49,6 @@ enum { LEAST_SENDS = STAGE + 1, LEAST_RECVS = PINGS + 1 + STAGE + 1 };
 static const uint32_t probe_tag = 0xffff0002;
 static const double at_once = 1e12;         /* a pace: as fast as the transport takes it      */
 static const double kept_share = 0.95;      /* of the pace: the link carries what is asked */
-static const uint64_t burst_ns = 200000000; /* long enough to count packets that are lost      */
 static const uint64_t settle_ns = 60000000; /* after which a plugin's figures are of this stage */
 
 /* What an event of the probe's connection is of. */
@@ -69,8 +70,8 @@ typedef struct word { /* what the ends tell each other; the first bytes of a mes
 } word_t;
 _Static_assert(sizeof(word_t) <= LEAST_DATA, "a word leads the shortest message of data");
 
-/* One end's view of a probe. rate, burst, sent and lost: [0] of what this end sends, [1] of what
- * comes, so the two ends have them the other way round. */
+/* One end's view of a probe. rate, burst and losses: [0] of what this end sends, [1] of what comes, so the
+ * two ends have them the other way round. */
 typedef struct probe {
     links_t *l;
     link_t *k;
@@ -88,10 +89,11 @@ typedef struct probe {
     uint64_t loaded_ns;
     uint64_t rate[2], burst[2]; /* what this end sends, what comes          */
     uint64_t sent_before, lost_before;
-    uint64_t lost[2], sent[2]; /* in bursts                                */
-    uint32_t choice;           /* of the plugin's tunings */
-    double loss;               /* of the first choice's bursts; 0: of that itself */
-    probe_cards_t cards;       /* of this end, in bursts */
+    probe_tally_t losses[2]; /* of bursts by all tunings: how much is lost is the link's */
+    uint64_t burst_took_ns;  /* the last one, with its word                              */
+    uint32_t choice;         /* of the plugin's tunings */
+    double loss;             /* of the first choice's bursts; 0: of that itself */
+    probe_cards_t cards;     /* of this end, in bursts */
     probe_figures_t *figures;
 } probe_t;
 
@@ -382,7 +384,8 @@ static lh_status_t probe_ramp(probe_t *p)
 {
     const uint64_t trip = p->figures->round_trip_ns;
     /* What a word and two bursts will take. */
-    const uint64_t rest = 2 * (burst_ns + settle_ns + 2 * trip) + settle_ns + 3 * trip;
+    const uint64_t rest = BURSTS * (link_probe_burst_ns(0) + settle_ns + 2 * trip) + settle_ns +
+                          3 * trip;
     for (bool ended = false; !ended;) {
         double there, here;
         /* The first is a train: as fast as it can, and short. */
@@ -429,9 +432,9 @@ static lh_status_t probe_burst(probe_t *p)
     char tuned[PROBE_TUNED];
     double there, here;
     const lh_link_t link = probe_link(p);
-    const uint64_t trip = p->figures->round_trip_ns;
+    const uint64_t begun_ns = sys()->now_ns();
     const double pace = 0.97 * (double)p->rate[0];
-    const uint64_t ns = 2 * trip > burst_ns ? 2 * trip : burst_ns;
+    const uint64_t ns = link_probe_burst_ns(p->figures->round_trip_ns);
     (void)links_tune(p->k->carrier, &link, p->choice, &tuning, tuned);
     tuning.pace_bytes_per_second = (uint64_t)pace;
     probe_retune(p, &tuning);
@@ -445,12 +448,13 @@ static lh_status_t probe_burst(probe_t *p)
                                    &here);
     if (status != LH_OK) return status;
     probe_cards_end(&p->cards, p->k);
-    p->sent[0] += p->own->sent;
-    p->lost[0] += p->own->lost;
-    p->sent[1] += p->its->sent;
-    p->lost[1] += p->its->lost;
+    stats_look(p, &before); /* its MTU may not have been told before */
+    const double packet = link_probe_packet(before.path_mtu);
+    link_probe_tally(&p->losses[0], (double)p->own->sent / packet, (double)p->own->lost / packet);
+    link_probe_tally(&p->losses[1], (double)p->its->sent / packet, (double)p->its->lost / packet);
     if (there > (double)p->burst[0]) p->burst[0] = (uint64_t)there;
     if (here > (double)p->burst[1]) p->burst[1] = (uint64_t)here;
+    p->burst_took_ns = sys()->now_ns() - begun_ns;
     return stage_expect(p);
 }
 
@@ -508,7 +512,7 @@ static lh_status_t probe_connect_anew(probe_t *p)
     if (status == LH_OK) status = pair_connect(p, peer);
     *told = (probe_figures_t){0};
     *p->its = (word_t){0};
-    p->burst[0] = p->burst[1] = p->lost[0] = p->lost[1] = p->sent[0] = p->sent[1] = 0;
+    p->burst[0] = p->burst[1] = 0;
     p->cards = (probe_cards_t){0};
     return status == LH_OK ? stage_expect(p) : status;
 }
@@ -521,13 +525,34 @@ static double share_kept(const probe_t *p)
     return there < back ? there : back;
 }
 
-/* Bytes sent again over bytes sent, of the worse direction. */
-static double share_lost(const probe_t *p)
+/* Into the pair's figures; returns whether the losses of both directions are told. */
+static bool losses_tell(const probe_t *p)
 {
-    const double there = p->sent[0] > 0 ? (double)p->lost[0] / (double)p->sent[0] : 0;
-    const double back = p->sent[1] > 0 ? (double)p->lost[1] / (double)p->sent[1] : 0;
-    const double worse = there > back ? there : back;
-    return worse < 1 ? worse : 1;
+    bool told[2];
+    for (int way = 0; way < 2; way++) {
+        double sent, lost;
+        told[way] = link_probe_tally_sum(&p->losses[way], &sent, &lost);
+        p->figures->loss[way] = sent > 0 ? lost / sent : 0;
+        p->figures->loss_most[way] = sent > 0 ? link_probe_loss_most(lost, sent) : -1;
+    }
+    return told[0] && told[1];
+}
+
+/* Two bursts see too few losses of a slow link to tell how many it has. More follow over the connection that
+ * there is, whichever tuning it has: none sends faster than the link carries, so the queue before it stays
+ * empty. */
+static lh_status_t losses_count(probe_t *p)
+{
+    probe_figures_t *f = p->figures;
+    const uint64_t trip = f->round_trip_ns;
+    const uint64_t until = p->deadline_ns + link_probe_longest_ns(trip) -
+                           link_probe_budget_ns(trip);
+    lh_status_t status = LH_OK;
+    while (status == LH_OK && !losses_tell(p) && sys()->now_ns() + p->burst_took_ns <= until)
+        status = probe_burst(p);
+    for (int way = 0; way < 2; way++)
+        if (p->choice == f->choice) f->burst[way] = p->burst[way];
+    return status;
 }
 
 static void figures_tell(const probe_t *p);
@@ -535,8 +560,8 @@ static void figures_tell(const probe_t *p);
 /* The end that dialed leads: bursts by the plugin's first tuning, by its neighbours where that does
  * not keep the pace, and the best one's figures stay. A tuning with another number of streams than
  * the connection has needs a new connection. All neighbours are asked for with the loss that the first
- * choice had, or the plugin might count them in another order from one to the next. It ends at once with a
- * tuning that keeps 95 % of the pace, or when the time is nearly over. */
+ * choice had, or the plugin might count them in another order from one to the next. That ends at once with a
+ * tuning that keeps 95 % of the pace, or when the time is nearly over; then losses are counted further. */
 static lh_status_t probe_lead(probe_t *p)
 {
     double best = 0;
@@ -562,10 +587,13 @@ static lh_status_t probe_lead(probe_t *p)
             figures_tell(p);
             (void)snprintf(p->figures->tuned, sizeof(p->figures->tuned), "%s", tuned);
         }
-        if (best >= kept_share || sys()->now_ns() + 3 * burst_ns > p->deadline_ns) break;
-        if (choice == 0) p->loss = share_lost(p);
+        (void)losses_tell(p);
+        const double *loss = p->figures->loss;
+        if (best >= kept_share || sys()->now_ns() + 3 * link_probe_burst_ns(0) > p->deadline_ns)
+            break;
+        if (choice == 0) p->loss = loss[0] > loss[1] ? loss[0] : loss[1];
     }
-    return LH_OK;
+    return losses_count(p);
 }
 
 /* What the end that dialed wants next is in its first message. */
@@ -605,21 +633,15 @@ static lh_status_t probe_open(probe_t *p, uint32_t peer)
     return c->api->register_memory(c->transport, 0, &arena, &p->region);
 }
 
-/* What a probe has found so far, as the pair's figures. Transports tell lost bytes: packets are these
- * over a packet's payload. */
+/* What a probe has found so far, as the pair's figures, but for losses. */
 static void figures_tell(const probe_t *p)
 {
     lh_link_stats_t stats;
     probe_figures_t *f = p->figures;
     stats_look(p, &stats);
-    const double packet = link_probe_packet(stats.path_mtu);
     for (int way = 0; way < 2; way++) {
-        const double packets = (double)p->sent[way] / packet, lost = (double)p->lost[way] / packet;
         f->rate[way] = p->rate[way];
         f->burst[way] = p->burst[way];
-        /* What is sent again may be more than all that was sent once. */
-        f->loss[way] = packets > 0 ? (lost < packets ? lost / packets : 1) : 0;
-        f->loss_most[way] = packets > 0 ? link_probe_loss_most(lost, packets) : -1;
     }
     lh_tuning_t tuning;
     char tuned[PROBE_TUNED];
