@@ -293,6 +293,7 @@ struct lh_transport {
     int epoll, timer; /* timer: wakes a sleeper for what is due */
     bool armed;
     bool meeting; /* a queue pair dials, or is to be replaced */
+    bool looks;   /* this poll asks the clock also of connections that are well */
     uint32_t polls;
     ib_watch_t nobody;
     lh_conn_t *conns;

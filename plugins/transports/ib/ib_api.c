@@ -10,6 +10,7 @@
 #include "ib.h"
 
 enum { EVENTS_EVERY = 256 }; /* polls between two looks at the connection manager, a system call */
+enum { TIMES_EVERY = 64 }; /* and at the clock, where nothing but an idle queue pair waits for it */
 enum { LOOK_NS = 1000000000 }; /* between two looks at the card's counters */
 
 /* May be called with everything still open. */
@@ -132,6 +133,7 @@ static lh_status_t ib_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t 
     const bool often = ++t->polls % EVENTS_EVERY == 0;
     if (t->armed || t->meeting || often) ib_meet_events(t);
     if (t->armed || often) ib_device_watch(t, LOOK_NS);
+    t->looks = t->armed || t->polls % TIMES_EVERY == 0;
     t->armed = t->meeting = false;
     ib_private_done(t);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {

@@ -304,14 +304,16 @@ static void tell_pairs(lh_conn_t *c, ib_sink_t *s)
     }
 }
 
-static void step_open(lh_conn_t *c, ib_sink_t *s)
+/* Nothing of it is waited for by the clock but the end of a queue pair's idleness, which a poll now and then
+ * sees: to read a clock takes longer than to find a completion queue empty. */
+static bool is_at_rest(const lh_conn_t *c)
 {
-    if (is_up(c) && !c->up_said && ib_sink_room(s)) {
-        c->up_said = true;
-        ib_tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
-    }
-    (void)ib_conn_stir(c);
-    if (c->state != IB_OPEN) return;
+    return c->up_said && !c->transport->looks && c->refused_ns == 0 && !c->worse_due &&
+           !c->whole_due && atomic_load(&c->pairs_up) == c->pair_count;
+}
+
+static void step_times(lh_conn_t *c, ib_sink_t *s)
+{
     const uint64_t now = c->transport->host->now_ns(c->transport->host);
     if (c->refused_ns != 0 && now >= c->refused_ns && !c->ended)
         ib_conn_break(c, LH_CORRUPT,
@@ -324,6 +326,16 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
         tell_pairs(c, s);
         ib_pairs_ping(c, now);
     }
+}
+
+static void step_open(lh_conn_t *c, ib_sink_t *s)
+{
+    if (is_up(c) && !c->up_said && ib_sink_room(s)) {
+        c->up_said = true;
+        ib_tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
+    }
+    (void)ib_conn_stir(c);
+    if (c->state == IB_OPEN && !is_at_rest(c)) step_times(c, s);
     if (c->state != IB_OPEN) return;
     ib_messages_tell(c, s);
     /* What a peer wrote before it ended has been taken by now, and is opened soon. */

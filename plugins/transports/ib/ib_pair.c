@@ -327,7 +327,7 @@ static bool has_credits(const ib_pair_t *p, pair_use_t use)
 /* The pair that would end it first, with room and credits. */
 static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, pair_use_t use)
 {
-    const uint64_t now = pair_now(c);
+    const uint64_t now = c->pair_count > 1 ? pair_now(c) : 0; /* of one alone nobody asks */
     ib_pair_t *best = NULL;
     uint64_t usual = 0;
     for (uint32_t i = 0; i < c->pair_count; i++)
@@ -466,6 +466,12 @@ static bool window_has_room(const lh_conn_t *c, uint64_t bytes)
     return c->in_flight == 0 || c->in_flight + bytes <= c->tuning.window_bytes;
 }
 
+/* What has no pace needs no clock. */
+static bool bucket_is_open(lh_conn_t *c)
+{
+    return c->bucket.rate == 0 || ib_bucket_open(&c->bucket, pair_now(c));
+}
+
 /* Only here a frame begins to be under way: while it was sealed it was on no line. */
 bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job)
 {
@@ -492,7 +498,7 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
     const uint64_t left = o->bytes - o->posted, bytes = left < o->chunk ? left : o->chunk;
     const bool sealed = c->security == LH_SECURITY_PRIVATE;
     if (!sealed && !window_has_room(c, bytes)) return false;
-    if (!ib_bucket_open(&c->bucket, pair_now(c))) return false;
+    if (!bucket_is_open(c)) return false;
     if (sealed) return begin_frame(c, message, (uint32_t)bytes);
     ib_pair_t *p = choose_pair(c, bytes, USE_CHUNK);
     if (p == NULL) return false;

@@ -700,6 +700,34 @@ static void a_chunk_goes_where_it_would_end_first(void **state)
     close_conn(c);
 }
 
+/* The clock of these tests goes on by 1 us at each look. */
+static void a_connection_that_is_well_asks_the_clock_seldom(void **state)
+{
+    enum { LOOK = 1000 };
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    lh_region_t region = {.base = memory,
+                          .bytes = ROOM,
+                          .mrs = {bare_reg_mr(NULL, memory, ROOM, 0)},
+                          .kind = LH_MEM_HOST};
+    take_grant(c, 1);
+    uint64_t before = bare.now;
+    for (int i = 0; i < 10; i++)
+        step(c);
+    assert_int_equal(bare.now, before);
+    assert_int_equal(ib_isend(c, &region, memory, 8, 3, 0), LH_OK);
+    /* To choose a queue pair of several, and when it was posted. */
+    assert_int_equal(bare.now, before + 2 * LOOK);
+    complete(c, card.posted[0].pair);
+    before = bare.now;
+    step(c);
+    assert_int_equal(bare.now, before + LOOK);
+    transport.looks = true;
+    step(c);
+    assert_int_equal(bare.now, before + 2 * LOOK);
+    close_conn(c);
+}
+
 /* `private`: what is sealed waits for room on the line, and what is being sealed takes none. */
 static void a_sealed_frame_waits_for_room_in_the_window(void **state)
 {
@@ -753,6 +781,7 @@ int main(void)
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
         cmocka_unit_test(an_end_that_rejects_has_ended),
         cmocka_unit_test(a_chunk_goes_where_it_would_end_first),
+        cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
