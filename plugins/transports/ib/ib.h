@@ -66,7 +66,8 @@ typedef enum ib_pair_state {
 typedef struct ib_sent { /* one send work request, as long as it is under way */
     uint64_t id, from, to, since_ns;
     uint32_t bytes, immediate; /* immediate: big-endian */
-    bool has_immediate, signaled;
+    bool has_immediate;
+    bool signaled;  /* since it was posted; those in front of it may not be */
     uint64_t order; /* of a notice: how many were before it */
     uint64_t told;  /* likewise: receives that the peer was told of before */
     uint64_t frame; /* `private`: its number, and 1; 0: none */
@@ -98,6 +99,8 @@ typedef struct ib_pair { /* one queue pair of a connection */
     ib_credits_t credits;
     ib_sent_t *sent; /* [IB_SEND_WRS] what is under way, in order: [sent_first, sent_end) */
     uint64_t sent_first, sent_end;
+    uint32_t gathered; /* of them, the last so many are yet to be posted, as one list */
+    uint64_t gathered_bytes;
     uint64_t acked;   /* writes with immediates that are known to have arrived */
     uint64_t arrived; /* and those of the peer that this end has taken */
     uint32_t spent;   /* receive work requests to be posted again   */
@@ -202,8 +205,9 @@ struct lh_conn {
 
     ib_pair_t pairs[IB_PAIRS_MOST];
     uint32_t pair_count;
-    uint32_t first;            /* the queue pair that the connection began with */
-    uint32_t lead;             /* the one that notices go over */
+    uint32_t first;   /* the queue pair that the connection began with */
+    uint32_t lead;    /* the one that notices go over */
+    uint32_t gathers; /* the one that alone may have work requests that are not posted yet */
     _Atomic uint32_t pairs_up; /* also read by stats */
     verbs_cq_t *cqs[IB_PORTS_MOST];
 
@@ -488,8 +492,10 @@ uint32_t ib_pairs_pump(lh_conn_t *c);
 /* Tells the peer of receives and of receive work requests that it does not know of. */
 void ib_pairs_notify(lh_conn_t *c);
 void ib_pairs_goodbye(lh_conn_t *c);
-/* One chunk of a begun send. False: no queue pair has room for it now, or the connection broke. */
+/* One chunk of a begun send. False: no queue pair has room for it now, or the connection broke. It has
+ * left when what was gathered is posted, before anything else is done. */
 bool ib_pairs_write(lh_conn_t *c, uint64_t message);
+bool ib_pairs_flush(lh_conn_t *c); /* posts it; false: the connection broke */
 /* `private`: a frame that is sealed; and this end's share. False: likewise. */
 bool ib_pairs_write_frame(lh_conn_t *c, const ib_job_t *job);
 bool ib_pairs_share(lh_conn_t *c);

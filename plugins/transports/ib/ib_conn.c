@@ -151,6 +151,7 @@ static void conn_dismantle(lh_conn_t *c)
 void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
 {
     va_list args;
+    (void)ib_pairs_flush(c); /* messages before one that is wrong */
     if (c->state >= IB_LEAVING) return;
     c->why = why;
     va_start(args, fmt);

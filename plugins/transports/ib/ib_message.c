@@ -42,9 +42,8 @@ static bool begin_send(lh_conn_t *c, ib_operation_t *o)
     return c->state == IB_OPEN;
 }
 
-void ib_messages_write(lh_conn_t *c)
+static void write_granted(lh_conn_t *c)
 {
-    ib_private_post(c);
     while (c->send_next < c->send_end && c->send_next < c->granted) {
         ib_operation_t *o = &c->sends[c->send_next % IB_DEPTH];
         if (o->chunk == 0 && !begin_send(c, o)) return;
@@ -53,6 +52,13 @@ void ib_messages_write(lh_conn_t *c)
             if (!ib_pairs_write(c, c->send_next)) return;
         c->send_next++;
     }
+}
+
+void ib_messages_write(lh_conn_t *c)
+{
+    ib_private_post(c);
+    write_granted(c);
+    (void)ib_pairs_flush(c);
 }
 
 static bool send_is_done(const lh_conn_t *c)

@@ -2,14 +2,22 @@
  *
  * What is under way is kept, in order, until its completion, as a queue pair that fails has all of
  * it sent again by its successor (ib_mend.c). Requests of one queue pair complete in order, so a
- * completion stands for all in front of it: only the last of a notice's is signaled. A completion
- * of a former turn is known by its queue pair number. */
+ * completion stands for all in front of it: only the last of those that are posted together is
+ * signaled. A completion of a former turn is known by its queue pair number.
+ *
+ * To post is a doorbell of a card, and a system call of soft-RoCE. So chunks that can leave at once
+ * (messages whose grants come together, small chunks of one message) are gathered and posted as one
+ * list, of LIST requests, LIST_BYTES and a quarter of the window at most: the sender hears of the first with
+ * the last, which is to be no later than a large chunk would be. Nothing stays gathered when this transport
+ * returns to its host, or looks at what came. */
 #include <arpa/inet.h>
 #include <errno.h>
 
 #include "ib.h"
 
 enum { BATCH = 32, SMALL = 4096, RATE_OLD_NS = 1000000000 };
+enum { LIST = 16, LIST_BYTES = 256 << 10 };
+LH_STATIC_ASSERT((int)IB_NOTICE_WRS <= (int)LIST, "a notice is one list");
 enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
 enum { OTHER_GOODBYE = 1, OTHER_PROBE = 2, OTHER_AWAY = 3 };
 
@@ -92,13 +100,13 @@ static bool is_inline(const ib_pair_t *p, const ib_sent_t *r)
     return r->bytes > 0 && r->bytes <= p->inline_bytes && (!own || o->region->kind == LH_MEM_HOST);
 }
 
-/* A write of no bytes needs no memory at either end. */
-static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
+/* As many as one list holds, from that one on. A write of no bytes needs no memory at either end. */
+static int post_rows(ib_pair_t *p, uint64_t first, uint32_t count)
 {
-    verbs_send_wr_t wrs[IB_NOTICE_WRS], *bad;
-    verbs_sge_t pieces[IB_NOTICE_WRS];
+    verbs_send_wr_t wrs[LIST], *bad;
+    verbs_sge_t pieces[LIST];
     for (uint32_t i = 0; i < count; i++) {
-        const ib_sent_t *r = &rows[i];
+        const ib_sent_t *r = &p->sent[(first + i) % IB_SEND_WRS];
         pieces[i] = (verbs_sge_t){r->from, r->bytes, 0};
         wrs[i] = (verbs_send_wr_t){
             .id = r->id,
@@ -114,22 +122,64 @@ static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
     return p->qp->context->ops.post_send(p->qp, wrs, &bad);
 }
 
-/* There is room in the ring: whoever posts has looked. */
-static bool pair_post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
+/* What was gathered is one list. After a failure it is under way no more, and the connection ends: what of it
+ * was posted after all is of no use without the rest. */
+static bool pair_flush(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
+    const uint32_t count = p->gathered;
+    const uint64_t first = p->sent_end - count;
+    if (count == 0) return true;
+    p->gathered = 0;
+    p->gathered_bytes = 0;
     const uint64_t now = pair_now(c);
-    const int error = post_rows(p, rows, count);
-    if (error != 0) {
-        ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s takes no more: %s", c->peer, p->index,
-                      c->transport->ports[p->port].device, strerror(error));
-        return false;
-    }
     for (uint32_t i = 0; i < count; i++) {
-        rows[i].since_ns = now;
-        p->credits.used += rows[i].has_immediate;
-        p->sent[p->sent_end++ % IB_SEND_WRS] = rows[i];
+        ib_sent_t *r = &p->sent[(first + i) % IB_SEND_WRS];
+        r->since_ns = now;
+        r->signaled = i + 1 == count;
     }
+    const int error = post_rows(p, first, count);
+    if (error == 0) return true;
+    p->sent_end = first;
+    ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s takes no more: %s", c->peer, p->index,
+                  c->transport->ports[p->port].device, strerror(error));
+    return false;
+}
+
+/* There is room in the ring: whoever posts has looked. */
+static void pair_gather(ib_pair_t *p, const ib_sent_t *row)
+{
+    p->credits.used += row->has_immediate;
+    p->sent[p->sent_end++ % IB_SEND_WRS] = *row;
+    p->gathered++;
+    p->gathered_bytes += row->bytes;
+}
+
+/* At once, behind what was gathered. */
+static bool pair_post(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
+{
+    if (p->gathered + count > LIST && !pair_flush(p)) return false;
+    for (uint32_t i = 0; i < count; i++)
+        pair_gather(p, &rows[i]);
+    return pair_flush(p);
+}
+
+bool ib_pairs_flush(lh_conn_t *c)
+{
+    ib_pair_t *p = &c->pairs[c->gathers];
+    return c->state == IB_OPEN && pair_flush(p);
+}
+
+/* A chunk, with others that leave over the same queue pair at once. False: the connection broke. */
+static bool chunk_post(ib_pair_t *p, const ib_sent_t *row)
+{
+    lh_conn_t *c = p->conn;
+    if (c->gathers != p->index && !ib_pairs_flush(c)) return false;
+    c->gathers = p->index;
+    const uint64_t all = p->gathered_bytes + row->bytes;
+    const bool full = p->gathered == LIST || all > LIST_BYTES || 4 * all > c->tuning.window_bytes;
+    if (full && !pair_flush(p)) return false;
+    pair_gather(p, row);
     return true;
 }
 
@@ -140,7 +190,8 @@ bool ib_pair_repost(ib_pair_t *p)
     lh_conn_t *c = p->conn;
     for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
         ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
-        if (post_rows(p, r, 1) != 0) return false;
+        r->signaled = true; /* the last of a list may have gone over another one */
+        if (post_rows(p, i, 1) != 0) return false;
         r->since_ns = p->heard_ns; /* what it has waited for says nothing of this pair's rate */
         p->notices |= id_kind(r->id) == ID_NOTICE;
         p->credits.used += r->has_immediate;
@@ -162,7 +213,7 @@ static ib_sent_t board_write(const lh_conn_t *c, uint64_t id, const void *piece,
 
 static void row_carry(ib_sent_t *row, const ib_immediate_t *what)
 {
-    row->has_immediate = row->signaled = true;
+    row->has_immediate = true;
     row->immediate = htonl(ib_immediate_write(what));
 }
 
@@ -261,7 +312,6 @@ bool ib_pair_probe(ib_pair_t *p)
     const uint32_t bytes = ib_mtu_bytes(c->transport->ports[p->port].mtu);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_PROBE), c->board[1].probe,
                                 bytes != 0 ? bytes : 1);
-    row.signaled = true;
     return ib_pair_wrs(p) < IB_SEND_WRS && pair_post(p, &row, 1);
 }
 
@@ -299,8 +349,7 @@ void ib_pairs_ping(lh_conn_t *c, uint64_t now)
     for (uint32_t i = 0; pause != 0 && i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
         if (p->state != IB_PAIR_UP || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause) continue;
-        ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .signaled = true};
-        row.to = c->peer_board;
+        const ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .to = c->peer_board};
         (void)pair_post(p, &row, 1);
     }
 }
@@ -510,7 +559,7 @@ bool ib_pairs_write(lh_conn_t *c, uint64_t message)
                                       .last = bytes == left,
                                       .number = (uint32_t)message,
                                       .index = o->out});
-    if (!pair_post(p, &row, 1)) return false;
+    if (!chunk_post(p, &row)) return false;
     ib_bucket_take(&c->bucket, bytes);
     p->bytes += bytes;
     c->in_flight += bytes;
@@ -587,12 +636,13 @@ static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
     }
 }
 
-/* Half of what was and half of what is, so that one late completion does not decide. */
-static void pair_measure(ib_pair_t *p, const ib_sent_t *r, uint64_t now)
+/* Of the `bytes` that were posted together with this one, their last. Half of what was and half of what is, so
+ * that one late completion does not decide. */
+static void pair_measure(ib_pair_t *p, const ib_sent_t *r, uint64_t bytes, uint64_t now)
 {
     lh_conn_t *c = p->conn;
     const uint64_t took = now > r->since_ns ? now - r->since_ns : 1;
-    if (r->bytes <= SMALL && p->bytes == 0) {
+    if (bytes <= SMALL && p->bytes == 0) {
         const uint64_t least = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
         const uint64_t usual = atomic_load_explicit(&c->round_trip_ns, memory_order_relaxed);
         atomic_store_explicit(&c->round_trip_ns, usual == 0 ? took : (7 * usual + took) / 8,
@@ -600,10 +650,9 @@ static void pair_measure(ib_pair_t *p, const ib_sent_t *r, uint64_t now)
         if (least == 0 || took < least)
             atomic_store_explicit(&c->round_trip_min_ns, took, memory_order_relaxed);
     }
-    if (r->bytes < IB_CHUNK_LEAST) return;
+    if (bytes < IB_CHUNK_LEAST) return;
     const uint64_t since = p->done_ns > r->since_ns ? p->done_ns : r->since_ns;
-    const uint64_t rate = (uint64_t)((double)r->bytes * 1e9 /
-                                     (double)(now > since ? now - since : 1));
+    const uint64_t rate = (uint64_t)((double)bytes * 1e9 / (double)(now > since ? now - since : 1));
     p->rate = p->rate == 0 ? rate : p->rate / 2 + rate / 2;
     p->done_ns = now;
     uint64_t all = 0;
@@ -635,13 +684,15 @@ void ib_pair_done(ib_pair_t *p)
 static void take_sent(ib_pair_t *p)
 {
     const ib_sent_t *r;
+    uint64_t bytes = 0;
     p->invalid = 0;
     do {
         if (p->sent_first == p->sent_end) return;
         r = &p->sent[p->sent_first % IB_SEND_WRS];
+        bytes += r->bytes;
         ib_pair_done(p);
     } while (!r->signaled);
-    pair_measure(p, r, p->heard_ns);
+    pair_measure(p, r, bytes, p->heard_ns);
 }
 
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the

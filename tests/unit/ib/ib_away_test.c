@@ -26,6 +26,7 @@ static struct {
     uint32_t row_count;
     posted_t posted[POSTED];
     uint32_t posted_count, receives; /* receives: work requests for what comes */
+    uint32_t lists, told;            /* of writes: posted together; those that tell of their end */
     uint32_t stopped;                /* the number of the queue pair that was stopped last */
     cm_event_t event;                /* to be told; of no id: none */
 } card;
@@ -103,7 +104,9 @@ static int poll_cq(LH_UNUSED verbs_cq_t *cq, int most, verbs_wc_t *out)
 static int post_send(LH_UNUSED verbs_qp_t *qp, verbs_send_wr_t *first, verbs_send_wr_t **bad)
 {
     *bad = NULL;
+    card.lists++;
     for (const verbs_send_wr_t *wr = first; wr != NULL; wr = wr->next) {
+        card.told += (wr->flags & VERBS_SIGNALED) != 0;
         if (wr->opcode != VERBS_WRITE_WITH_IMMEDIATE) continue;
         assert_true(card.posted_count < POSTED);
         posted_t *p = &card.posted[card.posted_count++];
@@ -700,6 +703,98 @@ static void a_chunk_goes_where_it_would_end_first(void **state)
     close_conn(c);
 }
 
+/* Over the first queue pair: the others have no credits. Their grants come together. */
+enum { GATHERED = 5, GATHERED_BYTES = 100 };
+static lh_conn_t *open_gathered(lh_region_t *region, uint64_t window)
+{
+    lh_conn_t *c = open_conn(false);
+    *region = (lh_region_t){.base = memory,
+                            .bytes = ROOM,
+                            .mrs = {bare_reg_mr(NULL, memory, ROOM, 0)},
+                            .kind = LH_MEM_HOST};
+    c->tuning.window_bytes = window;
+    for (uint32_t i = 1; i < PAIRS; i++)
+        c->pairs[i].credits.used = c->pairs[i].credits.granted;
+    for (uint32_t i = 0; i < GATHERED; i++) {
+        c->board->grants[i] = (ib_grant_t){
+            .number = i + 1, .address = 1 << 20, .bytes = ROOM, .keys = {5}, .tag = 3};
+        assert_int_equal(ib_isend(c, region, memory, GATHERED_BYTES, 3, i), LH_OK);
+    }
+    card.lists = card.told = 0;
+    receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = GATHERED});
+    step(c);
+    assert_int_equal(chunks_on(0), GATHERED);
+    return c;
+}
+
+static void messages_that_can_leave_at_once_are_posted_together(void **state)
+{
+    lh_region_t region;
+    (void)state;
+    lh_conn_t *c = open_gathered(&region, 1 << 20);
+    assert_true(card.lists == 1 && card.told == 1);
+    complete(c, 0); /* the last, and with it all */
+    step(c);
+    assert_int_equal(c->send_first, GATHERED);
+    assert_true(c->in_flight == 0 && ib_pair_wrs(&c->pairs[0]) == 0);
+    close_conn(c);
+    c = open_gathered(&region, 4 * 2 * GATHERED_BYTES); /* of which two are a quarter */
+    assert_true(card.lists == 3 && card.told == 3);
+    complete(c, 0);
+    step(c);
+    assert_int_equal(c->send_first, 2);
+    assert_int_equal(c->in_flight, 3 * GATHERED_BYTES);
+    close_conn(c);
+}
+
+/* The peer has taken two: each of the others tells of its own end. */
+static void messages_that_were_posted_together_are_written_again_one_by_one(void **state)
+{
+    lh_region_t region;
+    (void)state;
+    lh_conn_t *c = open_gathered(&region, 1 << 20);
+    c->pairs[2].credits.used = 0;
+    card.posted_count = 0;
+    receive(c, 1, &(ib_immediate_t){.kind = IB_AWAY, .number = 2, .index = 0});
+    step(c);
+    assert_int_equal(chunks_on(2), 3);
+    for (uint32_t i = 2; i < GATHERED; i++) {
+        assert_int_equal(c->send_first, i);
+        complete(c, 2);
+        step(c);
+    }
+    assert_int_equal(c->send_first, GATHERED);
+    close_conn(c);
+}
+
+/* What was gathered before a message that meets a receive of another tag leaves in front of the goodbye. */
+static void messages_before_a_wrong_one_leave(void **state)
+{
+    lh_region_t region;
+    (void)state;
+    lh_conn_t *c = open_gathered(&region, 1 << 20);
+    complete(c, 0);
+    step(c);
+    card.posted_count = 0;
+    for (uint32_t i = GATHERED; i < GATHERED + 2; i++) {
+        c->board->grants[i] = (ib_grant_t){.number = i + 1,
+                                           .address = 1 << 20,
+                                           .bytes = ROOM,
+                                           .keys = {5},
+                                           .tag = i == GATHERED ? 3 : 4};
+        assert_int_equal(ib_isend(c, &region, memory, GATHERED_BYTES, 3, i), LH_OK);
+    }
+    receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = GATHERED + 2});
+    step(c);
+    assert_int_equal(c->why, LH_MISMATCH);
+    assert_int_equal(card.posted_count, 2);
+    assert_int_equal(card.posted[0].what.kind, IB_CHUNK);
+    assert_int_equal(card.posted[1].what.kind, IB_GOODBYE);
+    ib_cancel(c);
+    step(c);
+    ib_close_conn(c);
+}
+
 /* The clock of these tests goes on by 1 us at each look. */
 static void a_connection_that_is_well_asks_the_clock_seldom(void **state)
 {
@@ -781,6 +876,9 @@ int main(void)
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
         cmocka_unit_test(an_end_that_rejects_has_ended),
         cmocka_unit_test(a_chunk_goes_where_it_would_end_first),
+        cmocka_unit_test(messages_that_can_leave_at_once_are_posted_together),
+        cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
+        cmocka_unit_test(messages_before_a_wrong_one_leave),
         cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
