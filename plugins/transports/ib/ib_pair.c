@@ -18,6 +18,9 @@
 enum { BATCH = 32, SMALL = 4096, RATE_OLD_NS = 1000000000 };
 enum { LIST = 16, LIST_BYTES = 256 << 10 };
 LH_STATIC_ASSERT((int)IB_NOTICE_WRS <= (int)LIST, "a notice is one list");
+enum { REPOST = 16 }; /* receive work requests that are posted again together */
+LH_STATIC_ASSERT(IB_RECEIVES / 2 + REPOST + 2 + IB_PAIRS_MOST <= IB_RECEIVES,
+                 "a peer that is not told of a half, nor of those, has credits for a chunk");
 enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
 enum { OTHER_GOODBYE = 1, OTHER_PROBE = 2, OTHER_AWAY = 3 };
 
@@ -255,6 +258,22 @@ static bool grants_can_wait(const lh_conn_t *c)
     return untold == 0 || (ib_rules.gathers && !c->transport->armed && unused > 2 * untold);
 }
 
+/* Of each queue pair that has spent so many: before the peer is told of what there is, else REPOST in a list. */
+static void post_spent(lh_conn_t *c, uint32_t least)
+{
+    for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (p->spent < least || p->qp == NULL || p->failing) continue;
+        if (!ib_pair_receives(p, p->spent)) {
+            p->failing = true;
+            p->failure = "it takes no receive work requests";
+            continue;
+        }
+        p->credits.posted += p->spent;
+        p->spent = 0;
+    }
+}
+
 void ib_pairs_notify(lh_conn_t *c)
 {
     const bool waited = c->retells || gives_credits(c);
@@ -266,6 +285,8 @@ void ib_pairs_notify(lh_conn_t *c)
     if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS ||
         !ib_credits_for_notice(&p->credits, waited))
         return;
+    post_spent(c, 1);
+    if (p->failing) return;
     const uint64_t id = id_write(ID_NOTICE, p->index, 0, 0);
     ib_notice_t *notice = &mine->notices[c->notices_out % IB_NOTICES];
     uint64_t *posted = notice->posted;
@@ -715,21 +736,6 @@ static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
     p->failure = wc->status == VERBS_WC_FLUSHED ? "it went into its error state" : text;
 }
 
-static void post_spent(lh_conn_t *c)
-{
-    for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
-        ib_pair_t *p = &c->pairs[i];
-        if (p->spent == 0 || p->qp == NULL || p->failing) continue;
-        if (!ib_pair_receives(p, p->spent)) {
-            p->failing = true;
-            p->failure = "it takes no receive work requests";
-            continue;
-        }
-        p->credits.posted += p->spent;
-        p->spent = 0;
-    }
-}
-
 static void completion_take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
 {
     ib_pair_t *p = &c->pairs[id_pair(wc->id)];
@@ -782,7 +788,7 @@ static uint32_t port_pump(lh_conn_t *c, uint32_t port)
         all += (uint32_t)count;
         for (int i = 0; i < count; i++)
             completion_take(c, &wcs[i], now);
-        post_spent(c);
+        post_spent(c, REPOST);
     }
     return all;
 }

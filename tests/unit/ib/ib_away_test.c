@@ -27,8 +27,9 @@ static struct {
     posted_t posted[POSTED];
     uint32_t posted_count, receives; /* receives: work requests for what comes */
     uint32_t lists, told;            /* of writes: posted together; those that tell of their end */
-    uint32_t stopped;                /* the number of the queue pair that was stopped last */
-    cm_event_t event;                /* to be told; of no id: none */
+    uint32_t receive_lists;
+    uint32_t stopped; /* the number of the queue pair that was stopped last */
+    cm_event_t event; /* to be told; of no id: none */
 } card;
 static char memory[ROOM];
 
@@ -119,6 +120,7 @@ static int post_send(LH_UNUSED verbs_qp_t *qp, verbs_send_wr_t *first, verbs_sen
 static int post_recv(LH_UNUSED verbs_qp_t *qp, verbs_recv_wr_t *first, verbs_recv_wr_t **bad)
 {
     *bad = NULL;
+    card.receive_lists++;
     for (const verbs_recv_wr_t *wr = first; wr != NULL; wr = wr->next)
         card.receives++;
     return 0;
@@ -703,6 +705,32 @@ static void a_chunk_goes_where_it_would_end_first(void **state)
     close_conn(c);
 }
 
+/* Sixteen at a time, or before the peer is told of them. */
+static void receive_requests_are_posted_again_in_lists(void **state)
+{
+    enum { LIST = 16, MORE = 3 };
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    const uint32_t before = card.receives;
+    card.receive_lists = 0;
+    for (uint32_t i = 0; i < LIST; i++) {
+        assert_int_equal(card.receives, before);
+        receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE});
+        step(c);
+    }
+    assert_true(card.receives == before + LIST && card.receive_lists == 1);
+    assert_int_equal(c->pairs[0].credits.posted, IB_RECEIVES + LIST);
+    for (uint32_t i = 0; i < MORE; i++)
+        receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE});
+    step(c);
+    assert_int_equal(card.receives, before + LIST);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
+    step(c);
+    assert_true(card.receives == before + LIST + MORE && card.receive_lists == 2);
+    assert_int_equal(c->board[1].notices[0].posted[0], IB_RECEIVES + LIST + MORE);
+    close_conn(c);
+}
+
 /* Over the first queue pair: the others have no credits. Their grants come together. */
 enum { GATHERED = 5, GATHERED_BYTES = 100 };
 static lh_conn_t *open_gathered(lh_region_t *region, uint64_t window)
@@ -876,6 +904,7 @@ int main(void)
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
         cmocka_unit_test(an_end_that_rejects_has_ended),
         cmocka_unit_test(a_chunk_goes_where_it_would_end_first),
+        cmocka_unit_test(receive_requests_are_posted_again_in_lists),
         cmocka_unit_test(messages_that_can_leave_at_once_are_posted_together),
         cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
         cmocka_unit_test(messages_before_a_wrong_one_leave),
