@@ -294,7 +294,8 @@ struct lh_transport {
     bool takes_dmabuf;  /* all of them do */
     uint64_t looked_ns; /* at the counters of adaptive retransmission */
     bool adaptive_said;
-    int epoll, timer; /* timer: wakes a sleeper for what is due */
+    int epoll, timer;  /* timer: wakes a sleeper for what is due */
+    uint64_t timer_ns; /* when it does; UINT64_MAX: never */
     bool armed;
     bool meeting; /* a queue pair dials, or is to be replaced */
     bool looks;   /* this poll asks the clock also of connections that are well */

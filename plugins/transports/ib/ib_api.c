@@ -55,6 +55,7 @@ static lh_status_t ib_open(const lh_host_t *host, const void *config, lh_transpo
     if (t == NULL) return LH_NO_MEMORY;
     t->host = host;
     t->config = config;
+    t->timer_ns = UINT64_MAX;
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     lh_status_t status = t->epoll < 0 || t->timer < 0 ? host->fail(host, LH_IO, "epoll_create1")
@@ -113,12 +114,16 @@ static void take_cq_events(lh_transport_t *t)
             t->verbs.ack_cq_events(cq, 1);
 }
 
-/* The least of what is due, to wake a sleeper; UINT64_MAX: nothing is. */
-static void ib_set_timer(const lh_transport_t *t, uint64_t due)
+/* The least of what is due, to wake a sleeper; UINT64_MAX: nothing is. What it is set to does while that is to
+ * come and no later: each message puts off the end of a queue pair's idleness, and to set it is a system call. */
+static void ib_set_timer(lh_transport_t *t, uint64_t due)
 {
     struct itimerspec when = {0};
     const uint64_t now = t->host->now_ns(t->host);
     const uint64_t left = due > now ? due - now : 1;
+    if (t->timer_ns == UINT64_MAX ? due == UINT64_MAX : t->timer_ns > now && t->timer_ns <= due)
+        return;
+    t->timer_ns = due == UINT64_MAX ? due : now + left;
     if (due != UINT64_MAX)
         when.it_value = (struct timespec){.tv_sec = (time_t)(left / 1000000000),
                                           .tv_nsec = (long)(left % 1000000000)};

@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <bare_card.h>
 
@@ -851,6 +853,47 @@ static void a_connection_that_is_well_asks_the_clock_seldom(void **state)
     close_conn(c);
 }
 
+static int req_notify_cq(LH_UNUSED verbs_cq_t *cq, LH_UNUSED int solicited_only)
+{
+    return 0;
+}
+
+/* As who goes to sleep asks for it: the milliseconds that are left, the idle queue pairs' last packet being
+ * heard `ago` before now. */
+static int64_t sleep_ms(lh_conn_t *c, uint64_t ago)
+{
+    struct itimerspec left;
+    for (uint32_t i = 0; i < PAIRS; i++)
+        c->pairs[i].heard_ns = bare.now - ago;
+    assert_int_equal(ib_api.arm(&transport), LH_OK);
+    assert_int_equal(timerfd_gettime(transport.timer, &left), 0);
+    return left.it_value.tv_sec * 1000 + left.it_value.tv_nsec / MS;
+}
+
+/* The bare clock stands still meanwhile, and the kernel's all but does. */
+static void a_timer_is_set_for_what_is_due_sooner_alone(void **state)
+{
+    (void)state;
+    config.keepalive_ns = 1000000 * (uint64_t)MS;
+    lh_conn_t *c = open_conn(false);
+    context.ops.req_notify_cq = req_notify_cq;
+    transport.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    transport.timer_ns = UINT64_MAX;
+    const uint64_t begin = 800000 * (uint64_t)MS;
+    bare.now = begin;
+    const int64_t first = sleep_ms(c, 600000 * (uint64_t)MS);
+    assert_true(first > 300000 && first <= 400000);
+    assert_true(sleep_ms(c, 0) <= first); /* later: it stays */
+    const int64_t sooner = sleep_ms(c, 700000 * (uint64_t)MS);
+    assert_true(sooner > 200000 && sooner <= 300000);
+    bare.now = begin + 301000 * (uint64_t)MS; /* it has passed */
+    const int64_t next = sleep_ms(c, 0);
+    assert_true(next > 900000 && next <= 1000000);
+    config.keepalive_ns = 0;
+    (void)close(transport.timer);
+    close_conn(c);
+}
+
 /* `private`: what is sealed waits for room on the line, and what is being sealed takes none. */
 static void a_sealed_frame_waits_for_room_in_the_window(void **state)
 {
@@ -909,6 +952,7 @@ int main(void)
         cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
         cmocka_unit_test(messages_before_a_wrong_one_leave),
         cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
+        cmocka_unit_test(a_timer_is_set_for_what_is_due_sooner_alone),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
