@@ -63,11 +63,14 @@ static bool wish_read(const char *text, wish_t *out)
     return true;
 }
 
-/* The row of an address, of the latest version of RoCE. */
+enum { ROCE_LATEST = 2 };
+
+/* The first row of an address, of the latest version of RoCE: a row is a file of the kernel's or two, of which
+ * none is read behind one that no other can be better than. */
 static bool find_address(const char *folder, uint32_t port, const uint8_t bytes[16], ib_gid_t *out)
 {
     bool found = false;
-    for (uint32_t i = 0; i < IB_GIDS_MOST; i++) {
+    for (uint32_t i = 0; i < IB_GIDS_MOST && !(found && out->roce == ROCE_LATEST); i++) {
         ib_gid_t row;
         if (!ib_card_gid(folder, port, i, &row) || memcmp(row.bytes, bytes, 16) != 0) continue;
         if (!found || row.roce > out->roce) *out = row;
