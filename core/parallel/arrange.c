@@ -129,6 +129,17 @@ static lh_status_t instance_move(const arranger_t *a, const gathered_instance_t 
     return transfers_add(a->t, &row, out);
 }
 
+/* The call in front of which an instance's calls stand, where its first use is `at`: in front of waits
+ * for what another rank sends, too, or gathers ahead would begin only once that has come. */
+static uint32_t instance_begin(const flow_t *f, uint32_t at)
+{
+    for (; at > 1; at--) {
+        const flow_call_t *before = &f->calls[at - 1];
+        if (before->kind != FLOW_WAIT || !collective_is_pair(before->transfer->op)) break;
+    }
+    return at;
+}
+
 /* The wait for instance i stands before its first use, and its start `ahead` instances earlier, as
  * the optimizer's move says. The starts of instances 0 to `ahead` stand at the beginning of the
  * program. A larger `ahead` hides more of the transfers, and each instance ahead takes the memory
@@ -152,7 +163,7 @@ static void instances_put(arranger_t *a)
         }
         if (at == UINT32_MAX) continue;
         lh_assert(count < p->instance_count);
-        places[count].at = at;
+        places[count].at = instance_begin(p->flow, at);
         places[count].number = i;
         a->status = instance_move(a, v, &places[count].move);
         count++;

@@ -15,9 +15,9 @@
 #include <parallel/transfer_order.h>
 
 /* What a block of the test's model does to its output: doubles it, by what it has or by what comes, one
- * rank sending first or both; or, to be refused, sends without anybody who takes, or sends on both
- * ranks what is made of what comes. */
-enum { BY_ADDING, BY_TRADING, BY_SENDING_FIRST, BY_SENDING_ALONE, BY_PASSING_ON };
+ * rank sending first or both, or sends it doubled and gives what comes; or, to be refused, sends without
+ * anybody who takes, or sends on both ranks what is made of what comes. */
+enum { BY_ADDING, BY_TRADING, BY_SENDING_FIRST, BY_SWAPPING, BY_SENDING_ALONE, BY_PASSING_ON };
 static uint32_t way, rank_recorded, ranks_recorded;
 
 static op_collective_t trade_end(uint32_t peer)
@@ -58,6 +58,10 @@ static lh_value_t record_trading(lh_model_t *m, lh_graph_t *g, uint32_t part, ui
         send_to(g, peer, y);
         return y;
     }
+    if (way == BY_SWAPPING) {
+        send_to(g, peer, lh_add(g, x, x));
+        return receive_from(g, peer, x);
+    }
     const bool first = rank_recorded == 0 || way == BY_SENDING_FIRST;
     if (first) send_to(g, peer, x);
     if (way != BY_SENDING_ALONE) y = receive_from(g, peer, x);
@@ -94,8 +98,8 @@ static bool call_touches(const flow_t *f, const flow_call_t *call, uint32_t valu
     return false;
 }
 
-/* What came is waited for by who computes with it and by nobody before, and what was sent when all is
- * computed. */
+/* What came is waited for by who computes with it and by nobody before, so that nothing is started only
+ * then; and what was sent when all is computed. */
 static void waits_stand_behind(const recorded_t *r)
 {
     const flow_t *f = r->train->flow;
@@ -103,7 +107,7 @@ static void waits_stand_behind(const recorded_t *r)
         const flow_call_t *call = &f->calls[c];
         uint32_t next = c + 1;
         if (call->kind != FLOW_WAIT || !is_pair_call(call)) continue;
-        while (next < f->call_count && f->calls[next].transfer != NULL)
+        while (next < f->call_count && f->calls[next].kind == FLOW_WAIT)
             next++;
         if (call->transfer->op == COLLECTIVE_SEND) {
             assert_int_equal(next, f->call_count);
@@ -242,10 +246,13 @@ static void blocks_that_are_computed_again_send_once(void **state)
     trades_over(2, RECOMPUTE_FULL, "zero0", NULL);
 }
 
+/* What comes may be what a gathered block begins with: blocks behind it are gathered meanwhile. */
 static void pairs_stand_beside_gathered_blocks(void **state)
 {
     (void)state;
     trades_over(2, RECOMPUTE_NONE, "zero3", NULL);
+    trade_case_t c = {BY_SWAPPING, RECOMPUTE_NONE, "zero3", NULL, NULL};
+    rig_over_ranks(2, rank_trades, &c);
 }
 
 /* The third rank has no end of any pair. */
