@@ -122,9 +122,11 @@ typedef struct coll_how {
                                    looked at where one member owns all of the whole:
                                    BROADCAST, REDUCE, SEND, RECV */
     coll_place_t whole;
-    coll_place_t cut;     /* address NULL: own segments of whole, in place                  */
-    bool add;             /* REDUCE_SCATTER: cut += sum instead of cut = sum                 */
-    uint32_t service;     /* LH_SERVICE_*: which connection                                  */
+    coll_place_t cut; /* address NULL: own segments of whole, in place                  */
+    bool add;         /* REDUCE_SCATTER: cut += sum instead of cut = sum                 */
+    /* LH_SERVICE_*: which connection. Not CONTROL, by which pairs that are read in place are answered, of
+     * whatever service: what is sent so from one rank to another is started in one order at both ends. */
+    uint32_t service;
     uint32_t algorithm;   /* COLL_AUTO: by size and link, or [comm] algorithm                */
     uint32_t between;     /* BETWEEN_AUTO: by predicted time, or [comm] between_sites        */
     uint64_t chunk_bytes; /* 0: by link, or [comm] chunk                                     */

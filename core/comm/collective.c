@@ -65,6 +65,11 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
     if (how->service == 0 || how->service >= COMM_SERVICES)
         return fail(LH_INVALID, "'%s': service %u is none of LH_SERVICE_*", how->name,
                     how->service);
+    if (how->service == LH_SERVICE_CONTROL)
+        return fail(LH_INVALID,
+                    "'%s': service %u is kept for answers of pairs; expected another of "
+                    "LH_SERVICE_*",
+                    how->name, how->service);
     if (op_is_rooted(how->op) && how->root >= how->group->size)
         return fail(LH_INVALID, "'%s': root %u of a group of %u members", how->name, how->root,
                     how->group->size);

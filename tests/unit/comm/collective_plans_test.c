@@ -111,6 +111,9 @@ static void plan_nonsense(actor_t *a)
     how.algorithm = COLL_HALVING;
     if (collective_new(a->comm, &how, &x) != LH_UNSUPPORTED) trouble(a, "halving");
     how.algorithm = COLL_AUTO;
+    how.service = LH_SERVICE_CONTROL;
+    if (collective_new(a->comm, &how, &x) != LH_INVALID) trouble(a, "service");
+    how.service = LH_SERVICE_GRADIENT;
     how.root = 2;
     how.op = COLL_BROADCAST;
     if (collective_new(a->comm, &how, &x) != LH_INVALID) trouble(a, "root");
