@@ -332,26 +332,21 @@ typedef struct lane_row {
     uint64_t sent, received; /* digests over all plans */
 } lane_row_t;
 
-/* With `peer` of the world, over all plans that have it: of answers, or of all others. */
-static lane_row_t lane_row(const comm_t *c, uint32_t peer, bool answers)
+/* With `peer` of the world, over all plans that have it. Plans of both directions stand in another order
+ * at either end, so answers, which have an order of their own, are digested by themselves. */
+static lane_row_t lane_row(const comm_t *c, uint32_t peer)
 {
-    lane_row_t row = {0};
+    lane_row_t most = {0}, answers = {0};
     for (uint32_t i = 0; i < c->plan_count; i++) {
         const collective_t *x = c->plans[i];
         for (uint32_t m = 0; m < x->how.group->size; m++) {
             if (x->how.group->ranks[m] != peer) continue;
-            row.sent = script_lane_digest(x->script, m, true, answers, row.sent);
-            row.received = script_lane_digest(x->script, m, false, answers, row.received);
+            most.sent = script_lane_digest(x->script, m, true, false, most.sent);
+            most.received = script_lane_digest(x->script, m, false, false, most.received);
+            answers.sent = script_lane_digest(x->script, m, true, true, answers.sent);
+            answers.received = script_lane_digest(x->script, m, false, true, answers.received);
         }
     }
-    return row;
-}
-
-/* Plans of both directions stand in another order at either end, so what has an order of its own is
- * digested by itself. */
-static lane_row_t lanes_row(const comm_t *c, uint32_t peer)
-{
-    const lane_row_t most = lane_row(c, peer, false), answers = lane_row(c, peer, true);
     return (lane_row_t){plan_digest_mix(most.sent, answers.sent),
                         plan_digest_mix(most.received, answers.received)};
 }
@@ -383,7 +378,7 @@ lh_status_t comm_agree_lanes(comm_t *c)
     uint64_t *sums = mem_array(size, sizeof(*sums)), sum = 0, total = 0;
     lh_status_t status = mine == NULL || sums == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint32_t p = 0; status == LH_OK && p < size; p++) {
-        mine[p] = lanes_row(c, p);
+        mine[p] = lane_row(c, p);
         const uint64_t pair_out = (uint64_t)self << 32 | p, pair_in = (uint64_t)p << 32 | self;
         if (p != self)
             sum += plan_digest_mix(pair_out, mine[p].sent) -
