@@ -853,6 +853,34 @@ static void a_connection_that_is_well_asks_the_clock_seldom(void **state)
     close_conn(c);
 }
 
+static bool poll_looks(void)
+{
+    lh_wire_event_t event;
+    uint32_t count;
+    assert_int_equal(ib_api.poll(&transport, &event, sizeof(event), 1, &count), LH_OK);
+    return transport.looks;
+}
+
+/* A host that waits polls all the time, and one that computes now and then. */
+static void an_idle_queue_pair_sends_its_packet_however_seldom_polls_are(void **state)
+{
+    enum { SPINS = 1000, PAUSE_US = 30000 };
+    uint32_t looks = 0;
+    (void)state;
+    config.keepalive_ns = 1000 * (uint64_t)MS;
+    lh_conn_t *c = open_conn(false);
+    for (uint32_t i = 0; i < SPINS; i++)
+        looks += poll_looks();
+    assert_true(looks > 0 && looks < SPINS / 2);
+    card.lists = 0;
+    bare.now += 2 * config.keepalive_ns;
+    (void)usleep(PAUSE_US);
+    assert_true(poll_looks());
+    assert_int_equal(card.lists, PAIRS);
+    config.keepalive_ns = 0;
+    close_conn(c);
+}
+
 static int req_notify_cq(LH_UNUSED verbs_cq_t *cq, LH_UNUSED int solicited_only)
 {
     return 0;
@@ -952,6 +980,7 @@ int main(void)
         cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
         cmocka_unit_test(messages_before_a_wrong_one_leave),
         cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
+        cmocka_unit_test(an_idle_queue_pair_sends_its_packet_however_seldom_polls_are),
         cmocka_unit_test(a_timer_is_set_for_what_is_due_sooner_alone),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
