@@ -489,7 +489,7 @@ void ib_pair_unsay_words(ib_pair_t *p);
 void ib_pair_unsay(ib_pair_t *p);
 /* One packet on queue pairs that have been idle for so long that their peer may be dead. */
 void ib_pairs_ping(lh_conn_t *c, uint64_t now);
-/* Takes all completions; how many there were. */
+/* Takes all completions; how many there were, and queue pairs that failed. */
 uint32_t ib_pairs_pump(lh_conn_t *c);
 /* Tells the peer of receives and of receive work requests that it does not know of. */
 void ib_pairs_notify(lh_conn_t *c);

@@ -753,20 +753,25 @@ static void completion_take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
     if (c->state == IB_OPEN) take_received(p, wc);
 }
 
-/* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue. */
-static void pairs_settle(lh_conn_t *c)
+/* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue. How many failed
+ * here: one that took no receive work requests before a notice does so without a completion. */
+static uint32_t pairs_settle(lh_conn_t *c)
 {
+    uint32_t failed = 0;
     bool any = false;
     for (uint32_t i = 0; i < c->pair_count; i++)
         any |= c->pairs[i].failing || c->pairs[i].heard_away;
-    if (!any) return;
+    if (!any) return 0;
     ib_meet_events(c->transport); /* the peer may have ended it */
     for (uint32_t i = 0; i < c->pair_count; i++) {
         ib_pair_t *p = &c->pairs[i];
         const bool waits = c->refused_ns != 0; /* and nothing is tried again */
-        if (c->state == IB_OPEN && p->failing && !c->ended && !waits) ib_pair_fail(p, p->failure);
+        const bool fails = c->state == IB_OPEN && p->failing && !c->ended && !waits;
+        failed += fails && p->state != IB_PAIR_DOWN;
+        if (fails) ib_pair_fail(p, p->failure);
         if (c->state == IB_OPEN && p->heard_away) ib_pair_parted(p);
     }
+    return failed;
 }
 
 /* Of one port. */
@@ -798,6 +803,5 @@ uint32_t ib_pairs_pump(lh_conn_t *c)
     uint32_t all = 0;
     for (uint32_t i = 0; i < c->transport->port_count; i++)
         all += port_pump(c, i);
-    pairs_settle(c);
-    return all;
+    return all + pairs_settle(c);
 }

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ static struct {
     uint32_t posted_count, receives; /* receives: work requests for what comes */
     uint32_t lists, told;            /* of writes: posted together; those that tell of their end */
     uint32_t receive_lists;
+    bool refuses;     /* work requests for what comes */
     uint32_t stopped; /* the number of the queue pair that was stopped last */
     cm_event_t event; /* to be told; of no id: none */
 } card;
@@ -122,6 +124,7 @@ static int post_send(LH_UNUSED verbs_qp_t *qp, verbs_send_wr_t *first, verbs_sen
 static int post_recv(LH_UNUSED verbs_qp_t *qp, verbs_recv_wr_t *first, verbs_recv_wr_t **bad)
 {
     *bad = NULL;
+    if (card.refuses) return ENOMEM;
     card.receive_lists++;
     for (const verbs_recv_wr_t *wr = first; wr != NULL; wr = wr->next)
         card.receives++;
@@ -886,6 +889,23 @@ static int req_notify_cq(LH_UNUSED verbs_cq_t *cq, LH_UNUSED int solicited_only)
     return 0;
 }
 
+/* No completion says so, and what is due is other than before. */
+static void a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    context.ops.req_notify_cq = req_notify_cq;
+    receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE});
+    step(c);
+    assert_int_equal(c->pairs[0].spent, 1);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
+    card.refuses = true;
+    assert_int_equal(ib_api.arm(&transport), LH_AGAIN);
+    assert_int_equal(c->pairs[0].state, IB_PAIR_DOWN);
+    assert_true(ib_conn_due(c) <= c->worse_ns);
+    close_conn(c);
+}
+
 /* As who goes to sleep asks for it: the milliseconds that are left, the idle queue pairs' last packet being
  * heard `ago` before now. */
 static int64_t sleep_ms(lh_conn_t *c, uint64_t ago)
@@ -981,6 +1001,7 @@ int main(void)
         cmocka_unit_test(messages_before_a_wrong_one_leave),
         cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
         cmocka_unit_test(an_idle_queue_pair_sends_its_packet_however_seldom_polls_are),
+        cmocka_unit_test(a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep),
         cmocka_unit_test(a_timer_is_set_for_what_is_due_sooner_alone),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
