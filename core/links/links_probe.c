@@ -324,6 +324,13 @@ static lh_status_t stats_settle(probe_t *p)
     return status;
 }
 
+/* What was sent again is of the streams that there are: where one was dialled anew, or its packets got
+ * shorter, less is told than before. Then it says nothing of this burst. */
+static uint64_t lost_since(uint64_t now, uint64_t before)
+{
+    return now > before ? now - before : 0;
+}
+
 /* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. */
 static lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t kind, double *there,
                              double *here)
@@ -339,7 +346,7 @@ static lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t k
                        .done = p->ramp.done,
                        .came = (uint64_t)*here,
                        .sent = stats.bytes_sent - p->sent_before,
-                       .lost = stats.bytes_retransmitted - p->lost_before};
+                       .lost = lost_since(stats.bytes_retransmitted, p->lost_before)};
     /* Its word has been posted for with its data: it is read before that is posted for again. */
     status = probe_post(p, true, p->own, sizeof(*p->own), COOKIE_SENT);
     while (status == LH_OK && p->words == 0)
