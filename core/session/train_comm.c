@@ -10,6 +10,7 @@
  * first, and what it lacks is begun then (comm_probe). */
 #include <session/train_comm.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -259,6 +260,15 @@ lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count)
     const lh_status_t status = r->finish(r->context, count * sizeof(*values), a->all);
     if (status == LH_OK) ranks_sum(a, values, count);
     return status;
+}
+
+double train_agree_least(const train_agree_t *a, uint32_t count, uint32_t k)
+{
+    lh_assert(a->ranks != NULL && k < count && count <= AGREE_MOST);
+    double least = a->all[k];
+    for (uint32_t r = 1; r < a->ranks->size; r++)
+        least = fmin(least, a->all[r * count + k]);
+    return least;
 }
 
 lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes)

@@ -56,6 +56,8 @@ lh_status_t train_agree_sum(train_agree_t *a, double *values, uint32_t count) LH
  * the finish. Where the ranks have no two-call form this does nothing, and finish does it all. */
 lh_status_t train_agree_start(train_agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
 lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+/* Of the last sum, of so many values: the least that a rank gave for values[k]. Several ranks. */
+double train_agree_least(const train_agree_t *a, uint32_t count, uint32_t k);
 /* What each rank says of itself (at most AGREE_TEXT bytes with its NUL) as one text, the same on
  * all: once where all say the same, else rank by rank. */
 enum { AGREE_TEXT = 192 };

@@ -90,6 +90,9 @@ typedef struct step_report {
     double seconds, part_s[STEP_PARTS];
     /* Of compute and update: waiting for transfers, by class of link (LH_LINK_*). Alone: 0. */
     double exposed_s[STEP_SCOPES];
+    /* Of the step before, over all classes, by the rank that waited least: it waited for no slower one,
+     * so that this is what links cost, and the rest of the others' time what ranks do. */
+    double least_exposed_s;
     /* What links of this rank to other sites have carried; of more sites than STEP_FLOWS the first. */
     link_flow_t flows[STEP_FLOWS];
     uint32_t flow_count;

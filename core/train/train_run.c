@@ -414,6 +414,7 @@ static lh_status_t agree_begin(trainer_t *t, uint64_t step)
     t->agreed[AGREE_SAVE] = trainer_save_word(t);
     t->agreed[AGREE_ASKED] = t->how->save_asked != NULL && train_agree_rank(&t->agree) == 0 &&
                              t->how->save_asked(t->how->save_context, step);
+    t->agreed[AGREE_EXPOSED] = t->exposed_s;
     t->agreed_step = step;
     return train_agree_start(&t->agree, t->agreed, AGREE_NUMBERS);
 }
@@ -496,8 +497,11 @@ static void report_step(trainer_t *t, const step_loss_t *loss, const step_facts_
     if (t->comm.comm != NULL) {
         uint64_t exposed[STEP_SCOPES];
         comm_exposed(t->comm.comm, exposed);
+        r.least_exposed_s = t->least_exposed_s;
+        t->exposed_s = 0;
         for (int i = 0; i < STEP_SCOPES; i++) {
             r.exposed_s[i] = (double)exposed[i] * 1e-9;
+            t->exposed_s += r.exposed_s[i];
             control_waited(t->how->control, exposed[i]);
         }
         if (t->how->observer != NULL) {
@@ -631,6 +635,8 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     loss_prefer(t, &loss);
     if (status == LH_OK) status = train_agree_finish(&t->agree, t->agreed, AGREE_NUMBERS);
     if (status != LH_OK) return status;
+    if (train_agree_size(&t->agree) > 1)
+        t->least_exposed_s = train_agree_least(&t->agree, AGREE_NUMBERS, AGREE_EXPOSED);
     trainer_clock(t, PART_UPDATE, &clock);
 
     /* From here on the step is made: what fails below fails the run, but a save would name the new

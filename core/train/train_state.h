@@ -15,7 +15,7 @@
 enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 
 /* What all ranks agree on in each step. */
-enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
+enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_EXPOSED, AGREE_NUMBERS };
 
 /* Images of what ranks save, and where they go: train_memory.c. */
 typedef struct train_memory {
@@ -69,7 +69,9 @@ typedef struct trainer {
         rates[STAGING_SLOTS]; /* learning rates of steps that are queued, by step % STAGING_SLOTS */
     double agreed[AGREE_NUMBERS]; /* what ranks told each other in the last step, or are about to */
     uint64_t agreed_step;         /* of which AGREE_ASKED wants a checkpoint */
-    float *losses;                /* OUTPUT_LOSSES; NULL alone  */
+    double exposed_s;             /* of the last step that was told; AGREE_EXPOSED of the next */
+    double least_exposed_s; /* of the step before t->step, by the rank that had least; no step: 0 */
+    float *losses;          /* OUTPUT_LOSSES; NULL alone  */
     /* Phase dpo: of the global batches of steps that are queued, by step % STAGING_SLOTS. */
     preference_sum_t pairs[STAGING_SLOTS];
     int32_t (*seeds)[4]; /* [share.micro_batches]             */

@@ -128,6 +128,10 @@ static void figures_of_steps(figures_t *f, const run_state_t *s)
         (void)snprintf(label, sizeof(label), ",link=\"%s\"", step_scope_names[i]);
         figures_sample(f, "exposed_seconds_total", label, s->exposed_sum[i]);
     }
+    figures_counter(f, "least_exposed_seconds_total",
+                    "Of each step the time that the rank which waited least waited for transfers, "
+                    "a step later.",
+                    s->least_exposed_sum);
 }
 
 static void figures_of_saves(figures_t *f, const run_state_t *s, uint64_t free_bytes)

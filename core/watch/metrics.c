@@ -105,6 +105,7 @@ void metrics_step(metrics_t *m, const step_report_t *s)
         for (int i = LH_LINK_NODE; i < STEP_SCOPES; i++)
             put_real(w, step_scope_names[i], s->exposed_s[i]);
         json_close(w);
+        put_real(w, "least_exposed_before", s->least_exposed_s);
     }
     metrics_line_end(m, w);
 }

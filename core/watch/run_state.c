@@ -64,6 +64,7 @@ void run_state_step(run_state_t *s, const step_report_t *step)
         s->part_sum[i] += step->part_s[i];
     for (int i = 0; i < STEP_SCOPES; i++)
         s->exposed_sum[i] += step->exposed_s[i];
+    s->least_exposed_sum += step->least_exposed_s;
     if (!step->applied) s->refused++;
 }
 

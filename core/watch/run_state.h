@@ -33,7 +33,7 @@ typedef struct run_state {
     step_report_t last;    /* last.step: made in all */
     uint64_t step_at;      /* when it was told; before the first: when the run began */
     double seconds_a_step; /* running mean over some twenty steps; 0: none was made yet */
-    double part_sum[STEP_PARTS], exposed_sum[STEP_SCOPES], seconds_sum;
+    double part_sum[STEP_PARTS], exposed_sum[STEP_SCOPES], least_exposed_sum, seconds_sum;
     uint64_t refused; /* steps of this run that were not applied */
 
     evaluation_report_t evaluation;

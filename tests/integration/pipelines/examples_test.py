@@ -22,6 +22,10 @@ class Examples(PipelineCase):
             rows = [r for r in read_json_lines(self.path(name, "metrics.jsonl")) if "seconds" in r]
             self.assertEqual(len(rows), STEPS)
             self.assertTrue(all("wan" in r["exposed"] for r in rows), rows)
+            # A step's row has rank 0's part, the next one's the least of all ranks.
+            self.assertTrue(all(behind["least_exposed_before"] <= sum(row["exposed"].values()) + 1e-9
+                                for row, behind in zip(rows, rows[1:])), rows)
+            self.assertTrue(any(behind["least_exposed_before"] > 0 for behind in rows[1:]), rows)
 
     def test_no_way_between_three_sites_changes_a_bit(self):
         for border in ("bf16", "int8"):

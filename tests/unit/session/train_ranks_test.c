@@ -1,4 +1,5 @@
-/* train_ranks_test.c - what ranks say of themselves comes to one text, the same on all of them. */
+/* train_ranks_test.c - what ranks say of themselves comes to one text, the same on all of them, and their
+ * numbers to sums and to the least of them. */
 #include <unit/base/scratch_files.h>
 
 #include <string.h>
@@ -50,11 +51,37 @@ static void alone_it_is_what_it_says(void **state)
     train_agree_free(&a);
 }
 
+static const double numbers[RANKS][2] = {{3, 1}, {2, 8}, {5, 0.5}, {-1, 4}, {7, 0.25}};
+
+static lh_status_t gather_numbers(void *context, const void *mine, size_t bytes, void *all)
+{
+    assert_null(context);
+    assert_int_equal(bytes, sizeof(numbers[2]));
+    assert_memory_equal(mine, numbers[2], bytes);
+    memcpy(all, numbers, sizeof(numbers));
+    return LH_OK;
+}
+
+static void numbers_are_added_and_the_least_is_kept(void **state)
+{
+    (void)state;
+    const train_ranks_t ranks = {.rank = 2, .size = RANKS, .gather = gather_numbers};
+    train_agree_t a;
+    double values[2] = {numbers[2][0], numbers[2][1]};
+    assert_int_equal(train_agree_new(&ranks, &a), LH_OK);
+    assert_int_equal(train_agree_sum(&a, values, 2), LH_OK);
+    assert_true(values[0] == 16 && values[1] == 13.75);
+    assert_true(train_agree_least(&a, 2, 0) == -1);
+    assert_true(train_agree_least(&a, 2, 1) == 0.25);
+    train_agree_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_devices_are_said_once),
         cmocka_unit_test(alone_it_is_what_it_says),
+        cmocka_unit_test(numbers_are_added_and_the_least_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,7 @@ static void make(run_state_t *s, run_start_t *start)
             .seconds = 0.5,
             .part_s = {[PART_COMPUTE] = 0.25},
             .exposed_s = {[LH_LINK_WAN] = 0.125},
+            .least_exposed_s = 0.0625,
             .flows = {{.site = 1,
                        .sent = step * 1000,
                        .retransmitted = 3,
@@ -110,6 +111,7 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "part_seconds_total", ",part=\"compute\"", "1");
     has(page.data, "part_seconds_total", ",part=\"save\"", "0");
     has(page.data, "exposed_seconds_total", ",link=\"wan\"", "0.5");
+    has(page.data, "least_exposed_seconds_total", "", "0.25");
     has(page.data, "left_seconds", "", "478");
     has(page.data, "refused_steps_total", "", "1");
     has(page.data, "restarts_total", "", "2");
