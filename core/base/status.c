@@ -68,6 +68,7 @@ const char *status_text(lh_status_t status)
 #undef STATUS_CASE
     case STATUS_INTERNAL: return "internal error";
     case STATUS_ENDED: return "ended at once";
+    case STATUS_STOPPED: return "stopped as asked";
     default: return "unknown status";
     }
 }
@@ -83,6 +84,7 @@ int status_exit_code(lh_status_t status)
     case LH_AGAIN:
     case STATUS_INTERNAL: return EXIT_INTERNAL;
     case STATUS_ENDED: return EXIT_ENDED;
+    case STATUS_STOPPED: return EXIT_TERMINATED;
     default: return EXIT_REFUSED;
     }
 }

@@ -31,8 +31,9 @@ const char *fail_reason(void);
 void fail_clear(void);
 
 /* Statuses of the host's own, beside those of LH_STATUS_MAP: a process of ours ended by an
- * assertion; a machine of the job was told to end at once. */
-enum { STATUS_INTERNAL = -1000, STATUS_ENDED = -1001 };
+ * assertion; a machine of the job was told to end at once; one was asked to stop before there was a
+ * step to end behind. */
+enum { STATUS_INTERNAL = -1000, STATUS_ENDED = -1001, STATUS_STOPPED = -1002 };
 /* The text of LH_STATUS_MAP, or of a status of the host's own; "unknown status" for any other
  * number. */
 const char *status_text(lh_status_t status);

@@ -164,6 +164,11 @@ void control_take_in(control_t *c)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
+void control_heeds(control_t *c)
+{
+    if (c->how.asked != NULL) atomic_store(&c->how.asked->heeds, 1);
+}
+
 int control_fd(const control_t *c)
 {
     return c->fail_fd;

@@ -61,6 +61,9 @@ void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *r
 /* [any thread] On rank 0, once a checkpoint is committed: the job ends on all ranks to go on with
  * machines that are back, where some wait ([launch] go_on_with). On others it does nothing. */
 void control_take_in(control_t *c);
+/* [any thread] From here on this rank answers a SIGTERM itself, behind its step. Before that its launcher
+ * sends none where the job has other machines: the control plane ends the job for all of them. */
+void control_heeds(control_t *c);
 /* Readable once control_status is not LH_OK: for waits in poll(). */
 int control_fd(const control_t *c);
 

@@ -43,14 +43,15 @@ void control_progress_phrase(const progress_t *p, char out[PROGRESS_PHRASE]);
 enum {
     FRAME_HELLO = 1, /* to rank 0: who this is and what it found; frame_hello_t */
     FRAME_WELCOME,   /* from rank 0: all are here; frame_welcome_t            */
-    FRAME_REFUSE,    /* from rank 0: not with this one; frame_notice_t        */
+    FRAME_REFUSE,    /* from rank 0: not with this one; frame_notice_t. With LH_AGAIN: dial again */
     FRAME_BEAT,      /* both: still alive, and where; frame_beat_t             */
     FRAME_GATHER,    /* to rank 0: this rank's part; frame_gather_t            */
     FRAME_GATHERED,  /* from rank 0: all parts; frame_gather_t                 */
     FRAME_FAIL,      /* to rank 0: a rank is lost, or fails; frame_notice_t    */
     FRAME_END,       /* from rank 0: the job ends, and why; frame_notice_t     */
     FRAME_BYE,       /* to rank 0: this rank has ended, and how; frame_notice_t */
-    FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t         */
+    FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t. With LH_AGAIN: rank 0 is not
+                        there yet, and this is a door (control_door.h)         */
     FRAME_REGROUP,   /* from rank 0: all end, and meet anew as others; frame_regroup_t */
     FRAME_MET,       /* from rank 0 to the witness: all have met; frame_regroup_t      */
     FRAME_TYPES,
@@ -61,7 +62,7 @@ enum {
 enum { CONTROL_MAIN, CONTROL_ASIDE, CONTROL_CHANNELS };
 
 enum {
-    FRAME_VERSION = 7,
+    FRAME_VERSION = 8,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */

@@ -264,6 +264,11 @@ static void tell_unseen(const control_t *c, const sight_t *sight, text_t *out)
                 "with --resume on all others");
 }
 
+void control_members_end(control_t *c, lh_status_t status, const char *sentence)
+{
+    if (control_elects(c)) notify_all(c, FRAME_END, status, sentence);
+}
+
 /* Once, and again where that is due and nothing else is said: while rank 0 lacks ranks it says itself for
  * whom it waits (tell_missing). */
 static void tell_outvoted(control_t *c, const sight_t *sight, bool due)
@@ -310,7 +315,7 @@ static void give_up_quorum(control_t *c, const sight_t *sight)
         waited);
     tell_unseen(c, sight, &line);
     const char *sentence = line.failed ? "others have not come" : line.data;
-    if (m->elects) notify_all(c, FRAME_END, LH_TIMED_OUT, sentence);
+    control_members_end(c, LH_TIMED_OUT, sentence);
     control_end(c, LH_TIMED_OUT, 0, sentence);
     text_free(&line);
 }

@@ -1,6 +1,7 @@
 /* control/control_members.h - rank 0's part in a job whose machines come and go: who is there, whether those may go
  * on, and with whom. For the server's thread alone. The server (control_server.h) asks these at each turn of the
- * meeting, and they let its ranks start: the two are one machine in two chapters, and call each other. */
+ * meeting, and they let its ranks start, as does who ends it for a stop (control_stop.h): the three are one machine
+ * in three chapters, and call each other. */
 #ifndef CONTROL_CONTROL_MEMBERS_H
 #define CONTROL_CONTROL_MEMBERS_H
 
@@ -24,6 +25,8 @@ bool control_elects(const control_t *c);
 bool control_members_lack(const control_t *c);
 /* All ranks have ended well, or at once: heralds need not wait any more. */
 void control_members_over(control_t *c);
+/* Where others lead: machines with ranks that have come to this one end with that status. */
+void control_members_end(control_t *c, lh_status_t status, const char *sentence);
 /* What rank 0 has told: for whoever starts the ranks again. */
 void control_members_told(const control_t *c, const frame_regroup_t *r);
 /* To the witness: all have met. */

@@ -7,7 +7,10 @@
  * as long as the job lives. That connection's end, or its silence, means that rank 0 is lost, and
  * with it the job: without rank 0 nobody could say which of the others still live. There is no
  * second star: where a launcher starts the ranks again they meet anew, in the job's next epoch, at
- * another machine where rank 0's is gone (control_members.c). */
+ * another machine where rank 0's is gone (control_members.c).
+ *
+ * While stages run on rank 0's machine its launcher keeps a door there (control_door.c): a rank that comes
+ * to it is told so, and dials again when the door's connection ends, however that was. */
 #include <control/control_open.h>
 
 #include <errno.h>
@@ -24,6 +27,7 @@
 #include <control/control_conn.h>
 #include <control/control_members.h>
 #include <control/control_server.h>
+#include <control/control_stop.h>
 
 /* How long one try to connect may take, and to prove the key, and the pauses between tries. A witness
  * goes on to the next machine after TURN_MS. */
@@ -46,6 +50,9 @@ struct control_client {
     bool heard, shut_out; /* a word of rank 0 on this connection; it has ended before one came */
     uint64_t shut_out_ns; /* when that was so for the first time; 0: it never was */
     bool stays;           /* of a witness: whom it has come to leads a job that runs */
+    bool door;            /* whom this connection leads to is no rank 0, but a door */
+    bool told_stop;       /* that this machine was asked to stop, on this connection */
+    uint64_t asked_ns;    /* when that was seen while rank 0 was not reached; 0: never */
     bool other;           /* not rank 0's machine is tried, by a herald */
     uint64_t came_ns;
     bool far; /* rank 0 is in another site            */
@@ -90,6 +97,14 @@ static void client_end(control_t *c, const frame_notice_t *why, bool told)
     if (!c->client->welcomed) c->client->over = true;
 }
 
+/* The door has been shut, or its connection was lost, which is no loss of the job's: rank 0, or the door,
+ * is dialed as if it were for the first time. */
+static void client_dials_again(control_client_t *k)
+{
+    k->over = k->shut_out = true;
+    k->shut_out_ns = 0;
+}
+
 /* The connection to rank 0 has ended or is silent. No news if the job has ended already, or if this
  * rank has said goodbye: rank 0 closes when all have. From another site the link may be what is lost, so
  * the line names both ends of it. */
@@ -98,6 +113,10 @@ static void lose_zero(control_t *c, const char *reason)
     control_client_t *k = c->client;
     char phrase[PROGRESS_PHRASE], process[32] = "", sentence[FRAME_REASON];
     char self[CONTROL_NAME], seen[CONTROL_NAME + 16] = "";
+    if (k->door) {
+        client_dials_again(k);
+        return;
+    }
     k->over = true;
     if (control_status(c) != LH_OK || k->said_bye) return;
     control_progress_phrase(&k->zero, phrase);
@@ -161,6 +180,17 @@ static void tell_wait(const control_t *c, const char *sentence)
     log_line(first ? LH_LOG_WARN : herald ? LH_LOG_DEBUG : LH_LOG_INFO, "%s", sentence);
 }
 
+/* For whom all wait, be it for the stages before; a door says so once. */
+static void client_take_wait(const control_t *c, const frame_notice_t *notice)
+{
+    if (notice->status != LH_AGAIN) {
+        tell_wait(c, notice->reason);
+        return;
+    }
+    c->client->door = true;
+    log_line(LH_LOG_INFO, "%s", notice->reason);
+}
+
 /* What rank 0 says. LH_CORRUPT: a frame that only rank 0 may get, or one that is not well formed;
  * the connection is of no more use then. */
 static lh_status_t client_take_frame(control_t *c, const frame_t *f)
@@ -197,12 +227,16 @@ static lh_status_t client_take_frame(control_t *c, const frame_t *f)
         break;
     case FRAME_WAIT:
         status = frame_read_notice(f, &notice);
-        if (status == LH_OK) tell_wait(c, notice.reason);
+        if (status == LH_OK) client_take_wait(c, &notice);
         break;
     case FRAME_REFUSE:
     case FRAME_END:
         status = frame_read_notice(f, &notice);
-        if (status == LH_OK) client_end(c, &notice, true);
+        if (status != LH_OK) break;
+        if (k->door && notice.status == LH_AGAIN)
+            client_dials_again(k);
+        else
+            client_end(c, &notice, true);
         break;
     default: status = fail(LH_CORRUPT, "it sent a frame of type %u, which rank 0 gets", f->type);
     }
@@ -242,8 +276,8 @@ static void client_serve(control_t *c)
         k->heard_ns = sys()->now_ns();
         if (cut == LH_OK) {
             k->heard = true;
-            control_ask_enough(c);
             cut = client_take_frame(c, &frame);
+            if (!k->door) control_ask_enough(c);
         }
         if (cut != LH_OK) lose_zero(c, fail_reason());
     }
@@ -314,6 +348,34 @@ static void take_requests(control_t *c)
     k->said_bye = r.status == LH_OK; /* else rank 0 answers with what the job ends with */
 }
 
+/* A rank that waits in vain has somebody ask whether the job has gone on elsewhere: one for all of its
+ * machine. True: it has. */
+static bool hear_elsewhere(control_t *c, uint64_t since)
+{
+    const control_members_t *m = c->how.members;
+    frame_regroup_t news;
+    uint32_t first;
+    if (m == NULL || m->herald || members_ranks_of(m->job, m->layout, m->machine, &first) == 0 ||
+        first != c->how.rank)
+        return false;
+    if (sys()->now_ns() - since > CONTROL_ASK_AFTER_MS * CONTROL_MS) control_ask_start(c);
+    if (!control_ask_told(c, &news)) return false;
+    control_members_told(c, &news);
+    (void)fail(LH_PEER_LOST, "%s", news.reason);
+    return true;
+}
+
+/* What its launcher was asked goes to rank 0, which ends the job for all, or to the door. */
+static void client_tell_stop(control_t *c)
+{
+    control_client_t *k = c->client;
+    const lh_status_t asked = control_stop_asked(c->how.asked);
+    if (asked == LH_OK || k->told_stop || k->over || k->said_bye) return;
+    k->told_stop = true;
+    client_beat(c);
+    put_notice(k, FRAME_FAIL, c->how.rank, asked, control_stop_reason(asked));
+}
+
 /* What is due by the clock: a heartbeat of this rank, and the look whether rank 0's have come. */
 static void client_turn(control_t *c)
 {
@@ -322,6 +384,7 @@ static void client_turn(control_t *c)
     /* This process itself stood still: rank 0 can't be blamed for that time. */
     if (now - k->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS) k->heard_ns = now;
     k->last_turn = now;
+    client_tell_stop(c);
     if (now >= k->next_beat && !k->said_bye) {
         client_beat(c);
         k->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
@@ -333,8 +396,12 @@ static void client_turn(control_t *c)
                        (double)(now - k->heard_ns) * 1e-9);
         lose_zero(c, reason);
     }
+    /* The stages may be those of a machine that does not know where the job has gone on. */
+    if (k->door && !k->over && hear_elsewhere(c, k->came_ns))
+        client_end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = fail_reason()}, true);
     /* Whoever can't decide even with its vote is not to keep it from others who can. */
-    if (control_is_witness(c) && !k->stays && !k->over && now - k->came_ns > TURN_MS * CONTROL_MS)
+    if (control_is_witness(c) && !k->stays && !k->door && !k->over &&
+        now - k->came_ns > TURN_MS * CONTROL_MS)
         lose_zero(c, "it does not lead");
 }
 
@@ -366,7 +433,8 @@ static void client_loop(control_t *c)
 {
     control_client_t *k = c->client;
     k->heard_ns = k->last_turn = k->came_ns = sys()->now_ns();
-    client_serve(c); /* says hello */
+    client_tell_stop(c); /* behind the hello, where that is known already */
+    client_serve(c);     /* says both */
     while (!client_has_ended(c)) {
         struct pollfd fds[2] = {
             {.fd = k->over ? -1 : conn_fd(k->conn),
@@ -475,23 +543,6 @@ static bool next_machine(control_t *c, uint32_t *turn_at)
     return true;
 }
 
-/* A rank that waits in vain has somebody ask whether the job has gone on elsewhere: one for all of its
- * machine. True: it has. */
-static bool hear_elsewhere(control_t *c, uint64_t since)
-{
-    const control_members_t *m = c->how.members;
-    frame_regroup_t news;
-    uint32_t first;
-    if (m == NULL || m->herald || members_ranks_of(m->job, m->layout, m->machine, &first) == 0 ||
-        first != c->how.rank)
-        return false;
-    if (sys()->now_ns() - since > CONTROL_ASK_AFTER_MS * CONTROL_MS) control_ask_start(c);
-    if (!control_ask_told(c, &news)) return false;
-    control_members_told(c, &news);
-    (void)fail(LH_PEER_LOST, "%s", news.reason);
-    return true;
-}
-
 static lh_status_t client_give_up(control_t *c, uint64_t patience)
 {
     char why[512];
@@ -500,6 +551,24 @@ static lh_status_t client_give_up(control_t *c, uint64_t patience)
     if (m != NULL && m->told != NULL) atomic_store(&m->told->unreached, 1);
     return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
                 (unsigned long long)(patience / 1000000000u), why);
+}
+
+/* This machine was asked to stop, and rank 0 was not there to be told for CONTROL_STOP_MS; for three times that
+ * where ranks have met before, as those of rank 0's machine may still be ending. */
+static bool client_stops(control_t *c, lh_status_t *status)
+{
+    control_client_t *k = c->client;
+    char sentence[CONTROL_STOP_TEXT];
+    const uint64_t now = sys()->now_ns();
+    const lh_status_t asked = control_stop_asked(c->how.asked);
+    if (asked == LH_OK) return false;
+    if (k->asked_ns == 0) k->asked_ns = now;
+    const uint64_t most = (c->how.epoch > 1 ? 3u : 1u) * CONTROL_MS * CONTROL_STOP_MS;
+    if (now - k->asked_ns < most) return false;
+    control_blame(c, &(control_culprit_t){.rank = c->how.rank, .status = asked});
+    control_stop_sentence(asked, c->site, c->host, sentence);
+    *status = fail_again(asked, sentence);
+    return true;
 }
 
 /* Tries until rank 0 has this rank's hello, or patience ends. Pauses double up to a quarter of a
@@ -522,8 +591,8 @@ static lh_status_t client_join(control_t *c)
          pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
         if (control_is_herald(c) && !next_machine(c, &turn))
             return fail(LH_UNREACHABLE, "no machine before this one is there");
-        const lh_status_t status = try_once(c);
-        if (status != LH_AGAIN) return status;
+        lh_status_t status = try_once(c);
+        if (status != LH_AGAIN || client_stops(c, &status)) return status;
         if (control_wait_due(&c->client->joins, sys()->now_ns())) tell_absence(c);
         if (hear_elsewhere(c, since)) return LH_PEER_LOST;
         if (sys()->now_ns() > end) return client_give_up(c, patience);
@@ -538,7 +607,7 @@ static void control_client_run(control_t *c)
     lh_assert(k != NULL && c->how.rank != 0);
     do {
         if (k->shut_out) client_pause_ms(LAST_PAUSE_MS);
-        k->over = k->shut_out = false;
+        k->over = k->shut_out = k->door = k->heard = k->told_stop = false;
         const lh_status_t status = client_join(c);
         if (status != LH_OK) {
             control_opened(c, status, fail_reason());

@@ -24,6 +24,7 @@
 #include <control/control_conn.h>
 #include <control/control_members.h>
 #include <control/control_state.h>
+#include <control/control_stop.h>
 
 /* Events of one look, and connections that are accepted in a row. */
 enum { EVENTS = 64 };
@@ -204,7 +205,7 @@ static bool one_epoch(control_t *c)
 void control_finish_join(control_t *c)
 {
     text_t table = {0};
-    if (!control_members_meet(c)) return;
+    if (control_stop_ends(c) || !control_members_meet(c)) return;
     close_door(c);
     if (!one_epoch(c)) return;
     text_append(&table, "ranks differ; nothing was started");
@@ -340,9 +341,25 @@ static void take_notice(control_t *c, peer_t *p, const frame_t *f)
         server_hear(c, rank, n.rank, n.status, n.reason);
         return;
     }
+    if (f->type == FRAME_FAIL && control_stop_is(n.status)) {
+        const frame_hello_t *h = &c->server->facts[rank].hello;
+        control_stop_note(c, n.status, rank, h->site, h->host);
+        return;
+    }
     if (f->type == FRAME_BYE) c->server->seats[rank].departed = true;
     if (n.status != LH_OK && !server_knows_better(c, rank, n.status))
         control_tell(c, rank, n.status, true, n.reason);
+}
+
+/* A herald says that it lives; or, of a machine that has ranks, that it was asked to stop. */
+static void take_herald(control_t *c, peer_t *p, const frame_t *f)
+{
+    frame_notice_t n;
+    if (f->type == FRAME_BEAT) return;
+    if (f->type == FRAME_FAIL && frame_read_notice(f, &n) == LH_OK && control_stop_is(n.status))
+        control_stop_note(c, n.status, 0, p->hello.site, p->hello.host);
+    else
+        control_lose(c, p, "");
 }
 
 /* Kept for the sentence when the rank is lost, and shown to whoever asks how it fares. */
@@ -362,7 +379,7 @@ static void server_take_frame(control_t *c, peer_t *p, const frame_t *f)
     frame_gather_t part;
     p->heard_ns = sys()->now_ns();
     if (p->herald != NULL) {
-        if (f->type != FRAME_BEAT) control_lose(c, p, "");
+        take_herald(c, p, f);
         return;
     }
     if (p->rank == CONN_NO_RANK) {
@@ -679,6 +696,7 @@ static void server_turn(control_t *c)
     judge_silence(c, now);
     tell_missing(c, now);
     control_members_look(c, now);
+    control_stop_turn(c, now);
     judge_join(c, now);
     judge_hearsay(c, now);
     check_departed(c);
@@ -699,7 +717,7 @@ void control_server_run(control_t *c)
     (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &e);
     e.data.ptr = &wake_mark;
     (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->wake_fd, &e);
-    s->last_turn = sys()->now_ns();
+    s->last_turn = s->began_ns = sys()->now_ns();
     s->join_deadline = s->last_turn + c->how.join_ns;
     if (c->how.size == 1 && !control_elects(c)) control_finish_join(c);
     do {
@@ -714,13 +732,14 @@ void control_server_run(control_t *c)
                 server_serve(c, events[i].data.ptr);
         }
         server_requests(c);
-        if (!over && control_status(c) == STATUS_ENDED) control_members_over(c);
-        over = control_status(c) == STATUS_ENDED;
+        if (!over && control_stop_is(control_status(c))) control_members_over(c);
+        over = control_stop_is(control_status(c));
         server_turn(c);
         control_sweep(c);
     } while (!server_has_ended(c, sys()->now_ns()));
     const lh_status_t end = control_status(c);
-    if ((end == LH_OK || end == STATUS_ENDED) && !s->refused) control_members_over(c);
+    const bool stopped = s->refused && s->stop_status != LH_OK;
+    if (stopped || (!s->refused && (end == LH_OK || control_stop_is(end)))) control_members_over(c);
     for (peer_t *p = s->peers; p != NULL; p = p->next) {
         if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
         control_drop(s, p);

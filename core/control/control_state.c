@@ -251,6 +251,12 @@ void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *se
 {
     control_server_t *s = c->server;
     if (s->refused || atomic_load(&c->status) != LH_OK) return;
+    /* A machine that was asked to stop may end before all that are on their way have come. */
+    if (!s->welcomed && s->stop_status != LH_OK) {
+        status = s->stop_status;
+        rank = s->stop_rank;
+        sentence = s->stop;
+    }
     lh_assert(rank < c->how.size);
     control_blame(c, &(control_culprit_t){
                          .rank = rank, .status = status, .step = s->seats[rank].progress.step});

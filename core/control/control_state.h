@@ -39,6 +39,22 @@ typedef struct control_told {
     char met[MEMBERS_TEXT];
 } control_told_t;
 
+/* What a launcher asks of a process that it has started: memory that both map, of which the launcher
+ * writes `what` and the process `heeds`. */
+typedef struct control_asked {
+    _Atomic uint32_t what; /* CONTROL_ASKS_* */
+    /* The process answers a SIGTERM itself, behind its step: CONTROL_ASKS_STOP is nothing to it any
+     * more. */
+    _Atomic uint32_t heeds;
+} control_asked_t;
+
+enum {
+    CONTROL_ASKS_NOTHING,
+    CONTROL_ASKS_STOP, /* the job is to stop: all machines are told */
+    CONTROL_ASKS_END,  /* at once: this process is killed soon, and all are told before that */
+    CONTROL_ASKS_PASS, /* of a door: rank 0 is about to listen */
+};
+
 /* Of a job whose machines may change (config/members.h). Texts outlive the plane. */
 typedef struct control_members {
     const job_t *job;
@@ -80,6 +96,7 @@ typedef struct control_how {
     uint64_t outage_ns;    /* how long a link between sites may be cut; 0: 3 s */
     progress_word_t *word; /* where progress is kept for a launcher to read; NULL: here */
     control_culprit_t *culprit; /* likewise, written before the job's end is seen; NULL: nowhere */
+    control_asked_t *asked;     /* likewise, by the launcher; NULL: nothing is ever asked */
     const secret_t *secret;
     const control_fact_t *facts;
     uint32_t fact_count;
@@ -96,6 +113,9 @@ enum {
     CONTROL_TICK_MS = 50,
     CONTROL_HEARSAY_MS = 300,  /* what one rank says of another waits for its own word */
     CONTROL_GOODBYE_MS = 1000, /* for the last frames to go out                         */
+    /* Of a meeting that is asked to stop: so long after it began rank 0 tells those that have come, as
+     * others may be on their way; and so long a rank that has not reached it tries to tell it. */
+    CONTROL_STOP_MS = 1000,
     /* Strangers can connect as long as rank 0 listens. They may neither take all descriptors nor
      * stay: so many places, and so long to prove the key. */
     CONTROL_PENDING = 64,
@@ -217,6 +237,9 @@ lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
 enum { CONTROL_NAME = 160 };
 void control_name(uint32_t rank, const char *site, const char *host, char out[CONTROL_NAME]);
 
+/* "osaka/o1 was asked to stop while no step was under way" */
+enum { CONTROL_STOP_TEXT = CONTROL_NAME + 64 };
+
 /* ---- rank 0: connections, and the seats of ranks --------------------------------------------- */
 
 /* A connection, from accept to its end. */
@@ -280,6 +303,12 @@ struct control_server {
      * has asked to close, or all were refused; the thread ends when all is said. */
     bool welcomed, refused, closing;
     uint64_t close_deadline;
+
+    uint64_t began_ns;
+    /* Some machine was asked to stop: LH_OK: none was. Those on their way are waited for (control_stop.c). */
+    lh_status_t stop_status;
+    uint32_t stop_rank;
+    char stop[CONTROL_STOP_TEXT];
 
     gathering_t gatherings[CONTROL_CHANNELS];
 

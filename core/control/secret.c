@@ -216,8 +216,8 @@ static void tell_key_missing(const char *path, control_wait_t *joins, uint64_t n
 {
     if (!control_wait_due(joins, now)) return;
     log_line(LH_LOG_WARN,
-             "waiting for the job's key %s since %llu s: rank 0's launcher makes it once the "
-             "stages before are over; where its folder is another one, copy it here",
+             "waiting for the job's key %s since %llu s: rank 0's launcher makes it at its start; "
+             "where its folder is another one, copy it here",
              path, (unsigned long long)((now - joins->since) / 1000000000u));
 }
 

@@ -531,6 +531,8 @@ static void every_status_has_a_text_and_an_exit_code(void **state)
     assert_int_equal(status_exit_code(LH_PEER_LOST), EXIT_LOST);
     assert_int_equal(status_exit_code(STATUS_ENDED), 128 + SIGTERM);
     assert_string_equal(status_text(STATUS_ENDED), "ended at once");
+    assert_int_equal(status_exit_code(STATUS_STOPPED), EXIT_TERMINATED);
+    assert_string_equal(status_text(STATUS_STOPPED), "stopped as asked");
     assert_int_equal(status_exit_code(LH_OK), EXIT_DONE);
     assert_int_equal(fail_io(ENOENT, "%s", "x"), LH_IO);
     assert_string_equal(fail_reason(), "x: No such file or directory");
