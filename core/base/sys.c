@@ -194,6 +194,23 @@ void sys_reopen_ask(void)
     atomic_fetch_add(&reopens, 1);
 }
 
+/* Of sys_stop_tell, and by whom it was called: a child of fork inherits both handlers. */
+static bool (*_Atomic stop_teller)(bool at_once, int *code);
+static volatile pid_t stop_owner;
+
+void sys_stop_tell(bool (*tell)(bool at_once, int *code))
+{
+    stop_owner = getpid();
+    atomic_store(&stop_teller, tell);
+}
+
+/* In the handlers below. */
+static bool stop_tell(bool at_once, int *code)
+{
+    bool (*tell)(bool, int *) = atomic_load(&stop_teller);
+    return tell != NULL && getpid() == stop_owner && tell(at_once, code);
+}
+
 /* A terminal that closes may send SIGHUP twice, or beside another signal: it is not counted among
  * the requests, of which the second ends the process. */
 static void on_signal(int number)
@@ -208,7 +225,10 @@ static void on_signal(int number)
     }
     if (number == SIGINT) by_hand = 1;
     requests = requests + 1;
-    if (requests > 1) _exit(128 + number);
+    if (requests == 1) return;
+    int code = 128 + number;
+    (void)stop_tell(true, &code);
+    _exit(code);
 }
 
 enum { SIGNAL_STACK = 256 << 10 };
@@ -301,9 +321,11 @@ static void end_at_once(int number)
         return;
     }
     if (number == SIGHUP && sys_stop_requested()) return;
-    if (requests > 0) _exit(128 + number);
-    (void)!write(STDERR_FILENO, line, strlen(line));
-    _exit(code_at_once);
+    const bool second = requests > 0;
+    int code = second ? 128 + number : code_at_once;
+    const bool told = stop_tell(second, &code);
+    if (!second && !told) (void)!write(STDERR_FILENO, line, strlen(line));
+    _exit(code);
 }
 
 void sys_stop_at_once(int code)

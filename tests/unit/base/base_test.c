@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <base/digest.h>
 #include <base/file.h>
@@ -574,9 +575,41 @@ static void a_signal_writes_nothing_where_the_stack_register_points(void **state
 #endif
 }
 
+static bool told_at_once;
+
+static bool end_otherwise(bool at_once, int *code)
+{
+    told_at_once = at_once;
+    *code = at_once ? 41 : 42;
+    return true;
+}
+
+/* The exit code of a process that hears of its end before it is ended by a signal, the first or a second. */
+static void who_is_told_of_the_end_may_change_its_code(void **state)
+{
+    (void)state;
+    for (int second = 0; second < 2; second++) {
+        int how = 0;
+        (void)fflush(stdout);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            if (second != 0 && sys_stop_watch() != LH_OK) _exit(1);
+            if (second == 0) sys_stop_at_once(EXIT_TERMINATED);
+            sys_stop_tell(end_otherwise);
+            (void)raise(SIGTERM);
+            if (second != 0 && !told_at_once) (void)raise(SIGTERM);
+            _exit(2);
+        }
+        assert_int_equal(waitpid(pid, &how, 0), pid);
+        assert_true(WIFEXITED(how));
+        assert_int_equal(WEXITSTATUS(how), second != 0 ? 41 : 42);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_is_told_of_the_end_may_change_its_code),
         cmocka_unit_test(a_signal_writes_nothing_where_the_stack_register_points),
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(uniform_and_normal_have_their_moments),
