@@ -39,6 +39,7 @@
 #include <data/samples.h>
 #include <format/json.h>
 #include <hf/hf_adapter.h>
+#include <launch/launch_door.h>
 
 enum { STATE_LIMIT = 1 << 20 };
 
@@ -627,6 +628,25 @@ static int skip_stage(cli_t *cli, const command_t *c)
     return code;
 }
 
+/* While a stage without ranks runs, machines that wait for one with ranks hear of a stop. */
+static lh_status_t open_door(cli_t *cli, uint32_t stage)
+{
+    const command_t *next = NULL;
+    bool after = false;
+    char **words;
+    for (uint32_t i = 0; i < cli->job->stage_count && next == NULL; i++) {
+        const command_t *c = command_of_stage(cli->job->stages[i]);
+        if (after && has_ranks(c)) next = c;
+        after = after || cli->job->stages[i] == stage;
+    }
+    if (next == NULL || !launch_starts(cli->launch) || !launch_is_spread(cli->launch)) return LH_OK;
+    lh_status_t status = cli_words(cli, next, &words);
+    if (status != LH_OK) return status;
+    status = launch_door_open(cli->launch, words);
+    cli_words_free(words);
+    return status;
+}
+
 /* One launcher leads and decides; the others wait for its word at each stage that has ranks, or for
  * the end of one that has none. */
 static int run_or_skip(cli_t *cli, uint32_t stage)
@@ -639,14 +659,15 @@ static int run_or_skip(cli_t *cli, uint32_t stage)
         launch_waits(cli->launch);
         return EXIT_DONE;
     }
-    const lh_status_t status = stage_digest(cli->job, stage, digest);
+    lh_status_t status = stage_digest(cli->job, stage, digest);
     if (status != LH_OK) return status;
     /* Whoever names a step wants the steps behind it made again. */
     const char *step = stage == STAGE_TRAIN ? cli_flag(cli, "resume") : NULL;
     const bool again = step != NULL && *step != '\0';
     if (!again && stage_is_done(cli->job, stage, digest)) return skip_stage(cli, c);
     log_line(LH_LOG_INFO, "-- %s", c->name);
-    return run_stage(cli, c, stage);
+    if (!has_ranks(c)) status = open_door(cli, stage);
+    return status == LH_OK ? run_stage(cli, c, stage) : status;
 }
 
 /* A launcher of each machine comes through here, each with the same INI. */
@@ -661,7 +682,7 @@ static int run_pipeline(cli_t *cli)
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < cli->job->stage_count; i++) {
         const int code = run_or_skip(cli, cli->job->stages[i]);
-        if (code != EXIT_DONE) return code;
+        if (code != EXIT_DONE) return launch_door_shut(cli->launch, code);
     }
     return EXIT_DONE;
 }

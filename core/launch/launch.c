@@ -17,6 +17,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <launch/launch_door.h>
 #include <launch/launch_rank.h>
 #include <launch/launch_start.h>
 #include <launch/launch_state.h>
@@ -96,6 +97,8 @@ lh_status_t launch_open(const launch_how_t *how, launch_t **out)
 void launch_close(launch_t *l)
 {
     if (l == NULL) return;
+    (void)launch_door_shut(l, EXIT_REFUSED);
+    secret_free(l->secret);
     if (l->logs) log_as_rank(l->place.rank, -1, "");
     own_row = NULL;
     if (l->row != NULL) atomic_store(&l->row->closed, 1);

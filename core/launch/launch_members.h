@@ -17,6 +17,7 @@ typedef struct started {
     pid_t pid; /* 0: it has ended */
     int pidfd, how;
     bool failed, killed; /* killed: by this launcher */
+    bool stopped;        /* it was sent the signal that asks for a stop */
     uint32_t machine;    /* members.h; 0 where the job has no hosts */
     int memory;          /* of its snapshots, for the ranks that start after it; -1: none */
 } started_t;
@@ -30,7 +31,6 @@ typedef struct starter {
     started_t *ranks;
     uint32_t most, count, left;
     board_row_t *board; /* [most] */
-    secret_t *secret;   /* as it was at the first start: whoever starts again has the same */
     int signals;        /* signalfd */
     sigset_t before;
     uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
@@ -41,6 +41,8 @@ typedef struct starter {
     uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
     uint64_t end_by;       /* the job ends at once: ranks here that live then are killed */
     started_t *first;      /* that failed              */
+    uint64_t ask_at;       /* a stop is told to other machines from then on; 0: none is */
+    bool tells;            /* ranks were started to tell others that this machine is to stop */
     machine_kills_t kills; /* before the first was started */
     restarts_t restarts;
     text_t ended;      /* why the ranks before ended, where these were started again */

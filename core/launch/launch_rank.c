@@ -21,7 +21,9 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <control/control_open.h>
+#include <control/control_stop.h>
 #include <control/world.h>
+#include <launch/launch_door.h>
 #include <launch/launch_state.h>
 
 /* Characters: of a value that is shown whole, and of a digest. */
@@ -130,9 +132,9 @@ void launch_facts_free(launch_facts_t *f)
     *f = (launch_facts_t){0};
 }
 
-/* How long a rank that was told of the job's end has to come to its own, how often it looks whether its
- * launcher wants it to end, and how often the file with rank 0's address is looked for. */
-enum { TOLD_GRACE_MS = 2500, ENDS_LOOK_MS = 100, LOOK_MS = 50 };
+/* How long a rank that was told of the job's end has to come to its own, and how often the file with rank
+ * 0's address is looked for. */
+enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
 /* How long a process that is no rank looks for rank 0, which listens now and then. */
 #define HERALD_NS (UINT64_C(86400000000000) * 365)
 
@@ -276,6 +278,12 @@ static lh_status_t meeting_find_zero(meeting_t *m, control_how_t *how)
     return meeting_tell_address(m, how, &how->listener);
 }
 
+/* What the launcher asks, where it is one of ours. */
+static control_asked_t *meeting_asked(const meeting_t *m)
+{
+    return m->launch->row != NULL ? &m->launch->row->asked : NULL;
+}
+
 static control_members_t meeting_members(launch_t *l)
 {
     const launch_place_t *p = &l->place;
@@ -317,6 +325,7 @@ static lh_status_t meeting_begin(meeting_t *m)
                          .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                          .word = l->row != NULL ? &l->row->word : NULL,
                          .culprit = meeting_culprit(m),
+                         .asked = meeting_asked(m),
                          .secret = m->secret,
                          .facts = m->facts.rows,
                          .fact_count = m->facts.count};
@@ -334,15 +343,6 @@ static lh_status_t meeting_begin(meeting_t *m)
     return world_publish(l->how.host, l->world, m->secret, &m->published);
 }
 
-/* The launcher kills this rank soon: before that all others are told that it is no loss. */
-static void watchdog_look(const meeting_t *m)
-{
-    const launch_t *l = m->launch;
-    if (l->row != NULL && atomic_load(&l->row->ends) != 0)
-        control_fail(l->control, l->place.rank, STATUS_ENDED,
-                     "its machine was told to end at once");
-}
-
 /* A rank that was told of the end and does not come to it, in a long kernel or a wait of somebody
  * else's, is ended here, with the job's reason as its last words. It waits for the control plane's
  * failure and for its own end, whichever comes first. _exit and not exit, which would run handlers
@@ -352,8 +352,8 @@ static void *watchdog_run(void *argument)
     meeting_t *m = argument;
     struct pollfd fds[2] = {{.fd = m->watchdog_fd, .events = POLLIN},
                             {.fd = control_fd(m->launch->control), .events = POLLIN}};
-    while (poll(fds, 2, ENDS_LOOK_MS) <= 0)
-        watchdog_look(m);
+    while (poll(fds, 2, -1) <= 0) {
+    }
     if (fds[0].revents != 0) return NULL;
     if (poll(fds, 1, TOLD_GRACE_MS) != 0) return NULL;
     const char *reason = control_failure(m->launch->control);
@@ -432,7 +432,7 @@ static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
     how.join_ns = SETTLE_MS * CONTROL_MS +
                   (how.outage_ns > 0 ? how.outage_ns : CONTROL_SILENCE_MS * CONTROL_MS);
     lh_status_t status = control_open(&how, &l->control, &l->world);
-    if (status == LH_PEER_LOST || status == LH_TIMED_OUT) return status;
+    if (status == LH_PEER_LOST || status == LH_TIMED_OUT || control_stop_is(status)) return status;
     log_line(LH_LOG_WARN, "this machine can't lead: %s", fail_reason());
     members->elects = false;
     how = *herald;
@@ -464,6 +464,7 @@ static int herald_run(launch_t *l)
                                .join_ns = HERALD_NS,
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                                .culprit = meeting_culprit(&m),
+                               .asked = meeting_asked(&m),
                                .secret = m.secret};
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
     if (status == LH_UNREACHABLE && l->place.elects) status = herald_elects(l, &how, &m.members);
@@ -477,6 +478,7 @@ static int herald_run(launch_t *l)
  * one sentence; where rank 0 prints it, this one is quiet. */
 int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
 {
+    if (l->place.door) return launch_door_run(l);
     if (l->place.herald) return herald_run(l);
     meeting_t m = {.launch = l, .watchdog_fd = -1};
     int code = rank_open_log(l);

@@ -31,6 +31,8 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <control/control_conn.h>
+#include <control/control_stop.h>
+#include <launch/launch_door.h>
 #include <launch/launch_members.h>
 #include <launch/launch_state.h>
 #include <launch/machine.h>
@@ -38,13 +40,16 @@
 
 #define LAUNCH_MS UINT64_C(1000000) /* ns */
 
-extern char **environ;
-
 enum {
     /* How often it looks even if nothing has happened; milliseconds here and below. */
     TICK_MS = 100,
     GRACE_MS = 3000, /* ranks end by themselves after the first has failed */
-    TELL_MS = 500,   /* ranks that are to end at once tell other machines so */
+    TELL_MS = 500,   /* ranks that are to end at once tell other machines so; and where they have */
+    TELL_UNMET_MS = 2000, /* not met yet, but may be about to */
+    /* A stop waits so long for a second signal, which makes it an end at once that is told as one; and
+     * ranks without steps have so long to tell it, before they are ended without that. */
+    SETTLE_MS = 100,
+    STOP_MS = 5000,
     /* So long after the first failure ranks are killed that have not met the others: nobody can
      * tell them of it. */
     UNMET_MS = 300,
@@ -112,11 +117,12 @@ static lh_status_t starter_share_secret(starter_t *s)
     const job_launch_t *how = &s->launch->how.job->launch;
     const bool makes = starter_has_zero(s);
     const uint64_t end = sys()->now_ns() + launch_patience(s->launch);
-    lh_status_t status = s->secret != NULL     ? LH_OK
-                         : how->secret == NULL ? secret_random(&s->secret)
-                         : makes               ? secret_open(how->secret, true, &s->secret)
-                                               : secret_await(how->secret, end, &s->secret);
-    return status == LH_OK ? secret_share(s->secret, &s->place.secret) : status;
+    secret_t **secret = &s->launch->secret;
+    lh_status_t status = *secret != NULL       ? LH_OK
+                         : how->secret == NULL ? secret_random(secret)
+                         : makes               ? secret_open(how->secret, true, secret)
+                                               : secret_await(how->secret, end, secret);
+    return status == LH_OK ? secret_share(*secret, &s->place.secret) : status;
 }
 
 /* A memfd that ranks inherit: they map their row of it, and it is gone with the last of them. */
@@ -155,40 +161,6 @@ static void starter_clear_board(starter_t *s)
     }
 }
 
-/* With room for one more variable, the rank's own, and the NULL at the end. */
-static lh_status_t starter_copy_environment(starter_t *s)
-{
-    while (environ[s->variable_count] != NULL)
-        s->variable_count++;
-    s->variables = mem_array(s->variable_count + 2u, sizeof(*s->variables));
-    if (s->variables == NULL) return LH_NO_MEMORY;
-    memcpy(s->variables, environ, s->variable_count * sizeof(*s->variables));
-    return LH_OK;
-}
-
-/* Between fork and exec: only what is safe there. */
-static noreturn void become_rank(const starter_t *s, const launch_place_t *own, pid_t launcher,
-                                 const cpu_set_t *processors)
-{
-    const int kept[] = {own->board, own->secret, own->listener, own->memory};
-    const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) _exit(EXIT_INTERNAL);
-    /* Ctrl-C in a terminal is the launcher's to pass on, once. */
-    (void)setpgid(0, 0);
-    /* In a group of its own it would be stopped as it writes to a terminal with `stty tostop`. */
-    (void)signal(SIGTTOU, SIG_IGN);
-    /* Without a terminal it means logs, and must not end a rank that has not come that far. */
-    if (!sys_has_terminal()) (void)signal(SIGHUP, SIG_IGN);
-    (void)sigprocmask(SIG_SETMASK, &s->before, NULL);
-    if (nothing >= 0) (void)dup2(nothing, STDIN_FILENO);
-    if (processors != NULL) (void)sched_setaffinity(0, sizeof(*processors), processors);
-    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
-        if (kept[i] >= 0) (void)fcntl(kept[i], F_SETFD, 0);
-    (void)execve("/proc/self/exe", s->words, s->variables);
-    _exit(EXIT_INTERNAL);
-}
-
 /* Between fork and exec a child of a process with threads may call little: all that takes memory is
  * done before the fork. */
 static lh_status_t starter_start_rank(starter_t *s, uint32_t index)
@@ -212,7 +184,9 @@ static lh_status_t starter_start_rank(starter_t *s, uint32_t index)
     const bool bound = machine_share_of_rank(s->launch->how.job, index, s->count, &processors);
     (void)fflush(stdout);
     const pid_t pid = fork();
-    if (pid == 0) become_rank(s, &own, launcher, bound ? &processors : NULL);
+    if (pid == 0)
+        launch_become(&own, s->words, s->variables, launcher, &s->before,
+                      bound ? &processors : NULL);
     text_free(&place);
     if (pid < 0) return fail_io(errno, "cannot start rank %u", r->rank);
     (void)setpgid(pid, pid);
@@ -304,14 +278,18 @@ static void starter_hear_words(starter_t *s)
 static void starter_reap(starter_t *s, started_t *r)
 {
     lh_assert(r->pid > 0 && s->left > 0);
+    const board_row_t *row = &s->board[r - s->ranks];
     if (waitpid(r->pid, &r->how, WNOHANG) != r->pid) return;
     r->pid = 0;
     (void)close(r->pidfd);
     r->pidfd = -1;
     s->left--;
     /* Killed from here after its last words, with which it has ended. */
-    if (r->failed && r->killed && WIFSIGNALED(r->how)) r->how = s->board[r - s->ranks].code << 8;
+    if (r->failed && r->killed && WIFSIGNALED(r->how)) r->how = row->code << 8;
     if (r->failed || (started_has_failed(s, r) && !r->killed)) starter_note_failure(s, r);
+    /* Others of this machine may not have met yet, and would wait for a rank 0 that is gone. */
+    if (row->culprit.status == STATUS_STOPPED && s->deadline == 0)
+        s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
 }
 
 /* Ctrl-Z: the ranks are in groups of their own, and a launcher that stood still alone would leave
@@ -330,17 +308,53 @@ static void starter_stand_still(starter_t *s)
     starter_kill_all(s, SIGCONT);
 }
 
+/* Whether what is asked of this machine is the whole job's. A machine that leaves by itself is one that is
+ * lost, and one without ranks takes nothing along. */
+static bool starter_is_asked_for_all(const starter_t *s)
+{
+    const bool waits = s->place.herald && !s->place.elects;
+    return !starter_is_alone(s) && s->leave_by == 0 && !waits;
+}
+
 /* Machines that only saw these ranks die would start theirs again and wait, or go on without this one:
- * ranks tell them first. A machine that leaves by itself is one that is lost. */
+ * ranks tell them first. */
 static void starter_end_at_once(starter_t *s)
 {
-    const bool tells = !starter_is_alone(s) && s->leave_by == 0 && s->end_by == 0;
-    for (uint32_t i = 0; tells && i < s->count; i++)
-        atomic_store(&s->board[i].ends, 1);
+    const bool tells = starter_is_asked_for_all(s) && s->end_by == 0;
+    bool met = true;
+    for (uint32_t i = 0; tells && i < s->count; i++) {
+        met = met && atomic_load(&s->board[i].met) != 0;
+        atomic_store(&s->board[i].asked.what, CONTROL_ASKS_END);
+    }
     if (tells)
-        s->end_by = sys()->now_ns() + TELL_MS * LAUNCH_MS;
+        s->end_by = sys()->now_ns() + (met ? TELL_MS : TELL_UNMET_MS) * LAUNCH_MS;
     else
         starter_kill_all(s, SIGKILL);
+}
+
+/* The signal by which ranks that make steps hear of a stop. One that is the whole job's is another than
+ * SIGTERM where that would mean this machine alone. */
+static int starter_stop_signal(const starter_t *s)
+{
+    return s->launch->how.job->launch.notice_ns > 0 && s->leave_by == 0 ? SIGINT : SIGTERM;
+}
+
+/* Ranks that make steps agree on a last one. Those that do not would die of the signal, and others would take
+ * them for lost: they tell all machines instead (control_stop.c), and end by that. */
+static void starter_ask_to_stop(starter_t *s)
+{
+    const uint64_t now = sys()->now_ns();
+    if (s->ask_at == 0 || s->stops > 1) return;
+    for (uint32_t i = 0; i < s->count; i++) {
+        started_t *r = &s->ranks[i];
+        if (r->pid == 0 || r->stopped) continue;
+        r->stopped = atomic_load(&s->board[i].asked.heeds) != 0 ||
+                     now > s->ask_at + STOP_MS * LAUNCH_MS;
+        if (r->stopped)
+            (void)kill(r->pid, starter_stop_signal(s));
+        else if (now >= s->ask_at)
+            atomic_store(&s->board[i].asked.what, CONTROL_ASKS_STOP);
+    }
 }
 
 /* The first is passed on as SIGTERM; ranks then agree on a last step. The second ends all. A
@@ -371,8 +385,10 @@ static void starter_hear_signal(starter_t *s)
         s->last_stop = (int)info.ssi_signo;
         s->stops++;
     }
-    if (!told)
-        starter_kill_all(s, notice > 0 && !leaves ? SIGINT : SIGTERM);
+    if (!told && starter_is_asked_for_all(s))
+        s->ask_at = sys()->now_ns() + SETTLE_MS * LAUNCH_MS;
+    else if (!told)
+        starter_kill_all(s, starter_stop_signal(s));
     else if (s->stops > 1)
         starter_end_at_once(s);
 }
@@ -392,6 +408,7 @@ static lh_status_t starter_watch(starter_t *s)
         fds[s->count] = (struct pollfd){.fd = s->signals, .events = POLLIN};
         (void)poll(fds, s->count + 1u, TICK_MS);
         if (fds[s->count].revents != 0) starter_hear_signal(s);
+        starter_ask_to_stop(s);
         starter_hear_words(s);
         for (uint32_t i = 0; i < s->count; i++)
             if (s->ranks[i].pid != 0 && (fds[i].revents != 0 || fds[i].fd < 0))
@@ -561,6 +578,31 @@ static bool starter_ended_as_asked(const starter_t *s)
     return WEXITSTATUS(r->how) == EXIT_LOST && progress.step == 0;
 }
 
+/* A rank that has ended with the whole job, as some machine was asked to stop; NULL: none has. */
+static const board_row_t *starter_find_stop(const starter_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->board[i].culprit.status == STATUS_STOPPED) return &s->board[i];
+    return NULL;
+}
+
+/* The ranks of this machine were lost with others as it was asked to stop, and nobody heard of that: the other
+ * machines start theirs again, and would wait for it. Its ranks start once more, to tell them. */
+static bool starter_starts_to_tell(starter_t *s)
+{
+    const started_t *r = s->first;
+    if (s->first_stop == 0 || s->tells || s->restarts.most == 0 || r == NULL ||
+        WIFSIGNALED(r->how) || WEXITSTATUS(r->how) != EXIT_LOST || !starter_is_asked_for_all(s) ||
+        starter_find_stop(s) != NULL)
+        return false;
+    s->tells = true;
+    text_t line = {0};
+    starter_say_end(s, &line);
+    log_line(LH_LOG_WARN, "%s", line.failed ? "a rank has ended" : line.data);
+    text_free(&line);
+    return true;
+}
+
 /* What the ranks that have ended leave to those after them: whether training has begun, and in which
  * epoch they were. */
 static lh_status_t starter_keep(starter_t *s)
@@ -631,7 +673,15 @@ static int starter_end_code(starter_t *s, bool *again)
         launch_note_end(s->launch, sentence);
         return 128 + s->last_stop;
     }
-    if (starter_ended_as_asked(s)) {
+    const board_row_t *stop = starter_find_stop(s);
+    if (stop != NULL && s->first_stop == 0) {
+        starter_tell(s, atomic_load(&stop->has_words) != 0 ? stop->words
+                                                           : "another machine was asked to stop");
+        return EXIT_TERMINATED;
+    }
+    *again = starter_starts_to_tell(s);
+    if (*again) return EXIT_LOST;
+    if (stop != NULL || starter_ended_as_asked(s)) {
         starter_tell_stop(s);
         return EXIT_TERMINATED;
     }
@@ -686,7 +736,7 @@ static lh_status_t starter_begin(starter_t *s)
     if (status == LH_OK) status = starter_make_ranks(s);
     if (status == LH_OK) status = starter_make_board(s);
     if (status == LH_OK) status = starter_make_memory(s);
-    if (status == LH_OK) status = starter_copy_environment(s);
+    if (status == LH_OK) status = launch_copy_environment(&s->variables, &s->variable_count);
     return status;
 }
 
@@ -699,6 +749,7 @@ static lh_status_t starter_start_all(starter_t *s)
     if (status == LH_OK) status = starter_share_secret(s);
     if (status == LH_OK && s->signals < 0) status = starter_catch_signals(s);
     if (status == LH_OK) starter_clear_board(s);
+    if (s->tells) s->ask_at = sys()->now_ns();
     machine_kills_read("/", &s->kills);
     for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
         status = starter_start_rank(s, i);
@@ -723,7 +774,6 @@ static void starter_free(starter_t *s)
     }
     text_free(&s->ended);
     restart_free(&s->restarts);
-    secret_free(s->secret);
     mem_free(s->ranks);
 }
 
@@ -753,14 +803,28 @@ static void starter_forget(starter_t *s)
     for (uint32_t i = 0; i < s->count; i++) {
         started_t *r = &s->ranks[i];
         r->how = 0;
-        r->failed = r->killed = false;
+        r->failed = r->killed = r->stopped = false;
     }
+}
+
+/* From here on a stop waits in a descriptor for the ranks that are to tell it: what came to the door comes to
+ * rank 0 soon. */
+static lh_status_t starter_take_over_door(starter_t *s)
+{
+    struct signalfd_siginfo info;
+    if (s->launch->door.pid == 0) return LH_OK;
+    lh_status_t status = starter_catch_signals(s);
+    if (status == LH_OK) status = launch_door_pass(s->launch);
+    /* The door's own signal, where it has told another machine's stop. */
+    while (status != LH_OK && s->signals >= 0 && read(s->signals, &info, sizeof(info)) > 0) {
+    }
+    return status;
 }
 
 int launch_start(launch_t *l, char *const *words)
 {
     const job_launch_t *how = &l->how.job->launch;
-    starter_t s = {.launch = l, .words = words, .signals = -1};
+    starter_t s = {.launch = l, .words = words, .signals = -1, .votes = {.fd = -1}};
     bool again = true;
     s.place = (launch_place_t){.listener = -1,
                                .board = -1,
@@ -770,7 +834,8 @@ int launch_start(launch_t *l, char *const *words)
                                .waits = l->waits,
                                .epoch = 1};
     s.restarts = (restarts_t){.most = how->restarts, .window_ns = how->restart_window_ns};
-    int code = starter_begin(&s);
+    int code = starter_take_over_door(&s);
+    if (code == LH_OK) code = starter_begin(&s);
     while (code >= 0 && again) {
         starter_forget(&s);
         code = starter_run_epoch(&s, &again);

@@ -10,12 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <config/quantity.h>
+
+extern char **environ;
 
 /* Seconds; see launch_patience. */
 enum { DAY_S = 86400 };
@@ -269,14 +273,14 @@ static bool read_members(const char *text, launch_place_t *p, int *length)
 /* The one variable that a launcher of ours sets: all in one, as it is to be unset at once. */
 static lh_status_t read_ours(const char *text, launch_place_t *p)
 {
-    unsigned rank, size, port, row, skip, waits, epoch;
+    unsigned rank, size, port, row, skip, waits, door, epoch;
     int end = 0, more = 0;
     char address[PLACE_ADDRESS];
     if (sscanf(text,
-               "rank=%u size=%u port=%u row=%u skip=%u waits=%u epoch=%u board=%d secret=%d "
-               "listener=%d memory=%d address=%255s%n",
-               &rank, &size, &port, &row, &skip, &waits, &epoch, &p->board, &p->secret,
-               &p->listener, &p->memory, address, &end) != 12 ||
+               "rank=%u size=%u port=%u row=%u skip=%u waits=%u door=%u epoch=%u board=%d "
+               "secret=%d listener=%d memory=%d address=%255s%n",
+               &rank, &size, &port, &row, &skip, &waits, &door, &epoch, &p->board, &p->secret,
+               &p->listener, &p->memory, address, &end) != 13 ||
         !read_members(text + end, p, &more) || text[end + more] != '\0' || rank >= size ||
         size > JOB_RANKS || port > UINT16_MAX)
         return fail(LH_INVALID, "the variable " PLACE_OURS
@@ -289,6 +293,8 @@ static lh_status_t read_ours(const char *text, launch_place_t *p)
     p->row = row;
     p->skip = skip != 0;
     p->waits = waits != 0;
+    p->door = door != 0;
+    p->herald = p->herald || p->door;
     p->epoch = epoch;
     (void)snprintf(p->address, sizeof(p->address), "%s", address);
     return LH_OK;
@@ -298,10 +304,11 @@ void launch_place_write(const launch_place_t *p, text_t *out)
 {
     lh_assert(p->rank < p->size && p->board >= 0 && p->secret >= 0);
     text_printf(out,
-                PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u waits=%u epoch=%u board=%d "
-                           "secret=%d listener=%d memory=%d address=%s",
-                p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->waits ? 1u : 0u, p->epoch,
-                p->board, p->secret, p->listener, p->memory, p->address);
+                PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u waits=%u door=%u epoch=%u "
+                           "board=%d secret=%d listener=%d memory=%d address=%s",
+                p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->waits ? 1u : 0u,
+                p->door ? 1u : 0u, p->epoch, p->board, p->secret, p->listener, p->memory,
+                p->address);
     if (p->layout[0] == '\0') return; /* no hosts, or too many */
     text_printf(out, " herald=%u elects=%u machine=%u layout=%s met=%u:%s tried=%s",
                 p->herald ? 1u : 0u, p->elects ? 1u : 0u, p->machine, p->layout, p->met_epoch,
@@ -331,4 +338,38 @@ lh_status_t launch_place_find(const job_t *job, launch_place_t *out)
     }
     if (status == LH_OK) *out = p;
     return status;
+}
+
+lh_status_t launch_copy_environment(char ***out, uint32_t *count)
+{
+    *count = 0;
+    while (environ[*count] != NULL)
+        ++*count;
+    *out = mem_array(*count + 2u, sizeof(**out));
+    if (*out == NULL) return LH_NO_MEMORY;
+    memcpy(*out, environ, *count * sizeof(**out));
+    return LH_OK;
+}
+
+/* Only what is safe between fork and exec. */
+noreturn void launch_become(const launch_place_t *own, char *const *words, char *const *variables,
+                            pid_t launcher, const sigset_t *mask, const cpu_set_t *processors)
+{
+    const int kept[] = {own->board, own->secret, own->listener, own->memory};
+    const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(EXIT_INTERNAL);
+    /* Ctrl-C in a terminal is the launcher's to pass on, once. */
+    (void)setpgid(0, 0);
+    /* In a group of its own it would be stopped as it writes to a terminal with `stty tostop`. */
+    (void)signal(SIGTTOU, SIG_IGN);
+    /* Without a terminal it means logs, and must not end a rank that has not come that far. */
+    if (!sys_has_terminal()) (void)signal(SIGHUP, SIG_IGN);
+    (void)sigprocmask(SIG_SETMASK, mask, NULL);
+    if (nothing >= 0) (void)dup2(nothing, STDIN_FILENO);
+    if (processors != NULL) (void)sched_setaffinity(0, sizeof(*processors), processors);
+    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+        if (kept[i] >= 0) (void)fcntl(kept[i], F_SETFD, 0);
+    (void)execve("/proc/self/exe", words, variables);
+    _exit(EXIT_INTERNAL);
 }

@@ -7,6 +7,11 @@
 #ifndef LAUNCH_LAUNCH_STATE_H
 #define LAUNCH_LAUNCH_STATE_H
 
+#include <sched.h>
+#include <signal.h>
+#include <stdnoreturn.h>
+#include <sys/types.h>
+
 #include <config/job.h>
 #include <config/members.h>
 #include <control/control.h>
@@ -60,6 +65,7 @@ typedef struct launch_place {
     uint32_t machine, met_epoch;
     bool herald; /* it is no rank, and waits until its machine is to have some */
     bool elects; /* a herald of a machine that has ranks, but could not reach rank 0 */
+    bool door;   /* no rank either: it stands where rank 0 will, while stages run (launch_door.h) */
 } launch_place_t;
 
 /* From the environment of a launcher of ours, of torchrun, Open MPI, PMIx or Slurm. Refuses what
@@ -68,18 +74,27 @@ lh_status_t launch_place_find(const job_t *job, launch_place_t *out) LH_MUST_CHE
 /* The value of PLACE_OURS for a rank that is started. */
 void launch_place_write(const launch_place_t *p, text_t *out);
 
+/* ---- a process that is started ---------------------------------------------------------------- */
+
+/* A copy of the environment with room for one more variable and the NULL at the end: mem_free. */
+lh_status_t launch_copy_environment(char ***out, uint32_t *count) LH_MUST_CHECK;
+/* Between fork and exec: this process becomes a rank of `launcher`, and dies with it. mask: of signals.
+ * processors: NULL: all. */
+noreturn void launch_become(const launch_place_t *own, char *const *words, char *const *variables,
+                            pid_t launcher, const sigset_t *mask, const cpu_set_t *processors);
+
 /* ---- the board ------------------------------------------------------------------------------- */
 
 enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 
 /* A row of the board: one for each rank of this machine, mapped by the launcher and by that rank.
  * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing
- * in it is under a lock that a dead process could hold. The first three are the other way round; two
- * of them are there before the rank is. */
+ * in it is under a lock that a dead process could hold. The first three are the other way round, but for
+ * asked.heeds; two of them are there before the rank is. */
 typedef struct board_row {
     uint32_t restarts;          /* how often this rank's training was started again before */
     char before[BOARD_WORDS];   /* why the ranks before this one ended; "": there were none */
-    _Atomic uint32_t ends;      /* the job ends at once: the others are to hear it from here */
+    control_asked_t asked;      /* what the others are to hear from here */
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */
     _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */
@@ -100,6 +115,12 @@ typedef struct launch_again {
     const char *reason; /* why the ranks before it ended; valid until launch_close */
 } launch_again_t;
 
+/* In a launcher, while stages before the ranks run: the process that keeps the door. */
+typedef struct launch_door {
+    pid_t pid; /* 0: there is none */
+    board_row_t *row;
+} launch_door_t;
+
 struct launch {
     launch_how_t how;
     launch_place_t place;
@@ -113,6 +134,10 @@ struct launch {
     bool began; /* a training, here or, of a launcher, in its rank 0   */
     launch_again_t again;
     board_row_t *row; /* of this rank, or NULL */
+    /* Of a launcher: the job's key, as it was when it was needed first. Whoever starts again has the
+     * same. */
+    secret_t *secret;
+    launch_door_t door;
     /* Where this process is a rank of several, between meeting and goodbye. */
     control_t *control;
     world_t *world;

@@ -814,6 +814,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     if (status == LH_OK) status = sys_stop_watch();
     const bool opened = status == LH_OK;
     if (opened) {
+        if (how->control != NULL) control_heeds(how->control);
         tell_start(&t, &memory);
         status = run_loop(&t, out);
         sys_stop_unwatch();

@@ -187,6 +187,48 @@ class Launchers(LaunchCase):
             shutil.rmtree(os.path.join(self.folder, "out"))
             os.unlink(os.path.join(self.folder, "job.key"))
 
+    def stopped_with(self, told, processes, *signals, code=75, within=8):
+        """What the other launcher says; neither starts its ranks again, nor waits for the other's."""
+        begin = time.time()
+        for number in signals:
+            processes[told].send_signal(number)
+        results = [self.finish(p) for p in processes]
+        self.assertLess(time.time() - begin, within)
+        self.assertEqual([r[0] for r in results], [code, code], results)
+        self.nothing_is_left()
+        shutil.rmtree(os.path.join(self.folder, "out"))
+        return results[1 - told][2]
+
+    def test_a_stop_while_ranks_meet_is_one_of_all_machines(self):
+        """Another site has not come, and would be waited for."""
+        word = {75: "asked to stop", 143: "told to end at once"}
+        for told, signals, code in ((0, (signal.SIGTERM,), 75), (1, (signal.SIGTERM,), 75), (1, (signal.SIGINT, signal.SIGTERM), 143)):
+            ini = self.ini(self.sites_ini(join="60s") + "[site.kyoto]\nhosts = k1:1\n")
+            processes = [self.start(ini, "--host", host) for host in ("t1", "o1")]
+            launch_case.wait_for(lambda: all(os.path.exists(os.path.join(self.folder, "out", f"rank-{r}.log")) for r in (1, 2, 3)))
+            time.sleep(0.5)
+            others = self.stopped_with(told, processes, *signals, code=code)
+            self.assertEqual(others, f"longhaul: {('tokyo/t1', 'osaka/o1')[told]} was {word[code]} while no step was under way\n")
+
+    def test_a_stop_while_ranks_open_what_they_train_is_one_of_all_machines(self):
+        for told in (0, 1):
+            _, processes = self.start_both(LH_STEPS=100000, LH_START_MS=30000)
+            log = os.path.join(self.folder, "out", "rank-3.log")
+            launch_case.wait_for(lambda: os.path.exists(log) and "starting\n" in launch_case.read(log))
+            others = self.stopped_with(told, processes, signal.SIGTERM)
+            self.assertEqual(others, f"longhaul: {('tokyo/t1', 'osaka/o1')[told]} was asked to stop while no step was under way\n")
+
+    def test_a_stop_between_two_starts_is_one_of_all_machines(self):
+        """The other has lost its ranks, too, and waits for those of the machine that is asked."""
+        _, processes = self.start_both("rejoin = 60s\n", LH_STEPS=100000)
+        ranks = self.ranks(4)
+        self.met(1)
+        time.sleep(0.5)
+        os.kill(ranks[3], signal.SIGSTOP)  # it is missed after 3 s
+        time.sleep(2)
+        others = self.stopped_with(1, processes, signal.SIGTERM, within=15)
+        self.assertEqual(others.splitlines()[-1], "longhaul: osaka/o1 was asked to stop while no step was under way")
+
     def test_a_key_whose_file_is_gone_is_that_of_the_job_all_the_same(self):
         """Each machine has a copy of its own: one that rank 0's made anew would be no other's."""
         ini, keys = self.sites_ini(), []
@@ -289,6 +331,35 @@ class Training(LaunchCase):
     def start_run(self, ini, *flags):
         return subprocess.Popen([launch_case.LONGHAUL, "run", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 text=True, env=clean_environment(LH_MARK=self.folder))
+
+    def test_a_stop_while_a_stage_runs_is_one_of_all_machines(self):
+        """Half way through `prepare` on rank 0's machine, which another one waits for."""
+        text = launch_case.read(os.path.join(SOURCE, "examples", "data", "tinyshakespeare.jsonl"))
+        with open(os.path.join(self.folder, "long.jsonl"), "w") as f:
+            f.writelines(text for _ in range(100))
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        for told in (0, 1):
+            ini = self.job(f"told{told}", f"address = 127.0.0.1\nport = {port}\nsecret = job.key\n"
+                           "[site.tokyo]\nhosts = t1:1\n[site.osaka]\nhosts = o1:1\n", ranks=1)
+            out = os.path.join(os.path.dirname(ini), "out")
+            words = ("--set", f"prepare.input={self.folder}/long.jsonl", "--set", "prepare.workers=1", "--host")
+            processes = [self.start_run(ini, *words, "t1")]
+            launch_case.wait_for(lambda: os.path.exists(os.path.join(out, "corpus.bin.tmp")))
+            self.assertEqual(os.stat(os.path.join(os.path.dirname(ini), "job.key")).st_mode & 0o777, 0o600)
+            processes.append(self.start_run(ini, *words, "o1"))
+            log = os.path.join(out, "rank-1.log")
+            launch_case.wait_for(lambda: os.path.exists(log) and "tokyo/t1 runs the stages before" in launch_case.read(log))
+            if told == 0:
+                subprocess.run([launch_case.LONGHAUL, "stop", out], check=True, capture_output=True, timeout=60)
+            else:
+                processes[1].terminate()
+            results = [self.finish(p) for p in processes]
+            self.assertEqual([r[0] for r in results], [75, 75], results)
+            sentence = f"longhaul: {('tokyo/t1', 'osaka/o1')[told]} was asked to stop while no step was under way"
+            self.assertEqual(results[1 - told][2].splitlines()[-1], sentence, results)
+            self.nothing_is_left()
 
     def rows(self, ini):
         with open(os.path.join(os.path.dirname(ini), "out", "metrics.jsonl")) as f:

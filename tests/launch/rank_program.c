@@ -69,6 +69,7 @@ static int body(void *context)
     bool all_stop = false;
     start_slowly();
     (void)signal(SIGTERM, setting("LH_DEAF", 0) != 0 ? SIG_IGN : on_term);
+    if (control != NULL) control_heeds(control);
     printf("rank %ld of %u on %s\n", rank, launch_size(launch),
            world == NULL ? "-" : world->ranks[rank].host);
     for (long i = 1; i <= steps && !all_stop; i++) {

@@ -27,13 +27,14 @@ static void handed_over(const launch_place_t *told, launch_place_t *read)
 static void a_rank_reads_what_its_launcher_has_written(void **state)
 {
     (void)state;
-    for (uint32_t flags = 0; flags < 4; flags++) {
+    for (uint32_t flags = 0; flags < 8; flags++) {
         launch_place_t read, told = {.rank = 3,
                                      .size = 8,
                                      .port = 29400,
                                      .row = 1,
                                      .skip = (flags & 1) != 0,
                                      .waits = (flags & 2) != 0,
+                                     .door = (flags & 4) != 0,
                                      .epoch = 7,
                                      .board = 4,
                                      .secret = 5,
@@ -49,6 +50,8 @@ static void a_rank_reads_what_its_launcher_has_written(void **state)
         assert_int_equal(read.row, 1);
         assert_int_equal(read.skip, (flags & 1) != 0);
         assert_int_equal(read.waits, (flags & 2) != 0);
+        assert_int_equal(read.door, (flags & 4) != 0);
+        assert_int_equal(read.herald, read.door); /* it is no rank either */
         assert_int_equal(read.epoch, 7);
         assert_int_equal(read.board, 4);
         assert_int_equal(read.secret, 5);
