@@ -603,6 +603,56 @@ static void rank_0_without_a_majority_ends_after_quorum_timeout(void **state)
     secret_free(star.secret);
 }
 
+/* As half of a job waits so, a machine of it is asked to stop: who leads hears of it from a herald, and both end. */
+static void a_stop_is_told_where_others_lead(void **state)
+{
+    static const char sentence[] = "kyoto/k1 was asked to stop while no step was under way";
+    static process_t o1, k1;
+    control_asked_t asked = {.what = CONTROL_ASKS_STOP};
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &o1, &halves, 1, "...", 4);
+    process_elects(&o1, true);
+    o1.run.how.join_ns = 20000 * CONTROL_MS;
+    process_of(&star, &k1, &halves, 2, "...", 4);
+    process_elects(&k1, false);
+    k1.run.how.asked = &asked;
+    begin(&o1);
+    (void)usleep(100000);
+    begin(&k1);
+    end_soon(&o1, "o1 waits on");
+    end_soon(&k1, "k1 waits on");
+    assert_int_equal(o1.run.status, STATUS_STOPPED);
+    assert_string_equal(o1.run.reason, sentence);
+    assert_int_equal(k1.run.status, STATUS_STOPPED);
+    assert_string_equal(k1.run.reason, sentence);
+    assert_false(k1.told.over);
+    secret_free(star.secret);
+}
+
+/* Rank 0 waits for o1, and its machine is asked to stop: the spare's launcher ends as with a job that is over. */
+static void a_spare_hears_of_a_stop_as_of_the_end(void **state)
+{
+    static process_t zero, spare;
+    control_asked_t asked = {.what = CONTROL_ASKS_STOP};
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &zero, &spared, 0, "..", 1);
+    process_of(&star, &spare, &spared, 2, "..", 1);
+    zero.members.met = spare.members.met = "";
+    zero.run.how.asked = &asked;
+    begin(&zero);
+    begin(&spare);
+    end_soon(&zero, "rank 0 waits on");
+    end_soon(&spare, "the spare waits on");
+    assert_int_equal(zero.run.status, STATUS_STOPPED);
+    assert_string_equal(zero.run.reason, "tokyo/t1 was asked to stop while no step was under way");
+    assert_true(spare.told.over);
+    secret_free(star.secret);
+}
+
 /* Nobody may go on without rank 0's machine, but for its spare, which is lost with it. */
 static void who_can_not_go_on_without_rank_0_says_so(void **state)
 {
@@ -643,6 +693,8 @@ int main(void)
         cmocka_unit_test(a_witness_breaks_a_tie),
         cmocka_unit_test(who_can_not_lead_ends_after_quorum_timeout),
         cmocka_unit_test(rank_0_without_a_majority_ends_after_quorum_timeout),
+        cmocka_unit_test(a_stop_is_told_where_others_lead),
+        cmocka_unit_test(a_spare_hears_of_a_stop_as_of_the_end),
         cmocka_unit_test(who_can_not_go_on_without_rank_0_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
