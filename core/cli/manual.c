@@ -84,8 +84,8 @@ static const term_t exit_codes[] = {
     {"4", "Too many steps in a row were not finite ([train] not_finite_limit)."},
     {"5", "A mistake of longhaul itself, found by an assertion."},
     {"75",
-     "Stopped by SIGTERM, SIGINT, a terminal that closed or longhaul stop. Where training had "
-     "begun its last step is saved: go on with --resume."},
+     "Stopped by SIGTERM, SIGINT, a terminal that closed or longhaul stop, here or on another "
+     "machine of the job. Where steps were made the last one is saved: go on with --resume."},
     {"128 + N",
      "Ended at once by signal N, as by a second SIGTERM; 143 where another machine was."},
 };
