@@ -30,8 +30,15 @@
 #include <control/control_stop.h>
 
 /* How long one try to connect may take, and to prove the key, and the pauses between tries. A witness
- * goes on to the next machine after TURN_MS. */
-enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250, TURN_MS = 4000 };
+ * goes on to the next machine after TURN_MS, and who is at a door and has no ranks after DOOR_MS, if not
+ * before. */
+enum {
+    DIAL_MS = 2000,
+    FIRST_PAUSE_MS = 10,
+    LAST_PAUSE_MS = 250,
+    TURN_MS = 4000,
+    DOOR_MS = 60000,
+};
 
 static bool control_is_herald(const control_t *c)
 {
@@ -53,6 +60,8 @@ struct control_client {
     bool door;            /* whom this connection leads to is no rank 0, but a door */
     bool told_stop;       /* that this machine was asked to stop, on this connection */
     uint64_t asked_ns;    /* when that was seen while rank 0 was not reached; 0: never */
+    uint64_t door_ns;     /* when it came to a door for the first time; 0: never */
+    uint32_t turn;        /* whom a herald tries next */
     bool other;           /* not rank 0's machine is tried, by a herald */
     uint64_t came_ns;
     bool far; /* rank 0 is in another site            */
@@ -103,6 +112,7 @@ static void client_dials_again(control_client_t *k)
 {
     k->over = k->shut_out = true;
     k->shut_out_ns = 0;
+    k->turn = 0;
 }
 
 /* The connection to rank 0 has ended or is silent. No news if the job has ended already, or if this
@@ -180,15 +190,17 @@ static void tell_wait(const control_t *c, const char *sentence)
     log_line(first ? LH_LOG_WARN : herald ? LH_LOG_DEBUG : LH_LOG_INFO, "%s", sentence);
 }
 
-/* For whom all wait, be it for the stages before; a door says so once. */
+/* For whom all wait, be it for the stages before: a door says so once, and this rank again (client_judge_door). */
 static void client_take_wait(const control_t *c, const frame_notice_t *notice)
 {
+    control_client_t *k = c->client;
     if (notice->status != LH_AGAIN) {
         tell_wait(c, notice->reason);
         return;
     }
-    c->client->door = true;
-    log_line(LH_LOG_INFO, "%s", notice->reason);
+    k->door = true;
+    if (k->door_ns == 0) k->door_ns = sys()->now_ns();
+    log_line(control_is_herald(c) ? LH_LOG_DEBUG : LH_LOG_INFO, "%s", notice->reason);
 }
 
 /* What rank 0 says. LH_CORRUPT: a frame that only rank 0 may get, or one that is not well formed;
@@ -365,6 +377,33 @@ static bool hear_elsewhere(control_t *c, uint64_t since)
     return true;
 }
 
+static uint64_t client_patience(const control_t *c)
+{
+    return c->how.patience_ns > c->how.join_ns ? c->how.patience_ns : c->how.join_ns;
+}
+
+static lh_status_t client_give_up(control_t *c, uint64_t patience)
+{
+    char why[512];
+    const control_members_t *m = c->how.members;
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    if (m != NULL && m->told != NULL) atomic_store(&m->told->unreached, 1);
+    return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
+                (unsigned long long)(patience / 1000000000u), why);
+}
+
+/* A line about the wait, with the reason of the last try. */
+static void tell_absence(const control_t *c)
+{
+    char name[CONTROL_NAME], sentence[FRAME_REASON];
+    if (c->client->other) return; /* at its next turn */
+    world_rank_text(c->how.plan, 0, name, sizeof(name));
+    (void)snprintf(sentence, sizeof(sentence), "waiting for %s since %llu s: %s", name,
+                   (unsigned long long)((sys()->now_ns() - c->client->joins.since) / 1000000000u),
+                   fail_reason());
+    tell_wait(c, sentence);
+}
+
 /* What its launcher was asked goes to rank 0, which ends the job for all, or to the door. */
 static void client_tell_stop(control_t *c)
 {
@@ -374,6 +413,43 @@ static void client_tell_stop(control_t *c)
     k->told_stop = true;
     client_beat(c);
     put_notice(k, FRAME_FAIL, c->how.rank, asked, control_stop_reason(asked));
+}
+
+/* Who has no ranks goes on from a door to the next machine, of which one may lead, and comes again. Of a stop
+ * it hears nothing meanwhile: one that knows of no loss stays longer. */
+static void client_leaves_door(control_t *c, uint64_t now)
+{
+    control_client_t *k = c->client;
+    const uint64_t most = (c->how.epoch > 1 ? TURN_MS : DOOR_MS) * CONTROL_MS;
+    if (k->told_stop || (!control_elects(c) && now - k->came_ns <= most)) return;
+    conn_finish(k->conn);
+    k->over = k->shut_out = true;
+}
+
+/* After a loss the stages may be those of a machine without which the others can go on, and which does not
+ * know that. So nobody waits there for longer than for rank 0 itself, and others are asked meanwhile. */
+static void client_judge_door(control_t *c, uint64_t now)
+{
+    control_client_t *k = c->client;
+    if (control_is_herald(c)) {
+        client_leaves_door(c, now);
+        return;
+    }
+    if (hear_elsewhere(c, k->came_ns)) {
+        client_end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = fail_reason()}, true);
+        return;
+    }
+    const bool late = now - k->door_ns > client_patience(c);
+    if (!control_wait_due(&k->joins, now) && !late) return;
+    (void)fail(LH_TIMED_OUT, "at %s, port %u, stages that come before still run", c->address,
+               c->how.port);
+    if (!late) {
+        tell_absence(c);
+        return;
+    }
+    const lh_status_t status = client_give_up(c, client_patience(c));
+    control_opened(c, status, fail_reason());
+    k->over = true;
 }
 
 /* What is due by the clock: a heartbeat of this rank, and the look whether rank 0's have come. */
@@ -396,9 +472,7 @@ static void client_turn(control_t *c)
                        (double)(now - k->heard_ns) * 1e-9);
         lose_zero(c, reason);
     }
-    /* The stages may be those of a machine that does not know where the job has gone on. */
-    if (k->door && !k->over && hear_elsewhere(c, k->came_ns))
-        client_end(c, &(frame_notice_t){.status = LH_PEER_LOST, .reason = fail_reason()}, true);
+    if (k->door && !k->over) client_judge_door(c, now);
     /* Whoever can't decide even with its vote is not to keep it from others who can. */
     if (control_is_witness(c) && !k->stays && !k->door && !k->over &&
         now - k->came_ns > TURN_MS * CONTROL_MS)
@@ -510,18 +584,6 @@ static lh_status_t try_once(control_t *c)
     return made == LH_OK ? client_shake_hands(c, sys()->now_ns() + limit) : made;
 }
 
-/* A line about the wait, with the reason of the last try. */
-static void tell_absence(const control_t *c)
-{
-    char name[CONTROL_NAME], sentence[FRAME_REASON];
-    if (c->client->other) return; /* at its next turn */
-    world_rank_text(c->how.plan, 0, name, sizeof(name));
-    (void)snprintf(sentence, sizeof(sentence), "waiting for %s since %llu s: %s", name,
-                   (unsigned long long)((sys()->now_ns() - c->client->joins.since) / 1000000000u),
-                   fail_reason());
-    tell_wait(c, sentence);
-}
-
 /* Whom a herald tries next: rank 0's machine at every second try, and all others in turn; where it
  * elects, rank 0's, and then those before its own in order. False: it has tried all of those. */
 static bool next_machine(control_t *c, uint32_t *turn_at)
@@ -541,16 +603,6 @@ static bool next_machine(control_t *c, uint32_t *turn_at)
     (void)snprintf(c->address, sizeof(c->address), "%s",
                    to == leader ? c->how.address : at.address);
     return true;
-}
-
-static lh_status_t client_give_up(control_t *c, uint64_t patience)
-{
-    char why[512];
-    const control_members_t *m = c->how.members;
-    (void)snprintf(why, sizeof(why), "%s", fail_reason());
-    if (m != NULL && m->told != NULL) atomic_store(&m->told->unreached, 1);
-    return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
-                (unsigned long long)(patience / 1000000000u), why);
 }
 
 /* This machine was asked to stop, and rank 0 was not there to be told for CONTROL_STOP_MS; for three times that
@@ -577,19 +629,15 @@ static bool client_stops(control_t *c, lh_status_t *status)
 static lh_status_t client_join(control_t *c)
 {
     const uint64_t out_ns = c->client->shut_out_ns;
-    const bool longer = out_ns == 0 && c->how.patience_ns > c->how.join_ns;
-    const uint64_t patience = longer ? c->how.patience_ns : c->how.join_ns;
+    const uint64_t patience = out_ns == 0 ? client_patience(c) : c->how.join_ns;
     /* Before rank 0 does, which only knows who has not come: this rank knows why. */
     const uint64_t most = 1000 * CONTROL_MS;
     const uint64_t early = patience / 8 < most ? patience / 8 : most;
     const uint64_t since = out_ns != 0 ? out_ns : sys()->now_ns(), end = since + patience - early;
-    uint32_t turn = 0;
     if (sys()->now_ns() > end) return client_give_up(c, patience);
-    /* A witness that went away from somebody is not to come to the same one again and again. */
-    if (control_is_witness(c)) (void)sys()->random(&turn, sizeof(turn));
     for (uint32_t pause = FIRST_PAUSE_MS;;
          pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
-        if (control_is_herald(c) && !next_machine(c, &turn))
+        if (control_is_herald(c) && !next_machine(c, &c->client->turn))
             return fail(LH_UNREACHABLE, "no machine before this one is there");
         lh_status_t status = try_once(c);
         if (status != LH_AGAIN || client_stops(c, &status)) return status;
@@ -605,6 +653,8 @@ static void control_client_run(control_t *c)
 {
     control_client_t *k = c->client;
     lh_assert(k != NULL && c->how.rank != 0);
+    /* A witness that went away from somebody is not to come to the same one again and again. */
+    if (control_is_witness(c)) (void)sys()->random(&k->turn, sizeof(k->turn));
     do {
         if (k->shut_out) client_pause_ms(LAST_PAUSE_MS);
         k->over = k->shut_out = k->door = k->heard = k->told_stop = false;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include <control/control_door.h>
 #include <unit/control/control_ranks.h>
 
 /* Each machine by its own address, all of this one. */
@@ -653,6 +654,44 @@ static void a_spare_hears_of_a_stop_as_of_the_end(void **state)
     secret_free(star.secret);
 }
 
+static void *keep_door(void *how)
+{
+    char sentence[CONTROL_STOP_TEXT];
+    bool elsewhere;
+    const lh_status_t status = control_door_keep(how, sentence, &elsewhere);
+    return status == LH_OK ? NULL : how;
+}
+
+/* The launcher of rank 0's machine was started anew and has stages to run: others may go on meanwhile. */
+static void who_elects_goes_past_a_door(void **state)
+{
+    static process_t o1;
+    control_asked_t asked = {0};
+    star_t star;
+    pthread_t door;
+    void *failed = NULL;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    control_door_how_t how = {.job = &halves,
+                              .listener = star.listener,
+                              .secret = star.secret,
+                              .site = "tokyo",
+                              .host = "t1",
+                              .asked = &asked};
+    (void)pthread_create(&door, NULL, keep_door, &how);
+    process_of(&star, &o1, &halves, 1, "...", 4);
+    process_elects(&o1, false);
+    o1.run.how.join_ns = 20000 * CONTROL_MS;
+    begin(&o1);
+    end_soon(&o1, "o1 waits at the door");
+    assert_int_equal(o1.run.status, LH_UNREACHABLE);
+    assert_string_equal(o1.run.reason, "no machine before this one is there");
+    atomic_store(&asked.what, CONTROL_ASKS_PASS);
+    (void)pthread_join(door, &failed);
+    assert_null(failed);
+    secret_free(star.secret);
+}
+
 /* Nobody may go on without rank 0's machine, but for its spare, which is lost with it. */
 static void who_can_not_go_on_without_rank_0_says_so(void **state)
 {
@@ -695,6 +734,7 @@ int main(void)
         cmocka_unit_test(rank_0_without_a_majority_ends_after_quorum_timeout),
         cmocka_unit_test(a_stop_is_told_where_others_lead),
         cmocka_unit_test(a_spare_hears_of_a_stop_as_of_the_end),
+        cmocka_unit_test(who_elects_goes_past_a_door),
         cmocka_unit_test(who_can_not_go_on_without_rank_0_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -211,6 +211,42 @@ static void who_waits_at_a_door_meets_rank_0_behind_it(void **state)
     secret_free(star.secret);
 }
 
+/* They still run when a rank has waited for rank 0 as long as it is to: as after a loss, in which others may
+ * go on without that machine. */
+static void a_door_is_not_waited_at_for_longer_than_for_rank_0(void **state)
+{
+    control_asked_t asked = {0};
+    control_told_t told = {0};
+    const control_members_t members = {
+        .job = &job, .layout = "", .met = "", .tried = "", .told = &told};
+    star_t star;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    door_run_t door = {.how = {.job = &job,
+                               .listener = star.listener,
+                               .secret = star.secret,
+                               .site = "tokyo",
+                               .host = "t1",
+                               .asked = &asked}};
+    (void)pthread_create(&door.thread, NULL, door_thread, &door);
+    rank_run_t rank = {.how = star_how(&star, 2, 3)};
+    rank.how.members = &members;
+    rank.how.epoch = 2;
+    rank.how.join_ns = 1000 * CONTROL_MS;
+    const uint64_t begin = sys()->now_ns();
+    (void)rank_open_thread(&rank);
+    assert_true(seconds_since(begin) < 10);
+    assert_int_equal(rank.status, LH_TIMED_OUT);
+    if (strstr(rank.reason, "rank 2 has not met rank 0 in 1 s: ") == NULL ||
+        strstr(rank.reason, "stages that come before still run") == NULL)
+        FAIL_TEST("it says: %s\n", rank.reason);
+    assert_int_equal(atomic_load(&told.unreached), 1);
+    atomic_store(&asked.what, CONTROL_ASKS_PASS);
+    (void)pthread_join(door.thread, NULL);
+    assert_int_equal(door.status, LH_OK);
+    secret_free(star.secret);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +255,7 @@ int main(void)
         cmocka_unit_test(who_reaches_nobody_stops_by_itself),
         cmocka_unit_test(who_waits_at_a_door_hears_of_a_stop),
         cmocka_unit_test(who_waits_at_a_door_meets_rank_0_behind_it),
+        cmocka_unit_test(a_door_is_not_waited_at_for_longer_than_for_rank_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
