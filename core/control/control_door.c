@@ -6,9 +6,11 @@
  * a connection which is lost costs nothing: its rank dials again (control_open.c).
  *
  * Strangers are dealt with as at rank 0 (control_server.c): CONTROL_PENDING places, CONTROL_PROVE_MS to prove
- * the key. While all places are taken nobody is accepted, and those who wait stay in the kernel's queue. */
+ * the key, and far less where all places are taken. As long as they are nobody is accepted, and those who wait
+ * stay in the kernel's queue. */
 #include <control/control_door.h>
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -32,10 +34,12 @@ typedef struct door {
     visitor_t *visitors;
     uint32_t count, pending; /* all; and those that are not in */
     uint64_t next_beat, silence_ns;
+    uint64_t rests_until; /* nobody is accepted before that, as there was no descriptor or memory */
     struct pollfd *fds;
     size_t capacity;
     lh_status_t stop; /* LH_OK: nobody was asked so */
-    bool elsewhere;
+    bool elsewhere;   /* it was not this machine */
+    bool passes;      /* all are told to dial again: who is asked so from here on tells rank 0 */
     char sentence[CONTROL_STOP_TEXT];
 } door_t;
 
@@ -81,7 +85,7 @@ static void visitor_put_beat(visitor_t *v)
 static void door_note_stop(door_t *d, lh_status_t status, const char *site, const char *host,
                            bool elsewhere)
 {
-    if (d->stop != LH_OK) return;
+    if (d->stop != LH_OK || d->passes) return;
     d->stop = status;
     d->elsewhere = elsewhere;
     control_stop_sentence(status, site, host, d->sentence);
@@ -155,15 +159,18 @@ static void visitor_serve(door_t *d, visitor_t *v)
     if (ended || cut != LH_AGAIN) visitor_drop(d, v);
 }
 
+/* Where it fails for want of a descriptor the port stays readable: it is left alone for a while. */
 static void door_accept(door_t *d)
 {
     int fd;
-    while (d->pending < CONTROL_PENDING &&
-           control_accept(d->how->listener, d->silence_ns, &fd) == LH_OK) {
-        visitor_t *v = mem_new(sizeof(*v));
+    while (d->pending < CONTROL_PENDING) {
+        const lh_status_t status = control_accept(d->how->listener, d->silence_ns, &fd);
+        if (status != LH_OK && errno == EAGAIN) return;
+        visitor_t *v = status == LH_OK ? mem_new(sizeof(*v)) : NULL;
         if (v == NULL || conn_new(d->tls, fd, CONN_NO_RANK, FRAME_SMALL, &v->conn) != LH_OK) {
-            if (v == NULL) (void)close(fd);
+            if (v == NULL && status == LH_OK) (void)close(fd);
             mem_free(v);
+            d->rests_until = sys()->now_ns() + CONTROL_BEAT_MS * CONTROL_MS;
             return;
         }
         v->since_ns = v->heard_ns = sys()->now_ns();
@@ -175,6 +182,13 @@ static void door_accept(door_t *d)
     }
 }
 
+/* How long a stranger may take; where there is no place for others it makes room. */
+static uint64_t door_patience_ms(const door_t *d, const visitor_t *v)
+{
+    if (d->pending < CONTROL_PENDING) return CONTROL_PROVE_MS;
+    return conn_has_greeted(v->conn) ? CONTROL_EVICT_MS : CONTROL_EVICT_SILENT_MS;
+}
+
 /* What is due by the clock. */
 static void door_turn(door_t *d)
 {
@@ -183,7 +197,7 @@ static void door_turn(door_t *d)
     const bool beats = now >= d->next_beat;
     for (visitor_t *v = d->visitors; v != NULL; v = v->next) {
         const bool late = v->in ? now - v->heard_ns > d->silence_ns
-                                : now - v->since_ns > CONTROL_PROVE_MS * CONTROL_MS;
+                                : now - v->since_ns > door_patience_ms(d, v) * CONTROL_MS;
         if (late) visitor_drop(d, v);
         if (beats && v->in && !v->dead && conn_unsent(v->conn) < BEHIND) visitor_put_beat(v);
         if (beats) visitor_serve(d, v);
@@ -201,7 +215,8 @@ static void door_wait(door_t *d, bool listens)
     struct pollfd *const at = d->fds;
     const bool fits = fds != NULL;
     if (fits) {
-        const bool room = listens && d->pending < CONTROL_PENDING;
+        const bool room = listens && d->pending < CONTROL_PENDING &&
+                          sys()->now_ns() >= d->rests_until;
         at[0] = (struct pollfd){.fd = room ? d->how->listener : -1, .events = POLLIN};
         for (const visitor_t *v = d->visitors; v != NULL; v = v->next)
             at[count++] = (struct pollfd){
@@ -219,7 +234,7 @@ static void door_wait(door_t *d, bool listens)
 /* What all are told at the end. */
 static void door_say_farewell(door_t *d)
 {
-    const bool passes = d->stop == LH_OK;
+    const bool passes = d->passes = d->stop == LH_OK;
     for (visitor_t *v = d->visitors; v != NULL; v = v->next) {
         text_t payload = {0};
         if (!v->in) visitor_drop(d, v);
@@ -244,7 +259,9 @@ static bool door_has_unsent(const door_t *d)
     return false;
 }
 
-/* The port is free for rank 0 from here on. Whoever does not read is not waited for. */
+/* The port is free for rank 0 from here on. Whoever does not read is not waited for. Who is told of a stop
+ * closes its end, which is waited for: a heartbeat of its that finds this end closed would break the connection,
+ * and with it what the kernel still sends again. Whom that befalls as the door passes dials again all the same. */
 static void door_shut(door_t *d)
 {
     door_say_farewell(d);
@@ -254,10 +271,12 @@ static void door_shut(door_t *d)
     door_sweep(d);
     while (door_has_unsent(d) && sys()->now_ns() < end)
         door_wait(d, false);
-    for (visitor_t *v = d->visitors; v != NULL; v = v->next) {
+    for (visitor_t *v = d->visitors; v != NULL; v = v->next)
         conn_finish(v->conn);
+    while (!d->passes && d->visitors != NULL && sys()->now_ns() < end)
+        door_wait(d, false);
+    for (visitor_t *v = d->visitors; v != NULL; v = v->next)
         visitor_drop(d, v);
-    }
     door_sweep(d);
 }
 
