@@ -55,6 +55,7 @@
 #include <control/control_ask.h>
 #include <control/control_members.h>
 #include <control/control_state.h>
+#include <control/control_stop.h>
 
 /* Who is there, a machine each. */
 typedef struct sight {
@@ -116,9 +117,10 @@ static void put_heralds(control_t *c, const frame_regroup_t *r)
         if (!p->dead && p->herald != NULL) put_regroup(c, p, r);
 }
 
-/* All end, and whoever starts them knows what they are next. */
+/* All end, and whoever starts them knows what they are next; or hear of a stop, where one is due soon. */
 static void regroup_all(control_t *c, uint32_t epoch, const char *layout, const char *reason)
 {
+    if (control_stop_ends(c)) return;
     const frame_regroup_t r = {.epoch = epoch, .layout = layout, .reason = reason};
     for (uint32_t rank = 1; rank < c->how.size; rank++)
         put_regroup(c, c->server->seats[rank].peer, &r);

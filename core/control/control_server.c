@@ -663,12 +663,14 @@ static bool server_has_ended(control_t *c, uint64_t now)
     control_server_t *s = c->server;
     if (!s->closing) return false;
     const bool failed = s->refused || control_status(c) != LH_OK;
+    /* Who hears of a stop closes its end: before that the kernel may still have to send it again. */
+    const bool stopped = s->refused && s->stop_status != LH_OK;
     if (failed && s->close_deadline > now + CONTROL_GOODBYE_MS * CONTROL_MS)
         s->close_deadline = now + CONTROL_GOODBYE_MS * CONTROL_MS;
     if (now > s->close_deadline) return true;
     for (uint32_t r = 1; r < c->how.size; r++) {
         const peer_t *p = s->seats[r].peer;
-        if (p != NULL && failed && conn_unsent(p->conn) > 0) return false;
+        if (p != NULL && (stopped || (failed && conn_unsent(p->conn) > 0))) return false;
         if (!failed && !s->seats[r].departed) return false;
     }
     return true;

@@ -8,7 +8,8 @@
  *
  * Before the welcome that end waits for CONTROL_STOP_MS from the meeting's beginning, or until all have
  * come: machines that were told of a door's end, or whose ranks start again, are on their way, and would
- * find nobody to tell them. Who comes later meets nobody. */
+ * find nobody to tell them. Ranks that start again have three times as long, as those of other machines may
+ * still be ending; not for an end at once, which kills this rank before. Who comes later meets nobody. */
 #include <control/control_stop.h>
 
 #include <stdio.h>
@@ -57,7 +58,7 @@ void control_stop_note(control_t *c, lh_status_t status, uint32_t rank, const ch
         control_tell(c, rank, status, true, control_stop_reason(status));
         return;
     }
-    if (s->stop_status != LH_OK) return;
+    if (s->stop_status != LH_OK || s->refused || control_status(c) != LH_OK) return;
     s->stop_status = status;
     s->stop_rank = rank;
     control_stop_sentence(status, site, host, s->stop);
@@ -81,6 +82,8 @@ void control_stop_turn(control_t *c, uint64_t now)
     const lh_status_t asked = control_stop_asked(c->how.asked);
     if (asked != LH_OK) control_stop_note(c, asked, 0, c->site, c->host);
     const bool lacks = s->joined < c->how.size || control_elects(c);
-    if (!s->welcomed && lacks && now < s->began_ns + CONTROL_STOP_MS * CONTROL_MS) return;
+    const bool again = c->how.epoch > 1 && !control_elects(c) && s->stop_status != STATUS_ENDED;
+    const uint64_t most = (again ? 3u : 1u) * CONTROL_STOP_MS * CONTROL_MS;
+    if (!s->welcomed && lacks && now < s->began_ns + most) return;
     (void)control_stop_ends(c);
 }
