@@ -119,9 +119,11 @@ static void opening_end(opening_t *o)
     mem_free(o->variables);
 }
 
+/* Once it was handed to the handler the row stays mapped, for as long as this process lives: another thread
+ * may be in the handler. */
 static void door_forget(launch_t *l)
 {
-    if (l->door.row != NULL) (void)munmap(l->door.row, sizeof(*l->door.row));
+    if (l->door.row != NULL && l->door.pid == 0) (void)munmap(l->door.row, sizeof(*l->door.row));
     l->door = (launch_door_t){0};
 }
 

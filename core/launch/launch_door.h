@@ -15,8 +15,8 @@
 lh_status_t launch_door_open(launch_t *l, char *const *words) LH_MUST_CHECK;
 /* Rank 0 is about to listen: the door is gone, and who came to it dials again. STATUS_STOPPED or
  * STATUS_ENDED after fail(): another machine was asked so meanwhile, and all have been told. */
-lh_status_t launch_door_pass(launch_t *l)
-    LH_MUST_CHECK; /* The stages have ended with this code or negative status, and no rank will listen. Where they were
+lh_status_t launch_door_pass(launch_t *l) LH_MUST_CHECK;
+/* The stages have ended with this code or negative status, and no rank will listen. Where they were
  * asked to stop, all are told. Returns what the launcher ends with: another machine may have been asked. */
 int launch_door_shut(launch_t *l, int code);
 
