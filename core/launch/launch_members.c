@@ -243,6 +243,13 @@ static lh_status_t starter_become(starter_t *s, const control_told_t *told)
     return vote_file_write(&s->votes, &s->place);
 }
 
+bool starter_follows(starter_t *s, lh_status_t *status)
+{
+    const control_told_t *told = starter_told(s);
+    *status = told == NULL ? LH_OK : starter_become(s, told);
+    return told != NULL;
+}
+
 /* Ranks that have met before did not reach rank 0 in all the time that it had: they look for another
  * machine to lead. */
 static bool starter_elects(starter_t *s)

@@ -64,6 +64,8 @@ lh_status_t starter_note_met(starter_t *s) LH_MUST_CHECK;
 /* All ranks have ended to go on as others, or a herald has ended: neither is a loss. Ranks are others from
  * here on. *status: where that can't be remembered, and nothing starts. */
 bool starter_regroups(starter_t *s, lh_status_t *status);
+/* Where rank 0 has told what the ranks of this machine are next: they are that. */
+bool starter_follows(starter_t *s, lh_status_t *status);
 /* Of the first rank that failed; the job's. */
 int started_code(const started_t *r);
 

@@ -587,20 +587,23 @@ static const board_row_t *starter_find_stop(const starter_t *s)
 }
 
 /* The ranks of this machine were lost with others as it was asked to stop, and nobody heard of that: the other
- * machines start theirs again, and would wait for it. Its ranks start once more, to tell them. */
-static bool starter_starts_to_tell(starter_t *s)
+ * machines start theirs again, and would wait for it. Its ranks start once more, to tell them; as those that
+ * rank 0 has told of, where it has. */
+static bool starter_starts_to_tell(starter_t *s, lh_status_t *status)
 {
     const started_t *r = s->first;
-    if (s->first_stop == 0 || s->tells || s->restarts.most == 0 || r == NULL ||
-        WIFSIGNALED(r->how) || WEXITSTATUS(r->how) != EXIT_LOST || !starter_is_asked_for_all(s) ||
+    *status = LH_OK;
+    if (s->first_stop == 0 || s->tells || r == NULL || WIFSIGNALED(r->how) ||
+        WEXITSTATUS(r->how) != EXIT_LOST || !starter_is_asked_for_all(s) ||
         starter_find_stop(s) != NULL)
         return false;
-    s->tells = true;
     text_t line = {0};
     starter_say_end(s, &line);
-    log_line(LH_LOG_WARN, "%s", line.failed ? "a rank has ended" : line.data);
+    const bool follows = starter_follows(s, status); /* its ranks are others from here on */
+    s->tells = *status == LH_OK && (follows || s->restarts.most > 0);
+    if (s->tells) log_line(LH_LOG_WARN, "%s", line.failed ? "a rank has ended" : line.data);
     text_free(&line);
-    return true;
+    return s->tells;
 }
 
 /* What the ranks that have ended leave to those after them: whether training has begun, and in which
@@ -679,8 +682,10 @@ static int starter_end_code(starter_t *s, bool *again)
                                                            : "another machine was asked to stop");
         return EXIT_TERMINATED;
     }
-    *again = starter_starts_to_tell(s);
+    lh_status_t status;
+    *again = starter_starts_to_tell(s, &status);
     if (*again) return EXIT_LOST;
+    if (status != LH_OK) return status;
     if (stop != NULL || starter_ended_as_asked(s)) {
         starter_tell_stop(s);
         return EXIT_TERMINATED;
@@ -690,7 +695,6 @@ static int starter_end_code(starter_t *s, bool *again)
         return EXIT_LOST;
     }
     int code = EXIT_DONE;
-    lh_status_t status;
     *again = starter_regroups(s, &status);
     if (status != LH_OK) return status;
     if (*again) return EXIT_LOST;
