@@ -681,7 +681,11 @@ static int run_pipeline(cli_t *cli)
     if (status == LH_OK) status = hold_folder(cli);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < cli->job->stage_count; i++) {
-        const int code = run_or_skip(cli, cli->job->stages[i]);
+        const uint32_t stage = cli->job->stages[i];
+        int code = run_or_skip(cli, stage);
+        /* It came when the stage had nothing more to do that looks for it. */
+        if (code == EXIT_DONE && i + 1 < cli->job->stage_count && sys_stop_requested())
+            code = fail(LH_CANCELLED, "stopped behind %s, as asked", job_stage_names[stage]);
         if (code != EXIT_DONE) return launch_door_shut(cli->launch, code);
     }
     return EXIT_DONE;
