@@ -671,8 +671,8 @@ static void nothing_goes_on_beside_a_probe_without_a_processor_for_it(void **sta
     if (CPU_COUNT(&mine) < 2) return; /* all that is below needs two */
     assert_int_equal(waits_at_once("ab", 2), 0);
     assert_int_equal(waits_at_once("aa", 2), 2);
-    job.launch.bind =
-        true; /* so many are this rank's alone where the machine has as many for each */
+    /* So many are this rank's alone where the machine has as many for each. */
+    job.launch.bind = true;
     assert_int_equal(waits_at_once("aa", 1), 2);
     assert_int_equal(waits_at_once("aa", 2), sysconf(_SC_NPROCESSORS_ONLN) < 4 ? 2 : 0);
     job.launch.bind = false;

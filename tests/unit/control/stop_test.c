@@ -120,7 +120,7 @@ static void *door_thread(void *argument)
     return NULL;
 }
 
-/* And two ranks of three at it. */
+/* A door, and two ranks of three that have come to it. */
 static void door_begin(star_t *star, door_run_t *d, rank_run_t ranks[3], control_asked_t *asked)
 {
     char said[4096] = "";
