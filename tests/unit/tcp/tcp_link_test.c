@@ -172,7 +172,7 @@ static void a_send_from_pages_is_told_when_the_peer_has_it(void **state)
         const uint64_t start = kit_now();
         kit_api->cancel(b.conn);
         assert_non_null(kit_wait(&b, NULL, &b, LH_WIRE_DRAINED, 0, 1000));
-        assert_true(kit_now() - start < 100000000u);
+        assert_true(kit_now() - start < 500000000u);
         sent = kit_wait(&b, NULL, &b, LH_WIRE_SENT, 0, 0);
         assert_non_null(sent);
         assert_int_equal(sent->status, zero_copy == KIT_ZERO_YES ? LH_CANCELLED : LH_OK);

@@ -276,7 +276,7 @@ static void a_cancel_or_a_close_gives_every_buffer_back(void **state)
             const uint64_t start = kit_now();
             kit_api->cancel(b.conn);
             assert_non_null(kit_wait(&b, NULL, &b, LH_WIRE_DRAINED, 0, 1000));
-            assert_true(kit_now() - start < 100000000u);
+            assert_true(kit_now() - start < 500000000u);
             uint32_t ended = 0;
             for (uint32_t i = 0; i < b.count; i++)
                 ended += b.events[i].type == LH_WIRE_SENT;
