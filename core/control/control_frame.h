@@ -47,7 +47,8 @@ enum {
     FRAME_BEAT,      /* both: still alive, and where; frame_beat_t             */
     FRAME_GATHER,    /* to rank 0: this rank's part; frame_gather_t            */
     FRAME_GATHERED,  /* from rank 0: all parts; frame_gather_t                 */
-    FRAME_FAIL,      /* to rank 0: a rank is lost, or fails; frame_notice_t    */
+    FRAME_FAIL,      /* to rank 0: a rank is lost, or fails; frame_notice_t. Or a machine is
+                        asked to stop, also to a door (control_stop.h)         */
     FRAME_END,       /* from rank 0: the job ends, and why; frame_notice_t     */
     FRAME_BYE,       /* to rank 0: this rank has ended, and how; frame_notice_t */
     FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t. With LH_AGAIN: rank 0 is not

@@ -305,7 +305,8 @@ struct control_server {
     uint64_t close_deadline;
 
     uint64_t began_ns;
-    /* Some machine was asked to stop: LH_OK: none was. Those on their way are waited for (control_stop.c). */
+    /* What some machine was asked, of which rank, and the sentence for all; LH_OK: none was. Those on
+     * their way are waited for (control_stop.c). */
     lh_status_t stop_status;
     uint32_t stop_rank;
     char stop[CONTROL_STOP_TEXT];

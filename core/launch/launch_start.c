@@ -357,8 +357,9 @@ static void starter_ask_to_stop(starter_t *s)
     }
 }
 
-/* The first is passed on as SIGTERM; ranks then agree on a last step. The second ends all. A
- * terminal that closes may say so twice, or beside another signal: it never counts as a second. */
+/* The first is passed on, as a signal or over the board (starter_ask_to_stop); ranks that make steps then
+ * agree on a last one. The second ends all. A terminal that closes may say so twice, or beside another
+ * signal: it never counts as a second. */
 static void starter_hear_signal(starter_t *s)
 {
     struct signalfd_siginfo info;

@@ -78,8 +78,8 @@ void launch_place_write(const launch_place_t *p, text_t *out);
 
 /* A copy of the environment with room for one more variable and the NULL at the end: mem_free. */
 lh_status_t launch_copy_environment(char ***out, uint32_t *count) LH_MUST_CHECK;
-/* Between fork and exec: this process becomes a rank of `launcher`, and dies with it. mask: of signals.
- * processors: NULL: all. */
+/* Between fork and exec: this process becomes a rank of `launcher`, or its door, and dies with it. mask: of
+ * signals. processors: NULL: all. */
 noreturn void launch_become(const launch_place_t *own, char *const *words, char *const *variables,
                             pid_t launcher, const sigset_t *mask, const cpu_set_t *processors);
 

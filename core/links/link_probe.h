@@ -131,8 +131,8 @@ double link_probe_pace(const probe_ramp_t *r);
 uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns);
 
 /* Once a stage brought no more on a way on which packets are lost, makes the next one long beside a round
- * trip; true: it did, and the ramp is done after that. lost: share of the bytes sent so far; packet:
- * bytes of payload of one. */
+ * trip; true: it did, and the ramp is done after that unless all that was sent came. lost: share of the bytes
+ * sent so far; packet: bytes of payload of one. */
 bool link_probe_look(probe_ramp_t *r, double lost, double packet, uint64_t round_trip_ns);
 
 /* A connection's speed against its pace, step by step while it trains. It begins with pace and most

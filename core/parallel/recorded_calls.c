@@ -90,7 +90,7 @@ static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *star
 
 /* ---- waits of pairs ---- */
 
-/* A wait that was taken out of its place, and not put back yet. */
+/* A wait that was taken out of its place, to be put back further behind. */
 typedef struct held_wait {
     flow_call_t call;
     uint32_t before; /* 1 + the index of another that is held for the same buffer; 0: none */
