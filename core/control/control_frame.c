@@ -162,7 +162,9 @@ lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out)
     n.rank = take_u32(&c);
     n.step = number_take(&c, 8);
     n.reason = frame_take_text(&c, FRAME_REASON);
-    if (n.status > 0) c.good = false;
+    /* LH_AGAIN: of a door, that it is one, and that it has ended (control_door.c). */
+    const bool of_door = n.status == LH_AGAIN && (f->type == FRAME_WAIT || f->type == FRAME_REFUSE);
+    if (n.status > 0 && !of_door) c.good = false;
     const lh_status_t status = end_of(&c, "notice");
     if (status == LH_OK) *out = n;
     return status;
