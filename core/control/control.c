@@ -7,7 +7,7 @@
  * each gather, which nobody makes inside of a step.
  *
  * Gathers have a channel each (control_frame.h), with rounds, parts and a lock of its own: two threads of
- * a rank that meet others in two channels wait for nobody in the other one.
+ * a rank that gather in two channels wait for nobody in the other one.
  *
  * Locks: gather_locks[channel], which a gather holds from its request to its answer, is taken before lock,
  * which is held for as long as a few fields are read or written, or a part is copied. No thread holds two
@@ -47,26 +47,26 @@ static lh_status_t gather_round(control_t *c, uint32_t channel, const char *wher
                     c->how.size);
     (void)pthread_mutex_lock(&c->gather_locks[channel]);
     (void)pthread_mutex_lock(&c->lock);
-    control_meeting_t *m = &c->request.meetings[channel];
-    m->mine = mine;
-    m->bytes = bytes;
-    m->all = all;
-    m->collects = collects;
-    m->gathered = false;
-    (void)snprintf(m->where, sizeof(m->where), "%s", where);
-    m->asked = !m->left;
+    control_gather_t *g = &c->request.gathers[channel];
+    g->mine = mine;
+    g->bytes = bytes;
+    g->all = all;
+    g->collects = collects;
+    g->gathered = false;
+    (void)snprintf(g->where, sizeof(g->where), "%s", where);
+    g->asked = !g->left;
     control_wake(c);
-    while (m->asked && !m->left && !m->gathered && atomic_load(&c->status) == LH_OK && !c->closed)
+    while (g->asked && !g->left && !g->gathered && atomic_load(&c->status) == LH_OK && !c->closed)
         (void)pthread_cond_wait(&c->changed, &c->lock);
-    const bool done = m->gathered, left = m->left;
-    m->asked = false;
-    m->round++;
+    const bool done = g->gathered, left = g->left;
+    g->asked = false;
+    g->round++;
     (void)pthread_mutex_unlock(&c->lock);
     (void)pthread_mutex_unlock(&c->gather_locks[channel]);
     if (done) return LH_OK;
     const lh_status_t status = control_status(c);
     if (status != LH_OK) return fail_again(status, control_failure(c));
-    if (left) return fail(LH_CANCELLED, "this rank meets others here no more");
+    if (left) return fail(LH_CANCELLED, "this rank takes part in this channel's gathers no more");
     return fail(LH_PEER_LOST, "the control plane has ended: nothing is gathered any more");
 }
 
@@ -97,7 +97,7 @@ void control_leave(control_t *c, uint32_t channel)
 {
     lh_assert(channel != CONTROL_MAIN && channel < CONTROL_CHANNELS);
     (void)pthread_mutex_lock(&c->lock);
-    c->request.meetings[channel].left = true;
+    c->request.gathers[channel].left = true;
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
 }

@@ -26,14 +26,14 @@ enum { CONTROL_COLLECT_MOST = 512 << 10 };
 lh_status_t control_collect(control_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
 lh_status_t control_barrier(control_t *c, const char *where) LH_MUST_CHECK;
 /* The same in a channel of their own (control_frame.h; the three above are CONTROL_MAIN's): the order must be
- * the same on all ranks within a channel alone, so two threads of a rank may each meet others in one. */
+ * the same on all ranks within a channel alone, so two threads of a rank may each gather in one. */
 lh_status_t control_gather_on(control_t *c, uint32_t channel, const void *mine, size_t bytes,
                               void *all) LH_MUST_CHECK;
 lh_status_t control_collect_on(control_t *c, uint32_t channel, const void *mine, size_t bytes,
                                void *all) LH_MUST_CHECK;
-/* [any thread] This rank meets others in that channel, which is not CONTROL_MAIN, no more: who waits there
+/* [any thread] This rank gathers in that channel, which is not CONTROL_MAIN, no more: who waits there
  * and who comes later goes with LH_CANCELLED, and other ranks wait until the job ends. For a rank that fails
- * while a thread of its own is at such a meeting. */
+ * while a thread of its own waits in such a gather. */
 void control_leave(control_t *c, uint32_t channel);
 
 /* [any thread, no system call] What this rank is doing, for the sentence when it or another is

@@ -58,7 +58,7 @@ enum {
     FRAME_TYPES,
 };
 
-/* Meetings of all ranks that have an order each, and know nothing of the other's: those of whoever opens,
+/* Channels: gathers of all ranks that have an order each, and know nothing of the other's: those of whoever opens,
  * ends and leads the job, and those of a thread that works beside it (links/links_early.h). */
 enum { CONTROL_MAIN, CONTROL_ASIDE, CONTROL_CHANNELS };
 

@@ -323,13 +323,13 @@ static void client_beat(control_t *c)
 }
 
 /* A gather is sent once for each round. */
-static void client_gather(control_t *c, uint32_t channel, const control_meeting_t *m)
+static void client_gather(control_t *c, uint32_t channel, const control_gather_t *g)
 {
     control_client_t *k = c->client;
     frame_gather_t part;
     text_t keep = {0}, payload = {0};
-    if (!m->asked || m->gathered ||
-        (k->asked_gather[channel] && k->asked_round[channel] == m->round))
+    if (!g->asked || g->gathered ||
+        (k->asked_gather[channel] && k->asked_round[channel] == g->round))
         return;
     if (control_part(c, channel, &part, &keep)) {
         frame_write_gather(&payload, &part);
@@ -351,7 +351,7 @@ static void take_requests(control_t *c)
     c->request.fail = false;
     (void)pthread_mutex_unlock(&c->lock);
     for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
-        client_gather(c, i, &r.meetings[i]);
+        client_gather(c, i, &r.gathers[i]);
     if (r.fail || (r.close && r.status != LH_OK && k->close_deadline == 0)) client_beat(c);
     if (r.fail) put_notice(k, FRAME_FAIL, r.peer, r.status, r.reason);
     if (!r.close || k->close_deadline != 0) return;

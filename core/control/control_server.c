@@ -271,7 +271,7 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
 }
 
 /* Whether this part belongs to the gather at hand; the first part says which one that is. Where
- * ranks are at different meetings the program itself has gone different ways on them: that ends the
+ * ranks are at different gathers the program itself has gone different ways on them: that ends the
  * job with both sides' words, as waiting would never end. */
 static bool is_round(control_t *c, uint32_t rank, const frame_gather_t *part)
 {
@@ -291,7 +291,7 @@ static bool is_round(control_t *c, uint32_t rank, const frame_gather_t *part)
         strcmp(part->where, g->where) == 0)
         return true;
     (void)snprintf(reason, sizeof(reason),
-                   "it is at meeting %u '%s' with %u bytes while others are at meeting %u '%s' "
+                   "it is at gather %u '%s' with %u bytes while others are at gather %u '%s' "
                    "with %zu",
                    part->round, part->where, part->length, g->round, g->where, g->part_bytes);
     control_tell(c, rank, LH_MISMATCH, true, reason);
@@ -617,15 +617,15 @@ static void check_departed(control_t *c)
 }
 
 /* This rank's own part, once for each gather. */
-static void server_own_part(control_t *c, uint32_t channel, const control_meeting_t *m)
+static void server_own_part(control_t *c, uint32_t channel, const control_gather_t *g)
 {
     control_server_t *s = c->server;
     frame_gather_t part;
     text_t keep = {0};
-    if (!m->asked || m->gathered || s->seats[0].gathered[channel]) return;
+    if (!g->asked || g->gathered || s->seats[0].gathered[channel]) return;
     if (!s->welcomed || control_status(c) != LH_OK) return;
     if (control_part(c, channel, &part, &keep)) {
-        s->gatherings[channel].collects = m->collects;
+        s->gatherings[channel].collects = g->collects;
         server_part(c, 0, &part);
     }
     text_free(&keep);
@@ -642,7 +642,7 @@ static void server_requests(control_t *c)
     (void)pthread_mutex_unlock(&c->lock);
     if (r.take_in) control_members_take_in(c);
     for (uint32_t i = 0; i < CONTROL_CHANNELS; i++)
-        server_own_part(c, i, &r.meetings[i]);
+        server_own_part(c, i, &r.gathers[i]);
     if (r.fail && r.peer == 0 && !server_knows_better(c, 0, r.status))
         control_tell(c, 0, r.status, true, r.reason);
     if (r.fail && r.peer != 0) server_hear(c, 0, r.peer, r.status, r.reason);

@@ -76,11 +76,11 @@ void control_answer(control_t *c, uint32_t channel, const void *all, size_t byte
 {
     lh_assert(channel < CONTROL_CHANNELS);
     (void)pthread_mutex_lock(&c->lock);
-    control_meeting_t *m = &c->request.meetings[channel];
-    const size_t due = m->collects && c->server == NULL ? 0 : m->bytes * c->how.size;
-    if (m->asked && !m->gathered && bytes == due) {
-        if (bytes > 0) memcpy(m->all, all, bytes);
-        m->gathered = true;
+    control_gather_t *g = &c->request.gathers[channel];
+    const size_t due = g->collects && c->server == NULL ? 0 : g->bytes * c->how.size;
+    if (g->asked && !g->gathered && bytes == due) {
+        if (bytes > 0) memcpy(g->all, all, bytes);
+        g->gathered = true;
     }
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
@@ -104,19 +104,19 @@ bool control_part(control_t *c, uint32_t channel, frame_gather_t *out, text_t *k
 {
     lh_assert(channel < CONTROL_CHANNELS);
     (void)pthread_mutex_lock(&c->lock);
-    const control_meeting_t *m = &c->request.meetings[channel];
-    const bool waits = m->asked && !m->gathered;
+    const control_gather_t *g = &c->request.gathers[channel];
+    const bool waits = g->asked && !g->gathered;
     if (waits) {
-        text_append_n(keep, m->where, sizeof(m->where));
-        if (m->bytes > 0) text_append_n(keep, m->mine, m->bytes);
+        text_append_n(keep, g->where, sizeof(g->where));
+        if (g->bytes > 0) text_append_n(keep, g->mine, g->bytes);
         *out = (frame_gather_t){
-            .channel = channel, .round = m->round, .length = (uint32_t)m->bytes};
+            .channel = channel, .round = g->round, .length = (uint32_t)g->bytes};
     }
     if (keep->failed) part_is_missing(c);
     (void)pthread_mutex_unlock(&c->lock);
     if (!waits || keep->failed) return false;
     out->where = keep->data;
-    out->bytes = (const unsigned char *)keep->data + sizeof(m->where);
+    out->bytes = (const unsigned char *)keep->data + sizeof(g->where);
     return true;
 }
 

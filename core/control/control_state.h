@@ -126,7 +126,7 @@ enum {
 };
 
 /* A gather that a caller waits for, of one channel; under the lock. */
-typedef struct control_meeting {
+typedef struct control_gather {
     bool asked; /* until the caller has its answer, or goes without one */
     bool left;  /* for good: control_leave */
     /* How many gathers this rank has made: the same on all ranks at the same gather. */
@@ -140,16 +140,16 @@ typedef struct control_meeting {
     void *all;     /* likewise; filled when gathered is set */
     bool collects; /* all is for rank 0 alone */
     bool gathered;
-} control_meeting_t;
+} control_gather_t;
 
 /* What callers ask of the thread; under the lock. A caller sets a flag and its fields, the thread
- * copies the whole struct and acts on the copy. A meeting stays asked for until the answer is there, fail
+ * copies the whole struct and acts on the copy. A gather stays asked for until the answer is there, fail
  * is taken away by the thread, close is for ever. */
 typedef struct control_request {
     bool fail, close;
     bool failed;  /* this rank has told why it fails, or of a peer that does */
     bool take_in; /* machines that are back: control_take_in */
-    control_meeting_t meetings[CONTROL_CHANNELS];
+    control_gather_t gathers[CONTROL_CHANNELS];
     /* Of fail: whom it is about. status and reason are of fail or of close. */
     uint32_t peer;
     lh_status_t status;

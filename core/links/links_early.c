@@ -13,7 +13,7 @@
  * opened twice. Of the carrier that is lent the job's links read what never changes once it is open. The
  * table of addresses, the job, the world and the registry's rows are read by both and written by nobody.
  *
- * Ranks meet in the control plane's CONTROL_ASIDE, as the opening has meetings too, and which of both comes
+ * Ranks gather in the control plane's CONTROL_ASIDE, as the opening gathers too, and which of both comes
  * first is another one on each rank.
  *
  * The price: whatever keeps the processors busy meanwhile makes the probe find less, and no pace is ever
@@ -44,7 +44,7 @@ struct links_early {
     _Atomic bool ended;
 };
 
-/* A rank whose probe has failed comes to no meeting any more: the others, who wait there, hear why. */
+/* A rank whose probe has failed takes part in no gather any more: the others, who wait there, hear why. */
 static void *early_run(void *argument)
 {
     links_early_t *e = argument;

@@ -793,7 +793,7 @@ static void pairs_tell_foreign(const links_t *l, const probe_pair_t *known, uint
             log_line(LH_LOG_WARN, "%s", text);
 }
 
-/* Of all pairs at once, in one meeting over the control plane, however many there are: all ranks have the
+/* Of all pairs at once, in one gather of the control plane, however many there are: all ranks have the
  * same rows, and by rank 0's clock the same of them are young enough. */
 static lh_status_t pairs_take_known(links_t *l, const probe_pair_t *known, uint32_t count)
 {

@@ -282,7 +282,7 @@ static lh_status_t score_pairs(trainer_t *t, double *total)
 
 /* The sum of token weights over the global batch, all ranks' micro-batches. Where no token is masked the
  * sum is known without asking anybody. Else every rank must ask, even one whose own tokens all
- * count: the gather is a meeting of all. */
+ * count: a gather takes all. */
 static lh_status_t total_weight(trainer_t *t, double *total)
 {
     const batch_share_t *share = &t->layout.share;

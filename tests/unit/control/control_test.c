@@ -182,7 +182,7 @@ static void *gather_aside_once(void *argument)
     return NULL;
 }
 
-/* The last rank meets nobody there any more, neither now nor later; all other meetings go on, and it ends
+/* The last rank gathers there no more, neither now nor later; all other gathers go on, and it ends
  * with the reason for which it has left. */
 static void a_rank_that_leaves_a_channel_waits_for_nobody(void **state)
 {

@@ -388,7 +388,7 @@ static void of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured(void **
     assert_true(ranks(4, "[transport.wan]\nsecurity = plain\n", knows_of_fewer));
 }
 
-/* Three pairs that are all known take one meeting over the control plane, as one pair does: a round trip to
+/* Three pairs that are all known take one gather of the control plane, as one pair does: a round trip to
  * rank 0's site, however many sites there are. */
 static void knows_all_pairs(void)
 {
@@ -418,7 +418,7 @@ static void knows_all_pairs(void)
     end();
 }
 
-static void all_that_is_known_takes_one_meeting(void **state)
+static void all_that_is_known_takes_one_gather(void **state)
 {
     (void)state;
     assert_true(ranks(3, "[transport.wan]\nsecurity = plain\n", knows_all_pairs));
@@ -639,7 +639,7 @@ static void is_left_early(void)
     end();
 }
 
-/* The other rank never comes to the meeting with which a probe begins. */
+/* The other rank never comes to the gather with which a probe begins. */
 static void waits_for_nobody(void)
 {
     (void)play_sites(1);
@@ -667,7 +667,7 @@ int main(void)
         cmocka_unit_test(it_is_measured_when_the_job_says_so),
         cmocka_unit_test(a_record_of_many_ranks_counts_for_those_that_there_are),
         cmocka_unit_test(of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured),
-        cmocka_unit_test(all_that_is_known_takes_one_meeting),
+        cmocka_unit_test(all_that_is_known_takes_one_gather),
         cmocka_unit_test(a_foreign_record_is_ignored_with_a_warning),
         cmocka_unit_test(figures_of_both_ends_cards_are_known_to_all),
         cmocka_unit_test(a_probe_beside_other_work_is_waited_for_where_it_is_needed),
