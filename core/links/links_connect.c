@@ -3,7 +3,7 @@
  *
  * One side dials, so that a pair has one connection and no race between two. Ranks come here at
  * different times: a caller that is not asked for yet is kept as a guest. Nothing here blocks in a
- * transport; all that is waited for is waited for in one loop (meeting_wait), which also sees the
+ * transport; all that is waited for is waited for in one loop (making_wait), which also sees the
  * control plane's failures and says every while which ranks are missing.
  *
  * A connection is told of its way before it is made (facts_fill): how far, how fast and how lossy,
@@ -31,7 +31,7 @@ typedef struct offers { /* the first message on a connection; one layout for all
 } offers_t;
 
 /* Lives as long as one links_connect. list_bytes: of one list, with room for all arenas. */
-typedef struct meeting { /* the links that one links_connect makes */
+typedef struct making { /* the links that one links_connect is making */
     link_t **links;
     uint32_t count;
     char *block; /* two lists of offers for each link: ours, theirs */
@@ -39,7 +39,7 @@ typedef struct meeting { /* the links that one links_connect makes */
     lh_region_t *regions[LINKS_SCOPES];
     uint64_t until_ns;
     control_wait_t waits;
-} meeting_t;
+} making_t;
 
 typedef struct facts { /* what a connection is told of its way, for as long as the call takes */
     lh_link_t link;
@@ -137,7 +137,7 @@ static void link_known(link_t *k, const facts_t *facts)
     k->buffers = facts->tuning.buffer_bytes;
 }
 
-/* Dialing ends an eighth of join_timeout, or 1 s at most, before meeting_wait gives up: the failure
+/* Dialing ends an eighth of join_timeout, or 1 s at most, before making_wait gives up: the failure
  * is then the transport's, with its reason. */
 static lh_conn_params_t link_params(const links_t *l, const link_t *k, facts_t *facts)
 {
@@ -292,7 +292,7 @@ static lh_status_t link_dial(links_t *l, link_t *k)
 }
 
 /* Between looks: nothing here is in a hurry, and the ranks may share processors. */
-static void meeting_nap(void)
+static void making_nap(void)
 {
     const struct timespec time = {.tv_nsec = 50000};
     (void)nanosleep(&time, NULL);
@@ -306,10 +306,10 @@ static void word_spread(const links_t *l)
     const uint64_t until = sys()->now_ns() + 500000000;
     if (l->how.control == NULL || l->failed == LH_OK) return;
     while (control_status(l->how.control) == LH_OK && sys()->now_ns() < until)
-        meeting_nap();
+        making_nap();
 }
 
-/* How far a link has come; meeting_wait is told what to wait for. */
+/* How far a link has come; making_wait is told what to wait for. */
 typedef bool (*reached_t)(const link_t *k);
 
 static bool is_up(const link_t *k)
@@ -323,7 +323,7 @@ static bool has_offers(const link_t *k)
 }
 
 /* The first link that is not so far yet, or NULL. */
-static const link_t *meeting_missing(const meeting_t *m, reached_t reached)
+static const link_t *making_missing(const making_t *m, reached_t reached)
 {
     for (uint32_t i = 0; i < m->count; i++)
         if (!reached(m->links[i])) return m->links[i];
@@ -358,8 +358,8 @@ static lh_status_t link_too_late(links_t *l, const link_t *k, const char *what)
 }
 
 /* All that are missing, and where the first of them is looked for. */
-static void meeting_tell_missing(const links_t *l, const meeting_t *m, reached_t reached,
-                                 const link_t *first)
+static void making_tell_missing(const links_t *l, const making_t *m, reached_t reached,
+                                const link_t *first)
 {
     char link[224];
     text_t who = {0};
@@ -374,8 +374,8 @@ static void meeting_tell_missing(const links_t *l, const meeting_t *m, reached_t
     mem_free(among);
 }
 
-/* Until all links of the meeting are so far, one of them failed, or the time is over. */
-static lh_status_t meeting_wait(links_t *l, meeting_t *m, reached_t reached, const char *what)
+/* Until all links that are made are so far, one of them failed, or the time is over. */
+static lh_status_t making_wait(links_t *l, making_t *m, reached_t reached, const char *what)
 {
     for (;;) {
         lh_status_t status = guests_accept(l);
@@ -383,16 +383,16 @@ static lh_status_t meeting_wait(links_t *l, meeting_t *m, reached_t reached, con
         links_harvest(l);
         if (status == LH_OK) status = links_status(l);
         if (status != LH_OK) return status;
-        const link_t *k = meeting_missing(m, reached);
+        const link_t *k = making_missing(m, reached);
         if (k == NULL) return LH_OK;
         if (sys()->now_ns() > m->until_ns) return link_too_late(l, k, what);
-        if (control_wait_due(&m->waits, sys()->now_ns())) meeting_tell_missing(l, m, reached, k);
-        meeting_nap();
+        if (control_wait_due(&m->waits, sys()->now_ns())) making_tell_missing(l, m, reached, k);
+        making_nap();
     }
 }
 
 /* whose: 0 ours, 1 theirs. */
-static offers_t *meeting_list(const meeting_t *m, uint32_t link, uint32_t whose)
+static offers_t *making_list(const making_t *m, uint32_t link, uint32_t whose)
 {
     lh_assert(link < m->count && whose < 2);
     return (offers_t *)(void *)(m->block + ((uint64_t)link * 2 + whose) * m->list_bytes);
@@ -406,7 +406,7 @@ static bool carrier_maps(const carrier_t *c)
 
 /* Fills our list for one link: an address for each arena with a memfd that the transport can show
  * to the peer. */
-static lh_status_t arenas_offer(links_t *l, const meeting_t *m, link_t *k, offers_t *list)
+static lh_status_t arenas_offer(links_t *l, const making_t *m, link_t *k, offers_t *list)
 {
     list->count = k->map_count;
     for (uint32_t i = 0; carrier_maps(k->carrier) && i < k->map_count; i++) {
@@ -422,7 +422,7 @@ static lh_status_t arenas_offer(links_t *l, const meeting_t *m, link_t *k, offer
             if (sys()->now_ns() > m->until_ns)
                 return link_too_late(l, k, "it took no offer of memory");
             links_harvest(l);
-            meeting_nap();
+            making_nap();
         }
     }
     return LH_OK;
@@ -443,7 +443,7 @@ static lh_status_t list_check(links_t *l, link_t *k, const offers_t *list)
 
 /* The peer's arena in this process. The transport may need some turns until what it was offered has
  * arrived, and some more to map it: what was taken is not taken anew then. */
-static lh_status_t arena_take(links_t *l, const meeting_t *m, link_t *k, uint32_t arena,
+static lh_status_t arena_take(links_t *l, const making_t *m, link_t *k, uint32_t arena,
                               const lh_address_t *offer)
 {
     const lh_mapping_api_t *api = k->carrier->api->mapping;
@@ -460,12 +460,12 @@ static lh_status_t arena_take(links_t *l, const meeting_t *m, link_t *k, uint32_
         links_harvest(l);
         status = links_status(l);
         if (status != LH_OK) return status;
-        meeting_nap();
+        making_nap();
     }
 }
 
 /* Only what the transport can map; an offer of no length is an arena that the peer can't show. */
-static lh_status_t arenas_take(links_t *l, const meeting_t *m, link_t *k, const offers_t *list)
+static lh_status_t arenas_take(links_t *l, const making_t *m, link_t *k, const offers_t *list)
 {
     lh_status_t status = list_check(l, k, list);
     for (uint32_t i = 0; status == LH_OK && carrier_maps(k->carrier) && i < k->map_count; i++)
@@ -475,11 +475,11 @@ static lh_status_t arenas_take(links_t *l, const meeting_t *m, link_t *k, const 
 }
 
 /* One message each way on a new connection, with no event for the caller. */
-static lh_status_t list_post(links_t *l, const meeting_t *m, uint32_t i, uint32_t whose)
+static lh_status_t list_post(links_t *l, const making_t *m, uint32_t i, uint32_t whose)
 {
     link_t *k = m->links[i];
     const lh_transport_api_t *api = k->carrier->api;
-    offers_t *list = meeting_list(m, i, whose);
+    offers_t *list = making_list(m, i, whose);
     operation_t *o = link_operation(k, 0, true);
     if (o == NULL) return fail(LH_ABI, "'%s' offers no operations", k->carrier->plugin->name);
     const uint64_t cookie = (uint64_t)(uintptr_t)o;
@@ -495,23 +495,23 @@ static lh_status_t list_post(links_t *l, const meeting_t *m, uint32_t i, uint32_
 }
 
 /* Receives are posted first on all links: the peers' lists then find a place whenever they come. */
-static lh_status_t lists_exchange(links_t *l, meeting_t *m)
+static lh_status_t lists_exchange(links_t *l, making_t *m)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < m->count; i++)
         status = list_post(l, m, i, 1);
     for (uint32_t i = 0; status == LH_OK && i < m->count; i++) {
-        status = arenas_offer(l, m, m->links[i], meeting_list(m, i, 0));
+        status = arenas_offer(l, m, m->links[i], making_list(m, i, 0));
         if (status == LH_OK) status = list_post(l, m, i, 0);
     }
-    if (status == LH_OK) status = meeting_wait(l, m, has_offers, "no list of its arenas came");
+    if (status == LH_OK) status = making_wait(l, m, has_offers, "no list of its arenas came");
     for (uint32_t i = 0; status == LH_OK && i < m->count; i++)
-        status = arenas_take(l, m, m->links[i], meeting_list(m, i, 1));
+        status = arenas_take(l, m, m->links[i], making_list(m, i, 1));
     return status;
 }
 
-/* Lists lie in one block, registered with all transports for as long as the meeting lasts. */
-static lh_status_t lists_prepare(links_t *l, meeting_t *m)
+/* Lists lie in one block, registered with all transports for as long as links_connect lasts. */
+static lh_status_t lists_prepare(links_t *l, making_t *m)
 {
     m->list_bytes = sizeof(offers_t) + (uint64_t)l->arena_count * sizeof(lh_address_t);
     const uint64_t bytes = m->list_bytes * 2 * m->count;
@@ -523,7 +523,7 @@ static lh_status_t lists_prepare(links_t *l, meeting_t *m)
 
 /* To be called when no operation on the lists is out any more: until an operation ends, its
  * transport may read and write its list. */
-static void links_meeting_end(links_t *l, meeting_t *m)
+static void links_making_end(links_t *l, making_t *m)
 {
     links_release(l, m->regions);
     mem_free(m->block);
@@ -534,7 +534,7 @@ static void links_meeting_end(links_t *l, meeting_t *m)
  * links stay in the list, to be freed with the others. */
 lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uint32_t service)
 {
-    meeting_t m = {.until_ns = sys()->now_ns() + l->how.job->launch.join_timeout_ns};
+    making_t m = {.until_ns = sys()->now_ns() + l->how.job->launch.join_timeout_ns};
     m.links = mem_array(count, sizeof(link_t *));
     if (m.links == NULL) return LH_NO_MEMORY;
     lh_status_t status = links_status(l);
@@ -546,13 +546,13 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uin
     if (status == LH_OK && m.count > 0) status = lists_prepare(l, &m);
     for (uint32_t i = 0; status == LH_OK && i < m.count; i++)
         if (m.links[i]->dials) status = link_dial(l, m.links[i]);
-    if (status == LH_OK) status = meeting_wait(l, &m, is_up, "not connected");
+    if (status == LH_OK) status = making_wait(l, &m, is_up, "not connected");
     if (status == LH_OK && m.count > 0) status = lists_exchange(l, &m);
     if (status != LH_OK) word_spread(l);
     /* After a failure operations may still be out: their connections end before their memory
      * does. */
     for (uint32_t i = 0; status != LH_OK && i < m.count; i++)
         link_drain(m.links[i]);
-    links_meeting_end(l, &m);
+    links_making_end(l, &m);
     return status;
 }
