@@ -16,12 +16,12 @@
 enum { REASON = 300 };
 static const long join_nap_ns = 1000000;
 
-/* What a rank brings to a meeting. */
-typedef struct meeting {
+/* What a rank brings to a gather. */
+typedef struct report {
     lh_status_t status;
     char reason[REASON];
     lh_address_t token; /* of a group's first member */
-} meeting_t;
+} report_t;
 
 struct native {
     const job_t *job;
@@ -127,15 +127,15 @@ void native_queue(native_t *n, const lh_native_t *queue)
     n->queue = *queue;
 }
 
-static void meeting_note(meeting_t *m, lh_status_t status)
+static void report_note(report_t *r, lh_status_t status)
 {
-    m->status = status;
-    if (status != LH_OK) (void)snprintf(m->reason, sizeof(m->reason), "%s", fail_reason());
+    r->status = status;
+    if (status != LH_OK) (void)snprintf(r->reason, sizeof(r->reason), "%s", fail_reason());
 }
 
 /* All ranks bring how they fared, and draw the same conclusion. */
-static lh_status_t meeting_hold(const native_t *n, control_t *control, const meeting_t *mine,
-                                meeting_t *all)
+static lh_status_t reports_gather(const native_t *n, control_t *control, const report_t *mine,
+                                  report_t *all)
 {
     char who[128];
     lh_status_t status = control_gather(control, mine, sizeof(*mine), all);
@@ -165,13 +165,12 @@ static lh_status_t join_wait(native_t *n, uint32_t kind, control_t *control)
     }
 }
 
-static lh_status_t group_meet(native_t *n, uint32_t kind, control_t *control, meeting_t *all)
+static lh_status_t group_meet(native_t *n, uint32_t kind, control_t *control, report_t *all)
 {
     const group_t *g = n->used[kind] ? n->groups[kind] : NULL;
-    meeting_t mine = {.status = LH_OK};
-    if (g != NULL && g->self == 0)
-        meeting_note(&mine, n->api->new_token(n->transport, &mine.token));
-    lh_status_t status = meeting_hold(n, control, &mine, all);
+    report_t mine = {.status = LH_OK};
+    if (g != NULL && g->self == 0) report_note(&mine, n->api->new_token(n->transport, &mine.token));
+    lh_status_t status = reports_gather(n, control, &mine, all);
     if (status != LH_OK) return status;
 
     mine.status = LH_OK;
@@ -179,9 +178,9 @@ static lh_status_t group_meet(native_t *n, uint32_t kind, control_t *control, me
         status = n->api->join(n->transport, &all[g->ranks[0]].token, g->self, g->size, &n->queue,
                               &n->joined[kind]);
         if (status == LH_OK) status = join_wait(n, kind, control);
-        meeting_note(&mine, status);
+        report_note(&mine, status);
     }
-    return meeting_hold(n, control, &mine, all);
+    return reports_gather(n, control, &mine, all);
 }
 
 /* Once, by rank 0: whether what the job asked for is what it gets. */
@@ -206,7 +205,7 @@ static void native_tell(const native_t *n)
 lh_status_t native_join(native_t *n, control_t *control)
 {
     if (n == NULL) return LH_OK;
-    meeting_t *all = mem_array(n->world->row.size, sizeof(*all));
+    report_t *all = mem_array(n->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;
     for (uint32_t kind = LH_GROUP_DATA; status == LH_OK && kind <= LH_GROUP_SITE; kind++)
