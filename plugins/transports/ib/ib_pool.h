@@ -1,16 +1,23 @@
-/* ib_pool.h - the threads that seal and open frames, so that the thread that polls only posts.
+/* ib_pool.h - the threads that seal and open frames, so that the thread that polls only posts: tasks of
+ * ../task_pool.h, each a frame, with a cipher for each thread.
  *
  * A job belongs to whoever made it, is given to the threads, and comes back from ib_pool_take to the
- * thread that polls. In between its buffers belong to the threads. */
+ * thread that polls. In between the job and its buffers belong to the threads. All calls are of the
+ * thread that polls. */
 #ifndef IB_POOL_H
 #define IB_POOL_H
 
 #include <longhaul/transport.h>
 
+#include "../task_pool.h"
 #include "ib_seal.h"
 
+typedef struct ib_pool ib_pool_t;
+
 typedef struct ib_job {
-    struct ib_job *next;
+    task_t task;
+    ib_pool_t *pool;           /* that it was last given to */
+    struct ib_job *next, **at; /* of the jobs that are out; else of a list of its owner's */
     lh_conn_t *conn;
     bool opens; /* else it seals */
     bool good;  /* how it ended */
@@ -20,8 +27,6 @@ typedef struct ib_job {
     char *data;     /* the payload: sealing only reads it */
     uint8_t *frame; /* opening only reads it */
 } ib_job_t;
-
-typedef struct ib_pool ib_pool_t;
 
 /* threads: 1 to 16. NULL after host->fail. Once ib_pool_waits has said that there is none, fd becomes
  * readable with the next job that is done, until all are taken. */

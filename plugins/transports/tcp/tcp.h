@@ -31,8 +31,8 @@
 
 #include <longhaul/plugin.h>
 
+#include "../task_pool.h"
 #include "tcp_frame.h"
-#include "tcp_pool.h"
 #include "tcp_seal.h"
 #include "tcp_silence.h"
 #include "tcp_tls.h"
@@ -121,7 +121,7 @@ typedef struct stream {
     uint32_t frame_done, frame_count;
     uint32_t sealed_count; /* frames of the batch that have their seal     */
     bool sealing;          /* seal_task is out: batch and seal are a thread's */
-    pool_task_t seal_task;
+    task_t seal_task;
     zero_t zero;
     bool blocked;
     uint32_t watched;     /* EPOLLIN and EPOLLOUT, as epoll has them */
@@ -152,7 +152,7 @@ typedef struct stream {
     bool in_slot; /* to an eager slot */
     bool defers;  /* a thread opens the payload when it is whole */
     bool opening; /* open_task is out: payload and seal are a thread's, and nothing is read */
-    pool_task_t open_task;
+    task_t open_task;
     uint8_t *stage;
     uint32_t stage_size, stage_first, stage_last;
     uint8_t small_in[HELLO_BYTES];
@@ -303,7 +303,7 @@ struct lh_transport {
     int32_t numa;    /* node of all these cards; -1: unknown, or there are several   */
     place_t outside; /* what others dial instead; length 0: nothing else             */
     void *tls_context;
-    pool_t *pool; /* NULL: no connection has needed one */
+    task_pool_t *pool; /* NULL: no connection has needed one */
     watch_t pool_watch;
     uint8_t sink[PAD_BYTES]; /* where padding lands, of all streams */
 };

@@ -58,7 +58,7 @@ static void tcp_close(lh_transport_t *t)
         conn_free(c);
     }
     tcp_bury(t);
-    pool_free(t->pool);
+    task_pool_free(t->pool);
     for (lh_region_t *r = t->regions, *next; r != NULL; r = next) {
         next = r->next;
         host->release(host, r);

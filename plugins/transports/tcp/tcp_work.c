@@ -79,10 +79,10 @@ static bool pool_begin(lh_transport_t *t)
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &t->pool_watch};
     int fd;
     if (t->pool != NULL) return true;
-    t->pool = pool_new(t->host, &fd);
+    t->pool = task_pool_new(t->host, "tcp-seal", &fd);
     t->pool_watch.kind = WATCH_POOL;
     if (t->pool != NULL && epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event) == 0) return true;
-    pool_free(t->pool);
+    task_pool_free(t->pool);
     t->pool = NULL;
     return false;
 }
@@ -92,9 +92,10 @@ void work_begin(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
     if (c->streams[0]->seals[0] == NULL) return;
-    const uint32_t wanted = conn_threads(c), before = t->pool == NULL ? 0 : pool_threads(t->pool);
+    const uint32_t wanted = conn_threads(c),
+                   before = t->pool == NULL ? 0 : task_pool_threads(t->pool);
     if (wanted <= before) return;
-    const uint32_t threads = pool_begin(t) ? pool_grow(t->pool, wanted) : 0;
+    const uint32_t threads = pool_begin(t) ? task_pool_grow(t->pool, wanted) : 0;
     if (threads < wanted)
         t->host->log(t->host, LH_LOG_WARN,
                      "%s: %u threads were to seal and open its frames; only %u could be started",
@@ -107,13 +108,13 @@ void work_begin(lh_conn_t *c)
 /* Where not one could be started the pool does nothing. */
 static bool has_threads(const stream_t *s)
 {
-    const pool_t *p = s->transport->pool;
-    return p != NULL && pool_threads(p) > 0;
+    const task_pool_t *p = s->transport->pool;
+    return p != NULL && task_pool_threads(p) > 0;
 }
 
 /* ---- out ---- */
 
-static bool seal_batch(void *of)
+static bool seal_batch(void *of, LH_UNUSED uint32_t thread)
 {
     return stream_seal(of);
 }
@@ -124,14 +125,14 @@ bool work_seal(stream_t *s, uint64_t bytes)
     s->sealing = true;
     s->seal_task.work = seal_batch;
     s->seal_task.of = s;
-    pool_give(s->transport->pool, &s->seal_task);
+    task_pool_give(s->transport->pool, &s->seal_task);
     return true;
 }
 
 /* ---- in ---- */
 
 /* A payload that is complete, in its place. */
-static bool open_payload(void *of)
+static bool open_payload(void *of, LH_UNUSED uint32_t thread)
 {
     stream_t *s = of;
     uint8_t *payload = s->to - s->in.length;
@@ -149,12 +150,12 @@ void work_open(stream_t *s)
     s->opening = true;
     s->open_task.work = open_payload;
     s->open_task.of = s;
-    pool_give(s->transport->pool, &s->open_task);
+    task_pool_give(s->transport->pool, &s->open_task);
 }
 
 /* ---- back ---- */
 
-static void task_back(pool_task_t *task)
+static void task_back(task_t *task)
 {
     stream_t *s = task->of;
     bool more;
@@ -174,20 +175,20 @@ void work_take(lh_transport_t *t)
 {
     uint32_t count = 0;
     if (t->pool == NULL) return;
-    for (pool_task_t *task; count < TAKE_MOST && (task = pool_take(t->pool)) != NULL; count++)
+    for (task_t *task; count < TAKE_MOST && (task = task_pool_take(t->pool)) != NULL; count++)
         task_back(task);
     if (count > 0) t->host->count(t->host, "tcp.thread_seals", count);
 }
 
 bool work_waits(lh_transport_t *t)
 {
-    return t->pool != NULL && pool_waits(t->pool);
+    return t->pool != NULL && task_pool_waits(t->pool);
 }
 
 bool work_settle(stream_t *s)
 {
     if (!s->opening) return true;
-    pool_settle(s->transport->pool, &s->open_task);
+    task_pool_settle(s->transport->pool, &s->open_task);
     s->opening = false;
     stream_watch_in(s, true);
     return stream_opened(s, s->open_task.good);
@@ -195,13 +196,13 @@ bool work_settle(stream_t *s)
 
 void work_forget(stream_t *s)
 {
-    if (s->sealing && pool_forget(s->transport->pool, &s->seal_task)) s->sealing = false;
-    if (s->opening && pool_forget(s->transport->pool, &s->open_task)) s->opening = false;
+    if (s->sealing && task_pool_forget(s->transport->pool, &s->seal_task)) s->sealing = false;
+    if (s->opening && task_pool_forget(s->transport->pool, &s->open_task)) s->opening = false;
 }
 
 void work_drop(stream_t *s)
 {
-    if (s->sealing) pool_drop(s->transport->pool, &s->seal_task);
-    if (s->opening) pool_drop(s->transport->pool, &s->open_task);
+    if (s->sealing) task_pool_drop(s->transport->pool, &s->seal_task);
+    if (s->opening) task_pool_drop(s->transport->pool, &s->open_task);
     s->sealing = s->opening = false;
 }

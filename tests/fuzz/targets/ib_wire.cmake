@@ -1,5 +1,5 @@
 file(GLOB ib_sources ${PROJECT_SOURCE_DIR}/plugins/transports/ib/*.c)
-target_sources(${program} PRIVATE ${ib_sources})
+target_sources(${program} PRIVATE ${ib_sources} ${PROJECT_SOURCE_DIR}/plugins/transports/task_pool.c)
 target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/ib)
 target_compile_definitions(${program} PRIVATE IB_BETWEEN_SITES)
 target_link_libraries(${program} PRIVATE PkgConfig::CRYPTO Threads::Threads m)

@@ -1,5 +1,5 @@
 file(GLOB tcp_sources ${PROJECT_SOURCE_DIR}/plugins/transports/tcp/*.c)
 list(FILTER tcp_sources EXCLUDE REGEX tcp_plugin)
-target_sources(${program} PRIVATE ${tcp_sources})
+target_sources(${program} PRIVATE ${tcp_sources} ${PROJECT_SOURCE_DIR}/plugins/transports/task_pool.c)
 target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/tcp)
 target_link_libraries(${program} PRIVATE PkgConfig::SSL PkgConfig::CRYPTO Threads::Threads)

@@ -46,7 +46,7 @@ static void processors_are_free_where_a_device_computes(void **state)
 
 /* ---- the pool ---- */
 
-static bool add_one(void *of)
+static bool add_one(void *of, LH_UNUSED uint32_t thread)
 {
     atomic_fetch_add((atomic_uint *)of, 1);
     return true;
@@ -59,29 +59,29 @@ static void a_task_that_no_thread_has_begun_is_done_by_who_settles_it(void **sta
     (void)state;
     atomic_uint count = 0;
     int fd;
-    pool_t *p = pool_new(&services.host.api, &fd); /* without threads */
+    task_pool_t *p = task_pool_new(&services.host.api, "test", &fd); /* without threads */
     assert_non_null(p);
-    pool_task_t tasks[3];
+    task_t tasks[3];
     for (int i = 0; i < 3; i++) {
-        tasks[i] = (pool_task_t){.work = add_one, .of = &count};
-        pool_give(p, &tasks[i]);
+        tasks[i] = (task_t){.work = add_one, .of = &count};
+        task_pool_give(p, &tasks[i]);
     }
-    pool_drop(p, &tasks[2]);
-    assert_true(pool_forget(p, &tasks[0])); /* the first of the queue, and now its last */
-    pool_give(p, &tasks[0]);
+    task_pool_drop(p, &tasks[2]);
+    assert_true(task_pool_forget(p, &tasks[0])); /* the first of the queue, and now its last */
+    task_pool_give(p, &tasks[0]);
     assert_int_equal(count, 0);
-    pool_settle(p, &tasks[1]);
+    task_pool_settle(p, &tasks[1]);
     assert_int_equal(count, 1);
     assert_true(tasks[1].good);
-    pool_give(p, &tasks[1]); /* the queue is whole behind that */
-    pool_settle(p, &tasks[0]);
-    pool_settle(p, &tasks[1]);
+    task_pool_give(p, &tasks[1]); /* the queue is whole behind that */
+    task_pool_settle(p, &tasks[0]);
+    task_pool_settle(p, &tasks[1]);
     assert_int_equal(count, 3);
-    assert_null(pool_take(p));
-    pool_free(p);
+    assert_null(task_pool_take(p));
+    task_pool_free(p);
 }
 
-static bool wait_for_it(void *of)
+static bool wait_for_it(void *of, LH_UNUSED uint32_t thread)
 {
     atomic_uint *step = of;
     atomic_fetch_add(step, 1);
@@ -96,22 +96,97 @@ static void a_task_that_a_thread_has_begun_can_not_be_forgotten(void **state)
     (void)state;
     atomic_uint step = 0;
     int fd;
-    pool_t *p = pool_new(&services.host.api, &fd);
+    task_pool_t *p = task_pool_new(&services.host.api, "test", &fd);
     assert_non_null(p);
-    assert_int_equal(pool_grow(p, 1), 1);
-    pool_task_t tasks[2] = {{.work = wait_for_it, .of = &step}, {.work = wait_for_it, .of = &step}};
-    pool_give(p, &tasks[0]);
+    assert_int_equal(task_pool_grow(p, 1), 1);
+    task_t tasks[2] = {{.work = wait_for_it, .of = &step}, {.work = wait_for_it, .of = &step}};
+    task_pool_give(p, &tasks[0]);
     while (atomic_load(&step) == 0)
         (void)sched_yield();
-    pool_give(p, &tasks[1]);
-    assert_true(pool_forget(p, &tasks[1]));
-    assert_false(pool_forget(p, &tasks[0]));
+    task_pool_give(p, &tasks[1]);
+    assert_true(task_pool_forget(p, &tasks[1]));
+    assert_false(task_pool_forget(p, &tasks[0]));
     atomic_store(&step, 2);
-    pool_settle(p, &tasks[0]);
+    task_pool_settle(p, &tasks[0]);
     assert_true(tasks[0].good);
     assert_int_equal(atomic_load(&step), 2); /* the other was not done */
-    assert_null(pool_take(p));
-    pool_free(p);
+    assert_null(task_pool_take(p));
+    task_pool_free(p);
+}
+
+typedef struct told {
+    atomic_uint *begun; /* tasks; NULL: it waits for no other */
+    uint32_t thread;
+} told_t;
+
+/* Both have to run at once, so on two threads. */
+static bool keep_number(void *of, uint32_t thread)
+{
+    told_t *told = of;
+    told->thread = thread;
+    if (told->begun == NULL) return true;
+    atomic_fetch_add(told->begun, 1);
+    while (atomic_load(told->begun) < 2)
+        (void)sched_yield();
+    return true;
+}
+
+static void a_task_is_told_whose_thread_it_is_on(void **state)
+{
+    (void)state;
+    atomic_uint begun = 0;
+    int fd;
+    told_t told[3] = {{&begun, 99}, {&begun, 99}, {NULL, 99}};
+    task_t tasks[3];
+    for (int i = 0; i < 3; i++)
+        tasks[i] = (task_t){.work = keep_number, .of = &told[i]};
+    task_pool_t *p = task_pool_new(&services.host.api, "test", &fd);
+    assert_non_null(p);
+    task_pool_give(p, &tasks[2]);
+    task_pool_settle(p, &tasks[2]); /* there are no threads yet */
+    assert_int_equal(told[2].thread, TASK_POLLING);
+    assert_int_equal(task_pool_grow(p, 1), 1);
+    assert_int_equal(task_pool_grow(p, 2), 2);
+    task_pool_give(p, &tasks[0]);
+    task_pool_give(p, &tasks[1]);
+    for (uint32_t back = 0; back < 2;)
+        back += task_pool_take(p) != NULL;
+    assert_int_equal(told[0].thread + told[1].thread, 1); /* 0 and 1 */
+    assert_true(told[0].thread < 2 && told[1].thread < 2);
+    task_pool_free(p);
+}
+
+/* As a connection's end does, with those of another around: the queue is whole behind that. */
+static void tasks_are_forgotten_from_anywhere_in_the_queue(void **state)
+{
+    (void)state;
+    enum { TASKS = 7 };
+    atomic_uint count = 0;
+    int fd;
+    task_t tasks[TASKS];
+    task_pool_t *p = task_pool_new(&services.host.api, "test", &fd); /* without threads */
+    assert_non_null(p);
+    for (int i = 0; i < TASKS; i++) {
+        tasks[i] = (task_t){.work = add_one, .of = &count};
+        task_pool_give(p, &tasks[i]);
+    }
+    static const int forgotten[] = {3, 2, 6, 0}; /* two that are neighbours, the last, the first */
+    for (int i = 0; i < 4; i++)
+        assert_true(task_pool_forget(p, &tasks[forgotten[i]]));
+    for (int i = 0; i < 4; i++)
+        assert_false(task_pool_forget(p, &tasks[forgotten[i]])); /* it is back */
+    task_pool_give(p, &tasks[6]);
+    assert_int_equal(task_pool_grow(p, 1), 1);
+    static const int left[] = {1, 4, 5, 6};
+    for (int i = 0; i < 4; i++) {
+        task_t *task;
+        while ((task = task_pool_take(p)) == NULL)
+            (void)sched_yield();
+        assert_ptr_equal(task, &tasks[left[i]]);
+    }
+    assert_null(task_pool_take(p));
+    assert_int_equal(count, 4);
+    task_pool_free(p);
 }
 
 static void every_task_comes_back_once_and_wakes_who_sleeps(void **state)
@@ -121,31 +196,31 @@ static void every_task_comes_back_once_and_wakes_who_sleeps(void **state)
     atomic_uint count = 0;
     int fd;
     uint32_t back = 0;
-    pool_task_t tasks[TASKS];
-    pool_t *p = pool_new(&services.host.api, &fd);
+    task_t tasks[TASKS];
+    task_pool_t *p = task_pool_new(&services.host.api, "test", &fd);
     assert_non_null(p);
-    assert_int_equal(pool_grow(p, 2), 2);
+    assert_int_equal(task_pool_grow(p, 2), 2);
     assert_int_equal(services.host.threads, 2);
     struct pollfd about = {.fd = fd, .events = POLLIN};
-    assert_false(pool_waits(p));
+    assert_false(task_pool_waits(p));
     assert_int_equal(poll(&about, 1, 0), 0);
     for (uint32_t i = 0; i < TASKS; i++) {
-        tasks[i] = (pool_task_t){.work = add_one, .of = &count};
-        pool_give(p, &tasks[i]);
+        tasks[i] = (task_t){.work = add_one, .of = &count};
+        task_pool_give(p, &tasks[i]);
     }
     while (back < TASKS) {
-        pool_task_t *task = pool_take(p);
+        task_t *task = task_pool_take(p);
         if (task != NULL) {
             assert_true(task->good && task->work != NULL);
             task->work = NULL;
             back++;
-        } else if (!pool_waits(p)) {
+        } else if (!task_pool_waits(p)) {
             assert_int_equal(poll(&about, 1, 10000), 1);
         }
     }
     assert_int_equal(count, TASKS);
     assert_int_equal(poll(&about, 1, 0), 0); /* emptied with the last */
-    pool_free(p);
+    task_pool_free(p);
     assert_int_equal(services.host.threads, 0);
 }
 
@@ -347,6 +422,8 @@ int main(void)
         cmocka_unit_test(processors_are_free_where_a_device_computes),
         cmocka_unit_test(a_task_that_no_thread_has_begun_is_done_by_who_settles_it),
         cmocka_unit_test(a_task_that_a_thread_has_begun_can_not_be_forgotten),
+        cmocka_unit_test(a_task_is_told_whose_thread_it_is_on),
+        cmocka_unit_test(tasks_are_forgotten_from_anywhere_in_the_queue),
         cmocka_unit_test(every_task_comes_back_once_and_wakes_who_sleeps),
         cmocka_unit_test(messages_that_threads_seal_and_open_are_whole_and_in_order),
         cmocka_unit_test(who_sleeps_is_woken_when_a_thread_is_done),
