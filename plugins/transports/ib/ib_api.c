@@ -46,7 +46,12 @@ lh_status_t ib_transport_seals(lh_transport_t *t)
     if (t->config->seal_threads != 0) threads = (uint32_t)t->config->seal_threads;
     t->pool = ib_pool_new(t->host, threads, &fd);
     if (t->pool == NULL) return LH_NO_MEMORY;
-    return watch_fd(t, fd) ? LH_OK : t->host->fail(t->host, LH_IO, "epoll_ctl");
+    if (watch_fd(t, fd)) return LH_OK;
+    /* The next connection would find the pool, and sleep where nothing wakes it. */
+    const lh_status_t status = t->host->fail(t->host, LH_IO, "epoll_ctl");
+    ib_pool_free(t->pool);
+    t->pool = NULL;
+    return status;
 }
 
 static lh_status_t ib_open(const lh_host_t *host, const void *config, lh_transport_t **out)

@@ -942,6 +942,34 @@ static void a_timer_is_set_for_what_is_due_sooner_alone(void **state)
     close_conn(c);
 }
 
+static lh_status_t start_none(LH_UNUSED const lh_host_t *of, LH_UNUSED const char *name,
+                              LH_UNUSED void (*body)(void *), LH_UNUSED void *argument,
+                              lh_thread_t **out)
+{
+    *out = NULL;
+    return LH_OK;
+}
+
+static void join_none(LH_UNUSED const lh_host_t *of, LH_UNUSED lh_thread_t *thread)
+{
+}
+
+/* `private`: with them a later connection would sleep, and not be woken by what they have done. */
+static void threads_that_can_not_be_watched_are_not_kept(void **state)
+{
+    static const lh_host_t starts = {BARE_HOST, .thread_start = start_none,
+                                     .thread_join = join_none};
+    static const ib_config_t one = {.seal_threads = 1};
+    static lh_transport_t t;
+    (void)state;
+    t = bare_transport(&starts, &one, &context);
+    t.epoll = -1;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ib_transport_seals(&t), LH_IO);
+        assert_null(t.pool);
+    }
+}
+
 /* `private`: what is sealed waits for room on the line, and what is being sealed takes none. */
 static void a_sealed_frame_waits_for_room_in_the_window(void **state)
 {
@@ -1003,6 +1031,7 @@ int main(void)
         cmocka_unit_test(an_idle_queue_pair_sends_its_packet_however_seldom_polls_are),
         cmocka_unit_test(a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep),
         cmocka_unit_test(a_timer_is_set_for_what_is_due_sooner_alone),
+        cmocka_unit_test(threads_that_can_not_be_watched_are_not_kept),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
