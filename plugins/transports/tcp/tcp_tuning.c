@@ -385,7 +385,9 @@ void tuning_text(const lh_tuning_t *u, char *out, size_t room)
 }
 
 /* Lowers the buffers to what the kernel has left for us. For a rate that is only assumed it is a
- * quarter of that: such a connection leaves room for others, and says nothing. */
+ * quarter of that: such a connection leaves room for others, and says nothing. One for bulk data that
+ * no other is beside is a probe's first, most likely: it has all, as a rate that its own buffers bound
+ * would go down as the link's. */
 void conn_keep_budget(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
@@ -393,11 +395,12 @@ void conn_keep_budget(lh_conn_t *c)
     const bool guessed = c->link.bytes_per_second == 0 && c->wanted.buffer_bytes == 0 &&
                          t->config->buffer_bytes == 0;
     t->budget_used -= c->budget_used;
+    const bool leaves_room = guessed && (c->service != LH_SERVICE_BULK || t->budget_used > 0);
     const uint64_t budget = t->limits.budget;
     /* This connection's share was given back above, and is taken again below. */
     const uint64_t left = budget > t->budget_used ? budget - t->budget_used : 0;
     const uint64_t asked = c->tuning.buffer_bytes;
-    const uint64_t most = left / COUNTED / (guessed ? GUESS_SHARE : 1);
+    const uint64_t most = left / COUNTED / (leaves_room ? GUESS_SHARE : 1);
     if (asked > most) {
         c->tuning.buffer_bytes = most;
         t->host->log(

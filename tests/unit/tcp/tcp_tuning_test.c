@@ -274,6 +274,41 @@ static void a_chosen_buffer_beyond_the_kernels_memory_is_cut(void **state)
     kit_close(&b);
 }
 
+/* A link that nobody has measured, of a round trip that no kernel has room for: of one for training a
+ * quarter is taken of what is left; a probe's is alone, and has all. */
+static void a_probes_own_connection_is_not_cut_to_a_guess(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t service;
+        uint64_t parts; /* of the budget: 4 are all, as a buffer is counted four times */
+    } rows[] = {{LH_SERVICE_GRADIENT, 16}, {LH_SERVICE_BULK, 4}};
+    static kit_end_t a, b;
+    for (int i = 0; i < 2; i++) {
+        lh_tuning_t now = {.struct_size = sizeof(now)};
+        limits_t limits;
+        memset(&a, 0, sizeof(a));
+        memset(&b, 0, sizeof(b));
+        kit_link = (lh_link_t){.struct_size = sizeof(kit_link),
+                               .scope = LH_LINK_WAN,
+                               .round_trip_ns = 1000000000 * MS};
+        kit_open(&a, 0);
+        kit_open(&b, 1);
+        a.config.streams = b.config.streams = 1;
+        kit_service = rows[i].service;
+        kit_join(&a, &b, LH_SECURITY_PLAIN);
+        kit_service = LH_SERVICE_GRADIENT;
+        limits_read(&b.host.api, "", &limits);
+        assert_int_equal(kit_api->retune(b.conn, NULL, &now), LH_OK); /* dialed */
+        assert_int_equal(now.buffer_bytes, limits.budget / rows[i].parts);
+        assert_int_equal(kit_api->retune(a.conn, NULL, &now), LH_OK);
+        assert_int_equal(now.buffer_bytes, limits.budget / rows[i].parts);
+        assert_null(strstr(b.host.warned, "would take more")); /* a guess says nothing */
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
 /* Each stream is paced to its part of the rate: a message on one of them would take four times as long. */
 static void a_message_goes_over_all_streams(void **state)
 {
@@ -635,6 +670,7 @@ int main(void)
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
         cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
         cmocka_unit_test(a_chosen_buffer_beyond_the_kernels_memory_is_cut),
+        cmocka_unit_test(a_probes_own_connection_is_not_cut_to_a_guess),
         cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(what_is_idle_is_padded_before_a_burst),
         cmocka_unit_test(padding_passes_unseen),
