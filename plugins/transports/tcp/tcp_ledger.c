@@ -35,6 +35,11 @@ double ledger_share(const lh_conn_t *first, const lh_conn_t *c)
     return c->service == urgent ? (1 - left) / equal : left / less;
 }
 
+bool ledger_yields(const lh_conn_t *c)
+{
+    return c->share * PART <= 1;
+}
+
 /* Since the last look, `ns` ago: whether the kernel is full of it, or has taken more than a part. */
 static bool conn_sends(lh_conn_t *c, uint64_t ns)
 {
@@ -52,6 +57,7 @@ static void share_take(lh_conn_t *c, double share)
     const double pace = (double)c->tuning.pace_bytes_per_second * share / c->stream_count;
     const uint64_t stream = pace < 1 ? 1 : (uint64_t)pace;
     c->share = share;
+    c->rate_busy = false; /* a rate is that of one pace */
     for (uint32_t i = 0; i < c->stream_count; i++)
         (void)setsockopt(c->streams[i]->fd, SOL_SOCKET, SO_MAX_PACING_RATE, &stream,
                          sizeof(stream));

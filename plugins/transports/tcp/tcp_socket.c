@@ -1,4 +1,5 @@
 /* tcp_socket.c - sockets that listen and dial, when the kernel gives one up, and what it counts. */
+#include "tcp_ledger.h"
 #include "tcp_tuning.h"
 
 #include <errno.h>
@@ -146,15 +147,16 @@ void socket_prepare(int fd, uint64_t silence_ns)
     socket_set_int(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, PAUSE_MAX_MS);
 }
 
-/* Counts only where something could be sent at both ends of the time, at the connection's own pace:
- * what waits for the peer's receive, or lets others go first, says nothing of the link. */
+/* Counts only where something could be sent at both ends of the time, at one pace, which for who sends
+ * beside others is a part of the connection's own: told is what all of that pace would have carried.
+ * What waits for the peer's receive, or lets others go first, says nothing of the link. */
 static void sample_rate(lh_conn_t *c)
 {
     const uint64_t sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);
     const uint64_t ns = c->transport->now - c->rate_ns;
-    const bool busy = c->send_next != c->send_end && c->starved_since == 0 && c->share == 1;
+    const bool busy = c->send_next != c->send_end && c->starved_since == 0 && !ledger_yields(c);
     if (busy && c->rate_busy && ns > 0 && sent > c->rate_bytes) {
-        const double rate = (double)(sent - c->rate_bytes) * 1e9 / (double)ns;
+        const double rate = (double)(sent - c->rate_bytes) * 1e9 / (double)ns / c->share;
         const uint64_t old = atomic_load_explicit(&c->rate, memory_order_relaxed);
         atomic_store_explicit(
             &c->rate, old == 0 ? (uint64_t)rate : (uint64_t)(0.75 * (double)old + 0.25 * rate),

@@ -421,6 +421,59 @@ static void connections_that_send_at_once_keep_one_pace(void **state)
     kit_close(&b);
 }
 
+/* As to two peers of one site: each has half of the pace, and both tell what all of it carries. */
+static void connections_that_share_a_pace_tell_the_rate_of_all_of_it(void **state)
+{
+    (void)state;
+    enum { BYTES = 6 << 20, PACE = 32000000 };
+    static kit_end_t a, b;
+    static uint8_t from[BYTES], to[2][BYTES];
+    lh_conn_t *there[2];
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    b.config.pace = PACE;
+    b.config.streams = 1;
+    b.config.chunk_bytes = 64 << 10;
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link), .scope = LH_LINK_WAN};
+    kit_open(&a, 0);
+    kit_open(&b, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        kit_service = i == 0 ? LH_SERVICE_PARAMETER : LH_SERVICE_GRADIENT;
+        kit_join(&a, &b, LH_SECURITY_PLAIN);
+        there[i] = b.conn;
+        while (there[i]->state != CONN_UP || a.conn->state != CONN_UP) {
+            kit_poll(&a);
+            kit_poll(&b);
+        }
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to[i], BYTES, i, i), LH_OK);
+    }
+    kit_service = there[0]->service = LH_SERVICE_GRADIENT;
+    for (const uint64_t over = kit_now() + 20 * MS; kit_now() < over;) { /* the grants arrive */
+        kit_poll(&a);
+        kit_poll(&b);
+    }
+    const uint64_t start = kit_now(), until = start + 10000 * MS;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(kit_api->isend(there[i], NULL, from, BYTES, i, i), LH_OK);
+    uint32_t received = 0;
+    for (uint32_t seen = 0; received < 2 && kit_now() < until;) {
+        kit_poll(&a);
+        kit_poll(&b);
+        for (; seen < a.count; seen++)
+            received += a.events[seen].type == LH_WIRE_RECEIVED;
+    }
+    assert_int_equal(received, 2);
+    /* Both together had the link: that is told of each. */
+    const double link = 2.0 * BYTES / ((double)(kit_now() - start) * 1e-9);
+    for (uint32_t i = 0; i < 2; i++) {
+        lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+        assert_int_equal(kit_api->stats(there[i], &stats), LH_OK);
+        assert_in_range(stats.bytes_per_second, (uint64_t)(link * 0.7), (uint64_t)(link * 1.5));
+    }
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* Of two that send at once one is closed: the other has the whole pace again. */
 static void a_connection_that_is_left_has_all_of_the_pace(void **state)
 {
@@ -668,6 +721,7 @@ int main(void)
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
+        cmocka_unit_test(connections_that_share_a_pace_tell_the_rate_of_all_of_it),
         cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
         cmocka_unit_test(a_chosen_buffer_beyond_the_kernels_memory_is_cut),
         cmocka_unit_test(a_probes_own_connection_is_not_cut_to_a_guess),
