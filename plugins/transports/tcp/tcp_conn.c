@@ -68,7 +68,13 @@ static void conn_await_pages(lh_conn_t *c)
         (void)nanosleep(&pause, NULL);
 }
 
-/* What it took of the kernel's memory is for others now. */
+/* What it took of the kernel's memory is for others now: its sockets are closed. */
+static void budget_release(lh_conn_t *c)
+{
+    c->transport->budget_used -= c->budget_used;
+    c->budget_used = 0;
+}
+
 void conn_free(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
@@ -76,7 +82,7 @@ void conn_free(lh_conn_t *c)
     conn_await_pages(c);
     for (uint32_t i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
-    c->transport->budget_used -= c->budget_used;
+    budget_release(c);
     host->release(host, c->slot_memory);
     host->release(host, c);
 }
@@ -110,6 +116,7 @@ void conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
     c->why = why;
     c->pages_deadline = c->transport->now + ZERO_WAIT_NS;
     close_streams(c);
+    budget_release(c); /* not when it is freed: the next connection may be chosen for before that */
 }
 
 /* From here on nothing is received: what came after the fault is not to be trusted. */

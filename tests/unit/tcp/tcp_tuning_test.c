@@ -274,6 +274,40 @@ static void a_chosen_buffer_beyond_the_kernels_memory_is_cut(void **state)
     kit_close(&b);
 }
 
+/* As a probe's and the one for training behind it, which nothing is polled between: each takes three
+ * quarters of what a rank may have. */
+static void a_closed_connection_leaves_its_buffers_to_the_next(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    lh_tuning_t now = {.struct_size = sizeof(now)};
+    limits_t limits;
+    memset(&a, 0, sizeof(a));
+    memset(&b, 0, sizeof(b));
+    kit_open(&a, 0);
+    kit_open(&b, 1);
+    a.config.streams = b.config.streams = 1;
+    limits_read(&b.host.api, "", &limits);
+    /* A window is what the link carries in a second here, and the buffers are three of them. */
+    const uint64_t window = limits.budget / 16;
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link),
+                           .scope = LH_LINK_WAN,
+                           .round_trip_ns = 1000 * MS,
+                           .bytes_per_second = window};
+    kit_join(&a, &b, LH_SECURITY_PLAIN);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kit_api->retune(b.conn, NULL, &now), LH_OK);
+        assert_in_range(now.buffer_bytes, 3 * (window - 1), 3 * window); /* by way of a double */
+        assert_null(strstr(b.host.warned, "would take more"));
+        if (i == 1) break;
+        kit_api->close_conn(b.conn);
+        const lh_conn_params_t params = kit_params(&b, 0, LH_SECURITY_PLAIN);
+        assert_int_equal(kit_api->connect(b.transport, &a.address, &params, &b.conn), LH_OK);
+    }
+    kit_close(&a);
+    kit_close(&b);
+}
+
 /* A link that nobody has measured, of a round trip that no kernel has room for: of one for training a
  * quarter is taken of what is left; a probe's is alone, and has all. */
 static void a_probes_own_connection_is_not_cut_to_a_guess(void **state)
@@ -724,6 +758,7 @@ int main(void)
         cmocka_unit_test(connections_that_share_a_pace_tell_the_rate_of_all_of_it),
         cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
         cmocka_unit_test(a_chosen_buffer_beyond_the_kernels_memory_is_cut),
+        cmocka_unit_test(a_closed_connection_leaves_its_buffers_to_the_next),
         cmocka_unit_test(a_probes_own_connection_is_not_cut_to_a_guess),
         cmocka_unit_test(a_message_goes_over_all_streams),
         cmocka_unit_test(what_is_idle_is_padded_before_a_burst),
