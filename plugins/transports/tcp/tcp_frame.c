@@ -7,7 +7,6 @@
 
 #include <longhaul/crc32c.h>
 
-enum { VERSION = 3 };
 #define MAGIC 0x3150434c48474e4cull /* "LNGHLCP1" */
 
 /* Little-endian, byte by byte. */
@@ -116,7 +115,7 @@ void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES])
     const uint32_t words[] = {g->hello.epoch,     g->hello.rank, g->hello.service, g->hello.serial,
                               g->hello.direction, g->to,         g->stream,        g->streams};
     put64(out, MAGIC);
-    put32(out + 8, VERSION);
+    put32(out + 8, FRAMES_VERSION);
     put32(out + 12, g->security);
     put64(out + 16, g->hello.job);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
@@ -125,12 +124,17 @@ void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES])
     memcpy(out + 64, g->token, TOKEN_BYTES);
 }
 
+bool greeting_is_of_other_version(const uint8_t in[HELLO_BYTES])
+{
+    return get64(in) == MAGIC && get32(in + 8) != FRAMES_VERSION;
+}
+
 /* Every field has to be one that a rank could send: what is left after this is only whether it is
  * the right one. */
 const char *greeting_read(const uint8_t in[HELLO_BYTES], greeting_t *out)
 {
     if (get64(in) != MAGIC) return "a greeting of something else";
-    if (get32(in + 8) != VERSION) return "a greeting of another version";
+    if (get32(in + 8) != FRAMES_VERSION) return "a greeting of another version";
     if (get64(in + 56) != 0) return "a greeting with unknown fields";
     greeting_t g = {.security = get32(in + 12),
                     .hello = {.job = get64(in + 16),
@@ -161,7 +165,7 @@ void welcome_write(const welcome_t *w, uint8_t out[WELCOME_BYTES])
     memcpy(out + 8, w->token, TOKEN_BYTES);
 }
 
-/* A refusal has no streams and no token. */
+/* A refusal has no token, and but for REFUSED_VERSION no streams. */
 const char *welcome_read(const uint8_t in[WELCOME_BYTES], welcome_t *out)
 {
     const welcome_t w = {.answer = get32(in), .streams = get32(in + 4)};
@@ -182,6 +186,7 @@ const char *welcome_reason(uint32_t answer)
         [REFUSED_SECURITY] = "it listens with another level of security",
         [REFUSED_TWICE] = "it has such a connection already",
         [REFUSED_HOST] = "it did not admit it",
+        [REFUSED_VERSION] = "it speaks another version of frames",
         [REFUSED_STREAM] = "it knows no connection that this stream could join",
     };
     return answer < REFUSED_ANSWERS && text[answer] != NULL ? text[answer]

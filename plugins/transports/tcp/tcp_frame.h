@@ -6,6 +6,9 @@
  *  8 sequence of the frame in its stream   40 length of the payload; 44 tag of the message
  * 16 number of the message; 20 grants      48 seal: CRC32C of the payload and zeroes, or a GCM tag
  *
+ * Heads, the sizes of greeting and welcome, where a greeting has its magic and version, and a refusal by
+ * version stay as they are, so that ends of different versions can say so.
+ *
  * All little-endian. grants: how many receives the sender of this frame has posted, ever. */
 #ifndef TCP_FRAME_H
 #define TCP_FRAME_H
@@ -15,6 +18,7 @@
 /* Sizes on the wire. A head is a cache line; a payload is bounded so that a stranger's length can't
  * ask for memory. */
 enum {
+    FRAMES_VERSION = 3, /* of all that goes over a stream */
     HEAD_BYTES = 64,
     HEAD_PROVEN = 48, /* of it, covered by a GCM tag */
     SEAL_BYTES = 16,
@@ -68,6 +72,8 @@ typedef struct greeting { /* what the end that dials says first on every stream 
 /* NULL, or why these bytes are none; likewise below. */
 void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES]);
 const char *greeting_read(const uint8_t in[HELLO_BYTES], greeting_t *out);
+/* Whether it is one, but not of FRAMES_VERSION: then nothing else in it is to be read. */
+bool greeting_is_of_other_version(const uint8_t in[HELLO_BYTES]);
 
 /* Why a greeting is turned away; each has its sentence in welcome_reason. */
 enum { /* welcome_t.answer */
@@ -79,12 +85,13 @@ enum { /* welcome_t.answer */
        REFUSED_TWICE,
        REFUSED_STREAM,
        REFUSED_HOST,
+       REFUSED_VERSION,
        REFUSED_ANSWERS
 };
 /* What the end that listens answers to a greeting. */
 typedef struct welcome {
     uint32_t answer;
-    uint32_t streams; /* that the connection has */
+    uint32_t streams; /* of the connection; REFUSED_VERSION: the listener's FRAMES_VERSION */
     uint8_t token[TOKEN_BYTES];
 } welcome_t;
 

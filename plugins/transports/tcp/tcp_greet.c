@@ -129,10 +129,11 @@ static void stranger_answer(stream_t *s, const welcome_t *w)
         (void)stream_push(s, &sent);
 }
 
-/* Told to who has sent a whole greeting; all else is dropped without a word. */
+/* Told to who has sent a whole greeting; all else is dropped without a word. The version says nothing
+ * that a stranger could not find by trying: of a wrong job it is told in any case. */
 static bool stranger_refuse(stream_t *s, uint32_t why)
 {
-    const welcome_t w = {.answer = why};
+    const welcome_t w = {.answer = why, .streams = why == REFUSED_VERSION ? FRAMES_VERSION : 0};
     stranger_answer(s, &w);
     if (s->state != STREAM_CLOSED) stranger_drop(s);
     return false;
@@ -191,12 +192,13 @@ static bool stream_join(stream_t *s)
     return admit_stream(s);
 }
 
-/* The HELLO of a stranger. The order of the checks is that of what may be said: job and epoch
- * before ranks. */
+/* The HELLO of a stranger, who has proven the key where there is one. The order of the checks is that
+ * of what may be said: job and epoch before ranks. */
 static bool greet_dialer(stream_t *s)
 {
     const lh_world_t *world = s->transport->host->world;
     greeting_t *g = &s->greeting;
+    if (greeting_is_of_other_version(s->small_in)) return stranger_refuse(s, REFUSED_VERSION);
     if (greeting_read(s->small_in, g) != NULL || s->in.stream != g->stream) {
         stranger_drop(s);
         return false;
@@ -265,6 +267,13 @@ static bool greet_listener(stream_t *s)
     if (wrong == NULL && w.answer == WELCOME && s->index > 0 && w.streams != c->stream_count)
         wrong = "a welcome with another number of streams";
     if (wrong != NULL) return stream_fail(s, LH_CORRUPT, "%s", wrong);
+    if (w.answer == REFUSED_VERSION) {
+        conn_break(c, LH_ABI,
+                   "%s refused the connection: its frames of tcp are of version %u, ours of "
+                   "version %u; both need the same version of this plugin",
+                   c->peer_text, w.streams, (uint32_t)FRAMES_VERSION);
+        return false;
+    }
     if (w.answer != WELCOME) {
         conn_break(
             c, w.answer == REFUSED_TWICE || w.answer == REFUSED_STREAM ? LH_UNREACHABLE : LH_DENIED,

@@ -11,6 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <longhaul/crc32c.h>
+#include <tcp_frame.h>
+
 #include <cmocka.h>
 
 enum { LARGE = 100000 };
@@ -183,6 +186,102 @@ static void another_job_epoch_or_rank_is_refused_with_a_sentence(void **state)
         kit_close(&a);
         kit_close(&b);
     }
+}
+
+/* A control frame as it goes over a stream in plain. */
+static void frame_send(int fd, uint8_t type, uint8_t *payload, uint32_t length)
+{
+    uint8_t bytes[HEAD_BYTES + HELLO_BYTES];
+    frame_t f = {.type = type, .length = length};
+    frame_set_crc(&f, lh_crc32c(0, payload, length));
+    frame_write(&f, bytes);
+    memcpy(bytes + HEAD_BYTES, payload, length);
+    assert_int_equal(send(fd, bytes, HEAD_BYTES + length, MSG_NOSIGNAL), HEAD_BYTES + length);
+}
+
+/* A greeting that fits but for its version, or its magic: with a key, from who has not proven it. */
+static void another_version_is_told_to_whom_the_job_could_be(void **state)
+{
+    (void)state;
+    enum { MAGIC_AT = 0, VERSION_AT = 8, OTHER = 77 };
+    static kit_end_t a, b;
+    static const struct {
+        uint32_t security, at;
+        bool told;
+    } rows[] = {{LH_SECURITY_PLAIN, VERSION_AT, true},
+                {LH_SECURITY_PLAIN, MAGIC_AT, false},
+                {LH_SECURITY_KNOWN, VERSION_AT, false},
+                {LH_SECURITY_PRIVATE, VERSION_AT, false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        uint8_t hello[HELLO_BYTES], answer[HEAD_BYTES + WELCOME_BYTES];
+        open_both(&a, &b, rows[i].security);
+        const greeting_t g = {.hello = kit_params(&b, 0, rows[i].security).hello,
+                              .security = rows[i].security,
+                              .streams = 1};
+        greeting_write(&g, hello);
+        const uint8_t version = hello[VERSION_AT];
+        hello[rows[i].at] = OTHER;
+        const int fd = relay_dial(&a.address);
+        assert_true(fd >= 0);
+        frame_send(fd, FRAME_HELLO, hello, HELLO_BYTES);
+        if (rows[i].told) {
+            frame_t f;
+            welcome_t w;
+            ssize_t n = -1;
+            for (int turn = 0; turn < 1000 && n < 0; turn++) {
+                kit_poll(&a);
+                (void)poll(NULL, 0, 1);
+                n = recv(fd, answer, sizeof(answer), MSG_DONTWAIT);
+            }
+            assert_int_equal(n, sizeof(answer));
+            assert_null(frame_read(answer, &f));
+            assert_int_equal(f.type, FRAME_WELCOME);
+            assert_null(welcome_read(answer + HEAD_BYTES, &w));
+            assert_int_equal(w.answer, REFUSED_VERSION);
+            assert_int_equal(w.streams, version);
+            for (int at = 0; at < TOKEN_BYTES; at++)
+                assert_int_equal(w.token[at], 0);
+        }
+        assert_true(until_closed(&a, fd, 1) >= 0); /* nothing else is said */
+        assert_true(a.host.strangers == 1);
+        (void)close(fd);
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+/* The other end of that: a listener that speaks another version than the end that dials. */
+static void who_dials_another_version_is_told_both(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static relay_t r;
+    uint8_t hello[HEAD_BYTES + HELLO_BYTES], welcome[WELCOME_BYTES];
+    char ours[32];
+    open_both(&a, &b, LH_SECURITY_PLAIN);
+    relay_open(&r, &a.address);
+    const lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PLAIN);
+    assert_int_equal(kit_api->connect(b.transport, &r.own, &p, &b.conn), LH_OK);
+    ssize_t n = -1;
+    for (const uint64_t end = kit_now() + 2000000000u; n < 0 && kit_now() < end;) {
+        kit_poll(&b);
+        if (r.near < 0) r.near = accept(r.listener, NULL, NULL);
+        if (r.near >= 0) n = recv(r.near, hello, sizeof(hello), MSG_DONTWAIT);
+    }
+    assert_int_equal(n, sizeof(hello));
+    const welcome_t w = {.answer = REFUSED_VERSION, .streams = 77};
+    welcome_write(&w, welcome);
+    frame_send(r.near, FRAME_WELCOME, welcome, WELCOME_BYTES);
+    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, 2000);
+    assert_non_null(down);
+    assert_int_equal(down->status, LH_ABI);
+    (void)snprintf(ours, sizeof(ours), "ours of version %u;", hello[HEAD_BYTES + 8]);
+    assert_non_null(strstr(kit_reason(&b, down), "rank 0 on lab refused the connection"));
+    assert_non_null(strstr(kit_reason(&b, down), "of version 77, "));
+    assert_non_null(strstr(kit_reason(&b, down), ours));
+    relay_close(&r);
+    kit_close(&a);
+    kit_close(&b);
 }
 
 static void a_second_connection_of_the_same_name_is_refused(void **state)
@@ -465,6 +564,8 @@ int main(void)
         cmocka_unit_test(a_crowd_does_not_keep_a_rank_out),
         cmocka_unit_test(a_rank_that_a_crowd_pushes_out_comes_again),
         cmocka_unit_test(another_job_epoch_or_rank_is_refused_with_a_sentence),
+        cmocka_unit_test(another_version_is_told_to_whom_the_job_could_be),
+        cmocka_unit_test(who_dials_another_version_is_told_both),
         cmocka_unit_test(a_second_connection_of_the_same_name_is_refused),
         cmocka_unit_test(another_key_or_level_is_denied_with_a_sentence),
         cmocka_unit_test(without_a_secret_only_plain_is_possible),
