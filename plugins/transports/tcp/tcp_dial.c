@@ -54,7 +54,8 @@ static void send_greeting(stream_t *s)
                     .to = c->peer,
                     .security = c->security,
                     .stream = s->index,
-                    .streams = c->stream_count};
+                    .streams = c->stream_count,
+                    .step = conn_step(c)};
     memcpy(g.token, c->token, TOKEN_BYTES);
     greeting_write(&g, bytes);
     s->state = STREAM_GREETING;

@@ -108,8 +108,8 @@ void frame_set_crc(frame_t *f, uint32_t crc)
     put32(f->seal, crc);
 }
 
-/* magic, version, security, job, epoch, rank, service, serial, direction, to, stream, streams, 0,
- * token */
+/* magic, version, security, job, epoch, rank, service, serial, direction, to, stream, streams, step,
+ * 0, token */
 void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES])
 {
     const uint32_t words[] = {g->hello.epoch,     g->hello.rank, g->hello.service, g->hello.serial,
@@ -120,7 +120,8 @@ void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES])
     put64(out + 16, g->hello.job);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         put32(out + 24 + 4 * i, words[i]);
-    put64(out + 56, 0);
+    put32(out + 56, g->step);
+    put32(out + 60, 0);
     memcpy(out + 64, g->token, TOKEN_BYTES);
 }
 
@@ -135,7 +136,7 @@ const char *greeting_read(const uint8_t in[HELLO_BYTES], greeting_t *out)
 {
     if (get64(in) != MAGIC) return "a greeting of something else";
     if (get32(in + 8) != FRAMES_VERSION) return "a greeting of another version";
-    if (get64(in + 56) != 0) return "a greeting with unknown fields";
+    if (get32(in + 60) != 0) return "a greeting with unknown fields";
     greeting_t g = {.security = get32(in + 12),
                     .hello = {.job = get64(in + 16),
                               .epoch = get32(in + 24),
@@ -145,13 +146,14 @@ const char *greeting_read(const uint8_t in[HELLO_BYTES], greeting_t *out)
                               .direction = get32(in + 40)},
                     .to = get32(in + 44),
                     .stream = get32(in + 48),
-                    .streams = get32(in + 52)};
+                    .streams = get32(in + 52),
+                    .step = get32(in + 56)};
     if (g.security > LH_SECURITY_PRIVATE) return "a greeting with unknown security";
     if (g.hello.service < LH_SERVICE_CONTROL || g.hello.service > LH_SERVICE_BULK)
         return "a greeting for an unknown service";
     if (g.hello.direction == 0 || g.hello.direction > (LH_SEND | LH_RECEIVE))
         return "a greeting with an unknown direction";
-    if (g.streams == 0 || g.streams > STREAMS_MAX || g.stream >= g.streams)
+    if (g.streams == 0 || g.streams > STREAMS_MAX || g.stream >= g.streams || g.step > STREAMS_MAX)
         return "a greeting with streams that can't be";
     memcpy(g.token, in + 64, TOKEN_BYTES);
     *out = g;

@@ -18,7 +18,7 @@
 /* Sizes on the wire. A head is a cache line; a payload is bounded so that a stranger's length can't
  * ask for memory. */
 enum {
-    FRAMES_VERSION = 3, /* of all that goes over a stream */
+    FRAMES_VERSION = 4, /* of all that goes over a stream */
     HEAD_BYTES = 64,
     HEAD_PROVEN = 48, /* of it, covered by a GCM tag */
     SEAL_BYTES = 16,
@@ -65,7 +65,8 @@ typedef struct greeting { /* what the end that dials says first on every stream 
     lh_hello_t hello;
     uint32_t to; /* rank that it wants to reach */
     uint32_t security;
-    uint32_t stream, streams;   /* number of this one; how many it would like */
+    uint32_t stream, streams; /* number of this one; how many it would like */
+    uint32_t step; /* of which a larger number has to be a multiple; 0: it may not be larger */
     uint8_t token[TOKEN_BYTES]; /* of the connection that this stream joins, for stream > 0 */
 } greeting_t;
 

@@ -1,7 +1,7 @@
 /* tcp_greet.c - the listening end: who may come in. A stranger costs a socket, a few KiB and two
  * seconds at most; it is answered nothing until it has said what only a rank of this job can say.
  */
-#include "tcp.h"
+#include "tcp_tuning.h"
 
 #include <errno.h>
 #include <string.h>
@@ -280,10 +280,10 @@ static bool greet_listener(stream_t *s)
             "%s refused the connection: %s", c->peer_text, welcome_reason(w.answer));
         return false;
     }
-    /* The end that listens may want fewer streams, never more. */
+    /* The end that listens may want fewer streams, and more where this end's INI doesn't say. */
     if (s->index == 0) {
-        c->stream_count = w.streams < c->stream_count ? w.streams : c->stream_count;
-        c->tuning.streams = c->stream_count; /* which share pace and buffers */
+        conn_settle_streams(c, conn_step(c) == 0 && w.streams > c->stream_count ? c->stream_count
+                                                                                : w.streams);
         memcpy(c->token, w.token, TOKEN_BYTES);
     }
     conn_stream_open(c, s);

@@ -242,12 +242,10 @@ static lh_status_t tcp_admit(lh_conn_t *c, const lh_conn_params_t *params)
         return host->fail(host, LH_PEER_LOST, "%s has gone", c->peer_text);
     if (host->random(host, c->token, TOKEN_BYTES) != LH_OK) return LH_IO;
     t->now = host->now_ns(host);
-    /* What the greeting asked for. */
-    const uint32_t wished = c->stream_count;
+    const greeting_t *asked = &c->streams[0]->greeting;
     take_params(c, params);
-    /* The end that dials knows as much of the link; the INI of this end is a bound. */
-    if (t->config->streams == 0 || wished < c->tuning.streams) c->tuning.streams = wished;
-    c->stream_count = c->tuning.streams;
+    conn_settle_streams(c,
+                        streams_of_both(t->config, c->tuning.streams, asked->streams, asked->step));
     c->admitted = true;
     (void)admit_stream(c->streams[0]);
     return LH_OK;

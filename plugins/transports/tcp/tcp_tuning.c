@@ -258,6 +258,28 @@ static uint32_t cards_of_both(uint32_t own, uint32_t there)
     return all;
 }
 
+/* The windows of either end's kernel may be what calls for streams, so the larger number counts; what an
+ * INI sets is a bound. */
+uint32_t streams_of_both(const tcp_config_t *config, uint32_t own, uint32_t wished, uint32_t step)
+{
+    if (config->streams != 0) return wished < own ? wished : own;
+    return step == 0 || own <= wished ? wished : (uint32_t)over_cards(own, step);
+}
+
+/* Cards that c's streams go over, those of the peer as well where it listens. */
+static uint32_t conn_cards(const lh_conn_t *c)
+{
+    const uint32_t own = c->transport->limits.cards > 0 ? c->transport->limits.cards : 1;
+    const uint32_t there = address_count(&c->address); /* 0: the peer dialed */
+    return there > 0 ? cards_of_both(own, there) : own;
+}
+
+uint32_t conn_step(const lh_conn_t *c)
+{
+    if (c->transport->config->streams != 0) return 0;
+    return c->link.scope == LH_LINK_NODE ? 1 : conn_cards(c);
+}
+
 /* What a stream takes at once between sites: what it sends in 16 ms. The kernel holds two of those
  * unsent, so that a busy processor has that long to bring more, and what says that a receive is
  * posted waits no longer behind them: it travels in the head of the next piece. */
@@ -432,10 +454,25 @@ void conn_tune(lh_conn_t *c, int fd)
         c->measures = fd >= 0;
     }
     limits_t limits = t->limits;
-    const uint32_t there = address_count(&c->address); /* 0: the peer dialed, and has chosen */
-    if (there > 0) limits.cards = cards_of_both(limits.cards > 0 ? limits.cards : 1, there);
+    limits.cards = conn_cards(c);
     tuning_choose(t->config, &c->link, &c->wanted, &limits, &c->tuning);
     conn_keep_budget(c);
+}
+
+/* Pace and buffers are over all streams. A chunk is what one of them sends in a time, or what was found to
+ * do better than that: it stays as many times as long. */
+void conn_settle_streams(lh_conn_t *c, uint32_t streams)
+{
+    lh_tuning_t *tuning = &c->tuning;
+    const uint64_t pace = tuning->pace_bytes_per_second;
+    if (c->link.scope == LH_LINK_WAN && c->transport->config->chunk_bytes == 0) {
+        const uint64_t chunk = tuning->chunk_bytes * choose_chunk(pace, streams) /
+                               choose_chunk(pace, tuning->streams);
+        tuning->chunk_bytes = chunk < EAGER_BYTES   ? EAGER_BYTES
+                              : chunk > PAYLOAD_MAX ? PAYLOAD_MAX
+                                                    : chunk;
+    }
+    c->stream_count = tuning->streams = streams;
 }
 
 /* The number of streams is agreed by now and stays; buffers and pace follow the better round
@@ -449,7 +486,7 @@ void conn_tune_whole(lh_conn_t *c)
         if (trip != 0 && trip < c->link.round_trip_ns) c->link.round_trip_ns = trip;
     }
     conn_tune(c, -1);
-    c->tuning.streams = streams;
+    conn_settle_streams(c, streams);
     for (uint32_t i = 0; i < c->stream_count; i++)
         socket_tune(c, c->streams[i]->fd, false);
 }

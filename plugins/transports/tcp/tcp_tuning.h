@@ -21,6 +21,13 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
                    const limits_t *limits, lh_tuning_t *out);
 /* Tuning number `choice` for a link; false: there are fewer. */
 bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out);
+/* How many streams a connection has: `own` is what this end, which listens, has chosen, and the other
+ * would like `wished` of them, or more by `step` (greeting_t). Pure. */
+uint32_t streams_of_both(const tcp_config_t *config, uint32_t own, uint32_t wished, uint32_t step);
+/* The step of what c's end would like, which dials. */
+uint32_t conn_step(const lh_conn_t *c);
+/* Both ends have agreed on the number: what goes by it is chosen anew. */
+void conn_settle_streams(lh_conn_t *c, uint32_t streams);
 /* "window 6.2 MB = 4 streams x 1.6 MB, bbr", cut to room. */
 void tuning_text(const lh_tuning_t *tuning, char *out, size_t room);
 /* Lowers c's buffers to what the kernel has left for this process. */

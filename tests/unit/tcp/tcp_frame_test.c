@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include <tcp_frame.h>
@@ -98,18 +99,20 @@ static void greetings_survive_and_bad_ones_are_refused(void **state)
                     .security = LH_SECURITY_PROVEN,
                     .stream = 1,
                     .streams = 4,
+                    .step = 3,
                     .token = "0123456789abcde"};
     greeting_t h;
     greeting_write(&g, bytes);
     assert_null(greeting_read(bytes, &h));
-    assert_memory_equal(&g, &h, sizeof(g));
-    greeting_t bad[5] = {g, g, g, g, g};
+    assert_memory_equal(&g, &h, offsetof(greeting_t, token) + TOKEN_BYTES);
+    greeting_t bad[6] = {g, g, g, g, g, g};
     bad[0].security = LH_SECURITY_PRIVATE + 1;
     bad[1].hello.service = 0;
     bad[2].hello.direction = 4;
     bad[3].stream = 4;
     bad[4].streams = STREAMS_MAX + 1;
-    for (int i = 0; i < 5; i++) {
+    bad[5].step = STREAMS_MAX + 1;
+    for (int i = 0; i < 6; i++) {
         greeting_write(&bad[i], bytes);
         assert_non_null(greeting_read(bytes, &h));
     }

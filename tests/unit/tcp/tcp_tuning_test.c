@@ -135,6 +135,19 @@ static void options_win(void **state)
     assert_int_equal(t.pace_bytes_per_second, 1000);
 }
 
+static void the_larger_wish_for_streams_counts_where_no_ini_says(void **state)
+{
+    (void)state;
+    static const tcp_config_t automatic, three = {.streams = 3};
+    assert_int_equal(streams_of_both(&automatic, 4, 16, 1), 16);
+    assert_int_equal(streams_of_both(&automatic, 13, 4, 1), 13);
+    assert_int_equal(streams_of_both(&automatic, 13, 6, 6), 18);
+    assert_int_equal(streams_of_both(&automatic, 64, 56, 56), 56);
+    assert_int_equal(streams_of_both(&automatic, 13, 2, 0), 2); /* the other end's INI */
+    assert_int_equal(streams_of_both(&three, 3, 16, 1), 3);
+    assert_int_equal(streams_of_both(&three, 3, 2, 0), 2);
+}
+
 static void memory_that_dead_programs_hold_is_named(void **state)
 {
     (void)state;
@@ -401,6 +414,53 @@ static uint64_t pace_of(const lh_conn_t *c)
         all += pace;
     }
     return all;
+}
+
+/* 1.25 windows of 6.25 MB: 16 streams of half a MB, or the least, 4. What one of them sends in 16 ms is
+ * the same at both ends, as is its part of the pace. */
+static void the_kernel_of_either_end_may_call_for_more_streams(void **state)
+{
+    (void)state;
+    enum { SMALL = 500000, LARGE = 50000000, PACE = 121250000 };
+    static const struct {
+        uint64_t window[2], ini[2]; /* of the end that listens, and that dials */
+        uint32_t streams;
+        uint64_t chunk;
+    } rows[] = {{{LARGE, LARGE}, {0, 0}, 4, 484992},  {{SMALL, LARGE}, {0, 0}, 16, 121248},
+                {{LARGE, SMALL}, {0, 0}, 16, 121248}, {{SMALL, LARGE}, {0, 2}, 2, 970000},
+                {{LARGE, SMALL}, {3, 0}, 3, 646656},  {{SMALL, LARGE}, {3, 0}, 3, 646656}};
+    static kit_end_t a, b;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        kit_end_t *ends[2] = {&a, &b};
+        memset(&a, 0, sizeof(a));
+        memset(&b, 0, sizeof(b));
+        kit_link = (lh_link_t){.struct_size = sizeof(kit_link),
+                               .scope = LH_LINK_WAN,
+                               .round_trip_ns = 50 * MS,
+                               .bytes_per_second = GBIT};
+        for (uint32_t e = 0; e < 2; e++) {
+            kit_open(ends[e], e);
+            ends[e]->config.streams = rows[i].ini[e];
+            ends[e]->transport->limits = (limits_t){.budget = UINT64_MAX,
+                                                    .bbr = true,
+                                                    .auto_send = 1 << 30,
+                                                    .auto_receive = 1 << 30,
+                                                    .window = rows[i].window[e]};
+        }
+        kit_join(&a, &b, LH_SECURITY_PLAIN);
+        for (uint32_t e = 0; e < 2; e++) {
+            lh_tuning_t now = {.struct_size = sizeof(now)};
+            lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+            assert_int_equal(kit_api->stats(ends[e]->conn, &stats), LH_OK);
+            assert_int_equal(stats.paths_up, rows[i].streams);
+            assert_int_equal(kit_api->retune(ends[e]->conn, NULL, &now), LH_OK);
+            assert_int_equal(now.streams, rows[i].streams);
+            assert_int_equal(now.chunk_bytes, rows[i].chunk);
+            assert_in_range(pace_of(ends[e]->conn), PACE - 64, PACE);
+        }
+        kit_close(&a);
+        kit_close(&b);
+    }
 }
 
 static void connections_that_send_at_once_keep_one_pace(void **state)
@@ -749,11 +809,13 @@ int main(void)
         cmocka_unit_test(more_streams_where_buffers_cannot_be_forced),
         cmocka_unit_test(without_figures_a_rate_is_assumed_but_no_pace),
         cmocka_unit_test(options_win),
+        cmocka_unit_test(the_larger_wish_for_streams_counts_where_no_ini_says),
         cmocka_unit_test(memory_that_dead_programs_hold_is_named),
         cmocka_unit_test(sockets_between_sites_have_what_the_page_says),
         cmocka_unit_test(every_service_has_its_class_of_packets),
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
+        cmocka_unit_test(the_kernel_of_either_end_may_call_for_more_streams),
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
         cmocka_unit_test(connections_that_share_a_pace_tell_the_rate_of_all_of_it),
         cmocka_unit_test(a_connection_that_is_left_has_all_of_the_pace),
