@@ -494,6 +494,7 @@ static void run_too_long(collective_t *x, uint64_t ns)
 typedef struct idle { /* a time in which nothing moved */
     uint64_t since, seen;
     uint32_t scope;
+    bool devices; /* at the last look it was the device's turn */
 } idle_t;
 
 /* A wait has begun in which nothing moves: whose message is missing says which class of link it
@@ -518,6 +519,18 @@ static void idle_end(comm_t *c, idle_t *idle)
     idle->since = 0;
 }
 
+/* While a gate is closed it is the device's turn, whose queue may be long, unless it stands at its wait for a
+ * run whose gate is past: what is queued behind that wait, closed gates among it, moves when that run is done
+ * and no sooner, so peers hold it up. This is the oldest such run; NULL: it is the device's turn. A
+ * device that does not tell where it stands (`reached` is NULL) is never known to stand, so that a closed
+ * gate of its own is waited for without end. */
+static collective_t *device_stands(const comm_t *c)
+{
+    for (collective_t *x = c->oldest; x != NULL; x = x->later)
+        if (x->reached_ns != 0) return x;
+    return NULL;
+}
+
 /* One turn in which nothing moved. First the wait spins, as an answer inside a machine takes
  * microseconds and falling asleep longer; with more ranks than processors it yields the processor
  * instead, to whom it waits for. After spin_ns it sleeps. */
@@ -525,16 +538,19 @@ static void run_stands_still(collective_t *x, idle_t *idle)
 {
     comm_t *c = x->comm;
     const uint64_t now = sys()->now_ns();
-    if (idle->since == 0) idle_begin(x, idle, now);
+    collective_t *held = c->closed > 0 ? device_stands(c) : x; /* which peers hold up */
+    if (idle->since == 0 || (idle->devices && held != NULL))
+        idle_begin(held != NULL ? held : x, idle, now);
+    idle->devices = held == NULL;
     idle->seen = now;
     const uint64_t limit = c->job->comm.timeout_ns;
-    if (c->closed > 0) { /* the device's turn: its queue may be long */
-        idle->since = now;
-        runs_doze(c, gate_ns);
+    if (held == NULL) idle->since = now;
+    if (held != NULL && now - idle->since > limit) {
+        run_too_long(held, now - idle->since);
         return;
     }
-    if (now - idle->since > limit) {
-        run_too_long(x, now - idle->since);
+    if (c->closed > 0) {
+        runs_doze(c, gate_ns);
         return;
     }
     const uint64_t nap = c->watched > 0 ? watch_ns : doze_ns;
@@ -548,9 +564,9 @@ static void run_stands_still(collective_t *x, idle_t *idle)
  * nobody else would see that a peer stands still: this thread looks how long. Else it sleeps. */
 static void thread_idle(comm_t *c, idle_t *idle)
 {
-    collective_t *x = c->oldest;
+    collective_t *x = c->closed > 0 ? device_stands(c) : c->oldest;
     if (c->lane_count == 0 && c->closed == 0) return;
-    if (x == NULL || c->closed > 0 || x->gate.done == NULL) {
+    if (x == NULL || x->gate.done == NULL) {
         idle->since = 0;
         runs_doze(c, c->closed > 0 ? gate_ns : c->watched > 0 ? watch_ns : doze_ns);
         return;

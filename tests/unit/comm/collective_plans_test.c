@@ -609,6 +609,61 @@ static void who_waits_behind_a_lost_peer_is_told(void **state)
         assert_string_equal(texts[r], "");
 }
 
+/* Opens by itself after some seconds, for a test that would hang else. */
+static lh_status_t door_past_in_the_end(void *context)
+{
+    door_t *d = context;
+    if (++d->asked > 100000) d->open = true;
+    return d->open ? LH_OK : LH_AGAIN;
+}
+
+/* A device stands at its wait for the first plan, which rank 1 never starts, and the gate of the second is
+ * queued behind that wait. With a thread the host waits for nothing, and as long as the device does not
+ * stand there yet its queue may take longer than the limit; without, the host waits for the second. */
+static void stand_before_nobody(actor_t *a)
+{
+    const struct timespec over = {0, 120000000}, nap = {0, 1000000};
+    const bool thread = a->scene->thread;
+    door_t stood = {.open = true, .reached = !thread}, shut = {0};
+    const collective_gate_t gates[] = {
+        {.past = door_past, .done = door_done, .context = &stood, .reached = door_reached},
+        {.past = door_past_in_the_end,
+         .done = door_done,
+         .context = &shut,
+         .reached = door_reached}};
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK || a->rank == 1) return;
+    for (uint32_t p = 0; status == LH_OK && p < 2; p++)
+        status = collective_start_behind(a->plans[p], &gates[p]);
+    if (thread) (void)nanosleep(&over, NULL);
+    if (thread && stood.told != 0) trouble(a, "it was the device's turn");
+    stood.reached = true;
+    while (thread && stood.told == 0 && !shut.open)
+        (void)nanosleep(&nap, NULL);
+    if (status == LH_OK) status = collective_wait(a->plans[1]);
+    if (shut.open) trouble(a, "no limit while a gate is closed");
+    if (stood.told != 1 || shut.told != 1) trouble(a, "a queue waits for ever");
+    if (status == LH_TIMED_OUT) trouble(a, fail_reason());
+}
+
+static void a_device_that_stands_at_its_wait_does_so_for_no_longer_than_the_limit(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    job.comm.timeout_ns = 50000000;
+    for (uint32_t v = 0; v < 2; v++) {
+        scene_t s = plain;
+        s.thread = v == 0;
+        play_scene(&s, stand_before_nobody, texts);
+        if (strstr(texts[0], "all-reduce of first stood still for ") == NULL ||
+            strstr(texts[0], " s, waiting for rank 1") == NULL)
+            fail_msg("%s", texts[0]);
+        assert_int_equal(hub.failures, 1);
+    }
+    job.comm.timeout_ns = 60000000000;
+}
+
 /* Memory is counted by what is expected of links, also where they have been measured by then. */
 static void look_at_links(actor_t *a)
 {
@@ -701,6 +756,7 @@ int main(void)
         cmocka_unit_test(a_run_begins_when_its_gate_is_past),
         cmocka_unit_test(a_devices_wait_is_exposed_from_when_it_stands_there),
         cmocka_unit_test(who_waits_behind_a_lost_peer_is_told),
+        cmocka_unit_test(a_device_that_stands_at_its_wait_does_so_for_no_longer_than_the_limit),
         cmocka_unit_test(a_wait_ends_with_the_name_of_who_is_missing),
         cmocka_unit_test(a_lost_peer_ends_all),
         cmocka_unit_test(links_are_as_expected_until_the_ranks_connect),
