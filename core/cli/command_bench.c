@@ -600,7 +600,7 @@ static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count,
 }
 
 /* Rank 0 only. Links inside one machine are not measured, so a job whose sites all lie here has
- * none to show. */
+ * none to show; nor has one whose plugin takes too few messages at once. */
 static lh_status_t links_tell(cli_t *cli, const links_t *links)
 {
     uint32_t count, word_count, measured = 0;
@@ -608,11 +608,14 @@ static lh_status_t links_tell(cli_t *cli, const links_t *links)
     const probe_words_t *words = links_words(links, &word_count);
     for (uint32_t i = 0; i < count; i++)
         measured += pairs[i].figures.measured_s != 0;
-    if (measured == 0)
+    if (measured == 0) {
+        const lh_status_t status = links_probe_fits(links);
+        if (status != LH_OK) return status;
         return fail(LH_INVALID,
                     "%s: its sites are all on one machine; expected sites that are "
                     "joined by a link",
                     cli->ini);
+    }
     link_record_keep(cli->job, pairs, count, words, word_count);
     if (cli_flag(cli, "json") != NULL) return links_print_json(pairs, count, words, word_count);
     links_print(pairs, count, launch_world(cli->launch)->row.sites);

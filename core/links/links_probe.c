@@ -846,6 +846,22 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, bool *fresh)
     return LH_OK;
 }
 
+static bool takes_a_stage(const carrier_t *c)
+{
+    return c->nic.max_sends >= LEAST_SENDS && c->nic.max_recvs >= LEAST_RECVS;
+}
+
+lh_status_t links_probe_fits(const links_t *l)
+{
+    const carrier_t *c = l->carriers[LH_LINK_WAN];
+    if (c == NULL || takes_a_stage(c)) return LH_OK;
+    return fail(LH_UNSUPPORTED,
+                "the links between sites can't be measured: the transport %s takes %u sends and %u "
+                "receives at once (max_sends, max_recvs); expected %u and %u or more",
+                c->plugin->name, c->nic.max_sends, c->nic.max_recvs, (unsigned)LEAST_SENDS,
+                (unsigned)LEAST_RECVS);
+}
+
 /* A transport that can't take a stage's messages at once is not measured; its links then have no
  * pace unless the INI names a rate, and the chunks of their class. Pairs take turns, as two at a
  * time would share a site's link; what they leave each other is measured once each is known. */
@@ -855,7 +871,7 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     const carrier_t *c = l->carriers[LH_LINK_WAN];
     lh_status_t status = LH_OK;
     if (sites < 2 || c == NULL || l->how.job->comm.probe == PROBE_NO) return LH_OK;
-    if (c->nic.max_sends < LEAST_SENDS || c->nic.max_recvs < LEAST_RECVS) return LH_OK;
+    if (!takes_a_stage(c)) return LH_OK;
     status = links_pairs_make(l);
     if (status != LH_OK) return status;
     bool *fresh = mem_array(l->pair_count, sizeof(*fresh));

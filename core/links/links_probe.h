@@ -10,5 +10,8 @@
  * ranks call it, and all know the same figures after it (links_pairs). links_early.h has it done in a thread
  * beside other work. */
 lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count) LH_MUST_CHECK;
+/* Whether the transport between sites takes the messages of a stage at once, without which its links are not
+ * measured; else a sentence with what it takes and what is expected. LH_OK where nothing is between sites. */
+lh_status_t links_probe_fits(const links_t *l) LH_MUST_CHECK;
 
 #endif

@@ -335,6 +335,31 @@ static void it_is_measured_when_the_job_says_so(void **state)
     }
 }
 
+/* One message less at once than a stage and its word, the pings and theirs take. */
+static void takes_too_few(void)
+{
+    uint32_t count;
+    (void)play_sites(1);
+    lh_nic_info_t *nic = &me.links->carriers[LH_LINK_WAN]->nic;
+    nic->max_sends = 129;
+    nic->max_recvs = 194;
+    CHECK(links_probe_fits(me.links) == LH_OK);
+    nic->max_recvs = 193;
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    CHECK(links_pairs(me.links, &count) == NULL && count == 0);
+    CHECK(links_probe_fits(me.links) == LH_UNSUPPORTED);
+    CHECK(strcmp(fail_reason(), "the links between sites can't be measured: the transport tcp "
+                                "takes 129 sends and 193 receives at once (max_sends, max_recvs); "
+                                "expected 129 and 194 or more") == 0);
+    end();
+}
+
+static void a_plugin_that_takes_too_few_messages_is_told(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", takes_too_few));
+}
+
 /* One rank a site finds what eight had: it has a card of its own, and no more. */
 static void knows_of_many(void)
 {
@@ -665,6 +690,7 @@ int main(void)
         cmocka_unit_test(of_too_many_words_whole_lines_are_kept),
         cmocka_unit_test(a_young_record_is_measured_by_nobody),
         cmocka_unit_test(it_is_measured_when_the_job_says_so),
+        cmocka_unit_test(a_plugin_that_takes_too_few_messages_is_told),
         cmocka_unit_test(a_record_of_many_ranks_counts_for_those_that_there_are),
         cmocka_unit_test(of_more_ranks_than_a_record_is_of_the_turn_alone_is_measured),
         cmocka_unit_test(all_that_is_known_takes_one_gather),
