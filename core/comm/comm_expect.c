@@ -29,7 +29,8 @@ lh_status_t comm_expect_pairs(comm_t *c)
             probe_pair_t *p = &c->expected[links_pair(a, b)];
             const uint32_t one = world_site_size(c->world, a), other = world_site_size(c->world, b);
             link_probe_take_named(p, world_site_name(c->world, a), world_site_name(c->world, b),
-                                  plugin, c->known, c->known_count);
+                                  plugin, c->known, c->known_count,
+                                  c->job->transports[LH_LINK_WAN].rate);
             link_crowd_scale(&p->figures, one < other ? one : other);
         }
     return LH_OK;

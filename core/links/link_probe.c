@@ -30,6 +30,7 @@ static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy sch
 static const double look_losses = 0.25, look_more = 1.5;
 static const uint32_t look_flat = 2;
 static const double burst_share = 0.95; /* of the pace: the link carries a burst    */
+static const double asked_share = 0.9;  /* of a bound: it limits the link, and nothing else does */
 /* Of a stage that brought no more: it counts double where it came near the most. */
 static const double near_best = 0.9;
 /* Of a card: what it carries of its equal part of a burst, below which that is all that it can
@@ -109,11 +110,12 @@ bool link_probe_look(probe_ramp_t *r, double lost, double packet, uint64_t round
 }
 
 /* While it grows a sender is to find its own speed, as fast as it can; after that the queue before
- * the link is to stay short. */
+ * the link is to stay short. A bound that somebody has set for a line that others use holds for a probe, too. */
 double link_probe_pace(const probe_ramp_t *r)
 {
-    const double pace = (r->full ? 1.3 : 4) * (r->looks ? look_more : 1) * r->best;
-    return pace > least_pace ? pace : least_pace;
+    const double wanted = (r->full ? 1.3 : 4) * (r->looks ? look_more : 1) * r->best;
+    const double pace = wanted > least_pace ? wanted : least_pace;
+    return r->most > 0 && pace > r->most ? r->most : pace;
 }
 
 /* Two round trips at least, for what a sender learns takes one to take effect; longer where the
@@ -287,6 +289,13 @@ static void loss_text(const probe_figures_t *f, char *out, size_t room)
         (void)snprintf(out, room, "loss < %.0e", f->loss_most[worse]);
 }
 
+/* Whether both ways carry what was asked for, so that how much more they could is not known. */
+static bool is_bounded(const probe_figures_t *f)
+{
+    const double least = asked_share * (double)f->asked;
+    return f->asked != 0 && (double)f->rate[0] >= least && (double)f->rate[1] >= least;
+}
+
 /* What keeps a burst from going as fast as the ramp found. A burst is paced at 97 % of the rate. */
 static bool is_held_up(const probe_figures_t *f)
 {
@@ -314,7 +323,7 @@ static bool cards_differ(const probe_figures_t *f, int end, uint32_t *slow, uint
 static const char *limit_text(const probe_figures_t *f)
 {
     uint32_t slow, fast;
-    if (!is_held_up(f)) return "the link";
+    if (!is_held_up(f)) return is_bounded(f) ? "[transport.wan] rate" : "the link";
     for (int end = 0; end < 2; end++)
         if (cards_differ(f, end, &slow, &fast)) return "its slowest card";
     return "this machine or its kernel";
@@ -360,7 +369,7 @@ bool link_probe_doubts(const probe_pair_t *p, uint64_t card, const uint64_t mtu[
             (unsigned long long)mtu[1], p->site[1]);
         return true;
     }
-    if (card < slowest_card || rate == 0 || rate >= card / 10) return false;
+    if (card < slowest_card || rate == 0 || rate >= card / 10 || is_bounded(f)) return false;
     (void)snprintf(
         out, room,
         "%s-%s carries %.3g Gb/s, %.2g %% of the card's %.3g Gb/s; expected 10 %% or more. "
@@ -471,11 +480,12 @@ double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t cou
 }
 
 void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t count,
-                           uint64_t now_s, uint64_t age_s)
+                           uint64_t now_s, uint64_t age_s, uint64_t asked)
 {
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t at = known[i].figures.measured_s;
-        if (link_probe_same(p, &known[i]) && at <= now_s && now_s - at < age_s)
+        if (link_probe_same(p, &known[i]) && at <= now_s && now_s - at < age_s &&
+            known[i].figures.asked == asked)
             p->figures = known[i].figures;
     }
 }
@@ -527,7 +537,7 @@ bool link_probe_foreign(const probe_pair_t *pairs, uint32_t pair_count, const pr
 }
 
 void link_probe_take_named(probe_pair_t *p, const char *site, const char *other, const char *plugin,
-                           const probe_pair_t *known, uint32_t count)
+                           const probe_pair_t *known, uint32_t count, uint64_t asked)
 {
     *p = (probe_pair_t){0};
     (void)snprintf(p->site[0], sizeof(p->site[0]), "%s", site);
@@ -536,6 +546,7 @@ void link_probe_take_named(probe_pair_t *p, const char *site, const char *other,
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(known[i].site[0], p->site[0]) == 0 &&
             strcmp(known[i].site[1], p->site[1]) == 0 && strcmp(known[i].plugin, p->plugin) == 0 &&
+            (asked != 0 || known[i].figures.asked == 0) &&
             known[i].figures.measured_s > p->figures.measured_s)
             *p = known[i];
 }

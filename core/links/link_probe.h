@@ -39,11 +39,12 @@ typedef struct probe_figures {
     uint64_t loaded_ns;                        /* while the ramp ended; 0: the plugin tells none */
     uint64_t path_mtu;                         /* 0: the plugin tells none */
     uint64_t rate[2];                          /* found by the ramp, between two ranks */
-    uint64_t burst[2];                         /* came of bursts at 97 % of that  */
-    double loss[2], loss_most[2];              /* of packets; most: 95 % sure; < 0: not told */
-    double choice_loss[2];                     /* that the choice was asked for with, by each end */
-    uint32_t choice;                           /* of the plugin's tunings; 0: its first */
-    uint32_t streams;                          /* of the connection that was measured   */
+    uint64_t asked;               /* [transport.wan] rate, which bounded it; 0: nothing did */
+    uint64_t burst[2];            /* came of bursts at 97 % of that  */
+    double loss[2], loss_most[2]; /* of packets; most: 95 % sure; < 0: not told */
+    double choice_loss[2];        /* that the choice was asked for with, by each end */
+    uint32_t choice;              /* of the plugin's tunings; 0: its first */
+    uint32_t streams;             /* of the connection that was measured   */
     uint64_t chunk_bytes, window_bytes, buffer_bytes;
     /* By all ranks of both sites at once, the pair alone and beside others (links_crowd.h); 0: not
      * measured. together_ranks: how many of each site were at it; beside_pairs: how many pairs the sites
@@ -111,7 +112,7 @@ bool link_probe_cards_text(const probe_pair_t *p, char *out, size_t room);
 bool link_probe_cards_doubt(const probe_pair_t *p, int end, char *out, size_t room);
 
 /* The search for the rate of one direction: each stage is sent faster than the most that came so
- * far, until several in turn bring no more. It begins as all zeroes; the first guess goes to
+ * far, until several in turn bring no more. It begins as all zeroes but for `most`; the first guess goes to
  * `best`, and counts until the first stage. */
 typedef struct probe_ramp {
     double best;   /* bytes a second: the most that came */
@@ -121,6 +122,7 @@ typedef struct probe_ramp {
     bool done;     /* further stages only add to best     */
     bool looks;    /* the next is the long one of link_probe_look */
     bool looked;   /* that was sent                               */
+    double most;   /* no stage is sent faster; 0: no bound        */
 } probe_ramp_t;
 
 /* Takes in a stage of which `came` bytes a second arrived; trip_ns: round trip under it, 0: not
@@ -199,9 +201,10 @@ double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t cou
                        int64_t begun_ns, uint64_t way_ns);
 
 /* Takes over what a record says of this very link, if it is younger than age_s and not of the
- * future. Seconds since 1970. */
+ * future, and was measured under the bound `asked`: figures under another are of another link. Seconds since
+ * 1970. */
 void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t count,
-                           uint64_t now_s, uint64_t age_s);
+                           uint64_t now_s, uint64_t age_s, uint64_t asked);
 
 /* Whether a record's rows of these two sites over this plugin are all of other addresses, and then
  * a sentence that names the youngest. */
@@ -213,8 +216,9 @@ bool link_probe_foreign(const probe_pair_t *pairs, uint32_t pair_count, const pr
                         uint32_t count, char *out, size_t room);
 
 /* For a job that is only planned and has no addresses: p becomes the row of this plugin and these
- * sites' names that was measured last. Without one only its names are set. */
+ * sites' names that was measured last. Without one only its names are set. Rows that a bound was on count
+ * only where one is `asked` for now, which then comes before what they say of the rate. */
 void link_probe_take_named(probe_pair_t *p, const char *site, const char *other, const char *plugin,
-                           const probe_pair_t *known, uint32_t count);
+                           const probe_pair_t *known, uint32_t count, uint64_t asked);
 
 #endif

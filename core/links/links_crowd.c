@@ -52,7 +52,7 @@ typedef struct crowd {
     uint32_t count;
     uint64_t *mine, *all; /* [2 x pairs] bytes a second that came; [ranks] of these */
     uint64_t begun_ns, counts_ns, ends_ns, moved_ns;
-    bool paces; /* the transport does it itself */
+    bool paces; /* the transport does it itself; not where each has a part of a bound */
 } crowd_t;
 
 uint32_t links_crowd_ranks(const links_t *l, uint32_t site, uint32_t other)
@@ -74,18 +74,19 @@ static uint32_t site_place(const world_t *w)
     return place;
 }
 
-/* What one rank was found to send there, cut into messages. */
+/* What one rank was found to send there, cut into messages; at most its part of a bound that is asked for. */
 static partner_t partner_new(const links_t *l, uint32_t here, uint32_t there, uint32_t place)
 {
     const uint32_t pair = links_pair(here, there);
     const probe_figures_t *f = &l->pairs[pair].figures;
     const double rate = (double)f->rate[here > there], trip = 1e-9 * (double)f->round_trip_ns;
     const double window = 2 * trip / AHEAD_MOST;
+    const double part = (double)f->asked / links_crowd_ranks(l, here, there);
     const double bytes = rate * (window > message_s ? window : message_s);
     partner_t p = {.peer = world_site_rank(l->how.world, there, place),
                    .pair = pair,
                    .way = there > here,
-                   .pace = LINKS_FILL * rate};
+                   .pace = LINKS_FILL * (part > 0 && part < rate ? part : rate)};
     p.bytes = bytes < SHORTEST_DATA  ? SHORTEST_DATA
               : bytes > LONGEST_DATA ? LONGEST_DATA
                                      : (uint64_t)bytes;
@@ -366,7 +367,7 @@ static lh_status_t crowd_open(crowd_t *c)
     const carrier_t *k = l->carriers[LH_LINK_WAN];
     const uint64_t bytes = 2 * (uint64_t)LONGEST_DATA;
     const size_t cells = 2 * (size_t)l->pair_count;
-    c->paces = k->api->retune != NULL;
+    c->paces = k->api->retune != NULL && l->how.job->transports[LH_LINK_WAN].rate == 0;
     c->memory = mem_new(bytes);
     c->mine = mem_array(cells, sizeof(*c->mine));
     c->all = mem_array(cells * l->how.world->row.size, sizeof(*c->all));

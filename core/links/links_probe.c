@@ -384,6 +384,13 @@ static void ramp_look(probe_t *p)
                           p->figures->round_trip_ns);
 }
 
+/* What came of an even pace is a message more than was due by then. */
+static uint64_t rate_within(const probe_t *p, uint64_t came)
+{
+    const uint64_t asked = p->figures->asked;
+    return asked != 0 && came > asked ? asked : came;
+}
+
 /* Stages of rising pace until both ends have found their rate. The word of a stage that both ramps
  * have ended before is the last of the ramp; both ends see the same two words, and so stop after
  * the same stage. */
@@ -400,9 +407,10 @@ static lh_status_t probe_ramp(probe_t *p)
         const double pace = train ? at_once : link_probe_pace(&p->ramp);
         const uint64_t ns = train ? 1 : link_probe_ns(&p->ramp, trip);
         const uint64_t bytes = message_bytes(pace, ns, MOST_DATA);
+        const double least = p->ramp.flat > 0 ? pace : p->ramp.most;
         const lh_tuning_t paced = {.struct_size = sizeof(paced),
-                                   .pace_bytes_per_second = p->ramp.flat > 0 ? (uint64_t)pace
-                                                                             : UINT64_MAX};
+                                   .pace_bytes_per_second = least > 0 ? (uint64_t)least
+                                                                      : UINT64_MAX};
         probe_retune(p, &paced);
         const uint64_t begun_ns = sys()->now_ns();
         lh_status_t status = stage_run(p, pace, bytes, KIND_RAMP, &there, &here);
@@ -423,7 +431,8 @@ static lh_status_t probe_ramp(probe_t *p)
         status = stage_expect(p);
         if (status != LH_OK) return status;
     }
-    p->rate[0] = (uint64_t)p->ramp.best;
+    p->rate[0] = rate_within(p, (uint64_t)p->ramp.best);
+    p->rate[1] = rate_within(p, p->rate[1]);
     p->figures->loaded_ns = p->loaded_ns;
     return LH_OK;
 }
@@ -680,6 +689,8 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
 {
     probe_t p = {.l = l, .figures = out};
     const uint64_t begun_ns = sys()->now_ns();
+    out->asked = l->how.job->transports[LH_LINK_WAN].rate;
+    p.ramp.most = (double)out->asked;
     lh_assert(!l->probing);
     l->probing = true;
     lh_status_t status = probe_open(&p, peer);
@@ -810,7 +821,8 @@ static lh_status_t pairs_take_known(links_t *l, const probe_pair_t *known, uint3
     for (uint32_t i = 0; status == LH_OK && i < l->pair_count; i++)
         if (!is_one_machine(&l->pairs[i]))
             link_probe_take_known(&l->pairs[i], known, count, all[0],
-                                  comm->probe_age_ns / 1000000000);
+                                  comm->probe_age_ns / 1000000000,
+                                  l->how.job->transports[LH_LINK_WAN].rate);
     mem_free(all);
     return status;
 }

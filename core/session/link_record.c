@@ -48,6 +48,7 @@ static const number_row_t whole_rows[] = {
     {"together_ranks", MAY(together_ranks)},
     {"beside_pairs", MAY(beside_pairs)},
     {"beside_at", MAY(beside_at_s)},
+    {"asked_bytes_per_second", MAY(asked)},
 };
 static const number_row_t pair_rows[] = {
     {"bytes_per_second", AT(rate)},

@@ -71,6 +71,26 @@ static void a_ramp_ends_at_the_rate_of_the_link(void **state)
 }
 
 /* Of a train of a millisecond a late ping makes several times the link's rate. It is never told as one. */
+/* Of a line that carries ten times as much no stage may take more than was asked for. */
+static void a_ramp_under_a_bound_ends_there(void **state)
+{
+    (void)state;
+    uint64_t trip;
+    played_t k = {.rate = 1e9, .speed = 1e12, .trip_ns = 10 * MS};
+    for (double guess = 1e3; guess < 1e10; guess *= 10) {
+        uint32_t stages = 0;
+        probe_ramp_t r = {.best = guess, .most = 1e8};
+        for (; !r.done && stages < 100; stages++) {
+            const double pace = link_probe_pace(&r);
+            assert_true(pace <= 1e8);
+            link_probe_stage(&r, send_at(&k, pace, &trip), trip, k.trip_ns);
+            (void)link_probe_look(&r, 1e-3, 1448, k.trip_ns);
+        }
+        assert_true(r.best > 0.99e8 && r.best <= 1e8);
+        assert_true(stages < 20);
+    }
+}
+
 static void what_a_ramp_begins_with_is_no_figure(void **state)
 {
     (void)state;
@@ -413,6 +433,13 @@ static void a_link_is_told_in_a_line(void **state)
     link_probe_text(&p, text, sizeof(text));
     assert_string_equal(text, "tokyo-osaka: 0.53 ms, 98.1 Gb/s, loss < 1e-09; window 8.1 MB = 8 "
                               "queue pairs x 1 MiB; limited by the link");
+    p.figures.asked = 12500000000;
+    link_probe_text(&p, text, sizeof(text));
+    assert_non_null(strstr(text, "limited by [transport.wan] rate"));
+    p.figures.asked = 25000000000; /* it carries half of that */
+    link_probe_text(&p, text, sizeof(text));
+    assert_non_null(strstr(text, "limited by the link"));
+    p.figures.asked = 0;
     p.figures.rate[1] = 125000000;
     p.figures.burst[1] = 50000000;
     p.figures.loss[1] = 2e-3;
@@ -437,6 +464,11 @@ static void what_is_odd_about_a_link_is_told(void **state)
     assert_string_equal(text,
                         "tokyo-osaka carries 0.8 Gb/s, 8 % of the card's 10 Gb/s; expected 10 % or "
                         "more. Probably a shaper or a slower line on the way");
+    p.figures.asked = 100000000;
+    assert_false(link_probe_doubts(&p, card, same, text, sizeof(text)));
+    p.figures.asked = 125000000;
+    assert_true(link_probe_doubts(&p, card, same, text, sizeof(text)));
+    p.figures.asked = 0;
     p.figures.burst[1] = 50000000;
     assert_true(link_probe_doubts(&p, card, none, text, sizeof(text)));
     assert_non_null(strstr(text, "Probably this machine or its kernel"));
@@ -499,12 +531,31 @@ static void a_record_counts_while_it_is_young(void **state)
     known.figures.rate[0] = 77;
     (void)snprintf(other.address[1], sizeof(other.address[1]), "10.0.1.2");
     other.figures = known.figures;
-    link_probe_take_known(&pair, &known, 1, 999, 50); /* of the future */
-    link_probe_take_known(&pair, &known, 1, 1050, 50);
-    link_probe_take_known(&pair, &other, 1, 1049, 50); /* of another machine */
+    link_probe_take_known(&pair, &known, 1, 999, 50, 0); /* of the future */
+    link_probe_take_known(&pair, &known, 1, 1050, 50, 0);
+    link_probe_take_known(&pair, &other, 1, 1049, 50, 0); /* of another machine */
     assert_int_equal(pair.figures.rate[0], 0);
-    link_probe_take_known(&pair, &known, 1, 1049, 50);
+    link_probe_take_known(&pair, &known, 1, 1049, 50, 0);
     assert_int_equal(pair.figures.rate[0], 77);
+}
+
+/* Of the rows of a plan those with a bound say the round trip, and the rate only where one is asked for. */
+static void what_was_measured_under_a_bound_counts_under_the_same(void **state)
+{
+    (void)state;
+    const uint64_t bounds[] = {0, 50, 100, 200};
+    const probe_pair_t none = {
+        .site = {"a", "b"}, .address = {"10.0.0.1", "10.0.1.1"}, .plugin = "p"};
+    for (uint32_t was = 0; was < 4; was++)
+        for (uint32_t is = 0; is < 4; is++) {
+            probe_pair_t pair = none, known = none;
+            known.figures = (probe_figures_t){
+                .measured_s = 1000, .rate = {50, 50}, .asked = bounds[was]};
+            link_probe_take_known(&pair, &known, 1, 1049, 50, bounds[is]);
+            assert_int_equal(pair.figures.rate[0], was == is ? 50 : 0);
+            link_probe_take_named(&pair, "a", "b", "p", &known, 1, bounds[is]);
+            assert_int_equal(pair.figures.rate[0], is > 0 || was == 0 ? 50 : 0);
+        }
 }
 
 static void a_plan_finds_a_link_by_its_sites_names(void **state)
@@ -518,10 +569,10 @@ static void a_plan_finds_a_link_by_its_sites_names(void **state)
         {{"b", "a"}, {"1", "2"}, "tcp", {.measured_s = 400, .rate = {5, 5}}},
     };
     probe_pair_t found;
-    link_probe_take_named(&found, "a", "b", "tcp", rows, 5);
+    link_probe_take_named(&found, "a", "b", "tcp", rows, 5, 0);
     assert_int_equal(found.figures.rate[0], 2); /* the youngest */
     assert_string_equal(found.address[0], "3");
-    link_probe_take_named(&found, "a", "b", "apn", rows, 5);
+    link_probe_take_named(&found, "a", "b", "apn", rows, 5, 0);
     assert_int_equal(found.figures.measured_s, 0);
     assert_string_equal(found.site[1], "b");
     assert_string_equal(found.address[0], "");
@@ -664,6 +715,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ramp_ends_at_the_rate_of_the_link),
+        cmocka_unit_test(a_ramp_under_a_bound_ends_there),
         cmocka_unit_test(what_a_ramp_begins_with_is_no_figure),
         cmocka_unit_test(a_ramp_outlasts_single_stages_that_go_wrong),
         cmocka_unit_test(a_ramp_over_a_lossy_link_ends_with_a_long_stage),
@@ -680,6 +732,7 @@ int main(void)
         cmocka_unit_test(a_record_is_of_a_link_by_sites_addresses_and_plugin),
         cmocka_unit_test(a_stage_counts_by_the_most_that_came),
         cmocka_unit_test(a_record_counts_while_it_is_young),
+        cmocka_unit_test(what_was_measured_under_a_bound_counts_under_the_same),
         cmocka_unit_test(a_plan_finds_a_link_by_its_sites_names),
         cmocka_unit_test(a_record_of_other_sites_or_addresses_is_told),
         cmocka_unit_test(a_card_that_is_full_is_told_from_one_that_is_paced),

@@ -133,6 +133,43 @@ static void a_probe_without_a_tuning_counts_losses_and_ends_well_however_late(vo
     assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", probes));
 }
 
+/* Both ranks' bytes of a whole probe, of the time that it took; with two ranks a site what both send at once
+ * is bounded together. Pings, words and the train have some 200 KB beside the rate. */
+static uint64_t bytes_sent;
+
+static lh_status_t send_and_count(lh_conn_t *c, lh_region_t *region, const void *data,
+                                  uint64_t bytes, uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = real->isend(c, region, data, bytes, tag, cookie);
+    if (status == LH_OK) bytes_sent += bytes;
+    return status;
+}
+
+static void probes_under_a_bound(void)
+{
+    enum { ASKED = 10000000, BESIDE = 400000 };
+    uint32_t count;
+    play_sites(2)->isend = send_and_count;
+    const uint64_t begun_ns = sys()->now_ns();
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const double took_s = (double)(sys()->now_ns() - begun_ns) * 1e-9;
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s != 0 && f->asked == ASKED);
+    for (uint32_t way = 0; way < 2; way++) {
+        CHECK(f->rate[way] > ASKED / 10 && f->rate[way] <= ASKED);
+        CHECK(f->together[way] > 1 && f->together[way] < ASKED + ASKED / 4);
+    }
+    CHECK((double)bytes_sent < ASKED * took_s + BESIDE);
+    end();
+}
+
+static void a_rate_that_is_asked_for_bounds_its_probe(void **state)
+{
+    (void)state;
+    assert_true(
+        ranks(4, "[transport.wan]\nsecurity = plain\nrate = 80Mbps\n", probes_under_a_bound));
+}
+
 /* All figures are there on all ranks, also on those that did not measure; nothing stays connected. */
 static void probes_together(void)
 {
@@ -684,6 +721,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_without_a_tuning_counts_losses_and_ends_well_however_late),
+        cmocka_unit_test(a_rate_that_is_asked_for_bounds_its_probe),
         cmocka_unit_test(ranks_of_two_sites_are_measured_together),
         cmocka_unit_test(pairs_of_three_sites_are_measured_at_once),
         cmocka_unit_test(what_machines_say_before_and_after_is_known_to_rank_0),

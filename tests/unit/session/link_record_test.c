@@ -32,6 +32,7 @@ static probe_pair_t row(const char *a, const char *b)
                     .loaded_ns = 14000000,
                     .path_mtu = 9000,
                     .rate = {123456789, 987654321},
+                    .asked = 1250000000,
                     .burst = {120000000, 950000000},
                     .loss = {0, 0.00123},
                     .loss_most = {1.5e-4, -1},
@@ -114,11 +115,13 @@ static void a_row_without_what_was_measured_at_once_is_read(void **state)
     memset(p.figures.together, 0, sizeof(p.figures.together));
     memset(p.figures.beside, 0, sizeof(p.figures.beside));
     p.figures.together_ranks = p.figures.beside_pairs = p.figures.beside_at_s = 0;
+    p.figures.asked = 0;
     memset(p.figures.cards, 0, sizeof(p.figures.cards));
     p.figures.card_count[0] = 0;
     link_record_text(&p, 1, NULL, 0, &text);
     assert_null(strstr(text.data, "together"));
     assert_null(strstr(text.data, "beside"));
+    assert_null(strstr(text.data, "asked"));
     assert_null(strstr(text.data, "cards"));
     assert_null(strstr(text.data, "machines"));
     assert_int_equal(link_record_parse("links.json", text.data, text.length, &got), LH_OK);
