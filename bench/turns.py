@@ -119,7 +119,9 @@ class Goals:
         return "%s of %s%s" % (form % value, shown, "" if met else "  MISSED")
 
     def closing(self):
+        """Returns how many were missed."""
         print("\n%d goals met, %d missed%s" % (self.met, self.missed, ", %d without figures" % self.open if self.open else ""))
+        return self.missed
 
 
 def table(head, rows):

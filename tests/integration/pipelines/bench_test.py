@@ -81,6 +81,7 @@ class Bench(PipelineCase):
         self.assertIn("MISSED", goals.at_most(2.0, 1.9))
         goals.at_least(None, 3)
         self.assertEqual((goals.met, goals.missed, goals.open), (1, 1, 1))
+        self.assertEqual(goals.closing(), 1)
 
 
 main()
