@@ -133,8 +133,9 @@ static void a_probe_without_a_tuning_counts_losses_and_ends_well_however_late(vo
     assert_true(ranks(2, "[transport.wan]\nsecurity = plain\n", probes));
 }
 
-/* Both ranks' bytes of a whole probe, of the time that it took; with two ranks a site what both send at once
- * is bounded together. Pings, words and the train have some 200 KB beside the rate. */
+/* This rank's bytes of a whole probe. Twice the rate is allowed: of a new connection the kernel paces ten
+ * segments less, which are as long as a burst's part here. A probe without a bound sends a hundred times as
+ * much. With two ranks a site what both send at once is bounded together. */
 static uint64_t bytes_sent;
 
 static lh_status_t send_and_count(lh_conn_t *c, lh_region_t *region, const void *data,
@@ -147,7 +148,7 @@ static lh_status_t send_and_count(lh_conn_t *c, lh_region_t *region, const void 
 
 static void probes_under_a_bound(void)
 {
-    enum { ASKED = 10000000, BESIDE = 400000 };
+    enum { ASKED = 10000000, BESIDE = 1000000 };
     uint32_t count;
     play_sites(2)->isend = send_and_count;
     const uint64_t begun_ns = sys()->now_ns();
@@ -159,7 +160,7 @@ static void probes_under_a_bound(void)
         CHECK(f->rate[way] > ASKED / 10 && f->rate[way] <= ASKED);
         CHECK(f->together[way] > 1 && f->together[way] < ASKED + ASKED / 4);
     }
-    CHECK((double)bytes_sent < ASKED * took_s + BESIDE);
+    CHECK((double)bytes_sent < 2 * ASKED * took_s + BESIDE);
     end();
 }
 
