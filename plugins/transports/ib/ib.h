@@ -27,6 +27,7 @@ enum {
     IB_WAITING = 1024,   /* connect requests of a listener that nobody has accepted: of all ranks
                           * of a site at once, as one that is turned away does not come again */
     IB_LEAVE_MS = 50,    /* how long a goodbye may take                        */
+    IB_STOP_MS = 100,    /* how long a queue pair that fails may take to be stopped */
     IB_REFUSED_MS = 500, /* how long a peer that ends may take to be seen as such */
     IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */
     IB_INVALID = 3,      /* requests in a row that the other end calls invalid */
@@ -79,17 +80,19 @@ typedef struct ib_pair { /* one queue pair of a connection */
     uint32_t index, port; /* port: of this end, by its place in the transport */
     uint32_t peer_key;    /* of the peer's board, at the port that this one leads to */
     ib_pair_state_t state;
-    bool reached;     /* the other end knows of it, and must be told that it ends */
-    bool unanswered;  /* it fails since nothing of it was acknowledged */
-    bool failing;     /* an error was seen: it goes down when its completions have been taken */
-    bool probing;     /* a packet of the port's MTU is on its way */
-    bool proven;      /* one that was not small has come through */
-    bool gone;        /* its device was removed, so it is not dialed again */
-    bool placed;      /* its port, at the end that listens, and the peer's key are known */
-    bool notices;     /* went over it since it was met, and may not be looked at yet */
-    uint32_t invalid; /* requests in a row that the other end called invalid */
-    uint32_t lost;    /* failures in a row, without an answer, of packets that were not small */
-    uint64_t lost_ns; /* when the first of them was */
+    bool reached;        /* the other end knows of it, and must be told that it ends */
+    bool unanswered;     /* it fails since nothing of it was acknowledged */
+    bool failing;        /* an error was seen: stopped, it goes down with its last completion */
+    bool flushed;        /* a receive work request of it has failed: nothing more comes */
+    bool probing;        /* a packet of the port's MTU is on its way */
+    bool proven;         /* one that was not small has come through */
+    bool gone;           /* its device was removed, so it is not dialed again */
+    bool placed;         /* its port, at the end that listens, and the peer's key are known */
+    bool notices;        /* went over it since it was met, and may not be looked at yet */
+    uint32_t invalid;    /* requests in a row that the other end called invalid */
+    uint32_t lost;       /* failures in a row, without an answer, of packets that were not small */
+    uint64_t lost_ns;    /* when the first of them was */
+    uint64_t stopped_ns; /* failing: when it was stopped; 0: it was not */
     cm_id_t *id;
     /* Of the turns before: to destroy one says to the other end that this one has gone, so they
      * are kept until that knows of a later turn. */

@@ -219,7 +219,8 @@ static void conn_begin(lh_conn_t *c)
 {
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->state == IB_PAIR_UP && !p->proven && !p->probing) p->probing = ib_pair_probe(p);
+        if (p->state == IB_PAIR_UP && !p->failing && !p->proven && !p->probing)
+            p->probing = ib_pair_probe(p);
     }
     if (c->pairs[c->lead].state == IB_PAIR_UP && c->state == IB_OPEN &&
         c->security == LH_SECURITY_PRIVATE)
@@ -344,7 +345,7 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
         ib_conn_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
 }
 
-/* The goodbye's completion, or any error, sets leave_ns to 0. */
+/* The goodbye's completion, or an error of a queue pair that was well, sets leave_ns to 0. */
 static void step_leaving(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;

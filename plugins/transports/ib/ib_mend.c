@@ -7,9 +7,12 @@
  * remember which chunks there were. A chunk that was half written is written again to the same
  * place, before its receive is complete.
  *
- * Before an end tells its number it takes all completions and destroys its old queue pair, so that
- * nothing can arrive behind it. The end that listens and sees an error first disconnects, which
- * tells the other. The first queue pair of the new turn begins with receive work requests of its
+ * Before an end tells its number it stops its old queue pair, takes all completions, of which the
+ * last say that receives were flushed, and destroys it, so that nothing can arrive behind it: an
+ * error of a send says nothing of what still comes, and what came unseen would be acknowledged by the
+ * card and not counted here. A card that flushes nothing is waited for IB_STOP_MS, while the other
+ * queue pairs go on. The end that listens and sees an error first disconnects, which tells the
+ * other. The first queue pair of the new turn begins with receive work requests of its
  * own, and so with new credits.
  *
  * One whose first try is not answered while others are up, as its port may be down, is parted with:
@@ -376,6 +379,7 @@ uint64_t ib_pair_due(const ib_pair_t *p)
 {
     const lh_conn_t *c = p->conn;
     if (p->state == IB_PAIR_UP) {
+        if (p->failing && p->stopped_ns != 0) return p->stopped_ns + IB_STOP_MS * 1000000ull;
         const uint64_t pause = c->transport->config->keepalive_ns;
         const bool pings = pause != 0 && c->up_said && ib_pair_wrs(p) == 0;
         return pings ? p->heard_ns + pause : UINT64_MAX;

@@ -369,7 +369,8 @@ void ib_pairs_ping(lh_conn_t *c, uint64_t now)
     const uint64_t pause = c->transport->config->keepalive_ns;
     for (uint32_t i = 0; pause != 0 && i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->state != IB_PAIR_UP || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause) continue;
+        if (p->state != IB_PAIR_UP || p->failing || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause)
+            continue;
         const ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .to = c->peer_board};
         (void)pair_post(p, &row, 1);
     }
@@ -719,12 +720,14 @@ static void take_sent(ib_pair_t *p)
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the
  * connection manager. What the peer's memory refuses would be refused again: it has granted what it
  * does not have, or gone, which is known soon. A request that is called invalid may be one of a card
- * that has lost its count; sent again as it was, and called so again, it is one. */
+ * that has lost its count; sent again as it was, and called so again, it is one. No goodbye goes over one that
+ * fails: what is flushed there ends no other's. */
 static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
 {
     lh_conn_t *c = p->conn;
     const char *text = c->transport->verbs.wc_status_text(wc->status);
-    c->leave_ns = 0;
+    if (!p->failing) c->leave_ns = 0;
+    p->flushed |= id_kind(wc->id) == ID_RECEIVE;
     if (wc->status == VERBS_WC_REMOTE_INVALID && ++p->invalid == IB_INVALID)
         ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
     if (wc->status == VERBS_WC_REMOTE_ACCESS && c->refused_ns == 0)
@@ -753,8 +756,20 @@ static void completion_take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
     if (c->state == IB_OPEN) take_received(p, wc);
 }
 
-/* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue. How many failed
- * here: one that took no receive work requests before a notice does so without a completion. */
+/* An error of a send may be told while the queue pair still receives, and what it receives is acknowledged.
+ * Receives complete in order, so behind one that was flushed nothing comes. */
+static bool pair_is_stopped(ib_pair_t *p)
+{
+    if (p->state != IB_PAIR_UP || p->qp == NULL || p->flushed) return true;
+    const uint64_t now = pair_now(p->conn);
+    if (p->stopped_ns != 0) return now >= p->stopped_ns + IB_STOP_MS * 1000000ull;
+    p->stopped_ns = now;
+    return !ib_pair_stop(p);
+}
+
+/* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue, nor can come into
+ * it. How many failed here, or were stopped: one that took no receive work requests before a notice does so
+ * without a completion. */
 static uint32_t pairs_settle(lh_conn_t *c)
 {
     uint32_t failed = 0;
@@ -767,8 +782,10 @@ static uint32_t pairs_settle(lh_conn_t *c)
         ib_pair_t *p = &c->pairs[i];
         const bool waits = c->refused_ns != 0; /* and nothing is tried again */
         const bool fails = c->state == IB_OPEN && p->failing && !c->ended && !waits;
-        failed += fails && p->state != IB_PAIR_DOWN;
-        if (fails) ib_pair_fail(p, p->failure);
+        const bool known = p->stopped_ns != 0; /* that it was stopped */
+        const bool stopped = fails && pair_is_stopped(p);
+        failed += fails && p->state != IB_PAIR_DOWN && (stopped || !known);
+        if (stopped) ib_pair_fail(p, p->failure);
         if (c->state == IB_OPEN && p->heard_away) ib_pair_parted(p);
     }
     return failed;

@@ -116,7 +116,8 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     if (error != 0) return qp_refuse(p, "the first state", error);
     if (c->dials) tell_ece(p);
     p->spent = 0;
-    p->failing = p->unanswered = false;
+    p->failing = p->unanswered = p->flushed = false;
+    p->stopped_ns = 0;
     p->heard_ns = host->now_ns(host);
     if (p->turn == 0) ib_credits_begin(&p->credits);
     if (ib_pair_receives(p, IB_RECEIVES + IB_SPARE)) return LH_OK;

@@ -33,6 +33,7 @@ static struct {
     uint32_t receive_lists;
     bool refuses;     /* work requests for what comes */
     uint32_t stopped; /* the number of the queue pair that was stopped last */
+    verbs_wc_t late;  /* comes just before its queue pair is stopped; of no pair: nothing does */
     cm_event_t event; /* to be told; of no id: none */
 } card;
 static char memory[ROOM];
@@ -52,9 +53,17 @@ static verbs_qp_t *create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
     return qp;
 }
 
+static void push(verbs_wc_t row)
+{
+    assert_true(card.row_count < ROWS);
+    card.rows[card.row_count++] = row;
+}
+
 static int modify_qp(verbs_qp_t *qp, verbs_qp_attr_t *attr, LH_UNUSED int mask)
 {
-    if (attr->state == VERBS_QP_ERROR) card.stopped = qp->number;
+    if (attr->state != VERBS_QP_ERROR) return 0;
+    card.stopped = qp->number;
+    if (card.late.pair == qp->number) push(card.late);
     return 0;
 }
 
@@ -129,12 +138,6 @@ static int post_recv(LH_UNUSED verbs_qp_t *qp, verbs_recv_wr_t *first, verbs_rec
     for (const verbs_recv_wr_t *wr = first; wr != NULL; wr = wr->next)
         card.receives++;
     return 0;
-}
-
-static void push(verbs_wc_t row)
-{
-    assert_true(card.row_count < ROWS);
-    card.rows[card.row_count++] = row;
 }
 
 /* ---- one connection ---- */
@@ -526,6 +529,57 @@ static void flush(lh_conn_t *c, uint32_t pair)
     step(c);
 }
 
+/* Retries exceeded, of something that was sent: that says nothing of what still comes. */
+static void fail_send(lh_conn_t *c, uint32_t pair)
+{
+    enum { ID_OTHER = 3 };
+    push((verbs_wc_t){.id = (uint64_t)pair << 2 | ID_OTHER,
+                      .status = VERBS_WC_RETRIES_EXCEEDED,
+                      .pair = c->pairs[pair].qp->number});
+    step(c);
+    assert_int_equal(c->pairs[pair].state, IB_PAIR_UP);
+    assert_int_equal(card.stopped, c->pairs[pair].qp->number);
+}
+
+/* The other end's card has been told so: were it not counted, that end would take the greeting for corrupt. */
+static void what_comes_before_one_that_fails_is_stopped_counts(void **state)
+{
+    uint8_t raw[IB_GREETING_BYTES];
+    ib_greeting_t greeting;
+    (void)state;
+    lh_conn_t *c = open_conn(true);
+    const ib_pair_t *p = &c->pairs[0];
+    card.late = (verbs_wc_t){
+        .id = 0,
+        .opcode = VERBS_WC_RECEIVE_IMMEDIATE,
+        .immediate = htonl(ib_immediate_write(&(ib_immediate_t){.kind = IB_NOTICE})),
+        .pair = p->qp->number};
+    fail_send(c, 0);
+    step(c);
+    assert_int_equal(p->state, IB_PAIR_UP); /* it was not flushed yet */
+    flush(c, 0);
+    assert_true(p->state != IB_PAIR_UP && p->turn == 1);
+    ib_greeting_pack(p, raw);
+    assert_true(ib_greeting_read(raw, sizeof(raw), &greeting));
+    assert_true(greeting.turn == 1 && greeting.board == 1);
+    close_conn(c);
+}
+
+static void one_that_fails_and_flushes_nothing_is_waited_for_a_while(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    fail_send(c, 2);
+    const uint64_t begin = bare.now;
+    assert_true(ib_conn_due(c) <= bare.now + 100 * MS);
+    step(c);
+    assert_int_equal(c->pairs[2].state, IB_PAIR_UP);
+    bare.now = begin + 100 * (uint64_t)MS;
+    step(c);
+    assert_int_equal(c->pairs[2].state, IB_PAIR_DOWN);
+    close_conn(c);
+}
+
 /* At the end that listens, where the other one does not say in time that it is ready. */
 static lh_conn_t *open_meeting(ib_pair_t **out)
 {
@@ -901,6 +955,9 @@ static void a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep(void
     assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
     card.refuses = true;
     assert_int_equal(ib_api.arm(&transport), LH_AGAIN);
+    assert_int_equal(card.stopped, c->pairs[0].qp->number);
+    assert_true(ib_conn_due(c) <= bare.now + 100 * MS);
+    flush(c, 0);
     assert_int_equal(c->pairs[0].state, IB_PAIR_DOWN);
     assert_true(ib_conn_due(c) <= c->worse_ns);
     close_conn(c);
@@ -1018,6 +1075,8 @@ int main(void)
         cmocka_unit_test(one_that_meets_is_up_once_anything_comes_over_it),
         cmocka_unit_test(what_came_over_one_that_meets_counts_though_it_is_parted_with),
         cmocka_unit_test(one_that_meets_nobody_is_parted_with),
+        cmocka_unit_test(what_comes_before_one_that_fails_is_stopped_counts),
+        cmocka_unit_test(one_that_fails_and_flushes_nothing_is_waited_for_a_while),
         cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
         cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
