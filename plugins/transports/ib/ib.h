@@ -26,7 +26,8 @@ enum {
     IB_INLINE = 220,     /* bytes that are copied into the work request, where the card takes it */
     IB_WAITING = 1024,   /* connect requests of a listener that nobody has accepted: of all ranks
                           * of a site at once, as one that is turned away does not come again */
-    IB_LEAVE_MS = 50,    /* how long a goodbye may take                        */
+    IB_LEAVE_MS = 50,    /* how long a goodbye may take, beside its way and what is before it */
+    IB_LEFT_MS = 500,    /* and with both: then the connection has left        */
     IB_STOP_MS = 100,    /* how long a queue pair that fails may take to be stopped */
     IB_REFUSED_MS = 500, /* how long a peer that ends may take to be seen as such */
     IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */

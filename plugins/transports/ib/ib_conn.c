@@ -1,8 +1,9 @@
 /* ib_conn.c - a connection's life: what it has, and how it ends.
  *
  * The end is in three steps. LEAVING: the peer is told why, over the queue pair itself, which takes
- * a round trip and at most IB_LEAVE_MS. Then the queue pairs are destroyed: from there on the device
- * touches no buffer, whatever the peer does. DRAINING: each outstanding operation gets its event. */
+ * a round trip and the time of the chunks in front of it: it is waited for so long and IB_LEAVE_MS,
+ * IB_LEFT_MS at most. Then the queue pairs are destroyed: from there on the device touches no buffer,
+ * whatever the peer does. DRAINING: each outstanding operation gets its event. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

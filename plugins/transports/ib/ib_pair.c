@@ -345,6 +345,23 @@ bool ib_pairs_share(lh_conn_t *c)
     return pair_post(p, &row, 1);
 }
 
+static uint64_t slower_of(uint64_t a, uint64_t b)
+{
+    return b == 0 || (a != 0 && a < b) ? a : b;
+}
+
+/* By the slowest rate that is known, as a peer that is not told in time is told of a death. */
+static uint64_t leave_time(const lh_conn_t *c)
+{
+    const uint64_t usual = atomic_load_explicit(&c->round_trip_ns, memory_order_relaxed);
+    const uint64_t trip = c->link.round_trip_ns > usual ? c->link.round_trip_ns : usual;
+    uint64_t rate = atomic_load_explicit(&c->rate, memory_order_relaxed);
+    rate = slower_of(rate, slower_of(c->link.bytes_per_second, c->transport->rate));
+    const double line = rate == 0 ? 0.0 : (double)c->in_flight * 1e9 / (double)rate;
+    const double all = IB_LEAVE_MS * 1e6 + (double)trip + line;
+    return all < IB_LEFT_MS * 1e6 ? (uint64_t)all : IB_LEFT_MS * 1000000ull;
+}
+
 /* Over the one that leads, else over any that can take it. */
 void ib_pairs_goodbye(lh_conn_t *c)
 {
@@ -361,7 +378,7 @@ void ib_pairs_goodbye(lh_conn_t *c)
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_GOODBYE), &mine->status,
                                 offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
     row_carry(&row, &(ib_immediate_t){.kind = IB_GOODBYE});
-    if (pair_post(p, &row, 1)) c->leave_ns = pair_now(c) + IB_LEAVE_MS * 1000000ull;
+    if (pair_post(p, &row, 1)) c->leave_ns = pair_now(c) + leave_time(c);
 }
 
 void ib_pairs_ping(lh_conn_t *c, uint64_t now)

@@ -882,6 +882,60 @@ static void messages_before_a_wrong_one_leave(void **state)
     ib_close_conn(c);
 }
 
+/* It has ended with nothing acknowledged since: whether it still waits for that, by then. */
+static bool leaves_still(lh_conn_t *c, uint64_t until_ns)
+{
+    bare.now = until_ns;
+    step(c);
+    return c->state == IB_LEAVING;
+}
+
+/* Behind a window, a goodbye leaves when that has: 2.5 MB at 0.2 Gb/s take 100 ms, and the answer another round
+ * trip. No peer holds an end up for more than half a second. */
+static void a_goodbye_has_the_time_of_what_is_in_front_of_it(void **state)
+{
+    static const struct {
+        uint64_t trip_ns, rate, in_flight, leave_ms;
+    } links[] = {{0, 0, 1 << 20, 50},
+                 {100 * MS, 25000000, 0, 150},
+                 {100 * MS, 25000000, 2500000, 250},
+                 {100 * MS, 25000000, 250000000, 500},
+                 {10000 * (uint64_t)MS, 25000000, 0, 500}};
+    (void)state;
+    for (uint32_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
+        lh_conn_t *c = open_conn(false);
+        c->link.round_trip_ns = links[i].trip_ns;
+        c->link.bytes_per_second = links[i].rate;
+        c->in_flight = links[i].in_flight;
+        atomic_store(&c->round_trip_ns, 0); /* of the probe, on this card's clock */
+        atomic_store(&c->rate, 0);
+        const uint64_t begin = bare.now;
+        ib_conn_break(c, LH_MISMATCH, "tags");
+        assert_int_equal(card.posted[card.posted_count - 1].what.kind, IB_GOODBYE);
+        assert_true(leaves_still(c, begin + (links[i].leave_ms - 1) * MS));
+        assert_false(leaves_still(c, begin + (links[i].leave_ms + 1) * MS));
+        assert_int_equal(c->state, IB_DRAINED);
+        ib_close_conn(c);
+    }
+}
+
+/* What the card flushes of one that fails ends no wait for the goodbye, which went over another. */
+static void a_goodbye_outlives_one_that_fails(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    fail_send(c, 0);
+    ib_conn_break(c, LH_MISMATCH, "tags");
+    assert_int_equal(card.posted[card.posted_count - 1].what.kind, IB_GOODBYE);
+    assert_int_equal(card.posted[card.posted_count - 1].pair, 1);
+    flush(c, 0);
+    assert_int_equal(c->state, IB_LEAVING);
+    complete(c, 1);
+    step(c);
+    assert_int_equal(c->state, IB_DRAINED);
+    ib_close_conn(c);
+}
+
 /* The clock of these tests goes on by 1 us at each look. */
 static void a_connection_that_is_well_asks_the_clock_seldom(void **state)
 {
@@ -1086,6 +1140,8 @@ int main(void)
         cmocka_unit_test(messages_that_can_leave_at_once_are_posted_together),
         cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
         cmocka_unit_test(messages_before_a_wrong_one_leave),
+        cmocka_unit_test(a_goodbye_has_the_time_of_what_is_in_front_of_it),
+        cmocka_unit_test(a_goodbye_outlives_one_that_fails),
         cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
         cmocka_unit_test(an_idle_queue_pair_sends_its_packet_however_seldom_polls_are),
         cmocka_unit_test(a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep),
