@@ -186,6 +186,22 @@ static bool chunk_post(ib_pair_t *p, const ib_sent_t *row)
     return true;
 }
 
+/* What has no pace needs no clock. */
+static bool bucket_is_open(lh_conn_t *c)
+{
+    return c->bucket.rate == 0 || ib_bucket_open(&c->bucket, pair_now(c));
+}
+
+/* What is sent again leaves however full the bucket is, and what follows waits for it. That was paid for
+ * when it was first sent says nothing: the line is to carry it another time, and what the bucket has let in
+ * until now is no more than its depth. */
+static void bucket_take_again(lh_conn_t *c, const ib_sent_t *r)
+{
+    if (id_kind(r->id) != ID_CHUNK) return;
+    (void)bucket_is_open(c);
+    ib_bucket_take(&c->bucket, r->bytes);
+}
+
 /* By a later turn: all that the peer has not taken, as it was; then, where nothing but what is small
  * seems to come through, what shows whether that is still so. */
 bool ib_pair_repost(ib_pair_t *p)
@@ -198,6 +214,7 @@ bool ib_pair_repost(ib_pair_t *p)
         r->since_ns = p->heard_ns; /* what it has waited for says nothing of this pair's rate */
         p->notices |= id_kind(r->id) == ID_NOTICE;
         p->credits.used += r->has_immediate;
+        bucket_take_again(c, r);
         atomic_fetch_add_explicit(&c->bytes_again, r->bytes, memory_order_relaxed);
     }
     if ((ib_pair_doubted(p) || !p->proven) && !p->probing) p->probing = ib_pair_probe(p);
@@ -514,6 +531,7 @@ static bool move_one(lh_conn_t *c, ib_pair_t *from)
         from->bytes -= row.bytes;
         p->bytes += row.bytes;
     }
+    bucket_take_again(c, &row);
     atomic_fetch_add_explicit(&c->bytes_again, row.bytes, memory_order_relaxed);
     from->sent_first++;
     return true;
@@ -552,12 +570,6 @@ static bool begin_frame(lh_conn_t *c, uint64_t message, uint32_t bytes)
 static bool window_has_room(const lh_conn_t *c, uint64_t bytes)
 {
     return c->in_flight == 0 || c->in_flight + bytes <= c->tuning.window_bytes;
-}
-
-/* What has no pace needs no clock. */
-static bool bucket_is_open(lh_conn_t *c)
-{
-    return c->bucket.rate == 0 || ib_bucket_open(&c->bucket, pair_now(c));
 }
 
 /* Only here a frame begins to be under way: while it was sealed it was on no line. */

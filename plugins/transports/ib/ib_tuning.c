@@ -187,7 +187,7 @@ bool ib_bucket_open(ib_bucket_t *b, uint64_t now)
     return b->tokens > 0;
 }
 
-/* It may go below nothing by one chunk, which is waited for before the next. */
+/* It may go below nothing, by one chunk or by what is sent again at once: that is waited for before the next. */
 void ib_bucket_take(ib_bucket_t *b, uint64_t bytes)
 {
     if (b->rate != 0) b->tokens -= (double)bytes;

@@ -854,6 +854,43 @@ static void messages_that_were_posted_together_are_written_again_one_by_one(void
     close_conn(c);
 }
 
+/* Over another one, or by a later turn: it takes the line's time as what is sent first does. */
+static void what_is_sent_again_is_paced(void **state)
+{
+    enum { RATE = 1000, LEFT = 3, BYTES = LEFT * GATHERED_BYTES };
+    lh_region_t region;
+    (void)state;
+    for (int by_turn = 0; by_turn < 2; by_turn++) {
+        lh_conn_t *c = open_gathered(&region, 1 << 20);
+        ib_pair_t *p = &c->pairs[0];
+        c->pairs[2].credits.used = 0;
+        const uint64_t begin = 1000000 * (uint64_t)MS;
+        bare.now = begin;
+        ib_bucket_set(&c->bucket, RATE, ROOM, begin / 2); /* full since long */
+        if (by_turn == 0) {
+            receive(c, 1, &(ib_immediate_t){.kind = IB_AWAY, .number = GATHERED - LEFT});
+            step(c);
+            assert_int_equal(chunks_on(2), LEFT);
+        } else {
+            fail_pair(c, 0);
+            const ib_greeting_t greeting = {.turn = 1, .board = GATHERED - LEFT};
+            cm_id_t *id;
+            assert_int_equal(create_id(NULL, &id, &p->watch, 0), 0);
+            ib_pair_renew(p, &greeting, id);
+            assert_int_equal(ib_pair_make(p), LH_OK);
+            card.posted_count = 0;
+            receive(c, 0, &(ib_immediate_t){.kind = IB_NOTICE, .number = GATHERED});
+            step(c);
+            assert_int_equal(p->state, IB_PAIR_UP);
+            assert_int_equal(chunks_on(0), LEFT);
+        }
+        (void)ib_bucket_open(&c->bucket, bare.now);
+        assert_true(c->bucket.tokens <= ROOM - BYTES + 1e-9 * RATE * (double)(bare.now - begin));
+        assert_true(c->bucket.tokens >= ROOM - BYTES);
+        close_conn(c);
+    }
+}
+
 /* What was gathered before a message that meets a receive of another tag leaves in front of the goodbye. */
 static void messages_before_a_wrong_one_leave(void **state)
 {
@@ -1139,6 +1176,7 @@ int main(void)
         cmocka_unit_test(receive_requests_are_posted_again_in_lists),
         cmocka_unit_test(messages_that_can_leave_at_once_are_posted_together),
         cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
+        cmocka_unit_test(what_is_sent_again_is_paced),
         cmocka_unit_test(messages_before_a_wrong_one_leave),
         cmocka_unit_test(a_goodbye_has_the_time_of_what_is_in_front_of_it),
         cmocka_unit_test(a_goodbye_outlives_one_that_fails),
