@@ -121,7 +121,8 @@ lh_status_t ib_take_pairs(lh_conn_t *c)
     return window_fit(c);
 }
 
-/* Structs of the host may be shorter than this plugin's. */
+/* Structs of the host may be shorter than this plugin's. How many queue pairs there are is for the end that
+ * dials to choose: the other one has its number by now, whatever its own figures would make of the link. */
 lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
 {
     const lh_host_t *host = c->transport->host;
@@ -143,5 +144,5 @@ lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
     c->peer = params->peer;
     c->patience_ns = params->silence_ns != 0 ? params->silence_ns : PATIENCE_NS;
     ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
-    return window_fit(c);
+    return c->dials ? window_fit(c) : ib_take_pairs(c);
 }
