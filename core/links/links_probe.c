@@ -770,15 +770,17 @@ static void pair_took_text(const links_t *l, const probe_pair_t *p, char out[64]
                        (double)(waited < took ? waited : took) * 1e-9);
 }
 
-/* One line in the log of rank 0 for each pair, and one for its cards where there are several. */
-static void pair_say(const links_t *l, const probe_pair_t *p, bool known)
+/* One line in the log of rank 0 for each pair, and one for its cards where there are several. taken_ns: of a
+ * pair that is known, what taking the record took. */
+static void pair_say(const links_t *l, const probe_pair_t *p, bool known, uint64_t taken_ns)
 {
     char text[1024], took[64];
     if (l->how.world->row.rank != 0) return;
     link_probe_text(p, text, sizeof(text));
     pair_took_text(l, p, took);
     if (known)
-        log_line(LH_LOG_INFO, "%s (as measured before)", text);
+        log_line(LH_LOG_INFO, "%s (as measured before, taken in %.3f s)", text,
+                 (double)taken_ns * 1e-9);
     else
         log_line(LH_LOG_INFO, "%s (measured in %s)", text, took);
     if (link_probe_cards_text(p, text, sizeof(text))) log_line(LH_LOG_INFO, "%s", text);
@@ -828,8 +830,8 @@ static lh_status_t pairs_take_known(links_t *l, const probe_pair_t *known, uint3
 }
 
 /* After it all ranks have the pair's figures: the gather is also what makes pairs that are measured take
- * turns. *fresh: it was measured, and not known. */
-static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, bool *fresh)
+ * turns. *fresh: it was measured, and not known, for which all of the record took taken_ns. */
+static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, uint64_t taken_ns, bool *fresh)
 {
     const world_t *w = l->how.world;
     probe_pair_t *p = &l->pairs[links_pair(a, b)];
@@ -838,7 +840,7 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, bool *fresh)
     if (is_one_machine(p)) return LH_OK;
     if (p->figures.measured_s != 0) {
         link_crowd_scale(&p->figures, links_crowd_ranks(l, a, b));
-        pair_say(l, p, true);
+        pair_say(l, p, true, taken_ns);
         return LH_OK;
     }
     const uint32_t ranks[2] = {one, two};
@@ -853,7 +855,7 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, bool *fresh)
     if (status == LH_OK) status = pair_spread(l, one < two ? one : two, &p->figures, ranks, mtu);
     *fresh = true;
     if (status != LH_OK) return status;
-    pair_say(l, p, false);
+    pair_say(l, p, false, 0);
     pair_doubt(l, p, ranks, mtu);
     return LH_OK;
 }
@@ -881,6 +883,7 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
 {
     const uint32_t sites = l->how.world->row.sites;
     const carrier_t *c = l->carriers[LH_LINK_WAN];
+    const uint64_t begun_ns = sys()->now_ns();
     lh_status_t status = LH_OK;
     if (sites < 2 || c == NULL || l->how.job->comm.probe == PROBE_NO) return LH_OK;
     if (!takes_a_stage(c)) return LH_OK;
@@ -889,9 +892,10 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     bool *fresh = mem_array(l->pair_count, sizeof(*fresh));
     if (fresh == NULL) return LH_NO_MEMORY;
     status = pairs_take_known(l, known, count);
+    const uint64_t taken_ns = sys()->now_ns() - begun_ns;
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
-            status = pair_settle(l, a, b, &fresh[links_pair(a, b)]);
+            status = pair_settle(l, a, b, taken_ns, &fresh[links_pair(a, b)]);
     if (status == LH_OK) status = links_crowd(l, fresh);
     bool any = false;
     for (uint32_t i = 0; i < l->pair_count; i++)

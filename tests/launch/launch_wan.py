@@ -286,7 +286,7 @@ class Wan(LaunchCase):
         for steps in (2, 4):
             results = [self.finish(p) for p in self.start_sites(lab, ini, "--set", f"train.steps={steps}", "--resume")]
             self.assertEqual([r[0] for r in results], [0, 0], results)
-        self.assertIn("(as measured before)", results[0][2])
+        self.assertIn("(as measured before, taken in ", results[0][2])
         with open(os.path.join(self.folder, "job", "out", "metrics.jsonl")) as f:
             held = [json.loads(line) for line in f if '"memory": [' in line or '"memory":[' in line][-1]["memory"]
         plan, _ = self.plan(ini)

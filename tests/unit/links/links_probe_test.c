@@ -633,6 +633,7 @@ static void a_probe_beside_other_work_is_waited_for_where_it_is_needed(void **st
 static void knows_early(void)
 {
     uint32_t count;
+    float taken = -1;
     const probe_pair_t row = {
         .site = {"a", "b"},
         .address = {"10.0.0.1", "10.0.0.2"},
@@ -640,11 +641,17 @@ static void knows_early(void)
         .figures = {.measured_s = sys()->wall_ns() / 1000000000, .rate = {5, 6}}};
     play_sites(1)->connect = refuse_to_connect;
     log_collect();
+    const uint64_t begun_ns = sys()->now_ns();
     CHECK(links_early_start(me.links, &row, 1) == LH_OK);
     CHECK(links_early_finish(me.links) == LH_OK);
+    const double all = (double)(sys()->now_ns() - begun_ns) * 1e-9;
     const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
     CHECK(count == 1 && f->rate[0] == 5 && f->rate[1] == 6);
-    CHECK(log_collected("(as measured before)") == (me.self == 0));
+    CHECK(log_collected("(as measured before, taken in ") == (me.self == 0));
+    if (me.self == 0) {
+        const char *said = strstr(log_text, "taken in ");
+        CHECK(sscanf(said, "taken in %f s)", &taken) == 1 && taken >= 0 && taken < all + 0.001);
+    }
     CHECK(me.control.gathers[CONTROL_ASIDE] == 1 && me.control.gathers[CONTROL_MAIN] == 2);
     end();
 }
