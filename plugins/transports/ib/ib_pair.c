@@ -192,7 +192,7 @@ static bool bucket_is_open(lh_conn_t *c)
     return c->bucket.rate == 0 || ib_bucket_open(&c->bucket, pair_now(c));
 }
 
-/* What is sent again leaves however full the bucket is, and what follows waits for it. That was paid for
+/* What is sent again leaves however full the bucket is, and what follows waits for it. That it was paid for
  * when it was first sent says nothing: the line is to carry it another time, and what the bucket has let in
  * until now is no more than its depth. */
 static void bucket_take_again(lh_conn_t *c, const ib_sent_t *r)
