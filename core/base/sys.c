@@ -166,11 +166,11 @@ int sys_rename_new(const char *from, const char *to)
 
 /* Signals that ask a run to stop. The handlers set flags and nothing else: what a stop means (a
  * save at the end of the step, agreed between ranks) is for the loop that asks
- * sys_stop_requested. */
-static volatile sig_atomic_t requests; /* SIGTERM and SIGINT so far */
-static volatile sig_atomic_t hung_up;  /* a SIGHUP came             */
-static volatile sig_atomic_t by_hand;  /* a SIGINT, or that          */
-static _Atomic uint32_t reopens;       /* SIGHUPs that ask for new logs */
+ * sys_stop_requested. Atomic, as threads ask too, and without locks, as handlers must be. */
+static _Atomic int requests;     /* SIGTERM and SIGINT so far */
+static _Atomic int hung_up;      /* a SIGHUP came             */
+static _Atomic int by_hand;      /* a SIGINT, or that          */
+static _Atomic uint32_t reopens; /* SIGHUPs that ask for new logs */
 
 /* Looked at before the terminal can have closed: one that is gone can't be told from none. */
 bool sys_has_terminal(void)
@@ -224,8 +224,7 @@ static void on_signal(int number)
         return;
     }
     if (number == SIGINT) by_hand = 1;
-    requests = requests + 1;
-    if (requests == 1) return;
+    if (atomic_fetch_add(&requests, 1) == 0) return;
     int code = 128 + number;
     (void)stop_tell(true, &code);
     _exit(code);

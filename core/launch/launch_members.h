@@ -35,6 +35,7 @@ typedef struct starter {
     sigset_t before;
     uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
     bool hung_up;          /* that came */
+    bool own_end;          /* an end at once was asked for through the folder */
     int first_stop;        /* which signal came first  */
     int last_stop;         /* which but SIGHUP came last */
     uint64_t deadline;     /* 0: none has failed      */

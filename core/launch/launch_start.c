@@ -375,9 +375,13 @@ static void starter_hear_signal(starter_t *s)
     }
     const bool told = s->stops > 0 || s->hung_up;
     const uint64_t notice = s->launch->how.job->launch.notice_ns;
-    /* `longhaul stop` comes from this process itself (request.c), and means the job. */
-    const bool leaves = notice > 0 && info.ssi_signo == SIGTERM &&
-                        info.ssi_pid != (uint32_t)getpid();
+    /* `longhaul stop` comes from this process itself (request.c), and means the job; one that does not
+     * wait for a save (`--now`) comes as SIGINT and SIGTERM. Whoever asks for a save is never the second
+     * who ends all. */
+    const bool own = info.ssi_pid == (uint32_t)getpid();
+    if (own && info.ssi_signo == SIGINT) s->own_end = true;
+    if (own && info.ssi_signo == SIGTERM && told && !s->own_end) return;
+    const bool leaves = notice > 0 && info.ssi_signo == SIGTERM && !own;
     if (!told) s->first_stop = (int)info.ssi_signo;
     if (!told && leaves) s->leave_by = sys()->now_ns() + notice - notice / NOTICE_REST;
     if (info.ssi_signo == SIGHUP) {

@@ -6,7 +6,10 @@
  * some times a second, so that a file system that hangs never stops a training.
  *
  * Taking the file away is the answer. A stop becomes a SIGTERM of this process: a run that was asked
- * to end through its folder ends by the code that ends one at a signal, and in no other way.
+ * to end through its folder ends by the code that ends one at a signal, and in no other way. But a
+ * second SIGTERM is an end at once, and somebody who asks for a stop twice, or two who do not know of
+ * each other, want the save both times: of plain stops one becomes a signal, and the others are taken
+ * and do nothing.
  *
  * Processes are forked beside this thread: a child that tries a plugin, one that imports. What a
  * thread holds at that moment nobody lets go in the child. So it allocates nothing in its loop, and
@@ -45,6 +48,7 @@ struct request_server {
     int end_fd;  /* readable once the thread is to end */
     _Atomic bool accepts, save;
     bool passes; /* this process passes signals on to ranks */
+    bool passed; /* a stop has become a signal; the thread's own */
     bool warned; /* of a file that was nobody's to write */
 };
 
@@ -106,7 +110,11 @@ static void request_look(request_server_t *s, uint32_t kind)
     const bool now = strcmp(text, REQUEST_NOW) == 0;
     log_line(LH_LOG_INFO, "%s is asked for by %s", now ? "an end at once" : "an end", who);
     if (now) request_end_now(s);
-    (void)kill(getpid(), SIGTERM);
+    /* A launcher that watches ranks takes its signals from a descriptor: there nothing is known of
+     * them here, and it tells this one from others by its sender (starter_hear_signal). */
+    const bool again = s->passed || sys_stop_requested();
+    s->passed = true;
+    if (now || !again) (void)kill(getpid(), SIGTERM);
 }
 
 static void *request_thread(void *argument)

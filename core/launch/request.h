@@ -20,9 +20,9 @@ enum { REQUEST_PASSES = 1u << 2 };
 /* A thread that looks into the folder some times a second, until request_end. */
 typedef struct request_server request_server_t;
 
-/* which: of the two. What an earlier run left of them is removed first. Of a stop it sends this
- * process SIGTERM: whoever starts ranks passes that on, as if it had come from outside. folder is
- * copied. */
+/* which: of the two. What an earlier run left of them is removed first. Of the first stop it sends this
+ * process SIGTERM, unless that was asked to stop before: whoever starts ranks passes that on, as if it
+ * had come from outside, but does not count it as a second. folder is copied. */
 lh_status_t request_serve(const char *folder, uint32_t which, request_server_t **out) LH_MUST_CHECK;
 /* [any thread] From now on a save is taken, or not any more; before, and after, it is left lying,
  * so that whoever asks hears that nobody trains. */

@@ -90,7 +90,7 @@ class Steering(PipelineCase):
         for changes in ({}, {"launch": {"ranks_per_node": 2}}):
             subprocess.run(["rm", "-rf", self.path("out")], check=True)
             job, process = self.run_of(**changes)
-            out, said = self.run_longhaul("stop", "out")
+            out, said = self.stop_again(process) if changes else self.run_longhaul("stop", "out")
             self.assertRegex(out, r"\Aout: ended after step (\d+), which is saved\n\Z")
             self.assertRegex(said, r"\Aprocess %d on .* is asked to end\n\Z" % process.pid)
             self.assertIsNotNone(process.wait(timeout=10))
@@ -105,6 +105,21 @@ class Steering(PipelineCase):
             self.write("out/.request-stop", "stop\n")
             self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % (step + 3))
             self.assertEqual((self.now()["restarts"], self.now()["step"]), (1, step + 3))
+
+    def stop_again(self, process):
+        """Asked to stop three times within a step, as a rank stands still meanwhile: by a signal and twice through the folder."""
+        ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
+        os.kill(int(ranks[-1]), signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        request = self.write("out/.request-stop", "stop\n")
+        self.assertTrue(self.wait_for(lambda: not os.path.exists(request), process), "it has ended")
+        stop = self.start("stop", "out")
+        said = stop.stderr.readline()
+        self.assertIsNone(process.poll())
+        os.kill(int(ranks[-1]), signal.SIGCONT)
+        out, more = stop.communicate(timeout=60)
+        self.assertEqual((stop.returncode, more), (DONE, ""))
+        return out, said
 
     def test_stages_that_save_nothing_end_as_asked_too(self):
         """`prepare` half way through its input and `eval`: 75, and nothing half written."""
