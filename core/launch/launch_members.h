@@ -17,6 +17,8 @@ typedef struct started {
     pid_t pid; /* 0: it has ended */
     int pidfd, how;
     bool failed, killed; /* killed: by this launcher */
+    uint64_t killed_at;  /* the first time */
+    pid_t stuck;         /* its process, which can't be ended and was left behind; 0: none is */
     bool stopped;        /* it was sent the signal that asks for a stop */
     uint32_t machine;    /* members.h; 0 where the job has no hosts */
     int memory;          /* of its snapshots, for the ranks that start after it; -1: none */
@@ -36,6 +38,7 @@ typedef struct starter {
     uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
     bool hung_up;          /* that came */
     bool own_end;          /* an end at once was asked for through the folder */
+    bool late;             /* the first came when the ranks had ended, and asks nothing of them */
     int first_stop;        /* which signal came first  */
     int last_stop;         /* which but SIGHUP came last */
     uint64_t deadline;     /* 0: none has failed      */

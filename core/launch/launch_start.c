@@ -54,7 +54,10 @@ enum {
      * tell them of it. */
     UNMET_MS = 300,
     ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
-    NOTICE_REST = 10,   /* this part of a notice is left for the end of what runs on */
+    /* A process that is still there so long after SIGKILL waits in the kernel, for a driver or a disk, and
+     * may do so for ever. */
+    STUCK_MS = 10000,
+    NOTICE_REST = 10, /* this part of a notice is left for the end of what runs on */
 };
 
 static void starter_hear_signal(starter_t *s);
@@ -218,13 +221,24 @@ static bool started_has_failed(const starter_t *s, const started_t *r)
     return started_has_died(s, r) || code_is_failure(WEXITSTATUS(r->how));
 }
 
-/* Those that still live. A rank that was killed from here does not count as one that failed. */
+/* A rank that was killed from here does not count as one that failed. */
+static void started_kill(started_t *r)
+{
+    lh_assert(r->pid > 0);
+    if (!r->killed) r->killed_at = sys()->now_ns();
+    r->killed = true;
+    (void)kill(r->pid, SIGKILL);
+}
+
+/* Those that still live. */
 static void starter_kill_all(starter_t *s, int number)
 {
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->ranks[i].pid == 0) continue;
-        if (number == SIGKILL) s->ranks[i].killed = true;
-        (void)kill(s->ranks[i].pid, number);
+        if (number == SIGKILL)
+            started_kill(&s->ranks[i]);
+        else
+            (void)kill(s->ranks[i].pid, number);
     }
 }
 
@@ -237,8 +251,7 @@ static void starter_kill_stopped(starter_t *s)
         if (r->pid == 0 || waitid(P_PID, (id_t)r->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
             info.si_pid == 0)
             continue;
-        r->killed = true;
-        (void)kill(r->pid, SIGKILL);
+        started_kill(r);
     }
 }
 
@@ -248,8 +261,7 @@ static void starter_kill_unmet(starter_t *s)
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->ranks[i].pid == 0 || atomic_load(&s->board[i].met) != 0) continue;
         if (s->ranks[i].failed) continue; /* it is about to end */
-        s->ranks[i].killed = true;
-        (void)kill(s->ranks[i].pid, SIGKILL);
+        started_kill(&s->ranks[i]);
     }
 }
 
@@ -274,22 +286,45 @@ static void starter_hear_words(starter_t *s)
     }
 }
 
+/* Nothing is waited for any more. */
+static void starter_let_go(starter_t *s, started_t *r)
+{
+    lh_assert(r->pid > 0 && s->left > 0);
+    r->pid = 0;
+    if (r->pidfd >= 0) (void)close(r->pidfd);
+    r->pidfd = -1;
+    s->left--;
+}
+
 /* A rank that has ended, whose word and signal are kept for the sentence. */
 static void starter_reap(starter_t *s, started_t *r)
 {
-    lh_assert(r->pid > 0 && s->left > 0);
     const board_row_t *row = &s->board[r - s->ranks];
     if (waitpid(r->pid, &r->how, WNOHANG) != r->pid) return;
-    r->pid = 0;
-    (void)close(r->pidfd);
-    r->pidfd = -1;
-    s->left--;
+    starter_let_go(s, r);
     /* Killed from here after its last words, with which it has ended. */
     if (r->failed && r->killed && WIFSIGNALED(r->how)) r->how = row->code << 8;
     if (r->failed || (started_has_failed(s, r) && !r->killed)) starter_note_failure(s, r);
     /* Others of this machine may not have met yet, and would wait for a rank 0 that is gone. */
     if (row->culprit.status == STATUS_STOPPED && s->deadline == 0)
         s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
+}
+
+/* Ranks that SIGKILL has not ended. A launcher that waited for them would never say why the job ended, and
+ * nobody would start it elsewhere. */
+static void starter_leave_stuck(starter_t *s, uint64_t now)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        started_t *r = &s->ranks[i];
+        if (r->pid == 0 || !r->killed || now < r->killed_at + STUCK_MS * LAUNCH_MS) continue;
+        starter_reap(s, r); /* the launcher may have stood still itself */
+        if (r->pid == 0) continue;
+        log_line(LH_LOG_WARN, "rank %u (process %d) can't be ended; it is left behind", r->rank,
+                 (int)r->pid);
+        r->stuck = r->pid;
+        r->how = r->failed ? s->board[i].code << 8 : SIGKILL;
+        starter_let_go(s, r);
+    }
 }
 
 /* Ctrl-Z: the ranks are in groups of their own, and a launcher that stood still alone would leave
@@ -427,6 +462,7 @@ static lh_status_t starter_watch(starter_t *s)
         const uint64_t now = sys()->now_ns();
         if (s->leave_by != 0 && now > s->leave_by) starter_kill_all(s, SIGKILL);
         if (s->end_by != 0 && now > s->end_by) starter_kill_all(s, SIGKILL);
+        starter_leave_stuck(s, now);
         if (s->deadline == 0) continue;
         if (now > s->deadline) starter_kill_all(s, SIGKILL);
         starter_kill_stopped(s);
@@ -437,8 +473,19 @@ static lh_status_t starter_watch(starter_t *s)
     return LH_OK;
 }
 
-/* Processes that ranks left behind are this launcher's now: it took them over. */
-static uint32_t kill_children(bool at_once)
+static bool starter_is_stuck(const starter_t *s, pid_t pid)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->ranks[i].stuck == pid) return true;
+    return false;
+}
+
+/* What becomes of a process that a rank left behind. */
+enum orphan_fate { ORPHAN_WORKS, ORPHAN_ENDS, ORPHAN_IS_LEFT };
+
+/* Processes that ranks left behind are this launcher's now: it took them over. How many there are, but for
+ * ranks that can't be ended. */
+static uint32_t starter_see_orphans(const starter_t *s, enum orphan_fate fate)
 {
     uint32_t count = 0;
     char path[64];
@@ -449,8 +496,15 @@ static uint32_t kill_children(bool at_once)
         if (e->d_name[0] == '.') continue;
         (void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/children", e->d_name);
         FILE *f = fopen(path, "re");
-        for (; f != NULL && fscanf(f, "%d", &child) == 1; count++)
-            if (at_once) (void)kill((pid_t)child, SIGKILL);
+        while (f != NULL && fscanf(f, "%d", &child) == 1) {
+            if (starter_is_stuck(s, (pid_t)child)) continue;
+            count++;
+            if (fate == ORPHAN_ENDS) (void)kill((pid_t)child, SIGKILL);
+            if (fate == ORPHAN_IS_LEFT)
+                log_line(LH_LOG_WARN,
+                         "process %d, which a rank left at work, can't be ended; it is left behind",
+                         child);
+        }
         if (f != NULL) (void)fclose(f);
     }
     (void)closedir(threads);
@@ -459,20 +513,36 @@ static uint32_t kill_children(bool at_once)
 
 /* What a rank left at work, such as a saver, may go on for a minute where all went well, until
  * 1500 ms after the first failure where a rank has failed, and not at all after a second signal. */
-static void starter_reap_orphans(const starter_t *s)
+static uint64_t starter_orphans_end(const starter_t *s, uint64_t began)
 {
-    enum { LOOK_US = 10000 };
-    const bool well = s->first == NULL && s->stops < 2;
-    const uint64_t end = well ? sys()->now_ns() + ORPHANS_MS * LAUNCH_MS
-                         : s->stops < 2 && s->deadline > GRACE_MS * LAUNCH_MS / 2
-                             ? s->deadline - GRACE_MS * LAUNCH_MS / 2
-                             : 0;
+    const uint64_t half = GRACE_MS * LAUNCH_MS / 2;
+    if (s->stops > 1) return 0;
+    if (s->first != NULL) return s->deadline > half ? s->deadline - half : 0;
+    return began + ORPHANS_MS * LAUNCH_MS;
+}
+
+/* Signals are heard while this may take long. A first one asks for nothing more than what is waited for;
+ * where ranks are about to start again it waits for them. */
+static void starter_reap_orphans(starter_t *s)
+{
+    enum { LOOK_MS = 10 };
+    const uint64_t began = sys()->now_ns();
+    const bool told = s->first_stop != 0;
+    uint64_t killed_at = 0;
     for (;;) {
         while (waitpid(-1, NULL, WNOHANG) > 0) {
         }
-        if (kill_children(sys()->now_ns() > end) == 0) return;
-        (void)usleep(LOOK_US);
+        const uint64_t now = sys()->now_ns();
+        const bool at_once = now > starter_orphans_end(s, began);
+        const bool stuck = killed_at != 0 && now > killed_at + STUCK_MS * LAUNCH_MS;
+        const enum orphan_fate fate = stuck ? ORPHAN_IS_LEFT : at_once ? ORPHAN_ENDS : ORPHAN_WORKS;
+        if (starter_see_orphans(s, fate) == 0 || stuck) break;
+        const bool hears = s->first == NULL || killed_at != 0;
+        if (at_once && killed_at == 0) killed_at = now;
+        struct pollfd signals = {.fd = hears ? s->signals : -1, .events = POLLIN};
+        if (poll(&signals, 1, LOOK_MS) > 0) starter_hear_signal(s);
     }
+    s->late = !told && s->first_stop != 0;
 }
 
 /* The kernel's own kill has no other mark than its count. */
@@ -660,6 +730,24 @@ static bool starter_left_late(const starter_t *s, char sentence[128])
     return late;
 }
 
+/* Memory and devices of a rank that can't be ended are not free: nothing starts again here. */
+static bool starter_left_stuck(const starter_t *s)
+{
+    const started_t *stuck = NULL;
+    text_t line = {0};
+    for (uint32_t i = 0; i < s->count && stuck == NULL; i++)
+        if (s->ranks[i].stuck != 0) stuck = &s->ranks[i];
+    if (stuck == NULL) return false;
+    if (s->first != NULL) {
+        starter_say_end(s, &line);
+        text_append(&line, "; not started again: ");
+    }
+    text_printf(&line, "rank %u (process %d) can't be ended", stuck->rank, (int)stuck->stuck);
+    starter_tell(s, line.failed ? "a rank can't be ended" : line.data);
+    text_free(&line);
+    return true;
+}
+
 static void starter_tell_stop(const starter_t *s)
 {
     char sentence[128];
@@ -681,6 +769,7 @@ static int starter_end_code(starter_t *s, bool *again)
         launch_note_end(s->launch, sentence);
         return 128 + s->last_stop;
     }
+    if (starter_left_stuck(s)) return EXIT_LOST;
     const board_row_t *stop = starter_find_stop(s);
     if (stop != NULL && s->first_stop == 0) {
         starter_tell(s, atomic_load(&stop->has_words) != 0 ? stop->words
@@ -811,6 +900,7 @@ static void starter_forget(starter_t *s)
     s->first = NULL;
     for (uint32_t i = 0; i < s->count; i++) {
         started_t *r = &s->ranks[i];
+        lh_assert(r->stuck == 0);
         r->how = 0;
         r->failed = r->killed = r->stopped = false;
     }
@@ -851,5 +941,7 @@ int launch_start(launch_t *l, char *const *words)
     }
     vote_file_close(&s.votes, code == EXIT_DONE);
     starter_free(&s);
+    /* What comes after these ranks, such as another stage, is to hear of it. */
+    if (code == EXIT_DONE && s.late) (void)raise(s.first_stop);
     return code;
 }

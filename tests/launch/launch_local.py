@@ -296,6 +296,40 @@ class Local(LaunchCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             self.assertEqual(self.ended_by(number), 128 + number)
 
+    def unkillable(self, rank):
+        """For the environment: SIGKILL does not end that rank, nor what it leaves."""
+        if os.environ.get("LONGHAUL_SANITIZED") == "1":
+            self.skipTest("a sanitizer must come first")
+        return {"LD_PRELOAD": os.path.join(os.path.dirname(launch_case.PROGRAM), "unkillable.so"), "UNKILLABLE": rank}
+
+    def test_a_rank_that_can_not_be_ended_is_left_behind(self):
+        two = self.ini("[launch]\nranks_per_node = 2\nnotice = 500ms\n")  # by which ranks are killed soonest
+        process = self.start(two, LH_STEPS=100000, LH_SLEEPS=1, **self.unkillable(1))
+        stuck = self.ranks(2)[1]
+        time.sleep(0.3)  # until rank 1 sleeps
+        process.terminate()
+        self.assertEqual(process.wait(timeout=5), 3)
+        self.addCleanup(launch_case.kill_processes_with, self.mark)
+        _, _, err = self.finish(process)  # the kernel ends a rank whose launcher has ended
+        self.assertIn(f"rank 1 (process {stuck}) can't be ended; it is left behind\n", err)
+        self.assertTrue(err.endswith(f"longhaul: rank 1 (process {stuck}) can't be ended\n"), err)
+        self.nothing_is_left()
+
+    def test_what_a_rank_left_at_work_and_can_not_be_ended_is_left_behind(self):
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\n"), LH_LEAVES=0, **self.unkillable(0))
+        self.addCleanup(launch_case.kill_processes_with, self.mark)
+        log = os.path.join(self.folder, "out", "rank-1.log")
+        launch_case.wait_for(lambda: os.path.exists(log) and "is done" in launch_case.read(log) and 1 not in self.seen())
+        for _ in range(2):  # it would wait for a minute
+            process.terminate()
+            time.sleep(0.2)
+        self.assertEqual(process.wait(timeout=5), 128 + signal.SIGTERM)
+        left = launch_case.processes_with(self.mark)
+        launch_case.kill_processes_with(self.mark)
+        _, _, err = self.finish(process)
+        self.assertEqual(len(left), 1)
+        self.assertIn(f"process {left[0]}, which a rank left at work, can't be ended; it is left behind\n", err)
+
     def test_contradictions_are_refused_before_a_rank_starts(self):
         for more, sentence in (
                 ("[site.a]\nhosts = elsewhere:2\n", "no [site.*] hosts names; --host NAME says which one it is"),

@@ -2,8 +2,8 @@
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
- * LH_EATS_MIB of memory; LH_LINGERS does not end after its last words; SIGTERM ends all after the
- * next step, with code 75, unless LH_DEAF is 1. */
+ * LH_EATS_MIB of memory; LH_LINGERS does not end after its last words; LH_LEAVES leaves a process at
+ * work; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +59,15 @@ static void eat(size_t mib)
     free((void *)(uintptr_t)bytes);
 }
 
+/* As a saver that waits for a disk. */
+static void leave_a_process(void)
+{
+    if (fork() != 0) return;
+    for (unsigned left = 60; left > 0;)
+        left = sleep(left);
+    _exit(0);
+}
+
 static int body(void *context)
 {
     const launch_t *launch = context;
@@ -70,6 +79,7 @@ static int body(void *context)
     start_slowly();
     (void)signal(SIGTERM, setting("LH_DEAF", 0) != 0 ? SIG_IGN : on_term);
     if (control != NULL) control_heeds(control);
+    if (rank == setting("LH_LEAVES", -1)) leave_a_process();
     printf("rank %ld of %u on %s\n", rank, launch_size(launch),
            world == NULL ? "-" : world->ranks[rank].host);
     for (long i = 1; i <= steps && !all_stop; i++) {
