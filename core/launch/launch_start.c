@@ -512,13 +512,18 @@ static uint32_t starter_see_orphans(const starter_t *s, enum orphan_fate fate)
 }
 
 /* What a rank left at work, such as a saver, may go on for a minute where all went well, until
- * 1500 ms after the first failure where a rank has failed, and not at all after a second signal. */
+ * 1500 ms after the first failure where a rank has failed, and not at all after a second signal. On a
+ * machine that leaves it has half of the notice's rest, and nothing where ranks were killed for it. */
 static uint64_t starter_orphans_end(const starter_t *s, uint64_t began)
 {
     const uint64_t half = GRACE_MS * LAUNCH_MS / 2;
     if (s->stops > 1) return 0;
     if (s->first != NULL) return s->deadline > half ? s->deadline - half : 0;
-    return began + ORPHANS_MS * LAUNCH_MS;
+    const uint64_t rest = s->launch->how.job->launch.notice_ns / NOTICE_REST;
+    const uint64_t end = began + ORPHANS_MS * LAUNCH_MS, left = s->leave_by + rest / 2;
+    if (s->leave_by == 0) return end;
+    if (s->leave_by < began) return 0;
+    return left < end ? left : end;
 }
 
 /* Signals are heard while this may take long. A first one asks for nothing more than what is waited for;

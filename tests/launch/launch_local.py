@@ -296,6 +296,19 @@ class Local(LaunchCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             self.assertEqual(self.ended_by(number), 128 + number)
 
+    def test_what_a_rank_left_at_work_does_not_outlive_a_notice(self):
+        two = self.ini("[launch]\nranks_per_node = 2\nnotice = 500ms\n")
+        process = self.start(two, LH_STEPS=100000, LH_SLEEPS=1, LH_LEAVES=0)
+        self.ranks(2)
+        time.sleep(0.3)  # until rank 1 sleeps
+        process.terminate()
+        begin = time.time()
+        code, _, err = self.finish(process)
+        self.assertLess(time.time() - begin, 5)  # a minute is what a saver has else
+        self.assertEqual(code, 3, err)
+        self.assertIn("ranks were killed: no save came to its end within [launch] notice = 0.5 s", err)
+        self.nothing_is_left()
+
     def unkillable(self, rank):
         """For the environment: SIGKILL does not end that rank, nor what it leaves."""
         if os.environ.get("LONGHAUL_SANITIZED") == "1":
