@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <graph/recorder.h>
 
 /* ---- look-ups ---- */
 
@@ -67,18 +68,14 @@ spec_line_t *spec_find_adding(const spec_part_t *part, const char *name)
     return NULL;
 }
 
+/* Of the inputs of a step those that a model may read; labels, weights and the step's numbers are the
+ * core's, and lengths are of generation alone. */
 uint32_t spec_input(const char *name)
 {
-    static const struct {
-        const char *name;
-        uint32_t which;
-    } inputs[] = {{"tokens", LH_INPUT_TOKENS},
-                  {"positions", LH_INPUT_POSITIONS},
-                  {"starts", LH_INPUT_STARTS},
-                  {"seed", LH_INPUT_SEED}};
-    for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++)
-        if (strcmp(inputs[i].name, name) == 0) return inputs[i].which;
-    return 0;
+    const uint32_t which = recorder_input_of(name);
+    const bool may_read = which == LH_INPUT_TOKENS || which == LH_INPUT_POSITIONS ||
+                          which == LH_INPUT_STARTS || which == LH_INPUT_SEED;
+    return may_read ? which : 0;
 }
 
 /* ---- a walk over the names of trees ---- */

@@ -46,15 +46,6 @@ static const uint64_t guesses[][3] = {{7, 8, 0}, {8, 0, 0}, {7, 1, 0},
                                       {1, 0, 0}, {8, 8, 0}, {1, 7, 8}};
 enum { GUESSES = 6, MOST_GUESSED = 4 };
 
-static bool has_source(const char *slot)
-{
-    static const char *const sources[] = {"tokens",  "positions", "starts", "labels",
-                                          "weights", "step",      "lengths"};
-    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++)
-        if (strcmp(slot, sources[i]) == 0) return true;
-    return false;
-}
-
 /* Another value than the default for one attribute, within its range; false: none was found. */
 bool op_ground_turn_attribute(const lh_option_t *a, void *attributes)
 {
@@ -126,7 +117,7 @@ recording_t *op_ground_inputs(const op_ground_t *g, const op_t *op, uint32_t n, 
     for (uint32_t i = 0; i < op->in_count; i++) {
         const uint64_t *shape = guesses[i < MOST_GUESSED ? n % GUESSES : 0];
         if (i < MOST_GUESSED) n /= GUESSES;
-        if (!has_source(op->slot_name[i]))
+        if (recorder_input_of(op->slot_name[i]) == 0)
             in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1], shape[2]);
     }
     return r;

@@ -8,6 +8,35 @@ static void cost_nothing(const void *attributes, const lh_arg_t *args, uint32_t 
     LH_FILL(lh_cost_t, out, .flops = -1);
 }
 
+/* Right: an op whose seed is the one of a step and nothing else. */
+static lh_status_t draws_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                               uint32_t arg_count)
+{
+    (void)attributes;
+    const lh_arg_t *seed = &args[1];
+    if (seed->dtype != LH_DTYPE_I32 || seed->rank != 1 || seed->shape[0] != 4)
+        return host->fail(host, LH_INVALID, "wrong.draws: seed is no [4] of I32");
+    args[arg_count - 1] = args[0];
+    return LH_OK;
+}
+
+static void draws_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                       lh_cost_t *out)
+{
+    (void)attributes, (void)args, (void)arg_count;
+    LH_FILL(lh_cost_t, out, .flops = 1, .bytes = 1);
+}
+
+WRONG(an_op_that_draws)
+{
+    ops[it.op_count++] = (lh_op_t){.name = "wrong.draws",
+                                   .slots = "x seed -> y",
+                                   .help = "adds numbers that it draws",
+                                   .flags = LH_OP_RANDOM,
+                                   .shape = draws_shape,
+                                   .cost = draws_cost};
+}
+
 WRONG(an_op_without_words)
 {
     ops[0].formula = NULL;
