@@ -40,6 +40,7 @@
 #include <format/json.h>
 #include <hf/hf_adapter.h>
 #include <launch/launch_door.h>
+#include <session/snapshot.h>
 
 enum { STATE_LIMIT = 1 << 20 };
 
@@ -588,16 +589,16 @@ static lh_status_t start_writer(cli_t *cli)
     const job_site_t *site = launch_site(cli->launch);
     const bool apart = job->checkpoint.apart && job->site_count > 1 &&
                        launch_size(cli->launch) > 1 && site != NULL;
-    const writer_how_t how = {
-        .folder = job->checkpoint.folder,
-        .keep = {job->checkpoint.keep, job->checkpoint.keep_every, job->checkpoint.keep_best},
-        .deadline_ns = job->checkpoint.deadline_ns,
-        .rank = launch_rank(cli->launch),
-        .ranks = launch_size(cli->launch),
-        .apart = apart,
-        .leads = apart && launch_rank(cli->launch) == site->hosts[0].first_rank,
-        .memory = apart || launch_memory(cli->launch) >= 0,
-        .memory_fd = launch_memory(cli->launch)};
+    const writer_how_t how = {.folder = job->checkpoint.folder,
+                              .keep = snapshot_keep(job),
+                              .deadline_ns = job->checkpoint.deadline_ns,
+                              .rank = launch_rank(cli->launch),
+                              .ranks = launch_size(cli->launch),
+                              .apart = apart,
+                              .leads = apart &&
+                                       launch_rank(cli->launch) == site->hosts[0].first_rank,
+                              .memory = apart || launch_memory(cli->launch) >= 0,
+                              .memory_fd = launch_memory(cli->launch)};
     return launch_starts(cli->launch) || launch_is_herald(cli->launch)
                ? LH_OK
                : writer_start(&how, &cli->writer);

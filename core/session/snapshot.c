@@ -221,6 +221,12 @@ static lh_status_t take_errors(const snapshot_t *s, writer_t *writer)
     return status;
 }
 
+checkpoint_keep_t snapshot_keep(const job_t *job)
+{
+    const job_checkpoint_t *c = &job->checkpoint;
+    return (checkpoint_keep_t){.newest = c->keep, .every = c->keep_every, .best = c->keep_best};
+}
+
 lh_status_t snapshot_begin(snapshot_t *s, writer_t *writer)
 {
     s->taking = 0;

@@ -290,8 +290,7 @@ static lh_status_t write_step(trainer_t *t, const memory_found_t *found, const m
                                                  t->job->checkpoint.folder, 0);
         share.leads = true;
         share.apart = t->memory.apart;
-        share.keep = (checkpoint_keep_t){t->job->checkpoint.keep, t->job->checkpoint.keep_every,
-                                         t->job->checkpoint.keep_best};
+        share.keep = snapshot_keep(t->job);
         const bool whole = *saved == LH_OK;
         if (whole) *saved = saver_share_commit(&share, self);
         (void)snprintf(reason, sizeof(reason), "%s", *saved == LH_OK ? "" : fail_reason());

@@ -387,8 +387,7 @@ lh_status_t train_start_find(trainer_t *t)
     const bool apart = t->job->checkpoint.apart && t->how->world != NULL &&
                        t->how->world->row.sites > 1;
     const writer_how_t how = {.folder = t->job->checkpoint.folder,
-                              .keep = {t->job->checkpoint.keep, t->job->checkpoint.keep_every,
-                                       t->job->checkpoint.keep_best},
+                              .keep = snapshot_keep(t->job),
                               .deadline_ns = t->job->checkpoint.deadline_ns,
                               .rank = train_agree_rank(&t->agree),
                               .ranks = train_agree_size(&t->agree),
