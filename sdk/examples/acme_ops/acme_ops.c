@@ -18,34 +18,6 @@ static const lh_option_t swish_attributes[] = {
     LH_OPTION_F64(acme_swish_t, beta, "beta", "1", "0..100", "steepness"),
 };
 
-/* The output is shaped as the last input, which both ops have as x. */
-static lh_status_t like_x(const lh_host_t *host, const void *attributes, lh_arg_t *args,
-                          uint32_t arg_count)
-{
-    (void)attributes;
-    const lh_arg_t *x = &args[arg_count - 2];
-    if (x->rank != 2)
-        return host->fail(host, LH_INVALID, "acme.swish: x has %u dimensions, expected 2", x->rank);
-    args[arg_count - 1] = *x;
-    return LH_OK;
-}
-
-static void swish_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
-                       lh_cost_t *out)
-{
-    (void)attributes;
-    const double elements = (double)args[0].shape[0] * (double)args[0].shape[1];
-    const double bytes = args[0].dtype == LH_DTYPE_BF16 ? 2 : 4;
-    LH_FILL(lh_cost_t, out, .flops = 10 * elements, .bytes = bytes * arg_count * elements);
-}
-
-static void swish_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
-                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
-{
-    const lh_value_t in[] = {from[0], forward[0]};
-    if (wanted[0]) into[0] = g->api->op(g, "acme.swish_grad", attributes, in, 2, NULL);
-}
-
 #define SWISH_TEXT(OP, IN, OUT)                                              \
     OP("acme.swish", "a smooth rectifier of adjustable steepness",           \
        "y = x s(beta x), with the sigmoid s", "gx = acme.swish_grad(gy, x)") \
@@ -59,21 +31,62 @@ static void swish_gradient(lh_graph_t *g, const void *attributes, const lh_value
     IN(x, "", "[t, w]")                                                            \
     OUT(gx, "", "[t, w]")
 
-#define SWISH(op_text, op_gradient)                                                   \
-    {                                                                                 \
-        LH_OP_TEXT(op_text),                                                          \
-            .attributes = swish_attributes, .attribute_size = sizeof(lh_option_t),    \
-            .attribute_count = 1, .attributes_bytes = sizeof(acme_swish_t),           \
-            .flags = LH_OP_ROWS | LH_OP_COLUMNS, .shape = like_x, .cost = swish_cost, \
-            .gradient = op_gradient                                                   \
+static lh_status_t like(const lh_host_t *host, const lh_arg_t *x, lh_arg_t *out)
+{
+    if (x->rank != 2)
+        return host->fail(host, LH_INVALID, "acme.swish: x has %u dimensions, expected 2", x->rank);
+    *out = *x;
+    return LH_OK;
+}
+
+/* LH_SLOTS names the slots of a text: in_x, out_y. */
+static lh_status_t swish_shape(const lh_host_t *host, LH_UNUSED const void *attributes,
+                               lh_arg_t *args, LH_UNUSED uint32_t arg_count)
+{
+    LH_SLOTS(SWISH_TEXT);
+    return like(host, &args[in_x], &args[out_y]);
+}
+
+static lh_status_t swish_grad_shape(const lh_host_t *host, LH_UNUSED const void *attributes,
+                                    lh_arg_t *args, LH_UNUSED uint32_t arg_count)
+{
+    LH_SLOTS(SWISH_GRAD_TEXT);
+    return like(host, &args[in_x], &args[out_gx]);
+}
+
+/* Of both ops: every slot is shaped as the first. */
+static void swish_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                       lh_cost_t *out)
+{
+    (void)attributes;
+    const double elements = (double)args[0].shape[0] * (double)args[0].shape[1];
+    const double bytes = args[0].dtype == LH_DTYPE_BF16 ? 2 : 4;
+    LH_FILL(lh_cost_t, out, .flops = 10 * elements, .bytes = bytes * arg_count * elements);
+}
+
+static void swish_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    LH_SLOTS(SWISH_TEXT);
+    const lh_value_t in[] = {from[0], forward[in_x]};
+    if (wanted[in_x]) into[in_x] = g->api->op(g, "acme.swish_grad", attributes, in, 2, NULL);
+}
+
+#define SWISH(op_text, op_shape, op_gradient)                                           \
+    {                                                                                   \
+        LH_OP_TEXT(op_text),                                                            \
+            .attributes = swish_attributes, .attribute_size = sizeof(lh_option_t),      \
+            .attribute_count = 1, .attributes_bytes = sizeof(acme_swish_t),             \
+            .flags = LH_OP_ROWS | LH_OP_COLUMNS, .shape = op_shape, .cost = swish_cost, \
+            .gradient = op_gradient                                                     \
     }
 
 static const lh_op_t ops[] = {
-    SWISH(SWISH_TEXT, swish_gradient),
-    SWISH(SWISH_GRAD_TEXT, NULL),
+    SWISH(SWISH_TEXT, swish_shape, swish_gradient),
+    SWISH(SWISH_GRAD_TEXT, swish_grad_shape, NULL),
 };
 
-enum { MAX_ARGS = 3 };
+enum { MAX_ARGS = 3 }; /* of acme.swish_grad */
 
 struct lh_prepared {
     const lh_host_t *host;
@@ -84,6 +97,17 @@ struct lh_prepared {
     double beta;
 };
 
+/* x of either op. */
+static const lh_arg_t *x_of(const lh_kernel_desc_t *desc, bool gradient)
+{
+    if (gradient) {
+        LH_SLOTS(SWISH_GRAD_TEXT);
+        return &desc->args[in_x];
+    }
+    LH_SLOTS(SWISH_TEXT);
+    return &desc->args[in_x];
+}
+
 static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
                            lh_kernel_plan_t *plan, lh_prepared_t **out)
 {
@@ -93,10 +117,11 @@ static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kerne
     if (k == NULL) return LH_NO_MEMORY;
 
     k->host = host;
-    k->gradient = desc->arg_count == MAX_ARGS;
-    k->dtype = desc->args[0].dtype;
-    k->rows = desc->args[0].shape[0];
-    k->width = desc->args[0].shape[1];
+    k->gradient = strcmp(desc->op, LH_OP_NAME(SWISH_GRAD_TEXT)) == 0;
+    const lh_arg_t *x = x_of(desc, k->gradient);
+    k->dtype = x->dtype;
+    k->rows = x->shape[0];
+    k->width = x->shape[1];
     for (uint32_t i = 0; i < desc->arg_count; i++)
         k->pitch[i] = desc->args[i].stride[0];
     k->beta = how->beta;
@@ -140,18 +165,21 @@ static double slope_f64(double beta, double x)
 #define ROW(name, T, R, load, round, swish, slope)                          \
     static void name(const lh_prepared_t *k, void *const *at, uint64_t row) \
     {                                                                       \
-        const T *first = (const T *)at[0] + row * k->pitch[0];              \
         const R beta = (R)k->beta;                                          \
-        if (!k->gradient) {                                                 \
-            T *y = (T *)at[1] + row * k->pitch[1];                          \
+        if (k->gradient) {                                                  \
+            LH_SLOTS(SWISH_GRAD_TEXT);                                      \
+            const T *gy = (const T *)at[in_gy] + row * k->pitch[in_gy];     \
+            const T *x = (const T *)at[in_x] + row * k->pitch[in_x];        \
+            T *gx = (T *)at[out_gx] + row * k->pitch[out_gx];               \
             for (uint64_t i = 0; i < k->width; i++)                         \
-                y[i] = round(swish(beta, load(first[i])));                  \
-            return;                                                         \
+                gx[i] = round(load(gy[i]) * slope(beta, load(x[i])));       \
+        } else {                                                            \
+            LH_SLOTS(SWISH_TEXT);                                           \
+            const T *x = (const T *)at[in_x] + row * k->pitch[in_x];        \
+            T *y = (T *)at[out_y] + row * k->pitch[out_y];                  \
+            for (uint64_t i = 0; i < k->width; i++)                         \
+                y[i] = round(swish(beta, load(x[i])));                      \
         }                                                                   \
-        const T *x = (const T *)at[1] + row * k->pitch[1];                  \
-        T *gx = (T *)at[2] + row * k->pitch[2];                             \
-        for (uint64_t i = 0; i < k->width; i++)                             \
-            gx[i] = round(load(first[i]) * slope(beta, load(x[i])));        \
     }
 ROW(row_f32, float, float, AS_IS, AS_IS, swish_f32, slope_f32)
 ROW(row_bf16, uint16_t, float, lh_bf16_to_f32, lh_f32_to_bf16, swish_f32, slope_f32)

@@ -155,18 +155,20 @@ static lh_status_t my_fill(LH_UNUSED lh_stream_t *s, const lh_place_t *to, uint8
     return LH_OK;
 }
 
-/* add: y = a + b, [rows, width] each, rows maybe further apart than their width. */
+/* add: y = a + b, [rows, width] each, rows maybe further apart than their width. LH_SLOTS names the slots
+ * of an op's text in ops.h. */
 struct lh_prepared {
     const lh_host_t *host;
     uint64_t rows, width;
-    uint64_t stride[3]; /* of a, b, y */
+    uint64_t stride[3]; /* by slot */
 };
 
 static lh_status_t add_prepare(const lh_host_t *host, LH_UNUSED lh_device_t *d,
                                const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
                                lh_prepared_t **out)
 {
-    const lh_arg_t *y = &desc->args[2];
+    LH_SLOTS(LH_ADD_TEXT);
+    const lh_arg_t *y = &desc->args[out_y];
     if (y->rank != 2)
         return host->fail(host, LH_UNSUPPORTED, "add of rank %u, this kernel does 2", y->rank);
     lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
@@ -174,7 +176,7 @@ static lh_status_t add_prepare(const lh_host_t *host, LH_UNUSED lh_device_t *d,
     k->host = host;
     k->rows = y->shape[0];
     k->width = y->shape[1];
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < slot_count; i++)
         k->stride[i] = desc->args[i].stride[0];
     LH_FILL(lh_kernel_plan_t, plan, .flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE, .variant = 1,
             .name = "add.f32.template");
@@ -184,11 +186,13 @@ static lh_status_t add_prepare(const lh_host_t *host, LH_UNUSED lh_device_t *d,
 
 static lh_status_t add_launch(lh_prepared_t *k, const lh_launch_t *call)
 {
-    const float *a = call->args[0].address, *b = call->args[1].address;
-    float *y = call->args[2].address;
+    LH_SLOTS(LH_ADD_TEXT);
+    const float *a = call->args[in_a].address, *b = call->args[in_b].address;
+    float *y = call->args[out_y].address;
     for (uint64_t row = 0; row < k->rows; row++)
         for (uint64_t i = 0; i < k->width; i++)
-            y[row * k->stride[2] + i] = a[row * k->stride[0] + i] + b[row * k->stride[1] + i];
+            y[row * k->stride[out_y] + i] = a[row * k->stride[in_a] + i] +
+                                            b[row * k->stride[in_b] + i];
     return LH_OK;
 }
 
