@@ -44,11 +44,13 @@ extern const uint32_t ops_view_kinds[];
 #define COUNT(t) (uint32_t)(sizeof(t) / sizeof((t)[0]))
 /* The fields of a row for a struct of attributes T of longhaul/ops.h with the table t of its options:
  * the table parses `name(x, beta=2)` in an INI, and prints what the attributes are. */
-#define ATTRIBUTES(T, t) OWN_ATTRIBUTES(T, t), .attributes_struct = #T
+#define ATTRIBUTES(T, t) TABLE(t), .attributes_bytes = LISTED_BYTES(T), .attributes_struct = #T
 /* Likewise, where T is the core's own and no plugin fills it in. */
-#define OWN_ATTRIBUTES(T, t)                                                          \
-    .attributes = (t), .attribute_size = sizeof((t)[0]), .attribute_count = COUNT(t), \
-    .attributes_bytes = sizeof(T)
+#define OWN_ATTRIBUTES(T, t) TABLE(t), .attributes_bytes = sizeof(T)
+#define TABLE(t) .attributes = (t), .attribute_size = sizeof((t)[0]), .attribute_count = COUNT(t)
+/* sizeof(T). A T that LH_OP_STRUCTS lacks, for which devices would have no room, is an error of the compiler. */
+#define LISTED_BYTES(T) _Generic((T *)NULL LH_OP_STRUCTS(LISTED_STRUCT))
+#define LISTED_STRUCT(name, T) , T * : sizeof(T)
 
 /* Sets of dtypes, as bits: what a rule allows an input to be. */
 #define IS(dtype) (1u << (dtype))

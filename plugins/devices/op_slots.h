@@ -11,20 +11,12 @@
 #include <longhaul/kernel.h>
 #include <longhaul/ops.h>
 
-/* The attributes of whichever op it is; zero where the caller's struct was shorter or absent. */
+/* The attributes of whichever op it is, by the names of LH_OP_STRUCTS; zero where the caller's struct was
+ * shorter or absent. */
 typedef union op_attributes {
-    lh_matmul_t matmul;
-    lh_norm_t norm;
-    lh_activate_t activate;
-    lh_adamw_t adamw;
-    lh_sgd_t sgd;
-    lh_rows_t rows;
-    lh_rope_t rope;
-    lh_attention_t attention;
-    lh_top_k_t top_k;
-    lh_route_t route;
-    lh_picks_t picks;
-    lh_grouped_t grouped;
+#define OP_ATTRIBUTES_MEMBER(name, T) T name;
+    LH_OP_STRUCTS(OP_ATTRIBUTES_MEMBER)
+#undef OP_ATTRIBUTES_MEMBER
 } op_attributes_t;
 
 /* As much of the op's struct as both sides know; the rest is zero. from: a desc's attributes. */
