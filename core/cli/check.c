@@ -70,9 +70,12 @@ lh_status_t check_inputs(const job_t *job)
     const struct {
         const char *key, *path;
     } files[] = {
-        {"[prepare] tokenizer", job->prepare.tokenizer}, {"[eval] tokenizer", job->eval.tokenizer},
-        {"[generate] prompts", job->generate.prompts},   {"[dpo] reference", job->dpo.reference},
+        {"[prepare] tokenizer", job->prepare.tokenizer},
+        {"[eval] tokenizer", job->eval.tokenizer},
+        {"[generate] prompts", job->generate.prompts},
+        {"[dpo] reference", job->dpo.reference},
         {"[launch] secret", job->launch.secret},
+        {"[parallel] schedule", job->parallel.schedule},
     };
     status = check_document_files(&outputs, job->document);
     if (status == LH_OK) status = check_list(&outputs, "[prepare] input", job->prepare.input);

@@ -482,6 +482,8 @@ class OwnFiles(PipelineCase):
             self.kept(name, r"\[eval\] data: .*would be lost", "eval.data=" + name, job=job)
             self.kept(name, r"\[prepare\] tokenizer: .*would be lost", "prepare.tokenizer=" + name,
                       command="train", job=job)
+            self.kept(name, r"\[parallel\] schedule: .*would be lost", "parallel.schedule=" + name,
+                      command="train", job=job)
 
     def test_an_output_that_leaves_a_folder_yet_to_be_made(self):
         shutil.copy(self.stories(), self.path("data.bin"))
