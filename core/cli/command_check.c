@@ -6,7 +6,7 @@
  * until the end, because explaining prints the effective value of every key with where it comes
  * from.
  *
- * The check is a walk from what is cheap to what is not: options, then files, then the step.
+ * The check is a walk from what is cheap to what is not: options, rates, then files, then the step.
  *
  * The output is an INI that can be run in place of the one that was checked: a comment for each
  * plugin with its file and digest, then all sections that a stage of the job reads, each key with
@@ -440,10 +440,24 @@ static lh_status_t check_options(check_t *c)
     return status;
 }
 
+/* The rates of all steps: a function of a plugin may go wrong at a late one, which would end the run
+ * there. Not for every rank that starts, as there may be millions. */
+static lh_status_t check_rates(const check_t *c)
+{
+    step_calls_t *calls;
+    if (c->job->optimizer.learning_rate == NULL) return LH_OK;
+    lh_status_t status = step_calls_new(c->job, c->cli->plugins, &calls);
+    if (status != LH_OK) return status;
+    status = step_calls_rates(calls);
+    step_calls_free(calls);
+    return status;
+}
+
 /* What each rank checks by itself, then what one process checks for all. */
 static lh_status_t check_all(check_t *c)
 {
     lh_status_t status = check_options(c);
+    if (status == LH_OK) status = check_rates(c);
     if (status == LH_OK) status = check_stage_files(c);
     if (status == LH_OK) status = check_step(c);
     return status;

@@ -209,7 +209,9 @@ struct step_calls {
     char where[3][WHERE_BYTES];
 };
 
-static const call_variable_t rate_variables[] = {{"step", CALL_U64}, {"steps", CALL_U64}};
+enum { RATE_STEP = 0 };
+static const call_variable_t rate_variables[] = {[RATE_STEP] = {"step", CALL_U64},
+                                                 {"steps", CALL_U64}};
 enum { STEP_LOSS = 1, STEP_NORM = 3 };
 static const call_variable_t step_variables[] = {{"step", CALL_U64},
                                                  [STEP_LOSS] = {"loss", CALL_F64},
@@ -317,6 +319,19 @@ lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out)
                     b->where[0], rate.f64, (unsigned long long)step);
     *out = rate.f64;
     return LH_OK;
+}
+
+lh_status_t step_calls_rates(step_calls_t *b)
+{
+    const uint64_t most = 10000000;
+    lh_status_t status = LH_OK;
+    double rate;
+    if (b->steps == 0) return LH_OK;
+    const uint64_t last = call_reads(b->rate, RATE_STEP) ? b->steps - 1 : 0;
+    const uint64_t apart = 1 + last / most;
+    for (uint64_t i = 0; status == LH_OK && i <= last / apart; i++)
+        status = step_calls_rate(b, i * apart, &rate);
+    return status == LH_OK ? step_calls_rate(b, last, &rate) : status;
 }
 
 bool step_calls_read_figures(const step_calls_t *b)

@@ -587,6 +587,16 @@ class Calls(PipelineCase):
         for rate, wanted in zip(rates, (1e-3, 1e-3, 5e-4, 5e-4, 1e-3 / 3)):
             self.assertLess(abs(rate - wanted), 1e-9)
 
+    def test_a_rate_that_goes_wrong_at_a_late_step_is_refused_by_check(self):
+        job = self.small_job(train={"steps": 4},
+                             optimizer={"learning_rate": "test_hooks:slide(step, height=3.0)"})
+        plugins = self.plugins()
+        self.run_longhaul("check", job, *plugins)
+        for steps, wrong in ((5, "-1 at step 4"), (30000000, "-3 at step 6")):  # of many, every third
+            _, said = self.run_longhaul("check", job, *plugins, "--set", "train.steps=%d" % steps,
+                                        code=REFUSED)
+            self.assertIn("learning_rate is %s; a rate is not negative" % wrong, said)
+
     def test_a_filter_drops_documents(self):
         job = self.small_job(train={"steps": 1})
         self.run_longhaul("prepare", job)

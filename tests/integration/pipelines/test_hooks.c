@@ -57,6 +57,11 @@ LH_FUNCTION(f64, stairs, (u64, step), (f64, height))
     return height / (double)(1 + step / 2);
 }
 
+LH_FUNCTION(f64, slide, (u64, step), (f64, height))
+{
+    return height - (double)step;
+}
+
 LH_FUNCTION(u64, shorter_than, (u64, tokens), (u64, limit))
 {
     return tokens < limit;
@@ -83,6 +88,7 @@ static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(stop, "asks the run to stop after one step"),
     LH_FUNCTION_ENTRY(stop_seen, "the same for one that reads the step's loss"),
     LH_FUNCTION_ENTRY(stairs, "falls every other step"),
+    LH_FUNCTION_ENTRY(slide, "falls by 1 a step, below 0 too"),
     LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
     LH_FUNCTION_ENTRY(upside_down, "rows from the last to the first"),
 };
