@@ -31,6 +31,7 @@ uint32_t spec_find_value(const spec_t *s, const char *name)
 /* The last line above `before`: a line may take the name of the part's input over. */
 uint32_t spec_find_line(const spec_part_t *part, const char *name, uint32_t before)
 {
+    lh_assert(before <= part->count);
     for (uint32_t i = before; i-- > 0;)
         if (strcmp(part->lines[i].at->key, name) == 0) return i;
     return part->count;
@@ -40,6 +41,7 @@ uint32_t spec_find_line(const spec_part_t *part, const char *name, uint32_t befo
 bool spec_part_has(const spec_t *s, const spec_part_t *part, const spec_parameter_t *p)
 {
     if (p->text.part + 1 != part->part) return false;
+    lh_assert(p->text.classes == NULL || part->class < s->class_count);
     return p->text.classes == NULL || strchr(p->text.classes, s->letters[part->class]) != NULL;
 }
 
@@ -170,6 +172,7 @@ static void list_mark(spec_t *s, const spec_node_t *list)
 static bool names_line(const spec_part_t *part, uint32_t from, const spec_node_t *node,
                        uint32_t line)
 {
+    lh_assert(line < part->count);
     const char *key = part->lines[line].at->key;
     if (line >= from && strcmp(key, part->input) == 0) return false;
     if (node->kind == SPEC_NODE_WORD &&
@@ -184,6 +187,7 @@ static bool names_line(const spec_part_t *part, uint32_t from, const spec_node_t
 /* Whether line `from` needs line `to`, by whatever lines between; seen [count] ends circles. */
 static bool line_needs(const spec_part_t *part, uint32_t from, uint32_t to, bool *seen)
 {
+    lh_assert(from < part->count);
     if (names_line(part, from, part->lines[from].tree, to)) return true;
     seen[from] = true;
     for (uint32_t i = 0; i < part->count; i++)
@@ -198,6 +202,7 @@ static lh_status_t refuse_later(const spec_checker_t *c, uint32_t line)
 {
     const spec_part_t *part = c->part;
     bool seen[SPEC_LINES] = {false};
+    lh_assert(line < part->count && c->line < part->count && part->count <= SPEC_LINES);
     const char *key = part->lines[line].at->key, *own = part->lines[c->line].at->key;
     if (line == c->line) return fail(LH_INVALID, "%s: a cycle: %s reads itself", c->where, own);
     if (line_needs(part, line, c->line, seen))
@@ -248,6 +253,7 @@ static lh_status_t tensor_mark(spec_checker_t *c, const char *name, bool *known)
         ((spec_parameter_t *)p)->used = true;
         return LH_OK;
     }
+    lh_assert(spec_slot_dot(name) < sizeof(base)); /* a node's text */
     memcpy(base, name, spec_slot_dot(name));
     if (line == part->count) line = spec_find_line(part, base, c->line);
     if (line != part->count) {
@@ -364,6 +370,7 @@ static lh_status_t statement_check(spec_checker_t *c, const spec_node_t *call)
 /* A line calls something, or gives a tensor another name. */
 static lh_status_t line_check(spec_checker_t *c)
 {
+    lh_assert(c->line < c->part->count);
     const spec_line_t *line = &c->part->lines[c->line];
     bool known;
     spec_where_line(c->part->section, line->at, c->where, sizeof(c->where));
@@ -417,6 +424,7 @@ static lh_status_t part_check(spec_t *s, spec_part_t *part)
 static lh_status_t value_circle(const spec_t *s, uint32_t index, const spec_node_t *node,
                                 uint8_t *state)
 {
+    lh_assert(index < s->value_count);
     const uint32_t other = node->kind == SPEC_NODE_WORD &&
                                    spec_find_option(s, node->text, NULL) == NULL
                                ? spec_find_value(s, node->text)
@@ -446,6 +454,7 @@ static lh_status_t values_check(spec_t *s)
 {
     uint8_t state[SPEC_LINES] = {0};
     lh_status_t status = LH_OK;
+    lh_assert(s->value_count <= SPEC_LINES);
     for (uint32_t i = 0; i < s->value_count && status == LH_OK; i++) {
         char where[700];
         const char *key = s->values[i].at->key;
@@ -585,6 +594,7 @@ static lh_status_t unused_check(const spec_t *s)
         const spec_parameter_t *p = &s->parameters[i];
         static const char *const parts[] = {"[spec.embedding]", "[spec.block]", "[spec.head]"};
         if (p->used) continue;
+        lh_assert(p->text.part < SPEC_PARTS);
         document_where(p->section->file, p->section->line, where, sizeof(where));
         return fail(LH_INVALID, "%s: [%s] is read by no line of %s", where, p->section->name,
                     parts[p->text.part]);
@@ -663,6 +673,7 @@ static void made_of(const spec_part_t *part, uint32_t line, const made_of_t *abo
     if (node->kind == SPEC_NODE_WORD) {
         char base[SPEC_NAME] = "";
         uint32_t from = spec_find_line(part, node->text, line);
+        lh_assert(spec_slot_dot(node->text) < sizeof(base));
         memcpy(base, node->text, spec_slot_dot(node->text));
         if (from == part->count && base[0] != '\0') from = spec_find_line(part, base, line);
         if (from != part->count) {
@@ -680,6 +691,7 @@ static lh_status_t tail_check(const spec_t *s)
 {
     const spec_part_t *part = &s->tail;
     made_of_t of[SPEC_LINES] = {{false, false}};
+    lh_assert(part->count <= SPEC_LINES);
     for (uint32_t i = 0; i < part->count; i++) {
         const spec_line_t *line = &part->lines[i];
         char where[700];

@@ -41,6 +41,7 @@ static lh_status_t texts_work_out(lh_model_t *m)
 /* An option's value in the model's config. */
 static void option_value(const lh_model_t *m, uint32_t index, spec_value_t *out)
 {
+    lh_assert(index < m->spec->option_count);
     const lh_option_t *row = &m->spec->rows[index];
     const char *at = (const char *)m->config + row->offset;
     *out = (spec_value_t){.kind = SPEC_WHOLE};
@@ -115,6 +116,7 @@ static lh_status_t tree_values_work_out(lh_model_t *m, const spec_node_t *node)
 /* It counts as known once all that it needs is. */
 static lh_status_t value_work_out(lh_model_t *m, uint32_t index)
 {
+    lh_assert(index < m->spec->value_count);
     const spec_line_t *line = &m->spec->values[index];
     char where[700];
     if (m->valued[index] != 0) return LH_OK;
@@ -401,6 +403,7 @@ static void lines_want(const spec_part_t *part, uint32_t line, const spec_node_t
 {
     if (node->kind == SPEC_NODE_WORD) {
         char base[SPEC_NAME] = "";
+        lh_assert(spec_slot_dot(node->text) < sizeof(base));
         memcpy(base, node->text, spec_slot_dot(node->text));
         uint32_t from = spec_find_line(part, node->text, line);
         if (from == part->count && base[0] != '\0') from = spec_find_line(part, base, line);
@@ -413,6 +416,7 @@ static void lines_want(const spec_part_t *part, uint32_t line, const spec_node_t
 /* From below, as a line names only what stands above it. */
 lh_status_t spec_model_wanted(lh_model_t *m, const spec_part_t *part, uint32_t block, bool *wanted)
 {
+    lh_assert(part->count <= SPEC_LINES);
     memset(wanted, 0, part->count * sizeof(*wanted));
     for (uint32_t i = part->count; i-- > 0;) {
         const spec_line_t *line = &part->lines[i];

@@ -116,6 +116,7 @@ static lh_status_t option_read(spec_t *s, const document_section_t *section, uin
                  {"flag", LH_OPT_BOOL},
                  {"choice", LH_OPT_CHOICE},
                  {"text", LH_OPT_STRING}};
+    lh_assert(index < section->entry_count && index < SPEC_OPTIONS);
     const document_entry_t *e = section->entries[index];
     char where[700];
     spec_where_line(section, e, where, sizeof(where));
@@ -182,6 +183,7 @@ static lh_status_t lines_read(spec_t *s, const document_section_t *section, spec
                               uint32_t *count)
 {
     char where[700];
+    lh_assert(*count == 0); /* a section is read once */
     if (section->entry_count > SPEC_LINES)
         return fail(LH_INVALID, "%s: [%s] has %u lines, expected at most %d", s->where,
                     section->name, section->entry_count, SPEC_LINES);
@@ -325,6 +327,7 @@ static lh_status_t parameter_check(const spec_t *s, const spec_parameter_t *p)
 /* It is counted before it is parsed, so that spec_free finds what a failure leaves in it. */
 static lh_status_t parameter_read(spec_t *s, const document_section_t *section)
 {
+    lh_assert(text_starts(section->name, "spec.parameter."));
     spec_parameter_t *p = &s->parameters[s->parameter_count++];
     p->section = section;
     p->name = section->name + strlen("spec.parameter.");
@@ -362,6 +365,7 @@ static lh_status_t parameters_read(spec_t *s)
  * label only tells several rows of one option apart. */
 static lh_status_t key_read(spec_t *s, const document_section_t *section, uint32_t index)
 {
+    lh_assert(index < section->entry_count);
     const document_entry_t *e = section->entries[index];
     lh_hf_key_t *row = &s->keys[s->key_count++];
     char where[700];
@@ -394,6 +398,7 @@ static lh_status_t key_read(spec_t *s, const document_section_t *section, uint32
  * ignored: counts for nothing, which is told. */
 static lh_status_t fixed_read(spec_t *s, const document_section_t *section, uint32_t index)
 {
+    lh_assert(index < section->entry_count);
     const document_entry_t *e = section->entries[index];
     const size_t length = strlen(e->value);
     lh_hf_key_t *row = &s->keys[s->key_count++];
@@ -412,6 +417,7 @@ static lh_status_t fixed_read(spec_t *s, const document_section_t *section, uint
 /* The same checks as of a plugin's row; of an option that is not there the nearest is told. */
 static lh_status_t key_check(const spec_t *s, const document_section_t *section, uint32_t index)
 {
+    lh_assert(index < s->key_count && index < section->entry_count);
     const lh_hf_key_t *row = &s->keys[index];
     char where[700];
     spec_where_line(section, section->entries[index], where, sizeof(where));

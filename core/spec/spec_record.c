@@ -70,6 +70,7 @@ typedef struct attribute_table {
 /* Rows of a plugin's op may be longer than this host's. */
 static const lh_option_t *attribute_row(const attribute_table_t *t, uint32_t index)
 {
+    lh_assert(index < t->count);
     return (const lh_option_t *)(const void *)((const char *)t->rows + (size_t)index * t->row_size);
 }
 
@@ -302,6 +303,7 @@ static lh_value_t refuse_no_tensor(const spec_writer_t *w, const char *name)
 static lh_value_t slot_find(const spec_writer_t *w, const char *name)
 {
     char base[SPEC_NAME] = "";
+    lh_assert(spec_slot_dot(name) < sizeof(base)); /* a node's text */
     memcpy(base, name, spec_slot_dot(name));
     const char *slot_name = name + spec_slot_dot(name) + 1;
     const uint32_t line = spec_find_line(w->part, base, w->line);
@@ -387,6 +389,7 @@ static lh_status_t inputs_write(spec_writer_t *w, const attribute_table_t *t, co
         if (slot == op->in_count)
             return fail(LH_INVALID, "%s: %s() takes %u inputs (%s)", w->where, op->row.name,
                         op->in_count, op->row.slots);
+        lh_assert(slot < op->in_count && slot < OP_SLOTS);
         if (taken[slot])
             return fail(LH_INVALID, "%s: %s() is given its input %s twice", w->where, op->row.name,
                         op->slot_name[slot]);
@@ -403,6 +406,7 @@ static lh_status_t inputs_write(spec_writer_t *w, const attribute_table_t *t, co
 /* "[64, 32]" */
 static void value_shape_text(const spec_writer_t *w, lh_value_t value, text_t *out)
 {
+    lh_assert(value != 0 && value < w->r->value_count);
     const lh_arg_t *arg = &w->r->values[value].arg;
     for (uint32_t d = 0; d < arg->rank; d++)
         text_printf(out, "%s%llu", d == 0 ? "[" : ", ", (unsigned long long)arg->shape[d]);
@@ -463,6 +467,7 @@ static lh_value_t op_write(spec_writer_t *w, const op_t *op, const spec_node_t *
 /* A sum, in the head. */
 static lh_value_t total_write(const spec_writer_t *w, const spec_node_t *call)
 {
+    lh_assert(call->first != NULL && call->first->next != NULL); /* spec_check's total_check */
     const char *name = call->first->text;
     spec_scope_t scope = w->scope;
     uint64_t count = 0;
@@ -511,13 +516,16 @@ static const spec_part_t *spec_part_of(const lh_model_t *m, uint32_t part, uint3
     switch (part) {
     case LH_PART_EMBED: return &s->embedding;
     case LH_PART_HEAD: return &s->tail;
-    default: return &s->blocks[m->classes == NULL ? 0 : m->classes[block]];
+    default:
+        lh_assert(part == LH_PART_BLOCK && (m->classes == NULL || block < m->blocks));
+        return &s->blocks[m->classes == NULL ? 0 : m->classes[block]];
     }
 }
 
 /* What is added must be as long as what the head reads. */
 static lh_status_t sum_check(const spec_writer_t *w, const char *name, lh_value_t value)
 {
+    lh_assert(value != 0 && value < w->r->value_count);
     const lh_arg_t *arg = &w->r->values[value].arg;
     const spec_line_t *line = NULL;
     uint64_t count;
@@ -534,6 +542,7 @@ static lh_status_t sum_check(const spec_writer_t *w, const char *name, lh_value_
 /* accumulate or loss. The recorder says what it does not take; where stands before. */
 static void statement_write(spec_writer_t *w, const spec_line_t *line)
 {
+    lh_assert(line->tree->first != NULL); /* spec_check's statement_check */
     const char *name = line->at->key;
     const bool sum = spec_call_kind(line->tree) == SPEC_ACCUMULATES;
     const lh_value_t value = tensor_write(w, line->tree->first);
@@ -585,6 +594,7 @@ lh_value_t spec_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t blo
                        lh_value_t input)
 {
     const spec_part_t *lines = spec_part_of(m, part, block);
+    lh_assert(lines->count > 0 && lines->count <= SPEC_LINES);
     spec_writer_t w = {.m = m,
                        .g = g,
                        .r = (recording_t *)g,

@@ -95,6 +95,7 @@ static lh_status_t spec_node_new(spec_parser_t *p, uint32_t kind, spec_node_t **
 /* Copies a name or number of `length` bytes. */
 static lh_status_t node_take(spec_parser_t *p, size_t length, spec_node_t *node)
 {
+    lh_assert(length > 0);
     if (length >= SPEC_NAME)
         return fail(LH_INVALID, "%s: '%.*s' has %zu bytes, expected at most %d", p->where,
                     (int)length, p->at, length, SPEC_NAME - 1);
@@ -419,6 +420,7 @@ static lh_status_t function_value(const spec_node_t *node, const spec_names_t *n
 /* Recursion is as deep as the tree, which SPEC_DEPTH and SPEC_NODES bound. */
 lh_status_t spec_evaluate(const spec_node_t *node, const spec_names_t *names, spec_value_t *out)
 {
+    lh_assert(node != NULL);
     switch (node->kind) {
     case SPEC_NODE_NUMBER: return number_value(node, names, out);
     case SPEC_NODE_CALL: return function_value(node, names, out);
