@@ -20,6 +20,7 @@ typedef struct figures {
 static void figures_escape(const char *from, char *to, size_t room)
 {
     size_t length = 0;
+    lh_assert(room > 0);
     for (; *from != '\0' && length + 3 < room; from++) {
         const char c = *from;
         if (c == '\\' || c == '"') to[length++] = '\\';
@@ -191,6 +192,7 @@ static const struct {
 /* way: from site[0] to site[1], or back. NAN: not measured, or told once for both ways. */
 static double link_figure(const probe_figures_t *p, uint32_t which, int way)
 {
+    lh_assert(which < LINK_FIGURES && (way == 0 || way == 1));
     const uint64_t once[] = {[LINK_TRIP] = p->round_trip_ns, [LINK_LOADED_TRIP] = p->loaded_ns};
     switch (which) {
     case LINK_RATE: return (double)p->rate[way];

@@ -188,6 +188,7 @@ static void progress_step_show(progress_line_t *p, const step_report_t *s)
  * slower without jumping at every save. */
 void progress_step(progress_line_t *p, const step_report_t *s)
 {
+    lh_assert(p->log_every > 0); /* progress_begin was called */
     p->seconds_a_step = p->seconds_a_step <= 0 ? s->seconds
                                                : 0.95 * p->seconds_a_step + 0.05 * s->seconds;
     if (!s->applied)

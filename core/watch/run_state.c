@@ -142,6 +142,7 @@ void run_lateness_free(lateness_t *l)
 
 static void lateness_add(lateness_t *l, uint32_t rank, const char *why)
 {
+    lh_assert(rank < l->world->row.size && l->shown <= LATE_SHOWN);
     l->count++;
     if (l->shown == LATE_SHOWN) return;
     late_rank_t *late = &l->late[l->shown++];
@@ -157,6 +158,7 @@ static bool lateness_judge(lateness_t *l, uint32_t rank, const control_member_t 
 {
     char why[sizeof(l->late[0].why)];
     const uint64_t step = m->progress.step;
+    lh_assert(rank < l->world->row.size);
     if (l->since[rank] == 0 || l->step[rank] != step) {
         l->step[rank] = step;
         l->since[rank] = now;

@@ -60,6 +60,7 @@ static bool scrape_is_whole(const char *bytes, size_t length)
 static bool scrape_word(const char *line, size_t length, size_t *at, const char *word)
 {
     const size_t bytes = strlen(word);
+    lh_assert(*at <= length);
     if (length - *at <= bytes || memcmp(line + *at, word, bytes) != 0 || line[*at + bytes] != ' ')
         return false;
     *at += bytes + 1;
@@ -159,6 +160,7 @@ static void peer_answer(scrape_t *s, scrape_peer_t *p, uint32_t what)
 {
     const bool good = what == SCRAPE_PAGE || what == SCRAPE_HEAD;
     text_t answer = {0};
+    lh_assert(p->to_send == 0 && what != SCRAPE_MORE); /* one answer for each connection */
     if (good) scrape_renew(s);
     const char *body = good ? s->text.data : answer_status(what);
     const size_t length = good ? s->text.length : strlen(body);
@@ -180,6 +182,7 @@ static void peer_answer(scrape_t *s, scrape_peer_t *p, uint32_t what)
  * behind its answer. */
 static void peer_send(scrape_peer_t *p)
 {
+    lh_assert(p->fd >= 0 && p->sent < p->to_send);
     const ssize_t sent = send(p->fd, p->answer + p->sent, p->to_send - p->sent,
                               MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -225,6 +228,7 @@ static void scrape_accept(scrape_t *s)
         return;
     }
     scrape_peer_t *p = scrape_place(s);
+    lh_assert(p->fd < 0);
     p->fd = fd;
     p->since = sys()->now_ns();
 }
@@ -328,6 +332,7 @@ lh_status_t scrape_open(const char *address, void (*page)(void *context, text_t 
                         void *context, scrape_t **out)
 {
     sigset_t all, before;
+    lh_assert(page != NULL);
     scrape_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
     s->listener = -1;

@@ -80,6 +80,7 @@ static void events_write_record(watch_events_t *f, const buffer_t *data)
     const uint32_t head = watch_events_crc(&length, sizeof(length));
     const uint32_t tail = watch_events_crc(data->bytes, data->length);
 
+    lh_assert(data->length + 16 <= sizeof(record));
     memcpy(record, &length, 8);
     memcpy(record + 8, &head, 4);
     memcpy(record + 12, data->bytes, data->length);
