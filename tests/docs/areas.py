@@ -1,5 +1,5 @@
 """areas.py SOURCE BUILD [AREA] - is every test of BUILD in an area of tests/areas, has every area tests, and is what begins first
-in torture (tests/torture/begin) a test? With AREA: prints that area's regular expression, or of a name with a dot that
+in torture (tests/torture/begin), or runs by turns (tests/torture/turns), a test? With AREA: prints that area's regular expression, or of a name with a dot that
 of the test of this name, or says which areas there are."""
 import os
 import re
@@ -32,17 +32,20 @@ def main(source, build, wanted=None):
     tests = re.findall(r"Test +#\d+: (\S+)", listed)
     lost = [t for t in tests if not any(re.search(p, t) for p in areas.values())]
     empty = [a for a, p in areas.items() if not any(re.search(p, t) for t in tests)]
-    with open(os.path.join(source, "tests", "torture", "begin")) as f:
-        first = [line.split()[0] for line in f if line.strip() and not line.startswith("#")]
-    unknown = sorted(set(first) - set(tests)) + sorted({t for t in first if first.count(t) > 1})
-    for test in unknown:
-        print(f"{test} of tests/torture/begin is no test, or stands there twice")
+    unknown, none = [], False
+    for page, column in (("begin", 0), ("turns", 1)):
+        with open(os.path.join(source, "tests", "torture", page)) as f:
+            named = [line.split()[column] for line in f if line.strip() and not line.startswith("#")]
+        none = none or not named
+        for test in sorted(set(named) - set(tests)) + sorted({t for t in named if named.count(t) > 1}):
+            print(f"{test} of tests/torture/{page} is no test, or stands there twice")
+            unknown.append(test)
     for test in lost:
         print(f"{test} is in no area of tests/areas")
     for area in empty:
         print(f"area {area} of tests/areas has no test")
     print(f"{len(tests)} tests in {len(areas)} areas")
-    return 1 if lost or empty or unknown or not first or not tests else 0
+    return 1 if lost or empty or unknown or none or not tests else 0
 
 
 if __name__ == "__main__":

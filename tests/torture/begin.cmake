@@ -1,6 +1,17 @@
-# Read by ctest each time it runs, behind all tests: those of `begin` start in its order where the long lists run whole. COST
-# and locks of the CMakeLists.txt are of samples, whose times are others.
+# Read by ctest each time it runs, behind all tests. Where the long lists run whole, those of `begin` start in its order: COST
+# and locks of the CMakeLists.txt are of samples, whose times are others. Elsewhere those of `turns` whose turn it is not are
+# left out, if LONGHAUL_TURN is a number.
 if("$ENV{LONGHAUL_TORTURE}" STREQUAL "" OR "$ENV{LONGHAUL_TORTURE}" STREQUAL "0")
+  if("$ENV{LONGHAUL_TURN}" MATCHES "^[0-9]+$")
+    math(EXPR turn "$ENV{LONGHAUL_TURN} % 4")
+    file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/turns rows REGEX "^[0-9]")
+    foreach(row ${rows})
+      string(REGEX REPLACE ".* " "" name "${row}")
+      if(NOT row MATCHES "^${turn} ")
+        set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+      endif()
+    endforeach()
+  endif()
   return()
 endif()
 file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/begin rows REGEX "^[a-z]")
