@@ -452,6 +452,14 @@ static void client_judge_door(control_t *c, uint64_t now)
     k->over = true;
 }
 
+/* How long rank 0 may be silent. Where it is, the welcome says: until then it may be in another site. */
+static uint64_t client_silence_ns(const control_t *c)
+{
+    const uint64_t least = CONTROL_SILENCE_MS * CONTROL_MS, outage = control_outage_ns(c);
+    if (c->client->welcomed) return c->client->far ? outage : least;
+    return outage > least ? outage : least;
+}
+
 /* What is due by the clock: a heartbeat of this rank, and the look whether rank 0's have come. */
 static void client_turn(control_t *c)
 {
@@ -465,8 +473,7 @@ static void client_turn(control_t *c)
         client_beat(c);
         k->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
     }
-    const uint64_t silence = k->far ? control_outage_ns(c) : CONTROL_SILENCE_MS * CONTROL_MS;
-    if (now - k->heard_ns > silence && !k->over) {
+    if (now - k->heard_ns > client_silence_ns(c) && !k->over) {
         char reason[64];
         (void)snprintf(reason, sizeof(reason), "silent for %.1f s",
                        (double)(now - k->heard_ns) * 1e-9);

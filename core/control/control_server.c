@@ -156,8 +156,6 @@ static void welcome_all(control_t *c)
     }
     if (status == LH_OK) status = text_status(&payload);
     if (status == LH_OK) status = control_make_world(0, places, &welcome, &c->world);
-    for (uint32_t r = 1; status == LH_OK && r < size; r++)
-        s->seats[r].far = world_scope(c->world, 0, r) == LH_LINK_WAN;
     if (status == LH_OK) {
         control_put_all(c, FRAME_WELCOME, &payload);
         s->welcomed = true;
@@ -241,7 +239,8 @@ static void beat_first(const control_t *c, peer_t *p)
     text_free(&payload);
 }
 
-/* A rank takes its seat. Only now does the connection count as a rank's. */
+/* A rank takes its seat. Only now does the connection count as a rank's, and from here on a cut of its
+ * link ends the job, or does not, by where it is. */
 static void take_hello(control_t *c, peer_t *p, const frame_t *f)
 {
     control_server_t *s = c->server;
@@ -263,6 +262,7 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
     s->pending--;
     p->rank = h.rank;
     s->seats[h.rank].peer = p;
+    s->seats[h.rank].far = strcmp(h.site, c->site) != 0;
     if (h.epoch > s->epoch) s->epoch = h.epoch;
     note_address(s, p);
     atomic_fetch_add(&c->handshakes, 1);

@@ -495,9 +495,9 @@ static void a_twin_is_refused_and_the_first_stays(void **state)
     secret_free(star.secret);
 }
 
-/* As rank 0 does with a stranger whose time is over at the moment at which it proves its key: who dialed
- * takes itself for taken in. */
-static void shut_one_out(const star_t *star)
+/* As rank 0 does with a stranger whose time is over at the moment at which it proves its key, or so much
+ * later: who dialed takes itself for taken in. */
+static void shut_one_out(const star_t *star, uint64_t hold_ns)
 {
     control_tls_t *tls;
     control_conn_t *conn;
@@ -512,6 +512,9 @@ static void shut_one_out(const star_t *star)
         if (conn_drive(conn) != LH_OK) FAIL_TEST("%s\n", fail_reason());
         (void)usleep(1000);
     }
+    const uint64_t until = sys()->now_ns() + hold_ns;
+    while (sys()->now_ns() < until)
+        (void)usleep(1000);
     conn_free(conn);
     control_tls_free(tls);
 }
@@ -525,8 +528,8 @@ static void who_is_shut_out_without_a_word_comes_again(void **state)
     for (uint32_t i = 0; i < 2; i++)
         ranks[i] = (rank_run_t){.how = star_how(&star, i, 2)};
     (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
-    shut_one_out(&star);
-    shut_one_out(&star);
+    shut_one_out(&star, 0);
+    shut_one_out(&star, 0);
     (void)rank_open_thread(&ranks[0]);
     (void)pthread_join(ranks[1].thread, NULL);
     for (uint32_t i = 0; i < 2; i++)
@@ -546,12 +549,135 @@ static void who_is_shut_out_and_finds_nobody_gives_up(void **state)
     one.how.patience_ns = UINT64_C(60000000000);
     const uint64_t begin = sys()->now_ns();
     (void)pthread_create(&one.thread, NULL, rank_open_thread, &one);
-    shut_one_out(&star);
+    shut_one_out(&star, 0);
     (void)close(star.listener);
     (void)pthread_join(one.thread, NULL);
     assert_true(seconds_since(begin) < 20);
     assert_int_equal(one.status, LH_TIMED_OUT);
     assert_non_null(strstr(one.reason, "rank 1 has not met rank 0 in 1 s: "));
+    secret_free(star.secret);
+}
+
+/* Eight seconds of it are one. */
+static uint64_t now_soon(void)
+{
+    return sys_real.now_ns() * 8;
+}
+
+/* So long are links silent below: for more than the 3 s that a site of its own has, and less than CUT_NS. */
+static const uint64_t silent_ns = UINT64_C(5000000000), cut_ns = UINT64_C(60000000000);
+
+static control_how_t how_over_a_cut(const star_t *star, uint32_t rank, uint32_t size)
+{
+    control_how_t how = star_how(star, rank, size);
+    how.site = rank == 0 ? "tokyo" : "osaka";
+    how.outage_ns = how.join_ns = cut_ns;
+    return how;
+}
+
+/* Of osaka; once it has said its hello it is silent. */
+static control_conn_t *come_and_be_silent(const star_t *star, control_tls_t *tls)
+{
+    const frame_hello_t hello = {.version = FRAME_VERSION,
+                                 .herald = HELLO_RANK,
+                                 .layout = "",
+                                 .met = "",
+                                 .tried = "",
+                                 .rank = 1,
+                                 .size = 3,
+                                 .pid = 4711,
+                                 .epoch = 1,
+                                 .site = "osaka",
+                                 .host = "o1"};
+    const uint64_t begin = sys()->now_ns();
+    control_conn_t *conn;
+    frame_t frame;
+    text_t payload = {0};
+    int fd;
+    assert_int_equal(control_dial("127.0.0.1", star->port, begin + cut_ns, cut_ns, &fd), LH_OK);
+    assert_int_equal(conn_new(tls, fd, 1, FRAME_LARGE, &conn), LH_OK);
+    frame_write_hello(&payload, &hello);
+    conn_put(conn, FRAME_HELLO, &payload);
+    text_free(&payload);
+    while (conn_next(conn, &frame) == LH_AGAIN) { /* its first heartbeat: it was taken in */
+        assert_int_equal(conn_drive(conn), LH_OK);
+        (void)usleep(1000);
+    }
+    return conn;
+}
+
+/* It says goodbye once it is welcomed. */
+static void be_welcomed_and_leave(control_conn_t *conn)
+{
+    text_t payload = {0};
+    frame_t frame = {0};
+    while (frame.type != FRAME_WELCOME) {
+        const lh_status_t driven = conn_drive(conn);
+        const lh_status_t cut = conn_next(conn, &frame);
+        if (cut == LH_OK) continue;
+        assert_int_equal(cut, LH_AGAIN);
+        assert_int_equal(driven, LH_OK);
+        (void)usleep(1000);
+    }
+    frame_write_notice(&payload, &(frame_notice_t){.status = LH_OK, .rank = 1, .reason = ""});
+    conn_put(conn, FRAME_BYE, &payload);
+    text_free(&payload);
+    while (conn_unsent(conn) > 0)
+        if (conn_drive(conn) != LH_OK) break;
+}
+
+/* Rank 2 comes late. Meanwhile rank 1, of another site, is silent as behind a cut link. */
+static void a_cut_while_ranks_meet_is_waited_for_by_rank_0(void **state)
+{
+    star_t star;
+    control_tls_t *tls;
+    rank_run_t ranks[2];
+    sys_t soon = *sys();
+    (void)state;
+    soon.now_ns = now_soon;
+    sys_use(&soon);
+    assert_int_equal(star_open(&star), LH_OK);
+    assert_int_equal(control_tls_new(star.secret, &tls), LH_OK);
+    ranks[0] = (rank_run_t){.how = how_over_a_cut(&star, 0, 3)};
+    ranks[1] = (rank_run_t){.how = how_over_a_cut(&star, 2, 3)};
+    (void)pthread_create(&ranks[0].thread, NULL, rank_open_thread, &ranks[0]);
+    control_conn_t *conn = come_and_be_silent(&star, tls);
+    const uint64_t until = sys()->now_ns() + silent_ns;
+    while (sys()->now_ns() < until)
+        (void)usleep(1000);
+    (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
+    be_welcomed_and_leave(conn);
+    for (uint32_t i = 0; i < 2; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
+    ranks_close(ranks, 2);
+    sys_use(NULL);
+    conn_free(conn);
+    control_tls_free(tls);
+    secret_free(star.secret);
+}
+
+/* Nobody has told it yet where rank 0 is. */
+static void a_cut_while_ranks_meet_is_waited_for_by_others(void **state)
+{
+    star_t star;
+    rank_run_t ranks[2];
+    sys_t soon = *sys();
+    (void)state;
+    soon.now_ns = now_soon;
+    sys_use(&soon);
+    assert_int_equal(star_open(&star), LH_OK);
+    for (uint32_t i = 0; i < 2; i++)
+        ranks[i] = (rank_run_t){.how = how_over_a_cut(&star, i, 2)};
+    (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
+    shut_one_out(&star, silent_ns);
+    (void)rank_open_thread(&ranks[0]);
+    (void)pthread_join(ranks[1].thread, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
+    ranks_close(ranks, 2);
+    sys_use(NULL);
     secret_free(star.secret);
 }
 
@@ -759,6 +885,8 @@ int main(void)
         cmocka_unit_test(who_comes_without_the_key_is_counted),
         cmocka_unit_test(who_is_shut_out_without_a_word_comes_again),
         cmocka_unit_test(who_is_shut_out_and_finds_nobody_gives_up),
+        cmocka_unit_test(a_cut_while_ranks_meet_is_waited_for_by_rank_0),
+        cmocka_unit_test(a_cut_while_ranks_meet_is_waited_for_by_others),
         cmocka_unit_test(who_speaks_another_version_is_told_so),
         cmocka_unit_test(another_key_is_refused_at_once),
         cmocka_unit_test(a_killed_rank_is_named_at_once),
