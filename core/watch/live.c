@@ -123,8 +123,10 @@ static void live_report(live_t *l)
 {
     const uint64_t now = sys()->now_ns();
     if (l->how->report_ns == 0 || now < l->report_at) return;
+    (void)pthread_mutex_lock(&l->work);
     const run_end_t so_far = {.steps = l->copy.last.step,
                               .seconds = (double)(now - l->copy.started_at) * 1e-9};
+    (void)pthread_mutex_unlock(&l->work);
     if (report_write(l->folder, l->start, &so_far) != LH_OK) fail_clear();
     const uint64_t end = sys()->now_ns(), pause = 100 * (end - now);
     l->report_at = end + (pause > l->how->report_ns ? pause : l->how->report_ns);
