@@ -51,7 +51,9 @@ void check_step_close(check_step_t *s);
 /* What the checkpoints of a training take on disk, and what is there for them. */
 typedef struct check_disk {
     uint64_t bytes; /* of one: all weights and states, as FP32; headers and manifest left out */
-    uint64_t count; /* that lie there at once: [checkpoint] keep, and the one that is saved */
+    /* That lie there at once at the end: [checkpoint] keep, the one that is saved, what keep_every leaves
+     * besides, and one for keep_best. */
+    uint64_t count;
     uint64_t free_bytes; /* where they lie, or will; UINT64_MAX: not known */
     /* Of snapshots that stay in memory: about so many bytes, so many a rank; 0: none do. */
     uint64_t snapshot_bytes, snapshots;

@@ -662,9 +662,14 @@ static lh_status_t explain_room(check_t *c)
     text_append(c->out, "; ");
     check_disk_text(c->job, &room, c->out);
     text_append(c->out, "\n");
+    const job_checkpoint_t *how = &c->job->checkpoint;
+    char every[48] = "";
+    if (how->keep_every > 0)
+        (void)snprintf(every, sizeof(every), ", keep_every = %llu",
+                       (unsigned long long)how->keep_every);
     if (room.free_bytes / room.count < room.bytes)
-        log_line(LH_LOG_WARN, "[checkpoint] keep = %llu: there is no room for so many",
-                 (unsigned long long)c->job->checkpoint.keep);
+        log_line(LH_LOG_WARN, "[checkpoint] keep = %llu%s%s: there is no room for so many",
+                 (unsigned long long)how->keep, every, how->keep_best ? ", keep_best = yes" : "");
     return LH_OK;
 }
 

@@ -32,10 +32,28 @@ class DiskRoom(PipelineCase):
             self.assertLess(abs(plan["bytes"] - taken), 0.05 * taken, (plan["bytes"], taken))
             os.rename(self.path("out"), self.path("out%d%s" % (ranks, rule[-4:])))
 
+    def test_what_is_kept_for_good_is_counted(self):
+        """Against the saves of a whole training, one after the other."""
+        self.run_longhaul("prepare", self.small_job())
+        for steps, every, keep, keep_every in ((100, 4, 2, 6), (101, 4, 2, 6), (100, 5, 3, 20), (30, 7, 2, 1), (12, 4, 3, 4), (50, 0, 2, 5)):
+            kept, most = [], 0
+            for step in range(1, steps + 1):
+                if step == steps or (every > 0 and step % every == 0):
+                    kept.append(step)
+                    most = max(most, len(kept))
+                    kept = [s for n, s in enumerate(kept) if n >= len(kept) - keep or s % keep_every == 0]
+            job = self.small_job(train={"steps": steps, "evaluate_every": 1},
+                                 checkpoint={"every": every, "keep": keep, "keep_every": keep_every, "keep_best": "yes"})
+            plan = json.loads(self.run_longhaul("plan", job, "--json")[0])["checkpoints"]
+            self.assertEqual(plan["at_once"], max(most, keep + 1) + 1, (steps, every, keep, keep_every))
+
     def test_a_disk_that_is_too_small_is_a_warning(self):
         job = self.small_job(checkpoint={"keep": 1000000000000})
         _, said = self.run_longhaul("check", job)
         self.assertRegex(said, r"warning: \[checkpoint\] keep = 1000000000000: there is no room for so many\n")
+        job = self.small_job(train={"evaluate_every": 1}, checkpoint={"keep": 1000000000000, "keep_every": 5, "keep_best": "yes"})
+        _, said = self.run_longhaul("check", job)
+        self.assertRegex(said, r"warning: \[checkpoint\] keep = 1000000000000, keep_every = 5, keep_best = yes: there is no room for so many\n")
 
 
 if __name__ == "__main__":
