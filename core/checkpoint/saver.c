@@ -178,6 +178,14 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
     return status;
 }
 
+/* What is left for the next save. Asked here, as the folder's file system may hang. */
+static void saver_look_at_room(const saver_life_t *l, saver_answer_t *answer)
+{
+    struct statvfs room;
+    answer->has_room = l->folder_fd >= 0 && sys()->fstatvfs(l->folder_fd, &room) == 0;
+    if (answer->has_room) answer->free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
+}
+
 /* Does a task and says how it ended. From now on this process is the one that saves: it is nobody's
  * reserve any more. */
 static void saver_answer(saver_life_t *l, uint32_t task)
@@ -189,6 +197,7 @@ static void saver_answer(saver_life_t *l, uint32_t task)
     answer.status = saver_do(l, task, answer.self);
     if (answer.status != LH_OK)
         (void)snprintf(answer.reason, sizeof(answer.reason), "%s", fail_reason());
+    if (task != SAVER_DESCRIBE) saver_look_at_room(l, &answer);
     /* Once its trainer is gone, nobody is there to be told. */
     (void)send(l->socket, &answer, sizeof(answer), MSG_NOSIGNAL);
 }

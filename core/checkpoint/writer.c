@@ -654,6 +654,8 @@ static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out
     if (answer.status == LH_OK) w->job->leftovers = false;
     if (answer.status == LH_OK && answer.self[0] != '\0') writer_parent(w, answer.self);
     writer_ended(w, answer.status, answer.reason, out);
+    out->has_room = answer.has_room;
+    out->free_bytes = answer.free_bytes;
     return LH_OK;
 }
 

@@ -43,7 +43,9 @@ typedef struct writer_how {
 typedef struct writer_result {
     lh_status_t status; /* LH_OK: committed, or of several ranks this one's share written */
     uint64_t step;
-    uint64_t ns;      /* from the request to the saver's answer   */
+    uint64_t ns;   /* from the request to the saver's answer   */
+    bool has_room; /* the saver has told what is left where checkpoints lie */
+    uint64_t free_bytes;
     char reason[512]; /* why not                                   */
 } writer_result_t;
 

@@ -48,6 +48,8 @@ static void save_tell(trainer_t *t, const writer_result_t *r, bool memory, doubl
                                   .memory = memory,
                                   .stall_s = stall_s,
                                   .committed = r->status == LH_OK,
+                                  .has_room = r->has_room,
+                                  .free_bytes = r->free_bytes,
                                   .reason = r->status == LH_OK ? NULL : r->reason};
     if (t->how->observer != NULL)
         t->how->observer->saved(t->how->observer, &report);

@@ -159,8 +159,11 @@ static void figures_of_saves(figures_t *f, const run_state_t *s, uint64_t free_b
         figures_gauge(f, "snapshot_step", "Step of the last snapshot that is whole in memory.",
                       (double)s->kept.step);
     if (free_bytes != UINT64_MAX)
-        figures_gauge(f, "free_bytes", "Room left where checkpoints are written.",
-                      (double)free_bytes);
+        figures_gauge(f, "free_bytes", "Room left in the run's folder.", (double)free_bytes);
+    if (s->has_room)
+        figures_gauge(f, "checkpoint_free_bytes",
+                      "Room left where checkpoints are written, behind the last save.",
+                      (double)s->checkpoint_free_bytes);
 }
 
 static void figures_of_ranks(figures_t *f, const lateness_t *late, const control_t *control)

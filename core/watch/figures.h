@@ -9,8 +9,8 @@
 #include <watch/run_state.h>
 
 /* From the start of `out`, which keeps its memory. start: of the run, for its folder and links; its
- * counts of strangers are asked of start->control, unless that is NULL. free_bytes: left where
- * checkpoints are written; UINT64_MAX: not known. */
+ * counts of strangers are asked of start->control, unless that is NULL. free_bytes: left in
+ * the run's folder; UINT64_MAX: not known. */
 void figures_write(const run_state_t *s, const lateness_t *late, const run_start_t *start,
                    uint64_t free_bytes, text_t *out);
 

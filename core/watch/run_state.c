@@ -77,6 +77,10 @@ void run_state_evaluated(run_state_t *s, const evaluation_report_t *e)
 void run_state_saved(run_state_t *s, const save_report_t *save)
 {
     if (save->reason == NULL && !save->committed) return;
+    if (save->has_room) {
+        s->has_room = true;
+        s->checkpoint_free_bytes = save->free_bytes;
+    }
     if (save->memory) {
         if (save->reason == NULL) {
             s->kept.step = save->step;

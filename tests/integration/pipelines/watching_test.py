@@ -184,6 +184,8 @@ class Watching(PipelineCase):
                               checkpoint={"every": 5, "keep": 2})
         self.wait_for(lambda: self.scrape().get("saved_step", 0) > 0, process, pause=0.1)
         found = self.scrape()
+        room = os.statvfs(self.path("out", "checkpoints"))
+        self.assertAlmostEqual(found["checkpoint_free_bytes"], room.f_bavail * room.f_frsize, delta=1 << 30)
         way = ',from="tokyo",to="osaka"'
         # Each step sums gradients of F32 over both: as many bytes come as go, more than the parameters take.
         sent, received = (found[f"link_{end}_bytes_total" + way] for end in ("sent", "received"))

@@ -48,6 +48,7 @@ static void saves_follow_one_another(void **state)
 {
     scratch_t *s = *state;
     writer_result_t result;
+    struct statvfs room;
     writer_t *w = open_writer(s->folder, 0);
     assert_int_equal(writer_poll(w, &result), LH_INVALID);
     for (uint64_t step = 1; step <= 3; step++) {
@@ -58,6 +59,11 @@ static void saves_follow_one_another(void **state)
         assert_int_equal(result.status, LH_OK);
         assert_int_equal(result.step, step);
         assert_int_equal(small_latest(s->folder), step);
+        assert_int_equal(statvfs(s->folder, &room), 0);
+        assert_true(result.has_room);
+        const uint64_t left = (uint64_t)room.f_bavail * room.f_frsize;
+        assert_in_range(result.free_bytes, left - left / 4,
+                        left + left / 4); /* others write, too */
     }
     /* Each names the one before. */
     checkpoint_t *old, *new;

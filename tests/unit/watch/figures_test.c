@@ -69,7 +69,8 @@ static void make(run_state_t *s, run_start_t *start)
         run_state_step(s, &r);
     }
     run_state_saved(s, &(save_report_t){.step = 44, .path = "x", .committed = true});
-    run_state_saved(s, &(save_report_t){.step = 44, .path = "x", .reason = "full"});
+    run_state_saved(s,
+                    &(save_report_t){.step = 44, .path = "x", .reason = "full", .has_room = true});
     run_state_evaluated(s, &(evaluation_report_t){.step = 40, .loss = 3});
 }
 
@@ -120,6 +121,7 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "saved_step", "", "44");
     has(page.data, "evaluation_loss", "", "3");
     has(page.data, "free_bytes", "", "4096");
+    has(page.data, "checkpoint_free_bytes", "", "0");
     has(page.data, "running", "", "1");
     has(page.data, "transport_info",
         ",link=\"wan\",transport=\"tcp\",security=\"private\",cards=\"eth0, eth1\"", "1");
@@ -157,7 +159,7 @@ static void the_page_has_the_form_of_the_format(void **state)
     text_t page = {0};
     make(&s, &start);
     figures_write(&s, &late, &start, UINT64_MAX, &page);
-    assert_null(strstr(page.data, "free_bytes"));
+    assert_null(strstr(page.data, "longhaul_free_bytes"));
     char name[64] = "", seen[8192] = "";
     char *rest = page.data;
     uint32_t samples = 0;
