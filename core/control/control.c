@@ -107,9 +107,20 @@ lh_status_t control_barrier(control_t *c, const char *where)
     return gather_round(c, CONTROL_MAIN, where, false, NULL, 0, NULL);
 }
 
+/* A step that begins is told at once: whether a rank was lost in the same one again is judged on each
+ * machine by itself, and but for its own by what its last heartbeat said. Where steps are so short that it is
+ * not time yet, a later call tells, or the heartbeat that is due. */
 void control_progress(control_t *c, uint64_t step, const char *text)
 {
     control_progress_write(c->word, step, text);
+    if (atomic_load_explicit(&c->told_step, memory_order_relaxed) == step) return;
+    const uint64_t now = sys()->now_ns();
+    if (now - atomic_load_explicit(&c->told_ns, memory_order_relaxed) <
+        CONTROL_STEP_MS * CONTROL_MS)
+        return;
+    atomic_store_explicit(&c->told_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&c->told_step, step, memory_order_relaxed);
+    control_wake(c);
 }
 
 void control_waited(control_t *c, uint64_t ns)

@@ -2,7 +2,7 @@
  * before step 0, watches that all live, and ends all with one reason when one fails.
  *
  * Connections are TLS 1.3 with a key derived from the job secret (control/secret.h). A thread of
- * its own in every rank sends a heartbeat with the progress word each 250 ms, to rank 0, and on
+ * its own in every rank sends a heartbeat with the progress word each 250 ms and as a step begins, to rank 0, and on
  * rank 0 to all others; a rank silent for 3 s (of another site than rank 0's: for outage_ns), or
  * whose connection ends without a goodbye, is lost: rank 0 tells all others, and from then on
  * control_failure says who and why on every rank. Rank 0 listens only until all have joined. */
@@ -36,7 +36,7 @@ lh_status_t control_collect_on(control_t *c, uint32_t channel, const void *mine,
  * while a thread of its own waits in such a gather. */
 void control_leave(control_t *c, uint32_t channel);
 
-/* [any thread, no system call] What this rank is doing, for the sentence when it or another is
+/* [any thread; one short system call in a step] What this rank is doing, for the sentence when it or another is
  * lost: "step 41, all-reduce of gradients 3". text is copied, cut at 63 bytes. */
 void control_progress(control_t *c, uint64_t step, const char *text);
 /* Likewise, how long its steps have waited for other ranks, so far: ns are added. */

@@ -66,6 +66,7 @@ struct control_client {
     uint64_t came_ns;
     bool far; /* rank 0 is in another site            */
     uint64_t heard_ns, next_beat, last_turn, close_deadline;
+    uint64_t beat_step; /* told_step at the last heartbeat */
     /* What of the caller's requests was sent already: the request stays in control_t until its
      * answer. */
     bool asked_gather[CONTROL_CHANNELS], said_bye;
@@ -469,8 +470,10 @@ static void client_turn(control_t *c)
     if (now - k->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS) k->heard_ns = now;
     k->last_turn = now;
     client_tell_stop(c);
-    if (now >= k->next_beat && !k->said_bye) {
+    const uint64_t step = atomic_load_explicit(&c->told_step, memory_order_relaxed);
+    if ((now >= k->next_beat || step != k->beat_step) && !k->said_bye) {
         client_beat(c);
+        k->beat_step = step;
         k->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
     }
     if (now - k->heard_ns > client_silence_ns(c) && !k->over) {

@@ -690,8 +690,10 @@ static void server_turn(control_t *c)
     }
     s->last_turn = now;
     if (s->rests_until != 0 && now >= s->rests_until) server_rests(s, 0);
-    if (now >= s->next_beat) {
+    const uint64_t step = atomic_load_explicit(&c->told_step, memory_order_relaxed);
+    if (now >= s->next_beat || step != s->beat_step) {
         beat_all(c);
+        s->beat_step = step;
         s->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
     }
     judge_strangers(c, now);

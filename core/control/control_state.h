@@ -108,6 +108,7 @@ enum {
     /* The heartbeat, and the silence after which a rank of the same site is lost: twelve beats, so
      * that a rank which the kernel did not run for a second is not taken for dead. */
     CONTROL_BEAT_MS = 250,
+    CONTROL_STEP_MS = 20, /* a heartbeat that tells of a new step is so long after the one before */
     CONTROL_SILENCE_MS = 3000,
     /* How long the thread sleeps at most, and so how late a deadline is seen. */
     CONTROL_TICK_MS = 50,
@@ -188,6 +189,8 @@ struct control {
     progress_word_t own_word, *word;
     pthread_t thread;
     int wake_fd, fail_fd; /* eventfds: callers wake the thread; failure is readable */
+    /* Of control_progress: the last step of which the thread was woken, and when that was. */
+    _Atomic uint64_t told_step, told_ns;
     /* Exactly one of the two: rank 0 has the server, every other rank the client. Only the thread
      * touches them once it runs. */
     control_server_t *server;
@@ -297,6 +300,7 @@ struct control_server {
     bool reached_inside;           /* all so far are of this machine         */
     control_wait_t joins;          /* when it says again who has not come */
     uint64_t join_deadline, next_beat, last_turn;
+    uint64_t beat_step;    /* told_step at the last heartbeat */
     bool outvoted;         /* it was said that those who are here may not go on by themselves */
     control_wait_t stands; /* since when they wait for others; when that is said again */
     /* welcomed: all are there, the job runs. refused: it never will. closing: this rank's caller

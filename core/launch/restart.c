@@ -4,7 +4,9 @@
  * within a time and not since the start. The window alone would let a rank that dies in each attempt
  * at the same step die as often as is allowed, and start a long load each time; that one is told
  * apart by what it does: rank, step and cause are the same. The step is that of the rank that was
- * lost, which all others know by its last heartbeat. */
+ * lost. Its own machine reads it on the board, all others know it by the rank's last heartbeat, which
+ * is why one is sent as a step begins (control_progress). Steps that take less than some 20 ms are not all
+ * told: then its own machine alone may see the loop, and the others wait for it in vain. */
 #include <launch/restart.h>
 
 #include <inttypes.h>

@@ -84,6 +84,31 @@ static void nobody_meets_in_two_epochs(void **state)
     }
 }
 
+/* Against heartbeats that come each 250 ms, of which each step here would wait for one. */
+static void a_step_is_told_as_it_begins(void **state)
+{
+    enum { STEPS = 10 };
+    star_t star;
+    rank_run_t ranks[RANKS];
+    control_member_t seen = {0};
+    (void)state;
+    ranks_of(&star, ranks, (const uint32_t[RANKS]){1, 1, 1, 1});
+    ranks_open(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].status, LH_OK);
+    const uint64_t begin = sys()->now_ns();
+    for (uint64_t step = 1; step <= STEPS; step++)
+        do {
+            control_progress(ranks[2].control, step, "a sum");
+            (void)usleep(1000);
+            assert_true(control_member(ranks[0].control, 2, &seen));
+            assert_true(seen.progress.step <= step);
+        } while (seen.progress.step < step && seconds_since(begin) < 10);
+    assert_true(seconds_since(begin) < 0.25 * (STEPS - 2));
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
 /* Whoever decides on a restart is told the same of the end on every rank. The others leave once they
  * know of it, as ranks in the middle of a step do: one that had said goodbye before would leave well. */
 static void every_rank_is_left_the_same_culprit(void **state)
@@ -123,6 +148,7 @@ int main(void)
         cmocka_unit_test(all_meet_in_the_epoch_that_the_highest_expects),
         cmocka_unit_test(a_rank_of_a_past_epoch_is_refused_and_the_others_wait),
         cmocka_unit_test(nobody_meets_in_two_epochs),
+        cmocka_unit_test(a_step_is_told_as_it_begins),
         cmocka_unit_test(every_rank_is_left_the_same_culprit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
