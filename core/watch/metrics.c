@@ -348,35 +348,77 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     return usable;
 }
 
-/* Most lines are of steps, so that only what has the word at all is parsed. */
-static void read_change(const char *line, size_t length, text_t *out)
+/* A line that has the word `"key"`, parsed; NULL: it has not. Most lines are of steps, so that only what
+ * has the word at all is parsed. */
+static json_document_t *read_line_of(const char *key, const char *line, size_t length)
 {
-    static const char word[] = "\"retuned\"";
     json_document_t *document;
-    if (memmem(line, length, word, sizeof(word) - 1) == NULL) return;
-    if (json_parse("metrics.jsonl", line, length, UINT64_MAX, &document) != LH_OK) document = NULL;
-    const json_value_t *text = json_member(json_member(json_root(document), "retuned"), "text");
-    if (json_is_text(text)) text_printf(out, "%s\n", json_text(text));
-    json_free(document);
+    char word[32];
+    const int bytes = snprintf(word, sizeof(word), "\"%s\"", key);
+    if (memmem(line, length, word, (size_t)bytes) == NULL) return NULL;
+    if (json_parse("metrics.jsonl", line, length, UINT64_MAX, &document) != LH_OK) return NULL;
+    return document;
 }
 
-lh_status_t metrics_read_changes(const char *folder, text_t *out)
+/* Lines that have the word `key`, in the order of the file; those that can't be parsed are left out. */
+static lh_status_t read_lines_of(const char *folder, const char *key,
+                                 lh_status_t (*take)(void *context, const json_value_t *root),
+                                 void *context)
 {
     char *data, *path = path_join(folder, "metrics.jsonl");
     size_t length;
     if (path == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = file_read(path, METRICS_LIMIT, &data, &length);
+    lh_status_t status = file_read(path, METRICS_LIMIT, &data, &length);
     mem_free(path);
     if (status != LH_OK) return status;
-    for (size_t at = 0; at < length;) {
+    for (size_t at = 0; status == LH_OK && at < length;) {
         const char *end = memchr(data + at, '\n', length - at);
         if (end == NULL) break;
         const size_t bytes = (size_t)(end - (data + at)) + 1;
-        read_change(data + at, bytes, out);
+        json_document_t *document = read_line_of(key, data + at, bytes);
+        if (document != NULL) status = take(context, json_root(document));
+        json_free(document);
         at += bytes;
     }
     mem_free(data);
-    return text_status(out);
+    return status;
+}
+
+static lh_status_t take_change(void *context, const json_value_t *root)
+{
+    const json_value_t *text = json_member(json_member(root, "retuned"), "text");
+    if (json_is_text(text)) text_printf(context, "%s\n", json_text(text));
+    return LH_OK;
+}
+
+lh_status_t metrics_read_changes(const char *folder, text_t *out)
+{
+    const lh_status_t status = read_lines_of(folder, "retuned", take_change, out);
+    return status == LH_OK ? text_status(out) : status;
+}
+
+/* A line may have the word in some text alone. */
+static lh_status_t take_restart(void *context, const json_value_t *root)
+{
+    metrics_restarts_t *r = context;
+    const json_value_t *restart = json_member(root, "restart");
+    const json_value_t *reason = json_member(restart, "reason"), *time = json_member(root, "time");
+    metrics_again_t row = {0};
+    if (!json_count(json_member(root, "step"), &row.step) || !json_is_text(reason)) return LH_OK;
+    row.memory = json_member(restart, "memory_step") != NULL;
+    (void)snprintf(row.time, sizeof(row.time), "%s", json_is_text(time) ? json_text(time) : "");
+    (void)snprintf(row.reason, sizeof(row.reason), "%s", json_text(reason));
+    metrics_again_t *grown = mem_grow(r->rows, &r->capacity, r->count + 1, sizeof(*r->rows));
+    if (grown == NULL) return LH_NO_MEMORY;
+    r->rows = grown;
+    r->rows[r->count++] = row;
+    return LH_OK;
+}
+
+lh_status_t metrics_read_restarts(const char *folder, metrics_restarts_t *out)
+{
+    *out = (metrics_restarts_t){0};
+    return read_lines_of(folder, "restart", take_restart, out);
 }
 
 /* The points are in the order of lines. A line that can't be parsed is skipped, so a damaged one

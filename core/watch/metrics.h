@@ -57,6 +57,22 @@ lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *coun
  * of the file. */
 lh_status_t metrics_read_changes(const char *folder, text_t *out) LH_MUST_CHECK;
 
+/* A line of a restart. */
+typedef struct metrics_again {
+    char time[TEXT_TIME];
+    uint64_t step;    /* that it went on after */
+    bool memory;      /* which was in memory alone */
+    char reason[256]; /* as much of it as fits */
+} metrics_again_t;
+
+typedef struct metrics_restarts {
+    metrics_again_t *rows; /* in the order of the file */
+    size_t count, capacity;
+} metrics_restarts_t;
+
+/* The caller frees out->rows with mem_free, also where it fails. */
+lh_status_t metrics_read_restarts(const char *folder, metrics_restarts_t *out) LH_MUST_CHECK;
+
 extern const char *const step_part_names[STEP_PARTS];
 extern const char *const step_scope_names[STEP_SCOPES]; /* by LH_LINK_*; [0] is NULL */
 

@@ -106,8 +106,8 @@ static const char report_script[] =
     "</script>\n</main></body></html>\n";
 /* clang-format on */
 
-/* Rows of the table of kernels; links tuned anew; and steps over which a loss is smoothed. */
-enum { PROFILE_SHOWN = 16, CHANGES_SHOWN = 16, SMOOTHED = 20 };
+/* Rows of the table of kernels; links tuned anew; restarts; and steps over which a loss is smoothed. */
+enum { PROFILE_SHOWN = 16, CHANGES_SHOWN = 16, RESTARTS_SHOWN = 16, SMOOTHED = 20 };
 
 /* The columns lie in one piece of memory, which is the only one to be freed. */
 typedef struct curves { /* columns of metrics.jsonl */
@@ -413,6 +413,29 @@ static void report_links(const run_start_t *s, const text_t *changes, text_t *ou
     text_append(out, "</div>\n");
 }
 
+/* The last RESTARTS_SHOWN of them: when, after which step, why. */
+static void report_restarts(const metrics_restarts_t *r, text_t *out)
+{
+    const size_t first = r->count > RESTARTS_SHOWN ? r->count - RESTARTS_SHOWN : 0;
+    if (r->count == 0) return;
+    text_append(out, "<h2>Started again by the launcher</h2><div class=\"panel\"><table><tr>"
+                     "<th>time</th><th class=\"n\">went on after step</th><th>as</th></tr>");
+    for (size_t i = first; i < r->count; i++) {
+        const metrics_again_t *a = &r->rows[i];
+        text_append(out, "<tr><td>");
+        chart_escape(out, a->time);
+        text_printf(out, "</td><td class=\"n\">%llu%s</td><td>", (unsigned long long)a->step,
+                    a->memory ? ", in memory" : "");
+        chart_escape(out, a->reason);
+        text_append(out, "</td></tr>");
+    }
+    text_append(out, "</table>");
+    if (first > 0)
+        text_printf(out, "<p class=\"sub\">The last %d of %zu; metrics.jsonl has all.</p>",
+                    RESTARTS_SHOWN, r->count);
+    text_append(out, "</div>\n");
+}
+
 /* GFLOP/s and GB/s are flops and bytes by nanosecond. The share is of all profiled kernels. of
  * limit is a dash where the device was never measured. */
 static void report_kernel(const run_start_t *s, const profile_row_t *r, double total, text_t *out)
@@ -583,12 +606,16 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     if (status != LH_OK) return status;
 
     text_t page = {0}, changes = {0};
+    metrics_restarts_t restarts = {0};
     if (start->link_count > 0) status = metrics_read_changes(folder, &changes);
+    if (status == LH_OK && (start->restarts > 0 || start->first_step > 0))
+        status = metrics_read_restarts(folder, &restarts);
     report_header(start, end, &page);
     report_cards(start, &c, &page);
     report_charts(&c, &page);
     report_parts(start, &c, &page);
     report_links(start, &changes, &page);
+    report_restarts(&restarts, &page);
     if (status == LH_OK) status = report_profile(start, end, &page);
     report_memory(start, end, &page);
     text_append(&page, report_script);
@@ -599,6 +626,7 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     mem_free(path);
     text_free(&page);
     text_free(&changes);
+    mem_free(restarts.rows);
     mem_free(c.memory);
     return status;
 }

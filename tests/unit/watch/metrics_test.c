@@ -239,6 +239,44 @@ static void a_link_that_is_tuned_anew_is_told_with_what_it_was_before(void **sta
     mem_free(page);
 }
 
+/* Of 18 the last 16. */
+static void restarts_are_a_table_of_the_report(void **state)
+{
+    enum { SHOWN = 16, MADE = 18 };
+    (void)state;
+    size_t length, rows = 0;
+    char *text, reason[64], *page = path_join(folder, "report.html");
+    run_start_t start = start_of_20();
+    const run_end_t end = {.steps = 1};
+    write_steps(0, 1, 2);
+    start.restart_reason = reason;
+    for (start.restarts = 1; start.restarts <= MADE; start.restarts++) {
+        metrics_t m;
+        (void)snprintf(reason, sizeof(reason), "rank %llu on a<b was lost",
+                       (unsigned long long)start.restarts);
+        start.first_step = 1;
+        start.memory_step = start.restarts == MADE ? 1 : 0;
+        assert_int_equal(metrics_open(&m, folder, 1, true), LH_OK);
+        metrics_restart(&m, &start);
+        metrics_close(&m);
+    }
+    start.restarts = MADE;
+    assert_int_equal(report_write(folder, &start, &end), LH_OK);
+    assert_int_equal(file_read(page, 1 << 24, &text, &length), LH_OK);
+    const char *table = strstr(text, "<h2>Started again by the launcher</h2>");
+    assert_non_null(table);
+    assert_null(strstr(table, "rank 2 on"));
+    assert_non_null(strstr(table, "<td class=\"n\">1</td><td>rank 3 on a&lt;b was lost</td>"));
+    assert_non_null(
+        strstr(table, "<td class=\"n\">1, in memory</td><td>rank 18 on a&lt;b was lost</td>"));
+    assert_non_null(strstr(table, "The last 16 of 18; metrics.jsonl has all."));
+    for (const char *at = table; (at = strstr(at, " on a&lt;b")) != NULL; at++)
+        rows++;
+    assert_int_equal(rows, SHOWN);
+    mem_free(text);
+    mem_free(page);
+}
+
 static void a_loss_that_is_not_finite_stays_valid_json(void **state)
 {
     (void)state;
@@ -355,6 +393,7 @@ int main(void)
         cmocka_unit_test(restarts_stay_and_are_no_points),
         cmocka_unit_test(a_line_of_each_kind_has_its_time_of_day),
         cmocka_unit_test(a_link_that_is_tuned_anew_is_told_with_what_it_was_before),
+        cmocka_unit_test(restarts_are_a_table_of_the_report),
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
         cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),
         cmocka_unit_test(the_report_waits_for_no_disk),
