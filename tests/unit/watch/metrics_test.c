@@ -1,4 +1,5 @@
 /* metrics_test.c - metrics.jsonl: what a resumed run keeps, and what the report reads back. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -7,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <base/file.h>
@@ -15,6 +17,7 @@
 #include <base/text.h>
 #include <unit/full_disk.h>
 #include <watch/chart.h>
+#include <watch/live.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
 #include <watch/report.h>
@@ -342,6 +345,41 @@ static void the_report_waits_for_no_disk(void **state)
     assert_int_equal(status, LH_OK);
 }
 
+/* For ThreadSanitizer: who serves figures renews what the report has just read. */
+static void figures_are_served_beside_the_report(void **state)
+{
+    static const char asks[] = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(to);
+    char address[32], answer[16] = "", *page = path_join(folder, "report.html");
+    const run_start_t start = start_of_20();
+    const run_end_t end = {.steps = 1};
+    live_t *l;
+    (void)state;
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(s, (struct sockaddr *)&to, sizeof(to)), 0); /* a port that is free */
+    assert_int_equal(getsockname(s, (struct sockaddr *)&to, &bytes), 0);
+    (void)close(s);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(to.sin_port));
+    const job_watch_t how = {.metrics = address, .report_ns = 1};
+    write_steps(0, 1, 2);
+    (void)unlink(page);
+    assert_int_equal(live_new(folder, &how, &l), LH_OK);
+    live_begin(l, &start);
+    for (uint32_t i = 0; i < 10000 && !file_exists(page); i++)
+        (void)usleep(1000);
+    assert_true(file_exists(page));
+    s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
+    assert_int_equal(send(s, asks, sizeof(asks) - 1, MSG_NOSIGNAL), sizeof(asks) - 1);
+    assert_int_equal(recv(s, answer, 12, MSG_WAITALL), 12);
+    assert_string_equal(answer, "HTTP/1.1 200");
+    (void)close(s);
+    live_end(l, &end);
+    live_free(l);
+    mem_free(page);
+}
+
 static void the_report_escapes_what_it_prints(void **state)
 {
     (void)state;
@@ -397,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
         cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),
         cmocka_unit_test(the_report_waits_for_no_disk),
+        cmocka_unit_test(figures_are_served_beside_the_report),
         cmocka_unit_test(the_report_escapes_what_it_prints),
         cmocka_unit_test(numbers_are_short),
     };
