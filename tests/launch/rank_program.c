@@ -1,7 +1,7 @@
 /* rank_program.c - `longhaul train` with another body: ranks that meet at a barrier a step, so that
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
- * LH_DIES is killed by its own hand, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
+ * LH_DIES is killed by its own hand LH_STEP_MS after the step began, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
  * LH_EATS_MIB of memory; LH_LINGERS does not end after its last words; LH_LEAVES leaves a process at
  * work; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1. */
 #include <signal.h>
@@ -86,7 +86,10 @@ static int body(void *context)
         if (control != NULL) control_progress(control, (uint64_t)i, "a test barrier");
         if (i == 3 && rank == setting("LH_FAILS", -1))
             return fail(LH_INVALID, "token 70000 of 512");
-        if (i == 3 && rank == setting("LH_DIES", -1)) (void)raise(SIGKILL);
+        if (i == 3 && rank == setting("LH_DIES", -1)) {
+            (void)usleep((useconds_t)(ms * 1000));
+            (void)raise(SIGKILL);
+        }
         const bool rank_is_well = i != 3 || rank != setting("LH_ASSERTS", -1);
         lh_assert(rank_is_well);
         if (i == 3 && rank == setting("LH_EATS", -1)) eat((size_t)setting("LH_EATS_MIB", 0));
