@@ -597,7 +597,7 @@ static uint64_t room_free(const char *folder)
     return bytes;
 }
 
-static uint64_t greatest_divisor(uint64_t a, uint64_t b)
+static uint64_t check_common_divisor(uint64_t a, uint64_t b)
 {
     while (b != 0) {
         const uint64_t rest = a % b;
@@ -616,7 +616,7 @@ static uint64_t kept_for_good(const job_t *job)
     const uint64_t steps = job->train.steps;
     if (c->every == 0 || c->keep_every == 0) return 0;
     const uint64_t saves = steps / c->every, newest = c->keep + (steps % c->every == 0);
-    const uint64_t parts = c->keep_every / greatest_divisor(c->every, c->keep_every);
+    const uint64_t parts = c->keep_every / check_common_divisor(c->every, c->keep_every);
     return saves <= newest ? 0 : (saves - newest) / parts;
 }
 

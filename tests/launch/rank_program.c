@@ -1,9 +1,9 @@
 /* rank_program.c - `longhaul train` with another body: ranks that meet at a barrier a step, so that
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
- * LH_DIES is killed by its own hand LH_STEP_MS after the step began, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
- * LH_EATS_MIB of memory; LH_LINGERS does not end after its last words; LH_LEAVES leaves a process at
- * work; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1. */
+ * LH_DIES is killed by its own hand LH_STEP_MS after the step began, LH_SLEEPS sleeps without
+ * looking at anything and LH_EATS takes LH_EATS_MIB of memory; LH_LINGERS does not end after its last
+ * words; LH_LEAVES leaves a process at work; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
