@@ -233,7 +233,6 @@ static lh_tuning_t link_tuning(link_t *k)
     (void)links_tune(k->carrier, &link, choice, &most, tuned);
     link.bytes_per_second = (uint64_t)(k->room * k->follow.pace / k->follow.most);
     (void)links_tune(k->carrier, &link, choice, &wanted, tuned);
-    wanted.streams = 0;
     if (link.round_trip_ns == 0) wanted.control = 0;
     wanted.pace_bytes_per_second = (uint64_t)k->follow.pace;
     wanted.buffer_bytes = most.buffer_bytes > k->buffers ? most.buffer_bytes : 0;

@@ -438,13 +438,13 @@ static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning
         const uint64_t most = c->transport->config->pace;
         memcpy(&mine, wanted,
                wanted->struct_size < sizeof(mine) ? wanted->struct_size : sizeof(mine));
-        if (mine.chunk_bytes != 0)
-            all.chunk_bytes = mine.chunk_bytes < EAGER_BYTES   ? EAGER_BYTES
-                              : mine.chunk_bytes > PAYLOAD_MAX ? PAYLOAD_MAX
-                                                               : mine.chunk_bytes;
         if (mine.inflight_bytes != 0) all.inflight_bytes = mine.inflight_bytes;
         if (mine.pace_bytes_per_second != 0) all.pace_bytes_per_second = mine.pace_bytes_per_second;
         if (most != 0 && all.pace_bytes_per_second > most) all.pace_bytes_per_second = most;
+        /* This end's own choice of streams may not be what both have agreed on. */
+        if (mine.chunk_bytes != 0)
+            all.chunk_bytes = conn_chunk(c, mine.chunk_bytes, all.pace_bytes_per_second,
+                                         mine.streams, c->stream_count);
         if (mine.buffer_bytes != 0) all.buffer_bytes = mine.buffer_bytes;
         if (mine.control != 0) all.control = mine.control;
         const bool grows = all.buffer_bytes != c->tuning.buffer_bytes;

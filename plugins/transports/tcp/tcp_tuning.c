@@ -459,19 +459,24 @@ void conn_tune(lh_conn_t *c, int fd)
     conn_keep_budget(c);
 }
 
-/* Pace and buffers are over all streams. A chunk is what one of them sends in a time, or what was found to
- * do better than that: it stays as many times as long. */
+/* What one stream sends in a time, or what was found to do better than that, was chosen for `of` of them: for
+ * another number it is as many times as long. */
+uint64_t conn_chunk(const lh_conn_t *c, uint64_t chunk, uint64_t pace, uint32_t of,
+                    uint32_t streams)
+{
+    const bool goes_by_it = of != 0 && c->link.scope == LH_LINK_WAN &&
+                            c->transport->config->chunk_bytes == 0;
+    if (chunk > PAYLOAD_MAX) chunk = PAYLOAD_MAX;
+    if (goes_by_it) chunk = chunk * choose_chunk(pace, streams) / choose_chunk(pace, of);
+    return chunk < EAGER_BYTES ? EAGER_BYTES : chunk > PAYLOAD_MAX ? PAYLOAD_MAX : chunk;
+}
+
+/* Pace and buffers are over all streams. */
 void conn_settle_streams(lh_conn_t *c, uint32_t streams)
 {
     lh_tuning_t *tuning = &c->tuning;
-    const uint64_t pace = tuning->pace_bytes_per_second;
-    if (c->link.scope == LH_LINK_WAN && c->transport->config->chunk_bytes == 0) {
-        const uint64_t chunk = tuning->chunk_bytes * choose_chunk(pace, streams) /
-                               choose_chunk(pace, tuning->streams);
-        tuning->chunk_bytes = chunk < EAGER_BYTES   ? EAGER_BYTES
-                              : chunk > PAYLOAD_MAX ? PAYLOAD_MAX
-                                                    : chunk;
-    }
+    tuning->chunk_bytes = conn_chunk(c, tuning->chunk_bytes, tuning->pace_bytes_per_second,
+                                     tuning->streams, streams);
     c->stream_count = tuning->streams = streams;
 }
 

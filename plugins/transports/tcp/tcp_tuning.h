@@ -26,6 +26,9 @@ bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_
 uint32_t streams_of_both(const tcp_config_t *config, uint32_t own, uint32_t wished, uint32_t step);
 /* The step of what c's end would like, which dials. */
 uint32_t conn_step(const lh_conn_t *c);
+/* A chunk over `streams` in place of `of` (0: over as many as it is for), within what a chunk may be. */
+uint64_t conn_chunk(const lh_conn_t *c, uint64_t chunk, uint64_t pace, uint32_t of,
+                    uint32_t streams);
 /* Both ends have agreed on the number: what goes by it is chosen anew. */
 void conn_settle_streams(lh_conn_t *c, uint32_t streams);
 /* "window 6.2 MB = 4 streams x 1.6 MB, bbr", cut to room. */

@@ -70,7 +70,6 @@ static void a_ramp_ends_at_the_rate_of_the_link(void **state)
     }
 }
 
-/* Of a train of a millisecond a late ping makes several times the link's rate. It is never told as one. */
 /* Of a line that carries ten times as much no stage may take more than was asked for. */
 static void a_ramp_under_a_bound_ends_there(void **state)
 {
@@ -91,6 +90,7 @@ static void a_ramp_under_a_bound_ends_there(void **state)
     }
 }
 
+/* Of a train of a millisecond a late ping makes several times the link's rate. It is never told as one. */
 static void what_a_ramp_begins_with_is_no_figure(void **state)
 {
     (void)state;

@@ -457,6 +457,14 @@ static void the_kernel_of_either_end_may_call_for_more_streams(void **state)
             assert_int_equal(now.streams, rows[i].streams);
             assert_int_equal(now.chunk_bytes, rows[i].chunk);
             assert_in_range(pace_of(ends[e]->conn), PACE - 64, PACE);
+            /* What this end alone would choose, as the host asks for between two steps. */
+            char why[128];
+            lh_tuning_t own = {.struct_size = sizeof(own)};
+            assert_int_equal(
+                kit_api->tune(ends[e]->transport, &kit_link, 0, &own, why, sizeof(why)), LH_OK);
+            assert_int_equal(kit_api->retune(ends[e]->conn, &own, &now), LH_OK);
+            assert_int_equal(now.streams, rows[i].streams);
+            assert_int_equal(now.chunk_bytes, rows[i].chunk);
         }
         kit_close(&a);
         kit_close(&b);
