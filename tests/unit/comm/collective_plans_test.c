@@ -624,7 +624,7 @@ static void stand_before_nobody(actor_t *a)
 {
     const struct timespec over = {0, 120000000}, nap = {0, 1000000};
     const bool thread = a->scene->thread;
-    door_t stood = {.open = true, .reached = !thread}, shut = {0};
+    door_t stood = {.reached = !thread}, shut = {0};
     const collective_gate_t gates[] = {
         {.past = door_past, .done = door_done, .context = &stood, .reached = door_reached},
         {.past = door_past_in_the_end,
@@ -636,6 +636,7 @@ static void stand_before_nobody(actor_t *a)
     if (status != LH_OK || a->rank == 1) return;
     for (uint32_t p = 0; status == LH_OK && p < 2; p++)
         status = collective_start_behind(a->plans[p], &gates[p]);
+    stood.open = true; /* not before: with no gate closed the clock would run */
     if (thread) (void)nanosleep(&over, NULL);
     if (thread && stood.told != 0) trouble(a, "it was the device's turn");
     stood.reached = true;
