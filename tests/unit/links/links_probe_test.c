@@ -158,7 +158,8 @@ static void probes_under_a_bound(void)
     CHECK(count == 1 && f->measured_s != 0 && f->asked == ASKED);
     for (uint32_t way = 0; way < 2; way++) {
         CHECK(f->rate[way] > ASKED / 10 && f->rate[way] <= ASKED);
-        CHECK(f->together[way] > 1 && f->together[way] < ASKED + ASKED / 4);
+        CHECK(f->together[way] > 1 &&
+              f->together[way] < ASKED + ASKED / 2); /* of two alone: 1.94 */
     }
     CHECK((double)bytes_sent < 2 * ASKED * took_s + BESIDE);
     end();
