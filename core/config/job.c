@@ -359,7 +359,7 @@ static const lh_option_t wan_rows[] = {
         "longest cut of a link between sites that is waited for; then its ranks are lost"),
     LH_OPTION_RATE(job_transport_t, rate, "rate", "0", NULL,
                    "what a site's link to the others carries each way, such as 100Gbps; its ranks "
-                   "share it, and no probe is faster; 0: unknown"),
+                   "share it, and no pair's probe is faster; 0: unknown"),
 };
 
 /* What the table of [site.NAME] fills; job_sites.c takes it apart into hosts. */
