@@ -119,7 +119,7 @@ void control_progress(control_t *c, uint64_t step, const char *text)
         CONTROL_STEP_MS * CONTROL_MS)
         return;
     atomic_store_explicit(&c->told_ns, now, memory_order_relaxed);
-    atomic_store_explicit(&c->told_step, step, memory_order_relaxed);
+    atomic_store_explicit(&c->told_step, step, memory_order_release); /* behind the word */
     control_wake(c);
 }
 

@@ -470,7 +470,7 @@ static void client_turn(control_t *c)
     if (now - k->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS) k->heard_ns = now;
     k->last_turn = now;
     client_tell_stop(c);
-    const uint64_t step = atomic_load_explicit(&c->told_step, memory_order_relaxed);
+    const uint64_t step = atomic_load_explicit(&c->told_step, memory_order_acquire);
     if ((now >= k->next_beat || step != k->beat_step) && !k->said_bye) {
         client_beat(c);
         k->beat_step = step;

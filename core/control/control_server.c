@@ -690,7 +690,7 @@ static void server_turn(control_t *c)
     }
     s->last_turn = now;
     if (s->rests_until != 0 && now >= s->rests_until) server_rests(s, 0);
-    const uint64_t step = atomic_load_explicit(&c->told_step, memory_order_relaxed);
+    const uint64_t step = atomic_load_explicit(&c->told_step, memory_order_acquire);
     if (now >= s->next_beat || step != s->beat_step) {
         beat_all(c);
         s->beat_step = step;
