@@ -412,10 +412,14 @@ static void starter_hear_signal(starter_t *s)
     const uint64_t notice = s->launch->how.job->launch.notice_ns;
     /* `longhaul stop` comes from this process itself (request.c), and means the job; one that does not
      * wait for a save (`--now`) comes as SIGINT and SIGTERM. Whoever asks for a save is never the second
-     * who ends all. */
+     * who ends all; and behind a first stop `--now` is the second by its SIGINT, and its SIGTERM no third,
+     * by which ranks would be killed before they have told other machines. */
     const bool own = info.ssi_pid == (uint32_t)getpid();
     if (own && info.ssi_signo == SIGINT) s->own_end = true;
-    if (own && info.ssi_signo == SIGTERM && told && !s->own_end) return;
+    if (own && info.ssi_signo == SIGTERM && told && (!s->own_end || s->stops > 1)) {
+        if (s->own_end) s->last_stop = SIGTERM;
+        return;
+    }
     const bool leaves = notice > 0 && info.ssi_signo == SIGTERM && !own;
     if (!told) s->first_stop = (int)info.ssi_signo;
     if (!told && leaves) s->leave_by = sys()->now_ns() + notice - notice / NOTICE_REST;

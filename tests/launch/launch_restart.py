@@ -166,15 +166,23 @@ class Launchers(LaunchCase):
             os.unlink(os.path.join(self.folder, "job.key"))
 
     def test_an_end_at_once_is_one_of_all_machines(self):
-        """A second signal to one launcher: the others neither start their ranks again nor wait for its, whoever has rank 0."""
+        """A second signal to one launcher, or `longhaul stop` and then `--now`: the others neither start their ranks again nor wait for its,
+        whoever has rank 0."""
         for told in (0, 1):
-            _, processes = self.start_both(LH_STEPS=100000, LH_DEAF=1)
+            _, processes = self.start_both(LH_STEPS=100000, LH_DEAF=1, LH_SERVES=1)
             self.ranks(4)
             self.met(1)
             time.sleep(0.5)
-            for _ in range(2):  # two that are pending at once would be one
-                processes[told].terminate()
-                time.sleep(0.2)
+            for word in ("stop", "now"):
+                if told == 0:  # who serves the folder
+                    request = os.path.join(self.folder, "out", ".request-stop")
+                    with open(request + ".new", "w") as f:
+                        f.write(word + "\n")
+                    os.rename(request + ".new", request)
+                    launch_case.wait_for(lambda request=request: not os.path.exists(request))
+                else:
+                    processes[told].terminate()
+                    time.sleep(0.2)  # two that are pending at once would be one
             begin = time.time()
             results = [self.finish(p) for p in processes]
             self.assertLess(time.time() - begin, 5)

@@ -3,7 +3,8 @@
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand LH_STEP_MS after the step began, LH_SLEEPS sleeps without
  * looking at anything and LH_EATS takes LH_EATS_MIB of memory; LH_LINGERS does not end after its last
- * words; LH_LEAVES leaves a process at work; SIGTERM ends all after the next step, with code 75, unless LH_DEAF is 1. */
+ * words; LH_LEAVES leaves a process at work; SIGTERM ends all after the next step, with code 75,
+ * unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop` leaves in the folder. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include <base/log.h>
 #include <cli/cli.h>
+#include <launch/request.h>
 
 static _Atomic int stop;
 
@@ -107,10 +109,14 @@ int main(int argc, char **argv)
 {
     cli_t cli = {0};
     char **words;
+    request_server_t *requests = NULL;
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     int code = cli_parse(argc, argv, &cli);
     if (code == LH_OK) code = cli_open(&cli);
     if (code == LH_OK) code = cli_words(&cli, cli.command, &words);
+    if (code == LH_OK && setting("LH_SERVES", 0) != 0 && launch_starts(cli.launch) &&
+        launch_leads(cli.launch))
+        code = request_serve(cli.job->pipeline.folder, REQUEST_STOP | REQUEST_PASSES, &requests);
     if (code == LH_OK) {
         code = launch_ranks(cli.launch, words, body, cli.launch);
         cli_words_free(words);
@@ -124,6 +130,7 @@ int main(int argc, char **argv)
             (long)launch_rank(cli.launch) == setting("LH_LINGERS", -1))
             (void)sleep(60);
     }
+    request_end(requests);
     cli_close(&cli);
     cli_free(&cli);
     return code;
