@@ -296,11 +296,15 @@ class Local(LaunchCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             self.assertEqual(self.ended_by(number), 128 + number)
 
+    def one_sleeps(self):
+        log = os.path.join(self.folder, "out", "rank-1.log")
+        launch_case.wait_for(lambda: "rank 1 sleeps" in launch_case.read(log))
+
     def test_what_a_rank_left_at_work_does_not_outlive_a_notice(self):
         two = self.ini("[launch]\nranks_per_node = 2\nnotice = 500ms\n")
         process = self.start(two, LH_STEPS=100000, LH_SLEEPS=1, LH_LEAVES=0)
         self.ranks(2)
-        time.sleep(0.3)  # until rank 1 sleeps
+        self.one_sleeps()
         process.terminate()
         begin = time.time()
         code, _, err = self.finish(process)
@@ -319,7 +323,7 @@ class Local(LaunchCase):
         two = self.ini("[launch]\nranks_per_node = 2\nnotice = 500ms\n")  # by which ranks are killed soonest
         process = self.start(two, LH_STEPS=100000, LH_SLEEPS=1, **self.unkillable(1))
         stuck = self.ranks(2)[1]
-        time.sleep(0.3)  # until rank 1 sleeps
+        self.one_sleeps()
         process.terminate()
         self.assertEqual(process.wait(timeout=5), 3)
         self.addCleanup(launch_case.kill_processes_with, self.mark)

@@ -95,7 +95,9 @@ static int body(void *context)
         const bool rank_is_well = i != 3 || rank != setting("LH_ASSERTS", -1);
         lh_assert(rank_is_well);
         if (i == 3 && rank == setting("LH_EATS", -1)) eat((size_t)setting("LH_EATS_MIB", 0));
-        for (unsigned left = 60; i == 3 && rank == setting("LH_SLEEPS", -1) && left > 0;)
+        const bool sleeps = i == 3 && rank == setting("LH_SLEEPS", -1);
+        if (sleeps) printf("rank %ld sleeps\n", rank);
+        for (unsigned left = 60; sleeps && left > 0;)
             left = sleep(left);
         const lh_status_t status = agree_to_stop(launch, &all_stop);
         if (status != LH_OK) return status;
