@@ -597,7 +597,7 @@ static uint64_t room_free(const char *folder)
     return bytes;
 }
 
-static uint64_t check_common_divisor(uint64_t a, uint64_t b)
+static uint64_t greatest_divisor(uint64_t a, uint64_t b)
 {
     while (b != 0) {
         const uint64_t rest = a % b;
@@ -610,14 +610,23 @@ static uint64_t check_common_divisor(uint64_t a, uint64_t b)
 /* Checkpoints that keep_every leaves and keep would not, when the last one of a whole training is saved:
  * those of steps that are a multiple of `every` too, up to the newest that is none of `keep` and the
  * last. Those that are asked for besides are not known. */
-static uint64_t kept_for_good(const job_t *job)
+static uint64_t kept_for_good(const job_t *job, uint64_t keep)
 {
     const job_checkpoint_t *c = &job->checkpoint;
     const uint64_t steps = job->train.steps;
     if (c->every == 0 || c->keep_every == 0) return 0;
-    const uint64_t saves = steps / c->every, newest = c->keep + (steps % c->every == 0);
-    const uint64_t parts = c->keep_every / check_common_divisor(c->every, c->keep_every);
+    const uint64_t saves = steps / c->every, newest = keep + (steps % c->every == 0);
+    const uint64_t parts = c->keep_every / greatest_divisor(c->every, c->keep_every);
     return saves <= newest ? 0 : (saves - newest) / parts;
+}
+
+/* Never 0, which a sum of what an INI may say could come to: what is beyond any disk is cut. */
+static uint64_t kept_at_once(const job_t *job)
+{
+    const job_checkpoint_t *c = &job->checkpoint;
+    const uint64_t most = UINT64_MAX / 4, keep = c->keep < most ? c->keep : most;
+    const uint64_t good = kept_for_good(job, keep);
+    return keep + 1 + (good < most ? good : most) + c->keep_best;
 }
 
 /* A job of one rank holds each state once and whole, whatever the optimizer cuts for several. */
@@ -646,8 +655,7 @@ lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
                                        : apart     ? 2 * (uint64_t)job->site_count
                                        : hosts > 1 ? 4
                                                    : 2,
-                          .count = job->checkpoint.keep + 1 + kept_for_good(job) +
-                                   job->checkpoint.keep_best,
+                          .count = kept_at_once(job),
                           .free_bytes = room_free(job->checkpoint.folder)};
     return LH_OK;
 }

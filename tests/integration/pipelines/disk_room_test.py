@@ -48,9 +48,10 @@ class DiskRoom(PipelineCase):
             self.assertEqual(plan["at_once"], max(most, keep + 1) + 1, (steps, every, keep, keep_every))
 
     def test_a_disk_that_is_too_small_is_a_warning(self):
-        job = self.small_job(checkpoint={"keep": 1000000000000})
-        _, said = self.run_longhaul("check", job)
-        self.assertRegex(said, r"warning: \[checkpoint\] keep = 1000000000000: there is no room for so many\n")
+        for keep in (1000000000000, (1 << 64) - 1):
+            job = self.small_job(checkpoint={"keep": keep})
+            _, said = self.run_longhaul("check", job)
+            self.assertRegex(said, r"warning: \[checkpoint\] keep = %d: there is no room for so many\n" % keep)
         job = self.small_job(train={"evaluate_every": 1}, checkpoint={"keep": 1000000000000, "keep_every": 5, "keep_best": "yes"})
         _, said = self.run_longhaul("check", job)
         self.assertRegex(said, r"warning: \[checkpoint\] keep = 1000000000000, keep_every = 5, keep_best = yes: there is no room for so many\n")
