@@ -57,4 +57,15 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *out)
     return !__builtin_mul_overflow(a, b, out);
 }
 
+/* Euclid's algorithm. Of 0 and another number that one. */
+static inline uint64_t greatest_divisor(uint64_t a, uint64_t b)
+{
+    while (b != 0) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 #endif

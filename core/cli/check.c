@@ -597,16 +597,6 @@ static uint64_t room_free(const char *folder)
     return bytes;
 }
 
-static uint64_t greatest_divisor(uint64_t a, uint64_t b)
-{
-    while (b != 0) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Checkpoints that keep_every leaves and keep would not, when the last one of a whole training is saved:
  * those of steps that are a multiple of `every` too, up to the newest that is none of `keep` and the
  * last. Those that are asked for besides are not known. */

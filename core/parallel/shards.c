@@ -257,17 +257,6 @@ static bool only_by_element(const lh_rule_t *rule)
     return true;
 }
 
-/* Euclid's algorithm. */
-static uint64_t greatest_divisor(uint64_t a, uint64_t b)
-{
-    while (b != 0) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* How many elements stay together: the least common multiple of the norm's block and the rule's
  * grain. A rule that takes a whole matrix, or what tensor parallelism leaves of it, keeps the
  * parameter whole, and so does a rule whose states are not by element. */
