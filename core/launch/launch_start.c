@@ -55,8 +55,8 @@ enum {
     UNMET_MS = 300,
     ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
     /* A process that is still there so long after SIGKILL waits in the kernel, for a driver or a disk, and
-     * may do so for ever. */
-    STUCK_MS = 10000,
+     * may do so for ever. To give back hundreds of GB of pinned memory takes tens of seconds. */
+    STUCK_MS = 60000,
     NOTICE_REST = 10, /* this part of a notice is left for the end of what runs on */
 };
 
@@ -778,13 +778,13 @@ static int starter_end_code(starter_t *s, bool *again)
         launch_note_end(s->launch, sentence);
         return 128 + s->last_stop;
     }
-    if (starter_left_stuck(s)) return EXIT_LOST;
     const board_row_t *stop = starter_find_stop(s);
     if (stop != NULL && s->first_stop == 0) {
         starter_tell(s, atomic_load(&stop->has_words) != 0 ? stop->words
                                                            : "another machine was asked to stop");
-        return EXIT_TERMINATED;
+        return EXIT_TERMINATED; /* with a rank that can't be ended, too: nobody is to start again */
     }
+    if (starter_left_stuck(s)) return EXIT_LOST;
     lh_status_t status;
     *again = starter_starts_to_tell(s, &status);
     if (*again) return EXIT_LOST;

@@ -1,6 +1,6 @@
 /* unkillable.c - loaded before the C library (LD_PRELOAD): processes that SIGKILL does not end, as one that
  * waits in a driver. They are those with the rank that UNKILLABLE names in their environment. Half a
- * second behind the first such signal the clock of whoever sent it is eleven seconds ahead, so that nobody
+ * second behind the first such signal the clock of whoever sent it is a minute and a second ahead, so that nobody
  * need wait, and others that were killed with them have ended. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { AHEAD_S = 11, LATER_MS = 500 };
+enum { AHEAD_S = 61, LATER_MS = 500 };
 static _Atomic long long sent_ms; /* 0: none was */
 
 static int is_unkillable(pid_t pid)
