@@ -28,6 +28,7 @@ again: packages
 	@scripts/again $(or $(RUNS),10)
 
 # Every long list whole; AREA=comm: those of one area, see tests/areas; AREA=hours: what takes hours by itself; AREA=lab.goodput.far: a test.
+# AREA=races: layouts of ranks on a device that works off queues, under TSan.
 torture: packages
 	@AREA=$(AREA) scripts/test --torture
 
