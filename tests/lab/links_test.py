@@ -96,6 +96,20 @@ class Bench(unittest.TestCase):
         self.assertEqual(asked.count("known"), 1 + 1 + 5 + 1, said)  # without loss 0.96 is asked for, and five rounds say so
         self.assertRegex(str(code), r"\Aless than 0\.95:\n10 ms, 1 Gb/s, loss 0, queue 1: 0\.955 of the bound\Z")
 
+    def test_a_goal_that_was_missed_ends_a_run_that_holds(self):
+        def of(took):
+            return lambda given, goals, tell: tell("a first contact", goals.at_most(took, 3, "%.2f s"), [took])
+
+        goals = ("burst_goals", "all_reduce_goal", "private_goal", "tuned_goals")
+        for took, words, expected in ((2.5, ("--hold", "0.95"), 0), (3.5, ("--hold", "0.95"), 1), (3.5, (), 0)):
+            for bad in range(len(goals)):
+                with contextlib.ExitStack() as patches:
+                    for i, name in enumerate(goals):
+                        patches.enter_context(mock.patch.object(links, name, of(took if i == bad else 1)))
+                    code, said, _, rows = self.run_with({}, "--goals", *words)
+                self.assertEqual((code, len(rows)), (expected, 4), said)
+                self.assertEqual((said.count("MISSED"), "3 goals met, 1 missed" in said), (int(took > 3), took > 3), said)
+
     def test_where_no_links_can_be_played_a_test_is_skipped(self):
         lab = mock.MagicMock(side_effect=links.LabMissing("there is no /dev/net/tun"))
         for words, expected in (((), 1), (("--sides", "known", "--hold", "0.95"), 77)):
