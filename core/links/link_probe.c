@@ -24,6 +24,7 @@ static const uint64_t jitter_ns = 1000000;
 static const double growth = 1.05;
 static const double least_pace = 125000;   /* 1 Mb/s */
 static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy scheduler */
+static const double messages_s = 0.25;     /* of link_probe_messages                   */
 /* The long stage: packets lost in a round trip from which on it is worth its time; what the stages before it
  * may have brought too little, of two round trips that wait for a third; and probe_ramp_t.flat, one stage
  * that came near the most. */
@@ -56,8 +57,9 @@ static const uint64_t burst_ns = 200000000; /* long enough to count packets that
  * rate is near. */
 enum { FOLLOW_STEPS = 20, FOLLOW_RARELY = 1000 };
 enum { FLAT_ENOUGH = 6, FLAT_QUEUED = 4, FLAT_LONGER = 3 };
-enum { LOOK_TRIPS = 16 }; /* of the long stage: a round trip that it waits is 6 % of it */
-enum { ODD_PART = 3 };    /* of so many bursts one may be left out */
+enum { MESSAGES_LEAST = 8 }; /* the later half of a stage's tells its rate */
+enum { LOOK_TRIPS = 16 };    /* of the long stage: a round trip that it waits is 6 % of it */
+enum { ODD_PART = 3 };       /* of so many bursts one may be left out */
 
 bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b)
 {
@@ -125,6 +127,16 @@ uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns)
     const uint64_t least = r->full ? FLAT_LONGER * stage_ns : stage_ns;
     if (r->looks) return LOOK_TRIPS * round_trip_ns;
     return 2 * round_trip_ns > least ? 2 * round_trip_ns : least;
+}
+
+/* Whether a probe's time is over is looked at between stages, and 128 KiB take 16 s at 64 kb/s. Shorter
+ * messages would be mostly heads, of which the figure knows nothing. */
+uint32_t link_probe_messages(double most)
+{
+    lh_assert(most >= 0);
+    const double fit = messages_s * most / PROBE_MESSAGE;
+    if (most <= 0 || fit >= PROBE_MESSAGES) return PROBE_MESSAGES;
+    return fit > MESSAGES_LEAST ? (uint32_t)fit : MESSAGES_LEAST;
 }
 
 /* A link that got slower is followed at once after twenty steps, to 97 % of what it carried in

@@ -18,6 +18,7 @@ enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
 enum { PROBE_BEFORE = 4096, PROBE_AFTER = 2048 };
 enum { PROBE_CARDS = 8, PROBE_CARD = 16 }; /* of an end; bytes of a card's name, with the NUL */
 enum { PROBE_BURSTS = 64 };                /* whose losses are counted */
+enum { PROBE_MESSAGES = 128, PROBE_MESSAGE = 1 << 10 }; /* of a stage, most; bytes of one, least */
 /* What was busy while a pair of sites was measured: all pairs of its first site, of its second, or of
  * all sites. */
 enum { BESIDE_FIRST, BESIDE_SECOND, BESIDE_ALL, BESIDES };
@@ -131,6 +132,9 @@ void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t l
 /* How fast the next stage is sent, in bytes a second, and for how long at least. */
 double link_probe_pace(const probe_ramp_t *r);
 uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns);
+/* How many messages a stage and a burst have where nothing is sent faster than `most`, in bytes a second (0: no
+ * bound): PROBE_MESSAGES, or so many that the shortest take a quarter of a second, 8 at least. */
+uint32_t link_probe_messages(double most);
 
 /* Once a stage brought no more on a way on which packets are lost, makes the next one long beside a round
  * trip; true: it did, and the ramp is done after that unless all that was sent came. lost: share of the bytes

@@ -4,8 +4,8 @@
  * which the other answers with its own time; then both send stages (link_probe.h) at the same time,
  * since training uses both directions at once:
  *
- *   STAGE messages of data at an even pace, and a word: how fast the peer's came, and whether the
- *   sender's own ramp has ended
+ *   STAGE messages of data at an even pace, fewer under a low bound, and a word: how fast the peer's came,
+ *   and whether the sender's own ramp has ended
  *
  * The receives of the next stage are posted before the word leaves, so the peer begins its stage
  * half a round trip later and waits for no grant. Once both ramps have ended the end that dialed
@@ -36,8 +36,8 @@ enum {
     PINGS = 64,
     PING_BYTES = 64,
     PINGS_AHEAD = 16,
-    STAGE = 128,          /* messages of data                                  */
-    LEAST_DATA = 1 << 10, /* bytes of a message                                */
+    STAGE = PROBE_MESSAGES,     /* messages of data, most                            */
+    LEAST_DATA = PROBE_MESSAGE, /* bytes of a message                                */
     MOST_DATA = 4 << 20,
     BURST_BYTES = 32 << 20, /* most of a burst                                  */
     BURSTS = 2,
@@ -80,6 +80,7 @@ typedef struct probe {
     word_t *own, *its, *lead; /* in memory too: to send, to receive, first bytes of data sent  */
     uint64_t moved_ns, deadline_ns; /* when anything last came or had left; to cut it short */
     uint32_t out;                   /* sends that have not ended                 */
+    uint32_t stage; /* messages of data: link_probe_messages of a bound that both ends have */
     uint32_t came, words, pings;
     uint64_t at_ns[STAGE],
         upto[STAGE];  /* of this stage's data: when a message had come, bytes by then */
@@ -174,7 +175,7 @@ static lh_status_t stage_expect(probe_t *p)
 {
     lh_status_t status = LH_OK;
     p->came = p->words = 0;
-    for (uint32_t i = 0; status == LH_OK && i < STAGE; i++)
+    for (uint32_t i = 0; status == LH_OK && i < p->stage; i++)
         status = probe_post(p, false, data_in(p, i), MOST_DATA, COOKIE_DATA);
     if (status == LH_OK) status = probe_post(p, false, p->its, sizeof(*p->its), COOKIE_WORD);
     return status;
@@ -261,9 +262,9 @@ static lh_status_t trip_measure(probe_t *p)
 /* ---- stages ---- */
 
 /* Bytes of each of a stage's messages, for it to last `ns` at that pace. */
-static uint64_t message_bytes(double pace, uint64_t ns, uint64_t most)
+static uint64_t message_bytes(const probe_t *p, double pace, uint64_t ns, uint64_t most)
 {
-    const double bytes = pace * (double)ns * 1e-9 / STAGE;
+    const double bytes = pace * (double)ns * 1e-9 / p->stage;
     if (bytes < LEAST_DATA) return LEAST_DATA;
     return bytes > (double)most ? most : (uint64_t)bytes;
 }
@@ -282,7 +283,7 @@ static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t 
                         .begun_ns = begin,
                         .rate = {p->rate[0], p->rate[1]},
                         .loss = p->loss};
-    for (uint32_t i = 0; status == LH_OK && i < STAGE;) {
+    for (uint32_t i = 0; status == LH_OK && i < p->stage;) {
         const uint64_t due = begin + (uint64_t)((double)(i * bytes) / pace * 1e9);
         if (sys()->now_ns() < due) {
             status = probe_turn(p, due);
@@ -291,7 +292,7 @@ static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t 
         status = probe_post(p, true, data_out(p), bytes, COOKIE_SENT);
         i++;
     }
-    while (status == LH_OK && (p->out > 0 || p->came < STAGE)) {
+    while (status == LH_OK && (p->out > 0 || p->came < p->stage)) {
         status = probe_turn(p, UINT64_MAX);
         if (status == LH_OK && kind == KIND_BURST && p->out == 0)
             probe_cards_watch(&p->cards, p->k);
@@ -303,7 +304,7 @@ static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t 
 static double stage_rate(const probe_t *p)
 {
     const word_t *lead = (const word_t *)(const void *)data_in(p, 0);
-    return link_probe_came(p->at_ns, p->upto, STAGE, (int64_t)lead->begun_ns - p->ahead_ns,
+    return link_probe_came(p->at_ns, p->upto, p->stage, (int64_t)lead->begun_ns - p->ahead_ns,
                            p->figures->round_trip_ns / 2);
 }
 
@@ -406,7 +407,7 @@ static lh_status_t probe_ramp(probe_t *p)
         const bool train = p->ramp.best <= 0;
         const double pace = train ? at_once : link_probe_pace(&p->ramp);
         const uint64_t ns = train ? 1 : link_probe_ns(&p->ramp, trip);
-        const uint64_t bytes = message_bytes(pace, ns, MOST_DATA);
+        const uint64_t bytes = message_bytes(p, pace, ns, MOST_DATA);
         const double least = p->ramp.flat > 0 ? pace : p->ramp.most;
         const lh_tuning_t paced = {.struct_size = sizeof(paced),
                                    .pace_bytes_per_second = least > 0 ? (uint64_t)least
@@ -460,8 +461,8 @@ static lh_status_t probe_burst(probe_t *p)
     p->lost_before = before.bytes_retransmitted;
     const bool paces = p->k->carrier->api->retune != NULL;
     lh_status_t status = stage_run(p, paces ? at_once : pace,
-                                   message_bytes(pace, ns, BURST_BYTES / STAGE), KIND_BURST, &there,
-                                   &here);
+                                   message_bytes(p, pace, ns, BURST_BYTES / STAGE), KIND_BURST,
+                                   &there, &here);
     if (status != LH_OK) return status;
     probe_cards_end(&p->cards, p->k);
     stats_look(p, &before); /* its MTU may not have been told before */
@@ -691,6 +692,7 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
     const uint64_t begun_ns = sys()->now_ns();
     out->asked = l->how.job->transports[LH_LINK_WAN].rate;
     p.ramp.most = (double)out->asked;
+    p.stage = link_probe_messages(p.ramp.most);
     lh_assert(!l->probing);
     l->probing = true;
     lh_status_t status = probe_open(&p, peer);

@@ -90,6 +90,27 @@ static void a_ramp_under_a_bound_ends_there(void **state)
     }
 }
 
+/* Between two stages alone it is seen that a probe's time is over. */
+static void a_stage_under_a_low_bound_is_short(void **state)
+{
+    (void)state;
+    enum { MESSAGE = 1024, UNBOUND = 128, FEWEST = 8 };
+    static const double kbit = 125; /* bytes a second */
+    assert_int_equal(link_probe_messages(0), UNBOUND);
+    for (double most = 64 * kbit; most < 1e9; most *= 1.3) {
+        const uint32_t messages = link_probe_messages(most);
+        const double took_s = messages * MESSAGE / most;
+        assert_true(messages >= FEWEST && messages <= UNBOUND);
+        assert_true(took_s <= (most < 300 * kbit ? 1.03 : 0.25));
+        /* No shorter than it must be: pauses of a scheduler are to be little of it. */
+        assert_true(messages == UNBOUND || took_s > 0.2);
+    }
+    assert_int_equal(link_probe_messages(5000 * kbit), UNBOUND);
+    /* A stage of 64 kb/s took 16 s; three of them and two bursts fit twice into the time of a probe. */
+    const double stage_s = link_probe_messages(64 * kbit) * MESSAGE / (64 * kbit);
+    assert_true(5 * stage_s < 2e-9 * (double)link_probe_budget_ns(10 * MS));
+}
+
 /* Of a train of a millisecond a late ping makes several times the link's rate. It is never told as one. */
 static void what_a_ramp_begins_with_is_no_figure(void **state)
 {
@@ -716,6 +737,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ramp_ends_at_the_rate_of_the_link),
         cmocka_unit_test(a_ramp_under_a_bound_ends_there),
+        cmocka_unit_test(a_stage_under_a_low_bound_is_short),
         cmocka_unit_test(what_a_ramp_begins_with_is_no_figure),
         cmocka_unit_test(a_ramp_outlasts_single_stages_that_go_wrong),
         cmocka_unit_test(a_ramp_over_a_lossy_link_ends_with_a_long_stage),

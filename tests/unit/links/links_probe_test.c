@@ -172,6 +172,38 @@ static void a_rate_that_is_asked_for_bounds_its_probe(void **state)
         ranks(4, "[transport.wan]\nsecurity = plain\nrate = 80Mbps\n", probes_under_a_bound));
 }
 
+/* Messages of 1 KiB, of which 61 take a quarter of a second there; words and pings are shorter. */
+static uint32_t data_messages;
+
+static lh_status_t send_and_count_data(lh_conn_t *c, lh_region_t *region, const void *data,
+                                       uint64_t bytes, uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = real->isend(c, region, data, bytes, tag, cookie);
+    if (status == LH_OK) data_messages += bytes >= 1024;
+    return status;
+}
+
+static void probes_at_a_low_rate(void)
+{
+    enum { ASKED = 250000, STAGE = 61 };
+    uint32_t count;
+    play_sites(1)->isend = send_and_count_data;
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s != 0 && f->asked == ASKED);
+    for (uint32_t way = 0; way < 2; way++)
+        CHECK(f->rate[way] > ASKED / 10 && f->rate[way] <= ASKED);
+    CHECK(data_messages >= 3 * STAGE && data_messages % STAGE == 0);
+    end();
+}
+
+static void stages_of_a_low_rate_have_fewer_messages(void **state)
+{
+    (void)state;
+    assert_true(
+        ranks(2, "[transport.wan]\nsecurity = plain\nrate = 2Mbps\n", probes_at_a_low_rate));
+}
+
 /* All figures are there on all ranks, also on those that did not measure; nothing stays connected. */
 static void probes_together(void)
 {
@@ -731,6 +763,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_without_a_tuning_counts_losses_and_ends_well_however_late),
         cmocka_unit_test(a_rate_that_is_asked_for_bounds_its_probe),
+        cmocka_unit_test(stages_of_a_low_rate_have_fewer_messages),
         cmocka_unit_test(ranks_of_two_sites_are_measured_together),
         cmocka_unit_test(pairs_of_three_sites_are_measured_at_once),
         cmocka_unit_test(what_machines_say_before_and_after_is_known_to_rank_0),
