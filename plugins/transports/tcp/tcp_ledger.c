@@ -17,10 +17,15 @@
  * sends less than one does not count. */
 enum { LOOK_NS = 8000000, PART = 16 };
 
+static bool has_pace(const lh_conn_t *c)
+{
+    return c->link.scope == LH_LINK_WAN && c->tuning.pace_bytes_per_second > 0 &&
+           c->tuning.pace_bytes_per_second != UINT64_MAX;
+}
+
 static bool is_paced(const lh_conn_t *c)
 {
-    return c->state == CONN_UP && c->link.scope == LH_LINK_WAN &&
-           c->tuning.pace_bytes_per_second > 0 && c->tuning.pace_bytes_per_second != UINT64_MAX;
+    return c->state == CONN_UP && has_pace(c);
 }
 
 double ledger_share(const lh_conn_t *first, const lh_conn_t *c)
@@ -63,6 +68,14 @@ static void share_take(lh_conn_t *c, double share)
                          sizeof(stream));
 }
 
+/* The host has taken its pace away, and its sockets' with that (retune): it has no part of one any more, nor
+ * does it let others go first. One that ends keeps its part. */
+static void share_end(lh_conn_t *c)
+{
+    c->share = 1;
+    c->rate_busy = false;
+}
+
 void ledger_settle(lh_transport_t *t)
 {
     const uint64_t ns = t->now - t->ledger_ns;
@@ -73,5 +86,6 @@ void ledger_settle(lh_transport_t *t)
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         const double share = ledger_share(t->conns, c);
         if (is_paced(c) && share != c->share) share_take(c, share);
+        if (!has_pace(c) && c->share < 1) share_end(c);
     }
 }

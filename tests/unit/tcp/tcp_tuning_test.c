@@ -402,6 +402,50 @@ static void who_sends_shares_the_pace_by_urgency(void **state)
     assert_true(ledger_share(c, &c[4]) == 1);
 }
 
+/* A second of a pace between two looks each. Nothing hears of the sockets, which are none. */
+static void what_is_not_paced_any_more_has_no_share(void **state)
+{
+    (void)state;
+    enum { PACE = 1000000 };
+    static lh_transport_t t;
+    static stream_t stream;
+    static lh_conn_t c[2];
+    memset(&t, 0, sizeof(t));
+    memset(&stream, 0, sizeof(stream));
+    memset(c, 0, sizeof(c));
+    stream.fd = -1;
+    t.conns = c;
+    for (int i = 0; i < 2; i++)
+        c[i] = (lh_conn_t){.transport = &t,
+                           .state = CONN_UP,
+                           .link = {.scope = LH_LINK_WAN},
+                           .tuning = {.pace_bytes_per_second = PACE},
+                           .service = LH_SERVICE_GRADIENT,
+                           .share = 1,
+                           .streams = {&stream},
+                           .stream_count = 1,
+                           .next = i == 0 ? &c[1] : NULL};
+    for (uint64_t look = 1; look <= 2; look++) {
+        t.now = look * 1000 * MS;
+        for (int i = 0; i < 2; i++)
+            atomic_store(&c[i].bytes_sent, look * PACE);
+        ledger_settle(&t);
+        if (look == 1) {
+            assert_true(c[0].share == 0.5 && c[1].share == 0.5);
+            c[0].tuning.pace_bytes_per_second = UINT64_MAX;
+            c[0].rate_busy = true;
+        }
+    }
+    assert_true(c[0].share == 1 && c[1].share == 1);
+    assert_false(c[0].rate_busy); /* what it sent was partly by its share */
+    /* One that ends sends the rest at the part that its sockets have. */
+    c[1].share = 0.5;
+    c[1].state = CONN_ENDING;
+    t.now += 1000 * MS;
+    ledger_settle(&t);
+    assert_true(c[1].share == 0.5);
+}
+
 /* Bytes a second over all streams. */
 static uint64_t pace_of(const lh_conn_t *c)
 {
@@ -824,6 +868,7 @@ int main(void)
         cmocka_unit_test(every_service_has_its_class_of_packets),
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
+        cmocka_unit_test(what_is_not_paced_any_more_has_no_share),
         cmocka_unit_test(the_kernel_of_either_end_may_call_for_more_streams),
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
         cmocka_unit_test(connections_that_share_a_pace_tell_the_rate_of_all_of_it),
