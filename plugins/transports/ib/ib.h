@@ -301,9 +301,10 @@ struct lh_transport {
     int epoll, timer;  /* timer: wakes a sleeper for what is due */
     uint64_t timer_ns; /* when it does; UINT64_MAX: never */
     bool armed;
-    bool meeting;      /* a queue pair dials, or is to be replaced */
-    bool looks;        /* this poll asks the clock also of connections that are well */
-    uint64_t timed_ns; /* when one last did, by the kernel's coarse clock */
+    bool meeting;        /* a queue pair dials, or is to be replaced */
+    uint64_t met_events; /* that the connection manager had to say, all of them */
+    bool looks;          /* this poll asks the clock also of connections that are well */
+    uint64_t timed_ns;   /* when one last did, by the kernel's coarse clock */
     uint32_t polls;
     ib_watch_t nobody;
     lh_conn_t *conns;

@@ -174,21 +174,24 @@ static lh_status_t ib_wait_fd(lh_transport_t *t, int *fd)
     return LH_OK;
 }
 
-/* Asks first to be told, and looks then: what comes between the two is seen by one of them. */
+/* Asks first to be told, and looks then: what comes between the two is seen by one of them. What the connection
+ * manager said meanwhile may be of a connection that was looked at before. */
 static lh_status_t ib_arm(lh_transport_t *t)
 {
     uint64_t due = UINT64_MAX;
+    const uint64_t met = t->met_events;
     t->armed = true;
     if (t->pool != NULL && ib_pool_waits(t->pool)) return LH_AGAIN;
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         if (ib_conn_stir(c)) return LH_AGAIN;
         const uint64_t next = ib_conn_due(c);
         if (next < due) due = next;
-        if (c->state != IB_OPEN) continue;
+        if (c->state != IB_OPEN && c->state != IB_LEAVING) continue;
         for (uint32_t i = 0; i < t->port_count; i++)
             if (c->cqs[i]->context->ops.req_notify_cq(c->cqs[i], 0) != 0) return LH_AGAIN;
         if (ib_pairs_pump(c) > 0) return LH_AGAIN;
     }
+    if (t->met_events != met) return LH_AGAIN;
     ib_set_timer(t, due);
     return LH_OK;
 }

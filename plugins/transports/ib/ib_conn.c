@@ -2,8 +2,9 @@
  *
  * The end is in three steps. LEAVING: the peer is told why, over the queue pair itself, which takes
  * a round trip and the time of the chunks in front of it: it is waited for so long and IB_LEAVE_MS,
- * IB_LEFT_MS at most. Then the queue pairs are destroyed: from there on the device touches no buffer,
- * whatever the peer does. DRAINING: each outstanding operation gets its event. */
+ * IB_LEFT_MS at most, and who waits may sleep until the goodbye's completion. Then the queue pairs
+ * are destroyed: from there on the device touches no buffer, whatever the peer does. DRAINING: each
+ * outstanding operation gets its event. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -241,9 +242,16 @@ static bool anything_to_tell(const lh_conn_t *c)
     return c->ended || worse_is_due(c) || c->whole_due || ib_messages_ready(c);
 }
 
+/* The goodbye's completion, or an error of a queue pair that was well, sets leave_ns to 0. */
+static bool has_left(const lh_conn_t *c)
+{
+    return c->leave_ns == 0 || c->ended;
+}
+
 bool ib_conn_stir(lh_conn_t *c)
 {
-    if (c->state != IB_OPEN) return c->state == IB_LEAVING || c->state == IB_DRAINING;
+    if (c->state == IB_LEAVING) return has_left(c);
+    if (c->state != IB_OPEN) return c->state == IB_DRAINING;
     if (!is_up(c)) conn_begin(c);
     if (c->state != IB_OPEN) return true;
     if (!is_up(c)) return c->ended;
@@ -266,6 +274,7 @@ uint64_t ib_conn_due(const lh_conn_t *c)
     const uint64_t now = c->transport->host->now_ns(c->transport->host);
     uint64_t due = UINT64_MAX;
     if (c->state == IB_DIALING) return c->give_up_ns;
+    if (c->state == IB_LEAVING) return c->leave_ns;
     if (c->state != IB_OPEN) return due;
     if (c->dials && !c->up_said) due = c->give_up_ns;
     if (c->refused_ns != 0) due = sooner_time(due, c->refused_ns);
@@ -346,12 +355,11 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
         ib_conn_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
 }
 
-/* The goodbye's completion, or an error of a queue pair that was well, sets leave_ns to 0. */
 static void step_leaving(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
-    if (c->leave_ns != 0 && !c->ended) (void)ib_pairs_pump(c);
-    if (c->leave_ns == 0 || c->ended || host->now_ns(host) > c->leave_ns) conn_dismantle(c);
+    if (!has_left(c)) (void)ib_pairs_pump(c);
+    if (has_left(c) || host->now_ns(host) >= c->leave_ns) conn_dismantle(c);
 }
 
 static void step_draining(lh_conn_t *c, ib_sink_t *s)

@@ -411,6 +411,7 @@ void ib_meet_events(lh_transport_t *t)
     cm_event_t *event;
     while (t->verbs.get_event(t->events, &event) == 0) {
         const cm_event_t copy = *event;
+        t->met_events++;
         ib_said_t s = {.text = ""};
         if (ib_greeting_read(copy.param.data, copy.param.data_bytes, &s.greeting))
             memcpy(s.raw, copy.param.data, IB_GREETING_BYTES);

@@ -1054,16 +1054,31 @@ static void a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep(void
     close_conn(c);
 }
 
-/* As who goes to sleep asks for it: the milliseconds that are left, the idle queue pairs' last packet being
- * heard `ago` before now. */
-static int64_t sleep_ms(lh_conn_t *c, uint64_t ago)
+/* A connection whose owner may sleep. */
+static lh_conn_t *open_sleeper(void)
+{
+    lh_conn_t *c = open_conn(false);
+    context.ops.req_notify_cq = req_notify_cq;
+    transport.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    transport.timer_ns = UINT64_MAX;
+    return c;
+}
+
+/* As who goes to sleep asks for it: the milliseconds that are left. */
+static int64_t timer_ms(void)
 {
     struct itimerspec left;
-    for (uint32_t i = 0; i < PAIRS; i++)
-        c->pairs[i].heard_ns = bare.now - ago;
     assert_int_equal(ib_api.arm(&transport), LH_OK);
     assert_int_equal(timerfd_gettime(transport.timer, &left), 0);
     return left.it_value.tv_sec * 1000 + left.it_value.tv_nsec / MS;
+}
+
+/* Likewise, the idle queue pairs' last packet being heard `ago` before now. */
+static int64_t sleep_ms(lh_conn_t *c, uint64_t ago)
+{
+    for (uint32_t i = 0; i < PAIRS; i++)
+        c->pairs[i].heard_ns = bare.now - ago;
+    return timer_ms();
 }
 
 /* The bare clock stands still meanwhile, and the kernel's all but does. */
@@ -1071,10 +1086,7 @@ static void a_timer_is_set_for_what_is_due_sooner_alone(void **state)
 {
     (void)state;
     config.keepalive_ns = 1000000 * (uint64_t)MS;
-    lh_conn_t *c = open_conn(false);
-    context.ops.req_notify_cq = req_notify_cq;
-    transport.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    transport.timer_ns = UINT64_MAX;
+    lh_conn_t *c = open_sleeper();
     const uint64_t begin = 800000 * (uint64_t)MS;
     bare.now = begin;
     const int64_t first = sleep_ms(c, 600000 * (uint64_t)MS);
@@ -1088,6 +1100,65 @@ static void a_timer_is_set_for_what_is_due_sooner_alone(void **state)
     config.keepalive_ns = 0;
     (void)close(transport.timer);
     close_conn(c);
+}
+
+/* The longest that it may take: half a second. */
+static lh_conn_t *open_leaver(void)
+{
+    lh_conn_t *c = open_sleeper();
+    c->link.round_trip_ns = 10000 * (uint64_t)MS;
+    card.posted_count = 0;
+    ib_conn_break(c, LH_MISMATCH, "tags");
+    assert_int_equal(card.posted_count, 1);
+    assert_int_equal(card.posted[0].what.kind, IB_GOODBYE);
+    const int64_t left = timer_ms();
+    assert_true(left > 0 && left <= 500);
+    return c;
+}
+
+static void leaver_close(lh_conn_t *c)
+{
+    step(c);
+    assert_int_equal(c->state, IB_DRAINED);
+    (void)close(transport.timer);
+    ib_close_conn(c);
+}
+
+static void who_leaves_sleeps_until_its_goodbye_has_arrived(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_leaver();
+    complete(c, card.posted[0].pair);
+    assert_int_equal(ib_api.arm(&transport), LH_AGAIN);
+    assert_int_equal(c->state, IB_LEAVING); /* the poll that follows tells of it */
+    assert_int_equal(ib_api.arm(&transport), LH_AGAIN);
+    leaver_close(c);
+}
+
+/* At the very time that the timer was set to. */
+static void who_leaves_sleeps_no_longer_than_its_goodbye_may_take(void **state)
+{
+    enum { LOOK = 1000 };
+    (void)state;
+    lh_conn_t *c = open_leaver();
+    bare.now = ib_conn_due(c) - LOOK;
+    leaver_close(c);
+}
+
+/* It is seen while another queue pair is being stopped, and no completion says so. */
+static void an_end_of_the_peer_keeps_nobody_asleep(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_sleeper();
+    fail_send(c, 0);
+    ib_conn_break(c, LH_MISMATCH, "tags");
+    bare.now += 10 * MS;
+    assert_true(timer_ms() <= 50);
+    bare.now += 10 * MS;
+    card.event = (cm_event_t){.id = c->pairs[1].id, .type = CM_DISCONNECTED};
+    assert_int_equal(ib_api.arm(&transport), LH_AGAIN);
+    assert_true(c->ended);
+    leaver_close(c);
 }
 
 static lh_status_t start_none(LH_UNUSED const lh_host_t *of, LH_UNUSED const char *name,
@@ -1184,6 +1255,9 @@ int main(void)
         cmocka_unit_test(an_idle_queue_pair_sends_its_packet_however_seldom_polls_are),
         cmocka_unit_test(a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep),
         cmocka_unit_test(a_timer_is_set_for_what_is_due_sooner_alone),
+        cmocka_unit_test(who_leaves_sleeps_until_its_goodbye_has_arrived),
+        cmocka_unit_test(who_leaves_sleeps_no_longer_than_its_goodbye_may_take),
+        cmocka_unit_test(an_end_of_the_peer_keeps_nobody_asleep),
         cmocka_unit_test(threads_that_can_not_be_watched_are_not_kept),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
