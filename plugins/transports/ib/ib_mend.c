@@ -10,10 +10,12 @@
  * Before an end tells its number it stops its old queue pair, takes all completions, of which the
  * last say that receives were flushed, and destroys it, so that nothing can arrive behind it: an
  * error of a send says nothing of what still comes, and what came unseen would be acknowledged by the
- * card and not counted here. A card that flushes nothing is waited for IB_STOP_MS, while the other
- * queue pairs go on. The end that listens and sees an error first disconnects, which tells the
- * other. The first queue pair of the new turn begins with receive work requests of its
- * own, and so with new credits.
+ * card and not counted here. A card that flushes nothing is waited for IB_STOP_MS, while chunks go on
+ * over the other queue pairs; notices, too, but where it leads and has carried any: the peer takes them
+ * in their order, which another queue pair would not keep (lead_of in ib_pair.c), so that grants and
+ * credits wait until both ends know what came over it. The end that listens and sees an error first
+ * disconnects, which tells the other. The first queue pair of the new turn begins with receive work
+ * requests of its own, and so with new credits.
  *
  * One whose first try is not answered while others are up, as its port may be down, is parted with:
  * both ends tell each other over another one what they have taken; where that one goes down, too, they

@@ -207,12 +207,13 @@ static void bucket_take_again(lh_conn_t *c, const ib_sent_t *r)
 bool ib_pair_repost(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
+    for (uint64_t i = p->sent_first; i < p->sent_end; i++) /* also those that it does not come to */
+        p->notices |= id_kind(p->sent[i % IB_SEND_WRS].id) == ID_NOTICE;
     for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
         ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
         r->signaled = true; /* the last of a list may have gone over another one */
         if (post_rows(p, i, 1) != 0) return false;
         r->since_ns = p->heard_ns; /* what it has waited for says nothing of this pair's rate */
-        p->notices |= id_kind(r->id) == ID_NOTICE;
         p->credits.used += r->has_immediate;
         bucket_take_again(c, r);
         atomic_fetch_add_explicit(&c->bytes_again, r->bytes, memory_order_relaxed);
@@ -245,18 +246,25 @@ static bool gives_credits(const lh_conn_t *c)
     return false;
 }
 
+static bool can_lead(const ib_pair_t *p)
+{
+    return p->state == IB_PAIR_UP && !ib_pair_doubted(p) && !p->failing;
+}
+
 /* All notices go over one queue pair, so that they arrive in their order: those under way are all of
  * the one that leads. Where that is away, over another one from then on: by then the peer has taken
  * all that came over the first, and what did not come is told anew. One in doubt goes on to lead where
  * any went over it: even those that are acknowledged may lie in the peer's completion queue, and it may
- * look into another port's first. NULL: not now. */
+ * look into another port's first. So does one that is being stopped, and none leaves meanwhile: the peer
+ * counts notices, and would read the place of one that did not come for one that overtook it. NULL: not
+ * now. */
 static ib_pair_t *lead_of(lh_conn_t *c)
 {
     ib_pair_t *p = &c->pairs[c->lead];
     if (p->state != IB_PAIR_UP && !p->away) return NULL;
-    bool found = p->state == IB_PAIR_UP && (!ib_pair_doubted(p) || p->notices);
+    bool found = p->state == IB_PAIR_UP && (can_lead(p) || p->notices);
     for (uint32_t i = 0; i < c->pair_count && !found; i++) {
-        found = c->pairs[i].state == IB_PAIR_UP && !ib_pair_doubted(&c->pairs[i]);
+        found = can_lead(&c->pairs[i]);
         if (found) p = &c->pairs[i];
     }
     if (p->state != IB_PAIR_UP || p->failing) return NULL;

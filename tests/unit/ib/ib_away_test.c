@@ -580,6 +580,42 @@ static void one_that_fails_and_flushes_nothing_is_waited_for_a_while(void **stat
     close_conn(c);
 }
 
+/* The peer takes notices in the order of their numbers, and of those that the first has carried nobody knows
+ * yet which have come. */
+static void notices_wait_for_one_that_leads_and_is_being_stopped(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
+    step(c);
+    assert_true(card.posted_count == 1 && card.posted[0].pair == c->lead);
+    fail_send(c, c->lead);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 1), LH_OK);
+    step(c);
+    assert_int_equal(card.posted_count, 1);
+    close_conn(c);
+}
+
+/* It has carried none, or is away. */
+static void another_leads_that_is_not_being_stopped(void **state)
+{
+    (void)state;
+    for (uint32_t stopped = 0; stopped < 2; stopped++) {
+        lh_conn_t *c = open_conn(false);
+        fail_send(c, stopped);
+        if (stopped == 1) hear_away(c, 2, 0, 0);
+        assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
+        step(c);
+        assert_int_equal(c->pairs[stopped].state, IB_PAIR_UP);
+        assert_int_equal(card.posted_count,
+                         1 + stopped); /* the other one that is away is answered */
+        assert_int_equal(card.posted[0].what.kind, IB_NOTICE);
+        assert_int_equal(card.posted[0].pair, 1 + stopped);
+        assert_int_equal(c->lead, 1 + stopped);
+        close_conn(c);
+    }
+}
+
 /* At the end that listens, where the other one does not say in time that it is ready. */
 static lh_conn_t *open_meeting(ib_pair_t **out)
 {
@@ -1239,6 +1275,8 @@ int main(void)
         cmocka_unit_test(one_that_meets_nobody_is_parted_with),
         cmocka_unit_test(what_comes_before_one_that_fails_is_stopped_counts),
         cmocka_unit_test(one_that_fails_and_flushes_nothing_is_waited_for_a_while),
+        cmocka_unit_test(notices_wait_for_one_that_leads_and_is_being_stopped),
+        cmocka_unit_test(another_leads_that_is_not_being_stopped),
         cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
         cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
