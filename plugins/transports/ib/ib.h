@@ -303,6 +303,7 @@ struct lh_transport {
     bool armed;
     bool meeting;        /* a queue pair dials, or is to be replaced */
     uint64_t met_events; /* that the connection manager had to say, all of them */
+    uint64_t asked_ns;   /* when it was last asked for the sake of a queue pair that fails */
     bool looks;          /* this poll asks the clock also of connections that are well */
     uint64_t timed_ns;   /* when one last did, by the kernel's coarse clock */
     uint32_t polls;

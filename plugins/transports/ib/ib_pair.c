@@ -18,7 +18,8 @@
 enum { BATCH = 32, SMALL = 4096, RATE_OLD_NS = 1000000000 };
 enum { LIST = 16, LIST_BYTES = 256 << 10 };
 LH_STATIC_ASSERT((int)IB_NOTICE_WRS <= (int)LIST, "a notice is one list");
-enum { REPOST = 16 }; /* receive work requests that are posted again together */
+enum { REPOST = 16 };      /* receive work requests that are posted again together */
+enum { ASK_NS = 1000000 }; /* between two looks at the connection manager, a system call */
 LH_STATIC_ASSERT(IB_RECEIVES / 2 + REPOST + 2 + IB_PAIRS_MOST <= IB_RECEIVES,
                  "a peer that is not told of a half, nor of those, has credits for a chunk");
 enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
@@ -804,17 +805,40 @@ static bool pair_is_stopped(ib_pair_t *p)
     return !ib_pair_stop(p);
 }
 
+/* It is to be stopped, or to go down: now, and not when more of it has come. */
+static bool pair_settles(const ib_pair_t *p, uint64_t now)
+{
+    const bool stops = p->state == IB_PAIR_UP && p->qp != NULL && !p->flushed && p->stopped_ns != 0;
+    if (!p->failing || p->state == IB_PAIR_DOWN) return false;
+    return !stops || now >= p->stopped_ns + IB_STOP_MS * 1000000ull;
+}
+
+/* Whether to look what becomes of those that failed. The connection manager, who may know that the peer has ended
+ * the connection, is asked first: once in ASK_NS as long as they are only waited for. */
+static bool settling_is_due(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    const bool open = c->state == IB_OPEN, acts = open && !c->ended && c->refused_ns == 0;
+    bool any = false, due = false;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        any |= c->pairs[i].failing || c->pairs[i].heard_away;
+    if (!any) return false;
+    const uint64_t now = pair_now(c);
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        due |= (open && c->pairs[i].heard_away) || (acts && pair_settles(&c->pairs[i], now));
+    if (!due && now < t->asked_ns + ASK_NS) return false;
+    t->asked_ns = now;
+    return true;
+}
+
 /* Pairs that failed, here or at the peer, go down when nothing of theirs is left in the queue, nor can come into
  * it. How many failed here, or were stopped: one that took no receive work requests before a notice does so
  * without a completion. */
 static uint32_t pairs_settle(lh_conn_t *c)
 {
     uint32_t failed = 0;
-    bool any = false;
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        any |= c->pairs[i].failing || c->pairs[i].heard_away;
-    if (!any) return 0;
-    ib_meet_events(c->transport); /* the peer may have ended it */
+    if (!settling_is_due(c)) return 0;
+    ib_meet_events(c->transport);
     for (uint32_t i = 0; i < c->pair_count; i++) {
         ib_pair_t *p = &c->pairs[i];
         const bool waits = c->refused_ns != 0; /* and nothing is tried again */

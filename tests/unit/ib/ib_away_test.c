@@ -35,6 +35,7 @@ static struct {
     uint32_t stopped; /* the number of the queue pair that was stopped last */
     verbs_wc_t late;  /* comes just before its queue pair is stopped; of no pair: nothing does */
     cm_event_t event; /* to be told; of no id: none */
+    uint32_t asked;   /* how often for an event */
 } card;
 static char memory[ROOM];
 
@@ -92,6 +93,7 @@ static int resolve_address(LH_UNUSED cm_id_t *id, LH_UNUSED struct sockaddr *fro
 static int get_event(LH_UNUSED cm_channel_t *channel, cm_event_t **out)
 {
     *out = &card.event;
+    card.asked++;
     return card.event.id != NULL ? 0 : -1;
 }
 
@@ -614,6 +616,31 @@ static void another_leads_that_is_not_being_stopped(void **state)
         assert_int_equal(c->lead, 1 + stopped);
         close_conn(c);
     }
+}
+
+/* Each look is a system call: as an error is seen, as the queue pair goes down, and once a millisecond between
+ * them. */
+static void a_queue_pair_that_is_being_stopped_asks_for_few_events(void **state)
+{
+    enum { POLLS = 100 };
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    bare.now = 1000 * MS;
+    fail_send(c, 2);
+    assert_true(card.asked >= 1);
+    card.asked = 0;
+    const uint64_t begin = bare.now;
+    for (uint32_t i = 0; i < POLLS; i++)
+        step(c);
+    assert_true(bare.now < begin + MS);
+    assert_int_equal(card.asked, 0);
+    bare.now += 2 * MS;
+    step(c);
+    assert_int_equal(card.asked, 1);
+    flush(c, 2);
+    assert_int_equal(card.asked, 2);
+    assert_int_equal(c->pairs[2].state, IB_PAIR_DOWN);
+    close_conn(c);
 }
 
 /* At the end that listens, where the other one does not say in time that it is ready. */
@@ -1277,6 +1304,7 @@ int main(void)
         cmocka_unit_test(one_that_fails_and_flushes_nothing_is_waited_for_a_while),
         cmocka_unit_test(notices_wait_for_one_that_leads_and_is_being_stopped),
         cmocka_unit_test(another_leads_that_is_not_being_stopped),
+        cmocka_unit_test(a_queue_pair_that_is_being_stopped_asks_for_few_events),
         cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
         cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
