@@ -312,7 +312,7 @@ static void memory_that_may_not_be_locked_is_counted(end_t *e)
     CHECK(e->api->register_memory(e->transport, 0, &arena, &region) == LH_IO);
     CHECK(strstr(check_host_reason(),
                  "registering 100000 bytes with fake0; a process may lock 65536 "
-                 "bytes in all (ulimit -l)") != NULL,
+                 "bytes in all (ulimit -l), with ") != NULL,
           "%s", check_host_reason());
     end_listen(e, LH_SECURITY_PLAIN);
     if (e->side == 0) {
@@ -325,7 +325,7 @@ static void memory_that_may_not_be_locked_is_counted(end_t *e)
               "%s", check_host_reason());
         ib_order("no_pinning=2");
         e->conn = end_dial(e, &params);
-        ib_expect_end(e, LH_IO, "; a process may lock 65536 bytes in all (ulimit -l)");
+        ib_expect_end(e, LH_IO, "; a process may lock 65536 bytes in all (ulimit -l), with ");
     }
     end_barrier(e);
 }

@@ -311,7 +311,8 @@ struct lh_transport {
     lh_conn_t *conns;
     lh_listener_t *listeners;
     lh_region_t *regions;
-    ib_pool_t *pool; /* NULL: nothing is sealed */
+    uint64_t registered; /* bytes of the host's memory, with each port: the kernel counts them so */
+    ib_pool_t *pool;     /* NULL: nothing is sealed */
 };
 
 /* What came with an event: it was acknowledged before it is acted on. */
@@ -531,12 +532,12 @@ lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verb
  * sentence that names the limit of locked memory where it fails. */
 lh_status_t ib_register_all(lh_transport_t *t, void *base, uint64_t bytes, bool remote,
                             verbs_mr_t **rows);
-void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows);
-/* The end of such a sentence; "" where there is no limit. */
-enum { IB_LOCK_TEXT = 80 };
-void ib_lock_text(char *out, size_t room);
+void ib_forget_all(lh_transport_t *t, verbs_mr_t **rows);
+/* The end of such a sentence: the limit, and what this transport holds by now; "" where there is no limit. */
+enum { IB_LOCK_TEXT = 128 };
+void ib_lock_text(const lh_transport_t *t, char *out, size_t room);
 /* Likewise of what failed with that error: "" where it is not for want of memory. */
-void ib_lock_text_of(int error, char *out, size_t room);
+void ib_lock_text_of(const lh_transport_t *t, int error, char *out, size_t room);
 lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
                         lh_region_t **out);
 void ib_release(lh_transport_t *t, lh_region_t *r);

@@ -90,7 +90,7 @@ static lh_status_t queues_fit(lh_conn_t *c)
     if (lacks != NULL) {
         char limit[IB_LOCK_TEXT]; /* a driver may lock it */
         const int error = errno;
-        ib_lock_text_of(error, limit, sizeof(limit));
+        ib_lock_text_of(c->transport, error, limit, sizeof(limit));
         errno = error;
         return host->fail(host, LH_IO,
                           "%s can't make a completion queue of %d entries, which %u queue pairs "

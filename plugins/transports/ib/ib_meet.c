@@ -220,7 +220,7 @@ static void pair_request(ib_pair_t *p)
     /* Who only asks needs no queue pair yet. */
     if (!c->asking && ib_pair_make(p) != LH_OK) {
         const int error = errno;
-        ib_lock_text_of(error, limit, sizeof(limit));
+        ib_lock_text_of(t, error, limit, sizeof(limit));
         if (p->turn > 0)
             ib_pair_missed(p);
         else

@@ -189,20 +189,21 @@ lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t byt
     return LH_OK;
 }
 
-void ib_lock_text(char *out, size_t room)
+void ib_lock_text(const lh_transport_t *t, char *out, size_t room)
 {
     struct rlimit limit = {0};
     (void)getrlimit(RLIMIT_MEMLOCK, &limit);
     out[0] = '\0';
     if (limit.rlim_cur != RLIM_INFINITY)
-        (void)snprintf(out, room, "; a process may lock %llu bytes in all (ulimit -l)",
-                       (unsigned long long)limit.rlim_cur);
+        (void)snprintf(out, room,
+                       "; a process may lock %llu bytes in all (ulimit -l), with %llu held already",
+                       (unsigned long long)limit.rlim_cur, (unsigned long long)t->registered);
 }
 
-void ib_lock_text_of(int error, char *out, size_t room)
+void ib_lock_text_of(const lh_transport_t *t, int error, char *out, size_t room)
 {
     out[0] = '\0';
-    if (error == ENOMEM) ib_lock_text(out, room);
+    if (error == ENOMEM) ib_lock_text(t, out, room);
 }
 
 static verbs_mr_t *register_bytes(lh_transport_t *t, const ib_port_t *port, void *base,
@@ -211,9 +212,12 @@ static verbs_mr_t *register_bytes(lh_transport_t *t, const ib_port_t *port, void
     char limit[IB_LOCK_TEXT];
     verbs_mr_t *mr = t->verbs.reg_mr(port->pd, base, bytes,
                                      VERBS_LOCAL_WRITE | (remote ? VERBS_REMOTE_WRITE : 0));
-    if (mr != NULL) return mr;
+    if (mr != NULL) {
+        t->registered += bytes;
+        return mr;
+    }
     const int error = errno;
-    ib_lock_text(limit, sizeof(limit));
+    ib_lock_text(t, limit, sizeof(limit));
     errno = error;
     (void)t->host->fail(t->host, LH_IO, "registering %llu bytes with %s%s",
                         (unsigned long long)bytes, port->device, limit);
@@ -233,12 +237,20 @@ lh_status_t ib_register_all(lh_transport_t *t, void *base, uint64_t bytes, bool 
     return LH_OK;
 }
 
-void ib_forget_all(const lh_transport_t *t, verbs_mr_t **rows)
+/* What is a device's takes nothing of what a process may lock. */
+static void rows_forget(const lh_transport_t *t, verbs_mr_t **rows)
 {
     for (uint32_t i = 0; i < t->port_count; i++) {
         if (rows[i] != NULL) (void)t->verbs.dereg_mr(rows[i]);
         rows[i] = NULL;
     }
+}
+
+void ib_forget_all(lh_transport_t *t, verbs_mr_t **rows)
+{
+    for (uint32_t i = 0; i < t->port_count; i++)
+        t->registered -= rows[i] != NULL ? rows[i]->bytes : 0;
+    rows_forget(t, rows);
 }
 
 /* Then no peer shall be able to write to a rank's memory. Where another level is asked for after all,
@@ -270,7 +282,7 @@ lh_status_t ib_register_device(lh_transport_t *t, const lh_arena_t *memory, verb
         if (rows[i] != NULL) continue;
         (void)host->fail(host, LH_IO, "registering %llu bytes of a device with %s",
                          (unsigned long long)memory->bytes, t->ports[i].device);
-        ib_forget_all(t, rows);
+        rows_forget(t, rows);
         return LH_IO;
     }
     return LH_OK;
@@ -311,6 +323,9 @@ void ib_release(lh_transport_t *t, lh_region_t *r)
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    ib_forget_all(t, r->mrs);
+    if (r->kind == LH_MEM_HOST)
+        ib_forget_all(t, r->mrs);
+    else
+        rows_forget(t, r->mrs);
     t->host->release(t->host, r);
 }

@@ -35,12 +35,10 @@ static lh_status_t make_frames(lh_conn_t *c)
 }
 
 /* The window has its frames, and the threads have none beside them; `all`: bytes that both take. */
-static void say_threads_lack(const lh_conn_t *c, uint64_t all)
+static void say_threads_lack(const lh_conn_t *c, uint64_t all, const char *limit)
 {
     const lh_transport_t *t = c->transport;
     const ib_private_t *s = &c->sealed;
-    char limit[IB_LOCK_TEXT];
-    ib_lock_text(limit, sizeof(limit));
     t->host->log(t->host, LH_LOG_WARN,
                  "rank %u: with security = private a window of %llu bytes and %u threads take %llu "
                  "bytes of registered memory, more than %s gives; %llu instead, and what threads "
@@ -62,14 +60,14 @@ static lh_status_t fit_frames(lh_conn_t *c)
     const uint64_t wanted = 2ull * least * s->slot_bytes;
     char limit[IB_LOCK_TEXT];
     lh_status_t status = make_frames(c);
+    ib_lock_text(t, limit, sizeof(limit)); /* as it is without frames */
     if (status == LH_IO && s->slots > least) {
         const uint64_t all = 2ull * s->slots * s->slot_bytes;
         s->slots = least;
         status = make_frames(c);
-        if (status == LH_OK) say_threads_lack(c, all);
+        if (status == LH_OK) say_threads_lack(c, all, limit);
     }
     if (status == LH_OK || status == LH_NO_MEMORY) return status;
-    ib_lock_text(limit, sizeof(limit));
     if (t->config->window_bytes != 0)
         return host->fail(host, status,
                           "window = %llu: with security = private it takes %llu bytes of "

@@ -18,7 +18,7 @@ static lh_status_t qp_refuse(const ib_pair_t *p, const char *what, int error)
     const lh_conn_t *c = p->conn;
     const lh_host_t *host = c->transport->host;
     char limit[IB_LOCK_TEXT];
-    ib_lock_text_of(error, limit, sizeof(limit));
+    ib_lock_text_of(c->transport, error, limit, sizeof(limit));
     errno = error;
     (void)host->fail(host, LH_IO, "%s of a queue pair of %s%s", what,
                      c->transport->ports[p->port].device, limit);

@@ -3,12 +3,14 @@
  * sealed frames wait for. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -1224,6 +1226,69 @@ static void an_end_of_the_peer_keeps_nobody_asleep(void **state)
     leaver_close(c);
 }
 
+/* ---- registered memory ---- */
+
+static char said[256];
+
+LH_PRINTF(3, 4)
+static lh_status_t say(LH_UNUSED const lh_host_t *of, lh_status_t status, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(said, sizeof(said), fmt, args);
+    va_end(args);
+    return status;
+}
+
+enum { LOCKED_MOST = 1000 };
+
+static verbs_mr_t *register_little(verbs_pd_t *pd, void *address, size_t bytes, int access)
+{
+    if (bytes <= LOCKED_MOST) return bare_reg_mr(pd, address, bytes, access);
+    errno = ENOMEM;
+    return NULL;
+}
+
+static lh_status_t register_memory(lh_transport_t *t, uint64_t bytes, lh_region_t **out)
+{
+    const lh_arena_t arena = {.struct_size = sizeof(arena),
+                              .kind = LH_MEM_HOST,
+                              .base = memory,
+                              .bytes = bytes,
+                              .fd = -1};
+    return ib_register(t, 0, &arena, out);
+}
+
+/* What fails is not what has taken most of the limit: who raises it by that alone raises it again. */
+static void memory_that_is_held_already_is_told_of(void **state)
+{
+    static const char ends[] =
+        "registering 3000 bytes with card; a process may lock 4096 bytes in all "
+        "(ulimit -l), with ";
+    static lh_transport_t t;
+    struct rlimit before;
+    lh_host_t speaks = host;
+    lh_region_t *rows[2], *none;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){4096, before.rlim_max}), 0);
+    speaks.fail = say;
+    t = bare_transport(&speaks, &config, &context);
+    t.verbs.reg_mr = register_little;
+    (void)snprintf(t.ports[0].device, sizeof(t.ports[0].device), "card");
+    assert_int_equal(register_memory(&t, 300, &rows[0]), LH_OK);
+    assert_int_equal(register_memory(&t, LOCKED_MOST, &rows[1]), LH_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        static const char *const held[] = {"1300 held already", "1000 held already",
+                                           "0 held already"};
+        assert_int_equal(register_memory(&t, 3000, &none), LH_IO);
+        assert_memory_equal(said, ends, sizeof(ends) - 1);
+        assert_string_equal(said + sizeof(ends) - 1, held[i]);
+        if (i < 2) ib_release(&t, rows[i]);
+    }
+    assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+}
+
 static lh_status_t start_none(LH_UNUSED const lh_host_t *of, LH_UNUSED const char *name,
                               LH_UNUSED void (*body)(void *), LH_UNUSED void *argument,
                               lh_thread_t **out)
@@ -1324,6 +1389,7 @@ int main(void)
         cmocka_unit_test(who_leaves_sleeps_until_its_goodbye_has_arrived),
         cmocka_unit_test(who_leaves_sleeps_no_longer_than_its_goodbye_may_take),
         cmocka_unit_test(an_end_of_the_peer_keeps_nobody_asleep),
+        cmocka_unit_test(memory_that_is_held_already_is_told_of),
         cmocka_unit_test(threads_that_can_not_be_watched_are_not_kept),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };
