@@ -20,6 +20,15 @@ TORTURE = ib_ranks.TORTURE
 SEED = int(os.environ.get("LONGHAUL_SEED", random.randrange(1 << 32)))
 # transport.wan makes a network namespace of its own, which has no RDMA device.
 FACTS = r"^transport\.([^w]|w[^a])"
+# The counters of receivers that were not ready; WATCHED runs a command between two looks at them.
+RNR = """rnr() { echo "rnr $1: $(cat /sys/class/infiniband/*/ports/1/hw_counters/*rnr* | tr '\\n' ' ')"; }
+"""
+WATCHED = RNR + """rnr before
+"$@"
+code=$?
+rnr after
+exit $code
+"""
 SITES = """[site.a]
 hosts = s1:1
 [site.b]
@@ -27,15 +36,14 @@ hosts = s2:1
 [transport.wan]
 outage = 10s
 """
-# What the kernel holds for whoever uses a card, and its counters of receivers that were not ready. A process's end gives back what it held
-# a moment later.
-LEFT = """resources() { rdma resource show | tr '\\n' ';'; rdma resource show cm_id | grep -c comm; }
+# What the kernel holds for whoever uses a card, and those counters. A process's end gives back what it held a moment later.
+LEFT = RNR + """resources() { rdma resource show | tr '\\n' ';'; rdma resource show cm_id | grep -c comm; }
 at_first=$(resources)
 echo "at first: $at_first"
 left() {
     for i in 1 2 3 4 5 6 7 8 9 10; do [ "$(resources)" = "$at_first" ] && break; sleep 0.5; done
     echo "left $1: $(resources)"
-    echo "rnr $1: $(cat /sys/class/infiniband/*/ports/1/hw_counters/*rnr* | tr '\\n' ' ')"
+    rnr $1
 }
 """
 # The link is cut when the first step is done.
@@ -83,11 +91,12 @@ while read n fault seconds step; do
 done <rounds
 """
 
-LINKS = """cd $1
+LINKS = "cd $1\n" + RNR + """rnr before
 site 1 $2 bench links apn.ini --host s1 >links.1 2>&1 & one=$!
 site 2 $2 bench links apn.ini --host s2 >links.2 2>&1 & two=$!
 wait $one; a=$?
 wait $two; echo "links $a $?"
+rnr after
 cat links.1 links.2
 """
 
@@ -106,12 +115,17 @@ class Vm(unittest.TestCase):
         return done.returncode, done.stdout + done.stderr
 
     def test_facts_hold(self):
-        for flags in ([], ["--delay-ms", "1", "--loss", "0.1"]) if TORTURE else ([],):
-            for name in ("ib", "apn"):
-                code, said = self.in_vm(["site", "1", CHECK, "--only", FACTS, "--plugins", PLUGINS,
-                                         os.path.join(PLUGINS, "transports", name + ".so")], *flags)
-                self.assertEqual(code, 0, said)
-                self.assertIn("transport.killed_peer", said)
+        with tempfile.TemporaryDirectory() as folder:
+            watched = os.path.join(folder, "watched.sh")
+            with open(watched, "w", encoding="utf-8") as f:
+                f.write(WATCHED)
+            for flags in ([], ["--delay-ms", "1", "--loss", "0.1"]) if TORTURE else ([],):
+                for name in ("ib", "apn"):
+                    code, said = self.in_vm(["sh", watched, "site", "1", CHECK, "--only", FACTS, "--plugins", PLUGINS,
+                                             os.path.join(PLUGINS, "transports", name + ".so")], *flags)
+                    self.assertEqual(code, 0, said)
+                    self.assertIn("transport.killed_peer", said)
+                    self.assert_all_were_ready(said, 2)
 
     def test_cards_are_told_of(self):
         code, said = self.in_vm(["site", "1", LONGHAUL, "plugins"])
@@ -119,15 +133,19 @@ class Vm(unittest.TestCase):
         self.assertRegex(said, r"rxe1 port 1: active, [0-9.]+ Gb/s, MTU \d+, Ethernet \(RoCE\)")
         self.assertIn("::ffff:10.77.0.1, RoCE v2, of eth0", said)
 
+    def assert_all_were_ready(self, said, looks):
+        """No write has met a queue pair without a receive work request, as the kernel has counted at each look."""
+        counted = re.findall(r"^rnr \w+: (.*)$", said, re.M)
+        self.assertEqual(len(counted), looks, said)
+        for row in counted:
+            self.assertRegex(row, r"^(0 )+$", said)
+
     def assert_nothing_left(self, said, runs):
         """The kernel's resources are those of before, and no write has met a queue pair without a receive work request."""
         first = re.search(r"^at first: (.*)$", said, re.M).group(1)
         self.assertRegex(first, r"qp \d+ .*mr \d+ ", "rdma tells nothing\n" + said)
         self.assertEqual(re.findall(r"^left \w+: (.*)$", said, re.M), [first] * runs, said)
-        counted = re.findall(r"^rnr \w+: (.*)$", said, re.M)
-        self.assertEqual(len(counted), runs, said)
-        for row in counted:
-            self.assertRegex(row, r"^(0 )+$", said)
+        self.assert_all_were_ready(said, runs)
 
     def write_jobs(self, folder):
         """tcp.ini, apn.ini and private.ini, a text to train on, and both scripts."""
@@ -162,6 +180,7 @@ class Vm(unittest.TestCase):
             self.assertGreater(float(row.group(1)), 4.9)
             self.assertLess(float(row.group(2)), 0.21)
             self.assertIn("s2: rxe2 port 1: active", said)
+            self.assert_all_were_ready(said, 2)
 
     def test_a_cell_of_the_table(self):
         done = subprocess.run([os.path.join(ib_ranks.SOURCE, "bench", "rdma"), "--round-trips", "5", "--windows", "16384", "--losses",
