@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../torture.h"
@@ -104,6 +105,36 @@ uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, u
     for (uint32_t i = 0; i < messages; i++)
         buffer_check(in->data + i * bytes, bytes, i + 100 * (1 - e->side));
     return ib_ran_ns(e) - begin;
+}
+
+void ib_rest(end_t *e, uint32_t security, uint32_t messages, uint64_t bytes, uint64_t packets)
+{
+    lh_wire_event_t event;
+    ib_meet(e, security);
+    buffer_t out = buffer_new(e, messages * bytes, false, 0);
+    buffer_t in = buffer_new(e, messages * bytes, false, 0);
+    for (uint32_t i = 0; i < messages; i++)
+        end_receive(e, &in, i * bytes, bytes, i, i);
+    end_barrier(e); /* of which both are told meanwhile */
+    const uint64_t before = ib_count("packets"), until = check_now_ns() + 10000000000;
+    for (uint32_t i = 0; i < messages; i++) {
+        buffer_fill(out.data + i * bytes, bytes, i + 100 * e->side);
+        end_send(e, &out, i * bytes, bytes, i, i);
+    }
+    while (ib_count("packets") < before + packets) {
+        CHECK(check_now_ns() < until, "nothing leaves");
+        end_poll(e);
+    }
+    (void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    CHECK(!end_take(e, LH_WIRE_RECEIVED, messages - 1, &event), "all had come before");
+    for (uint32_t i = 0; i < messages; i++) {
+        (void)end_await(e, LH_WIRE_SENT, i);
+        (void)end_await(e, LH_WIRE_RECEIVED, i);
+        buffer_check(in.data + i * bytes, bytes, i + 100 * (1 - e->side));
+    }
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0, "%llu not ready, %llu overruns",
+          (unsigned long long)ib_count("rnr"), (unsigned long long)ib_count("overruns"));
+    end_barrier(e);
 }
 
 /* ---- messages of random sizes, while the fabric gets better and worse and queue pairs fail ---- */

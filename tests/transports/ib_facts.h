@@ -25,6 +25,10 @@ void ib_facts_begin(void);
 uint64_t ib_ran_ns(const end_t *e);
 /* Messages both ways, whose end is awaited, in ns of that clock. */
 uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes);
+/* Neither end polls for a second while messages are under way both ways, of which more are posted than either
+ * may send without hearing from the other, and `packets` of this end's at least have left: each write meets a
+ * receive work request, and all arrive when both poll again. */
+void ib_rest(end_t *e, uint32_t security, uint32_t messages, uint64_t bytes, uint64_t packets);
 /* Messages of random sizes, while the fabric gets better and worse, receivers say not to be ready and
  * queue pairs fail: 3,000 each way, with torture `at_most`. Nothing is lost, doubled, reordered or torn,
  * nothing stands still, and no receiver was not ready but by order. Of two ports one or the other is

@@ -25,6 +25,12 @@ static void sealed_messages_arrive(end_t *e)
     end_barrier(e);
 }
 
+/* Of 6 MB the window has room for one. */
+static void ends_that_both_do_not_poll_keep_their_requests(end_t *e)
+{
+    ib_rest(e, LH_SECURITY_PRIVATE, 32, 200000, 8);
+}
+
 static void a_changing_fabric_is_borne(end_t *e)
 {
     ib_random_messages(e, LH_SECURITY_PRIVATE, 1, 100000);
@@ -365,6 +371,7 @@ int main(int argc, char **argv)
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
         FACT(sealed_messages_arrive, NULL),
+        FACT(ends_that_both_do_not_poll_keep_their_requests, many),
         FACT(a_changing_fabric_is_borne, many),
         FACT(ports_that_come_and_go_are_borne, shaky),
         FACT(a_few_frames_carry_many, few),

@@ -179,6 +179,12 @@ static void a_peer_that_does_not_poll_keeps_its_requests(end_t *e)
     end_barrier(e);
 }
 
+/* Of 256 messages two queue pairs have credits for 252. */
+static void ends_that_both_do_not_poll_keep_their_requests(end_t *e)
+{
+    ib_rest(e, LH_SECURITY_PLAIN, IB_DEPTH, 8, 32);
+}
+
 /* Side 1 has as many receives out as there may be, and posts another as soon as one has ended. Side 0
  * does not know yet that it has: its caller has no room for events. */
 static void a_receive_posted_before_its_sender_is_told_is_granted(end_t *e)
@@ -813,6 +819,7 @@ int main(int argc, char **argv)
         FACT(a_changing_fabric_is_borne, many),
         FACT(a_changing_fabric_of_selective_cards_is_borne, many),
         FACT(a_peer_that_does_not_poll_keeps_its_requests, NULL),
+        FACT(ends_that_both_do_not_poll_keep_their_requests, two),
         FACT(a_receive_posted_before_its_sender_is_told_is_granted, NULL),
         FACT(receives_are_told_of_in_groups, NULL),
         FACT(who_goes_to_sleep_has_told_of_all_receives, NULL),
