@@ -109,6 +109,7 @@ static inline lh_transport_t bare_transport(const lh_host_t *host, const ib_conf
                             .config = config,
                             .ports = {{.context = context, .mtu = 5, .adaptive = UINT64_MAX}},
                             .port_count = 1,
+                            .wrs = IB_SEND_WRS,
                             .verbs = {.reg_mr = bare_reg_mr,
                                       .dereg_mr = bare_dereg_mr,
                                       .create_cq = bare_create_cq,

@@ -13,6 +13,7 @@ CALL(void, ibv_free_device_list)(verbs_device_t **list);
 CALL(const char *, ibv_get_device_name)(verbs_device_t *device);
 CALL(verbs_context_t *, ibv_open_device)(verbs_device_t *device);
 CALL(int, ibv_close_device)(verbs_context_t *context);
+CALL(int, ibv_query_device)(verbs_context_t *context, verbs_limits_t *out);
 CALL(int, ibv_query_port)(verbs_context_t *context, uint8_t port, verbs_port_t *out);
 CALL(verbs_pd_t *, ibv_alloc_pd)(verbs_context_t *context);
 CALL(int, ibv_dealloc_pd)(verbs_pd_t *pd);
@@ -82,6 +83,18 @@ verbs_context_t *ibv_open_device(verbs_device_t *device)
 int ibv_close_device(verbs_context_t *context)
 {
     free(context);
+    return 0;
+}
+
+int ibv_query_device(verbs_context_t *context, verbs_limits_t *out)
+{
+    (void)context;
+    engine_lock();
+    const uint64_t wrs = engine.orders.wrs_most, entries = engine.orders.cqe_most;
+    engine_unlock();
+    *out = (verbs_limits_t){.wrs = wrs != 0 ? (int)wrs : 1 << 14,
+                            .entries = entries != 0 ? (int)entries : 1 << 20,
+                            .ports = FAKE_DEVICE_PORT};
     return 0;
 }
 
@@ -202,6 +215,13 @@ static bool is_locked_out(uint64_t what)
 
 verbs_qp_t *ibv_create_qp(verbs_pd_t *pd, verbs_qp_init_t *how)
 {
+    engine_lock();
+    const uint64_t most = engine.orders.wrs_most;
+    engine_unlock();
+    if (most != 0 && (how->cap.send_wrs > most || how->cap.recv_wrs > most)) {
+        errno = EINVAL;
+        return NULL;
+    }
     if (is_locked_out(2)) return NULL;
     fake_qp_t *q = calloc(1, sizeof(*q));
     if (q == NULL) return NULL;

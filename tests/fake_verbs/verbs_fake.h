@@ -53,6 +53,7 @@ enum {
     X(memory_most, 0, "so many bytes can be registered at once; 0: any")                       \
     X(no_pinning, 0, "1: a completion queue finds no memory to lock, 2: a queue pair")         \
     X(cqe_most, 0, "entries that a completion queue can have; 0: any")                         \
+    X(wrs_most, 0, "work requests that each queue of a queue pair can have; 0: any")           \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
     X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \

@@ -418,7 +418,8 @@ static void queue_pairs_that_a_card_has_no_room_for_are_fewer(end_t *e)
     ib_join_heard(e, &params, said, sizeof(said));
     CHECK(e->side == 1 ||
               strstr(said, "fake0 can't make a completion queue of 2048 entries, which 4 queue "
-                           "pairs need; 2 queue pairs instead of 4") != NULL,
+                           "pairs need; 2 queue pairs instead of 4; one of that card has 1100 at "
+                           "most") != NULL,
           "%s", said);
     CHECK(strstr(said, "a window of 20971520 bytes is more than 2 queue pairs have receive work "
                        "requests for; 16515072 instead") != NULL,
@@ -430,6 +431,49 @@ static void queue_pairs_that_a_card_has_no_room_for_are_fewer(end_t *e)
     buffer_t out = buffer_new(e, 16 << 20, false, 0), in = buffer_new(e, 16 << 20, false, 0);
     (void)ib_exchange(e, &out, &in, 16, 1 << 20);
     CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+}
+
+/* Each queue of a queue pair has 140, so that 12 wait beyond those that the peer has credits for, five for each of
+ * two queue pairs. */
+static void work_requests_that_a_card_has_few_of_are_for_fewer_queue_pairs(end_t *e)
+{
+    char said[1024];
+    lh_conn_t *conn;
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .streams = 4,
+                                .chunk_bytes = 65536,
+                                .inflight_bytes = 4 << 20};
+    lh_conn_params_t params = end_params(e, LH_SERVICE_GRADIENT, RIG_CONN);
+    params.tuning = &wanted;
+    ib_order("wrs_most=140");
+    reopen(e);
+    end_listen(e, LH_SECURITY_PLAIN);
+    if (e->side == 0) {
+        config_of(e)->queue_pairs = 3;
+        CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_INVALID);
+        CHECK(strstr(check_host_reason(), "a connection of 3 queue pairs, and fake0 has 140 work "
+                                          "requests for each queue of one, enough for 2") != NULL,
+              "%s", check_host_reason());
+        config_of(e)->queue_pairs = 0;
+    }
+    ib_join_heard(e, &params, said, sizeof(said));
+    CHECK(e->side == 1 ||
+              strstr(said, "fake0 has 140 work requests for each queue of a queue pair, "
+                           "enough for 2 queue pairs; 2 instead of 4") != NULL,
+          "%s", said);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    CHECK(e->api->stats(e->conn, &stats) == LH_OK && stats.paths_up == 2 && stats.paths_down == 0);
+    buffer_t out = buffer_new(e, 16 << 20, false, 0), in = buffer_new(e, 16 << 20, false, 0);
+    (void)ib_exchange(e, &out, &in, 16, 1 << 20);
+    (void)ib_exchange(e, &out, &in, 256, 8);
+    CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0);
+    end_barrier(e);
+    ib_order("wrs_most=132");
+    expect_refusal(
+        e, LH_UNSUPPORTED,
+        "fake0 has 132 work requests for each queue of a queue pair; expected 133 or more");
     end_barrier(e);
 }
 
@@ -700,6 +744,7 @@ int main(int argc, char **argv)
         FACT(memory_that_may_not_be_locked_is_counted, NULL),
         FACT(a_window_that_was_chosen_is_cut, NULL),
         FACT(queue_pairs_that_a_card_has_no_room_for_are_fewer, NULL),
+        FACT(work_requests_that_a_card_has_few_of_are_for_fewer_queue_pairs, NULL),
         FACT(what_is_chosen_reaches_the_card, class),
         FACT(no_more_leaves_than_the_pace_lets_out, paced),
         FACT(a_device_s_memory_is_reached_in_place, many),

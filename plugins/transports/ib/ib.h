@@ -21,7 +21,7 @@
 enum {
     IB_FORMER = 16,      /* ids of former turns of a queue pair                */
     IB_RETRIES = 7,      /* of a packet, by the card                           */
-    IB_SEND_WRS = 256,   /* send work requests that a queue pair has under way */
+    IB_SEND_WRS = 256,   /* send work requests that a queue pair has under way, at most */
     IB_NOTICE_WRS = 3,   /* the most that one notice takes                     */
     IB_INLINE = 220,     /* bytes that are copied into the work request, where the card takes it */
     IB_WAITING = 1024,   /* connect requests of a listener that nobody has accepted: of all ranks
@@ -35,6 +35,9 @@ enum {
     IB_DOUBT = 2,        /* failures in a row, each of a packet that is larger */
     IB_ASKED_MS = 2000,  /* how long a challenge is good for                  */
 };
+
+LH_STATIC_ASSERT((int)IB_SEND_WRS == (int)IB_RECEIVES + (int)IB_SPARE,
+                 "a card without so many for either queue has as many for both");
 
 typedef struct ib_config {
     char *device, *bind, *gid;
@@ -296,6 +299,8 @@ struct lh_transport {
     uint32_t port_count;
     uint64_t rate;      /* of all ports, bytes each second */
     bool takes_dmabuf;  /* all of them do */
+    uint32_t wrs;       /* work requests of each queue of a queue pair: IB_SEND_WRS, or fewer */
+    uint32_t wrs_port;  /* whose card has no more */
     uint64_t looked_ns; /* at the counters of adaptive retransmission */
     bool adaptive_said;
     int epoll, timer;  /* timer: wakes a sleeper for what is due */

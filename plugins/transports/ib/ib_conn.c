@@ -49,7 +49,18 @@ static uint32_t pairs_of_queue(const lh_conn_t *c)
 
 static int queue_entries(const lh_conn_t *c)
 {
-    return (int)(pairs_of_queue(c) * (IB_SEND_WRS + IB_RECEIVES + IB_SPARE));
+    return (int)(pairs_of_queue(c) * 2 * c->transport->wrs);
+}
+
+/* The end of a sentence about one of so many entries that can't be made; "" where they are not why. */
+static void entries_text(const lh_conn_t *c, const ib_port_t *port, int entries, char *out,
+                         size_t room)
+{
+    verbs_limits_t limits = {.entries = 0};
+    out[0] = '\0';
+    if (c->transport->verbs.query_device(port->context, &limits) == 0 && limits.entries > 0 &&
+        limits.entries < entries)
+        (void)snprintf(out, room, "; one of that card has %d at most", limits.entries);
 }
 
 /* The port that can't have one, and errno; NULL: each has. */
@@ -85,23 +96,26 @@ static lh_status_t queues_fit(lh_conn_t *c)
     const uint32_t wanted = c->pair_count, of_one = pairs_of_queue(c);
     const int entries = queue_entries(c);
     const ib_port_t *lacks = queues_make(c), *first = lacks;
+    char most[64] = "";
     while (lacks != NULL && pairs_halve(c))
         lacks = queues_make(c);
     if (lacks != NULL) {
         char limit[IB_LOCK_TEXT]; /* a driver may lock it */
         const int error = errno;
         ib_lock_text_of(c->transport, error, limit, sizeof(limit));
+        entries_text(c, lacks, queue_entries(c), most, sizeof(most));
         errno = error;
         return host->fail(host, LH_IO,
                           "%s can't make a completion queue of %d entries, which %u queue pairs "
-                          "need (queue_pairs sets how many)%s",
-                          lacks->device, queue_entries(c), pairs_of_queue(c), limit);
+                          "need (queue_pairs sets how many)%s%s",
+                          lacks->device, queue_entries(c), pairs_of_queue(c), most, limit);
     }
     if (first == NULL) return LH_OK;
+    entries_text(c, first, entries, most, sizeof(most));
     host->log(host, LH_LOG_WARN,
               "rank %u: %s can't make a completion queue of %d entries, which %u queue pairs need; "
-              "%u queue pairs instead of %u",
-              c->peer, first->device, entries, of_one, c->pair_count, wanted);
+              "%u queue pairs instead of %u%s",
+              c->peer, first->device, entries, of_one, c->pair_count, wanted, most);
     return ib_take_pairs(c);
 }
 

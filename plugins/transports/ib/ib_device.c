@@ -181,6 +181,27 @@ static lh_status_t look_at_port(lh_transport_t *t, ib_port_t *p)
     return status == LH_OK ? ib_gid_choose(t, p) : status;
 }
 
+/* A card whose queues have fewer work requests than are wanted has fewer queue pairs (pairs_fit in ib_params.c), of
+ * which one at least must go. */
+static lh_status_t look_at_card(lh_transport_t *t, const ib_port_t *p)
+{
+    const lh_host_t *host = t->host;
+    verbs_limits_t limits = {.wrs = 0};
+    if (t->verbs.query_device(p->context, &limits) != 0)
+        return host->fail(host, LH_IO, "ibv_query_device of %s", p->device);
+    const bool few = limits.wrs > 0 && limits.wrs < IB_SEND_WRS;
+    const uint32_t wrs = few ? (uint32_t)limits.wrs : IB_SEND_WRS;
+    if (wrs < IB_RECEIVES + IB_SPARE_EACH)
+        return host->fail(host, LH_UNSUPPORTED,
+                          "%s has %u work requests for each queue of a queue pair; expected %u or "
+                          "more",
+                          p->device, wrs, IB_RECEIVES + IB_SPARE_EACH);
+    if (t->wrs != 0 && t->wrs <= wrs) return LH_OK;
+    t->wrs = wrs;
+    t->wrs_port = (uint32_t)(p - t->ports);
+    return LH_OK;
+}
+
 bool ib_port_is_up(const lh_transport_t *t, const ib_port_t *p)
 {
     verbs_port_t port = {0};
@@ -250,6 +271,7 @@ static lh_status_t open_port(lh_transport_t *t, const char *wanted, const char *
     if (status != LH_OK) return status;
     t->port_count++;
     status = look_at_port(t, p);
+    if (status == LH_OK) status = look_at_card(t, p);
     if (status == LH_OK) status = check_class(t, p);
     if (status != LH_OK) return status;
     p->pd = t->verbs.alloc_pd(p->context);

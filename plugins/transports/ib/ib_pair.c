@@ -308,7 +308,7 @@ void ib_pairs_notify(lh_conn_t *c)
     ib_board_t *mine = &c->board[1];
     ib_sent_t rows[IB_NOTICE_WRS];
     uint32_t count = 0;
-    if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS ||
+    if (p == NULL || ib_pair_wrs(p) + IB_NOTICE_WRS > c->transport->wrs ||
         !ib_credits_for_notice(&p->credits, waited))
         return;
     post_spent(c, 1);
@@ -359,7 +359,7 @@ bool ib_pair_probe(ib_pair_t *p)
     const uint32_t bytes = ib_mtu_bytes(c->transport->ports[p->port].mtu);
     ib_sent_t row = board_write(c, id_write(ID_OTHER, p->index, 0, OTHER_PROBE), c->board[1].probe,
                                 bytes != 0 ? bytes : 1);
-    return ib_pair_wrs(p) < IB_SEND_WRS && pair_post(p, &row, 1);
+    return ib_pair_wrs(p) < c->transport->wrs && pair_post(p, &row, 1);
 }
 
 bool ib_pairs_share(lh_conn_t *c)
@@ -396,7 +396,7 @@ void ib_pairs_goodbye(lh_conn_t *c)
     for (uint32_t i = 0; i < c->pair_count && p == NULL; i++) {
         ib_pair_t *one = &c->pairs[(c->lead + i) % c->pair_count];
         if (one->state == IB_PAIR_UP && !one->failing && !ib_pair_doubted(one) &&
-            ib_pair_wrs(one) < IB_SEND_WRS && one->credits.granted > one->credits.used)
+            ib_pair_wrs(one) < c->transport->wrs && one->credits.granted > one->credits.used)
             p = one;
     }
     if (p == NULL) return;
@@ -449,7 +449,7 @@ static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, pair_use_t use)
     for (uint32_t i = 0; i < c->pair_count; i++) {
         ib_pair_t *p = &c->pairs[i];
         if (p->state != IB_PAIR_UP || p->failing || ib_pair_doubted(p) ||
-            ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS || !has_credits(p, use))
+            ib_pair_wrs(p) + IB_NOTICE_WRS >= c->transport->wrs || !has_credits(p, use))
             continue;
         if (best == NULL || finish_of(p, bytes, usual, now) < finish_of(best, bytes, usual, now))
             best = p;

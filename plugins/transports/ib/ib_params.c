@@ -114,6 +114,34 @@ static lh_status_t window_fit(lh_conn_t *c)
     return LH_OK;
 }
 
+/* What may leave without a credit grows with the number of queue pairs, and finds a work request on each. More than
+ * a card has these for are refused where they were set by hand or the other end has chosen them, else there are
+ * fewer, each port having one. */
+static lh_status_t pairs_fit(lh_conn_t *c)
+{
+    const lh_transport_t *t = c->transport;
+    const lh_host_t *host = t->host;
+    const char *device = t->ports[t->wrs_port].device;
+    const uint32_t most = (t->wrs - IB_RECEIVES) / IB_SPARE_EACH;
+    const uint32_t least = c->peer_ports > t->port_count ? c->peer_ports : t->port_count;
+    const uint32_t wanted = c->dials ? c->tuning.queue_pairs : c->pair_count;
+    if (wanted <= most) return LH_OK;
+    if (!c->dials || t->config->queue_pairs != 0 || most < least)
+        return host->fail(
+            host, LH_INVALID,
+            "rank %u: a connection of %u queue pairs, and %s has %u work requests for "
+            "each queue of one, enough for %u queue pairs",
+            c->peer, wanted, device, t->wrs, most);
+    host->log(
+        host, LH_LOG_WARN,
+        "rank %u: %s has %u work requests for each queue of a queue pair, enough for %u queue "
+        "pairs; %u instead of %u",
+        c->peer, device, t->wrs, most, most, wanted);
+    c->tuning.queue_pairs = most;
+    c->tuning.window_most = ib_window_most(most, c->tuning.chunk_bytes);
+    return LH_OK;
+}
+
 lh_status_t ib_take_pairs(lh_conn_t *c)
 {
     c->tuning.queue_pairs = c->pair_count;
@@ -144,5 +172,7 @@ lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
     c->peer = params->peer;
     c->patience_ns = params->silence_ns != 0 ? params->silence_ns : PATIENCE_NS;
     ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
+    const lh_status_t status = pairs_fit(c);
+    if (status != LH_OK) return status;
     return c->dials ? window_fit(c) : ib_take_pairs(c);
 }

@@ -34,8 +34,8 @@ static verbs_qp_t *qp_create(ib_pair_t *p)
     verbs_qp_init_t how = {
         .send_cq = c->cqs[p->port],
         .recv_cq = c->cqs[p->port],
-        .cap = {.send_wrs = IB_SEND_WRS,
-                .recv_wrs = IB_RECEIVES + IB_SPARE,
+        .cap = {.send_wrs = c->transport->wrs,
+                .recv_wrs = c->transport->wrs,
                 .send_sges = 1,
                 .recv_sges = 1,
                 .inline_bytes = IB_INLINE},
@@ -120,7 +120,7 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     p->stopped_ns = 0;
     p->heard_ns = host->now_ns(host);
     if (p->turn == 0) ib_credits_begin(&p->credits);
-    if (ib_pair_receives(p, IB_RECEIVES + IB_SPARE)) return LH_OK;
+    if (ib_pair_receives(p, t->wrs)) return LH_OK;
     return qp_refuse(p, "receive work requests", errno);
 }
 

@@ -19,6 +19,7 @@ enum {
     IB_PORTS_MOST = 4,  /* of a rank, over which they are spread */
     IB_RECEIVES = 128,  /* receive work requests of each queue pair that the peer has credits for */
     IB_SPARE = 128,     /* and those that wait beyond them, for what leaves without a credit */
+    IB_SPARE_EACH = 5,  /* of these, how many are needed for each queue pair of the connection */
     IB_NOTICES = IB_RECEIVES + IB_SPARE,
     IB_CHUNK_LEAST = 64 << 10,
     IB_CHUNK_MOST = 64 << 20,
@@ -107,7 +108,8 @@ uint64_t ib_count_find(uint64_t done, uint32_t low);
  * pair that is down. IB_SPARE work requests wait for these. As long as a peer does not poll there are, over
  * one queue pair, at most: a notice for each half of what the peer has under way on each, three as it may
  * have left without credits, too; two words of each other one; one notice that tells anew. */
-LH_STATIC_ASSERT(5 * IB_PAIRS_MOST <= IB_SPARE, "what leaves without a credit must find a request");
+LH_STATIC_ASSERT((IB_SPARE_EACH * IB_PAIRS_MOST) <= IB_SPARE,
+                 "what leaves without a credit must find a request");
 
 typedef struct ib_credits {
     uint64_t granted; /* by the peer, since the connection began           */

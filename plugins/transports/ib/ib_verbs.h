@@ -142,6 +142,19 @@ struct verbs_wc { /* one completion; only id, status and pair are valid where st
     uint8_t sl, path_bits;
 };
 
+typedef struct verbs_limits { /* what a device has at most */
+    char firmware[64];
+    uint64_t guids[2], memory, pages;
+    uint32_t vendor, part, version;
+    int pairs, wrs; /* queue pairs, and work requests of each queue of one */
+    unsigned int flags;
+    int sges, read_sges;
+    int queues, entries; /* completion queues, and entries of one */
+    int others[22];
+    uint16_t pkeys;
+    uint8_t ack_delay, ports;
+} verbs_limits_t;
+
 typedef struct verbs_port { /* as far as the function of that name has ever filled it */
     int state;              /* VERBS_PORT_ACTIVE */
     int mtu_most, mtu;      /* 1: 256 ... 5: 4096 bytes */
@@ -277,6 +290,7 @@ enum { CM_REQUEST_BYTES = 56, CM_REPLY_BYTES = 196, CM_REJECT_BYTES = 148 };
     X(get_device_name, "ibv_get_device_name", const char *, (verbs_device_t * device))           \
     X(open_device, "ibv_open_device", verbs_context_t *, (verbs_device_t * device))              \
     X(close_device, "ibv_close_device", int, (verbs_context_t * context))                        \
+    X(query_device, "ibv_query_device", int, (verbs_context_t * context, verbs_limits_t * out))  \
     X(query_port, "ibv_query_port", int,                                                         \
       (verbs_context_t * context, uint8_t port, verbs_port_t * out))                             \
     X(alloc_pd, "ibv_alloc_pd", verbs_pd_t *, (verbs_context_t * context))                       \

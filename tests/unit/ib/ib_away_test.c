@@ -1289,6 +1289,48 @@ static void memory_that_is_held_already_is_told_of(void **state)
     assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
 }
 
+/* A connection of four queue pairs, at an end that dials or listens, on a card with so many work requests for each
+ * queue; what there are then. */
+static uint32_t fitted_pairs(uint32_t wrs, bool dials, lh_status_t expected)
+{
+    static lh_transport_t t;
+    lh_host_t speaks = host;
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted), .streams = 4};
+    const lh_conn_params_t params = {.struct_size = sizeof(params), .tuning = &wanted};
+    speaks.fail = say;
+    t = bare_transport(&speaks, &config, &context);
+    t.wrs = wrs;
+    (void)snprintf(t.ports[0].device, sizeof(t.ports[0].device), "card");
+    lh_conn_t *c = ib_conn_new(&t, dials ? IB_DIALING : IB_MET);
+    assert_non_null(c);
+    c->peer_ports = 1;
+    c->pair_count = 4;
+    assert_int_equal(ib_take_params(c, &params), expected);
+    const uint32_t pairs = c->tuning.queue_pairs;
+    assert_true(expected != LH_OK ||
+                c->tuning.window_most == (IB_RECEIVES - 2) * pairs * c->tuning.chunk_bytes);
+    ib_close_conn(c);
+    return pairs;
+}
+
+/* Five for each, beside 128. Who listens can't choose. */
+static void queue_pairs_are_those_that_work_requests_are_enough_for(void **state)
+{
+    (void)state;
+    assert_int_equal(fitted_pairs(IB_SEND_WRS, true, LH_OK), 4);
+    assert_int_equal(fitted_pairs(148, true, LH_OK), 4);
+    assert_int_equal(fitted_pairs(148, false, LH_OK), 4);
+    assert_int_equal(fitted_pairs(147, true, LH_OK), 3);
+    assert_int_equal(fitted_pairs(133, true, LH_OK), 1);
+    (void)fitted_pairs(147, false, LH_INVALID);
+    assert_non_null(strstr(said,
+                           "a connection of 4 queue pairs, and card has 147 work requests for "
+                           "each queue of one, enough for 3 queue pairs"));
+    config.queue_pairs = 4;
+    (void)fitted_pairs(147, true, LH_INVALID);
+    config.queue_pairs = 0;
+}
+
 static lh_status_t start_none(LH_UNUSED const lh_host_t *of, LH_UNUSED const char *name,
                               LH_UNUSED void (*body)(void *), LH_UNUSED void *argument,
                               lh_thread_t **out)
@@ -1390,6 +1432,7 @@ int main(void)
         cmocka_unit_test(who_leaves_sleeps_no_longer_than_its_goodbye_may_take),
         cmocka_unit_test(an_end_of_the_peer_keeps_nobody_asleep),
         cmocka_unit_test(memory_that_is_held_already_is_told_of),
+        cmocka_unit_test(queue_pairs_are_those_that_work_requests_are_enough_for),
         cmocka_unit_test(threads_that_can_not_be_watched_are_not_kept),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
     };

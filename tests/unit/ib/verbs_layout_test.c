@@ -89,6 +89,11 @@ static void of_requests(void)
     FIELD(verbs_wc_t, immediate, struct ibv_wc, imm_data);
     FIELD(verbs_wc_t, pair, struct ibv_wc, qp_num);
     FIELD(verbs_wc_t, flags, struct ibv_wc, wc_flags);
+    SIZE(verbs_limits_t, struct ibv_device_attr);
+    FIELD(verbs_limits_t, pairs, struct ibv_device_attr, max_qp);
+    FIELD(verbs_limits_t, wrs, struct ibv_device_attr, max_qp_wr);
+    FIELD(verbs_limits_t, entries, struct ibv_device_attr, max_cqe);
+    FIELD(verbs_limits_t, ports, struct ibv_device_attr, phys_port_cnt);
     SIZE(verbs_port_t, struct ibv_port_attr);
     FIELD(verbs_port_t, state, struct ibv_port_attr, state);
     FIELD(verbs_port_t, message_most, struct ibv_port_attr, max_msg_sz);
