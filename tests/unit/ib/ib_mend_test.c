@@ -1,0 +1,273 @@
+/* ib_mend_test.c - queue pairs of the ib transport that fail and are met again: what came over them counts, and
+ * who has gone is known. */
+#include "ib_conn_rig.h"
+
+/* That the other end is ready was lost with the port that it said so over, which has come back. */
+static void one_that_meets_is_up_once_anything_comes_over_it(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    ib_pair_t *p = &c->pairs[2];
+    p->state = IB_PAIR_MEETING;
+    p->turn = 1;
+    p->away = true;
+    p->give_up_ns = bare.now + 1000 * MS;
+    atomic_store(&c->pairs_up, PAIRS - 1);
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    step(c);
+    assert_true(p->state == IB_PAIR_UP && !p->away);
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS);
+    assert_int_equal(p->arrived, 1);
+    close_conn(c);
+}
+
+/* The other end's card has been told so: were it not counted, that end would take the greeting for corrupt. */
+static void what_comes_before_one_that_fails_is_stopped_counts(void **state)
+{
+    uint8_t raw[IB_GREETING_BYTES];
+    ib_greeting_t greeting;
+    (void)state;
+    lh_conn_t *c = open_conn(true);
+    const ib_pair_t *p = &c->pairs[0];
+    card.late = (verbs_wc_t){
+        .id = 0,
+        .opcode = VERBS_WC_RECEIVE_IMMEDIATE,
+        .immediate = htonl(ib_immediate_write(&(ib_immediate_t){.kind = IB_NOTICE})),
+        .pair = p->qp->number};
+    fail_send(c, 0);
+    step(c);
+    assert_int_equal(p->state, IB_PAIR_UP); /* it was not flushed yet */
+    flush(c, 0);
+    assert_true(p->state != IB_PAIR_UP && p->turn == 1);
+    ib_greeting_pack(p, raw);
+    assert_true(ib_greeting_read(raw, sizeof(raw), &greeting));
+    assert_true(greeting.turn == 1 && greeting.board == 1);
+    close_conn(c);
+}
+
+static void one_that_fails_and_flushes_nothing_is_waited_for_a_while(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    fail_send(c, 2);
+    const uint64_t begin = bare.now;
+    assert_true(ib_conn_due(c) <= bare.now + 100 * MS);
+    step(c);
+    assert_int_equal(c->pairs[2].state, IB_PAIR_UP);
+    bare.now = begin + 100 * (uint64_t)MS;
+    step(c);
+    assert_int_equal(c->pairs[2].state, IB_PAIR_DOWN);
+    close_conn(c);
+}
+
+/* The peer takes notices in the order of their numbers, and of those that the first has carried nobody knows
+ * yet which have come. */
+static void notices_wait_for_one_that_leads_and_is_being_stopped(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
+    step(c);
+    assert_true(card.posted_count == 1 && card.posted[0].pair == c->lead);
+    fail_send(c, c->lead);
+    assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 1), LH_OK);
+    step(c);
+    assert_int_equal(card.posted_count, 1);
+    close_conn(c);
+}
+
+/* It has carried none, or is away. */
+static void another_leads_that_is_not_being_stopped(void **state)
+{
+    (void)state;
+    for (uint32_t stopped = 0; stopped < 2; stopped++) {
+        lh_conn_t *c = open_conn(false);
+        fail_send(c, stopped);
+        if (stopped == 1) hear_away(c, 2, 0, 0);
+        assert_int_equal(ib_irecv(c, NULL, NULL, 0, 4, 0), LH_OK);
+        step(c);
+        assert_int_equal(c->pairs[stopped].state, IB_PAIR_UP);
+        assert_int_equal(card.posted_count,
+                         1 + stopped); /* the other one that is away is answered */
+        assert_int_equal(card.posted[0].what.kind, IB_NOTICE);
+        assert_int_equal(card.posted[0].pair, 1 + stopped);
+        assert_int_equal(c->lead, 1 + stopped);
+        close_conn(c);
+    }
+}
+
+/* Each look is a system call: as an error is seen, as the queue pair goes down, and once a millisecond between
+ * them. */
+static void a_queue_pair_that_is_being_stopped_asks_for_few_events(void **state)
+{
+    enum { POLLS = 100 };
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    bare.now = 1000 * MS;
+    fail_send(c, 2);
+    assert_true(card.asked >= 1);
+    card.asked = 0;
+    const uint64_t begin = bare.now;
+    for (uint32_t i = 0; i < POLLS; i++)
+        step(c);
+    assert_true(bare.now < begin + MS);
+    assert_int_equal(card.asked, 0);
+    bare.now += 2 * MS;
+    step(c);
+    assert_int_equal(card.asked, 1);
+    flush(c, 2);
+    assert_int_equal(card.asked, 2);
+    assert_int_equal(c->pairs[2].state, IB_PAIR_DOWN);
+    close_conn(c);
+}
+
+/* At the end that listens, where the other one does not say in time that it is ready. */
+static lh_conn_t *open_meeting(ib_pair_t **out)
+{
+    lh_conn_t *c = open_conn(false);
+    ib_pair_t *p = &c->pairs[2];
+    p->state = IB_PAIR_MEETING;
+    p->turn = 1;
+    p->give_up_ns = bare.now + 1000 * MS;
+    p->failure = "it was lost";
+    atomic_store(&c->pairs_up, PAIRS - 1);
+    *out = p;
+    return c;
+}
+
+/* It is ready after all, just then, and knows that what it wrote has arrived. */
+static void what_came_over_one_that_meets_counts_though_it_is_parted_with(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    step(c);
+    assert_int_equal(p->state, IB_PAIR_MEETING);
+    assert_int_equal(card.posted_count, 0); /* nothing is told yet */
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    flush(c, 2);
+    assert_int_equal(p->state, IB_PAIR_DOWN);
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
+    pass_time(c);
+    assert_int_equal(words_on(2, 0) + words_on(2, 1), 1);
+    assert_int_equal(card.posted[0].what.number, 1);
+    close_conn(c);
+}
+
+static void one_that_meets_nobody_is_parted_with(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    step(c);
+    flush(c, 2);
+    assert_int_equal(p->state, IB_PAIR_DOWN);
+    assert_string_equal(p->failure, "it was lost");
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
+    assert_int_equal(words_on(2, 0) + words_on(2, 1), 1);
+    assert_int_equal(card.posted[0].what.number, 0);
+    close_conn(c);
+}
+
+/* The connection manager goes on waiting for what says that the other end is ready. */
+static void one_that_is_up_by_what_came_is_counted_when_it_is_given_up(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    step(c);
+    assert_int_equal(p->state, IB_PAIR_UP);
+    card.event = (cm_event_t){.id = p->id, .type = CM_UNREACHABLE};
+    ib_meet_events(&transport);
+    assert_int_equal(p->state, IB_PAIR_UP);
+    flush(c, 2);
+    assert_int_equal(p->state, IB_PAIR_DOWN);
+    assert_int_equal(atomic_load(&c->pairs_up), PAIRS - 1);
+    assert_true(p->give_up_ns > bare.now);
+    close_conn(c);
+}
+
+/* It has written over it, and gone, before this end has looked. */
+static void an_end_that_has_gone_is_known_over_one_that_meets(void **state)
+{
+    ib_pair_t *p;
+    (void)state;
+    lh_conn_t *c = open_meeting(&p);
+    receive(c, 2, &(ib_immediate_t){.kind = IB_NOTICE});
+    card.event = (cm_event_t){.id = p->id, .type = CM_DISCONNECTED};
+    ib_meet_events(&transport);
+    assert_int_equal(p->arrived, 1);
+    assert_true(c->ended);
+    close_conn(c);
+}
+
+/* One that is met again, or for the first time, and is rejected. */
+static lh_conn_t *open_rejected(bool again, int by)
+{
+    lh_conn_t *c = open_conn(true);
+    ib_pair_t *p = &c->pairs[1];
+    if (again) {
+        fail_pair(c, 1);
+    } else {
+        p->state = IB_PAIR_MEETING;
+        atomic_store(&c->pairs_up, PAIRS - 1);
+    }
+    assert_true(p->state == IB_PAIR_MEETING && p->turn == (again ? 1u : 0u));
+    card.event = (cm_event_t){.id = p->id, .type = CM_REJECTED, .status = by};
+    ib_meet_events(&transport);
+    return c;
+}
+
+/* Its number may be held for a queue pair that was before (10), or it has no room (3). */
+static void one_that_a_connection_manager_rejects_is_tried_again(void **state)
+{
+    static const int numbers[] = {10, 3};
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        lh_conn_t *c = open_rejected(i % 2 == 0, numbers[i / 2]);
+        assert_int_equal(c->pairs[1].state, IB_PAIR_DOWN);
+        assert_false(c->ended);
+        pass_time(c);
+        assert_true(c->pairs[1].asked);
+        assert_int_equal(words_on(1, 0) + words_on(1, 2), 1); /* the others go on without it */
+        close_conn(c);
+    }
+}
+
+/* A program that has gone is known by it. */
+static void an_end_that_rejects_has_ended(void **state)
+{
+    static const int numbers[] = {CM_REJECTED_BY_NOBODY, CM_REJECTED_BY_PROGRAM};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        lh_conn_t *c = open_rejected(true, numbers[i]);
+        assert_true(c->ended);
+        close_conn(c);
+        c = open_rejected(false, numbers[i]);
+        assert_true(c->state >= IB_LEAVING);
+        assert_int_equal(c->why, LH_UNREACHABLE);
+        ib_cancel(c);
+        step(c);
+        ib_close_conn(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_that_meets_is_up_once_anything_comes_over_it),
+        cmocka_unit_test(what_came_over_one_that_meets_counts_though_it_is_parted_with),
+        cmocka_unit_test(one_that_meets_nobody_is_parted_with),
+        cmocka_unit_test(what_comes_before_one_that_fails_is_stopped_counts),
+        cmocka_unit_test(one_that_fails_and_flushes_nothing_is_waited_for_a_while),
+        cmocka_unit_test(notices_wait_for_one_that_leads_and_is_being_stopped),
+        cmocka_unit_test(another_leads_that_is_not_being_stopped),
+        cmocka_unit_test(a_queue_pair_that_is_being_stopped_asks_for_few_events),
+        cmocka_unit_test(one_that_is_up_by_what_came_is_counted_when_it_is_given_up),
+        cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
+        cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
+        cmocka_unit_test(an_end_that_rejects_has_ended),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
