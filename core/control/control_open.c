@@ -453,12 +453,14 @@ static void client_judge_door(control_t *c, uint64_t now)
     k->over = true;
 }
 
-/* How long rank 0 may be silent. Where it is, the welcome says: until then it may be in another site. */
+/* How long rank 0 may be silent. The welcome says where it is; until then the plan does, but not to a herald,
+ * which tries other machines as well, nor where there is none: then it may be in another site. */
 static uint64_t client_silence_ns(const control_t *c)
 {
     const uint64_t least = CONTROL_SILENCE_MS * CONTROL_MS, outage = control_outage_ns(c);
     if (c->client->welcomed) return c->client->far ? outage : least;
-    return outage > least ? outage : least;
+    if (control_is_herald(c) || c->unplanned != NULL) return outage > least ? outage : least;
+    return world_scope(c->how.plan, 0, c->how.rank) == LH_LINK_WAN ? outage : least;
 }
 
 /* What is due by the clock: a heartbeat of this rank, and the look whether rank 0's have come. */

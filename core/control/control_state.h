@@ -80,12 +80,13 @@ typedef struct control_members {
 typedef struct control_how {
     uint32_t rank, size;
     const control_members_t *members; /* NULL: the same ranks meet always */
-    uint32_t epoch;        /* the least that this rank takes part in: one more than its launcher's
+    uint32_t epoch; /* the least that this rank takes part in: one more than its launcher's
                               last; 0 and 1: any */
-    const world_t *plan;   /* places that the INI gives the ranks, to name those who have not come;
-                              NULL: not known. Until control_open returns  */
-    const char *host;      /* this rank's host name, for the world          */
-    const char *site;      /* name of its site; "" where the INI lists none */
+    const world_t
+        *plan;        /* places that the INI gives the ranks, to name those who have not come, and
+                              for the site of rank 0; NULL: not known. Until control_open returns  */
+    const char *host; /* this rank's host name, for the world          */
+    const char *site; /* name of its site; "" where the INI lists none */
     const char *address;   /* rank 0: to bind to; others: to dial. A name or number */
     uint16_t port;         /* rank 0: 0 chooses one. Others: of rank 0      */
     int listener;          /* rank 0: a socket that listens already (inherited from the launcher),

@@ -505,24 +505,32 @@ static uint64_t now_soon(void)
     return from == 0 || now < from ? now : from + (now - from) * 8;
 }
 
-/* As rank 0 does with a stranger whose time is over at the moment at which it proves its key, or so much
- * later: who dialed takes itself for taken in. */
-static void shut_one_out(const star_t *star, uint64_t hold_ns)
+/* The connection of a rank that has proven its key to who listens here, and has said its hello: it takes
+ * itself for taken in. Nobody answers it. */
+static control_conn_t *hear_a_hello(const star_t *star, control_tls_t *tls)
 {
-    control_tls_t *tls;
     control_conn_t *conn;
     frame_t hello;
     int fd;
-    assert_int_equal(control_tls_new(star->secret, &tls), LH_OK);
     while (control_accept(star->listener, 0, &fd) != LH_OK)
         (void)usleep(1000);
     assert_int_equal(conn_new(tls, fd, CONN_NO_RANK, FRAME_SMALL, &conn), LH_OK);
-    /* Its hello shows that it has seen the end of the handshake, too; nobody answers it. */
+    /* Its hello shows that it has seen the end of the handshake, too. */
     while (!conn_is_proven(conn) || conn_next(conn, &hello) == LH_AGAIN) {
         if (conn_drive(conn) != LH_OK) FAIL_TEST("%s\n", fail_reason());
         (void)usleep(1000);
     }
     atomic_store(&soon_from, sys_real.now_ns());
+    return conn;
+}
+
+/* As rank 0 does with a stranger whose time is over at the moment at which it proves its key, or so much
+ * later. */
+static void shut_one_out(const star_t *star, uint64_t hold_ns)
+{
+    control_tls_t *tls;
+    assert_int_equal(control_tls_new(star->secret, &tls), LH_OK);
+    control_conn_t *conn = hear_a_hello(star, tls);
     const uint64_t until = sys()->now_ns() + hold_ns;
     while (sys()->now_ns() < until)
         (void)usleep(1000);
@@ -665,27 +673,74 @@ static void a_cut_while_ranks_meet_is_waited_for_by_rank_0(void **state)
     secret_free(star.secret);
 }
 
-/* Nobody has told it yet where rank 0 is. */
+/* Rank 0 in tokyo, rank 1 in a site of that name, as the INI tells it before they meet. */
+static world_t *plan_of_two(const char *site)
+{
+    world_t *plan;
+    assert_int_equal(world_new(1, 2, &plan), LH_OK);
+    (void)snprintf(plan->ranks[0].site_name, WORLD_SITE_NAME, "tokyo");
+    (void)snprintf(plan->ranks[1].site_name, WORLD_SITE_NAME, "%s", site);
+    world_number(plan);
+    return plan;
+}
+
+/* They know by the plan that rank 0 is in another site, or do not know where it is. */
 static void a_cut_while_ranks_meet_is_waited_for_by_others(void **state)
 {
+    (void)state;
+    for (uint32_t planned = 0; planned < 2; planned++) {
+        star_t star;
+        rank_run_t ranks[2];
+        sys_t soon = *sys();
+        world_t *plan = planned == 1 ? plan_of_two("osaka") : NULL;
+        soon.now_ns = now_soon;
+        atomic_store(&soon_from, 0);
+        sys_use(&soon);
+        assert_int_equal(star_open(&star), LH_OK);
+        for (uint32_t i = 0; i < 2; i++)
+            ranks[i] = (rank_run_t){.how = how_over_a_cut(&star, i, 2)};
+        ranks[1].how.plan = plan;
+        (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
+        shut_one_out(&star, silent_ns);
+        (void)rank_open_thread(&ranks[0]);
+        (void)pthread_join(ranks[1].thread, NULL);
+        for (uint32_t i = 0; i < 2; i++)
+            if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
+        ranks_close(ranks, 2);
+        sys_use(NULL);
+        world_free(plan);
+        secret_free(star.secret);
+    }
+}
+
+/* No link between sites is there that could be cut: it takes rank 0 for lost as it does behind the welcome. */
+static void a_rank_0_of_the_same_site_that_is_silent_while_ranks_meet_is_lost(void **state)
+{
     star_t star;
-    rank_run_t ranks[2];
+    control_tls_t *tls;
     sys_t soon = *sys();
+    world_t *plan = plan_of_two("tokyo");
     (void)state;
     soon.now_ns = now_soon;
     atomic_store(&soon_from, 0);
     sys_use(&soon);
     assert_int_equal(star_open(&star), LH_OK);
-    for (uint32_t i = 0; i < 2; i++)
-        ranks[i] = (rank_run_t){.how = how_over_a_cut(&star, i, 2)};
-    (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
-    shut_one_out(&star, silent_ns);
-    (void)rank_open_thread(&ranks[0]);
-    (void)pthread_join(ranks[1].thread, NULL);
-    for (uint32_t i = 0; i < 2; i++)
-        if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
-    ranks_close(ranks, 2);
+    assert_int_equal(control_tls_new(star.secret, &tls), LH_OK);
+    rank_run_t one = {.how = how_over_a_cut(&star, 1, 2)};
+    one.how.site = "tokyo";
+    one.how.plan = plan;
+    (void)pthread_create(&one.thread, NULL, rank_open_thread, &one);
+    control_conn_t *conn = hear_a_hello(&star, tls);
+    const uint64_t begin = sys()->now_ns();
+    (void)pthread_join(one.thread, NULL); /* the connection stays meanwhile */
+    assert_true(sys()->now_ns() - begin < cut_ns * 3 / 4);
+    assert_int_equal(one.status, LH_PEER_LOST);
+    assert_non_null(strstr(one.reason, "silent for "));
     sys_use(NULL);
+    conn_free(conn);
+    control_tls_free(tls);
+    world_free(plan);
+    (void)close(star.listener);
     secret_free(star.secret);
 }
 
@@ -895,6 +950,7 @@ int main(void)
         cmocka_unit_test(who_is_shut_out_and_finds_nobody_gives_up),
         cmocka_unit_test(a_cut_while_ranks_meet_is_waited_for_by_rank_0),
         cmocka_unit_test(a_cut_while_ranks_meet_is_waited_for_by_others),
+        cmocka_unit_test(a_rank_0_of_the_same_site_that_is_silent_while_ranks_meet_is_lost),
         cmocka_unit_test(who_speaks_another_version_is_told_so),
         cmocka_unit_test(another_key_is_refused_at_once),
         cmocka_unit_test(a_killed_rank_is_named_at_once),
