@@ -43,6 +43,7 @@ typedef struct starter {
     int last_stop;         /* which but SIGHUP came last */
     uint64_t deadline;     /* 0: none has failed      */
     uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
+    bool job_stops;        /* as it leaves: `longhaul stop` was asked for behind that    */
     uint64_t end_by;       /* the job ends at once: ranks here that live then are killed */
     started_t *first;      /* that failed              */
     uint64_t ask_at;       /* a stop is told to other machines from then on; 0: none is */

@@ -155,7 +155,7 @@ static lh_status_t starter_make_memory(starter_t *s)
 static void starter_clear_board(starter_t *s)
 {
     const bool goes_on = s->launch->began || s->followed || !starter_has_zero(s);
-    const uint32_t made = (uint32_t)s->restarts.made + s->regroups;
+    const uint32_t made = (uint32_t)s->restarts.made + s->regroups + (s->tells ? 1 : 0);
     memset(s->board, 0, s->most * sizeof(*s->board));
     for (uint32_t i = 0; goes_on && made > 0 && i < s->count; i++) {
         s->board[i].restarts = made;
@@ -343,12 +343,17 @@ static void starter_stand_still(starter_t *s)
     starter_kill_all(s, SIGCONT);
 }
 
-/* Whether what is asked of this machine is the whole job's. A machine that leaves by itself is one that is
- * lost, and one without ranks takes nothing along. */
+/* A machine that leaves by itself is one that is lost. */
+static bool starter_leaves_alone(const starter_t *s)
+{
+    return s->leave_by != 0 && !s->job_stops;
+}
+
+/* Whether what is asked of this machine is the whole job's. A machine without ranks takes nothing along. */
 static bool starter_is_asked_for_all(const starter_t *s)
 {
     const bool waits = s->place.herald && !s->place.elects;
-    return !starter_is_alone(s) && s->leave_by == 0 && !waits;
+    return !starter_is_alone(s) && !starter_leaves_alone(s) && !waits;
 }
 
 /* Machines that only saw these ranks die would start theirs again and wait, or go on without this one:
@@ -371,7 +376,7 @@ static void starter_end_at_once(starter_t *s)
  * SIGTERM where that would mean this machine alone. */
 static int starter_stop_signal(const starter_t *s)
 {
-    return s->launch->how.job->launch.notice_ns > 0 && s->leave_by == 0 ? SIGINT : SIGTERM;
+    return s->launch->how.job->launch.notice_ns > 0 && !starter_leaves_alone(s) ? SIGINT : SIGTERM;
 }
 
 /* Ranks that make steps agree on a last one. Those that do not would die of the signal, and others would take
@@ -416,6 +421,7 @@ static void starter_hear_signal(starter_t *s)
      * by which ranks would be killed before they have told other machines. */
     const bool own = info.ssi_pid == (uint32_t)getpid();
     if (own && info.ssi_signo == SIGINT) s->own_end = true;
+    s->job_stops = s->job_stops || (own && s->leave_by != 0);
     if (own && info.ssi_signo == SIGTERM && told && (!s->own_end || s->stops > 1)) {
         if (s->own_end) s->last_stop = SIGTERM;
         return;
@@ -690,6 +696,26 @@ static bool starter_starts_to_tell(starter_t *s, lh_status_t *status)
     return s->tells;
 }
 
+/* All ranks had agreed that one machine leaves, and ended by that save: a stop of the job that came behind it
+ * changes nothing of it, and the others start theirs again. Those of this machine, which was asked to stop, start
+ * once more to tell them. Where none may start again the others have ended by that save as well. */
+static bool starter_comes_again_to_tell(starter_t *s)
+{
+    static const char sentence[] = "the job was asked to stop as a machine was about to leave it: "
+                                   "the ranks here start once more to tell the others";
+    bool left = s->first_stop != 0 && !s->tells && starter_is_asked_for_all(s) &&
+                s->restarts.most > 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        left = left && atomic_load(&s->board[i].leaves) != 0;
+    if (!left) return false;
+    s->tells = true;
+    s->leave_by = 0; /* what was to be saved by then is */
+    text_free(&s->ended);
+    text_append(&s->ended, sentence);
+    log_line(LH_LOG_WARN, "%s", sentence);
+    return true;
+}
+
 /* What the ranks that have ended leave to those after them: whether training has begun, and in which
  * epoch they were. */
 static lh_status_t starter_keep(starter_t *s)
@@ -807,7 +833,7 @@ static int starter_end_code(starter_t *s, bool *again)
     }
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].how != 0) code = WEXITSTATUS(s->ranks[i].how);
-    if (code == EXIT_TERMINATED) *again = starter_goes_on(s);
+    if (code == EXIT_TERMINATED) *again = starter_comes_again_to_tell(s) || starter_goes_on(s);
     return code;
 }
 

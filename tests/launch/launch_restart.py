@@ -319,6 +319,31 @@ class Launchers(LaunchCase):
         self.assertIn("starting again, 1 of 3", err)
         self.nothing_is_left()
 
+    def test_a_stop_behind_the_signal_by_which_a_machine_leaves_is_the_jobs(self):
+        """All have agreed that it leaves, and save: its ranks start once more to tell the others, which would wait for it."""
+        saved, request = os.path.join(self.folder, "saved"), os.path.join(self.folder, "out", ".request-stop")
+        _, processes = self.start_both("notice = 60s\nrejoin = 10s\n", "10s", LH_STEPS=100000, LH_SAVES=saved, LH_SERVES=1)
+
+        def logs_have(words):
+            files = [os.path.join(self.folder, "out", f"rank-{r}.log") for r in (1, 2, 3)]
+            launch_case.wait_for(lambda: all(os.path.exists(f) and words in launch_case.read(f) for f in files))
+        self.assertEqual(processes[0].stdout.readline(), "rank 0 of 4 on t1\n")  # each hears signals by then
+        logs_have(" of 4 on ")
+        processes[0].terminate()
+        logs_have("saving\n")
+        with open(request + ".new", "w") as f:
+            f.write("stop\n")
+        os.rename(request + ".new", request)
+        launch_case.wait_for(lambda: not os.path.exists(request))
+        with open(saved, "w"):
+            pass
+        results = [self.finish(p) for p in processes]
+        self.assertEqual([r[0] for r in results], [75, 75], results)
+        self.assertIn("warning: the job was asked to stop as a machine was about to leave it: the ranks here start once more to tell the others\n",
+                      results[0][2])
+        self.assertIn("warning: another machine was told to leave, and left after a save; starting again, 1 of 3 within 1h 00m\n", results[1][2])
+        self.nothing_is_left()
+
     def test_a_crash_loop_ends_all_launchers(self):
         """Its own launcher sees the step on the board, the other one by heartbeats, of which each step sends one."""
         _, processes = self.start_both("restart = 9\n", LH_STEPS=100000, LH_STEP_MS=100, LH_DIES=2)

@@ -3,8 +3,10 @@
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand LH_STEP_MS after the step began, LH_SLEEPS sleeps without
  * looking at anything and LH_EATS takes LH_EATS_MIB of memory; LH_LINGERS does not end after its last
- * words; LH_LEAVES leaves a process at work; SIGTERM ends all after the next step, with code 75,
- * unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop` leaves in the folder. */
+ * words; LH_LEAVES leaves a process at work; SIGTERM and SIGINT end all after the next step, with code 75,
+ * unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop` leaves in the folder. With
+ * LH_SAVES ranks that end so wait until that file is there, as for a save, and by SIGTERM alone their machine
+ * leaves the others the job. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +16,13 @@
 #include <cli/cli.h>
 #include <launch/request.h>
 
-static _Atomic int stop;
+enum { STOP_MACHINE = 1, STOP_JOB = 2 };
 
-static void on_term(int number)
+static _Atomic uint8_t stop; /* 0: nobody has asked for one */
+
+static void on_signal(int number)
 {
-    (void)number;
-    stop = 1;
+    if (stop != STOP_JOB) stop = number == SIGINT ? STOP_JOB : STOP_MACHINE;
 }
 
 static long setting(const char *name, long otherwise)
@@ -28,16 +31,27 @@ static long setting(const char *name, long otherwise)
     return text == NULL ? otherwise : atol(text);
 }
 
-/* All stop after the same step: the flag of each is gathered. */
-static lh_status_t agree_to_stop(const launch_t *launch, bool *all_stop)
+/* All stop after the same step: the word of each is gathered, and the greatest counts. */
+static lh_status_t agree_to_stop(const launch_t *launch, uint8_t *all_stop)
 {
-    uint8_t flags[256], mine = stop != 0;
+    uint8_t words[256], mine = stop;
     *all_stop = mine;
     if (launch_control(launch) == NULL) return LH_OK;
-    const lh_status_t status = control_gather(launch_control(launch), &mine, 1, flags);
+    const lh_status_t status = control_gather(launch_control(launch), &mine, 1, words);
     for (uint32_t r = 0; status == LH_OK && r < launch_size(launch); r++)
-        *all_stop = *all_stop || flags[r] != 0;
+        if (words[r] > *all_stop) *all_stop = words[r];
     return status;
+}
+
+/* As ranks save before they end. */
+static void save(launch_t *launch, uint8_t all_stop)
+{
+    const char *file = getenv("LH_SAVES");
+    if (file == NULL) return;
+    printf("saving\n");
+    while (access(file, F_OK) != 0)
+        (void)usleep(5000);
+    if (all_stop == STOP_MACHINE) launch_leave(launch);
 }
 
 static void start_slowly(void)
@@ -72,19 +86,20 @@ static void leave_a_process(void)
 
 static int body(void *context)
 {
-    const launch_t *launch = context;
+    launch_t *launch = context;
     const world_t *world = launch_world(launch);
     control_t *control = launch_control(launch);
     const long steps = setting("LH_STEPS", 3), ms = setting("LH_STEP_MS", 10);
     const long rank = (long)launch_rank(launch);
-    bool all_stop = false;
+    uint8_t all_stop = 0;
     start_slowly();
-    (void)signal(SIGTERM, setting("LH_DEAF", 0) != 0 ? SIG_IGN : on_term);
+    (void)signal(SIGTERM, setting("LH_DEAF", 0) != 0 ? SIG_IGN : on_signal);
+    if (setting("LH_DEAF", 0) == 0) (void)signal(SIGINT, on_signal);
     if (control != NULL) control_heeds(control);
     if (rank == setting("LH_LEAVES", -1)) leave_a_process();
     printf("rank %ld of %u on %s\n", rank, launch_size(launch),
            world == NULL ? "-" : world->ranks[rank].host);
-    for (long i = 1; i <= steps && !all_stop; i++) {
+    for (long i = 1; i <= steps && all_stop == 0; i++) {
         if (control != NULL) control_progress(control, (uint64_t)i, "a test barrier");
         if (i == 3 && rank == setting("LH_FAILS", -1))
             return fail(LH_INVALID, "token 70000 of 512");
@@ -103,8 +118,9 @@ static int body(void *context)
         if (status != LH_OK) return status;
         (void)usleep((useconds_t)(ms * 1000));
     }
+    if (all_stop != 0) save(launch, all_stop);
     log_line(LH_LOG_INFO, "rank %ld is done", rank);
-    return all_stop ? EXIT_TERMINATED : EXIT_DONE;
+    return all_stop != 0 ? EXIT_TERMINATED : EXIT_DONE;
 }
 
 int main(int argc, char **argv)
