@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import time
 
@@ -71,12 +72,13 @@ class Steering(PipelineCase):
             self.skipTest("a sanitizer takes its time")
         _, process = self.run_of()
         took = []
-        for _ in range(20):  # the machine may be busy with other tests: the best of many
+        for _ in range(20):
             begin = time.monotonic()
             subprocess.run([BINARY, "status", "out"], cwd=self.folder, stdout=subprocess.DEVNULL, check=True)
             took.append(time.monotonic() - begin)
-        print("status: %.1f ms at best" % (1000 * min(took)))
-        self.assertLess(min(took), 0.05)
+        median = statistics.median(took)
+        print("status: %.1f ms, %.1f ms at best" % (1000 * median, 1000 * min(took)))
+        self.assertLess(median, 0.05)
         self.kill(process)
 
     def test_a_run_that_was_killed_has_not_said_why(self):
