@@ -109,19 +109,30 @@ class Steering(PipelineCase):
             self.assertEqual((self.now()["restarts"], self.now()["step"]), (1, step + 3))
 
     def stop_again(self, process):
-        """Asked to stop three times within a step, as a rank stands still meanwhile: by a signal and twice through the folder."""
-        ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
-        os.kill(int(ranks[-1]), signal.SIGSTOP)
-        process.send_signal(signal.SIGTERM)
-        request = self.write("out/.request-stop", "stop\n")
-        self.assertTrue(self.wait_for(lambda: not os.path.exists(request), process), "it has ended")
-        stop = self.start("stop", "out")
-        said = stop.stderr.readline()
-        self.assertIsNone(process.poll())
-        os.kill(int(ranks[-1]), signal.SIGCONT)
+        """Asked to stop three times, as the save behind the last step takes long: by a signal and twice through the folder. What stands
+        still is processes that save, which have minutes; a rank that did would soon be missed."""
+        ranks = self.children(str(process.pid))
+        savers = [int(pid) for pid in self.children(",".join(ranks), "-x", "longhaul-save")]
+        self.assertEqual(len(savers), len(ranks))
+        try:
+            for pid in savers:
+                os.kill(pid, signal.SIGSTOP)
+            process.send_signal(signal.SIGTERM)
+            request = self.write("out/.request-stop", "stop\n")
+            self.assertTrue(self.wait_for(lambda: not os.path.exists(request), process), "it has ended")
+            stop = self.start("stop", "out")
+            said = stop.stderr.readline()
+            self.assertIsNone(process.poll())
+        finally:
+            for pid in savers:
+                os.kill(pid, signal.SIGCONT)
         out, more = stop.communicate(timeout=60)
         self.assertEqual((stop.returncode, more), (DONE, ""))
         return out, said
+
+    def children(self, parents, *more):
+        """Pids of processes that have one of these parents, between commas."""
+        return subprocess.run(["pgrep", "-P", parents, *more], capture_output=True, text=True, check=True).stdout.split()
 
     def test_stages_that_save_nothing_end_as_asked_too(self):
         """`prepare` half way through its input and `eval`: 75, and nothing half written."""
