@@ -46,22 +46,40 @@ typedef struct saver_life {
     int before; /* a pidfd of the saver whose reserve this is; -1: none, or it saves itself */
     bool wrote; /* a share, which is neither committed nor abandoned */
     uint64_t write_ns; /* how long it took to write that */
+    /* Of the task at hand: the folder's room was asked for, what came of that. */
+    bool looked, has_room;
+    uint64_t free_bytes;
 } saver_life_t;
 
 /* ---- a save ---------------------------------------------------------------------------------- */
 
+/* What is left where checkpoints lie. Asked here and not in the trainer, as the folder's file system may hang;
+ * and before a commit, as what is committed would be told as failed else. Older checkpoints go behind that: it
+ * is the least that there is. */
+static void saver_look_at_room(saver_life_t *l)
+{
+    struct statvfs room;
+    l->looked = true;
+    l->has_room = l->folder_fd >= 0 && sys()->fstatvfs(l->folder_fd, &room) == 0;
+    l->free_bytes = l->has_room ? (uint64_t)room.f_bavail * room.f_frsize : 0;
+}
+
 /* The whole checkpoint of a job of one rank. Leftovers of a saver that died are removed first: they
  * may hold as much of the disk as this save needs. */
-static lh_status_t saver_write_alone(const saver_how_t *how, const void *const *data,
+static lh_status_t saver_write_alone(saver_life_t *l, const void *const *data,
                                      char self[SHA256_TEXT])
 {
+    const saver_how_t *how = l->how;
     const save_job_t *job = how->job;
     commit_t *c;
     lh_status_t status = job->leftovers ? checkpoint_clean(how->folder) : LH_OK;
     if (status == LH_OK) status = commit_begin(how->folder, &job->meta, job->parent, &c);
     if (status != LH_OK) return status;
     status = commit_write_all(c, 0, job->tensors, data, job->count, how->shard_bytes);
-    if (status == LH_OK) return commit_finish(c, &how->keep, self);
+    if (status == LH_OK) {
+        saver_look_at_room(l);
+        return commit_finish(c, &how->keep, self);
+    }
     commit_abandon(c);
     return status;
 }
@@ -83,8 +101,9 @@ static saver_share_t saver_ranks(const saver_how_t *how)
 }
 
 /* Parts of the arena in the order of the job's tensors. */
-static lh_status_t saver_write(const saver_how_t *how, const char *arena, char self[SHA256_TEXT])
+static lh_status_t saver_write(saver_life_t *l, const char *arena, char self[SHA256_TEXT])
 {
+    const saver_how_t *how = l->how;
     const save_job_t *job = how->job;
     const void **data = mem_array(job->count, sizeof(*data));
     if (data == NULL) return LH_NO_MEMORY;
@@ -92,7 +111,7 @@ static lh_status_t saver_write(const saver_how_t *how, const char *arena, char s
         data[i] = arena + job->base + job->offset[i];
     const saver_share_t ranks = saver_ranks(how);
     const lh_status_t status = how->ranks <= 1
-                                   ? saver_write_alone(how, data, self)
+                                   ? saver_write_alone(l, data, self)
                                    : saver_share_write(&ranks, job->tensors, data, job->count);
     mem_free(data);
     return status;
@@ -130,7 +149,7 @@ static lh_status_t saver_check_folder(const saver_life_t *l)
 
 /* The arena is mapped for this save alone: its size may be another one at the next. Read-only: a
  * mistake here can't change what the trainer copies. */
-static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
+static lh_status_t saver_save(saver_life_t *l, char self[SHA256_TEXT])
 {
     const saver_how_t *how = l->how;
     lh_status_t status = saver_check_folder(l);
@@ -139,7 +158,7 @@ static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
     void *arena = mmap(NULL, bytes, PROT_READ, MAP_SHARED, how->arena_fd, 0);
     if (arena == MAP_FAILED) return fail_io(errno, "cannot map the snapshot");
     status = how->job->image_count > 0 ? saver_write_images(how, arena)
-                                       : saver_write(how, arena, self);
+                                       : saver_write(l, arena, self);
     (void)munmap(arena, bytes);
     return status;
 }
@@ -167,6 +186,7 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
     if (task == SAVER_DESCRIBE) return saver_describe(l->how);
     if (task == SAVER_COMMIT) {
         l->wrote = false;
+        saver_look_at_room(l);
         status = saver_share_commit(&ranks, self);
     } else {
         status = saver_save(l, self);
@@ -178,14 +198,6 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
     return status;
 }
 
-/* What is left for the next save. Asked here, as the folder's file system may hang. */
-static void saver_look_at_room(const saver_life_t *l, saver_answer_t *answer)
-{
-    struct statvfs room;
-    answer->has_room = l->folder_fd >= 0 && sys()->fstatvfs(l->folder_fd, &room) == 0;
-    if (answer->has_room) answer->free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
-}
-
 /* Does a task and says how it ended. From now on this process is the one that saves: it is nobody's
  * reserve any more. */
 static void saver_answer(saver_life_t *l, uint32_t task)
@@ -194,10 +206,13 @@ static void saver_answer(saver_life_t *l, uint32_t task)
     if (l->before >= 0) (void)close(l->before);
     l->before = -1;
     (void)prctl(PR_SET_NAME, "longhaul-save");
+    l->looked = l->has_room = false;
     answer.status = saver_do(l, task, answer.self);
     if (answer.status != LH_OK)
         (void)snprintf(answer.reason, sizeof(answer.reason), "%s", fail_reason());
-    if (task != SAVER_DESCRIBE) saver_look_at_room(l, &answer);
+    if (task != SAVER_DESCRIBE && !l->looked) saver_look_at_room(l); /* nothing was committed */
+    answer.has_room = l->has_room;
+    answer.free_bytes = l->free_bytes;
     /* Once its trainer is gone, nobody is there to be told. */
     (void)send(l->socket, &answer, sizeof(answer), MSG_NOSIGNAL);
 }

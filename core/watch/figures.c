@@ -162,7 +162,8 @@ static void figures_of_saves(figures_t *f, const run_state_t *s, uint64_t free_b
         figures_gauge(f, "free_bytes", "Room left in the run's folder.", (double)free_bytes);
     if (s->has_room)
         figures_gauge(f, "checkpoint_free_bytes",
-                      "Room left where checkpoints are written, behind the last save.",
+                      "Room left where checkpoints are, as the last save was written and none "
+                      "before it removed for it.",
                       (double)s->checkpoint_free_bytes);
 }
 

@@ -40,7 +40,7 @@ typedef struct run_state {
     uint64_t evaluation_wall;
     run_save_t saved, failed; /* the last of either kind */
     uint64_t saves, failures;
-    bool has_room; /* known is what was left where checkpoints lie, behind the last save */
+    bool has_room; /* known is what was left where checkpoints lie, as save_report_t says */
     uint64_t checkpoint_free_bytes;
     run_save_t kept; /* the last snapshot in memory; its text is "" */
     uint64_t snapshots, snapshot_failures;

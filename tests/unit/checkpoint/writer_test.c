@@ -274,6 +274,36 @@ static void a_saver_that_hangs_is_given_up_at_the_deadline(void **state)
     writer_close(w);
 }
 
+/* In the saver: a file system that hangs once this is there. */
+static char hangs_behind[512];
+
+static int hang_statvfs(int fd, struct statvfs *out)
+{
+    while (access(hangs_behind, F_OK) == 0)
+        (void)pause();
+    return sys_real.fstatvfs(fd, out);
+}
+
+static void a_commit_is_told_where_the_file_system_hangs_behind_it(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    static sys_t hanging;
+    hanging = sys_real;
+    hanging.fstatvfs = hang_statvfs;
+    (void)snprintf(hangs_behind, sizeof(hangs_behind), "%s", scratch_path(s, "step-000000000001"));
+    sys_use(&hanging);
+    writer_t *w = open_writer(s->folder, 2000 * MS);
+    sys_use(NULL);
+    submit(w, 1);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_string_equal(result.reason, "");
+    assert_int_equal(result.status, LH_OK);
+    assert_true(result.has_room);
+    assert_int_equal(small_latest(s->folder), 1);
+    writer_close(w);
+}
+
 static int slow_fsync(int fd)
 {
     const struct timespec pause_50ms = {.tv_nsec = 50000000};
@@ -346,6 +376,7 @@ int main(void)
         FACT(the_reserve_takes_over),
         FACT(without_savers_no_save_begins),
         FACT(a_saver_that_hangs_is_given_up_at_the_deadline),
+        FACT(a_commit_is_told_where_the_file_system_hangs_behind_it),
         FACT(a_save_outlives_the_trainer),
         FACT(two_runs_do_not_write_in_one_folder),
     };
