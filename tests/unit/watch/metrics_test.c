@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
@@ -345,31 +346,42 @@ static void the_report_waits_for_no_disk(void **state)
     assert_int_equal(status, LH_OK);
 }
 
+/* At which port figures are served that began to be as `said` was a sink of the log. */
+static uint16_t port_of_figures(FILE *said)
+{
+    static const char words[] = "figures for Prometheus: port ";
+    char text[2048] = "";
+    assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
+    const char *at = strstr(text, words);
+    assert_non_null(at);
+    return (uint16_t)strtoul(at + sizeof(words) - 1, NULL, 10);
+}
+
 /* For ThreadSanitizer: who serves figures renews what the report has just read. */
 static void figures_are_served_beside_the_report(void **state)
 {
     static const char asks[] = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    char address[] = "127.0.0.1:0", answer[16] = "", *page = path_join(folder, "report.html");
+    const job_watch_t how = {.metrics = address, .report_ns = 1};
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(to);
-    char address[32], answer[16] = "", *page = path_join(folder, "report.html");
     const run_start_t start = start_of_20();
     const run_end_t end = {.steps = 1};
+    FILE *said = tmpfile();
     live_t *l;
     (void)state;
-    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(s, (struct sockaddr *)&to, sizeof(to)), 0); /* a port that is free */
-    assert_int_equal(getsockname(s, (struct sockaddr *)&to, &bytes), 0);
-    (void)close(s);
-    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(to.sin_port));
-    const job_watch_t how = {.metrics = address, .report_ns = 1};
+    assert_non_null(said);
     write_steps(0, 1, 2);
     (void)unlink(page);
     assert_int_equal(live_new(folder, &how, &l), LH_OK);
+    log_also(fileno(said), "what was said");
     live_begin(l, &start);
+    log_also(-1, "");
+    to.sin_port = htons(port_of_figures(said));
+    (void)fclose(said);
     for (uint32_t i = 0; i < 10000 && !file_exists(page); i++)
         (void)usleep(1000);
     assert_true(file_exists(page));
-    s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
     assert_int_equal(send(s, asks, sizeof(asks) - 1, MSG_NOSIGNAL), sizeof(asks) - 1);
     assert_int_equal(recv(s, answer, 12, MSG_WAITALL), 12);
