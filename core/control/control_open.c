@@ -284,6 +284,7 @@ static void client_serve(control_t *c)
     if (k->over) return;
     const lh_status_t driven = conn_drive(k->conn);
     if (driven != LH_OK) (void)snprintf(ended, sizeof(ended), "%s", fail_reason());
+    control_count(c, k->conn); /* before somebody is woken by a frame, who may ask */
     lh_status_t cut;
     while (!k->over && (cut = conn_next(k->conn, &frame)) != LH_AGAIN) {
         k->heard_ns = sys()->now_ns();
@@ -294,7 +295,6 @@ static void client_serve(control_t *c)
         }
         if (cut != LH_OK) lose_zero(c, fail_reason());
     }
-    control_count(c, k->conn);
     if (driven == LH_OK || k->over) return;
     if (k->heard || control_is_herald(c))
         lose_zero(c, ended);
