@@ -346,7 +346,7 @@ class Launchers(LaunchCase):
 
     def test_a_crash_loop_ends_all_launchers(self):
         """Its own launcher sees the step on the board, the other one by heartbeats, of which each step sends one."""
-        _, processes = self.start_both("restart = 9\n", LH_STEPS=100000, LH_STEP_MS=100, LH_DIES=2)
+        _, processes = self.start_both("restart = 9\n", LH_STEPS=100000, LH_DIES=2)
         for code, _, err in [self.finish(p, WAIT) for p in processes]:
             self.assertEqual(code, 3, err)
             self.assertEqual(err.count("starting again"), 2, err)

@@ -1,7 +1,7 @@
 /* rank_program.c - `longhaul train` with another body: ranks that meet at a barrier a step, so that
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
- * LH_DIES is killed by its own hand LH_STEP_MS after the step began, LH_SLEEPS sleeps without
+ * LH_DIES is killed by its own hand once a heartbeat has told of the step, LH_SLEEPS sleeps without
  * looking at anything and LH_EATS takes LH_EATS_MIB of memory; LH_LINGERS does not end after its last
  * words; LH_LEAVES leaves a process at work; SIGTERM and SIGINT end all after the next step, with code 75,
  * unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop` leaves in the folder. With
@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include <base/log.h>
+#include <base/sys.h>
 #include <cli/cli.h>
+#include <control/control_state.h>
 #include <launch/request.h>
 
 enum { STOP_MACHINE = 1, STOP_JOB = 2 };
@@ -29,6 +31,48 @@ static long setting(const char *name, long otherwise)
 {
     const char *text = getenv(name);
     return text == NULL ? otherwise : atol(text);
+}
+
+/* The clock of a rank that dies stands but for its steps. So heartbeats that come by the clock are due no more
+ * after the first, and what its control plane sends in a step tells of that step, however late it comes to it on
+ * a busy machine. 0: it does not stand. */
+static _Atomic uint64_t stood_at;
+
+static uint64_t now_by_steps(void)
+{
+    const uint64_t at = atomic_load(&stood_at);
+    return at == 0 ? sys_real.now_ns() : at;
+}
+
+/* Before the first step: a heartbeat is due by then. */
+static void clock_stands(void)
+{
+    atomic_store(&stood_at, sys_real.now_ns() + CONTROL_BEAT_MS * CONTROL_MS);
+}
+
+/* By so much that a step is told at once. */
+static void clock_goes_on(void)
+{
+    if (atomic_load(&stood_at) != 0)
+        (void)atomic_fetch_add(&stood_at, CONTROL_STEP_MS * CONTROL_MS);
+}
+
+static uint64_t bytes_sent(const control_t *control)
+{
+    control_counts_t counts = {.bytes_sent = 0};
+    if (control != NULL) control_counts(control, &counts);
+    return counts.bytes_sent;
+}
+
+/* before: bytes_sent as the step began. */
+static int die(const control_t *control, uint64_t before)
+{
+    enum { MOST_MS = 2500 }; /* less than others wait for a heartbeat */
+    for (int ms = 0; control != NULL && bytes_sent(control) == before; ms++) {
+        if (ms == MOST_MS) return fail(LH_INVALID, "the step was not told");
+        (void)usleep(1000);
+    }
+    return raise(SIGKILL);
 }
 
 /* All stop after the same step: the word of each is gathered, and the greatest counts. */
@@ -99,14 +143,14 @@ static int body(void *context)
     if (rank == setting("LH_LEAVES", -1)) leave_a_process();
     printf("rank %ld of %u on %s\n", rank, launch_size(launch),
            world == NULL ? "-" : world->ranks[rank].host);
+    if (rank == setting("LH_DIES", -1)) clock_stands();
     for (long i = 1; i <= steps && all_stop == 0; i++) {
+        const uint64_t sent = bytes_sent(control);
+        clock_goes_on();
         if (control != NULL) control_progress(control, (uint64_t)i, "a test barrier");
         if (i == 3 && rank == setting("LH_FAILS", -1))
             return fail(LH_INVALID, "token 70000 of 512");
-        if (i == 3 && rank == setting("LH_DIES", -1)) {
-            (void)usleep((useconds_t)(ms * 1000));
-            (void)raise(SIGKILL);
-        }
+        if (i == 3 && rank == setting("LH_DIES", -1)) return die(control, sent);
         const bool rank_is_well = i != 3 || rank != setting("LH_ASSERTS", -1);
         lh_assert(rank_is_well);
         if (i == 3 && rank == setting("LH_EATS", -1)) eat((size_t)setting("LH_EATS_MIB", 0));
@@ -128,6 +172,9 @@ int main(int argc, char **argv)
     cli_t cli = {0};
     char **words;
     request_server_t *requests = NULL;
+    sys_t table = sys_real;
+    table.now_ns = now_by_steps;
+    sys_use(&table);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     int code = cli_parse(argc, argv, &cli);
     if (code == LH_OK) code = cli_open(&cli);
