@@ -24,6 +24,11 @@ typedef struct started {
     int memory;          /* of its snapshots, for the ranks that start after it; -1: none */
 } started_t;
 
+enum {
+    STARTER_GRACE_MS = 3000,  /* ranks end by themselves after the first has failed */
+    STARTER_NOTICE_REST = 10, /* this part of [launch] notice is left for the end of what runs on */
+};
+
 /* The launcher's state, on the stack of launch_start. */
 typedef struct starter {
     launch_t *launch;

@@ -12,7 +12,6 @@
  * the same news, within seconds, and each launcher does the same with its own. */
 #include <launch/launch_start.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -36,6 +35,7 @@
 #include <launch/launch_members.h>
 #include <launch/launch_state.h>
 #include <launch/machine.h>
+#include <launch/orphans.h>
 #include <launch/restart.h>
 
 #define LAUNCH_MS UINT64_C(1000000) /* ns */
@@ -43,8 +43,7 @@
 enum {
     /* How often it looks even if nothing has happened; milliseconds here and below. */
     TICK_MS = 100,
-    GRACE_MS = 3000, /* ranks end by themselves after the first has failed */
-    TELL_MS = 500,   /* ranks that are to end at once tell other machines so; and where they have */
+    TELL_MS = 500, /* ranks that are to end at once tell other machines so; and where they have */
     TELL_UNMET_MS = 2000, /* not met yet, but may be about to */
     /* A stop waits so long for a second signal, which makes it an end at once that is told as one; and
      * ranks without steps have so long to tell it, before they are ended without that. */
@@ -53,11 +52,6 @@ enum {
     /* So long after the first failure ranks are killed that have not met the others: nobody can
      * tell them of it. */
     UNMET_MS = 300,
-    ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
-    /* A process that is still there so long after SIGKILL waits in the kernel, for a driver or a disk, and
-     * may do so for ever. To give back hundreds of GB of pinned memory takes tens of seconds. */
-    STUCK_MS = 60000,
-    NOTICE_REST = 10, /* this part of a notice is left for the end of what runs on */
 };
 
 static void starter_hear_signal(starter_t *s);
@@ -271,7 +265,7 @@ static void starter_note_failure(starter_t *s, started_t *r)
     /* A death is nearer to the cause than what the others say of it. */
     if (s->first == NULL || (started_has_died(s, r) && !started_has_died(s, s->first)))
         s->first = r;
-    if (s->deadline == 0) s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
+    if (s->deadline == 0) s->deadline = sys()->now_ns() + STARTER_GRACE_MS * LAUNCH_MS;
 }
 
 /* A rank that has said why it ends counts as one that has failed from then on, though it may take its
@@ -307,7 +301,7 @@ static void starter_reap(starter_t *s, started_t *r)
     if (r->failed || (started_has_failed(s, r) && !r->killed)) starter_note_failure(s, r);
     /* Others of this machine may not have met yet, and would wait for a rank 0 that is gone. */
     if (row->culprit.status == STATUS_STOPPED && s->deadline == 0)
-        s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
+        s->deadline = sys()->now_ns() + STARTER_GRACE_MS * LAUNCH_MS;
 }
 
 /* Ranks that SIGKILL has not ended. A launcher that waited for them would never say why the job ended, and
@@ -316,13 +310,10 @@ static void starter_leave_stuck(starter_t *s, uint64_t now)
 {
     for (uint32_t i = 0; i < s->count; i++) {
         started_t *r = &s->ranks[i];
-        if (r->pid == 0 || !r->killed || now < r->killed_at + STUCK_MS * LAUNCH_MS) continue;
+        if (!orphans_is_stuck(r, now)) continue;
         starter_reap(s, r); /* the launcher may have stood still itself */
         if (r->pid == 0) continue;
-        log_line(LH_LOG_WARN, "rank %u (process %d) can't be ended; it is left behind", r->rank,
-                 (int)r->pid);
-        r->stuck = r->pid;
-        r->how = r->failed ? s->board[i].code << 8 : SIGKILL;
+        orphans_leave_rank(s, r);
         starter_let_go(s, r);
     }
 }
@@ -428,7 +419,7 @@ static void starter_hear_signal(starter_t *s)
     }
     const bool leaves = notice > 0 && info.ssi_signo == SIGTERM && !own;
     if (!told) s->first_stop = (int)info.ssi_signo;
-    if (!told && leaves) s->leave_by = sys()->now_ns() + notice - notice / NOTICE_REST;
+    if (!told && leaves) s->leave_by = sys()->now_ns() + notice - notice / STARTER_NOTICE_REST;
     if (info.ssi_signo == SIGHUP) {
         s->hung_up = true;
     } else {
@@ -477,87 +468,10 @@ static lh_status_t starter_watch(starter_t *s)
         if (now > s->deadline) starter_kill_all(s, SIGKILL);
         starter_kill_stopped(s);
         /* A dying rank's connections end before it has ended itself: who died is seen first. */
-        if (now + (GRACE_MS - UNMET_MS) * LAUNCH_MS > s->deadline) starter_kill_unmet(s);
+        if (now + (STARTER_GRACE_MS - UNMET_MS) * LAUNCH_MS > s->deadline) starter_kill_unmet(s);
     }
     mem_free(fds);
     return LH_OK;
-}
-
-static bool starter_is_stuck(const starter_t *s, pid_t pid)
-{
-    for (uint32_t i = 0; i < s->count; i++)
-        if (s->ranks[i].stuck == pid) return true;
-    return false;
-}
-
-/* What becomes of a process that a rank left behind. */
-enum orphan_fate { ORPHAN_WORKS, ORPHAN_ENDS, ORPHAN_IS_LEFT };
-
-/* Processes that ranks left behind are this launcher's now: it took them over. How many there are, but for
- * ranks that can't be ended. */
-static uint32_t starter_see_orphans(const starter_t *s, enum orphan_fate fate)
-{
-    uint32_t count = 0;
-    char path[64];
-    int child;
-    DIR *threads = opendir("/proc/self/task");
-    if (threads == NULL) return 0;
-    for (const struct dirent *e; (e = readdir(threads)) != NULL;) {
-        if (e->d_name[0] == '.') continue;
-        (void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/children", e->d_name);
-        FILE *f = fopen(path, "re");
-        while (f != NULL && fscanf(f, "%d", &child) == 1) {
-            if (starter_is_stuck(s, (pid_t)child)) continue;
-            count++;
-            if (fate == ORPHAN_ENDS) (void)kill((pid_t)child, SIGKILL);
-            if (fate == ORPHAN_IS_LEFT)
-                log_line(LH_LOG_WARN,
-                         "process %d, which a rank left at work, can't be ended; it is left behind",
-                         child);
-        }
-        if (f != NULL) (void)fclose(f);
-    }
-    (void)closedir(threads);
-    return count;
-}
-
-/* What a rank left at work, such as a saver, may go on for a minute where all went well, until
- * 1500 ms after the first failure where a rank has failed, and not at all after a second signal. On a
- * machine that leaves it has half of the notice's rest, and nothing where ranks were killed for it. */
-static uint64_t starter_orphans_end(const starter_t *s, uint64_t began)
-{
-    const uint64_t half = GRACE_MS * LAUNCH_MS / 2;
-    if (s->stops > 1) return 0;
-    if (s->first != NULL) return s->deadline > half ? s->deadline - half : 0;
-    const uint64_t rest = s->launch->how.job->launch.notice_ns / NOTICE_REST;
-    const uint64_t end = began + ORPHANS_MS * LAUNCH_MS, left = s->leave_by + rest / 2;
-    if (s->leave_by == 0) return end;
-    if (s->leave_by < began) return 0;
-    return left < end ? left : end;
-}
-
-/* Signals are heard while this may take long. A first one asks for nothing more than what is waited for;
- * where ranks are about to start again it waits for them. */
-static void starter_reap_orphans(starter_t *s)
-{
-    enum { LOOK_MS = 10 };
-    const uint64_t began = sys()->now_ns();
-    const bool told = s->first_stop != 0;
-    uint64_t killed_at = 0;
-    for (;;) {
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
-        const uint64_t now = sys()->now_ns();
-        const bool at_once = now > starter_orphans_end(s, began);
-        const bool stuck = killed_at != 0 && now > killed_at + STUCK_MS * LAUNCH_MS;
-        const enum orphan_fate fate = stuck ? ORPHAN_IS_LEFT : at_once ? ORPHAN_ENDS : ORPHAN_WORKS;
-        if (starter_see_orphans(s, fate) == 0 || stuck) break;
-        const bool hears = s->first == NULL || killed_at != 0;
-        if (at_once && killed_at == 0) killed_at = now;
-        struct pollfd signals = {.fd = hears ? s->signals : -1, .events = POLLIN};
-        if (poll(&signals, 1, LOOK_MS) > 0) starter_hear_signal(s);
-    }
-    s->late = !told && s->first_stop != 0;
 }
 
 /* The kernel's own kill has no other mark than its count. */
@@ -768,10 +682,8 @@ static bool starter_left_late(const starter_t *s, char sentence[128])
 /* Memory and devices of a rank that can't be ended are not free: nothing starts again here. */
 static bool starter_left_stuck(const starter_t *s)
 {
-    const started_t *stuck = NULL;
+    const started_t *stuck = orphans_find_rank(s);
     text_t line = {0};
-    for (uint32_t i = 0; i < s->count && stuck == NULL; i++)
-        if (s->ranks[i].stuck != 0) stuck = &s->ranks[i];
     if (stuck == NULL) return false;
     if (s->first != NULL) {
         starter_say_end(s, &line);
@@ -921,7 +833,7 @@ static int starter_run_epoch(starter_t *s, bool *again)
         return EXIT_TERMINATED;
     }
     const lh_status_t watched = s->left > 0 ? starter_watch(s) : LH_OK;
-    if (s->signals >= 0) starter_reap_orphans(s);
+    if (s->signals >= 0) orphans_reap(s, starter_hear_signal);
     if (status == LH_OK) status = watched;
     if (status != LH_OK) return status;
     status = starter_keep(s);
