@@ -18,7 +18,8 @@ static void both_ports_carry_a_message(end_t *e)
     buffer_t out = buffer_new(e, 8 << 20, false, 0), in = buffer_new(e, 8 << 20, false, 0);
     (void)ib_exchange(e, &out, &in, 8, 1 << 20);
     const uint64_t all = ib_count("packets"), second = ib_count("second");
-    CHECK(second > all / 8 && second < all - all / 8, "%llu of %llu packets",
+    /* Of eight chunks one at least: on a busy machine the other port may be done first seven times. */
+    CHECK(second > all / 16 && second < all - all / 16, "%llu of %llu packets",
           (unsigned long long)second, (unsigned long long)all);
     end_barrier(e);
 }
