@@ -17,6 +17,7 @@ PROGRAM = LONGHAUL = ""
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
 STARTERS = ("RANK", "WORLD_", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "LH_", "LONGHAUL_LAUNCH")
+SAVERS = ("(longhaul-save", "(longhaul-spare")  # as /proc/PID/stat begins
 INI = """[pipeline]
 name = launch
 stages = prepare
@@ -111,7 +112,10 @@ class LaunchCase(unittest.TestCase):
         self.folder = tempfile.mkdtemp(prefix="longhaul-launch-")
         self.mark = f"LH_MARK={self.folder}"
         self.segments = segments()
-        self.addCleanup(shutil.rmtree, self.folder, True)
+        self.addCleanup(self.remove_folder)
+
+    def remove_folder(self):
+        shutil.rmtree(self.folder, True)
 
     def ini(self, more="", name="a.ini"):
         path = os.path.join(self.folder, name)
@@ -148,9 +152,10 @@ class LaunchCase(unittest.TestCase):
         for pid in processes_with(self.mark):
             try:
                 match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", read(f"/proc/{pid}/environ", "rb"))
-                # What a rank forks has its environment too: a launcher's child is a rank.
-                parent = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[1]
-                helper = b"LONGHAUL_LAUNCH=rank=" in read(f"/proc/{parent}/environ", "rb")
+                # What a rank forks has its environment too: a launcher's child is a rank, but for savers whose rank has died.
+                name, rest = read(f"/proc/{pid}/stat").rsplit(")", 1)
+                parent = rest.split()[1]
+                helper = name.endswith(SAVERS) or b"LONGHAUL_LAUNCH=rank=" in read(f"/proc/{parent}/environ", "rb")
             except OSError:
                 continue
             if match and not helper:
