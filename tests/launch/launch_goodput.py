@@ -280,6 +280,17 @@ class Goodput(LaunchCase):
                     found.append((f"{'the saver' if name.endswith('save') else 'the reserve'} of rank {ranks[parent]}", pid))
         return sorted(found)
 
+    def below(self, pid):
+        """Its children, and theirs."""
+        parents = {}
+        for p in launch_case.processes_with(self.mark):
+            with contextlib.suppress(OSError):
+                parents[p] = int(launch_case.read(f"/proc/{p}/stat").rsplit(")", 1)[1].split()[1])
+        found = {pid}
+        while more := {p for p, parent in parents.items() if parent in found and p not in found}:
+            found |= more
+        return sorted(found - {pid})
+
     def strike(self, what, draw):
         """A process is hit; there may be none for a moment. Returns which it was."""
         end = time.time() + 10
@@ -307,9 +318,16 @@ class Goodput(LaunchCase):
         if what in ("launcher", "lead"):
             site = 0 if what == "lead" else 1
             launch_case.wait_for(lambda: self.services[site].process.poll() is None, 10)
-            pid = self.services[site].process.pid
-            self.services[site].process.kill()
-            return f"the launcher of {HOSTS[site]} (process {pid}) was killed", time.time(), True
+            launcher = self.services[site].process
+            if what == "launcher":
+                launcher.kill()
+                return f"the launcher of {HOSTS[site]} (process {launcher.pid}) was killed", time.time(), True
+            others = self.below(launcher.pid)
+            launcher.kill()
+            for pid in others:  # savers, too, which outlive their rank: it is the machine that is lost
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return f"{HOSTS[site]}, rank 0's machine, was lost ({1 + len(others)} processes were killed)", time.time(), True
         said = self.strike(what, draw)
         return said, time.time(), what != "saver"
 
