@@ -78,7 +78,7 @@ static lh_status_t saver_write_alone(saver_life_t *l, const void *const *data,
     status = commit_write_all(c, 0, job->tensors, data, job->count, how->shard_bytes);
     if (status == LH_OK) {
         saver_look_at_room(l);
-        return commit_finish(c, &how->keep, self);
+        return commit_finish(c, NULL, self);
     }
     commit_abandon(c);
     return status;
@@ -180,12 +180,13 @@ static lh_status_t saver_describe(const saver_how_t *how)
 
 static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEXT])
 {
-    const saver_share_t ranks = saver_ranks(l->how);
+    saver_share_t ranks = saver_ranks(l->how);
     const uint64_t since = sys()->now_ns();
     lh_status_t status;
     if (task == SAVER_DESCRIBE) return saver_describe(l->how);
     if (task == SAVER_COMMIT) {
         l->wrote = false;
+        ranks.keep.newest = 0; /* saver_remove_older does that */
         saver_look_at_room(l);
         status = saver_share_commit(&ranks, self);
     } else {
@@ -196,6 +197,30 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
     /* A folder that went away in the middle of a save fails some call or other; this is why. */
     if (status == LH_IO) (void)saver_check_folder(l);
     return status;
+}
+
+/* Once its trainer is gone, nobody is there to be told. */
+static void saver_tell(const saver_life_t *l, saver_answer_t *answer)
+{
+    answer->has_room = l->has_room;
+    answer->free_bytes = l->free_bytes;
+    (void)send(l->socket, answer, sizeof(*answer), MSG_NOSIGNAL);
+}
+
+/* What the checkpoint that was just committed displaces. To remove a large one may take longer than the save
+ * did, or for ever: the commit is told first, and stands whatever becomes of this process. */
+static void saver_remove_older(const saver_life_t *l, saver_answer_t *answer)
+{
+    const saver_how_t *how = l->how;
+    const uint64_t step = how->job->meta.step;
+    char name[CHECKPOINT_NAME];
+    if (how->keep.newest == 0) return;
+    answer->goes_on = true;
+    saver_tell(l, answer);
+    answer->goes_on = false;
+    if (checkpoint_prune(how->folder, step, &how->keep) == LH_OK) return;
+    checkpoint_name(step, name);
+    log_line(LH_LOG_WARN, "%s/%s is saved, but: %s", how->folder, name, fail_reason());
 }
 
 /* Does a task and says how it ended. From now on this process is the one that saves: it is nobody's
@@ -211,10 +236,9 @@ static void saver_answer(saver_life_t *l, uint32_t task)
     if (answer.status != LH_OK)
         (void)snprintf(answer.reason, sizeof(answer.reason), "%s", fail_reason());
     if (task != SAVER_DESCRIBE && !l->looked) saver_look_at_room(l); /* nothing was committed */
-    answer.has_room = l->has_room;
-    answer.free_bytes = l->free_bytes;
-    /* Once its trainer is gone, nobody is there to be told. */
-    (void)send(l->socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+    const bool commits = task == SAVER_COMMIT || (task == SAVER_SAVE && l->how->ranks <= 1);
+    if (answer.status == LH_OK && commits) saver_remove_older(l, &answer);
+    saver_tell(l, &answer);
 }
 
 /* The save failed on some rank; nobody is told how this went. The others do not wait for it, and may write

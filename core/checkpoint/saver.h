@@ -48,6 +48,7 @@ enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK, SAVER_LOCK, SAVE
 typedef struct saver_answer {
     pid_t pid; /* > 0: a new saver says who it is, and no more */
     lh_status_t status;
+    bool goes_on;  /* it is committed; older ones go before the answer that ends the save */
     bool has_room; /* it knows what is left where checkpoints lie: who commits does */
     uint64_t free_bytes;
     char self[SHA256_TEXT]; /* of the manifest */

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
@@ -82,6 +83,8 @@ struct writer {
     bool busy;  /* a save was submitted, and has not ended */
     bool asked; /* the saver is at work for it */
     bool killed;
+    bool committed; /* the saver has said so, and removes what the checkpoint displaces */
+    saver_answer_t said;
     uint64_t step, started_ns, killed_ns;
 };
 
@@ -512,7 +515,7 @@ static void writer_ask(writer_t *w, uint32_t task)
 {
     (void)saver_ask(&w->saver, task);
     w->asked = true;
-    w->killed = false;
+    w->killed = w->committed = false;
     w->started_ns = sys()->now_ns();
 }
 
@@ -609,9 +612,19 @@ static void writer_ended(writer_t *w, lh_status_t status, const char *reason, wr
     (void)snprintf(out->reason, sizeof(out->reason), "%s", reason);
 }
 
+/* As the saver says it. */
+static void writer_take(writer_t *w, const saver_answer_t *answer, writer_result_t *out)
+{
+    if (answer->status == LH_OK) w->job->leftovers = false;
+    if (answer->status == LH_OK && answer->self[0] != '\0') writer_parent(w, answer->self);
+    writer_ended(w, answer->status, answer->reason, out);
+    out->has_room = answer->has_room;
+    out->free_bytes = answer->free_bytes;
+}
+
 /* The saver is gone, or killed and yet there: its file system does not let it go. It will not run
  * again but to end, so that what it shares is free; what it holds of the disk is in its staging
- * folder. */
+ * folder. What it has committed is saved all the same. */
 static void saver_failed(writer_t *w, lh_status_t status, writer_result_t *out)
 {
     char reason[128] = "the process that saves has died";
@@ -628,8 +641,24 @@ static void saver_failed(writer_t *w, lh_status_t status, writer_result_t *out)
                        WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
     }
     take_over(w);
+    if (w->committed) {
+        log_line(LH_LOG_WARN, "step %llu is saved, but older checkpoints may not be removed: %s",
+                 (unsigned long long)w->step,
+                 w->killed ? "that takes longer than [checkpoint] deadline" : reason);
+        writer_take(w, &w->said, out);
+    } else {
+        writer_ended(w, status, reason, out);
+    }
     w->job->leftovers = true;
-    writer_ended(w, status, reason, out);
+}
+
+static bool writer_notes_commit(writer_t *w, const saver_answer_t *answer)
+{
+    if (!answer->goes_on) return false;
+    w->committed = true;
+    w->said = *answer;
+    w->said.reason[sizeof(w->said.reason) - 1] = '\0';
+    return true;
 }
 
 /* Waits at most timeout_ms for the saver's word. LH_AGAIN: none that ends the save. A reserve that
@@ -640,7 +669,10 @@ static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out
     if (!w->lost && poll(&fd, 1, timeout_ms) <= 0) return LH_AGAIN;
 
     saver_answer_t answer;
-    const ssize_t got = recv(w->saver.socket, &answer, sizeof(answer), MSG_DONTWAIT);
+    ssize_t got;
+    do
+        got = recv(w->saver.socket, &answer, sizeof(answer), MSG_DONTWAIT);
+    while (got == (ssize_t)sizeof(answer) && writer_notes_commit(w, &answer));
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return LH_AGAIN;
     if (got != (ssize_t)sizeof(answer)) {
         saver_failed(w, LH_IO, out);
@@ -651,11 +683,7 @@ static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out
         return LH_AGAIN;
     }
     answer.reason[sizeof(answer.reason) - 1] = '\0';
-    if (answer.status == LH_OK) w->job->leftovers = false;
-    if (answer.status == LH_OK && answer.self[0] != '\0') writer_parent(w, answer.self);
-    writer_ended(w, answer.status, answer.reason, out);
-    out->has_room = answer.has_room;
-    out->free_bytes = answer.free_bytes;
+    writer_take(w, &answer, out);
     return LH_OK;
 }
 

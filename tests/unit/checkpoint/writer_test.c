@@ -2,6 +2,7 @@
 #include <unit/checkpoint/small_state.h>
 
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -304,6 +305,38 @@ static void a_commit_is_told_where_the_file_system_hangs_behind_it(void **state)
     writer_close(w);
 }
 
+/* In the saver: a file system that does not come to the end of what is removed. */
+static int hang_rmdir(const char *path)
+{
+    while (strstr(path, "/.del-step-") != NULL)
+        (void)pause();
+    return sys_real.rmdir(path);
+}
+
+static void a_commit_stands_where_older_ones_can_not_be_removed(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    static sys_t hanging;
+    hanging = sys_real;
+    hanging.rmdir = hang_rmdir;
+    sys_use(&hanging);
+    writer_t *w = open_writer(s->folder, 1500 * MS);
+    sys_use(NULL);
+    for (uint64_t step = 1; step <= 3; step++) { /* two are kept */
+        submit(w, step);
+        assert_int_equal(writer_wait(w, &result), LH_OK);
+        assert_string_equal(result.reason, "");
+        assert_int_equal(result.status, LH_OK);
+        assert_int_equal(result.step, step);
+        assert_true(result.has_room);
+        assert_true(result.ns < 1500 * MS || step == 3);
+        assert_int_equal(small_latest(s->folder), step);
+    }
+    assert_true(result.ns >= 1500 * MS); /* it was waited for, and given up */
+    writer_close(w);
+}
+
 static int slow_fsync(int fd)
 {
     const struct timespec pause_50ms = {.tv_nsec = 50000000};
@@ -377,6 +410,7 @@ int main(void)
         FACT(without_savers_no_save_begins),
         FACT(a_saver_that_hangs_is_given_up_at_the_deadline),
         FACT(a_commit_is_told_where_the_file_system_hangs_behind_it),
+        FACT(a_commit_stands_where_older_ones_can_not_be_removed),
         FACT(a_save_outlives_the_trainer),
         FACT(two_runs_do_not_write_in_one_folder),
     };
