@@ -27,6 +27,7 @@ typedef struct started {
 enum {
     STARTER_GRACE_MS = 3000,  /* ranks end by themselves after the first has failed */
     STARTER_NOTICE_REST = 10, /* this part of [launch] notice is left for the end of what runs on */
+    STARTER_STUCK = 64,       /* processes that can't be ended: so many are known at the most */
 };
 
 /* The launcher's state, on the stack of launch_start. */
@@ -61,6 +62,8 @@ typedef struct starter {
     vote_file_t votes; /* what of `place` is remembered where this process ends */
     char **variables;  /* the environment; the last but one is the rank's own */
     uint32_t variable_count;
+    /* What ranks left at work, of this epoch or an earlier one, and can't be ended; 0: a free place. */
+    pid_t stuck[STARTER_STUCK];
 } starter_t;
 
 /* Room for as many ranks as this machine can ever have, and those that it has now. */

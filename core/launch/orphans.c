@@ -42,19 +42,41 @@ const started_t *orphans_find_rank(const starter_t *s)
     return NULL;
 }
 
+/* Ranks start again beside what can't be ended: nobody waits for it a second time. */
 static bool orphans_has_left(const starter_t *s, pid_t pid)
 {
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].stuck == pid) return true;
+    for (uint32_t i = 0; i < STARTER_STUCK; i++)
+        if (s->stuck[i] == pid) return true;
     return false;
+}
+
+/* Where no place is free it is waited for again. */
+static void orphans_leave(starter_t *s, pid_t pid)
+{
+    log_line(LH_LOG_WARN, "process %d, which a rank left at work, can't be ended; it is left behind",
+             (int)pid);
+    for (uint32_t i = 0; i < STARTER_STUCK; i++) {
+        if (s->stuck[i] != 0) continue;
+        s->stuck[i] = pid;
+        return;
+    }
+}
+
+/* It has ended: another process may come to have its number. */
+static void orphans_forget(starter_t *s, pid_t pid)
+{
+    for (uint32_t i = 0; i < STARTER_STUCK; i++)
+        if (s->stuck[i] == pid) s->stuck[i] = 0;
 }
 
 /* What becomes of a process that a rank left behind. */
 enum orphan_fate { ORPHAN_WORKS, ORPHAN_ENDS, ORPHAN_IS_LEFT };
 
 /* Processes that ranks left behind are this launcher's now: it took them over. How many there are, but for
- * ranks that can't be ended. */
-static uint32_t orphans_see(const starter_t *s, enum orphan_fate fate)
+ * those that can't be ended. */
+static uint32_t orphans_see(starter_t *s, enum orphan_fate fate)
 {
     uint32_t count = 0;
     char path[64];
@@ -69,10 +91,7 @@ static uint32_t orphans_see(const starter_t *s, enum orphan_fate fate)
             if (orphans_has_left(s, (pid_t)child)) continue;
             count++;
             if (fate == ORPHAN_ENDS) (void)kill((pid_t)child, SIGKILL);
-            if (fate == ORPHAN_IS_LEFT)
-                log_line(LH_LOG_WARN,
-                         "process %d, which a rank left at work, can't be ended; it is left behind",
-                         child);
+            if (fate == ORPHAN_IS_LEFT) orphans_leave(s, (pid_t)child);
         }
         if (f != NULL) (void)fclose(f);
     }
@@ -104,8 +123,8 @@ void orphans_reap(starter_t *s, void (*hear)(starter_t *s))
     const bool told = s->first_stop != 0;
     uint64_t killed_at = 0;
     for (;;) {
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
+        for (pid_t ended; (ended = waitpid(-1, NULL, WNOHANG)) > 0;)
+            orphans_forget(s, ended);
         const uint64_t now = sys()->now_ns();
         const bool at_once = now > orphans_end(s, began);
         const bool stuck = killed_at != 0 && now > killed_at + STUCK_MS * CONTROL_MS;

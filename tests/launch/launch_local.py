@@ -347,6 +347,23 @@ class Local(LaunchCase):
         self.assertEqual(len(left), 1)
         self.assertIn(f"process {left[0]}, which a rank left at work, can't be ended; it is left behind\n", err)
 
+    def test_what_can_not_be_ended_is_waited_for_once(self):
+        """Each restart would take another minute for it."""
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\nrestart = 9\n"), LH_STEPS=100000, LH_LEAVES=0, **self.unkillable(0))
+        self.addCleanup(launch_case.kill_processes_with, self.mark)
+        log = os.path.join(self.folder, "out", "rank-1.log")
+        for starts in (1, 2):
+            launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count("rank 1 of 2 on") == starts)
+            os.kill(self.seen()[1], signal.SIGKILL)
+        launch_case.wait_for(lambda: launch_case.read(log).count("rank 1 of 2 on") == 3)
+        process.terminate()
+        self.assertEqual(process.wait(timeout=5), 75)
+        left = launch_case.processes_with(self.mark)
+        launch_case.kill_processes_with(self.mark)
+        _, _, err = self.finish(process)
+        self.assertEqual(len(left), 1)
+        self.assertEqual(err.count(f"process {left[0]}, which a rank left at work, can't be ended; it is left behind\n"), 1, err)
+
     def test_contradictions_are_refused_before_a_rank_starts(self):
         for more, sentence in (
                 ("[site.a]\nhosts = elsewhere:2\n", "no [site.*] hosts names; --host NAME says which one it is"),

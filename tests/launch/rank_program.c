@@ -3,7 +3,7 @@
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand once a heartbeat has told of the step, LH_SLEEPS sleeps without
  * looking at anything and LH_EATS takes LH_EATS_MIB of memory; LH_LINGERS does not end after its last
- * words; LH_LEAVES leaves a process at work; SIGTERM and SIGINT end all after the next step, with code 75,
+ * words; LH_LEAVES leaves a process at work, in the first epoch; SIGTERM and SIGINT end all after the next step, with code 75,
  * unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop` leaves in the folder. With
  * LH_SAVES ranks that end so wait until that file is there, as for a save, and by SIGTERM alone their machine
  * leaves the others the job. */
@@ -140,7 +140,8 @@ static int body(void *context)
     (void)signal(SIGTERM, setting("LH_DEAF", 0) != 0 ? SIG_IGN : on_signal);
     if (setting("LH_DEAF", 0) == 0) (void)signal(SIGINT, on_signal);
     if (control != NULL) control_heeds(control);
-    if (rank == setting("LH_LEAVES", -1)) leave_a_process();
+    if (rank == setting("LH_LEAVES", -1) && (world == NULL || world->row.epoch <= 1))
+        leave_a_process();
     printf("rank %ld of %u on %s\n", rank, launch_size(launch),
            world == NULL ? "-" : world->ranks[rank].host);
     if (rank == setting("LH_DIES", -1)) clock_stands();
