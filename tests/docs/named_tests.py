@@ -22,7 +22,7 @@ def main(source, build):
     groups = {t.split(".")[0] for t in tests}
     added = "\n".join(read(f) for f in glob.glob(os.path.join(source, "tests", "**", "CMakeLists.txt"), recursive=True))
     # cuda_${name}_test says something of a name, ${name} by itself does not.
-    stated = [re.sub(r"\$\{\w+\}", "*", n) for n in re.findall(r"add_test\(NAME ([\w.${}]+)", added)]
+    stated = [re.sub(r"\$\{\w+\}", "*", n) for n in re.findall(r"add_(?:test\(NAME |hours_test\()([\w.${}]+)", added)]
     stated = {n for n in stated if re.search(r"\w", n.split(".")[-1])}
     pages = subprocess.run(["git", "ls-files", "*.md"], cwd=source, capture_output=True, text=True)
     names = pages.stdout.split() if pages.returncode == 0 else [

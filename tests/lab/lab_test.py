@@ -11,7 +11,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from lab import Lab, LabMissing, Link, chain, mesh
+from lab import Lab, Link, chain, mesh, skip_unless_played
 
 PROGRAM = ""
 HEADS = 28 + 38  # of a datagram: IP and UDP, and Ethernet around it
@@ -215,9 +215,5 @@ class Emulator(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv[1]
-    try:
-        Lab(PROGRAM, [Link(0, 1)]).close()
-    except LabMissing as why:
-        print("skipped:", why)
-        sys.exit(77)
+    skip_unless_played(PROGRAM)
     unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -21,7 +21,7 @@ import launch_train
 from launch_case import LaunchCase, SOURCE, TORTURE, clean_environment
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "lab"))
-from lab import Lab, LabMissing, Link, mesh
+from lab import Lab, Link, mesh, skip_unless_played
 sys.path.insert(0, os.path.join(SOURCE, "tests", "integration", "pipelines"))
 from pipeline_case import logical
 
@@ -373,8 +373,5 @@ class Partitions(LaunchCase):
 if __name__ == "__main__":
     LAB = sys.argv[3]
     ROUNDS, SEED = [int(word) for word in sys.argv[4:6]] + [ROUNDS, SEED][len(sys.argv[4:6]):]
-    try:
-        Lab(LAB, [Link(0, 1)]).close()
-    except LabMissing as why:
-        launch_case.skip(str(why))
+    skip_unless_played(LAB)
     launch_case.main()

@@ -18,7 +18,7 @@ import launch_train
 from launch_case import LaunchCase, SOURCE, clean_environment
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "lab"))
-from lab import Lab, LabMissing, Link, mesh
+from lab import Lab, Link, mesh, skip_unless_played
 
 HOSTS = ("t1", "o1")
 THREE = ("t1", "o1", "n1")
@@ -520,8 +520,5 @@ class Wan(LaunchCase):
 
 if __name__ == "__main__":
     LAB = sys.argv[3]
-    try:
-        Lab(LAB, [Link(0, 1)]).close()
-    except LabMissing as why:
-        launch_case.skip(str(why))
+    skip_unless_played(LAB)
     launch_case.main()
