@@ -63,17 +63,21 @@ static bool starter_has_zero(const starter_t *s)
 
 /* Where rank 0 listens. A link that is cut may take the name server along, or the address itself:
  * ranks that have met are not ended for that, but wait as long as they do for each other. A stop that
- * is asked for meanwhile ends it. */
+ * is asked for meanwhile ends it. A launcher that something has started again for one that was killed may
+ * find its rank 0 there for a moment, which is about to end. */
 static lh_status_t starter_listen(starter_t *s)
 {
-    enum { PAUSE_MS = 500 };
+    enum { PAUSE_MS = 500, TAKEN_MS = 5000 };
     control_wait_t told = {0};
-    const uint64_t end = sys()->now_ns() + launch_patience(s->launch);
+    const uint64_t begin = sys()->now_ns(), end = begin + launch_patience(s->launch);
+    const uint64_t taken = s->launch->how.resume ? begin + TAKEN_MS * LAUNCH_MS : begin;
     for (;;) {
         struct pollfd stop = {.fd = s->signals, .events = POLLIN};
         const lh_status_t status = control_listen(s->place.address, s->place.port,
                                                   &s->place.listener, &s->place.port);
-        const bool later = status == LH_UNREACHABLE || (status != LH_OK && s->place.epoch > 1);
+        const bool is_taken = status == LH_INVALID && sys()->now_ns() < taken;
+        const bool later = status == LH_UNREACHABLE || is_taken ||
+                           (status != LH_OK && s->place.epoch > 1);
         if (!later) return status;
         if (poll(&stop, 1, PAUSE_MS) > 0) starter_hear_signal(s);
         if (sys()->now_ns() > end || s->first_stop != 0)

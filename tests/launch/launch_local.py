@@ -390,6 +390,17 @@ class Local(LaunchCase):
         self.assertRegex(err, rf"port {port} on 127\.0\.0\.1 is used by process {os.getpid()} \(python3\S*\)")
         s.close()
 
+    def test_a_run_that_goes_on_waits_for_a_port_that_is_about_to_be_free(self):
+        """As that of a launcher that was killed, whose rank 0 has yet to end."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            process = self.start(self.ini(f"[launch]\nranks_per_node = 2\nport = {s.getsockname()[1]}\n"), "--resume")
+            time.sleep(0.7)
+            self.assertIsNone(process.poll())
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 0, err)
+
     def test_a_key_that_others_can_read_is_refused(self):
         key = os.path.join(self.folder, "job.key")
         two = "[launch]\nranks_per_node = 2\nsecret = job.key\n"
