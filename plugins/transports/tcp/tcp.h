@@ -221,6 +221,7 @@ struct lh_conn {
     uint32_t site, service; /* of the peer; LH_SERVICE_*                            */
     bool is_sending;        /* more than a little, since the ledger's last look      */
     double share;           /* of its pace, in force; see tcp_ledger.c               */
+    bool yields;            /* likewise: it lets others go first                     */
     uint64_t ledger_sent;   /* bytes_sent at that look                               */
 
     operation_t sends[DEPTH], recvs[DEPTH];   /* by number modulo DEPTH */

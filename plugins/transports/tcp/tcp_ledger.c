@@ -28,21 +28,30 @@ static bool is_paced(const lh_conn_t *c)
     return c->state == CONN_UP && has_pace(c);
 }
 
-double ledger_share(const lh_conn_t *first, const lh_conn_t *c)
+/* Of those that send to c's site, c among them. */
+static uint32_t most_urgent(const lh_conn_t *first, const lh_conn_t *c)
 {
-    uint32_t urgent = c->service, equal = 0, less = 0;
-    if (!c->is_sending) return 1;
+    uint32_t urgent = c->service;
     for (const lh_conn_t *o = first; o != NULL; o = o->next)
         if (o->is_sending && o->site == c->site && o->service < urgent) urgent = o->service;
+    return urgent;
+}
+
+double ledger_share(const lh_conn_t *first, const lh_conn_t *c)
+{
+    const uint32_t urgent = most_urgent(first, c);
+    uint32_t equal = 0, less = 0;
+    if (!c->is_sending) return 1;
     for (const lh_conn_t *o = first; o != NULL; o = o->next)
         if (o->is_sending && o->site == c->site) ++*(o->service == urgent ? &equal : &less);
     const double left = less < PART / 2 ? (double)less / PART : 0.5;
     return c->service == urgent ? (1 - left) / equal : left / less;
 }
 
-bool ledger_yields(const lh_conn_t *c)
+/* Not by its share: sixteen that are equally urgent have a sixteenth each. */
+bool ledger_yields(const lh_conn_t *first, const lh_conn_t *c)
 {
-    return c->share * PART <= 1;
+    return c->is_sending && most_urgent(first, c) < c->service;
 }
 
 /* Since the last look, `ns` ago: whether the kernel is full of it, or has taken more than a part. */
@@ -73,6 +82,7 @@ static void share_take(lh_conn_t *c, double share)
 static void share_end(lh_conn_t *c)
 {
     c->share = 1;
+    c->yields = false;
     c->rate_busy = false;
 }
 
@@ -85,6 +95,7 @@ void ledger_settle(lh_transport_t *t)
         c->is_sending = is_paced(c) && conn_sends(c, ns);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
         const double share = ledger_share(t->conns, c);
+        if (is_paced(c)) c->yields = ledger_yields(t->conns, c);
         if (is_paced(c) && share != c->share) share_take(c, share);
         if (!has_pace(c) && c->share < 1) share_end(c);
     }

@@ -1,5 +1,4 @@
 /* tcp_socket.c - sockets that listen and dial, when the kernel gives one up, and what it counts. */
-#include "tcp_ledger.h"
 #include "tcp_tuning.h"
 
 #include <errno.h>
@@ -154,7 +153,7 @@ static void sample_rate(lh_conn_t *c)
 {
     const uint64_t sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);
     const uint64_t ns = c->transport->now - c->rate_ns;
-    const bool busy = c->send_next != c->send_end && c->starved_since == 0 && !ledger_yields(c);
+    const bool busy = c->send_next != c->send_end && c->starved_since == 0 && !c->yields;
     if (busy && c->rate_busy && ns > 0 && sent > c->rate_bytes) {
         const double rate = (double)(sent - c->rate_bytes) * 1e9 / (double)ns / c->share;
         const uint64_t old = atomic_load_explicit(&c->rate, memory_order_relaxed);

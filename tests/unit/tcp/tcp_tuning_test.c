@@ -406,6 +406,39 @@ static void who_sends_shares_the_pace_by_urgency(void **state)
     assert_true(ledger_share(c, &c[4]) == 1);
 }
 
+/* As to the ranks of a larger site, with a snapshot beside: of each of them what it sends tells the rate. */
+static void many_that_are_equally_urgent_let_nobody_go_first(void **state)
+{
+    (void)state;
+    enum { EQUAL = 16, ALL, PACE = 1000000 };
+    static lh_transport_t t;
+    static stream_t stream;
+    static lh_conn_t c[ALL];
+    memset(&t, 0, sizeof(t));
+    memset(&stream, 0, sizeof(stream));
+    stream.fd = -1;
+    t.conns = c;
+    t.now = 1000 * MS;
+    for (uint32_t i = 0; i < ALL; i++) {
+        c[i] = (lh_conn_t){.transport = &t,
+                           .state = CONN_UP,
+                           .link = {.scope = LH_LINK_WAN},
+                           .tuning = {.pace_bytes_per_second = PACE},
+                           .service = i < EQUAL ? LH_SERVICE_GRADIENT : LH_SERVICE_BULK,
+                           .share = 1,
+                           .streams = {&stream},
+                           .stream_count = 1,
+                           .next = i + 1 < ALL ? &c[i + 1] : NULL};
+        atomic_store(&c[i].bytes_sent, PACE);
+    }
+    ledger_settle(&t);
+    for (uint32_t i = 0; i < EQUAL; i++) {
+        assert_true(c[i].share == 15.0 / 16 / EQUAL);
+        assert_false(c[i].yields);
+    }
+    assert_true(c[EQUAL].share == 1.0 / 16 && c[EQUAL].yields);
+}
+
 /* A second of a pace between two looks each. Nothing hears of the sockets, which are none. */
 static void what_is_not_paced_any_more_has_no_share(void **state)
 {
@@ -872,6 +905,7 @@ int main(void)
         cmocka_unit_test(every_service_has_its_class_of_packets),
         cmocka_unit_test(a_buffer_beyond_the_kernels_memory_is_refused),
         cmocka_unit_test(who_sends_shares_the_pace_by_urgency),
+        cmocka_unit_test(many_that_are_equally_urgent_let_nobody_go_first),
         cmocka_unit_test(what_is_not_paced_any_more_has_no_share),
         cmocka_unit_test(the_kernel_of_either_end_may_call_for_more_streams),
         cmocka_unit_test(connections_that_send_at_once_keep_one_pace),
