@@ -683,13 +683,31 @@ static bool starter_left_late(const starter_t *s, char sentence[128])
     return late;
 }
 
-/* Memory and devices of a rank that can't be ended are not free: nothing starts again here. */
-static bool starter_left_stuck(const starter_t *s)
+static void starter_say_stop(const starter_t *s, text_t *line)
+{
+    text_printf(line, "stopped by signal %d (%s) while no step was under way", s->first_stop,
+                strsignal(s->first_stop));
+}
+
+static void starter_tell_stop(const starter_t *s)
+{
+    text_t line = {0};
+    starter_say_stop(s, &line);
+    starter_tell(s, line.failed ? "stopped by a signal" : line.data);
+    text_free(&line);
+}
+
+/* Memory and devices of a rank that can't be ended are not free: nothing starts again here. as_asked: all ended
+ * by a stop that this machine was asked for. */
+static bool starter_left_stuck(const starter_t *s, bool as_asked)
 {
     const started_t *stuck = orphans_find_rank(s);
     text_t line = {0};
     if (stuck == NULL) return false;
-    if (s->first != NULL) {
+    if (as_asked) {
+        starter_say_stop(s, &line);
+        text_append(&line, "; ");
+    } else if (s->first != NULL) {
         starter_say_end(s, &line);
         text_append(&line, "; not started again: ");
     }
@@ -697,15 +715,6 @@ static bool starter_left_stuck(const starter_t *s)
     starter_tell(s, line.failed ? "a rank can't be ended" : line.data);
     text_free(&line);
     return true;
-}
-
-static void starter_tell_stop(const starter_t *s)
-{
-    char sentence[128];
-    (void)snprintf(sentence, sizeof(sentence),
-                   "stopped by signal %d (%s) while no step was under way", s->first_stop,
-                   strsignal(s->first_stop));
-    starter_tell(s, sentence);
 }
 
 /* The exit code of the job: of the first that failed; of a stop that was asked for; else 0. *again:
@@ -726,12 +735,13 @@ static int starter_end_code(starter_t *s, bool *again)
                                                            : "another machine was asked to stop");
         return EXIT_TERMINATED; /* with a rank that can't be ended, too: nobody is to start again */
     }
-    if (starter_left_stuck(s)) return EXIT_LOST;
+    const bool as_asked = stop != NULL || starter_ended_as_asked(s);
+    if (starter_left_stuck(s, as_asked)) return as_asked ? EXIT_TERMINATED : EXIT_LOST;
     lh_status_t status;
     *again = starter_starts_to_tell(s, &status);
     if (*again) return EXIT_LOST;
     if (status != LH_OK) return status;
-    if (stop != NULL || starter_ended_as_asked(s)) {
+    if (as_asked) {
         starter_tell_stop(s);
         return EXIT_TERMINATED;
     }

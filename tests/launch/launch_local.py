@@ -332,6 +332,21 @@ class Local(LaunchCase):
         self.assertTrue(err.endswith(f"longhaul: rank 1 (process {stuck}) can't be ended\n"), err)
         self.nothing_is_left()
 
+    def test_a_stop_stays_one_where_a_rank_can_not_be_ended(self):
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\n"), LH_START_MS=20000, **self.unkillable(1))
+        self.addCleanup(launch_case.kill_processes_with, self.mark)
+        log = os.path.join(self.folder, "out", "rank-1.log")
+        self.assertEqual(process.stdout.readline(), "starting\n")
+        launch_case.wait_for(lambda: os.path.exists(log) and "starting" in launch_case.read(log))
+        stuck = self.seen()[1]
+        os.kill(stuck, signal.SIGSTOP)  # the signal of the stop does not end it either
+        process.terminate()
+        self.assertEqual(process.wait(timeout=5), 75)  # by 3 the unit for systemd would start the job again
+        _, _, err = self.finish(process)
+        self.assertTrue(err.endswith("longhaul: stopped by signal 15 (Terminated) while no step was under way; "
+                                     f"rank 1 (process {stuck}) can't be ended\n"), err)
+        self.nothing_is_left()
+
     def test_what_a_rank_left_at_work_and_can_not_be_ended_is_left_behind(self):
         process = self.start(self.ini("[launch]\nranks_per_node = 2\n"), LH_LEAVES=0, **self.unkillable(0))
         self.addCleanup(launch_case.kill_processes_with, self.mark)
