@@ -73,7 +73,8 @@ bool collective_expect(collective_t *x, bool writes_ahead);
  * blocks. */
 lh_status_t collective_test(collective_t *x);
 /* Drives the transports itself until done. It fails after [comm] timeout without progress, and the
- * sentence names the peer that is waited for; time in which any gate is not past does not count. */
+ * sentence names the peer that is waited for; time in which any gate is not past counts only while a
+ * device stands at its wait. */
 lh_status_t collective_wait(collective_t *x) LH_MUST_CHECK;
 
 void collective_times(const collective_t *x, collective_times_t *out);

@@ -480,7 +480,12 @@ static void run_too_long(collective_t *x, uint64_t ns)
 {
     char who[160] = "nobody";
     comm_t *c = x->comm;
-    const uint32_t member = runs_awaits(x);
+    uint32_t member = runs_awaits(x);
+    /* Its messages may stand behind those of a run before it, which has not moved either. */
+    for (collective_t *o = c->oldest; member == SCRIPT_NONE && o != NULL; o = o->later) {
+        member = runs_awaits(o);
+        if (member != SCRIPT_NONE) x = o;
+    }
     const uint32_t rank = member == SCRIPT_NONE ? c->world->row.rank : x->how.group->ranks[member];
     world_rank_text(c->world, rank, who, sizeof(who));
     (void)fail(LH_TIMED_OUT, "%s stood still for %.1f s, waiting for %s", x->doing,
@@ -531,6 +536,16 @@ static collective_t *device_stands(const comm_t *c)
     return NULL;
 }
 
+/* The oldest run that a device waits for: before it may be some that the host has started and waits for later,
+ * such as a snapshot for another site. NULL: there is none. */
+static collective_t *device_waits(const comm_t *c)
+{
+    collective_t *x = c->oldest;
+    while (x != NULL && x->gate.done == NULL)
+        x = x->later;
+    return x;
+}
+
 /* One turn in which nothing moved. First the wait spins, as an answer inside a machine takes
  * microseconds and falling asleep longer; with more ranks than processors it yields the processor
  * instead, to whom it waits for. After spin_ns it sleeps. */
@@ -564,9 +579,9 @@ static void run_stands_still(collective_t *x, idle_t *idle)
  * nobody else would see that a peer stands still: this thread looks how long. Else it sleeps. */
 static void thread_idle(comm_t *c, idle_t *idle)
 {
-    collective_t *x = c->closed > 0 ? device_stands(c) : c->oldest;
+    collective_t *x = c->closed > 0 ? device_stands(c) : device_waits(c);
     if (c->lane_count == 0 && c->closed == 0) return;
-    if (x == NULL || x->gate.done == NULL) {
+    if (x == NULL) {
         idle->since = 0;
         runs_doze(c, c->closed > 0 ? gate_ns : c->watched > 0 ? watch_ns : doze_ns);
         return;

@@ -665,6 +665,42 @@ static void a_device_that_stands_at_its_wait_does_so_for_no_longer_than_the_limi
     job.comm.timeout_ns = 60000000000;
 }
 
+/* The host has started a plan that it waits for later, as a snapshot for another site, and a device stands at
+ * its wait for the next one. Rank 1 starts neither. */
+static void stand_behind_what_the_host_has_started(actor_t *a)
+{
+    enum { MOST_MS = 3000 };
+    const struct timespec nap = {0, 1000000};
+    door_t stood = {.open = true, .reached = true};
+    const collective_gate_t gate = {
+        .past = door_past, .done = door_done, .context = &stood, .reached = door_reached};
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK || a->rank == 1) return;
+    status = collective_start(a->plans[0]);
+    if (status == LH_OK) status = collective_start_behind(a->plans[1], &gate);
+    for (uint32_t ms = 0; status == LH_OK && stood.told == 0 && ms < MOST_MS; ms++)
+        (void)nanosleep(&nap, NULL);
+    if (stood.told == 0) trouble(a, "no limit where the oldest run is the host's");
+    if (status == LH_OK) status = collective_wait(a->plans[1]);
+    if (status == LH_TIMED_OUT) trouble(a, fail_reason());
+}
+
+static void what_the_host_has_started_before_stops_no_clock(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.thread = true;
+    job.comm.timeout_ns = 50000000;
+    play_scene(&s, stand_behind_what_the_host_has_started, texts);
+    job.comm.timeout_ns = 60000000000;
+    if (strstr(texts[0], " stood still for ") == NULL ||
+        strstr(texts[0], " s, waiting for rank 1") == NULL)
+        fail_msg("%s", texts[0]);
+    assert_int_equal(hub.failures, 1);
+}
+
 /* Memory is counted by what is expected of links, also where they have been measured by then. */
 static void look_at_links(actor_t *a)
 {
@@ -758,6 +794,7 @@ int main(void)
         cmocka_unit_test(a_devices_wait_is_exposed_from_when_it_stands_there),
         cmocka_unit_test(who_waits_behind_a_lost_peer_is_told),
         cmocka_unit_test(a_device_that_stands_at_its_wait_does_so_for_no_longer_than_the_limit),
+        cmocka_unit_test(what_the_host_has_started_before_stops_no_clock),
         cmocka_unit_test(a_wait_ends_with_the_name_of_who_is_missing),
         cmocka_unit_test(a_lost_peer_ends_all),
         cmocka_unit_test(links_are_as_expected_until_the_ranks_connect),
