@@ -98,7 +98,7 @@ extern const uint32_t step_call_kind_count;
  * not finite is refused. */
 lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out) LH_MUST_CHECK;
 /* Refuses what step_calls_rate would refuse at any step of the job. Where there are more than 10 million,
- * it asks for so many of them, evenly spread, and the last: a second or so. */
+ * it asks for half as many or more, evenly spread, and the last: a second or so. */
 lh_status_t step_calls_rates(step_calls_t *b) LH_MUST_CHECK;
 
 typedef struct step_facts {
