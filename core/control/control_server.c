@@ -85,6 +85,39 @@ static bool is_of_epoch(const control_t *c, uint32_t expected)
     return expected <= 1 || expected == epoch || cut;
 }
 
+/* Since when nothing was heard of the process that a rank has here, where another one of the same machine says
+ * hello for it. 0: no other is to come. */
+static uint64_t seat_silence_ns(const control_t *c, const frame_hello_t *h)
+{
+    const control_server_t *s = c->server;
+    const peer_t *p = s->seats[h->rank].peer;
+    const frame_hello_t *first = &s->facts[h->rank].hello;
+    const bool same = p != NULL && strcmp(first->site, h->site) == 0 &&
+                      strcmp(first->host, h->host) == 0;
+    return same && !s->welcomed ? sys()->now_ns() - p->heard_ns : 0;
+}
+
+/* Before the welcome a rank of another site may be silent for as long as a link may be cut. If another process of
+ * its machine comes meanwhile, that machine was started anew, or its end of the connection is gone and it knows:
+ * the first one gives way. */
+static bool seat_gives_way(control_t *c, const frame_hello_t *h)
+{
+    control_server_t *s = c->server;
+    seat_t *seat = &s->seats[h->rank];
+    const uint64_t silence = seat_silence_ns(c, h);
+    char name[CONTROL_NAME];
+    if (silence < CONTROL_SILENCE_MS * CONTROL_MS) return false;
+    control_rank_name(c, h->rank, name);
+    log_line(LH_LOG_WARN, "%s (process %u) was silent for %.1f s: process %u takes its place", name,
+             s->facts[h->rank].hello.pid, (double)silence * 1e-9, h->pid);
+    control_drop(s, seat->peer);
+    mem_free(seat->hello);
+    seat->hello = NULL;
+    s->facts[h->rank].hello = (frame_hello_t){0};
+    s->joined--;
+    return true;
+}
+
 /* Who proves the job's key may still be wrong: of another version or size, under a number that its
  * key is not for, of an epoch that is past, or a second process for a rank that is there. */
 static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
@@ -105,9 +138,14 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is of epoch %u of the job, which is past: rank 0 on %s is of epoch %u",
                        name, h->epoch, c->host, c->server->epoch);
-    else if (h->rank == 0 || c->server->seats[h->rank].hello != NULL) {
+    else if (h->rank == 0 || (c->server->seats[h->rank].hello != NULL && !seat_gives_way(c, h))) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
+        /* Too long for one that is well, and too short to be sure: whoever is dropped without a word comes again. */
+        if (h->rank != 0 && seat_silence_ns(c, h) > 4 * CONTROL_BEAT_MS * CONTROL_MS) {
+            control_drop(c->server, p);
+            return false;
+        }
         control_rank_name(c, h->rank, first_name);
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is there already, as process %u; process %u on %s is one too many",

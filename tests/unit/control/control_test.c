@@ -673,6 +673,42 @@ static void a_cut_while_ranks_meet_is_waited_for_by_rank_0(void **state)
     secret_free(star.secret);
 }
 
+/* Its machine was started anew behind a link that nobody here knows to be cut: the others need not meet again. */
+static void who_comes_anew_while_it_is_silent_takes_its_place(void **state)
+{
+    star_t star;
+    control_tls_t *tls;
+    rank_run_t ranks[2];
+    sys_t soon = *sys();
+    (void)state;
+    soon.now_ns = now_soon;
+    atomic_store(&soon_from, 0);
+    sys_use(&soon);
+    assert_int_equal(star_open(&star), LH_OK);
+    assert_int_equal(control_tls_new(star.secret, &tls), LH_OK);
+    ranks[0] = (rank_run_t){.how = how_over_a_cut(&star, 0, 3)};
+    ranks[1] = (rank_run_t){.how = how_over_a_cut(&star, 2, 3)};
+    (void)pthread_create(&ranks[0].thread, NULL, rank_open_thread, &ranks[0]);
+    control_conn_t *first = come_and_be_silent(&star, tls);
+    atomic_store(&soon_from, sys_real.now_ns());
+    const uint64_t until = sys()->now_ns() + silent_ns;
+    while (sys()->now_ns() < until)
+        (void)usleep(1000);
+    control_conn_t *second = come_and_be_silent(&star, tls);
+    (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
+    be_welcomed_and_leave(second);
+    for (uint32_t i = 0; i < 2; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
+    ranks_close(ranks, 2);
+    sys_use(NULL);
+    conn_free(first);
+    conn_free(second);
+    control_tls_free(tls);
+    secret_free(star.secret);
+}
+
 /* Rank 0 in tokyo, rank 1 in a site of that name, as the INI tells it before they meet. */
 static world_t *plan_of_two(const char *site)
 {
@@ -949,6 +985,7 @@ int main(void)
         cmocka_unit_test(who_is_shut_out_without_a_word_comes_again),
         cmocka_unit_test(who_is_shut_out_and_finds_nobody_gives_up),
         cmocka_unit_test(a_cut_while_ranks_meet_is_waited_for_by_rank_0),
+        cmocka_unit_test(who_comes_anew_while_it_is_silent_takes_its_place),
         cmocka_unit_test(a_cut_while_ranks_meet_is_waited_for_by_others),
         cmocka_unit_test(a_rank_0_of_the_same_site_that_is_silent_while_ranks_meet_is_lost),
         cmocka_unit_test(who_speaks_another_version_is_told_so),
