@@ -316,7 +316,7 @@ class Goodput(LaunchCase):
             self.cuts.append((begin, time.time()))
             return f"the link was cut for {length:.1f} s", time.time(), False
         if what in ("launcher", "lead"):
-            site = 0 if what == "lead" else 1
+            site = 0 if what == "lead" else draw.randrange(2)
             launch_case.wait_for(lambda: self.services[site].process.poll() is None, 10)
             launcher = self.services[site].process
             if what == "launcher":
