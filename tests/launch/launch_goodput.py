@@ -200,8 +200,8 @@ class Goodput(LaunchCase):
         note(self.log(ini, site), "a launcher is started")
         with open(self.log(ini, site), "a") as log:
             command = [launch_case.LONGHAUL, "run", ini, "--host", HOSTS[site], "--resume", *flags]
-            more = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean_environment(LH_MARK=self.folder),
-                        cwd=os.path.dirname(ini))  # where a core is written
+            more = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=os.path.dirname(ini),  # where a core is written
+                        env=clean_environment(LH_MARK=self.folder, LONGHAUL_CORE=1))
             return self.lab.popen(site, command, **more) if self.lab else subprocess.Popen(command, **more)
 
     def log(self, ini, site):
