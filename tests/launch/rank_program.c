@@ -3,10 +3,10 @@
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
  * LH_DIES is killed by its own hand once a heartbeat has told of the step, LH_SLEEPS sleeps without
  * looking at anything and LH_EATS takes LH_EATS_MIB of memory; LH_LINGERS does not end after its last
- * words; LH_LEAVES leaves a process at work, in the first epoch; SIGTERM and SIGINT end all after the next step, with code 75,
- * unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop` leaves in the folder. With
- * LH_SAVES ranks that end so wait until that file is there, as for a save, and by SIGTERM alone their machine
- * leaves the others the job. */
+ * words; LH_LEAVES leaves a process at work, in the first epoch; SIGTERM and SIGINT end all after the next
+ * step, with code 75, unless LH_DEAF is 1. With LH_SERVES 1 rank 0's launcher takes what `longhaul stop`
+ * leaves in the folder. With LH_SAVES ranks that end so wait until that file is there, as for a save, and
+ * by SIGTERM alone their machine leaves the others the job. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
