@@ -383,15 +383,23 @@ static lh_status_t check_addresses(const job_t *job)
 }
 
 /* A machine is known by its name: a spare that is a host as well would be in two places at once. Of
- * more machines than a layout has room for none may come and go, and spares would wait for ever. */
+ * more machines than a layout has room for none may come and go, and spares would wait for ever; so they
+ * would in a job that ends with its first loss. */
 static lh_status_t check_spares(const job_t *job, uint32_t machines)
 {
-    for (uint32_t i = 0; i < job->site_count && machines > MEMBERS_MOST; i++) {
+    for (uint32_t i = 0; i < job->site_count; i++) {
         char section[64];
         if (job->sites[i].spare_count == 0) continue;
+        const char *spare = job->sites[i].spares[0].name;
         (void)snprintf(section, sizeof(section), "site.%s", job->sites[i].name);
-        JOB_REFUSE(job, section, "spare", "... %s: the job has %u hosts; expected at most %d",
-                   job->sites[i].spares[0].name, machines, MEMBERS_MOST);
+        if (machines > MEMBERS_MOST)
+            JOB_REFUSE(job, section, "spare", "... %s: the job has %u hosts; expected at most %d",
+                       spare, machines, MEMBERS_MOST);
+        if (job->launch.restarts == 0)
+            JOB_REFUSE(job, section, "spare",
+                       "... %s: [launch] restart is 0, so that no ranks start again; expected 1 or "
+                       "more",
+                       spare);
     }
     for (uint32_t m = members_hosts(job); m < members_places(job); m++) {
         machine_t spare, other;

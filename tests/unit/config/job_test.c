@@ -252,6 +252,39 @@ static void restarts_go_by_the_number_of_machines(void **state)
     }
 }
 
+/* A spare is for ranks that start again, which they do by themselves where there is one. */
+static void spares_want_ranks_that_start_again(void **state)
+{
+    const char *const sets[] = {"site.a.hosts=t1:2", "site.a.spare=t2:2", "launch.restart=0"};
+    const char *path = scratch_text(*state, "a.ini", whole);
+    job_t *job;
+    if (job_load(path, sets, 2, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(job->launch.restarts, 3);
+    assert_int_equal(job->sites[0].spare_count, 1);
+    job_free(job);
+    assert_int_equal(job_load(path, sets, 3, &job), LH_INVALID);
+    assert_string_equal(fail_reason(), "command line: spare = ... t2: [launch] restart is 0, so "
+                                       "that no ranks start again; expected 1 or more");
+}
+
+/* A layout names each by a letter. */
+static void a_site_has_26_spares(void **state)
+{
+    char spares[256] = "site.a.spare=s0";
+    const char *const sets[] = {"site.a.hosts=t1", spares};
+    const char *path = scratch_text(*state, "a.ini", whole);
+    job_t *job;
+    for (uint32_t i = 1; i < 26; i++)
+        (void)snprintf(spares + strlen(spares), sizeof(spares) - strlen(spares), ", s%u", i);
+    if (job_load(path, sets, COUNT(sets), &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(job->sites[0].spare_count, 26);
+    job_free(job);
+    (void)strcat(spares, ", s26");
+    assert_int_equal(job_load(path, sets, COUNT(sets), &job), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "command line: spare = ... s26: a site has at most 26 spares");
+}
+
 /* What is printed of an import needs no optimizer, whatever is trained later. */
 static void of_one_stage_nothing_is_asked_that_others_need(void **state)
 {
@@ -394,6 +427,8 @@ int main(void)
         cmocka_unit_test(a_prompt_and_ids_exclude_each_other),
         cmocka_unit_test(sites_number_ranks_through_their_hosts),
         cmocka_unit_test(restarts_go_by_the_number_of_machines),
+        cmocka_unit_test(spares_want_ranks_that_start_again),
+        cmocka_unit_test(a_site_has_26_spares),
         cmocka_unit_test(of_one_stage_nothing_is_asked_that_others_need),
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
         cmocka_unit_test(a_plugin_reads_its_own_keys),
