@@ -486,6 +486,9 @@ what_is_no_file()
 a_document_of_one_character()
 for part in (ini_files, json_lines, tokenizer_files, import_folder, token_files, manifests):
     part()
+with open(os.path.join(os.path.dirname(TESTS), "docs", "reliability.md"), encoding="utf-8") as page:
+    if f"`hostile.files` ({count} files;" not in page.read():
+        failures.append(f"docs/reliability.md has another number of hostile.files than {count}")
 for failure in failures:
     print(failure)
 print(f"{count} hostile files, {len(failures)} not refused as expected")

@@ -140,7 +140,7 @@ class Starters(LaunchCase):
         place = r" on rank %d \(\S+\)"
         self.assertRegex(text, r"\Alonghaul: ranks differ; nothing was started\n"
                          rf"  {re.escape(name)}: {one}{place % 0}; {two}{place % 1}\n\Z")
-        self.assertLess(seconds, 5)  # unit.cli.facts_test holds the second; two programs begin and end here
+        self.assertLess(seconds, 5)  # unit.launch.launch_facts_test holds the second; two programs begin and end here
         return seconds
 
     def command(self, ini, *flags, program=None):
