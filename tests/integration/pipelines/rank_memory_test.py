@@ -119,6 +119,9 @@ class RankMemory(PipelineCase):
                 tuned="")]}, f)
         known = transfers(self.planned(job, *args)["ranks"])
         self.assertGreater(min(known), max(without))
+        # For people both commands tell of the record.
+        self.assertRegex(self.run_longhaul("plan", job, *args)[0], r"(?m)^links, as measured .*\n  s0-s1 +50\.00 +8\.000 +8\.000$")
+        self.assertRegex(self.run_longhaul("check", job, *args)[0], r"(?m)^; as measured before, s0-s1: 50\.00 ms, 8 Gb/s, ")
         self.assertEqual(transfers(row["planned"] for row in self.trained(job, *args)), known)
 
     def test_a_plan_takes_of_a_record_of_many_ranks_what_its_own_can_have(self):
@@ -146,6 +149,19 @@ class RankMemory(PipelineCase):
         wide = self.planned(job, *self.ranks_of([2]))
         self.assertGreater(wide["memory"]["activations"], deep["memory"]["activations"])
         self.compare(job, *self.ranks_of([2]))
+
+    def test_a_check_of_many_ranks_shows_some(self):
+        """Of more than 8 ranks the first and the one with the most, of more than 64 the first; what each holds is what its plan has."""
+        job = self.job(train={"batch": 72}, optimizer={"plugin": "zero3"})
+        for ranks, rest in ((9, ": the first and the largest"), (72, ", which differ by little")):
+            lines = self.run_longhaul("check", job, *self.ranks_of([ranks]))[0].splitlines()
+            first = next(i for i, line in enumerate(lines) if line.startswith(";   rank")) + 1
+            rows = [[int(word) for word in line[1:].split()] for line in lines[first:lines.index("; of %d ranks%s" % (ranks, rest))]]
+            held = [[row.get(kind, 0) for kind in LASTING] for row in self.planned(job, *self.ranks_of([ranks]))["ranks"]]
+            most = max(range(ranks), key=lambda rank: sum(held[rank])) if ranks < 64 else 0
+            self.assertEqual([row[0] for row in rows], sorted({0, most}))
+            for row in rows:
+                self.assertEqual(row[1:-1], held[row[0]])
 
     def test_frozen_parameters_have_no_gradient_and_no_state(self):
         job = self.job(train={"precision": "f32"}, optimizer={"plugin": "zero2"},

@@ -123,6 +123,8 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "free_bytes", "", "4096");
     has(page.data, "checkpoint_free_bytes", "", "0");
     has(page.data, "running", "", "1");
+    has(page.data, "step_seconds", "", "0.5");
+    has(page.data, "peak_ratio", "", "0.20000000000000001"); /* 1e9 FLOPs in 0.5 s of 1e10 a second */
     has(page.data, "transport_info",
         ",link=\"wan\",transport=\"tcp\",security=\"private\",cards=\"eth0, eth1\"", "1");
     assert_null(strstr(page.data, "link=\"site\",transport"));
@@ -195,10 +197,30 @@ static void a_run_without_a_step_has_no_figures_of_one(void **state)
     run_state_begin(&s, &start);
     figures_write(&s, &late, &start, UINT64_MAX, &page);
     for (const char *const *at = (const char *const[]){"_loss{", "tokens_total", "left_seconds",
-                                                       "exposed", "saved_step", "nan", NULL};
+                                                       "exposed", "saved_step", "peak_ratio", "nan",
+                                                       NULL};
          *at != NULL; at++)
         assert_null(strstr(page.data, *at));
     assert_non_null(strstr(page.data, "longhaul_step{run=\"n\"} 0\n"));
+    text_free(&page);
+}
+
+/* As a file of figures says of it for good; what its links do is over. */
+static void a_run_that_has_ended_is_not_running(void **state)
+{
+    (void)state;
+    run_state_t s;
+    run_start_t start;
+    text_t page = {0};
+    const lateness_t late = {0};
+    make(&s, &start);
+    run_state_end(&s, &(run_end_t){.steps = 44});
+    figures_write(&s, &late, &start, UINT64_MAX, &page);
+    has(page.data, "running", "", "0");
+    has(page.data, "step", "", "44");
+    has(page.data, "saved_step", "", "44");
+    assert_null(strstr(page.data, "link_sent_bytes_total"));
+    assert_null(strstr(page.data, "border_sent_bytes_total"));
     text_free(&page);
 }
 
@@ -255,6 +277,7 @@ int main(void)
         cmocka_unit_test(values_are_those_of_the_state),
         cmocka_unit_test(the_page_has_the_form_of_the_format),
         cmocka_unit_test(a_run_without_a_step_has_no_figures_of_one),
+        cmocka_unit_test(a_run_that_has_ended_is_not_running),
         cmocka_unit_test(addresses),
         cmocka_unit_test(requests),
     };
