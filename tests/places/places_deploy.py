@@ -171,6 +171,11 @@ class Manifest(PlacesCase):
         failed = {str(v) for r in self.job["podFailurePolicy"]["rules"] if r["action"] == "FailJob"
                   for v in r["onExitCodes"]["values"]}
         self.assertEqual(failed, CODES)
+        version = re.search(r"project\(longhaul VERSION (\S+)", read(os.path.join(SOURCE, "CMakeLists.txt")))[1]
+        images = {c["image"] for c in self.pod["containers"] + self.pod["initContainers"]}
+        self.assertEqual(images, {f"longhaul:{version}"})
+        for page in (os.path.join(DEPLOY, "Containerfile"), os.path.join(SOURCE, "docs", "operations.md")):
+            self.assertIn(f"podman build -t longhaul:{version} -f deploy/Containerfile .", read(page))
         users = re.findall(r"--uid (\d+)", read(os.path.join(DEPLOY, "Containerfile")))
         self.assertEqual([int(u) for u in users], [self.pod["securityContext"]["runAsUser"]])
 
