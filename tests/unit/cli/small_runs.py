@@ -114,6 +114,45 @@ def plugins_that_leave():
             failures.append(f"{words}: exit code {done.returncode}, {done.stderr!r}")
 
 
+def a_profile():
+    """The fifth step of a run kernel by kernel: a table, the same rows as JSON, and a time line; a run that is shorter has none."""
+    words = f"train job.ini --profile --set data.train={os.getcwd()}/out/corpus --set pipeline.folder="
+    here = dict(os.environ, XDG_CACHE_HOME=os.path.join(os.getcwd(), "cache"))  # no record of this machine
+    expect(words + "short --set train.steps=2", 0, b"--profile: the run was too short, no step was profiled", env=here)
+    words += "profiled --set train.steps=6"
+    done = run(words, stdout=subprocess.PIPE, env=here)
+    said = done.stdout.decode().splitlines()
+    first = next((i + 1 for i, line in enumerate(said) if line.split()[:3] == ["part", "op", "kernel"]), None)
+    if done.returncode != 0 or first is None:
+        failures.append(f"{words}: exit code {done.returncode}, {done.stdout!r} {done.stderr!r}")
+        return
+    with open("profiled/profile.json") as f:
+        rows = json.load(f)
+    with open("profiled/profile.trace.json") as f:
+        names = {event["name"] for event in json.load(f)["traceEvents"]}
+    ops = {row["op"] for row in rows}
+    table = said[first:first + len(rows)]
+    if not {"matmul", "attention", "attention_grad"} <= ops & names or abs(sum(row["share"] for row in rows) - 1) > 1e-6:
+        failures.append(f"a profile of {ops}, its time line of {names}, {rows}")
+    if [line.split()[0] for line in table] != [row["part"] for row in rows] or not all(line.endswith("%") for line in table):
+        failures.append(f"a profile is shown as {said}, and is {rows}")
+    if said[first + len(rows):first + len(rows) + 1] != ["of limit: unknown until longhaul bench device has measured this device"]:
+        failures.append(f"a profile without a record of the device ends {said[first + len(rows):]}")
+
+
+def a_picture():
+    """Of the block, by Graphviz where it is."""
+    if shutil.which("dot"):
+        expect("plan job.ini --graph block.svg", 0, b"whole step")
+        with open("block.svg") as f:
+            if not {"<svg", "matmul", "attention_grad"} <= set(re.findall(r"<svg|[a-z_]+", f.read())):
+                failures.append("plan --graph: block.svg does not show the block")
+    expect("plan job.ini --graph none.svg", 1, b"none.svg can't be drawn: Graphviz' dot is not installed (package graphviz)",
+           env=dict(os.environ, PATH="/nowhere"))
+    if [name for name in os.listdir() if name.startswith("none.svg")]:
+        failures.append("plan --graph without Graphviz leaves a file")
+
+
 with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
     os.chdir(folder)
     os.mkdir("t")
@@ -124,6 +163,8 @@ with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
     expect("train job.ini", 0, b"")
     documents_without_tokens()
     a_greedy_draw()
+    a_profile()
+    a_picture()
     a_stdout_that_is_full()
     streams_that_are_closed()
     plugins_that_leave()
