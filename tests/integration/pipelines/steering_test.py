@@ -334,6 +334,32 @@ class Steering(PipelineCase):
         self.refused("no run is at work here, and what has trained here left no status.json, as older versions did; "
                      "see its train.log and metrics.jsonl")
 
+    def test_all_that_a_status_knows_is_told(self):
+        at = "2026-11-23T22:12:4%d.117Z"
+        self.leave({"name": "shakespeare", "started": at % 1, "step": 412, "steps": 1000, "loss": 2.3412, "tokens_per_s": 18200,
+                    "seconds_a_step": 0.452, "seconds_left": 266, "ranks": 4, "sites": 2, "late_count": 10,
+                    "late": [{"rank": 3, "name": "rank 3 on tokyo/t2", "why": "silent for 2.1 s"}], "save_every": 100,
+                    "saved": {"step": 400, "time": at % 2, "path": "x"}, "in_memory": {"step": 410, "time": at % 3},
+                    "not_saved": {"step": 300, "time": at % 4, "reason": "the disk is full"},
+                    "evaluation": {"step": 250, "loss": 2.4107, "time": at % 5}, "restarts": 2, "launcher_restarts": 1,
+                    "restart_reason": "rank 2 was lost", "refused_steps": 3, "end": None})
+        self.write("out/train.log", "".join("%s %s\n" % (at % i, text) for i, text in (
+            (0, "warning: of the run before"), (1, "warning: a"), (2, "rank 2: error: b"), (3, "no warning: x"), (4, "warning: c"),
+            (5, "warning: d"))))
+        rest = ["  process 7 on t1", "  4 ranks, 2 sites", "  late: rank 3 on tokyo/t2, silent for 2.1 s", "  late: 9 more",
+                "  saved: step 400 (%s), again at 500" % (at % 2), "  in memory: step 410 (%s)" % (at % 3),
+                "  not saved: step 300 (%s): the disk is full" % (at % 4), "  held-out loss: 2.4107 at step 250",
+                "  gone on with 2 times", "  started again by its launcher 1 time: rank 2 was lost", "  steps that were not applied: 3",
+                "  %s rank 2: error: b" % (at % 2), "  %s warning: c" % (at % 4), "  %s warning: d" % (at % 5)]
+        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            head = "shakespeare: step 412 of 1000, loss 2.3412, 18.2k tokens/s, 452 ms a step, 4m 26s left"
+            self.assertEqual(self.status().splitlines(), [head, *rest])
+            os.utime(self.path("out", "status.json"), (0, time.time() - 60))
+            said = self.status().splitlines()
+            self.assertRegex(said[0], re.escape(head) + r"; nothing was heard for 6\d s\Z")
+            self.assertEqual(said[1:], rest)
+
     def test_a_status_that_can_not_be_read_is_told_of(self):
         for text in ('{"name": "small", "st', "[]", "{}", '{"step": "three"}', ""):
             self.leave(text)
