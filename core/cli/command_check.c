@@ -579,8 +579,9 @@ static void explain_parts(const check_t *c)
 
 /* Every section that a stage reads, in the order of the tables, with each value's origin. Begins
  * with the plugins and the digests of their files, so that a printed check says what it was checked
- * against. Sections with a star stand for any number of the INI's own; the others are printed once,
- * if anything reads them. */
+ * against, and what [plugin.NAME] sha256 would pin can be copied from it: whole, and on a line of its
+ * own, as a comment too has no more than the bytes of a line. Sections with a star stand for any number
+ * of the INI's own; the others are printed once, if anything reads them. */
 static lh_status_t explain_all(const check_t *c)
 {
     uint32_t count;
@@ -588,8 +589,8 @@ static lh_status_t explain_all(const check_t *c)
     const job_section_t *all = job_sections(&count);
     for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
         const plugin_t *p = registry_at(c->cli->plugins, i);
-        text_printf(c->out, "; %s %s %s: %s, sha256 %.16s\n", plugin_kind_text(p->kind), p->name,
-                    p->version, p->path, p->sha256);
+        text_printf(c->out, "; %s %s %s: %s\n;     sha256 %s\n", plugin_kind_text(p->kind),
+                    p->name, p->version, p->path, p->sha256);
     }
     text_append(c->out, "\n");
     for (uint32_t i = 0; i < count; i++) {

@@ -196,6 +196,9 @@ class PluginRefusals(PipelineCase):
                     "'zero0'?" % self.plugins, "--set", "plugin.zero00.sha256=" + found)
         out, _ = self.run_longhaul(*self.check_arguments("zero0", "--set", pin + found.upper()))
         self.assertIn("[plugin.zero0]", out)
+        # What is to be pinned is copied from what check prints.
+        out, _ = self.run_longhaul(*self.check_arguments("zero0"))
+        self.assertRegex(out, r"(?m)^; optimizer zero0 .*/zero0\.so\n; +sha256 %s$" % found)
 
     def test_ranks_that_do_not_fit_together_are_refused_before_they_start(self):
         job = self.small_job(train={"steps": 1}, device={"plugin": "reference", "threads": None})
