@@ -277,6 +277,28 @@ static void either_file_of_a_pair_may_be_named(void **state)
     }
 }
 
+/* A file of one letter is refused by its name: so it was read. */
+static void a_folder_stands_for_the_first_of_its_tokenizers(void **state)
+{
+    static const char *const last_first[] = {"tokenizer.bin", "encoder.json", "vocab.json",
+                                             "tokenizer.model", "tokenizer.json"};
+    scratch_t *s = *state;
+    tokenizer_t *t;
+
+    /* A pair of names of its own is found by its files alone. */
+    (void)scratch_text(s, "my-vocab.json", "x");
+    (void)scratch_text(s, "my-merges.txt", "x");
+    assert_int_equal(tokenizer_load(s->folder, NULL, &t), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), " has no tokenizer: "));
+    for (size_t i = 0; i < sizeof(last_first) / sizeof(*last_first); i++) {
+        char expected[64];
+        (void)snprintf(expected, sizeof(expected), "%s is no tokenizer: ", last_first[i]);
+        (void)scratch_text(s, last_first[i], "x");
+        assert_int_equal(tokenizer_load(s->folder, NULL, &t), LH_INVALID);
+        assert_memory_equal(behind_folder(s, fail_reason()), expected, strlen(expected));
+    }
+}
+
 static void a_spelt_out_special_token_is_text_unless_asked_for(void **state)
 {
     static const int32_t token[] = {4999};
@@ -872,6 +894,7 @@ int main(void)
         cmocka_unit_test(what_was_encoded_before_does_not_matter),
         cmocka_unit_test(special_ids_are_those_of_the_files),
         cmocka_unit_test(either_file_of_a_pair_may_be_named),
+        IN_FOLDER(a_folder_stands_for_the_first_of_its_tokenizers),
         cmocka_unit_test(a_spelt_out_special_token_is_text_unless_asked_for),
         cmocka_unit_test(decoding_skips_special_tokens_only_when_told),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
