@@ -27,6 +27,10 @@ class Stages(PipelineCase):
         every = ["prepare", "train", "eval", "export", "generate"]
         self.assertEqual(self.stages_run(job), (every, []))
         self.assertEqual(self.stages_run(job), ([], every))
+        # How it is computed, by whom, and who looks on, are no inputs.
+        self.assertEqual(self.stages_run(job, *set_flags(
+            "launch.bind=no", "comm.chunk=64KiB", "parallel.accumulation=breadth",
+            "transport.wan.rate=1Gbps", "watch.report=1s")), ([], every))
         self.assertEqual(self.stages_run(job, "--set", "generate.seed=5"),
                          (["generate"], every[:-1]))
         self.assertEqual(self.stages_run(job, "--set", "generate.seed=5"), ([], every))
