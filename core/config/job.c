@@ -220,7 +220,8 @@ static const lh_option_t export_rows[] = {
     CHOICE(job_export_t, dtype, "as_imported", "as_imported|f32|bf16|f16", "dtype of the weights"),
     CHOICE(job_export_t, adapter, "merged", "merged|separate",
            "what becomes of [adapter.NAME]: added to the weights, or alone in PEFT's format"),
-    BYTES(job_export_t, shard_bytes, "5GB", "4KiB..", "largest file of weights"),
+    BYTES(job_export_t, shard_bytes, "5GB", "4KiB..",
+          "tensors of a file of weights, at most; a larger tensor has a file of its own"),
 };
 
 /* The same rows bound the flags of `longhaul generate`, which looks its ranges up here. */

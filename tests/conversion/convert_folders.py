@@ -64,6 +64,17 @@ def same(folder, like):
     subprocess.run([sys.executable, READ, folder, like, "--tensors"], check=True)
 
 
+def shards_hold(folder, most):
+    """No file of weights has more bytes of tensors than that, unless it has one tensor alone."""
+    for name in os.listdir(folder):
+        if not name.endswith(".safetensors"):
+            continue
+        with open(os.path.join(folder, name), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        ends = [row["data_offsets"][1] for tensor, row in header.items() if tensor != "__metadata__"]
+        assert max(ends) <= most or len(ends) == 1, (name, ends)
+
+
 def config_of(folder):
     with open(os.path.join(folder, "config.json")) as f:
         return json.load(f)
@@ -224,6 +235,7 @@ with tempfile.TemporaryDirectory() as scratch:
         if TORTURE or i % 3 == 0:
             shards = convert(at + "-shards", plugin, source, shard_bytes="40KiB")
             assert len([f for f in os.listdir(shards) if f.endswith(".safetensors")]) > 1
+            shards_hold(shards, 40 << 10)
             same(shards, source)
             same(convert(at + "-again", plugin, shards), source)
         if TORTURE or i % 3 == 1:
