@@ -579,7 +579,7 @@ static bool bed_sleep(bed_t *bed, uint64_t ns)
     return ppoll(bed->fds, bed->count, &time, NULL) != 0;
 }
 
-/* The nap of a blind transport grows from 1 to some 60 us, so that a short wait is answered soon
+/* The nap of a blind transport grows from 1 to 64 us, so that a short wait is answered soon
  * and a long one costs little. */
 void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 {

@@ -36,7 +36,7 @@ static void *take(lh_device_t *d, size_t bytes)
     return d->host->alloc(d->host, bytes, 64); /* zeroed; NULL after saying why */
 }
 
-/* Without taking one: `longhaul plugins` may ask on a machine that trains. */
+/* Without taking one: `longhaul new` may ask on a machine that trains. */
 static lh_status_t my_count(LH_UNUSED const lh_host_t *host, LH_UNUSED const void *config,
                             uint32_t *out)
 {
