@@ -84,6 +84,8 @@ class Stages(PipelineCase):
             for name, text in wanted.items():
                 with open(self.path("of-" + folder, "hf", name)) as f:
                     self.assertEqual(f.read(), text, folder)
+            with open(self.path("of-" + folder, "hf", "config.json")) as f:
+                self.assertEqual(json.load(f)["vocab_size"], 5056)  # of 5,000 tokens: [model] vocab_multiple is 64
 
     def test_tokens_of_another_tokenizer_are_told(self):
         job = self.small_job(train={"steps": 1})

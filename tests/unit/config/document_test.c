@@ -1,6 +1,7 @@
 /* document_test.c - INI text: what is read, and the sentence for what is not. */
 #include <unit/base/scratch_files.h>
 
+#include <base/text.h>
 #include <config/document.h>
 #include <config/ini_lines.h>
 
@@ -151,6 +152,31 @@ static void a_file_over_a_mebibyte_is_refused(void **state)
     document_free(d);
 }
 
+/* Half of them in a file that the other includes. */
+static void more_than_4096_keys_in_all_are_refused(void **state)
+{
+    enum { HALF = 2048 };
+    scratch_t *s = *state;
+    document_t *d;
+    for (int more = 0; more < 2; more++) {
+        text_t half = {0}, rest = {0};
+        text_append(&half, "[a]\n");
+        text_append(&rest, "include = half.ini\n[b]\n");
+        for (int i = 0; i < HALF; i++)
+            text_printf(&half, "k%d = 1\n", i);
+        for (int i = 0; i < HALF + more; i++)
+            text_printf(&rest, "k%d = 1\n", i);
+        assert_false(half.failed || rest.failed);
+        (void)scratch_text(s, "half.ini", half.data);
+        const char *path = scratch_text(s, "a.ini", rest.data);
+        assert_int_equal(document_load(path, &d), more == 0 ? LH_OK : LH_INVALID);
+        if (more == 0) document_free(d);
+        text_free(&rest);
+        text_free(&half);
+    }
+    assert_sentence(s, "a.ini:2051: more than 4096 keys in all");
+}
+
 static void an_including_file_overrides_and_remembers(void **state)
 {
     scratch_t *s = *state;
@@ -284,6 +310,7 @@ int main(void)
         cmocka_unit_test(a_hostile_line_is_one_sentence),
         cmocka_unit_test(a_nul_byte_is_refused),
         cmocka_unit_test(a_file_over_a_mebibyte_is_refused),
+        cmocka_unit_test(more_than_4096_keys_in_all_are_refused),
         cmocka_unit_test(an_including_file_overrides_and_remembers),
         cmocka_unit_test(includes_end),
         cmocka_unit_test(the_command_line_sets_and_makes),

@@ -334,6 +334,13 @@ static void skipped_batches_are_what_a_walk_over_samples_leaves_out(void **state
                                         "x", "1..2..3", "-1",   "1 2",  "999999999999"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         assert_int_equal(batch_skips_parse(wrong[i], &s), LH_INVALID);
+    char many[512] = "1";
+    for (int i = 2; i <= 65; i++) {
+        assert_int_equal(batch_skips_parse(many, &s), LH_OK);
+        assert_int_equal(s.count, i - 1);
+        (void)snprintf(many + strlen(many), sizeof(many) - strlen(many), ",%d", 2 * i);
+    }
+    assert_int_equal(batch_skips_parse(many, &s), LH_INVALID);
 }
 
 int main(void)

@@ -499,6 +499,36 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
 /* By the rule of Hugging Face's BPE: of a word that the pretokenizer has cut the last character is
  * the piece with the suffix and no other, each but the first the one with the prefix, and a merge
  * makes the left piece and the right one without its prefix. The first file is as CLIP's. */
+static void a_long_sequence_and_a_long_pattern_are_refused(void **state)
+{
+    enum { STEPS = 65, PATTERN = 65537 };
+    scratch_t *s = *state;
+    tokenizer_t *t;
+    text_t steps = {0}, pattern = {0};
+    text_append(&steps, MODEL(AB, "") ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < STEPS; i++)
+        text_printf(&steps, "%s{\"type\":\"NFC\"}", i == 0 ? "" : ",");
+    text_append(&steps, "]}}");
+    text_append(&pattern, MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":"
+                                        "\"Isolated\",\"pattern\":{\"Regex\":\"");
+    for (int i = 0; i < PATTERN; i++)
+        text_append(&pattern, "a");
+    text_append(&pattern, "\"}}}");
+    assert_false(steps.failed || pattern.failed);
+
+    assert_int_equal(tokenizer_load(scratch_text(s, "tokenizer.json", steps.data), NULL, &t),
+                     LH_INVALID);
+    assert_string_equal(behind_folder(s, fail_reason()),
+                        "tokenizer.json: the normalizer has 65 steps; at most 64 are supported");
+    assert_int_equal(tokenizer_load(scratch_text(s, "tokenizer.json", pattern.data), NULL, &t),
+                     LH_INVALID);
+    assert_string_equal(
+        behind_folder(s, fail_reason()),
+        "tokenizer.json: a pattern of 65537 bytes; 1 to 65536 are supported");
+    text_free(&pattern);
+    text_free(&steps);
+}
+
 static void pieces_that_mark_the_places_of_a_word(void **state)
 {
     static const char clip[] =
@@ -901,6 +931,7 @@ int main(void)
         IN_FOLDER(the_post_processor_says_what_stands_around_a_text),
         IN_FOLDER(a_config_says_what_stands_around_a_text_without_a_post_processor),
         IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
+        IN_FOLDER(a_long_sequence_and_a_long_pattern_are_refused),
         IN_FOLDER(pieces_that_mark_the_places_of_a_word),
         IN_FOLDER(the_end_of_a_long_word_is_its_only_one),
         IN_FOLDER(a_piece_with_a_space_mark_inside_is_found),
