@@ -421,6 +421,8 @@ class Stages(PipelineCase):
         self.run_longhaul("run", job)
         for name in ("report.html", "metrics.jsonl", "train.log"):
             self.assertGreater(os.path.getsize(self.path("out", name)), 0, name)
+        evaluated = [r["step"] for r in read_json_lines(self.path("out", "metrics.jsonl")) if "evaluation" in r]
+        self.assertEqual(evaluated, [0, 2, 3])  # the start weights and the last step too
         self.assertEqual(len(os.listdir(self.path("out", "events"))), 1)
         with open(self.path("out", "report.html")) as f:
             page = f.read()
