@@ -21,6 +21,14 @@ def blocks(page, language):
         return re.findall(r"^```%s\n(.*?)^```" % language, f.read(), re.S | re.M)
 
 
+def headings(path):
+    """As a browser of the repository names them in links."""
+    with open(path, encoding="utf-8") as f:
+        text = re.sub(r"(?ms)^```.*?^```", "", f.read())
+    titles = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", t).lower()).replace(" ", "-") for t in titles}
+
+
 class Readme(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
@@ -78,15 +86,26 @@ class Readme(unittest.TestCase):
             command = line.split("#")[0].strip().replace("longhaul ", BINARY + " ", 1)
             self.shell(command + (FEW if re.search(r"longhaul (run|plan|generate) ", command) else ""))
 
-    def test_pages_that_are_linked_exist(self):
+    def test_pages_and_headings_that_are_linked_exist(self):
         pages = ["README.md"] + ["docs/" + p for p in os.listdir(os.path.join(SOURCE, "docs"))]
         for page in pages:
             with open(os.path.join(SOURCE, page), encoding="utf-8") as f:
-                for target in re.findall(r"\]\(([^)#]+)\)", f.read()):
+                for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", f.read()):
                     if target.startswith("http"):
                         continue
-                    path = os.path.normpath(os.path.join(SOURCE, os.path.dirname(page), target))
+                    path = os.path.normpath(os.path.join(SOURCE, os.path.dirname(page), target)) if target \
+                        else os.path.join(SOURCE, page)
                     self.assertTrue(os.path.exists(path), f"{page} links {target}")
+                    if heading:
+                        self.assertIn(heading, headings(path), f"{page} links {target}#{heading}")
+
+    def test_it_is_said_where_data_comes_from(self):
+        data = os.path.join(SOURCE, "examples", "data")
+        with open(os.path.join(data, "NOTICE.md"), encoding="utf-8") as f:
+            said = " ".join(re.findall(r"(?m)^\| ([^|]+) \|", f.read()))
+        for name in sorted(os.listdir(data)):
+            if name != "NOTICE.md":
+                self.assertIn(name, said)
 
     def test_c_that_pages_show_compiles(self):
         with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as f:

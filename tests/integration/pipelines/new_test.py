@@ -141,6 +141,12 @@ class New(PipelineCase):
                 planned, _ = self.run_longhaul("plan", "--json", job)
                 self.assertEqual(json.loads(planned)["parameters"], parameters)
 
+    def test_the_small_recipe_is_as_small_as_it_says(self):
+        with open(os.path.join(RECIPES, "small.ini")) as f:
+            self.assertIn("0.8 million parameters, and 256 for each id of the vocabulary", f.readline())
+        planned, _ = self.run_longhaul("plan", "--json", self.recipe_job("small"))
+        self.assertEqual(json.loads(planned)["parameters"], 803968 + 256 * 5056)  # 5,000 tokens, padded to a multiple of 64
+
     def test_recipes_are_what_their_config_says(self):
         for recipe, folder in (("mistral-7b", "mistral-7b-v0.3"), ("falcon-7b", "falcon-7b")):
             source = os.path.join(REFERENCE, "data", "hf-metadata", folder)
