@@ -340,6 +340,21 @@ class Stages(PipelineCase):
         for drawn in made[2:]:
             self.assertNotEqual(drawn, made[0])
 
+    def test_paths_behind_flags_are_those_of_the_working_folder(self):
+        """And those of the INI and of --set are the INI's folder's."""
+        os.mkdir(self.path("jobs"))
+        job = os.path.join("jobs", "job.ini")
+        os.rename(self.small_job(train={"steps": 0}, generate={"tokens": 4}), self.path(job))
+        self.run_longhaul("run", job)
+        self.assertTrue(os.path.isdir(self.path("jobs", "out")))
+        self.write("prompts.jsonl", '{"prompt": "Once"}\n')
+        made = [self.run_longhaul("generate", job, "--json", *more)[0]
+                for more in (("--prompts", "prompts.jsonl"), ("--set", "generate.prompts=../prompts.jsonl"))]
+        self.assertEqual(json.loads(made[0]), json.loads(made[1]))
+        if shutil.which("dot"):
+            self.run_longhaul("plan", job, "--graph", "block.svg")
+            self.assertTrue(os.path.exists(self.path("block.svg")))
+
     def test_a_working_folder_of_a_long_path(self):
         job = self.small_job()
         there = "for i in $(seq 21); do mkdir -p %s && cd -P %s; done; exec %s check job.ini"
