@@ -1,11 +1,13 @@
-/* An arena of the cpu device that is shared stays where it is, keeps what it holds, and is what a
- * mapping of the descriptor sees from then on. */
+/* An arena of the cpu device lies in huge pages unless [device] huge_pages is no; one that is shared
+ * stays where it is, keeps what it holds, and is what a mapping of the descriptor sees from then on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -77,9 +79,46 @@ static void memory_of_others_is_not_shared(void **state)
     rig.api->release(memory);
 }
 
+/* What the kernel was asked of the mapping at address: 1 huge pages, 0 none, -1 it does not tell. */
+static int huge_pages_asked_at(const void *address)
+{
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    char line[4096];
+    bool here = false;
+    int found = -1;
+    while (maps != NULL && found < 0 && fgets(line, sizeof(line), maps) != NULL) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            here = begin <= (uintptr_t)address && (uintptr_t)address < end;
+        else if (here && strncmp(line, "VmFlags:", strlen("VmFlags:")) == 0)
+            found = strstr(line, " hg") != NULL;
+    }
+    if (maps != NULL) (void)fclose(maps);
+    return found;
+}
+
+static void huge_pages_are_asked_for_unless_told_not_to(void **state)
+{
+    (void)state;
+    const bool there = access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
+    for (uint64_t huge = 0; huge < 2; huge++) {
+        const rig_setting_t settings[] = {{"huge_pages", huge}, {"threads", 1}, {0}};
+        rig_t own;
+        lh_memory_t *memory;
+        void *address;
+        rig_open_with(&own, "cpu", settings);
+        assert_int_equal(own.api->alloc(own.device, LH_SPACE_DEVICE, 4 << 20, &memory, &address), LH_OK);
+        const int asked = huge_pages_asked_at(address);
+        if (asked >= 0) assert_int_equal(asked, there ? huge : 0);
+        own.api->release(memory);
+        rig_close(&own);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(huge_pages_are_asked_for_unless_told_not_to),
         cmocka_unit_test(shared_memory_stays_and_keeps_what_it_holds),
         cmocka_unit_test(memory_of_others_is_not_shared),
     };
