@@ -163,6 +163,8 @@ def tokenizer_files():
          r"t/tokenizer\.json: merge 1: more than 1 merges, the limit", "[limits]\nmerges = 1\n")
     case("millions of values", T, '{"model":[' + "[]," * 5000000 + "[]]}", r"t/tokenizer\.json: more than 101200 values in its JSON",
          "[limits]\nmerges = 100\nvocabulary = 100\n")
+    case("a file over the limit", T, made() + " " * 2000, r"t/tokenizer\.json: \d+ bytes, at most 1024 are allowed",
+         "[limits]\ntokenizer_bytes = 1KiB\n")
     case("a bomb of brackets", T, '{"model":' + "[" * 100000, r"t/tokenizer\.json: not JSON, line 1 column \d+, '\[': nested deeper than 64 levels")
     case("a NUL in a string", T, made(normalizer={"type": "Prepend", "prepend": "a\0b"}),
          r"t/tokenizer\.json: \\u0000 is not allowed in its texts")
