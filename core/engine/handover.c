@@ -501,8 +501,10 @@ static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *tur
     lh_status_t status = tells_waits(e) ? e->api->await(e->stream, &reached) : LH_OK;
     if (status == LH_OK) status = e->api->record(e->stream, turn->made);
     if (status == LH_OK) status = e->api->wait(e->leaving, turn->made);
-    /* A sum over sites reads what a sum on the device has left, for which nothing else waits yet. */
-    if (status == LH_OK && e->exchanged != NULL) status = e->api->wait(e->leaving, e->exchanged);
+    /* A sum over sites reads what a sum on the device has left, for which nothing else waits yet. No other
+     * transfer may wait for those on the device: their ends depend on other ranks, which may be waiting for it. */
+    if (status == LH_OK && h->transfer->takes_over && e->exchanged != NULL)
+        status = e->api->wait(e->leaving, e->exchanged);
     return status == LH_OK ? copies_queue(h, e->leaving, false) : status;
 }
 

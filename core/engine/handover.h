@@ -36,7 +36,9 @@
  * own waits until what is read is made, the exchange queues the transfer there, and the computing stream
  * waits for the event behind it. Another event in front of that wait says how long it took. The host waits
  * for nothing. Such transfers are in no captured list: their
- * lists are captured in the pieces between transfers (call_list.c).
+ * lists are captured in the pieces between transfers (call_list.c). Of the host's transfers one that takes over
+ * what such a transfer has left (transfer_t.takes_over) copies out behind the last of them; any other goes past
+ * them.
  *
  * A mirror holds what travels and nothing else: of an allocation with frozen parameters, or with
  * activations of which few are summed, that is a small part.

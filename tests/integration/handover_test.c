@@ -8,7 +8,8 @@
  *
  * An input x becomes y = x + x; a transfer makes z = 2 y of it; w = z + z; another one makes s = 2 w,
  * which the second program waits for and gives out as s + s. Transfers on the queue only copy: there y = 4 x,
- * s = w, and one of the host's takes z over behind the first, as a sum over sites does, and doubles it. */
+ * s = w, and one of the host's takes z over behind the first, as a sum over sites does, and doubles it. Any
+ * other transfer of the host's goes past those on the queue. */
 #include "rig.h"
 
 #include <pthread.h>
@@ -56,6 +57,9 @@ typedef struct scene {
     /* Transfers under way: whose wait the device had reached when the gate opened; before the end; at all. */
     atomic_uint at_once, reached, transfers;
     bool ahead;                 /* runs before are still queued */
+    uint64_t word_at;           /* beside: in pinned memory */
+    lh_place_t word;            /* the same: the transfer on the queue awaits it on its way */
+    atomic_bool lets_go;        /* the host's transfer sets it at its end */
     uint32_t starts, lost_from; /* so far; at how many a peer is lost */
     lh_status_t status;         /* of what the host was told */
 } scene_t;
@@ -74,6 +78,11 @@ static void reached_look(scene_t *s, const doubled_t *d)
     s->reached += there;
 }
 
+static void word_set(const scene_t *s)
+{
+    atomic_store((_Atomic uint32_t *)s->word.address, 1);
+}
+
 static void *doubler(void *context)
 {
     scene_t *s = context;
@@ -89,6 +98,7 @@ static void *doubler(void *context)
             (void)nanosleep(&travel, NULL);
             memcpy(d->to, d->made, sizeof(d->made));
             if (d->gate.done != NULL) d->gate.done(d->gate.context);
+            if (s->lets_go) word_set(s);
             d->running = false; /* from here on it may be started anew */
         }
         (void)nanosleep(&nap, NULL);
@@ -159,8 +169,10 @@ static lh_status_t on_bind(exchange_t *x)
 {
     scene_t *s = (scene_t *)x;
     const engine_t *e = s->rig.engine;
+    if (s->word_at != 0) s->word = allocation_place(&e->pinned, s->word_at);
     for (uint32_t i = 0; i < e->handover_count; i++) {
         doubled_t *d = &s->list[i];
+        if (e->handovers[i] == NULL) continue;
         for (uint32_t k = 0; k < 2; k++)
             d->places[k] = place_of(s, s->values[i][k]);
         if (e->handovers[i]->native) continue; /* neither mirrors nor words */
@@ -199,6 +211,7 @@ static const lh_device_api_t *real_api;
 static const engine_t *engine;
 static uint32_t waits, left_out; /* so far in this phase; the one that is left out */
 static uint32_t where;           /* of the scenes that are played */
+static bool beside;              /* on the queue: the host's transfer does not take over */
 
 static bool is_left_out(void)
 {
@@ -274,12 +287,14 @@ static lh_status_t on_native(exchange_t *x, const transfer_t *t, bool *native, u
  * the run before. */
 static lh_status_t on_queue(exchange_t *x, const transfer_t *t)
 {
-    const engine_t *e = ((scene_t *)x)->rig.engine;
+    const scene_t *s = (const scene_t *)x;
+    const engine_t *e = s->rig.engine;
     const lh_place_t *places = ((const doubled_t *)t)->places;
     const uint64_t bytes = sizeof(float) * ELEMENTS;
     const lh_place_t held = allocation_place(&e->workspace, 0),
                      filled = allocation_place(&e->workspace, bytes);
     lh_status_t status = e->api->copy(e->exchanging, &held, &places[0], bytes);
+    if (status == LH_OK && beside) status = e->api->await(e->exchanging, &s->word);
     for (uint32_t i = 0; i < TRAVELS && status == LH_OK; i++)
         status = e->api->fill(e->exchanging, &filled, 0, TRAVEL_BYTES);
     return status == LH_OK ? e->api->copy(e->exchanging, &places[1], &held, bytes) : status;
@@ -341,6 +356,30 @@ static void programs_write(scene_t *s)
     OK(g->status);
 }
 
+/* The device moves y = x + x to z and the host doubles it into u meanwhile: z + u is given out. */
+static void beside_write(scene_t *s)
+{
+    const uint64_t shape[] = {1, ELEMENTS};
+    const lh_arg_t arg = flow_arg(LH_DTYPE_F32, 2, shape);
+    const program_how_t how = {.use = USE_DECODE, .sequences = 1, .rows = 1};
+    OK(allocation_take(&s->rig.engine->pinned, 64, 64, &s->word_at));
+    OK(program_empty(s->rig.engine, s->rig.weights, &how, &s->first));
+    flow_t *f = s->first->flow;
+    const uint32_t x = program_input_value(s->first, LH_INPUT_WEIGHTS, &arg);
+    const uint32_t y = doubled_value(s, s->first, x, flow_activation(f, &arg));
+    const uint32_t z = flow_activation(f, &arg), u = flow_activation(f, &arg);
+    const flow_moved_t by_device = flow_moved(f, &y, 1, &z, 1);
+    const flow_moved_t by_host = flow_moved(f, &y, 1, &u, 1);
+    call_put(s, s->first, FLOW_COLLECTIVE, 0, &by_device);
+    call_put(s, s->first, FLOW_COLLECTIVE, TAKEN_OVER, &by_host);
+    call_put(s, s->first, FLOW_WAIT, TAKEN_OVER, &by_host);
+    call_put(s, s->first, FLOW_WAIT, 0, &by_device);
+    const uint32_t slots[] = {z, u, program_output_value(s->first, OUTPUT_LOGITS, &arg, false)};
+    flow_kernel(f, op_table_find(s->rig.ops, "add"), NULL, slots);
+    memcpy(s->values, (const uint32_t[LISTED][2]){{y, z}, {0, 0}, {y, u}}, sizeof(s->values));
+    OK(f->status);
+}
+
 typedef struct broken { /* which wait is left out; NO_WAIT: none */
     uint32_t build, run;
 } broken_t;
@@ -372,7 +411,7 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
                                            .ways = 2,
                                            .dtype = LH_DTYPE_F32,
                                            .elements = ELEMENTS,
-                                           .takes_over = i == TAKEN_OVER};
+                                           .takes_over = i == TAKEN_OVER && !beside};
     rig_open_how(&s->rig, &how);
     real_api = s->rig.engine->api;
     *api = *real_api;
@@ -384,7 +423,10 @@ static void scene_open(scene_t *s, bool capture, const broken_t *broken, lh_devi
     s->rig.engine->how.no_capture = !capture;
     engine = s->rig.engine;
     engine_use_exchange(s->rig.engine, &s->exchange);
-    programs_write(s);
+    if (beside)
+        beside_write(s);
+    else
+        programs_write(s);
     waits = 0;
     left_out = broken->build;
     s->status = engine_build(s->rig.engine);
@@ -413,7 +455,7 @@ static void run_queue(scene_t *s, uint32_t run)
         in[i] = (float)(run * 7 + i % 97 + 1);
     s->status = program_input(s->first, LH_INPUT_WEIGHTS, in, sizeof(in));
     if (s->status == LH_OK) s->status = program_run(s->first, 0);
-    if (s->status == LH_OK) s->status = program_run(s->second, 0);
+    if (s->status == LH_OK && s->second != NULL) s->status = program_run(s->second, 0);
 }
 
 /* One run of both; false: other numbers came, or the host was told of a mistake. */
@@ -596,6 +638,41 @@ static void what_the_device_does_not_capture_is_launched(void **state)
     all_goes_well(REFUSED);
 }
 
+/* On the queue a transfer may wait for other ranks that wait for one of the host's, which was started behind it.
+ * Here the one on the queue is let go by the end of the other itself, but for the first run. */
+static void a_transfer_of_the_host_passes_one_on_the_queue(void **state)
+{
+    const struct timespec nap = {0, 1000000};
+    scene_t *s = calloc(1, sizeof(*s));
+    lh_device_api_t api;
+    bool over = true, right = true;
+    (void)state;
+    assert_non_null(s);
+    where = ON_QUEUE;
+    beside = true;
+    refuses = false;
+    scene_open(s, false, &(broken_t){NO_WAIT, NO_WAIT}, &api);
+    OK(s->status);
+    for (uint32_t run = 0; run < 3 && over; run++) {
+        s->lets_go = run > 0;
+        if (run == 0) word_set(s);
+        run_queue(s, run);
+        OK(s->status);
+        for (uint32_t i = 0; i < 5000 && program_under_way(s->first) > 0; i++)
+            (void)nanosleep(&nap, NULL);
+        over = program_under_way(s->first) == 0;
+        if (!over) word_set(s);
+        OK(program_output(s->first, OUTPUT_LOGITS, out, sizeof(out)));
+        for (uint32_t i = 0; i < ELEMENTS; i++)
+            right = right && out[i] == 6 * in[i];
+    }
+    scene_close(s);
+    free(s);
+    beside = false;
+    assert_true(over);
+    assert_true(right);
+}
+
 /* With runs of both transfers under way, which nobody ends any more. */
 static void a_start_that_fails_leaves_no_queue_waiting(void **state)
 {
@@ -633,6 +710,7 @@ int main(void)
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
         cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
         cmocka_unit_test(what_the_device_does_not_capture_is_launched),
+        cmocka_unit_test(a_transfer_of_the_host_passes_one_on_the_queue),
         cmocka_unit_test(a_start_that_fails_leaves_no_queue_waiting),
     };
     if (strcmp(rig_device(), "fake") != 0) return 77; /* no queue, no wait */
