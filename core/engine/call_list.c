@@ -381,16 +381,25 @@ static lh_status_t list_go(engine_t *e, call_list_t *list)
     return launch_all(e, list);
 }
 
+/* Whether a run launches something for the first time. A transfer that the device makes itself has code of its own,
+ * and connects its ranks when it is first queued: what only the last round of a step starts has its first time in
+ * the first such round, when the list may have run for other rounds. */
+static bool run_is_first(const engine_t *e, const call_list_t *list)
+{
+    return !list->ran || (e->exchanges && e->last_micro && !list->ran_last);
+}
+
 lh_status_t call_list_run(engine_t *e, call_list_t *list)
 {
     lh_status_t status = LH_OK;
-    const bool again = list->ran;
+    const bool again = list->ran, first = run_is_first(e, list);
     list->ran = true;
+    list->ran_last = list->ran_last || e->last_micro;
     if (again && !e->profiling) status = second_run_capture(e, list);
-    if (!again && list->replay == NULL) status = handovers_settle(e);
+    if (status == LH_OK && first && list->replay == NULL) status = handovers_settle(e);
     if (status != LH_OK) return status;
     expect_all(e, list);
-    e->loaded = again;
+    e->loaded = !first;
     status = list_go(e, list);
     e->loaded = false;
     return status;

@@ -43,7 +43,8 @@ typedef struct call_list {
     lh_replay_t *last_replay; /* for the last round of a step; NULL: it is as the others */
     list_piece_t *pieces;     /* [piece_count] in order; NULL: the list is not captured in pieces */
     uint32_t piece_count;
-    bool ran, captured; /* captured: it was tried, whether or not the list can be */
+    bool ran, ran_last; /* in any round; in the last round of a step, which may start more than others */
+    bool captured;      /* it was tried, whether or not the list can be */
     lh_event_t **marks; /* [count + 1] while profiling on an asynchronous device */
     uint64_t profiled_runs;
 } call_list_t;
@@ -62,8 +63,9 @@ lh_status_t call_list_place(const engine_t *e, const flow_t *flow, call_list_t *
  * else does nothing, and calls are launched one by one. A placed list's second run calls it. */
 lh_status_t call_list_capture(engine_t *e, call_list_t *list) LH_MUST_CHECK;
 /* Queues one run: launched the first time, replayed from the second on where it can be. The first time it waits
- * for transfers that are under way and for those of the list itself (handover.h). On a synchronous device
- * the list has run when this returns. */
+ * for transfers that are under way and for those of the list itself (handover.h); so it does in its first last
+ * round of a step where the device makes transfers itself. On a synchronous device the list has run when this
+ * returns. */
 lh_status_t call_list_run(engine_t *e, call_list_t *list) LH_MUST_CHECK;
 /* Gets ready for runs that are timed, with all times 0, or ends them. LH_UNSUPPORTED where a device
  * that queues does not tell when an event was passed. */

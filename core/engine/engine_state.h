@@ -143,7 +143,7 @@ typedef struct engine {
 
     uint32_t micro_batch; /* the round of the schedule that is queued, from 0 */
     bool last_micro;      /* that round is the last of its step */
-    bool loaded;          /* the list that is launched has run before: its kernels' code is there */
+    bool loaded;          /* what is launched has run before: its code is there */
     bool arranged, planned, built, profiling, capturing;
 } engine_t;
 

@@ -30,7 +30,8 @@
  * for ever, as the progress thread must ask the device before the transfer begins. So nothing awaits a
  * word while a list runs for the first time: what earlier lists have started is over before it
  * (handovers_settle), and what it starts itself is held: the host waits for its end, as where the device
- * can't await words.
+ * can't await words. Where the device makes transfers itself a list's first run in the last round of a step is
+ * one more first time, as some of them are first started there (call_list.c).
  *
  * A transfer that the device makes itself (exchange_t.native) has neither mirror nor words: a stream of its
  * own waits until what is read is made, the exchange queues the transfer there, and the computing stream

@@ -212,6 +212,7 @@ static const engine_t *engine;
 static uint32_t waits, left_out; /* so far in this phase; the one that is left out */
 static uint32_t where;           /* of the scenes that are played */
 static bool beside;              /* on the queue: the host's transfer does not take over */
+static bool last_only;           /* the last round of a step starts transfers, no other */
 
 static bool is_left_out(void)
 {
@@ -314,7 +315,10 @@ static void call_put(scene_t *s, program_t *p, uint32_t kind, uint32_t transfer,
 {
     const flow_insert_t one = {
         .at = p->flow->call_count,
-        .call = {.kind = kind, .transfer = &s->list[transfer].transfer, .moved = *moved}};
+        .call = {.kind = kind,
+                 .transfer = &s->list[transfer].transfer,
+                 .last_only = last_only && kind == FLOW_COLLECTIVE,
+                 .moved = *moved}};
     flow_weave(p->flow, &one, 1);
 }
 
@@ -448,13 +452,14 @@ static void scene_close(scene_t *s)
 
 static float in[ELEMENTS], out[ELEMENTS];
 
-/* Both programs are queued; nobody waits for them. */
+/* Both programs are queued; nobody waits for them. Where the first has rounds, runs are those of steps. */
 static void run_queue(scene_t *s, uint32_t run)
 {
+    const uint32_t rounds = s->first->rounds;
     for (uint32_t i = 0; i < ELEMENTS; i++)
         in[i] = (float)(run * 7 + i % 97 + 1);
     s->status = program_input(s->first, LH_INPUT_WEIGHTS, in, sizeof(in));
-    if (s->status == LH_OK) s->status = program_run(s->first, 0);
+    if (s->status == LH_OK) s->status = program_run(s->first, rounds == 0 ? 0 : run % rounds);
     if (s->status == LH_OK && s->second != NULL) s->status = program_run(s->second, 0);
 }
 
@@ -638,6 +643,40 @@ static void what_the_device_does_not_capture_is_launched(void **state)
     all_goes_well(REFUSED);
 }
 
+/* What only the last round of a step starts the device makes for the first time there, when the list has run
+ * before: code is loaded, and ranks connect. From the second step on streams hold. */
+static void what_a_last_round_first_starts_holds_no_stream(void **state)
+{
+    enum { ROUNDS = 3, STEPS = 3 };
+    (void)state;
+    where = ON_QUEUE;
+    last_only = true;
+    refuses = false;
+    for (uint32_t captured = 0; captured < 2; captured++) {
+        scene_t *s = calloc(1, sizeof(*s));
+        lh_device_api_t api;
+        assert_non_null(s);
+        scene_open(s, captured != 0, &(broken_t){NO_WAIT, NO_WAIT}, &api);
+        OK(s->status);
+        s->first->rounds = ROUNDS;
+        for (uint32_t run = 0; run < STEPS * ROUNDS; run++) {
+            const bool last = run % ROUNDS == ROUNDS - 1;
+            holds = 0;
+            run_queue(s, run);
+            OK(s->status);
+            assert_int_equal(holds, last && run >= ROUNDS); /* for the host's one transfer */
+            if (!last) continue;
+            OK(program_output(s->second, OUTPUT_LOGITS, out, sizeof(out)));
+            for (uint32_t i = 0; i < ELEMENTS; i++)
+                assert_true(out[i] == 32 * in[i]);
+        }
+        assert_int_equal(is_captured(s->first), captured != 0);
+        scene_close(s);
+        free(s);
+    }
+    last_only = false;
+}
+
 /* On the queue a transfer may wait for other ranks that wait for one of the host's, which was started behind it.
  * Here the one on the queue is let go by the end of the other itself, but for the first run. */
 static void a_transfer_of_the_host_passes_one_on_the_queue(void **state)
@@ -710,6 +749,7 @@ int main(void)
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
         cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
         cmocka_unit_test(what_the_device_does_not_capture_is_launched),
+        cmocka_unit_test(what_a_last_round_first_starts_holds_no_stream),
         cmocka_unit_test(a_transfer_of_the_host_passes_one_on_the_queue),
         cmocka_unit_test(a_start_that_fails_leaves_no_queue_waiting),
     };
