@@ -146,6 +146,7 @@ native_t *comm_native(const comm_t *c)
 
 void comm_cancel(comm_t *c)
 {
+    lh_assert(!c->has_thread);
     native_cancel(c->native);
 }
 

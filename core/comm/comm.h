@@ -30,7 +30,9 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out) LH_MUST_CHECK;
  * nothing polls the links any more and one that ends is no failure. The caller then waits for all
  * ranks (a barrier), and calls comm_close. */
 void comm_stop(comm_t *c);
-/* After a failure, before comm_stop: what waits on the device for other ranks ends. */
+/* After a failure, behind comm_stop: what waits on the device for other ranks ends. It may stand in the queue
+ * behind waits for runs of this comm, which comm_stop has told that nothing will end: a library that aborts its
+ * communicators waits until the queue is past what it has there. */
 void comm_cancel(comm_t *c);
 void comm_close(comm_t *c); /* frees its plans; NULL does nothing */
 

@@ -193,11 +193,10 @@ lh_status_t train_comm_connect(train_comm_t *t)
 void train_comm_close(train_comm_t *t, bool together)
 {
     if (t->comm == NULL) return;
-    if (!together) comm_cancel(t->comm);
     comm_stop(t->comm);
-    if (together && control_barrier(t->control, "the end of training") != LH_OK) {
-        comm_cancel(t->comm); /* somebody failed after all; the control plane tells who */
-    }
+    /* Where the barrier fails somebody failed after all; the control plane tells who. */
+    if (!together || control_barrier(t->control, "the end of training") != LH_OK)
+        comm_cancel(t->comm);
     comm_close(t->comm);
     mem_free(t->known);
     mem_free(t->memory);
