@@ -288,10 +288,11 @@ static lh_status_t on_native(exchange_t *x, const transfer_t *t, bool *native, u
  * the run before. */
 static lh_status_t on_queue(exchange_t *x, const transfer_t *t)
 {
-    const scene_t *s = (const scene_t *)x;
+    scene_t *s = (scene_t *)x;
     const engine_t *e = s->rig.engine;
     const lh_place_t *places = ((const doubled_t *)t)->places;
     const uint64_t bytes = sizeof(float) * ELEMENTS;
+    if (s->starts++ == s->lost_from) return fail(LH_TIMED_OUT, "a peer is lost");
     const lh_place_t held = allocation_place(&e->workspace, 0),
                      filled = allocation_place(&e->workspace, bytes);
     lh_status_t status = e->api->copy(e->exchanging, &held, &places[0], bytes);
@@ -712,23 +713,25 @@ static void a_transfer_of_the_host_passes_one_on_the_queue(void **state)
     assert_true(right);
 }
 
-/* With runs of both transfers under way, which nobody ends any more. */
+/* With runs of all transfers under way; those of the host's nobody ends any more. */
 static void a_start_that_fails_leaves_no_queue_waiting(void **state)
 {
     enum { RUNS_BEFORE = 4 };
     const broken_t none = {NO_WAIT, NO_WAIT};
     (void)state;
     refuses = false;
-    for (uint32_t i = 0; i < 4 * TRANSFERS; i++) {
-        const bool replayed = i / TRANSFERS % 2 != 0;
+    for (uint32_t i = 0; i < 4 * TRANSFERS + 2 * LISTED; i++) {
+        const bool queued = i >= 4 * TRANSFERS;
+        const uint32_t each = queued ? LISTED : TRANSFERS, k = queued ? i - 4 * TRANSFERS : i;
+        const bool replayed = k / each % 2 != 0;
         scene_t *s = calloc(1, sizeof(*s));
         lh_device_api_t api;
         assert_non_null(s);
-        where = i >= 2 * TRANSFERS ? IN_PLACE : IN_MIRRORS;
+        where = queued ? ON_QUEUE : k >= 2 * TRANSFERS ? IN_PLACE : IN_MIRRORS;
         scene_open(s, replayed, &none, &api);
         if (replayed) lists_capture(s, true);
         OK(s->status);
-        s->lost_from = RUNS_BEFORE * TRANSFERS + i % TRANSFERS;
+        s->lost_from = RUNS_BEFORE * each + k % each;
         for (uint32_t run = 0; run < RUNS && s->status == LH_OK; run++)
             run_queue(s, run);
         assert_int_equal(s->status, LH_TIMED_OUT);
