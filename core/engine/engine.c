@@ -134,13 +134,19 @@ void engine_use_exchange(engine_t *e, exchange_t *x)
 /* How long the device waits in one call of `test`: 0.1 s. */
 static const uint64_t drain_ns = 100000000;
 
-/* Waits until a stream is empty, even while the job is being stopped. No transfer is under way any more;
- * after a failure streams may still await the ends of some. A device that is lost has nothing queued. */
-static void stream_drain(engine_t *e, lh_stream_t *stream)
+/* No transfer is under way any more; after a failure streams may still await the ends of some. */
+static void event_drain(engine_t *e)
 {
-    if (e->api->record(stream, e->event) != LH_OK) return;
     while (e->api->test(e->event, drain_ns) == LH_AGAIN)
         handovers_release(e);
+}
+
+/* Waits until a stream is empty, even while the job is being stopped. A device that is lost has nothing queued. A
+ * wait for the event may have been given up as the job is stopped: it may be recorded again only once it is past. */
+static void stream_drain(engine_t *e, lh_stream_t *stream)
+{
+    event_drain(e);
+    if (e->api->record(stream, e->event) == LH_OK) event_drain(e);
 }
 
 /* Users before what they use: queues run dry, then handovers, programs, weights, kernels, memory,

@@ -60,6 +60,7 @@ typedef struct scene {
     uint64_t word_at;           /* beside: in pinned memory */
     lh_place_t word;            /* the same: the transfer on the queue awaits it on its way */
     atomic_bool lets_go;        /* the host's transfer sets it at its end */
+    atomic_bool lost;           /* no transfer of the host's ends any more */
     uint32_t starts, lost_from; /* so far; at how many a peer is lost */
     lh_status_t status;         /* of what the host was told */
 } scene_t;
@@ -91,7 +92,7 @@ static void *doubler(void *context)
     while (!s->stop) {
         for (uint32_t i = 0; i < LISTED; i++) {
             doubled_t *d = &s->list[i];
-            if (!d->running || d->gate.past(d->gate.context) != LH_OK) continue;
+            if (s->lost || !d->running || d->gate.past(d->gate.context) != LH_OK) continue;
             for (uint32_t k = 0; k < ELEMENTS; k++)
                 d->made[k] = 2 * d->from[k];
             if (d->gate.reached != NULL) reached_look(s, d);
@@ -740,6 +741,43 @@ static void a_start_that_fails_leaves_no_queue_waiting(void **state)
     }
 }
 
+static bool is_stopping(const lh_host_t *host)
+{
+    (void)host;
+    return true;
+}
+
+/* The host waits for all that is queued, and hears that the job is stopped. What is left is let go by the close, which
+ * must not record an event that is not past. */
+static void a_wait_that_is_given_up_leaves_no_queue_waiting(void **state)
+{
+    const broken_t none = {NO_WAIT, NO_WAIT};
+    (void)state;
+    refuses = false;
+    (void)alarm(30);
+    for (where = IN_MIRRORS; where <= ON_QUEUE; where++) {
+        scene_t *s = calloc(1, sizeof(*s));
+        lh_device_api_t api;
+        assert_non_null(s);
+        scene_open(s, false, &none, &api);
+        OK(s->status);
+        assert_true(run_once(s, 0, &none));
+        s->lost = true;
+        run_queue(s, 1);
+        OK(s->status);
+        const lh_host_t *const host = s->rig.engine->how.host;
+        lh_host_t stopped = *host;
+        stopped.stopping = is_stopping;
+        s->rig.engine->how.host = &stopped;
+        s->status = engine_wait(s->rig.engine);
+        s->rig.engine->how.host = host;
+        assert_int_equal(s->status, LH_CANCELLED);
+        scene_close(s);
+        free(s);
+    }
+    (void)alarm(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -755,6 +793,7 @@ int main(void)
         cmocka_unit_test(what_a_last_round_first_starts_holds_no_stream),
         cmocka_unit_test(a_transfer_of_the_host_passes_one_on_the_queue),
         cmocka_unit_test(a_start_that_fails_leaves_no_queue_waiting),
+        cmocka_unit_test(a_wait_that_is_given_up_leaves_no_queue_waiting),
     };
     if (strcmp(rig_device(), "fake") != 0) return 77; /* no queue, no wait */
     return cmocka_run_group_tests(tests, NULL, NULL);
