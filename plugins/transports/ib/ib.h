@@ -499,7 +499,7 @@ void ib_pairs_move(lh_conn_t *c);
 void ib_pair_unsay_words(ib_pair_t *p);
 /* Of one that is away: its notices that did not arrive are told anew, over others. */
 void ib_pair_unsay(ib_pair_t *p);
-/* One packet on queue pairs that have been idle for so long that their peer may be dead. */
+/* One packet on queue pairs that have been idle for so long that their peer may be dead, all at a time. */
 void ib_pairs_ping(lh_conn_t *c, uint64_t now);
 /* Takes all completions; how many there were, and queue pairs that failed. */
 uint32_t ib_pairs_pump(lh_conn_t *c);

@@ -407,13 +407,23 @@ void ib_pairs_goodbye(lh_conn_t *c)
     if (pair_post(p, &row, 1)) c->leave_ns = pair_now(c) + leave_time(c);
 }
 
+static bool pair_is_idle(const ib_pair_t *p, uint64_t now, uint64_t pause)
+{
+    return p->state == IB_PAIR_UP && !p->failing && ib_pair_wrs(p) == 0 &&
+           now >= p->heard_ns + pause;
+}
+
+/* With the first that is due leave the packets of those that were idle for half as long: each by itself would
+ * wake a sleeper twice, to send it and by its answer. From then on all of them are due together. */
 void ib_pairs_ping(lh_conn_t *c, uint64_t now)
 {
     const uint64_t pause = c->transport->config->keepalive_ns;
-    for (uint32_t i = 0; pause != 0 && i < c->pair_count && c->state == IB_OPEN; i++) {
+    bool due = false;
+    for (uint32_t i = 0; pause != 0 && i < c->pair_count; i++)
+        due |= pair_is_idle(&c->pairs[i], now, pause);
+    for (uint32_t i = 0; due && i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->state != IB_PAIR_UP || p->failing || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause)
-            continue;
+        if (!pair_is_idle(p, now, pause / 2)) continue;
         const ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .to = c->peer_board};
         (void)pair_post(p, &row, 1);
     }

@@ -91,7 +91,7 @@ static const lh_option_t options[] = {
     LH_OPTION_DURATION(
         ib_config_t, keepalive_ns, "keepalive", "1s", "0..1h",
         "a queue pair that was idle for so long sends one packet, so that a dead path "
-        "is seen; 0: never"),
+        "is seen, and with it those that were for half as long; 0: never"),
 };
 
 LH_PLUGIN = {

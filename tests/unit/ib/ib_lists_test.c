@@ -322,6 +322,29 @@ static void an_idle_queue_pair_sends_its_packet_however_seldom_polls_are(void **
     close_conn(c);
 }
 
+/* With the first that is due, those that were idle for half as long: who sleeps wakes once. */
+static void idle_queue_pairs_send_their_packets_together(void **state)
+{
+    static const uint64_t idle_ms[PAIRS] = {1001, 600, 300};
+    (void)state;
+    config.keepalive_ns = 1000 * (uint64_t)MS;
+    lh_conn_t *c = open_conn(false);
+    bare.now = 10000 * (uint64_t)MS;
+    for (uint32_t i = 0; i < PAIRS; i++)
+        c->pairs[i].heard_ns = bare.now - idle_ms[i] * MS;
+    transport.looks = true;
+    card.lists = 0;
+    for (int i = 0; i < 2; i++) { /* what is on its way is not sent again */
+        step(c);
+        assert_int_equal(card.lists, 2);
+        assert_int_equal(ib_pair_wrs(&c->pairs[0]), 1);
+        assert_int_equal(ib_pair_wrs(&c->pairs[1]), 1);
+        assert_int_equal(ib_pair_wrs(&c->pairs[2]), 0);
+    }
+    config.keepalive_ns = 0;
+    close_conn(c);
+}
+
 static int req_notify_cq(LH_UNUSED verbs_cq_t *cq, LH_UNUSED int solicited_only)
 {
     return 0;
@@ -467,6 +490,7 @@ int main(void)
         cmocka_unit_test(a_goodbye_outlives_one_that_fails),
         cmocka_unit_test(a_connection_that_is_well_asks_the_clock_seldom),
         cmocka_unit_test(an_idle_queue_pair_sends_its_packet_however_seldom_polls_are),
+        cmocka_unit_test(idle_queue_pairs_send_their_packets_together),
         cmocka_unit_test(a_queue_pair_that_takes_no_receive_requests_keeps_nobody_asleep),
         cmocka_unit_test(a_timer_is_set_for_what_is_due_sooner_alone),
         cmocka_unit_test(who_leaves_sleeps_until_its_goodbye_has_arrived),
