@@ -216,6 +216,7 @@ struct lh_conn {
     uint32_t lead;    /* the one that notices go over */
     uint32_t gathers; /* the one that alone may have work requests that are not posted yet */
     _Atomic uint32_t pairs_up; /* also read by stats */
+    _Atomic uint32_t pairs_used; /* likewise: this end's chunks go over so many; 0: all */
     verbs_cq_t *cqs[IB_PORTS_MOST];
 
     ib_board_t *board; /* the peer writes it: [0]; [1] is what this end writes into the peer's */
@@ -239,6 +240,12 @@ struct lh_conn {
     _Atomic uint64_t bytes_sent, bytes_received, bytes_again, heard_ns, round_trip_ns,
         round_trip_min_ns, rate;
 };
+
+static inline uint32_t ib_pairs_used(const lh_conn_t *c)
+{
+    const uint32_t used = atomic_load_explicit(&c->pairs_used, memory_order_relaxed);
+    return used != 0 && used < c->pair_count ? used : c->pair_count;
+}
 
 typedef struct ib_request { /* a connect request that waits to be accepted */
     cm_id_t *id;

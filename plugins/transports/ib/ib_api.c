@@ -206,8 +206,9 @@ static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
     const lh_host_t *host = c->transport->host;
     const uint64_t heard = ib_counter_load(&c->heard_ns), now = host->now_ns(host);
     const uint32_t up = atomic_load_explicit(&c->pairs_up, memory_order_relaxed);
-    const uint32_t all = c->up_said ? c->pair_count : up;
-    LH_FILL(lh_link_stats_t, out, .paths_up = up, .paths_down = all > up ? all - up : 0,
+    const uint32_t all = c->up_said ? c->pair_count : up, used = ib_pairs_used(c);
+    LH_FILL(lh_link_stats_t, out, .paths_up = up < used ? up : used,
+            .paths_down = all > up ? all - up : 0,
             .round_trip_ns = ib_counter_load(&c->round_trip_ns),
             .round_trip_min_ns = ib_counter_load(&c->round_trip_min_ns),
             .bytes_sent = ib_counter_load(&c->bytes_sent),

@@ -247,7 +247,7 @@ static bool gives_credits(const lh_conn_t *c)
     return false;
 }
 
-static bool can_lead(const ib_pair_t *p)
+static bool pair_is_well(const ib_pair_t *p)
 {
     return p->state == IB_PAIR_UP && !ib_pair_doubted(p) && !p->failing;
 }
@@ -263,9 +263,9 @@ static ib_pair_t *lead_of(lh_conn_t *c)
 {
     ib_pair_t *p = &c->pairs[c->lead];
     if (p->state != IB_PAIR_UP && !p->away) return NULL;
-    bool found = p->state == IB_PAIR_UP && (can_lead(p) || p->notices);
+    bool found = p->state == IB_PAIR_UP && (pair_is_well(p) || p->notices);
     for (uint32_t i = 0; i < c->pair_count && !found; i++) {
-        found = can_lead(&c->pairs[i]);
+        found = pair_is_well(&c->pairs[i]);
         if (found) p = &c->pairs[i];
     }
     if (p->state != IB_PAIR_UP || p->failing) return NULL;
@@ -448,19 +448,21 @@ static bool has_credits(const ib_pair_t *p, pair_use_t use)
     return ib_credits_for_chunk(&p->credits, use == USE_CHUNK ? p->conn->pair_count - 1 : 0);
 }
 
-/* The pair that would end it first, with room and credits. */
+/* The pair that would end it first, with room and credits. Chunks go over the first of those that are well, as many as
+ * are used: where one goes down the next takes its place. */
 static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes, pair_use_t use)
 {
     const uint64_t now = c->pair_count > 1 ? pair_now(c) : 0; /* of one alone nobody asks */
     ib_pair_t *best = NULL;
     uint64_t usual = 0;
+    uint32_t left = use == USE_CHUNK ? ib_pairs_used(c) : c->pair_count;
     for (uint32_t i = 0; i < c->pair_count; i++)
         if (c->pairs[i].rate > usual) usual = c->pairs[i].rate;
-    for (uint32_t i = 0; i < c->pair_count; i++) {
+    for (uint32_t i = 0; i < c->pair_count && left > 0; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->state != IB_PAIR_UP || p->failing || ib_pair_doubted(p) ||
-            ib_pair_wrs(p) + IB_NOTICE_WRS >= c->transport->wrs || !has_credits(p, use))
-            continue;
+        if (!pair_is_well(p)) continue;
+        left--;
+        if (ib_pair_wrs(p) + IB_NOTICE_WRS >= c->transport->wrs || !has_credits(p, use)) continue;
         if (best == NULL || finish_of(p, bytes, usual, now) < finish_of(best, bytes, usual, now))
             best = p;
     }
@@ -726,8 +728,12 @@ static void pair_measure(ib_pair_t *p, const ib_sent_t *r, uint64_t bytes, uint6
     p->rate = p->rate == 0 ? rate : p->rate / 2 + rate / 2;
     p->done_ns = now;
     uint64_t all = 0;
-    for (uint32_t i = 0; i < c->pair_count; i++)
-        all += c->pairs[i].state == IB_PAIR_UP ? c->pairs[i].rate : 0;
+    uint32_t left = ib_pairs_used(c);
+    for (uint32_t i = 0; i < c->pair_count && left > 0; i++) {
+        if (c->pairs[i].state != IB_PAIR_UP) continue;
+        all += c->pairs[i].rate;
+        left--;
+    }
     atomic_store_explicit(&c->rate, all, memory_order_relaxed);
 }
 

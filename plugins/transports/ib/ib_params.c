@@ -61,8 +61,21 @@ static uint64_t pace_of(const ib_config_t *config, uint64_t wanted)
     return config->pace != 0 && (pace == 0 || pace > config->pace) ? config->pace : pace;
 }
 
-/* What only a new connection can have, such as more queue pairs, stays as it is, and a window is what
- * there are receive work requests for at most. */
+/* Of the queue pairs that there are this end may use fewer, one of each port at least, so that who has begun with many
+ * as nothing was measured needs no new connection for fewer; and all again. But not where the ACK timeout, which is of a
+ * connection, is too short for the way by now: a new one then has a longer one, too. */
+static void pairs_use(lh_conn_t *c, uint32_t wanted)
+{
+    const lh_transport_t *t = c->transport;
+    const uint32_t least = c->peer_ports > t->port_count ? c->peer_ports : t->port_count;
+    const uint64_t trip = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
+    if (wanted == 0 || t->config->queue_pairs != 0) return;
+    if (wanted < c->pair_count && ((uint64_t)4096 << c->tuning.ack_timeout) < 2 * trip) return;
+    atomic_store_explicit(&c->pairs_used, wanted < least ? least : wanted, memory_order_relaxed);
+}
+
+/* What only a new connection can have, such as more queue pairs than it was made with, stays as it is, and a window is
+ * what there are receive work requests for at most. */
 lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
 {
     ib_tuning_t *u = &c->tuning;
@@ -76,7 +89,8 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
                              : mine.chunk_bytes > IB_CHUNK_MOST ? IB_CHUNK_MOST
                                                                 : mine.chunk_bytes;
         if (mine.inflight_bytes != 0) u->window_bytes = mine.inflight_bytes;
-        u->window_most = ib_window_most(c->pair_count, u->chunk_bytes);
+        pairs_use(c, mine.streams);
+        u->window_most = ib_window_most(ib_pairs_used(c), u->chunk_bytes);
         if (u->window_bytes > u->window_most) u->window_bytes = u->window_most;
         if (mine.pace_bytes_per_second != 0)
             u->pace = pace_of(c->transport->config, mine.pace_bytes_per_second);
@@ -84,7 +98,7 @@ lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_f
     }
     const bool framed = c->sealed.slots > 0; /* frames are as many and as long as they were made */
     if (in_force != NULL)
-        LH_FILL(lh_tuning_t, in_force, .streams = c->pair_count,
+        LH_FILL(lh_tuning_t, in_force, .streams = ib_pairs_used(c),
                 .chunk_bytes = framed ? ib_private_chunk(c) : u->chunk_bytes,
                 .inflight_bytes = framed ? ib_private_window(c) : u->window_bytes,
                 .pace_bytes_per_second = u->pace == 0 ? UINT64_MAX : u->pace);

@@ -57,6 +57,63 @@ static void a_chunk_goes_where_it_would_end_first(void **state)
     close_conn(c);
 }
 
+static void send_whole(lh_conn_t *c, lh_region_t *region, uint32_t number)
+{
+    take_grant(c, number);
+    assert_int_equal(ib_isend(c, region, memory, ROOM, 3, number), LH_OK);
+}
+
+static void complete_all(lh_conn_t *c)
+{
+    for (uint32_t i = 0; i < PAIRS; i++)
+        while (c->pairs[i].state == IB_PAIR_UP && ib_pair_wrs(&c->pairs[i]) > 0) {
+            complete(c, i);
+            step(c);
+        }
+}
+
+/* The first that are well, of which stats tells; not where an ACK timeout of 67 ms is too short for the way. */
+static void chunks_go_over_as_many_queue_pairs_as_are_used(void **state)
+{
+    enum { CHUNK = 500, CHUNKS = ROOM / CHUNK + 1 };
+    static const lh_tuning_t two = {.struct_size = sizeof(two), .streams = 2},
+                             many = {.struct_size = sizeof(many), .streams = PAIRS + 1};
+    lh_tuning_t now = {.struct_size = sizeof(now)};
+    lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    lh_region_t region = {.base = memory,
+                          .bytes = ROOM,
+                          .mrs = {bare_reg_mr(NULL, memory, ROOM, 0)},
+                          .kind = LH_MEM_HOST};
+    c->tuning.chunk_bytes = CHUNK;
+    c->tuning.ack_timeout = 14;
+    atomic_store(&c->round_trip_min_ns, 100 * MS);
+    assert_int_equal(ib_retune(c, &two, &now), LH_OK);
+    assert_int_equal(now.streams, PAIRS);
+    atomic_store(&c->round_trip_min_ns, 10 * MS);
+    assert_int_equal(ib_retune(c, &two, &now), LH_OK);
+    assert_int_equal(now.streams, 2);
+    c->tuning.window_bytes = 1 << 20; /* which is what two have requests for, and was cut */
+    assert_int_equal(ib_api.stats(c, &stats), LH_OK);
+    assert_true(stats.paths_up == 2 && stats.paths_down == 0);
+    send_whole(c, &region, 1);
+    assert_true(chunks_on(0) > 0 && chunks_on(1) > 0 && chunks_on(2) == 0);
+    assert_int_equal(chunks_on(0) + chunks_on(1), CHUNKS);
+    complete_all(c);
+    fail_pair(c, 1);
+    send_whole(c, &region, 2);
+    assert_true(chunks_on(0) > 0 && chunks_on(2) > 0);
+    assert_int_equal(chunks_on(0) + chunks_on(2), CHUNKS);
+    assert_int_equal(ib_api.stats(c, &stats), LH_OK);
+    assert_true(stats.paths_up == 2 && stats.paths_down == 1);
+    complete_all(c);
+    assert_int_equal(c->send_first, 2);
+    assert_int_equal(ib_retune(c, &many, &now), LH_OK);
+    assert_int_equal(now.streams, PAIRS);
+    close_conn(c);
+}
+
 /* Sixteen at a time, or before the peer is told of them. */
 static void receive_requests_are_posted_again_in_lists(void **state)
 {
@@ -481,6 +538,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_goes_where_it_would_end_first),
+        cmocka_unit_test(chunks_go_over_as_many_queue_pairs_as_are_used),
         cmocka_unit_test(receive_requests_are_posted_again_in_lists),
         cmocka_unit_test(messages_that_can_leave_at_once_are_posted_together),
         cmocka_unit_test(messages_that_were_posted_together_are_written_again_one_by_one),
