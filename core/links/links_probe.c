@@ -576,7 +576,8 @@ static void figures_tell(const probe_t *p);
 
 /* The end that dialed leads: bursts by the plugin's first tuning, by its neighbours where that does
  * not keep the pace, and the best one's figures stay. A tuning with another number of streams than
- * the connection has needs a new connection. All neighbours are asked for with the loss that the first
+ * the connection has needs a new connection, which takes six round trips; where the plugin can do with
+ * fewer of those that there are it is asked to. All neighbours are asked for with the loss that the first
  * choice had, or the plugin might count them in another order from one to the next. That ends at once with a
  * tuning that keeps 95 % of the pace, or when the time is nearly over; then losses are counted further. */
 static lh_status_t probe_lead(probe_t *p)
@@ -589,6 +590,8 @@ static lh_status_t probe_lead(probe_t *p)
         lh_status_t status = LH_OK;
         /* A plugin that has none for this link is measured as it is, and its words are kept. */
         if (!links_tune(p->k->carrier, &link, choice, &tuning, tuned) && choice > 0) break;
+        const lh_tuning_t fewer = {.struct_size = sizeof(fewer), .streams = tuning.streams};
+        if (choice == 0) probe_retune(p, &fewer);
         lh_link_stats_t stats;
         stats_look(p, &stats);
         p->choice = choice;

@@ -93,6 +93,8 @@ ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_l
     if (pairs < by_window) pairs = by_window;
     if (wish->pair_bytes != 0 && trip_ns != 0 && pairs < window / wish->pair_bytes + 1)
         pairs = window / wish->pair_bytes + 1;
+    /* Nobody has measured yet how many that are: of too many fewer can be used, and more take a new connection. */
+    if (wish->pair_bytes != 0 && trip_ns == 0 && link->scope == LH_LINK_WAN) pairs = IB_PAIRS_MOST;
     /* A port without a queue pair would carry nothing. */
     if (tuning->streams != 0) pairs = tuning_clamp(tuning->streams, wish->ports, UINT64_MAX);
     if (wish->queue_pairs != 0) pairs = wish->queue_pairs;

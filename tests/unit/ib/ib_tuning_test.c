@@ -78,6 +78,10 @@ static void a_window_is_spread_over_queue_pairs_that_carry_little(void **state)
     link.bytes_per_second = 100 * GBIT;
     assert_int_equal(ib_tuning(&near, &soft, &link, &no_tuning, 0).queue_pairs, IB_PAIRS_MOST);
     link.round_trip_ns = 0; /* nobody has measured it */
+    const lh_link_t open = {.scope = LH_LINK_WAN};
+    assert_int_equal(ib_tuning(&far, &soft, &open, &no_tuning, 0).queue_pairs, IB_PAIRS_MOST);
+    assert_int_equal(ib_tuning(&far, &no_wish, &open, &no_tuning, 0).queue_pairs, 4);
+    assert_int_equal(ib_tuning(&far, &set, &open, &no_tuning, 0).queue_pairs, 2);
     assert_int_equal(ib_tuning(&near, &soft, &link, &no_tuning, 0).queue_pairs, 1);
     assert_int_equal(ib_tuning(&near, &soft, &link, &no_tuning, 0).chunk_bytes, 1249920);
 }

@@ -183,21 +183,63 @@ static lh_status_t send_and_count_data(lh_conn_t *c, lh_region_t *region, const 
     return status;
 }
 
+/* A plugin that has more streams of a link that nobody has measured, and can do with two of them. */
+enum { FEW_STREAMS = 2 };
+static uint32_t dialed, streams_used, streams_there;
+
+static lh_status_t dial_and_count(lh_transport_t *t, const lh_address_t *address,
+                                  const lh_conn_params_t *params, lh_conn_t **out)
+{
+    dialed++;
+    return real->connect(t, address, params, out);
+}
+
+static lh_status_t tune_to_few(lh_transport_t *t, const lh_link_t *link, uint32_t choice,
+                               lh_tuning_t *out, char *why, size_t room)
+{
+    if (choice > 0) return fail(LH_UNSUPPORTED, "choice %u of one", choice);
+    const lh_status_t status = real->tune(t, link, choice, out, why, room);
+    if (link->round_trip_ns != 0) out->streams = FEW_STREAMS;
+    return status;
+}
+
+static lh_status_t retune_to_few(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
+{
+    if (wanted != NULL && wanted->streams != 0) streams_used = wanted->streams;
+    return real->retune(c, wanted, in_force);
+}
+
+static lh_status_t tell_few(lh_conn_t *c, lh_link_stats_t *out)
+{
+    const lh_status_t status = real->stats(c, out);
+    if (out->paths_up > streams_there) streams_there = out->paths_up;
+    if (streams_used != 0) out->paths_up = streams_used;
+    return status;
+}
+
+/* It is measured over the connection that there is. */
 static void probes_at_a_low_rate(void)
 {
     enum { ASKED = 250000, STAGE = 61 };
     uint32_t count;
-    play_sites(1)->isend = send_and_count_data;
+    lh_transport_api_t *api = play_sites(1);
+    api->isend = send_and_count_data;
+    api->connect = dial_and_count;
+    api->tune = tune_to_few;
+    api->retune = retune_to_few;
+    api->stats = tell_few;
     CHECK(links_probe(me.links, NULL, 0) == LH_OK);
     const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
     CHECK(count == 1 && f->measured_s != 0 && f->asked == ASKED);
+    CHECK(dialed == (me.self == 0 ? 1 : 0) && f->streams == FEW_STREAMS);
+    CHECK(streams_there > FEW_STREAMS);
     for (uint32_t way = 0; way < 2; way++)
         CHECK(f->rate[way] > ASKED / 10 && f->rate[way] <= ASKED);
     CHECK(data_messages >= 3 * STAGE && data_messages % STAGE == 0);
     end();
 }
 
-static void stages_of_a_low_rate_have_fewer_messages(void **state)
+static void stages_of_a_low_rate_have_fewer_messages_over_one_connection(void **state)
 {
     (void)state;
     assert_true(
@@ -763,7 +805,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_without_a_tuning_counts_losses_and_ends_well_however_late),
         cmocka_unit_test(a_rate_that_is_asked_for_bounds_its_probe),
-        cmocka_unit_test(stages_of_a_low_rate_have_fewer_messages),
+        cmocka_unit_test(stages_of_a_low_rate_have_fewer_messages_over_one_connection),
         cmocka_unit_test(ranks_of_two_sites_are_measured_together),
         cmocka_unit_test(pairs_of_three_sites_are_measured_at_once),
         cmocka_unit_test(what_machines_say_before_and_after_is_known_to_rank_0),
