@@ -197,9 +197,16 @@ static uint64_t *ping_word(char *data, uint32_t ping)
     return (uint64_t *)(void *)(data + (size_t)ping * PING_BYTES);
 }
 
-/* The end that dials sends pings, up to 16 ahead of the answers, and the other end answers each.
- * The end that did not dial expects the word of trip_measure after the pings, and at once after it
- * the first stage. */
+/* On a long way each 16 pings would take a round trip. All that are left make no queue there: they are 3 KB. */
+static uint32_t pings_ahead(const probe_t *p)
+{
+    const uint64_t long_ns = 10000000;
+    return p->pings > 0 && p->trips[0] >= long_ns ? PINGS : PINGS_AHEAD;
+}
+
+/* The end that dials sends pings, up to 16 ahead of the answers, and on a long way all behind the first answer. The
+ * other end answers each. The end that did not dial expects the word of trip_measure after the pings, and at once
+ * after it the first stage. */
 static lh_status_t pings_exchange(probe_t *p)
 {
     lh_status_t status = LH_OK;
@@ -209,11 +216,13 @@ static lh_status_t pings_exchange(probe_t *p)
         status = probe_post(p, false, p->its, sizeof(*p->its), COOKIE_WORD);
     if (status == LH_OK && !p->k->dials) status = stage_expect(p);
     for (uint32_t next = 0; status == LH_OK && (next < PINGS || p->pings < PINGS || p->out > 0);) {
-        const uint32_t most = p->k->dials ? p->pings + PINGS_AHEAD : p->pings;
+        const uint32_t most = p->k->dials ? p->pings + pings_ahead(p) : p->pings;
         if (next < PINGS && next < most) {
             p->sent_ns[next] = *ping_word(data_out(p), next) = sys()->now_ns();
             status = probe_post(p, true, ping_word(data_out(p), next), PING_BYTES, COOKIE_SENT);
             next++;
+            /* An answer that comes while many leave is taken when it comes. */
+            if (status == LH_OK && most > p->pings + PINGS_AHEAD) status = probe_turn(p, 0);
         } else {
             status = probe_turn(p, UINT64_MAX);
         }
