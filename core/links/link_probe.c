@@ -266,6 +266,12 @@ uint64_t link_probe_budget_ns(uint64_t round_trip_ns)
     return TRIPS * round_trip_ns > least ? TRIPS * round_trip_ns : least;
 }
 
+bool link_probe_hurries(uint64_t round_trip_ns)
+{
+    const uint64_t long_ns = 40000000;
+    return round_trip_ns >= long_ns;
+}
+
 uint64_t link_probe_longest_ns(uint64_t round_trip_ns)
 {
     enum { TRIPS = 40, BURSTS = 12 };

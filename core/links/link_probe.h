@@ -190,6 +190,8 @@ double link_probe_loss_to_tune(const probe_figures_t *f, int way, double loss);
 /* How long a probe may take before it cuts its ramp and its bursts short: 3 s, or, if that is more,
  * 40 round trips and two for each of 12 bursts. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns);
+/* Whether round trips are most of that time, so that what only makes a figure better is left out. */
+bool link_probe_hurries(uint64_t round_trip_ns);
 /* How long it may take in all where bursts go on because too few packets were lost to tell the loss: 3 s, or,
  * if that is more, 40 round trips and 12 bursts. */
 uint64_t link_probe_longest_ns(uint64_t round_trip_ns);

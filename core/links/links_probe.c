@@ -278,9 +278,20 @@ static uint64_t message_bytes(const probe_t *p, double pace, uint64_t ns, uint64
     return bytes > (double)most ? most : (uint64_t)bytes;
 }
 
+/* Both ramps had ended before this stage, as each end knows of the other by its first message. Then the stage is
+ * there for the words behind it, and could only make a figure better: on a long way each end that has one of what it
+ * sends cuts its stage short. */
+static bool stage_is_cut(const probe_t *p, uint32_t kind)
+{
+    const word_t *lead = (const word_t *)(const void *)data_in(p, 0);
+    if (kind != KIND_RAMP || !p->ramp.done || !p->ramp.told || p->came == 0) return false;
+    return lead->done != 0 && link_probe_hurries(p->figures->round_trip_ns);
+}
+
 /* Message i leaves when i messages' bytes are due at the pace, in bytes a second, and not before.
  * Between messages this end takes in what the other sends, so both directions are loaded at once.
- * Returns when all that this end sent has left and all of the peer's stage has come. */
+ * What is left of a stage that is cut is short and leaves at once. Returns
+ * when all that this end sent has left and all of the peer's stage has come. */
 static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t kind)
 {
     lh_status_t status = LH_OK;
@@ -288,17 +299,19 @@ static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t 
         status = probe_turn(p, UINT64_MAX);
     const uint64_t begin = sys()->now_ns();
     *p->lead = (word_t){.kind = kind,
+                        .done = p->ramp.done,
                         .choice = p->choice,
                         .begun_ns = begin,
                         .rate = {p->rate[0], p->rate[1]},
                         .loss = p->loss};
     for (uint32_t i = 0; status == LH_OK && i < p->stage;) {
         const uint64_t due = begin + (uint64_t)((double)(i * bytes) / pace * 1e9);
-        if (sys()->now_ns() < due) {
+        const bool cut = stage_is_cut(p, kind);
+        if (!cut && sys()->now_ns() < due) {
             status = probe_turn(p, due);
             continue;
         }
-        status = probe_post(p, true, data_out(p), bytes, COOKIE_SENT);
+        status = probe_post(p, true, data_out(p), cut ? LEAST_DATA : bytes, COOKIE_SENT);
         i++;
     }
     while (status == LH_OK && (p->out > 0 || p->came < p->stage)) {
@@ -428,10 +441,13 @@ static lh_status_t probe_ramp(probe_t *p)
         /* The long stage has its time beside the ramp's. */
         if (p->ramp.looks) p->deadline_ns += sys()->now_ns() - begun_ns;
         ended = p->ramp.done && p->its->done;
-        if (here > (double)p->rate[1] && !train) p->rate[1] = (uint64_t)here;
+        /* One that was cut tells too much: what is short finds room for bursts that a longer stage does not feel. */
+        const bool cut = ended && link_probe_hurries(trip);
+        const bool tells_here = !train && !(cut && p->rate[1] != 0);
+        if (tells_here && here > (double)p->rate[1]) p->rate[1] = (uint64_t)here;
         if (train)
             p->ramp.best = there / 2; /* of few bytes: a guess */
-        else
+        else if (!cut || !p->ramp.told)
             link_probe_stage(&p->ramp, there, p->loaded_ns, trip);
         /* What is faster than messages can be is not seen, nor by a longer stage. A ramp that ends because its
          * time is over has the long stage all the same: the others brought up to a third too little. */

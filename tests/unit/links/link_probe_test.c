@@ -197,6 +197,7 @@ static void stages_last_two_round_trips_and_longer_where_they_count(void **state
     assert_true(link_probe_pace(&r) < 1.5 * r.best);
     assert_int_equal(link_probe_budget_ns(MS), 3000 * MS);
     assert_int_equal(link_probe_budget_ns(100 * MS), 6400 * MS);
+    assert_true(link_probe_hurries(100 * MS) && !link_probe_hurries(10 * MS));
     assert_int_equal(link_probe_longest_ns(MS), 3000 * MS);
     assert_int_equal(link_probe_longest_ns(50 * MS), 4400 * MS); /* 40 round trips, 12 bursts */
     assert_int_equal(link_probe_longest_ns(200 * MS), 12800 * MS);

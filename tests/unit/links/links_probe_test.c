@@ -178,11 +178,13 @@ static uint32_t data_messages;
 /* Of the end that dials: pings that have left and whose answers have come, and the most that were ahead of these. */
 enum { PING = 64, PINGS_IN_ALL = 64, FEW_PINGS = 16 };
 static uint32_t pings_sent, pings_back, pings_before;
-static uint64_t looked_ns;
+static uint64_t looked_ns, way_ns = 12000000;
 
 static lh_status_t send_and_count_data(lh_conn_t *c, lh_region_t *region, const void *data,
                                        uint64_t bytes, uint32_t tag, uint64_t cookie)
 {
+    /* An answer holds its sender's time: of the middle of that way. */
+    if (me.self == 1 && bytes == PING) *(uint64_t *)(uintptr_t)data += way_ns / 2;
     const lh_status_t status = real->isend(c, region, data, bytes, tag, cookie);
     if (status != LH_OK) return status;
     data_messages += bytes >= 1024;
@@ -191,11 +193,11 @@ static lh_status_t send_and_count_data(lh_conn_t *c, lh_region_t *region, const 
     return LH_OK;
 }
 
-/* A way of 12 ms, as long as there are pings on it. */
+/* A way of way_ns there and back, as long as there are pings on it. */
 static lh_status_t poll_seldom(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size,
                                uint32_t capacity, uint32_t *count)
 {
-    const uint64_t way_ns = 12000000, now = sys()->now_ns();
+    const uint64_t now = sys()->now_ns();
     const bool pinging = pings_sent > 0 && pings_back < PINGS_IN_ALL;
     *count = 0;
     if (pinging && now < looked_ns + way_ns) return LH_OK;
@@ -269,6 +271,40 @@ static void stages_of_a_low_rate_have_fewer_messages_over_one_connection(void **
     (void)state;
     assert_true(
         ranks(2, "[transport.wan]\nsecurity = plain\nrate = 2Mbps\n", probes_at_a_low_rate));
+}
+
+/* The shortest there are: all of the train, and later only what a stage is cut short by. */
+static uint32_t shortest_messages;
+
+static lh_status_t send_and_count_shortest(lh_conn_t *c, lh_region_t *region, const void *data,
+                                           uint64_t bytes, uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = send_and_count_data(c, region, data, bytes, tag, cookie);
+    if (status == LH_OK) shortest_messages += bytes == 1024;
+    return status;
+}
+
+/* Of a stage of 128 ms a message has 2.5 KB. */
+static void probes_a_long_way(void)
+{
+    enum { TRAIN = 128, LONG_NS = 64000000 };
+    uint32_t count;
+    lh_transport_api_t *api = play_sites(1);
+    way_ns = LONG_NS;
+    api->tune = tune_nothing;
+    api->isend = send_and_count_shortest;
+    if (me.self == 0) api->poll = poll_seldom;
+    CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
+    CHECK(count == 1 && f->measured_s != 0 && f->round_trip_ns > LONG_NS / 2);
+    CHECK(shortest_messages > TRAIN);
+    end();
+}
+
+static void the_last_stage_of_a_long_way_is_cut_short(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.wan]\nsecurity = plain\nrate = 20Mbps\n", probes_a_long_way));
 }
 
 /* All figures are there on all ranks, also on those that did not measure; nothing stays connected. */
@@ -831,6 +867,7 @@ int main(void)
         cmocka_unit_test(a_probe_without_a_tuning_counts_losses_and_ends_well_however_late),
         cmocka_unit_test(a_rate_that_is_asked_for_bounds_its_probe),
         cmocka_unit_test(stages_of_a_low_rate_have_fewer_messages_over_one_connection),
+        cmocka_unit_test(the_last_stage_of_a_long_way_is_cut_short),
         cmocka_unit_test(ranks_of_two_sites_are_measured_together),
         cmocka_unit_test(pairs_of_three_sites_are_measured_at_once),
         cmocka_unit_test(what_machines_say_before_and_after_is_known_to_rank_0),
