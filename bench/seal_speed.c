@@ -1,7 +1,7 @@
 /* seal_speed.c - `seal_speed BYTES [ROOM]`: how fast one thread seals and opens frames of `security = private` with
  * so many bytes of payload, as a line of JSON for bench/rdma. A second of the processor's time each, so that others on
  * the machine count for little. Frames lie behind each other in ROOM bytes (16 MiB), as a sender's do, and so do
- * payloads.
+ * payloads; both in memory as the transport's frames have it, and a device's arenas: huge pages where there are any.
  *
  * `openssl speed` works in place on one buffer, which a cache holds, while a frame's way begins and ends in memory. So
  * two more figures say what memory leaves: the same cipher, keyed once, from the same payloads to the same frames and
@@ -107,8 +107,8 @@ int main(int argc, char **argv)
     rig_t r = {.bytes = (uint32_t)bytes, .count = (uint32_t)(room / bytes)};
     r.cipher = ib_cipher_new();
     r.bare = EVP_CIPHER_CTX_new();
-    r.frames = aligned_alloc(4096, (r.count * frame_stride(&r) + 4095) / 4096 * 4096);
-    r.data = aligned_alloc(4096, ((uint64_t)r.count * r.bytes + 4095) / 4096 * 4096);
+    r.frames = ib_seal_map(r.count * frame_stride(&r));
+    r.data = ib_seal_map((uint64_t)r.count * r.bytes);
     if (r.cipher == NULL || r.bare == NULL || r.frames == NULL || r.data == NULL) return 1;
     /* Memory that nobody has written is one page of zeros, which the first cache holds. */
     memset(r.data, 1, (uint64_t)r.count * r.bytes);
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
                  sealed, opened, bare_sealed, bare_opened);
     ib_cipher_free(r.cipher);
     EVP_CIPHER_CTX_free(r.bare);
-    free(r.frames);
-    free(r.data);
+    ib_seal_unmap(r.frames, r.count * frame_stride(&r));
+    ib_seal_unmap(r.data, (uint64_t)r.count * r.bytes);
     return 0;
 }

@@ -23,13 +23,15 @@ static lh_status_t make_frames(lh_conn_t *c)
     lh_transport_t *t = c->transport;
     ib_private_t *s = &c->sealed;
     const uint64_t half = (uint64_t)s->slots * s->slot_bytes;
-    s->frames = t->host->alloc(t->host, 2 * half, 4096);
-    if (s->frames == NULL) return LH_NO_MEMORY;
+    s->frames = ib_seal_map(2 * half);
+    if (s->frames == NULL)
+        return t->host->fail(t->host, LH_NO_MEMORY, "mmap of %llu bytes for frames",
+                             (unsigned long long)(2 * half));
     lh_status_t status = ib_register_all(t, s->frames, half, false, s->mr_out);
     if (status == LH_OK) status = ib_register_all(t, s->frames + half, half, true, s->mr_in);
     if (status == LH_OK) return LH_OK;
     ib_forget_all(t, s->mr_out);
-    t->host->release(t->host, s->frames);
+    ib_seal_unmap(s->frames, 2 * half);
     s->frames = NULL;
     return status;
 }
@@ -140,7 +142,7 @@ void ib_private_free(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
     ib_private_t *s = &c->sealed;
-    if (s->frames != NULL) host->release(host, s->frames);
+    ib_seal_unmap(s->frames, 2ull * s->slots * s->slot_bytes);
     if (s->rows != NULL) {
         ib_wipe(s->rows, 2 * s->slots * sizeof(s->rows[0]));
         host->release(host, s->rows);

@@ -32,6 +32,11 @@ typedef struct ib_frame { /* a head */
     bool last;                  /* no chunk of the message has a larger index */
 } ib_frame_t;
 
+/* Memory for so many bytes of frames, all 0; NULL: errno says why not. From 2 MiB on in huge pages, where the kernel
+ * gives any: frames are passed through in turn, so that of 4 KiB each page's address is looked up anew. */
+uint8_t *ib_seal_map(uint64_t bytes);
+void ib_seal_unmap(uint8_t *frames, uint64_t bytes); /* NULL does nothing */
+
 typedef struct ib_cipher ib_cipher_t; /* of one thread */
 
 ib_cipher_t *ib_cipher_new(void); /* NULL: no memory */

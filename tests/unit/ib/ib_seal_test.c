@@ -1,11 +1,16 @@
 /* ib_seal_test.c - frames of `security = private`: keys and frames against another implementation
- * (Python's hmac and cryptography, by the formulas of ib_seal.c) and RFC 7748, and every bit of a
- * frame. */
+ * (Python's hmac and cryptography, by the formulas of ib_seal.c) and RFC 7748, every bit of a
+ * frame, and the memory that frames lie in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "ib_seal.h"
 
@@ -174,6 +179,49 @@ static void both_ends_have_the_same_keys_and_nobody_else(void **state)
     assert_false(ib_keys_agree(session, a, share_a, zeros, true, &out_a, &in_a));
 }
 
+/* Whether huge pages are asked for there; -1: the kernel does not tell. */
+static int asks_for_huge_pages(const uint8_t *at)
+{
+    char line[512];
+    unsigned long begin = 0, end = 0, one, two;
+    int asks = -1;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    while (f != NULL && asks < 0 && fgets(line, sizeof(line), f) != NULL) {
+        if (sscanf(line, "%lx-%lx", &one, &two) == 2) {
+            begin = one;
+            end = two;
+        }
+        const bool is_there = (uintptr_t)at >= begin && (uintptr_t)at < end;
+        if (is_there && strncmp(line, "VmFlags:", 8) == 0) asks = strstr(line, " hg") != NULL;
+    }
+    if (f != NULL) (void)fclose(f);
+    return asks;
+}
+
+static void frames_lie_in_huge_pages(void **state)
+{
+    enum { PAGE = 2 << 20, LONG = 2 * PAGE + 64, SHORT = 100 };
+    static const uint8_t zeros[SHORT];
+    unsigned char there;
+    (void)state;
+    uint8_t *frames = ib_seal_map(LONG), *few = ib_seal_map(SHORT);
+    assert_true(frames != NULL && few != NULL);
+    assert_int_equal((uintptr_t)frames % PAGE, 0);
+    assert_memory_equal(frames, zeros, SHORT);
+    assert_memory_equal(frames + LONG - SHORT, zeros, SHORT);
+    assert_memory_equal(few, zeros, SHORT);
+    memset(frames, 1, LONG);
+    memset(few, 1, SHORT);
+    if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK) == 0)
+        assert_int_not_equal(asks_for_huge_pages(frames), 0);
+    ib_seal_unmap(frames, LONG);
+    assert_true(mincore(frames, 1, &there) != 0 && errno == ENOMEM);
+    assert_true(mincore(frames + LONG / PAGE * PAGE, 1, &there) != 0 && errno == ENOMEM);
+    ib_seal_unmap(few, SHORT);
+    assert_true(mincore(few, 1, &there) != 0 && errno == ENOMEM);
+    ib_seal_unmap(NULL, LONG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +231,7 @@ int main(void)
         cmocka_unit_test(a_payload_of_any_length_is_opened_where_it_belongs),
         cmocka_unit_test(a_share_is_that_of_the_standard),
         cmocka_unit_test(both_ends_have_the_same_keys_and_nobody_else),
+        cmocka_unit_test(frames_lie_in_huge_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
