@@ -316,9 +316,8 @@ struct lh_transport {
     bool meeting;        /* a queue pair dials, or is to be replaced */
     uint64_t met_events; /* that the connection manager had to say, all of them */
     uint64_t asked_ns;   /* when it was last asked for the sake of a queue pair that fails */
-    bool looks;          /* this poll asks the clock also of connections that are well */
+    bool looks;          /* this poll asks the clock, and the connection manager, also of connections that are well */
     uint64_t timed_ns;   /* when one last did, by the kernel's coarse clock */
-    uint32_t polls;
     ib_watch_t nobody;
     lh_conn_t *conns;
     lh_listener_t *listeners;

@@ -9,9 +9,9 @@
 
 #include "ib.h"
 
-enum { EVENTS_EVERY = 256 };  /* polls between two looks at the connection manager, a system call */
-enum { TIMES_NS = 10000000 }; /* and at the clock, of connections that are well */
-enum { LOOK_NS = 1000000000 }; /* between two looks at the card's counters */
+/* Between two looks at the connection manager, a system call, and at the clock, where connections are well; and at the
+ * card's counters. */
+enum { TIMES_NS = 10000000, LOOK_NS = 1000000000 };
 
 /* May be called with everything still open. */
 static void ib_close(lh_transport_t *t)
@@ -153,10 +153,9 @@ static lh_status_t ib_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t 
 {
     ib_sink_t s = {events, event_size, max, 0};
     if (t->armed) take_cq_events(t);
-    const bool often = ++t->polls % EVENTS_EVERY == 0;
-    if (t->armed || t->meeting || often) ib_meet_events(t);
-    if (t->armed || often) ib_device_watch(t, LOOK_NS);
     t->looks = t->armed || times_are_due(t);
+    if (t->looks || t->meeting) ib_meet_events(t);
+    if (t->looks) ib_device_watch(t, LOOK_NS);
     t->armed = t->meeting = false;
     ib_private_done(t);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
@@ -206,7 +205,7 @@ static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
     const lh_host_t *host = c->transport->host;
     const uint64_t heard = ib_counter_load(&c->heard_ns), now = host->now_ns(host);
     const uint32_t up = atomic_load_explicit(&c->pairs_up, memory_order_relaxed);
-    const uint32_t all = c->up_said ? c->pair_count : up, used = ib_pairs_used(c);
+    const uint32_t all = c->up_said ? c->pair_count : up, used = c->up_said ? ib_pairs_used(c) : up;
     LH_FILL(lh_link_stats_t, out, .paths_up = up < used ? up : used,
             .paths_down = all > up ? all - up : 0,
             .round_trip_ns = ib_counter_load(&c->round_trip_ns),

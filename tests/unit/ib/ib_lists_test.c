@@ -367,9 +367,11 @@ static void an_idle_queue_pair_sends_its_packet_however_seldom_polls_are(void **
     (void)state;
     config.keepalive_ns = 1000 * (uint64_t)MS;
     lh_conn_t *c = open_conn(false);
+    card.asked = 0;
     for (uint32_t i = 0; i < SPINS; i++)
         looks += poll_looks();
     assert_true(looks > 0 && looks < SPINS / 2);
+    assert_int_equal(card.asked, looks); /* the connection manager, no more often */
     card.lists = 0;
     bare.now += 2 * config.keepalive_ns;
     (void)usleep(PAUSE_US);
