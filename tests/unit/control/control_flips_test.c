@@ -2,10 +2,12 @@
  * have shaken hands: it is found, and no frame that it touches comes out. 10,000 bits, 1,000,000
  * where LONGHAUL_TORTURE asks for it.
  *
- * Who finds a bit ends its connection, and a handshake takes most of the time. Each direction has
- * keys and counters of its own, so a connection serves two bits: one on each way, both frames and
- * records made before either end is given any. And it serves several turns: all but the last one are
- * taken by processes of their own, which have both ends as they were before any bit. */
+ * Who finds a bit ends its connection, and a handshake takes long. Each direction has keys and
+ * counters of its own, so a connection serves two bits: one on each way, both frames and records
+ * made before either end is given any. And it serves several turns: all but the last one are taken by
+ * processes of their own, which have both ends as they were before any bit. Such a process takes
+ * longer to make and to end than what it does with a connection, so it has several of these at once;
+ * one of them runs at a time, as other tests have the other processors. */
 #include <unit/base/scratch_files.h>
 
 #include <fcntl.h>
@@ -19,9 +21,9 @@ enum { FRAMES = 3, BYTES = 400, MORE = 20000, WIRE = 1 << 16, RANK = 5 };
 enum { CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };
 /* A sanitizer's process takes longer to fork than a handshake. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TURNS = 1 };
+enum { LINES = 1, TURNS = 1 };
 #else
-enum { TURNS = 16 };
+enum { LINES = 16, TURNS = 16 };
 #endif
 
 static secret_t *secret;
@@ -36,11 +38,26 @@ static uint64_t next_random(void)
     return z ^ z >> 31;
 }
 
+enum { WAYS = 2 };
+_Static_assert(CI_FLIPS % WAYS == 0 && TORTURE_FLIPS % WAYS == 0, "a bit on each way");
+
+typedef struct wire { /* one way of a line: what `from` has sent, not yet given to `to` */
+    control_conn_t *from, *to;
+    int in, out; /* where bytes are taken from, where they are given to */
+    int to_fd;   /* the other end of out */
+    unsigned char bytes[WIRE];
+    size_t length, flipped; /* bits are flipped in so many bytes */
+    uint64_t bit;           /* that of the turn */
+} wire_t;
+
 typedef struct line { /* two ends, and between them who passes bytes on */
     control_conn_t *dials, *accepts;
     int near, far;
     int dials_fd, accepts_fd; /* of the two ends: theirs */
+    wire_t wires[WAYS];
 } line_t;
+
+static line_t lines[LINES];
 
 static int pair_end(int *ours)
 {
@@ -90,17 +107,6 @@ static void line_close(line_t *l)
     (void)close(l->far);
 }
 
-typedef struct wire { /* one way of a line: what `from` has sent, not yet given to `to` */
-    control_conn_t *from, *to;
-    int in, out; /* where bytes are taken from, where they are given to */
-    int to_fd;   /* the other end of out */
-    unsigned char bytes[WIRE];
-    size_t length, flipped; /* bits are flipped in so many bytes */
-} wire_t;
-
-enum { WAYS = 2 };
-_Static_assert(CI_FLIPS % WAYS == 0 && TORTURE_FLIPS % WAYS == 0, "a bit on each way");
-
 static void put_part(control_conn_t *from, uint32_t round, uint32_t length)
 {
     static unsigned char part[MORE];
@@ -124,8 +130,9 @@ static void wire_make(wire_t *w)
     w->length = w->flipped + take(w->in, w->bytes + w->flipped);
 }
 
-static void wires_make(line_t *l, wire_t wires[WAYS])
+static void wires_make(line_t *l)
 {
+    wire_t *wires = l->wires;
     wires[0].from = wires[1].to = l->dials;
     wires[0].to = wires[1].from = l->accepts;
     wires[0].in = wires[1].out = l->near;
@@ -156,91 +163,97 @@ static uint32_t count_frames(control_conn_t *to)
 static void what_is_not_touched_arrives(void **state)
 {
     (void)state;
-    static wire_t wires[WAYS];
-    line_t l;
-    line_open(&l);
-    wires_make(&l, wires);
+    line_t *l = &lines[0];
+    line_open(l);
+    wires_make(l);
     for (uint32_t i = 0; i < WAYS; i++) {
-        give(wires[i].out, wires[i].bytes, wires[i].length);
-        assert_int_equal(conn_drive(wires[i].to), LH_OK);
-        assert_int_equal(count_frames(wires[i].to), FRAMES + 1);
+        const wire_t *w = &l->wires[i];
+        give(w->out, w->bytes, w->length);
+        assert_int_equal(conn_drive(w->to), LH_OK);
+        assert_int_equal(count_frames(w->to), FRAMES + 1);
     }
-    line_close(&l);
+    line_close(l);
 }
 
-static void a_flipped_bit_is_found(wire_t *w, uint64_t bit)
+static void a_flipped_bit_is_found(wire_t *w)
 {
-    w->bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    w->bytes[w->bit / 8] ^= (unsigned char)(1u << w->bit % 8);
     give(w->out, w->bytes, w->length);
     const lh_status_t status = conn_drive(w->to);
     const uint32_t whole = count_frames(w->to);
-    if (status == LH_OK || whole > bit / 8 / (w->flipped / FRAMES))
-        FAIL_TEST("bit %llu of %zu bytes: status %d, %u frames came\n", (unsigned long long)bit,
+    if (status == LH_OK || whole > w->bit / 8 / (w->flipped / FRAMES))
+        FAIL_TEST("bit %llu of %zu bytes: status %d, %u frames came\n", (unsigned long long)w->bit,
                   w->flipped, (int)status, whole);
 }
 
-static void flipped_bits_are_found(wire_t wires[WAYS], const uint64_t bits[WAYS])
+static void flipped_bits_are_found(uint32_t count)
 {
-    for (uint32_t i = 0; i < WAYS; i++)
-        a_flipped_bit_is_found(&wires[i], bits[i]);
+    for (uint32_t i = 0; i < count * WAYS; i++)
+        a_flipped_bit_is_found(&lines[i / WAYS].wires[i % WAYS]);
 }
 
-static void bits_draw(const wire_t wires[WAYS], uint64_t bits[WAYS])
+static void bits_draw(uint32_t count)
 {
-    for (uint32_t i = 0; i < WAYS; i++)
-        bits[i] = next_random() % (wires[i].flipped * 8);
+    for (uint32_t i = 0; i < count * WAYS; i++) {
+        wire_t *w = &lines[i / WAYS].wires[i % WAYS];
+        w->bit = next_random() % (w->flipped * 8);
+    }
 }
 
-/* A turn in a process of its own. Sockets are what a fork shares: it has others under the ends'
- * numbers. */
-static pid_t turn_start(wire_t wires[WAYS])
+/* Sockets are what a fork shares: a process that takes a turn has others under the ends' numbers. */
+static void sockets_part(uint32_t count)
 {
-    uint64_t bits[WAYS];
-    bits_draw(wires, bits);
+    for (uint32_t i = 0; i < count * WAYS; i++) {
+        wire_t *w = &lines[i / WAYS].wires[i % WAYS];
+        const int theirs = pair_end(&w->out);
+        assert_int_equal(dup2(theirs, w->to_fd), w->to_fd);
+    }
+}
+
+/* A turn in a process of its own: a bit on each way of the first `count` lines. */
+static void turn_take_apart(uint32_t count)
+{
+    bits_draw(count);
     const pid_t child = fork();
     assert_true(child >= 0);
-    if (child > 0) return child;
-    /* A failure ends this process: it must not go on with the tests that follow. */
-    (void)setenv("CMOCKA_TEST_ABORT", "1", 1);
-    for (uint32_t i = 0; i < WAYS; i++) {
-        const int theirs = pair_end(&wires[i].out);
-        assert_int_equal(dup2(theirs, wires[i].to_fd), wires[i].to_fd);
+    if (child == 0) {
+        /* A failure ends this process: it must not go on with the tests that follow. */
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1);
+        sockets_part(count);
+        flipped_bits_are_found(count);
+        _exit(0);
     }
-    flipped_bits_are_found(wires, bits);
-    _exit(0);
+    int how = 0;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
 }
 
-/* All turns of a connection at once. The last is this process's own, as it ends both ends. */
-static void turns_take(wire_t wires[WAYS], uint32_t turns)
+/* All turns of some lines. The last is this process's own, as it ends both ends of each. */
+static void turns_take(uint32_t count, uint32_t turns)
 {
-    pid_t children[TURNS];
-    uint64_t bits[WAYS];
     assert_in_range(turns, 1, TURNS);
     for (uint32_t i = 0; i + 1 < turns; i++)
-        children[i] = turn_start(wires);
-    bits_draw(wires, bits);
-    flipped_bits_are_found(wires, bits);
-    for (uint32_t i = 0; i + 1 < turns; i++) {
-        int how = 0;
-        assert_int_equal(waitpid(children[i], &how, 0), children[i]);
-        assert_int_equal(how, 0);
-    }
+        turn_take_apart(count);
+    bits_draw(count);
+    flipped_bits_are_found(count);
 }
 
 static void every_flipped_bit_is_found(void **state)
 {
     (void)state;
-    static wire_t wires[WAYS];
     const uint64_t begin = seed;
     for (uint64_t n = 0; n < flips;) {
-        line_t l;
         const uint64_t left = (flips - n) / WAYS;
-        const uint32_t turns = left < TURNS ? (uint32_t)left : TURNS;
-        line_open(&l);
-        wires_make(&l, wires);
-        turns_take(wires, turns);
-        line_close(&l);
-        n += (uint64_t)turns * WAYS;
+        const uint32_t count = left < LINES ? (uint32_t)left : LINES;
+        const uint32_t turns = left / count < TURNS ? (uint32_t)(left / count) : TURNS;
+        for (uint32_t i = 0; i < count; i++) {
+            line_open(&lines[i]);
+            wires_make(&lines[i]);
+        }
+        turns_take(count, turns);
+        for (uint32_t i = 0; i < count; i++)
+            line_close(&lines[i]);
+        n += (uint64_t)count * turns * WAYS;
     }
     print_message("%llu flipped bits of %llu found, seed %llu\n", (unsigned long long)flips,
                   (unsigned long long)flips, (unsigned long long)begin);
