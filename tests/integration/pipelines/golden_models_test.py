@@ -8,10 +8,10 @@ import os
 import shutil
 import struct
 import subprocess
-import tempfile
 import unittest
 
 from pipeline_case import BINARY, SOURCE, TORTURE, PipelineCase, checkpoint_digest, floats, main, tensors_of
+from transformers_peer import Peer
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 REFERENCE = os.path.join(SOURCE, "tests", "reference")
@@ -39,13 +39,11 @@ def ways(name):
 
 
 class Models(PipelineCase):
-    peer = said = None  # see transformers
+    peer = Peer(PEERS)
 
     @classmethod
     def tearDownClass(cls):
-        if cls.peer is not None:
-            cls.end(cls.peer)
-            cls.said.close()
+        cls.peer.end()
 
     def job(self, source, spec=None, precision="f32"):
         model = {"vocab": "from_import"}
@@ -73,30 +71,12 @@ class Models(PipelineCase):
         self.assertEqual(json.loads(said)["new_ids"], greedy["continuation"])
         return out
 
-    def transformers(self, request):
-        """What Transformers answers, by one process for all tests: importing it takes longer than a model does.
-        One that has ended, as a folder could not be loaded, is followed by another."""
-        if self.peer is None or self.peer.poll() is not None:
-            if self.said is not None:
-                self.said.close()
-            Models.said = tempfile.TemporaryFile("w+")
-            Models.peer = subprocess.Popen([PEERS, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")],
-                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True)
-        self.peer.stdin.write(json.dumps(request) + "\n")
-        self.peer.stdin.flush()
-        line = self.peer.stdout.readline()
-        if not line:
-            self.peer.communicate()
-            self.said.seek(0)
-            self.fail(self.said.read()[-3000:])
-        return json.loads(line)
-
     def probe(self, source, folder):
         """The logits at every position of the first batch, by Transformers, of a folder that was exported."""
         (_, shape, data) = tensors_of(source + "/batch.safetensors")["tokens"]
         ids = struct.unpack("<%di" % (len(data) // 4), data)
         rows = [list(ids[i * shape[2]:i * shape[2] + TOKENS]) for i in range(ROWS)]
-        got = self.transformers({"folder": folder, "rows": rows})
+        got = self.peer.ask(folder=folder, rows=rows)
         self.assertEqual(got["complaints"], {})
         (_, shape, data) = tensors_of(source + "/expected.safetensors")["logits"]
         expected = floats(data)
@@ -176,11 +156,14 @@ class Models(PipelineCase):
     def made(self, folder, sizes, names):
         """Models of other sizes, as tests/golden has them."""
         flags = [word for key, value in sizes.items() for word in ("--" + key.replace("_", "-"), str(value))]
-        env = dict(os.environ, OMP_NUM_THREADS="1")
+        classes = []
+        for name in names:
+            with open(os.path.join(GOLDEN, name, "config.json")) as f:
+                classes += json.load(f)["architectures"]
         for words in ([os.path.join(REFERENCE, "golden.py"), *flags, folder, *names],
                       *[[os.path.join(REFERENCE, "micro_batches.py"), os.path.join(folder, n)] for n in names if n == "mixtral"]):
-            done = subprocess.run([PEERS, "-B", *words], capture_output=True, text=True, env=env)
-            self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+            code, _, err = self.peer.run(*words, models=classes)
+            self.assertEqual(code, 0, err[-3000:])
 
     @unittest.skipUnless(HAS_PEERS, LACKING)
     def test_models_of_other_sizes_and_seeds(self):

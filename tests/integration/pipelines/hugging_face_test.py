@@ -9,6 +9,7 @@ import sys
 import unittest
 
 from pipeline_case import DATA, REFUSED, SOURCE, PipelineCase, floats, main, tensors_of, write_tensors
+from transformers_peer import Peer
 
 GOLDEN = os.path.join(SOURCE, "tests", "golden")
 CAPP = os.path.join(SOURCE, "tests", "data", "models", "capp-gpt2")
@@ -243,12 +244,14 @@ class HuggingFace(PipelineCase):
 
 @unittest.skipUnless(os.access(PEERS, os.X_OK), "Transformers is not there (make peers, or LONGHAUL_PEERS)")
 class Transformers(PipelineCase):
+    peer = Peer(PEERS)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.peer.end()
+
     def probe(self, folder, request):
-        probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")
-        done = subprocess.run([PEERS, "-B", probe], input=json.dumps(dict(request, folder=folder)) + "\n",
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-        got = json.loads(done.stdout)
+        got = self.peer.ask(folder=folder, **request)
         self.assertEqual(got["complaints"], {})
         return got
 
