@@ -55,6 +55,36 @@ static void matmul_scales_and_tells_its_largest(void **state)
     CLOSE(amax, largest);
 }
 
+/* More rows and columns than are summed at once, and no multiples of that: each sum has the bits that it has by
+ * itself. */
+static void matmul_adds_in_order_whatever_is_summed_at_once(void **state)
+{
+    (void)state;
+    enum { ROWS = 37, DEPTH = 11, COLUMNS = 133 };
+    static double a[ROWS * DEPTH], b[DEPTH * COLUMNS], c[ROWS * COLUMNS], expected[ROWS * COLUMNS];
+    rig_random(3, a, COUNT(a));
+    rig_random(4, b, COUNT(b));
+    for (uint32_t flips = 0; flips < 4; flips++) {
+        const bool a_turned = (flips & 1) != 0, b_turned = (flips & 2) != 0;
+        const lh_matmul_t how = {.struct_size = sizeof(how),
+                                 .transpose_a = a_turned,
+                                 .transpose_b = b_turned};
+        for (uint32_t i = 0; i < COUNT(expected); i++) {
+            const uint32_t row = i / COLUMNS, column = i % COLUMNS;
+            double sum = 0;
+            for (uint32_t k = 0; k < DEPTH; k++)
+                sum += a[a_turned ? k * ROWS + row : row * DEPTH + k] *
+                       b[b_turned ? column * DEPTH + k : k * COLUMNS + column];
+            expected[i] = sum;
+        }
+        RUN("matmul", &how,
+            a_turned ? RIG_IN(F64, a, DEPTH, ROWS) : RIG_IN(F64, a, ROWS, DEPTH),
+            b_turned ? RIG_IN(F64, b, COLUMNS, DEPTH) : RIG_IN(F64, b, DEPTH, COLUMNS), RIG_NONE,
+            RIG_NONE, RIG_NONE, RIG_OUT(F64, c, ROWS, COLUMNS), RIG_NONE, RIG_NONE);
+        assert_memory_equal(c, expected, sizeof(c));
+    }
+}
+
 static void rms_norm_and_its_gradient(void **state)
 {
     (void)state;
@@ -487,6 +517,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matmul_adds_bias_activation_and_what_was_there),
         cmocka_unit_test(matmul_scales_and_tells_its_largest),
+        cmocka_unit_test(matmul_adds_in_order_whatever_is_summed_at_once),
         cmocka_unit_test(rms_norm_and_its_gradient),
         cmocka_unit_test(add_rms_norm_norms_the_sum),
         cmocka_unit_test(layer_norm_and_its_gradient),

@@ -3,18 +3,37 @@
 
 #include "reference.h"
 
-static double dot_product(const lh_matmul_t *how, const tensor_t *a, const tensor_t *b,
-                          uint64_t row, uint64_t column)
+/* Sums of a product that are formed at once: so each element of a is read once for TILE_COLUMNS of
+ * them, and each of b for TILE_ROWS. Every sum adds its terms in the order of k all the same. */
+enum { TILE_ROWS = 16, TILE_COLUMNS = 64 };
+
+typedef struct tile {
+    uint64_t row, column;   /* of c: the first                       */
+    uint64_t rows, columns; /* how many, where c ends fewer than all */
+    double sums[TILE_ROWS][TILE_COLUMNS];
+} tile_t;
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The sums are zero before. */
+static void tile_sum(const lh_matmul_t *how, const tensor_t *a, const tensor_t *b, tile_t *t)
 {
     const uint64_t depth = how->transpose_a != 0 ? a->rows : a->width;
-    double sum = 0;
+    const uint64_t rows = t->rows, columns = t->columns;
+    double x[TILE_ROWS], y[TILE_COLUMNS];
 
     for (uint64_t k = 0; k < depth; k++) {
-        const double x = how->transpose_a != 0 ? get(a, k, row) : get(a, row, k);
-        const double y = how->transpose_b != 0 ? get(b, column, k) : get(b, k, column);
-        sum += x * y;
+        for (uint64_t i = 0; i < rows; i++)
+            x[i] = how->transpose_a != 0 ? get(a, k, t->row + i) : get(a, t->row + i, k);
+        for (uint64_t j = 0; j < columns; j++)
+            y[j] = how->transpose_b != 0 ? get(b, t->column + j, k) : get(b, k, t->column + j);
+        for (uint64_t i = 0; i < rows; i++)
+            for (uint64_t j = 0; j < columns; j++)
+                t->sums[i][j] += x[i] * y[j];
     }
-    return sum;
 }
 
 /* a b bias? scale_a? scale_b? -> c+ aux? amax?; c = act(scale_a scale_b a b + bias) */
@@ -26,11 +45,18 @@ void op_matmul(const attributes_t *how, const tensor_t *at)
     const tensor_t c = at[out_c], aux = at[out_aux], amax = at[out_amax];
     const double factor = (given(&scale_a) ? get(&scale_a, 0, 0) : 1) *
                           (given(&scale_b) ? get(&scale_b, 0, 0) : 1);
+    const uint64_t across = (c.width + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const uint64_t tiles = (c.rows + TILE_ROWS - 1) / TILE_ROWS * across;
     double largest = 0;
 
-    for (uint64_t i = 0; i < c.rows; i++) {
-        for (uint64_t j = 0; j < c.width; j++) {
-            const double before = factor * dot_product(&how->matmul, &a, &b, i, j) +
+    for (uint64_t n = 0; n < tiles; n++) {
+        tile_t t = {.row = n / across * TILE_ROWS, .column = n % across * TILE_COLUMNS};
+        t.rows = least(c.rows - t.row, TILE_ROWS);
+        t.columns = least(c.width - t.column, TILE_COLUMNS);
+        tile_sum(&how->matmul, &a, &b, &t);
+        for (uint64_t e = 0; e < t.rows * t.columns; e++) {
+            const uint64_t i = t.row + e / t.columns, j = t.column + e % t.columns;
+            const double before = factor * t.sums[i - t.row][j - t.column] +
                                   (given(&bias) ? get(&bias, 0, j) : 0);
             const double value = act(how->matmul.activation, before);
             put(&aux, i, j, before);

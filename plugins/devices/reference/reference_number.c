@@ -156,7 +156,7 @@ static char *element_at(const tensor_t *x, uint64_t row, uint64_t column)
     return x->address + offset * x->element_bytes;
 }
 
-double get(const tensor_t *x, uint64_t row, uint64_t column)
+double element_get(const tensor_t *x, uint64_t row, uint64_t column)
 {
     return element_load(x->arg->dtype, element_at(x, row, column));
 }
