@@ -15,12 +15,15 @@ from launch_restart import Training, WAIT
 import launch_train
 
 STEPS = 100
+HOSTS = ("t1", "o1")
 PAGE = 4096
 SEALED = re.compile(r"step (\d+) was whole in memory \((\d) of (\d) snapshots with a partner\) and is saved: ")
 
 
 class Memory(Training):
     """No test of its own is inherited: those of Training run where they are."""
+
+    undisturbed = {}  # see whole
 
     def job(self, folder, more="", memory=2, every=1000, ranks=4):
         path = os.path.join(self.folder, folder)
@@ -34,10 +37,16 @@ class Memory(Training):
         return os.path.join(path, "job.ini")
 
     def whole(self, more=""):
-        ini = self.job("whole", more, memory=0)
-        code, _, err = self.finish(self.start_run(ini), WAIT)
-        self.assertEqual(code, 0, err)
-        return ini
+        """The weights and losses of a run in which nothing is lost: one for all tests of four ranks, one for all of two sites. What
+        is saved, and when, changes neither."""
+        sites = "[site." in more
+        if sites not in Memory.undisturbed:
+            ini = self.job("whole", more, memory=0)
+            for p in [self.start_run(ini, "--host", host) for host in HOSTS] if sites else [self.start_run(ini)]:
+                code, _, err = self.finish(p, WAIT)
+                self.assertEqual(code, 0, err)
+            Memory.undisturbed[sites] = self.weights(ini, STEPS), self.losses(ini)
+        return Memory.undisturbed[sites]
 
     def log(self, ini, name="train.log"):
         return launch_case.read(os.path.join(os.path.dirname(ini), "out", name))
@@ -46,8 +55,7 @@ class Memory(Training):
         return [row["restart"] for row in self.rows(ini) if "restart" in row]
 
     def same_as(self, ini, whole):
-        self.assertEqual(self.weights(ini, STEPS), self.weights(whole, STEPS))
-        self.assertEqual(self.losses(ini), self.losses(whole))
+        self.assertEqual((self.weights(ini, STEPS), self.losses(ini)), whole)
 
     def kept(self, ini):
         """The last step that all say is whole in memory; 0: none yet."""
@@ -83,18 +91,14 @@ class Memory(Training):
             port = s.getsockname()[1]
         more = (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nrestart = 5\n"
                 "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
-        hosts = ("t1", "o1")
-        whole = self.job("whole", more, memory=0)
-        for p in [self.start_run(whole, "--host", host) for host in hosts]:
-            code, _, err = self.finish(p, WAIT)
-            self.assertEqual(code, 0, err)
+        whole = self.whole(more)
         for lost in (1, 0) if launch_case.TORTURE else (1,):
             ini = self.job(f"lost-{lost}", more)
-            launchers = [self.start_run(ini, "--host", host) for host in hosts]
+            launchers = [self.start_run(ini, "--host", host) for host in HOSTS]
             launch_case.wait_for(lambda: self.kept(ini) >= 6 and len(self.seen()) == 4, WAIT)
             launchers[lost].kill()  # the ranks of a launcher end with it, and so does its memory
             launchers[lost].communicate()
-            launchers[lost] = self.start_run(ini, "--host", hosts[lost], "--resume")
+            launchers[lost] = self.start_run(ini, "--host", HOSTS[lost], "--resume")
             results = [self.finish(p, WAIT) for p in launchers]
             self.assertEqual([code for code, _, _ in results], [0, 0], results)
             said = SEALED.search(results[0][2])
@@ -201,8 +205,6 @@ class Memory(Training):
 class Sites(Memory):
     """Two sites, each with a folder of checkpoints that the other does not look into."""
 
-    hosts = ("t1", "o1")
-
     def places(self, port):
         return (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nrestart = 0\n"
                 "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\ncheckpoint_folder = osaka\n")
@@ -214,12 +216,16 @@ class Sites(Memory):
             self.more = self.places(s.getsockname()[1])
 
     def start_sites(self, ini, *flags):
-        return [self.start_run(ini, "--host", host, *flags) for host in self.hosts]
+        return [self.start_run(ini, "--host", host, *flags) for host in HOSTS]
 
     def end_sites(self, ini, *flags, codes=(0, 0)):
         results = [self.finish(p, WAIT) for p in self.start_sites(ini, *flags)]
         self.assertEqual(tuple(code for code, _, _ in results), codes, results)
         return results
+
+    def reference(self):
+        """The losses of a run of both sites in which nothing is lost."""
+        return self.whole(self.more.replace("checkpoint_folder = osaka\n", ""))[1]
 
     def folders(self, ini):
         out = os.path.join(os.path.dirname(ini), "out")
@@ -240,8 +246,6 @@ class Sites(Memory):
 
     def test_each_site_has_a_copy_and_gets_what_it_lacks(self):
         ini = self.job("job", self.more, memory=0, every=15)
-        reference = self.job("reference", self.more.replace("checkpoint_folder = osaka\n", ""), memory=0, every=15)
-        self.end_sites(reference)
         self.end_sites(ini, "--set", "train.steps=30")
         tokyo, osaka = self.folders(ini)
         self.assertEqual(self.steps(tokyo), ["step-000000000015", "step-000000000030"])
@@ -256,11 +260,9 @@ class Sites(Memory):
             self.assertEqual(self.files(os.path.join(lacks, newest)) if newest in self.steps(lacks) else before, before)
             last = f"step-{steps:012d}"
             self.assertEqual(self.files(os.path.join(tokyo, last)), self.files(os.path.join(osaka, last)))
-        self.assertEqual(self.losses(ini), self.losses(reference))
+        self.assertEqual(self.losses(ini), self.reference())
 
     def test_killed_at_any_moment_no_site_has_half_of_a_copy(self):
-        reference = self.job("reference", self.more.replace("checkpoint_folder = osaka\n", ""), memory=0, every=3)
-        self.end_sites(reference)
         ini = self.job("job", self.more, memory=0, every=3)
         tokyo, osaka = self.folders(ini)
         random.seed(23)
@@ -282,7 +284,7 @@ class Sites(Memory):
                 break
         self.end_sites(ini, "--resume")
         self.assertEqual(self.files(os.path.join(tokyo, f"step-{STEPS:012d}")), self.files(os.path.join(osaka, f"step-{STEPS:012d}")))
-        self.assertEqual(self.losses(ini), self.losses(reference))
+        self.assertEqual(self.losses(ini), self.reference())
 
     def damage(self, folder):
         """The last byte of each file, which is a tensor's. All ranks load all tensors."""
@@ -436,8 +438,6 @@ class Sites(Memory):
         """Its site is left with nothing; the other has all images, and sends what comes of them. A sample loses rank 0's machine:
         the other one is lost where snapshots are left with a partner."""
         more = self.more.replace("restart = 0\n", "restart = 5\n")
-        reference = self.job("reference", more.replace("checkpoint_folder = osaka\n", ""), memory=0)
-        self.end_sites(reference)
         for lost in (1, 0) if launch_case.TORTURE else (0,):
             ini = self.job(f"lost-{lost}", more)
             launchers = self.start_sites(ini)
@@ -445,14 +445,14 @@ class Sites(Memory):
             launchers[lost].kill()
             launchers[lost].communicate()
             shutil.rmtree(self.folders(ini)[lost], True)
-            launchers[lost] = self.start_run(ini, "--host", self.hosts[lost], "--resume")
+            launchers[lost] = self.start_run(ini, "--host", HOSTS[lost], "--resume")
             results = [self.finish(p, WAIT) for p in launchers]
             self.assertEqual([code for code, _, _ in results], [0, 0], results)
             self.assertRegex(results[0][2], r"step \d+ was whole in memory \(2 of 4 snapshots with a partner\) and is saved: ")
             self.assertIn("was brought to the sites that lacked it", results[0][2])
             tokyo, osaka = self.folders(ini)
             self.assertEqual(self.files(os.path.join(tokyo, f"step-{STEPS:012d}")), self.files(os.path.join(osaka, f"step-{STEPS:012d}")))
-            self.assertEqual(self.losses(ini), self.losses(reference))
+            self.assertEqual(self.losses(ini), self.reference())
 
 
 for name in [n for n in dir(Training) if n.startswith("test_")]:
