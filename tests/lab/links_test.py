@@ -96,6 +96,15 @@ class Bench(unittest.TestCase):
         self.assertEqual(asked.count("known"), 1 + 1 + 5 + 1, said)  # without loss 0.96 is asked for, and five rounds say so
         self.assertRegex(str(code), r"\Aless than 0\.95:\n10 ms, 1 Gb/s, loss 0, queue 1: 0\.955 of the bound\Z")
 
+    def test_slow_links_are_asked_two_at_once_and_by_themselves_where_they_miss(self):
+        two = ("--round-trips", "10,50", "--rates", "0.3", "--losses", "1e-3", "--sides", "ceiling,known", "--hold", "0.95")
+        code, said, asked, rows = self.run_with({"ceiling": 1, "known": 0.97}, *two)
+        self.assertEqual((code, asked, len(rows)), (0, ["known", "known"], 2), said)
+        code, said, asked, _ = self.run_with({"ceiling": 0.92, "known": 0.90}, *two)
+        self.assertEqual((code, asked), (0, ["known", "known"] + 2 * ["known", "ceiling", "known"]), said)
+        code, said, asked, _ = self.run_with({"ceiling": 1, "known": 0.90}, *two)
+        self.assertEqual((str(code).count("0.900 of the bound"), asked.count("known")), (2, 2 * (1 + 1 + 1 + 5)), said)
+
     def test_a_goal_that_was_missed_ends_a_run_that_holds(self):
         def of(took):
             return lambda given, goals, tell: tell("a first contact", goals.at_most(took, 3, "%.2f s"), [took])
