@@ -1,7 +1,8 @@
 /* host_run.cc - fibers that meet at barriers: the scheduler behind host_run.h.
  *
  * Threads of a block run on workers, each a stack of its own; one that ends hands its worker to the
- * next thread, so a kernel without barriers takes a single stack. On x86-64 a switch saves the six
+ * next thread, so a kernel without barriers takes a single stack, and no switch between the lanes of a
+ * warp. On x86-64 a switch saves the six
  * registers that a call must keep; elsewhere ucontext does it, with a system call each time. The
  * sanitizers are told of every switch. */
 #include "host_run.h"
@@ -140,6 +141,21 @@ void context_switch(context *from, context *to)
     context_arrive(from);
 }
 
+/* The lane that warp_run() would run next has not begun: the worker of the one that has ended goes on
+ * with it. */
+bool lane_follow(context *worker)
+{
+    const unsigned count = static_cast<unsigned>(now->lanes.size()), lane_of = now->current % LANES;
+    if (order == 0 ? lane_of + 1 == LANES || now->current + 1 == count : lane_of == 0) return false;
+    const unsigned next = order == 0 ? now->current + 1 : now->current - 1;
+    if (now->lanes[next].state != READY || now->lanes[next].worker != nullptr) return false;
+    now->lanes[now->current].worker = nullptr;
+    now->lanes[next].worker = worker;
+    now->current = next;
+    host_thread = now->lanes[next].at;
+    return true;
+}
+
 /* A worker's life: one thread of a block after the other. */
 void worker_main()
 {
@@ -152,7 +168,7 @@ void worker_main()
             abort();
         }
         now->lanes[now->current].state = DONE;
-        context_switch(self, &now->scheduler);
+        if (!lane_follow(self)) context_switch(self, &now->scheduler);
     }
 }
 
@@ -185,7 +201,8 @@ context *worker_new()
     return c;
 }
 
-/* Runs one thread until it waits or ends. */
+/* Runs one thread until it waits or ends; where it ends, those of its warp behind it that have not begun,
+ * up to one that waits. */
 void lane_run(unsigned index)
 {
     lane *l = &now->lanes[index];
@@ -197,6 +214,7 @@ void lane_run(unsigned index)
     now->current = index;
     host_thread = l->at;
     context_switch(&now->scheduler, l->worker);
+    l = &now->lanes[now->current]; /* the last that ran */
     if (l->state != DONE) return;
     workers.idle.push_back(l->worker);
     l->worker = nullptr;
