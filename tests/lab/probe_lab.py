@@ -155,8 +155,8 @@ class Probe(unittest.TestCase):
             shares = (lost / packets, *row["loss"])
             # What the emulator can't carry it loses, too.
             seen = fast or any(0.5 * loss <= share <= max(2 * loss, 5e-4) for share in shares)
-            if best > least + 0.05 and exact and (seen or not TORTURE):
-                break
+            if best > least and exact and (seen or not TORTURE) and min(took) < longest(trip / 1e3):
+                break  # all that is asked below of the tries
         self.assertTrue(exact, row)
         self.assertGreater(best, least)
         self.assertLess(min(took), longest(trip / 1e3), took)
@@ -246,6 +246,23 @@ class Probe(unittest.TestCase):
             got = subprocess.run([LONGHAUL, "bench", "links"], capture_output=True, text=True)
             self.assertEqual(got.returncode, 1, got)
             self.assertIn("expected a PIPELINE.ini with two sections", got.stderr)
+
+
+class TwoAtOnce(unittest.TestSuite):
+    """As slow cells are: the links of each are of 0.1 Gb/s, three at most."""
+
+    def run(self, result, debug=False):
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda test: test.run(result), self))
+        return result
+
+
+def load_tests(loader, tests, _):
+    if not TORTURE:
+        return tests
+    cells = "test_a_link_is_measured_as_it_was_made"
+    others = [name for name in loader.getTestCaseNames(Probe) if name != cells]
+    return unittest.TestSuite([Probe(cells), TwoAtOnce(Probe(name) for name in others)])
 
 
 if __name__ == "__main__":
