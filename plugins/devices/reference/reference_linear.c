@@ -151,14 +151,16 @@ void op_embed_grad(const attributes_t *how, const tensor_t *at)
     const tensor_t tokens = at[in_tokens], gy = at[in_gy], gtable = at[out_gtable];
 
     for (uint64_t row = 0; row < gtable.rows; row++) {
-        for (uint64_t j = 0; j < gtable.width; j++) {
-            double sum = 0;
+        for (uint64_t begin = 0; begin < gtable.width; begin += TILE_COLUMNS) {
+            const uint64_t count = least(gtable.width - begin, TILE_COLUMNS);
+            double sums[TILE_COLUMNS] = {0};
             for (uint64_t i = 0; i < gy.rows; i++) {
-                if (table_row(&how->rows, &gtable, get_integer(&tokens, 0, i)) == row) {
-                    sum += get(&gy, i, j);
-                }
+                if (table_row(&how->rows, &gtable, get_integer(&tokens, 0, i)) != row) continue;
+                for (uint64_t j = 0; j < count; j++)
+                    sums[j] += get(&gy, i, begin + j);
             }
-            put(&gtable, row, j, sum);
+            for (uint64_t j = 0; j < count; j++)
+                put(&gtable, row, begin + j, sums[j]);
         }
     }
 }
