@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <base/control_group.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/text.h>
@@ -91,11 +92,8 @@ void machine_take_share(const job_t *job)
         (void)sched_setaffinity(0, sizeof(own), &own);
 }
 
-/* The control group of this process, as cgroups(7) says: /proc/self/cgroup has its path,
- * /proc/self/mountinfo where that hierarchy is mounted and which part of it. Version 1 counts kills
- * in memory.oom_control, version 2 in memory.events, the machine in /proc/vmstat. What can't be
- * read is left out: it only makes a sentence longer. */
-enum { LINE = 4096 };
+/* What can't be read is left out: it only makes a sentence longer. */
+enum { LINE = 128 };
 
 /* Where a version of control groups keeps its counts, below the group's folder. */
 typedef struct group_files {
@@ -105,20 +103,11 @@ typedef struct group_files {
 static const group_files_t version_1 = {"memory.oom_control", "memory.limit_in_bytes"};
 static const group_files_t version_2 = {"memory.events", "memory.max"};
 
-static FILE *open_in(const char *folder, const char *name)
-{
-    char *path = path_join(folder, name);
-    FILE *f = path == NULL ? NULL : fopen(path, "re");
-    mem_free(path);
-    return f;
-}
-
 /* A line of both files and of /proc/vmstat is "oom_kill COUNT". */
-static bool kills_read(const char *folder, const char *name, uint64_t *out)
+static bool kills_read(FILE *f, uint64_t *out)
 {
     char line[LINE];
     bool found = false;
-    FILE *f = open_in(folder, name);
     if (f == NULL) return false;
     while (!found && fgets(line, sizeof(line), f) != NULL)
         found = sscanf(line, "oom_kill %" SCNu64, out) == 1;
@@ -126,94 +115,42 @@ static bool kills_read(const char *folder, const char *name, uint64_t *out)
     return found;
 }
 
+/* Of the machine, where no group's are counted. */
+static void kills_read_all(const char *root, uint64_t *out)
+{
+    char *path = path_join(root, "proc/vmstat");
+    if (path != NULL) (void)kills_read(fopen(path, "re"), out);
+    mem_free(path);
+}
+
 /* "max", and what version 1 writes for it, is no limit. */
-static uint64_t limit_read(const char *folder, const char *name)
+static uint64_t limit_read(FILE *f)
 {
     uint64_t limit = UINT64_MAX;
-    FILE *f = open_in(folder, name);
     if (f == NULL) return limit;
     if (fscanf(f, "%" SCNu64, &limit) != 1 || limit >= (uint64_t)INT64_MAX / 2) limit = UINT64_MAX;
     (void)fclose(f);
     return limit;
 }
 
-/* A line is "hierarchy:controllers:path". Version 1 where it has the memory, else version 2. */
-static bool group_path(const char *root, char out[LINE], const group_files_t **files)
+/* The kills of the group, and the narrowest limit of it and those above it, as far as they are
+ * mounted. */
+static void group_read(control_group_t *g, machine_kills_t *out)
 {
-    char line[LINE];
-    FILE *f = open_in(root, "proc/self/cgroup");
-    *files = NULL;
-    if (f == NULL) return false;
-    while (*files != &version_1 && fgets(line, sizeof(line), f) != NULL) {
-        char *rest = line, *words[2];
-        for (int i = 0; i < 2; i++)
-            words[i] = strsep(&rest, ":");
-        if (rest == NULL) continue;
-        const bool unified = strcmp(words[0], "0") == 0 && words[1][0] == '\0';
-        if (!unified && strcmp(words[1], "memory") != 0) continue;
-        rest[strcspn(rest, "\n")] = '\0';
-        (void)snprintf(out, LINE, "%s", rest);
-        *files = unified ? &version_2 : &version_1;
-    }
-    (void)fclose(f);
-    return *files != NULL;
-}
-
-/* A line is "id parent device ROOT POINT options ... - TYPE source OPTIONS". */
-static bool group_mount(const char *root, const group_files_t *files, char part[LINE],
-                        char point[LINE])
-{
-    char line[LINE], type[64], options[LINE];
-    bool found = false;
-    FILE *f = open_in(root, "proc/self/mountinfo");
-    if (f == NULL) return false;
-    while (!found && fgets(line, sizeof(line), f) != NULL) {
-        const char *end = strstr(line, " - ");
-        if (end == NULL || sscanf(end, " - %63s %*s %4095s", type, options) != 2 ||
-            sscanf(line, "%*s %*s %*s %4095s %4095s", part, point) != 2)
-            continue;
-        found = files == &version_2 ? strcmp(type, "cgroup2") == 0
-                                    : strcmp(type, "cgroup") == 0 && strstr(options, "memory");
-    }
-    (void)fclose(f);
-    return found;
-}
-
-/* The narrowest limit of the group and those above it, as far as they are mounted. */
-static void group_read(char *folder, size_t top, const group_files_t *files, machine_kills_t *out)
-{
-    out->grouped = kills_read(folder, files->kills, &out->kills);
-    for (;;) {
-        const uint64_t limit = limit_read(folder, files->limit);
+    const group_files_t *files = g->unified ? &version_2 : &version_1;
+    out->grouped = kills_read(control_group_open(g, files->kills), &out->kills);
+    do {
+        const uint64_t limit = limit_read(control_group_open(g, files->limit));
         if (limit < out->limit) out->limit = limit;
-        char *slash = strrchr(folder + top, '/');
-        if (slash == NULL) return;
-        *slash = '\0';
-    }
-}
-
-/* Leaves *out as it is where the group can't be found. */
-static void group_find(const char *root, machine_kills_t *out)
-{
-    char group[LINE], part[LINE], point[LINE], folder[3 * LINE];
-    const group_files_t *files;
-    if (!group_path(root, group, &files) || !group_mount(root, files, part, point)) return;
-    /* A container may see its own part of the hierarchy alone, under a path of its own. */
-    const size_t length = strlen(part);
-    const bool within = strncmp(group, part, length) == 0 &&
-                        (group[length] == '/' || group[length] == '\0');
-    const char *inside = within ? group + length : group;
-    const int top = snprintf(folder, sizeof(folder), "%s%s", root, point);
-    if (top < 0 || (size_t)top + strlen(inside) >= sizeof(folder)) return;
-    memcpy(folder + top, inside, strlen(inside) + 1);
-    group_read(folder, (size_t)top, files, out);
+    } while (control_group_rise(g));
 }
 
 void machine_kills_read(const char *root, machine_kills_t *out)
 {
+    control_group_t group;
     *out = (machine_kills_t){.limit = UINT64_MAX};
-    group_find(root, out);
-    if (!out->grouped) (void)kills_read(root, "proc/vmstat", &out->kills);
+    if (control_group_find(root, "memory", &group)) group_read(&group, out);
+    if (!out->grouped) kills_read_all(root, &out->kills);
 }
 
 /* No count that grew: nothing is said, as SIGKILL may come from anybody. */
