@@ -11,13 +11,13 @@
  * is expected. */
 #include <comm/comm.h>
 
-#include <sched.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <base/memory.h>
+#include <base/processors.h>
 #include <base/sys.h>
 #include <comm/comm_agree.h>
 #include <comm/comm_expect.h>
@@ -42,6 +42,15 @@ static uint32_t ranks_here(const world_t *w)
     return count;
 }
 
+/* Whether ranks of this machine have less than a processor each. Where each is bound to its own those of
+ * the machine count, not this rank's. */
+static bool is_crowded(uint32_t ranks)
+{
+    processors_t here;
+    processors_here(&here);
+    return (long)ranks > sysconf(_SC_NPROCESSORS_ONLN) || ranks > here.quota;
+}
+
 /* The clock that no one sets: the thread rests by it. */
 static void begun_init(pthread_cond_t *begun)
 {
@@ -63,7 +72,7 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
     c->control = how->control;
     c->threaded = how->thread;
     c->planned = how->planned;
-    c->crowded = (long)ranks_here(how->world) > sysconf(_SC_NPROCESSORS_ONLN);
+    c->crowded = is_crowded(ranks_here(how->world));
     c->spin_ns = c->crowded ? crowded_spin_ns : spin_ns;
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     (void)pthread_mutex_init(&c->lock, NULL);
@@ -547,14 +556,16 @@ void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
 
 /* A rank that opens its job takes one processor, and the first rank of each site another one to measure. What
  * a container or taskset leaves may be fewer than the machine has; they are this rank's alone where its
- * launcher has dealt them out ([launch] bind), and else those of all ranks here. */
+ * launcher has dealt them out ([launch] bind), and else those of all ranks here, as a container's quota
+ * always is. */
 static bool has_processors_for_both(const comm_t *c)
 {
-    cpu_set_t mine;
+    processors_t here;
+    processors_here(&here);
     const long ranks = ranks_here(c->world), all = sysconf(_SC_NPROCESSORS_ONLN);
-    const long allowed = sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : all;
+    const long allowed = here.allowed;
     const bool dealt = c->job->launch.bind && allowed * ranks <= all;
-    return allowed >= (dealt ? 2 : 2 * ranks);
+    return allowed >= (dealt ? 2 : 2 * ranks) && here.quota / 2 >= ranks;
 }
 
 lh_status_t comm_probe(comm_t *c)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <base/memory.h>
+#include <base/processors.h>
 
 /* All in one site and one node until names are filled in and numbered. */
 lh_status_t world_new(uint32_t rank, uint32_t size, world_t **out)
@@ -357,6 +358,15 @@ static lh_status_t world_derive_key(const void *context, const char *purpose, ui
     return secret_derive(p->secret, own, w->epoch, w->rank, peer, out, bytes);
 }
 
+/* A machine that plays several sites is several nodes, whose ranks share its processors all the same. */
+static uint32_t world_beside(const world_t *w)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        count += strcmp(w->ranks[r].host, w->ranks[w->row.rank].host) == 0;
+    return count;
+}
+
 /* The device of a rank is its number within its node. */
 lh_status_t world_publish(host_t *host, const world_t *world, const secret_t *secret,
                           published_t **out)
@@ -378,6 +388,7 @@ lh_status_t world_publish(host_t *host, const world_t *world, const secret_t *se
         memcpy(ranks[r].host_name, from->host, sizeof(from->host));
     }
     *p = (published_t){world, secret, ranks};
+    processors_share(world_beside(world));
     host_set_world(host, &(host_world_t){.row = world->row,
                                          .ranks = ranks,
                                          .derive = secret != NULL ? world_derive_key : NULL,
@@ -390,6 +401,7 @@ void world_unpublish(host_t *host, published_t *p)
 {
     if (p == NULL) return;
     host_set_world(host, NULL);
+    processors_share(1);
     mem_free(p->ranks);
     mem_free(p);
 }

@@ -89,8 +89,9 @@ uint32_t world_group_largest_site(const group_t *g);             /* members of i
 /* The world and the job's key as plugins see them, through the host. */
 typedef struct published published_t;
 
-/* From here on host->world, rank_info and derive_key speak of this world; it and the secret (NULL:
- * none) must outlive what is returned. */
+/* From here on host->world, rank_info and derive_key speak of this world, and processors are counted as
+ * one of the ranks of this machine (base/processors.h); it and the secret (NULL: none) must outlive what
+ * is returned. */
 lh_status_t world_publish(host_t *host, const world_t *world, const secret_t *secret,
                           published_t **out) LH_MUST_CHECK;
 /* The process is alone again; NULL does nothing. */

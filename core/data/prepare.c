@@ -10,11 +10,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <unistd.h>
 
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/processors.h>
 #include <base/sys.h>
 #include <base/text.h>
 #include <config/quantity.h>
@@ -287,12 +287,12 @@ static lh_status_t ends_find(const prepare_how_t *how, prepare_ends_t *out)
     return status;
 }
 
-/* 0: one for each processor. */
+/* 0: one for each processor that this process may keep busy. */
 static uint32_t worker_count(uint64_t asked)
 {
     if (asked > 0) return asked < MOST_WORKERS ? (uint32_t)asked : MOST_WORKERS;
-    const long here = sysconf(_SC_NPROCESSORS_ONLN);
-    return here < 1 ? 1 : here > MOST_WORKERS ? MOST_WORKERS : (uint32_t)here;
+    const uint32_t here = processors_count();
+    return here < MOST_WORKERS ? here : MOST_WORKERS;
 }
 
 /* Lists a bad line, or ends the stage where one is one too many. */

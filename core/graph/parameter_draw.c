@@ -2,11 +2,11 @@
 #include <graph/parameter_draw.h>
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 
 #include <base/memory.h>
+#include <base/processors.h>
 
 /* Elements of a span (1 MiB of F32), elements that a thread draws at a time (a share), and the most
  * threads. There are two spans: one is used by the caller while threads draw the other, share by
@@ -75,14 +75,6 @@ static void *rounds_draw(void *argument)
     return NULL;
 }
 
-/* How many processors this process may run on, which may be fewer than the machine has. */
-static uint32_t allowed_processors(void)
-{
-    cpu_set_t mine;
-    const int count = sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : 1;
-    return (uint32_t)count;
-}
-
 /* Starts threads with all signals blocked, so that signals stay with the calling thread. Fewer
  * threads than asked for are no failure. */
 static void draw_threads_start(parameter_draw_t *in, uint32_t count)
@@ -113,7 +105,7 @@ lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init
         parameter_draw_free(in);
         return LH_NO_MEMORY;
     }
-    if (threads == 0) threads = allowed_processors();
+    if (threads == 0) threads = processors_count();
     if (threads > THREADS_MOST) threads = THREADS_MOST;
     /* A small model is drawn sooner than a thread starts. */
     if (threads > 1 && p->elements > SHARE) draw_threads_start(in, threads - 1);

@@ -15,7 +15,7 @@ typedef struct parameter_span {
     const float *values; /* [count], valid until the next span is taken */
 } parameter_span_t;
 
-/* threads: how many draw, the calling one included; 0: as many as processors. There are fewer where
+/* threads: how many draw, the calling one included; 0: as many as processors (base/processors.h). There are fewer where
  * the machine gives no more. Takes two buffers of 1 MiB. The parameters are borrowed until
  * parameter_draw_free. [serial] */
 lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,

@@ -10,6 +10,7 @@
 #include <base/control_group.h>
 #include <base/file.h>
 #include <base/memory.h>
+#include <base/processors.h>
 #include <base/text.h>
 #include <launch/machine.h>
 
@@ -88,6 +89,7 @@ void machine_take_share(const job_t *job)
 {
     cpu_set_t own;
     const uint32_t count = ranks_beside_rank_0(job);
+    processors_share(count);
     if (count > 1 && machine_share_of_rank(job, 0, count, &own))
         (void)sched_setaffinity(0, sizeof(own), &own);
 }

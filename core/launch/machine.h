@@ -19,8 +19,8 @@ bool machine_share(const cpu_set_t *all, const char *folder, uint32_t index, uin
 /* The share of this process's processors for one of the ranks started here. false: none, as
  * [launch] bind says. */
 bool machine_share_of_rank(const job_t *job, uint32_t index, uint32_t count, cpu_set_t *out);
-/* Binds this process as the launcher would bind rank 0 of the job on this machine, so that what is
- * planned and measured is a rank's device. */
+/* Binds this process as the launcher would bind rank 0 of the job on this machine, and lets it count
+ * processors as one of those ranks, so that what is planned and measured is a rank's device. */
 void machine_take_share(const job_t *job);
 
 /* Whether a process that ended by SIGKILL was ended for want of memory.

@@ -18,6 +18,7 @@
 
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/processors.h>
 #include <base/sys.h>
 
 typedef struct service { /* lh_host_t first: a plugin's pointer is one to this */
@@ -237,6 +238,13 @@ static const void *do_extension(const lh_host_t *api, const char *id)
     return NULL;
 }
 
+/* Of the process, as its affinity is: world_publish has said how many share a quota. */
+static uint32_t do_processors(const lh_host_t *api)
+{
+    (void)api;
+    return processors_count();
+}
+
 /* A process without others is rank 0 of 1; core/control fills in the real world later. */
 lh_status_t host_new(host_t **out)
 {
@@ -291,6 +299,7 @@ static service_t *service_new(host_t *h, const char *plugin)
         .thread_start = do_thread_start,
         .thread_join = do_thread_join,
         .extension = do_extension,
+        .processors = do_processors,
     };
     s->next = h->services;
     h->services = s;

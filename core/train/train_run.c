@@ -28,6 +28,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/processors.h>
 #include <base/sys.h>
 #include <base/text.h>
 #include <data/batches.h>
@@ -147,6 +148,18 @@ static void name_transports(const trainer_t *t, run_start_t *start)
     }
 }
 
+/* Where a container's quota bounds them, as a machine of many processors that trains on two would
+ * surprise. */
+static void tell_processors(void)
+{
+    processors_t here;
+    text_t text = {0};
+    processors_here(&here);
+    if (processors_tell(&here, &text) && !text.failed)
+        log_line(LH_LOG_INFO, "threads are counted by %s", text.data);
+    text_free(&text);
+}
+
 /* The log of a fresh run begins anew first: a job that is started again in the same folder would
  * otherwise keep lines of a run that is gone. */
 static void tell_start(trainer_t *t, memory_report_t *memory)
@@ -207,6 +220,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
     if (t->session->transfers != NULL) start.values_way = transfers_way(t->session->transfers);
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
     session_plan_tell(t->session, train_agree_rank(&t->agree));
+    tell_processors();
     if (!job->train.deterministic)
         log_line(LH_LOG_INFO, "deterministic = no: two runs may differ in their bits");
 }

@@ -2,6 +2,7 @@
 #include "check_host.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -188,6 +189,16 @@ static const void *do_extension(const lh_host_t *host, const char *id)
     return NULL;
 }
 
+/* Those of the affinity: a check has no control group to keep to. */
+static uint32_t do_processors(const lh_host_t *host)
+{
+    cpu_set_t mine;
+    (void)host;
+    be_slow();
+    const int count = sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : 1;
+    return count > 0 ? (uint32_t)count : 1;
+}
+
 static const lh_host_t services = {
     .struct_size = sizeof(services),
     .abi_version = LH_ABI_VERSION,
@@ -205,6 +216,7 @@ static const lh_host_t services = {
     .thread_start = do_thread_start,
     .thread_join = do_thread_join,
     .extension = do_extension,
+    .processors = do_processors,
 };
 
 const lh_host_t *check_host(void)

@@ -1,10 +1,13 @@
 /* openmp_test.c - which thread runs which part of a launch: scratch is a thread's that was asked
- * for, so no two threads may run parts of one, also where libgomp gives fewer (OMP_THREAD_LIMIT).
- */
+ * for, so no two threads may run parts of one, also where libgomp gives fewer (OMP_THREAD_LIMIT);
+ * and how many there are where no option says so. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "processor.h"
 
 #include "openmp.h" /* before cmocka, whose macro `fail` is a function of the host there */
 
@@ -91,11 +94,29 @@ static void what_libgomp_gives_is_what_is_used(void **state)
     }
 }
 
+static uint32_t three(const lh_host_t *host)
+{
+    (void)host;
+    return 3;
+}
+
+static void threads_are_as_many_as_the_host_says(void **state)
+{
+    cpu_set_t mine;
+    lh_host_t host = {.struct_size = sizeof(host), .processors = three};
+    (void)state;
+    assert_int_equal(processor_count(&host), 3);
+    assert_int_equal(sched_getaffinity(0, sizeof(mine), &mine), 0);
+    host.struct_size = offsetof(lh_host_t, processors); /* of before 2.8 */
+    assert_int_equal(processor_count(&host), CPU_COUNT(&mine));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_two_threads_share_what_one_was_asked_for),
         cmocka_unit_test(what_libgomp_gives_is_what_is_used),
+        cmocka_unit_test(threads_are_as_many_as_the_host_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

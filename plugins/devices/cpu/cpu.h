@@ -40,7 +40,7 @@ enum { CPU_PHASES = 4, CPU_NUMBERS = 12 };
 
 /* The options of cpu_plugin.c, as the host fills them in. */
 typedef struct cpu_config {
-    uint64_t threads; /* 0: as many as there are processors                              */
+    uint64_t threads; /* 0: as many as the host says that are to be kept busy            */
     uint32_t isa;     /* 0: the best there is; else CPU_* + 1                              */
     bool huge_pages;
 } cpu_config_t;

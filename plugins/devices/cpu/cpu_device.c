@@ -38,7 +38,7 @@ static lh_status_t cpu_choose(lh_device_t *d)
     if (d->isa > best)
         return d->host->fail(d->host, LH_NO_DEVICE, "isa = %s, but this processor has %s at best",
                              processor_isa_name(d->isa), processor_isa_name(best));
-    const uint32_t count = processor_count();
+    const uint32_t count = processor_count(d->host);
     d->threads = d->config.threads == 0 ? count : (uint32_t)d->config.threads;
     processor_model(d->model, sizeof(d->model));
     return LH_OK;

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Those that this process may use: a launcher or a container gives each rank its own. */
-uint32_t processor_count(void)
+/* Those that this process may use: a launcher gives each rank its own, and a container bounds how many are
+ * busy at once, which only the host knows. */
+uint32_t processor_count(const lh_host_t *host)
 {
+    if (LH_HAS(host, processors) && host->processors != NULL) return host->processors(host);
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) == 0) return (uint32_t)CPU_COUNT(&set);
     const long online = sysconf(_SC_NPROCESSORS_ONLN);

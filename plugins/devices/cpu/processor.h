@@ -4,7 +4,8 @@
 
 #include "cpu.h"
 
-uint32_t processor_count(void); /* of threads that this process may run at once */
+/* Of threads that this process may run at once, as the host says; by affinity where an older one says nothing. */
+uint32_t processor_count(const lh_host_t *host);
 /* The best CPU_* that kernels were compiled for and the processor can run. */
 uint32_t processor_isa(void);
 const char *processor_isa_name(uint32_t isa);

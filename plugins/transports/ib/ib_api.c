@@ -41,8 +41,11 @@ lh_status_t ib_transport_seals(lh_transport_t *t)
     cpu_set_t own;
     int fd = -1;
     if (t->pool != NULL) return LH_OK;
-    const int all = sched_getaffinity(0, sizeof(own), &own) == 0 ? CPU_COUNT(&own) : 2;
-    uint32_t threads = all / 2 > THREADS_MOST ? THREADS_MOST : all < 4 ? 1 : (uint32_t)all / 2;
+    const bool told = LH_HAS(t->host, processors) && t->host->processors != NULL;
+    const uint32_t all = told ? t->host->processors(t->host)
+                         : sched_getaffinity(0, sizeof(own), &own) == 0 ? (uint32_t)CPU_COUNT(&own)
+                                                                        : 2;
+    uint32_t threads = all / 2 > THREADS_MOST ? THREADS_MOST : all < 4 ? 1 : all / 2;
     if (t->config->seal_threads != 0) threads = (uint32_t)t->config->seal_threads;
     t->pool = ib_pool_new(t->host, threads, &fd);
     if (t->pool == NULL) return LH_NO_MEMORY;

@@ -44,12 +44,14 @@ uint32_t work_plan(uint64_t rate, uint32_t streams, uint32_t processors)
     return threads < processors ? (uint32_t)threads : processors;
 }
 
-uint32_t work_processors(uint32_t own, uint32_t machine, uint32_t ranks, bool has_device)
+uint32_t work_processors(uint32_t own, uint32_t machine, uint32_t ranks, uint32_t busy,
+                         bool has_device)
 {
     /* Without a device all of them compute. Processors that are bound are this rank's; those that the
-     * whole machine has are shared by its ranks. */
+     * whole machine has are shared by its ranks, as a container's quota is in `busy`. */
     if (!has_device) return 0;
-    const uint32_t mine = own >= machine && ranks > 1 ? own / ranks : own;
+    uint32_t mine = own >= machine && ranks > 1 ? own / ranks : own;
+    if (busy < mine) mine = busy;
     return mine > DEVICE_THREADS ? mine - DEVICE_THREADS : 0;
 }
 
@@ -59,7 +61,10 @@ static uint32_t free_processors(const lh_host_t *host)
     const long machine = sysconf(_SC_NPROCESSORS_ONLN);
     cpu_set_t own;
     if (sched_getaffinity(0, sizeof(own), &own) != 0 || machine < 1) return 0;
-    return work_processors((uint32_t)CPU_COUNT(&own), (uint32_t)machine, ranks_of_machine(host),
+    const uint32_t mine = (uint32_t)CPU_COUNT(&own);
+    const bool told = LH_HAS(host, processors) && host->processors != NULL;
+    return work_processors(mine, (uint32_t)machine, ranks_of_machine(host),
+                           told ? host->processors(host) : mine,
                            LH_HAS(w, device) && w->device[0] != '\0');
 }
 

@@ -7,8 +7,10 @@
 /* Threads for a sealed connection whose link carries `rate` bytes a second each way (0: not known) and
  * that has as many streams, where as many processors are free. Pure. */
 uint32_t work_plan(uint64_t rate, uint32_t streams, uint32_t processors);
-/* Of this process, and not needed by what it computes; ranks: of this machine. Pure. */
-uint32_t work_processors(uint32_t own, uint32_t machine, uint32_t ranks, bool has_device);
+/* Of this process, and not needed by what it computes; ranks: of this machine; busy: as many as the host
+ * says that this process may keep so. Pure. */
+uint32_t work_processors(uint32_t own, uint32_t machine, uint32_t ranks, uint32_t busy,
+                         bool has_device);
 /* The connection is up: threads that it is to have and that there are not yet. */
 void work_begin(lh_conn_t *c);
 

@@ -34,6 +34,15 @@ class New(PipelineCase):
     def new(self, name, *words, code=0):
         return self.run_longhaul("new", name, *words, code=code)
 
+    def quota(self):
+        """Processors that a container with a name space of control groups (version 2) gives."""
+        try:
+            with open("/sys/fs/cgroup/cpu.max") as f:
+                quota, period = f.read().split()
+            return -(-int(quota) // int(period))
+        except (OSError, ValueError):
+            return 1 << 30
+
     def run_short(self, name):
         self.run_longhaul("check", name + ".ini")
         self.run_longhaul("plan", name + ".ini")
@@ -53,7 +62,7 @@ class New(PipelineCase):
             written = f.read()
         self.assertIn("precision   = " + found.group(3), written)
         if found.group(2):
-            self.assertEqual(int(found.group(2)), len(os.sched_getaffinity(0)))
+            self.assertEqual(int(found.group(2)), min(len(os.sched_getaffinity(0)), self.quota()))
             self.assertIn("[device]\nplugin      = cpu\nthreads     = %s " % found.group(2), written)
         self.assertGreater(self.run_short("story")["tokens"], 1000)
         self.assertEqual([n for n in os.listdir(self.folder) if n.startswith(".")], [])

@@ -20,7 +20,7 @@ SYMBOL = "lh_plugin_v2"
 
 # name -> what follows "longhaul: PATH: "
 SENTENCES = {
-    "wrong_abi": "built for ABI 3.0, this host has 2.7: build it anew",
+    "wrong_abi": "built for ABI 3.0, this host has 2.8: build it anew",
     "wrong_kind": "is of kind device (4), expected optimizer",
     "wrong_name": "calls itself 'other', expected 'wrong_name'",
     "odd_size": SYMBOL + " has 212 bytes, expected a multiple of 8 from 64",

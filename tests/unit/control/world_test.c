@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <base/processors.h>
 
 #include <cmocka.h>
 
@@ -153,6 +154,29 @@ static void leaders_wrap_round_smaller_sites(void **state)
     world_free(w);
 }
 
+/* Two sites on one machine, and a third on another. */
+static void ranks_of_a_machine_share_its_quota(void **state)
+{
+    (void)state;
+    world_t *w = world_of(1, "aabc");
+    host_t *host;
+    published_t *published;
+    processors_t here;
+    (void)snprintf(w->ranks[3].host, WORLD_HOST_NAME, "other");
+    world_number(w);
+    assert_int_equal(host_new(&host), LH_OK);
+    processors_here(&here);
+    assert_int_equal(here.sharers, 1);
+    assert_int_equal(world_publish(host, w, NULL, &published), LH_OK);
+    processors_here(&here);
+    assert_int_equal(here.sharers, 3);
+    world_unpublish(host, published);
+    processors_here(&here);
+    assert_int_equal(here.sharers, 1);
+    host_free(host);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +186,7 @@ int main(void)
         cmocka_unit_test(across_asks_for_equal_sites),
         cmocka_unit_test(groups_are_of_machines_where_the_job_says_so),
         cmocka_unit_test(leaders_wrap_round_smaller_sites),
+        cmocka_unit_test(ranks_of_a_machine_share_its_quota),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 
@@ -112,6 +113,22 @@ static void without_a_secret_there_is_no_key(void **state)
     assert_null(api->extension(api, "lh.cuda/1"));
 }
 
+static void processors_are_those_of_the_process(void **state)
+{
+    cpu_set_t mine, one;
+    size_t first = 0;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(mine), &mine), 0);
+    assert_in_range(api->processors(api), 1, (uint32_t)CPU_COUNT(&mine));
+    while (!CPU_ISSET(first, &mine))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    assert_int_equal(api->processors(api), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof(mine), &mine), 0);
+}
+
 static _Atomic bool blocked;
 static void look_at_mask(void *argument)
 {
@@ -207,6 +224,7 @@ int main(void)
         TEST_OF(metrics_add_up_by_name),
         TEST_OF(an_older_plugin_gets_the_part_of_a_rank_that_it_knows),
         TEST_OF(without_a_secret_there_is_no_key),
+        TEST_OF(processors_are_those_of_the_process),
         TEST_OF(a_plugins_thread_takes_no_signal),
         TEST_OF(a_border_struct_of_another_version_is_read_for_what_both_know),
         TEST_OF(a_border_struct_with_an_odd_size_is_refused),

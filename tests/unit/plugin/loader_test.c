@@ -176,7 +176,7 @@ static void what_a_plugin_brings_is_known(void **state)
 static const struct {
     const char *name, *sentence;
 } refused[] = {
-    {"wrong_abi", FILE_OF("wrong_abi") ": built for ABI 3.0, this host has 2.7: build it anew"},
+    {"wrong_abi", FILE_OF("wrong_abi") ": built for ABI 3.0, this host has 2.8: build it anew"},
     {"wrong_kind", FILE_OF("wrong_kind") ": is of kind device (4), expected optimizer"},
     {"wrong_name", FILE_OF("wrong_name") ": calls itself 'other', expected 'wrong_name'"},
     {"odd_size",

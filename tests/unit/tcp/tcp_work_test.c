@@ -35,13 +35,16 @@ static void threads_are_planned_by_rate_streams_and_processors(void **state)
 static void processors_are_free_where_a_device_computes(void **state)
 {
     (void)state;
-    assert_int_equal(work_processors(64, 64, 1, false), 0); /* all of them compute */
-    assert_int_equal(work_processors(64, 64, 1, true), 62);
-    assert_int_equal(work_processors(64, 64, 8, true), 6); /* shared by 8 ranks */
-    assert_int_equal(work_processors(8, 64, 8, true), 6);  /* bound */
-    assert_int_equal(work_processors(2, 64, 8, true), 0);
-    assert_int_equal(work_processors(1, 1, 1, true), 0);
-    assert_int_equal(work_processors(4, 4, 8, true), 0);
+    assert_int_equal(work_processors(64, 64, 1, 64, false), 0); /* all of them compute */
+    assert_int_equal(work_processors(64, 64, 1, 64, true), 62);
+    assert_int_equal(work_processors(64, 64, 8, 64, true), 6); /* shared by 8 ranks */
+    assert_int_equal(work_processors(8, 64, 8, 8, true), 6);   /* bound */
+    assert_int_equal(work_processors(2, 64, 8, 2, true), 0);
+    assert_int_equal(work_processors(1, 1, 1, 1, true), 0);
+    assert_int_equal(work_processors(4, 4, 8, 4, true), 0);
+    assert_int_equal(work_processors(64, 64, 1, 5, true), 3); /* of a container of five */
+    assert_int_equal(work_processors(8, 64, 8, 1, true), 0);  /* of one of eight, bound */
+    assert_int_equal(work_processors(64, 64, 8, 12, true), 6);
 }
 
 /* ---- the pool ---- */
