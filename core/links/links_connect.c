@@ -162,6 +162,7 @@ static lh_conn_params_t link_params(const links_t *l, const link_t *k, facts_t *
                           : silence_ns,
         .link = &facts->link,
         .tuning = &facts->tuning,
+        .flags = l->probing ? LH_CONN_PROBE : 0,
     };
 }
 

@@ -217,6 +217,7 @@ struct lh_conn {
     lh_link_t link; /* zeroes where unknown */
     lh_tuning_t wanted, tuning;
     bool measures; /* link.round_trip_ns is of our own handshakes */
+    bool probes;   /* it is there for the link to be measured     */
     uint64_t budget_used;
     uint32_t site, service; /* of the peer; LH_SERVICE_*                            */
     bool is_sending;        /* more than a little, since the ledger's last look      */

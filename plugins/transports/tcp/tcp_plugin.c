@@ -217,6 +217,7 @@ static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
     if (c->transport->host->rank_info(c->transport->host, params->peer, &peer) == LH_OK)
         c->site = peer.site;
     c->service = params->hello.service;
+    c->probes = LH_HAS(params, flags) && (params->flags & LH_CONN_PROBE) != 0;
     c->share = 1;
     conn_tune(c, c->streams[0] != NULL ? c->streams[0]->fd : -1);
     c->direction = params->direction;

@@ -407,13 +407,10 @@ void tuning_text(const lh_tuning_t *u, char *out, size_t room)
 }
 
 /* Lowers the buffers to what the kernel has left for us. For a rate that is only assumed it is a
- * quarter of that: such a connection leaves room for others, and says nothing. One for bulk data that
- * no other is beside is a probe's first, most likely: it has all, as a rate that its own buffers bound
- * would go down as the link's. The host does not say what a connection is for beyond its service, and a
- * training that measures nothing may open one that looks alike: by a rank that sends snapshots to another
- * site and no sums, as the host connects bulk last. That one has all too, and of what such a rank opens
- * after it the kernel tunes the buffers. The next probe's connection finds nothing taken, at either end:
- * the host closes the last one before it connects or admits anew, and with its sockets goes what it took. */
+ * quarter of that: such a connection leaves room for others, and says nothing. A probe's has all, as a
+ * rate that its own buffers bound would go down as the link's. The next probe's connection finds nothing
+ * taken, at either end: the host closes the last one before it connects or admits anew, and with its
+ * sockets goes what it took. */
 void conn_keep_budget(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
@@ -421,7 +418,7 @@ void conn_keep_budget(lh_conn_t *c)
     const bool guessed = c->link.bytes_per_second == 0 && c->wanted.buffer_bytes == 0 &&
                          t->config->buffer_bytes == 0;
     t->budget_used -= c->budget_used;
-    const bool leaves_room = guessed && (c->service != LH_SERVICE_BULK || t->budget_used > 0);
+    const bool leaves_room = guessed && !c->probes;
     const uint64_t budget = t->limits.budget;
     /* This connection's share was given back above, and is taken again below. */
     const uint64_t left = budget > t->budget_used ? budget - t->budget_used : 0;

@@ -307,12 +307,32 @@ static void the_last_stage_of_a_long_way_is_cut_short(void **state)
     assert_true(ranks(2, "[transport.wan]\nsecurity = plain\nrate = 20Mbps\n", probes_a_long_way));
 }
 
-/* All figures are there on all ranks, also on those that did not measure; nothing stays connected. */
+/* Connections of this rank that were said to be a probe's, and others. */
+static uint32_t marked, unmarked;
+
+static lh_status_t connect_marked(lh_transport_t *t, const lh_address_t *address,
+                                  const lh_conn_params_t *params, lh_conn_t **out)
+{
+    *(params->flags == LH_CONN_PROBE ? &marked : &unmarked) += 1;
+    return real->connect(t, address, params, out);
+}
+
+static lh_status_t admit_marked(lh_conn_t *c, const lh_conn_params_t *params)
+{
+    *(params->flags == LH_CONN_PROBE ? &marked : &unmarked) += 1;
+    return real->admit(c, params);
+}
+
+/* All figures are there on all ranks, also on those that did not measure; nothing stays connected. Both ends of
+ * a connection know that it is there to be measured. */
 static void probes_together(void)
 {
     uint32_t count;
-    (void)play_sites(2);
+    lh_transport_api_t *api = play_sites(2);
+    api->connect = connect_marked;
+    api->admit = admit_marked;
     CHECK(links_probe(me.links, NULL, 0) == LH_OK);
+    CHECK(unmarked == 0 && (marked > 0 || me.self % 2 == 1));
     const probe_figures_t *f = &links_pairs(me.links, &count)->figures;
     CHECK(count == 1 && f->measured_s != 0 && f->rate[0] > 1 && f->rate[1] > 1);
     CHECK(f->together[0] > 1 && f->together[1] > 1 && f->together_ranks == 2);

@@ -690,6 +690,7 @@ static struct {
     lh_link_t link;
     lh_tuning_t tuning;
     uint64_t silence_ns;
+    uint32_t flags;
 } way_told;
 
 static void way_take(const lh_conn_params_t *params)
@@ -697,6 +698,7 @@ static void way_take(const lh_conn_params_t *params)
     way_told.link = *params->link;
     way_told.tuning = *params->tuning;
     way_told.silence_ns = params->silence_ns;
+    way_told.flags = params->flags;
 }
 
 static lh_status_t connect_and_see(lh_transport_t *t, const lh_address_t *address,
@@ -744,6 +746,7 @@ static void tell_of_the_way(void)
     is_close(way_told.tuning.buffer_bytes, 3 * (double)rates[me.self] * TRIP_NS * 1e-9);
     is_close(way_told.tuning.pace_bytes_per_second, 0.97 * (double)rates[me.self]);
     CHECK(way_told.silence_ns == (uint64_t)OUTAGE_S * 1000000000);
+    CHECK(way_told.flags == 0); /* it trains */
     end();
 }
 

@@ -14,6 +14,7 @@ const lh_plugin_t *kit_plugin;
 const lh_transport_api_t *kit_api;
 lh_link_t kit_link;
 uint32_t kit_service = LH_SERVICE_GRADIENT;
+uint32_t kit_flags;
 
 void kit_fault(const char *file, int line, const char *fact)
 {
@@ -215,7 +216,8 @@ lh_conn_params_t kit_params(const kit_end_t *from, uint32_t peer, uint32_t secur
                               .cookie = 1000 + from->host.world.rank,
                               .dial_ns = 3000000000u,
                               .silence_ns = 3000000000u,
-                              .link = kit_link.struct_size > 0 ? &kit_link : NULL};
+                              .link = kit_link.struct_size > 0 ? &kit_link : NULL,
+                              .flags = kit_flags};
 }
 
 void kit_poll(kit_end_t *e)

@@ -52,6 +52,7 @@ extern const lh_plugin_t *kit_plugin; /* these two set by kit_load */
 extern const lh_transport_api_t *kit_api;
 extern lh_link_t kit_link;   /* what connections are told of their link; all zero: nothing */
 extern uint32_t kit_service; /* of connections; LH_SERVICE_GRADIENT unless set */
+extern uint32_t kit_flags;   /* likewise; LH_CONN_*                            */
 int kit_load(void);
 void kit_open(kit_end_t *e, uint32_t rank);
 void kit_close(kit_end_t *e);

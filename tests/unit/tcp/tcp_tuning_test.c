@@ -325,17 +325,18 @@ static void a_closed_connection_leaves_its_buffers_to_the_next(void **state)
     kit_close(&b);
 }
 
-/* A link that nobody has measured, of a round trip that no kernel has room for: of one for training a
- * quarter is taken of what is left; a probe's is alone, and has all. */
+/* A link that nobody has measured, of a round trip that no kernel has room for: one for training takes a
+ * quarter of what is left, whatever it carries; a probe's has all. */
 static void a_probes_own_connection_is_not_cut_to_a_guess(void **state)
 {
     (void)state;
     static const struct {
-        uint32_t service;
+        uint32_t service, flags;
         uint64_t parts; /* of the budget: 4 are all, as a buffer is counted four times */
-    } rows[] = {{LH_SERVICE_GRADIENT, 16}, {LH_SERVICE_BULK, 4}};
+    } rows[] = {
+        {LH_SERVICE_GRADIENT, 0, 16}, {LH_SERVICE_BULK, 0, 16}, {LH_SERVICE_BULK, LH_CONN_PROBE, 4}};
     static kit_end_t a, b;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         lh_tuning_t now = {.struct_size = sizeof(now)};
         limits_t limits;
         memset(&a, 0, sizeof(a));
@@ -347,8 +348,10 @@ static void a_probes_own_connection_is_not_cut_to_a_guess(void **state)
         kit_open(&b, 1);
         a.config.streams = b.config.streams = 1;
         kit_service = rows[i].service;
+        kit_flags = rows[i].flags;
         kit_join(&a, &b, LH_SECURITY_PLAIN);
         kit_service = LH_SERVICE_GRADIENT;
+        kit_flags = 0;
         limits_read(&b.host.api, "", &limits);
         assert_int_equal(kit_api->retune(b.conn, NULL, &now), LH_OK); /* dialed */
         assert_int_equal(now.buffer_bytes, limits.budget / rows[i].parts);
