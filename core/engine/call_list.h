@@ -43,7 +43,7 @@ typedef struct call_list {
     lh_replay_t *last_replay; /* for the last round of a step; NULL: it is as the others */
     list_piece_t *pieces;     /* [piece_count] in order; NULL: the list is not captured in pieces */
     uint32_t piece_count;
-    bool ran, ran_last; /* in any round; in the last round of a step, which may start more than others */
+    bool ran, ran_last; /* in some round; in a step's last one, which may start more transfers */
     bool captured;      /* it was tried, whether or not the list can be */
     lh_event_t **marks; /* [count + 1] while profiling on an asynchronous device */
     uint64_t profiled_runs;

@@ -315,12 +315,11 @@ static uint32_t doubled_value(scene_t *s, program_t *p, uint32_t x, uint32_t out
 static void call_put(scene_t *s, program_t *p, uint32_t kind, uint32_t transfer,
                      const flow_moved_t *moved)
 {
-    const flow_insert_t one = {
-        .at = p->flow->call_count,
-        .call = {.kind = kind,
-                 .transfer = &s->list[transfer].transfer,
-                 .last_only = last_only && kind == FLOW_COLLECTIVE,
-                 .moved = *moved}};
+    const flow_insert_t one = {.at = p->flow->call_count,
+                               .call = {.kind = kind,
+                                        .transfer = &s->list[transfer].transfer,
+                                        .last_only = last_only && kind == FLOW_COLLECTIVE,
+                                        .moved = *moved}};
     flow_weave(p->flow, &one, 1);
 }
 
