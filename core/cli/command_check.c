@@ -589,8 +589,8 @@ static lh_status_t explain_all(const check_t *c)
     const job_section_t *all = job_sections(&count);
     for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
         const plugin_t *p = registry_at(c->cli->plugins, i);
-        text_printf(c->out, "; %s %s %s: %s\n;     sha256 %s\n", plugin_kind_text(p->kind),
-                    p->name, p->version, p->path, p->sha256);
+        text_printf(c->out, "; %s %s %s: %s\n;     sha256 %s\n", plugin_kind_text(p->kind), p->name,
+                    p->version, p->path, p->sha256);
     }
     text_append(c->out, "\n");
     for (uint32_t i = 0; i < count; i++) {

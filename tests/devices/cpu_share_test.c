@@ -107,7 +107,8 @@ static void huge_pages_are_asked_for_unless_told_not_to(void **state)
         lh_memory_t *memory;
         void *address;
         rig_open_with(&own, "cpu", settings);
-        assert_int_equal(own.api->alloc(own.device, LH_SPACE_DEVICE, 4 << 20, &memory, &address), LH_OK);
+        assert_int_equal(own.api->alloc(own.device, LH_SPACE_DEVICE, 4 << 20, &memory, &address),
+                         LH_OK);
         const int asked = huge_pages_asked_at(address);
         if (asked >= 0) assert_int_equal(asked, there ? huge : 0);
         own.api->release(memory);

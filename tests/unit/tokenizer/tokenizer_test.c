@@ -522,9 +522,8 @@ static void a_long_sequence_and_a_long_pattern_are_refused(void **state)
                         "tokenizer.json: the normalizer has 65 steps; at most 64 are supported");
     assert_int_equal(tokenizer_load(scratch_text(s, "tokenizer.json", pattern.data), NULL, &t),
                      LH_INVALID);
-    assert_string_equal(
-        behind_folder(s, fail_reason()),
-        "tokenizer.json: a pattern of 65537 bytes; 1 to 65536 are supported");
+    assert_string_equal(behind_folder(s, fail_reason()),
+                        "tokenizer.json: a pattern of 65537 bytes; 1 to 65536 are supported");
     text_free(&pattern);
     text_free(&steps);
 }
