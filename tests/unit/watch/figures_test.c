@@ -124,7 +124,8 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "checkpoint_free_bytes", "", "0");
     has(page.data, "running", "", "1");
     has(page.data, "step_seconds", "", "0.5");
-    has(page.data, "peak_ratio", "", "0.20000000000000001"); /* 1e9 FLOPs in 0.5 s of 1e10 a second */
+    has(page.data, "peak_ratio", "",
+        "0.20000000000000001"); /* 1e9 FLOPs in 0.5 s of 1e10 a second */
     has(page.data, "transport_info",
         ",link=\"wan\",transport=\"tcp\",security=\"private\",cards=\"eth0, eth1\"", "1");
     assert_null(strstr(page.data, "link=\"site\",transport"));
@@ -196,9 +197,9 @@ static void a_run_without_a_step_has_no_figures_of_one(void **state)
     const run_start_t start = {.name = "n", .steps = 10, .ranks = 1};
     run_state_begin(&s, &start);
     figures_write(&s, &late, &start, UINT64_MAX, &page);
-    for (const char *const *at = (const char *const[]){"_loss{", "tokens_total", "left_seconds",
-                                                       "exposed", "saved_step", "peak_ratio", "nan",
-                                                       NULL};
+    for (const char *const *at =
+             (const char *const[]){"_loss{", "tokens_total", "left_seconds", "exposed",
+                                   "saved_step", "peak_ratio", "nan", NULL};
          *at != NULL; at++)
         assert_null(strstr(page.data, *at));
     assert_non_null(strstr(page.data, "longhaul_step{run=\"n\"} 0\n"));
