@@ -285,13 +285,16 @@ static lh_status_t ask_carrier(const check_t *c, uint32_t scope, const checked_t
 }
 
 /* Ranks that were started find it out together. The plugin is asked first, and then its fallback, which
- * all ranks would take. */
+ * all ranks would take. A fallback that is not needed here is still held against the level: where it is
+ * needed, the job would end in the meeting. */
 static lh_status_t check_carrier(const check_t *c, uint32_t scope)
 {
     const checked_t *one = &c->transports[scope], *two = &c->fallbacks[scope];
     if (launch_is_started(c->cli->launch)) return LH_OK;
     const lh_status_t status = ask_carrier(c, scope, one,
                                            two->plugin != NULL ? two->plugin->name : NULL);
+    if (status == LH_OK && two->plugin != NULL)
+        return carrier_check_level(c->job, scope, two->plugin);
     if (status != LH_UNSUPPORTED || two->plugin == NULL) return status;
     log_line(LH_LOG_WARN, "%s; the fallback '%s' would be used on all ranks", fail_reason(),
              two->plugin->name);

@@ -252,6 +252,7 @@ class Stages(PipelineCase):
                 ({"transport.wan": {"plugin": "apn", "security": "proven"}},
                  "security = proven: .*'apn' .*; write security = plain or known or private, or another plugin"),
                 ({"transport.wan": {"plugin": "shm", "fallback": "shm"}}, "'shm' cannot give it; write security = plain, or"),
+                ({"transport.wan": {"plugin": "tcp", "fallback": "shm"}}, "'shm' cannot give it; write security = plain, or"),
                 ({"launch": dict(two["launch"], secret="open")}, "open has mode 0644"),
                 ({"launch": dict(two["launch"], secret="short")}, "short: a key is 64 hex.*2 bytes"),
                 ({"launch": dict(two["launch"], secret="fifo")}, "fifo is not a regular file"),
