@@ -253,6 +253,7 @@ class Stages(PipelineCase):
                  "security = proven: .*'apn' .*; write security = plain or known or private, or another plugin"),
                 ({"transport.wan": {"plugin": "shm", "fallback": "shm"}}, "'shm' cannot give it; write security = plain, or"),
                 ({"transport.wan": {"plugin": "tcp", "fallback": "shm"}}, "'shm' cannot give it; write security = plain, or"),
+                ({"transport.wan": {"plugin": "tcp", "steams": 4}}, r"unknown key 'steams' in \[transport\.wan\]; did you mean 'streams'\?"),
                 ({"launch": dict(two["launch"], secret="open")}, "open has mode 0644"),
                 ({"launch": dict(two["launch"], secret="short")}, "short: a key is 64 hex.*2 bytes"),
                 ({"launch": dict(two["launch"], secret="fifo")}, "fifo is not a regular file"),
@@ -266,7 +267,8 @@ class Stages(PipelineCase):
                     self.assertFalse(os.path.exists(self.path("out")))
         for address in ("localhost", "10.0.0.1", "fe80::1%eth0", "node-1.example.org"):
             self.run_longhaul("check", self.small_job(launch={"address": address}))
-        for section in ({"plugin": "shm", "security": "plain"}, {"plugin": "ib", "security": "known"}, {"plugin": "apn"}):
+        for section in ({"plugin": "shm", "security": "plain"}, {"plugin": "ib", "security": "known"}, {"plugin": "apn"},
+                        {"steams": 4}):  # no plugin named and no such links: whose key it would be is not asked
             self.run_longhaul("check", self.small_job(transport__wan=section))
         _, said = self.run_longhaul("check", self.small_job(transport__site={"plugin": "ib", "fallback": "tcp"}))
         self.assertRegex(said, "'ib' cannot give it.*; the fallback 'tcp' would be used on all ranks")
