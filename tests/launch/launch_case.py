@@ -40,6 +40,19 @@ def read(path, mode="r"):
         return f.read()
 
 
+def environment(pid):
+    """Of a process, as bytes. Without a file object: polls ask for that of each process of this machine fifty times a second."""
+    fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+    try:
+        found = part = os.read(fd, 65536)
+        while len(part) == 65536:
+            part = os.read(fd, 65536)
+            found += part
+        return found
+    finally:
+        os.close(fd)
+
+
 def without_times(log):
     """A log's lines as they are on stderr. Each must have had its time of day."""
     lines = log.splitlines(True)
@@ -67,7 +80,7 @@ def owned_by_others(inodes, mark):
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if mark.encode() in read(f"/proc/{pid}/environ", "rb"):
+            if mark.encode() in environment(pid):
                 continue
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
@@ -87,7 +100,7 @@ def processes_with(mark):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if mark.encode() not in read(f"/proc/{pid}/environ", "rb"):
+            if mark.encode() not in environment(pid):
                 continue
             state = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0]
         except OSError:
@@ -151,11 +164,11 @@ class LaunchCase(unittest.TestCase):
         found = {}
         for pid in processes_with(self.mark):
             try:
-                match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", read(f"/proc/{pid}/environ", "rb"))
+                match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", environment(pid))
                 # What a rank forks has its environment too: a launcher's child is a rank, but for savers whose rank has died.
                 name, rest = read(f"/proc/{pid}/stat").rsplit(")", 1)
                 parent = rest.split()[1]
-                helper = name.endswith(SAVERS) or b"LONGHAUL_LAUNCH=rank=" in read(f"/proc/{parent}/environ", "rb")
+                helper = name.endswith(SAVERS) or b"LONGHAUL_LAUNCH=rank=" in environment(parent)
             except OSError:
                 continue
             if match and not helper:
