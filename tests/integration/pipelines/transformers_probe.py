@@ -45,6 +45,7 @@ def script_run(request):
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(fd, number)
         os.close(fd)
+    os.environ.pop("OMP_NUM_THREADS", None)  # was for PyTorch here, and not for programs that the script starts
     sys.argv = request["run"]
     code = 0
     try:
