@@ -220,10 +220,13 @@ static void query_gradient(const backward_t *b, uint64_t head, uint64_t i, uint6
 {
     const uint64_t d = b->how->head_dim, kv = key_head(b->how, head);
     double sums[COMPONENTS] = {0}, probability;
+    uint64_t first, behind; /* rows of the query's document */
 
+    document_of(&b->starts, b->how->q_begin + i, &first, &behind);
     for (uint64_t j = 0; j < b->k.rows; j++) {
         const pair_t p = pair_of(b, head, i, j);
-        if (!pair_sees(b, &p)) continue;
+        if (p.row_k < first || p.row_k >= behind) continue;
+        if (!row_sees(b->how, p.row_q, p.row_k)) continue;
         const double g = pair_gradient(b, &p, &probability);
         for (uint64_t c = begin; c < d && c - begin < COMPONENTS; c++) {
             sums[c - begin] += g * get(&b->k, j, kv * d + c);
