@@ -66,9 +66,8 @@ static void matmul_adds_in_order_whatever_is_summed_at_once(void **state)
     rig_random(4, b, COUNT(b));
     for (uint32_t flips = 0; flips < 4; flips++) {
         const bool a_turned = (flips & 1) != 0, b_turned = (flips & 2) != 0;
-        const lh_matmul_t how = {.struct_size = sizeof(how),
-                                 .transpose_a = a_turned,
-                                 .transpose_b = b_turned};
+        const lh_matmul_t how = {
+            .struct_size = sizeof(how), .transpose_a = a_turned, .transpose_b = b_turned};
         for (uint32_t i = 0; i < COUNT(expected); i++) {
             const uint32_t row = i / COLUMNS, column = i % COLUMNS;
             double sum = 0;
@@ -77,8 +76,7 @@ static void matmul_adds_in_order_whatever_is_summed_at_once(void **state)
                        b[b_turned ? column * DEPTH + k : k * COLUMNS + column];
             expected[i] = sum;
         }
-        RUN("matmul", &how,
-            a_turned ? RIG_IN(F64, a, DEPTH, ROWS) : RIG_IN(F64, a, ROWS, DEPTH),
+        RUN("matmul", &how, a_turned ? RIG_IN(F64, a, DEPTH, ROWS) : RIG_IN(F64, a, ROWS, DEPTH),
             b_turned ? RIG_IN(F64, b, COLUMNS, DEPTH) : RIG_IN(F64, b, DEPTH, COLUMNS), RIG_NONE,
             RIG_NONE, RIG_NONE, RIG_OUT(F64, c, ROWS, COLUMNS), RIG_NONE, RIG_NONE);
         assert_memory_equal(c, expected, sizeof(c));
