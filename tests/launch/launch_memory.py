@@ -179,7 +179,7 @@ class Memory(Training):
     def test_ranks_that_others_start_are_warned(self):
         """Nobody holds memory for them."""
         ini = self.job("job", ranks=1)
-        run = self.start_run(ini)
+        run = self.start_run(ini, "--set", "train.steps=6")
         code, _, err = self.finish(run, WAIT)  # alone: there is nobody to start again
         self.assertEqual(code, 0, err)
         self.assertNotIn("memory", err)
