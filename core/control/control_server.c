@@ -94,19 +94,19 @@ static uint64_t seat_silence_ns(const control_t *c, const frame_hello_t *h)
     const frame_hello_t *first = &s->facts[h->rank].hello;
     const bool same = p != NULL && strcmp(first->site, h->site) == 0 &&
                       strcmp(first->host, h->host) == 0;
-    return same && !s->welcomed ? sys()->now_ns() - p->heard_ns : 0;
+    return same ? sys()->now_ns() - p->heard_ns : 0;
 }
 
 /* Before the welcome a rank of another site may be silent for as long as a link may be cut. If another process of
  * its machine comes meanwhile, that machine was started anew, or its end of the connection is gone and it knows:
- * the first one gives way. */
+ * the first one gives way. Behind the welcome the job ends by that, once the first one was silent for too long. */
 static bool seat_gives_way(control_t *c, const frame_hello_t *h)
 {
     control_server_t *s = c->server;
     seat_t *seat = &s->seats[h->rank];
     const uint64_t silence = seat_silence_ns(c, h);
     char name[CONTROL_NAME];
-    if (silence < CONTROL_SILENCE_MS * CONTROL_MS) return false;
+    if (s->welcomed || silence < CONTROL_SILENCE_MS * CONTROL_MS) return false;
     control_rank_name(c, h->rank, name);
     log_line(LH_LOG_WARN, "%s (process %u) was silent for %.1f s: process %u takes its place", name,
              s->facts[h->rank].hello.pid, (double)silence * 1e-9, h->pid);

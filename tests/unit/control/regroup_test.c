@@ -4,7 +4,10 @@
 #include <unit/base/scratch_files.h>
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include <control/control_door.h>
 #include <unit/control/control_ranks.h>
@@ -539,6 +542,49 @@ static void a_witness_breaks_a_tie(void **state)
     secret_free(star.secret);
 }
 
+/* Rank 1 of a job with a witness: rank 0 listens as long as that runs. */
+static void process_of_tied(const star_t *star, process_t *p, uint32_t machine)
+{
+    process_new(star, p, machine, "..", 1, false);
+    p->members.job = &tied;
+    p->run.how.outage_ns = UINT64_C(60000000000);
+}
+
+/* Its machine was started anew behind a link that nobody knows to be cut. It comes again until rank 0 knows, and
+ * is not refused for good. */
+static void who_comes_anew_to_a_job_that_runs_is_not_refused(void **state)
+{
+    static process_t zero, one, anew;
+    star_t star;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    process_of_tied(&star, &zero, 0);
+    process_of_tied(&star, &one, 1);
+    process_of_tied(&star, &anew, 1);
+    anew.run.how.join_ns = 400 * CONTROL_MS;
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)rank_open_thread(&one.run);
+        for (;;)
+            (void)pause();
+    }
+    (void)rank_open_thread(&zero.run);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    (void)usleep(1100000); /* rank 0 doubts it behind a second */
+    (void)rank_open_thread(&anew.run);
+    if (anew.run.status != LH_TIMED_OUT) FAIL_TEST("%s\n", anew.run.reason);
+    assert_int_equal(control_status(zero.run.control), LH_OK);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_true(fails_within(zero.run.control, 20)); /* now it is known */
+    (void)rank_close_thread(&zero.run);
+    assert_int_equal(zero.run.status, LH_PEER_LOST);
+    secret_free(star.secret);
+}
+
 /* It has waited as long as [launch] quorum_timeout says, and its launcher can tell that from a loss. */
 static void has_waited_in_vain(const process_t *p, const control_culprit_t *culprit,
                                const char *missing)
@@ -730,6 +776,7 @@ int main(void)
         cmocka_unit_test(an_old_leader_calls_nobody_back),
         cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
+        cmocka_unit_test(who_comes_anew_to_a_job_that_runs_is_not_refused),
         cmocka_unit_test(who_can_not_lead_ends_after_quorum_timeout),
         cmocka_unit_test(rank_0_without_a_majority_ends_after_quorum_timeout),
         cmocka_unit_test(a_stop_is_told_where_others_lead),
