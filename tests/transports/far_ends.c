@@ -279,7 +279,8 @@ static void run_latency(end_t *e, const buffer_t *b)
     for (int i = 0; i < 1000; i++)
         end_poll(e);
     end_barrier(e);
-    while (end_take(e, LH_WIRE_RECEIVED, 1, &early)) /* before this end heard the other one's word */
+    /* A message may come before this end has heard the other one's word. */
+    while (end_take(e, LH_WIRE_RECEIVED, 1, &early))
         t.came++;
     uint64_t begin = check_now_ns();
     for (uint32_t i = 0; i < ROUNDS + ROUNDS / 10; i++) {

@@ -215,7 +215,7 @@ struct lh_conn {
     uint32_t first;   /* the queue pair that the connection began with */
     uint32_t lead;    /* the one that notices go over */
     uint32_t gathers; /* the one that alone may have work requests that are not posted yet */
-    _Atomic uint32_t pairs_up; /* also read by stats */
+    _Atomic uint32_t pairs_up;   /* also read by stats */
     _Atomic uint32_t pairs_used; /* likewise: this end's chunks go over so many; 0: all */
     verbs_cq_t *cqs[IB_PORTS_MOST];
 
@@ -316,7 +316,7 @@ struct lh_transport {
     bool meeting;        /* a queue pair dials, or is to be replaced */
     uint64_t met_events; /* that the connection manager had to say, all of them */
     uint64_t asked_ns;   /* when it was last asked for the sake of a queue pair that fails */
-    bool looks;          /* this poll asks the clock, and the connection manager, also of connections that are well */
+    bool looks;          /* this poll asks clock and connection manager where all is well, too */
     uint64_t timed_ns;   /* when one last did, by the kernel's coarse clock */
     ib_watch_t nobody;
     lh_conn_t *conns;

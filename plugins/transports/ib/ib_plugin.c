@@ -58,13 +58,14 @@ static const lh_option_t options[] = {
                   "as it has"),
     LH_OPTION_U64(ib_config_t, port, "port", "0", "0..65535",
                   "port of a machine's first rank, counted up for its others; 0: any free one"),
-    LH_OPTION_U64(ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",
-                  "queue pairs of a connection; 0: max(" IB_TEXT(
-                      IB_PAIRS_LEAST) ", ports, p b t / (MTU x "
-                                      "0.02), w / (126 c), over soft-RoCE w / (128 MTU), between "
-                                      "sites 16 before t is known), p: the link's loss, b: its rate, t: its "
-                                      "round trip, w: the window, c: the chunk: what a lost packet "
-                                      "makes them send again stays below 2 %"),
+    LH_OPTION_U64(
+        ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",
+        "queue pairs of a connection; 0: max(" IB_TEXT(
+            IB_PAIRS_LEAST) ", ports, p b t / (MTU x "
+                            "0.02), w / (126 c), over soft-RoCE w / (128 MTU), between "
+                            "sites 16 before t is known), p: the link's loss, b: its rate, t: its "
+                            "round trip, w: the window, c: the chunk: what a lost packet "
+                            "makes them send again stays below 2 %"),
     LH_OPTION_BYTES(
         ib_config_t, chunk_bytes, "chunk", "0", "0..67108864",
         "piece c of a message that one work request writes; 0: b x 100 us, b: the link's "

@@ -11,9 +11,9 @@
 #include <openssl/hmac.h>
 
 enum { GENERATION_LOG2 = 16, PAGE = 4096, LINE = 64 };
-enum { PIECE = 8 << 10 }; /* with what it comes of and becomes: in a first cache of 32 KiB */
-enum { HUGE_PAGE = 2 << 20 }; /* where others have 4 KiB; a multiple of those that a kernel may have instead */
-enum { FETCHED = 24 };    /* lines of a page: as many as a core has on their way at once */
+enum { PIECE = 8 << 10 };     /* with what it comes of and becomes: in a first cache of 32 KiB */
+enum { HUGE_PAGE = 2 << 20 }; /* where a kernel's others have 4 KiB */
+enum { FETCHED = 24 };        /* lines of a page: as many as a core has on their way at once */
 enum { PART_HEAD = 0, PART_PAYLOAD = 1 };
 
 typedef struct keyed { /* a context of the library for one direction, and the key that it has */
@@ -62,18 +62,20 @@ static uint64_t seal_mapped(uint64_t bytes)
 }
 
 /* What is mapped beside the frames, so that these begin with a huge page, goes back. Such pages are asked for before any
- * of it is touched, as a kernel takes its time to make one of pages that are there. */
+ * of it is touched, as a kernel takes its time to make one of pages that are there. Where it has none nothing is lost but
+ * speed. */
 uint8_t *ib_seal_map(uint64_t bytes)
 {
     const uint64_t all = seal_mapped(bytes), more = bytes < HUGE_PAGE ? 0 : HUGE_PAGE;
-    uint8_t *map = mmap(NULL, all + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *map = mmap(NULL, all + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                        0);
     if (map == MAP_FAILED) return NULL;
     if (more == 0) return map;
     const uint64_t head = (HUGE_PAGE - (uintptr_t)map % HUGE_PAGE) % HUGE_PAGE, tail = more - head;
     uint8_t *frames = map + head;
     if (head > 0) (void)munmap(map, head);
     if (tail > 0) (void)munmap(frames + all, tail);
-    (void)madvise(frames, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* else nothing is lost but speed */
+    (void)madvise(frames, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return frames;
 }
 
