@@ -100,7 +100,6 @@ bool processors_tell(const processors_t *p, text_t *out)
                 "%u processor%s of the %u that this process may run on, as the quota of its "
                 "control group says",
                 p->count, p->count == 1 ? "" : "s", p->allowed);
-    if (p->sharers > 1)
-        text_printf(out, ": %u, shared by %u ranks", p->quota, p->sharers);
+    if (p->sharers > 1) text_printf(out, ": %u, shared by %u ranks", p->quota, p->sharers);
     return true;
 }

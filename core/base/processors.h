@@ -22,7 +22,7 @@ typedef struct processors {
      * least. PROCESSORS_NO_QUOTA where none is set, or to be read. */
     uint32_t quota;
     uint32_t sharers; /* processes that have the quota together; 1 at least */
-    uint32_t count;   /* to keep busy: the least of allowed and of a share of the quota; 1 at least */
+    uint32_t count; /* to keep busy: the least of allowed and of a share of the quota; 1 at least */
 } processors_t;
 
 /* root: the folder under which proc and the control groups lie, "/" but for tests. */

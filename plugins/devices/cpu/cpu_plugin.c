@@ -6,8 +6,9 @@
 #include "cpu_prepare.h"
 
 static const lh_option_t options[] = {
-    LH_OPTION_U64(cpu_config_t, threads, "threads", "0", "0..1024",
-                  "threads that compute; 0: as many as processors, and no more than a container's quota"),
+    LH_OPTION_U64(
+        cpu_config_t, threads, "threads", "0", "0..1024",
+        "threads that compute; 0: as many as processors, and no more than a container's quota"),
     LH_OPTION_CHOICE(cpu_config_t, isa, "isa", "auto", "auto|baseline|avx2|avx512|avx512_bf16",
                      "instruction set of the kernels; auto: the best that the processor has"),
     LH_OPTION_BOOL(cpu_config_t, huge_pages, "huge_pages", "yes",

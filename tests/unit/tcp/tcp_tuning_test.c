@@ -333,8 +333,9 @@ static void a_probes_own_connection_is_not_cut_to_a_guess(void **state)
     static const struct {
         uint32_t service, flags;
         uint64_t parts; /* of the budget: 4 are all, as a buffer is counted four times */
-    } rows[] = {
-        {LH_SERVICE_GRADIENT, 0, 16}, {LH_SERVICE_BULK, 0, 16}, {LH_SERVICE_BULK, LH_CONN_PROBE, 4}};
+    } rows[] = {{LH_SERVICE_GRADIENT, 0, 16},
+                {LH_SERVICE_BULK, 0, 16},
+                {LH_SERVICE_BULK, LH_CONN_PROBE, 4}};
     static kit_end_t a, b;
     for (int i = 0; i < 3; i++) {
         lh_tuning_t now = {.struct_size = sizeof(now)};
