@@ -24,7 +24,7 @@ def row(delay, **more):
 class Prediction(unittest.TestCase):
     def test_two_sites_as_the_table_has_them(self):
         for trip, slower in BY_ROUND_TRIP.items():
-            got = sites.predicted(row(trip / 2), 6.75e9, 6.3, 12.5e9, 1 / 64)
+            got = sites.predicted(row(trip / 2), 6.75e9, 6.3, 12.5e9, sites.Shape(1 / 64))
             self.assertLess(abs(got - slower), 6e-4, (trip, got))
 
     def test_a_thin_link_takes_7_4_times_the_compute_for_a_sum_in_fp32(self):
@@ -34,7 +34,7 @@ class Prediction(unittest.TestCase):
         # What INT8 hides behind the backward pass, two thirds of the step, is not exposed.
         hidden = 7.4 * 132 / 512 / sites.FILLED - 2 / 3 * (1 - 1e-9)
         narrow = row(7.5e-3, thin=True, border="int8")
-        self.assertAlmostEqual(sites.predicted(narrow, 1e9, 5, rate, 0), 1 + hidden + 7.5e-3 / 5, places=6)
+        self.assertAlmostEqual(sites.predicted(narrow, 1e9, 5, rate, sites.Shape(0)), 1 + hidden + 7.5e-3 / 5, places=6)
 
     def test_a_link_takes_the_same_share_of_the_small_model_s_step(self):
         for name in ("2x40", "3x40", "2x3000"):
@@ -50,7 +50,17 @@ class Prediction(unittest.TestCase):
             self.assertAlmostEqual(2 * 17e6 / rate, 2.0)
             # With the last bucket and round trips alone not hidden: of 64 the last takes 1 / 128 of the step at 95 % of the rate.
             trips = one.links[0].delay * (1 if one.cut else 2)
-            self.assertAlmostEqual(sites.predicted(one, 17e6, 4.0, rate, 1 / 64), 1 + 0.5 / 0.95 / 64 + trips / 4.0, places=6)
+            self.assertAlmostEqual(sites.predicted(one, 17e6, 4.0, rate, sites.Shape(1 / 64)), 1 + 0.5 / 0.95 / 64 + trips / 4.0, places=6)
+
+    def test_the_first_block_hides_behind_one_micro_batch_and_the_embedding_behind_nothing(self):
+        # 12 layers of 8 %, an embedding of 2 %, three micro-batches; a step of 6 s of which 4 s are backward; sums take 2 s.
+        of = sites.shape(50e6, 1000, 1000, 12, 3)
+        self.assertEqual((of.table, round(of.block, 6), of.turn), (0.02, 0.08, 1 / 36))
+        cut, both = row(5e-3, cut=True), row(5e-3)
+        rate = 100e6 / (2 * sites.FILLED)
+        self.assertAlmostEqual(sites.predicted(cut, 50e6, 6, rate, of), 1 + (2 * 0.10 - 4 / 36 + 5e-3) / 6)
+        # Half of the bytes in either direction of time; a block's then hide, and of the values nothing does.
+        self.assertAlmostEqual(sites.predicted(both, 50e6, 6, rate, of), 1 + (1 * 0.02 + 1 * 0.10 + 10e-3) / 6)
 
     def test_a_chain_carries_what_its_ends_send_each_other_twice(self):
         ends = next(r for r in sites.ROWS if r.name == "3x40")
