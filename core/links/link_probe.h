@@ -2,7 +2,7 @@
  *
  * A probe sends stages: a fixed number of messages at an even pace, both directions at once, and
  * the far end says how fast they came. The pace rises until no more comes; the most that came is
- * the link's rate (docs/links.md). Nothing here sends: links_probe.c does. The rules are functions
+ * the link's rate (docs/links.md). Nothing here sends: probe_stage.c does. The rules are functions
  * of numbers alone, so that they can be tested with links that are made up.
  *
  * Rates are in bytes of payload a second, and times are in nanoseconds, unless a name says

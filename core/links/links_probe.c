@@ -1,26 +1,18 @@
 /* links_probe.c - measures the links between sites before training opens its connections.
  *
  * Of each pair of sites the first ranks connect for this alone. The end that dialed sends pings,
- * which the other answers with its own time; then both send stages (link_probe.h) at the same time,
- * since training uses both directions at once:
- *
- *   STAGE messages of data at an even pace, fewer under a low bound, and a word: how fast the peer's came,
- *   and whether the sender's own ramp has ended
- *
- * The receives of the next stage are posted before the word leaves, so the peer begins its stage
- * half a round trip later and waits for no grant. Once both ramps have ended the end that dialed
+ * which the other answers with its own time; then both send stages (probe_stage.h) at the same time,
+ * since training uses both directions at once. Once both ramps have ended the end that dialed
  * leads: the first message of its next stage says whether it is a burst at the rate that was found,
  * whether both connect anew by another of the plugin's tunings, or the end. Words tell it what the other
  * end's bursts have lost, so it alone decides whether that is enough to tell the loss of both ways, and
- * bursts go on both ways at once until it is. Only a transport's own
- * functions are used, so that every plugin that takes a stage's messages at once can be probed;
- * what it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. What a link carries
- * while others are busy is measured afterwards (links_crowd.c), and what the plugin and the kernel say
- * of cards and counters is asked before and after all of it (links_words.c). */
+ * bursts go on both ways at once until it is. How long stages are, and when a ramp has ended, are rules
+ * that send nothing (link_probe.h). What a link carries while others are busy is measured afterwards
+ * (links_crowd.c), and what the plugin and the kernel say of cards and counters is asked before and after all
+ * of it (links_words.c). */
 #include <links/links_probe.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <base/log.h>
@@ -30,15 +22,9 @@
 #include <links/links_connect.h>
 #include <links/links_crowd.h>
 #include <links/links_words.h>
-#include <links/probe_cards.h>
+#include <links/probe_stage.h>
 
 enum {
-    PINGS = 64,
-    PING_BYTES = 64,
-    PINGS_AHEAD = 16,
-    STAGE = PROBE_MESSAGES,     /* messages of data, most                            */
-    LEAST_DATA = PROBE_MESSAGE, /* bytes of a message                                */
-    MOST_DATA = 4 << 20,
     BURST_BYTES = 32 << 20, /* most of a burst                                  */
     BURSTS = 2,
     NEIGHBOURS = 5, /* tunings beside the plugin's first that are tried */
@@ -46,337 +32,10 @@ enum {
 /* What a transport must take at once: a stage and its word, and as receives, where the end that is
  * dialed posts them before it answers, the pings and their word too. */
 enum { LEAST_SENDS = STAGE + 1, LEAST_RECVS = PINGS + 1 + STAGE + 1 };
-static const uint32_t probe_tag = 0xffff0002;
-static const double at_once = 1e12;         /* a pace: as fast as the transport takes it      */
-static const double kept_share = 0.95;      /* of the pace: the link carries what is asked */
-static const uint64_t settle_ns = 60000000; /* after which a plugin's figures are of this stage */
+static const double at_once = 1e12;    /* a pace: as fast as the transport takes it  */
+static const double kept_share = 0.95; /* of the pace: the link carries what is asked */
 
-/* What an event of the probe's connection is of. */
-enum { COOKIE_SENT, COOKIE_DATA, COOKIE_WORD, COOKIE_PING };
-/* What the first message of a stage says this stage is, or what comes instead of one. */
-enum { KIND_RAMP, KIND_BURST, KIND_AGAIN, KIND_END };
-
-/* Fits into the shortest message of data, and travels as it lies in memory. */
-typedef struct word { /* what the ends tell each other; the first bytes of a message */
-    uint32_t kind, done;
-    uint64_t came;                             /* bytes a second of the peer's stage            */
-    uint64_t sent, lost;                       /* bytes of this burst, by its own transport     */
-    uint64_t round_trip_ns, median_ns, p99_ns; /* of the pings                                  */
-    uint64_t begun_ns;                         /* when its stage began, by the sender's clock     */
-    int64_t ahead_ns;                          /* the sender's clock, less the receiver's         */
-    uint64_t rate[2];                          /* from the end that dialed to the other, back   */
-    double loss;
-    uint32_t choice, reserved;
-} word_t;
-_Static_assert(sizeof(word_t) <= LEAST_DATA, "a word leads the shortest message of data");
-
-/* One end's view of a probe. rate, burst and losses: [0] of what this end sends, [1] of what comes, so the
- * two ends have them the other way round. */
-typedef struct probe {
-    links_t *l;
-    link_t *k;
-    lh_region_t *region;
-    char *memory;             /* data to send, data that came: its first message and the others */
-    word_t *own, *its, *lead; /* in memory too: to send, to receive, first bytes of data sent  */
-    uint64_t moved_ns, deadline_ns; /* when anything last came or had left; to cut it short */
-    uint32_t out;                   /* sends that have not ended                 */
-    uint32_t stage; /* messages of data: link_probe_messages of a bound that both ends have */
-    uint32_t came, words, pings;
-    uint64_t at_ns[STAGE],
-        upto[STAGE];  /* of this stage's data: when a message had come, bytes by then */
-    int64_t ahead_ns; /* the other end's clock, less this one's */
-    uint64_t sent_ns[PINGS], trips[PINGS];
-    probe_ramp_t ramp; /* of what this end sends                    */
-    uint64_t loaded_ns;
-    uint64_t rate[2], burst[2]; /* what this end sends, what comes          */
-    uint64_t sent_before, lost_before;
-    probe_tally_t losses[2]; /* of bursts by all tunings: how much is lost is the link's */
-    uint64_t burst_took_ns;  /* the last one, with its word                              */
-    uint32_t choice;         /* of the plugin's tunings */
-    double loss;             /* of the first choice's bursts; 0: of that itself */
-    probe_cards_t cards;     /* of this end, in bursts */
-    probe_figures_t *figures;
-} probe_t;
-
-/* ---- messages of one probe ---- */
-
-/* Counts what has ended. `now` is the time of a whole batch of events: close enough for stages of
- * 40 ms. */
-static void event_take(probe_t *p, const links_event_t *e, uint64_t now)
-{
-    switch (e->cookie) {
-    case COOKIE_SENT: p->out--; break;
-    case COOKIE_WORD: p->words++; break;
-    case COOKIE_PING:
-        if (p->pings < PINGS) p->trips[p->pings] = now - p->sent_ns[p->pings];
-        p->pings++;
-        break;
-    default:
-        if (p->came < STAGE) {
-            p->at_ns[p->came] = now;
-            p->upto[p->came] = e->bytes + (p->came > 0 ? p->upto[p->came - 1] : 0);
-        }
-        p->came++;
-    }
-}
-
-/* Takes what has ended; sleeps until something does or until_ns. */
-static lh_status_t probe_turn(probe_t *p, uint64_t until_ns)
-{
-    enum { AT_ONCE = 32 };
-    const uint64_t longest_ns = 5000000, spin_ns = 20000;
-    links_event_t events[AT_ONCE];
-    uint32_t count;
-    const lh_status_t status = links_poll(p->l, events, AT_ONCE, &count);
-    if (status != LH_OK) return status;
-    const uint64_t now = sys()->now_ns();
-    for (uint32_t i = 0; i < count; i++)
-        event_take(p, &events[i], now);
-    if (count > 0) p->moved_ns = now;
-    if (count > 0 || until_ns <= now) return LH_OK;
-    if (now > p->moved_ns + p->l->how.job->comm.timeout_ns)
-        return fail(LH_TIMED_OUT,
-                    "nothing moved on the link to rank %u, which is being measured, for [comm] "
-                    "timeout = %.0f s; expected messages",
-                    p->k->peer, (double)p->l->how.job->comm.timeout_ns * 1e-9);
-    links_sleep(p->l, -1, spin_ns, until_ns - now < longest_ns ? until_ns - now : longest_ns);
-    return LH_OK;
-}
-
-/* Where the transport has no room, turns until it has. */
-static lh_status_t probe_post(probe_t *p, bool sends, void *data, uint64_t bytes, uint64_t cookie)
-{
-    for (;;) {
-        lh_status_t status = link_post(p->k, p->region, sends, data, bytes, probe_tag, cookie);
-        if (status == LH_OK) p->out += sends;
-        if (status != LH_AGAIN) return status;
-        status = probe_turn(p, UINT64_MAX);
-        if (status != LH_OK) return status;
-    }
-}
-
-/* All messages of a stage are sent from the same bytes, as what they hold is not looked at, but for
- * the lead of the first. Of what comes the first has memory of its own, and the others share
- * theirs. */
-static char *data_out(const probe_t *p)
-{
-    return p->memory;
-}
-
-/* Where message number `message` of the peer's stage lands. */
-static char *data_in(const probe_t *p, uint32_t message)
-{
-    lh_assert(message < STAGE);
-    return p->memory + (message == 0 ? 1 : 2) * (size_t)MOST_DATA;
-}
-
-/* Posts the receives of a whole stage and of the word behind it. */
-static lh_status_t stage_expect(probe_t *p)
-{
-    lh_status_t status = LH_OK;
-    p->came = p->words = 0;
-    for (uint32_t i = 0; status == LH_OK && i < p->stage; i++)
-        status = probe_post(p, false, data_in(p, i), MOST_DATA, COOKIE_DATA);
-    if (status == LH_OK) status = probe_post(p, false, p->its, sizeof(*p->its), COOKIE_WORD);
-    return status;
-}
-
-/* ---- round trip ---- */
-
-static int by_size(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Where ping number `ping` lies in memory that stages use later. A ping and its answer each hold
- * the time at which they were sent, by their sender's clock. */
-static uint64_t *ping_word(char *data, uint32_t ping)
-{
-    lh_assert(ping < PINGS);
-    return (uint64_t *)(void *)(data + (size_t)ping * PING_BYTES);
-}
-
-/* On a long way each 16 pings would take a round trip. All that are left make no queue there: they are 3 KB. */
-static uint32_t pings_ahead(const probe_t *p)
-{
-    const uint64_t long_ns = 10000000;
-    return p->pings > 0 && p->trips[0] >= long_ns ? PINGS : PINGS_AHEAD;
-}
-
-/* The end that dials sends pings, up to 16 ahead of the answers, and on a long way all behind the first answer. The
- * other end answers each. The end that did not dial expects the word of trip_measure after the pings, and at once
- * after it the first stage. */
-static lh_status_t pings_exchange(probe_t *p)
-{
-    lh_status_t status = LH_OK;
-    for (uint32_t i = 0; status == LH_OK && i < PINGS; i++)
-        status = probe_post(p, false, ping_word(data_in(p, 1), i), PING_BYTES, COOKIE_PING);
-    if (status == LH_OK && !p->k->dials)
-        status = probe_post(p, false, p->its, sizeof(*p->its), COOKIE_WORD);
-    if (status == LH_OK && !p->k->dials) status = stage_expect(p);
-    for (uint32_t next = 0; status == LH_OK && (next < PINGS || p->pings < PINGS || p->out > 0);) {
-        const uint32_t most = p->k->dials ? p->pings + pings_ahead(p) : p->pings;
-        if (next < PINGS && next < most) {
-            p->sent_ns[next] = *ping_word(data_out(p), next) = sys()->now_ns();
-            status = probe_post(p, true, ping_word(data_out(p), next), PING_BYTES, COOKIE_SENT);
-            next++;
-            /* An answer that comes while many leave is taken when it comes. */
-            if (status == LH_OK && most > p->pings + PINGS_AHEAD) status = probe_turn(p, 0);
-        } else {
-            status = probe_turn(p, UINT64_MAX);
-        }
-    }
-    return status;
-}
-
-/* The other end's clock, less this one's: its time in the echo of the shortest round trip, less the
- * middle of that trip by this clock. The shortest is the likeliest to have two equal halves. */
-static int64_t clock_ahead(const probe_t *p)
-{
-    uint32_t least = 0;
-    for (uint32_t i = 1; i < PINGS; i++)
-        if (p->trips[i] < p->trips[least]) least = i;
-    const uint64_t middle = p->sent_ns[least] + p->trips[least] / 2;
-    return (int64_t)(*ping_word(data_in(p, 1), least) - middle);
-}
-
-/* Both ends know the round trip and the other's clock before the first stage: the end that dialed
- * has timed the pings, and tells the other in a word. Round trips are sorted for that: least,
- * median, 99th of 100. */
-static lh_status_t trip_measure(probe_t *p)
-{
-    probe_figures_t *f = p->figures;
-    lh_status_t status = pings_exchange(p);
-    if (status != LH_OK) return status;
-    if (!p->k->dials) {
-        while (status == LH_OK && p->words == 0)
-            status = probe_turn(p, UINT64_MAX);
-        f->round_trip_ns = p->its->round_trip_ns;
-        p->ahead_ns = p->its->ahead_ns;
-        p->words = 0;
-        return status;
-    }
-    p->ahead_ns = clock_ahead(p);
-    qsort(p->trips, PINGS, sizeof(p->trips[0]), by_size);
-    f->round_trip_ns = p->trips[0];
-    f->median_ns = p->trips[PINGS / 2];
-    f->p99_ns = p->trips[PINGS - 1];
-    status = stage_expect(p);
-    *p->own = (word_t){.round_trip_ns = f->round_trip_ns, .ahead_ns = -p->ahead_ns};
-    if (status == LH_OK) status = probe_post(p, true, p->own, sizeof(*p->own), COOKIE_SENT);
-    return status;
-}
-
-/* ---- stages ---- */
-
-/* Bytes of each of a stage's messages, for it to last `ns` at that pace. */
-static uint64_t message_bytes(const probe_t *p, double pace, uint64_t ns, uint64_t most)
-{
-    const double bytes = pace * (double)ns * 1e-9 / p->stage;
-    if (bytes < LEAST_DATA) return LEAST_DATA;
-    return bytes > (double)most ? most : (uint64_t)bytes;
-}
-
-/* Both ramps had ended before this stage, as each end knows of the other by its first message. Then the stage is
- * there for the words behind it, and could only make a figure better: on a long way each end that has one of what it
- * sends cuts its stage short. */
-static bool stage_is_cut(const probe_t *p, uint32_t kind)
-{
-    const word_t *lead = (const word_t *)(const void *)data_in(p, 0);
-    if (kind != KIND_RAMP || !p->ramp.done || !p->ramp.told || p->came == 0) return false;
-    return lead->done != 0 && link_probe_hurries(p->figures->round_trip_ns);
-}
-
-/* Message i leaves when i messages' bytes are due at the pace, in bytes a second, and not before.
- * Between messages this end takes in what the other sends, so both directions are loaded at once.
- * What is left of a stage that is cut is short and leaves at once. Returns
- * when all that this end sent has left and all of the peer's stage has come. */
-static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t kind)
-{
-    lh_status_t status = LH_OK;
-    while (status == LH_OK && p->out > 0) /* what was sent before may still be read */
-        status = probe_turn(p, UINT64_MAX);
-    const uint64_t begin = sys()->now_ns();
-    *p->lead = (word_t){.kind = kind,
-                        .done = p->ramp.done,
-                        .choice = p->choice,
-                        .begun_ns = begin,
-                        .rate = {p->rate[0], p->rate[1]},
-                        .loss = p->loss};
-    for (uint32_t i = 0; status == LH_OK && i < p->stage;) {
-        const uint64_t due = begin + (uint64_t)((double)(i * bytes) / pace * 1e9);
-        const bool cut = stage_is_cut(p, kind);
-        if (!cut && sys()->now_ns() < due) {
-            status = probe_turn(p, due);
-            continue;
-        }
-        status = probe_post(p, true, data_out(p), cut ? LEAST_DATA : bytes, COOKIE_SENT);
-        i++;
-    }
-    while (status == LH_OK && (p->out > 0 || p->came < p->stage)) {
-        status = probe_turn(p, UINT64_MAX);
-        if (status == LH_OK && kind == KIND_BURST && p->out == 0)
-            probe_cards_watch(&p->cards, p->k);
-    }
-    if (status == LH_OK && kind == KIND_BURST) probe_cards_watch(&p->cards, p->k);
-    return status;
-}
-
-static double stage_rate(const probe_t *p)
-{
-    const word_t *lead = (const word_t *)(const void *)data_in(p, 0);
-    return link_probe_came(p->at_ns, p->upto, p->stage, (int64_t)lead->begun_ns - p->ahead_ns,
-                           p->figures->round_trip_ns / 2);
-}
-
-/* A transport that tells no figures leaves zeroes. */
-static void stats_look(const probe_t *p, lh_link_stats_t *out)
-{
-    *out = (lh_link_stats_t){.struct_size = sizeof(*out)};
-    if (link_stats(p->k, out) != LH_OK) fail_clear();
-}
-
-/* A plugin's figures are of some time ago: waits until they are of this stage. */
-static lh_status_t stats_settle(probe_t *p)
-{
-    lh_status_t status = LH_OK;
-    const uint64_t settled = sys()->now_ns() + settle_ns;
-    while (status == LH_OK && sys()->now_ns() < settled)
-        status = probe_turn(p, settled);
-    return status;
-}
-
-/* What was sent again is of the streams that there are: where one was dialled anew, or its packets got
- * shorter, less is told than before. Then it says nothing of this burst. */
-static uint64_t lost_since(uint64_t now, uint64_t before)
-{
-    return now > before ? now - before : 0;
-}
-
-/* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. */
-static lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t kind, double *there,
-                             double *here)
-{
-    lh_link_stats_t stats;
-    lh_status_t status = stage_send(p, pace, bytes, kind);
-    *here = stage_rate(p);
-    if (status == LH_OK && kind == KIND_BURST) status = stats_settle(p);
-    if (status != LH_OK) return status;
-    stats_look(p, &stats);
-    p->loaded_ns = stats.round_trip_ns;
-    *p->own = (word_t){.kind = kind,
-                       .done = p->ramp.done,
-                       .came = (uint64_t)*here,
-                       .sent = stats.bytes_sent - p->sent_before,
-                       .lost = lost_since(stats.bytes_retransmitted, p->lost_before)};
-    /* Its word has been posted for with its data: it is read before that is posted for again. */
-    status = probe_post(p, true, p->own, sizeof(*p->own), COOKIE_SENT);
-    while (status == LH_OK && p->words == 0)
-        status = probe_turn(p, UINT64_MAX);
-    *there = (double)p->its->came;
-    return status;
-}
+/* ---- ramp ---- */
 
 /* The link as this end's plugin is told it, to choose a tuning for what it sends. */
 static lh_link_t probe_link(const probe_t *p)
@@ -400,7 +59,7 @@ static void probe_retune(const probe_t *p, const lh_tuning_t *wanted)
 static void ramp_look(probe_t *p)
 {
     lh_link_stats_t stats;
-    stats_look(p, &stats);
+    probe_stats(p, &stats);
     if (stats.bytes_sent == 0) return;
     const double lost = (double)stats.bytes_retransmitted / (double)stats.bytes_sent;
     (void)link_probe_look(&p->ramp, lost, link_probe_packet(stats.path_mtu),
@@ -421,15 +80,15 @@ static lh_status_t probe_ramp(probe_t *p)
 {
     const uint64_t trip = p->figures->round_trip_ns;
     /* What a word and two bursts will take. */
-    const uint64_t rest = BURSTS * (link_probe_burst_ns(0) + settle_ns + 2 * trip) + settle_ns +
-                          3 * trip;
+    const uint64_t rest = BURSTS * (link_probe_burst_ns(0) + PROBE_SETTLE_NS + 2 * trip) +
+                          PROBE_SETTLE_NS + 3 * trip;
     for (bool ended = false; !ended;) {
         double there, here;
         /* The first is a train: as fast as it can, and short. */
         const bool train = p->ramp.best <= 0;
         const double pace = train ? at_once : link_probe_pace(&p->ramp);
         const uint64_t ns = train ? 1 : link_probe_ns(&p->ramp, trip);
-        const uint64_t bytes = message_bytes(p, pace, ns, MOST_DATA);
+        const uint64_t bytes = stage_message(p, pace, ns, MOST_DATA);
         const double least = p->ramp.flat > 0 ? pace : p->ramp.most;
         const lh_tuning_t paced = {.struct_size = sizeof(paced),
                                    .pace_bytes_per_second = least > 0 ? (uint64_t)least
@@ -480,17 +139,17 @@ static lh_status_t probe_burst(probe_t *p)
     (void)links_tune(p->k->carrier, &link, p->choice, &tuning, tuned);
     tuning.pace_bytes_per_second = (uint64_t)pace;
     probe_retune(p, &tuning);
-    stats_look(p, &before);
+    probe_stats(p, &before);
     probe_cards_begin(&p->cards, p->k);
     p->sent_before = before.bytes_sent;
     p->lost_before = before.bytes_retransmitted;
     const bool paces = p->k->carrier->api->retune != NULL;
     lh_status_t status = stage_run(p, paces ? at_once : pace,
-                                   message_bytes(p, pace, ns, BURST_BYTES / STAGE), KIND_BURST,
+                                   stage_message(p, pace, ns, BURST_BYTES / STAGE), KIND_BURST,
                                    &there, &here);
     if (status != LH_OK) return status;
     probe_cards_end(&p->cards, p->k);
-    stats_look(p, &before); /* its MTU may not have been told before */
+    probe_stats(p, &before); /* its MTU may not have been told before */
     const double packet = link_probe_packet(before.path_mtu);
     link_probe_tally(&p->losses[0], (double)p->own->sent / packet, (double)p->own->lost / packet);
     link_probe_tally(&p->losses[1], (double)p->its->sent / packet, (double)p->its->lost / packet);
@@ -510,9 +169,10 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
     p->k->leaving = true;
     while (status == LH_OK && !p->k->gone && p->out > 0)
         status = probe_turn(p, UINT64_MAX);
-    *p->lead = (word_t){
+    *p->lead = (probe_word_t){
         .kind = kind, .choice = p->choice, .rate = {p->rate[0], p->rate[1]}, .loss = p->loss};
-    if (status == LH_OK) status = probe_post(p, true, data_out(p), sizeof(word_t), COOKIE_SENT);
+    if (status == LH_OK)
+        status = probe_post(p, true, probe_data_out(p), sizeof(probe_word_t), COOKIE_SENT);
     while (status == LH_OK && !p->k->gone && (p->out > 0 || p->came == 0))
         status = probe_turn(p, UINT64_MAX);
     if (status != LH_OK) return status;
@@ -553,7 +213,7 @@ static lh_status_t probe_connect_anew(probe_t *p)
     told->choice = p->choice;
     if (status == LH_OK) status = pair_connect(p, peer);
     *told = (probe_figures_t){0};
-    *p->its = (word_t){0};
+    *p->its = (probe_word_t){0};
     p->burst[0] = p->burst[1] = 0;
     p->cards = (probe_cards_t){0};
     return status == LH_OK ? stage_expect(p) : status;
@@ -618,12 +278,12 @@ static lh_status_t probe_lead(probe_t *p)
         const lh_tuning_t fewer = {.struct_size = sizeof(fewer), .streams = tuning.streams};
         if (choice == 0) probe_retune(p, &fewer);
         lh_link_stats_t stats;
-        stats_look(p, &stats);
+        probe_stats(p, &stats);
         p->choice = choice;
         const bool is_another = tuning.streams != 0 && tuning.streams != stats.paths_up;
         if (choice > 0 || is_another) status = probe_connect_anew(p);
         /* What the stages before have lost is not to be counted, here or by the other end. */
-        if (status == LH_OK) status = stats_settle(p);
+        if (status == LH_OK) status = probe_settle(p);
         for (uint32_t i = 0; status == LH_OK && i < BURSTS; i++)
             status = probe_burst(p);
         if (status != LH_OK) return status;
@@ -649,7 +309,7 @@ static lh_status_t probe_follow(probe_t *p)
         while (status == LH_OK && p->came == 0)
             status = probe_turn(p, UINT64_MAX);
         if (status != LH_OK) return status;
-        const word_t *w = (const word_t *)(const void *)data_in(p, 0);
+        const probe_word_t *w = (const probe_word_t *)(const void *)probe_data_in(p, 0);
         const uint32_t kind = w->kind;
         p->rate[0] = w->rate[1];
         p->rate[1] = w->rate[0];
@@ -665,12 +325,12 @@ static lh_status_t probe_follow(probe_t *p)
  * measured. */
 static lh_status_t probe_open(probe_t *p, uint32_t peer)
 {
-    const uint64_t data = 3 * (uint64_t)MOST_DATA, bytes = data + 2 * sizeof(word_t);
+    const uint64_t data = 3 * (uint64_t)MOST_DATA, bytes = data + 2 * sizeof(probe_word_t);
     p->memory = mem_new(bytes);
     if (p->memory == NULL) return LH_NO_MEMORY;
-    p->own = (word_t *)(void *)(p->memory + data);
+    p->own = (probe_word_t *)(void *)(p->memory + data);
     p->its = p->own + 1;
-    p->lead = (word_t *)(void *)data_out(p);
+    p->lead = (probe_word_t *)(void *)probe_data_out(p);
     const lh_status_t status = pair_connect(p, peer);
     if (status != LH_OK) return status;
     const lh_arena_t arena = links_memory(p->memory, bytes);
@@ -683,7 +343,7 @@ static void figures_tell(const probe_t *p)
 {
     lh_link_stats_t stats;
     probe_figures_t *f = p->figures;
-    stats_look(p, &stats);
+    probe_stats(p, &stats);
     for (int way = 0; way < 2; way++) {
         f->rate[way] = p->rate[way];
         f->burst[way] = p->burst[way];
@@ -727,13 +387,13 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
     carrier_t *c = l->carriers[LH_LINK_WAN];
     /* What it took to connect says nothing of the link, and must not cut short what does. */
     p.deadline_ns = sys()->now_ns();
-    if (status == LH_OK) status = trip_measure(&p);
+    if (status == LH_OK) status = probe_trip(&p);
     p.deadline_ns += pair_budget_ns(l, peer, out->round_trip_ns);
     if (status == LH_OK) status = probe_ramp(&p);
     if (status == LH_OK) status = p.k->dials ? probe_lead(&p) : probe_follow(&p);
     if (status == LH_OK) {
         lh_link_stats_t stats;
-        stats_look(&p, &stats); /* while the connection is there */
+        probe_stats(&p, &stats); /* while the connection is there */
         out->path_mtu = stats.path_mtu;
         const world_t *w = l->how.world;
         const uint32_t end = w->ranks[w->row.rank].site > w->ranks[peer].site;
