@@ -510,7 +510,7 @@ class Goodput(LaunchCase):
     def tell_figures(self, ini, faults, begin, end):
         share, least, median = self.share(ini, begin, end)
         took = sorted(row["seconds"] for row in faults)
-        p50, p99 = took[len(took) // 2], took[math.ceil(len(took) * 0.99) - 1]
+        p50, p99 = statistics.median(took), took[math.ceil(len(took) * 0.99) - 1]
         for kind in sorted({row["kind"] for row in faults}):
             some = sorted(row["seconds"] for row in faults if row["kind"] == kind)
             again = sum(row["redone"] for row in faults if row["kind"] == kind)
