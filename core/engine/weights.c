@@ -340,8 +340,18 @@ static lh_status_t state_initialize(weights_t *w, const store_t *s)
     return LH_OK;
 }
 
-/* Values are written in the order of parameters, by each rank its own elements; a state whose
- * initial value is 0 is filled at once. */
+/* A state whose initial value is 0 is filled at once. */
+lh_status_t weights_initialize_states(weights_t *w)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < w->store_count; i++)
+        if (w->stores[i]->holds == LH_HOLDS_STATE)
+            status = w->stores[i]->initial == 0 ? engine_zero(w->engine, &w->stores[i]->allocation)
+                                                : state_initialize(w, w->stores[i]);
+    return status;
+}
+
+/* Values are written in the order of parameters, by each rank its own elements. */
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
 {
     parameter_draw_t *draw;
@@ -350,11 +360,7 @@ lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
     for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++)
         if (w->parameters->items[i].storage == i) status = parameter_initialize(w, i, draw);
     parameter_draw_free(draw);
-    for (uint32_t i = 0; status == LH_OK && i < w->store_count; i++)
-        if (w->stores[i]->holds == LH_HOLDS_STATE)
-            status = w->stores[i]->initial == 0 ? engine_zero(w->engine, &w->stores[i]->allocation)
-                                                : state_initialize(w, w->stores[i]);
-    return status;
+    return status == LH_OK ? weights_initialize_states(w) : status;
 }
 
 /* Whether every parameter has a master. A frozen one has none: its value is all there is of it. */

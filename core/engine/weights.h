@@ -142,5 +142,7 @@ lh_slice_t weights_owned(const weights_t *w, uint32_t parameter);
 /* Writes the initial value of every parameter (graph/parameters.h) and every state. The draw of an
  * element depends on seed and parameter alone, not on which rank holds it. */
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std) LH_MUST_CHECK;
+/* States alone: of parameters all elements that this rank holds are about to be loaded. */
+lh_status_t weights_initialize_states(weights_t *w) LH_MUST_CHECK;
 
 #endif

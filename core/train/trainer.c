@@ -372,13 +372,16 @@ static lh_status_t load_reference(trainer_t *t)
     return status;
 }
 
-/* Every store is given its initial value first, whatever is loaded over it. With cut values each
- * rank has loaded its own slice, so all are gathered once before the first forward pass. The reference
- * comes before a resume, which puts newer checkpoints aside: not where it is refused. */
+/* Every store is given its initial value first, whatever is loaded over it; but for parameters where a run
+ * goes on, as a checkpoint is loaded with all of them or not at all, and to draw them takes as long as that.
+ * With cut values each rank has loaded its own slice, so all are gathered once before the first forward
+ * pass. The reference comes before a resume, which puts newer checkpoints aside: not where it is refused. */
 static lh_status_t start_weights(trainer_t *t)
 {
-    lh_status_t status = weights_initialize(t->session->weights, t->job->train.seed,
-                                            t->job->model.init_std);
+    weights_t *weights = t->session->weights;
+    lh_status_t status = t->resumed != NULL ? weights_initialize_states(weights)
+                                            : weights_initialize(weights, t->job->train.seed,
+                                                                 t->job->model.init_std);
     if (status == LH_OK) status = load_reference(t);
     if (status != LH_OK) return status;
     if (t->resumed != NULL)
