@@ -21,7 +21,7 @@ import launch_train
 from launch_case import LaunchCase, SOURCE, TORTURE, clean_environment
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "lab"))
-from lab import Lab, Link, mesh, skip_unless_played
+from lab import Lab, mesh, skip_unless_played
 sys.path.insert(0, os.path.join(SOURCE, "tests", "integration", "pipelines"))
 from pipeline_case import logical
 
