@@ -35,13 +35,19 @@ class New(PipelineCase):
         return self.run_longhaul("new", name, *words, code=code)
 
     def quota(self):
-        """Processors that a container with a name space of control groups (version 2) gives."""
-        try:
-            with open("/sys/fs/cgroup/cpu.max") as f:
-                quota, period = f.read().split()
-            return -(-int(quota) // int(period))
-        except (OSError, ValueError):
-            return 1 << 30
+        """Processors that a container gives which sees its own control group as the topmost one, of version 2 or 1."""
+        for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+            words = []
+            try:
+                for name in names:
+                    with open("/sys/fs/cgroup/" + name) as f:
+                        words += f.read().split()
+                quota, period = map(int, words)
+            except (OSError, ValueError):  # not of this version; "max": none
+                continue
+            if quota > 0:  # -1: none
+                return -(-quota // period)
+        return 1 << 30
 
     def run_short(self, name):
         self.run_longhaul("check", name + ".ini")
