@@ -491,14 +491,6 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
     }
 }
 
-#define WORD_ENDS                                                                          \
-    "\"vocab\":{\"l\":0,\"o\":1,\"w\":2,\"e\":3,\"r\":4,\"w</w>\":5,\"r</w>\":6,\"lo\":7," \
-    "\"low</w>\":8,\"er</w>\":9,\"low\":10,\"!</w>\":11,\"<unk>\":12,\"\\u00c3\":13,"      \
-    "\"\\u00a9</w>\":14},\"merges\":[\"l o\",\"lo w</w>\",\"e r</w>\",\"lo w\"]"
-
-/* By the rule of Hugging Face's BPE: of a word that the pretokenizer has cut the last character is
- * the piece with the suffix and no other, each but the first the one with the prefix, and a merge
- * makes the left piece and the right one without its prefix. The first file is as CLIP's. */
 static void a_long_sequence_and_a_long_pattern_are_refused(void **state)
 {
     enum { STEPS = 65, PATTERN = 65537 };
@@ -528,6 +520,14 @@ static void a_long_sequence_and_a_long_pattern_are_refused(void **state)
     text_free(&steps);
 }
 
+#define WORD_ENDS                                                                          \
+    "\"vocab\":{\"l\":0,\"o\":1,\"w\":2,\"e\":3,\"r\":4,\"w</w>\":5,\"r</w>\":6,\"lo\":7," \
+    "\"low</w>\":8,\"er</w>\":9,\"low\":10,\"!</w>\":11,\"<unk>\":12,\"\\u00c3\":13,"      \
+    "\"\\u00a9</w>\":14},\"merges\":[\"l o\",\"lo w</w>\",\"e r</w>\",\"lo w\"]"
+
+/* By the rule of Hugging Face's BPE: of a word that the pretokenizer has cut the last character is
+ * the piece with the suffix and no other, each but the first the one with the prefix, and a merge
+ * makes the left piece and the right one without its prefix. The first file is as CLIP's. */
 static void pieces_that_mark_the_places_of_a_word(void **state)
 {
     static const char clip[] =
