@@ -97,13 +97,15 @@ static void a_twin_is_refused_and_the_first_stays(void **state)
 }
 
 /* Eight seconds of it are one from soon_from on: where the first keys are proved, which has 2 s, it is
- * time as it is. 0: none is yet. */
-static _Atomic uint64_t soon_from;
+ * time as it is. 0: none is yet. Behind soon_to it is as it was, where that is not 0: it must be set before it
+ * is there, or the clock would go back. */
+static _Atomic uint64_t soon_from, soon_to;
 
 static uint64_t now_soon(void)
 {
     const uint64_t now = sys_real.now_ns(), from = atomic_load(&soon_from);
-    return from == 0 || now < from ? now : from + (now - from) * 8;
+    const uint64_t to = atomic_load(&soon_to);
+    return from == 0 || now < from ? now : now + ((to != 0 && now > to ? to : now) - from) * 7;
 }
 
 /* The connection of a rank that has proven its key to who listens here, and has said its hello: it takes
@@ -291,9 +293,10 @@ static void who_comes_anew_while_it_is_silent_takes_its_place(void **state)
     ranks[1] = (rank_run_t){.how = how_over_a_cut(&star, 2, 3)};
     (void)pthread_create(&ranks[0].thread, NULL, rank_open_thread, &ranks[0]);
     control_conn_t *first = come_and_be_silent(&star, tls);
-    atomic_store(&soon_from, sys_real.now_ns());
-    const uint64_t until = sys()->now_ns() + silent_ns;
-    while (sys()->now_ns() < until)
+    const uint64_t from = sys_real.now_ns();
+    atomic_store(&soon_to, from + silent_ns / 8); /* keys are proved once more behind it */
+    atomic_store(&soon_from, from);
+    while (sys()->now_ns() < from + silent_ns)
         (void)usleep(1000);
     control_conn_t *second = come_and_be_silent(&star, tls);
     (void)pthread_create(&ranks[1].thread, NULL, rank_open_thread, &ranks[1]);
@@ -304,6 +307,7 @@ static void who_comes_anew_while_it_is_silent_takes_its_place(void **state)
         if (ranks[i].status != LH_OK) FAIL_TEST("%s\n", ranks[i].reason);
     ranks_close(ranks, 2);
     sys_use(NULL);
+    atomic_store(&soon_to, 0);
     conn_free(first);
     conn_free(second);
     control_tls_free(tls);
