@@ -573,7 +573,7 @@ static void who_comes_anew_to_a_job_that_runs_is_not_refused(void **state)
     (void)rank_open_thread(&zero.run);
     if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
     assert_int_equal(kill(pid, SIGSTOP), 0);
-    (void)usleep(1100000); /* rank 0 doubts it behind a second */
+    (void)usleep(1400000); /* rank 0 doubts it a second behind the last heartbeat it has read */
     (void)rank_open_thread(&anew.run);
     if (anew.run.status != LH_TIMED_OUT) FAIL_TEST("%s\n", anew.run.reason);
     assert_int_equal(control_status(zero.run.control), LH_OK);
