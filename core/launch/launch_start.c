@@ -80,7 +80,8 @@ static lh_status_t starter_listen(starter_t *s)
                            (status != LH_OK && s->place.epoch > 1);
         if (!later) return status;
         if (poll(&stop, 1, PAUSE_MS) > 0) starter_hear_signal(s);
-        if (sys()->now_ns() > end || s->first_stop != 0)
+        /* A port that is taken has its own time, and its own exit code behind that. */
+        if ((sys()->now_ns() > end && !is_taken) || s->first_stop != 0)
             return fail_again(LH_UNREACHABLE, fail_reason());
         if (control_wait_due(&told, sys()->now_ns()))
             log_line(LH_LOG_WARN, "rank 0 can't listen yet: %s", fail_reason());
