@@ -32,7 +32,7 @@ void processors_read(const char *root, uint32_t sharers, processors_t *out);
  * group. As affinity, this holds for the process. [any thread] */
 void processors_share(uint32_t sharers);
 /* As they are now: affinity and quotas may change while a process runs. Some small files are read,
- * and nothing takes memory from the heap. [any thread] */
+ * and nothing is allocated through base/memory.h. [any thread] */
 void processors_here(processors_t *out);
 uint32_t processors_count(void);
 
