@@ -141,8 +141,10 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
     else if (h->rank == 0 || (c->server->seats[h->rank].hello != NULL && !seat_gives_way(c, h))) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
-        /* Too long for one that is well, and too short to be sure: whoever is dropped without a word comes again. */
-        if (h->rank != 0 && seat_silence_ns(c, h) > 4 * CONTROL_BEAT_MS * CONTROL_MS) {
+        /* Too long for one that is well, and too short to be sure; or the job has ended, and who comes belongs to the
+         * next meeting: whoever is dropped without a word comes again. */
+        const bool doubted = seat_silence_ns(c, h) > 4 * CONTROL_BEAT_MS * CONTROL_MS;
+        if (h->rank != 0 && (doubted || control_status(c) != LH_OK)) {
             control_drop(c->server, p);
             return false;
         }

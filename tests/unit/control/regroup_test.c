@@ -550,6 +550,18 @@ static void process_of_tied(const star_t *star, process_t *p, uint32_t machine)
     p->run.how.outage_ns = UINT64_C(60000000000);
 }
 
+/* A process of its own, which takes part until it is killed. */
+static pid_t process_start(process_t *p)
+{
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0) return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)rank_open_thread(&p->run);
+    for (;;)
+        (void)pause();
+}
+
 /* Its machine was started anew behind a link that nobody knows to be cut. It comes again until rank 0 knows, and
  * is not refused for good. */
 static void who_comes_anew_to_a_job_that_runs_is_not_refused(void **state)
@@ -562,14 +574,7 @@ static void who_comes_anew_to_a_job_that_runs_is_not_refused(void **state)
     process_of_tied(&star, &one, 1);
     process_of_tied(&star, &anew, 1);
     anew.run.how.join_ns = 400 * CONTROL_MS;
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void)rank_open_thread(&one.run);
-        for (;;)
-            (void)pause();
-    }
+    const pid_t pid = process_start(&one);
     (void)rank_open_thread(&zero.run);
     if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
     assert_int_equal(kill(pid, SIGSTOP), 0);
@@ -582,6 +587,62 @@ static void who_comes_anew_to_a_job_that_runs_is_not_refused(void **state)
     assert_true(fails_within(zero.run.control, 20)); /* now it is known */
     (void)rank_close_thread(&zero.run);
     assert_int_equal(zero.run.status, LH_PEER_LOST);
+    secret_free(star.secret);
+}
+
+/* It has proven its key as the loss of the one before it becomes known, and says its hello then. */
+static void who_comes_anew_as_a_job_ends_is_not_refused(void **state)
+{
+    static process_t zero, one;
+    const frame_hello_t hello = {.version = FRAME_VERSION,
+                                 .herald = HELLO_RANK,
+                                 .layout = "..",
+                                 .met = "",
+                                 .tried = "",
+                                 .rank = 1,
+                                 .size = 2,
+                                 .pid = 4711,
+                                 .epoch = 1,
+                                 .site = "osaka",
+                                 .host = "o1"};
+    const uint64_t silence_ns = 5000 * CONTROL_MS;
+    star_t star;
+    control_tls_t *tls;
+    control_conn_t *anew;
+    frame_t frame;
+    text_t payload = {0};
+    lh_status_t driven = LH_OK;
+    int fd;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    process_of_tied(&star, &zero, 0);
+    process_of_tied(&star, &one, 1);
+    const pid_t pid = process_start(&one);
+    (void)rank_open_thread(&zero.run);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+    assert_int_equal(control_tls_new(star.secret, &tls), LH_OK);
+    const uint64_t late = sys()->now_ns() + silence_ns;
+    assert_int_equal(control_dial("127.0.0.1", star.port, late, silence_ns, &fd), LH_OK);
+    assert_int_equal(conn_new(tls, fd, 1, FRAME_LARGE, &anew), LH_OK);
+    while (!conn_is_proven(anew)) {
+        assert_int_equal(conn_drive(anew), LH_OK);
+        (void)usleep(1000);
+    }
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_true(fails_within(zero.run.control, 20));
+    frame_write_hello(&payload, &hello);
+    conn_put(anew, FRAME_HELLO, &payload);
+    text_free(&payload);
+    while (driven == LH_OK) { /* until rank 0 ends it */
+        driven = conn_drive(anew);
+        while (conn_next(anew, &frame) == LH_OK)
+            assert_int_not_equal(frame.type, FRAME_REFUSE);
+        (void)usleep(1000);
+    }
+    (void)rank_close_thread(&zero.run);
+    conn_free(anew);
+    control_tls_free(tls);
     secret_free(star.secret);
 }
 
@@ -777,6 +838,7 @@ int main(void)
         cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
         cmocka_unit_test(who_comes_anew_to_a_job_that_runs_is_not_refused),
+        cmocka_unit_test(who_comes_anew_as_a_job_ends_is_not_refused),
         cmocka_unit_test(who_can_not_lead_ends_after_quorum_timeout),
         cmocka_unit_test(rank_0_without_a_majority_ends_after_quorum_timeout),
         cmocka_unit_test(a_stop_is_told_where_others_lead),
