@@ -209,7 +209,7 @@ class Ranks(unittest.TestCase):
 
     def test_help_has_the_formula_of_each_option_and_says_what_its_letters_are(self):
         rate, trip, chunk, window = "b: (the link's|its) rate", "t: (the link's|its) round trip", "c: the chunk", "w: the window"
-        shared = {"queue_pairs": [r"max\(%d, ports, p b t / \(MTU x 0\.02\), w / \(126 c\), over soft-RoCE w / \(128 MTU\)\)", "p: the link's loss", rate, trip, chunk, window],
+        shared = {"queue_pairs": [r"max\(%d, ports, p b t / \(MTU x 0\.02\), w / \(126 c\), over soft-RoCE w / \(128 MTU\), between sites 16 before t is known\)", "p: the link's loss", rate, trip, chunk, window],
                   "chunk": [r"0: b x 100 us", rate], "window": [r"0: 1\.25 b t \+ 2 c where the link's rate b and round trip t ", chunk],
                   "ack_timeout": [r"4\.096 us x 2\^n >= 4 t \+ 1 ms \+ max\(2 c, w - b t\) / b, ", rate, trip, chunk, window, "not measured %d"]}
         for plugin, numbers, pace in (("ib", (1, 14), "0: none"), ("apn", (4, 16), r"0: the rank's share of 0\.97 b, " + rate)):
