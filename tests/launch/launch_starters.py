@@ -154,7 +154,7 @@ class Starters(LaunchCase):
                 ("", "optimizer", "clip", "1", "0"), ("", "group.a", "match", "b", "c"), (rule, "rule.adamw", "beta1", "0.8", "0.9"),
                 ("", "hook.after_step", "call", "constant(1)", "constant(2)"), ("", "checkpoint", "every", "1", "2"),
                 ("", "comm", "bits", "canonical", "ordered"), ("", "transport.node", "fallback", "tcp", "shm"),
-                ("", "transport.site", "fallback", "tcp", "shm"), ("", "parallel", "accumulation", "depth", "breadth")):
+                ("", "transport.site", "security", "proven", "private"), ("", "parallel", "accumulation", "depth", "breadth")):
             inis = [self.ini(f"{KEY}join_timeout = 5s\n{more}[{section}]\n{key} = {value}\n", name=f"{i}.ini") for i, value in enumerate((one, two))]
             with self.subTest(section=section):
                 worst = max(worst, self.differs(*map(self.command, inis), f"[{section}] {key}", re.escape(one), re.escape(two)))
