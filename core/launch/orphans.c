@@ -55,8 +55,8 @@ static bool orphans_has_left(const starter_t *s, pid_t pid)
 /* Where no place is free it is waited for again. */
 static void orphans_leave(starter_t *s, pid_t pid)
 {
-    log_line(LH_LOG_WARN, "process %d, which a rank left at work, can't be ended; it is left behind",
-             (int)pid);
+    log_line(LH_LOG_WARN,
+             "process %d, which a rank left at work, can't be ended; it is left behind", (int)pid);
     for (uint32_t i = 0; i < STARTER_STUCK; i++) {
         if (s->stuck[i] != 0) continue;
         s->stuck[i] = pid;
