@@ -4,6 +4,11 @@
 
 #include <string.h>
 
+static const char *const controller_names[] = {
+    [CONTROLLER_MEMORY] = "memory",
+    [CONTROLLER_PROCESSORS] = "cpu",
+};
+
 /* On the stack: whoever asks in the middle of something has no failed allocation to tell of. */
 static FILE *control_group_file(const char *folder, const char *name)
 {
@@ -12,7 +17,7 @@ static FILE *control_group_file(const char *folder, const char *name)
     return length < 0 || (size_t)length >= sizeof(path) ? NULL : fopen(path, "re");
 }
 
-/* Whether a word is one of those that commas part: "cpu" is none of "cpuset,cpuacct". */
+/* Whether a word is one of those that commas part: that of processors is none of "cpuset,cpuacct". */
 static bool control_group_lists(const char *list, const char *word)
 {
     const size_t length = strlen(word);
@@ -68,8 +73,9 @@ static bool control_group_mount(const char *root, const char *controller, bool u
     return found;
 }
 
-bool control_group_find(const char *root, const char *controller, control_group_t *out)
+bool control_group_find(const char *root, controller_t of, control_group_t *out)
 {
+    const char *controller = controller_names[of];
     char group[CONTROL_GROUP_LINE], part[CONTROL_GROUP_LINE], point[CONTROL_GROUP_LINE];
     *out = (control_group_t){0};
     if (!control_group_path(root, controller, group, &out->unified) ||

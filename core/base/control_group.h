@@ -19,10 +19,13 @@ typedef struct control_group {
     char folder[3 * CONTROL_GROUP_LINE];
 } control_group_t;
 
-/* The group in whose hierarchy the controller ("memory", "cpu") is: of version 1 where that has it,
- * else of version 2. root: the folder under which proc and the control groups lie, "/" but for tests.
- * false: it can't be found. */
-bool control_group_find(const char *root, const char *controller, control_group_t *out);
+/* What a hierarchy of groups limits: the kernel's controllers of memory and of processor time. */
+typedef enum controller { CONTROLLER_MEMORY, CONTROLLER_PROCESSORS } controller_t;
+
+/* The group in whose hierarchy that controller is: of version 1 where that has it, else of version 2.
+ * root: the folder under which proc and the control groups lie, "/" but for tests. false: it can't be
+ * found. */
+bool control_group_find(const char *root, controller_t of, control_group_t *out);
 /* Goes to the group above. false: this is the topmost that is mounted. */
 bool control_group_rise(control_group_t *g);
 /* A file of the group, to be read and closed; NULL: there is none. */

@@ -56,7 +56,7 @@ static uint32_t processors_quota(const char *root)
 {
     control_group_t g;
     uint32_t least = PROCESSORS_NO_QUOTA;
-    if (!control_group_find(root, "cpu", &g)) return least;
+    if (!control_group_find(root, CONTROLLER_PROCESSORS, &g)) return least;
     do {
         const uint32_t own = processors_of_group(&g);
         if (own < least) least = own;

@@ -151,7 +151,7 @@ void machine_kills_read(const char *root, machine_kills_t *out)
 {
     control_group_t group;
     *out = (machine_kills_t){.limit = UINT64_MAX};
-    if (control_group_find(root, "memory", &group)) group_read(&group, out);
+    if (control_group_find(root, CONTROLLER_MEMORY, &group)) group_read(&group, out);
     if (!out->grouped) kills_read_all(root, &out->kills);
 }
 
