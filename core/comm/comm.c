@@ -43,12 +43,12 @@ static uint32_t ranks_here(const world_t *w)
 }
 
 /* Whether ranks of this machine have less than a processor each. Where each is bound to its own those of
- * the machine count, not this rank's. */
+ * the machine count, not this rank's. A quota is shared by all ranks of the host, which may play several sites. */
 static bool is_crowded(uint32_t ranks)
 {
     processors_t here;
     processors_here(&here);
-    return (long)ranks > sysconf(_SC_NPROCESSORS_ONLN) || ranks > here.quota;
+    return (long)ranks > sysconf(_SC_NPROCESSORS_ONLN) || here.sharers > here.quota;
 }
 
 /* The clock that no one sets: the thread rests by it. */
@@ -565,7 +565,7 @@ static bool has_processors_for_both(const comm_t *c)
     const long ranks = ranks_here(c->world), all = sysconf(_SC_NPROCESSORS_ONLN);
     const long allowed = here.allowed;
     const bool dealt = c->job->launch.bind && allowed * ranks <= all;
-    return allowed >= (dealt ? 2 : 2 * ranks) && here.quota / 2 >= ranks;
+    return allowed >= (dealt ? 2 : 2 * ranks) && here.quota / 2 >= here.sharers;
 }
 
 lh_status_t comm_probe(comm_t *c)
