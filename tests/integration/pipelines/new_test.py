@@ -35,19 +35,22 @@ class New(PipelineCase):
         return self.run_longhaul("new", name, *words, code=code)
 
     def quota(self):
-        """Processors that a container gives which sees its own control group as the topmost one, of version 2 or 1."""
-        for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-            words = []
-            try:
-                for name in names:
-                    with open("/sys/fs/cgroup/" + name) as f:
-                        words += f.read().split()
-                quota, period = map(int, words)
-            except (OSError, ValueError):  # not of this version; "max": none
-                continue
-            if quota > 0:  # -1: none
-                return -(-quota // period)
-        return 1 << 30
+        """Processors by the quotas of this process's control group and of those above it, of version 2 or 1, where these lie as usual."""
+        own = [line.rstrip("\n").split(":", 2)[1:] for line in open("/proc/self/cgroup")]
+        least = 1 << 30
+        for where, names in (("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"))):
+            for path in (path for controllers, path in own if where in controllers.split(",")):
+                while True:
+                    try:
+                        words = [w for name in names for w in open(f"/sys/fs/cgroup/{where}{path}/{name}").read().split()]
+                        quota, period = map(int, words)
+                        least = min(least, -(-quota // period)) if quota > 0 else least  # -1: none
+                    except (OSError, ValueError):  # not of this version; "max": none
+                        pass
+                    if path in ("", "/"):
+                        break
+                    path = path.rpartition("/")[0]
+        return least
 
     def run_short(self, name):
         self.run_longhaul("check", name + ".ini")
