@@ -384,7 +384,8 @@ static lh_status_t check_addresses(const job_t *job)
 
 /* A machine is known by its name: a spare that is a host as well would be in two places at once. Of
  * more machines than a layout has room for none may come and go, and spares would wait for ever; so they
- * would in a job that ends with its first loss. */
+ * would in a job that ends with its first loss, and in one of a single host, as only those that have met
+ * with a host may give its ranks to another machine. */
 static lh_status_t check_spares(const job_t *job, uint32_t machines)
 {
     for (uint32_t i = 0; i < job->site_count; i++) {
@@ -395,6 +396,11 @@ static lh_status_t check_spares(const job_t *job, uint32_t machines)
         if (machines > MEMBERS_MOST)
             JOB_REFUSE(job, section, "spare", "... %s: the job has %u hosts; expected at most %d",
                        spare, machines, MEMBERS_MOST);
+        if (members_hosts(job) == 1)
+            JOB_REFUSE(job, section, "spare",
+                       "... %s: the job has one host, and once that is lost nobody is left who may "
+                       "give its ranks away; expected another host",
+                       spare);
         if (job->launch.restarts == 0)
             JOB_REFUSE(job, section, "spare",
                        "... %s: [launch] restart is 0, so that no ranks start again; expected 1 or "

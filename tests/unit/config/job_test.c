@@ -255,7 +255,7 @@ static void restarts_go_by_the_number_of_machines(void **state)
 /* A spare is for ranks that start again, which they do by themselves where there is one. */
 static void spares_want_ranks_that_start_again(void **state)
 {
-    const char *const sets[] = {"site.a.hosts=t1:2", "site.a.spare=t2:2", "launch.restart=0"};
+    const char *const sets[] = {"site.a.hosts=t1:2, o1:1", "site.a.spare=t2:2", "launch.restart=0"};
     const char *path = scratch_text(*state, "a.ini", whole);
     job_t *job;
     if (job_load(path, sets, 2, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
@@ -267,11 +267,25 @@ static void spares_want_ranks_that_start_again(void **state)
                                        "that no ranks start again; expected 1 or more");
 }
 
+/* Its ranks are given away by those that have met with a host: of a single one nobody is left. */
+static void a_spare_wants_two_hosts(void **state)
+{
+    const char *const sets[] = {"site.a.hosts=t1:2", "site.a.spare=t2:2", "site.b.hosts=o1"};
+    const char *path = scratch_text(*state, "a.ini", whole);
+    job_t *job;
+    assert_int_equal(job_load(path, sets, 2, &job), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "command line: spare = ... t2: the job has one host, and once that is lost "
+                        "nobody is left who may give its ranks away; expected another host");
+    if (job_load(path, sets, 3, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    job_free(job);
+}
+
 /* A layout names each by a letter. */
 static void a_site_has_26_spares(void **state)
 {
     char spares[256] = "site.a.spare=s0";
-    const char *const sets[] = {"site.a.hosts=t1", spares};
+    const char *const sets[] = {"site.a.hosts=t1, t2", spares};
     const char *path = scratch_text(*state, "a.ini", whole);
     job_t *job;
     for (uint32_t i = 1; i < 26; i++)
@@ -428,6 +442,7 @@ int main(void)
         cmocka_unit_test(sites_number_ranks_through_their_hosts),
         cmocka_unit_test(restarts_go_by_the_number_of_machines),
         cmocka_unit_test(spares_want_ranks_that_start_again),
+        cmocka_unit_test(a_spare_wants_two_hosts),
         cmocka_unit_test(a_site_has_26_spares),
         cmocka_unit_test(of_one_stage_nothing_is_asked_that_others_need),
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
