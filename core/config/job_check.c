@@ -472,6 +472,9 @@ static lh_status_t check_members(const job_t *job)
     if (how->go_on_with == GO_ON_SITES && job->site_count == 1)
         JOB_REFUSE(job, "launch", "go_on_with",
                    "sites: the job has one site; expected ranks, or another site");
+    if (how->go_on_with == GO_ON_RANKS && members_hosts(job) == 1)
+        JOB_REFUSE(job, "launch", "go_on_with",
+                   "ranks: the job has one host; expected none, or another host");
     if (how->go_on_with != GO_ON_NONE && machines > MEMBERS_MOST)
         JOB_REFUSE(job, "launch", "go_on_with", "%s: the job has %u hosts; expected at most %d",
                    names[how->go_on_with], machines, MEMBERS_MOST);

@@ -306,6 +306,8 @@ class Ranks(LaunchCase):
                 ({"a": "hosts = t1:2\nspare = t1:2"}, "", "spare = ... t1: named twice in [site.a]"),
                 ({"a": "hosts = t1", "b": "hosts = t2\nspare = t1"}, "", "spare = ... t1: it is a host of [site.a] already"),
                 ({"a": "hosts = t1, t2"}, "go_on_with = sites\n", "go_on_with = sites: the job has one site; expected ranks"),
+                ({"a": "hosts = t1:2"}, "go_on_with = ranks\n", "go_on_with = ranks: the job has one host; expected none, or another host"),
+                ({"a": "hosts = t1:2\nspare = t2:2"}, "", "spare = ... t2: the job has one host, and once that is lost nobody is left who may"),
                 ({}, "go_on_with = ranks\n", "go_on_with = ranks: the job has no [site.NAME]"),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = most\n", "go_on_with = most: "),
                 ({"a": "hosts = t1", "b": "hosts = t2"}, "go_on_with = ranks\nrestart = 0\n", "go_on_with = ranks: [launch] restart is 0"),
