@@ -160,6 +160,16 @@ static void tell_processors(void)
     text_free(&text);
 }
 
+/* A launcher starts ranks again, and a run of one rank that stands alone has none. */
+static void tell_restart(const trainer_t *t)
+{
+    const uint64_t restarts = t->job->launch.restarts;
+    if (restarts > 0 && t->how->world == NULL)
+        log_line(LH_LOG_WARN,
+                 "[launch] restart = %llu: one rank has no launcher that would start it again",
+                 (unsigned long long)restarts);
+}
+
 /* The log of a fresh run begins anew first: a job that is started again in the same folder would
  * otherwise keep lines of a run that is gone. */
 static void tell_start(trainer_t *t, memory_report_t *memory)
@@ -221,6 +231,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
     session_plan_tell(t->session, train_agree_rank(&t->agree));
     tell_processors();
+    tell_restart(t);
     if (!job->train.deterministic)
         log_line(LH_LOG_INFO, "deterministic = no: two runs may differ in their bits");
 }

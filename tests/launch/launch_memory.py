@@ -179,9 +179,10 @@ class Memory(Training):
     def test_ranks_that_others_start_are_warned(self):
         """Nobody holds memory for them."""
         ini = self.job("job", ranks=1)
-        run = self.start_run(ini, "--set", "train.steps=6")
-        code, _, err = self.finish(run, WAIT)  # alone: there is nobody to start again
+        run = self.start_run(ini, "--set", "train.steps=6", "--set", "launch.restart=3")
+        code, _, err = self.finish(run, WAIT)  # alone: there is nobody to start it again
         self.assertEqual(code, 0, err)
+        self.assertIn("warning: [launch] restart = 3: one rank has no launcher that would start it again\n", err)
         self.assertNotIn("memory", err)
         shutil.rmtree(os.path.join(os.path.dirname(ini), "out", "checkpoints"))
         with socket.socket() as s:
