@@ -16,6 +16,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <config/job_outputs.h>
+#include <config/members.h>
 #include <data/input_lines.h>
 #include <data/samples.h>
 #include <engine/engine.h>
@@ -440,6 +441,36 @@ void check_borders(const session_t *s)
         "values are cut over the ranks of %u sites: each pass gathers them over borders, forward "
         "and backward, %llu bytes a parameter; cut inside sites they would not cross",
         s->world->row.sites, 2 * (unsigned long long)lh_dtype_bytes(s->compute));
+}
+
+static void warn_of_half(const char *kind, const char *name)
+{
+    log_line(LH_LOG_WARN,
+             "[launch] neither prefer nor witness is set: if %s %s is lost, the others are half of "
+             "the ranks, which may not go on, and wait for it",
+             kind, name);
+}
+
+/* A site is a half, or else a host; the others are the other one. What is lost without anything to take its
+ * place ends the job, whoever is left. */
+void check_halves(const job_t *job)
+{
+    const job_launch_t *how = &job->launch;
+    const char *half = NULL;
+    if (!members_change(job) || how->prefer != NULL || how->witness != NULL) return;
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        const job_site_t *site = &job->sites[i];
+        uint32_t ranks = 0;
+        if (how->go_on_with == GO_ON_NONE && site->spare_count == 0) continue;
+        for (uint32_t k = 0; k < site->host_count; k++) {
+            ranks += site->hosts[k].ranks;
+            if (2 * site->hosts[k].ranks == job->site_ranks) half = site->hosts[k].name;
+        }
+        if (2 * ranks != job->site_ranks) continue;
+        warn_of_half("site", site->name);
+        return;
+    }
+    if (half != NULL) warn_of_half("host", half);
 }
 
 static bool is_site(const job_t *job, const char *name)

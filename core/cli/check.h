@@ -66,6 +66,9 @@ void check_disk_text(const job_t *job, const check_disk_t *room, text_t *out);
 /* Warns of a job whose values cross borders in every pass; for `plan` too. Nothing where there is
  * one site. */
 void check_borders(const session_t *s);
+/* Warns of a job that may go on without some of its machines, where nothing says which of two equal halves
+ * does: whoever is left of a site, or of a host, that is lost then waits for it. */
+void check_halves(const job_t *job);
 /* A line for each link between the job's sites that an earlier run has measured. A record that can't be
  * used is a warning. */
 void check_links(const job_t *job, text_t *out);

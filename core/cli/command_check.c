@@ -690,6 +690,7 @@ static int check_command(cli_t *cli)
     }
     status = check_all(&c);
     if (status == LH_OK) {
+        check_halves(cli->job);
         status = explain_all(&c);
         if (status == LH_OK && c.step.session != NULL) status = check_step_memory(&c.step, &out);
         if (status == LH_OK && c.step.session != NULL) status = explain_room(&c);

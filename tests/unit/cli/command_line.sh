@@ -111,6 +111,22 @@ late 'tokens = 256 behind a prompt; the model is made for 256' generate.tokens=2
 late "is or holds the pipeline's folder" export.folder=.
 late "is or holds the pipeline's folder" export.folder=..
 late 'is or holds the checkpoints' export.folder=checkpoints
+# What nobody wants to hear of after a loss: of two equal halves neither goes on.
+halves() { # PATTERN SETTING...
+    pattern=$1
+    shift
+    expect 0 "$pattern" check "$examples/two-sites.ini" --set "pipeline.folder=$work/made" --set launch.restart=3 "$@"
+}
+lost='is lost, the others are half of the ranks'
+halves "^warning: \[launch\] neither prefer nor witness is set: if site tokyo $lost" --set launch.go_on_with=sites
+halves "^warning: .* if host t1 $lost" --set launch.go_on_with=ranks --set 'site.tokyo.hosts=t1:2, t2:1' --set site.osaka.hosts=o1:1
+for decides in launch.prefer=osaka launch.witness=w1 launch.go_on_with=none 'site.tokyo.hosts=localhost:6'; do
+    halves stages --set launch.go_on_with=sites --set "$decides"
+    if grep -q "$lost" err; then
+        echo "longhaul check warns of halves with $decides"
+        failures=$((failures + 1))
+    fi
+done
 refuse 1 'a.ini:2: unknown\|unknown key' check a.ini --set prepare.worker=3
 refuse 1 "missing.ini: cannot read: No such file" check missing.ini
 refuse 1 'control character 0x1b' check hostile.ini
