@@ -334,7 +334,9 @@ static lh_status_t meeting_begin(meeting_t *m)
         status = world_plan(l->how.job, l->place.rank, &plan);
     how.plan = plan;
     if (status == LH_OK) status = meeting_find_zero(m, &how);
+    const int train_log = status == LH_OK && l->place.rank == 0 ? launch_log_open(l) : -1;
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
+    launch_log_close(train_log);
     world_free(plan);
     if (status != LH_OK) return status;
     l->world->inside_nodes = l->how.job->parallel.inside == INSIDE_NODE;
@@ -431,7 +433,9 @@ static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
     /* Others may notice the loss later, by as much as a link may be silent. */
     how.join_ns = SETTLE_MS * CONTROL_MS +
                   (how.outage_ns > 0 ? how.outage_ns : CONTROL_SILENCE_MS * CONTROL_MS);
+    const int train_log = launch_log_open(l);
     lh_status_t status = control_open(&how, &l->control, &l->world);
+    launch_log_close(train_log);
     if (status == LH_PEER_LOST || status == LH_TIMED_OUT || control_stop_is(status)) return status;
     log_line(LH_LOG_WARN, "this machine can't lead: %s", fail_reason());
     members->elects = false;

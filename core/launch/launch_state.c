@@ -106,6 +106,29 @@ void launch_note_restart(const launch_t *l, const char *sentence)
     train_log_add(l, "warning", sentence);
 }
 
+/* The log of a run that begins is another one's until then. */
+int launch_log_open(const launch_t *l)
+{
+    int fd = -1;
+    if (!l->how.resume && l->place.epoch <= 1) return -1;
+    char *path = job_path(l->how.job, "train.log");
+    const bool there = path != NULL && file_exists(path) &&
+                       file_begin(path, O_APPEND, &fd) == LH_OK;
+    if (there)
+        log_also(fd, path);
+    else
+        fail_clear(); /* they go to stderr alone */
+    mem_free(path);
+    return there ? fd : -1;
+}
+
+void launch_log_close(int fd)
+{
+    if (fd < 0) return;
+    log_also(-1, "");
+    (void)sys()->close(fd);
+}
+
 /* True: the sentence is told, or will be, and the caller prints nothing. A rank with a log of its
  * own writes it there as well: an error only where nobody else tells it, so that one failure is one
  * line on the terminal. */

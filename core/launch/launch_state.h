@@ -163,6 +163,10 @@ uint64_t launch_patience(const launch_t *l);
 void launch_note_end(const launch_t *l, const char *sentence);
 /* Likewise, of ranks that end and will be started again. */
 void launch_note_restart(const launch_t *l, const char *sentence);
+/* For who leads: lines go to train.log, too, while ranks meet to go on with a training, so that it says for
+ * whom they wait. Until launch_log_close. -1: they don't. */
+int launch_log_open(const launch_t *l);
+void launch_log_close(int fd);
 /* For the launcher, which prints one line for all. False: nobody listens, print it. */
 bool launch_last_words(const launch_t *l, int code, const char *sentence);
 /* As launch_last_words, of a process that ends at once, without a goodbye to the other ranks. */
