@@ -895,6 +895,7 @@ int launch_start(launch_t *l, char *const *words)
                                .waits = l->waits,
                                .epoch = 1};
     s.restarts = (restarts_t){.most = how->restarts, .window_ns = how->restart_window_ns};
+    l->meets = true;
     int code = starter_take_over_door(&s);
     if (code == LH_OK) code = starter_begin(&s);
     while (code >= 0 && again) {

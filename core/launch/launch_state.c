@@ -85,9 +85,11 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
 static void train_log_add(const launch_t *l, const char *kind, const char *sentence)
 {
     int fd;
-    if (l == NULL || !l->began) return;
+    const bool goes_on = l != NULL && l->meets && l->leads && l->how.resume;
+    if (l == NULL || (!l->began && !goes_on)) return;
     char *path = job_path(l->how.job, "train.log");
-    if (path != NULL && file_begin(path, O_APPEND, &fd) == LH_OK) {
+    if (path != NULL && (l->began || file_exists(path)) &&
+        file_begin(path, O_APPEND, &fd) == LH_OK) {
         log_also(fd, path);
         log_note("%s: %s", kind, sentence);
         log_also(-1, "");

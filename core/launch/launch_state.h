@@ -132,6 +132,7 @@ struct launch {
     bool quiet; /* another rank prints why the job ended               */
     bool logs;  /* rank-N.log is open                                  */
     bool began; /* a training, here or, of a launcher, in its rank 0   */
+    bool meets; /* of a launcher: it starts ranks by now, and has the folder where it leads */
     launch_again_t again;
     board_row_t *row; /* of this rank, or NULL */
     /* Of a launcher: the job's key, as it was when it was needed first. Whoever starts again has the
@@ -158,8 +159,9 @@ uint64_t launch_patience(const launch_t *l);
 
 /* ---- why this process ends ------------------------------------------------------------------- */
 
-/* Adds the sentence to train.log where the training of this process has begun. What is printed to
- * stderr as well is printed by the caller. l may be NULL, here and below. */
+/* Adds the sentence to train.log where the training of this process has begun, or an earlier one that its
+ * ranks were to go on with. What is printed to stderr as well is printed by the caller. l may be NULL, here
+ * and below. */
 void launch_note_end(const launch_t *l, const char *sentence);
 /* Likewise, of ranks that end and will be started again. */
 void launch_note_restart(const launch_t *l, const char *sentence);

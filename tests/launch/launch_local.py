@@ -196,16 +196,21 @@ class Local(LaunchCase):
     def test_a_signal_while_ranks_start_is_what_ended_them(self):
         ini = self.ini("[launch]\naddress = 127.0.0.1\nsecret = job.key\n"
                        "[site.a]\nhosts = localhost:2, elsewhere:1\n")
+        log = os.path.join(self.folder, "out", "train.log")  # of a training that is gone on with
+        os.makedirs(os.path.dirname(log))
+        with open(log, "w"):
+            pass
         for number, name in ((signal.SIGTERM, "Terminated"), (signal.SIGINT, "Interrupt"), (signal.SIGHUP, "Hangup")):
             with socket.socket() as s:
                 s.bind(("127.0.0.1", 0))
                 port = s.getsockname()[1]
-            process = self.start(ini, "--set", f"launch.port={port}", preexec_fn=self.terminal())
+            process = self.start(ini, "--resume", "--set", f"launch.port={port}", preexec_fn=self.terminal())
             launch_case.wait_for(lambda: os.path.exists(os.path.join(self.folder, "out", "rank-1.log")))
             time.sleep(0.3)
             process.send_signal(number)
             code, _, err = self.finish(process)
             self.assertEqual((code, err), (75, f"longhaul: stopped by signal {number:d} ({name}) while no step was under way\n"))
+            self.assertEqual(launch_case.without_times(launch_case.read(log)).splitlines()[-1] + "\n", err)
             self.nothing_is_left()
             os.unlink(os.path.join(self.folder, "out", "rank-1.log"))
 
