@@ -561,7 +561,7 @@ lh_status_t checkpoint_copy_commit(commit_t *c, const char *text, size_t length)
     if (status == LH_OK) status = checkpoint_check_files(commit_staging(c), m);
     if (status == LH_OK) {
         commit_adopt(c, m, text, length);
-        status = commit_finish(c, NULL, NULL);
+        status = commit_finish(c, NULL);
     } else {
         commit_leave(c);
     }

@@ -295,6 +295,14 @@ lh_status_t checkpoint_prune(const char *folder, uint64_t newest, const checkpoi
     return status;
 }
 
+void checkpoint_displace(const char *folder, uint64_t step, const checkpoint_keep_t *keep)
+{
+    char name[CHECKPOINT_NAME];
+    if (keep->newest == 0 || checkpoint_prune(folder, step, keep) == LH_OK) return;
+    checkpoint_name(step, name);
+    log_line(LH_LOG_WARN, "%s/%s is saved, but: %s", folder, name, fail_reason());
+}
+
 /* What a crash may leave: staging folders, half removed steps, the mark of a shared folder, a pointer
  * before its rename. By all of the name that they have in common: somebody else's may begin with a part of
  * it, and is removed with all that is in it. */

@@ -20,7 +20,7 @@ bool checkpoint_name_parse(const char *name, uint64_t *step);
 lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
 /* Which committed steps stay when another one is. */
 typedef struct checkpoint_keep {
-    uint64_t newest; /* so many; of commit_finish, 0: all */
+    uint64_t newest; /* so many; of checkpoint_displace, 0: all */
     uint64_t every;  /* and those whose step is a multiple of this; 0: none */
     bool best;       /* and that with the least MANIFEST_HELD_OUT, the older of two */
 } checkpoint_keep_t;
@@ -30,6 +30,9 @@ typedef struct checkpoint_keep {
  * do links and what has no manifest, and a step with anything else in it stays, with a warning. */
 lh_status_t checkpoint_prune(const char *folder, uint64_t newest,
                              const checkpoint_keep_t *keep) LH_MUST_CHECK;
+/* By whoever has committed `step`, once it has told so: removes what that displaces. The checkpoint
+ * stands whatever becomes of this, so that a failure is a warning. */
+void checkpoint_displace(const char *folder, uint64_t step, const checkpoint_keep_t *keep);
 
 /* The committed steps of a folder. */
 typedef struct checkpoint_steps {

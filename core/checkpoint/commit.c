@@ -7,7 +7,8 @@
  *  3  manifest.json the same way; fsync of the staging folder
  *  4  rename to step-N, fsync of the folder        <- here it is committed
  *  5  `latest`: temporary file, fsync, rename, fsync of the folder
- *  6  older ones: rename to .del-, fsync of the folder, remove
+ *  6  older ones: rename to .del-, fsync of the folder, remove. Whoever commits does that after it has
+ *     said so (checkpoint_displace): it may take longer than the save
  *
  * An fsync of a file does not make its name safe, which is the folder's, and a rename may reach the
  * disk before what it renames: hence the order. Data and names are on the disk before the manifest
@@ -445,7 +446,7 @@ static lh_status_t point_latest(const commit_t *c)
     return status;
 }
 
-lh_status_t commit_finish(commit_t *c, const checkpoint_keep_t *keep, char self[SHA256_TEXT])
+lh_status_t commit_finish(commit_t *c, char self[SHA256_TEXT])
 {
     lh_status_t status = folder_sync(c->staging);
     if (status == LH_OK) status = write_manifest(c);
@@ -464,11 +465,9 @@ lh_status_t commit_finish(commit_t *c, const checkpoint_keep_t *keep, char self[
     status = folder_sync(c->folder);
     if (status == LH_OK) {
         if (self != NULL) memcpy(self, c->manifest.self, SHA256_TEXT);
-        /* It is committed. What follows is a hint and tidiness. */
-        lh_status_t after = point_latest(c);
-        if (after == LH_OK && keep != NULL && keep->newest > 0)
-            after = checkpoint_prune(c->folder, c->manifest.meta.step, keep);
-        if (after != LH_OK) log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
+        /* It is committed. What follows is a hint. */
+        if (point_latest(c) != LH_OK)
+            log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
     } else {
         /* Nobody is told that it is saved, and its name is free for another attempt. Its files stay
          * for checkpoint_clean: the rename that the disk may have must not lead to an empty folder.

@@ -40,11 +40,10 @@ lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor
 lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
                                   uint64_t shard_bytes, uint32_t ranks,
                                   uint64_t *bytes) LH_MUST_CHECK;
-/* Manifest, rename, pointer; then all but those of `keep` are removed (NULL, or its newest 0: none). After the rename
- * the checkpoint stands: a failed pointer or removal is a warning. self may be NULL. Frees c
- * whatever it returns. */
-lh_status_t commit_finish(commit_t *c, const checkpoint_keep_t *keep,
-                          char self[SHA256_TEXT]) LH_MUST_CHECK;
+/* Manifest, rename, pointer. After the rename the checkpoint stands: a failed pointer is a warning.
+ * What it displaces is removed by checkpoint_displace. self may be NULL. Frees c whatever it
+ * returns. */
+lh_status_t commit_finish(commit_t *c, char self[SHA256_TEXT]) LH_MUST_CHECK;
 /* Removes the staging folder. NULL does nothing. */
 void commit_abandon(commit_t *c);
 

@@ -78,7 +78,7 @@ static lh_status_t saver_write_alone(saver_life_t *l, const void *const *data,
     status = commit_write_all(c, 0, job->tensors, data, job->count, how->shard_bytes);
     if (status == LH_OK) {
         saver_look_at_room(l);
-        return commit_finish(c, NULL, self);
+        return commit_finish(c, self);
     }
     commit_abandon(c);
     return status;
@@ -94,7 +94,6 @@ static saver_share_t saver_ranks(const saver_how_t *how)
                            .apart = how->apart,
                            .session = how->job->session,
                            .attempt = how->job->attempt,
-                           .keep = how->keep,
                            .shard_bytes = how->shard_bytes,
                            .meta = &how->job->meta,
                            .parent = how->job->parent};
@@ -180,13 +179,12 @@ static lh_status_t saver_describe(const saver_how_t *how)
 
 static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEXT])
 {
-    saver_share_t ranks = saver_ranks(l->how);
+    const saver_share_t ranks = saver_ranks(l->how);
     const uint64_t since = sys()->now_ns();
     lh_status_t status;
     if (task == SAVER_DESCRIBE) return saver_describe(l->how);
     if (task == SAVER_COMMIT) {
         l->wrote = false;
-        ranks.keep.newest = 0; /* saver_remove_older does that */
         saver_look_at_room(l);
         status = saver_share_commit(&ranks, self);
     } else {
@@ -212,15 +210,11 @@ static void saver_tell(const saver_life_t *l, saver_answer_t *answer)
 static void saver_remove_older(const saver_life_t *l, saver_answer_t *answer)
 {
     const saver_how_t *how = l->how;
-    const uint64_t step = how->job->meta.step;
-    char name[CHECKPOINT_NAME];
     if (how->keep.newest == 0) return;
     answer->goes_on = true;
     saver_tell(l, answer);
     answer->goes_on = false;
-    if (checkpoint_prune(how->folder, step, &how->keep) == LH_OK) return;
-    checkpoint_name(step, name);
-    log_line(LH_LOG_WARN, "%s/%s is saved, but: %s", how->folder, name, fail_reason());
+    checkpoint_displace(how->folder, how->job->meta.step, &how->keep);
 }
 
 /* Does a task and says how it ended. From now on this process is the one that saves: it is nobody's
@@ -257,8 +251,11 @@ static void saver_abandon(saver_life_t *l)
 static void saver_finish_orphan(const saver_life_t *l)
 {
     if (!l->wrote) return;
-    const saver_share_t ranks = saver_ranks(l->how);
-    saver_share_orphan(&ranks, sys()->now_ns() + l->write_ns + (uint64_t)ORPHAN_MS * 1000000);
+    const saver_how_t *how = l->how;
+    const saver_share_t ranks = saver_ranks(how);
+    const uint64_t until = sys()->now_ns() + l->write_ns + (uint64_t)ORPHAN_MS * 1000000;
+    if (saver_share_orphan(&ranks, until))
+        checkpoint_displace(how->folder, how->job->meta.step, &how->keep);
 }
 
 /* ---- its life -------------------------------------------------------------------------------- */

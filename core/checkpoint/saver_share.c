@@ -195,7 +195,7 @@ lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
         status = take_share(how, c, r, &first);
     if (status == LH_OK) status = shares_check_whole(how, commit_manifest(c));
     if (status == LH_OK)
-        status = commit_finish(c, &how->keep, self);
+        status = commit_finish(c, self);
     else
         commit_leave(c);
     manifest_free(first);
@@ -237,12 +237,14 @@ static bool all_handed_in(const saver_share_t *how)
     return all;
 }
 
-void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
+bool saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     char self[SHA256_TEXT];
     bool all;
     while (!(all = all_handed_in(how)) && sys()->now_ns() < until_ns)
         (void)nanosleep(&pause, NULL);
-    if (!all || saver_share_commit(how, self) != LH_OK) saver_share_abandon(how);
+    if (all && saver_share_commit(how, self) == LH_OK) return true;
+    saver_share_abandon(how);
+    return false;
 }

@@ -58,7 +58,6 @@ typedef struct saver_share {
     bool apart;       /* several folders are to hold the same: rank 0's word counts in all */
     uint64_t session; /* the same on all ranks, another for every run: nothing stale is taken */
     uint32_t attempt; /* which save of the session                                            */
-    checkpoint_keep_t keep;
     uint64_t shard_bytes;
     const checkpoint_meta_t *meta;
     const char *parent;
@@ -73,7 +72,7 @@ lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
 /* By who leads: removes what this save has written, and nothing of another one's. A failure is a
  * warning. */
 void saver_share_abandon(const saver_share_t *how);
-/* On rank 0 without a trainer: commits if all shares come until then, else abandons. */
-void saver_share_orphan(const saver_share_t *how, uint64_t until_ns);
+/* On rank 0 without a trainer: commits if all shares come until then, and returns true; else abandons. */
+bool saver_share_orphan(const saver_share_t *how, uint64_t until_ns);
 
 #endif

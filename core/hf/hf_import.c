@@ -651,7 +651,7 @@ static lh_status_t stream_all(import_t *im)
         commit_abandon(c);
         return status;
     }
-    return commit_finish(c, NULL, NULL);
+    return commit_finish(c, NULL);
 }
 
 /* As it is: an export begins with it, so that keys which no table knows come back. */

@@ -51,7 +51,7 @@ typedef struct snapshot {
 lh_status_t snapshot_new(weights_t *w, const transfers_t *t, snapshot_t **out) LH_MUST_CHECK;
 void snapshot_free(snapshot_t *s); /* NULL does nothing */
 
-/* Which checkpoints a job keeps, of [checkpoint]: for writer_how_t and saver_share_t. */
+/* Which checkpoints a job keeps, of [checkpoint]: for writer_how_t and checkpoint_displace. */
 checkpoint_keep_t snapshot_keep(const job_t *job);
 
 /* Begins to copy all into the writer's places, which were laid out with s->tensors. Forward and

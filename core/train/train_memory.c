@@ -290,9 +290,10 @@ static lh_status_t write_step(trainer_t *t, const memory_found_t *found, const m
                                                  t->job->checkpoint.folder, 0);
         share.leads = true;
         share.apart = t->memory.apart;
-        share.keep = snapshot_keep(t->job);
         const bool whole = *saved == LH_OK;
+        const checkpoint_keep_t keep = snapshot_keep(t->job);
         if (whole) *saved = saver_share_commit(&share, self);
+        if (whole && *saved == LH_OK) checkpoint_displace(share.folder, share.meta->step, &keep);
         (void)snprintf(reason, sizeof(reason), "%s", *saved == LH_OK ? "" : fail_reason());
         if (*saved != LH_OK) saver_share_abandon(&share);
         if (*saved != LH_OK) (void)fail(*saved, "%s", reason);

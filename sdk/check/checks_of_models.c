@@ -359,7 +359,7 @@ static void make_checkpoint(const tiny_model_t *t, const char *folder, uint64_t 
     }
     check_ok(commit_begin(folder, &meta, "", &c), "checkpoint");
     check_ok(commit_write_all(c, 0, tensors, (const void *const *)data, count, 0), "checkpoint");
-    check_ok(commit_finish(c, 0, NULL), "checkpoint");
+    check_ok(commit_finish(c, NULL), "checkpoint");
 }
 
 static void export_to(subject_t *s, tiny_model_t *t, const char *from, const char *to)

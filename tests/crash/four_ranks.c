@@ -84,13 +84,15 @@ lh_status_t four_save(uint64_t step, uint64_t keep)
         commit_abandon(c);
         return status;
     }
-    status = commit_finish(c, &(checkpoint_keep_t){.newest = keep}, NULL);
-    if (status == LH_OK) mark(MARK_RETURNED + step);
-    return status;
+    status = commit_finish(c, NULL);
+    if (status != LH_OK) return status;
+    mark(MARK_RETURNED + step); /* a saver tells it before it removes others */
+    checkpoint_displace(FOUR_FOLDER, step, &(checkpoint_keep_t){.newest = keep});
+    return LH_OK;
 }
 
 typedef struct attendant {
-    uint64_t session, step, keep;
+    uint64_t session, step;
     uint32_t rank;
     lh_status_t status;
     char said[512];
@@ -105,7 +107,6 @@ static saver_share_t save_of(const attendant_t *a, const checkpoint_meta_t *meta
                            .session = a->session,
                            .attempt = 1,
                            .shard_bytes = PART * sizeof(float), /* a file a tensor */
-                           .keep = {.newest = a->keep},
                            .meta = meta,
                            .parent = ""};
 }
@@ -129,7 +130,7 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
     attendant_t ranks[RANKS];
     mem_shared_mark(MARK_BEGUN + step);
     for (uint32_t r = 0; r < RANKS; r++) {
-        ranks[r] = (attendant_t){.session = session, .step = step, .keep = keep, .rank = r};
+        ranks[r] = (attendant_t){.session = session, .step = step, .rank = r};
         if (pthread_create(&threads[r], NULL, attend, &ranks[r]) != 0) abort();
     }
     lh_status_t status = LH_OK;
@@ -145,6 +146,8 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
         mem_shared_mark(MARK_RETURNED + step);
     else
         saver_share_abandon(&how);
+    if (status == LH_OK)
+        checkpoint_displace(FOUR_FOLDER, step, &(checkpoint_keep_t){.newest = keep});
     return status;
 }
 

@@ -52,7 +52,7 @@ static void meta_survives_with_every_character(void **state)
     char self[SHA256_TEXT];
     assert_int_equal(commit_begin(s->folder, &meta, "parent", &commit), LH_OK);
     assert_int_equal(commit_write_all(commit, 0, &tensor, &data, 1, 0), LH_OK);
-    assert_int_equal(commit_finish(commit, NULL, self), LH_OK);
+    assert_int_equal(commit_finish(commit, self), LH_OK);
 
     checkpoint_t *c;
     assert_int_equal(checkpoint_open(scratch_path(s, "step-000000000007"), &c), LH_OK);
@@ -101,7 +101,7 @@ static void parts_of_four_ranks_are_read_into_any_cut(void **state)
         const void *data = values[r];
         assert_int_equal(commit_write_all(commit, r, &tensors[r], &data, 1, 0), LH_OK);
     }
-    assert_int_equal(commit_finish(commit, NULL, NULL), LH_OK);
+    assert_int_equal(commit_finish(commit, NULL), LH_OK);
 
     static const tensor_part_t wanted[] = {
         {.at = {0, 0}, .shape = {6, 10}, .first = 0, .count = 60},
@@ -148,7 +148,7 @@ static void parts_that_overlap_or_leave_a_hole_are_refused(void **state)
         tensors[1].part.count = step == 0 ? 4 : 3;
         assert_int_equal(commit_begin(s->folder, &meta, "", &commit), LH_OK);
         assert_int_equal(commit_write_all(commit, 0, tensors, data, 2, 0), LH_OK);
-        assert_int_equal(commit_finish(commit, NULL, NULL), LH_OK);
+        assert_int_equal(commit_finish(commit, NULL), LH_OK);
         checkpoint_name(step, name);
         assert_int_equal(checkpoint_open(scratch_path(s, name), &c), LH_INVALID);
         assert_non_null(strstr(fail_reason(), step == 0

@@ -358,7 +358,7 @@ static void a_step_that_another_commits_meanwhile_is_not_replaced(void **state)
     assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
     assert_int_equal(commit_write_all(c, 0, t, &data, 1, 0), LH_OK);
     assert_int_equal(mkdir(scratch_path(s, "c/step-000000000003"), 0700), 0);
-    assert_int_equal(commit_finish(c, &(checkpoint_keep_t){.newest = 2}, NULL), LH_IO);
+    assert_int_equal(commit_finish(c, NULL), LH_IO);
     assert_non_null(strstr(fail_reason(), strerror(EEXIST)));
     assert_int_equal(rmdir(scratch_path(s, "c/step-000000000003")), 0);
     check_folder(s, false);
@@ -375,7 +375,7 @@ static int unlink_as_another_commits(const char *path)
     commit_t *c = late.commit;
     late.commit = NULL;
     const int result = quick.unlink(path);
-    if (c != NULL) late.status = commit_finish(c, &(checkpoint_keep_t){.newest = 2}, NULL);
+    if (c != NULL) late.status = commit_finish(c, NULL);
     return result;
 }
 
@@ -402,7 +402,7 @@ static void a_late_leader_commits_nothing(void **state)
         sys_use(&table);
         assert_int_equal(checkpoint_clean(folder), LH_OK);
         sys_use(&quick);
-        if (!meanwhile) late.status = commit_finish(c, &(checkpoint_keep_t){.newest = 2}, NULL);
+        if (!meanwhile) late.status = commit_finish(c, NULL);
         assert_int_not_equal(late.status, LH_OK);
         assert_int_equal(small_latest(folder), 2);
         check_folder(s, false);
@@ -443,7 +443,6 @@ static void a_late_saver_removes_its_own_save_alone(void **state)
                                .leads = true,
                                .session = 1,
                                .attempt = 1,
-                               .keep = {.newest = 2},
                                .shard_bytes = 64,
                                .meta = &of_old,
                                .parent = ""};

@@ -99,7 +99,6 @@ static void what_is_left_in_memory_becomes_a_checkpoint(void **state)
         assert_non_null(first);
         char self[SHA256_TEXT];
         saver_share_t share = memory_image_share(first, s->folder, 0);
-        share.keep = (checkpoint_keep_t){.newest = 2};
         share.leads = true;
         assert_int_equal(saver_share_commit(&share, self), LH_OK);
         for (uint32_t of = 1; of <= 4; of++)

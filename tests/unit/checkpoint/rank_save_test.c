@@ -365,7 +365,10 @@ static void wait_until_submitted(const world_run_t *run, uint32_t but)
 static void a_save_outlives_all_trainers(void **state)
 {
     scratch_t *s = *state;
-    world_run_t run = {.folder = s->folder, .ranks = 3};
+    world_run_t run = {.folder = s->folder, .ranks = 3, .keep = 1};
+    world_start(&run, save_steps_1_to_4);
+    world_end(&run);
+    world_forget(&run);
     world_start(&run, submit_and_stay);
     wait_until_submitted(&run, UINT32_MAX);
     for (uint32_t r = 0; r < 3; r++)
@@ -374,6 +377,7 @@ static void a_save_outlives_all_trainers(void **state)
     world_forget(&run);
     (void)ns_until_unlocked(s->folder);
     world_check(s->folder, 7, 2);
+    assert_int_equal(entries(s->folder, "step-"), 1); /* what it displaces is removed as well */
 }
 
 static void submit_without_rank_1(world_place_t *p)

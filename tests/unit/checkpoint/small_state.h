@@ -52,7 +52,9 @@ static inline lh_status_t small_save(const char *folder, uint64_t step, uint64_t
         commit_abandon(c);
         return status;
     }
-    return commit_finish(c, &(checkpoint_keep_t){.newest = keep}, NULL);
+    status = commit_finish(c, NULL);
+    if (status == LH_OK) checkpoint_displace(folder, step, &(checkpoint_keep_t){.newest = keep});
+    return status;
 }
 
 /* Every value is the one that `step` saved. */

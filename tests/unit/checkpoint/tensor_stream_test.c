@@ -81,7 +81,7 @@ static checkpoint_t *save(scratch_t *s, const tensor_part_t *parts, uint32_t cou
     assert_int_equal(commit_begin(s->folder, &meta, "", &commit), LH_OK);
     if (commit_write_all(commit, 0, tensors, data, count, 0) != LH_OK)
         FAIL_TEST("%s\n", fail_reason());
-    if (commit_finish(commit, NULL, NULL) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    if (commit_finish(commit, NULL) != LH_OK) FAIL_TEST("%s\n", fail_reason());
     assert_int_equal(checkpoint_open(scratch_path(s, "step-000000000001"), &c), LH_OK);
     return c;
 }
