@@ -6,6 +6,7 @@
 
 #include <base/memory.h>
 #include <graph/op_table.h>
+#include <graph/recorder.h>
 #include <program/flow_view.h>
 
 /* Whether an input has one entry for each token, [tokens]; the others have one for each sequence or
@@ -172,7 +173,7 @@ static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *pla
     char of[24];
     for (uint32_t s = 0; s < with_cache->in_count; s++) {
         const char *slot = with_cache->slot_name[s];
-        if (strcmp(slot, "lengths") == 0)
+        if (recorder_input_of(slot) == LH_INPUT_LENGTHS)
             slots[s] = lengths;
         else
             slots[s] = mapped_input(v, node, cache_of(slot, of) ? of : slot);
