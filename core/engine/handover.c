@@ -77,17 +77,17 @@ const allocation_t *handover_allocation(const engine_t *e, const allocation_t *a
     return m == NULL ? allocation : &m->pinned;
 }
 
-/* Extents are in order, so a binary search finds the one that holds the offset. */
+/* Ranges are in order, so a binary search finds the one that holds the offset. */
 uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint64_t offset)
 {
     const mirror_t *m = mirror_find(e, allocation);
     if (m == NULL) return offset;
-    uint32_t low = 0, high = m->count; /* the extent is in [low, high) */
+    uint32_t low = 0, high = m->count; /* the range is in [low, high) */
     while (high - low > 1) {
         const uint32_t middle = (low + high) / 2;
-        *(m->extents[middle].begin <= offset ? &low : &high) = middle;
+        *(m->ranges[middle].begin <= offset ? &low : &high) = middle;
     }
-    const mirror_extent_t *x = &m->extents[low];
+    const mirror_range_t *x = &m->ranges[low];
     lh_assert(m->count > 0 && x->begin <= offset && offset < x->end);
     return x->at + offset - x->begin;
 }
@@ -107,7 +107,7 @@ static mirror_t *mirror_take(engine_t *e, const allocation_t *allocation)
     return &mirrors[e->mirror_count++];
 }
 
-/* Notes that a value's bytes travel. Extents are put in order later, by mirror_lay. */
+/* Notes that a value's bytes travel. Ranges are put in order later, by mirror_lay. */
 static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
 {
     const flow_value_t *v = &f->values[value];
@@ -116,10 +116,10 @@ static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
     mirror_t *m = mirror_take(e, allocation_of(e, f, value));
     if (m == NULL) return LH_NO_MEMORY;
     if (bytes == 0) return LH_OK;
-    mirror_extent_t *extents = mem_grow(m->extents, &m->capacity, m->count + 1u, sizeof(*extents));
-    if (extents == NULL) return LH_NO_MEMORY;
-    m->extents = extents;
-    extents[m->count++] = (mirror_extent_t){.begin = begin, .end = begin + bytes};
+    mirror_range_t *ranges = mem_grow(m->ranges, &m->capacity, m->count + 1u, sizeof(*ranges));
+    if (ranges == NULL) return LH_NO_MEMORY;
+    m->ranges = ranges;
+    ranges[m->count++] = (mirror_range_t){.begin = begin, .end = begin + bytes};
     return LH_OK;
 }
 
@@ -135,13 +135,13 @@ static lh_status_t call_mirror(engine_t *e, const flow_t *f, const flow_call_t *
     return status;
 }
 
-static int extent_earlier(const void *a, const void *b)
+static int mirror_range_earlier(const void *a, const void *b)
 {
-    const mirror_extent_t *x = a, *y = b;
+    const mirror_range_t *x = a, *y = b;
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Widens extents to whole lines, joins those that meet, and lays them one after the other. If all
+/* Widens ranges to whole lines, joins those that meet, and lays them one after the other. If all
  * of an allocation travels, its mirror is laid out as the allocation is: each byte has the same
  * offset in both. `line` is the engine's alignment, in bytes. */
 static void mirror_lay(mirror_t *m, uint64_t line)
@@ -149,23 +149,23 @@ static void mirror_lay(mirror_t *m, uint64_t line)
     uint32_t kept = 0;
     uint64_t at = 0;
     for (uint32_t i = 0; i < m->count; i++) {
-        m->extents[i].begin -= m->extents[i].begin % line;
-        m->extents[i].end = (m->extents[i].end + line - 1) / line * line;
-        if (m->extents[i].end > m->of->bytes) m->extents[i].end = m->of->bytes;
+        m->ranges[i].begin -= m->ranges[i].begin % line;
+        m->ranges[i].end = (m->ranges[i].end + line - 1) / line * line;
+        if (m->ranges[i].end > m->of->bytes) m->ranges[i].end = m->of->bytes;
     }
-    if (m->count > 0) qsort(m->extents, m->count, sizeof(*m->extents), extent_earlier);
+    if (m->count > 0) qsort(m->ranges, m->count, sizeof(*m->ranges), mirror_range_earlier);
     for (uint32_t i = 0; i < m->count; i++) {
-        const mirror_extent_t x = m->extents[i];
-        if (kept > 0 && x.begin <= m->extents[kept - 1].end) {
-            if (x.end > m->extents[kept - 1].end) m->extents[kept - 1].end = x.end;
+        const mirror_range_t x = m->ranges[i];
+        if (kept > 0 && x.begin <= m->ranges[kept - 1].end) {
+            if (x.end > m->ranges[kept - 1].end) m->ranges[kept - 1].end = x.end;
             continue;
         }
-        m->extents[kept++] = x;
+        m->ranges[kept++] = x;
     }
     m->count = kept;
     for (uint32_t i = 0; i < m->count; i++) {
-        m->extents[i].at = at;
-        at += (m->extents[i].end - m->extents[i].begin + line - 1) / line * line;
+        m->ranges[i].at = at;
+        at += (m->ranges[i].end - m->ranges[i].begin + line - 1) / line * line;
     }
     m->pinned.bytes = at;
 }
@@ -177,7 +177,7 @@ uint64_t handover_reach(engine_t *e, const allocation_t *allocation)
     if (m == NULL) return 0;
     lh_assert(m->pinned.memory == NULL);
     const uint64_t bytes = m->pinned.bytes;
-    mem_free(m->extents);
+    mem_free(m->ranges);
     *m = e->mirrors[--e->mirror_count];
     return bytes;
 }
@@ -412,7 +412,7 @@ void handovers_free(engine_t *e)
     if (e->exchanging != NULL) e->api->stream_free(e->exchanging);
     for (uint32_t i = 0; i < e->mirror_count; i++) {
         allocation_release(&e->mirrors[i].pinned, e->api);
-        mem_free(e->mirrors[i].extents);
+        mem_free(e->mirrors[i].ranges);
     }
     mem_free(e->mirrors);
 }

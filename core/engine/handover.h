@@ -56,17 +56,17 @@
 #include <program/flow.h>
 
 /* Bytes [begin, end) of an allocation that travel, and where they lie in its mirror. */
-typedef struct mirror_extent {
+typedef struct mirror_range {
     uint64_t begin, end; /* bytes from the start of the allocation */
     uint64_t at;         /* bytes from the start of the mirror     */
-} mirror_extent_t;
+} mirror_range_t;
 
 /* Pinned memory in which the host finds what travels of an allocation that it can't reach. One for
  * each such allocation, from engine_plan to engine_close. */
 struct mirror {
     const allocation_t *of;
-    allocation_t pinned;      /* the extents, one after the other */
-    mirror_extent_t *extents; /* [count] ascending; no two touch */
+    allocation_t pinned;    /* the ranges, one after the other */
+    mirror_range_t *ranges; /* [count] ascending; no two touch */
     uint32_t count;
     size_t capacity;
 };

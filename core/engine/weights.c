@@ -235,15 +235,15 @@ static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_
 }
 
 /* False as a rule because the parameter is frozen, or because there is no optimizer. */
-bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out)
+bool weights_shard(const weights_t *w, uint32_t space, uint32_t parameter, weights_shard_t *out)
 {
     const store_t *s;
     const store_shard_t *shard = shard_of(w, space, parameter, &s);
     if (shard == NULL) return false;
-    *out = (weights_extent_t){.dtype = shard->dtype,
-                              .slice = shard->slice,
-                              .elements = shard->elements,
-                              .name = s->holds == LH_HOLDS_STATE ? s->name : NULL};
+    *out = (weights_shard_t){.dtype = shard->dtype,
+                             .slice = shard->slice,
+                             .elements = shard->elements,
+                             .name = s->holds == LH_HOLDS_STATE ? s->name : NULL};
     return true;
 }
 

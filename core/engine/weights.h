@@ -36,12 +36,12 @@ enum {
 
 /* What this rank holds of a parameter in a space. A state may have another extent than its
  * parameter, one element for each row, say. */
-typedef struct weights_extent {
+typedef struct weights_shard {
     lh_dtype_t dtype;
     lh_slice_t slice;  /* elements of the parameter */
     uint64_t elements; /* in memory: of the slice, or of the state */
     const char *name;  /* of a state: "exp_avg"; else NULL */
-} weights_extent_t;
+} weights_shard_t;
 
 /* The elements of one parameter that this rank has in a store. */
 typedef struct store_shard {
@@ -135,7 +135,7 @@ lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint
 lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
                          uint64_t count, lh_dtype_t dtype, void *host) LH_MUST_CHECK;
 /* What this rank holds. False: the space does not exist for the parameter. */
-bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out);
+bool weights_shard(const weights_t *w, uint32_t space, uint32_t parameter, weights_shard_t *out);
 /* Elements of the parameter that this rank writes into checkpoints: over all ranks each element
  * once. A state of another extent than its parameter's belongs to the owner of element 0. */
 lh_slice_t weights_owned(const weights_t *w, uint32_t parameter);

@@ -62,25 +62,25 @@ static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
 static lh_status_t snapshot_add_row(snapshot_t *s, uint32_t space, uint32_t index, bool save)
 {
     lh_assert(index < weights_parameters(s->weights)->count);
-    weights_extent_t extent;
-    if (!weights_extent(s->weights, space, index, &extent)) return LH_OK;
+    weights_shard_t shard;
+    if (!weights_shard(s->weights, space, index, &shard)) return LH_OK;
     const parameter_t *p = &weights_parameters(s->weights)->items[index];
-    const uint64_t held = extent.slice.end - extent.slice.begin;
-    const bool own_extent = extent.elements != held;
-    if (extent.elements == 0) return LH_OK;
+    const uint64_t held = shard.slice.end - shard.slice.begin;
+    const bool own_extent = shard.elements != held;
+    if (shard.elements == 0) return LH_OK;
 
     snapshot_row_t *row = &s->rows[s->row_count];
     *row = (snapshot_row_t){
-        .space = space, .parameter = index, .begin = extent.slice.begin, .count = held};
+        .space = space, .parameter = index, .begin = shard.slice.begin, .count = held};
     if (own_extent) { /* whole where it is at all */
         row->rank = 1;
-        row->shape[0] = row->count = extent.elements;
+        row->shape[0] = row->count = shard.elements;
         row->begin = 0;
     } else {
         row->rank = p->rank;
         memcpy(row->shape, p->shape, sizeof(row->shape));
     }
-    lh_status_t status = row_name(p, extent.name, &row->name);
+    lh_status_t status = row_name(p, shard.name, &row->name);
     if (status != LH_OK) return status;
     s->row_count++;
     return save ? save_row(s, s->row_count - 1, own_extent) : LH_OK;
@@ -92,9 +92,9 @@ static lh_status_t snapshot_add_row(snapshot_t *s, uint32_t space, uint32_t inde
 static lh_status_t add_value(snapshot_t *s, uint32_t index)
 {
     lh_assert(index < weights_parameters(s->weights)->count);
-    weights_extent_t master, value;
-    if (!weights_extent(s->weights, SPACE_VALUE, index, &value)) return LH_OK;
-    const bool held = weights_extent(s->weights, SPACE_PARAMETER, index, &master);
+    weights_shard_t master, value;
+    if (!weights_shard(s->weights, SPACE_VALUE, index, &value)) return LH_OK;
+    const bool held = weights_shard(s->weights, SPACE_PARAMETER, index, &master);
     if (held && value.slice.begin >= master.slice.begin && value.slice.end <= master.slice.end)
         return LH_OK;
     return snapshot_add_row(s, SPACE_VALUE, index, false);

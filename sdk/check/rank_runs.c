@@ -181,8 +181,8 @@ static lh_status_t show_weights(rank_state_t *r)
     const parameters_t *p = weights_parameters(r->weights);
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->count; at += p->items[i++].elements) {
-        weights_extent_t e;
-        if (p->items[i].storage != i || !weights_extent(r->weights, SPACE_PARAMETER, i, &e) ||
+        weights_shard_t e;
+        if (p->items[i].storage != i || !weights_shard(r->weights, SPACE_PARAMETER, i, &e) ||
             e.slice.end == e.slice.begin)
             continue;
         const lh_status_t status = weights_read(r->weights, SPACE_PARAMETER, i, e.slice.begin,

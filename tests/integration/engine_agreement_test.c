@@ -328,8 +328,8 @@ static void frozen_parameters_stay_and_the_others_learn_the_same(void **state)
     float got[8192];
     for (uint32_t i = 0; i < rig.parameters->count; i++) {
         const uint64_t n = rig.parameters->items[i].elements;
-        weights_extent_t extent;
-        assert_int_equal(weights_extent(rig.weights, SPACE_GRAD, i, &extent), i != wq);
+        weights_shard_t shard;
+        assert_int_equal(weights_shard(rig.weights, SPACE_GRAD, i, &shard), i != wq);
         if (i != wq) {
             OK(weights_read(rig.weights, SPACE_GRAD, i, 0, n, LH_DTYPE_F32, got));
             assert_memory_equal(got, free_ones.gradients + at, n * sizeof(float));

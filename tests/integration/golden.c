@@ -293,8 +293,8 @@ void golden_weights(const golden_model_t *m, rig_t *rig)
         float *values = golden_parameter(m, "model.safetensors", "", p);
         if (values == NULL) print_error("no tensor %s\n", p->row->hf_name);
         assert_non_null(values);
-        weights_extent_t held; /* of a parameter that is cut, its slice */
-        assert_true(weights_extent(rig->weights, SPACE_PARAMETER, i, &held));
+        weights_shard_t held; /* of a parameter that is cut, its slice */
+        assert_true(weights_shard(rig->weights, SPACE_PARAMETER, i, &held));
         const uint64_t begin = held.slice.begin, count = held.slice.end - begin;
         OK(weights_write(rig->weights, SPACE_PARAMETER, i, begin, count, LH_DTYPE_F32,
                          values + begin));

@@ -114,8 +114,8 @@ static float truth(uint32_t space, uint32_t parameter, uint64_t element)
 /* Writes the truth into what is held, or checks that it is there. */
 static void instance(rig_t *rig, uint32_t space, uint32_t parameter, bool check)
 {
-    weights_extent_t e;
-    if (!weights_extent(rig->weights, space, parameter, &e) || e.elements == 0) return;
+    weights_shard_t e;
+    if (!weights_shard(rig->weights, space, parameter, &e) || e.elements == 0) return;
     const bool like = e.elements == e.slice.end - e.slice.begin;
     const uint64_t begin = like ? e.slice.begin : 0;
     const uint32_t named = space == SPACE_VALUE ? SPACE_PARAMETER : space;

@@ -47,14 +47,14 @@ void recorded_gradients(recorded_t *r)
     r->gradients = mem_array(p->count, sizeof(*r->gradients));
     r->held = mem_array(p->count, sizeof(*r->held));
     for (uint32_t i = 0; i < p->count; i++) {
-        weights_extent_t extent;
+        weights_shard_t shard;
         if (p->items[i].storage != i) continue;
-        assert_true(weights_extent(r->rig.weights, SPACE_GRAD, i, &extent));
-        const uint64_t count = extent.slice.end - extent.slice.begin;
-        r->held[i] = extent.slice;
+        assert_true(weights_shard(r->rig.weights, SPACE_GRAD, i, &shard));
+        const uint64_t count = shard.slice.end - shard.slice.begin;
+        r->held[i] = shard.slice;
         r->gradients[i] = mem_array(count + 1, sizeof(float));
         if (count > 0)
-            OK(weights_read(r->rig.weights, SPACE_GRAD, i, extent.slice.begin, count, LH_DTYPE_F32,
+            OK(weights_read(r->rig.weights, SPACE_GRAD, i, shard.slice.begin, count, LH_DTYPE_F32,
                             r->gradients[i]));
     }
 }
