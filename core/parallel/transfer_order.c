@@ -359,7 +359,7 @@ static lh_status_t numbers_give(order_t *o)
 
 /* A member that has made the start of a rank's row `at` less than `times` times; `rank` itself: all
  * have. */
-static uint32_t lags(const order_t *o, uint32_t rank, uint32_t at, uint32_t times)
+static uint32_t rank_lags(const order_t *o, uint32_t rank, uint32_t at, uint32_t times)
 {
     const transfer_row_t *row = row_at(o, rank, at);
     lh_assert(row != NULL);
@@ -391,7 +391,7 @@ static uint32_t holds_up(const order_t *o, uint32_t rank)
     for (const uint32_t end = w->last[w->what[w->at]]; w->met < end; w->met++) {
         const uint32_t what = w->what[w->met];
         if (row_at(o, rank, w->met)->waits) continue;
-        const uint32_t other = lags(o, rank, w->met, w->passed[what] + 1);
+        const uint32_t other = rank_lags(o, rank, w->met, w->passed[what] + 1);
         if (other != rank) return other;
         w->passed[what]++;
     }
