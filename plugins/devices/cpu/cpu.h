@@ -125,7 +125,7 @@ typedef struct cpu_op {
     /* The dtypes of its slots, in slot order, "->" left out:
      *   x F32 or BF16, the same one for every x     f F32       i I32
      *   y F32 or BF16, the same one for every y     m F32, BF16 or F16, each its own
-     *   v F32, BF16, F16, F64 or I32                - must be left out
+     *   v F32, BF16, F16, F64 or I32, rows that lie unevenly too     - must be left out
      *   ? behind a slot: may be left out */
     const char *slots;
     lh_status_t (*plan)(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan);

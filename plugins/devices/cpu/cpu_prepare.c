@@ -121,12 +121,12 @@ lh_status_t cpu_fits(const lh_host_t *host, LH_UNUSED const lh_device_t *d,
     return op_slots_check(&how_slots, host, op->slots, desc);
 }
 
-/* Every slot that is there, checked and folded. */
-static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
+/* Every slot that is there, checked and folded. What takes values of any dtype (v) walks any rows. */
+static lh_status_t args_take(lh_prepared_t *k, const cpu_op_t *op, const lh_kernel_desc_t *desc)
 {
     op_slots_rows_t rows[LH_MAX_SLOTS];
     k->arg_count = desc->arg_count;
-    const bool uneven = strcmp(desc->op, "copy") == 0;
+    const bool uneven = strchr(op->slots, 'v') != NULL;
     const lh_status_t status = op_slots_take_all(k->host, desc, uneven, k->arg, rows);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < desc->arg_count; i++)
@@ -179,7 +179,7 @@ lh_status_t cpu_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_d
     k->host = host;
     k->device = d;
     k->how = op_attributes_of(desc->attributes);
-    status = args_take(k, desc);
+    status = args_take(k, op, desc);
     if (status == LH_OK) status = op->plan(k, desc, &mine);
     if (status == LH_OK) status = plan_finish(k, desc, &mine);
     if (status != LH_OK) {
