@@ -86,6 +86,7 @@ static const lh_arg_t *arg_of(const packer_t *p, uint32_t call, uint32_t slot)
 /* The slot in which a product has a factor, its bias or its output. */
 static uint32_t role_slot(const flow_call_t *call, uint32_t role)
 {
+    lh_assert(role <= OUTPUT);
     return role == OUTPUT ? call->op->in_count : role;
 }
 
@@ -128,6 +129,7 @@ static void uses_walk(packer_t *p, uint32_t *next)
         for (uint32_t s = 0; s < flow_call_slots(&f->calls[c]); s++) {
             if (f->calls[c].slots[s] == 0) continue;
             const uint32_t b = origin_buffer(p, c, s);
+            lh_assert(b < p->buffers);
             if (next == NULL)
                 p->uses.begin[b]++;
             else
@@ -272,6 +274,7 @@ static bool weights_adjoin(const packer_t *p, uint32_t kind, uint32_t a, uint32_
 /* Appends a group, unless it is of one. */
 static lh_status_t group_add(packer_t *p, uint32_t kind, const uint32_t *calls, uint32_t count)
 {
+    lh_assert(count <= PACKING_MOST);
     if (count < 2) return LH_OK;
     group_t *groups = mem_grow(p->groups, &p->group_capacity, (size_t)p->group_count + 1,
                                sizeof(*groups));
@@ -556,6 +559,7 @@ static bool packing_fits(packer_t *p, group_t *g)
 /* Moves all values of a buffer to `at` bytes from the start of its host. */
 static void buffer_move(packer_t *p, uint32_t buffer, uint32_t host, uint64_t at)
 {
+    lh_assert(host != 0 && host < p->buffers && buffer < p->buffers);
     p->host[buffer] = host;
     p->at[buffer] = at;
     p->f->buffers[buffer].joined = host;
@@ -641,6 +645,7 @@ static void calls_replace(packer_t *p)
         else if (c == (g->kind == FORWARD ? g->first : g->last))
             f->calls[kept++] = g->packed;
     }
+    lh_assert(kept <= f->call_count && turn <= kept);
     f->turn = turn;
     f->call_count = kept;
 }
