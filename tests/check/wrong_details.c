@@ -101,11 +101,19 @@ WRONG(a_gradient_of_inputs_exchanged)
 
 /* Kernels: all rows, whatever the device and dtype, launch as the right one does, and more. */
 static lh_status_t (*right_launch[MOST])(lh_prepared_t *k, const lh_launch_t *call);
-static lh_status_t (*right_prepare)(const lh_host_t *host, lh_device_t *d,
-                                    const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
-                                    lh_prepared_t **out);
 static lh_kernel_desc_t last; /* the kernel that was prepared last */
 static lh_arg_t last_args[8];
+
+/* As the first row of that op: all of an op's have the same. */
+static lh_status_t right_prepare(const lh_host_t *host, lh_device_t *d,
+                                 const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                 lh_prepared_t **out)
+{
+    uint32_t i = 0;
+    while (i + 1 < right_plugin.kernel_count && strcmp(right_plugin.kernels[i].op, desc->op) != 0)
+        i++;
+    return right_plugin.kernels[i].prepare(host, d, desc, plan, out);
+}
 
 static lh_status_t prepare_and_note(const lh_host_t *host, lh_device_t *d,
                                     const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
@@ -144,7 +152,6 @@ static void prepare_by(lh_status_t (*prepare)(const lh_host_t *, lh_device_t *,
                                               const lh_kernel_desc_t *, lh_kernel_plan_t *,
                                               lh_prepared_t **))
 {
-    right_prepare = right_plugin.kernels[0].prepare; /* all have the same */
     for (uint32_t i = 0; i < it.kernel_count; i++)
         kernels[i].prepare = prepare;
 }

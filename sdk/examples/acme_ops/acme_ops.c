@@ -108,17 +108,16 @@ static const lh_arg_t *x_of(const lh_kernel_desc_t *desc, bool gradient)
     return &desc->args[in_x];
 }
 
-static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
-                           lh_kernel_plan_t *plan, lh_prepared_t **out)
+static lh_status_t prepare_either(const lh_host_t *host, const lh_kernel_desc_t *desc,
+                                  lh_kernel_plan_t *plan, bool gradient, lh_prepared_t **out)
 {
-    (void)d;
     const acme_swish_t *how = desc->attributes;
     lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
     if (k == NULL) return LH_NO_MEMORY;
 
     k->host = host;
-    k->gradient = strcmp(desc->op, LH_OP_NAME(SWISH_GRAD_TEXT)) == 0;
-    const lh_arg_t *x = x_of(desc, k->gradient);
+    k->gradient = gradient;
+    const lh_arg_t *x = x_of(desc, gradient);
     k->dtype = x->dtype;
     k->rows = x->shape[0];
     k->width = x->shape[1];
@@ -129,6 +128,20 @@ static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kerne
             .name = "swish.acme");
     *out = k;
     return LH_OK;
+}
+
+static lh_status_t prepare(const lh_host_t *host, LH_UNUSED lh_device_t *d,
+                           const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                           lh_prepared_t **out)
+{
+    return prepare_either(host, desc, plan, false, out);
+}
+
+static lh_status_t prepare_grad(const lh_host_t *host, LH_UNUSED lh_device_t *d,
+                                const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                lh_prepared_t **out)
+{
+    return prepare_either(host, desc, plan, true, out);
 }
 
 static void release(lh_prepared_t *k)
@@ -231,21 +244,21 @@ static lh_status_t launch_reference(lh_prepared_t *k, const lh_launch_t *call)
 
 /* For a GPU: swish<<<..., (cudaStream_t)call->queue->handle>>>(...) in a .cu file, device "cuda".
  */
-#define KERNEL(name, on, dtype, run)                                                           \
-    {                                                                                          \
-        .op = name, .device = on, .dtypes = {dtype, dtype}, .prepare = prepare, .launch = run, \
-        .release = release                                                                     \
+#define KERNEL(name, on, dtype, make, run)                                                  \
+    {                                                                                       \
+        .op = name, .device = on, .dtypes = {dtype, dtype}, .prepare = make, .launch = run, \
+        .release = release                                                                  \
     }
 
 static const lh_kernel_t kernels[] = {
-    KERNEL("acme.swish", "cpu", LH_DTYPE_F32, launch_cpu),
-    KERNEL("acme.swish_grad", "cpu", LH_DTYPE_F32, launch_cpu),
-    KERNEL("acme.swish", "cpu", LH_DTYPE_BF16, launch_cpu),
-    KERNEL("acme.swish_grad", "cpu", LH_DTYPE_BF16, launch_cpu),
-    KERNEL("acme.swish", "reference", LH_DTYPE_F32, launch_reference),
-    KERNEL("acme.swish_grad", "reference", LH_DTYPE_F32, launch_reference),
-    KERNEL("acme.swish", "reference", LH_DTYPE_F64, launch_reference),
-    KERNEL("acme.swish_grad", "reference", LH_DTYPE_F64, launch_reference),
+    KERNEL("acme.swish", "cpu", LH_DTYPE_F32, prepare, launch_cpu),
+    KERNEL("acme.swish_grad", "cpu", LH_DTYPE_F32, prepare_grad, launch_cpu),
+    KERNEL("acme.swish", "cpu", LH_DTYPE_BF16, prepare, launch_cpu),
+    KERNEL("acme.swish_grad", "cpu", LH_DTYPE_BF16, prepare_grad, launch_cpu),
+    KERNEL("acme.swish", "reference", LH_DTYPE_F32, prepare, launch_reference),
+    KERNEL("acme.swish_grad", "reference", LH_DTYPE_F32, prepare_grad, launch_reference),
+    KERNEL("acme.swish", "reference", LH_DTYPE_F64, prepare, launch_reference),
+    KERNEL("acme.swish_grad", "reference", LH_DTYPE_F64, prepare_grad, launch_reference),
 };
 
 LH_PLUGIN = {
