@@ -1,7 +1,7 @@
 /* control.c - what callers see of the control plane.
  *
  * All work on connections is done by the plane's one thread: control_server.c on rank 0,
- * control_open.c on the other ranks. A caller touches no socket. It leaves a request in control_t
+ * control_client.c on the other ranks. A caller touches no socket. It leaves a request in control_t
  * under its lock, wakes the thread through an eventfd, and waits on a condition until the thread
  * has answered. So no frame and no connection needs a lock; the price is a switch of threads for
  * each gather, which nobody makes inside of a step.

@@ -3,7 +3,7 @@
  * A door takes nobody in and compares nothing: that is rank 0's, which does not exist yet. Who comes and
  * proves the job's key is told that this is a door, gets heartbeats, and is told at the end to dial again,
  * or why the job stops. What it hears is whether a machine is asked to stop. So little is kept here that
- * a connection which is lost costs nothing: its rank dials again (control_open.c).
+ * a connection which is lost costs nothing: its rank dials again (control_client.c).
  *
  * Strangers are dealt with as at rank 0 (control_server.c): CONTROL_PENDING places, CONTROL_PROVE_MS to prove
  * the key, and far less where all places are taken. As long as they are nobody is accepted, and those who wait

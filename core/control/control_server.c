@@ -268,7 +268,7 @@ static void note_address(control_server_t *s, const peer_t *p)
 }
 
 /* The first heartbeat does not wait for its time: it tells the rank that it is in. Whose connection ends
- * before a word of this one dials again (control_open.c). */
+ * before a word of this one dials again (control_client.c). */
 static void beat_first(const control_t *c, peer_t *p)
 {
     progress_t progress;
@@ -483,7 +483,7 @@ static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 }
 
 /* Whether one more connection may come. Who is silent makes room first: a rank greets as soon as it
- * has a connection. A rank that was so slow that it had to make room dials again (control_open.c). */
+ * has a connection. A rank that was so slow that it had to make room dials again (control_client.c). */
 static bool server_make_room(control_t *c)
 {
     static const uint64_t most_ms[] = {CONTROL_EVICT_SILENT_MS, CONTROL_EVICT_MS};
