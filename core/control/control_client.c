@@ -260,7 +260,7 @@ static void client_put(control_client_t *k, uint32_t type, text_t *payload)
 }
 
 /* This rank has proven its key and said its hello, which rank 0 may not have read: it lets go who takes
- * too long to prove it, and makes room (control_server.c). Whom it has taken in hears so at once. */
+ * too long to prove it, and makes room (control_join.c). Whom it has taken in hears so at once. */
 static void client_is_shut_out(control_t *c, const char *reason)
 {
     control_client_t *k = c->client;

@@ -5,7 +5,7 @@
  * or why the job stops. What it hears is whether a machine is asked to stop. So little is kept here that
  * a connection which is lost costs nothing: its rank dials again (control_client.c).
  *
- * Strangers are dealt with as at rank 0 (control_server.c): CONTROL_PENDING places, CONTROL_PROVE_MS to prove
+ * Strangers are dealt with as at rank 0 (control_join.c): CONTROL_PENDING places, CONTROL_PROVE_MS to prove
  * the key, and far less where all places are taken. As long as they are nobody is accepted, and those who wait
  * stay in the kernel's queue. */
 #include <control/control_door.h>

@@ -45,15 +45,16 @@
  * one, and ranks save together or not at all: it has nobody to commit with. What its own saver had
  * left to do on a folder that others see is undone by the next rank 0 before that looks for a checkpoint
  * (checkpoint_clean). When it sees the others again it is told of their epoch, and waits as a herald. */
-#include <control/control_server.h>
+#include <control/control_members.h>
 
 #include <stdio.h>
 
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <control/control.h>
 #include <control/control_ask.h>
-#include <control/control_members.h>
+#include <control/control_join.h>
 #include <control/control_state.h>
 #include <control/control_stop.h>
 
@@ -155,7 +156,7 @@ static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t
     if (machine == members_witness(m->job) && s->welcomed)
         control_members_met(c);
     else if (!s->welcomed && !s->refused && !m->elects && s->joined == c->how.size)
-        control_finish_join(c); /* they may have waited for its vote, or for all to be there */
+        control_join_finish(c); /* they may have waited for its vote, or for all to be there */
 }
 
 /* The answer goes out now or never, as of a peer that is refused. */
@@ -350,7 +351,7 @@ static void tell_absent(const control_t *c, text_t *out)
         text_printf(out, "rank 0 on %s/%s was not reached: ", at.site->name, at.host);
         return;
     }
-    control_append_missing(c, out);
+    control_join_append_missing(c, out);
     text_printf(out,
                 " have not come in %llu s: ", (unsigned long long)(c->how.join_ns / 1000000000u));
 }
@@ -367,7 +368,7 @@ bool control_members_judge(control_t *c, uint64_t now)
     const bool whole = !m->elects && c->server->joined == c->how.size;
     if (members_newest(m->job, sight.records) == 0 && !m->elects && !whole) return false;
     if (whole && control_members_meet(c)) {
-        control_finish_join(c);
+        control_join_finish(c);
         return true;
     }
     const bool found = members_next(m->job, m->layout, sight.here, next);

@@ -1,7 +1,7 @@
 /* control/control_members.h - rank 0's part in a job whose machines come and go: who is there, whether those may go
- * on, and with whom. For the server's thread alone. The server (control_server.h) asks these at each turn of the
- * meeting, and they let its ranks start, as does who ends it for a stop (control_stop.h): the three are one machine
- * in three chapters, and call each other. */
+ * on, and with whom. For the server's thread alone (control_server.h). The meeting (control_join.h) asks these as
+ * ranks come, and they let its ranks start, as does who ends it for a stop (control_stop.h): the three are one
+ * machine in three chapters, and call each other. */
 #ifndef CONTROL_CONTROL_MEMBERS_H
 #define CONTROL_CONTROL_MEMBERS_H
 

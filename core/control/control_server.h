@@ -1,5 +1,5 @@
-/* control/control_server.h - rank 0's end of the star: takes ranks in, hears them, and ends the job
- * for all when one is lost. For control_open.c, which starts the thread that runs it. */
+/* control/control_server.h - rank 0's end of the star: hears the ranks, and ends the job for all when one
+ * is lost. For control_open.c, which starts the thread that runs it. */
 #ifndef CONTROL_CONTROL_SERVER_H
 #define CONTROL_CONTROL_SERVER_H
 
@@ -11,10 +11,5 @@
 lh_status_t control_server_new(control_t *c, control_server_t **out) LH_MUST_CHECK;
 void control_server_free(control_server_t *s);
 void control_server_run(control_t *c);
-
-/* The ranks that have not come, by the names that the INI gives them. */
-void control_append_missing(const control_t *c, text_t *out);
-/* All ranks have come: they start together, or not at all. */
-void control_finish_join(control_t *c);
 
 #endif
