@@ -136,6 +136,17 @@ bool starter_is_alone(const starter_t *s)
     return starter_is_one(s) && s->count == s->place.size && !s->place.herald;
 }
 
+bool starter_leaves_alone(const starter_t *s)
+{
+    return s->leave_by != 0 && !s->job_stops;
+}
+
+bool starter_is_asked_for_all(const starter_t *s)
+{
+    const bool waits = s->place.herald && !s->place.elects;
+    return !starter_is_alone(s) && !starter_leaves_alone(s) && !waits;
+}
+
 /* Some systems lead a machine's own name to itself (127.0.1.1): if it comes to lead it would listen where
  * no other reaches it, and that is told before it is needed. No other name is looked up, as that may
  * take long. */

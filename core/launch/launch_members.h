@@ -70,6 +70,10 @@ typedef struct starter {
 lh_status_t starter_make_ranks(starter_t *s) LH_MUST_CHECK;
 /* No other machine belongs to the job, now or later. */
 bool starter_is_alone(const starter_t *s);
+/* Of a machine that was told to leave: a machine that leaves by itself is one that is lost. */
+bool starter_leaves_alone(const starter_t *s);
+/* Whether what is asked of this machine is the whole job's. A machine without ranks takes nothing along. */
+bool starter_is_asked_for_all(const starter_t *s);
 /* What this machine remembers, of a launcher before this one too: before starter_make_ranks. */
 lh_status_t starter_remember(starter_t *s) LH_MUST_CHECK;
 /* In which epoch its ranks have met, from their board: again and again while they run. */
