@@ -430,8 +430,8 @@ static double flight_bytes(link_figures_t known)
     return (double)known.round_trip_ns * 1e-9 * (double)known.bytes_per_second;
 }
 
-/* How many plans that stage are under way at a time: as many as fill 1.25 windows of the links
- * between sites, by what a plan sends over them on average, and one that is about to end. Windows
+/* How many plans that stage are under way at a time: as many as fill 1.25 windows of the link to
+ * another site, by what a plan sends over it on average, and one that is about to end. Windows
  * belong to links: however small buckets are, together they fill one. Each rank counts for itself,
  * as runs begin in the same order everywhere. */
 static uint32_t slots_wanted(double flight, double sent, uint32_t senders)
@@ -443,17 +443,36 @@ static uint32_t slots_wanted(double flight, double sent, uint32_t senders)
                                       : (uint32_t)wanted;
 }
 
-static uint32_t slots_count(const comm_t *c, link_figures_t known)
+/* Bytes that plans which stage send to a site; *senders: how many of them do. */
+static double slots_sent(const comm_t *c, uint32_t site, uint32_t *senders)
 {
     double sent = 0;
-    uint32_t senders = 0;
+    *senders = 0;
     for (uint32_t i = 0; i < c->plan_count; i++) {
         const collective_t *x = c->plans[i];
         if (x->script->staging_bytes == 0 || x->sent[LH_LINK_WAN] == 0) continue;
-        sent += (double)x->sent[LH_LINK_WAN];
-        senders++;
+        if (x->sent_to[site] == 0) continue;
+        sent += (double)x->sent_to[site];
+        ++*senders;
     }
-    return slots_wanted(flight_bytes(known), sent, senders);
+    return sent;
+}
+
+/* By the site to which the most goes: what goes to others beside it is on links of their own, and fills
+ * nothing of its window. */
+static uint32_t slots_count(const comm_t *c, link_figures_t known)
+{
+    const uint32_t here = c->world->ranks[c->world->row.rank].site;
+    double most = 0;
+    uint32_t senders = 0;
+    for (uint32_t s = 0; s < c->world->row.sites; s++) {
+        uint32_t count = 0;
+        const double sent = s == here ? 0 : slots_sent(c, s, &count);
+        if (sent <= most) continue;
+        most = sent;
+        senders = count;
+    }
+    return slots_wanted(flight_bytes(known), most, senders);
 }
 
 /* Plans take slots in turn. A slot is as long as the longest of its plans needs. */

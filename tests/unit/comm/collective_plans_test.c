@@ -383,6 +383,29 @@ static void as_many_are_under_way_as_fill_a_window(void **state)
     assert_true(bytes[2] > bytes[0] + 2 * 8192);
 }
 
+/* Of three sites each sends a third of a plan's bytes to each of the two others, whose links are two: 2/3 of 4 x
+ * ELEMENTS where a result goes back, 1/3 where none does, 5/9 on average. So a window of 2 x 4 x ELEMENTS is filled
+ * 1.25 times by four and a half of them, and all six are under way, as many as fill it and two. Plans are not cut, so
+ * that nothing else of what is staged goes by the window. */
+static void each_of_two_links_has_a_window_to_fill(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    uint64_t bytes[2];
+    const uint64_t flights[] = {0, (uint64_t)2 * 4 * ELEMENTS};
+    for (uint32_t i = 0; i < 2; i++) {
+        scene_t s = plain;
+        s.sites = "abc";
+        s.chunk = 1 << 20;
+        s.flight = flights[i];
+        play_scene(&s, stage, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+        bytes[i] = staged;
+    }
+    assert_true(bytes[1] > bytes[0] + ELEMENTS);
+}
+
 /* Each rank holds its numbers elsewhere in its arena. */
 static void sum_elsewhere(actor_t *a)
 {
@@ -788,6 +811,7 @@ int main(void)
         cmocka_unit_test(two_ranks_may_both_send_first),
         cmocka_unit_test(what_is_expected_is_written_when_it_may_be),
         cmocka_unit_test(as_many_are_under_way_as_fill_a_window),
+        cmocka_unit_test(each_of_two_links_has_a_window_to_fill),
         cmocka_unit_test(buffers_may_lie_elsewhere_on_each_rank),
         cmocka_unit_test(ranks_need_not_have_the_same_plans),
         cmocka_unit_test(a_run_begins_when_its_gate_is_past),
