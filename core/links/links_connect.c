@@ -97,7 +97,10 @@ double links_share_of(const links_t *l, uint32_t rank, uint32_t to)
  * sites send over the same border, while its buffers are for r / min(n, m): one of a site with fewer
  * ranks has a larger part, and may send that much to this one; others on the border may be silent.
  * Parts are equal until ranks have told each other what they send (links_share). A rate that the INI
- * names comes before the one that was measured; parts of it are as measured. */
+ * names comes before the one that was measured; parts of it are as measured.
+ *
+ * Inside a site nothing is measured, and a connection alone may have all that the card carries: that is
+ * its rate, by which a plugin chooses streams and threads, and nobody is paced. */
 static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
 {
     const world_t *w = l->how.world;
@@ -107,6 +110,8 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
         .link = {.struct_size = sizeof(out->link), .scope = k->carrier->scope},
         .tuning = {.struct_size = sizeof(out->tuning)},
     };
+    if (k->carrier->scope == LH_LINK_SITE)
+        out->link.bytes_per_second = k->carrier->nic.bytes_per_second;
     if (k->carrier->scope != LH_LINK_WAN) return;
     const double rate = (double)links_border(l, here, there);
     const probe_figures_t *f = NULL;

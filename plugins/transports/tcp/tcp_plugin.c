@@ -510,7 +510,8 @@ static const lh_option_t options[] = {
     LH_OPTION_U64(tcp_config_t, port, "port", "0", "0..65535",
                   "port of a machine's first rank, counted up for its others; 0: any free one"),
     LH_OPTION_U64(tcp_config_t, streams, "streams", "0", "0..64",
-                  "sockets of a connection; 0: by the link (1 near, 4 to 64 between sites)"),
+                  "sockets of a connection; 0: by the link (1 near, in a site one for each 25Gbps "
+                  "of its card, 4 to 64 between sites)"),
     LH_OPTION_BYTES(tcp_config_t, chunk_bytes, "chunk", "0", "0..4194304",
                     "piece of a message that one stream takes; 0: 256KiB, between sites what it "
                     "sends in 16 ms, 64KiB to 1MiB"),

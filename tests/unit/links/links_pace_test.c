@@ -249,7 +249,7 @@ static void a_neighbour_is_what_was_measured(void **state)
 
 /* ---- what a connection is told of its way ---- */
 
-static const lh_transport_api_t *as_opened; /* of the transport between sites */
+static const lh_transport_api_t *as_opened; /* of the transport that is watched */
 static struct {
     lh_link_t link;
     lh_tuning_t tuning;
@@ -278,13 +278,22 @@ static lh_status_t admit_and_see(lh_conn_t *c, const lh_conn_params_t *params)
     return as_opened->admit(c, params);
 }
 
+static void watch_ways(carrier_t *c)
+{
+    static lh_transport_api_t api;
+    as_opened = c->api;
+    api = *as_opened;
+    api.connect = connect_and_see;
+    api.admit = admit_and_see;
+    c->api = &api;
+}
+
 /* Both ends are told before their connection is made, each of what it sends. */
 static void tell_of_the_way(void)
 {
     enum { TRIP_NS = 10000000, MTU = 9000, OUTAGE_S = 7 };
     static const uint64_t rates[2] = {RATE, RATE / 2};
     static const double losses[2] = {1e-3, 1e-4};
-    static lh_transport_api_t api;
     sites_of(1);
     CHECK(links_pairs_make(me.links) == LH_OK);
     probe_figures_t *f = &me.links->pairs[0].figures;
@@ -295,11 +304,7 @@ static void tell_of_the_way(void)
         f->rate[way] = rates[way];
         f->loss[way] = losses[way];
     }
-    as_opened = me.links->carriers[LH_LINK_WAN]->api;
-    api = *as_opened;
-    api.connect = connect_and_see;
-    api.admit = admit_and_see;
-    me.links->carriers[LH_LINK_WAN]->api = &api;
+    watch_ways(me.links->carriers[LH_LINK_WAN]);
     connect_all(LH_SERVICE_GRADIENT);
     CHECK(way_told.link.scope == LH_LINK_WAN && way_told.link.round_trip_ns == TRIP_NS);
     CHECK(way_told.link.path_mtu == MTU && way_told.link.loss == losses[me.self]);
@@ -318,6 +323,35 @@ static void a_connection_is_told_what_it_is(void **state)
 {
     (void)state;
     assert_true(ranks(2, "[transport.wan]\nsecurity = plain\noutage = 7s\n", tell_of_the_way));
+}
+
+/* Two machines of one site, whose cards say 100 Gb/s: four streams of tcp carry that. */
+static void tell_of_a_card(void)
+{
+    static const uint64_t card = 12500000000;
+    published_t *published;
+    lh_tuning_t now = {.struct_size = sizeof(now)};
+    for (uint32_t r = 0; r < me.size; r++)
+        (void)snprintf(me.world->ranks[r].host, sizeof(me.world->ranks[r].host), "box%u", r);
+    world_number(me.world);
+    CHECK(world_publish(me.host, me.world, NULL, &published) == LH_OK);
+    open_links();
+    carrier_t *c = me.links->carriers[LH_LINK_SITE];
+    c->nic.bytes_per_second = card;
+    watch_ways(c);
+    connect_all(LH_SERVICE_GRADIENT);
+    CHECK(way_told.link.scope == LH_LINK_SITE && way_told.link.bytes_per_second == card);
+    CHECK(way_told.link.round_trip_ns == 0 && way_told.tuning.pace_bytes_per_second == 0);
+    const link_t *k = links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT);
+    CHECK(c->api->retune(k->conn, NULL, &now) == LH_OK);
+    CHECK(now.streams == 4 && now.pace_bytes_per_second == 0 && now.buffer_bytes == 0);
+    end();
+}
+
+static void inside_a_site_the_rate_is_the_cards(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.site]\nsecurity = plain\nbind = 127.0.0.1\n", tell_of_a_card));
 }
 
 /* One of the two on the other side. */
@@ -518,6 +552,7 @@ int main(void)
         cmocka_unit_test(more_loss_is_known_to_all_who_send_that_way),
         cmocka_unit_test(a_neighbour_is_what_was_measured),
         cmocka_unit_test(a_connection_is_told_what_it_is),
+        cmocka_unit_test(inside_a_site_the_rate_is_the_cards),
         cmocka_unit_test(shares_add_up_to_a_border),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
