@@ -309,7 +309,9 @@ static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
     if (m->what == LH_MOVE_GATHER && m->when == LH_AT_INSTANCE && from == t->value &&
         to == t->wide_value)
         return move_take(t, index, &t->instance);
-    return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' over several ranks is not built there",
+    return fail(LH_UNSUPPORTED,
+                "move %s from '%s' to '%s' over several ranks is not built there; expected sums of "
+                "gradients and gathers of values",
                 what_text[m->what], t->spaces[m->from].name, t->spaces[m->to].name);
 }
 

@@ -136,7 +136,8 @@ class Borders(PipelineCase):
         for command in ("check", "train"):
             _, said = self.run_longhaul(command, job, *plugins, *self.of("gathered", "half_gradients", "int8", "optimizer.stage=gathered",
                                                                          sites=(2, 2)), code=REFUSED)
-            self.assertIn("move GATHER from 'grad' to 'wide_grad' over several ranks is not built there", said)
+            self.assertIn("move GATHER from 'grad' to 'wide_grad' over several ranks is not built there; expected sums of gradients "
+                          "and gathers of values", said)
 
     def test_a_plan_counts_a_byte_and_a_part_of_a_scale(self):
         # 132 bytes of a block of 128 cross in an exchange; half of them, and half of the values in BF16, elsewhere.

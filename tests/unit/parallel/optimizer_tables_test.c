@@ -198,7 +198,8 @@ static void gradients_that_are_gathered_are_refused(void **state)
     const lh_move_t gathers[] = {zero1[0], OVER(STEP, GATHER, GRAD, WIDE_GRAD), zero1[1], zero1[2]};
     assert_int_equal(read_tables(5, gathers, 4, 2, &t), LH_UNSUPPORTED);
     assert_string_equal(fail_reason(), "move GATHER from 'grad' to 'wide_grad' over several ranks "
-                                       "is not built there");
+                                       "is not built there; expected sums of gradients and gathers "
+                                       "of values");
 }
 
 /* A state that starts as a copy, one that no checkpoint holds: nobody would do either. */
