@@ -190,6 +190,9 @@ class Wan(LaunchCase):
             if said == "measured in":  # beside the opening, which waits for what is left of it
                 took = re.fullmatch(r"measured in ([\d.]+) s, ([\d.]+) s of them waited for", line[2])
                 self.assertTrue(0 <= float(took[2]) <= float(took[1]), line[0])
+            if said == "as measured before":
+                taken = float(re.fullmatch(r"as measured before, taken in ([\d.]+) s", line[2])[1])
+                self.assertTrue(taken < 0.2 or not launch_case.TORTURE, line[0])  # a busy machine may hold a rank up
         self.assertEqual(self.weights(probed, 4), self.weights(whole, 4))
         log = launch_case.read(os.path.join(self.folder, "probed", "out", "rank-1.log"))
         self.assertRegex(log, r"a link between sites, 2\d\.\d\d ms there and back: .* paced at \d+\.\d MB/s, DSCP 10")
