@@ -97,8 +97,11 @@ static bool begin_early(stream_t *s)
     /* Only whole small messages come early, and only as many as there are slots. */
     if (f->message - c->recv_end >= EAGER_SLOTS || f->total > EAGER_BYTES ||
         f->length != f->total || slot->taken)
-        return stream_fail(s, LH_CORRUPT, "message %u of %llu bytes without a grant", f->message,
-                           (unsigned long long)f->total);
+        return stream_fail(s, LH_CORRUPT,
+                           "message %u of %llu bytes without a grant; expected one below %u, or of "
+                           "the %d behind that a whole one of %d bytes at most",
+                           f->message, (unsigned long long)f->total, c->recv_end, EAGER_SLOTS,
+                           EAGER_BYTES);
     if (c->slot_memory == NULL) {
         const lh_host_t *host = c->transport->host;
         c->slot_memory = host->alloc(host, (size_t)EAGER_SLOTS * EAGER_BYTES, 64);
@@ -117,8 +120,9 @@ static bool take_grants(stream_t *s, uint32_t grants)
     lh_conn_t *c = s->conn;
     if ((int32_t)(grants - c->granted) <= 0) return true;
     if ((int32_t)(grants - c->send_first) > 2 * DEPTH)
-        return stream_fail(s, LH_CORRUPT, "grants for %u messages, of which %u are posted", grants,
-                           c->send_end);
+        return stream_fail(s, LH_CORRUPT,
+                           "grants for %u messages, of which %u are posted; expected %u at most",
+                           grants, c->send_end, c->send_first + 2 * DEPTH);
     c->granted = grants;
     return true;
 }

@@ -116,7 +116,7 @@ static size_t make_frame(bench_t *b, const uint8_t *in, uint8_t *out)
                  .stream = in[1] & 1,
                  .sequence = b->stream->in_sequence + (in[1] >> 1 & 1),
                  .message = b->conn->recv_first + signed_byte(in[2]),
-                 .grants = signed_byte(in[3]),
+                 .grants = signed_byte(in[3]) * ((in[1] & 0x80) != 0 ? (uint32_t)DEPTH : 1u),
                  .offset = in[4] * 8u,
                  .total = in[5] * 8u + (in[1] >> 2 & 7),
                  .length = in[6],

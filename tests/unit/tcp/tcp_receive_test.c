@@ -294,6 +294,52 @@ static void a_frame_that_ends_behind_its_message_counts_for_no_other(void **stat
     end_close(&e);
 }
 
+/* The wire of a frame that grants so many messages. */
+static size_t make_grant(uint32_t grants, uint8_t *wire)
+{
+    end_t e;
+    frame_t f = {.type = FRAME_GRANT};
+    end_open(&e);
+    e.conn->recv_end = grants;
+    assert_true(stream_add(e.stream, &f, NULL));
+    const size_t length = take_batch(e.stream, wire);
+    end_close(&e);
+    return length;
+}
+
+/* Of an end that has posted nothing: a peer has 256 receives posted at most, and of as many more it may not
+ * know yet that they are done here; 16 whole messages may come without a grant. What is beyond that no peer
+ * of ours says. */
+static void what_is_beyond_any_grant_ends_the_connection(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t grants, message; /* grants 0: a message */
+        const char *said;         /* NULL: it is taken */
+    } rows[] = {{512, 0, NULL},
+                {513, 0, "grants for 513 messages, of which 0 are posted; expected 512 at most"},
+                {INT32_MAX, 0, "grants for 2147483647 messages"},
+                {0, 15, NULL},
+                {0, 16, "message 16 of 100 bytes without a grant; expected one below 0"},
+                {0, 5000, "message 5000 of 100 bytes without a grant"}};
+    static uint8_t wire[WIRE];
+    const uint8_t data[100] = {1};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        end_t e;
+        const size_t length = rows[i].grants != 0
+                                  ? make_grant(rows[i].grants, wire)
+                                  : make_message(rows[i].message, sizeof(data), data, 0, wire);
+        end_open(&e);
+        feed(e.stream, wire, length);
+        assert_int_equal(e.conn->state, rows[i].said == NULL ? CONN_UP : CONN_BROKEN);
+        if (rows[i].said != NULL) {
+            assert_int_equal(e.conn->why, LH_CORRUPT);
+            assert_non_null(strstr(e.conn->reason, rows[i].said));
+        }
+        end_close(&e);
+    }
+}
+
 int main(void)
 {
     const char *wanted = getenv("LONGHAUL_SEED");
@@ -305,6 +351,7 @@ int main(void)
         cmocka_unit_test(every_flipped_bit_of_what_is_encrypted_is_found),
         cmocka_unit_test(a_message_that_stalls_half_way_holds_no_slot),
         cmocka_unit_test(a_frame_that_ends_behind_its_message_counts_for_no_other),
+        cmocka_unit_test(what_is_beyond_any_grant_ends_the_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
