@@ -43,6 +43,16 @@ static uint32_t pairs_busy(const link_wait_how_t *how, uint32_t what)
     return of_first ? first : of_second ? second : CROWD_NONE;
 }
 
+/* Bytes a second. A rate of the INI's is each pair's: beside others it has the same part of it as of what was
+ * measured. */
+static double pair_rate(const link_wait_how_t *how, uint32_t from, uint32_t to, uint32_t at_once)
+{
+    const double beside = link_crowd_rate(how->pairs, how->sites, from, to, at_once);
+    const double alone = link_crowd_rate(how->pairs, how->sites, from, to, CROWD_NONE);
+    if (how->rate == 0) return beside;
+    return (double)how->rate * (alone > 0 ? fmin(1, beside / alone) : 1);
+}
+
 /* The busiest direction and the slowest round trip that is used. */
 static bool crossing_time(const link_wait_how_t *how, uint32_t what, double *busy, double *trip)
 {
@@ -55,9 +65,7 @@ static bool crossing_time(const link_wait_how_t *how, uint32_t what, double *bus
             const uint32_t pair = links_pair(from, to);
             if (pair >= how->pair_count) return false;
             const probe_figures_t *f = &how->pairs[pair].figures;
-            const double rate = how->rate != 0
-                                    ? (double)how->rate
-                                    : link_crowd_rate(how->pairs, how->sites, from, to, at_once);
+            const double rate = pair_rate(how, from, to, at_once);
             if (rate <= 0 || f->round_trip_ns == 0) return false;
             *busy = fmax(*busy, bytes / (filled * rate));
             *trip = fmax(*trip, (double)f->round_trip_ns * 1e-9);

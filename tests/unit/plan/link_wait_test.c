@@ -100,6 +100,10 @@ static void what_pairs_share_counts_where_all_are_busy(void **state)
             crosses[from * 3 + to] = from == to ? 0 : 950;
     assert_true(link_wait(&how, &out));
     assert_true(fabs(out.moved_s[CROSSING_SUMS] - 2) < 1e-9);
+    how.rate = 4000; /* of which each has a half, too */
+    assert_true(link_wait(&how, &out));
+    assert_true(fabs(out.moved_s[CROSSING_SUMS] - 0.5) < 1e-9);
+    how.rate = 0;
     crosses[0 * 3 + 2] = crosses[2 * 3 + 0] = 0; /* a chain by the second */
     assert_true(link_wait(&how, &out));
     assert_true(fabs(out.moved_s[CROSSING_SUMS] - 1) < 1e-9);
