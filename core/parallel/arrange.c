@@ -415,7 +415,7 @@ static void copy_put(arranger_t *a, uint32_t at, uint32_t from, uint32_t to)
 }
 
 /* Every rank's terms of the loss in one row each, gathered while parameters are updated: the host
- * adds them in double, in the order of ranks (train_run.c), which is why they are gathered and not
+ * adds them in double, in the order of ranks (train_step.c), which is why they are gathered and not
  * summed. The terms lie in the training program's outputs, where its last round left them; they are
  * copied, as an arena is what travels. */
 static void losses_put(arranger_t *a)

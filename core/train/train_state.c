@@ -22,3 +22,8 @@ void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
     t->part_ns[part] += now - *since;
     *since = now;
 }
+
+bool trainer_stop_asked(const trainer_t *t)
+{
+    return t->stop || (train_agree_size(&t->agree) == 1 && sys_stop_requested());
+}

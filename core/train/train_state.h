@@ -1,8 +1,8 @@
 /* train/train_state.h - the state of a training run, shared by the files that open, step and save it.
  *
- * trainer_t is plain data that trainer.c makes and that train_run.c and train_save.c change; it is
- * owned by train_run's stack frame and touched by the control thread alone. It is one struct and
- * not three since a step, a save and an evaluation need most of it. */
+ * trainer_t is plain data that trainer.c makes and that train_step.c, train_run.c and train_save.c
+ * change; it is owned by train_run's stack frame and touched by the control thread alone. It is one
+ * struct and not three since a step, a save and an evaluation need most of it. */
 #ifndef TRAIN_TRAIN_STATE_H
 #define TRAIN_TRAIN_STATE_H
 
@@ -63,7 +63,7 @@ typedef struct trainer {
     uint64_t samples;    /* that the training split was opened for */
     batch_rows_t *batch; /* [share.micro_batches] one after the other in memory */
     uint64_t gathered;   /* the step whose sequences lie there, not yet weighed; 0: of none */
-    float *step_rows;    /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
+    float *step_rows;    /* [groups, LH_STEP_WORDS]: what the last step_update was given, then what
                                 came back of the last step that was finished */
     double
         rates[STAGING_SLOTS]; /* learning rates of steps that are queued, by step % STAGING_SLOTS */
@@ -135,5 +135,9 @@ uint64_t trainer_manifest_head(const trainer_t *t);
 void trainer_doing(const trainer_t *t, uint64_t step, const char *text);
 /* Adds the time since *since to a part and moves *since on. */
 void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since);
+/* Somebody asked for an end. Several ranks stop only by t->stop, which all learnt in the same
+ * exchange of the same step. A single process asks its own flag, too, which may have been raised
+ * since. */
+bool trainer_stop_asked(const trainer_t *t);
 
 #endif
