@@ -10,6 +10,7 @@
 #define DATA_CHAT_H
 
 #include <config/job.h>
+#include <data/chat_text.h>
 #include <format/json.h>
 #include <tokenizer/tokenizer.h>
 
@@ -28,11 +29,7 @@ void chat_format_name(uint32_t format, char out[CHAT_NAME]);
 /* What one thread needs to encode. Zero-initialise; chat_scratch_free leaves an empty one. */
 typedef struct chat_scratch {
     json_document_t *line;
-    text_t text;
-    /* Where in the text something begins that is an answer (even) or is none (odd), after byte 0,
-     * which begins what is none. */
-    size_t *cuts;
-    size_t cut_count, cut_capacity;
+    chat_text_t written;
     token_ids_t before;
 } chat_scratch_t;
 void chat_scratch_free(chat_scratch_t *scratch);
