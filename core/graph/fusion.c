@@ -228,14 +228,19 @@ static void match_drop(recording_t *r, const match_t *m)
     }
 }
 
-/* Puts the call at `place`, with the values in slots as outputs (0: a new value is made). Values
- * that live on keep their ids and what they are, so that whoever reads them need not be changed. */
+/* Puts the call at `place`, where `before` stood, with the values in slots as outputs (0: a new value
+ * is made). Values that live on keep their ids and what they are, so that whoever reads them need not
+ * be changed. */
 static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *call,
-                              const lh_value_t *slots, const lh_value_t *adds_to, bool backward)
+                              const lh_value_t *slots, const lh_value_t *adds_to,
+                              const graph_node_t *before)
 {
     lh_assert(place > 0 && place < r->node_count && r->nodes[place].op == NULL);
     const op_t *op = call->op;
-    graph_node_t node = {.op = op, .attributes = call->attributes, .backward = backward};
+    graph_node_t node = {.op = op,
+                         .attributes = call->attributes,
+                         .backward = before->backward,
+                         .gradient_of = before->gradient_of};
     memcpy(node.slots, call->in, op->in_count * sizeof(node.slots[0]));
     memcpy(node.adds_to, adds_to, sizeof(node.adds_to));
     for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
@@ -271,8 +276,9 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t l
     bool fits;
     const lh_status_t status = fused_propose(r, op, &m, slots, &call, &fits);
     if (status != LH_OK || !fits) return status;
+    const graph_node_t before = r->nodes[place];
     match_drop(r, &m);
-    return place_call(r, place, &call, slots, adds_to, m.backward);
+    return place_call(r, place, &call, slots, adds_to, &before);
 }
 
 /* Closes the gaps that dropped nodes left. Values keep their ids, and get the new numbers of their

@@ -297,9 +297,12 @@ static lh_status_t walk_nodes(reverse_t *p, lh_value_t seed)
 {
     p->r->backward = true;
     lh_status_t status = plant_seeds(p, seed);
-    for (uint32_t n = p->node_end; n-- > 1 && status == LH_OK;)
+    for (uint32_t n = p->node_end; n-- > 1 && status == LH_OK;) {
+        p->r->gradient_of = n;
         status = walk_node(p, n);
+    }
     p->r->backward = false;
+    p->r->gradient_of = 0;
     return status;
 }
 

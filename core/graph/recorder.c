@@ -315,7 +315,10 @@ free_attributes:
 static uint32_t node_append(recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;
-    graph_node_t node = {.op = op, .attributes = call->attributes, .backward = r->backward};
+    graph_node_t node = {.op = op,
+                         .attributes = call->attributes,
+                         .backward = r->backward,
+                         .gradient_of = r->gradient_of};
     memcpy(node.slots, call->in, op->in_count * sizeof(node.slots[0]));
     for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
         if (call->args[s].dtype == LH_DTYPE_NONE) continue;

@@ -54,6 +54,9 @@ typedef struct graph_node {
      * gradients that q, k and v send into their common input are one sum. 0: the output writes. */
     lh_value_t adds_to[OP_SLOTS];
     bool backward; /* appended by the gradient pass */
+    /* Of such a node: the node of the forward pass whose gradient it is part of. As nodes are walked
+     * back, these numbers only fall. 0: it belongs to where the way back begins. */
+    uint32_t gradient_of;
 } graph_node_t;
 
 /* A term that the model adds to what is minimised; terms of all blocks are summed. */
@@ -110,13 +113,14 @@ typedef struct recording {
     graph_sum_t *added, *totals;
     uint32_t added_count, total_count;
     size_t added_capacity, total_capacity;
-    lh_status_t status; /* the first failure */
-    char *reason;       /* its sentence; NULL: none, or memory was short */
-    bool misshapen;     /* it is an op's refusal of a call with a parameter that it names */
-    bool backward;      /* nodes that are recorded now belong to the reverse pass */
-    uint32_t expanding; /* how many expand() functions are at work, one inside the other */
-    bool adapting;      /* one of them is a linear layer's whose adapter is recorded behind it */
-    lh_value_t output;  /* what the part returned */
+    lh_status_t status;   /* the first failure */
+    char *reason;         /* its sentence; NULL: none, or memory was short */
+    bool misshapen;       /* it is an op's refusal of a call with a parameter that it names */
+    bool backward;        /* nodes that are recorded now belong to the reverse pass */
+    uint32_t gradient_of; /* to the gradient of this node; 0: of none */
+    uint32_t expanding;   /* how many expand() functions are at work, one inside the other */
+    bool adapting;        /* one of them is a linear layer's whose adapter is recorded behind it */
+    lh_value_t output;    /* what the part returned */
 } recording_t;
 
 /* NULL does nothing. A recording is begun by the recorder (recorder.h). */

@@ -338,6 +338,10 @@ static void differentiate_and_fuse(differentiated_t *d)
     assert_int_equal(fusion_apply_backward(d->r, d->input_gradient), LH_OK);
     for (uint32_t n = 1; n < d->r->node_count; n++)
         assert_int_equal(d->r->nodes[n].backward, n >= forward_end);
+    for (uint32_t n = forward_end + 1; n < d->r->node_count; n++)
+        if (d->r->nodes[n - 1].gradient_of != 0)
+            assert_in_range(d->r->nodes[n].gradient_of, 1, d->r->nodes[n - 1].gradient_of);
+    assert_in_range(d->r->nodes[d->r->node_count - 1].gradient_of, 1, forward_end - 1);
 }
 
 static bool has_op(const recording_t *r, const char *name)
