@@ -317,20 +317,23 @@ lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out)
     return schedule_finish(s, out);
 }
 
-/* Each part is a chunk, and frame m is micro-batch m's: all are under way at once, which is what
- * this order costs in memory. */
-lh_status_t schedule_breadth(uint32_t blocks, uint32_t micro_batches, schedule_t **out)
+/* Each part, or leg of a block, is a chunk, and frame m is micro-batch m's: all are under way at once,
+ * which is what this order costs in memory. */
+lh_status_t schedule_breadth(uint32_t blocks, uint32_t leg_blocks, uint32_t legs,
+                             uint32_t micro_batches, schedule_t **out)
 {
-    lh_assert(micro_batches > 0);
+    lh_assert(micro_batches > 0 && leg_blocks <= blocks && (leg_blocks == 0 || legs > 0));
     schedule_t *s;
-    const uint32_t parts = blocks + 2;
-    const lh_status_t status = schedule_new("breadth-first", 2 * (uint64_t)parts * micro_batches,
+    const uint32_t chunks = blocks + 2 + leg_blocks * (legs - 1);
+    const lh_status_t status = schedule_new("breadth-first", 2 * (uint64_t)chunks * micro_batches,
                                             &s);
     if (status != LH_OK) return status;
-    for (uint32_t c = 0; c < parts; c++)
+    s->leg_blocks = leg_blocks;
+    s->legs = legs;
+    for (uint32_t c = 0; c < chunks; c++)
         for (uint32_t m = 0; m < micro_batches; m++)
             schedule_row_add(s, SCHEDULE_FORWARD, c, m, m);
-    for (uint32_t c = parts; c-- > 0;)
+    for (uint32_t c = chunks; c-- > 0;)
         for (uint32_t m = 0; m < micro_batches; m++)
             schedule_row_add(s, SCHEDULE_BACKWARD, c, m, m);
     return schedule_finish(s, out);
@@ -493,11 +496,19 @@ lh_status_t schedule_read(const char *path, schedule_t **out)
 
 /* ---- chunks of a model ---- */
 
+/* Chunks where each part is one, or several in legs. */
+static uint32_t chunks_of_parts(const schedule_t *s, uint32_t blocks)
+{
+    return blocks + 2 + s->leg_blocks * (s->legs - 1);
+}
+
 /* There may be 1 to `blocks` chunks, or one for each part. With blocks + 1 a chunk would have no
- * block. */
+ * block. A table with legs was made for these blocks. */
 lh_status_t schedule_fits(const schedule_t *s, uint32_t blocks)
 {
-    if (s->chunks == 1 || s->chunks <= blocks || s->chunks == blocks + 2) return LH_OK;
+    lh_assert(s->leg_blocks == 0 || s->chunks == chunks_of_parts(s, blocks));
+    if (s->chunks == 1 || s->chunks <= blocks || s->chunks == chunks_of_parts(s, blocks))
+        return LH_OK;
     return fail(LH_INVALID,
                 "%s: cuts the model into %u chunks, expected are 1 to %u, or %u with the embedding "
                 "and the head by themselves: it has %u blocks",
@@ -508,12 +519,22 @@ void schedule_parts(const schedule_t *s, uint32_t blocks, uint32_t chunk, uint32
                     uint32_t *end)
 {
     lh_assert(chunk < s->chunks);
-    if (s->chunks == blocks + 2) {
-        *first = chunk;
-        *end = chunk + 1;
+    if (s->chunks == chunks_of_parts(s, blocks)) {
+        const uint32_t in_legs = s->leg_blocks * s->legs;
+        *first = chunk > 0 && chunk <= in_legs ? 1 + (chunk - 1) / s->legs
+                 : chunk > 0                   ? chunk - in_legs + s->leg_blocks
+                                               : 0;
+        *end = *first + 1;
         return;
     }
     const uint64_t all = blocks;
     *first = chunk == 0 ? 0 : 1 + (uint32_t)(all * chunk / s->chunks);
     *end = chunk + 1 == s->chunks ? blocks + 2 : 1 + (uint32_t)(all * (chunk + 1) / s->chunks);
+}
+
+/* The embedding is chunk 0, the first blocks' legs stand behind it. */
+uint32_t schedule_leg(const schedule_t *s, uint32_t chunk)
+{
+    lh_assert(chunk < s->chunks);
+    return chunk > 0 && chunk <= s->leg_blocks * s->legs ? (chunk - 1) % s->legs : 0;
 }

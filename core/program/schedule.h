@@ -37,6 +37,9 @@ struct schedule {
     uint32_t chunks, micro_batches;
     uint32_t frames; /* the most that a chunk has: micro-batches that are under way there at once */
     bool forward_only;
+    /* Where each part is a chunk: of this many blocks, the first ones, each is so many chunks instead,
+     * its legs. 0 in tables that are read. */
+    uint32_t leg_blocks, legs;
     /* Where the table repeats itself for the next micro-batches, a program is written for one round
      * and run once for each: rounds * round_micro_batches is micro_batches. */
     uint32_t rounds, round_rows, round_micro_batches;
@@ -50,9 +53,11 @@ enum { SCHEDULE_MICRO_BATCHES = 1 << 20, SCHEDULE_CHUNKS = 1 << 12, SCHEDULE_ROW
  *
  * Each micro-batch there and back through one chunk, which is the whole model. */
 lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out) LH_MUST_CHECK;
-/* All micro-batches through each part before the next part. */
-lh_status_t schedule_breadth(uint32_t blocks, uint32_t micro_batches,
-                             schedule_t **out) LH_MUST_CHECK;
+/* All micro-batches through each part before the next part. The first leg_blocks of the blocks are
+ * `legs` chunks each: all go through a leg before the next leg, and back likewise (engine/part_legs.h
+ * says why, and where a block is cut). With leg_blocks 0 all go whole, and `legs` says nothing. */
+lh_status_t schedule_breadth(uint32_t blocks, uint32_t leg_blocks, uint32_t legs,
+                             uint32_t micro_batches, schedule_t **out) LH_MUST_CHECK;
 /* Forward through one chunk, for scores and generation. */
 lh_status_t schedule_forward(uint32_t micro_batches, schedule_t **out) LH_MUST_CHECK;
 /* A CSV: the line "program,chunk,micro_batch,frame", then a row each; empty lines and those that
@@ -67,8 +72,10 @@ void schedule_free(schedule_t *s); /* NULL does nothing */
 lh_status_t schedule_fits(const schedule_t *s, uint32_t blocks) LH_MUST_CHECK;
 /* Parts [*first, *end) of a chunk: 0 is the embedding, blocks + 1 the head. Chunks share the blocks
  * evenly, the embedding belongs to the first chunk and the head to the last; or each part is a
- * chunk of its own, where there are blocks + 2. */
+ * chunk of its own, where there are blocks + 2 and, with legs, as many more as these are. */
 void schedule_parts(const schedule_t *s, uint32_t blocks, uint32_t chunk, uint32_t *first,
                     uint32_t *end);
+/* Which leg of its block a chunk is, from 0; 0 for chunks that are none. */
+uint32_t schedule_leg(const schedule_t *s, uint32_t chunk);
 
 #endif

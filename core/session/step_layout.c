@@ -90,7 +90,7 @@ static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, sch
     const uint32_t count = (uint32_t)micro_batches;
     if (parallel->schedule != NULL) return read_schedule(s->job, count, out);
     if (parallel->accumulation == ACCUMULATION_DEPTH) return schedule_depth(count, out);
-    return schedule_breadth(weights_parameters(s->weights)->blocks, count, out);
+    return schedule_breadth(weights_parameters(s->weights)->blocks, 0, 0, count, out);
 }
 
 /* Frames say where things lie, which no bit depends on; and there is one order in which a single

@@ -53,7 +53,7 @@ static void breadth_takes_all_through_a_part_first(void **state)
 {
     (void)state;
     schedule_t *s;
-    assert_int_equal(schedule_breadth(1, 2, &s), LH_OK);
+    assert_int_equal(schedule_breadth(1, 0, 0, 2, &s), LH_OK);
     assert_rows(s, "forward 0 0 0\nforward 0 1 1\nforward 1 0 0\nforward 1 1 1\n"
                    "forward 2 0 0\nforward 2 1 1\nbackward 2 0 0\nbackward 2 1 1\n"
                    "backward 1 0 0\nbackward 1 1 1\nbackward 0 0 0\nbackward 0 1 1\n");
@@ -61,6 +61,44 @@ static void breadth_takes_all_through_a_part_first(void **state)
     assert_int_equal(s->rounds, 1);
     assert_int_equal(s->round_micro_batches, 2);
     schedule_free(s);
+}
+
+/* Embedding, the first block's two legs, the second block, head: back through the second leg before the
+ * first. */
+static void breadth_takes_first_blocks_in_legs(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t blocks, leg_blocks, legs, chunks;
+        uint32_t parts[10], leg[10];
+    } cases[] = {
+        {2, 1, 2, 5, {0, 1, 1, 2, 3}, {0, 0, 1, 0, 0}},
+        {3, 2, 3, 9, {0, 1, 1, 1, 2, 2, 2, 3, 4}, {0, 0, 1, 2, 0, 1, 2, 0, 0}},
+        {2, 2, 2, 6, {0, 1, 1, 2, 2, 3}, {0, 0, 1, 0, 1, 0}},
+    };
+    schedule_t *s;
+    assert_int_equal(schedule_breadth(2, 1, 2, 2, &s), LH_OK);
+    assert_rows(s, "forward 0 0 0\nforward 0 1 1\nforward 1 0 0\nforward 1 1 1\n"
+                   "forward 2 0 0\nforward 2 1 1\nforward 3 0 0\nforward 3 1 1\n"
+                   "forward 4 0 0\nforward 4 1 1\nbackward 4 0 0\nbackward 4 1 1\n"
+                   "backward 3 0 0\nbackward 3 1 1\nbackward 2 0 0\nbackward 2 1 1\n"
+                   "backward 1 0 0\nbackward 1 1 1\nbackward 0 0 0\nbackward 0 1 1\n");
+    schedule_free(s);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint32_t blocks = cases[i].blocks;
+        assert_int_equal(schedule_breadth(blocks, cases[i].leg_blocks, cases[i].legs, 2, &s),
+                         LH_OK);
+        assert_int_equal(s->chunks, cases[i].chunks);
+        assert_int_equal(schedule_fits(s, blocks), LH_OK);
+        for (uint32_t c = 0; c < s->chunks; c++) {
+            uint32_t first, end;
+            schedule_parts(s, blocks, c, &first, &end);
+            assert_int_equal(first, cases[i].parts[c]);
+            assert_int_equal(end, first + 1);
+            assert_int_equal(schedule_leg(s, c), cases[i].leg[c]);
+        }
+        schedule_free(s);
+    }
 }
 
 static void scores_go_forward_only(void **state)
@@ -283,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(depth_takes_each_micro_batch_there_and_back),
         cmocka_unit_test(breadth_takes_all_through_a_part_first),
+        cmocka_unit_test(breadth_takes_first_blocks_in_legs),
         cmocka_unit_test(scores_go_forward_only),
         cmocka_unit_test(a_file_is_read_with_blanks_and_comments),
         cmocka_unit_test(other_orders_are_one_round),
