@@ -68,7 +68,8 @@ void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t bl
                       .part = part,
                       .block = block,
                       .micro_batch = micro_batch,
-                      .row_begin = row_begin};
+                      .row_begin = row_begin,
+                      .leg = part_leg_whole(part)};
     v->map = program_map(p, part->r);
     v->source = (flow_source_t){.flow = p->flow,
                                 .recording = part->r,
@@ -211,12 +212,14 @@ uint32_t instance_forward(instance_t *v, uint32_t input)
     if (v->part->input != 0) v->map[v->part->input] = input;
     const bool decode = v->program->how.use == USE_DECODE;
     uint32_t caches = 0;
-    for (uint32_t i = 1; i < v->part->forward_end && v->program->flow->status == LH_OK; i++) {
+    for (uint32_t i = v->leg.forward; i < v->leg.forward_end && v->program->flow->status == LH_OK;
+         i++) {
         if (decode && node_at(v, i)->op->row.cached != NULL)
             decode_cached(v, node_at(v, i), &caches);
         else
             flow_node(&v->source, i);
     }
+    if (!part_leg_ends_forward(&v->leg, v->part)) return input;
     losses_add(v);
     /* The next part, transfers and outputs take rows that lie back to back. */
     return flow_view_dense(&v->source, flow_mapped(&v->source, v->part->output));
@@ -234,7 +237,7 @@ void instance_recompute(instance_t *v, uint32_t recompute)
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
     instance_walk(v, true, true);
     values_forget(v);
-    for (uint32_t i = 1; i < v->part->forward_end; i++) {
+    for (uint32_t i = v->leg.forward; i < v->leg.forward_end; i++) {
         const graph_node_t *node = node_at(v, i);
         const bool costly = (node->op->row.flags & LH_OP_COSTLY) != 0;
         if (recompute == RECOMPUTE_SELECTIVE && costly) continue;
@@ -262,8 +265,9 @@ uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
     backward_begin(v, gradient, true);
     if (into != 0 && part->gradient != 0 && v->map[part->gradient] == 0)
         v->map[part->gradient] = into;
-    for (uint32_t i = part->forward_end; i < part->r->node_count; i++)
+    for (uint32_t i = v->leg.backward; i < v->leg.backward_end; i++)
         flow_node(&v->source, i);
+    if (!part_leg_ends_backward(&v->leg, part)) return gradient;
     if (part->gradient == 0) return 0;
 
     const uint32_t made = flow_view_dense(&v->source, flow_mapped(&v->source, part->gradient));

@@ -4,7 +4,10 @@
  * Parts are recorded, equal blocks once; each row of the schedule appends its parts' nodes
  * (instance.c). A row leaves to later rows of its micro-batch the instances' maps, the hidden state
  * that goes on, and the gradient that comes back. How long each value lives is stated nowhere:
- * flow_finish finds it by the calls that use the value. */
+ * flow_finish finds it by the calls that use the value.
+ *
+ * A schedule may take the first blocks in legs (part_legs.h), each a row. Where a block is found to
+ * have fewer legs than it has rows, the rows of those that it lacks are empty. */
 #include <engine/model_program.h>
 
 #include <base/memory.h>
@@ -28,6 +31,8 @@ typedef struct model_flow {
     head_parts_t heads[2]; /* for a whole chunk; for the rows that remain, if any       */
     uint64_t chunk;        /* rows of the head's chunks                                 */
     block_sums_t sums;     /* over embedding and blocks                                 */
+    uint32_t leg_blocks;   /* that the schedule takes in legs                           */
+    part_legs_t legs[PART_LEG_BLOCKS];
 } model_flow_t;
 
 /* A chunk of the head: the bytes of logits to aim at (16 MiB), what the rows are a multiple of, and
@@ -99,14 +104,31 @@ static lh_status_t blocks_record(model_flow_t *m)
     return LH_OK;
 }
 
+/* Cuts the blocks that the schedule takes in legs. */
+static lh_status_t legs_find(model_flow_t *m, const schedule_t *s)
+{
+    program_t *p = m->p;
+    lh_status_t status = LH_OK;
+    lh_assert(s->leg_blocks <= PART_LEG_BLOCKS && (s->leg_blocks == 0 || s->legs == PART_LEGS));
+    for (uint32_t b = 0; b < s->leg_blocks && status == LH_OK; b++) {
+        status = part_legs_find(p, &m->blocks[b], &m->legs[b]);
+        m->leg_blocks = b + 1;
+        if (status != LH_OK || m->legs[b].count == 1) continue;
+        p->leg_blocks++;
+        if (m->legs[b].count > p->legs) p->legs = m->legs[b].count;
+    }
+    return status;
+}
+
 /* The head is recorded twice where the rows are no whole number of chunks: for a chunk, and for the
  * rows that remain. */
-static lh_status_t parts_record(model_flow_t *m)
+static lh_status_t parts_record(model_flow_t *m, const schedule_t *s)
 {
     program_t *p = m->p;
     lh_status_t status = part_record(p, LH_PART_EMBED, 0, p->tokens, &m->embed);
     if (status == LH_OK && m->train) status = part_differentiate(p, &m->embed, p->weights->compute);
     if (status == LH_OK) status = blocks_record(m);
+    if (status == LH_OK) status = legs_find(m, s);
     if (status == LH_OK) status = part_record_head(p, m->chunk, m->train, &m->heads[0]);
     if (status == LH_OK && p->tokens % m->chunk != 0)
         status = part_record_head(p, p->tokens % m->chunk, m->train, &m->heads[1]);
@@ -226,9 +248,23 @@ static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
 
 /* ---- rows of the schedule ---- */
 
-/* Appends a part's forward pass: 0 is the embedding, then come blocks, then the head, which goes
- * there and back. */
-static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
+/* The legs of a part; NULL: it has none. Block 0 is part 1. */
+static const part_legs_t *legs_of(const model_flow_t *m, uint32_t part)
+{
+    return part > 0 && part <= m->leg_blocks ? &m->legs[part - 1] : NULL;
+}
+
+/* Lets an instance take one leg of its part. */
+static void leg_take(const model_flow_t *m, instance_t *v, uint32_t part, uint32_t leg)
+{
+    const part_legs_t *legs = legs_of(m, part);
+    lh_assert(leg < (legs == NULL ? 1 : legs->count));
+    if (legs != NULL) v->leg = legs->list[leg];
+}
+
+/* Appends a part's forward pass, or a leg of it: 0 is the embedding, then come blocks, then the head,
+ * which goes there and back. */
+static void part_forward(model_flow_t *m, uint32_t part, uint32_t leg, uint32_t micro_batch)
 {
     const uint32_t blocks = m->p->weights->parameters->blocks;
     if (part > blocks) {
@@ -237,20 +273,25 @@ static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
         return;
     }
     instance_t *v = instance_of(m, part, micro_batch);
-    instance_begin(v, m->p, part == 0 ? &m->embed : &m->blocks[part - 1], part == 0 ? 0 : part - 1,
-                   micro_batch, 0);
+    if (leg == 0)
+        instance_begin(v, m->p, part == 0 ? &m->embed : &m->blocks[part - 1],
+                       part == 0 ? 0 : part - 1, micro_batch, 0);
+    leg_take(m, v, part, leg);
     m->hidden[micro_batch] = instance_forward(v, m->hidden[micro_batch]);
-    block_sums_add(&m->sums, v);
+    if (part_leg_ends_forward(&v->leg, v->part)) block_sums_add(&m->sums, v);
 }
 
-/* Appends a part's way back. The head has had its own. The embedding has gradients of weights only,
- * which come with its backward or backward_weights row. */
-static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t micro_batch)
+/* Appends a part's way back, or a leg of it, which has no halves. The head has had its own. The
+ * embedding has gradients of weights only, which come with its backward or backward_weights row. */
+static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t leg,
+                          uint32_t micro_batch)
 {
     program_t *p = m->p;
     if (part > p->weights->parameters->blocks || p->flow->status != LH_OK) return;
     instance_t *v = instance_of(m, part, micro_batch);
     uint32_t *gradient = &m->gradient[micro_batch];
+    lh_assert(m->leg_blocks == 0 || program == SCHEDULE_BACKWARD);
+    leg_take(m, v, part, leg);
     block_sums_seed(&m->sums, v);
     if (part == 0) {
         if (program != SCHEDULE_BACKWARD_INPUT) (void)instance_backward(v, *gradient, 0);
@@ -271,14 +312,17 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
 static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
 {
     uint32_t first, end;
+    const uint32_t leg = schedule_leg(s, row->chunk);
     lh_assert(row->micro_batch < m->p->round_micro_batches);
     schedule_parts(s, m->p->weights->parameters->blocks, row->chunk, &first, &end);
+    const part_legs_t *legs = legs_of(m, first);
+    if (legs != NULL && leg >= legs->count) return; /* its block has fewer */
     if (row->program == SCHEDULE_FORWARD) {
         for (uint32_t part = first; part < end && m->p->flow->status == LH_OK; part++)
-            part_forward(m, part, row->micro_batch);
+            part_forward(m, part, leg, row->micro_batch);
     } else {
         for (uint32_t part = end; part-- > first && m->p->flow->status == LH_OK;)
-            part_backward(m, row->program, part, row->micro_batch);
+            part_backward(m, row->program, part, leg, row->micro_batch);
     }
 }
 
@@ -320,7 +364,7 @@ static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
     if (m->blocks == NULL || m->instances == NULL || m->hidden == NULL || m->gradient == NULL)
         return LH_NO_MEMORY;
     lh_status_t status = schedule_fits(s, blocks);
-    if (status == LH_OK) status = parts_record(m);
+    if (status == LH_OK) status = parts_record(m, s);
     if (status == LH_OK)
         status = block_sums_find(&m->sums, &m->embed, m->blocks, blocks, &m->heads[0].sums);
     if (status != LH_OK) return status;

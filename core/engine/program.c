@@ -596,6 +596,12 @@ uint64_t program_frame_bytes(const program_t *p)
     return p->frame_bytes;
 }
 
+uint32_t program_legs(const program_t *p, uint32_t *most)
+{
+    *most = p->legs;
+    return p->leg_blocks;
+}
+
 void program_cost(const program_t *p, program_cost_t *out)
 {
     *out = (program_cost_t){0};

@@ -158,9 +158,9 @@ typedef struct flow_source {
     /* The flow value of a PARAM, INPUT, CONSTANT or GRADIENT. 0 after fail(). */
     uint32_t (*leaf)(void *context, const graph_value_t *value);
     void *context;
-    /* Where the nodes at hand begin: those of one walk over the recording, in its order, none of
-     * them left for later. Values made since, but for the recorded one that is used outside, are
-     * known to be touched by these nodes alone. */
+    /* Where the nodes at hand begin: those of one walk over the recording, in its order; what is left
+     * for a later walk stands behind all of them. Values made since, but for the recorded one that is
+     * used outside, are known to be touched by these nodes alone, and those behind. */
     uint32_t first_call, first_value, first_buffer;
     lh_value_t outside;
 } flow_source_t;

@@ -8,8 +8,10 @@
 #include <base/memory.h>
 #include <engine/engine.h>
 #include <engine/model_program.h>
+#include <engine/part_legs.h>
 #include <engine/program.h>
 #include <engine/weights.h>
+#include <program/schedule.h>
 
 enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1 };
 
@@ -208,6 +210,116 @@ static void micro_batches_add_up_to_the_batch(void **state)
         mem_free(other.gradients);
     }
     mem_free(one.gradients);
+}
+
+/* Weights of a block, one of each leg of four. */
+static const char *const leg_weights[] = {"wq", "wo", "w_up", "w_down"};
+enum { LEGS = 4, LEG_BLOCKS = 2 };
+
+/* What a step whose blocks may go in legs made, and where calls add to gradients of their weights: the
+ * first and the last. */
+typedef struct legs_trained {
+    float *gradients, loss;
+    uint64_t elements;
+    uint32_t blocks, legs;
+    uint32_t calls[LEG_BLOCKS][LEGS][2];
+} legs_trained_t;
+
+static void gradient_calls(const rig_t *rig, const program_t *p, uint32_t block, const char *name,
+                           uint32_t out[2])
+{
+    const store_t *store = rig->weights->grad;
+    const flow_t *f = p->flow;
+    uint32_t index;
+    assert_true(parameters_find_local(rig->parameters, LH_PART_BLOCK, block, name, &index));
+    for (uint32_t c = 1; c < f->call_count; c++)
+        for (uint32_t s = 0; s < flow_call_slots(&f->calls[c]); s++) {
+            const flow_buffer_t *b = &f->buffers[f->values[f->calls[c].slots[s]].buffer];
+            if (f->calls[c].slots[s] == 0 || b->allocation != &store->allocation ||
+                b->offset != store->shards[index].offset)
+                continue;
+            if (out[0] == 0) out[0] = c;
+            out[1] = c;
+        }
+    assert_true(out[0] > 0);
+}
+
+/* The first golden batch breadth-first, a sequence each, with so many blocks in legs. */
+static legs_trained_t train_in_legs(const golden_model_t *m, uint32_t blocks, uint32_t recompute,
+                                    lh_dtype_t compute)
+{
+    rig_t rig;
+    schedule_t *schedule;
+    legs_trained_t out = {0};
+    int32_t batch[GOLDEN_BATCH * ROW];
+    golden_batch(m, 0, batch);
+    rig_open(&rig, m->plugin, golden_options(m), compute);
+    assert_int_equal(rig.parameters->blocks, LEG_BLOCKS);
+    OK(schedule_breadth(LEG_BLOCKS, blocks, PART_LEGS, GOLDEN_BATCH, &schedule));
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = 1,
+                               .rows = GOLDEN_SEQUENCE,
+                               .recompute = recompute,
+                               .schedule = schedule};
+    program_t *train = state_program(&rig, &how);
+    schedule_free(schedule);
+    OK(engine_build(rig.engine));
+    golden_weights(m, &rig);
+    rig_batches(train, batch, GOLDEN_BATCH, 1, GOLDEN_SEQUENCE, TOKENS);
+    OK(program_run(train, 0));
+    out.loss = rig_loss(train);
+    out.gradients = gradients(&rig);
+    out.elements = rig.parameters->elements;
+    out.blocks = program_legs(train, &out.legs);
+    for (uint32_t b = 0; b < LEG_BLOCKS; b++)
+        for (uint32_t i = 0; i < LEGS; i++)
+            gradient_calls(&rig, train, b, leg_weights[i], out.calls[b][i]);
+    rig_close(&rig);
+    return out;
+}
+
+/* Whether gradients of one weight are complete before the first of another is begun. */
+static bool leg_apart(const legs_trained_t *t, uint32_t block, uint32_t later, uint32_t earlier)
+{
+    return t->calls[block][later][1] < t->calls[block][earlier][0];
+}
+
+/* In four legs each of which has some of the weights, or where a block is computed again in three, as
+ * what the feed-forward hands on is too wide to be kept: no bit is another. The last model's
+ * feed-forward reads the attention's norm, so its blocks then go whole. */
+static void blocks_in_legs_have_the_bits_of_whole_ones(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        uint32_t recompute, legs;
+        lh_dtype_t compute;
+    } cases[] = {{"llama", RECOMPUTE_NONE, 4, LH_DTYPE_F32},
+                 {"llama", RECOMPUTE_SELECTIVE, 3, LH_DTYPE_F32},
+                 {"llama", RECOMPUTE_FULL, 3, LH_DTYPE_BF16},
+                 {"gpt2", RECOMPUTE_NONE, 4, LH_DTYPE_F32},
+                 {"gptneox", RECOMPUTE_FULL, 3, LH_DTYPE_F32},
+                 {"falcon-7b-kind", RECOMPUTE_FULL, 0, LH_DTYPE_F32}};
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const golden_model_t *m = golden_models;
+        while (strcmp(m->name, cases[i].model) != 0)
+            m++;
+        if (!golden_there(m)) continue;
+        legs_trained_t whole = train_in_legs(m, 0, cases[i].recompute, cases[i].compute);
+        legs_trained_t legs = train_in_legs(m, LEG_BLOCKS, cases[i].recompute, cases[i].compute);
+        assert_int_equal(whole.blocks, 0);
+        assert_int_equal(legs.blocks, cases[i].legs > 0 ? LEG_BLOCKS : 0);
+        assert_int_equal(legs.legs, cases[i].legs);
+        for (uint32_t b = 0; b < LEG_BLOCKS; b++)
+            for (uint32_t k = 1; k < LEGS; k++) {
+                assert_false(leg_apart(&whole, b, k, k - 1));
+                assert_int_equal(leg_apart(&legs, b, k, k - 1), k < cases[i].legs);
+            }
+        assert_memory_equal(legs.gradients, whole.gradients, whole.elements * sizeof(float));
+        assert_memory_equal(&legs.loss, &whole.loss, sizeof(whole.loss));
+        mem_free(whole.gradients);
+        mem_free(legs.gradients);
+    }
 }
 
 /* Feeds the golden rows `r` at a time, and compares each row's logits with those of scoring. */
@@ -547,6 +659,7 @@ int main(void)
         cmocka_unit_test(the_loss_in_one_pass_has_the_bits_of_its_parts),
         cmocka_unit_test(logits_in_the_compute_dtype_cost_rounding_and_save_memory),
         cmocka_unit_test(micro_batches_add_up_to_the_batch),
+        cmocka_unit_test(blocks_in_legs_have_the_bits_of_whole_ones),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(frozen_parameters_stay_and_the_others_learn_the_same),

@@ -344,15 +344,18 @@ static void weights_give(program_t *p, const float *weights, uint64_t tokens)
     mem_free(wide);
 }
 
-void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,
-               double weight_sum)
+/* Each micro-batch has a table of starts of its own, which counts its own rows. */
+void rig_batches(program_t *p, const int32_t *rows, uint64_t micro_batches, uint64_t sequences,
+                 uint64_t sequence, double weight_sum)
 {
-    const uint64_t tokens = sequences * sequence;
+    const uint64_t all = micro_batches * sequences, tokens = all * sequence;
+    const uint64_t tables = micro_batches * (sequences + 1);
     int32_t *ids = mem_array(tokens, 4), *labels = mem_array(tokens, 4);
-    int32_t *positions = mem_array(tokens, 4), *starts = mem_array(sequences + 1, 4);
+    int32_t *positions = mem_array(tokens, 4), *starts = mem_array(tables, 4);
     float *weights = mem_array(tokens, 4);
-    for (uint64_t s = 0; s < sequences; s++) {
-        starts[s] = (int32_t)(s * sequence);
+    for (uint64_t i = 0; i < tables; i++)
+        starts[i] = (int32_t)(i % (sequences + 1) * sequence);
+    for (uint64_t s = 0; s < all; s++) {
         for (uint64_t t = 0; t < sequence; t++) {
             ids[s * sequence + t] = rows[s * (sequence + 1) + t];
             labels[s * sequence + t] = rows[s * (sequence + 1) + t + 1];
@@ -360,17 +363,22 @@ void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t s
             weights[s * sequence + t] = (float)(1 / weight_sum);
         }
     }
-    starts[sequences] = (int32_t)tokens;
     OK(program_input(p, LH_INPUT_TOKENS, ids, tokens * 4));
     OK(program_input(p, LH_INPUT_POSITIONS, positions, tokens * 4));
     OK(program_input(p, LH_INPUT_LABELS, labels, tokens * 4));
-    OK(program_input(p, LH_INPUT_STARTS, starts, (sequences + 1) * 4));
+    OK(program_input(p, LH_INPUT_STARTS, starts, tables * 4));
     weights_give(p, weights, tokens);
     mem_free(ids);
     mem_free(labels);
     mem_free(positions);
     mem_free(starts);
     mem_free(weights);
+}
+
+void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,
+               double weight_sum)
+{
+    rig_batches(p, rows, 1, sequences, sequence, weight_sum);
 }
 
 float rig_loss(program_t *p)

@@ -108,6 +108,9 @@ void rig_rank_close(rig_rank_t *r, rig_t *rig);
  * token weighs 1 / weight_sum. */
 void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,
                double weight_sum);
+/* As many micro-batches of `sequences` each, one after the other: of a round of several. */
+void rig_batches(program_t *p, const int32_t *rows, uint64_t micro_batches, uint64_t sequences,
+                 uint64_t sequence, double weight_sum);
 float rig_loss(program_t *p);
 
 #endif
