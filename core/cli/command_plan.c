@@ -80,6 +80,7 @@ typedef struct planned {
     double planning_s;          /* its programs and their memory */
     const schedule_t *schedule; /* of its step */
     uint64_t frame_bytes;       /* program_frame_bytes */
+    uint32_t leg_blocks, legs;  /* program_legs */
     /* Owned, empty where the device has no record. */
     device_rate_t rate;
     bool known;        /* the device has a record */
@@ -144,7 +145,7 @@ static double step_mfu(const planned_t *p)
 static void plan_print_head(const planned_t *p)
 {
     const job_train_t *train = &p->job->train;
-    char parameters[16], free_bytes[16], frame[16];
+    char parameters[16], free_bytes[16], frame[16], legs[64] = "";
     const schedule_t *s = p->schedule;
     const lh_device_properties_t *device = engine_properties(p->engine);
     text_count((double)p->parameters, parameters);
@@ -155,9 +156,11 @@ static void plan_print_head(const planned_t *p)
            (unsigned long long)p->tokens, (unsigned long long)train->batch,
            (unsigned long long)train->sequence, (unsigned long long)train->micro_batch);
     text_bytes((double)p->frame_bytes, frame);
+    if (p->leg_blocks > 0)
+        (void)snprintf(legs, sizeof(legs), "; blocks in legs: %u, in %u", p->leg_blocks, p->legs);
     cli_print_line("schedule: %s; rounds: %u, micro-batches in each: %u, chunks: %u, frames: %u, a "
-                   "row leaves at most %s",
-                   s->name, s->rounds, s->round_micro_batches, s->chunks, s->frames, frame);
+                   "row leaves at most %s%s",
+                   s->name, s->rounds, s->round_micro_batches, s->chunks, s->frames, frame, legs);
     if (p->job->data.documents == DOCUMENTS_APART)
         printf("documents: at most %llu in a micro-batch, %s\n",
                (unsigned long long)p->max_documents, plan_documents_text(p->job, &p->documents));
@@ -373,6 +376,8 @@ static void put_schedule(json_writer_t *w, const planned_t *p)
     json_put_u64(w, "chunks", s->chunks);
     json_put_u64(w, "frames", s->frames);
     json_put_u64(w, "frame_bytes", p->frame_bytes);
+    json_put_u64(w, "leg_blocks", p->leg_blocks);
+    json_put_u64(w, "legs", p->legs);
     json_close(w);
 }
 
@@ -536,6 +541,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     p->planning_s = (double)programs->planned_ns * 1e-9;
     p->schedule = programs->programs.schedule;
     p->frame_bytes = program_frame_bytes(programs->programs.train);
+    p->leg_blocks = program_legs(programs->programs.train, &p->legs);
     read_rate(p);
     if (p->known) p->peak_flops = p->rate.peak_flops[programs->session->compute];
     lh_status_t status = step_plan_new(

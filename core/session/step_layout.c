@@ -7,7 +7,9 @@
 #include <base/digest.h>
 #include <base/memory.h>
 #include <base/text.h>
+#include <control/world.h>
 #include <engine/model_program.h>
+#include <engine/part_legs.h>
 #include <engine/weights.h>
 #include <plugin/host.h>
 #include <plugin/registry.h>
@@ -79,6 +81,15 @@ static lh_status_t read_schedule(const job_t *job, uint32_t micro_batches, sched
         (unsigned long long)job->train.batch, (unsigned long long)job->train.micro_batch);
 }
 
+/* How many blocks go in legs, breadth-first. Between sites nothing else hides what is complete last and
+ * needed first. A micro-batch alone goes from one leg to the next at once. */
+static uint32_t leg_blocks(const session_t *s, uint32_t blocks, uint32_t micro_batches)
+{
+    const bool far = s->world != NULL && s->world->row.sites > 1;
+    if (!far || micro_batches == 1) return 0;
+    return blocks < PART_LEG_BLOCKS ? blocks : PART_LEG_BLOCKS;
+}
+
 /* A schedule of the user's comes before `accumulation`, which then says nothing. */
 static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, schedule_t **out)
 {
@@ -90,7 +101,8 @@ static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, sch
     const uint32_t count = (uint32_t)micro_batches;
     if (parallel->schedule != NULL) return read_schedule(s->job, count, out);
     if (parallel->accumulation == ACCUMULATION_DEPTH) return schedule_depth(count, out);
-    return schedule_breadth(weights_parameters(s->weights)->blocks, 0, 0, count, out);
+    const uint32_t blocks = weights_parameters(s->weights)->blocks;
+    return schedule_breadth(blocks, leg_blocks(s, blocks, count), PART_LEGS, count, out);
 }
 
 /* Frames say where things lie, which no bit depends on; and there is one order in which a single

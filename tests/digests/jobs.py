@@ -35,6 +35,7 @@ LAYOUTS = [
 # The rest of what a job can say, where it touches sums, states or what moves: on the fast device alone.
 # name: ranks, stage, cut, order, what is computed again, further keys
 SINGLE = {
+    "zero1-sites": ("1+1", "zero1", "data", "breadth", "none", {}),
     "zero1-site": ("2+2", "zero1", "site", "depth", "none", {}),
     "zero2-site": ("2+2", "zero2", "site", "breadth", "none", {}),
     "zero3-sites": ("2+2", "zero3", "data", "depth", "none", {}),

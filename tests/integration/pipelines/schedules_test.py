@@ -44,19 +44,21 @@ def two_in_flight(chunks, split):
     return rows
 
 
-# ranks, stage, recompute, precision, table, chunks (of 4 blocks; 6: embedding and head apart), split
+# Ranks of one machine, or SITES of one each, where a generated table takes the first block in legs; stage, recompute, precision, table,
+# chunks (of 4 blocks; 6: embedding and head apart), split
+SITES = "1+1"
 CASES = [
     (1, "zero0", "none", "f32", one_by_one, 3, True),
     (1, "zero0", "selective", "bf16", two_in_flight, 4, False),
     (2, "zero3", "full", "f32", two_in_flight, 2, True),
     (2, "zero2", "none", "bf16", one_by_one, 6, False),
-    (2, "zero1", "selective", "f32", all_at_once, 1, True),
+    (SITES, "zero1", "selective", "f32", all_at_once, 1, True),
     (2, "zero3", "none", "bf16", one_by_one, 4, True),
 ]
 if TORTURE:
-    CASES = [(ranks, "zero%d" % z, recompute, ("f32", "bf16")[(ranks + z) % 2], table, chunks,
+    CASES = [(ranks, "zero%d" % z, recompute, ("f32", "bf16")[(ranks != 2) ^ (z % 2)], table, chunks,
               split)
-             for ranks in (1, 2) for z in range(4) for recompute in ("none", "selective", "full")
+             for ranks in (1, 2, SITES) for z in range(4) for recompute in ("none", "selective", "full")
              for table, chunks in ((one_by_one, 2), (one_by_one, 6), (all_at_once, 1),
                                    (all_at_once, 4), (two_in_flight, 3))
              for split in (False, True)]
@@ -90,9 +92,10 @@ class Schedules(PipelineCase):
     def test_bits_are_those_of_the_generated_table(self):
         job = self.prepared()
         for i, (ranks, zero, recompute, precision, table, chunks, split) in enumerate(CASES):
-            sets = ("launch.ranks_per_node=%d" % ranks, "optimizer.plugin=" + zero,
-                    "train.recompute=" + recompute, "train.precision=" + precision,
-                    "train.batch=%d" % (MICRO_BATCHES * ranks))
+            world = ("launch.ranks_per_node=%d" % ranks,) if ranks != SITES else \
+                ("site.a.hosts=localhost:1", "site.b.hosts=localhost:1", "comm.probe=no")
+            sets = world + ("optimizer.plugin=" + zero, "train.recompute=" + recompute, "train.precision=" + precision,
+                            "train.batch=%d" % (MICRO_BATCHES * (2 if ranks == SITES else ranks)))
             path = self.table("t%d.csv" % i, table(chunks, split))
             order = "depth" if table is one_by_one else "breadth"
             found = self.train(job, "own%d" % i, "parallel.schedule=" + path, *sets)

@@ -154,6 +154,10 @@ static void every_layout_fits_together(void **state)
             for (uint32_t a = 0; a < ORDERS && is_possible(w, o); a++) {
                 plan_open(&p, w, o, a);
                 assert_true(p.lists[0].count > 0);
+                /* Between sites, breadth-first the first blocks are not left whole. */
+                uint32_t legs;
+                assert_int_equal(program_legs(p.programs[0].programs.train, &legs),
+                                 worlds[w][1] != NULL && a == BREADTH ? 2 : 0);
                 ok(transfer_order_check(p.worlds[0], p.lists));
                 if (w != UNEVEN) lists_differ_in_sizes_alone(&p);
                 plan_close(&p);
