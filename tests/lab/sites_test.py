@@ -54,13 +54,26 @@ class Prediction(unittest.TestCase):
 
     def test_the_first_block_hides_behind_one_micro_batch_and_the_embedding_behind_nothing(self):
         # 12 layers of 8 %, an embedding of 2 %, three micro-batches; a step of 6 s of which 4 s are backward; sums take 2 s.
-        of = sites.shape(50e6, 1000, 1000, 12, 3)
-        self.assertEqual((of.table, round(of.block, 6), of.turn), (0.02, 0.08, 1 / 36))
+        of = sites.shape(50e6, 1000, 1000, 2000, 12, 3, leg_blocks=0)
+        self.assertEqual([(round(share, 6), part) for share, part in of.together], [(0.02, 0)] + 12 * [(0.08, 1 / 12)] + [(0.02, 0)])
         cut, both = row(5e-3, cut=True), row(5e-3)
         rate = 100e6 / (2 * sites.FILLED)
         self.assertAlmostEqual(sites.predicted(cut, 50e6, 6, rate, of), 1 + (2 * 0.10 - 4 / 36 + 5e-3) / 6)
         # Half of the bytes in either direction of time; a block's then hide, and of the values nothing does.
         self.assertAlmostEqual(sites.predicted(both, 50e6, 6, rate, of), 1 + (1 * 0.02 + 1 * 0.10 + 10e-3) / 6)
+
+    def test_in_legs_a_part_of_the_block_is_last(self):
+        # Of a block 3, 1, 4 and 2 tenths: of the sums the first leg's are the last, 2.4 %, and of the values the first to be needed.
+        of = sites.shape(50e6, 1000, 1000, 2000, 12, 3)
+        self.assertEqual([round(share, 6) for share, part in of.together[:6]], [0.02, 0.024, 0.008, 0.032, 0.016, 0.024])
+        self.assertAlmostEqual(sum(part for share, part in of.together), 1)
+        cut, both = row(5e-3, cut=True), row(5e-3)
+        rate = 100e6 / (2 * sites.FILLED)
+        self.assertAlmostEqual(sites.predicted(cut, 50e6, 6, rate, of), 1 + (2 * 0.044 - 0.3 * 4 / 36 + 5e-3) / 6)
+        self.assertAlmostEqual(sites.predicted(both, 50e6, 6, rate, of), 1 + (0.02 + 0.044 + 10e-3) / 6)
+
+    def test_a_micro_batch_alone_takes_blocks_whole(self):
+        self.assertEqual(sites.shape(50e6, 1000, 1000, 2000, 12, 1).together, sites.shape(50e6, 1000, 1000, 2000, 12, 3, 0).together)
 
     def test_a_chain_carries_what_its_ends_send_each_other_twice(self):
         ends = next(r for r in sites.ROWS if r.name == "3x40")
