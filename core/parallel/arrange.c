@@ -322,14 +322,16 @@ static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t
     call_put(a, at, &later);
 }
 
-/* Bytes at which a bucket is closed, where `left` are to come from its first gradient on. Nothing hides
- * what is complete last, and between sites that takes long: towards the end of a pass a bucket has at
- * most half of what is left, down to an eighth of the usual. */
-static uint64_t bucket_most(const transfers_t *t, uint64_t left)
+/* Bytes at which a bucket is closed, of which at most `share` should wait for each other. Nothing hides
+ * what is complete last and what is needed first, and between sites that takes long: towards the end of
+ * a backward pass a bucket of gradients has at most half of what is left, and one of new values at most
+ * an eighth of what is before it, down to an eighth of the usual. So of the first blocks, each leg of
+ * which is waited for by itself, no bucket holds much of two. */
+static uint64_t bucket_most(const transfers_t *t, uint64_t share)
 {
     const uint64_t most = transfers_bucket_bytes(t), least = most / 8;
-    if (t->bucket_bytes != 0 || t->world->row.sites == 1 || left / 2 >= most) return most;
-    return left / 2 > least ? left / 2 : least;
+    if (t->bucket_bytes != 0 || t->world->row.sites == 1 || share >= most) return most;
+    return share > least ? share : least;
 }
 
 /* Buckets in the order in which gradients are complete; a bucket is closed when it has enough
@@ -352,7 +354,7 @@ static void sums_put(arranger_t *a)
     for (uint32_t i = 0; i < count; i++)
         left += gradient_bytes(t, ready[i].parameter);
     for (uint32_t begin = 0, end; begin < count && a->status == LH_OK; begin = end) {
-        const uint64_t most = bucket_most(t, left);
+        const uint64_t most = bucket_most(t, left / 2);
         uint64_t bytes = 0;
         for (end = begin; end < count && (end == begin || bytes < most); end++)
             bytes += gradient_bytes(t, ready[end].parameter);
@@ -527,6 +529,17 @@ void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
     move_call_append(t, update, FLOW_WAIT, m);
 }
 
+/* Bytes of the values of updated parameters [begin, end). */
+static uint64_t value_bytes(const transfers_t *t, uint32_t begin, uint32_t end)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = begin; i < end; i++)
+        if (transfers_is_updated(t->weights, i))
+            bytes += t->weights->parameters->items[i].elements *
+                     lh_dtype_bytes(t->weights->compute);
+    return bytes;
+}
+
 /* Buckets in the order of parameters, as the next forward pass reads them. The open bucket begins
  * behind the last parameter that has a bucket, and is closed behind the parameter that fills it or
  * the last one that is updated. */
@@ -536,16 +549,13 @@ void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
     if (t->tables.value_gather == TABLE_MOVES || f->status != LH_OK) return;
     const parameters_t *p = t->weights->parameters;
     uint32_t begin = parameter;
-    uint64_t bytes = 0;
     bool more = false;
     while (begin > 0 && t->value_gather_of[begin - 1] == NULL)
         begin--;
-    for (uint32_t i = begin; i <= parameter; i++)
-        if (transfers_is_updated(t->weights, i))
-            bytes += p->items[i].elements * lh_dtype_bytes(t->weights->compute);
+    const uint64_t before = value_bytes(t, 0, begin), bytes = value_bytes(t, begin, parameter + 1);
     for (uint32_t i = parameter + 1; i < p->count; i++)
         more = more || transfers_is_updated(t->weights, i);
-    if (more && bytes < transfers_bucket_bytes(t)) return;
+    if (more && bytes < bucket_most(t, before / 8)) return;
 
     uint32_t *list = mem_array(parameter - begin + 1u, sizeof(*list)), count = 0;
     move_t *m = NULL;

@@ -790,7 +790,7 @@ static void what_leaves_a_site_is_what_the_formula_says(void **state)
     also[0] = also[1] = NULL;
 }
 
-/* ---- buckets towards the end of a backward pass ---- */
+/* ---- buckets towards the end of a backward pass, and at the beginning of new values ---- */
 
 enum { BUCKETS_MOST = 64, BUCKET = 512 << 10 };
 
@@ -801,6 +801,21 @@ static uint32_t sums_started(const planned_t *p, uint64_t bytes[BUCKETS_MOST])
     uint32_t count = 0;
     for (uint32_t i = 0; program_call(p->programs[0].programs.train, false, i, &call); i++) {
         if (call.transfer == NULL || call.waits || call.transfer->op != COLLECTIVE_REDUCE_SCATTER)
+            continue;
+        assert_true(count < BUCKETS_MOST);
+        bytes[count++] = transfer_bytes(call.transfer);
+    }
+    return count;
+}
+
+/* Bytes of each gather of new values that rank 0 starts in a step, in their order. */
+static uint32_t values_started(const planned_t *p, uint64_t bytes[BUCKETS_MOST])
+{
+    program_call_t call;
+    uint32_t count = 0;
+    for (uint32_t i = 0; program_call(p->programs[0].programs.update, false, i, &call); i++) {
+        if (call.transfer == NULL || call.waits ||
+            strncmp(call.transfer->name, "new values", strlen("new values")) != 0)
             continue;
         assert_true(count < BUCKETS_MOST);
         bytes[count++] = transfer_bytes(call.transfer);
@@ -835,6 +850,16 @@ static void what_is_last_between_sites_is_cut_finer(void **state)
             left -= bytes[i];
         }
         if (c == BETWEEN_SITES) assert_true(bytes[counts[c] - 1] < BUCKET / 8 + LONGEST);
+        const uint32_t values = values_started(&p, bytes);
+        uint64_t before = 0;
+        for (uint32_t i = 0; i < values; i++) {
+            const uint64_t share = before > BUCKET ? before / 8 : BUCKET / 8;
+            const uint64_t most = c == BETWEEN_SITES && share < BUCKET ? share : BUCKET;
+            assert_true(bytes[i] < most + LONGEST);
+            assert_true(i + 1 == values || bytes[i] >= most);
+            before += bytes[i];
+        }
+        assert_true(before == sums[c]); /* both in F32 */
         plan_close(&p);
     }
     also[0] = also[1] = NULL;
