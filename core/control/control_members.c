@@ -11,9 +11,11 @@
  * `elects`: to the first machine, in the order of the INI, at which one is taken in; where none is, it
  * listens itself. So the first of those that see each other has all of them, decides as rank 0 would, and
  * tells them the next layout, which has its own first machine. It is a place to meet for one decision,
- * and no rank. Rank 0, where it is back, goes before all: who elects tries it first, and asks for it all
- * the time (control_ask.h). Nothing depends on there being one such place: two of them, or one beside an
- * old rank 0, decide by the same rule as one.
+ * and no rank. That layout is the one before where rank 0's machine comes without ranks: a spare that led,
+ * whose launcher was started anew and remembers nothing, or one that was never told. Rank 0, where it is
+ * back, goes before all: who elects tries it first, and asks for it all the time (control_ask.h). Nothing
+ * depends on there being one such place: two of them, or one beside an old rank 0, decide by the same rule
+ * as one.
  *
  * Two groups that can't see each other must not both go on. This is dynamic voting as Keidar and Dolev
  * made it safe against members that are lost in the middle of a change:
@@ -372,19 +374,22 @@ bool control_members_judge(control_t *c, uint64_t now)
         return true;
     }
     const bool found = members_next(m->job, m->layout, sight.here, next);
-    const bool can = found && strcmp(next, m->layout) != 0;
+    /* Where all of the layout have come to who elects, rank 0's machine too, nobody is about to lead. */
+    const bool same = found && strcmp(next, m->layout) == 0;
+    const bool can = found && (!same || m->elects);
     const bool may = can && members_quorum(m->job, sight.records, next);
     if (!may) {
         if (m->job->launch.go_on_with == GO_ON_NONE && !can && !whole && !m->elects) return false;
         control_server_t *s = c->server;
         const uint64_t most = m->job->launch.quorum_timeout_ns;
         const bool due = control_wait_due(&s->stands, now);
-        if (can || whole || (m->elects && !found)) tell_outvoted(c, &sight, due);
+        if (can || whole || m->elects) tell_outvoted(c, &sight, due);
         s->join_deadline = now + 1000 * CONTROL_MS;
         if (most > 0 && now - s->stands.since >= most) give_up_quorum(c, &sight);
         return true;
     }
     tell_absent(c, &reason);
+    if (same) text_append(&reason, "its machine is here now, and all meet as before");
     members_tell(m->job, m->layout, next, &reason);
     regroup_all(c, c->server->epoch + 1, next, reason.failed ? "ranks are missing" : reason.data);
     text_free(&reason);

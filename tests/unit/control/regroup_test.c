@@ -368,6 +368,38 @@ static void rank_0_on_a_spare_goes_before_who_elects(void **state)
     close_both(&star, &zero, &o1);
 }
 
+/* The spare that leads was started anew, and knows nothing of that: it comes as a spare to o1, which waits for it
+ * to lead. It has its rank again, though no machine is missing. */
+static void a_spare_that_has_forgotten_that_it_leads_is_told(void **state)
+{
+    static char osaka_goes_on[] = "osaka";
+    static process_t o1, spare;
+    job_t favoured = spared;
+    star_t star;
+    (void)state;
+    favoured.launch.go_on_with = GO_ON_NONE;
+    favoured.launch.prefer = osaka_goes_on;
+    star_without_zero(&star);
+    process_of(&star, &o1, &favoured, 1, "a.", 4);
+    process_elects(&o1, true);
+    o1.run.how.join_ns = 400 * CONTROL_MS;
+    o1.members.met = "a.";
+    process_of(&star, &spare, &favoured, 2, "..", 1);
+    assert_true(spare.members.herald);
+    spare.members.met = "";
+    begin(&o1);
+    (void)usleep(50000);
+    begin(&spare);
+    end_soon(&o1, "o1 waits for rank 0's machine, which has come");
+    end_soon(&spare, "the spare waits for whoever leads");
+    was_told(&o1, 5, "a.");
+    was_told(&spare, 5, "a.");
+    assert_string_equal(o1.told.reason,
+                        "rank 0 on tokyo/t2 was not reached: its machine is here now, "
+                        "and all meet as before");
+    secret_free(star.secret);
+}
+
 /* Rank 0's machine is replaced by a spare: no host is missing, and yet it hears of that when it is back. */
 static void an_old_leader_hears_of_a_spare_in_its_place(void **state)
 {
@@ -832,6 +864,7 @@ int main(void)
         cmocka_unit_test(half_of_a_job_waits_for_the_other),
         cmocka_unit_test(another_machine_leads),
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
+        cmocka_unit_test(a_spare_that_has_forgotten_that_it_leads_is_told),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
         cmocka_unit_test(an_old_leader_hears_of_a_spare_in_its_place),
         cmocka_unit_test(an_old_leader_calls_nobody_back),
