@@ -1,4 +1,5 @@
 """Machines that are lost for good, rank 0's among them: a spare takes their ranks, or the job goes on without them and takes them in again."""
+import contextlib
 import json
 import os
 import shutil
@@ -27,6 +28,18 @@ def free_port():
         return s.getsockname()[1]
 
 
+def unread(pipe):
+    """What a process has written into a pipe and nobody has read, without waiting for more."""
+    if pipe.closed:
+        return ""
+    os.set_blocking(pipe.fileno(), False)
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(pipe.fileno(), 65536):
+            found += part
+    return found.decode(errors="replace")
+
+
 def launch_ini(sites, more="", rejoin=f"{REJOIN}s"):
     return (f"[launch]\naddress = 127.0.0.1\nport = {free_port()}\nsecret = job.key\njoin_timeout = 60s\nrejoin = {rejoin}\n{more}"
             + ("" if "restart" in more else "restart = 50\n")  # a machine that does much else may lose a rank by itself
@@ -35,6 +48,33 @@ def launch_ini(sites, more="", rejoin=f"{REJOIN}s"):
 
 class Ranks(LaunchCase):
     """A program that only counts steps."""
+
+    def setUp(self):
+        super().setUp()
+        self.launchers = []  # (host, process), in the order of their starts
+        self.addCleanup(launch_case.kill_processes_with, self.mark)
+
+    def start(self, ini, *flags, **environment):
+        process = super().start(ini, *flags, **environment)
+        self.launchers.append((flags[flags.index("--host") + 1] if "--host" in flags else "", process))
+        return process
+
+    def all_said(self):
+        """What all launchers of this test have said, for a failure: of those with pipes what nobody has read yet."""
+        found = []
+        for host, p in self.launchers:
+            said = launch_case.read(p.said) if hasattr(p, "said") else "".join(unread(pipe) for pipe in (p.stdout, p.stderr))
+            found.append(f"---- {host} (process {p.pid}, {'at work' if p.poll() is None else f'code {p.returncode}'}):\n{said}")
+        return "\n".join(["", *found])
+
+    def wait_for(self, fact, what):
+        """fact() is true, or false, or None where it never will be."""
+        try:
+            launch_case.wait_for(lambda: fact() is not False, WAIT)
+        except AssertionError:
+            self.fail(f"not said in {WAIT} s: {what}{self.all_said()}")
+        if fact() is None:
+            self.fail(f"not said, and nothing is any more: {what}{self.all_said()}")
 
     def start_all(self, ini, *hosts, **environment):
         return {host: self.start(ini, "--host", host, **dict({"LH_STEPS": 100000}, **environment)) for host in hosts}
@@ -46,12 +86,15 @@ class Ranks(LaunchCase):
 
     def begun(self, rank, text, times=1):
         log = os.path.join(self.folder, "out", f"rank-{rank}.log")
-        launch_case.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count(text) >= times, WAIT)
+        self.wait_for(lambda: os.path.exists(log) and launch_case.read(log).count(text) >= times, f"{log}: {times} times {text!r}")
 
     def stop(self, processes, code=75):
         for host in processes:
             processes[host].terminate()
-        results = {host: self.finish(p, WAIT) for host, p in processes.items()}
+        try:
+            results = {host: self.finish(p, WAIT) for host, p in processes.items()}
+        except subprocess.TimeoutExpired as e:
+            self.fail(f"{e}: {e.stdout!r} {e.stderr!r}{self.all_said()}")
         # This program agrees on no end: its ranks may hear of another's before they have the signal.
         early = {host for host, r in results.items() if r[0] == 3 and "was lost: its connection ended" in r[2]}
         self.assertLess(len(early), len(results), results)
@@ -166,16 +209,24 @@ class Ranks(LaunchCase):
                     [launch_case.PROGRAM, "train", ini, "--host", host, *flags], stdout=f, stderr=f,
                     env=launch_case.clean_environment(LH_MARK=self.folder, LH_STEPS=100000, **environment))
             processes[host].said = path
+            self.launchers.append((host, processes[host]))
         return processes
 
     def says(self, process, text):
-        launch_case.wait_for(lambda: text in self.said_by(process), WAIT)
+        """A process that has ended says nothing more."""
+        def said():
+            ended = process.poll() is not None
+            return text in self.said_by(process) or (None if ended else False)
+        self.wait_for(said, repr(text))
 
     def end(self, processes):
         for p in processes.values():
             p.terminate()
-        self.assertEqual({h: p.wait(WAIT) for h, p in processes.items()}, {h: 75 for h in processes},
-                         {h: self.said_by(p) for h, p in processes.items()})
+        try:
+            codes = {h: p.wait(WAIT) for h, p in processes.items()}
+        except subprocess.TimeoutExpired as e:
+            self.fail(f"{e}{self.all_said()}")
+        self.assertEqual(codes, {h: 75 for h in processes}, self.all_said())
         self.nothing_is_left()
 
     def test_rank_0s_machine_is_lost_and_another_leads(self):
