@@ -384,9 +384,11 @@ void control_join_tell_missing(control_t *c, uint64_t now)
 void control_join_judge(control_t *c, uint64_t now)
 {
     control_server_t *s = c->server;
+    const control_members_t *m = c->how.members;
     text_t sentence = {0};
     if (s->welcomed || s->refused || now < s->join_deadline || control_members_judge(c, now))
         return;
+    if (m != NULL && m->told != NULL) atomic_store(&m->told->lacked, 1);
     text_printf(&sentence, "%u of %u ranks have come in %llu s; missing: ", s->joined, c->how.size,
                 (unsigned long long)(c->how.join_ns / 1000000000u));
     control_join_append_missing(c, &sentence);

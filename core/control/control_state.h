@@ -34,6 +34,7 @@ typedef struct control_told {
     char layout[MEMBERS_TEXT];
     char reason[256];
     _Atomic uint32_t unreached; /* rank 0 was not, in all the time that ranks wait for it */
+    _Atomic uint32_t lacked;    /* of rank 0: ranks, in all the time that it waits for them */
     /* Of the witness: the last meeting that it has heard of, in which it was a machine like others. */
     _Atomic uint32_t met_epoch;
     char met[MEMBERS_TEXT];

@@ -283,6 +283,35 @@ static bool starter_elects(starter_t *s)
     return true;
 }
 
+/* A spare was given the ranks of rank 0's machine, and the others have not come to it: they came too late, or
+ * have not heard of that. It is a spare as after a start of its launcher, without a vote as before, and goes to
+ * whoever leads instead: its launcher that ended here would be missed as soon as they look for it. */
+static bool starter_is_spare_again(starter_t *s, lh_status_t *status)
+{
+    const job_t *job = s->launch->how.job;
+    const board_row_t *row = &s->board[s->first - s->ranks];
+    bool lacked = false;
+    if (s->place.herald || s->place.epoch <= 1 || s->place.met_epoch != 0) return false;
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->ranks[i].machine < members_hosts(job)) return false;
+        lacked = lacked || atomic_load(&s->board[i].told.lacked) != 0;
+    }
+    if (!lacked) return false;
+    text_t line = {0};
+    text_printf(&line, "%s; this machine waits as a spare again",
+                atomic_load(&row->has_words) != 0 ? row->words : "ranks are missing");
+    const char *sentence = line.failed ? "this machine waits as a spare again" : line.data;
+    log_line(LH_LOG_WARN, "%s", sentence);
+    launch_note_restart(s->launch, sentence);
+    text_free(&line);
+    members_all(job, s->place.layout);
+    s->place.epoch = 1;
+    s->place.tried[0] = '\0';
+    starter_find_ranks(s);
+    *status = vote_file_write(&s->votes, &s->place);
+    return true;
+}
+
 /* A machine without a majority was told that it has waited for others as long as it is to: the end here,
  * which no herald is else. */
 static bool starter_gave_up(const starter_t *s)
@@ -298,7 +327,7 @@ bool starter_regroups(starter_t *s, lh_status_t *status)
     text_t line = {0};
     *status = LH_OK;
     if (s->first == NULL || s->first_stop != 0) return false;
-    if (told == NULL && starter_elects(s)) return true;
+    if (told == NULL && (starter_elects(s) || starter_is_spare_again(s, status))) return true;
     if (told == NULL) {
         if (!herald || started_code(s->first) != EXIT_LOST || starter_gave_up(s)) return false;
         (void)usleep(PAUSE_US);

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -26,6 +27,12 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def listens(address, port):
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection((address, port), 1):
+        return True
+    return False
 
 
 def unread(pipe):
@@ -255,6 +262,25 @@ class Ranks(LaunchCase):
         self.begun(2, "rank 2 of 3 on o1")
         time.sleep(0.5)
         self.lose(processes, "t1")
+        self.says(processes["t2"], "rank 0 of 3 on t2\n")
+        self.begun(2, "rank 2 of 3 on o1", 2)
+        self.end(processes)
+
+    @LONG
+    def test_a_spare_that_leads_in_vain_is_told_once_more(self):
+        """The others come to it later than it waits for them: it is a spare again by then, and is given rank 0 again."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1\nspare = t2:1\naddresses = 127.0.0.1, 127.0.0.3",
+                                   "osaka": "hosts = o1:2\naddresses = 127.0.0.2"}))
+        port = int(re.search(r"(?m)^port = (\d+)$", launch_case.read(ini)).group(1))
+        processes = self.start_told(ini, "t1", "o1", "t2")
+        self.begun(2, "rank 2 of 3 on o1")
+        self.lose(processes, "t1")
+        self.says(processes["o1"], "those that are here look for another machine to lead\n")
+        self.wait_for(lambda: listens("127.0.0.2", port), "that o1 listens")  # and decides 5 s behind that
+        processes["o1"].send_signal(signal.SIGSTOP)  # its launcher alone: whoever elects is a process of its own
+        self.says(processes["t2"], "1 of 3 ranks have come in 6 s; missing: ranks 1 to 2 on osaka/o1; this machine waits as a spare again\n")
+        processes["o1"].send_signal(signal.SIGCONT)
+        self.says(processes["t2"], "rank 0 on tokyo/t2 was not reached: its machine is here now, and all meet as before; this machine waited\n")
         self.says(processes["t2"], "rank 0 of 3 on t2\n")
         self.begun(2, "rank 2 of 3 on o1", 2)
         self.end(processes)

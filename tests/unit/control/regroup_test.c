@@ -400,6 +400,25 @@ static void a_spare_that_has_forgotten_that_it_leads_is_told(void **state)
     secret_free(star.secret);
 }
 
+/* A spare was told that it leads, and nobody comes: its launcher can tell that from all else. */
+static void a_spare_that_leads_and_lacks_ranks_says_so(void **state)
+{
+    static process_t zero;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &zero, &spared, 2, "a.", 4);
+    zero.members.met = "";
+    zero.members.met_epoch = 0;
+    zero.run.how.join_ns = 200 * CONTROL_MS;
+    begin(&zero);
+    end_soon(&zero, "it waits on");
+    assert_int_equal(zero.run.status, LH_TIMED_OUT);
+    assert_int_equal(atomic_load(&zero.told.lacked), 1);
+    assert_int_equal(atomic_load(&zero.told.epoch), 0);
+    secret_free(star.secret);
+}
+
 /* Rank 0's machine is replaced by a spare: no host is missing, and yet it hears of that when it is back. */
 static void an_old_leader_hears_of_a_spare_in_its_place(void **state)
 {
@@ -865,6 +884,7 @@ int main(void)
         cmocka_unit_test(another_machine_leads),
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
         cmocka_unit_test(a_spare_that_has_forgotten_that_it_leads_is_told),
+        cmocka_unit_test(a_spare_that_leads_and_lacks_ranks_says_so),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
         cmocka_unit_test(an_old_leader_hears_of_a_spare_in_its_place),
         cmocka_unit_test(an_old_leader_calls_nobody_back),
