@@ -540,16 +540,19 @@ static void client_pause_ms(uint32_t ms)
 }
 
 /* A listener that is none of this job: mostly another job's rank 0 on the same port, or a machine
- * with an old copy of the key. */
+ * with an old copy of the key. Ranks that have met have the right one: they wait as where nobody listens,
+ * as rank 0's port is free between two meetings, and for good where its machine is lost. */
 static lh_status_t client_deny(const control_t *c)
 {
     char why[256];
     (void)snprintf(why, sizeof(why), "%s", fail_reason());
     if (c->client->other) return LH_AGAIN; /* there need be nobody of this job */
-    return fail(LH_DENIED,
-                "what listens at %s, port %u, does not have this job's key (%s): [launch] secret "
-                "must be the same on all machines",
-                c->address, c->how.port, why);
+    const lh_status_t status = fail(
+        LH_DENIED,
+        "what listens at %s, port %u, does not have this job's key (%s): [launch] secret "
+        "must be the same on all machines",
+        c->address, c->how.port, why);
+    return c->how.epoch > 1 ? LH_AGAIN : status;
 }
 
 /* Drives the new connection until the key is proven, then queues the hello. LH_AGAIN: it may go

@@ -430,6 +430,32 @@ static void who_speaks_another_version_is_told_so(void **state)
     secret_free(star.secret);
 }
 
+/* Rank 0's machine is lost, and another job has its port. */
+static void another_key_is_waited_out_by_a_rank_that_has_met(void **state)
+{
+    star_t star;
+    secret_t *others;
+    rank_run_t zero, one;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    assert_int_equal(secret_random(&others), LH_OK);
+    zero = (rank_run_t){.how = star_how(&star, 0, 2)};
+    zero.how.secret = others;
+    zero.how.join_ns = 600 * CONTROL_MS;
+    one = (rank_run_t){.how = star_how(&star, 1, 2)};
+    one.how.epoch = 2;
+    one.how.join_ns = 400 * CONTROL_MS;
+    (void)pthread_create(&zero.thread, NULL, rank_open_thread, &zero);
+    (void)rank_open_thread(&one);
+    assert_int_equal(one.status, LH_TIMED_OUT);
+    assert_non_null(strstr(one.reason, "rank 1 has not met rank 0 in "));
+    assert_non_null(strstr(one.reason, "does not have this job's key"));
+    (void)pthread_join(zero.thread, NULL);
+    assert_int_equal(zero.status, LH_TIMED_OUT);
+    secret_free(others);
+    secret_free(star.secret);
+}
+
 static void another_key_is_refused_at_once(void **state)
 {
     star_t star;
@@ -477,6 +503,7 @@ int main(void)
         cmocka_unit_test(a_rank_0_of_the_same_site_that_is_silent_while_ranks_meet_is_lost),
         cmocka_unit_test(who_speaks_another_version_is_told_so),
         cmocka_unit_test(another_key_is_refused_at_once),
+        cmocka_unit_test(another_key_is_waited_out_by_a_rank_that_has_met),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
