@@ -4,6 +4,9 @@
  *
  *    - no weight is read on both sides, so that each is summed in the order of micro-batches as before;
  *    - no products on both sides share an input, as a device may make one of them (program/packing.h);
+ *    - no value crosses it that is columns of another or becomes some (program/flow_view.h): the former
+ *      keep all of what they are columns of, and the latter's maker writes there at once only where both
+ *      are of one leg, with a kernel that may be another than beside a copy;
  *    - where the block is computed again, what nodes before it make and others read behind it is little:
  *      it is kept until the way back.
  *
@@ -17,6 +20,7 @@
 
 #include <base/memory.h>
 #include <config/job.h>
+#include <ops/ops_view.h>
 
 /* Shares of the block's trained weights are counted in 64ths, and a leg has this many at least. CROSSES:
  * hidden states that may cross a cut of a block that is computed again. */
@@ -28,9 +32,10 @@ typedef struct weight_nodes {
     uint32_t read, read_last, made, made_last;
 } weight_nodes_t;
 
-/* Of a value: the last node of the forward pass that reads it, and the first and the last product. */
+/* Of a value: the last node of the forward pass that reads it, the first and the last product, and the
+ * last that puts it beside others. */
 typedef struct value_nodes {
-    uint32_t read_last, product, product_last;
+    uint32_t read_last, product, product_last, concat_last;
 } value_nodes_t;
 
 /* In front of which nodes a block is cut, there and back. */
@@ -84,6 +89,7 @@ static void node_reads_note(leg_finder_t *f, uint32_t n)
         value_nodes_t *value = &f->values[v];
         value->read_last = n;
         if (node->op->row.product != NULL) node_note(&value->product, &value->product_last, n);
+        if (node->op->view == VIEW_CONCAT) value->concat_last = n;
         if (r->values[v].kind != VALUE_PARAM) continue;
         weight_nodes_t *w = weight_named(f, r->values[v].name);
         node_note(&w->read, &w->read_last, n);
@@ -136,8 +142,11 @@ static bool values_part(const leg_finder_t *f, leg_cut_t *cut)
         if (value->kind != VALUE_RESULT && value->kind != VALUE_ARGUMENT) continue;
         if (nodes->product != 0 && nodes->product < cut->at && nodes->product_last >= cut->at)
             return false;
-        if (value->kind == VALUE_RESULT && value->node < cut->at && nodes->read_last >= cut->at)
-            cut->crosses += flow_arg_bytes(&value->arg);
+        if (value->kind != VALUE_RESULT || value->node >= cut->at || nodes->read_last < cut->at)
+            continue;
+        if (r->nodes[value->node].op->view == VIEW_COLUMNS || nodes->concat_last >= cut->at)
+            return false;
+        cut->crosses += flow_arg_bytes(&value->arg);
     }
     const uint64_t state = flow_arg_bytes(&r->values[f->part->input].arg);
     return !f->recomputed || cut->crosses <= CROSSES * state;

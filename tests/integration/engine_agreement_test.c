@@ -11,6 +11,7 @@
 #include <engine/part_legs.h>
 #include <engine/program.h>
 #include <engine/weights.h>
+#include <longhaul/ops.h>
 #include <program/schedule.h>
 
 enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1 };
@@ -319,6 +320,82 @@ static void blocks_in_legs_have_the_bits_of_whole_ones(void **state)
         assert_memory_equal(&legs.loss, &whole.loss, sizeof(whole.loss));
         mem_free(whole.gradients);
         mem_free(legs.gradients);
+    }
+}
+
+/* ---- blocks of the test's own, with a llama's weights ---- */
+
+/* Columns of a wide product are what the second product works on; or the second product lies beside the
+ * first. */
+enum { OF_COLUMNS, BESIDE };
+static const rig_t *own_rig; /* whose model has these blocks */
+static uint32_t own_kind;
+
+static lh_status_t own_describe(lh_model_t *m, lh_model_info_t *out)
+{
+    return own_rig->model_plugin->model->describe(m, out);
+}
+
+static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
+                             lh_value_t x)
+{
+    if (part != LH_PART_BLOCK) return own_rig->model_plugin->model->record(m, g, part, block, x);
+    const uint64_t width = own_rig->parameters->hidden;
+    const lh_value_t wide = lh_linear(g, x, g->api->param(g, "w_up"), 0);
+    if (own_kind == OF_COLUMNS) {
+        const lh_value_t some = lh_columns(g, wide, 0, width);
+        return lh_add(g, x, lh_linear(g, some, g->api->param(g, "wo"), 0));
+    }
+    const lh_value_t second = lh_linear(g, wide, g->api->param(g, "w_down"), 0);
+    const lh_value_t both = lh_concat(g, wide, second, 1);
+    return lh_add(g, x, lh_columns(g, both, 80, width)); /* some of either */
+}
+
+static const lh_model_api_t own_api = {
+    .struct_size = sizeof(own_api), .describe = own_describe, .record = own_record};
+
+/* Into how many legs the first block is cut; *blocks: how many blocks are. */
+static uint32_t own_legs(uint32_t kind, uint32_t recompute, uint32_t *blocks)
+{
+    static const rig_option_t options[] = {{"blocks", "2"}, {"hidden", "32"}, {"ffn", "96"},
+                                           {"heads", "4"},  {"vocab", "131"}, {"max_tokens", "128"},
+                                           {NULL, NULL}};
+    rig_t rig;
+    schedule_t *schedule;
+    uint32_t legs;
+    const rig_how_t opened = {
+        .model = llama->plugin, .options = options, .compute = LH_DTYPE_F32, .api = &own_api};
+    own_rig = &rig;
+    own_kind = kind;
+    rig_open_how(&rig, &opened);
+    OK(schedule_breadth(LEG_BLOCKS, LEG_BLOCKS, PART_LEGS, GOLDEN_BATCH, &schedule));
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = 1,
+                               .rows = GOLDEN_SEQUENCE,
+                               .recompute = recompute,
+                               .schedule = schedule};
+    const program_t *train = state_program(&rig, &how);
+    schedule_free(schedule);
+    *blocks = program_legs(train, &legs);
+    rig_close(&rig);
+    return legs;
+}
+
+/* Between the products of the first kind there is a place on either side of the columns. Behind them 32
+ * columns would cross and 96 be kept, which is more than two hidden states; before them 96 do. Those of
+ * the other kind would be put together across any place. */
+static void legs_part_nothing_from_what_it_lies_in(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t kind, recompute, legs;
+    } cases[] = {{OF_COLUMNS, RECOMPUTE_NONE, 2},
+                 {OF_COLUMNS, RECOMPUTE_FULL, 0},
+                 {BESIDE, RECOMPUTE_NONE, 0}};
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t blocks;
+        assert_int_equal(own_legs(cases[i].kind, cases[i].recompute, &blocks), cases[i].legs);
+        assert_int_equal(blocks, cases[i].legs > 0 ? LEG_BLOCKS : 0);
     }
 }
 
@@ -660,6 +737,7 @@ int main(void)
         cmocka_unit_test(logits_in_the_compute_dtype_cost_rounding_and_save_memory),
         cmocka_unit_test(micro_batches_add_up_to_the_batch),
         cmocka_unit_test(blocks_in_legs_have_the_bits_of_whole_ones),
+        cmocka_unit_test(legs_part_nothing_from_what_it_lies_in),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(frozen_parameters_stay_and_the_others_learn_the_same),
