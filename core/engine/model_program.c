@@ -104,14 +104,17 @@ static lh_status_t blocks_record(model_flow_t *m)
     return LH_OK;
 }
 
-/* Cuts the blocks that the schedule takes in legs. */
+/* Cuts the blocks that the schedule takes in legs, each by its own parameters: those of an equal block,
+ * whose recording it shares, may be tied otherwise. */
 static lh_status_t legs_find(model_flow_t *m, const schedule_t *s)
 {
     program_t *p = m->p;
     lh_status_t status = LH_OK;
     lh_assert(s->leg_blocks <= PART_LEG_BLOCKS && (s->leg_blocks == 0 || s->legs == PART_LEGS));
     for (uint32_t b = 0; b < s->leg_blocks && status == LH_OK; b++) {
-        status = part_legs_find(p, &m->blocks[b], &m->legs[b]);
+        part_t part = m->blocks[b];
+        part.block = b;
+        status = part_legs_find(p, &part, &m->legs[b]);
         m->leg_blocks = b + 1;
         if (status != LH_OK || m->legs[b].count == 1) continue;
         p->leg_blocks++;

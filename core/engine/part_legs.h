@@ -45,8 +45,9 @@ static inline bool part_leg_ends_backward(const part_leg_t *leg, const part_t *p
     return leg->backward_end == part->r->node_count;
 }
 
-/* Finds the legs of a differentiated block. It goes whole where there is no place to cut it, or where
- * it exchanges something with other ranks by itself, whose order is the model's. */
+/* Finds the legs of a differentiated block with the parameters of part->block. It goes whole where there is
+ * no place to cut it, or where it exchanges something with other ranks by itself, whose order is the
+ * model's. */
 lh_status_t part_legs_find(const program_t *p, const part_t *part, part_legs_t *out) LH_MUST_CHECK;
 
 #endif

@@ -326,20 +326,41 @@ static void blocks_in_legs_have_the_bits_of_whole_ones(void **state)
 /* ---- blocks of the test's own, with a llama's weights ---- */
 
 /* Columns of a wide product are what the second product works on; or the second product lies beside the
- * first. */
-enum { OF_COLUMNS, BESIDE };
+ * first; or both are of a weight each, but in the last block of the same. */
+enum { OF_COLUMNS, BESIDE, TIED };
 static const rig_t *own_rig; /* whose model has these blocks */
 static uint32_t own_kind;
 
+/* The plugin's rows, and where some are tied the second product's once more for each class. */
 static lh_status_t own_describe(lh_model_t *m, lh_model_info_t *out)
 {
-    return own_rig->model_plugin->model->describe(m, out);
+    static lh_param_t rows[32];
+    static const uint8_t classes[] = {0, 1};
+    OK(own_rig->model_plugin->model->describe(m, out));
+    if (own_kind != TIED) return LH_OK;
+    assert_true(out->param_size == sizeof(rows[0]) && out->param_count < 32);
+    memcpy(rows, out->params, out->param_count * sizeof(rows[0]));
+    for (uint32_t i = 0; i < out->param_count; i++) {
+        if (strcmp(rows[i].name, "wo") != 0) continue;
+        rows[i].classes = 1u << classes[0];
+        rows[out->param_count] = rows[i];
+        rows[out->param_count].classes = 1u << classes[1];
+        rows[out->param_count].tied_to = "blocks.1.wq";
+    }
+    out->params = rows;
+    out->param_count++;
+    out->block_classes = classes;
+    return LH_OK;
 }
 
 static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
                              lh_value_t x)
 {
     if (part != LH_PART_BLOCK) return own_rig->model_plugin->model->record(m, g, part, block, x);
+    if (own_kind == TIED) {
+        const lh_value_t first = lh_linear(g, x, g->api->param(g, "wq"), 0);
+        return lh_add(g, x, lh_linear(g, first, g->api->param(g, "wo"), 0));
+    }
     const uint64_t width = own_rig->parameters->hidden;
     const lh_value_t wide = lh_linear(g, x, g->api->param(g, "w_up"), 0);
     if (own_kind == OF_COLUMNS) {
@@ -354,7 +375,7 @@ static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32
 static const lh_model_api_t own_api = {
     .struct_size = sizeof(own_api), .describe = own_describe, .record = own_record};
 
-/* Into how many legs the first block is cut; *blocks: how many blocks are. */
+/* Into how many legs blocks are cut at most; *blocks: how many are. */
 static uint32_t own_legs(uint32_t kind, uint32_t recompute, uint32_t *blocks)
 {
     static const rig_option_t options[] = {{"blocks", "2"}, {"hidden", "32"}, {"ffn", "96"},
@@ -397,6 +418,15 @@ static void legs_part_nothing_from_what_it_lies_in(void **state)
         assert_int_equal(own_legs(cases[i].kind, cases[i].recompute, &blocks), cases[i].legs);
         assert_int_equal(blocks, cases[i].legs > 0 ? LEG_BLOCKS : 0);
     }
+}
+
+/* Both blocks share a recording, but only in the first are its weights two, each summed by itself. */
+static void blocks_are_cut_by_their_own_ties(void **state)
+{
+    (void)state;
+    uint32_t blocks;
+    assert_int_equal(own_legs(TIED, RECOMPUTE_NONE, &blocks), 2);
+    assert_int_equal(blocks, 1);
 }
 
 /* Feeds the golden rows `r` at a time, and compares each row's logits with those of scoring. */
@@ -738,6 +768,7 @@ int main(void)
         cmocka_unit_test(micro_batches_add_up_to_the_batch),
         cmocka_unit_test(blocks_in_legs_have_the_bits_of_whole_ones),
         cmocka_unit_test(legs_part_nothing_from_what_it_lies_in),
+        cmocka_unit_test(blocks_are_cut_by_their_own_ties),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(frozen_parameters_stay_and_the_others_learn_the_same),
