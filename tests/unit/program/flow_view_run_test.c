@@ -1,6 +1,7 @@
 /* flow_view_run_test.c - random recordings of columns, concatenations, heads, repetitions and ops by
  * element: as flows, whose values are views and whose makers write into columns, they compute to the bit
- * what the interpreter of recordings computes, there and back, whatever the device offers. */
+ * what the interpreter of recordings computes, there and back, whole or in two legs, whatever the device
+ * offers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,6 +33,7 @@ typedef struct run {
     uint64_t seed, drawn;
     uint32_t device;
     lh_value_t x, from_above, gradient;
+    uint32_t forward_end; /* nodes from here on are the way back */
     lh_value_t pool[VALUES];
     uint32_t count;
     flow_t *flow;
@@ -193,16 +195,33 @@ static void copied_out(run_t *run, flow_source_t *s, lh_value_t v, uint32_t plac
     flow_kernel(run->flow, s->copy, NULL, slots);
 }
 
-static void walk_begin(run_t *run, flow_source_t *s, lh_value_t outside)
+/* Nodes [begin, end), in a walk of their own; again: over what they made before. */
+static void walk(run_t *run, flow_source_t *s, uint32_t begin, uint32_t end, bool again)
 {
+    const recording_t *r = run->r;
     s->first_call = run->flow->call_count;
     s->first_value = run->flow->value_count;
     s->first_buffer = run->flow->buffer_count;
-    s->outside = outside;
+    s->outside = begin < run->forward_end ? r->output : run->gradient;
+    for (uint32_t n = begin; n < end; n++) {
+        if (again) run->map[r->nodes[n].slots[r->nodes[n].op->in_count]] = 0;
+        flow_node(s, n);
+    }
 }
 
-/* There, perhaps there again, and back. */
-static void flow_write(run_t *run, uint32_t forward_end, bool again)
+/* The first node of the way back that belongs to the gradient of one in front of `cut`. */
+static uint32_t back_of(const run_t *run, uint32_t cut)
+{
+    uint32_t n = run->forward_end;
+    while (n < run->r->node_count &&
+           (run->r->nodes[n].gradient_of == 0 || run->r->nodes[n].gradient_of >= cut))
+        n++;
+    return n;
+}
+
+/* There and back, in legs that are cut in front of node `cut` (1: whole), and perhaps there again before
+ * each leg's way back. */
+static void flow_write(run_t *run, uint32_t cut, bool again)
 {
     recording_t *r = run->r;
     assert_int_equal(flow_new(&run->flow), LH_OK);
@@ -212,21 +231,17 @@ static void flow_write(run_t *run, uint32_t forward_end, bool again)
                        .copy = op_table_find(run->ops, "copy"),
                        .map = run->map};
     const lh_arg_t x = arg_of(run, run->x), above = arg_of(run, run->from_above);
+    const uint32_t back = back_of(run, cut);
     run->map[run->x] = placed(run, 0, &x);
     run->map[run->from_above] = placed(run, 1, &above);
-    walk_begin(run, &s, r->output);
-    for (uint32_t n = 1; n < forward_end; n++)
-        flow_node(&s, n);
+    walk(run, &s, 1, cut, false);
+    walk(run, &s, cut, run->forward_end, false);
     copied_out(run, &s, r->output, 2);
     run->flow->turn = run->flow->call_count;
-    walk_begin(run, &s, r->output);
-    for (uint32_t n = 1; again && n < forward_end; n++) {
-        run->map[r->nodes[n].slots[r->nodes[n].op->in_count]] = 0;
-        flow_node(&s, n);
-    }
-    walk_begin(run, &s, run->gradient);
-    for (uint32_t n = forward_end; n < r->node_count; n++)
-        flow_node(&s, n);
+    if (again) walk(run, &s, cut, run->forward_end, true);
+    walk(run, &s, run->forward_end, back, false);
+    if (again) walk(run, &s, 1, cut, true);
+    walk(run, &s, back, r->node_count, false);
     copied_out(run, &s, run->gradient, 3);
     assert_int_equal(run->flow->status, LH_OK);
     assert_int_equal(flow_finish(run->flow, 64), LH_OK);
@@ -311,7 +326,7 @@ static void run_one(op_table_t *ops, uint64_t seed, uint32_t device, const lh_pl
 {
     run_t run = {.ops = ops, .seed = seed, .device = device};
     record(&run);
-    const uint32_t forward_end = run.r->node_count;
+    run.forward_end = run.r->node_count;
     differentiated_t d = {.r = run.r, .input = run.x, .op = "views", .what = "random"};
     differentiate(&d);
     run.from_above = d.seed;
@@ -326,7 +341,8 @@ static void run_one(op_table_t *ops, uint64_t seed, uint32_t device, const lh_pl
     test_fill(it, run.r);
     assert_int_equal(interpreter_run(it, false), LH_OK);
 
-    flow_write(&run, forward_end, seed % 3 == 0);
+    const uint32_t cut = seed % 2 == 0 ? 1 : 1 + (uint32_t)draw(&run, run.forward_end - 1);
+    flow_write(&run, cut, seed % 3 == 0);
     const lh_value_t given[] = {run.x, run.from_above};
     for (uint32_t i = 0; i < 2; i++)
         memcpy(run.places[i].address, interpreter_at(it, given[i]), run.places[i].bytes);
