@@ -555,7 +555,9 @@ void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
     const uint64_t before = value_bytes(t, 0, begin), bytes = value_bytes(t, begin, parameter + 1);
     for (uint32_t i = parameter + 1; i < p->count; i++)
         more = more || transfers_is_updated(t->weights, i);
-    if (more && bytes < bucket_most(t, before / 8)) return;
+    /* Inside a site they do not take long, and many small ones do. */
+    const uint64_t share = t->group_kind == LH_GROUP_SITE ? UINT64_MAX : before / 8;
+    if (more && bytes < bucket_most(t, share)) return;
 
     uint32_t *list = mem_array(parameter - begin + 1u, sizeof(*list)), count = 0;
     move_t *m = NULL;
