@@ -285,9 +285,13 @@ static bool starter_elects(starter_t *s)
 
 /* A spare was given the ranks of rank 0's machine, and the others have not come to it: they came too late, or
  * have not heard of that. It is a spare as after a start of its launcher, without a vote as before, and goes to
- * whoever leads instead: its launcher that ended here would be missed as soon as they look for it. */
+ * whoever leads instead: its launcher that ended here would be missed as soon as they look for it.
+ *
+ * Not without end: a spare that reaches the others and that they don't reach would be given those ranks again
+ * and again, as whoever is there keeps them. Once its launcher has ended they decide without it. */
 static bool starter_is_spare_again(starter_t *s, lh_status_t *status)
 {
+    enum { VAIN_MOST = 3 };
     const job_t *job = s->launch->how.job;
     const board_row_t *row = &s->board[s->first - s->ranks];
     bool lacked = false;
@@ -296,7 +300,7 @@ static bool starter_is_spare_again(starter_t *s, lh_status_t *status)
         if (s->ranks[i].machine < members_hosts(job)) return false;
         lacked = lacked || atomic_load(&s->board[i].told.lacked) != 0;
     }
-    if (!lacked) return false;
+    if (!lacked || ++s->vain == VAIN_MOST) return false;
     text_t line = {0};
     text_printf(&line, "%s; this machine waits as a spare again",
                 atomic_load(&row->has_words) != 0 ? row->words : "ranks are missing");

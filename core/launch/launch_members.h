@@ -59,6 +59,7 @@ typedef struct starter {
     text_t ended;      /* why the ranks before ended, where these were started again */
     uint32_t regroups; /* starts again as others: with other machines */
     bool followed;     /* rank 0 was elsewhere before: training may have begun there */
+    uint32_t vain;     /* so often a spare was to lead and the others did not come */
     vote_file_t votes; /* what of `place` is remembered where this process ends */
     char **variables;  /* the environment; the last but one is the rank's own */
     uint32_t variable_count;

@@ -1,5 +1,5 @@
 /* vote_file_test.c - what a machine remembers of meetings is one thing, by whatever name its launcher
- * calls it. */
+ * calls it; and what becomes of one that has nothing to remember. */
 #include <unit/base/scratch_files.h>
 
 #include <launch/launch_members.h>
@@ -7,6 +7,10 @@
 static job_host_t tokyo[] = {{"t1", 1, 0, NULL}}, osaka[] = {{"o1", 1, 1, NULL}};
 static job_site_t sites[] = {{.name = "tokyo", .hosts = tokyo, .host_count = 1},
                              {.name = "osaka", .hosts = osaka, .host_count = 1}};
+static job_host_t t2[] = {{"t2", 1, 0, NULL}};
+static job_site_t spared[] = {
+    {.name = "tokyo", .hosts = tokyo, .host_count = 1, .spares = t2, .spare_count = 1},
+    {.name = "osaka", .hosts = osaka, .host_count = 1}};
 
 static void launcher_new(scratch_t *s, job_t *job, launch_t *l, starter_t *starter,
                          const char *host, const char *asked)
@@ -56,11 +60,48 @@ static void a_machine_has_one_vote_by_each_of_its_names(void **state)
     assert_false(file_exists(scratch_path(s, ".votes-t1")));
 }
 
+/* It reaches whoever elects, who gives it t1's ranks each time, and nobody reaches it. */
+static void a_spare_that_nobody_reaches_ends_at_the_third_time(void **state)
+{
+    static job_t job;
+    static launch_t l;
+    static starter_t starter;
+    static board_row_t board[1];
+    lh_status_t status;
+    launcher_new(*state, &job, &l, &starter, "t2", "t2");
+    job.sites = job.all_sites = spared;
+    members_all(&job, starter.place.layout);
+    assert_int_equal(starter_make_ranks(&starter), LH_OK);
+    assert_true(starter.place.herald);
+    starter.board = board;
+    for (uint32_t turn = 1; turn <= 3; turn++) {
+        control_told_t *told = &board[0].told;
+        (void)snprintf(told->layout, sizeof(told->layout), "a.");
+        atomic_store(&told->epoch, 4 + turn);
+        assert_true(starter_follows(&starter, &status));
+        assert_int_equal(status, LH_OK);
+        assert_false(starter.place.herald);
+        assert_int_equal(starter.ranks[0].rank, 0);
+        assert_int_equal(starter.place.epoch, 4 + turn);
+
+        memset(board, 0, sizeof(board)); /* of the ranks that lead: they are told nothing */
+        atomic_store(&told->lacked, 1);
+        starter.first = &starter.ranks[0];
+        assert_int_equal(starter_regroups(&starter, &status), turn < 3);
+        assert_int_equal(status, LH_OK);
+        assert_int_equal(starter.place.herald, turn < 3);
+        assert_string_equal(starter.place.layout, turn < 3 ? ".." : "a.");
+    }
+    mem_free(starter.ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_machine_has_one_vote_by_each_of_its_names, scratch_setup,
                                         scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_spare_that_nobody_reaches_ends_at_the_third_time,
+                                        scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
