@@ -108,11 +108,12 @@ void launch_note_restart(const launch_t *l, const char *sentence)
     train_log_add(l, "warning", sentence);
 }
 
-/* The log of a run that begins is another one's until then. */
+/* The log of a run that begins is another one's until then; and ranks that don't train (bench, check) have none,
+ * and may meet while a training in that folder writes it. */
 int launch_log_open(const launch_t *l)
 {
     int fd = -1;
-    if (!l->how.resume && l->place.epoch <= 1) return -1;
+    if (l->how.leads == NULL || (!l->how.resume && l->place.epoch <= 1)) return -1;
     char *path = job_path(l->how.job, "train.log");
     const bool there = path != NULL && file_exists(path) &&
                        file_begin(path, O_APPEND, &fd) == LH_OK;

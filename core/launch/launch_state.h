@@ -32,7 +32,7 @@ typedef struct launch_how {
     /* What a rank checks, and loads, before it meets the others. */
     lh_status_t (*check)(void *context);
     /* Of a launcher, between its ranks: rank 0 is here from now on, or not any more. NULL: nobody
-     * need know. */
+     * need know, as of a command that does not train. */
     void (*leads)(void *context, bool here);
     void *context;
 } launch_how_t;

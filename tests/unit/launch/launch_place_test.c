@@ -1,9 +1,10 @@
 /* launch_place_test.c - what a launcher tells each of its ranks in one variable is what the rank reads there,
- * and how long that rank then waits for rank 0. */
+ * how long that rank then waits for rank 0, and whether train.log has what is said meanwhile. */
 #include <unit/base/scratch_files.h>
 
 #include <string.h>
 
+#include <base/log.h>
 #include <launch/launch_state.h>
 
 static const uint64_t second = UINT64_C(1000000000);
@@ -106,12 +107,58 @@ static void a_rank_waits_for_stages_before_its_own(void **state)
     assert_int_equal(launch_patience(&l), 7 * 24 * 3600 * second);
 }
 
+static void nobody_hears(void *context, bool here)
+{
+    (void)context;
+    (void)here;
+}
+
+/* Whether a line that is logged while ranks meet comes to train.log, which is left empty. */
+static bool log_has_the_wait(scratch_t *s, const launch_t *l)
+{
+    char *text = NULL;
+    size_t length = 0;
+    (void)scratch_write(s, "train.log", "", 0);
+    const int fd = launch_log_open(l);
+    log_note("waiting for rank 1");
+    launch_log_close(fd);
+    log_note("nobody waits any more");
+    assert_int_equal(file_read(scratch_path(s, "train.log"), 4096, &text, &length), LH_OK);
+    const bool has = strstr(text, "waiting for rank 1\n") != NULL;
+    assert_null(strstr(text, "nobody waits"));
+    assert_int_equal(has, length > 0);
+    mem_free(text);
+    return has;
+}
+
+/* That of a folder in which ranks go on with a training, and of no other command's. */
+static void train_log_is_of_ranks_that_go_on(void **state)
+{
+    scratch_t *s = *state;
+    const job_t job = {.pipeline = {.folder = s->folder}};
+    launch_t l = {.how = {.job = &job, .leads = nobody_hears}, .place = {.epoch = 1}};
+    assert_false(log_has_the_wait(s, &l)); /* it may be of the run before */
+    l.place.epoch = 2;
+    assert_true(log_has_the_wait(s, &l));
+    l.how.leads = NULL; /* `longhaul bench`, started again */
+    assert_false(log_has_the_wait(s, &l));
+    l.place.epoch = 1;
+    l.how.leads = nobody_hears;
+    l.how.resume = true;
+    assert_true(log_has_the_wait(s, &l));
+    assert_int_equal(unlink(scratch_path(s, "train.log")), 0);
+    assert_int_equal(launch_log_open(&l), -1);
+    assert_false(file_exists(scratch_path(s, "train.log")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_reads_what_its_launcher_has_written),
         cmocka_unit_test(a_rank_of_a_layout_reads_its_launchers_votes),
         cmocka_unit_test(a_rank_waits_for_stages_before_its_own),
+        cmocka_unit_test_setup_teardown(train_log_is_of_ranks_that_go_on, scratch_setup,
+                                        scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
