@@ -115,6 +115,7 @@ void launch_follow(launch_t *l)
 {
     lh_assert(l != NULL && l->starts);
     l->leads = false;
+    l->follows = true;
 }
 
 bool launch_starts(const launch_t *l)

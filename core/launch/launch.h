@@ -21,7 +21,8 @@ const world_t *launch_world(const launch_t *l);
 
 /* Stages that run once are for rank 0 and the launcher on its machine; false on all others. */
 bool launch_leads(const launch_t *l);
-/* From here on it is false in this launcher, until rank 0 comes to be on its machine. */
+/* From here on it is false in this launcher, until rank 0 comes to be on its machine: another one has the
+ * folder. */
 void launch_follow(launch_t *l);
 /* Whether other processes decide for themselves which stages there are: launchers of other
  * machines, or ranks that somebody else started. They skip what launch_leads() is for, and are told

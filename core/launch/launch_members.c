@@ -76,6 +76,7 @@ static void starter_find_members(starter_t *s)
     if (leads != s->launch->leads && s->launch->how.leads != NULL)
         s->launch->how.leads(s->launch->how.context, leads);
     s->launch->leads = leads;
+    if (!leads) s->launch->follows = false; /* it has heard where rank 0 is */
     s->place.herald = s->count == 0;
     if (!s->place.herald) return;
     members_machine(job, herald, &at);

@@ -157,6 +157,8 @@ static void starter_clear_board(starter_t *s)
     const bool goes_on = s->launch->began || s->followed || !starter_has_zero(s);
     const uint32_t made = (uint32_t)s->restarts.made + s->regroups + (s->tells ? 1 : 0);
     memset(s->board, 0, s->most * sizeof(*s->board));
+    for (uint32_t i = 0; i < s->count; i++)
+        s->board[i].follows = s->launch->follows;
     for (uint32_t i = 0; goes_on && made > 0 && i < s->count; i++) {
         s->board[i].restarts = made;
         (void)snprintf(s->board[i].before, BOARD_WORDS, "%s",

@@ -85,7 +85,7 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
 static void train_log_add(const launch_t *l, const char *kind, const char *sentence)
 {
     int fd;
-    const bool goes_on = l != NULL && l->meets && l->leads && l->how.resume;
+    const bool goes_on = l != NULL && l->meets && l->leads && !l->follows && l->how.resume;
     if (l == NULL || (!l->began && !goes_on)) return;
     char *path = job_path(l->how.job, "train.log");
     if (path != NULL && (l->began || file_exists(path)) &&
@@ -109,11 +109,13 @@ void launch_note_restart(const launch_t *l, const char *sentence)
 }
 
 /* The log of a run that begins is another one's until then; and ranks that don't train (bench, check) have none,
- * and may meet while a training in that folder writes it. */
+ * and may meet while a training in that folder writes it. So does the leader that an old rank 0 has not heard of
+ * yet. */
 int launch_log_open(const launch_t *l)
 {
     int fd = -1;
     if (l->how.leads == NULL || (!l->how.resume && l->place.epoch <= 1)) return -1;
+    if (l->row != NULL && l->row->follows) return -1;
     char *path = job_path(l->how.job, "train.log");
     const bool there = path != NULL && file_exists(path) &&
                        file_begin(path, O_APPEND, &fd) == LH_OK;

@@ -89,9 +89,10 @@ enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 
 /* A row of the board: one for each rank of this machine, mapped by the launcher and by that rank.
  * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing
- * in it is under a lock that a dead process could hold. The first three are the other way round, but for
- * asked.heeds; two of them are there before the rank is. */
+ * in it is under a lock that a dead process could hold. The first four are the other way round, but for
+ * asked.heeds; all but asked are there before the rank is. */
 typedef struct board_row {
+    bool follows;               /* launch_t.follows */
     uint32_t restarts;          /* how often this rank's training was started again before */
     char before[BOARD_WORDS];   /* why the ranks before this one ended; "": there were none */
     control_asked_t asked;      /* what the others are to hear from here */
@@ -132,7 +133,10 @@ struct launch {
     bool quiet; /* another rank prints why the job ended               */
     bool logs;  /* rank-N.log is open                                  */
     bool began; /* a training, here or, of a launcher, in its rank 0   */
-    bool meets; /* of a launcher: it starts ranks by now, and has the folder where it leads */
+    bool meets; /* of a launcher: it starts ranks by now                */
+    /* Likewise: another one has the folder, and leads. By what this machine remembers rank 0 may be here all
+     * the same, until it hears of that. */
+    bool follows;
     launch_again_t again;
     board_row_t *row; /* of this rank, or NULL */
     /* Of a launcher: the job's key, as it was when it was needed first. Whoever starts again has the

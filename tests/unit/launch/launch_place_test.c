@@ -146,6 +146,12 @@ static void train_log_is_of_ranks_that_go_on(void **state)
     l.how.leads = nobody_hears;
     l.how.resume = true;
     assert_true(log_has_the_wait(s, &l));
+    board_row_t row = {.follows = true};
+    l.row = &row; /* of an old rank 0: another launcher has the folder, and the log */
+    assert_false(log_has_the_wait(s, &l));
+    row.follows = false;
+    assert_true(log_has_the_wait(s, &l));
+    l.row = NULL;
     assert_int_equal(unlink(scratch_path(s, "train.log")), 0);
     assert_int_equal(launch_log_open(&l), -1);
     assert_false(file_exists(scratch_path(s, "train.log")));

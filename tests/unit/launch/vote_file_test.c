@@ -2,6 +2,9 @@
  * calls it; and what becomes of one that has nothing to remember. */
 #include <unit/base/scratch_files.h>
 
+#include <string.h>
+
+#include <launch/launch.h>
 #include <launch/launch_members.h>
 
 static job_host_t tokyo[] = {{"t1", 1, 0, NULL}}, osaka[] = {{"o1", 1, 1, NULL}};
@@ -60,6 +63,47 @@ static void a_machine_has_one_vote_by_each_of_its_names(void **state)
     assert_false(file_exists(scratch_path(s, ".votes-t1")));
 }
 
+/* The launcher of an old rank 0 is started again, and finds the folder held. What it remembers has rank 0 here, and
+ * what ends it meanwhile is nothing for the log of the run that goes on elsewhere. */
+static void an_old_rank_0_writes_nothing_into_the_log_of_another(void **state)
+{
+    scratch_t *s = *state;
+    static job_t job;
+    static launch_t l;
+    static starter_t starter;
+    static board_row_t board[1];
+    char *text;
+    size_t length;
+    lh_status_t status;
+    launcher_new(s, &job, &l, &starter, "t1", "t1");
+    (void)scratch_write(s, "train.log", "", 0);
+    l.starts = l.leads = l.meets = true;
+    launch_follow(&l);
+    members_all(&job, starter.place.layout);
+    assert_int_equal(starter_make_ranks(&starter), LH_OK);
+    assert_true(l.leads && l.follows);
+    launch_note_end(&l, "stopped by signal 15");
+    assert_int_equal(file_read(scratch_path(s, "train.log"), 4096, &text, &length), LH_OK);
+    assert_int_equal(length, 0);
+    mem_free(text);
+
+    starter.board = board; /* it hears that o1 leads; and later leads itself, and has the folder */
+    for (uint32_t epoch = 5; epoch < 7; epoch++) {
+        (void)snprintf(board[0].told.layout, sizeof(board[0].told.layout),
+                       epoch == 5 ? "-." : "..");
+        atomic_store(&board[0].told.epoch, epoch);
+        assert_true(starter_follows(&starter, &status));
+        assert_int_equal(status, LH_OK);
+        assert_int_equal(l.leads, epoch == 6);
+        assert_false(l.follows);
+    }
+    launch_note_end(&l, "stopped by signal 15");
+    assert_int_equal(file_read(scratch_path(s, "train.log"), 4096, &text, &length), LH_OK);
+    assert_non_null(strstr(text, "longhaul: stopped by signal 15\n"));
+    mem_free(text);
+    mem_free(starter.ranks);
+}
+
 /* It reaches whoever elects, who gives it t1's ranks each time, and nobody reaches it. */
 static void a_spare_that_nobody_reaches_ends_at_the_third_time(void **state)
 {
@@ -100,6 +144,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_machine_has_one_vote_by_each_of_its_names, scratch_setup,
                                         scratch_teardown),
+        cmocka_unit_test_setup_teardown(an_old_rank_0_writes_nothing_into_the_log_of_another,
+                                        scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(a_spare_that_nobody_reaches_ends_at_the_third_time,
                                         scratch_setup, scratch_teardown),
     };
