@@ -381,7 +381,7 @@ lh_status_t chat_encode(const chat_t *c, chat_scratch_t *scratch, tokenizer_scra
     return status;
 }
 
-/* scratch->text as ids, whole. */
+/* What was written last as ids, whole. */
 static lh_status_t prompt_ids(const chat_t *c, const chat_scratch_t *s,
                               tokenizer_scratch_t *tokenizer, token_ids_t *ids)
 {
