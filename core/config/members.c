@@ -304,12 +304,18 @@ bool members_quorum(const job_t *job, const member_record_t *records, const char
         all = all && records[m].here;
     if (all) return true; /* there is nobody else */
     if (newest == NULL || !have_most(job, records, newest->met, layout)) return false;
+    /* Two that decided apart may have given one epoch to two layouts, and both may have met: the first so
+     * that its rank 0 alone knows. Of such two none is the newest: it takes most of both. */
     for (uint32_t m = 0; m < members_machines(job); m++) {
+        const member_record_t *r = &records[m];
         char tried[MEMBERS_TEXT];
         uint32_t epoch;
-        if (!records[m].here) continue;
-        for (const char *at = records[m].tried; next_try(&at, &epoch, tried);)
-            if (epoch > newest->met_epoch && strcmp(tried, layout) != 0 &&
+        if (!r->here) continue;
+        if (r->met_epoch == newest->met_epoch && strcmp(r->met, newest->met) != 0 &&
+            !have_most(job, records, r->met, layout))
+            return false;
+        for (const char *at = r->tried; next_try(&at, &epoch, tried);)
+            if (epoch >= newest->met_epoch && strcmp(tried, layout) != 0 &&
                 !have_most(job, records, tried, layout))
                 return false;
     }

@@ -83,7 +83,8 @@ bool members_try(char tried[MEMBERS_TRIED], uint32_t epoch, const char *layout);
 /* The newest epoch in which any of those that are here has met; 0: in none. records: a machine each. */
 uint32_t members_newest(const job_t *job, const member_record_t *records);
 /* Whether the machines of `layout`, all of which are here, may meet in it: they have most of the newest
- * layout in which any that is here has met, and of each later one in which some were to meet. */
+ * layout in which any that is here has met, and of each other one of that epoch or a later one in which
+ * some have met or were to meet. */
 bool members_quorum(const job_t *job, const member_record_t *records, const char *layout);
 /* The same of those that are about to meet: all of them have been told of that layout, and so must a
  * witness have been whose vote counts. */

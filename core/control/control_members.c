@@ -23,8 +23,9 @@
  *  - Every member remembers the last layout in which it has met, and each that it was told of since
  *    (tried): a promise. A launcher writes that down before it starts a rank in the layout.
  *  - Ranks meet in a layout only if all of its machines are there and have been told of it, and if they
- *    have most of the newest layout in which any of them has met, and most of every later one that any of
- *    them was told of (members_quorum).
+ *    have most of the newest layout in which any of them has met, and most of every other one of that
+ *    epoch or a later one that any of them has met in or was told of (members_quorum). Of that epoch,
+ *    too: two that decide apart may give one to two layouts.
  *  - Let layout A have met, and let B meet later or beside it, from the same layout M before. Both have
  *    most of M, so they have a machine of M in common (or the one thing that breaks a tie of M). That
  *    machine was told of A before A met. When it is seen in B it tells that it has met in A, or that it

@@ -517,6 +517,33 @@ static void a_tie_goes_to_whom_the_witness_sees(void **state)
     assert_false(members_quorum(&job, records, "-."));
 }
 
+/* L decides for L x z, w for w x z, both for epoch 6, and few hear of it. x and z come to L first: they meet,
+ * and are cut off before they hear that. Then they meet with w, in epoch 6 as well. */
+static void of_two_layouts_that_met_in_one_epoch_it_takes_both(void **state)
+{
+    static job_host_t hosts[] = {
+        {"L", 1, 0, NULL}, {"w", 1, 1, NULL}, {"x", 1, 2, NULL}, {"z", 1, 3, NULL}};
+    static job_site_t site = {.name = "tokyo", .hosts = hosts, .host_count = 4};
+    const job_t job = {.path = "a.ini",
+                       .sites = &site,
+                       .site_count = 1,
+                       .site_ranks = 4,
+                       .all_sites = &site,
+                       .all_site_count = 1,
+                       .launch = {.go_on_with = GO_ON_RANKS}};
+    const member_record_t alone = {true, 6, ".-..", "", ".-.."},
+                          met = {true, 6, "-...", "", "-..."},
+                          told = {true, 5, "....", "6:.-..,6:-...", "-..."}, gone = {.here = false};
+    const member_record_t w_and_z[] = {gone, met, gone, met}, l_and_x[] = {alone, gone, met, gone},
+                          l_and_x_told[] = {alone, gone, told, gone},
+                          l_x_and_z[] = {alone, gone, told, told};
+    (void)state;
+    assert_true(members_quorum(&job, w_and_z, "-.-."));
+    assert_false(members_quorum(&job, l_and_x, ".-.-"));
+    assert_false(members_quorum(&job, l_and_x_told, ".-.-"));
+    assert_true(members_quorum(&job, l_x_and_z, ".-.."));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -528,6 +555,7 @@ int main(void)
         cmocka_unit_test(of_two_groups_one_may_at_most),
         cmocka_unit_test(halves_that_do_not_see_each_other_never_both_go_on),
         cmocka_unit_test(a_tie_goes_to_whom_the_witness_sees),
+        cmocka_unit_test(of_two_layouts_that_met_in_one_epoch_it_takes_both),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
