@@ -204,7 +204,8 @@ static void of_two_groups_one_may_at_most(void **state)
 typedef struct node {
     char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];
     uint32_t epoch, met_epoch, runs, part;
-    bool down; /* the machine is lost, until the next cut */
+    uint32_t vain; /* so often it was a spare that led, and others did not come */
+    bool down;     /* the machine is lost, until the next cut */
 } node_t;
 
 typedef struct net {
@@ -215,8 +216,11 @@ typedef struct net {
     bool forgets;    /* launchers are started anew, and have no votes any more */
     uint32_t newest; /* epoch that has run */
     char ran[MEMBERS_TEXT];
-    uint32_t changes; /* of the layout that runs */
-    uint32_t led;     /* meetings with rank 0 elsewhere than on the job's first machine */
+    char met[MEMBERS_TEXT]; /* the layout of the last meeting, whoever knows; at first "" */
+    uint32_t changes;       /* of the layout that runs */
+    uint32_t led;           /* meetings with rank 0 elsewhere than on the job's first machine */
+    uint32_t again;         /* decisions for the layout at hand */
+    uint32_t vain;          /* times that a spare led and others did not come */
 } net_t;
 
 static uint32_t draw(net_t *n, uint32_t below)
@@ -240,6 +244,12 @@ static bool takes_part(const net_t *n, const char *layout, uint32_t m)
 {
     uint32_t first;
     return members_ranks_of(&n->job, layout, m, &first) > 0;
+}
+
+/* Whoever leads is not rank 0, and waits for that. */
+static bool elects(const net_t *n, uint32_t leader)
+{
+    return members_leader(&n->job, n->nodes[leader].layout) != leader;
 }
 
 /* Whether a group works: only then can it save, as each of its ranks has a part in that. */
@@ -288,7 +298,8 @@ static bool sees(const net_t *n, uint32_t one, uint32_t other)
     return a->part == b->part && !a->down && !b->down;
 }
 
-/* Who has come to a leader, by hellos that arrive: ranks of its layout, and heralds. */
+/* Who has come to a leader, by hellos that arrive: ranks of its layout, and heralds. Who elects has heralds
+ * too that look for another leader, or have forgotten their ranks. */
 static void look(net_t *n, uint32_t leader, member_record_t records[MACHINES], bool here[MACHINES])
 {
     node_t *lead = &n->nodes[leader];
@@ -296,11 +307,13 @@ static void look(net_t *n, uint32_t leader, member_record_t records[MACHINES], b
         node_t *at = &n->nodes[m];
         here[m] = m < members_machines(&n->job) && sees(n, m, leader) && at->runs == 0 &&
                   (m == leader || arrives(n));
-        /* One that has ranks in the leader's layout, or believes to have some, is told of that first. */
-        if (here[m] && strcmp(at->layout, lead->layout) != 0 &&
-            (takes_part(n, lead->layout, m) || takes_part(n, at->layout, m))) {
-            here[m] = false;
-            if (arrives(n)) become(at, lead->epoch, lead->layout);
+        if (here[m] && strcmp(at->layout, lead->layout) != 0) {
+            /* One that has ranks in the leader's layout, or believes to have some, is told of that first;
+             * one that knows of a later layout counts once the leader has that (learns). */
+            const bool told = takes_part(n, lead->layout, m) || takes_part(n, at->layout, m);
+            const bool later = at->epoch > lead->epoch;
+            here[m] = !later && (!told || (elects(n, leader) && draw(n, 2) == 0));
+            if (!here[m] && !later && arrives(n)) become(at, lead->epoch, lead->layout);
         }
         records[m] = (member_record_t){here[m], at->met_epoch, at->met, at->tried, at->layout};
     }
@@ -320,29 +333,49 @@ static void tell_witness(net_t *n, uint32_t leader, uint32_t epoch)
     w->runs = 0;
 }
 
+/* Who has not forgotten decides nothing, and meets in nothing, without most of the last meeting. It takes
+ * machines that are to have ranks, and the witness; or all that there are. */
+static void check_most(const net_t *n, const bool *here, const char *layout)
+{
+    bool to[MACHINES], all = true;
+    for (uint32_t m = 0; m < PLACES; m++)
+        all = all && here[m];
+    for (uint32_t m = 0; m < MACHINES; m++)
+        to[m] = here[m] && (m == WITNESS || takes_part(n, layout, m));
+    if (!n->forgets && n->met[0] != '\0' && !all && !members_may(&n->job, n->met, to))
+        FAIL_TEST("%s is decided on without most of %s, which has met\n", layout, n->met);
+}
+
 /* All of the leader's layout are there: they meet if they may, though some may not hear that they
- * have. */
+ * have. Who has ranks by another layout is told first. */
 static bool try_to_meet(net_t *n, uint32_t leader, const member_record_t *records, const bool *here)
 {
     const node_t *lead = &n->nodes[leader];
-    char all[MEMBERS_TEXT];
+    char all[MEMBERS_TEXT], layout[MEMBERS_TEXT];
     uint32_t epoch = 0;
     bool same = true;
+    memcpy(layout, lead->layout, sizeof(layout));
     for (uint32_t m = 0; m < MACHINES; m++) {
-        if (!takes_part(n, lead->layout, m)) continue;
+        const node_t *at = &n->nodes[m];
+        const bool member = takes_part(n, lead->layout, m);
+        const bool other = strcmp(at->layout, lead->layout) != 0;
+        if (other && here[m] && (member || takes_part(n, at->layout, m))) return false;
+        if (!member) continue;
         if (!here[m]) return false;
-        if (n->nodes[m].epoch > epoch) epoch = n->nodes[m].epoch;
+        if (at->epoch > epoch) epoch = at->epoch;
     }
     for (uint32_t m = 0; m < MACHINES; m++)
         if (takes_part(n, lead->layout, m) && n->nodes[m].epoch > 1)
             same = same && n->nodes[m].epoch == epoch;
     for (uint32_t m = 0; m < MACHINES && !same; m++)
-        if (takes_part(n, lead->layout, m) && arrives(n)) n->nodes[m].epoch = epoch;
+        if (takes_part(n, lead->layout, m) && arrives(n)) become(&n->nodes[m], epoch, layout);
     if (!same) return true; /* they come again */
     members_all(&n->job, all);
     if (!(members_newest(&n->job, records) == 0 && strcmp(all, lead->layout) == 0) &&
         !members_meets(&n->job, records, lead->layout))
         return false;
+    check_most(n, here, lead->layout);
+    memcpy(n->met, lead->layout, sizeof(n->met));
     for (uint32_t m = 0; m < MACHINES; m++)
         if (takes_part(n, lead->layout, m) && (m == leader || arrives(n)))
             meet(&n->nodes[m], epoch);
@@ -350,7 +383,8 @@ static bool try_to_meet(net_t *n, uint32_t leader, const member_record_t *record
     return true;
 }
 
-/* The deadline: those that have come decide, as control_members.c does. Any machine may lead here. */
+/* The deadline: those that have come decide, as control_members.c does. Any machine may lead here. Who
+ * elects decides for the layout at hand as well, once rank 0's machine has come. */
 static void try_to_go_on(net_t *n, uint32_t leader, const member_record_t *records,
                          const bool *here)
 {
@@ -359,11 +393,34 @@ static void try_to_go_on(net_t *n, uint32_t leader, const member_record_t *recor
     uint32_t epoch = 0;
     for (uint32_t m = 0; m < MACHINES; m++)
         if (here[m] && n->nodes[m].epoch > epoch) epoch = n->nodes[m].epoch;
-    if (!members_next(&n->job, lead->layout, here, next) || strcmp(next, lead->layout) == 0 ||
-        !members_quorum(&n->job, records, next))
-        return;
+    if (!members_next(&n->job, lead->layout, here, next)) return;
+    const bool same = strcmp(next, lead->layout) == 0;
+    if ((same && !elects(n, leader)) || !members_quorum(&n->job, records, next)) return;
+    check_most(n, here, next);
+    n->again += same;
     for (uint32_t m = 0; m < MACHINES; m++)
         if (here[m] && (m == leader || arrives(n))) become(&n->nodes[m], epoch + 1, next);
+}
+
+/* A spare without a vote leads, and not all come: it is a spare as before, and at the third time its launcher
+ * ends until it is started again. As starter_is_spare_again, though not only where no vote comes. */
+static bool leads_in_vain(net_t *n, uint32_t leader, const bool *here)
+{
+    enum { VAIN_MOST = 3 };
+    node_t *lead = &n->nodes[leader];
+    bool lacks = false;
+    if (leader < HOSTS || lead->met_epoch != 0 || elects(n, leader)) return false;
+    for (uint32_t m = 0; m < MACHINES; m++)
+        lacks = lacks || (takes_part(n, lead->layout, m) && !here[m]);
+    if (!lacks || draw(n, 2) == 0) return false;
+    const uint32_t vain = lead->vain + 1;
+    n->vain++;
+    if (vain == VAIN_MOST)
+        lead->down = true;
+    else
+        forget(n, leader);
+    lead->vain = vain % VAIN_MOST;
+    return true;
 }
 
 /* A leader that hears of a later layout than its own takes that. */
@@ -430,17 +487,17 @@ static void settle(net_t *n, uint32_t rounds)
         const uint32_t leader = choose_leader(n);
         if (n->nodes[leader].runs == 0 && !n->nodes[leader].down && !learns(n, leader)) {
             look(n, leader, records, here);
-            if (!takes_part(n, n->nodes[leader].layout, leader) ||
-                !try_to_meet(n, leader, records, here))
-                try_to_go_on(n, leader, records, here);
+            const bool met = takes_part(n, n->nodes[leader].layout, leader) &&
+                             try_to_meet(n, leader, records, here);
+            if (!met && !leads_in_vain(n, leader, here)) try_to_go_on(n, leader, records, here);
         }
         check_running(n);
     }
 }
 
 /* Random cuts into up to three parts, machines that are down meanwhile (rank 0's as often as another),
- * messages that are lost in any of the exchanges, and launchers that are started anew, one at a time,
- * and have forgotten all. */
+ * messages that are lost in any of the exchanges, spares that lead and to which not all come, and
+ * launchers that are started anew, one at a time, and have forgotten all. */
 static net_t play(uint64_t seed, uint32_t cuts, uint32_t *went_on)
 {
     static char *const prefers[] = {NULL, "tokyo", "osaka", "kyoto"};
@@ -469,18 +526,22 @@ static net_t play(uint64_t seed, uint32_t cuts, uint32_t *went_on)
 static void halves_that_do_not_see_each_other_never_both_go_on(void **state)
 {
     const uint32_t runs = torture_wanted() ? 2000 : 200;
-    uint32_t changes = 0, went_on = 0, led = 0;
+    uint32_t changes = 0, went_on = 0, led = 0, again = 0, vain = 0;
     (void)state;
     for (uint32_t i = 0; i < runs; i++) {
         const net_t n = play(UINT64_C(20261126) + i, 20, &went_on);
         changes += n.changes;
         led += n.led;
+        again += n.again;
+        vain += n.vain;
     }
     print_message(
         "%u jobs with 20 random cuts each: %u went on while cut, in %u layouts; %u meetings "
-        "were led by another machine than the first\n",
-        runs, went_on, changes, led);
+        "were led by another machine than the first; %u decided for the layout at hand; %u "
+        "times a spare led in vain\n",
+        runs, went_on, changes, led, again, vain);
     assert_true(went_on > runs && changes > runs && led > runs);
+    assert_true(again > 0 && vain > 0);
 }
 
 /* Two hosts, each a half: without prefer both wait; the one that the witness sees goes on, and the other
