@@ -605,6 +605,24 @@ static void of_two_layouts_that_met_in_one_epoch_it_takes_both(void **state)
     assert_true(members_quorum(&job, l_x_and_z, ".-.."));
 }
 
+/* ts led `a-.-.` in vain, having met in `a....` with all others. The rest of that layout may have met in
+ * it by another way, and gone on: what ts promised then counts as long as its vote does. */
+static void a_spare_that_forgets_what_it_tried_has_no_vote(void **state)
+{
+    static char tokyo_goes_on[] = "tokyo";
+    enum { T2 = 1, O2 = 3, TS = 5 };
+    const job_t job = new_job(GO_ON_RANKS, tokyo_goes_on);
+    const member_record_t other = {true, 5, "a....", "", "a...."};
+    member_record_t records[MACHINES] = {[T2] = other, [O2] = other};
+    (void)state;
+    records[TS] = (member_record_t){true, 5, "a....", "6:a-.-.", "a-.-."};
+    assert_false(members_quorum(&job, records, "a.-.-"));
+    records[TS].tried = ""; /* forgotten, and yet it votes: two would go on */
+    assert_true(members_quorum(&job, records, "a.-.-"));
+    records[TS] = (member_record_t){true, 0, "", "", "....."}; /* as it is */
+    assert_false(members_quorum(&job, records, "a.-.-"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -617,6 +635,7 @@ int main(void)
         cmocka_unit_test(halves_that_do_not_see_each_other_never_both_go_on),
         cmocka_unit_test(a_tie_goes_to_whom_the_witness_sees),
         cmocka_unit_test(of_two_layouts_that_met_in_one_epoch_it_takes_both),
+        cmocka_unit_test(a_spare_that_forgets_what_it_tried_has_no_vote),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

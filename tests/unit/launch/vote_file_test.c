@@ -139,6 +139,35 @@ static void a_spare_that_nobody_reaches_ends_at_the_third_time(void **state)
     mem_free(starter.ranks);
 }
 
+/* What it tried is forgotten only as it has no vote. One that has met may have met in what it tried as well. */
+static void a_spare_that_has_met_forgets_nothing(void **state)
+{
+    static job_t job;
+    static launch_t l;
+    static starter_t starter;
+    static board_row_t board[1];
+    lh_status_t status;
+    for (uint32_t met = 2; met-- > 0;) {
+        launcher_new(*state, &job, &l, &starter, "t2", "t2");
+        job.sites = job.all_sites = spared;
+        starter.place.epoch = 4;
+        starter.place.met_epoch = met == 0 ? 0 : 3;
+        (void)snprintf(starter.place.layout, sizeof(starter.place.layout), "a.");
+        (void)snprintf(starter.place.tried, sizeof(starter.place.tried), "4:a.");
+        assert_int_equal(starter_make_ranks(&starter), LH_OK);
+        assert_false(starter.place.herald);
+        memset(board, 0, sizeof(board));
+        atomic_store(&board[0].told.lacked, 1);
+        starter.board = board;
+        starter.first = &starter.ranks[0];
+        assert_int_equal(starter_regroups(&starter, &status), met == 0);
+        assert_int_equal(status, LH_OK);
+        assert_string_equal(starter.place.tried, met == 0 ? "" : "4:a.");
+        assert_string_equal(starter.place.layout, met == 0 ? ".." : "a.");
+        mem_free(starter.ranks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +177,8 @@ int main(void)
                                         scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(a_spare_that_nobody_reaches_ends_at_the_third_time,
                                         scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_spare_that_has_met_forgets_nothing, scratch_setup,
+                                        scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
