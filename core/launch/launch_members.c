@@ -209,6 +209,10 @@ lh_status_t starter_note_met(starter_t *s)
         const bool witness = s->place.herald && atomic_load(&t->met_epoch) != 0;
         const uint32_t epoch = witness ? atomic_load(&t->met_epoch) : atomic_load(&s->board[i].met);
         if (epoch == 0 || epoch < s->place.epoch) continue;
+        /* It was told of another layout, of that epoch too, which may meet by its vote. */
+        if (witness && epoch == s->place.epoch && s->place.tried[0] != '\0' &&
+            strcmp(t->met, s->place.layout) != 0)
+            continue;
         if (witness) memcpy(s->place.layout, t->met, sizeof(s->place.layout));
         s->place.epoch = epoch + 1;
         s->place.met_epoch = epoch;

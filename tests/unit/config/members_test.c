@@ -324,8 +324,9 @@ static void tell_witness(net_t *n, uint32_t leader, uint32_t epoch)
 {
     node_t *w = &n->nodes[WITNESS];
     const char *layout = n->nodes[leader].layout;
+    const bool other = w->tried[0] != '\0' && strcmp(w->layout, layout) != 0;
     if (members_witness(&n->job) == MEMBERS_NONE || !sees(n, WITNESS, leader) || !arrives(n) ||
-        epoch < w->epoch)
+        epoch < w->epoch || (epoch == w->epoch && other))
         return;
     (void)snprintf(w->layout, sizeof(w->layout), "%s", layout);
     meet(w, epoch);

@@ -168,6 +168,45 @@ static void a_spare_that_has_met_forgets_nothing(void **state)
     }
 }
 
+/* It is in `.-` and epoch 5, and hears of a meeting: of what it was told it forgets nothing, in that epoch too. */
+static void a_witness_keeps_what_it_was_told(void **state)
+{
+    static const struct {
+        const char *tried;
+        uint32_t epoch;
+        const char *met;
+        bool takes; /* the meeting is what it remembers then */
+    } rows[] = {{"5:.-", 4, "-.", false},
+                {"5:.-", 5, "-.", false},
+                {"5:.-", 5, ".-", true},
+                {"5:.-", 6, "-.", true},
+                {"", 5, "-.", true}};
+    static char witness[] = "w1";
+    static job_t job;
+    static launch_t l;
+    static starter_t starter;
+    static board_row_t board[1];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        control_told_t *told = &board[0].told;
+        launcher_new(*state, &job, &l, &starter, "w1", "w1");
+        job.launch.witness = witness;
+        starter.place.epoch = 5;
+        (void)snprintf(starter.place.layout, sizeof(starter.place.layout), ".-");
+        (void)snprintf(starter.place.tried, sizeof(starter.place.tried), "%s", rows[i].tried);
+        assert_int_equal(starter_make_ranks(&starter), LH_OK);
+        assert_true(starter.place.herald);
+        memset(board, 0, sizeof(board));
+        (void)snprintf(told->met, sizeof(told->met), "%s", rows[i].met);
+        atomic_store(&told->met_epoch, rows[i].epoch);
+        starter.board = board;
+        assert_int_equal(starter_note_met(&starter), LH_OK);
+        assert_string_equal(starter.place.tried, rows[i].takes ? "" : rows[i].tried);
+        assert_string_equal(starter.place.met, rows[i].takes ? rows[i].met : "");
+        assert_int_equal(starter.place.met_epoch, rows[i].takes ? rows[i].epoch : 0);
+        mem_free(starter.ranks);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +217,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_spare_that_nobody_reaches_ends_at_the_third_time,
                                         scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(a_spare_that_has_met_forgets_nothing, scratch_setup,
+                                        scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_witness_keeps_what_it_was_told, scratch_setup,
                                         scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
