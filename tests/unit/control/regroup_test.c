@@ -400,6 +400,38 @@ static void a_spare_that_has_forgotten_that_it_leads_is_told(void **state)
     secret_free(star.secret);
 }
 
+/* The same where o1 is half of the ranks, and nothing decides for it: t1 may train elsewhere, until it comes too. */
+static void without_most_a_spare_is_not_told_that_it_leads(void **state)
+{
+    static process_t o1, spare, t1;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_of(&star, &o1, &spared, 1, "a.", 4);
+    process_elects(&o1, true);
+    o1.run.how.join_ns = 400 * CONTROL_MS;
+    o1.members.met = "a.";
+    process_of(&star, &spare, &spared, 2, "..", 1);
+    spare.members.met = "";
+    begin(&o1);
+    (void)usleep(50000);
+    begin(&spare);
+    (void)usleep(700000);
+    assert_int_equal(pthread_tryjoin_np(o1.run.thread, NULL), EBUSY);
+    assert_int_equal(pthread_tryjoin_np(spare.run.thread, NULL), EBUSY);
+    process_of(&star, &t1, &spared, 0, "a.", 4);
+    t1.members.met_epoch = 2;
+    assert_true(t1.members.herald);
+    begin(&t1);
+    end_soon(&o1, "o1 waits, though all are there");
+    end_soon(&spare, "the spare waits, though all are there");
+    end_soon(&t1, "t1 waits for whoever leads");
+    was_told(&o1, 5, "a.");
+    was_told(&spare, 5, "a.");
+    was_told(&t1, 5, "a.");
+    secret_free(star.secret);
+}
+
 /* A spare was told that it leads, and nobody comes: its launcher can tell that from all else. */
 static void a_spare_that_leads_and_lacks_ranks_says_so(void **state)
 {
@@ -884,6 +916,7 @@ int main(void)
         cmocka_unit_test(another_machine_leads),
         cmocka_unit_test(rank_0_on_a_spare_goes_before_who_elects),
         cmocka_unit_test(a_spare_that_has_forgotten_that_it_leads_is_told),
+        cmocka_unit_test(without_most_a_spare_is_not_told_that_it_leads),
         cmocka_unit_test(a_spare_that_leads_and_lacks_ranks_says_so),
         cmocka_unit_test(an_old_leader_hears_of_the_new_one),
         cmocka_unit_test(an_old_leader_hears_of_a_spare_in_its_place),
