@@ -246,10 +246,15 @@ static bool takes_part(const net_t *n, const char *layout, uint32_t m)
     return members_ranks_of(&n->job, layout, m, &first) > 0;
 }
 
-/* Whoever leads is not rank 0, and waits for that. */
-static bool elects(const net_t *n, uint32_t leader)
+static bool is_zero(const net_t *n, uint32_t m)
 {
-    return members_leader(&n->job, n->nodes[leader].layout) != leader;
+    return members_leader(&n->job, n->nodes[m].layout) == m;
+}
+
+/* Its ranks wait for rank 0, which is elsewhere. */
+static bool elects(const net_t *n, uint32_t m)
+{
+    return !is_zero(n, m) && takes_part(n, n->nodes[m].layout, m);
 }
 
 /* Whether a group works: only then can it save, as each of its ranks has a part in that. */
@@ -410,7 +415,7 @@ static bool leads_in_vain(net_t *n, uint32_t leader, const bool *here)
     enum { VAIN_MOST = 3 };
     node_t *lead = &n->nodes[leader];
     bool lacks = false;
-    if (leader < HOSTS || lead->met_epoch != 0 || elects(n, leader)) return false;
+    if (leader < HOSTS || lead->met_epoch != 0 || !is_zero(n, leader)) return false;
     for (uint32_t m = 0; m < MACHINES; m++)
         lacks = lacks || (takes_part(n, lead->layout, m) && !here[m]);
     if (!lacks || draw(n, 2) == 0) return false;
