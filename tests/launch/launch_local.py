@@ -142,7 +142,8 @@ class Local(LaunchCase):
         process = self.start(self.ini(FOUR), wrap=enter, LH_STEPS=1000, LH_EATS=2, LH_EATS_MIB=512)
         code, _, err = self.finish(process)
         self.assertEqual(code, 3, err)
-        self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ was killed by signal 9 \(Killed\) in step 3, a test barrier, "
+        # The kernel takes whoever has most then: where sanitizers need much of the limit, not always who eats.
+        self.assertRegex(err, r"\Alonghaul: rank \d on \S+ was killed by signal 9 \(Killed\) in step 3, a test barrier, "
                               r"likely for want of memory: the kernel has killed a process of this control group for it, "
                               r"whose limit is 256 MiB\n\Z")
         self.nothing_is_left()

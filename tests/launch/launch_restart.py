@@ -399,8 +399,9 @@ class Training(LaunchCase):
             self.nothing_is_left()
 
     def rows(self, ini):
+        """But for one that is just being written."""
         with open(os.path.join(os.path.dirname(ini), "out", "metrics.jsonl")) as f:
-            return [json.loads(line) for line in f]
+            return [json.loads(line) for line in f if line.endswith("\n")]
 
     def losses(self, ini):
         return {row["step"]: row["loss"] for row in self.rows(ini) if "loss" in row}
