@@ -341,7 +341,8 @@ static void differentiate_and_fuse(differentiated_t *d)
     for (uint32_t n = forward_end + 1; n < d->r->node_count; n++)
         if (d->r->nodes[n - 1].gradient_of != 0)
             assert_in_range(d->r->nodes[n].gradient_of, 1, d->r->nodes[n - 1].gradient_of);
-    assert_in_range(d->r->nodes[d->r->node_count - 1].gradient_of, 1, forward_end - 1);
+    if (forward_end > 1) /* else there is nothing to go back through */
+        assert_in_range(d->r->nodes[d->r->node_count - 1].gradient_of, 1, forward_end - 1);
 }
 
 static bool has_op(const recording_t *r, const char *name)
