@@ -317,25 +317,38 @@ lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out)
     return schedule_finish(s, out);
 }
 
+/* Appends a row for each micro-batch, in frames of their own. */
+static void schedule_rows_add(schedule_t *s, uint32_t program, uint32_t chunk,
+                              uint32_t micro_batches)
+{
+    for (uint32_t m = 0; m < micro_batches; m++)
+        schedule_row_add(s, program, chunk, m, m);
+}
+
 /* Each part, or leg of a block, is a chunk, and frame m is micro-batch m's: all are under way at once,
  * which is what this order costs in memory. */
-lh_status_t schedule_breadth(uint32_t blocks, uint32_t leg_blocks, uint32_t legs,
+lh_status_t schedule_breadth(uint32_t blocks, uint32_t leg_blocks, uint32_t legs, bool halves,
                              uint32_t micro_batches, schedule_t **out)
 {
     lh_assert(micro_batches > 0 && leg_blocks <= blocks && (leg_blocks == 0 || legs > 0));
+    lh_assert(!halves || blocks > 0);
     schedule_t *s;
     const uint32_t chunks = blocks + 2 + leg_blocks * (legs - 1);
-    const lh_status_t status = schedule_new("breadth-first", 2 * (uint64_t)chunks * micro_batches,
-                                            &s);
+    /* Of the first block, whose chunks stand behind chunk 0. */
+    const uint32_t in_two = !halves ? 0 : leg_blocks > 0 ? legs : 1;
+    const uint64_t rows = (2 * (uint64_t)chunks + in_two) * micro_batches;
+    const lh_status_t status = schedule_new("breadth-first", rows, &s);
     if (status != LH_OK) return status;
     s->leg_blocks = leg_blocks;
     s->legs = legs;
+    s->halves = halves;
     for (uint32_t c = 0; c < chunks; c++)
-        for (uint32_t m = 0; m < micro_batches; m++)
-            schedule_row_add(s, SCHEDULE_FORWARD, c, m, m);
+        schedule_rows_add(s, SCHEDULE_FORWARD, c, micro_batches);
     for (uint32_t c = chunks; c-- > 0;)
-        for (uint32_t m = 0; m < micro_batches; m++)
-            schedule_row_add(s, SCHEDULE_BACKWARD, c, m, m);
+        schedule_rows_add(s, c > 0 && c <= in_two ? SCHEDULE_BACKWARD_INPUT : SCHEDULE_BACKWARD, c,
+                          micro_batches);
+    for (uint32_t c = in_two; c > 0; c--)
+        schedule_rows_add(s, SCHEDULE_BACKWARD_WEIGHTS, c, micro_batches);
     return schedule_finish(s, out);
 }
 

@@ -40,6 +40,9 @@ struct schedule {
     /* Where each part is a chunk: of this many blocks, the first ones, each is so many chunks instead,
      * its legs. 0 in tables that are read. */
     uint32_t leg_blocks, legs;
+    /* The first block's way back is in two, with the embedding's between them; a block that does not go
+     * in halves goes whole where the first would. False in tables that are read. */
+    bool halves;
     /* Where the table repeats itself for the next micro-batches, a program is written for one round
      * and run once for each: rounds * round_micro_batches is micro_batches. */
     uint32_t rounds, round_rows, round_micro_batches;
@@ -55,8 +58,10 @@ enum { SCHEDULE_MICRO_BATCHES = 1 << 20, SCHEDULE_CHUNKS = 1 << 12, SCHEDULE_ROW
 lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out) LH_MUST_CHECK;
 /* All micro-batches through each part before the next part. The first leg_blocks of the blocks are
  * `legs` chunks each: all go through a leg before the next leg, and back likewise (engine/part_legs.h
- * says why, and where a block is cut). With leg_blocks 0 all go whole, and `legs` says nothing. */
-lh_status_t schedule_breadth(uint32_t blocks, uint32_t leg_blocks, uint32_t legs,
+ * says why, and where a block is cut). With leg_blocks 0 all go whole, and `legs` says nothing.
+ * halves: all go back through the first block's input halves, then through the embedding, then through
+ * the block's weights' halves, leg by leg (engine/part_halves.h). */
+lh_status_t schedule_breadth(uint32_t blocks, uint32_t leg_blocks, uint32_t legs, bool halves,
                              uint32_t micro_batches, schedule_t **out) LH_MUST_CHECK;
 /* Forward through one chunk, for scores and generation. */
 lh_status_t schedule_forward(uint32_t micro_batches, schedule_t **out) LH_MUST_CHECK;

@@ -102,7 +102,7 @@ static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, sch
     if (parallel->schedule != NULL) return read_schedule(s->job, count, out);
     if (parallel->accumulation == ACCUMULATION_DEPTH) return schedule_depth(count, out);
     const uint32_t blocks = weights_parameters(s->weights)->blocks;
-    return schedule_breadth(blocks, leg_blocks(s, blocks, count), PART_LEGS, count, out);
+    return schedule_breadth(blocks, leg_blocks(s, blocks, count), PART_LEGS, false, count, out);
 }
 
 /* Frames say where things lie, which no bit depends on; and there is one order in which a single

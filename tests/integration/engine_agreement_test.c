@@ -256,7 +256,7 @@ static legs_trained_t train_in_legs(const golden_model_t *m, uint32_t blocks, ui
     golden_batch(m, 0, batch);
     rig_open(&rig, m->plugin, golden_options(m), compute);
     assert_int_equal(rig.parameters->blocks, LEG_BLOCKS);
-    OK(schedule_breadth(LEG_BLOCKS, blocks, PART_LEGS, GOLDEN_BATCH, &schedule));
+    OK(schedule_breadth(LEG_BLOCKS, blocks, PART_LEGS, false, GOLDEN_BATCH, &schedule));
     const program_how_t how = {.use = USE_TRAIN,
                                .sequences = 1,
                                .rows = GOLDEN_SEQUENCE,
@@ -389,7 +389,7 @@ static uint32_t own_legs(uint32_t kind, uint32_t recompute, uint32_t *blocks)
     own_rig = &rig;
     own_kind = kind;
     rig_open_how(&rig, &opened);
-    OK(schedule_breadth(LEG_BLOCKS, LEG_BLOCKS, PART_LEGS, GOLDEN_BATCH, &schedule));
+    OK(schedule_breadth(LEG_BLOCKS, LEG_BLOCKS, PART_LEGS, false, GOLDEN_BATCH, &schedule));
     const program_how_t how = {.use = USE_TRAIN,
                                .sequences = 1,
                                .rows = GOLDEN_SEQUENCE,

@@ -53,7 +53,7 @@ static void breadth_takes_all_through_a_part_first(void **state)
 {
     (void)state;
     schedule_t *s;
-    assert_int_equal(schedule_breadth(1, 0, 0, 2, &s), LH_OK);
+    assert_int_equal(schedule_breadth(1, 0, 0, false, 2, &s), LH_OK);
     assert_rows(s, "forward 0 0 0\nforward 0 1 1\nforward 1 0 0\nforward 1 1 1\n"
                    "forward 2 0 0\nforward 2 1 1\nbackward 2 0 0\nbackward 2 1 1\n"
                    "backward 1 0 0\nbackward 1 1 1\nbackward 0 0 0\nbackward 0 1 1\n");
@@ -77,7 +77,7 @@ static void breadth_takes_first_blocks_in_legs(void **state)
         {2, 2, 2, 6, {0, 1, 1, 2, 2, 3}, {0, 0, 1, 0, 1, 0}},
     };
     schedule_t *s;
-    assert_int_equal(schedule_breadth(2, 1, 2, 2, &s), LH_OK);
+    assert_int_equal(schedule_breadth(2, 1, 2, false, 2, &s), LH_OK);
     assert_rows(s, "forward 0 0 0\nforward 0 1 1\nforward 1 0 0\nforward 1 1 1\n"
                    "forward 2 0 0\nforward 2 1 1\nforward 3 0 0\nforward 3 1 1\n"
                    "forward 4 0 0\nforward 4 1 1\nbackward 4 0 0\nbackward 4 1 1\n"
@@ -86,7 +86,7 @@ static void breadth_takes_first_blocks_in_legs(void **state)
     schedule_free(s);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const uint32_t blocks = cases[i].blocks;
-        assert_int_equal(schedule_breadth(blocks, cases[i].leg_blocks, cases[i].legs, 2, &s),
+        assert_int_equal(schedule_breadth(blocks, cases[i].leg_blocks, cases[i].legs, false, 2, &s),
                          LH_OK);
         assert_int_equal(s->chunks, cases[i].chunks);
         assert_int_equal(schedule_fits(s, blocks), LH_OK);
@@ -99,6 +99,33 @@ static void breadth_takes_first_blocks_in_legs(void **state)
         }
         schedule_free(s);
     }
+}
+
+/* Embedding, two legs of the first block, the second block, head; and a block that goes whole between
+ * embedding and head. The embedding comes back as soon as the first block's input halves have. */
+static void breadth_takes_the_embedding_back_before_the_first_blocks_weights(void **state)
+{
+    (void)state;
+    schedule_t *s;
+    assert_int_equal(schedule_breadth(2, 1, 2, true, 2, &s), LH_OK);
+    assert_rows(s, "forward 0 0 0\nforward 0 1 1\nforward 1 0 0\nforward 1 1 1\n"
+                   "forward 2 0 0\nforward 2 1 1\nforward 3 0 0\nforward 3 1 1\n"
+                   "forward 4 0 0\nforward 4 1 1\nbackward 4 0 0\nbackward 4 1 1\n"
+                   "backward 3 0 0\nbackward 3 1 1\n"
+                   "backward_input 2 0 0\nbackward_input 2 1 1\n"
+                   "backward_input 1 0 0\nbackward_input 1 1 1\n"
+                   "backward 0 0 0\nbackward 0 1 1\n"
+                   "backward_weights 2 0 0\nbackward_weights 2 1 1\n"
+                   "backward_weights 1 0 0\nbackward_weights 1 1 1\n");
+    assert_true(s->halves);
+    assert_int_equal(s->frames, 2);
+    assert_int_equal(s->rounds, 1);
+    assert_int_equal(schedule_fits(s, 2), LH_OK);
+    schedule_free(s);
+    assert_int_equal(schedule_breadth(1, 0, 0, true, 1, &s), LH_OK);
+    assert_rows(s, "forward 0 0 0\nforward 1 0 0\nforward 2 0 0\nbackward 2 0 0\n"
+                   "backward_input 1 0 0\nbackward 0 0 0\nbackward_weights 1 0 0\n");
+    schedule_free(s);
 }
 
 static void scores_go_forward_only(void **state)
@@ -322,6 +349,7 @@ int main(void)
         cmocka_unit_test(depth_takes_each_micro_batch_there_and_back),
         cmocka_unit_test(breadth_takes_all_through_a_part_first),
         cmocka_unit_test(breadth_takes_first_blocks_in_legs),
+        cmocka_unit_test(breadth_takes_the_embedding_back_before_the_first_blocks_weights),
         cmocka_unit_test(scores_go_forward_only),
         cmocka_unit_test(a_file_is_read_with_blanks_and_comments),
         cmocka_unit_test(other_orders_are_one_round),
