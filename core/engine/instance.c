@@ -5,6 +5,7 @@
 #include <engine/instance.h>
 
 #include <base/memory.h>
+#include <engine/part_halves.h>
 #include <graph/op_table.h>
 #include <graph/recorder.h>
 #include <program/flow_view.h>
@@ -225,13 +226,6 @@ uint32_t instance_forward(instance_t *v, uint32_t input)
     return flow_view_dense(&v->source, flow_mapped(&v->source, v->part->output));
 }
 
-/* Whether an op is one end of a transfer between two ranks: it takes nothing here, or makes
- * nothing. */
-static bool meets_rank(const op_t *op)
-{
-    return op->in_count == 0 || op->out_count == 0;
-}
-
 void instance_recompute(instance_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
@@ -241,7 +235,7 @@ void instance_recompute(instance_t *v, uint32_t recompute)
         const graph_node_t *node = node_at(v, i);
         const bool costly = (node->op->row.flags & LH_OP_COSTLY) != 0;
         if (recompute == RECOMPUTE_SELECTIVE && costly) continue;
-        if (meets_rank(node->op)) continue;
+        if (part_halves_meet(node->op)) continue;
         for (uint32_t s = node->op->in_count; s < node->op->in_count + node->op->out_count; s++)
             if (node->slots[s] != 0) v->map[node->slots[s]] = 0;
         flow_node(&v->source, i);
@@ -277,33 +271,14 @@ uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
     return into;
 }
 
-/* Appends the nodes of the way back that the gradient of the input needs, or (not input) all other
- * nodes. A walk from the end finds them: a node leads to that gradient if it makes a needed value,
- * and then needs what it reads and what it adds onto. What another rank is sent or sends is of the
- * first half, as that rank waits, too. */
+/* Appends the leg's nodes of the first half of the way back, or (not input) of the second. */
 static void backward_half(instance_t *v, bool input)
 {
-    const recording_t *r = v->part->r;
-    bool *needed = mem_array(r->value_count, sizeof(*needed));
-    bool *leads = mem_array(r->node_count, sizeof(*leads));
-    if (needed == NULL || leads == NULL) v->program->flow->status = LH_NO_MEMORY;
-    if (v->program->flow->status == LH_OK && v->part->gradient != 0)
-        needed[v->part->gradient] = true;
-    for (uint32_t i = r->node_count;
-         v->program->flow->status == LH_OK && i-- > v->part->forward_end;) {
-        const graph_node_t *node = node_at(v, i);
-        const uint32_t end = node->op->in_count + node->op->out_count;
-        leads[i] = meets_rank(node->op);
-        for (uint32_t s = node->op->in_count; s < end; s++)
-            leads[i] = leads[i] || (node->slots[s] != 0 && needed[node->slots[s]]);
-        for (uint32_t s = 0; leads[i] && s < end; s++) {
-            if (s < node->op->in_count) needed[node->slots[s]] = true;
-            needed[node->adds_to[s]] = true;
-        }
-    }
-    for (uint32_t i = v->part->forward_end; i < r->node_count; i++)
-        if (v->program->flow->status == LH_OK && leads[i] == input) flow_node(&v->source, i);
-    mem_free(needed);
+    flow_t *f = v->program->flow;
+    bool *leads = mem_array(v->part->r->node_count, sizeof(*leads));
+    f->status = leads == NULL ? LH_NO_MEMORY : part_halves_mark(v->part, leads);
+    for (uint32_t i = v->leg.backward; i < v->leg.backward_end && f->status == LH_OK; i++)
+        if (leads[i] == input) flow_node(&v->source, i);
     mem_free(leads);
 }
 
@@ -312,6 +287,7 @@ uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
     if (v->program->flow->status != LH_OK) return 0;
     backward_begin(v, gradient, false);
     backward_half(v, true);
+    if (!part_leg_ends_backward(&v->leg, v->part)) return gradient;
     if (v->part->gradient == 0) return 0;
     return flow_view_dense(&v->source, flow_mapped(&v->source, v->part->gradient));
 }

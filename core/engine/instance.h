@@ -43,8 +43,9 @@ void instance_recompute(instance_t *v, uint32_t recompute);
  * gradient of the input (0: there is none), or with legs to come `gradient`, which each leg is given.
  * into: the flow value in which it is to lie, by a copy if its op can't write there; 0: anywhere. */
 uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into);
-/* The first half of a whole part's way back in two: what leads to the gradient of the input, for
- * which the chunk before waits. The second half makes the gradients of weights, some rows later. */
+/* The first half of the leg's way back in two (part_halves.h): what leads to the gradient of the input,
+ * for which the chunk before waits; returns what instance_backward does. The second half makes the
+ * gradients of weights, some rows later. */
 uint32_t instance_backward_input(instance_t *v, uint32_t gradient);
 /* The second half. The map still holds the gradient of the output and what the first half made. */
 void instance_backward_weights(instance_t *v);

@@ -6,14 +6,16 @@
  * that goes on, and the gradient that comes back. How long each value lives is stated nowhere:
  * flow_finish finds it by the calls that use the value.
  *
- * A schedule may take the first blocks in legs (part_legs.h), each a row. Where a block is found to
- * have fewer legs than it has rows, the rows of those that it lacks are empty. */
+ * A schedule may take the first blocks in legs (part_legs.h), each a row, and the first one back in
+ * halves (part_halves.h). Where a block is found to have fewer legs than it has rows, or no halves, the
+ * rows of those that it lacks are empty. */
 #include <engine/model_program.h>
 
 #include <base/memory.h>
 #include <engine/block_sums.h>
 #include <engine/engine.h>
 #include <engine/instance.h>
+#include <engine/part_halves.h>
 #include <graph/op_table.h>
 #include <longhaul/dtype.h>
 #include <program/schedule.h>
@@ -33,6 +35,7 @@ typedef struct model_flow {
     block_sums_t sums;     /* over embedding and blocks                                 */
     uint32_t leg_blocks;   /* that the schedule takes in legs                           */
     part_legs_t legs[PART_LEG_BLOCKS];
+    bool whole; /* the schedule has halves for the first block, which has none */
 } model_flow_t;
 
 /* A chunk of the head: the bytes of logits to aim at (16 MiB), what the rows are a multiple of, and
@@ -123,6 +126,17 @@ static lh_status_t legs_find(model_flow_t *m, const schedule_t *s)
     return status;
 }
 
+/* Finds whether the first block goes back in the halves that the schedule has for it. */
+static lh_status_t halves_find(model_flow_t *m, const schedule_t *s)
+{
+    program_t *p = m->p;
+    if (!s->halves) return LH_OK;
+    const part_leg_t last = m->leg_blocks > 0 ? m->legs[0].list[0] : part_leg_whole(&m->blocks[0]);
+    const lh_status_t status = part_halves_find(p, &m->embed, &m->blocks[0], &last, &p->halves);
+    m->whole = !p->halves;
+    return status;
+}
+
 /* The head is recorded twice where the rows are no whole number of chunks: for a chunk, and for the
  * rows that remain. */
 static lh_status_t parts_record(model_flow_t *m, const schedule_t *s)
@@ -132,6 +146,7 @@ static lh_status_t parts_record(model_flow_t *m, const schedule_t *s)
     if (status == LH_OK && m->train) status = part_differentiate(p, &m->embed, p->weights->compute);
     if (status == LH_OK) status = blocks_record(m);
     if (status == LH_OK) status = legs_find(m, s);
+    if (status == LH_OK) status = halves_find(m, s);
     if (status == LH_OK) status = part_record_head(p, m->chunk, m->train, &m->heads[0]);
     if (status == LH_OK && p->tokens % m->chunk != 0)
         status = part_record_head(p, p->tokens % m->chunk, m->train, &m->heads[1]);
@@ -284,8 +299,8 @@ static void part_forward(model_flow_t *m, uint32_t part, uint32_t leg, uint32_t 
     if (part_leg_ends_forward(&v->leg, v->part)) block_sums_add(&m->sums, v);
 }
 
-/* Appends a part's way back, or a leg of it, which has no halves. The head has had its own. The
- * embedding has gradients of weights only, which come with its backward or backward_weights row. */
+/* Appends a part's way back, or a leg of it. The head has had its own. The embedding has gradients of
+ * weights only, which come with its backward or backward_weights row. */
 static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t leg,
                           uint32_t micro_batch)
 {
@@ -293,7 +308,6 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
     if (part > p->weights->parameters->blocks || p->flow->status != LH_OK) return;
     instance_t *v = instance_of(m, part, micro_batch);
     uint32_t *gradient = &m->gradient[micro_batch];
-    lh_assert(m->leg_blocks == 0 || program == SCHEDULE_BACKWARD);
     leg_take(m, v, part, leg);
     block_sums_seed(&m->sums, v);
     if (part == 0) {
@@ -311,7 +325,8 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
         p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", part - 1);
 }
 
-/* Appends a row: the parts of its chunk in order, or on the way back from the last to the first. */
+/* Appends a row: the parts of its chunk in order, or on the way back from the last to the first. A block
+ * that has no halves goes whole in the row of the first. */
 static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
 {
     uint32_t first, end;
@@ -319,13 +334,16 @@ static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t
     lh_assert(row->micro_batch < m->p->round_micro_batches);
     schedule_parts(s, m->p->weights->parameters->blocks, row->chunk, &first, &end);
     const part_legs_t *legs = legs_of(m, first);
+    uint32_t program = row->program;
     if (legs != NULL && leg >= legs->count) return; /* its block has fewer */
-    if (row->program == SCHEDULE_FORWARD) {
+    if (m->whole && program == SCHEDULE_BACKWARD_WEIGHTS) return;
+    if (m->whole && program == SCHEDULE_BACKWARD_INPUT) program = SCHEDULE_BACKWARD;
+    if (program == SCHEDULE_FORWARD) {
         for (uint32_t part = first; part < end && m->p->flow->status == LH_OK; part++)
             part_forward(m, part, leg, row->micro_batch);
     } else {
         for (uint32_t part = end; part-- > first && m->p->flow->status == LH_OK;)
-            part_backward(m, row->program, part, leg, row->micro_batch);
+            part_backward(m, program, part, leg, row->micro_batch);
     }
 }
 

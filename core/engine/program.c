@@ -602,6 +602,11 @@ uint32_t program_legs(const program_t *p, uint32_t *most)
     return p->leg_blocks;
 }
 
+bool program_halves(const program_t *p)
+{
+    return p->halves;
+}
+
 void program_cost(const program_t *p, program_cost_t *out)
 {
     *out = (program_cost_t){0};

@@ -134,6 +134,7 @@ struct program {
     uint32_t rounds;              /* runs of a step; 0: the caller makes as many as it likes */
     uint32_t row_count;           /* rows of the schedule in a round */
     uint32_t leg_blocks, legs;    /* program_legs */
+    bool halves;                  /* program_halves */
     uint64_t frame_bytes;         /* the most that a row leaves to later rows; after engine_plan */
     flow_t *flow;
     recording_t **recordings; /* owned: the flow points into them */
@@ -232,6 +233,8 @@ lh_status_t program_output_of(program_t *p, uint32_t which, uint32_t back, void 
 uint64_t program_frame_bytes(const program_t *p);
 /* How many blocks are taken in legs (part_legs.h), and in how many at most; 0: all go whole. */
 uint32_t program_legs(const program_t *p, uint32_t *most);
+/* Whether the first block goes back in halves, the embedding between them (part_halves.h). */
+bool program_halves(const program_t *p);
 /* The i-th call, from 0, of the first round's list or of the later rounds'. False: the list is
  * shorter. After engine_plan. */
 bool program_call(const program_t *p, bool later, uint32_t i, program_call_t *out);

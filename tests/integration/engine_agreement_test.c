@@ -217,22 +217,20 @@ static void micro_batches_add_up_to_the_batch(void **state)
 static const char *const leg_weights[] = {"wq", "wo", "w_up", "w_down"};
 enum { LEGS = 4, LEG_BLOCKS = 2 };
 
-/* What a step whose blocks may go in legs made, and where calls add to gradients of their weights: the
- * first and the last. */
+/* What a step whose blocks may go in legs made, and where calls add to gradients of their weights and of
+ * the embedding: the first and the last. */
 typedef struct legs_trained {
     float *gradients, loss;
     uint64_t elements;
     uint32_t blocks, legs;
-    uint32_t calls[LEG_BLOCKS][LEGS][2];
+    bool halves;
+    uint32_t calls[LEG_BLOCKS][LEGS][2], embedding[2];
 } legs_trained_t;
 
-static void gradient_calls(const rig_t *rig, const program_t *p, uint32_t block, const char *name,
-                           uint32_t out[2])
+static void gradient_calls(const rig_t *rig, const program_t *p, uint32_t index, uint32_t out[2])
 {
     const store_t *store = rig->weights->grad;
     const flow_t *f = p->flow;
-    uint32_t index;
-    assert_true(parameters_find_local(rig->parameters, LH_PART_BLOCK, block, name, &index));
     for (uint32_t c = 1; c < f->call_count; c++)
         for (uint32_t s = 0; s < flow_call_slots(&f->calls[c]); s++) {
             const flow_buffer_t *b = &f->buffers[f->values[f->calls[c].slots[s]].buffer];
@@ -245,38 +243,103 @@ static void gradient_calls(const rig_t *rig, const program_t *p, uint32_t block,
     assert_true(out[0] > 0);
 }
 
-/* The first golden batch breadth-first, a sequence each, with so many blocks in legs. */
-static legs_trained_t train_in_legs(const golden_model_t *m, uint32_t blocks, uint32_t recompute,
-                                    lh_dtype_t compute)
+/* Of the weights of legs, and of the embedding's first parameter. */
+static void all_gradient_calls(const rig_t *rig, const program_t *p, legs_trained_t *out)
+{
+    const parameters_t *parameters = rig->parameters;
+    uint32_t index = 0;
+    for (uint32_t b = 0; b < LEG_BLOCKS; b++)
+        for (uint32_t i = 0; i < LEGS; i++) {
+            assert_true(
+                parameters_find_local(parameters, LH_PART_BLOCK, b, leg_weights[i], &index));
+            gradient_calls(rig, p, index, out->calls[b][i]);
+        }
+    for (index = 0; parameters->items[index].part != LH_PART_EMBED;)
+        index++;
+    gradient_calls(rig, p, parameters->items[index].storage, out->embedding);
+}
+
+/* Some weights of no trained model: waves. */
+static void waves(const rig_t *rig)
+{
+    for (uint32_t i = 0; i < rig->parameters->count; i++) {
+        const parameter_t *p = &rig->parameters->items[i];
+        if (p->storage != i) continue;
+        float *values = mem_array(p->elements, sizeof(*values));
+        assert_non_null(values);
+        for (uint64_t k = 0; k < p->elements; k++)
+            values[k] = 0.2f * sinf((float)(7 * i + k));
+        OK(weights_write(rig->weights, SPACE_PARAMETER, i, 0, p->elements, LH_DTYPE_F32, values));
+        mem_free(values);
+    }
+}
+
+/* How blocks go: so many of the first in legs, the first one back in halves if it can. */
+typedef struct legs_how {
+    uint32_t blocks;
+    bool halves;
+    uint32_t recompute;
+    lh_dtype_t compute;
+    uint64_t rows;               /* of a sequence                                              */
+    const rig_option_t *options; /* instead of the golden model's, whose weights are not known */
+} legs_how_t;
+
+/* The first golden batch breadth-first, a sequence each. */
+static legs_trained_t train_in_legs(const golden_model_t *m, const legs_how_t *legs)
 {
     rig_t rig;
     schedule_t *schedule;
     legs_trained_t out = {0};
     int32_t batch[GOLDEN_BATCH * ROW];
     golden_batch(m, 0, batch);
-    rig_open(&rig, m->plugin, golden_options(m), compute);
-    assert_int_equal(rig.parameters->blocks, LEG_BLOCKS);
-    OK(schedule_breadth(LEG_BLOCKS, blocks, PART_LEGS, false, GOLDEN_BATCH, &schedule));
+    rig_open(&rig, m->plugin, legs->options != NULL ? legs->options : golden_options(m),
+             legs->compute);
+    assert_true(rig.parameters->blocks >= LEG_BLOCKS);
+    OK(schedule_breadth(rig.parameters->blocks, legs->blocks, PART_LEGS, legs->halves, GOLDEN_BATCH,
+                        &schedule));
     const program_how_t how = {.use = USE_TRAIN,
                                .sequences = 1,
-                               .rows = GOLDEN_SEQUENCE,
-                               .recompute = recompute,
+                               .rows = legs->rows,
+                               .recompute = legs->recompute,
                                .schedule = schedule};
     program_t *train = state_program(&rig, &how);
     schedule_free(schedule);
     OK(engine_build(rig.engine));
-    golden_weights(m, &rig);
-    rig_batches(train, batch, GOLDEN_BATCH, 1, GOLDEN_SEQUENCE, TOKENS);
+    if (legs->options != NULL)
+        waves(&rig);
+    else
+        golden_weights(m, &rig);
+    rig_batches(train, batch, GOLDEN_BATCH, 1, legs->rows, TOKENS);
     OK(program_run(train, 0));
     out.loss = rig_loss(train);
     out.gradients = gradients(&rig);
     out.elements = rig.parameters->elements;
     out.blocks = program_legs(train, &out.legs);
-    for (uint32_t b = 0; b < LEG_BLOCKS; b++)
-        for (uint32_t i = 0; i < LEGS; i++)
-            gradient_calls(&rig, train, b, leg_weights[i], out.calls[b][i]);
+    out.halves = program_halves(train);
+    all_gradient_calls(&rig, train, &out);
     rig_close(&rig);
     return out;
+}
+
+/* Whether the embedding's gradient is complete before the first block's weights have any; else it is
+ * complete behind them. */
+static bool embedding_ahead(const legs_trained_t *t)
+{
+    uint32_t ahead = 0, behind = 0;
+    for (uint32_t i = 0; i < LEGS; i++) {
+        assert_true(t->embedding[1] > t->calls[1][i][1]);
+        ahead += t->embedding[1] < t->calls[0][i][0];
+        behind += t->embedding[1] > t->calls[0][i][1];
+    }
+    assert_true(ahead == LEGS || behind == LEGS);
+    return ahead == LEGS;
+}
+
+static void same_bits(const legs_trained_t *a, const legs_trained_t *b)
+{
+    assert_true(a->elements == b->elements);
+    assert_memory_equal(a->gradients, b->gradients, a->elements * sizeof(float));
+    assert_memory_equal(&a->loss, &b->loss, sizeof(a->loss));
 }
 
 /* Whether gradients of one weight are complete before the first of another is begun. */
@@ -287,47 +350,83 @@ static bool leg_apart(const legs_trained_t *t, uint32_t block, uint32_t later, u
 
 /* In four legs each of which has some of the weights, or where a block is computed again in three, as
  * what the feed-forward hands on is too wide to be kept: no bit is another. The last model's
- * feed-forward reads the attention's norm, so its blocks then go whole. */
+ * feed-forward reads the attention's norm, so its blocks then go whole. In halves the embedding's gradient
+ * is complete before the first block's weights have any; of two blocks that are computed again, the second
+ * leaves no room for that. */
 static void blocks_in_legs_have_the_bits_of_whole_ones(void **state)
 {
     (void)state;
     static const struct {
         const char *model;
         uint32_t recompute, legs;
+        bool halves;
         lh_dtype_t compute;
-    } cases[] = {{"llama", RECOMPUTE_NONE, 4, LH_DTYPE_F32},
-                 {"llama", RECOMPUTE_SELECTIVE, 3, LH_DTYPE_F32},
-                 {"llama", RECOMPUTE_FULL, 3, LH_DTYPE_BF16},
-                 {"gpt2", RECOMPUTE_NONE, 4, LH_DTYPE_F32},
-                 {"gptneox", RECOMPUTE_FULL, 3, LH_DTYPE_F32},
-                 {"falcon-7b-kind", RECOMPUTE_FULL, 0, LH_DTYPE_F32}};
+    } cases[] = {{"llama", RECOMPUTE_NONE, 4, true, LH_DTYPE_F32},
+                 {"llama", RECOMPUTE_SELECTIVE, 3, false, LH_DTYPE_F32},
+                 {"llama", RECOMPUTE_FULL, 3, false, LH_DTYPE_BF16},
+                 {"gpt2", RECOMPUTE_NONE, 4, true, LH_DTYPE_F32},
+                 {"gptneox", RECOMPUTE_FULL, 3, false, LH_DTYPE_F32},
+                 {"falcon-7b-kind", RECOMPUTE_FULL, 0, false, LH_DTYPE_F32}};
     for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const golden_model_t *m = golden_models;
         while (strcmp(m->name, cases[i].model) != 0)
             m++;
         if (!golden_there(m)) continue;
-        legs_trained_t whole = train_in_legs(m, 0, cases[i].recompute, cases[i].compute);
-        legs_trained_t legs = train_in_legs(m, LEG_BLOCKS, cases[i].recompute, cases[i].compute);
+        legs_how_t how = {
+            .recompute = cases[i].recompute, .compute = cases[i].compute, .rows = GOLDEN_SEQUENCE};
+        legs_trained_t whole = train_in_legs(m, &how);
+        how.blocks = LEG_BLOCKS;
+        legs_trained_t legs = train_in_legs(m, &how);
+        how.halves = true;
+        legs_trained_t halves = train_in_legs(m, &how);
         assert_int_equal(whole.blocks, 0);
         assert_int_equal(legs.blocks, cases[i].legs > 0 ? LEG_BLOCKS : 0);
         assert_int_equal(legs.legs, cases[i].legs);
+        assert_int_equal(halves.legs, cases[i].legs);
         for (uint32_t b = 0; b < LEG_BLOCKS; b++)
             for (uint32_t k = 1; k < LEGS; k++) {
                 assert_false(leg_apart(&whole, b, k, k - 1));
                 assert_int_equal(leg_apart(&legs, b, k, k - 1), k < cases[i].legs);
+                assert_int_equal(leg_apart(&halves, b, k, k - 1), k < cases[i].legs);
             }
-        assert_memory_equal(legs.gradients, whole.gradients, whole.elements * sizeof(float));
-        assert_memory_equal(&legs.loss, &whole.loss, sizeof(whole.loss));
+        assert_false(whole.halves || legs.halves || embedding_ahead(&legs));
+        assert_int_equal(halves.halves, cases[i].halves);
+        assert_int_equal(embedding_ahead(&halves), cases[i].halves);
+        same_bits(&legs, &whole);
+        same_bits(&halves, &whole);
         mem_free(whole.gradients);
         mem_free(legs.gradients);
+        mem_free(halves.gradients);
+    }
+}
+
+/* Of twenty blocks the others leave that room, though they are computed again. */
+static void halves_of_a_block_that_is_computed_again_have_its_bits(void **state)
+{
+    (void)state;
+    static const rig_option_t options[] = {
+        {"blocks", "20"},  {"hidden", "32"}, {"ffn", "56"},         {"heads", "4"},
+        {"kv_heads", "2"}, {"vocab", "131"}, {"max_tokens", "128"}, {NULL, NULL}};
+    for (uint32_t r = RECOMPUTE_SELECTIVE; r <= RECOMPUTE_FULL; r++) {
+        legs_how_t how = {.recompute = r, .compute = LH_DTYPE_F32, .rows = 8, .options = options};
+        legs_trained_t whole = train_in_legs(llama, &how);
+        how.blocks = LEG_BLOCKS;
+        how.halves = true;
+        legs_trained_t halves = train_in_legs(llama, &how);
+        assert_true(halves.halves && halves.legs == 3);
+        assert_true(embedding_ahead(&halves));
+        assert_true(whole.loss > 0);
+        same_bits(&halves, &whole);
+        mem_free(whole.gradients);
+        mem_free(halves.gradients);
     }
 }
 
 /* ---- blocks of the test's own, with a llama's weights ---- */
 
 /* Columns of a wide product are what the second product works on; or the second product lies beside the
- * first; or both are of a weight each, but in the last block of the same. */
-enum { OF_COLUMNS, BESIDE, TIED };
+ * first; or both are of a weight each, but in the last block of the same; or nothing of all that. */
+enum { OF_COLUMNS, BESIDE, TIED, PLAIN };
 static const rig_t *own_rig; /* whose model has these blocks */
 static uint32_t own_kind;
 
@@ -368,6 +467,7 @@ static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32
         return lh_add(g, x, lh_linear(g, some, g->api->param(g, "wo"), 0));
     }
     const lh_value_t second = lh_linear(g, wide, g->api->param(g, "w_down"), 0);
+    if (own_kind == PLAIN) return lh_add(g, x, second);
     const lh_value_t both = lh_concat(g, wide, second, 1);
     return lh_add(g, x, lh_columns(g, both, 80, width)); /* some of either */
 }
@@ -375,21 +475,31 @@ static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32
 static const lh_model_api_t own_api = {
     .struct_size = sizeof(own_api), .describe = own_describe, .record = own_record};
 
-/* Into how many legs blocks are cut at most; *blocks: how many are. */
-static uint32_t own_legs(uint32_t kind, uint32_t recompute, uint32_t *blocks)
+/* Into how many legs blocks are cut at most; *blocks: how many are; *halves: whether the first one goes
+ * back in halves. Of eight blocks, where none are tied. */
+static uint32_t own_legs(uint32_t kind, uint32_t recompute, bool frozen, uint32_t *blocks,
+                         bool *halves)
 {
-    static const rig_option_t options[] = {{"blocks", "2"}, {"hidden", "32"}, {"ffn", "96"},
-                                           {"heads", "4"},  {"vocab", "131"}, {"max_tokens", "128"},
-                                           {NULL, NULL}};
+    const rig_option_t options[] = {{"blocks", kind == TIED ? "2" : "8"},
+                                    {"hidden", "32"},
+                                    {"ffn", "96"},
+                                    {"heads", "4"},
+                                    {"vocab", "131"},
+                                    {"max_tokens", "128"},
+                                    {NULL, NULL}};
     rig_t rig;
     schedule_t *schedule;
-    uint32_t legs;
+    uint32_t legs, embedding = 0;
     const rig_how_t opened = {
         .model = llama->plugin, .options = options, .compute = LH_DTYPE_F32, .api = &own_api};
     own_rig = &rig;
     own_kind = kind;
     rig_open_how(&rig, &opened);
-    OK(schedule_breadth(LEG_BLOCKS, LEG_BLOCKS, PART_LEGS, false, GOLDEN_BATCH, &schedule));
+    while (rig.parameters->items[embedding].part != LH_PART_EMBED)
+        embedding++;
+    if (frozen) weights_freeze(rig.weights, embedding);
+    OK(schedule_breadth(rig.parameters->blocks, LEG_BLOCKS, PART_LEGS, true, GOLDEN_BATCH,
+                        &schedule));
     const program_how_t how = {.use = USE_TRAIN,
                                .sequences = 1,
                                .rows = GOLDEN_SEQUENCE,
@@ -398,6 +508,7 @@ static uint32_t own_legs(uint32_t kind, uint32_t recompute, uint32_t *blocks)
     const program_t *train = state_program(&rig, &how);
     schedule_free(schedule);
     *blocks = program_legs(train, &legs);
+    *halves = program_halves(train);
     rig_close(&rig);
     return legs;
 }
@@ -415,8 +526,28 @@ static void legs_part_nothing_from_what_it_lies_in(void **state)
                  {BESIDE, RECOMPUTE_NONE, 0}};
     for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint32_t blocks;
-        assert_int_equal(own_legs(cases[i].kind, cases[i].recompute, &blocks), cases[i].legs);
+        bool halves;
+        assert_int_equal(own_legs(cases[i].kind, cases[i].recompute, false, &blocks, &halves),
+                         cases[i].legs);
         assert_int_equal(blocks, cases[i].legs > 0 ? LEG_BLOCKS : 0);
+    }
+}
+
+/* What is taken apart is put together by copies where not all of its gradients are made in one go. An
+ * embedding that stays has no sum to hide. */
+static void halves_are_of_blocks_that_need_no_more_copies(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t kind;
+        bool frozen, halves;
+    } cases[] = {{PLAIN, false, true}, {PLAIN, true, false}, {OF_COLUMNS, false, false}};
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t blocks;
+        bool halves;
+        assert_int_equal(own_legs(cases[i].kind, RECOMPUTE_NONE, cases[i].frozen, &blocks, &halves),
+                         2);
+        assert_int_equal(halves, cases[i].halves);
     }
 }
 
@@ -425,7 +556,8 @@ static void blocks_are_cut_by_their_own_ties(void **state)
 {
     (void)state;
     uint32_t blocks;
-    assert_int_equal(own_legs(TIED, RECOMPUTE_NONE, &blocks), 2);
+    bool halves;
+    assert_int_equal(own_legs(TIED, RECOMPUTE_NONE, false, &blocks, &halves), 2);
     assert_int_equal(blocks, 1);
 }
 
@@ -767,7 +899,9 @@ int main(void)
         cmocka_unit_test(logits_in_the_compute_dtype_cost_rounding_and_save_memory),
         cmocka_unit_test(micro_batches_add_up_to_the_batch),
         cmocka_unit_test(blocks_in_legs_have_the_bits_of_whole_ones),
+        cmocka_unit_test(halves_of_a_block_that_is_computed_again_have_its_bits),
         cmocka_unit_test(legs_part_nothing_from_what_it_lies_in),
+        cmocka_unit_test(halves_are_of_blocks_that_need_no_more_copies),
         cmocka_unit_test(blocks_are_cut_by_their_own_ties),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
