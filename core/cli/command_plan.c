@@ -81,6 +81,7 @@ typedef struct planned {
     const schedule_t *schedule; /* of its step */
     uint64_t frame_bytes;       /* program_frame_bytes */
     uint32_t leg_blocks, legs;  /* program_legs */
+    bool halves;                /* program_halves */
     /* Owned, empty where the device has no record. */
     device_rate_t rate;
     bool known;        /* the device has a record */
@@ -145,6 +146,8 @@ static double step_mfu(const planned_t *p)
 static void plan_print_head(const planned_t *p)
 {
     const job_train_t *train = &p->job->train;
+    const char *halves = p->halves ? "; the embedding comes back before the first block's weights"
+                                   : "";
     char parameters[16], free_bytes[16], frame[16], legs[64] = "";
     const schedule_t *s = p->schedule;
     const lh_device_properties_t *device = engine_properties(p->engine);
@@ -159,8 +162,9 @@ static void plan_print_head(const planned_t *p)
     if (p->leg_blocks > 0)
         (void)snprintf(legs, sizeof(legs), "; blocks in legs: %u, in %u", p->leg_blocks, p->legs);
     cli_print_line("schedule: %s; rounds: %u, micro-batches in each: %u, chunks: %u, frames: %u, a "
-                   "row leaves at most %s%s",
-                   s->name, s->rounds, s->round_micro_batches, s->chunks, s->frames, frame, legs);
+                   "row leaves at most %s%s%s",
+                   s->name, s->rounds, s->round_micro_batches, s->chunks, s->frames, frame, legs,
+                   halves);
     if (p->job->data.documents == DOCUMENTS_APART)
         printf("documents: at most %llu in a micro-batch, %s\n",
                (unsigned long long)p->max_documents, plan_documents_text(p->job, &p->documents));
@@ -378,6 +382,7 @@ static void put_schedule(json_writer_t *w, const planned_t *p)
     json_put_u64(w, "frame_bytes", p->frame_bytes);
     json_put_u64(w, "leg_blocks", p->leg_blocks);
     json_put_u64(w, "legs", p->legs);
+    json_put_flag(w, "halves", p->halves);
     json_close(w);
 }
 
@@ -542,6 +547,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     p->schedule = programs->programs.schedule;
     p->frame_bytes = program_frame_bytes(programs->programs.train);
     p->leg_blocks = program_legs(programs->programs.train, &p->legs);
+    p->halves = program_halves(programs->programs.train);
     read_rate(p);
     if (p->known) p->peak_flops = p->rate.peak_flops[programs->session->compute];
     lh_status_t status = step_plan_new(
