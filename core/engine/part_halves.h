@@ -4,7 +4,8 @@
  * Breadth-first, the embedding's gradient is complete behind all others, and nothing hides its sum. In
  * halves, all micro-batches go through the first block's first half, then back through the embedding,
  * and only then are the weights of that block summed, leg by leg (part_legs.h): the embedding's sum
- * hides behind those products, and what is complete last is the first leg.
+ * hides behind those products, and what is complete last is the first leg. The block's own sums have less
+ * to hide behind: over links that take longer for them than those products take, nothing is won.
  *
  * What it costs is memory: what products of the second half read, of all micro-batches. On the way
  * back through the first block what later blocks kept is free, so halves are for blocks whose memory

@@ -81,8 +81,9 @@ static lh_status_t read_schedule(const job_t *job, uint32_t micro_batches, sched
         (unsigned long long)job->train.batch, (unsigned long long)job->train.micro_batch);
 }
 
-/* How many blocks go in legs, breadth-first. Between sites nothing else hides what is complete last and
- * needed first. A micro-batch alone goes from one leg to the next at once. */
+/* How many blocks go in legs, breadth-first; where any do, the first one comes back in halves. Between
+ * sites nothing else hides what is complete last and needed first. A micro-batch alone goes from one leg
+ * to the next at once. */
 static uint32_t leg_blocks(const session_t *s, uint32_t blocks, uint32_t micro_batches)
 {
     const bool far = s->world != NULL && s->world->row.sites > 1;
@@ -101,8 +102,9 @@ static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, sch
     const uint32_t count = (uint32_t)micro_batches;
     if (parallel->schedule != NULL) return read_schedule(s->job, count, out);
     if (parallel->accumulation == ACCUMULATION_DEPTH) return schedule_depth(count, out);
-    const uint32_t blocks = weights_parameters(s->weights)->blocks;
-    return schedule_breadth(blocks, leg_blocks(s, blocks, count), PART_LEGS, false, count, out);
+    const uint32_t blocks = weights_parameters(s->weights)->blocks,
+                   in_legs = leg_blocks(s, blocks, count);
+    return schedule_breadth(blocks, in_legs, PART_LEGS, in_legs > 0, count, out);
 }
 
 /* Frames say where things lie, which no bit depends on; and there is one order in which a single

@@ -72,8 +72,25 @@ class Prediction(unittest.TestCase):
         self.assertAlmostEqual(sites.predicted(cut, 50e6, 6, rate, of), 1 + (2 * 0.044 - 0.3 * 4 / 36 + 5e-3) / 6)
         self.assertAlmostEqual(sites.predicted(both, 50e6, 6, rate, of), 1 + (0.02 + 0.044 + 10e-3) / 6)
 
+    def test_an_embedding_of_more_than_the_first_leg_hides_behind_the_first_block_s_weights(self):
+        # An embedding of 4 %, blocks of 7.67 %; sums take 2 s, or 1 s and values as long, and half of a block's way back is 4 / 24 s.
+        of = sites.shape(50e6, 2000, 1000, 2000, 12, 3)
+        self.assertEqual([round(share, 6) for share, part in of.back[:7]], [0.023, 0.007667, 0.030667, 0.015333, 0.04, 0, 0.023])
+        self.assertEqual([round(share, 6) for share, part in of.together[:3]], [0.04, 0.023, 0.007667])
+        for parts in (of.together, of.back):
+            self.assertAlmostEqual(sum(share for share, part in parts), 1)
+            self.assertAlmostEqual(sum(part for share, part in parts), 1)
+        cut, both = row(5e-3, cut=True), row(5e-3)
+        rate = 100e6 / (2 * sites.FILLED)
+        # All that is not sent when the weights have computed: with 2 s the embedding and the block, with 1 s the first leg.
+        self.assertAlmostEqual(sites.predicted(cut, 50e6, 6, rate, of), 1 + (2 * (0.04 + 0.92 / 12) - 4 / 24 + 5e-3) / 6)
+        first = 0.3 * 0.92 / 12
+        self.assertAlmostEqual(sites.predicted(both, 50e6, 6, rate, of), 1 + (first - 0.3 * 4 / 72 + 0.04 + first + 10e-3) / 6)
+
     def test_a_micro_batch_alone_takes_blocks_whole(self):
-        self.assertEqual(sites.shape(50e6, 1000, 1000, 2000, 12, 1).together, sites.shape(50e6, 1000, 1000, 2000, 12, 3, 0).together)
+        alone = sites.shape(50e6, 2000, 1000, 2000, 12, 1)
+        self.assertEqual(alone.together, sites.shape(50e6, 2000, 1000, 2000, 12, 3, 0).together)
+        self.assertEqual(alone.back, alone.together)
 
     def test_a_chain_carries_what_its_ends_send_each_other_twice(self):
         ends = next(r for r in sites.ROWS if r.name == "3x40")

@@ -156,8 +156,10 @@ static void every_layout_fits_together(void **state)
                 assert_true(p.lists[0].count > 0);
                 /* Between sites, breadth-first the first blocks are not left whole. */
                 uint32_t legs;
-                assert_int_equal(program_legs(p.programs[0].programs.train, &legs),
-                                 worlds[w][1] != NULL && a == BREADTH ? 2 : 0);
+                const program_t *train = p.programs[0].programs.train;
+                const bool far = worlds[w][1] != NULL && a == BREADTH;
+                assert_int_equal(program_legs(train, &legs), far ? 2 : 0);
+                assert_int_equal(program_halves(train), far);
                 ok(transfer_order_check(p.worlds[0], p.lists));
                 if (w != UNEVEN) lists_differ_in_sizes_alone(&p);
                 plan_close(&p);
