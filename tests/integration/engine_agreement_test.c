@@ -425,10 +425,18 @@ static void halves_of_a_block_that_is_computed_again_have_its_bits(void **state)
 /* ---- blocks of the test's own, with a llama's weights ---- */
 
 /* Columns of a wide product are what the second product works on; or the second product lies beside the
- * first; or both are of a weight each, but in the last block of the same; or nothing of all that. */
-enum { OF_COLUMNS, BESIDE, TIED, PLAIN };
+ * first; or both are of a weight each, but in the last block of the same; or nothing of all that. Or the
+ * wide product's weight is the embedding's; or a norm's weight is a product's bias, too. */
+enum { OF_COLUMNS, BESIDE, TIED, PLAIN, OF_EMBEDDING, TWICE };
 static const rig_t *own_rig; /* whose model has these blocks */
 static uint32_t own_kind;
+
+/* Lets a row's parameter be another one. */
+static void row_tie(lh_param_t *rows, uint32_t count, const char *name, const char *to)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(rows[i].name, name) == 0) rows[i].tied_to = to;
+}
 
 /* The plugin's rows, and where some are tied the second product's once more for each class. */
 static lh_status_t own_describe(lh_model_t *m, lh_model_info_t *out)
@@ -436,9 +444,14 @@ static lh_status_t own_describe(lh_model_t *m, lh_model_info_t *out)
     static lh_param_t rows[32];
     static const uint8_t classes[] = {0, 1};
     OK(own_rig->model_plugin->model->describe(m, out));
-    if (own_kind != TIED) return LH_OK;
+    if (own_kind != TIED && own_kind != OF_EMBEDDING) return LH_OK;
     assert_true(out->param_size == sizeof(rows[0]) && out->param_count < 32);
     memcpy(rows, out->params, out->param_count * sizeof(rows[0]));
+    if (own_kind == OF_EMBEDDING) {
+        row_tie(rows, out->param_count, "w_up", "embed");
+        out->params = rows;
+        return LH_OK;
+    }
     for (uint32_t i = 0; i < out->param_count; i++) {
         if (strcmp(rows[i].name, "wo") != 0) continue;
         rows[i].classes = 1u << classes[0];
@@ -460,14 +473,21 @@ static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32
         const lh_value_t first = lh_linear(g, x, g->api->param(g, "wq"), 0);
         return lh_add(g, x, lh_linear(g, first, g->api->param(g, "wo"), 0));
     }
+    if (own_kind == TWICE) {
+        const lh_value_t gain = g->api->param(g, "attn_norm");
+        const lh_value_t some = lh_linear(g, x, g->api->param(g, "wq"), gain);
+        return lh_add(g, x, lh_rms_norm(g, some, gain, 1e-5));
+    }
     const uint64_t width = own_rig->parameters->hidden;
-    const lh_value_t wide = lh_linear(g, x, g->api->param(g, "w_up"), 0);
+    const lh_value_t from = own_kind == OF_EMBEDDING ? lh_linear(g, x, g->api->param(g, "wq"), 0)
+                                                     : x;
+    const lh_value_t wide = lh_linear(g, from, g->api->param(g, "w_up"), 0);
     if (own_kind == OF_COLUMNS) {
         const lh_value_t some = lh_columns(g, wide, 0, width);
         return lh_add(g, x, lh_linear(g, some, g->api->param(g, "wo"), 0));
     }
     const lh_value_t second = lh_linear(g, wide, g->api->param(g, "w_down"), 0);
-    if (own_kind == PLAIN) return lh_add(g, x, second);
+    if (own_kind != BESIDE) return lh_add(g, x, second);
     const lh_value_t both = lh_concat(g, wide, second, 1);
     return lh_add(g, x, lh_columns(g, both, 80, width)); /* some of either */
 }
@@ -476,13 +496,13 @@ static const lh_model_api_t own_api = {
     .struct_size = sizeof(own_api), .describe = own_describe, .record = own_record};
 
 /* Into how many legs blocks are cut at most; *blocks: how many are; *halves: whether the first one goes
- * back in halves. Of eight blocks, where none are tied. */
+ * back in halves. Of eight blocks, where no two differ. */
 static uint32_t own_legs(uint32_t kind, uint32_t recompute, bool frozen, uint32_t *blocks,
                          bool *halves)
 {
     const rig_option_t options[] = {{"blocks", kind == TIED ? "2" : "8"},
                                     {"hidden", "32"},
-                                    {"ffn", "96"},
+                                    {"ffn", kind == OF_EMBEDDING ? "131" : "96"},
                                     {"heads", "4"},
                                     {"vocab", "131"},
                                     {"max_tokens", "128"},
@@ -548,6 +568,23 @@ static void halves_are_of_blocks_that_need_no_more_copies(void **state)
         assert_int_equal(own_legs(cases[i].kind, RECOMPUTE_NONE, cases[i].frozen, &blocks, &halves),
                          2);
         assert_int_equal(halves, cases[i].halves);
+    }
+}
+
+/* The embedding's way back stands between the halves, and one half of all micro-batches before the other:
+ * a weight that is summed on either side would be summed in another order. */
+static void halves_change_no_sum(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t kind, legs;
+    } cases[] = {{OF_EMBEDDING, 3}, {TWICE, 0}};
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t blocks;
+        bool halves;
+        assert_int_equal(own_legs(cases[i].kind, RECOMPUTE_NONE, false, &blocks, &halves),
+                         cases[i].legs);
+        assert_false(halves);
     }
 }
 
@@ -902,6 +939,7 @@ int main(void)
         cmocka_unit_test(halves_of_a_block_that_is_computed_again_have_its_bits),
         cmocka_unit_test(legs_part_nothing_from_what_it_lies_in),
         cmocka_unit_test(halves_are_of_blocks_that_need_no_more_copies),
+        cmocka_unit_test(halves_change_no_sum),
         cmocka_unit_test(blocks_are_cut_by_their_own_ties),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
