@@ -132,7 +132,7 @@ static lh_status_t halves_find(model_flow_t *m, const schedule_t *s)
     program_t *p = m->p;
     if (!s->halves) return LH_OK;
     const part_leg_t last = m->leg_blocks > 0 ? m->legs[0].list[0] : part_leg_whole(&m->blocks[0]);
-    const lh_status_t status = part_halves_find(p, &m->embed, &m->blocks[0], &last, &p->halves);
+    const lh_status_t status = part_halves_find(p, &m->embed, m->blocks, &last, &p->halves);
     m->whole = !p->halves;
     return status;
 }

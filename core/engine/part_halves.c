@@ -16,9 +16,9 @@ enum { MADE_FIRST = 1, MADE_SECOND = 2, MADE_LAST = 4, MADE_EMBEDDING = 8 };
 /* A block while it is looked at. */
 typedef struct half_finder {
     const program_t *p;
-    const part_t *block;
-    bool *leads;   /* [nodes]                      */
-    uint8_t *made; /* [parameters] by storage; MADE_* */
+    const part_t *block; /* the first of all blocks */
+    bool *leads;         /* [nodes]                      */
+    uint8_t *made;       /* [parameters] by storage; MADE_* */
 } half_finder_t;
 
 lh_status_t part_halves_mark(const part_t *part, bool *leads)
@@ -98,52 +98,66 @@ static bool half_weights_fit(half_finder_t *f, const part_t *embed, const part_l
     return waits && first > left;
 }
 
-/* Whether a value of the block stays from the way there to the way back, or in front of it. */
-static bool half_value_stays(const half_finder_t *f, lh_value_t v)
+/* Whether a value of a block stays from the way there to the way back, or in front of it. */
+static bool half_value_stays(const program_t *p, const part_t *part, lh_value_t v)
 {
-    const graph_value_t *value = &f->block->r->values[v];
-    if (v == f->block->input) return true;
-    if (value->kind != VALUE_RESULT || value->node >= f->block->forward_end) return false;
-    const bool costly = (f->block->r->nodes[value->node].op->row.flags & LH_OP_COSTLY) != 0;
-    return f->p->how.recompute == RECOMPUTE_NONE ||
-           (f->p->how.recompute == RECOMPUTE_SELECTIVE && costly);
+    const graph_value_t *value = &part->r->values[v];
+    if (v == part->input) return true;
+    if (value->kind != VALUE_RESULT || value->node >= part->forward_end) return false;
+    const bool costly = (part->r->nodes[value->node].op->row.flags & LH_OP_COSTLY) != 0;
+    return p->how.recompute == RECOMPUTE_NONE ||
+           (p->how.recompute == RECOMPUTE_SELECTIVE && costly);
 }
 
-/* Whether the first half or the second reads a value. */
-static bool half_reads(const half_finder_t *f, bool first, lh_value_t v)
+/* Whether the way back reads a value; leads: only its second half, what does not lead; NULL: any of it. */
+static bool half_reads(const part_t *part, const bool *leads, lh_value_t v)
 {
-    const recording_t *r = f->block->r;
-    for (uint32_t n = f->block->forward_end; n < r->node_count; n++)
+    const recording_t *r = part->r;
+    for (uint32_t n = part->forward_end; n < r->node_count; n++)
         for (uint32_t s = 0; s < r->nodes[n].op->in_count; s++)
-            if (f->leads[n] == first && r->nodes[n].slots[s] == v) return true;
+            if (r->nodes[n].slots[s] == v && (leads == NULL || !leads[n])) return true;
     return false;
 }
 
-/* Whether what the second half needs of a micro-batch, beyond what stays anyway, is no more than what
- * the later blocks kept of it. A view has no memory of its own to leave. */
-static bool half_memory_fits(const half_finder_t *f)
+/* Bytes that a block keeps of a micro-batch from the way there to the way back. A view has no memory of
+ * its own to leave. */
+static uint64_t half_kept_bytes(const program_t *p, const part_t *part)
 {
-    const recording_t *r = f->block->r;
-    const uint32_t blocks = f->p->weights->parameters->blocks;
-    uint64_t more = 0, kept = 0;
+    const recording_t *r = part->r;
+    uint64_t kept = 0;
     for (lh_value_t v = 1; v < r->value_count; v++) {
         const graph_value_t *value = &r->values[v];
-        const bool made = value->kind == VALUE_RESULT, input = v == f->block->input;
-        if (!made && !input && v != f->block->seed) continue;
-        const bool later = half_reads(f, false, v),
-                   view = made && r->nodes[value->node].op->view != 0;
-        const uint64_t bytes = flow_arg_bytes(&value->arg);
-        if (!half_value_stays(f, v))
-            more += later ? bytes : 0;
-        else if (input || (!view && (later || half_reads(f, true, v))))
-            kept += bytes;
+        const bool view = value->kind == VALUE_RESULT && r->nodes[value->node].op->view != 0;
+        if (!half_value_stays(p, part, v)) continue;
+        if (v == part->input || (!view && half_reads(part, NULL, v)))
+            kept += flow_arg_bytes(&value->arg);
     }
-    return more <= (blocks - 1) * kept;
+    return kept;
 }
 
-lh_status_t part_halves_find(const program_t *p, const part_t *embed, const part_t *block,
+/* Whether what the second half needs of a micro-batch, beyond what stays anyway, is no more than what
+ * the later blocks kept of it. Blocks that share a recording keep the same. */
+static bool half_memory_fits(const half_finder_t *f)
+{
+    const part_t *blocks = f->block;
+    const recording_t *r = blocks->r;
+    uint64_t more = 0, kept = 0, last = 0;
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        if (r->values[v].kind != VALUE_RESULT && v != blocks->seed) continue;
+        if (!half_value_stays(f->p, blocks, v) && half_reads(blocks, f->leads, v))
+            more += flow_arg_bytes(&r->values[v].arg);
+    }
+    for (uint32_t b = 1; b < f->p->weights->parameters->blocks && kept < more; b++) {
+        if (b == 1 || blocks[b].r != blocks[b - 1].r) last = half_kept_bytes(f->p, &blocks[b]);
+        kept += last;
+    }
+    return kept >= more;
+}
+
+lh_status_t part_halves_find(const program_t *p, const part_t *embed, const part_t *blocks,
                              const part_leg_t *last, bool *out)
 {
+    const part_t *block = &blocks[0];
     half_finder_t f = {.p = p, .block = block};
     lh_assert(block->seed != 0 && block->input != 0 && embed->seed != 0); /* differentiated */
     *out = false;

@@ -27,15 +27,15 @@ static inline bool part_halves_meet(const op_t *op)
  * [nodes]. What another rank is sent or sends is, as that rank waits, too. */
 lh_status_t part_halves_mark(const part_t *part, bool *leads) LH_MUST_CHECK;
 
-/* Whether a differentiated block, of which `last` is the leg whose gradients are complete last, goes
- * back in halves with the embedding's way back between them. It does where
+/* Whether the first of all blocks, differentiated ones, goes back in halves with the embedding's way back
+ * between them. `last` is the leg of it whose gradients are complete last. It does where
  *
  *    - more of the embedding is trained than of that leg;
  *    - each weight is summed in the order in which it is when the block goes whole;
  *    - no op says that it lies in another's memory which the whole way back would write at once;
  *    - later blocks have kept as much as the second half needs beyond what the way back has anyway;
  *    - it exchanges nothing with other ranks by itself, whose order is the model's. */
-lh_status_t part_halves_find(const program_t *p, const part_t *embed, const part_t *block,
+lh_status_t part_halves_find(const program_t *p, const part_t *embed, const part_t *blocks,
                              const part_leg_t *last, bool *out) LH_MUST_CHECK;
 
 #endif

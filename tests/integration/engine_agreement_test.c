@@ -425,9 +425,10 @@ static void halves_of_a_block_that_is_computed_again_have_its_bits(void **state)
 /* ---- blocks of the test's own, with a llama's weights ---- */
 
 /* Columns of a wide product are what the second product works on; or the second product lies beside the
- * first; or both are of a weight each, but in the last block of the same; or nothing of all that. Or the
- * wide product's weight is the embedding's; or a norm's weight is a product's bias, too. */
-enum { OF_COLUMNS, BESIDE, TIED, PLAIN, OF_EMBEDDING, TWICE };
+ * first; or both are of a weight each, but in the last block of the same; or nothing of all that. Or that is
+ * the first block alone, and the others are a narrow product; or the wide product's weight is the
+ * embedding's; or a norm's weight is a product's bias, too. */
+enum { OF_COLUMNS, BESIDE, TIED, PLAIN, WIDE_FIRST, OF_EMBEDDING, TWICE };
 static const rig_t *own_rig; /* whose model has these blocks */
 static uint32_t own_kind;
 
@@ -473,6 +474,8 @@ static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32
         const lh_value_t first = lh_linear(g, x, g->api->param(g, "wq"), 0);
         return lh_add(g, x, lh_linear(g, first, g->api->param(g, "wo"), 0));
     }
+    if (own_kind == WIDE_FIRST && block > 0)
+        return lh_add(g, x, lh_linear(g, x, g->api->param(g, "wo"), 0));
     if (own_kind == TWICE) {
         const lh_value_t gain = g->api->param(g, "attn_norm");
         const lh_value_t some = lh_linear(g, x, g->api->param(g, "wq"), gain);
@@ -496,11 +499,12 @@ static const lh_model_api_t own_api = {
     .struct_size = sizeof(own_api), .describe = own_describe, .record = own_record};
 
 /* Into how many legs blocks are cut at most; *blocks: how many are; *halves: whether the first one goes
- * back in halves. Of eight blocks, where no two differ. */
+ * back in halves. Of eight blocks, or of two where these differ. */
 static uint32_t own_legs(uint32_t kind, uint32_t recompute, bool frozen, uint32_t *blocks,
                          bool *halves)
 {
-    const rig_option_t options[] = {{"blocks", kind == TIED ? "2" : "8"},
+    const bool differ = kind == TIED || kind == WIDE_FIRST;
+    const rig_option_t options[] = {{"blocks", differ ? "2" : "8"},
                                     {"hidden", "32"},
                                     {"ffn", kind == OF_EMBEDDING ? "131" : "96"},
                                     {"heads", "4"},
@@ -586,6 +590,18 @@ static void halves_change_no_sum(void **state)
                          cases[i].legs);
         assert_false(halves);
     }
+}
+
+/* The second half would take 128 columns of a token, as many as the first block keeps; the other one has
+ * kept 32. */
+static void halves_take_no_more_than_later_blocks_leave(void **state)
+{
+    (void)state;
+    uint32_t blocks;
+    bool halves;
+    assert_int_equal(own_legs(WIDE_FIRST, RECOMPUTE_NONE, false, &blocks, &halves), 2);
+    assert_int_equal(blocks, 1);
+    assert_false(halves);
 }
 
 /* Both blocks share a recording, but only in the first are its weights two, each summed by itself. */
@@ -940,6 +956,7 @@ int main(void)
         cmocka_unit_test(legs_part_nothing_from_what_it_lies_in),
         cmocka_unit_test(halves_are_of_blocks_that_need_no_more_copies),
         cmocka_unit_test(halves_change_no_sum),
+        cmocka_unit_test(halves_take_no_more_than_later_blocks_leave),
         cmocka_unit_test(blocks_are_cut_by_their_own_ties),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
