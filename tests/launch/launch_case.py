@@ -126,6 +126,7 @@ class LaunchCase(unittest.TestCase):
         self.mark = f"LH_MARK={self.folder}"
         self.segments = segments()
         self.addCleanup(self.remove_folder)
+        self.addCleanup(kill_processes_with, self.mark)  # of a test that failed
 
     def remove_folder(self):
         shutil.rmtree(self.folder, True)

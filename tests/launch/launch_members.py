@@ -59,7 +59,6 @@ class Ranks(LaunchCase):
     def setUp(self):
         super().setUp()
         self.launchers = []  # (host, process), in the order of their starts
-        self.addCleanup(launch_case.kill_processes_with, self.mark)
 
     def start(self, ini, *flags, **environment):
         process = super().start(ini, *flags, **environment)
