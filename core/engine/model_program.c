@@ -35,7 +35,6 @@ typedef struct model_flow {
     block_sums_t sums;     /* over embedding and blocks                                 */
     uint32_t leg_blocks;   /* that the schedule takes in legs                           */
     part_legs_t legs[PART_LEG_BLOCKS];
-    bool whole; /* the schedule has halves for the first block, which has none */
 } model_flow_t;
 
 /* A chunk of the head: the bytes of logits to aim at (16 MiB), what the rows are a multiple of, and
@@ -132,9 +131,7 @@ static lh_status_t halves_find(model_flow_t *m, const schedule_t *s)
     program_t *p = m->p;
     if (!s->halves) return LH_OK;
     const part_leg_t last = m->leg_blocks > 0 ? m->legs[0].list[0] : part_leg_whole(&m->blocks[0]);
-    const lh_status_t status = part_halves_find(p, &m->embed, m->blocks, &last, &p->halves);
-    m->whole = !p->halves;
-    return status;
+    return part_halves_find(p, &m->embed, m->blocks, &last, &p->halves);
 }
 
 /* The head is recorded twice where the rows are no whole number of chunks: for a chunk, and for the
@@ -336,8 +333,9 @@ static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t
     const part_legs_t *legs = legs_of(m, first);
     uint32_t program = row->program;
     if (legs != NULL && leg >= legs->count) return; /* its block has fewer */
-    if (m->whole && program == SCHEDULE_BACKWARD_WEIGHTS) return;
-    if (m->whole && program == SCHEDULE_BACKWARD_INPUT) program = SCHEDULE_BACKWARD;
+    const bool whole = s->halves && !m->p->halves;
+    if (whole && program == SCHEDULE_BACKWARD_WEIGHTS) return;
+    if (whole && program == SCHEDULE_BACKWARD_INPUT) program = SCHEDULE_BACKWARD;
     if (program == SCHEDULE_FORWARD) {
         for (uint32_t part = first; part < end && m->p->flow->status == LH_OK; part++)
             part_forward(m, part, leg, row->micro_batch);
