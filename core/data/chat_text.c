@@ -258,32 +258,36 @@ static lh_status_t messages_write(conversation_t *v, const char *key, const json
     return status;
 }
 
-/* A text begins, of a line: its object has messages or a prompt. */
-static lh_status_t line_begin(conversation_t *v, const json_value_t *root)
+/* A text begins, of a line: its messages, or its prompt as a user's. *list: these messages, or NULL. */
+static lh_status_t line_write(conversation_t *v, const json_value_t *root,
+                              const json_value_t **list)
 {
     const chat_format_t *f = v->format;
-    if (json_member(root, f->messages) == NULL && json_member(root, f->prompt) == NULL)
+    message_text_t prompt;
+    *list = json_member(root, f->messages);
+    if (*list == NULL && json_member(root, f->prompt) == NULL)
         return fail(LH_INVALID,
                     "neither '%.40s' nor '%.40s' is there; expected messages, or a prompt "
                     "and its answer",
                     f->messages, f->prompt);
-    return part_write(v, &f->part[CHAT_PART_BEGIN], (message_text_t){"", 0}, false);
+    lh_status_t status = part_write(v, &f->part[CHAT_PART_BEGIN], (message_text_t){"", 0}, false);
+    if (status != LH_OK) return status;
+    if (*list != NULL) {
+        last_user_note(v, 0, *list);
+        return messages_write(v, f->messages, *list);
+    }
+    status = message_take_text(root, f->prompt, 0, &prompt);
+    return status == LH_OK ? message_write(v, user_role, prompt) : status;
 }
 
 lh_status_t chat_text_line(const chat_format_t *f, const json_value_t *root, chat_text_t *out)
 {
     conversation_t v = conversation_new(f, out);
-    message_text_t prompt, answer;
-    lh_status_t status = line_begin(&v, root);
-    if (status != LH_OK) return status;
-    const json_value_t *list = json_member(root, f->messages);
-    if (list != NULL) {
-        last_user_note(&v, 0, list);
-        status = messages_write(&v, f->messages, list);
-    } else {
-        status = message_take_text(root, f->prompt, 0, &prompt);
-        if (status == LH_OK) status = message_take_text(root, f->answer, 0, &answer);
-        if (status == LH_OK) status = message_write(&v, user_role, prompt);
+    const json_value_t *list;
+    message_text_t answer;
+    lh_status_t status = line_write(&v, root, &list);
+    if (status == LH_OK && list == NULL) {
+        status = message_take_text(root, f->answer, 0, &answer);
         if (status == LH_OK) status = message_write(&v, assistant_role, answer);
     }
     if (status == LH_OK && out->cut_count == 0)
@@ -306,21 +310,14 @@ static lh_status_t answer_open(conversation_t *v)
 lh_status_t chat_text_question(const chat_format_t *f, const json_value_t *root, chat_text_t *out)
 {
     conversation_t v = conversation_new(f, out);
-    message_text_t prompt;
-    lh_status_t status = line_begin(&v, root);
-    if (status != LH_OK) return status;
-    const json_value_t *list = json_member(root, f->messages);
-    if (list != NULL) {
-        last_user_note(&v, 0, list);
-        status = messages_write(&v, f->messages, list);
+    const json_value_t *list;
+    lh_status_t status = line_write(&v, root, &list);
+    if (status == LH_OK && list != NULL) {
         const message_text_t last = role_of(json_item(list, json_size(list) - 1));
-        if (status == LH_OK && !role_is(last, "user"))
+        if (!role_is(last, "user"))
             status = fail(LH_INVALID,
                           "the last message is of role '%s', expected a user's to answer",
                           last.bytes);
-    } else {
-        status = message_take_text(root, f->prompt, 0, &prompt);
-        if (status == LH_OK) status = message_write(&v, user_role, prompt);
     }
     return status == LH_OK ? answer_open(&v) : status;
 }
