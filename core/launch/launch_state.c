@@ -81,21 +81,27 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
     atomic_store(&row->has_words, 1);
 }
 
+/* Lines go to train.log as well, until launch_log_close. -1: to stderr alone, as where it can't be opened, which
+ * has a reason then, or may not be begun. */
+static int train_log_open(const launch_t *l, bool begins)
+{
+    int fd = -1;
+    char *path = job_path(l->how.job, "train.log");
+    const bool opened = path != NULL && (begins || file_exists(path)) &&
+                        file_begin(path, O_APPEND, &fd) == LH_OK;
+    if (opened) log_also(fd, path);
+    mem_free(path);
+    return opened ? fd : -1;
+}
+
 /* Rank 0's log may be closed by now, or have been another process's. */
 static void train_log_add(const launch_t *l, const char *kind, const char *sentence)
 {
-    int fd;
     const bool goes_on = l != NULL && l->meets && l->leads && !l->follows && l->how.resume;
     if (l == NULL || (!l->began && !goes_on)) return;
-    char *path = job_path(l->how.job, "train.log");
-    if (path != NULL && (l->began || file_exists(path)) &&
-        file_begin(path, O_APPEND, &fd) == LH_OK) {
-        log_also(fd, path);
-        log_note("%s: %s", kind, sentence);
-        log_also(-1, "");
-        (void)sys()->close(fd);
-    }
-    mem_free(path);
+    const int fd = train_log_open(l, l->began);
+    if (fd >= 0) log_note("%s: %s", kind, sentence);
+    launch_log_close(fd);
 }
 
 void launch_note_end(const launch_t *l, const char *sentence)
@@ -113,18 +119,11 @@ void launch_note_restart(const launch_t *l, const char *sentence)
  * yet. */
 int launch_log_open(const launch_t *l)
 {
-    int fd = -1;
     if (l->how.leads == NULL || (!l->how.resume && l->place.epoch <= 1)) return -1;
     if (l->row != NULL && l->row->follows) return -1;
-    char *path = job_path(l->how.job, "train.log");
-    const bool there = path != NULL && file_exists(path) &&
-                       file_begin(path, O_APPEND, &fd) == LH_OK;
-    if (there)
-        log_also(fd, path);
-    else
-        fail_clear(); /* they go to stderr alone */
-    mem_free(path);
-    return there ? fd : -1;
+    const int fd = train_log_open(l, false);
+    if (fd < 0) fail_clear(); /* they go to stderr alone */
+    return fd;
 }
 
 void launch_log_close(int fd)

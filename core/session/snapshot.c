@@ -20,13 +20,13 @@ static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
     return LH_OK;
 }
 
-/* The part of a row that this rank saves. own_extent: the state is not cut as its parameter is, so
+/* The part of a row that this rank saves. own_shape: the state is not cut as its parameter is, so
  * the whole goes with whoever owns element 0. */
-static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, bool own_extent)
+static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, bool own_shape)
 {
     const lh_slice_t owned = weights_owned(s->weights, row->parameter);
     const lh_slice_t nothing = {0, 0}, all = {row->begin, row->begin + row->count};
-    if (own_extent) return owned.begin == 0 && owned.end > 0 ? all : nothing;
+    if (own_shape) return owned.begin == 0 && owned.end > 0 ? all : nothing;
     return owned.begin < owned.end ? owned : nothing;
 }
 
@@ -43,11 +43,11 @@ static void save_part(snapshot_t *s, uint32_t index, lh_slice_t part)
 
 /* Refused is a layout by which a rank would have to save what it does not hold: a mistake of an
  * optimizer plugin. */
-static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
+static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_shape)
 {
     lh_assert(index < s->row_count);
     const snapshot_row_t *row = &s->rows[index];
-    const lh_slice_t part = owned_part(s, row, own_extent);
+    const lh_slice_t part = owned_part(s, row, own_shape);
     if (part.begin == part.end) return LH_OK;
     if (part.begin < row->begin || part.end > row->begin + row->count)
         return fail(LH_INVALID,
@@ -66,13 +66,13 @@ static lh_status_t snapshot_add_row(snapshot_t *s, uint32_t space, uint32_t inde
     if (!weights_shard(s->weights, space, index, &shard)) return LH_OK;
     const parameter_t *p = &weights_parameters(s->weights)->items[index];
     const uint64_t held = shard.slice.end - shard.slice.begin;
-    const bool own_extent = shard.elements != held;
+    const bool own_shape = shard.elements != held;
     if (shard.elements == 0) return LH_OK;
 
     snapshot_row_t *row = &s->rows[s->row_count];
     *row = (snapshot_row_t){
         .space = space, .parameter = index, .begin = shard.slice.begin, .count = held};
-    if (own_extent) { /* whole where it is at all */
+    if (own_shape) { /* whole where it is at all */
         row->rank = 1;
         row->shape[0] = row->count = shard.elements;
         row->begin = 0;
@@ -83,7 +83,7 @@ static lh_status_t snapshot_add_row(snapshot_t *s, uint32_t space, uint32_t inde
     lh_status_t status = row_name(p, shard.name, &row->name);
     if (status != LH_OK) return status;
     s->row_count++;
-    return save ? save_row(s, s->row_count - 1, own_extent) : LH_OK;
+    return save ? save_row(s, s->row_count - 1, own_shape) : LH_OK;
 }
 
 /* The rest of a value that is whole beside a master that is cut: only a load sees it. With FP32
