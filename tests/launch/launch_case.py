@@ -110,6 +110,17 @@ def processes_with(mark):
     return found
 
 
+def waits_of(pid):
+    """What each thread of a process waits for, as far as the kernel tells."""
+    text = ""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for name in ("stat", "wchan", "syscall", "stack"):
+                with contextlib.suppress(OSError):
+                    text += f"{task} {name} {read(f'/proc/{pid}/task/{task}/{name}').strip()}\n"
+    return text
+
+
 def kill_processes_with(mark, seconds=10):
     """All of them, and those that they start meanwhile."""
     end = time.time() + seconds

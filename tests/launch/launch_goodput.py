@@ -167,11 +167,7 @@ class Goodput(LaunchCase):
                     words = launch_case.read(f"/proc/{pid}/environ", "rb").split(b"\0")
                     f.write(f"{[w.decode(errors='replace') for w in words if w.startswith(b'LONGHAUL_LAUNCH=')]}\n")
                     f.write(f"sockets of its network:\n{launch_case.read(f'/proc/{pid}/net/tcp')}")
-                with contextlib.suppress(OSError):
-                    for task in os.listdir(f"/proc/{pid}/task"):
-                        for name in ("stat", "wchan", "syscall", "stack"):
-                            with contextlib.suppress(OSError):
-                                f.write(f"{task} {name} {launch_case.read(f'/proc/{pid}/task/{task}/{name}').strip()}\n")
+                f.write(launch_case.waits_of(pid))
                 if stacks and shutil.which("gdb"):
                     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                         f.write(subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"], capture_output=True,

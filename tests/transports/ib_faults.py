@@ -18,6 +18,8 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import ib_ranks
+sys.path.insert(0, os.path.join(ib_ranks.SOURCE, "tests", "launch"))
+import launch_case
 
 LONGHAUL = ""
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
@@ -97,8 +99,7 @@ class Run:
         text = ""
         for pid in [self.process.pid, *self.processes()]:
             text += "\n==== process %d: %s\n" % (pid, read("/proc/%d/cmdline" % pid).replace("\0", " "))
-            for task in glob.glob("/proc/%d/task/*" % pid):
-                text += "".join("%s %s\n" % (name, read(os.path.join(task, name)).strip()) for name in ("stat", "wchan", "syscall", "stack"))
+            text += launch_case.waits_of(pid)
             if shutil.which("eu-stack"):
                 text += subprocess.run(["timeout", "5", "eu-stack", "-p", str(pid)], capture_output=True, text=True, errors="replace").stdout
         return text
