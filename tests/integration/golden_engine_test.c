@@ -23,9 +23,7 @@ static program_t *program_of(rig_t *rig, uint32_t use, bool logits)
 {
     const program_how_t how = {
         .use = use, .sequences = GOLDEN_BATCH, .rows = GOLDEN_SEQUENCE, .wants_logits = logits};
-    program_t *p = NULL;
-    OK(program_new(rig->engine, rig->weights, &how, &p));
-    return p;
+    return rig_program(rig, &how);
 }
 
 static void logits_are_those_of_pytorch(void **state)

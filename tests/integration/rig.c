@@ -11,6 +11,7 @@
 #include <base/memory.h>
 #include <config/job_load.h>
 #include <control/control_open.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 
@@ -386,4 +387,25 @@ float rig_loss(program_t *p)
     float loss[2];
     OK(program_output(p, OUTPUT_LOSS, loss, sizeof(loss)));
     return loss[0];
+}
+
+program_t *rig_program(rig_t *rig, const program_how_t *how)
+{
+    program_t *p = NULL;
+    OK(program_new(rig->engine, rig->weights, how, &p));
+    return p;
+}
+
+float *rig_gradients(const rig_t *rig)
+{
+    float *all = mem_array(rig->parameters->elements, sizeof(float));
+    assert_non_null(all);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < rig->parameters->count; i++) {
+        const parameter_t *p = &rig->parameters->items[i];
+        if (p->storage != i) continue;
+        OK(weights_read(rig->weights, SPACE_GRAD, i, 0, p->elements, LH_DTYPE_F32, all + at));
+        at += p->elements;
+    }
+    return all;
 }

@@ -104,6 +104,10 @@ program_t *rig_rank_update(rig_rank_t *r, rig_t *rig, double decay, const char *
 /* Closes the rig too. All ranks call it. */
 void rig_rank_close(rig_rank_t *r, rig_t *rig);
 
+/* A program of the rig's model, before engine_build. */
+program_t *rig_program(rig_t *rig, const program_how_t *how);
+/* All gradients, one parameter after the other; the caller frees them. */
+float *rig_gradients(const rig_t *rig);
 /* A batch of joined rows: labels are tokens shifted by one. `rows` [sequences, sequence + 1]; every
  * token weighs 1 / weight_sum. */
 void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,

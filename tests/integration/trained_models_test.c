@@ -60,9 +60,8 @@ static uint64_t read_ids(const json_t *list, int32_t out[IDS])
 
 static program_t *open_program(const golden_model_t *m, rig_t *rig, const program_how_t *how)
 {
-    program_t *p = NULL;
     rig_open(rig, m->plugin, m->options, LH_DTYPE_F32);
-    OK(program_new(rig->engine, rig->weights, how, &p));
+    program_t *p = rig_program(rig, how);
     OK(engine_build(rig->engine));
     golden_weights(m, rig);
     return p;
