@@ -2,7 +2,7 @@
  *
  * In front of a node of the forward pass a block may be cut if
  *
- *    - no weight is read on both sides, so that each is summed in the order of micro-batches as before;
+ *    - no weight's gradient is made on both sides, so that each is summed in the order of micro-batches as before;
  *    - no products on both sides share an input, as a device may make one of them (program/packing.h);
  *    - no value crosses it that is columns of another or becomes some (program/flow_view.h): the former
  *      keep all of what they are columns of, and the latter's maker writes there at once only where both
@@ -26,10 +26,10 @@
  * hidden states that may cross a cut of a block that is computed again. */
 enum { SHARES = 64, LEAST_SHARES = 4, CROSSES = 2 };
 
-/* Nodes that read a weight on the way there, and those that make its gradient: the first and the last.
+/* The first node that reads a weight on the way there, and the first and the last that make its gradient.
  * 0: none does. */
 typedef struct weight_nodes {
-    uint32_t read, read_last, made, made_last;
+    uint32_t read, made, made_last;
 } weight_nodes_t;
 
 /* Of a value: the last node of the forward pass that reads it, the first and the last product, and the
@@ -92,7 +92,7 @@ static void node_reads_note(leg_finder_t *f, uint32_t n)
         if (node->op->view == VIEW_CONCAT) value->concat_last = n;
         if (r->values[v].kind != VALUE_PARAM) continue;
         weight_nodes_t *w = weight_named(f, r->values[v].name);
-        node_note(&w->read, &w->read_last, n);
+        if (w->read == 0) w->read = n;
     }
 }
 
@@ -152,15 +152,13 @@ static bool values_part(const leg_finder_t *f, leg_cut_t *cut)
     return !f->recomputed || cut->crosses <= CROSSES * state;
 }
 
-/* Whether weights allow a cut: each is read on one side, and its gradient is made on the same. */
+/* Whether weights allow a cut: the gradient of each is made on the side where it is read first. */
 static bool weights_part(const leg_finder_t *f, leg_cut_t *cut)
 {
     for (uint32_t i = 0; i < f->parameters->count; i++) {
         const weight_nodes_t *w = &f->weights[i];
-        if (w->read == 0) continue;
+        if (w->read == 0 || w->made == 0) continue;
         const bool before = w->read < cut->at;
-        if (before && w->read_last >= cut->at) return false;
-        if (w->made == 0) continue;
         if (before ? w->made < cut->back : w->made_last >= cut->back) return false;
         if (before) cut->before += f->parameters->items[i].elements;
     }

@@ -229,9 +229,9 @@ static void halves_of_a_block_that_is_computed_again_have_its_bits(void **state)
 /* ---- blocks of the test's own, with a llama's weights ---- */
 
 /* Columns of a wide product are what the second product works on; or the second product lies beside the
- * first; or both are of a weight each, but in the last block of the same; or nothing of all that. Or that is
- * the first block alone, and the others are a narrow product; or the wide product's weight is the
- * embedding's; or a norm's weight is a product's bias, too. */
+ * first; or the first and the last of three products have a weight each, but in the last block one; or
+ * nothing of all that. Or that is the first block alone, and the others are a narrow product; or the
+ * wide product's weight is the embedding's; or a norm's weight is a product's bias, too. */
 enum { OF_COLUMNS, BESIDE, TIED, PLAIN, WIDE_FIRST, OF_EMBEDDING, TWICE };
 static const rig_t *own_rig; /* whose model has these blocks */
 static uint32_t own_kind;
@@ -276,7 +276,8 @@ static lh_value_t own_record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32
     if (part != LH_PART_BLOCK) return own_rig->model_plugin->model->record(m, g, part, block, x);
     if (own_kind == TIED) {
         const lh_value_t first = lh_linear(g, x, g->api->param(g, "wq"), 0);
-        return lh_add(g, x, lh_linear(g, first, g->api->param(g, "wo"), 0));
+        const lh_value_t second = lh_linear(g, first, g->api->param(g, "wk"), 0);
+        return lh_add(g, x, lh_linear(g, second, g->api->param(g, "wo"), 0));
     }
     if (own_kind == WIDE_FIRST && block > 0)
         return lh_add(g, x, lh_linear(g, x, g->api->param(g, "wo"), 0));
@@ -408,13 +409,13 @@ static void halves_take_no_more_than_later_blocks_leave(void **state)
     assert_false(halves);
 }
 
-/* Both blocks share a recording, but only in the first are its weights two, each summed by itself. */
+/* Both blocks share a recording, but in the second its first and its last product add to one gradient. */
 static void blocks_are_cut_by_their_own_ties(void **state)
 {
     (void)state;
     uint32_t blocks;
     bool halves;
-    assert_int_equal(own_legs(TIED, RECOMPUTE_NONE, false, &blocks, &halves), 2);
+    assert_int_equal(own_legs(TIED, RECOMPUTE_NONE, false, &blocks, &halves), 3);
     assert_int_equal(blocks, 1);
 }
 
