@@ -41,7 +41,7 @@ static const lh_option_t pipeline_rows[] = {
     PATH(job_pipeline_t, folder, "", "where everything is written; out/NAME if not set"),
 };
 
-/* Input stays a list of patterns here; data/input_files.h finds the files. */
+/* Input stays a list of patterns here; data/input_lines.h finds the files. */
 static const lh_option_t prepare_rows[] = {
     TEXT(job_prepare_t, input, NULL,
          "JSONL files or globs, comma-separated; .jsonl, .jsonl.gz, .jsonl.zst"),

@@ -276,7 +276,7 @@ void control_members_end(control_t *c, lh_status_t status, const char *sentence)
 }
 
 /* Once, and again where that is due and nothing else is said: while rank 0 lacks ranks it says itself for
- * whom it waits (tell_missing). */
+ * whom it waits (control_join_tell_missing). */
 static void tell_outvoted(control_t *c, const sight_t *sight, bool due)
 {
     static const char outvoted[] =

@@ -107,7 +107,7 @@ static void document_of(const tensor_t *starts, uint64_t row, uint64_t *begin, u
     }
 }
 
-/* Softmax over the keys k_at in [from, to) that p's query sees; y gets row y_row, head p->head. */
+/* Softmax over the keys k_at in [from, to) that p's query sees; y gets row p->q_at, head p->head. */
 static double query_attend(pair_t *p, const tensor_t *v, uint64_t k_origin, uint64_t from,
                            uint64_t to, const tensor_t *y)
 {

@@ -4,7 +4,7 @@
 
 #include "tcp.h"
 
-/* The part of its pace that a connection has, of those in the list from `first` on (conn_t.next) by
+/* The part of its pace that a connection has, of those in the list from `first` on (lh_conn_t.next) by
  * their site, service and `is_sending`. Pure. */
 double ledger_share(const lh_conn_t *first, const lh_conn_t *c);
 /* Likewise: whether it lets others go first, with what keeps it from standing still. Pure. */
