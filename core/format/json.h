@@ -1,4 +1,4 @@
-/* format/json.h - JSON read by one library, yyjson, which nothing else includes: files into trees
+/* format/json.h - JSON read by one library, yyjson, which nothing else calls: files into trees
  * of values that live as long as their document, and one text out of a line of JSONL; and JSON
  * written from front to back into a text.
  *
