@@ -511,11 +511,11 @@ static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
         r->loss_count++;
 }
 
-/* A vector in a wide dtype, which sums over blocks and micro-batches keep. */
+/* A value that exists, a vector in a wide dtype, which sums over blocks and micro-batches keep. */
 static bool sum_takes(const recording_t *r, lh_value_t value)
 {
     const lh_arg_t *arg = value < r->value_count ? &r->values[value].arg : NULL;
-    return value != 0 && arg->rank == 1 &&
+    return value != 0 && arg != NULL && arg->rank == 1 &&
            (arg->dtype == LH_DTYPE_F32 || arg->dtype == LH_DTYPE_F64);
 }
 

@@ -325,6 +325,18 @@ static void loss_that_is_no_number(recording_t *r)
 {
     r->graph.api->loss(&r->graph, "z", part_input(r));
 }
+static void loss_of_no_value(recording_t *r)
+{
+    r->graph.api->loss(&r->graph, "z", 77);
+}
+static void sum_of_a_matrix(recording_t *r)
+{
+    r->graph.api->accumulate(&r->graph, "load", part_input(r));
+}
+static void sum_of_no_value(recording_t *r)
+{
+    r->graph.api->accumulate(&r->graph, "load", 77);
+}
 
 static const struct {
     void (*record)(recording_t *r);
@@ -346,6 +358,9 @@ static const struct {
     {attributes_where_none_are, "op add has no attributes, and some were given"},
     {attributes_too_long, "op activate has attributes of 8 bytes, 16 were given"},
     {loss_that_is_no_number, "loss z is not one F32 value"},
+    {loss_of_no_value, "loss z is not one F32 value"},
+    {sum_of_a_matrix, "what is added to load is not a vector of F32"},
+    {sum_of_no_value, "what is added to load is not a vector of F32"},
 };
 
 static void a_call_that_cannot_be_recorded_is_remembered_with_its_reason(void **state)
