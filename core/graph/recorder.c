@@ -486,14 +486,14 @@ static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
     return LH_OK;
 }
 
-/* lh_graph_api_t.loss. A loss is one number, and not in a narrow dtype. */
+/* lh_graph_api_t.loss. A loss is one real number, in a wide dtype. */
 static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
 {
     recording_t *r = recording_of(g);
     if (r->status != LH_OK) return;
     const lh_arg_t *arg = scalar < r->value_count ? &r->values[scalar].arg : NULL;
     if (scalar == 0 || arg == NULL || arg->rank != 1 || arg->shape[0] != 1 ||
-        arg->dtype == LH_DTYPE_BF16 || arg->dtype == LH_DTYPE_F16) {
+        (arg->dtype != LH_DTYPE_F32 && arg->dtype != LH_DTYPE_F64)) {
         recording_failed(r, fail(LH_INVALID, "loss %s is not one F32 value", metric));
         return;
     }

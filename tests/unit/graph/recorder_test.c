@@ -325,6 +325,11 @@ static void loss_that_is_no_number(recording_t *r)
 {
     r->graph.api->loss(&r->graph, "z", part_input(r));
 }
+static void loss_of_whole_numbers(recording_t *r)
+{
+    const uint64_t one = 1;
+    r->graph.api->loss(&r->graph, "z", recording_argument(r, LH_DTYPE_I32, 1, &one));
+}
 static void loss_of_no_value(recording_t *r)
 {
     r->graph.api->loss(&r->graph, "z", 77);
@@ -358,6 +363,7 @@ static const struct {
     {attributes_where_none_are, "op add has no attributes, and some were given"},
     {attributes_too_long, "op activate has attributes of 8 bytes, 16 were given"},
     {loss_that_is_no_number, "loss z is not one F32 value"},
+    {loss_of_whole_numbers, "loss z is not one F32 value"},
     {loss_of_no_value, "loss z is not one F32 value"},
     {sum_of_a_matrix, "what is added to load is not a vector of F32"},
     {sum_of_no_value, "what is added to load is not a vector of F32"},
