@@ -143,12 +143,19 @@ static const json_value_t *save_outcome(const run_look_t *look, const char *kind
     return json_count(json_member(save, "step"), &step) && step >= asked ? save : NULL;
 }
 
+/* The ranks have failed, as by a loss, and whoever has the folder may start them again, or is about to end. */
+static bool save_may_come(const run_look_t *look)
+{
+    const json_value_t *end = json_member(json_root(look->status), "end");
+    return look->held == FOLDER_HELD && json_is_yes(json_member(end, "failed"));
+}
+
 /* LH_AGAIN: it is not known yet. before: the step that was asked for before this request. */
 static lh_status_t judge_save(const char *folder, const run_look_t *look, uint64_t before)
 {
     uint64_t step = 0;
     uint64_t asked = run_look_count(look, "asked_step");
-    const bool trains = run_look_trains(look);
+    const bool trains = run_look_trains(look) || save_may_come(look);
     /* A run that ended before it came to the request has saved its last step. */
     if (asked <= before && trains) return LH_AGAIN;
     if (asked <= before) asked = run_look_count(look, "step");

@@ -391,6 +391,33 @@ class Steering(PipelineCase):
             out = save.communicate(timeout=60)[0]
         self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
 
+    def test_a_save_waits_for_ranks_that_are_started_again(self):
+        """Another rank was lost than rank 0, which has told its end: the launcher has the folder still. Once it has not, none comes."""
+        end = {"time": "2026-11-27T08:15:30.000Z", "failed": True, "reason": "rank 1 was lost"}
+        request = self.path("out", ".request-save")
+        for goes_on in (True, False):
+            run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
+            self.leave(run)
+            with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+                fcntl.flock(f, fcntl.LOCK_EX)
+                save = self.start("save", "out")
+                self.wait_for(lambda: os.path.exists(request), save)
+                os.unlink(request)
+                self.leave(dict(run, end=end))
+                time.sleep(0.2)
+                self.assertIsNone(save.poll())
+                if goes_on:
+                    run = dict(run, started="2026-11-27T08:16:00.000Z", step=2)
+                    self.leave(run)
+                    self.wait_for(lambda: os.path.exists(request), save)
+                    os.unlink(request)
+                    self.leave(dict(run, asked_step=5, step=5, saved={"step": 5, "time": "", "path": "out/checkpoints/step-5"}))
+                    out = save.communicate(timeout=60)[0]
+                    self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
+            if not goes_on:
+                said = save.communicate(timeout=60)[1]
+                self.assertEqual((save.returncode, said), (REFUSED, "longhaul: out: the run has ended, and step 3 was not saved\n"))
+
     def test_stop_does_not_wait_for_the_run_after_the_one_that_it_ends(self):
         self.leave({"name": "small", "step": 3, "steps": 9, "end": None})
         with open(self.write("out/.run.lock", "process 7 on t1")) as f:
