@@ -482,6 +482,39 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
     return false;
 }
 
+/* False: there is no room for it in the table. */
+static bool append_pair(const char *name, const char *found, const char *expected, text_t *table)
+{
+    if (table->length > TABLE_BYTES) return false;
+    text_printf(table, "\n%s: %s, expected %s", name, found == NULL ? "(not set)" : found,
+                expected == NULL ? "(not set)" : expected);
+    return true;
+}
+
+/* Names of the INI's keys begin with their section. */
+bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, text_t *table)
+{
+    const unsigned char *at = some->hello.facts;
+    const char *name, *value;
+    uint32_t rows = 0, shown = 0;
+    for (uint32_t i = 0; i < some->hello.fact_count; i++) {
+        frame_next_fact(&at, &name, &value);
+        const char *expected = value_of(all, name);
+        if (same_fact(value, expected)) continue;
+        rows++;
+        shown += append_pair(name, value, expected, table);
+    }
+    at = all->hello.facts;
+    for (uint32_t i = 0; i < all->hello.fact_count; i++) {
+        frame_next_fact(&at, &name, &value);
+        if (name[0] != '[' || value_of(some, name) != NULL) continue;
+        rows++;
+        shown += append_pair(name, NULL, value, table);
+    }
+    if (rows > shown) text_printf(table, "\nand %u more", rows - shown);
+    return rows == 0;
+}
+
 /* Often in the first minute, when somebody looks at the terminal; then seldom, so that a log of a
  * long wait stays short. */
 bool control_wait_due(control_wait_t *w, uint64_t now)

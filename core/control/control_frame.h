@@ -188,5 +188,8 @@ typedef struct rank_facts {
 /* True if all say the same. Else appends a line for each fact that differs: its values and the
  * ranks that have them. */
 bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table);
+/* True if `all` says what `some` says, and knows no other key of the INI: who loads no plugin has no fact of
+ * one. Else appends a line for each fact that differs, with both values. */
+bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, text_t *table);
 
 #endif

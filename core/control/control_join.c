@@ -32,10 +32,9 @@ bool control_join_is_stranger(const peer_t *p)
     return !p->dead && p->rank == CONN_NO_RANK && p->herald == NULL;
 }
 
-/* Says no to one connection, which is then dropped; the others don't notice. The sentence goes out
- * now or never: nothing is kept for a peer that is dropped. It is logged here, as whoever is told by
- * rank 0 leaves that to it. */
-static void join_refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
+/* The sentence goes out now or never: nothing is kept for a peer that is dropped. It is logged here, as whoever
+ * is told by rank 0 leaves that to it. */
+void control_join_refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
 {
     text_t payload = {0};
     log_line(LH_LOG_WARN, "refused: %s", sentence);
@@ -128,7 +127,7 @@ static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
                        first_name, first->pid, h->pid, h->host);
     }
     if (sentence[0] == '\0') return true;
-    join_refuse(c, p, LH_MISMATCH, sentence);
+    control_join_refuse(c, p, LH_MISMATCH, sentence);
     return false;
 }
 

@@ -13,6 +13,8 @@ peer_t *control_join_accept(control_t *c);
 /* A stranger has sent its hello: it takes its seat, is kept as a herald, or goes. With the last rank all
  * have come. */
 void control_join_hello(control_t *c, peer_t *p, const frame_t *f);
+/* Says no to one connection, which is then dropped; the others don't notice. */
+void control_join_refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence);
 /* A rank's hello into its seat; of seat 0 before the thread starts, as no connection brings it. */
 lh_status_t control_join_keep_hello(control_server_t *s, uint32_t rank, const void *payload,
                                     size_t length) LH_MUST_CHECK;

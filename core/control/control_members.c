@@ -162,6 +162,23 @@ static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t
         control_join_finish(c); /* they may have waited for its vote, or for all to be there */
 }
 
+/* Whoever may come to have ranks is compared with who leads as it comes, but for plugins, of which a herald loads
+ * none. When its ranks meet the others' they are all refused, and the job ends. The witness computes nothing. */
+static bool refuse_herald(control_t *c, peer_t *p, const frame_hello_t *h, uint32_t machine)
+{
+    const rank_facts_t own = {.hello = *h};
+    text_t table = {0};
+    if (machine == members_witness(c->how.members->job)) return false;
+    text_printf(&table, "%.60s/%.60s differs from %.60s/%.60s: ranks of it would be refused",
+                h->site, h->host, c->site, c->host);
+    const bool differs = !control_facts_within(&own, &c->server->facts[0], &table);
+    if (differs)
+        control_join_refuse(c, p, LH_MISMATCH,
+                            table.failed ? "its machine differs from rank 0's" : table.data);
+    text_free(&table);
+    return differs;
+}
+
 /* The answer goes out now or never, as of a peer that is refused. */
 static void answer_at_once(control_t *c, peer_t *p, const frame_regroup_t *r)
 {
@@ -223,7 +240,7 @@ bool control_members_hello(control_t *c, peer_t *p, const frame_hello_t *h, cons
                                  : "the job has gone on without %.120s",
                        name);
         answer_at_once(c, p, &(frame_regroup_t){c->server->epoch, m->layout, reason});
-    } else {
+    } else if (!refuse_herald(c, p, h, machine)) {
         keep_herald(c, p, machine, f);
     }
     return true;

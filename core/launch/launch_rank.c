@@ -447,7 +447,8 @@ static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
 }
 
 /* A process that is no rank keeps rank 0 company until its machine is to have ranks, or the job is over;
- * or until rank 0 is lost, and its launcher starts another. It loads nothing. */
+ * or until rank 0 is lost, and its launcher starts another. It loads nothing: what is compared of it is the
+ * program and the INI. */
 static int herald_run(launch_t *l)
 {
     meeting_t m = {.launch = l, .watchdog_fd = -1};
@@ -455,6 +456,7 @@ static int herald_run(launch_t *l)
     m.members = meeting_members(l);
     members_machine(l->how.job, l->place.machine, &own);
     lh_status_t status = meeting_open_secret(&m);
+    if (status == LH_OK) status = launch_facts_collect(l->how.job, l->how.plugins, &m.facts);
     const control_how_t how = {.rank = JOB_RANKS + l->place.machine,
                                .size = JOB_RANKS + l->place.machine + 1,
                                .members = &m.members,
@@ -469,7 +471,9 @@ static int herald_run(launch_t *l)
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                                .culprit = meeting_culprit(&m),
                                .asked = meeting_asked(&m),
-                               .secret = m.secret};
+                               .secret = m.secret,
+                               .facts = m.facts.rows,
+                               .fact_count = m.facts.count};
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
     if (status == LH_UNREACHABLE && l->place.elects) status = herald_elects(l, &how, &m.members);
     lh_assert(status != LH_OK);

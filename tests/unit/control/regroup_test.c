@@ -242,6 +242,57 @@ static void a_herald_hears_that_the_job_is_over(void **state)
     secret_free(star.secret);
 }
 
+/* A machine of another program or INI is refused as it comes, and not with all ranks when it is to have some. A
+ * herald knows no plugin. */
+static void a_herald_that_differs_is_refused(void **state)
+{
+    static const control_fact_t here[] = {{"program", "1"},
+                                          {"model plugin llama", "2.0"},
+                                          {"[train] batch", "8"}},
+                                same[] = {{"program", "1"}, {"[train] batch", "8"}},
+                                newer[] = {{"program", "2"}, {"[train] batch", "8"}},
+                                fewer[] = {{"program", "1"}};
+    static process_t zero, herald;
+    star_t star;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    process_new(&star, &zero, 0, ".-", 4, false);
+    zero.run.how.facts = here;
+    zero.run.how.fact_count = 3;
+    (void)rank_open_thread(&zero.run);
+    if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
+
+    process_new(&star, &herald, 1, ".-", 4, true);
+    herald.run.how.facts = newer;
+    herald.run.how.fact_count = 2;
+    begin(&herald);
+    end_soon(&herald, "a herald of another program waits");
+    assert_int_equal(herald.run.status, LH_MISMATCH);
+    assert_string_equal(herald.run.reason,
+                        "osaka/o1 differs from tokyo/t1: ranks of it would be refused\n"
+                        "program: 2, expected 1");
+    process_new(&star, &herald, 1, ".-", 4, true);
+    herald.run.how.facts = fewer;
+    herald.run.how.fact_count = 1;
+    begin(&herald);
+    end_soon(&herald, "a herald of another INI waits");
+    assert_int_equal(herald.run.status, LH_MISMATCH);
+    assert_string_equal(herald.run.reason,
+                        "osaka/o1 differs from tokyo/t1: ranks of it would be refused\n"
+                        "[train] batch: (not set), expected 8");
+
+    process_new(&star, &herald, 1, ".-", 4, true);
+    herald.run.how.facts = same;
+    herald.run.how.fact_count = 2;
+    begin(&herald);
+    await_handshake(&zero);
+    (void)rank_close_thread(&zero.run);
+    assert_int_equal(zero.run.status, LH_OK);
+    end(&herald);
+    assert_true(herald.told.over);
+    secret_free(star.secret);
+}
+
 /* The job ends at once: a herald is told as soon as rank 0 is, whose process may be killed before it comes to
  * its end. */
 static void a_herald_hears_of_an_end_at_once_before_rank_0_has_ended(void **state)
@@ -911,6 +962,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_back_is_told_and_taken_in),
         cmocka_unit_test(a_herald_hears_that_the_job_is_over),
+        cmocka_unit_test(a_herald_that_differs_is_refused),
         cmocka_unit_test(a_herald_hears_of_an_end_at_once_before_rank_0_has_ended),
         cmocka_unit_test(half_of_a_job_waits_for_the_other),
         cmocka_unit_test(another_machine_leads),
