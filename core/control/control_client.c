@@ -381,11 +381,12 @@ static uint64_t client_patience(const control_t *c)
 
 static lh_status_t client_give_up(control_t *c, uint64_t patience)
 {
-    char why[512];
+    char why[512], who[24] = "this machine"; /* a herald is no rank */
     const control_members_t *m = c->how.members;
     (void)snprintf(why, sizeof(why), "%s", fail_reason());
     if (m != NULL && m->told != NULL) atomic_store(&m->told->unreached, 1);
-    return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
+    if (!client_is_herald(c)) (void)snprintf(who, sizeof(who), "rank %u", c->how.rank);
+    return fail(LH_TIMED_OUT, "%s has not met rank 0 in %llu s: %s", who,
                 (unsigned long long)(patience / 1000000000u), why);
 }
 

@@ -446,6 +446,15 @@ static lh_status_t herald_elects(launch_t *l, const control_how_t *herald,
     return status == LH_TIMED_OUT && !told ? fail(LH_PEER_LOST, "nobody leads so far") : status;
 }
 
+/* Of a command that does not train nobody comes later, and none leads elsewhere: the launcher is not to start
+ * another herald. */
+static void herald_gave_up(meeting_t *m, lh_status_t status)
+{
+    control_culprit_t *culprit = meeting_culprit(m);
+    if (status == LH_TIMED_OUT && m->launch->how.leads == NULL && culprit->status == LH_OK)
+        culprit->status = status;
+}
+
 /* A process that is no rank keeps rank 0 company until its machine is to have ranks, or the job is over;
  * or until rank 0 is lost, and its launcher starts another. It loads nothing: what is compared of it is the
  * program and the INI. */
@@ -467,7 +476,7 @@ static int herald_run(launch_t *l)
                                .listener = -1,
                                .port_fd = -1,
                                .epoch = l->place.epoch,
-                               .join_ns = HERALD_NS,
+                               .join_ns = l->how.leads != NULL ? HERALD_NS : launch_patience(l),
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                                .culprit = meeting_culprit(&m),
                                .asked = meeting_asked(&m),
@@ -475,6 +484,7 @@ static int herald_run(launch_t *l)
                                .facts = m.facts.rows,
                                .fact_count = m.facts.count};
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
+    herald_gave_up(&m, status);
     if (status == LH_UNREACHABLE && l->place.elects) status = herald_elects(l, &how, &m.members);
     lh_assert(status != LH_OK);
     meeting_end(&m);

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -68,6 +69,23 @@ class Connect(LaunchCase):
         self.assertEqual(self.check("")[:2], (0, "one rank: there is nobody to reach\n"))
         code, _, err = self.check("[site.a]\nhosts = localhost:1\n[site.b]\nhosts = localhost:1\n[transport.wan]\nplugin = shm\n")
         self.assertNotEqual(code, 0, err)
+
+    def test_a_spare_that_comes_when_the_others_have_met_does_not_wait_for_ever(self):
+        places = ("address = 127.0.0.1\nport = {}\nsecret = job.key\njoin_timeout = 30s\n[site.a]\nhosts = t1:1\naddresses = 127.0.0.1\n"
+                  "[site.b]\nhosts = o1:1\nspare = o2:1\naddresses = 127.0.0.2, 127.0.0.3\n")
+        ini = os.path.join(self.folder, "job.ini")
+        with socket.socket() as s, open(ini, "w") as f:
+            s.bind(("127.0.0.1", 0))
+            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=1) + places.format(s.getsockname()[1]))
+
+        def start(host, *flags):
+            return subprocess.Popen([launch_case.LONGHAUL, "check", ini, "--connect", "--host", host, *flags], stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, text=True, env=clean_environment(LH_MARK=self.folder))
+        results = [self.finish(p) for p in [start("t1"), start("o1")]]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        code, _, err = self.finish(start("o2", "--set", "launch.join_timeout=1s"), 20)
+        self.assertEqual(code, 3, err)
+        self.assertIn("longhaul: this machine has not met rank 0 in 1 s: rank 0 at 127.0.0.", err)
 
 
 class Train(LaunchCase):
