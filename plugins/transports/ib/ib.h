@@ -147,6 +147,7 @@ typedef struct ib_operation {
     uint64_t to;         /* send: the peer's address, and its keys by the peer's ports */
     uint32_t to_keys[IB_PORTS_MOST];
     ib_inbox_t inbox; /* receive */
+    uint32_t opening; /* receive, `private`: its frames that are with threads */
 } ib_operation_t;
 
 typedef struct ib_slot { /* a frame's place in a ring */

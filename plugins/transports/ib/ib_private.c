@@ -349,6 +349,7 @@ void ib_private_take_frame(lh_conn_t *c, uint32_t low, uint64_t bytes)
     job->data = o->data + h->offset;
     if (h->bytes > SMALL) {
         s->opening++;
+        o->opening++;
         ib_pool_give(c->transport->pool, job);
         return;
     }
@@ -368,7 +369,10 @@ void ib_private_done(lh_transport_t *t)
     ib_job_t *job;
     while (t->pool != NULL && (job = ib_pool_take(t->pool)) != NULL) {
         lh_conn_t *c = job->conn;
-        c->sealed.opening -= job->opens;
+        if (job->opens) {
+            c->sealed.opening--;
+            c->receives[job->head.message % IB_DEPTH].opening--;
+        }
         if (c->state != IB_OPEN) continue;
         if (job->opens)
             frame_opened(c, job);

@@ -424,6 +424,52 @@ static void a_sealed_frame_waits_for_room_in_the_window(void **state)
     close_conn(c);
 }
 
+/* `private`: the peer calls a message whole of which a thread still has a frame, and writes into the receive. */
+static void a_receive_waits_for_what_threads_have_of_it(void **state)
+{
+    enum { LARGE = 20000, REST = 10, SLOTS = 4, SLOT = LARGE + IB_SEAL_OVER, TAG = 4 };
+    static const lh_host_t starts = {BARE_HOST, .thread_start = start_none,
+                                     .thread_join = join_none};
+    static char in[LARGE + REST], text[LARGE];
+    const ib_frame_t large = {.bytes = LARGE, .tag = TAG};
+    const ib_frame_t last = {.offset = LARGE, .bytes = REST, .tag = TAG, .last = true};
+    lh_region_t region = {.base = in, .bytes = sizeof(in), .kind = LH_MEM_HOST};
+    int fd;
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    ib_private_t *s = &c->sealed;
+    ib_cipher_t *cipher = ib_cipher_new();
+    transport.pool = ib_pool_new(&starts, 1, &fd);
+    s->slots = SLOTS;
+    s->slot_bytes = SLOT;
+    s->frames = ib_seal_map(2ull * SLOTS * SLOT);
+    s->rows = bare_alloc(&host, 2 * SLOTS * sizeof(ib_slot_t), 64);
+    assert_true(cipher != NULL && transport.pool != NULL && s->frames != NULL && s->rows != NULL);
+    s->ready_keys = true;
+    c->security = LH_SECURITY_PRIVATE;
+    assert_int_equal(ib_irecv(c, &region, in, sizeof(in), TAG, 0), LH_OK);
+    step(c);
+    assert_int_equal(c->receive_told, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        const ib_frame_t *head = i == 0 ? &large : &last;
+        const ib_immediate_t what = {.kind = IB_CHUNK, .index = i};
+        uint8_t *frame = ib_private_slot(s, true, i);
+        assert_true(ib_keys_at(&s->in, i));
+        assert_true(ib_seal_frame(cipher, &s->in.now, i, head, text, frame));
+        push((verbs_wc_t){.opcode = VERBS_WC_RECEIVE_IMMEDIATE,
+                          .bytes = head->bytes + IB_SEAL_OVER,
+                          .immediate = htonl(ib_immediate_write(&what)),
+                          .pair = c->pairs[0].qp->number});
+    }
+    step(c);
+    assert_int_equal(s->opening, 1); /* no thread runs here */
+    assert_true(ib_inbox_whole(&c->receives[0].inbox));
+    assert_int_equal(c->receive_first, 0);
+    close_conn(c);
+    ib_pool_free(transport.pool);
+    ib_cipher_free(cipher);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +487,7 @@ int main(void)
         cmocka_unit_test(queue_pairs_are_those_that_work_requests_are_enough_for),
         cmocka_unit_test(threads_that_can_not_be_watched_are_not_kept),
         cmocka_unit_test(a_sealed_frame_waits_for_room_in_the_window),
+        cmocka_unit_test(a_receive_waits_for_what_threads_have_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
