@@ -31,7 +31,7 @@ enum {
     IB_STOP_MS = 100,    /* how long a queue pair that fails may take to be stopped */
     IB_REFUSED_MS = 500, /* how long a peer that ends may take to be seen as such */
     IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */
-    IB_INVALID = 3,      /* requests in a row that the other end calls invalid */
+    IB_INVALID = 3,      /* errors in a row that are of the request and not of the way */
     IB_DOUBT = 2,        /* failures in a row, each of a packet that is larger */
     IB_ASKED_MS = 2000,  /* how long a challenge is good for                  */
 };
@@ -93,7 +93,7 @@ typedef struct ib_pair { /* one queue pair of a connection */
     bool gone;           /* its device was removed, so it is not dialed again */
     bool placed;         /* its port, at the end that listens, and the peer's key are known */
     bool notices;        /* went over it since it was met, and may not be looked at yet */
-    uint32_t invalid;    /* requests in a row that the other end called invalid */
+    uint32_t invalid;    /* errors in a row that are of the request: IB_INVALID */
     uint32_t lost;       /* failures in a row, without an answer, of packets that were not small */
     uint64_t lost_ns;    /* when the first of them was */
     uint64_t stopped_ns; /* failing: when it was stopped; 0: it was not */

@@ -771,26 +771,34 @@ static void take_sent(ib_pair_t *p)
     pair_measure(p, r, bytes, p->heard_ns);
 }
 
+/* Of what was asked for, and not of the way there: the memory that it is read from, or what it is. */
+static bool is_of_request(int status)
+{
+    return status == VERBS_WC_LOCAL_PROTECTION || status == VERBS_WC_REMOTE_INVALID ||
+           status == VERBS_WC_REMOTE_OPERATION;
+}
+
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the
  * connection manager. What the peer's memory refuses would be refused again: it has granted what it
- * does not have, or gone, which is known soon. A request that is called invalid may be one of a card
- * that has lost its count; sent again as it was, and called so again, it is one. No goodbye goes over one that
+ * does not have, or gone, which is known soon. A request that is refused for its own sake may be one of a card
+ * that has lost its count; sent again as it was, and refused so again, it is one. No goodbye goes over one that
  * fails: what is flushed there ends no other's. */
 static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
 {
     lh_conn_t *c = p->conn;
     const char *text = c->transport->verbs.wc_status_text(wc->status);
-    if (!p->failing) c->leave_ns = 0;
+    const bool ends = is_of_request(wc->status) && ++p->invalid == IB_INVALID;
     p->flushed |= id_kind(wc->id) == ID_RECEIVE;
-    if (wc->status == VERBS_WC_REMOTE_INVALID && ++p->invalid == IB_INVALID)
-        ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
     if (wc->status == VERBS_WC_REMOTE_ACCESS && c->refused_ns == 0)
         c->refused_ns = pair_now(c) + IB_REFUSED_MS * 1000000ull;
-    if (p->failing) return;
-    p->failing = true;
-    p->unanswered = wc->status == VERBS_WC_RETRIES_EXCEEDED;
-    if (p->state != IB_PAIR_UP && p->failure != NULL) return; /* it went down for that */
-    p->failure = wc->status == VERBS_WC_FLUSHED ? "it went into its error state" : text;
+    if (!p->failing) {
+        c->leave_ns = 0;
+        p->failing = true;
+        p->unanswered = wc->status == VERBS_WC_RETRIES_EXCEEDED;
+        if (p->state == IB_PAIR_UP || p->failure == NULL) /* else it went down for that */
+            p->failure = wc->status == VERBS_WC_FLUSHED ? "it went into its error state" : text;
+    }
+    if (ends) ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
 }
 
 static void completion_take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)

@@ -259,6 +259,36 @@ static void one_in_doubt_leads_as_long_as_its_notices_may_be_overtaken(void **st
     close_conn(c);
 }
 
+/* Its memory can't be read any more, as of a GPU that has gone: each later turn ends as the one before. With the
+ * third so does the connection, and the goodbye goes over another queue pair. */
+static void a_request_that_is_refused_for_its_own_sake_ends_the_connection(void **state)
+{
+    enum { ID_OTHER = 3 };
+    static const int refusals[] = {VERBS_WC_LOCAL_PROTECTION, VERBS_WC_REMOTE_OPERATION};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        lh_conn_t *c = open_conn(false);
+        for (uint32_t turn = 1; turn <= IB_INVALID; turn++) {
+            assert_int_equal(c->state, IB_OPEN);
+            verbs_wc_t row = {.id = ID_OTHER, .status = refusals[i]};
+            row.pair = c->pairs[0].qp->number;
+            push(row);
+            step(c);
+            if (turn == IB_INVALID) break;
+            flush(c, 0);
+            assert_int_equal(c->pairs[0].state, IB_PAIR_DOWN);
+            renew_pair(c, 0, turn);
+        }
+        assert_int_equal(c->why, LH_IO);
+        assert_true(card.posted_count > 0);
+        assert_int_equal(card.posted[card.posted_count - 1].what.kind, IB_GOODBYE);
+        assert_true(card.posted[card.posted_count - 1].pair != 0);
+        ib_cancel(c);
+        step(c);
+        ib_close_conn(c);
+    }
+}
+
 /* ---- registered memory ---- */
 
 static char said[256];
@@ -483,6 +513,7 @@ int main(void)
         cmocka_unit_test(an_answer_that_went_with_another_is_said_again),
         cmocka_unit_test(one_with_chunks_alone_waits_for_no_notice),
         cmocka_unit_test(one_in_doubt_leads_as_long_as_its_notices_may_be_overtaken),
+        cmocka_unit_test(a_request_that_is_refused_for_its_own_sake_ends_the_connection),
         cmocka_unit_test(memory_that_is_held_already_is_told_of),
         cmocka_unit_test(queue_pairs_are_those_that_work_requests_are_enough_for),
         cmocka_unit_test(threads_that_can_not_be_watched_are_not_kept),
