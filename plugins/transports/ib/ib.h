@@ -33,7 +33,7 @@ enum {
     IB_SMALL = 256,      /* a packet that every path carries, as those by which two ends meet */
     IB_INVALID = 3,      /* errors in a row that are of the request and not of the way */
     IB_DOUBT = 2,        /* failures in a row, each of a packet that is larger */
-    IB_ASKED_MS = 2000,  /* how long a challenge is good for                  */
+    IB_ASKED_MS = 30000, /* how long a challenge is good for: an end may not poll for seconds */
 };
 
 LH_STATIC_ASSERT((int)IB_SEND_WRS == (int)IB_RECEIVES + (int)IB_SPARE,

@@ -1,5 +1,5 @@
 /* ib_mend_test.c - queue pairs of the ib transport that fail and are met again: what came over them counts, and
- * who has gone is known. */
+ * who has gone is known; and who proves to have the job's key when both meet. */
 #include "ib_conn_rig.h"
 
 /* That the other end is ready was lost with the port that it said so over, which has come back. */
@@ -253,6 +253,71 @@ static void an_end_that_rejects_has_ended(void **state)
     }
 }
 
+/* ---- `known`, at the end that listens ---- */
+
+static uint8_t rejected[UINT8_MAX];
+
+static int reject(LH_UNUSED cm_id_t *id, const void *data, uint8_t bytes)
+{
+    memcpy(rejected, data, bytes);
+    return 0;
+}
+
+static lh_status_t derive_key(LH_UNUSED const lh_host_t *of, LH_UNUSED const char *purpose,
+                              LH_UNUSED uint32_t peer, void *out, size_t bytes)
+{
+    memset(out, 3, bytes);
+    return LH_OK;
+}
+
+/* Signed, but where it asks for a challenge. */
+static void request(lh_listener_t *l, const ib_greeting_t *g, const uint8_t *session)
+{
+    ib_said_t said = {.text = ""};
+    cm_event_t event = {.listen_id = l->ids[0], .type = CM_CONNECT_REQUEST};
+    assert_true(ib_greeting_write(g, said.raw));
+    if (session != NULL) ib_session_sign(session, false, said.raw);
+    assert_true(ib_greeting_read(said.raw, IB_GREETING_BYTES, &said.greeting));
+    assert_int_equal(create_id(NULL, &event.id, l, 0), 0);
+    memset(rejected, 0, sizeof(rejected));
+    ib_listener_event(l, event.id, &event, &said);
+}
+
+/* Who has heard it can't say it again. And it may be late, as an end may not poll for seconds, but not for ever.
+ * The nonces are alike here: it is the challenge that is used up. */
+static void a_proof_is_taken_once_and_for_half_a_minute(void **state)
+{
+    static const uint64_t late_ms[] = {0, 5000, 31000};
+    static const uint8_t dials[IB_NONCE_BYTES] = "dialdialdia";
+    static lh_listener_t l;
+    uint8_t nonce[IB_NONCE_BYTES], session[IB_SESSION_BYTES];
+    lh_host_t proves = host;
+    (void)state;
+    memset(&card, 0, sizeof(card));
+    proves.derive_key = derive_key;
+    transport = bare_transport(&proves, &config, &context);
+    transport.verbs.reject = reject;
+    l.transport = &transport;
+    l.security = LH_SECURITY_KNOWN;
+    assert_int_equal(create_id(NULL, &l.ids[0], &l, 0), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t taken = l.waiting_count + (i < 2);
+        ib_greeting_t g = {
+            .pairs = 1, .ports = 1, .security = LH_SECURITY_KNOWN, .first = true, .asks = true};
+        memcpy(g.mac, dials, sizeof(dials));
+        request(&l, &g, NULL);
+        assert_true(ib_challenge_read(rejected, sizeof(rejected), nonce));
+        assert_true(ib_session(&proves, 0, dials, nonce, session));
+        g.asks = false;
+        bare.now += late_ms[i] * MS;
+        request(&l, &g, session);
+        assert_int_equal(l.waiting_count, taken);
+        request(&l, &g, session);
+        assert_int_equal(l.waiting_count, taken);
+        assert_string_equal((const char *)rejected, ib_not_proven);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +333,7 @@ int main(void)
         cmocka_unit_test(an_end_that_has_gone_is_known_over_one_that_meets),
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
         cmocka_unit_test(an_end_that_rejects_has_ended),
+        cmocka_unit_test(a_proof_is_taken_once_and_for_half_a_minute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
