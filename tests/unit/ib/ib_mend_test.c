@@ -263,6 +263,11 @@ static int reject(LH_UNUSED cm_id_t *id, const void *data, uint8_t bytes)
     return 0;
 }
 
+static int accept_id(LH_UNUSED cm_id_t *id, LH_UNUSED cm_param_t *param)
+{
+    return 0;
+}
+
 static lh_status_t derive_key(LH_UNUSED const lh_host_t *of, LH_UNUSED const char *purpose,
                               LH_UNUSED uint32_t peer, void *out, size_t bytes)
 {
@@ -318,6 +323,35 @@ static void a_proof_is_taken_once_and_for_half_a_minute(void **state)
     }
 }
 
+/* One that replaces another proves itself as well, and each turn is taken once. */
+static void a_later_turn_is_proven_and_taken_once(void **state)
+{
+    static const uint8_t other[IB_SESSION_BYTES] = {1};
+    static lh_listener_t l;
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    ib_pair_t *p = &c->pairs[1];
+    transport.verbs.reject = reject;
+    transport.verbs.accept = accept_id;
+    l.transport = &transport;
+    c->security = l.security = LH_SECURITY_KNOWN;
+    assert_int_equal(create_id(NULL, &l.ids[0], &l, 0), 0);
+    const ib_greeting_t g = {
+        .turn = 1, .index = 1, .pairs = PAIRS, .ports = 1, .security = LH_SECURITY_KNOWN};
+    fail_pair(c, 1);
+    request(&l, &g, other);
+    assert_string_equal((const char *)rejected, ib_not_proven);
+    assert_true(p->state == IB_PAIR_DOWN && p->turn == 0);
+    request(&l, &g, c->session);
+    assert_string_equal((const char *)rejected, "");
+    assert_true(p->state == IB_PAIR_MEETING && p->turn == 1);
+    const cm_id_t *id = p->id;
+    request(&l, &g, c->session);
+    assert_string_equal((const char *)rejected, ib_has_ended);
+    assert_true(p->state == IB_PAIR_MEETING && p->id == id);
+    close_conn(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +368,7 @@ int main(void)
         cmocka_unit_test(one_that_a_connection_manager_rejects_is_tried_again),
         cmocka_unit_test(an_end_that_rejects_has_ended),
         cmocka_unit_test(a_proof_is_taken_once_and_for_half_a_minute),
+        cmocka_unit_test(a_later_turn_is_proven_and_taken_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
