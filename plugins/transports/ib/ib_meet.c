@@ -14,6 +14,7 @@
 
 #define DIAL_NS 10000000000ull /* where the host names none */
 enum { FIRST_MS = 2000 };      /* that the others' first turn may take */
+enum { EVENTS_MOST = 256 };    /* of the connection manager, at a time */
 
 static ib_greeting_t greeting_of(const ib_pair_t *p)
 {
@@ -405,11 +406,12 @@ static void read_text(const cm_event_t *event, char *out, size_t room)
     out[i] = '\0';
 }
 
-/* Everything is copied and acknowledged first: an id can't be destroyed before its events are. */
+/* Everything is copied and acknowledged first: an id can't be destroyed before its events are. What is left of too
+ * many comes with the next look: strangers may ask faster than they are refused. */
 void ib_meet_events(lh_transport_t *t)
 {
     cm_event_t *event;
-    while (t->verbs.get_event(t->events, &event) == 0) {
+    for (int i = 0; i < EVENTS_MOST && t->verbs.get_event(t->events, &event) == 0; i++) {
         const cm_event_t copy = *event;
         t->met_events++;
         ib_said_t s = {.text = ""};

@@ -352,6 +352,30 @@ static void a_later_turn_is_proven_and_taken_once(void **state)
     close_conn(c);
 }
 
+enum { STRANGERS = 100000 };
+
+static int ask_on(LH_UNUSED cm_channel_t *channel, cm_event_t **out)
+{
+    card.event = (cm_event_t){.id = &card.ids[QPS - 1], .type = CM_CONNECT_REQUEST};
+    *out = &card.event;
+    return ++card.asked < STRANGERS ? 0 : -1;
+}
+
+/* Who asks faster than is answered keeps nobody from all else. */
+static void strangers_that_ask_on_and_on_are_left_for_later(void **state)
+{
+    (void)state;
+    lh_conn_t *c = open_conn(false);
+    card.ids[QPS - 1].context = &transport.nobody;
+    card.asked = 0;
+    transport.verbs.get_event = ask_on;
+    ib_meet_events(&transport);
+    assert_true(card.asked > 0 && card.asked < STRANGERS / 10);
+    transport.verbs.get_event = get_event;
+    card.event.id = NULL;
+    close_conn(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +393,7 @@ int main(void)
         cmocka_unit_test(an_end_that_rejects_has_ended),
         cmocka_unit_test(a_proof_is_taken_once_and_for_half_a_minute),
         cmocka_unit_test(a_later_turn_is_proven_and_taken_once),
+        cmocka_unit_test(strangers_that_ask_on_and_on_are_left_for_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
