@@ -43,7 +43,7 @@ typedef struct saver_life {
     const saver_how_t *how;
     int socket;
     int lock_fd, folder_fd; /* of the folder's lock, once the trainer has taken it; -1: none */
-    int before; /* a pidfd of the saver whose reserve this is; -1: none, or it saves itself */
+    int before; /* a pidfd of the saver whose reserve this is; -1: none, or it is the saver */
     bool wrote; /* a share, which is neither committed nor abandoned */
     uint64_t write_ns; /* how long it took to write that */
     /* Of the task at hand: the folder's room was asked for, what came of that. */
@@ -285,7 +285,7 @@ static noreturn void saver_exit(const saver_life_t *l)
 }
 
 /* A trainer that is gone can't give a save up, and a saver that hangs must not hold the folder for
- * ever: its reserve outlasts it. */
+ * ever: its reserve outlasts it. One that the trainer has given up is outlasted no more (saver_fork_reserve). */
 static void saver_outlast(const saver_life_t *l)
 {
     const uint64_t until = sys()->now_ns() + l->how->deadline_ns + (uint64_t)ORPHAN_MS * 1000000;
@@ -334,17 +334,22 @@ static void saver_take_lock(saver_life_t *l, const int passed[PASSED])
 }
 
 /* The child goes on as the reserve of its parent, with its lock. It says who it is, as the trainer
- * can't know the number of another process's child. */
+ * can't know the number of another process's child.
+ *
+ * Whoever is asked for a reserve is the saver. The one before it is gone, or was killed at its deadline and is
+ * not let go by its file system: it holds the folder's lock itself until it has ended, and nothing is won by
+ * waiting for it any more. */
 static void saver_fork_reserve(saver_life_t *l, int socket)
 {
     const pid_t parent = getpid();
+    if (l->before >= 0) (void)close(l->before);
+    l->before = -1;
     if (fork() != 0) {
         (void)close(socket);
         return;
     }
     const saver_answer_t hello = {.pid = getpid()};
     (void)close(l->socket);
-    if (l->before >= 0) (void)close(l->before);
     l->socket = socket;
     l->wrote = false;
     l->write_ns = 0;

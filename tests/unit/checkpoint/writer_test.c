@@ -3,11 +3,13 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include <base/log.h>
 #include <base/sys.h>
+#include <checkpoint/saver.h>
 #include <checkpoint/writer.h>
 
 #define MS ((uint64_t)1000000)
@@ -275,6 +277,31 @@ static void a_saver_that_hangs_is_given_up_at_the_deadline(void **state)
     writer_close(w);
 }
 
+/* The saver was given up, and its file system does not let it go: the reserve that has taken its place does not
+ * wait for it once more when the trainer ends. */
+static void the_reserve_does_not_wait_for_a_saver_that_was_given_up(void **state)
+{
+    scratch_t *s = *state;
+    const saver_how_t how = {.folder = s->folder, .deadline_ns = 3000 * MS, .arena_fd = -1};
+    saver_t stuck = {.socket = -1}, reserve, next;
+    stuck.pid = fork();
+    if (stuck.pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            (void)pause();
+    }
+    assert_true(stuck.pid > 0);
+    assert_int_equal(saver_start(&how, &stuck, &reserve), LH_OK);
+    saver_fork(&reserve, &next);
+    assert_true(next.socket >= 0);
+    const uint64_t before = sys()->now_ns();
+    saver_end(&reserve);
+    saver_end(&next);
+    assert_true(sys()->now_ns() - before < 2000 * MS);
+    assert_int_equal(kill(stuck.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(stuck.pid, NULL, 0), stuck.pid);
+}
+
 /* In the saver: a file system that hangs once this is there. */
 static char hangs_behind[512];
 
@@ -409,6 +436,7 @@ int main(void)
         FACT(the_reserve_takes_over),
         FACT(without_savers_no_save_begins),
         FACT(a_saver_that_hangs_is_given_up_at_the_deadline),
+        FACT(the_reserve_does_not_wait_for_a_saver_that_was_given_up),
         FACT(a_commit_is_told_where_the_file_system_hangs_behind_it),
         FACT(a_commit_stands_where_older_ones_can_not_be_removed),
         FACT(a_save_outlives_the_trainer),
