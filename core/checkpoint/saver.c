@@ -35,8 +35,9 @@
 
 /* SAVER_NICE: training's threads come first. SAVER_FDS: descriptors that a saver keeps at its fork,
  * besides the first three. PASSED: how many come with a request, at most. ORPHAN_MS: what a saver
- * without a trainer gets beyond its deadline, and the others' shares beyond the time of its own. */
-enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000 };
+ * without a trainer gets beyond its deadline, and the others' shares beyond the time of its own. REAP_MS: what
+ * saver_end gives a process whose socket has ended. */
+enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000, REAP_MS = 1000 };
 
 /* The saver's own state, in the process itself. */
 typedef struct saver_life {
@@ -480,6 +481,20 @@ bool saver_gone(const saver_t *s)
     return s->socket < 0 || (poll(&fd, 1, 0) == 1 && (fd.revents & (POLLHUP | POLLERR)) != 0);
 }
 
+/* By a descriptor, as waitpid can only wait without end. Where there is none, a child that has ended is reaped all
+ * the same. */
+bool saver_reap(saver_t *s, int timeout_ms, int *how)
+{
+    if (!s->child) return false;
+    struct pollfd fd = {.fd = (int)syscall(SYS_pidfd_open, s->pid, 0), .events = POLLIN};
+    while (fd.fd >= 0 && poll(&fd, 1, timeout_ms) < 0 && errno == EINTR) {
+    }
+    if (fd.fd >= 0) (void)close(fd.fd);
+    if (waitpid(s->pid, how, WNOHANG) != s->pid) return false;
+    s->child = false;
+    return true;
+}
+
 /* A child that has ended already is reaped; one that still writes is left, and init reaps it. */
 void saver_leave(saver_t *s)
 {
@@ -492,6 +507,7 @@ void saver_leave(saver_t *s)
 void saver_end(saver_t *s)
 {
     saver_answer_t last;
+    int how;
     if (s->socket >= 0) {
         (void)shutdown(s->socket, SHUT_WR);
         for (;;) {
@@ -499,8 +515,6 @@ void saver_end(saver_t *s)
             if (got == 0 || (got < 0 && errno != EINTR)) break;
         }
     }
-    while (s->child && waitpid(s->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    s->child = false;
+    (void)saver_reap(s, REAP_MS, &how);
     saver_leave(s);
 }

@@ -67,9 +67,12 @@ void saver_fork(const saver_t *s, saver_t *out);
 /* False: it is not there any more. */
 bool saver_ask(const saver_t *s, uint32_t task);
 bool saver_gone(const saver_t *s);
+/* Waits at most so long until a child has ended whose socket has, and reaps it; *how is as waitpid tells it.
+ * False: it is no child, or it has not ended: its socket is closed before files that a file system may hold. */
+bool saver_reap(saver_t *s, int timeout_ms, int *how);
 /* The trainer's end of it is closed; the process ends once it has done what it does. */
 void saver_leave(saver_t *s);
-/* As saver_leave, and waits until the process has ended. */
+/* As saver_leave, and waits until the process has ended; once its socket has, for a second at most. */
 void saver_end(saver_t *s);
 
 #endif

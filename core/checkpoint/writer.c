@@ -37,9 +37,9 @@
 
 #include <longhaul/dtype.h>
 
-/* Bytes of a cache line, so that copies into places are whole lines; and how long a killed saver is
- * waited for. */
-enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
+/* Bytes of a cache line, so that copies into places are whole lines; how long a killed saver is waited for, and one
+ * that has died, which mostly has ended by then. */
+enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000, DEATH_WAIT_MS = 100 };
 /* Bytes of a manifest in memory besides its parts, at least: what the run says about itself. */
 enum { MANIFEST_HEAD = 256 << 10 };
 #define SECOND_NS ((uint64_t)1000000000)
@@ -633,13 +633,11 @@ static void saver_failed(writer_t *w, lh_status_t status, writer_result_t *out)
         (void)snprintf(reason, sizeof(reason),
                        "step %llu was not written within %.1f s and is given up",
                        (unsigned long long)w->step, (double)w->how.deadline_ns / 1e9);
-    else if (w->saver.child && waitpid(w->saver.pid, &how, 0) == w->saver.pid) {
-        w->saver.child = false;
+    else if (saver_reap(&w->saver, DEATH_WAIT_MS, &how))
         (void)snprintf(reason, sizeof(reason),
                        WIFSIGNALED(how) ? "the process that saves was ended by signal %d"
                                         : "the process that saves ended with code %d",
                        WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
-    }
     take_over(w);
     if (w->committed) {
         log_line(LH_LOG_WARN, "step %llu is saved, but older checkpoints may not be removed: %s",

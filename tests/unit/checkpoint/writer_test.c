@@ -213,6 +213,39 @@ static void a_saver_that_is_killed_costs_only_its_save(void **state)
     writer_leave(w);
 }
 
+/* In the saver: it dies, and a file system keeps it from its end, for some seconds here. Its socket and the folder's
+ * lock are closed by then. */
+static int die_slowly(int fd)
+{
+    struct timespec left = {.tv_sec = 4};
+    (void)close_range(STDERR_FILENO + 1, ~0u, 0);
+    while (fd >= 0 && nanosleep(&left, &left) != 0) {
+    }
+    _exit(0);
+}
+
+static void a_saver_that_does_not_come_to_its_end_is_not_waited_for(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    pid_t pids[2];
+    static sys_t dying;
+    dying = sys_real;
+    dying.fsync = die_slowly;
+    sys_use(&dying);
+    writer_t *w = open_writer(s->folder, 0);
+    sys_use(NULL);
+    submit(w, 1);
+    savers_of_test(pids);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_int_equal(result.status, LH_IO);
+    assert_string_equal(result.reason, "the process that saves has died");
+    assert_int_equal(writer_begin(w), LH_OK); /* the reserve is there */
+    writer_close(w);
+    assert_int_equal(kill(pids[0], SIGKILL), 0);
+    assert_int_equal(waitpid(pids[0], NULL, 0), pids[0]);
+}
+
 static void wait_until_gone(pid_t pid)
 {
     siginfo_t info;
@@ -433,6 +466,7 @@ int main(void)
         FACT(a_large_part_is_saved_in_pieces),
         FACT(a_save_that_fails_says_why_and_the_next_one_works),
         FACT(a_saver_that_is_killed_costs_only_its_save),
+        FACT(a_saver_that_does_not_come_to_its_end_is_not_waited_for),
         FACT(the_reserve_takes_over),
         FACT(without_savers_no_save_begins),
         FACT(a_saver_that_hangs_is_given_up_at_the_deadline),
