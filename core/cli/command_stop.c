@@ -13,8 +13,9 @@
 #include <launch/request.h>
 #include <watch/run_state.h>
 
-/* PAUSE_NS: between two looks at the folder. */
-enum { TAKE_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
+/* PAUSE_NS: between two looks at the folder. MOVE_S: nobody may have it for so long where rank 0 goes to another
+ * machine. */
+enum { TAKE_S = 10, MOVE_S = 2, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
 
 static void ask_pause(void)
 {
@@ -116,10 +117,11 @@ const command_t command_stop = {
 
 /* ---- save ---- */
 
-/* Of which training it was asked, by when that began; and the step that was asked for before. */
+/* Of which training it was asked, by when that began; and the step that was asked for before. For how long nobody
+ * has had the folder since ranks have failed. */
 typedef struct save_asked {
     char training[TEXT_TIME];
-    uint64_t before;
+    uint64_t before, free_ns;
 } save_asked_t;
 
 static const char *save_training(const run_look_t *look)
@@ -143,22 +145,26 @@ static const json_value_t *save_outcome(const run_look_t *look, const char *kind
     return json_count(json_member(save, "step"), &step) && step >= asked ? save : NULL;
 }
 
-/* The ranks have failed, as by a loss, and whoever has the folder may start them again, or is about to end. */
-static bool save_may_come(const run_look_t *look)
+/* The ranks have failed, as by a loss, and whoever has the folder may start them again, or is about to end. Where
+ * rank 0 is on another machine from then on its launcher gives the folder, and another one takes it: one that is
+ * free for a moment is not the end. The price is that an end is told that much later. */
+static bool save_may_come(const run_look_t *look, save_asked_t *of)
 {
     const json_value_t *end = json_member(json_root(look->status), "end");
-    return look->held == FOLDER_HELD && json_is_yes(json_member(end, "failed"));
+    if (look->held == FOLDER_UNKNOWN || !json_is_yes(json_member(end, "failed"))) return false;
+    of->free_ns = look->held == FOLDER_FREE ? of->free_ns + PAUSE_NS : 0;
+    return of->free_ns < (uint64_t)MOVE_S * NS_PER_S;
 }
 
-/* LH_AGAIN: it is not known yet. before: the step that was asked for before this request. */
-static lh_status_t judge_save(const char *folder, const run_look_t *look, uint64_t before)
+/* LH_AGAIN: it is not known yet. */
+static lh_status_t judge_save(const char *folder, const run_look_t *look, save_asked_t *of)
 {
     uint64_t step = 0;
     uint64_t asked = run_look_count(look, "asked_step");
-    const bool trains = run_look_trains(look) || save_may_come(look);
+    const bool trains = run_look_trains(look) || save_may_come(look, of);
     /* A run that ended before it came to the request has saved its last step. */
-    if (asked <= before && trains) return LH_AGAIN;
-    if (asked <= before) asked = run_look_count(look, "step");
+    if (asked <= of->before && trains) return LH_AGAIN;
+    if (asked <= of->before) asked = run_look_count(look, "step");
     const json_value_t *saved = save_outcome(look, "saved", asked);
     const json_value_t *failed = save_outcome(look, "not_saved", asked);
     if (saved != NULL) {
@@ -182,7 +188,7 @@ static int save_command(cli_t *cli)
     run_look_t look;
     lh_status_t status = look_at_work("save", cli->name, &look);
     if (status != LH_OK) return status;
-    save_asked_t asked;
+    save_asked_t asked = {.before = 0};
     if (!run_look_trains(&look))
         status = fail(LH_INVALID, "%s: nothing is trained here now: %s", cli->name,
                       run_look_holder(&look));
@@ -197,7 +203,7 @@ static int save_command(cli_t *cli)
         const bool lost = run_look_trains(&look) &&
                           strcmp(save_training(&look), asked.training) != 0;
         if (lost) status = save_ask(cli->name, &look, &asked);
-        if (status == LH_OK) status = lost ? LH_AGAIN : judge_save(cli->name, &look, asked.before);
+        if (status == LH_OK) status = lost ? LH_AGAIN : judge_save(cli->name, &look, &asked);
         run_look_free(&look);
     } while (status == LH_AGAIN);
     return status;

@@ -392,7 +392,8 @@ class Steering(PipelineCase):
         self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
 
     def test_a_save_waits_for_ranks_that_are_started_again(self):
-        """Another rank was lost than rank 0, which has told its end: the launcher has the folder still. Once it has not, none comes."""
+        """Another rank was lost than rank 0, which has told its end: the launcher has the folder still, but for a moment in which rank 0
+        may move to another one. Once nobody has it for longer, none comes."""
         end = {"time": "2026-11-27T08:15:30.000Z", "failed": True, "reason": "rank 1 was lost"}
         request = self.path("out", ".request-save")
         for goes_on in (True, False):
@@ -407,6 +408,10 @@ class Steering(PipelineCase):
                 time.sleep(0.2)
                 self.assertIsNone(save.poll())
                 if goes_on:
+                    fcntl.flock(f, fcntl.LOCK_UN)
+                    time.sleep(0.3)
+                    self.assertIsNone(save.poll())
+                    fcntl.flock(f, fcntl.LOCK_EX)
                     run = dict(run, started="2026-11-27T08:16:00.000Z", step=2)
                     self.leave(run)
                     self.wait_for(lambda: os.path.exists(request), save)
