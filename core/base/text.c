@@ -7,8 +7,11 @@
 #include <base/text.h>
 
 #include <ctype.h>
+#include <locale.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <utf8proc.h>
 
@@ -168,6 +171,38 @@ const char *text_nearest_name(const text_nearest_t *n)
     enum { FAR = 3 };
     if (n->best == NULL || n->distance > FAR || n->distance >= strlen(n->typed)) return NULL;
     return n->best;
+}
+
+/* strtod follows the locale of the process, strtod_l one that nobody else can set. Made once and
+ * never freed: threads may be using it. */
+static locale_t c_locale;
+static void text_locale_make(void)
+{
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+static locale_t text_locale(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, text_locale_make);
+    return c_locale;
+}
+
+double text_real(const char *text, char **end)
+{
+    const locale_t c = text_locale();
+    return c != (locale_t)0 ? strtod_l(text, end, c) : strtod(text, end);
+}
+
+/* Where there is none, both only ask which one this thread has. */
+void *text_locale_enter(void)
+{
+    return uselocale(text_locale());
+}
+
+void text_locale_leave(void *before)
+{
+    (void)uselocale(before);
 }
 
 /* The calendar by counting, without the C library's, whose lock a thread may hold that failed.

@@ -57,6 +57,14 @@ typedef struct text_nearest {
 void text_nearest_offer(text_nearest_t *n, const char *name);
 const char *text_nearest_name(const text_nearest_t *n);
 
+/* As strtod does in the C locale. A library that a plugin brings may call setlocale for all of this process, and
+ * strtod would then want a comma where files have a point. */
+double text_real(const char *text, char **end);
+/* Between the two this thread's printf and strtod are those of the C locale as well. leave takes what enter has
+ * given. */
+void *text_locale_enter(void);
+void text_locale_leave(void *before);
+
 /* A time of day of CLOCK_REALTIME in UTC, as RFC 3339 writes it: "2026-01-31T23:59:59.123Z". */
 enum { TEXT_TIME = 25 };
 void text_time(uint64_t wall_ns, char out[TEXT_TIME]);

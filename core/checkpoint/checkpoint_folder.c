@@ -206,7 +206,7 @@ static step_mark_t read_mark(const char *path)
     if (manifest != NULL && file_read(manifest, MANIFEST_MOST, &text, &length) == LH_OK) {
         const char *at = strstr(text, loss);
         mark.refused = strstr(text, "\"" MANIFEST_REFUSED "\": ") != NULL;
-        if (at != NULL) mark.held_out = strtod(at + sizeof(loss) - 1, NULL);
+        if (at != NULL) mark.held_out = text_real(at + sizeof(loss) - 1, NULL);
     }
     mem_free(text);
     mem_free(manifest);

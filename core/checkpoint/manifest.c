@@ -457,7 +457,7 @@ static lh_status_t read_scalar(const char *path, const char *key, const char *te
 {
     char *end = NULL;
     errno = 0;
-    *out = text == NULL ? 0 : strtod(text, &end);
+    *out = text == NULL ? 0 : text_real(text, &end);
     if (text == NULL || *text == '\0' || *end != '\0')
         return fail(LH_INVALID, "%s: scalars: %.64s is not a number in quotes", path, key);
     if (errno == ERANGE && isinf(*out))

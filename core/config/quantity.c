@@ -6,13 +6,11 @@
 #include <config/quantity.h>
 
 #include <ctype.h>
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 #include <base/memory.h>
 #include <base/status.h>
+#include <base/text.h>
 
 /* value = digits * factor / divisor. */
 typedef struct unit {
@@ -177,24 +175,11 @@ static bool looks_decimal(const char *text)
     return *text == '\0';
 }
 
-/* strtod follows the locale of the process, strtod_l one that nobody else can set. Made once and
- * never freed: threads may be using it. */
-static locale_t c_locale;
-static void c_locale_make(void)
-{
-    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-}
-
-/* Checked by looks_decimal first, so strtod sees nothing that it reads in a way of its own. */
+/* Checked by looks_decimal first, so text_real sees nothing that it reads in a way of its own. */
 bool quantity_f64(const char *text, double *out)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (!looks_decimal(text)) return false;
-
-    /* A library that a plugin brings may call setlocale, and then strtod wants a comma. */
-    (void)pthread_once(&once, c_locale_make);
-    const double value = c_locale != (locale_t)0 ? strtod_l(text, NULL, c_locale)
-                                                 : strtod(text, NULL);
+    const double value = text_real(text, NULL);
     if (!isfinite(value)) return false;
     *out = value;
     return true;

@@ -14,10 +14,10 @@
 #include <data/samples.h>
 
 #include <math.h>
-#include <stdlib.h>
 
 #include <base/memory.h>
 #include <base/status.h>
+#include <base/text.h>
 #include <config/job.h>
 
 enum { SHARED_TOKENS = 1 }; /* a sample's last token is the next one's first: labels are shifted */
@@ -206,7 +206,7 @@ static lh_status_t split_parse(const char *text, double shares[3])
         char *end;
         shares[i] = 0;
         if (at == NULL) continue;
-        shares[i] = strtod(at, &end);
+        shares[i] = text_real(at, &end);
         while (*end == ' ')
             end++;
         if (end == at || !(shares[i] >= 0) || shares[i] > JOB_SPLIT_MOST ||
@@ -306,7 +306,7 @@ static lh_status_t part_parse(char *text, samples_blend_part_t *out, bool *has_w
     out->weight = 1;
     if (*has_weight) {
         char *end;
-        out->weight = strtod(colon + 1, &end);
+        out->weight = text_real(colon + 1, &end);
         if (*text_trim(colon + 1) == '\0' || *text_trim(end) != '\0' || !(out->weight > 0) ||
             out->weight > 1e15)
             return fail(LH_INVALID,

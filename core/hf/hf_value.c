@@ -228,7 +228,7 @@ void hf_value_json(const char *text, text_t *out)
         text_printf(out, "%lld", whole);
         return;
     }
-    const double real = strtod(text, &end);
+    const double real = text_real(text, &end);
     if (*text != '\0' && *end == '\0' && isfinite(real))
         json_put_real(&w, NULL, real);
     else

@@ -1,5 +1,6 @@
 /* samples_test.c - the order of samples against numpy's own figures and an independent
  * implementation of GPTDataset (tests/reference/gptdataset.py). */
+#include <unit/base/comma_locale.h>
 #include <unit/data/order_reference.h>
 
 #include <data/indexed.h>
@@ -117,6 +118,24 @@ static void a_split_rounds_half_to_even_and_covers_everything(void **state)
         assert_int_equal(samples_split(bad[i], 10, b), LH_INVALID);
 }
 
+static void shares_and_weights_do_not_ask_the_locale(void **state)
+{
+    (void)state;
+    uint64_t b[3][2];
+    samples_blend_list_t list;
+    comma_locale = true;
+    const lh_status_t split = samples_split("0.5,0.25,0.25", 8, b);
+    const lh_status_t blend = samples_blend_parse("a:0.5, b:1.5", &list);
+    comma_locale = false;
+    assert_int_equal(split, LH_OK);
+    assert_int_equal(b[0][1], 4);
+    assert_int_equal(b[1][1], 6);
+    assert_int_equal(blend, LH_OK);
+    assert_true(list.parts[0].weight == 0.25);
+    assert_true(list.parts[1].weight == 0.75);
+    samples_blend_list_free(&list);
+}
+
 static void too_little_text_for_one_sample_is_a_sentence(void **state)
 {
     scratch_t *s = *state;
@@ -156,6 +175,7 @@ int main(void)
         cmocka_unit_test(the_order_of_a_made_up_set_is_numpys),
         cmocka_unit_test(what_the_last_token_predicts_begins_the_next_sample),
         cmocka_unit_test(a_split_rounds_half_to_even_and_covers_everything),
+        cmocka_unit_test(shares_and_weights_do_not_ask_the_locale),
         cmocka_unit_test(too_little_text_for_one_sample_is_a_sentence),
         cmocka_unit_test(a_seed_that_numpy_would_refuse_is_refused),
     };

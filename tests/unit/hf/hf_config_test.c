@@ -1,5 +1,6 @@
 /* hf_config_test.c - config.json in old and new keys gives the same options, and is written for
  * both. */
+#include <unit/base/comma_locale.h>
 #include <unit/checkpoint/model_kit.h>
 
 #include <format/json.h>
@@ -460,7 +461,10 @@ static void a_new_config_has_both_forms_of_rope(void **state)
     char kind[] = "llama3";
     const hf_config_facts_t facts = {
         .option = scaled, .context = kind, .vocab = 512, .dtype = "float32", .bos = 1, .eos = -1};
-    assert_int_equal(hf_config_write(&table, &facts, &text), LH_OK);
+    comma_locale = true; /* of a plugin */
+    const lh_status_t status = hf_config_write(&table, &facts, &text);
+    comma_locale = false;
+    assert_int_equal(status, LH_OK);
     assert_string_equal(text.data, "{\n"
                                    "  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ],\n"
                                    "  \"model_type\": \"llama\",\n"
