@@ -104,8 +104,9 @@ lh_status_t json_line_read(const char *bytes, size_t length, json_document_t **l
 /* Nothing but white space. */
 bool json_line_blank(const char *bytes, size_t length);
 
-/* Deeper than anything that is written; a document that was read is JSON_DEPTH deep at most. */
-enum { JSON_WRITER_DEPTH = 64 };
+/* Deeper than anything that is written: a document that was read, which is JSON_DEPTH deep at most,
+ * inside of what the writer puts round it. */
+enum { JSON_WRITER_DEPTH = JSON_DEPTH + 8 };
 
 /* Of a number from 1 on: so many blanks a level, a member a line. */
 enum { JSON_TIGHT = -1 /* {"a":1,"b":2} */, JSON_SPACED = 0 /* {"a": 1, "b": 2} */ };

@@ -409,6 +409,29 @@ static void a_value_comes_back_as_it_stood(void **state)
     json_free(d);
 }
 
+/* `longhaul status --json` puts a file's document, which anybody may have written, in its own. */
+static void the_deepest_document_has_room_in_another(void **state)
+{
+    (void)state;
+    char text[256], *at = text + sprintf(text, "{\"d\":");
+    for (int i = 1; i < JSON_DEPTH; i++)
+        *at++ = '[';
+    for (int i = 1; i < JSON_DEPTH; i++)
+        *at++ = ']';
+    (void)sprintf(at, "}");
+    json_document_t *d;
+    text_t again = {0};
+    json_writer_t w = {.to = &again, .style = JSON_TIGHT};
+    assert_int_equal(parse(text, 99, &d), LH_OK);
+    json_open(&w, NULL, '{');
+    json_put_value(&w, "run", json_root(d));
+    json_close(&w);
+    assert_memory_equal(again.data, "{\"run\":", 7);
+    assert_memory_equal(again.data + 7, text, strlen(text));
+    text_free(&again);
+    json_free(d);
+}
+
 static void reals_are_written_as_people_do(void **state)
 {
     (void)state;
@@ -445,6 +468,7 @@ int main(void)
         cmocka_unit_test(all_styles_say_the_same_to_another_reader),
         cmocka_unit_test(the_style_says_what_stands_between),
         cmocka_unit_test(a_value_comes_back_as_it_stood),
+        cmocka_unit_test(the_deepest_document_has_room_in_another),
         cmocka_unit_test(reals_are_written_as_people_do),
     };
     return cmocka_run_group_tests(tests, NULL, forget_line);
