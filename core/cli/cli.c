@@ -54,6 +54,12 @@ static bool takes_job(const command_t *c)
     return (c->needs & (CLI_NEEDS_JOB | CLI_MAY_TAKE_JOB)) != 0;
 }
 
+/* Whether --plugins does. */
+static bool takes_plugins(const command_t *c)
+{
+    return (c->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0;
+}
+
 /* With the nearest name where there is none. */
 static lh_status_t find_command(const char *name, const command_t **out)
 {
@@ -118,7 +124,7 @@ static lh_status_t take_own_flag(cli_t *cli, words_t *w, const char *name, const
         return LH_OK;
     }
     if (takes_job(cli->command)) text_nearest_offer(&near, "set");
-    text_nearest_offer(&near, "plugins");
+    if (takes_plugins(cli->command)) text_nearest_offer(&near, "plugins");
     const char *best = text_nearest_name(&near);
     return fail(LH_INVALID, "%s has no flag --%s%s%s%s", cli->command->name, name,
                 best != NULL ? "; did you mean --" : "", best != NULL ? best : "",
@@ -135,8 +141,7 @@ static lh_status_t take_flag(cli_t *cli, words_t *w, const char *word)
     memcpy(name, word, length);
     name[length] = '\0';
 
-    const bool plugins = (cli->command->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0;
-    if (plugins && strcmp(name, "plugins") == 0)
+    if (takes_plugins(cli->command) && strcmp(name, "plugins") == 0)
         return take_value(w, name, equals, &cli->plugin_folders[cli->plugin_folder_count++]);
     if (takes_job(cli->command) && strcmp(name, "set") == 0)
         return take_value(w, name, equals, &cli->sets[cli->set_count++]);
@@ -417,8 +422,7 @@ void cli_usage(const command_t *c, text_t *out)
     for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
         text_printf(out, " [--%s%s%s]", c->flags[i].name, c->flags[i].value != NULL ? " " : "",
                     c->flags[i].value != NULL ? c->flags[i].value : "");
-    if ((c->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
-        text_append(out, " [--plugins DIR ...]");
+    if (takes_plugins(c)) text_append(out, " [--plugins DIR ...]");
     text_append(out, "\n");
 }
 

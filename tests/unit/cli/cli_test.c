@@ -63,6 +63,7 @@ static const struct {
     {"longhaul check a.ini --set", "--set wants a value"},
     {"longhaul plugins x", "plugins: 'x' is one argument too many"},
     {"longhaul plugins --set a.b=c", "plugins has no flag --set"},
+    {"longhaul stop --plugins /a out/x", "stop has no flag --plugins"},
 };
 
 static void a_mistake_is_one_sentence(void **state)
