@@ -151,7 +151,7 @@ static lh_status_t verify_named_pair(const char *path)
 }
 
 /* These two call each other once at most: a job's folder has one folder of checkpoints. */
-static lh_status_t verify_checkpoints(const char *folder, bool paired);
+static lh_status_t verify_checkpoints(const char *folder, bool of_job);
 
 /* Of a job's folder: its checkpoints lie in one below, if it has trained. */
 static lh_status_t verify_inside(const char *folder)
@@ -165,10 +165,21 @@ static lh_status_t verify_inside(const char *folder)
     return status;
 }
 
-/* paired: the folder holds a pair of token files, and need not hold a checkpoint. Steps may vanish
- * between listing and reading, as a run that trains removes old ones; so an empty result is listed
- * again. */
-static lh_status_t verify_checkpoints(const char *folder, bool paired)
+/* A job's folder need not hold a pair: its data may be another job's. */
+static bool is_job_folder(const char *path)
+{
+    char *inside = path_join(path, "checkpoints"), *manifest = path_join(path, MANIFEST_NAME);
+    const bool is = inside != NULL && manifest != NULL && !is_step(path) && file_exists(inside) &&
+                    !file_exists(manifest);
+    mem_free(manifest);
+    mem_free(inside);
+    return is;
+}
+
+/* of_job: the folder is a job's, or holds a pair of token files, and need not hold a checkpoint.
+ * Steps may vanish between listing and reading, as a run that trains removes old ones; so an empty
+ * result is listed again. */
+static lh_status_t verify_checkpoints(const char *folder, bool of_job)
 {
     tally_t tally = {0};
     size_t seen = 0;
@@ -184,7 +195,7 @@ static lh_status_t verify_checkpoints(const char *folder, bool paired)
             break; /* else all were removed meanwhile: there are newer ones */
     }
     if (seen > 0) return tally_judge(folder, &tally);
-    return paired ? verify_inside(folder) : verify_one(folder);
+    return of_job ? verify_inside(folder) : verify_one(folder);
 }
 
 /* A pair that is damaged does not keep the checkpoints from being read. */
@@ -201,7 +212,7 @@ static int verify_command(cli_t *cli)
     const bool paired = record.summary != NULL;
     if (status == LH_OK && paired) status = verify_pair(&record);
     prepare_record_free(&record);
-    if (status == LH_OK) return verify_checkpoints(cli->name, paired);
+    if (status == LH_OK) return verify_checkpoints(cli->name, paired || is_job_folder(cli->name));
     /* Told now, since the checkpoints may have something to tell themselves. */
     log_line(LH_LOG_WARN, "%s", fail_reason());
     const lh_status_t rest = verify_checkpoints(cli->name, true);

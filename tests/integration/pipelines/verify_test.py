@@ -80,6 +80,12 @@ class Verify(PipelineCase):
         _, why = self.verify("out/corpus.bin")
         self.assertIn("no prepare.json beside it says what it must be", why)
 
+    def test_checkpoints_of_a_job_that_prepared_nothing_are_found(self):
+        self.trained()
+        os.remove(self.path("out", "prepare.json"))
+        said, _ = self.verify("out", code=DONE)
+        self.assertIn("out/checkpoints/step-000000000002: whole\n", said)
+
     def test_a_newer_version_is_not_damaged(self):
         self.trained()
         manifest = os.path.join(self.step_folder(2), "manifest.json")
