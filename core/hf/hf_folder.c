@@ -331,6 +331,7 @@ enum { FILE_MOST = 256 << 20 };
 static const char *const carried[] = {
     "tokenizer.json",
     "tokenizer.model",
+    "tokenizer.bin",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",

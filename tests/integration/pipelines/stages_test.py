@@ -87,6 +87,18 @@ class Stages(PipelineCase):
             with open(self.path("of-" + folder, "hf", "config.json")) as f:
                 self.assertEqual(json.load(f)["vocab_size"], 5056)  # of 5,000 tokens: [model] vocab_multiple is 64
 
+    def test_the_file_of_llama2c_is_exported_by_its_folder_too(self):
+        os.mkdir(self.path("there"))
+        file = shutil.copy(SOURCE + "/tests/data/tokenizers/stories260K/tokenizer.bin", self.path("there"))
+        with open(file, "rb") as f:
+            wanted = f.read()
+        job = self.small_job(stages="prepare train export", train={"steps": 0},
+                             prepare={"tokenizer": self.path("there"), "prepend": "none"})
+        self.run_longhaul("run", job)
+        with open(self.path("out", "hf", "tokenizer.bin"), "rb") as f:
+            self.assertEqual(f.read(), wanted)
+        self.run_longhaul("export", job)  # over its own
+
     def test_tokens_of_another_tokenizer_are_told(self):
         job = self.small_job(train={"steps": 1})
         self.assertNotIn("another tokenizer", self.run_longhaul("run", job)[1])
