@@ -17,6 +17,7 @@
 #include <base/sys.h>
 #include <config/job_outputs.h>
 #include <config/members.h>
+#include <config/options.h>
 #include <data/input_lines.h>
 #include <data/samples.h>
 #include <engine/engine.h>
@@ -490,7 +491,10 @@ void check_links(const job_t *job, text_t *out)
     for (uint32_t i = 0; i < count; i++) {
         if (!is_site(job, rows[i].site[0]) || !is_site(job, rows[i].site[1])) continue;
         link_probe_text(&rows[i], line, sizeof(line));
-        text_printf(out, "; as measured before, %s\n", line);
+        text_t measured = {0};
+        text_printf(&measured, "as measured before, %s", line);
+        options_append_comment(&measured, out);
+        text_free(&measured);
     }
     mem_free(rows);
 }

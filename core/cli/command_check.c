@@ -592,8 +592,11 @@ static lh_status_t explain_all(const check_t *c)
     const job_section_t *all = job_sections(&count);
     for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
         const plugin_t *p = registry_at(c->cli->plugins, i);
-        text_printf(c->out, "; %s %s %s: %s\n;     sha256 %s\n", plugin_kind_text(p->kind), p->name,
-                    p->version, p->path, p->sha256);
+        text_t file = {0};
+        text_printf(&file, "%s %s %s: %s", plugin_kind_text(p->kind), p->name, p->version, p->path);
+        options_append_comment(&file, c->out);
+        text_printf(c->out, ";     sha256 %s\n", p->sha256);
+        text_free(&file);
     }
     text_append(c->out, "\n");
     for (uint32_t i = 0; i < count; i++) {
@@ -663,9 +666,10 @@ static lh_status_t explain_room(check_t *c)
     const lh_status_t status = check_disk(c->step.session, c->step.programs.schedule->rounds,
                                           &room);
     if (status != LH_OK) return status;
-    text_append(c->out, "; ");
-    check_disk_text(c->job, &room, c->out);
-    text_append(c->out, "\n");
+    text_t disk = {0};
+    check_disk_text(c->job, &room, &disk);
+    options_append_comment(&disk, c->out);
+    text_free(&disk);
     const job_checkpoint_t *how = &c->job->checkpoint;
     char every[48] = "";
     if (how->keep_every > 0)

@@ -19,6 +19,7 @@
 #include <cli/check.h>
 #include <cli/command_run.h>
 #include <cli/model_source.h>
+#include <config/options.h>
 #include <hf/hf_config.h>
 #include <hf/hf_export.h>
 #include <hf/hf_import.h>
@@ -237,6 +238,15 @@ static int import_stage(cli_t *cli)
     return status;
 }
 
+static void append_keys(const char *what, const text_t *keys, text_t *out)
+{
+    text_t all = {0};
+    if (keys->data == NULL) return;
+    text_printf(&all, "%s: %s", what, keys->data);
+    options_append_comment(&all, out);
+    text_free(&all);
+}
+
 /* The [model] section that says what config.json says. Values are the options' own, as they were
  * parsed: what is printed can stand in an INI. */
 static int import_print(cli_t *cli)
@@ -259,8 +269,8 @@ static int import_print(cli_t *cli)
         const char *value = model_layout_option(&layout, config.options[i].key);
         text_printf(&out, "%s = %s\n", config.options[i].key, value == NULL ? "" : value);
     }
-    if (config.ignored.data != NULL) text_printf(&out, "; ignored: %s\n", config.ignored.data);
-    if (config.unread.data != NULL) text_printf(&out, "; not read: %s\n", config.unread.data);
+    append_keys("ignored", &config.ignored, &out);
+    append_keys("not read", &config.unread, &out);
     status = text_status(&out);
     if (status == LH_OK) status = cli_print_shown(out.data);
     text_free(&out);

@@ -570,23 +570,81 @@ static void append_where(const document_entry_t *entry, text_t *out)
     }
 }
 
+void options_append_comment(const text_t *what, text_t *out)
+{
+    enum { ROOM = INI_LINE_LIMIT - 2 }; /* besides "; " */
+    const char *at = what->data;
+    size_t left = what->length;
+    out->failed = out->failed || what->failed;
+    if (at == NULL) return;
+    while (left > ROOM) {
+        size_t cut = ROOM;
+        while (cut > 0 && at[cut] != ' ')
+            cut--;
+        if (cut == 0) cut = text_utf8_prefix(at, ROOM);
+        if (cut == 0) cut = ROOM;
+        text_printf(out, "; %.*s\n", (int)cut, at);
+        at += cut;
+        left -= cut;
+    }
+    text_printf(out, "; %s\n", at);
+}
+
+/* Lines that follow each other are read with a blank between them; what begins with one of these
+ * would be something else. */
+static bool line_may_end(const char *at)
+{
+    return at[0] == ' ' && at[-1] != ' ' && at[-1] != '\t' && strchr(" \t[;#", at[1]) == NULL;
+}
+
+/* "key = value" over as many lines as it takes. Where no blank is, as in a long path, it is one line.
+ * head: bytes in front of the value. INDENT is the least, as lines of a file may be as long as any. */
+static void append_lines(const char *pair, size_t head, text_t *out)
+{
+    enum { INDENT = 1 };
+    size_t left = strlen(pair), indent = 0;
+    while (indent + left > INI_LINE_LIMIT) {
+        size_t cut = INI_LINE_LIMIT - indent;
+        while (cut > head && !line_may_end(pair + cut))
+            cut--;
+        if (cut <= head) break;
+        text_printf(out, "%*s%.*s\n", (int)indent, "", (int)cut, pair);
+        pair += cut + 1;
+        left -= cut + 1;
+        indent = INDENT;
+        head = 0;
+    }
+    text_printf(out, "%*s%s\n", (int)indent, "", pair);
+}
+
 /* The origin stands behind the value, or on a line of its own above it where both together would be
  * longer than INI_LINE_LIMIT, which is refused when it is read back. */
 static void append_line(const char *key, const char *value, const document_entry_t *entry,
                         const char *origin, text_t *out)
 {
-    text_t line = {0}, where = {0};
-    text_printf(&line, "%-*s = ", KEY_WIDTH, key);
-    append_value(value, &line);
+    enum { WIDTH = KEY_WIDTH + 3 + VALUE_WIDTH };
+    text_t shown = {0}, line = {0}, where = {0};
+    append_value(value, &shown);
     if (entry != NULL)
         append_where(entry, &where);
     else
         text_append(&where, origin);
-    out->failed = out->failed || line.failed || where.failed;
-    if (!out->failed && line.length + where.length + 3 > INI_LINE_LIMIT)
-        text_printf(out, "; %s:\n%s\n", where.data, line.data);
-    else if (!out->failed)
-        text_printf(out, "%-*s ; %s\n", KEY_WIDTH + 3 + VALUE_WIDTH, line.data, where.data);
+    text_printf(&line, "%-*s = %s", KEY_WIDTH, key, shown.data == NULL ? "" : shown.data);
+    const size_t width = line.length < WIDTH ? WIDTH : line.length;
+    out->failed = out->failed || shown.failed || line.failed || where.failed;
+    if (!out->failed && width + where.length + 3 > INI_LINE_LIMIT) {
+        text_append(&where, ":");
+        options_append_comment(&where, out);
+        if (line.length > INI_LINE_LIMIT) {
+            line.length = 0;
+            text_printf(&line, "%s = %s", key, shown.data == NULL ? "" : shown.data);
+        }
+        out->failed = out->failed || line.failed;
+        if (!out->failed) append_lines(line.data, strlen(key) + 3, out);
+    } else if (!out->failed) {
+        text_printf(out, "%-*s ; %s\n", WIDTH, line.data, where.data);
+    }
+    text_free(&shown);
     text_free(&line);
     text_free(&where);
 }

@@ -95,6 +95,10 @@ bool option_is_default(const lh_option_t *row, const void *config);
  * reads as an INI again: escaped, and cut into lines that the reader takes. */
 void options_explain(const options_how_t *how, text_t *out);
 
+/* Appends "; TEXT", over as many lines as it takes: a comment, too, is refused where its line is longer
+ * than the reader takes. */
+void options_append_comment(const text_t *what, text_t *out);
+
 /* Appends what a value of this row looks like: "whole number, 1..64", "ring|tree". */
 void options_append_kind(const lh_option_t *row, text_t *out);
 

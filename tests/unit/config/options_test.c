@@ -274,6 +274,43 @@ static void explained_text_is_read_again_as_the_same(void **state)
     document_free(d);
 }
 
+/* Of a list over indented lines, and of a file with a long name. */
+static void what_is_longer_than_a_line_is_read_again_as_the_same(void **state)
+{
+    scratch_t *s = *state;
+    text_t text = {0}, wanted = {0};
+    text_append(&text, "[model]\nplugin = host0000");
+    text_append(&wanted, "host0000");
+    for (int i = 1; i < 60; i++) {
+        text_printf(&text, ",%s host%04d", i % 10 == 0 ? "\n   " : "", i);
+        text_printf(&wanted, ", host%04d", i);
+    }
+    text_append(&text, "\nvocab = 7\n");
+    const option_table_t table = {core_rows, COUNT(core_rows), "the core", sizeof(core_config_t),
+                                  NULL};
+    for (size_t length = 60; length <= 240; length += 15) {
+        char name[256];
+        memset(name, 'n', length);
+        memcpy(name + length, ".ini", sizeof(".ini"));
+        document_t *d = NULL, *again = NULL;
+        assert_int_equal(document_load(scratch_text(s, name, text.data), &d), LH_OK);
+        const options_how_t how = {
+            .document = d, .section = "model", .tables = &table, .table_count = 1};
+        text_t out = {0};
+        options_explain(&how, &out);
+        if (document_load(scratch_text(s, "b.ini", out.data), &again) != LH_OK)
+            FAIL_TEST("%s\n", fail_reason());
+        const document_section_t *model = document_find(again, "model");
+        assert_string_equal(document_entry(model, "plugin")->value, wanted.data);
+        assert_string_equal(document_entry(model, "vocab")->value, "7");
+        text_free(&out);
+        document_free(again);
+        document_free(d);
+    }
+    text_free(&wanted);
+    text_free(&text);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     const option_table_t sized = {
@@ -311,6 +348,7 @@ int main(void)
         cmocka_unit_test(a_table_is_checked_itself),
         cmocka_unit_test(two_tables_share_a_section),
         cmocka_unit_test(explained_text_is_read_again_as_the_same),
+        cmocka_unit_test(what_is_longer_than_a_line_is_read_again_as_the_same),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
