@@ -343,6 +343,30 @@ static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *sou
     return status;
 }
 
+/* A model that was imported brings its tokenizer's files, whichever tokenizer it was trained with since.
+ * Not refused: other files may give the same ids. */
+static lh_status_t tell_other_tokenizer(const cli_t *cli, const model_source_t *source)
+{
+    tokenizer_t *imported = NULL;
+    uint64_t digest = 0;
+    const char *own = cli->job->prepare.tokenizer;
+    if (own == NULL || source->import_folder == NULL || source->tokenizer == NULL ||
+        cli->job->export.adapter == EXPORT_ADAPTER_SEPARATE)
+        return LH_OK;
+    lh_status_t status = model_source_tokenizer(cli->job, source->import_folder, &imported);
+    if (status == LH_OK) status = tokenizer_digest(imported, &digest);
+    tokenizer_free(imported);
+    if (status == LH_NO_MEMORY) return status;
+    fail_clear();
+    if (status == LH_OK && digest == source->tokenizer_digest) return LH_OK;
+    log_line(
+        LH_LOG_WARN,
+        "the export has the tokenizer of the model that was imported, if that has one, and not "
+        "%s, which is another",
+        own);
+    return LH_OK;
+}
+
 /* In the order of cost: target folder, checkpoint, which is read whole, model, tensors. */
 static int export_stage(cli_t *cli)
 {
@@ -359,6 +383,7 @@ static int export_stage(cli_t *cli)
     if (status != LH_OK) goto close_checkpoint;
 
     status = model_source_same_model(&source, checkpoint, layout.plugin, layout.config);
+    if (status == LH_OK) status = tell_other_tokenizer(cli, &source);
     if (status == LH_OK) status = export_checkpoint(cli, &source, &layout, checkpoint);
     model_layout_close(&layout);
 close_checkpoint:

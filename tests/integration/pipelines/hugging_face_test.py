@@ -231,6 +231,18 @@ class HuggingFace(PipelineCase):
             with open(os.path.join(out, name), "rb") as a, open(STORIES + "/" + name, "rb") as b:
                 self.assertEqual(a.read(), b.read(), name)
 
+    def test_another_tokenizer_than_the_imported_one_is_told(self):
+        folder, plugin = self.variant("stories260K")
+        for tokenizer, told in ((STORIES + "/tokenizer.json", False), (DATA + "/gpt2-tiny/vocab.json", True)):
+            shutil.rmtree(self.path("out"), True)
+            job = self.ini({"pipeline": {"name": "x", "stages": "import", "folder": "out"},
+                            "import": {"from": folder}, "device": {"plugin": "cpu"},
+                            "prepare": {"input": self.stories(), "tokenizer": tokenizer},
+                            "model": {"plugin": plugin, "vocab": "from_import"}})
+            self.run_longhaul("import", job)
+            _, said = self.run_longhaul("export", job)
+            self.assertEqual("tokenizer of the model that was imported" in said, told, said)
+
     def test_dropout_is_ignored_with_one_line(self):
         folder, plugin = self.variant("capp-gpt2")
         job = self.ini({"pipeline": {"name": "x", "stages": "import", "folder": "out"},
