@@ -690,19 +690,34 @@ static int bench_links(cli_t *cli)
     return bench_as_ranks(cli, links_measure, cli);
 }
 
+/* A flag that is passed over in silence gives figures of something else than was asked for. */
+static lh_status_t bench_refuse_flags(const cli_t *cli)
+{
+    static const char *const of_collectives[] = {"op",        "sizes",     "ranks", "sites",
+                                                 "transport", "algorithm", "dtype"};
+    for (size_t i = 0; i < sizeof(of_collectives) / sizeof(of_collectives[0]); i++)
+        if (cli_flag(cli, of_collectives[i]) != NULL)
+            return fail(LH_INVALID, "bench %s: --%s belongs to bench collectives", cli->name,
+                        of_collectives[i]);
+    return LH_OK;
+}
+
 /* NAME decides which of the three. */
 static int bench_command(cli_t *cli)
 {
     if (cli->name == NULL)
         return fail(LH_INVALID, "bench what? longhaul bench device, collectives or links");
     if (strcmp(cli->name, "collectives") == 0) return bench_collectives(cli);
-    if (strcmp(cli->name, "links") == 0) return bench_links(cli);
-    if (strcmp(cli->name, "device") != 0)
+    const bool links = strcmp(cli->name, "links") == 0;
+    if (!links && strcmp(cli->name, "device") != 0)
         return fail(LH_INVALID, "bench measures: device, collectives, links; not '%s'", cli->name);
+    lh_status_t status = bench_refuse_flags(cli);
+    if (status != LH_OK) return status;
+    if (links) return bench_links(cli);
     only_device_t chosen = {0};
     const plugin_t *device;
     void *config = NULL;
-    lh_status_t status = choose_device(cli, &chosen);
+    status = choose_device(cli, &chosen);
     text_free(&chosen.names);
     if (status == LH_OK) status = registry_load(cli->plugins, LH_KIND_DEVICE, chosen.name, &device);
     if (status == LH_OK) status = device_options(cli, device, &config);
