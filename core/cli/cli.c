@@ -212,6 +212,8 @@ lh_status_t cli_parse(int argc, char **argv, cli_t *out)
     }
     if (status == LH_OK && (cli.command->needs & CLI_NEEDS_JOB) != 0 && cli.ini == NULL)
         status = fail(LH_INVALID, "%s: name a PIPELINE.ini", cli.command->name);
+    if (status == LH_OK && cli.command->nameless != NULL && cli.name == NULL)
+        status = fail(LH_INVALID, "%s %s", cli.command->name, cli.command->nameless);
     if (status != LH_OK) {
         cli_free(&cli);
         return status;

@@ -70,6 +70,9 @@ typedef struct command {
     /* Of a command that trains: launch_how_t.leads, with the cli_t as context. */
     void (*leads)(void *context, bool here);
     cli_flag_t flags[CLI_FLAGS]; /* ends with a NULL name */
+    /* With CLI_TAKES_NAME: NULL, or what is said behind the command's name where no NAME is given, as
+     * it can do nothing without. */
+    const char *nameless;
     /* NULL, or the flag with which the INI is asked for no more than what the stage of this
      * command's name needs, though it may name others. */
     const char *alone;

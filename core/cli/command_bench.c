@@ -705,8 +705,6 @@ static lh_status_t bench_refuse_flags(const cli_t *cli)
 /* NAME decides which of the three. */
 static int bench_command(cli_t *cli)
 {
-    if (cli->name == NULL)
-        return fail(LH_INVALID, "bench what? longhaul bench device, collectives or links");
     if (strcmp(cli->name, "collectives") == 0) return bench_collectives(cli);
     const bool links = strcmp(cli->name, "links") == 0;
     if (!links && strcmp(cli->name, "device") != 0)
@@ -739,6 +737,7 @@ const command_t command_bench = {
              CLI_NEEDS_MODEL,
     .check = check_job_options,
     .run = bench_command,
+    .nameless = "what? longhaul bench device, collectives or links",
     .flags = {{"quick", NULL, "in about a second, less exact"},
               {"device", "PLUGIN", "which device, where no pipeline names one"},
               {"op", "NAME", "collectives: all-reduce if not given"},

@@ -285,8 +285,6 @@ static int status_of_run(cli_t *cli)
     const struct timespec second = {.tv_sec = 1};
     const bool follows = cli_flag(cli, "follow") != NULL;
     bool goes_on;
-    if (cli->name == NULL)
-        return fail(LH_INVALID, "status of what? [pipeline] folder was expected");
     lh_status_t status = print_once(cli, follows, &goes_on);
     while (status == LH_OK && follows && goes_on && fflush(stdout) == 0) {
         (void)nanosleep(&second, NULL);
@@ -300,5 +298,6 @@ const command_t command_status = {
     .summary = "how a run fares, from another shell or machine; NAME is [pipeline] folder",
     .needs = CLI_TAKES_NAME,
     .run = status_of_run,
+    .nameless = "of what? [pipeline] folder was expected",
     .flags = {CLI_FLAG_JSON, {"follow", NULL, "again each second, until the run has ended"}},
 };

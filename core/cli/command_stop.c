@@ -112,6 +112,7 @@ const command_t command_stop = {
         "[pipeline] folder",
     .needs = CLI_TAKES_NAME,
     .run = stop_command,
+    .nameless = "which run? [pipeline] folder was expected",
     .flags = {{"now", NULL, "without a save, as a second SIGTERM does"}},
 };
 
@@ -215,4 +216,5 @@ const command_t command_save = {
                "[pipeline] folder",
     .needs = CLI_TAKES_NAME,
     .run = save_command,
+    .nameless = "which run? [pipeline] folder was expected",
 };

@@ -201,9 +201,6 @@ static lh_status_t verify_checkpoints(const char *folder, bool of_job)
 /* A pair that is damaged does not keep the checkpoints from being read. */
 static int verify_command(cli_t *cli)
 {
-    if (cli->name == NULL)
-        return fail(LH_INVALID, "verify what? a checkpoint, a folder of them, or a pair of token "
-                                "files was expected");
     if (text_ends(cli->name, ".idx") || text_ends(cli->name, ".bin"))
         return verify_named_pair(cli->name);
 
@@ -225,4 +222,5 @@ const command_t command_verify = {
                "byte; NAME is the folder, or a file of the pair",
     .needs = CLI_TAKES_NAME,
     .run = verify_command,
+    .nameless = "what? a checkpoint, a folder of them, or a pair of token files was expected",
 };

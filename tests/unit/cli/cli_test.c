@@ -64,6 +64,8 @@ static const struct {
     {"longhaul plugins x", "plugins: 'x' is one argument too many"},
     {"longhaul plugins --set a.b=c", "plugins has no flag --set"},
     {"longhaul stop --plugins /a out/x", "stop has no flag --plugins"},
+    {"longhaul stop --now", "stop which run? [pipeline] folder was expected"},
+    {"longhaul status", "status of what? [pipeline] folder was expected"},
 };
 
 static void a_mistake_is_one_sentence(void **state)
