@@ -419,7 +419,7 @@ void cli_usage(const command_t *c, text_t *out)
     if (takes_job(c) && !may) text_append(out, " PIPELINE.ini [--set section.key=value ...]");
     const bool member = (c->needs & CLI_TAKES_MEMBER) != 0;
     if ((c->needs & CLI_TAKES_NAME) != 0)
-        text_append(out, may ? " NAME" : member ? " [NAME [MEMBER]]" : " [NAME]");
+        text_append(out, c->nameless != NULL ? " NAME" : member ? " [NAME [MEMBER]]" : " [NAME]");
     if (may) text_append(out, " [PIPELINE.ini [--set section.key=value ...]]");
     for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
         text_printf(out, " [--%s%s%s]", c->flags[i].name, c->flags[i].value != NULL ? " " : "",

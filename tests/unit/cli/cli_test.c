@@ -94,6 +94,8 @@ static void every_command_has_a_summary_a_function_and_flags_with_help(void **st
             assert_string_not_equal(all[i]->name, all[k]->name);
         cli_usage(all[i], &usage);
         assert_non_null(strstr(usage.data, all[i]->name));
+        if (all[i]->nameless != NULL && strstr(usage.data, "[NAME") != NULL)
+            FAIL_TEST("'%s' has no use without NAME\n", usage.data);
         text_free(&usage);
     }
 }
