@@ -315,6 +315,19 @@ static void word_spread(const links_t *l)
         making_nap();
 }
 
+/* What this rank alone has found, such as that its time is over: others hear that before they see it
+ * close its connections. Of a link that was lost they have heard. */
+static void making_fail(links_t *l, lh_status_t status)
+{
+    const links_how_t *how = &l->how;
+    if (how->apart || how->control == NULL || l->failed != LH_OK || atomic_load(&l->cancelled) ||
+        control_status(how->control) != LH_OK)
+        return;
+    l->failed = status;
+    (void)snprintf(l->failure, sizeof(l->failure), "%s", fail_reason());
+    control_fail(how->control, how->world->row.rank, status, l->failure);
+}
+
 /* How far a link has come; making_wait is told what to wait for. */
 typedef bool (*reached_t)(const link_t *k);
 
@@ -554,9 +567,14 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uin
         if (m.links[i]->dials) status = link_dial(l, m.links[i]);
     if (status == LH_OK) status = making_wait(l, &m, is_up, "not connected");
     if (status == LH_OK && m.count > 0) status = lists_exchange(l, &m);
-    if (status != LH_OK) word_spread(l);
+    if (status != LH_OK) {
+        making_fail(l, status);
+        word_spread(l);
+    }
     /* After a failure operations may still be out: their connections end before their memory
-     * does. */
+     * does. That this rank cancels them is no news of its peers. */
+    for (uint32_t i = 0; status != LH_OK && i < m.count; i++)
+        m.links[i]->leaving = true;
     for (uint32_t i = 0; status != LH_OK && i < m.count; i++)
         link_drain(m.links[i]);
     links_making_end(l, &m);

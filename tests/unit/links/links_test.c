@@ -240,6 +240,46 @@ static void ranks_with_other_arenas_are_refused(void **state)
     assert_true(ranks(2, "", one_arena_more));
 }
 
+/* Admits rank 0, which dials, and sends it nothing. */
+static void answers_and_is_silent(void)
+{
+    const carrier_t *c = me.links->carriers[LH_LINK_NODE];
+    lh_hello_t hello;
+    lh_conn_t *conn;
+    const lh_conn_params_t params = {
+        .struct_size = sizeof(params), .direction = LH_SEND | LH_RECEIVE, .security = c->security};
+    while (c->api->accept(c->listener, &hello, &conn) != LH_OK)
+        (void)sched_yield();
+    CHECK(c->api->admit(conn, &params) == LH_OK);
+    meet();
+    c->api->close_conn(conn);
+    links_close(me.links);
+}
+
+static void waits_for_a_list(void)
+{
+    const uint32_t peer = 1;
+    me.job->launch.join_timeout_ns = 400000000;
+    open_links();
+    if (me.self == 1) {
+        answers_and_is_silent();
+        return;
+    }
+    CHECK(links_connect(me.links, &peer, 1, LH_SERVICE_GRADIENT) == LH_TIMED_OUT);
+    CHECK(strstr(fail_reason(), "rank 1 on box") != NULL &&
+          strstr(fail_reason(), "no list of its arenas came within") != NULL);
+    /* That is what others hear, and not that this rank has cancelled what it was waiting for. */
+    CHECK(control_status(&me.control) == LH_TIMED_OUT && plane->culprit == 0);
+    CHECK(strstr(plane->failure, "no list of its arenas came within") != NULL);
+    end();
+}
+
+static void a_wait_that_is_given_up_is_told_as_such(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", waits_for_a_list));
+}
+
 static void dies(void)
 {
     links_event_t event;
@@ -500,6 +540,7 @@ int main(void)
         cmocka_unit_test(all_ranks_say_what_one_cannot_do),
         cmocka_unit_test(a_fallback_is_used_where_it_is_named_and_by_all),
         cmocka_unit_test(ranks_with_other_arenas_are_refused),
+        cmocka_unit_test(a_wait_that_is_given_up_is_told_as_such),
         cmocka_unit_test(a_killed_rank_is_named_with_host_and_transport),
         cmocka_unit_test(a_link_that_flips_bits_is_a_lost_one),
         cmocka_unit_test(a_link_that_is_dropped_leaves_no_event),
