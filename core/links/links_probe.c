@@ -95,7 +95,7 @@ static lh_status_t probe_ramp(probe_t *p)
                                                                       : UINT64_MAX};
         probe_retune(p, &paced);
         const uint64_t begun_ns = sys()->now_ns();
-        lh_status_t status = stage_run(p, pace, bytes, KIND_RAMP, &there, &here);
+        const lh_status_t status = stage_run(p, pace, bytes, KIND_RAMP, &there, &here);
         if (status != LH_OK) return status;
         /* The long stage has its time beside the ramp's. */
         if (p->ramp.looks) p->deadline_ns += sys()->now_ns() - begun_ns;
@@ -113,8 +113,6 @@ static lh_status_t probe_ramp(probe_t *p)
         const bool most = bytes == MOST_DATA;
         p->ramp.done |= most || sys()->now_ns() + rest > p->deadline_ns;
         if (!ended && !most) ramp_look(p);
-        status = stage_expect(p);
-        if (status != LH_OK) return status;
     }
     p->rate[0] = rate_within(p, (uint64_t)p->ramp.best);
     p->rate[1] = rate_within(p, p->rate[1]);
@@ -144,9 +142,9 @@ static lh_status_t probe_burst(probe_t *p)
     p->sent_before = before.bytes_sent;
     p->lost_before = before.bytes_retransmitted;
     const bool paces = p->k->carrier->api->retune != NULL;
-    lh_status_t status = stage_run(p, paces ? at_once : pace,
-                                   stage_message(p, pace, ns, BURST_BYTES / STAGE), KIND_BURST,
-                                   &there, &here);
+    const lh_status_t status = stage_run(p, paces ? at_once : pace,
+                                         stage_message(p, pace, ns, BURST_BYTES / STAGE),
+                                         KIND_BURST, &there, &here);
     if (status != LH_OK) return status;
     probe_cards_end(&p->cards, p->k);
     probe_stats(p, &before); /* its MTU may not have been told before */
@@ -156,7 +154,7 @@ static lh_status_t probe_burst(probe_t *p)
     if (there > (double)p->burst[0]) p->burst[0] = (uint64_t)there;
     if (here > (double)p->burst[1]) p->burst[1] = (uint64_t)here;
     p->burst_took_ns = sys()->now_ns() - begun_ns;
-    return stage_expect(p);
+    return LH_OK;
 }
 
 /* Ends the connection in order. Each end says what is next, or that it ends; the one that led

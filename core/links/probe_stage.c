@@ -86,7 +86,7 @@ char *probe_data_in(const probe_t *p, uint32_t message)
 lh_status_t stage_expect(probe_t *p)
 {
     lh_status_t status = LH_OK;
-    p->came = p->words = 0;
+    p->came = 0; /* the word of the stage before may be on its way, or here already */
     for (uint32_t i = 0; status == LH_OK && i < p->stage; i++)
         status = probe_post(p, false, probe_data_in(p, i), MOST_DATA, COOKIE_DATA);
     if (status == LH_OK) status = probe_post(p, false, p->its, sizeof(*p->its), COOKIE_WORD);
@@ -267,7 +267,8 @@ static uint64_t lost_since(uint64_t now, uint64_t before)
     return now > before ? now - before : 0;
 }
 
-/* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. */
+/* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. Afterwards the
+ * next one is expected. */
 lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t kind, double *there,
                       double *here)
 {
@@ -283,10 +284,13 @@ lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t kind, do
                              .came = (uint64_t)*here,
                              .sent = stats.bytes_sent - p->sent_before,
                              .lost = lost_since(stats.bytes_retransmitted, p->lost_before)};
-    /* Its word has been posted for with its data: it is read before that is posted for again. */
-    status = probe_post(p, true, p->own, sizeof(*p->own), COOKIE_SENT);
+    /* The peer goes on when it has this word. What it then sends lands where this stage has, of which nothing
+     * is looked at any more; its next word is not sent before this end has read the last one and gone on, too. */
+    status = stage_expect(p);
+    if (status == LH_OK) status = probe_post(p, true, p->own, sizeof(*p->own), COOKIE_SENT);
     while (status == LH_OK && p->words == 0)
         status = probe_turn(p, UINT64_MAX);
+    p->words = 0;
     *there = (double)p->its->came;
     return status;
 }

@@ -87,7 +87,8 @@ lh_status_t probe_settle(probe_t *p) LH_MUST_CHECK;
 lh_status_t stage_expect(probe_t *p) LH_MUST_CHECK;
 /* Bytes of each of a stage's messages, for it to last `ns` at that pace. */
 uint64_t stage_message(const probe_t *p, double pace, uint64_t ns, uint64_t most);
-/* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. */
+/* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. Afterwards the
+ * next one is expected. */
 lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t kind, double *there,
                       double *here) LH_MUST_CHECK;
 

@@ -182,6 +182,27 @@ enum { PING = 64, PINGS_IN_ALL = 64, FEW_PINGS = 16 };
 static uint32_t pings_sent, pings_back, pings_before;
 static uint64_t looked_ns, way_ns = 12000000;
 
+/* Whether the next stage's data have been posted for since this one's were sent; words that have left, and
+ * those that left before that: by then the peer might go on, and would wait. */
+enum { SHORTEST_DATA = 1024 };
+static bool is_expected;
+static uint32_t words_sent, words_too_early;
+
+static lh_status_t receive_and_note(lh_conn_t *c, lh_region_t *region, void *data, uint64_t bytes,
+                                    uint32_t tag, uint64_t cookie)
+{
+    if (tag == probe_tag && bytes > SHORTEST_DATA) is_expected = true;
+    return real->irecv(c, region, data, bytes, tag, cookie);
+}
+
+static void note_sent(uint64_t bytes)
+{
+    if (bytes >= SHORTEST_DATA) is_expected = false;
+    if (bytes <= PING || bytes >= SHORTEST_DATA) return;
+    words_sent++;
+    words_too_early += !is_expected;
+}
+
 static lh_status_t send_and_count_data(lh_conn_t *c, lh_region_t *region, const void *data,
                                        uint64_t bytes, uint32_t tag, uint64_t cookie)
 {
@@ -189,7 +210,8 @@ static lh_status_t send_and_count_data(lh_conn_t *c, lh_region_t *region, const 
     if (me.self == 1 && bytes == PING) *(uint64_t *)(uintptr_t)data += way_ns / 2;
     const lh_status_t status = real->isend(c, region, data, bytes, tag, cookie);
     if (status != LH_OK) return status;
-    data_messages += tag == probe_tag && bytes >= 1024;
+    data_messages += tag == probe_tag && bytes >= SHORTEST_DATA;
+    if (tag == probe_tag) note_sent(bytes);
     if (bytes == PING && pings_sent++ == 0) looked_ns = sys()->now_ns();
     if (pings_sent - pings_back > pings_before) pings_before = pings_sent - pings_back;
     return LH_OK;
@@ -251,6 +273,7 @@ static void probes_at_a_low_rate(void)
     uint32_t count;
     lh_transport_api_t *api = play_sites(1);
     api->isend = send_and_count_data;
+    api->irecv = receive_and_note;
     if (me.self == 0) api->poll = poll_seldom;
     api->connect = dial_and_count;
     api->tune = tune_to_few;
@@ -265,6 +288,7 @@ static void probes_at_a_low_rate(void)
     for (uint32_t way = 0; way < 2; way++)
         CHECK(f->rate[way] > ASKED / 10 && f->rate[way] <= ASKED);
     CHECK(data_messages >= 3 * STAGE && data_messages % STAGE == 0);
+    CHECK(words_sent >= data_messages / STAGE && words_too_early == 0);
     end();
 }
 
