@@ -9,6 +9,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <longhaul/draft/onesided.h>
+
 #include "fact_main.h"
 
 enum { RING_RECORD = 48 }; /* bytes of a record before its payload */
@@ -112,6 +114,37 @@ static void a_changed_source_of_a_direct_message_is_corrupt(end_t *e)
         end_barrier(e);
         end_receive(e, &b, 0, bytes, 3, 1);
         CHECK(end_await(e, LH_WIRE_DOWN, RIG_CONN).status == LH_CORRUPT);
+    }
+    end_barrier(e);
+}
+
+/* It came between the last look and the end that is about to sleep said so: nobody wakes that one. */
+static void a_put_that_has_come_keeps_from_sleep(end_t *e)
+{
+    enum { BYTES = 4096, TAG = 9 };
+    const lh_one_sided_api_t *draft = lh_draft_api(&e->plugin->row, LH_DRAFT_ONE_SIDED);
+    lh_address_t offer = {0};
+    lh_remote_t *remote;
+    lh_status_t status;
+    char done = 0;
+    CHECK(draft != NULL);
+    end_meet(e);
+    buffer_t b = buffer_new(e, BYTES, true, LH_REMOTE_WRITE | LH_REMOTE_READ);
+    if (e->side == 1) {
+        CHECK(e->api->mapping->offer(e->conn, b.region, &offer) == LH_OK);
+        end_tell(e, &offer, sizeof(offer));
+        CHECK(recv(e->channel, &done, sizeof(done), 0) == 1); /* without a poll */
+        CHECK(e->api->arm(e->transport) == LH_AGAIN);
+        CHECK(end_await(e, LH_WIRE_ARRIVED, RIG_CONN).tag == TAG);
+        CHECK(e->api->arm(e->transport) == LH_OK);
+    } else {
+        end_hear(e, &offer, sizeof(offer));
+        while ((status = e->api->mapping->take(e->conn, &offer, &remote)) == LH_AGAIN)
+            ;
+        CHECK(status == LH_OK);
+        CHECK(draft->put(e->conn, b.region, b.data, remote, 0, BYTES, TAG, 1) == LH_OK);
+        end_tell(e, &done, sizeof(done));
+        (void)end_await(e, LH_WIRE_PUT, 1);
     }
     end_barrier(e);
 }
@@ -264,6 +297,7 @@ int main(int argc, char **argv)
         FACT(a_kind_that_is_none_is_corrupt),
         FACT(a_changed_source_of_a_direct_message_is_corrupt),
         FACT(a_head_that_runs_wild_is_corrupt),
+        FACT(a_put_that_has_come_keeps_from_sleep),
         FACT(strangers_have_no_effect_beyond_a_counter),
         FACT(many_connections_that_end_at_once_are_all_lost),
         FACT(memory_that_could_shrink_is_refused),

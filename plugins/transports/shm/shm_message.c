@@ -359,13 +359,14 @@ void shm_step(lh_conn_t *c, shm_sink_t *s)
 }
 
 /* Whether a step would do something; asked before the host goes to sleep. It may say yes for
- * nothing, but never no where something waits. */
+ * nothing, but never no where something waits. A put's signal needs no receive. */
 bool shm_ready(const lh_conn_t *c)
 {
     if (c->state == SHM_BROKEN) return true;
     if (c->state != SHM_OPEN) return false;
     if (!c->up_said || c->ended) return true;
-    if (shm_ring_any(&c->in) && c->receives.count > 0) return true;
+    if (shm_ring_any(&c->in) && (c->receives.count > 0 || shm_ring_kind(&c->in) == SHM_SIGNAL))
+        return true;
     const shm_queue_t *q = &c->sends;
     if (q->count == 0) return false;
     const uint64_t copied = atomic_load_explicit(&c->out.lane->copied, memory_order_acquire);

@@ -128,4 +128,10 @@ static inline bool shm_ring_any(const shm_ring_t *r)
     return atomic_load_explicit(&r->lane->head, memory_order_acquire) != r->at;
 }
 
+/* What the next record is, where there is one: as its writer says, and not checked. */
+static inline uint32_t shm_ring_kind(const shm_ring_t *r)
+{
+    return ((const shm_record_t *)(const void *)(r->base + (r->at & (r->bytes - 1))))->kind;
+}
+
 #endif
