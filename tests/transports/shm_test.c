@@ -170,6 +170,25 @@ static void a_head_that_runs_wild_is_corrupt(end_t *e)
     end_barrier(e);
 }
 
+/* More than a ring holds: its sender looks how far the reader is. */
+static void a_tail_that_runs_wild_is_corrupt(end_t *e)
+{
+    enum { BYTES = 2 << 20, LINE = 128 /* from the head of lane 0 to its tail */ };
+    const uint64_t wild = (uint64_t)1 << 50;
+    uint64_t bytes;
+    end_meet(e);
+    buffer_t b = buffer_new(e, BYTES, false, 0);
+    for (uint32_t i = 0; e->side == 1 && i < 8; i++) {
+        char *map = mapping("longhaul-ring", i, &bytes);
+        if (map != NULL && bytes == 4096) memcpy(map + LINE, &wild, sizeof(wild));
+    }
+    end_barrier(e);
+    if (e->side == 0) end_send(e, &b, 0, BYTES, 3, 1);
+    CHECK(end_await(e, LH_WIRE_DOWN, RIG_CONN).status == LH_CORRUPT);
+    if (e->side == 0) CHECK(end_await(e, LH_WIRE_SENT, 1).status == LH_CORRUPT);
+    end_barrier(e);
+}
+
 static int stranger(const end_t *e)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -297,6 +316,7 @@ int main(int argc, char **argv)
         FACT(a_kind_that_is_none_is_corrupt),
         FACT(a_changed_source_of_a_direct_message_is_corrupt),
         FACT(a_head_that_runs_wild_is_corrupt),
+        FACT(a_tail_that_runs_wild_is_corrupt),
         FACT(a_put_that_has_come_keeps_from_sleep),
         FACT(strangers_have_no_effect_beyond_a_counter),
         FACT(many_connections_that_end_at_once_are_all_lost),

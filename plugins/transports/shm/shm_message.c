@@ -139,6 +139,9 @@ static void write_sends(lh_conn_t *c)
         const bool written = o->kind == SHM_PUT ? write_put(c, o)
                              : direct           ? write_direct(c, o)
                                                 : write_eager(c, o);
+        if (!written && shm_ring_is_wild(&c->out))
+            shm_break(c, LH_CORRUPT, "rank %u has read what was never written into its ring",
+                      c->peer);
         if (!written) return;
         moved += o->done - before;
         if (o->done == o->bytes) q->written++;

@@ -53,8 +53,7 @@ shm_record_t *shm_ring_room(shm_ring_t *r, uint64_t inline_bytes)
     const uint64_t wanted = record_bytes(inline_bytes);
     if (r->bytes - (r->at - r->seen) < wanted) {
         const uint64_t tail = atomic_load_explicit(&r->lane->tail, memory_order_acquire);
-        /* A reader that has read what was never written is no reader. */
-        if (r->at - tail > r->bytes) return NULL;
+        if (r->at - tail > r->bytes) return NULL; /* shm_ring_is_wild */
         r->seen = tail;
         if (r->bytes - (r->at - r->seen) < wanted) return NULL;
     }

@@ -128,6 +128,13 @@ static inline bool shm_ring_any(const shm_ring_t *r)
     return atomic_load_explicit(&r->lane->head, memory_order_acquire) != r->at;
 }
 
+/* Writer: the reader's counter says that it has read what was never written. It has gone wild, and there will
+ * be no room any more. */
+static inline bool shm_ring_is_wild(const shm_ring_t *r)
+{
+    return r->at - atomic_load_explicit(&r->lane->tail, memory_order_acquire) > r->bytes;
+}
+
 /* What the next record is, where there is one: as its writer says, and not checked. */
 static inline uint32_t shm_ring_kind(const shm_ring_t *r)
 {
