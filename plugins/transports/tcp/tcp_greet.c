@@ -275,9 +275,11 @@ static bool greet_listener(stream_t *s)
         return false;
     }
     if (w.answer != WELCOME) {
-        conn_break(
-            c, w.answer == REFUSED_TWICE || w.answer == REFUSED_STREAM ? LH_UNREACHABLE : LH_DENIED,
-            "%s refused the connection: %s", c->peer_text, welcome_reason(w.answer));
+        /* Its host may close what it has not admitted because it ends, for a reason of its own. */
+        const bool knows_us = w.answer == REFUSED_TWICE || w.answer == REFUSED_STREAM ||
+                              w.answer == REFUSED_HOST;
+        conn_break(c, knows_us ? LH_UNREACHABLE : LH_DENIED, "%s refused the connection: %s",
+                   c->peer_text, welcome_reason(w.answer));
         return false;
     }
     /* The end that listens may want fewer streams, and more where this end's INI doesn't say. */

@@ -302,6 +302,32 @@ static void a_second_connection_of_the_same_name_is_refused(void **state)
     kit_close(&b);
 }
 
+/* It has proven who it is, and that the other end closes says nothing against that. */
+static void who_is_not_admitted_was_not_denied(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    lh_hello_t hello;
+    lh_status_t status = LH_AGAIN;
+    open_both(&a, &b, LH_SECURITY_PROVEN);
+    const lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PROVEN);
+    assert_int_equal(kit_api->connect(b.transport, &a.address, &p, &b.conn), LH_OK);
+    for (const uint64_t end = kit_now() + 2000000000u; status != LH_OK && kit_now() < end;) {
+        kit_poll(&b);
+        kit_poll(&a);
+        status = kit_api->accept(a.listener, &hello, &a.conn);
+    }
+    assert_int_equal(status, LH_OK);
+    kit_api->close_conn(a.conn);
+    a.conn = NULL;
+    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, 2000);
+    assert_non_null(down);
+    assert_int_equal(down->status, LH_UNREACHABLE);
+    assert_non_null(strstr(kit_reason(&b, down), "refused the connection: it did not admit it"));
+    kit_close(&a);
+    kit_close(&b);
+}
+
 static void another_key_or_level_is_denied_with_a_sentence(void **state)
 {
     (void)state;
@@ -567,6 +593,7 @@ int main(void)
         cmocka_unit_test(another_version_is_told_to_whom_the_job_could_be),
         cmocka_unit_test(who_dials_another_version_is_told_both),
         cmocka_unit_test(a_second_connection_of_the_same_name_is_refused),
+        cmocka_unit_test(who_is_not_admitted_was_not_denied),
         cmocka_unit_test(another_key_or_level_is_denied_with_a_sentence),
         cmocka_unit_test(without_a_secret_only_plain_is_possible),
         cmocka_unit_test(a_dead_port_is_given_up_after_dial_ns),
