@@ -102,12 +102,17 @@ def processes_with(mark):
         try:
             if mark.encode() not in environment(pid):
                 continue
-            state = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0]
+            state = state_of(pid)
         except OSError:
             continue
         if state != "Z":
             found.append(int(pid))
     return found
+
+
+def state_of(pid):
+    """The letter in which the kernel tells a process's state: R, S, D, T where it is stopped ..."""
+    return read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0]
 
 
 def waits_of(pid):

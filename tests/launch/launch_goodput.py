@@ -76,7 +76,7 @@ def note(log, words):
 
 def lives(pid):
     try:
-        return launch_case.read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0] != "Z"
+        return launch_case.state_of(pid) != "Z"
     except OSError:
         return False
 

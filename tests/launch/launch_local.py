@@ -248,7 +248,7 @@ class Local(LaunchCase):
         self.addCleanup(process.kill)
 
         def stopped():
-            return [launch_case.read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0] == "T" for pid in everyone]
+            return [launch_case.state_of(pid) == "T" for pid in everyone]
         for length in (4.5, 0.5):  # longer than the silence that makes a rank lost, and shorter than a heartbeat's patience
             process.send_signal(signal.SIGTSTP)
             launch_case.wait_for(lambda: all(stopped()), 5)
@@ -345,7 +345,8 @@ class Local(LaunchCase):
         self.assertEqual(process.stdout.readline(), "starting\n")
         launch_case.wait_for(lambda: os.path.exists(log) and "starting" in launch_case.read(log))
         stuck = self.seen()[1]
-        os.kill(stuck, signal.SIGSTOP)  # the signal of the stop does not end it either
+        os.kill(stuck, signal.SIGSTOP)  # the signal of the stop does not end it either, if it comes when this has
+        launch_case.wait_for(lambda: launch_case.state_of(stuck) == "T")
         process.terminate()
         self.assertEqual(process.wait(timeout=5), 75)  # by 3 the unit for systemd would start the job again
         _, _, err = self.finish(process)
