@@ -4,12 +4,16 @@
  * glob(3) is not used: it would go around sys(), through which tests let system calls fail, and its
  * order follows the locale. Lines are found in one buffer that moves up as it is emptied and grows
  * to the longest line, up to the cap; a longer line is passed over without being held, so no file
- * can make the reader take more. */
+ * can make the reader take more.
+ *
+ * Whether a path is named twice is asked of a hash of the paths so far, as a data set may have a
+ * hundred thousand files. */
 #include <data/input_lines.h>
 
 #include <errno.h>
 #include <fnmatch.h>
 
+#include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
@@ -118,14 +122,50 @@ static lh_status_t pattern_expand(const char *folder, char *pattern, path_list_t
     return status;
 }
 
+/* A list of files while it is being found. */
+typedef struct input_finder {
+    input_files_t *files;
+    const job_outputs_t *own;
+    /* Hash of a path to its place in the list: open addressing, place + 1; 0 is free. */
+    uint32_t *slots;
+    size_t slot_count; /* a power of two */
+} input_finder_t;
+
+/* The slot that holds the path, or the free one where it would go. */
+static size_t input_finder_slot(const input_finder_t *f, const char *path)
+{
+    const size_t mask = f->slot_count - 1;
+    size_t slot = (size_t)digest_xxh3(path, strlen(path)) & mask;
+    while (f->slots[slot] != 0 && strcmp(f->files->paths[f->slots[slot] - 1], path) != 0)
+        slot = (slot + 1) & mask;
+    return slot;
+}
+
+/* Room for one more path: at least half of the slots stay free. */
+static lh_status_t input_finder_reserve(input_finder_t *f)
+{
+    if (((size_t)f->files->count + 1) * 2 <= f->slot_count) return LH_OK;
+    const size_t count = f->slot_count == 0 ? 64 : f->slot_count * 4;
+    uint32_t *slots = mem_array(count, sizeof(*slots));
+    if (slots == NULL) return LH_NO_MEMORY;
+    mem_free(f->slots);
+    f->slots = slots;
+    f->slot_count = count;
+    for (uint32_t i = 0; i < f->files->count; i++)
+        f->slots[input_finder_slot(f, f->files->paths[i])] = i + 1;
+    return LH_OK;
+}
+
 /* Adds one file. own is NULL for a path that was named without a pattern: such a one is taken as it
  * is. */
-static lh_status_t input_files_add(input_files_t *files, const char *path, const job_outputs_t *own)
+static lh_status_t input_files_add(input_finder_t *f, const char *path, const job_outputs_t *own)
 {
     struct stat st;
-    for (uint32_t i = 0; i < files->count; i++)
-        if (strcmp(files->paths[i], path) == 0)
-            return fail(LH_INVALID, "input: %s is named twice", path);
+    input_files_t *files = f->files;
+    const lh_status_t status = input_finder_reserve(f);
+    if (status != LH_OK) return status;
+    const size_t slot = input_finder_slot(f, path);
+    if (f->slots[slot] != 0) return fail(LH_INVALID, "input: %s is named twice", path);
     if (sys()->stat(path, &st) != 0) return fail_io(errno, "%s: cannot stat", path);
     /* A file of the job's own is known by what it is and not by its name. */
     const job_output_t *output = own == NULL ? NULL : job_outputs_at(own, &st);
@@ -158,22 +198,21 @@ static lh_status_t input_files_add(input_files_t *files, const char *path, const
     files->bytes[count] = (uint64_t)st.st_size;
     files->modified_ns[count] = (uint64_t)st.st_mtim.tv_sec * 1000000000u +
                                 (uint64_t)st.st_mtim.tv_nsec;
-    files->count++;
+    f->slots[slot] = ++files->count;
     return LH_OK;
 }
 
 /* One part of the list. */
-static lh_status_t add_pattern(input_files_t *files, const char *folder, const char *pattern,
-                               const job_outputs_t *own)
+static lh_status_t add_pattern(input_finder_t *f, const char *folder, const char *pattern)
 {
-    const uint32_t before = files->count;
+    const uint32_t before = f->files->count;
     const bool wild = input_files_is_pattern(pattern);
     path_list_t found = {0};
     char *copy = mem_text(pattern);
     lh_status_t status = copy == NULL ? LH_NO_MEMORY : pattern_expand(folder, copy, &found);
     for (size_t i = 0; i < found.count && status == LH_OK; i++)
-        status = input_files_add(files, found.paths[i], wild ? own : NULL);
-    if (status == LH_OK && files->count == before)
+        status = input_files_add(f, found.paths[i], wild ? f->own : NULL);
+    if (status == LH_OK && f->files->count == before)
         status = fail(LH_INVALID, "input: no file matches '%s' in %s", pattern, folder);
     path_list_free(&found);
     mem_free(copy);
@@ -185,6 +224,7 @@ lh_status_t input_files_find(const char *folder, const char *list, const job_out
                              input_files_t *out)
 {
     *out = (input_files_t){0};
+    input_finder_t finder = {.files = out, .own = own};
     char *copy = mem_text(list);
     if (copy == NULL) return LH_NO_MEMORY;
 
@@ -193,9 +233,10 @@ lh_status_t input_files_find(const char *folder, const char *list, const job_out
     for (char *part = strtok_r(copy, ",", &rest); part != NULL && status == LH_OK;
          part = strtok_r(NULL, ",", &rest)) {
         const char *pattern = text_trim(part);
-        if (*pattern != '\0') status = add_pattern(out, folder, pattern, own);
+        if (*pattern != '\0') status = add_pattern(&finder, folder, pattern);
     }
     if (status == LH_OK && out->count == 0) status = fail(LH_INVALID, "input: no file is named");
+    mem_free(finder.slots);
     mem_free(copy);
     if (status != LH_OK) input_files_free(out);
     return status;

@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <stdint.h>
+#include <time.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <base/file.h>
 #include <base/sys.h>
+#include <data/input_lines.h>
 #include <data/prepare.h>
 
 #define EXAMPLES LH_TEST_DATA "/../../examples/data"
@@ -393,6 +395,50 @@ static void a_folder_that_cannot_be_listed_is_not_left_out(void **state)
     assert_int_equal(r.counts.documents, 2);
 }
 
+enum { MANY_FILES = 100000 };
+
+/* Files that are not there, the last name first. */
+static int list_many(const char *path, int (*each)(void *context, const char *name), void *context)
+{
+    int result = 0;
+    (void)path;
+    for (int i = MANY_FILES - 1; i >= 0 && result == 0; i--) {
+        char name[64];
+        (void)snprintf(name, sizeof(name), "part-of-a-data-set-%06d.jsonl", i);
+        result = each(context, name);
+    }
+    return result;
+}
+
+static int stat_regular(const char *path, struct stat *out)
+{
+    (void)path;
+    *out = (struct stat){.st_mode = S_IFREG | 0644};
+    return 0;
+}
+
+static void many_files_are_listed_in_order_and_soon(void **state)
+{
+    static sys_t full;
+    input_files_t files;
+    (void)state;
+    full = sys_real;
+    full.list = list_many;
+    full.stat = stat_regular;
+    sys_use(&full);
+    const clock_t begun = clock();
+    assert_int_equal(input_files_find("/data", "*.jsonl", NULL, &files), LH_OK);
+    /* By pairs it takes several times that. */
+    assert_true((double)(clock() - begun) / CLOCKS_PER_SEC < 5);
+    assert_int_equal(files.count, MANY_FILES);
+    assert_true(text_ends(files.paths[0], "/part-of-a-data-set-099999.jsonl"));
+    assert_true(text_ends(files.paths[MANY_FILES - 1], "/part-of-a-data-set-000000.jsonl"));
+    input_files_free(&files);
+    assert_int_equal(input_files_find("/data", "b, a, c, a, b", NULL, &files), LH_INVALID);
+    assert_true(text_ends(fail_reason(), "/a is named twice"));
+    sys_use(NULL);
+}
+
 static void an_allocation_that_fails_anywhere_is_a_sentence(void **state)
 {
     scratch_t *s = *state;
@@ -435,6 +481,7 @@ int main(void)
         IN_SCRATCH(compressed_input_gives_the_same_bytes),
         IN_SCRATCH(what_cannot_be_prepared_is_a_sentence_and_leaves_nothing),
         IN_SCRATCH(a_folder_that_cannot_be_listed_is_not_left_out),
+        cmocka_unit_test(many_files_are_listed_in_order_and_soon),
         IN_SCRATCH(a_number_of_bad_lines_may_have_a_unit),
         IN_SCRATCH(what_the_tokenizer_gives_up_on_is_a_bad_line),
         IN_SCRATCH(a_filter_drops_documents_by_their_tokens),
