@@ -2,8 +2,9 @@
  * token files back from disk and checks every byte.
  *
  * What NAME is decides by itself what is read: one of a pair's files, a folder that prepare has
- * written, a checkpoint, a folder of checkpoints, or a job's folder, which has several of these.
- * All is read, even where the first of many is damaged, and then the worst is the result.
+ * written, a checkpoint, a folder of checkpoints, or a job's folder, which has several of these: the
+ * pair, the checkpoint that was imported, and those of training. All is read, even where the first
+ * of many is damaged, and then the worst is the result.
  *
  * A line for each thing that was read, and a sentence at the end where one is not whole:
  *
@@ -150,29 +151,60 @@ static lh_status_t verify_named_pair(const char *path)
     return status;
 }
 
-/* These two call each other once at most: a job's folder has one folder of checkpoints. */
+/* These two call each other once for each folder of checkpoints of a job's. */
 static lh_status_t verify_checkpoints(const char *folder, bool of_job);
 
-/* Of a job's folder: its checkpoints lie in one below, if it has trained. */
-static lh_status_t verify_inside(const char *folder)
+/* In a job's folder: what the import made, from which training starts, and what training made. */
+static const char *const folders_of_job[] = {"import/checkpoints", "checkpoints"};
+enum { FOLDERS_OF_JOB = sizeof(folders_of_job) / sizeof(folders_of_job[0]) };
+
+/* One of these; *there stays as it is where the job has none. */
+static lh_status_t verify_below(const char *folder, const char *name, bool *there)
 {
-    char *inside = path_join(folder, "checkpoints");
+    char *inside = path_join(folder, name);
     if (inside == NULL) return LH_NO_MEMORY;
-    const bool there = file_exists(inside);
-    if (!there) cli_print_line("%s: no checkpoints", folder);
-    const lh_status_t status = there ? verify_checkpoints(inside, false) : LH_OK;
+    const bool is = file_exists(inside);
+    const lh_status_t status = is ? verify_checkpoints(inside, false) : LH_OK;
+    *there = *there || is;
     mem_free(inside);
     return status;
+}
+
+/* What is wrong in one folder is told before the next one is read. */
+static lh_status_t verify_inside(const char *folder)
+{
+    lh_status_t status = LH_OK;
+    bool there = false;
+    for (int i = 0; i < FOLDERS_OF_JOB && status != LH_NO_MEMORY; i++) {
+        const lh_status_t before = status;
+        if (before != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
+        status = verify_below(folder, folders_of_job[i], &there);
+        if (status == LH_OK && before != LH_OK)
+            status = fail(before, "%s: not all of it is whole", folder);
+    }
+    if (status == LH_OK && !there) cli_print_line("%s: no checkpoints", folder);
+    return status;
+}
+
+/* Whether one of them is there; false without memory, too. */
+static bool has_checkpoints(const char *folder)
+{
+    bool has = false;
+    for (int i = 0; i < FOLDERS_OF_JOB; i++) {
+        char *inside = path_join(folder, folders_of_job[i]);
+        has = has || (inside != NULL && file_exists(inside));
+        mem_free(inside);
+    }
+    return has;
 }
 
 /* A job's folder need not hold a pair: its data may be another job's. */
 static bool is_job_folder(const char *path)
 {
-    char *inside = path_join(path, "checkpoints"), *manifest = path_join(path, MANIFEST_NAME);
-    const bool is = inside != NULL && manifest != NULL && !is_step(path) && file_exists(inside) &&
+    char *manifest = path_join(path, MANIFEST_NAME);
+    const bool is = manifest != NULL && !is_step(path) && has_checkpoints(path) &&
                     !file_exists(manifest);
     mem_free(manifest);
-    mem_free(inside);
     return is;
 }
 

@@ -3,6 +3,7 @@ it nor who looks for the newest checkpoint."""
 import hashlib
 import os
 import resource
+import shutil
 
 from pipeline_case import DONE, REFUSED, PipelineCase, main
 
@@ -85,6 +86,21 @@ class Verify(PipelineCase):
         os.remove(self.path("out", "prepare.json"))
         said, _ = self.verify("out", code=DONE)
         self.assertIn("out/checkpoints/step-000000000002: whole\n", said)
+        # What an import makes lies in a folder of its own.
+        os.mkdir(self.path("out", "import"))
+        shutil.copytree(self.path("out", "checkpoints"), self.path("out", "import", "checkpoints"))
+        said, _ = self.verify("out", code=DONE)
+        for folder in ("out/import/checkpoints", "out/checkpoints"):
+            self.assertIn("\n%s/step-000000000002: whole\n" % folder, "\n" + said)
+        os.remove(self.path("out", "import", "checkpoints", "step-000000000002", "manifest.json"))
+        said, why = self.verify("out")
+        self.assertIn("out/import/checkpoints/step-000000000002: damaged: ", said)
+        self.assertIn("\nout/checkpoints/step-000000000002: whole\n", said)
+        self.assertIn("out/import/checkpoints: 1 of 2 checkpoints are damaged", why)
+        self.assertIn("out: not all of it is whole", why)
+        shutil.rmtree(self.path("out", "checkpoints"))
+        said, why = self.verify("out")
+        self.assertIn("out/import/checkpoints/step-000000000002: damaged: ", said)
 
     def test_a_newer_version_is_not_damaged(self):
         self.trained()
