@@ -54,8 +54,9 @@ static lh_status_t read_by_content(tokenizer_t *t, const char *path)
         start++;
     const char first = start < length ? bytes[start] : '\0';
     /* a sentencepiece model starts with its first piece: field 1, of type bytes, of which the first
-     * field is the text; 0x0A would be white space, too */
-    if (length >= 3 && bytes[0] == '\n' && bytes[2] == '\n')
+     * field is the text. JSON behind blank lines may begin so, too, but no piece of 9 to 32 bytes
+     * has a text of 9, 10, 13, 32 or 123, which are white space and '{', and its score beside it. */
+    if (first != '{' && length >= 3 && bytes[0] == '\n' && bytes[2] == '\n')
         status = tokenizer_read_sentencepiece(t, path, bytes, length);
     else if (tokenizer_is_llama2c(bytes, length)) /* before JSON: its first byte may be '{' */
         status = tokenizer_read_llama2c(t, path, bytes, length);

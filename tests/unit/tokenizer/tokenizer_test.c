@@ -491,6 +491,24 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
     }
 }
 
+/* A sentencepiece model begins with a line feed, a length and a line feed, too. */
+static void json_behind_blank_lines_is_json(void **state)
+{
+    static const char *const files[] = {
+        "\n\n\n" MODEL(AB, "\"a b\"") "}",
+        "\n \n\t" MODEL(AB, "\"a b\"") "}",
+        "\n\r\n\r\n" MODEL(AB, "\"a b\"") "}",
+    };
+    static const int32_t joined[] = {2, 0};
+    scratch_t *s = *state;
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        machine_t m;
+        machine_open(&m, scratch_text(s, "tokenizer.json", files[i]));
+        check_ids(&m, "aba", SPELLING_IS_TEXT, joined, 2);
+        machine_close(&m);
+    }
+}
+
 static void a_long_sequence_and_a_long_pattern_are_refused(void **state)
 {
     enum { STEPS = 65, PATTERN = 65537 };
@@ -930,6 +948,7 @@ int main(void)
         IN_FOLDER(the_post_processor_says_what_stands_around_a_text),
         IN_FOLDER(a_config_says_what_stands_around_a_text_without_a_post_processor),
         IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
+        IN_FOLDER(json_behind_blank_lines_is_json),
         IN_FOLDER(a_long_sequence_and_a_long_pattern_are_refused),
         IN_FOLDER(pieces_that_mark_the_places_of_a_word),
         IN_FOLDER(the_end_of_a_long_word_is_its_only_one),
