@@ -214,6 +214,7 @@ lh_status_t cli_parse(int argc, char **argv, cli_t *out)
         status = fail(LH_INVALID, "%s: name a PIPELINE.ini", cli.command->name);
     if (status == LH_OK && cli.command->nameless != NULL && cli.name == NULL)
         status = fail(LH_INVALID, "%s %s", cli.command->name, cli.command->nameless);
+    if (status == LH_OK && cli.command->parse != NULL) status = cli.command->parse(&cli);
     if (status != LH_OK) {
         cli_free(&cli);
         return status;

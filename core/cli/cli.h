@@ -73,6 +73,9 @@ typedef struct command {
     /* With CLI_TAKES_NAME: NULL, or what is said behind the command's name where no NAME is given, as
      * it can do nothing without. */
     const char *nameless;
+    /* NULL, or refuses words and flags that do not go together: a wrong command line. Called once NAME
+     * and INI are there, before anything is read. */
+    lh_status_t (*parse)(const cli_t *cli);
     /* NULL, or the flag with which the INI is asked for no more than what the stage of this
      * command's name needs, though it may name others. */
     const char *alone;

@@ -690,15 +690,27 @@ static int bench_links(cli_t *cli)
     return bench_as_ranks(cli, links_measure, cli);
 }
 
-/* A flag that is passed over in silence gives figures of something else than was asked for. */
-static lh_status_t bench_refuse_flags(const cli_t *cli)
+/* NAME is one of three. A flag that is passed over in silence gives figures of something else than was
+ * asked for. */
+static lh_status_t bench_parse(const cli_t *cli)
 {
-    static const char *const of_collectives[] = {"op",        "sizes",     "ranks", "sites",
-                                                 "transport", "algorithm", "dtype"};
-    for (size_t i = 0; i < sizeof(of_collectives) / sizeof(of_collectives[0]); i++)
-        if (cli_flag(cli, of_collectives[i]) != NULL)
-            return fail(LH_INVALID, "bench %s: --%s belongs to bench collectives", cli->name,
-                        of_collectives[i]);
+    static const char *const names[] = {"device", "collectives", "links"};
+    static const struct {
+        const char *flag, *of;
+    } own[] = {
+        {"device", "device"},         {"op", "collectives"},    {"sizes", "collectives"},
+        {"ranks", "collectives"},     {"sites", "collectives"}, {"transport", "collectives"},
+        {"algorithm", "collectives"}, {"dtype", "collectives"},
+    };
+    bool known = false;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        known = known || strcmp(names[i], cli->name) == 0;
+    if (!known)
+        return fail(LH_INVALID, "bench measures: device, collectives, links; not '%s'", cli->name);
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (strcmp(own[i].of, cli->name) != 0 && cli_flag(cli, own[i].flag) != NULL)
+            return fail(LH_INVALID, "bench %s: --%s belongs to bench %s", cli->name, own[i].flag,
+                        own[i].of);
     return LH_OK;
 }
 
@@ -706,16 +718,11 @@ static lh_status_t bench_refuse_flags(const cli_t *cli)
 static int bench_command(cli_t *cli)
 {
     if (strcmp(cli->name, "collectives") == 0) return bench_collectives(cli);
-    const bool links = strcmp(cli->name, "links") == 0;
-    if (!links && strcmp(cli->name, "device") != 0)
-        return fail(LH_INVALID, "bench measures: device, collectives, links; not '%s'", cli->name);
-    lh_status_t status = bench_refuse_flags(cli);
-    if (status != LH_OK) return status;
-    if (links) return bench_links(cli);
+    if (strcmp(cli->name, "links") == 0) return bench_links(cli);
     only_device_t chosen = {0};
     const plugin_t *device;
     void *config = NULL;
-    status = choose_device(cli, &chosen);
+    lh_status_t status = choose_device(cli, &chosen);
     text_free(&chosen.names);
     if (status == LH_OK) status = registry_load(cli->plugins, LH_KIND_DEVICE, chosen.name, &device);
     if (status == LH_OK) status = device_options(cli, device, &config);
@@ -738,6 +745,7 @@ const command_t command_bench = {
     .check = check_job_options,
     .run = bench_command,
     .nameless = "what? longhaul bench device, collectives or links",
+    .parse = bench_parse,
     .flags = {{"quick", NULL, "in about a second, less exact"},
               {"device", "PLUGIN", "which device, where no pipeline names one"},
               {"op", "NAME", "collectives: all-reduce if not given"},

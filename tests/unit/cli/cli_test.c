@@ -65,6 +65,10 @@ static const struct {
     {"longhaul plugins --set a.b=c", "plugins has no flag --set"},
     {"longhaul stop --plugins /a out/x", "stop has no flag --plugins"},
     {"longhaul stop --now", "stop which run? [pipeline] folder was expected"},
+    {"longhaul bench loops", "bench measures: device, collectives, links; not 'loops'"},
+    {"longhaul bench device --ranks 4", "bench device: --ranks belongs to bench collectives"},
+    {"longhaul bench collectives --device x",
+     "bench collectives: --device belongs to bench device"},
     {"longhaul status", "status of what? [pipeline] folder was expected"},
 };
 

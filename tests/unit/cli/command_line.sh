@@ -59,7 +59,8 @@ expect 0 '^  transpose_a ' help op matmul
 expect 0 'op acme.swish: x -> y' help op acme.swish --plugins "$few"
 refuse 1 "no op 'matmull'; did you mean 'matmul'" help op matmull
 refuse 1 "no op 'acme.swosh'; did you mean 'acme.swish'" help op acme.swosh --plugins "$few"
-refuse 1 'bench device: --ranks belongs to bench collectives' bench device --ranks 4
+refuse 2 'bench device: --ranks belongs to bench collectives' bench device --ranks 4
+refuse 2 "bench measures: device, collectives, links; not 'loops'" bench loops
 expect 0 '^keys of \[parts.NAME\]:' help plugin acme --plugins "$fixtures"
 "$longhaul" help acme --plugins "$fixtures" | cmp - out || failures=$((failures + 1))
 refuse 1 "no plugin 'acne' in .*; did you mean 'acme'" help plugin acne --plugins "$fixtures"
