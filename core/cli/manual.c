@@ -303,7 +303,7 @@ static void append_words(cli_t *cli, lh_status_t *status, text_t *out)
         if (!text_ends(sections[i].name, "*"))
             append_keys_of(sections[i].name, sections[i].rows, sections[i].count, out);
     if (*status == LH_OK) *status = registry_each(cli->plugins, append_plugin_keys, out);
-    text_append(out, "'\n_longhaul_names='op plugin functions");
+    text_append(out, "'\n_longhaul_names='op plugin functions rules hooks");
     for (uint32_t i = 0; i < count; i++)
         if (!text_ends(sections[i].name, "*")) text_printf(out, " %s", sections[i].name);
     if (*status == LH_OK) *status = registry_each(cli->plugins, append_plugin_name, out);

@@ -68,6 +68,8 @@ class Manual(PlacesCase):
         self.assertEqual(self.complete("train", "job.ini", "--set", "train.st"), {"train.steps="})
         self.assertIn("model.hidden=", self.complete("train", "--set", "model."))
         self.assertEqual(self.complete("help", "lla"), {"llama"})
+        for topic in ("op", "plugin", "functions", "rules", "hooks"):
+            self.assertIn(topic, self.complete("help", topic))
         self.assertEqual(self.complete("run", "shake"), {"shakespeare.ini"})
         # A plugin of the tests, which nobody installs.
         self.assertEqual(self.complete("help", "fake"), set())
