@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
@@ -33,7 +34,8 @@ enum { DIGITS = 8, NAMES_TRIED = 4, PLACES_TRIED = 100, PAUSE_NS = 20000000 };
 struct hf_folder {
     char *parent, *target, *staged, *aside;
     hf_own_files_t own;
-    int fd; /* holds the lock of staged */
+    bool placed; /* staged has the target's name by now */
+    int fd;      /* holds the lock of staged */
 };
 
 /* Tries to lock a folder. 0: held, and *fd gives it back when it is closed; -1 with EWOULDBLOCK:
@@ -267,36 +269,57 @@ void hf_folder_abandon(hf_folder_t *f)
     free_folder(f);
 }
 
+/* The reason at hand goes on with what is true of a path. */
+static lh_status_t reason_go_on(lh_status_t status, const char *what, const char *path)
+{
+    char *reason = mem_text(fail_reason());
+    if (reason != NULL) (void)fail(status, "%s; %s %s", reason, what, path);
+    mem_free(reason);
+    return status;
+}
+
 /* rename(2) replaces an empty folder in one step, and no other. LH_AGAIN: another run's folder came
- * into the empty place first. */
-static lh_status_t put_in_place(const hf_folder_t *f)
+ * into the empty place first. Any other failure with f->placed: the new folder stands there, and
+ * nobody knows whether a loss of power leaves it. */
+static lh_status_t put_in_place(hf_folder_t *f)
 {
     lh_assert(f->fd >= 0); /* nobody sweeps what is staged */
-    if (sys_rename(f->staged, f->target) == 0) return folder_sync(f->parent);
+    if (sys_rename(f->staged, f->target) == 0) {
+        f->placed = true;
+        const lh_status_t status = folder_sync(f->parent);
+        return status == LH_OK
+                   ? LH_OK
+                   : reason_go_on(status, "a loss of power may undo what stands in", f->target);
+    }
     if (errno == ENOTEMPTY || errno == EEXIST) return LH_AGAIN;
     return fail_io(errno, "%s: cannot rename %s to it", f->target, f->staged);
 }
 
-/* What stands in the way goes aside first, and comes back where the second rename fails. Where
- * another run took the place between the two, that run's folder is the one to replace, and what
- * went aside is nobody's. The lock that is held keeps it from being swept meanwhile. */
-static lh_status_t folder_replace(const hf_folder_t *f)
+/* What stands in the way goes aside first, and comes back where the second rename fails. It is kept
+ * until the new one is known to last. Where another run took the place between the two renames, that
+ * run's folder is the one to replace, and what went aside is nobody's. The lock that is held keeps it
+ * from being swept meanwhile. */
+static lh_status_t folder_replace(hf_folder_t *f)
 {
     if (sys_rename(f->target, f->aside) != 0)
         return fail_io(errno, "%s: cannot rename %s to it", f->aside, f->target);
     const lh_status_t status = put_in_place(f);
     if (status != LH_OK && status != LH_AGAIN) {
-        /* The old folder comes back under its name. */
-        (void)sys_rename(f->aside, f->target);
-        return status;
+        /* The old folder comes back under its name, if that is free. */
+        const bool back = !f->placed && sys_rename(f->aside, f->target) == 0;
+        return back ? status : reason_go_on(status, "what stood there before is in", f->aside);
     }
-    const lh_status_t removed = hf_own_files_remove(f->aside, &f->own);
-    return removed == LH_OK ? status : removed;
+    if (hf_own_files_remove(f->aside, &f->own) != LH_OK) {
+        log_line(LH_LOG_WARN, "%s: what stood there before is left behind: %s", f->target,
+                 fail_reason());
+        fail_clear();
+    }
+    return status;
 }
 
 /* As long as other runs come in between, with the lock of what stands there held for one
  * attempt. */
-static lh_status_t folder_take_place(const hf_folder_t *f)
+static lh_status_t folder_take_place(hf_folder_t *f)
 {
     /* Each turn looks at the place again: what stands there now may be another run's folder, or
      * none. */
@@ -317,7 +340,7 @@ lh_status_t hf_folder_publish(hf_folder_t *f)
 {
     lh_status_t status = folder_sync(f->staged);
     if (status == LH_OK) status = folder_take_place(f);
-    if (status == LH_OK)
+    if (f->placed)
         free_folder(f);
     else
         hf_folder_abandon(f);

@@ -41,7 +41,9 @@ const char *hf_folder_path(const hf_folder_t *f); /* of the new one, to be fille
 /* A name in the new folder for a file that loses it at once; where a run is killed in between, the file
  * is swept with the rest. */
 #define HF_FOLDER_NAMELESS "values.tmp"
-/* Looks again, then renames it to its place. Frees f whatever it returns. */
+/* Looks again, then renames it to its place; what stood there is removed, or a warning says where it is
+ * left. LH_IO may mean that the new folder stands there and may not outlast a loss of power, or that the
+ * old one could not be put back: the sentence says where that is. Frees f whatever it returns. */
 lh_status_t hf_folder_publish(hf_folder_t *f) LH_MUST_CHECK;
 /* Removes the new folder, frees f; fail_reason() stays as it is. */
 void hf_folder_abandon(hf_folder_t *f);

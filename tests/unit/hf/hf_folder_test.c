@@ -3,6 +3,7 @@
 #include <unit/base/scratch_files.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -108,6 +109,81 @@ static void a_place_that_another_takes_in_between_is_taken_again(void **state)
     assert_int_equal(count_entries(s->folder), 1);
 }
 
+static bool is_aside(const char *path)
+{
+    return strstr(path, ".old") != NULL;
+}
+
+static int unlink_not_aside(const char *path)
+{
+    if (!is_aside(path)) return sys_real.unlink(path);
+    errno = EACCES;
+    return -1;
+}
+
+static ino_t unsynced;
+static int fsync_all_but_one(int fd)
+{
+    struct stat st;
+    if (sys_real.fstat(fd, &st) != 0 || st.st_ino != unsynced) return sys_real.fsync(fd);
+    errno = EIO;
+    return -1;
+}
+
+static int rename_not_into_place(const char *from, const char *to)
+{
+    if (!text_ends(to, "/hf")) return sys_real.rename(from, to);
+    errno = EIO;
+    return -1;
+}
+
+/* With the fault, then without it, which leaves nothing of either. */
+static void check_replaced(scratch_t *s, const sys_t *faulty, lh_status_t expected, int in_folder,
+                           const char *reason)
+{
+    char folder[160];
+    (void)snprintf(folder, sizeof(folder), "%.100s/hf", s->folder);
+    assert_int_equal(replace_once(folder), LH_OK);
+    fail_clear();
+    sys_use(faulty);
+    const lh_status_t status = replace_once(folder);
+    sys_use(NULL);
+    if (status != expected || strstr(fail_reason(), reason) == NULL)
+        FAIL_TEST("status %d: %s\n", (int)status, fail_reason());
+    if (in_folder > 0) assert_int_equal(count_entries(folder), in_folder);
+    assert_int_equal(file_exists(folder), in_folder > 0);
+    assert_int_equal(count_entries(s->folder), in_folder > 0 ? 2 : 1);
+    assert_int_equal(replace_once(folder), LH_OK);
+    assert_int_equal(replace_once(folder), LH_OK);
+    assert_int_equal(count_entries(s->folder), 1);
+}
+
+/* The new folder is whole, so there is no error; the next run takes what was left. */
+static void an_old_folder_that_stays_is_no_error(void **state)
+{
+    sys_t table = sys_real;
+    table.unlink = unlink_not_aside;
+    check_replaced(*state, &table, LH_OK, 2, "");
+}
+
+static void a_folder_that_may_not_last_leaves_the_old_one_and_says_where(void **state)
+{
+    scratch_t *s = *state;
+    struct stat st;
+    sys_t table = sys_real;
+    assert_int_equal(sys_real.stat(s->folder, &st), 0);
+    unsynced = st.st_ino;
+    table.fsync = fsync_all_but_one;
+    check_replaced(s, &table, LH_IO, 2, ".old");
+}
+
+static void an_old_folder_that_cannot_come_back_is_told_of(void **state)
+{
+    sys_t table = sys_real;
+    table.rename = rename_not_into_place;
+    check_replaced(*state, &table, LH_IO, 0, ".old");
+}
+
 /* An adapter alone has no config.json. */
 static void an_adapter_alone_takes_the_place_of_an_earlier_one(void **state)
 {
@@ -133,6 +209,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FACT(whoever_replaces_a_folder_beside_others_succeeds),
         FACT(a_place_that_another_takes_in_between_is_taken_again),
+        FACT(an_old_folder_that_stays_is_no_error),
+        FACT(a_folder_that_may_not_last_leaves_the_old_one_and_says_where),
+        FACT(an_old_folder_that_cannot_come_back_is_told_of),
         FACT(an_adapter_alone_takes_the_place_of_an_earlier_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
