@@ -21,6 +21,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/sys.h>
 #include <cli/command_check.h>
 #include <cli/model_source.h>
 #include <data/input_lines.h>
@@ -437,7 +438,8 @@ static lh_status_t name_check(const char *name)
 static lh_status_t draft_begin(const cli_t *cli, draft_t *d)
 {
     static const char *const phases[] = {"pretrain", "sft", "dpo"};
-    char file[NEW_KEY + 16];
+    char file[NEW_KEY + 32];
+    uint32_t digits;
     const char *phase = cli_flag(cli, "phase"), *recipe = cli_flag(cli, "recipe");
     *d = (draft_t){.cli = cli,
                    .name = cli->name,
@@ -465,7 +467,10 @@ static lh_status_t draft_begin(const cli_t *cli, draft_t *d)
                     "a Hugging Face folder");
     (void)snprintf(file, sizeof(file), "%s.ini", d->name);
     d->target = mem_text(file);
-    (void)snprintf(file, sizeof(file), ".%s.draft.ini", d->name);
+    /* Random digits: another that makes the same job has a draft of its own, and loses at the end. */
+    if (sys()->random(&digits, sizeof(digits)) != 0)
+        return fail_io(errno, "%s: no random bytes for a name", d->name);
+    (void)snprintf(file, sizeof(file), ".%s.%08x.draft.ini", d->name, digits);
     d->trial = mem_text(file);
     if (d->target == NULL || d->trial == NULL) return LH_NO_MEMORY;
     if (file_exists(d->target))

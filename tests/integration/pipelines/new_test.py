@@ -105,10 +105,12 @@ class New(PipelineCase):
     def test_a_batch_of_ones_own_recipe_is_divided(self):
         with open(os.path.join(RECIPES, "small.ini")) as f:
             self.write("six.ini", f.read() + "\n[train]\nbatch = 6\n")
+        self.write(".story.draft.ini", "of another `longhaul new story`\n")
         said, _ = self.new("story", "--data", "data/tinyshakespeare.jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json",
                            "--recipe", "six.ini")
         self.assertIn(", micro_batch = 2; ", said)
         self.run_longhaul("check", "story.ini")
+        self.assertEqual([name for name in os.listdir(self.folder) if "draft" in name], [".story.draft.ini"])
 
     def test_what_is_refused_leaves_nothing(self):
         own = ("--tokenizer", "data/gpt2-tiny/vocab.json")
