@@ -263,6 +263,15 @@ static const char *fit_why(const fit_t *fit)
     return narrow == fit->device->narrow_faster ? "the faster one here" : "the smaller one, to fit";
 }
 
+/* A bare semicolon behind a blank would begin a comment. */
+static void include_append(const char *path, text_t *out)
+{
+    for (const char *c = path; *c != '\0'; c++) {
+        if (*c == ';') text_append(out, "\\");
+        text_append_n(out, c, 1);
+    }
+}
+
 /* Everything that is this job's own; what is left out is the recipes'. */
 static lh_status_t draft_write(const draft_t *d, const fit_t *fit)
 {
@@ -275,9 +284,13 @@ static lh_status_t draft_write(const draft_t *d, const fit_t *fit)
                 ";     longhaul run %s.ini\n\n",
                 d->name, d->name, d->name);
     /* A line of an INI is short: a list goes on over the next one. */
-    text_printf(&t, "include = %s%s%s\n\n", d->phase_recipe,
-                d->model_recipe != NULL ? ",\n          " : "",
-                d->model_recipe != NULL ? d->model_recipe : "");
+    text_append(&t, "include = ");
+    include_append(d->phase_recipe, &t);
+    if (d->model_recipe != NULL) {
+        text_append(&t, ",\n          ");
+        include_append(d->model_recipe, &t);
+    }
+    text_append(&t, "\n\n");
     text_printf(&t, "[pipeline]\nname   = %s\nstages = %sprepare train eval export\n\n", d->name,
                 d->from != NULL ? "import " : "");
     if (d->from != NULL)
@@ -421,6 +434,21 @@ static lh_status_t value_check(const char *flag, const char *value)
     return LH_OK;
 }
 
+/* A list of files has no way to name one with a comma, nor has a line one that ends in a blank. */
+static lh_status_t recipe_check(const char *path)
+{
+    const size_t length = strlen(path);
+    bool fits = length > 0 && !isspace((unsigned char)path[length - 1]);
+    for (const char *c = path; *c != '\0'; c++)
+        if ((unsigned char)*c < ' ' || *c == ',') fits = false;
+    if (fits) return LH_OK;
+    return fail(
+        LH_INVALID,
+        "the recipe '%s': an INI can't include a file with a comma, a control character or a "
+        "blank at the end in its path",
+        path);
+}
+
 /* A name is a file's, a folder's and a value of the INI at once. */
 static lh_status_t name_check(const char *name)
 {
@@ -478,6 +506,8 @@ static lh_status_t draft_begin(const cli_t *cli, draft_t *d)
     status = recipe_find(d->phase, &d->phase_recipe);
     if (status == LH_OK && d->from == NULL)
         status = recipe_find(recipe == NULL ? "small" : recipe, &d->model_recipe);
+    if (status == LH_OK) status = recipe_check(d->phase_recipe);
+    if (status == LH_OK && d->model_recipe != NULL) status = recipe_check(d->model_recipe);
     return status;
 }
 

@@ -103,11 +103,12 @@ class New(PipelineCase):
                 self.assertIn("key       = %s\n" % key, f.read())
 
     def test_a_batch_of_ones_own_recipe_is_divided(self):
+        os.mkdir(self.path("my ;recipes"))
         with open(os.path.join(RECIPES, "small.ini")) as f:
-            self.write("six.ini", f.read() + "\n[train]\nbatch = 6\n")
+            self.write("my ;recipes/six.ini", f.read() + "\n[train]\nbatch = 6\n")
         self.write(".story.draft.ini", "of another `longhaul new story`\n")
         said, _ = self.new("story", "--data", "data/tinyshakespeare.jsonl", "--tokenizer", "data/gpt2-tiny/vocab.json",
-                           "--recipe", "six.ini")
+                           "--recipe", "my ;recipes/six.ini")
         self.assertIn(", micro_batch = 2; ", said)
         self.run_longhaul("check", "story.ini")
         self.assertEqual([name for name in os.listdir(self.folder) if "draft" in name], [".story.draft.ini"])
@@ -118,6 +119,7 @@ class New(PipelineCase):
         imported = ("--from", "data/stories260K")
         self.write("two.jsonl", '{"title": "a", "story": "b"}\n')
         self.write("taken.ini", "mine\n")
+        self.write("a,b.ini", "[model]\nplugin = llama\n")
         before = sorted(os.listdir(self.folder))
         for name, words, sentence in (
                 ("a/b", text + own, "'a/b' is no name"),
@@ -131,6 +133,7 @@ class New(PipelineCase):
                 ("x", chat + own + ("--phase", "dpo"), "a new model has nothing to compare with"),
                 ("x", text + imported + ("--phase", "rlhf"), "--phase rlhf: expected pretrain, sft or dpo"),
                 ("x", text + own + ("--recipe", "lama"), "there is no recipe 'lama' in "),
+                ("x", text + own + ("--recipe", "a,b.ini"), "a,b.ini': an INI can't include a file with a comma"),
                 ("x", text + imported + ("--recipe", "small"), "the model is the one of --from"),
                 ("x", text + ("--from", "data/gpt2-tiny"), "config.json"),
                 ("x", text + ("--tokenizer", "data/none.json"), "x.ini:16: tokenizer = "),
