@@ -284,22 +284,36 @@ static lh_status_t add_all_data(const job_t *job, text_t *out)
     return status;
 }
 
+/* The tokenizer that a stage behind training takes ([prepare], then [eval]), where no stage of this
+ * pipeline has prepared with it. An export of a model that was imported has the import's. Training goes
+ * by its tokens, and keeps what it has made where a tokenizer's file was touched. */
+static lh_status_t add_source_tokenizer(const job_t *job, uint32_t stage, text_t *out)
+{
+    const char *path = job->prepare.tokenizer;
+    if (job_has_stage(job, STAGE_PREPARE)) return LH_OK;
+    if (stage == STAGE_EXPORT && job->import.from != NULL) return LH_OK;
+    /* Evaluation has that of [eval] among its inputs already. */
+    if (path == NULL && stage != STAGE_EVAL) path = job->eval.tokenizer;
+    return add_tokenizer(path, out);
+}
+
 /* Of stages behind training, what no stage of this pipeline makes: else the digests of those stages
  * stand for it. The pointer is written anew with each checkpoint. */
 static lh_status_t add_foreign(const job_t *job, uint32_t stage, text_t *out)
 {
-    if (stage < STAGE_EVAL || job_has_stage(job, STAGE_TRAIN)) return LH_OK;
-    char *latest = path_join(job->checkpoint.folder, CHECKPOINT_POINTER);
-    if (latest == NULL) return LH_NO_MEMORY;
-    add_input(latest, out);
-    mem_free(latest);
-    lh_status_t status = LH_OK;
-    if (stage != STAGE_EXPORT && !job_has_stage(job, STAGE_PREPARE))
-        status = add_tokenizer(job->prepare.tokenizer, out);
-    return status == LH_OK && stage == STAGE_EVAL ? add_all_data(job, out) : status;
+    if (stage < STAGE_EVAL) return LH_OK;
+    const bool trains = job_has_stage(job, STAGE_TRAIN);
+    if (!trains) {
+        char *latest = path_join(job->checkpoint.folder, CHECKPOINT_POINTER);
+        if (latest == NULL) return LH_NO_MEMORY;
+        add_input(latest, out);
+        mem_free(latest);
+    }
+    const lh_status_t status = add_source_tokenizer(job, stage, out);
+    return status == LH_OK && stage == STAGE_EVAL && !trains ? add_all_data(job, out) : status;
 }
 
-/* export reads only weights. */
+/* An export reads weights, and a tokenizer that it carries along. */
 static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);

@@ -129,6 +129,16 @@ class Stages(PipelineCase):
         self.run_longhaul("train", job, "--resume", "--set", "train.steps=4")
         self.assertEqual(self.stages_run(job, "--set", "train.steps=4")[0], ["eval", "export"])
 
+    def test_a_tokenizer_that_no_stage_prepares_with_is_an_input_behind_training(self):
+        tokenizer = shutil.copy(DATA + "/stories260K/tokenizer.json", self.path("tokenizer.json"))
+        self.run_longhaul("prepare", self.small_job(prepare={"tokenizer": tokenizer}))
+        job = self.small_job(stages="train export generate", train={"steps": 1}, prepare={"tokenizer": tokenizer},
+                             generate={"prompt": "Once", "tokens": 2})
+        self.assertEqual(self.stages_run(job), (["train", "export", "generate"], []))
+        self.assertEqual(self.stages_run(job), ([], ["train", "export", "generate"]))
+        os.utime(tokenizer, ns=(1, 1))
+        self.assertEqual(self.stages_run(job), (["export", "generate"], ["train"]))
+
     def test_what_check_prints_beside_a_library_is_a_job_again(self):
         job = self.small_job(transport__node={"collectives": "nvlink"})
         out, _ = self.run_longhaul("check", job)
