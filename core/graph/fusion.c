@@ -59,6 +59,15 @@ static uint32_t call_maker(const recording_t *r, const match_t *m, uint32_t call
     return 0;
 }
 
+/* Whether a node is a later call of the pattern already: two words may stand for one value, and a node is
+ * one call. */
+static bool node_is_taken(const match_t *m, uint32_t call, uint32_t index)
+{
+    for (uint32_t later = call + 1; later < m->pattern->call_count; later++)
+        if (m->node[later] == index) return true;
+    return false;
+}
+
 /* Binds the last call to node `last`, then each call before it to the node that makes what a later
  * call takes. There is at most one such node, so nothing has to be tried twice. */
 static bool pattern_matches(const recording_t *r, uint32_t last, match_t *m)
@@ -67,7 +76,8 @@ static bool pattern_matches(const recording_t *r, uint32_t last, match_t *m)
     if (!call_binds(r, m, call, last)) return false;
     while (call-- > 0) {
         const uint32_t index = call_maker(r, m, call);
-        if (index == 0 || !call_binds(r, m, call, index)) return false;
+        if (index == 0 || node_is_taken(m, call, index) || !call_binds(r, m, call, index))
+            return false;
     }
     return true;
 }

@@ -5,6 +5,7 @@
 
 #include <base/memory.h>
 #include <base/status.h>
+#include <graph/fusion.h>
 #include <graph/gradient.h>
 #include <graph/op_table.h>
 #include <graph/recorder.h>
@@ -79,6 +80,15 @@ static lh_status_t lay_shape(const lh_host_t *host, const void *attributes, lh_a
     return LH_OK;
 }
 
+/* One that stands for two activations and their product. */
+static lh_status_t both_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[2] = args[0];
+    return LH_OK;
+}
+
 static const lh_op_t plugin_ops[] = {
     {.name = "acme.times",
      .slots = "x -> y",
@@ -87,6 +97,10 @@ static const lh_op_t plugin_ops[] = {
      .complete = times_complete,
      .vanishes = times_one},
     {.name = "acme.lay", .slots = "x to -> y", .shape = lay_shape, .flags = LH_OP_PLACES},
+    {.name = "acme.both",
+     .slots = "a b -> y",
+     .shape = both_shape,
+     .fuses = "activate a -> u; activate b -> v; multiply u v -> y"},
 };
 enum { PLUGIN_OPS = sizeof(plugin_ops) / sizeof(plugin_ops[0]) };
 
@@ -411,6 +425,32 @@ static void the_sentence_begins_with_the_part(void **state)
     recording_free(r);
 }
 
+/* ---- what is fused ---- */
+
+static bool any_call(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
+{
+    (void)device, (void)op, (void)attributes, (void)args;
+    return true;
+}
+
+/* Of an activation times itself the two that the pattern names are one node, which stays as it is. */
+static void a_node_is_one_call_of_a_pattern(void **state)
+{
+    (void)state;
+    for (uint32_t apart = 0; apart < 2; apart++) {
+        recording_t *r = new_recording(LH_DTYPE_F32);
+        lh_graph_t *g = &r->graph;
+        const lh_value_t x = part_input(r), u = lh_activate(g, x, LH_ACT_SILU);
+        const lh_value_t v = apart ? lh_activate(g, x, LH_ACT_TANH) : u;
+        r->output = lh_multiply(g, u, v);
+        r->how.offers = any_call;
+        assert_int_equal(fusion_apply(r), LH_OK);
+        assert_int_equal(r->node_count, apart ? 2 : 3); /* node 0 is none */
+        assert_string_equal(maker(r, r->output)->op->row.name, apart ? "acme.both" : "multiply");
+        recording_free(r);
+    }
+}
+
 /* ---- equality ---- */
 
 typedef struct variant {
@@ -601,6 +641,7 @@ int main(void)
         cmocka_unit_test(a_call_that_cannot_be_recorded_is_remembered_with_its_reason),
         cmocka_unit_test(places_that_another_op_made_are_taken),
         cmocka_unit_test(the_sentence_begins_with_the_part),
+        cmocka_unit_test(a_node_is_one_call_of_a_pattern),
         cmocka_unit_test(recordings_are_equal_when_nothing_differs),
         cmocka_unit_test(only_what_is_wanted_has_a_gradient),
         cmocka_unit_test(a_loss_is_seeded_with_one),
