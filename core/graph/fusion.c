@@ -170,6 +170,20 @@ static bool inputs_exist(const recording_t *r, const op_t *op, const match_t *m,
     return true;
 }
 
+/* Whether all that the fused op adds onto is written before `place`, and by no node that goes. What lies where a
+ * parameter's gradient is added is the program's to say. */
+static bool additions_exist(const recording_t *r, const op_t *op, const match_t *m,
+                            const lh_value_t *slots, const lh_value_t *adds_to, uint32_t place)
+{
+    for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
+        const graph_value_t *onto = &r->values[adds_to[s]];
+        if (adds_to[s] == 0 || r->values[slots[s]].kind == VALUE_GRADIENT) continue;
+        if (onto->kind == VALUE_RESULT && (onto->node >= place || in_match(m, onto->node)))
+            return false;
+    }
+    return true;
+}
+
 /* The attributes of the fused op: what its row's fuse() makes of the calls' attributes or, without
  * a fuse(), those of the one call that has a struct of the same size. *out is the caller's, NULL
  * where the op has none. *fits is false where fuse() refuses the calls' attributes. */
@@ -279,7 +293,8 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, match_t m, uint32_t l
     for (uint32_t w = 0; w < pattern->word_count; w++)
         if (pattern->slot[w] != PATTERN_NONE) slots[pattern->slot[w]] = m.value[w];
     const uint32_t place = fused_place(r, &m);
-    if (place == 0 || !inputs_exist(r, op, &m, slots, place) || !additions_join(r, op, &m, adds_to))
+    if (place == 0 || !inputs_exist(r, op, &m, slots, place) ||
+        !additions_join(r, op, &m, adds_to) || !additions_exist(r, op, &m, slots, adds_to, place))
         return LH_OK;
 
     op_call_t call;

@@ -89,6 +89,15 @@ static lh_status_t both_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
+/* One that stands for an activation that lives on, and its product, which it can add. */
+static lh_status_t pair_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[2] = args[3] = args[0];
+    return LH_OK;
+}
+
 static const lh_op_t plugin_ops[] = {
     {.name = "acme.times",
      .slots = "x -> y",
@@ -101,6 +110,10 @@ static const lh_op_t plugin_ops[] = {
      .slots = "a b -> y",
      .shape = both_shape,
      .fuses = "activate a -> u; activate b -> v; multiply u v -> y"},
+    {.name = "acme.pair",
+     .slots = "a b -> y z+",
+     .shape = pair_shape,
+     .fuses = "activate a -> y; multiply y b -> z"},
 };
 enum { PLUGIN_OPS = sizeof(plugin_ops) / sizeof(plugin_ops[0]) };
 
@@ -451,6 +464,26 @@ static void a_node_is_one_call_of_a_pattern(void **state)
     }
 }
 
+/* The fused op stands where the activation stood: there the sum that the product is added onto must have begun. */
+static void a_fused_op_adds_onto_what_is_there_before_it(void **state)
+{
+    (void)state;
+    for (uint32_t before = 0; before < 2; before++) {
+        recording_t *r = new_recording(LH_DTYPE_F32);
+        lh_graph_t *g = &r->graph;
+        const lh_value_t x = part_input(r);
+        const lh_value_t early = lh_activate(g, x, LH_ACT_TANH), u = lh_activate(g, x, LH_ACT_SILU);
+        const lh_value_t late = lh_activate(g, x, LH_ACT_GELU), z = lh_multiply(g, u, x);
+        r->nodes[r->values[z].node].adds_to[r->values[z].slot] = before ? early : late;
+        r->output = z;
+        r->how.offers = any_call;
+        assert_int_equal(fusion_apply(r), LH_OK);
+        assert_string_equal(maker(r, z)->op->row.name, before ? "acme.pair" : "multiply");
+        assert_int_equal(maker(r, z)->adds_to[r->values[z].slot], before ? early : late);
+        recording_free(r);
+    }
+}
+
 /* ---- equality ---- */
 
 typedef struct variant {
@@ -642,6 +675,7 @@ int main(void)
         cmocka_unit_test(places_that_another_op_made_are_taken),
         cmocka_unit_test(the_sentence_begins_with_the_part),
         cmocka_unit_test(a_node_is_one_call_of_a_pattern),
+        cmocka_unit_test(a_fused_op_adds_onto_what_is_there_before_it),
         cmocka_unit_test(recordings_are_equal_when_nothing_differs),
         cmocka_unit_test(only_what_is_wanted_has_a_gradient),
         cmocka_unit_test(a_loss_is_seeded_with_one),
