@@ -73,7 +73,9 @@ bool adapted_layer_is(const recording_t *r, const op_t *op, const lh_value_t *in
                       double *scale, bool *magnitude)
 {
     if (r->how.adapted == NULL || r->adapting || (op->row.flags & LH_OP_LINEAR) == 0) return false;
-    const graph_value_t *weight = in_count > 1 && in[1] != 0 ? &r->values[in[1]] : NULL;
+    /* Inputs are checked once it is known what the call is. */
+    const bool there = in_count > 1 && in[1] != 0 && in[1] < r->value_count;
+    const graph_value_t *weight = there ? &r->values[in[1]] : NULL;
     return weight != NULL && weight->kind == VALUE_PARAM &&
            r->how.adapted(r->how.context, weight->name, scale, magnitude);
 }

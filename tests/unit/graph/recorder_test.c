@@ -330,6 +330,18 @@ static void unknown_value(recording_t *r)
 {
     (void)lh_add(&r->graph, part_input(r), 77);
 }
+static bool any_adapted(void *context, const char *name, double *scale, bool *magnitude)
+{
+    (void)context, (void)name;
+    *scale = 1;
+    *magnitude = false;
+    return true;
+}
+static void unknown_matrix_where_adapters_are(recording_t *r)
+{
+    r->how.adapted = any_adapted;
+    (void)lh_linear(&r->graph, part_input(r), 0x7fffffff, 0);
+}
 static void unknown_input(recording_t *r)
 {
     (void)r->graph.api->input(&r->graph, 9);
@@ -386,6 +398,8 @@ static const struct {
     {places_that_nobody_made,
      "acme.lay: input to is an input of the step, expected what another op made"},
     {unknown_value, "op add: input b is value 77, which does not exist"},
+    {unknown_matrix_where_adapters_are,
+     "op linear: input weight is value 2147483647, which does not exist"},
     {unknown_input, "there is no run-time input 9"},
     {attributes_where_none_are, "op add has no attributes, and some were given"},
     {attributes_too_long, "op activate has attributes of 8 bytes, 16 were given"},
