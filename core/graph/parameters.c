@@ -145,6 +145,9 @@ static lh_status_t info_take(parameters_t *p, const lh_model_info_t *info)
     if (info->blocks == 0 || info->blocks > MAX_BLOCKS)
         return fail(LH_INVALID, "the model has %u blocks; expected 1 to %d", info->blocks,
                     MAX_BLOCKS);
+    if (info->vocab == 0 || info->vocab > INT32_MAX) /* tokens are I32 */
+        return fail(LH_INVALID, "the model has a vocabulary of %llu tokens; expected 1 to %d",
+                    (unsigned long long)info->vocab, INT32_MAX);
     p->blocks = info->blocks;
     p->hidden = info->hidden;
     p->vocab = info->vocab;

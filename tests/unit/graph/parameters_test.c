@@ -150,6 +150,12 @@ static void a_wrong_table_is_refused_with_a_sentence(void **state)
     lh_model_t none = ROWS(twice);
     none.info.blocks = 0;
     refused(&none, "the model has 0 blocks; expected 1 to 65536");
+    lh_model_t mute = ROWS(twice);
+    mute.info.vocab = 0;
+    refused(&mute, "the model has a vocabulary of 0 tokens; expected 1 to 2147483647");
+    mute.info.vocab = 1ull << 62;
+    refused(&mute,
+            "the model has a vocabulary of 4611686018427387904 tokens; expected 1 to 2147483647");
 }
 
 int main(void)
