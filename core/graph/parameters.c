@@ -98,13 +98,22 @@ static lh_status_t item_set(parameters_t *p, const lh_param_t *row, uint32_t blo
     return LH_OK;
 }
 
+/* Whether a part has a parameter of the row's name already; *other is that one. Blocks have their number in front
+ * of it, embedding and head do not: of these no two may have one name, as checkpoints go by names. */
+static bool name_is_taken(const parameters_t *p, const lh_param_t *row, uint32_t block,
+                          uint32_t *other)
+{
+    return parameters_find_local(p, row->part, block, row->name, other) ||
+           (row->part != LH_PART_BLOCK && parameters_find(p, row->name, other));
+}
+
 /* Appends the parameters of one part, in the order of the table. */
 static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
 {
     for (uint32_t i = 0; i < p->row_count; i++) {
         if (!row_is_in(p, &p->rows[i], part, block)) continue;
         uint32_t other;
-        if (parameters_find_local(p, part, block, p->rows[i].name, &other))
+        if (name_is_taken(p, &p->rows[i], block, &other))
             return fail(LH_INVALID, "the model lists parameter '%s' twice", p->items[other].name);
         const lh_status_t status = item_set(p, &p->rows[i], block);
         if (status != LH_OK) return status;
