@@ -208,6 +208,17 @@ static lh_status_t piece_result_check(const piece_update_t *s, lh_value_t made, 
                 what, r->nodes[over].op->row.name);
 }
 
+/* Where values lie apart from masters, what a rule gives back as the new value is written to the value's place
+ * instead of where it would lie: by the op that makes it, for nobody else. */
+static lh_status_t piece_value_check(const piece_update_t *s)
+{
+    if (s->u->w->master == NULL || s->new_value == 0) return LH_OK;
+    const bool made = s->r->values[s->new_value].kind == VALUE_RESULT;
+    if (made && s->new_value != s->new_master) return LH_OK;
+    return fail(LH_INVALID, "its new value is %s, expected what an op makes for that alone",
+                made ? "its new master" : "made by no op");
+}
+
 /* Master and states lie in memory that lasts, which ops of a rule work in. */
 static lh_status_t piece_results_check(const piece_update_t *s, const lh_rule_t *rule)
 {
@@ -220,6 +231,7 @@ static lh_status_t piece_results_check(const piece_update_t *s, const lh_rule_t 
     lh_status_t status = piece_result_check(s, s->new_master, s->master, "master");
     if (status == LH_OK && s->new_value != 0)
         status = piece_result_check(s, s->new_value, s->master, "value");
+    if (status == LH_OK) status = piece_value_check(s);
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++)
         status = piece_result_check(s, s->new_states[k], s->states[k], rule->states[k].name);
     return status;

@@ -27,7 +27,8 @@ static struct {
     plugin_t parts;
     lh_kernel_t kernels[32];
     int32_t batch[GOLDEN_BATCH * ROW];
-    bool named; /* the model records acme.add_activated by its name, not its parts */
+    bool named;         /* the model records acme.add_activated by its name, not its parts */
+    lh_dtype_t compute; /* 0: F32 */
 } b;
 
 #define LINEAR(x, name) lh_linear(g, x, g->api->param(g, name), 0)
@@ -69,7 +70,7 @@ static void open_rig(const char *lacking)
     b.parts.kernels = b.kernels;
     const rig_how_t how = {.model = llama->plugin,
                            .options = llama->options,
-                           .compute = LH_DTYPE_F32,
+                           .compute = b.compute != 0 ? b.compute : LH_DTYPE_F32,
                            .api = &b.api,
                            .parts = &b.parts};
     rig_open_how(&b.rig, &how);
@@ -269,6 +270,8 @@ RULE(record_old_state, (states[0] = master, y))
 RULE(record_no_state, (states[0] = 0, y))
 RULE(record_nothing_known, y + 1000)
 RULE(record_one_number, g->api->constant(g, (const float[]){1}, 1))
+RULE(record_value_in_master, (*value = y, y))
+RULE(record_value_as_it_was, (*value = master, y))
 
 static void what_a_rule_gives_back_is_checked(void **state)
 {
@@ -277,12 +280,21 @@ static void what_a_rule_gives_back_is_checked(void **state)
                              lh_value_t grad, lh_value_t master, lh_value_t *states,
                              lh_value_t *value);
         const char *sentence;
+        lh_dtype_t compute;
     } wrong[] = {
-        {record_late, ": op add reads what sgd, which works in place, has written over"},
-        {record_old_state, ": its new m is what op sgd, which works in place, has written over"},
-        {record_no_state, ": it records no new m"},
-        {record_nothing_known, ": it records no new master"},
-        {record_one_number, ": its new master has another shape"},
+        {record_late, ": op add reads what sgd, which works in place, has written over",
+         LH_DTYPE_F32},
+        {record_old_state, ": its new m is what op sgd, which works in place, has written over",
+         LH_DTYPE_F32},
+        {record_no_state, ": it records no new m", LH_DTYPE_F32},
+        {record_nothing_known, ": it records no new master", LH_DTYPE_F32},
+        {record_one_number, ": its new master has another shape", LH_DTYPE_F32},
+        {record_value_in_master,
+         ": its new value is its new master, expected what an op makes for that alone",
+         LH_DTYPE_BF16},
+        {record_value_as_it_was,
+         ": its new value is made by no op, expected what an op makes for that alone",
+         LH_DTYPE_BF16},
     };
     static const lh_rule_state_t states[] = {
         {.name = "m", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
@@ -296,10 +308,12 @@ static void what_a_rule_gives_back_is_checked(void **state)
                       .state_count = 1};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         rule.record = wrong[i].record;
+        b.compute = wrong[i].compute;
         const char *said = refusal_of(&rule);
         if (strstr(said, wrong[i].sentence) == NULL) print_error("%zu: '%s'\n", i, said);
         assert_non_null(strstr(said, wrong[i].sentence));
     }
+    b.compute = 0;
     rule.state_count = 2;
     assert_string_equal(refusal_of(&rule), "rule 'author' has two states 'm'");
 }
