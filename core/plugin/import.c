@@ -6,6 +6,7 @@
  * plugin has them, and whether that is its own memory is not looked at. */
 #include <plugin/import.h>
 
+#include <math.h>
 #include <stdio.h>
 
 #include <base/memory.h>
@@ -324,6 +325,10 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
             s->extent > LH_EXTENT_PARAM)
             return fail(LH_ABI, "%s: state '%s' of rule '%s' has dtype %u and extent %u", i->path,
                         s->name, rule->name, s->dtype, s->extent);
+        /* Stores are told apart by it, and NaN is unlike itself. */
+        if (isnan(s->initial))
+            return fail(LH_ABI, "%s: state '%s' of rule '%s' begins as NaN, expected a number",
+                        i->path, s->name, rule->name);
     }
     return status;
 }

@@ -101,6 +101,8 @@ static void a_rules_states_have_memory(void **state)
                                           "extent 1"},
         {"no_extent", PARTS_OF("no_extent") ": state 'momentum' of rule 'still' has dtype 1 and "
                                             "extent 0"},
+        {"no_number", PARTS_OF("no_number") ": state 'momentum' of rule 'still' begins as NaN, "
+                                            "expected a number"},
         {"no_block", PARTS_OF("no_block") ": rule 'still' works in blocks of 0 elements"},
     };
     const plugin_t *p;
