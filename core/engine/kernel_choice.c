@@ -213,6 +213,7 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
         k->prepared = NULL;
         return status;
     }
+    k->plan.name[sizeof(k->plan.name) - 1] = '\0'; /* a plugin may have filled all of it */
     k->row = offer->row;
     const char *why = NULL;
     if (!c->how.unordered && (k->plan.flags & LH_KERNEL_ORDERED) == 0)

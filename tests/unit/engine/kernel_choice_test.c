@@ -18,6 +18,7 @@ struct lh_prepared {
 enum { PLAIN = 1, WIDE = 2, PACKED = 3, IN_PLACE = 4, TIMED = 5, SCRATCH = 4096 };
 
 static uint32_t prepared_count; /* prepare() was asked so often */
+static bool endless;            /* the kernel's name takes all its room, without a NUL */
 
 /* The way that a call takes if nobody wants another follows from its arguments. */
 static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
@@ -39,6 +40,7 @@ static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kerne
     plan->variant = desc->variant != 0 ? desc->variant : variant;
     plan->flags |= LH_KERNEL_ORDERED;
     memcpy(plan->name, "copy.test", sizeof("copy.test"));
+    if (endless) memset(plan->name, 'n', sizeof(plan->name));
     *out = malloc(sizeof(**out));
     assert_non_null(*out);
     (*out)->variant = plan->variant;
@@ -250,6 +252,18 @@ static void a_bound_counts_what_timing_might_take(void **state)
     kernel_choice_free(c);
 }
 
+static void a_name_without_an_end_gets_one(void **state)
+{
+    (void)state;
+    kernel_choice_t *c = choice_new(NULL);
+    endless = true;
+    const kernel_t *k = choose(c, 64, false, false);
+    endless = false;
+    assert_non_null(k);
+    assert_int_equal(strlen(k->plan.name), sizeof(k->plan.name) - 1);
+    kernel_choice_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +274,7 @@ int main(void)
         cmocka_unit_test(what_is_known_is_taken_by_calls_that_lie_otherwise),
         cmocka_unit_test(choices_as_timed_are_counted),
         cmocka_unit_test(a_bound_counts_what_timing_might_take),
+        cmocka_unit_test(a_name_without_an_end_gets_one),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
