@@ -17,6 +17,10 @@ static const char *const what_text[] = {
     [LH_MOVE_COPY] = "COPY",     [LH_MOVE_DIFFER] = "DIFFER", [LH_MOVE_UPDATE] = "UPDATE",
 };
 
+/* More instances than any model has. Who asks for more than that gets all that there are, and sums of the two can't
+ * overflow. */
+enum { AHEAD_MOST = 1 << 20 };
+
 /* Copies the plugin's rows. Moves are put in the order in which a step runs them: by moment, and
  * within a moment in the order of the table. */
 static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
@@ -34,7 +38,9 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
             lh_move_t move;
             status = import_row(&move, sizeof(move), d->moves, d->move_size, i,
                                 offsetof_end_(&move, keep), "the optimizer's moves");
-            if (status == LH_OK && move.when == when) t->moves[t->move_count++] = move;
+            if (status != LH_OK || move.when != when) continue;
+            if (move.ahead > AHEAD_MOST) move.ahead = AHEAD_MOST;
+            t->moves[t->move_count++] = move;
         }
     }
     if (status == LH_OK && t->move_count != d->move_count)

@@ -154,6 +154,21 @@ static void a_sum_says_how_it_travels_between_sites(void **state)
     }
 }
 
+/* As many instances ahead as there are, whatever number says so: the host adds it to those of an instance. */
+static void all_instances_ahead_are_a_number_that_can_be_added_to(void **state)
+{
+    (void)state;
+    static const uint32_t ahead[] = {0, 2, UINT32_MAX};
+    for (uint32_t i = 0; i < 3; i++) {
+        optimizer_tables_t t;
+        lh_move_t moves[4];
+        memcpy(moves, zero3, sizeof(moves));
+        moves[0].ahead = ahead[i];
+        assert_int_equal(read_tables(6, moves, 4, 2, &t), LH_OK);
+        assert_int_equal(optimizer_tables_move(&t, t.instance)->ahead, i < 2 ? ahead[i] : 1 << 20);
+    }
+}
+
 static void refused(const lh_move_t *move, const char *sentence)
 {
     optimizer_tables_t t;
@@ -245,6 +260,7 @@ int main(void)
         cmocka_unit_test(replicas_that_would_drift_apart_are_refused),
         cmocka_unit_test(moves_run_in_the_order_of_their_moments),
         cmocka_unit_test(a_sum_says_how_it_travels_between_sites),
+        cmocka_unit_test(all_instances_ahead_are_a_number_that_can_be_added_to),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
         cmocka_unit_test(gradients_that_are_gathered_are_refused),
         cmocka_unit_test(flags_that_nothing_reads_are_refused),
