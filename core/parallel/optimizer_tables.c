@@ -63,6 +63,13 @@ static lh_status_t kept_check(const lh_space_t *s)
                 s->name, s->flags, expected);
 }
 
+/* Sums are of floats, and of no dtype there is no memory. */
+static bool sums_fit(lh_dtype_t dtype)
+{
+    return dtype == 0 || dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16 || dtype == LH_DTYPE_F16 ||
+           dtype == LH_DTYPE_F64;
+}
+
 /* What a space may ask for, whatever the other rows say. */
 static lh_status_t space_check(const lh_space_t *s)
 {
@@ -83,6 +90,10 @@ static lh_status_t space_check(const lh_space_t *s)
         return fail(LH_UNSUPPORTED, "space '%s' holds %s; built is what %s (dtype 0)", s->name,
                     lh_dtype_name(s->dtype),
                     value ? "the job computes in" : "the rule's states are made of");
+    if (!sums_fit(s->dtype))
+        return fail(LH_UNSUPPORTED,
+                    "space '%s' has dtype %u, %s; built are F32, BF16, F16, F64 and 0", s->name,
+                    s->dtype, lh_dtype_name(s->dtype));
     return kept_check(s);
 }
 

@@ -252,6 +252,27 @@ static void a_dtype_that_nothing_reads_is_refused(void **state)
     }
 }
 
+/* `check` would count no memory for it, or less than there is, and only a device refuse it. */
+static void gradients_and_masters_are_floats(void **state)
+{
+    (void)state;
+    optimizer_tables_t t;
+    lh_space_t rows[4];
+    memcpy(rows, spaces, sizeof(rows));
+    rows[GRAD].dtype = LH_DTYPE_BF16;
+    rows[MASTER].dtype = LH_DTYPE_F32;
+    assert_int_equal(read_rows(rows, 4, zero0, 3, 1, &t), LH_OK);
+    rows[GRAD].dtype = 99;
+    assert_int_equal(read_rows(rows, 4, zero0, 3, 1, &t), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "space 'grad' has dtype 99, unknown dtype; built are F32, "
+                                       "BF16, F16, F64 and 0");
+    rows[GRAD].dtype = 0;
+    rows[MASTER].dtype = LH_DTYPE_I32;
+    assert_int_equal(read_rows(rows, 4, zero0, 3, 1, &t), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "space 'master' has dtype 7, I32; built are F32, BF16, F16, "
+                                       "F64 and 0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +286,7 @@ int main(void)
         cmocka_unit_test(gradients_that_are_gathered_are_refused),
         cmocka_unit_test(flags_that_nothing_reads_are_refused),
         cmocka_unit_test(a_dtype_that_nothing_reads_is_refused),
+        cmocka_unit_test(gradients_and_masters_are_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
