@@ -210,6 +210,16 @@ static lh_status_t fill_inputs(recording_t *r, const lh_value_t *in, uint32_t in
     return LH_OK;
 }
 
+/* The output that is named like an input has what memory there is. */
+static lh_status_t alias_check(const op_call_t *call, uint32_t slot)
+{
+    const lh_arg_t *y = &call->args[slot], *x = &call->args[call->op->alias[slot] - 1];
+    if (y->rank == x->rank && memcmp(y->shape, x->shape, x->rank * sizeof(x->shape[0])) == 0)
+        return LH_OK;
+    return fail(LH_INVALID, "op %s: output %s lies in its input's memory, expected its shape",
+                call->op->row.name, call->op->slot_name[slot]);
+}
+
 /* Completes the outputs that shape() stated: dense, and in the compute dtype where it named none.
  * An output that is named like an input lies in that input's memory, and is left out where the
  * input is. */
@@ -228,6 +238,7 @@ static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
         text_printf(&what, "op %s: output %s", op->row.name, op->slot_name[s]);
         lh_status_t status = text_status(&what);
         if (status == LH_OK) status = finish_arg(arg, what.data);
+        if (status == LH_OK && alias != 0) status = alias_check(call, s);
         text_free(&what);
         if (status != LH_OK) return status;
         arg->alias_slot = alias;

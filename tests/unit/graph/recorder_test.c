@@ -98,6 +98,16 @@ static lh_status_t pair_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
+/* One that works in place and would have more columns there than there are. */
+static lh_status_t grow_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[1] = args[0];
+    args[1].shape[1] *= 2;
+    return LH_OK;
+}
+
 static const lh_op_t plugin_ops[] = {
     {.name = "acme.times",
      .slots = "x -> y",
@@ -106,6 +116,7 @@ static const lh_op_t plugin_ops[] = {
      .complete = times_complete,
      .vanishes = times_one},
     {.name = "acme.lay", .slots = "x to -> y", .shape = lay_shape, .flags = LH_OP_PLACES},
+    {.name = "acme.grow", .slots = "x -> x", .shape = grow_shape},
     {.name = "acme.both",
      .slots = "a b -> y",
      .shape = both_shape,
@@ -326,6 +337,10 @@ static void places_that_nobody_made(recording_t *r)
     const lh_value_t positions = r->graph.api->input(&r->graph, LH_INPUT_POSITIONS);
     (void)call(r, "acme.lay", NULL, part_input(r), positions, 0);
 }
+static void output_larger_than_its_memory(recording_t *r)
+{
+    (void)call(r, "acme.grow", NULL, part_input(r), 0, 0);
+}
 static void unknown_value(recording_t *r)
 {
     (void)lh_add(&r->graph, part_input(r), 77);
@@ -397,6 +412,8 @@ static const struct {
      "gather_rows: input order is an input of the step, expected what another op made"},
     {places_that_nobody_made,
      "acme.lay: input to is an input of the step, expected what another op made"},
+    {output_larger_than_its_memory,
+     "op acme.grow: output x lies in its input's memory, expected its shape"},
     {unknown_value, "op add: input b is value 77, which does not exist"},
     {unknown_matrix_where_adapters_are,
      "op linear: input weight is value 2147483647, which does not exist"},
