@@ -151,6 +151,25 @@ static uint32_t mapped_input(instance_t *v, const graph_node_t *node, const char
     return slot < node->op->in_count ? flow_mapped(&v->source, node->slots[slot]) : 0;
 }
 
+/* Whether the form with a cache can stand for the op: it gets that one's attributes, and inputs by
+ * their names. slots: of the form's inputs; for a cache's, what is written there. */
+static lh_status_t cached_check(const op_t *op, const op_t *with_cache, const uint32_t *slots)
+{
+    const char *name = op->row.name, *form = with_cache->row.name;
+    if (with_cache->row.attributes_bytes > op->row.attributes_bytes)
+        return fail(LH_INVALID,
+                    "%s can't generate: its attributes have %u bytes, and %s, its form with a "
+                    "cache, expects %u",
+                    name, op->row.attributes_bytes, form, with_cache->row.attributes_bytes);
+    for (uint32_t s = 0; s < with_cache->in_count; s++)
+        if (slots[s] == 0 && !with_cache->optional[s])
+            return fail(LH_INVALID,
+                        "%s can't generate: there is nothing for input %s of %s, its form with a "
+                        "cache",
+                        name, with_cache->slot_name[s], form);
+    return LH_OK;
+}
+
 /* Appends, instead of a node, the op with a cache that the op's row names for generation. So
  * attention q k v starts slopes -> y lse becomes two cache writes and attention_cached q k_cache
  * v_cache lengths slopes -> y. A block's caches are numbered in the order of the nodes and slots
@@ -180,8 +199,9 @@ static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *pla
         else
             slots[s] = mapped_input(v, node, cache_of(slot, of) ? of : slot);
     }
-    for (uint32_t s = 0; s < with_cache->in_count; s++)
-        if (cache_of(with_cache->slot_name[s], of))
+    if (f->status == LH_OK) f->status = cached_check(op, with_cache, slots);
+    for (uint32_t s = 0; s < with_cache->in_count && f->status == LH_OK; s++)
+        if (cache_of(with_cache->slot_name[s], of) && slots[s] != 0)
             slots[s] = cache_append(v, flow_view_dense(&v->source, slots[s]), lengths, (*places)++);
     const lh_value_t y = node->slots[op->in_count], made[OP_SLOTS] = {y};
     flow_view_settle(&v->source, with_cache, node->attributes, slots, made);

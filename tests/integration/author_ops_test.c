@@ -29,6 +29,8 @@ static struct {
     int32_t batch[GOLDEN_BATCH * ROW];
     bool named;         /* the model records acme.add_activated by its name, not its parts */
     lh_dtype_t compute; /* 0: F32 */
+    const char *form;   /* of acme.smooth with a cache; NULL: its own */
+    lh_op_t ops[16];
 } b;
 
 #define LINEAR(x, name) lh_linear(g, x, g->api->param(g, name), 0)
@@ -56,6 +58,11 @@ static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t b
     return part == LH_PART_HEAD ? g->api->op(g, "acme.cap", &cap, &y, 1, NULL) : y;
 }
 
+static const char *other_form(LH_UNUSED const void *attributes)
+{
+    return b.form;
+}
+
 /* The example's ops and, but for those of the op `lacking`, its kernels. */
 static void open_rig(const char *lacking)
 {
@@ -68,6 +75,12 @@ static void open_rig(const char *lacking)
         if (lacking == NULL || strcmp(b.acme->kernels[i].op, lacking) != 0)
             b.kernels[b.parts.kernel_count++] = b.acme->kernels[i];
     b.parts.kernels = b.kernels;
+    assert_true(b.acme->op_count <= sizeof(b.ops) / sizeof(b.ops[0]));
+    for (uint32_t i = 0; i < b.acme->op_count && b.form != NULL; i++) {
+        b.ops[i] = b.acme->ops[i];
+        if (b.ops[i].cached != NULL) b.ops[i].cached = other_form;
+        b.parts.ops = b.ops;
+    }
     const rig_how_t how = {.model = llama->plugin,
                            .options = llama->options,
                            .compute = b.compute != 0 ? b.compute : LH_DTYPE_F32,
@@ -219,6 +232,29 @@ static void generation_sees_the_logits_of_scoring(void **state)
     rig_close(&b.rig);
 }
 
+/* A form with a cache is given the op's attributes, and what the op has of the form's inputs. */
+static void a_form_with_a_cache_that_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"acme.add_activated", "acme.smooth can't generate: there is nothing for input u of "
+                               "acme.add_activated, its form with a cache"},
+        {"attention_cached", "acme.smooth can't generate: its attributes have 8 bytes, and "
+                             "attention_cached, its form with a cache, expects "},
+    };
+    const program_how_t one = {
+        .use = USE_DECODE, .sequences = GOLDEN_BATCH, .rows = 1, .capacity = GOLDEN_SEQUENCE};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        program_t *decode = NULL;
+        b.form = wrong[i][0];
+        open_rig(NULL);
+        assert_int_equal(program_new(b.rig.engine, b.rig.weights, &one, &decode), LH_INVALID);
+        assert_int_equal(strncmp(fail_reason(), wrong[i][1], strlen(wrong[i][1])), 0);
+        rig_close(&b.rig);
+    }
+    b.form = NULL;
+}
+
 /* ---- update rules ---- */
 
 static const char *refusal_of(const lh_rule_t *rule)
@@ -344,6 +380,7 @@ int main(void)
         cmocka_unit_test(an_op_without_a_kernel_is_recorded_as_its_parts),
         cmocka_unit_test(an_op_by_element_is_cut_with_the_head),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
+        cmocka_unit_test(a_form_with_a_cache_that_does_not_fit_is_refused),
         cmocka_unit_test(what_a_rule_gives_back_is_checked),
     };
     if (strcmp(rig_device(), "fake") == 0) return 77; /* the example has no kernels for it */
