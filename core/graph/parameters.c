@@ -107,6 +107,18 @@ static bool name_is_taken(const parameters_t *p, const lh_param_t *row, uint32_t
            (row->part != LH_PART_BLOCK && parameters_find(p, row->name, other));
 }
 
+/* Whether the last parameter, a block's, has the whole name of one of the embedding's. */
+static bool embed_has_name(const parameters_t *p, uint32_t *other)
+{
+    const parameter_t *last = &p->items[p->count - 1];
+    if (last->part != LH_PART_BLOCK) return false;
+    for (uint32_t i = 0; p->items[i].part == LH_PART_EMBED; i++) {
+        *other = i;
+        if (strcmp(p->items[i].name, last->name) == 0) return true;
+    }
+    return false;
+}
+
 /* Appends the parameters of one part, in the order of the table. */
 static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
 {
@@ -117,6 +129,8 @@ static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
             return fail(LH_INVALID, "the model lists parameter '%s' twice", p->items[other].name);
         const lh_status_t status = item_set(p, &p->rows[i], block);
         if (status != LH_OK) return status;
+        if (embed_has_name(p, &other))
+            return fail(LH_INVALID, "the model lists parameter '%s' twice", p->items[other].name);
     }
     return LH_OK;
 }

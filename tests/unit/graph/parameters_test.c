@@ -138,14 +138,16 @@ static void a_wrong_table_is_refused_with_a_sentence(void **state)
     static const lh_param_t ends[] = {LH_NORM("n", "a", EMBED, 8), LH_NORM("n", "b", HEAD, 8)};
     static const lh_param_t behind[] = {LH_NORM("n", "a", BLOCK, 8),
                                         LH_NORM("blocks.3.n", "b", HEAD, 8)};
+    static const lh_param_t ahead[] = {LH_NORM("n", "a", BLOCK, 8),
+                                       LH_NORM("blocks.3.n", "b", EMBED, 8)};
     static const lh_param_t tied[] = {
         {.name = "h", .part = LH_PART_HEAD, .init = 1, .shape = {2, 2}, .tied_to = "embed"}};
     static const lh_param_t empty[] = {{.name = "h", .part = LH_PART_HEAD, .init = 1}};
     static const lh_param_t huge[] = {
         {.name = "h", .part = LH_PART_HEAD, .init = 1, .shape = {UINT64_MAX, 2}}};
     static const lh_param_t nowhere[] = {{.name = "h", .part = 9, .init = 1, .shape = {2}}};
-    lh_model_t m[] = {ROWS(twice),   ROWS(tied), ROWS(empty), ROWS(huge),
-                      ROWS(nowhere), ROWS(ends), ROWS(behind)};
+    lh_model_t m[] = {ROWS(twice),   ROWS(tied), ROWS(empty),  ROWS(huge),
+                      ROWS(nowhere), ROWS(ends), ROWS(behind), ROWS(ahead)};
     refused(&m[0], "the model lists parameter 'blocks.0.n' twice");
     refused(&m[1], "parameter 'h' is tied to 'embed', which the model does not have");
     refused(&m[2], "parameter 'h' has no shape");
@@ -153,6 +155,7 @@ static void a_wrong_table_is_refused_with_a_sentence(void **state)
     refused(&m[4], "parameter 'h' names part 9; expected 1 to 3");
     refused(&m[5], "the model lists parameter 'n' twice");
     refused(&m[6], "the model lists parameter 'blocks.3.n' twice");
+    refused(&m[7], "the model lists parameter 'blocks.3.n' twice");
     lh_model_t none = ROWS(twice);
     none.info.blocks = 0;
     refused(&none, "the model has 0 blocks; expected 1 to 65536");
