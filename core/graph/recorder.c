@@ -68,12 +68,20 @@ static lh_value_t new_value(recording_t *r, graph_value_t *value, const char *wh
     return v;
 }
 
+/* Whether a plugin hands something over where it must: a NULL is told as any other mistake, and does not end the
+ * process. `what` begins the sentence. */
+static bool is_given(recording_t *r, const void *given, const char *what)
+{
+    if (given == NULL) recording_failed(r, fail(LH_INVALID, "%s is NULL", what));
+    return given != NULL;
+}
+
 /* lh_graph_api_t.param. A parameter that is named twice is one value, so its gradient is one
  * sum. */
 static lh_value_t record_param(lh_graph_t *g, const char *name)
 {
     recording_t *r = recording_of(g);
-    if (r->status != LH_OK) return 0;
+    if (r->status != LH_OK || !is_given(r, name, "the name of a parameter")) return 0;
     for (lh_value_t v = 1; v < r->value_count; v++)
         if (r->values[v].kind == VALUE_PARAM && strcmp(r->values[v].name, name) == 0) return v;
 
@@ -133,7 +141,7 @@ static lh_value_t record_input(lh_graph_t *g, uint32_t which)
 static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t count)
 {
     recording_t *r = recording_of(g);
-    if (r->status != LH_OK) return 0;
+    if (r->status != LH_OK || !is_given(r, values, "what a constant is made of")) return 0;
     for (lh_value_t v = 1; v < r->value_count; v++) {
         const graph_value_t *other = &r->values[v];
         if (other->kind == VALUE_CONSTANT && other->constant_count == count &&
@@ -440,7 +448,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
                             const lh_value_t *in, uint32_t in_count, lh_value_t *more)
 {
     recording_t *r = recording_of(g);
-    if (r->status != LH_OK) return 0;
+    if (r->status != LH_OK || !is_given(r, name, "the name of an op")) return 0;
     const op_t *op = op_table_find(r->how.ops, name);
     if (op == NULL) {
         recording_failed(
@@ -449,6 +457,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
     }
     for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
         more[i - 1] = 0;
+    if (in_count > 0 && !is_given(r, in, "the list of an op's inputs")) return 0;
 
     op_call_t call;
     double scale = 0;
@@ -501,7 +510,7 @@ static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
 static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
 {
     recording_t *r = recording_of(g);
-    if (r->status != LH_OK) return;
+    if (r->status != LH_OK || !is_given(r, metric, "the name of a loss")) return;
     const lh_arg_t *arg = scalar < r->value_count ? &r->values[scalar].arg : NULL;
     if (scalar == 0 || arg == NULL || arg->rank != 1 || arg->shape[0] != 1 ||
         (arg->dtype != LH_DTYPE_F32 && arg->dtype != LH_DTYPE_F64)) {
@@ -548,7 +557,7 @@ static void recorded_sum_add(recording_t *r, const char *name, lh_value_t value,
 static void record_accumulate(lh_graph_t *g, const char *name, lh_value_t value)
 {
     recording_t *r = recording_of(g);
-    if (r->status != LH_OK) return;
+    if (r->status != LH_OK || !is_given(r, name, "the name of a sum")) return;
     if (!sum_takes(r, value)) {
         recording_failed(r, fail(LH_INVALID, "what is added to %s is not a vector of F32", name));
         return;
@@ -560,7 +569,7 @@ static void record_accumulate(lh_graph_t *g, const char *name, lh_value_t value)
 static lh_value_t record_total(lh_graph_t *g, const char *name, uint64_t count)
 {
     recording_t *r = recording_of(g);
-    if (r->status != LH_OK) return 0;
+    if (r->status != LH_OK || !is_given(r, name, "the name of a sum")) return 0;
     for (uint32_t i = 0; i < r->total_count; i++)
         if (strcmp(r->totals[i].name, name) == 0 &&
             r->values[r->totals[i].value].arg.shape[0] == count)

@@ -396,6 +396,38 @@ static void sum_of_no_value(recording_t *r)
 {
     r->graph.api->accumulate(&r->graph, "load", 77);
 }
+static void parameter_without_a_name(recording_t *r)
+{
+    (void)r->graph.api->param(&r->graph, "norm");
+    (void)r->graph.api->param(&r->graph, NULL);
+}
+static void constant_of_nothing(recording_t *r)
+{
+    (void)r->graph.api->constant(&r->graph, NULL, 4);
+}
+static void op_without_a_name(recording_t *r)
+{
+    const lh_value_t x = part_input(r);
+    (void)r->graph.api->op(&r->graph, NULL, NULL, &x, 1, NULL);
+}
+static void inputs_that_are_not_there(recording_t *r)
+{
+    (void)r->graph.api->op(&r->graph, "add", NULL, NULL, 2, NULL);
+}
+static void loss_without_a_name(recording_t *r)
+{
+    const uint64_t one = 1;
+    r->graph.api->loss(&r->graph, NULL, recording_argument(r, LH_DTYPE_F32, 1, &one));
+}
+static void sum_without_a_name(recording_t *r)
+{
+    const uint64_t two = 2;
+    r->graph.api->accumulate(&r->graph, NULL, recording_argument(r, LH_DTYPE_F32, 1, &two));
+}
+static void total_without_a_name(recording_t *r)
+{
+    (void)r->graph.api->total(&r->graph, NULL, 2);
+}
 
 static const struct {
     void (*record)(recording_t *r);
@@ -425,6 +457,13 @@ static const struct {
     {loss_of_no_value, "loss z is not one F32 value"},
     {sum_of_a_matrix, "what is added to load is not a vector of F32"},
     {sum_of_no_value, "what is added to load is not a vector of F32"},
+    {parameter_without_a_name, "the name of a parameter is NULL"},
+    {constant_of_nothing, "what a constant is made of is NULL"},
+    {op_without_a_name, "the name of an op is NULL"},
+    {inputs_that_are_not_there, "the list of an op's inputs is NULL"},
+    {loss_without_a_name, "the name of a loss is NULL"},
+    {sum_without_a_name, "the name of a sum is NULL"},
+    {total_without_a_name, "the name of a sum is NULL"},
 };
 
 static void a_call_that_cannot_be_recorded_is_remembered_with_its_reason(void **state)
