@@ -57,13 +57,15 @@ static bool is_used_behind(const flow_source_t *s, lh_value_t value, uint32_t no
     return false;
 }
 
-/* Whether anybody uses a recorded value. */
+/* Whether anybody uses a recorded value: a node, the caller, a loss or a sum over blocks. */
 static bool is_used(const flow_source_t *s, lh_value_t value)
 {
     const recording_t *r = s->recording;
     if (value == s->outside || value == r->output) return true;
     for (uint32_t i = 0; i < r->loss_count; i++)
         if (r->losses[i].value == value) return true;
+    for (uint32_t i = 0; i < r->added_count; i++)
+        if (r->added[i].value == value) return true;
     return is_used_behind(s, value, 0);
 }
 

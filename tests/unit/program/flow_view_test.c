@@ -35,10 +35,25 @@ static bool is_apart(const lh_arg_t *arg)
     return arg->dtype != LH_DTYPE_NONE && arg->rank == 2 && arg->stride[0] != arg->shape[1];
 }
 
+/* x, and a number of each of its columns. */
+static lh_status_t counted_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                 uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[1] = args[0];
+    args[2] = (lh_arg_t){.dtype = LH_DTYPE_F32, .rank = 1, .shape = {args[0].shape[1]}};
+    return LH_OK;
+}
+
+static const lh_op_t counted = {
+    .name = "test.counted", .slots = "x -> y n?", .shape = counted_shape};
+
 static bool offers(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
 {
     (void)attributes;
     const part_t *p = device;
+    if (strcmp(op->row.name, counted.name) == 0)
+        return args[2].dtype == LH_DTYPE_NONE || !is_apart(&args[0]);
     if (!p->picky || op == op_table_find(p->ops, "copy")) return true;
     for (uint32_t i = 0; i < op->in_count + op->out_count; i++)
         if (is_apart(&args[i])) return false;
@@ -193,6 +208,26 @@ static void a_device_that_wants_dense_rows_gets_copies(void **state)
     assert_int_equal(calls_of(&p, "copy", true), 0);
     assert_int_equal(fills_of(&p), 0);
     part_close(&p);
+}
+
+/* The device counts the columns of dense rows only, and does not count where nobody asks. */
+static void a_sum_over_blocks_asks_for_an_output(void **state)
+{
+    (void)state;
+    for (uint32_t asks = 0; asks < 2; asks++) {
+        part_t p = {0};
+        part_open(&p);
+        assert_int_equal(op_table_add(p.ops, &counted, sizeof(counted), 1, "test"), LH_OK);
+        lh_graph_t *g = &p.r->graph;
+        const lh_value_t half = lh_columns(g, p.x, HALF, HALF);
+        lh_value_t n = 0;
+        (void)g->api->op(g, counted.name, NULL, &half, 1, &n);
+        if (asks == 1) g->api->accumulate(g, "load", n);
+        part_write(&p, lh_activate(g, p.x, LH_ACT_SILU));
+        assert_int_equal(value_of(&p, half)->arg.stride[0], WIDTH);
+        assert_int_equal(calls_of(&p, "copy", false), asks);
+        part_close(&p);
+    }
 }
 
 static void columns_that_nobody_takes_have_a_gradient_of_zero(void **state)
@@ -435,6 +470,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_are_views_and_their_gradients_one_value_without_zeros),
         cmocka_unit_test(a_device_that_wants_dense_rows_gets_copies),
+        cmocka_unit_test(a_sum_over_blocks_asks_for_an_output),
         cmocka_unit_test(columns_that_nobody_takes_have_a_gradient_of_zero),
         cmocka_unit_test(columns_that_are_taken_twice_have_a_sum),
         cmocka_unit_test(makers_write_into_what_is_joined),
