@@ -137,8 +137,7 @@ static lh_place_t flow_value_place(const engine_t *e, const flow_t *flow, uint32
 /* Whether a list can be captured: the device, every kernel and every transfer must be able to. */
 static bool list_captures(const engine_t *e, const call_list_t *list)
 {
-    if (e->how.no_capture || list->count == 0 || (e->properties.flags & LH_DEVICE_CAPTURE) == 0)
-        return false;
+    if (list->count == 0 || !engine_captures(e)) return false;
     for (uint32_t i = 0; i < list->count; i++) {
         const kernel_t *kernel = list->calls[i].kernel;
         if (kernel != NULL && (kernel->plan.flags & LH_KERNEL_CAPTURE) == 0) return false;
@@ -230,7 +229,12 @@ static void expect_all(const engine_t *e, const call_list_t *list)
 static lh_status_t capture_close(engine_t *e, lh_status_t status, lh_replay_t **out)
 {
     char said[REASON_BYTES];
-    if (status == LH_OK) return e->api->capture_end(e->stream, out);
+    if (status == LH_OK) {
+        status = e->api->capture_end(e->stream, out);
+        if (status != LH_OK || *out != NULL) return status;
+        return fail(LH_UNSUPPORTED, "device %s gives no replay of what it captured",
+                    e->how.device->name);
+    }
     (void)snprintf(said, sizeof(said), "%s", fail_reason());
     (void)e->api->capture_end(e->stream, out);
     return fail_again(status, said);

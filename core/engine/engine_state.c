@@ -18,6 +18,14 @@ const lh_device_properties_t *engine_properties(const engine_t *e)
     return &e->properties;
 }
 
+bool engine_captures(const engine_t *e)
+{
+    const lh_device_api_t *api = e->api;
+    return !e->how.no_capture && (e->properties.flags & LH_DEVICE_CAPTURE) != 0 &&
+           api->capture_begin != NULL && api->capture_end != NULL && api->replay != NULL &&
+           api->replay_free != NULL;
+}
+
 /* The device waits in its own way, which is cheaper than a loop here. */
 lh_status_t engine_await(engine_t *e, lh_event_t *event)
 {

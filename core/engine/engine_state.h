@@ -150,6 +150,8 @@ typedef struct engine {
 /* Bytes, a power of two: the larger of ENGINE_ALIGNMENT and what the device asks for. */
 uint64_t engine_alignment(const engine_t *e);
 const lh_device_properties_t *engine_properties(const engine_t *e);
+/* Whether lists may be captured at all: the device says that it can, and has the functions for it. */
+bool engine_captures(const engine_t *e);
 
 /* Waits for an event that was recorded. LH_CANCELLED at most 0.1 s after the host's `stopping` says
  * that the job ends. */

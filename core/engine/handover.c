@@ -57,8 +57,8 @@ bool handover_can_reach(const engine_t *e)
 /* A replay can't ask the host for events, so the device must both await words and set them. */
 bool handovers_capture(const engine_t *e)
 {
-    return !e->how.no_capture && (e->properties.flags & LH_DEVICE_CAPTURE) != 0 && !is_direct(e) &&
-           !e->exchanges && awaits_words(e) && e->api->signal != NULL;
+    return engine_captures(e) && !is_direct(e) && !e->exchanges && awaits_words(e) &&
+           e->api->signal != NULL;
 }
 
 /* ---- mirrors ---- */

@@ -486,8 +486,17 @@ static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
 }
 
 /* How the lists run: captured before they ever ran, both or the second program's alone, or as in a training by
- * their second runs, which the device takes or not. */
-enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED, REFUSED };
+ * their second runs, which the device takes or not; it may give no replay of them, or have no function for it. */
+enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED, REFUSED, EMPTY, LACKING };
+
+static lh_status_t capture_end_empty(lh_stream_t *s, lh_replay_t **out)
+{
+    lh_replay_t *made = NULL;
+    const lh_status_t status = real_api->capture_end(s, &made);
+    if (status == LH_OK) real_api->replay_free(made);
+    *out = NULL;
+    return status;
+}
 
 /* Before they ever ran: of both programs, or of the second alone. */
 static void lists_capture(scene_t *s, bool both)
@@ -510,11 +519,13 @@ static bool scene_play(uint32_t mode, const broken_t *broken, broken_t *counted)
     scene_t *s = calloc(1, sizeof(*s));
     lh_device_api_t api;
     bool right = true;
-    const bool captures = mode != LAUNCHED && mode != REFUSED;
+    const bool captures = mode != LAUNCHED && mode < REFUSED;
     const bool whole = broken->run == NO_WAIT && broken->build == NO_WAIT;
     assert_non_null(s);
     refuses = mode == REFUSED;
     scene_open(s, mode != LAUNCHED, broken, &api);
+    if (mode == EMPTY) api.capture_end = capture_end_empty;
+    if (mode == LACKING) api.capture_begin = NULL;
     if (mode == REPLAYED || mode == SECOND_REPLAYED) lists_capture(s, mode == REPLAYED);
     counted->build = waits;
     right = s->status == LH_OK;
@@ -642,6 +653,15 @@ static void what_the_device_does_not_capture_is_launched(void **state)
 {
     (void)state;
     all_goes_well(REFUSED);
+}
+
+static void what_the_device_gives_no_replay_of_is_launched(void **state)
+{
+    broken_t ignored;
+    (void)state;
+    for (where = IN_MIRRORS; where <= ON_QUEUE; where++)
+        for (uint32_t mode = EMPTY; mode <= LACKING; mode++)
+            assert_true(scene_play(mode, &(broken_t){NO_WAIT, NO_WAIT}, &ignored));
 }
 
 /* What only the last round of a step starts the device makes for the first time there, when the list has run
@@ -789,6 +809,7 @@ int main(void)
         cmocka_unit_test(what_is_launched_once_is_replayed_from_then_on),
         cmocka_unit_test(a_replay_takes_what_a_first_run_has_started),
         cmocka_unit_test(what_the_device_does_not_capture_is_launched),
+        cmocka_unit_test(what_the_device_gives_no_replay_of_is_launched),
         cmocka_unit_test(what_a_last_round_first_starts_holds_no_stream),
         cmocka_unit_test(a_transfer_of_the_host_passes_one_on_the_queue),
         cmocka_unit_test(a_start_that_fails_leaves_no_queue_waiting),
