@@ -28,10 +28,16 @@ lh_status_t allocation_take(allocation_t *r, uint64_t bytes, uint64_t alignment,
     return LH_OK;
 }
 
+/* The host works in pinned memory at its address; in the device's own there need be none. */
 lh_status_t allocation_alloc(allocation_t *r, const lh_device_api_t *api, lh_device_t *device)
 {
     if (r->bytes == 0 || r->memory != NULL) return LH_OK;
-    return api->alloc(device, r->space, r->bytes, &r->memory, &r->address);
+    const lh_status_t status = api->alloc(device, r->space, r->bytes, &r->memory, &r->address);
+    if (status != LH_OK || r->address != NULL) return status;
+    if (r->memory != NULL && r->space != LH_SPACE_PINNED) return LH_OK;
+    allocation_release(r, api);
+    return fail(LH_INVALID, "the device says that it has allocated the %s, and does not say where",
+                r->name);
 }
 
 void allocation_release(allocation_t *r, const lh_device_api_t *api)

@@ -28,7 +28,7 @@ typedef struct allocation {
 lh_status_t allocation_take(allocation_t *r, uint64_t bytes, uint64_t alignment,
                             uint64_t *offset) LH_MUST_CHECK;
 /* Asks the device for the allocation. Nothing happens for 0 bytes, nor a second time. Fails as the
- * device does. */
+ * device does, and where it gives nothing that can be used. */
 lh_status_t allocation_alloc(allocation_t *r, const lh_device_api_t *api,
                              lh_device_t *device) LH_MUST_CHECK;
 /* Gives the memory back to the device, if there is any; nothing uses it any more. */

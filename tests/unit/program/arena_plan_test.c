@@ -208,6 +208,49 @@ static void sizes_that_do_not_fit_an_address_are_refused(void **state)
     assert_int_equal(bytes, 7);
 }
 
+/* ---- what a device gives ---- */
+
+static lh_memory_t *given;
+static void *given_address;
+static uint32_t released;
+
+static lh_status_t give(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                        void **address)
+{
+    (void)d, (void)space, (void)bytes;
+    *out = given;
+    *address = given_address;
+    return LH_OK;
+}
+
+static void count_release(lh_memory_t *memory)
+{
+    assert_ptr_equal(memory, given);
+    released++;
+}
+
+/* The device's own memory needs no address, what is pinned does. */
+static void memory_without_a_place_is_refused(void **state)
+{
+    (void)state;
+    static char memory[64];
+    static const lh_device_api_t api = {
+        .struct_size = sizeof(api), .alloc = give, .release = count_release};
+    for (uint32_t space = LH_SPACE_DEVICE; space <= LH_SPACE_PINNED; space++)
+        for (uint32_t i = 0; i < 3; i++) {
+            allocation_t a = {.name = "inputs", .space = space, .bytes = sizeof(memory)};
+            given = i > 0 ? (lh_memory_t *)(void *)memory : NULL;
+            given_address = i > 1 ? memory : NULL;
+            released = 0;
+            const bool right = i == 2 || (i == 1 && space == LH_SPACE_DEVICE);
+            assert_int_equal(allocation_alloc(&a, &api, NULL), right ? LH_OK : LH_INVALID);
+            assert_ptr_equal(a.memory, right ? given : NULL);
+            assert_int_equal(released, !right && i > 0);
+        }
+    assert_string_equal(fail_reason(), "the device says that it has allocated the inputs, and does "
+                                       "not say where");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +259,7 @@ int main(void)
         cmocka_unit_test(places_are_those_of_the_rule),
         cmocka_unit_test(the_work_grows_with_the_items_of_a_step),
         cmocka_unit_test(sizes_that_do_not_fit_an_address_are_refused),
+        cmocka_unit_test(memory_without_a_place_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
