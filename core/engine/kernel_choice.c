@@ -5,6 +5,7 @@
 #include <engine/kernel_choice.h>
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -312,6 +313,12 @@ static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
     return memcmp(k->attributes, attributes, op->row.attributes_bytes) == 0;
 }
 
+/* What an op says of its cost is added up, compared and divided by: what is no amount counts as nothing. */
+static double amount_of(double said)
+{
+    return isfinite(said) && said > 0 ? said : 0;
+}
+
 /* Fills a new kernel: copies what names the call, asks the op what the call costs, and tries the
  * rows. */
 static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *attributes,
@@ -331,6 +338,8 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
 
     k->cost = (lh_cost_t){.struct_size = sizeof(k->cost)};
     if (op->row.cost != NULL) op->row.cost(attributes, k->args, k->arg_count, &k->cost);
+    k->cost.flops = amount_of(k->cost.flops);
+    k->cost.bytes = amount_of(k->cost.bytes);
     const lh_kernel_desc_t desc = {
         .struct_size = sizeof(desc),
         .flags = c->how.unordered ? 0 : LH_KERNEL_ORDERED,

@@ -10,6 +10,8 @@
 #include <cmocka.h>
 #undef fail
 
+#include <math.h>
+
 #include <engine/kernel_choice.h>
 
 struct lh_prepared {
@@ -52,15 +54,38 @@ static void release(lh_prepared_t *k)
     free(k);
 }
 
-static lh_kernel_t rows[] = {{.op = "copy", .prepare = prepare, .release = release}};
-static const plugin_t device = {.name = "test", .kernels = rows, .kernel_count = 1};
+static lh_kernel_t rows[] = {{.op = "copy", .prepare = prepare, .release = release},
+                             {.op = "test.odd", .prepare = prepare, .release = release}};
+static const plugin_t device = {.name = "test", .kernels = rows, .kernel_count = 2};
+
+static double said; /* what the op says that it computes */
+
+static lh_status_t odd_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                             uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[1] = args[0];
+    return LH_OK;
+}
+
+static void odd_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                     lh_cost_t *out)
+{
+    (void)attributes, (void)args, (void)arg_count;
+    out->flops = said;
+    out->bytes = 8;
+}
+
+static const lh_op_t odd = {
+    .name = "test.odd", .slots = "x -> y", .shape = odd_shape, .cost = odd_cost};
 
 static op_table_t *ops;
 
 static int load(void **state)
 {
     (void)state;
-    return op_table_new(&ops) == LH_OK ? 0 : -1;
+    if (op_table_new(&ops) != LH_OK) return -1;
+    return op_table_add(ops, &odd, sizeof(odd), 1, "test") == LH_OK ? 0 : -1;
 }
 
 static int unload(void **state)
@@ -264,6 +289,26 @@ static void a_name_without_an_end_gets_one(void **state)
     kernel_choice_free(c);
 }
 
+/* Plans add costs up, and the record of a device is written with them. */
+static void a_cost_is_an_amount(void **state)
+{
+    (void)state;
+    static const double costs[][2] = {{3, 3}, {-1, 0}, {(double)NAN, 0}, {(double)INFINITY, 0}};
+    const lh_arg_t args[2] = {
+        {.dtype = LH_DTYPE_F32, .rank = 2, .shape = {8, 4}, .stride = {4, 1}},
+        {.dtype = LH_DTYPE_F32, .rank = 2, .shape = {8, 4}, .stride = {4, 1}},
+    };
+    for (size_t i = 0; i < sizeof(costs) / sizeof(costs[0]); i++) {
+        kernel_choice_t *c = choice_new(NULL);
+        kernel_t *k;
+        said = costs[i][0];
+        assert_int_equal(kernel_choose(c, op_table_find(ops, odd.name), NULL, args, &k), LH_OK);
+        assert_true(k->cost.flops == costs[i][1]);
+        assert_true(k->cost.bytes == 8);
+        kernel_choice_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -275,6 +320,7 @@ int main(void)
         cmocka_unit_test(choices_as_timed_are_counted),
         cmocka_unit_test(a_bound_counts_what_timing_might_take),
         cmocka_unit_test(a_name_without_an_end_gets_one),
+        cmocka_unit_test(a_cost_is_an_amount),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
