@@ -320,6 +320,26 @@ static void result_settle(flow_source_t *source, lh_value_t result, uint32_t pla
     flow_kernel(f, source->copy, NULL, slots);
 }
 
+/* A result may lie where another one goes, as the last step's master does that a rule keeps in a state. Where that
+ * one is brought there first, this one is taken out before. */
+static void results_part(flow_source_t *source, const lh_value_t *results, const uint32_t *places,
+                         uint32_t count)
+{
+    flow_t *f = source->flow;
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t first = 0; first < i; first++) {
+            const uint32_t made = flow_mapped(source, results[i]);
+            const uint32_t comes = flow_mapped(source, results[first]);
+            if (f->status != LH_OK) return;
+            const uint32_t place = f->values[places[first]].buffer;
+            if (f->values[made].buffer != place || f->values[comes].buffer == place) continue;
+            const lh_arg_t arg = f->values[made].arg;
+            const uint32_t slots[] = {made, flow_activation(f, &arg)};
+            flow_kernel(f, source->copy, NULL, slots);
+            source->map[results[i]] = slots[1];
+        }
+}
+
 /* This rank's slice in a store as a value of the flow, in the shape of the piece. */
 static uint32_t store_shaped(piece_update_t *s, const store_t *store)
 {
@@ -341,14 +361,16 @@ static void piece_write(piece_update_t *s)
                             .context = s};
     if (source.map == NULL) return;
     const uint32_t master = store_shaped(s, master_of(w));
-    uint32_t states[OP_SLOTS] = {0};
+    lh_value_t results[OP_SLOTS + 1] = {s->new_master};
+    uint32_t places[OP_SLOTS + 1] = {master};
     source.map[s->grad] = store_shaped(s, w->grad);
     source.map[s->master] = master;
     for (uint32_t k = 0; k < rule->state_count; k++) {
         const bool like = rule->states[k].extent == LH_EXTENT_ELEMENT;
         const store_t *store = state_of(w, &rule->states[k]);
-        states[k] = like ? store_shaped(s, store) : store_flat(u, store, s->parameter);
-        source.map[s->states[k]] = states[k];
+        results[k + 1] = s->new_states[k];
+        places[k + 1] = like ? store_shaped(s, store) : store_flat(u, store, s->parameter);
+        source.map[s->states[k]] = places[k + 1];
     }
     /* Where the value is its own master nothing has to be brought back. */
     const bool apart = w->master != NULL;
@@ -357,9 +379,9 @@ static void piece_write(piece_update_t *s)
 
     for (uint32_t n = 1; n < s->r->node_count && u->p->flow->status == LH_OK; n++)
         flow_node(&source, n);
-    result_settle(&source, s->new_master, master);
-    for (uint32_t k = 0; k < rule->state_count; k++)
-        result_settle(&source, s->new_states[k], states[k]);
+    results_part(&source, results, places, rule->state_count + 1);
+    for (uint32_t i = 0; i <= rule->state_count; i++)
+        result_settle(&source, results[i], places[i]);
     if (!apart || s->new_value != 0) return;
     const uint32_t cast[] = {master, value};
     flow_kernel(u->p->flow, source.copy, NULL, cast);

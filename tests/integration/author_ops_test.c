@@ -257,12 +257,12 @@ static void a_form_with_a_cache_that_does_not_fit_is_refused(void **state)
 
 /* ---- update rules ---- */
 
-static const char *refusal_of(const lh_rule_t *rule)
+static const plugin_t *zero;
+static lh_optimizer_t *optimizer;
+
+/* The update by a rule of all parameters, without a program that makes gradients. */
+static lh_status_t update_open(const lh_rule_t *rule, program_t **update)
 {
-    static char reason[512];
-    const plugin_t *zero;
-    lh_optimizer_t *optimizer;
-    program_t *update = NULL;
     const optimizer_rule_t rules = {rule, NULL};
     const optimizer_group_t group = {0, 0.1};
     open_rig(NULL);
@@ -275,10 +275,22 @@ static const char *refusal_of(const lh_rule_t *rule)
                                             .groups = &group,
                                             .group_count = 1,
                                             .rounds = 1}};
-    const bool made = update_new(b.rig.engine, b.rig.weights, &how, &update) == LH_OK;
-    (void)snprintf(reason, sizeof(reason), "%s", made ? "" : fail_reason());
+    return update_new(b.rig.engine, b.rig.weights, &how, update);
+}
+
+static void update_close(void)
+{
     zero->optimizer->close(optimizer);
     rig_close(&b.rig);
+}
+
+static const char *refusal_of(const lh_rule_t *rule)
+{
+    static char reason[512];
+    program_t *update = NULL;
+    const bool made = update_open(rule, &update) == LH_OK;
+    (void)snprintf(reason, sizeof(reason), "%s", made ? "" : fail_reason());
+    update_close();
     return reason;
 }
 
@@ -354,6 +366,54 @@ static void what_a_rule_gives_back_is_checked(void **state)
     assert_string_equal(refusal_of(&rule), "rule 'author' has two states 'm'");
 }
 
+/* Of the last two steps it keeps the masters, each in the place of the next. */
+static lh_value_t record_history(LH_UNUSED const void *config, lh_graph_t *g,
+                                 LH_UNUSED const lh_piece_t *piece, lh_value_t grad,
+                                 lh_value_t master, lh_value_t *states, LH_UNUSED lh_value_t *value)
+{
+    states[1] = states[0];
+    states[0] = master;
+    return lh_add(g, master, grad);
+}
+
+static void a_rule_keeps_what_its_results_take_the_place_of(void **state)
+{
+    enum { STEPS = 3 };
+    static const lh_rule_state_t states[] = {
+        {.name = "m", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
+        {.name = "n", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
+    };
+    static float grad[ELEMENTS], masters[STEPS + 1][ELEMENTS], kept[ELEMENTS];
+    const lh_rule_t rule = {.name = "author",
+                            .grain = LH_GRAIN_ELEMENT,
+                            .states = states,
+                            .state_size = sizeof(states[0]),
+                            .state_count = 2,
+                            .record = record_history};
+    program_t *update = NULL;
+    uint32_t up;
+    (void)state;
+    OK(update_open(&rule, &update));
+    OK(engine_build(b.rig.engine));
+    golden_weights(llama, &b.rig);
+    assert_true(parameters_find(b.rig.parameters, "blocks.0.w_up", &up));
+    for (uint32_t i = 0; i < ELEMENTS; i++)
+        grad[i] = (float)(i % 7 + 1);
+    OK(weights_write(b.rig.weights, SPACE_GRAD, up, 0, ELEMENTS, LH_DTYPE_F32, grad));
+    OK(weights_read(b.rig.weights, SPACE_PARAMETER, up, 0, ELEMENTS, LH_DTYPE_F32, masters[0]));
+    for (uint32_t step = 1; step <= STEPS; step++) {
+        (void)rig_step(update, step, 0.1, 0, NULL);
+        OK(weights_read(b.rig.weights, SPACE_PARAMETER, up, 0, ELEMENTS, LH_DTYPE_F32,
+                        masters[step]));
+        assert_memory_not_equal(masters[step], masters[step - 1], sizeof(kept));
+        for (uint32_t k = 0; k < 2 && k < step; k++) {
+            OK(weights_read(b.rig.weights, SPACE_STATE + k, up, 0, ELEMENTS, LH_DTYPE_F32, kept));
+            assert_memory_equal(kept, masters[step - 1 - k], sizeof(kept));
+        }
+    }
+    update_close();
+}
+
 static int load(void **state)
 {
     (void)state;
@@ -382,6 +442,7 @@ int main(void)
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_form_with_a_cache_that_does_not_fit_is_refused),
         cmocka_unit_test(what_a_rule_gives_back_is_checked),
+        cmocka_unit_test(a_rule_keeps_what_its_results_take_the_place_of),
     };
     if (strcmp(rig_device(), "fake") == 0) return 77; /* the example has no kernels for it */
     return cmocka_run_group_tests(tests, load, unload);
