@@ -14,6 +14,7 @@
 #include <engine/program.h>
 #include <graph/op_table.h>
 #include <graph/recorder.h>
+#include <longhaul/dtype.h>
 #include <parallel/arrange.h>
 #include <parallel/transfer_plan.h>
 
@@ -208,15 +209,35 @@ static lh_status_t piece_result_check(const piece_update_t *s, lh_value_t made, 
                 what, r->nodes[over].op->row.name);
 }
 
+/* Whether the new value is another result too, or an op reads it. */
+static bool value_is_shared(const piece_update_t *s, uint32_t state_count)
+{
+    bool shared = s->new_value == s->new_master;
+    for (uint32_t k = 0; k < state_count; k++)
+        shared = shared || s->new_states[k] == s->new_value;
+    for (uint32_t n = 1; n < s->r->node_count; n++)
+        for (uint32_t i = 0; i < s->r->nodes[n].op->in_count; i++)
+            shared = shared || s->r->nodes[n].slots[i] == s->new_value;
+    return shared;
+}
+
 /* Where values lie apart from masters, what a rule gives back as the new value is written to the value's place
- * instead of where it would lie: by the op that makes it, for nobody else. */
-static lh_status_t piece_value_check(const piece_update_t *s)
+ * instead of where it would lie, by the op that makes it. There it is rounded to the value's dtype: nothing else may
+ * be made of it that is to be wider, or to lie in an input's memory. */
+static lh_status_t piece_value_check(const piece_update_t *s, uint32_t state_count)
 {
     if (s->u->w->master == NULL || s->new_value == 0) return LH_OK;
-    const bool made = s->r->values[s->new_value].kind == VALUE_RESULT;
-    if (made && s->new_value != s->new_master) return LH_OK;
-    return fail(LH_INVALID, "its new value is %s, expected what an op makes for that alone",
-                made ? "its new master" : "made by no op");
+    const graph_value_t *value = &s->r->values[s->new_value];
+    if (value->kind != VALUE_RESULT)
+        return fail(LH_INVALID, "its new value is made by no op, expected what an op makes");
+    const bool placed = s->r->nodes[value->node].op->alias[value->slot] != 0;
+    if ((!placed && value->arg.dtype == s->u->w->compute) || !value_is_shared(s, state_count))
+        return LH_OK;
+    return fail(LH_INVALID,
+                "its new value is %s%s, and more is made of it; expected %s, or what an op makes "
+                "for that alone",
+                lh_dtype_name(value->arg.dtype), placed ? " in an input's memory" : "",
+                lh_dtype_name(s->u->w->compute));
 }
 
 /* Master and states lie in memory that lasts, which ops of a rule work in. */
@@ -231,7 +252,7 @@ static lh_status_t piece_results_check(const piece_update_t *s, const lh_rule_t 
     lh_status_t status = piece_result_check(s, s->new_master, s->master, "master");
     if (status == LH_OK && s->new_value != 0)
         status = piece_result_check(s, s->new_value, s->master, "value");
-    if (status == LH_OK) status = piece_value_check(s);
+    if (status == LH_OK) status = piece_value_check(s, rule->state_count);
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++)
         status = piece_result_check(s, s->new_states[k], s->states[k], rule->states[k].name);
     return status;

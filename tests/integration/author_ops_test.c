@@ -319,6 +319,8 @@ RULE(record_no_state, (states[0] = 0, y))
 RULE(record_nothing_known, y + 1000)
 RULE(record_one_number, g->api->constant(g, (const float[]){1}, 1))
 RULE(record_value_in_master, (*value = y, y))
+RULE(record_value_in_state, (*value = states[0] = lh_add(g, y, y), y))
+RULE(record_value_that_is_read, (*value = lh_add(g, y, y), lh_add(g, *value, y)))
 RULE(record_value_as_it_was, (*value = master, y))
 
 static void what_a_rule_gives_back_is_checked(void **state)
@@ -338,10 +340,18 @@ static void what_a_rule_gives_back_is_checked(void **state)
         {record_nothing_known, ": it records no new master", LH_DTYPE_F32},
         {record_one_number, ": its new master has another shape", LH_DTYPE_F32},
         {record_value_in_master,
-         ": its new value is its new master, expected what an op makes for that alone",
+         ": its new value is F32 in an input's memory, and more is made of it; expected BF16, or "
+         "what an op makes for that alone",
          LH_DTYPE_BF16},
-        {record_value_as_it_was,
-         ": its new value is made by no op, expected what an op makes for that alone",
+        {record_value_in_state,
+         ": its new value is F32, and more is made of it; expected BF16, or what an op makes for "
+         "that alone",
+         LH_DTYPE_BF16},
+        {record_value_that_is_read,
+         ": its new value is F32, and more is made of it; expected BF16, or what an op makes for "
+         "that alone",
+         LH_DTYPE_BF16},
+        {record_value_as_it_was, ": its new value is made by no op, expected what an op makes",
          LH_DTYPE_BF16},
     };
     static const lh_rule_state_t states[] = {
