@@ -116,6 +116,18 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
     return status;
 }
 
+/* Nobody gives a model what the rules of an update are told: it would read zeros in all steps. */
+static lh_status_t part_inputs_check(const part_t *part)
+{
+    for (lh_value_t v = 1; v < part->r->value_count; v++)
+        if (part->r->values[v].kind == VALUE_INPUT && part->r->values[v].which == LH_INPUT_STEP)
+            return fail(LH_UNSUPPORTED,
+                        "the model's part %u, block %u reads the step's numbers, which only "
+                        "updates are given",
+                        part->part, part->block);
+    return LH_OK;
+}
+
 /* Lets the model's plugin record a part. The embedding begins with tokens, I32 [tokens], other
  * parts with the hidden state, [tokens, hidden] in the compute dtype. */
 static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block, uint64_t tokens,
@@ -138,7 +150,7 @@ static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block
     if (out->output == 0 || out->output >= out->r->value_count)
         return fail(LH_INVALID, "the model records nothing for part %u, block %u", part, block);
     out->r->output = out->output;
-    return LH_OK;
+    return part_inputs_check(out);
 }
 
 /* A part's output must be [tokens, columns]: columns is hidden, or of the head the vocabulary. */

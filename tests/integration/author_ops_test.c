@@ -28,6 +28,7 @@ static struct {
     lh_kernel_t kernels[32];
     int32_t batch[GOLDEN_BATCH * ROW];
     bool named;         /* the model records acme.add_activated by its name, not its parts */
+    bool reads_step;    /* a block asks for what only updates are given */
     lh_dtype_t compute; /* 0: F32 */
     const char *form;   /* of acme.smooth with a cache; NULL: its own */
     lh_op_t ops[16];
@@ -46,6 +47,7 @@ static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t b
         double bound;
     } cap = {16, 0, 2.0};
     if (part == LH_PART_BLOCK) {
+        if (b.reads_step) (void)g->api->input(g, LH_INPUT_STEP);
         const lh_value_t q = LINEAR(RMS(x, "attn_norm"), "wq");
         x = lh_add(g, x, LINEAR(g->api->op(g, "acme.smooth", &smooth, &q, 1, NULL), "wo"));
         const lh_value_t u = LINEAR(LINEAR(RMS(x, "ffn_norm"), "w_up"), "w_down");
@@ -229,6 +231,21 @@ static void generation_sees_the_logits_of_scoring(void **state)
     }
     mem_free(expected);
     mem_free(got);
+    rig_close(&b.rig);
+}
+
+static void a_model_that_reads_the_step_s_numbers_is_refused(void **state)
+{
+    (void)state;
+    const program_how_t how = {
+        .use = USE_TRAIN, .sequences = GOLDEN_BATCH, .rows = GOLDEN_SEQUENCE};
+    program_t *p = NULL;
+    open_rig(NULL);
+    b.reads_step = true;
+    assert_int_equal(program_new(b.rig.engine, b.rig.weights, &how, &p), LH_UNSUPPORTED);
+    b.reads_step = false;
+    assert_string_equal(fail_reason(), "the model's part 2, block 0 reads the step's numbers, "
+                                       "which only updates are given");
     rig_close(&b.rig);
 }
 
@@ -450,6 +467,7 @@ int main(void)
         cmocka_unit_test(an_op_without_a_kernel_is_recorded_as_its_parts),
         cmocka_unit_test(an_op_by_element_is_cut_with_the_head),
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
+        cmocka_unit_test(a_model_that_reads_the_step_s_numbers_is_refused),
         cmocka_unit_test(a_form_with_a_cache_that_does_not_fit_is_refused),
         cmocka_unit_test(what_a_rule_gives_back_is_checked),
         cmocka_unit_test(a_rule_keeps_what_its_results_take_the_place_of),
