@@ -489,12 +489,12 @@ static bool run_once(scene_t *s, uint32_t run, const broken_t *broken)
  * their second runs, which the device takes or not; it may give no replay of them, or have no function for it. */
 enum { LAUNCHED, REPLAYED, SECOND_REPLAYED, LAUNCHED_AND_REPLAYED, REFUSED, EMPTY, LACKING };
 
-static lh_status_t capture_end_empty(lh_stream_t *s, lh_replay_t **out)
+static lh_status_t capture_end_empty(lh_stream_t *s, lh_replay_t **replay)
 {
     lh_replay_t *made = NULL;
     const lh_status_t status = real_api->capture_end(s, &made);
     if (status == LH_OK) real_api->replay_free(made);
-    *out = NULL;
+    *replay = NULL;
     return status;
 }
 
