@@ -238,7 +238,7 @@ static int import_stage(cli_t *cli)
     return status;
 }
 
-static void append_keys(const char *what, const text_t *keys, text_t *out)
+static void append_left_out(const char *what, const text_t *keys, text_t *out)
 {
     text_t all = {0};
     if (keys->data == NULL) return;
@@ -269,8 +269,8 @@ static int import_print(cli_t *cli)
         const char *value = model_layout_option(&layout, config.options[i].key);
         text_printf(&out, "%s = %s\n", config.options[i].key, value == NULL ? "" : value);
     }
-    append_keys("ignored", &config.ignored, &out);
-    append_keys("not read", &config.unread, &out);
+    append_left_out("ignored", &config.ignored, &out);
+    append_left_out("not read", &config.unread, &out);
     status = text_status(&out);
     if (status == LH_OK) status = cli_print_shown(out.data);
     text_free(&out);
