@@ -7,7 +7,7 @@
 
 #include <base/sys.h>
 
-enum { PING_BYTES = 64, PINGS_AHEAD = 16 };
+enum { PING_BYTES = 64, PINGS_ALONE = 8, PINGS_AHEAD = 16 };
 static const uint32_t probe_tag = 0xffff0002;
 
 /* ---- messages of one probe ---- */
@@ -109,15 +109,17 @@ static uint64_t *ping_word(char *data, uint32_t ping)
     return (uint64_t *)(void *)(data + (size_t)ping * PING_BYTES);
 }
 
-/* On a long way each 16 pings would take a round trip. All that are left make no queue there: they are 3 KB. */
+/* Pings that leave together wait for each other on a slow link: the first ones go alone. On a long way that would take
+ * too many round trips, and so would 16 at a time. All that are left make no queue there: they are 3 KB. */
 static uint32_t pings_ahead(const probe_t *p)
 {
     const uint64_t long_ns = 10000000;
-    return p->pings > 0 && p->trips[0] >= long_ns ? PINGS : PINGS_AHEAD;
+    if (p->pings > 0 && p->trips[0] >= long_ns) return PINGS;
+    return p->pings < PINGS_ALONE ? 1 : PINGS_AHEAD;
 }
 
-/* The end that dials sends pings, up to 16 ahead of the answers, and on a long way all behind the first answer. The
- * other end answers each. The end that did not dial expects the word of probe_trip after the pings, and at once
+/* The end that dials sends pings, the first eight one by one, then up to 16 ahead of the answers, and on a long way all
+ * behind the first answer. The other end answers each. The end that did not dial expects the word of probe_trip after the pings, and at once
  * after it the first stage. */
 static lh_status_t pings_exchange(probe_t *p)
 {
