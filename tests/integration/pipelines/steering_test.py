@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 
-from pipeline_case import (BINARY, DATA, DONE, LOST, REFUSED, TERMINATED, PipelineCase, checkpoint_digest, log_lines, main,
+from pipeline_case import (BINARY, DATA, DONE, LOST, REFUSED, TERMINATED, USAGE, PipelineCase, checkpoint_digest, log_lines, main,
                            read_json_lines)
 
 ENDLESS = 1000000
@@ -261,7 +261,7 @@ class Steering(PipelineCase):
                                      ("empty", "no run is at work here, and none has trained here")):
                 _, said = self.run_longhaul(command, folder, code=REFUSED)
                 self.assertEqual(said, "longhaul: %s: %s\n" % (folder, sentence))
-            self.run_longhaul(command, code=REFUSED)
+            self.run_longhaul(command, code=USAGE)
         self.assertEqual(os.listdir(self.path("empty")), [])
 
     # ---- folders that are written here, as no run of this version leaves them
