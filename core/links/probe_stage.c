@@ -118,9 +118,9 @@ static uint32_t pings_ahead(const probe_t *p)
     return p->pings < PINGS_ALONE ? 1 : PINGS_AHEAD;
 }
 
-/* The end that dials sends pings, the first eight one by one, then up to 16 ahead of the answers, and on a long way all
- * behind the first answer. The other end answers each. The end that did not dial expects the word of probe_trip after the pings, and at once
- * after it the first stage. */
+/* The end that dials sends pings, the first eight one by one, then up to 16 ahead of the answers, and on a long way
+ * all behind the first answer. The other end answers each. The end that did not dial expects the word of probe_trip
+ * after the pings, and at once after it the first stage. */
 static lh_status_t pings_exchange(probe_t *p)
 {
     lh_status_t status = LH_OK;
