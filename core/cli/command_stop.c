@@ -44,10 +44,8 @@ static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, u
 }
 
 /* A folder in which a run is at work, or may be. */
-static lh_status_t look_at_work(const char *command, const char *folder, run_look_t *out)
+static lh_status_t look_at_work(const char *folder, run_look_t *out)
 {
-    if (folder == NULL)
-        return fail(LH_INVALID, "%s which run? [pipeline] folder was expected", command);
     const lh_status_t status = run_look(folder, out);
     if (status != LH_OK || out->held != FOLDER_FREE) return status;
     run_look_free(out);
@@ -82,7 +80,7 @@ static int stop_command(cli_t *cli)
     run_look_t look;
     char holder[FOLDER_HOLDER];
     const bool now = cli_flag(cli, "now") != NULL;
-    lh_status_t status = look_at_work("stop", cli->name, &look);
+    lh_status_t status = look_at_work(cli->name, &look);
     if (status != LH_OK) return status;
     status = ask_until_taken(cli->name, &look, REQUEST_STOP, now ? REQUEST_NOW : "stop");
     const bool known = look.held == FOLDER_HELD;
@@ -187,7 +185,7 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, save_a
 static int save_command(cli_t *cli)
 {
     run_look_t look;
-    lh_status_t status = look_at_work("save", cli->name, &look);
+    lh_status_t status = look_at_work(cli->name, &look);
     if (status != LH_OK) return status;
     save_asked_t asked = {.before = 0};
     if (!run_look_trains(&look))

@@ -372,6 +372,16 @@ class Steering(PipelineCase):
             fcntl.flock(f, fcntl.LOCK_EX)
             self.assertEqual(self.status(), "out: at work, nothing is trained yet\n  process 7 on t1\n")
 
+    def saves_anew(self, run, request, save):
+        """Ranks that were started again are asked by the command that waits, and save."""
+        run = dict(run, started="2026-11-27T08:16:00.000Z", step=2)
+        self.leave(run)
+        self.wait_for(lambda: os.path.exists(request), save)
+        os.unlink(request)
+        self.leave(dict(run, asked_step=5, step=5, saved={"step": 5, "time": "", "path": "out/checkpoints/step-5"}))
+        out = save.communicate(timeout=60)[0]
+        self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
+
     def test_a_save_that_was_lost_with_its_ranks_is_asked_for_anew(self):
         run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
         self.leave(run)
@@ -383,13 +393,7 @@ class Steering(PipelineCase):
             os.unlink(request)
             time.sleep(0.2)
             # Rank 0 was killed, and its launcher has started another one.
-            run = dict(run, started="2026-11-27T08:16:00.000Z", step=2)
-            self.leave(run)
-            self.wait_for(lambda: os.path.exists(request), save)
-            os.unlink(request)
-            self.leave(dict(run, asked_step=5, step=5, saved={"step": 5, "time": "", "path": "out/checkpoints/step-5"}))
-            out = save.communicate(timeout=60)[0]
-        self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
+            self.saves_anew(run, request, save)
 
     def test_a_save_waits_for_ranks_that_are_started_again(self):
         """Another rank was lost than rank 0, which has told its end: the launcher has the folder still, but for a moment in which rank 0
@@ -412,13 +416,7 @@ class Steering(PipelineCase):
                     time.sleep(0.3)
                     self.assertIsNone(save.poll())
                     fcntl.flock(f, fcntl.LOCK_EX)
-                    run = dict(run, started="2026-11-27T08:16:00.000Z", step=2)
-                    self.leave(run)
-                    self.wait_for(lambda: os.path.exists(request), save)
-                    os.unlink(request)
-                    self.leave(dict(run, asked_step=5, step=5, saved={"step": 5, "time": "", "path": "out/checkpoints/step-5"}))
-                    out = save.communicate(timeout=60)[0]
-                    self.assertEqual((save.returncode, out), (DONE, "step 5 saved to out/checkpoints/step-5\n"))
+                    self.saves_anew(run, request, save)
             if not goes_on:
                 said = save.communicate(timeout=60)[1]
                 self.assertEqual((save.returncode, said), (REFUSED, "longhaul: out: the run has ended, and step 3 was not saved\n"))

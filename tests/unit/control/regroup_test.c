@@ -242,6 +242,16 @@ static void a_herald_hears_that_the_job_is_over(void **state)
     secret_free(star.secret);
 }
 
+/* o1's herald, which says so of its program and INI. */
+static void herald_finds(const star_t *star, process_t *herald, const control_fact_t *facts,
+                         uint32_t count)
+{
+    process_new(star, herald, 1, ".-", 4, true);
+    herald->run.how.facts = facts;
+    herald->run.how.fact_count = count;
+    begin(herald);
+}
+
 /* A machine of another program or INI is refused as it comes, and not with all ranks when it is to have some. A
  * herald knows no plugin. */
 static void a_herald_that_differs_is_refused(void **state)
@@ -252,6 +262,16 @@ static void a_herald_that_differs_is_refused(void **state)
                                 same[] = {{"program", "1"}, {"[train] batch", "8"}},
                                 newer[] = {{"program", "2"}, {"[train] batch", "8"}},
                                 fewer[] = {{"program", "1"}};
+    static const struct {
+        const control_fact_t *facts;
+        uint32_t count;
+        const char *reason;
+    } odd[] = {{newer, 2,
+                "osaka/o1 differs from tokyo/t1: ranks of it would be refused\n"
+                "program: 2, expected 1"},
+               {fewer, 1,
+                "osaka/o1 differs from tokyo/t1: ranks of it would be refused\n"
+                "[train] batch: (not set), expected 8"}};
     static process_t zero, herald;
     star_t star;
     (void)state;
@@ -262,29 +282,13 @@ static void a_herald_that_differs_is_refused(void **state)
     (void)rank_open_thread(&zero.run);
     if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
 
-    process_new(&star, &herald, 1, ".-", 4, true);
-    herald.run.how.facts = newer;
-    herald.run.how.fact_count = 2;
-    begin(&herald);
-    end_soon(&herald, "a herald of another program waits");
-    assert_int_equal(herald.run.status, LH_MISMATCH);
-    assert_string_equal(herald.run.reason,
-                        "osaka/o1 differs from tokyo/t1: ranks of it would be refused\n"
-                        "program: 2, expected 1");
-    process_new(&star, &herald, 1, ".-", 4, true);
-    herald.run.how.facts = fewer;
-    herald.run.how.fact_count = 1;
-    begin(&herald);
-    end_soon(&herald, "a herald of another INI waits");
-    assert_int_equal(herald.run.status, LH_MISMATCH);
-    assert_string_equal(herald.run.reason,
-                        "osaka/o1 differs from tokyo/t1: ranks of it would be refused\n"
-                        "[train] batch: (not set), expected 8");
-
-    process_new(&star, &herald, 1, ".-", 4, true);
-    herald.run.how.facts = same;
-    herald.run.how.fact_count = 2;
-    begin(&herald);
+    for (uint32_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+        herald_finds(&star, &herald, odd[i].facts, odd[i].count);
+        end_soon(&herald, "a herald that differs waits");
+        assert_int_equal(herald.run.status, LH_MISMATCH);
+        assert_string_equal(herald.run.reason, odd[i].reason);
+    }
+    herald_finds(&star, &herald, same, 2);
     await_handshake(&zero);
     (void)rank_close_thread(&zero.run);
     assert_int_equal(zero.run.status, LH_OK);
