@@ -115,6 +115,7 @@ lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
     }
     h.pid = take_u32(&c);
     h.epoch = take_u32(&c);
+    h.stayed = take_u32(&c);
     h.site = frame_take_text(&c, FRAME_FACT_TEXT);
     h.host = frame_take_text(&c, FRAME_FACT_TEXT);
     h.herald = take_u32(&c);
@@ -272,6 +273,7 @@ void frame_write_hello(text_t *out, const frame_hello_t *hello)
     frame_put_u32(out, hello->size);
     frame_put_u32(out, hello->pid);
     frame_put_u32(out, hello->epoch);
+    frame_put_u32(out, hello->stayed);
     frame_put_text(out, hello->site, FRAME_FACT_TEXT);
     frame_put_text(out, hello->host, FRAME_FACT_TEXT);
     frame_put_u32(out, hello->herald);

@@ -63,7 +63,7 @@ enum {
 enum { CONTROL_MAIN, CONTROL_ASIDE, CONTROL_CHANNELS };
 
 enum {
-    FRAME_VERSION = 8,
+    FRAME_VERSION = 9,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
@@ -101,6 +101,7 @@ typedef struct frame_hello {
     uint32_t version, rank, size, pid;
     uint32_t
         epoch; /* the least that this rank can be of; 1: any, its launcher has met nobody yet */
+    uint32_t stayed; /* 1: control_how_t.stayed */
     const char *site, *host;
     /* Of a job whose members may change: the layout in which this rank is, or what its machine knows
      * where it is a herald, which is no rank, or only asks for news (HELLO_*); the last meeting of its

@@ -8,7 +8,9 @@
  * Where all places are taken the oldest that is silent makes room, so that strangers can't keep ranks out.
  * The price is that a slow rank may be let go as one of them: it dials again (control_client.c). Facts are
  * compared when the last rank has come, and not as each comes: a rank that differs may wait in vain for the
- * others, and one table names all that differ.
+ * others, and one table names all that differ. All are refused then, as nobody knows who is right; but
+ * where at least half of the ranks have met before, their launchers have run since (stayed) and they agree,
+ * they are: then only those that came anew and differ go, and the others wait for better ones.
  *
  * What is let in here the server's thread serves (control_server.c), which calls this file and is not
  * called by it. */
@@ -70,6 +72,16 @@ static uint64_t seat_silence_ns(const control_t *c, const frame_hello_t *h)
     return same ? sys()->now_ns() - p->heard_ns : 0;
 }
 
+/* Its connection has gone. */
+static void seat_vacate(control_server_t *s, uint32_t rank)
+{
+    lh_assert(rank > 0 && s->seats[rank].peer == NULL && s->joined > 0);
+    mem_free(s->seats[rank].hello);
+    s->seats[rank].hello = NULL;
+    s->facts[rank].hello = (frame_hello_t){0};
+    s->joined--;
+}
+
 /* Before the welcome a rank of another site may be silent for as long as a link may be cut. If another process of
  * its machine comes meanwhile, that machine was started anew, or its end of the connection is gone and it knows:
  * the first one gives way. Behind the welcome the job ends by that, once the first one was silent for too long. */
@@ -84,10 +96,7 @@ static bool seat_gives_way(control_t *c, const frame_hello_t *h)
     log_line(LH_LOG_WARN, "%s (process %u) was silent for %.1f s: process %u takes its place", name,
              s->facts[h->rank].hello.pid, (double)silence * 1e-9, h->pid);
     control_drop(s, seat->peer);
-    mem_free(seat->hello);
-    seat->hello = NULL;
-    s->facts[h->rank].hello = (frame_hello_t){0};
-    s->joined--;
+    seat_vacate(s, h->rank);
     return true;
 }
 
@@ -212,11 +221,75 @@ static bool join_one_epoch(control_t *c)
     return true;
 }
 
+/* Whether two ranks found the same. */
+static bool join_agree(const control_server_t *s, uint32_t a, uint32_t b)
+{
+    const rank_facts_t pair[] = {s->facts[a], s->facts[b]};
+    text_t table = {0};
+    const bool agree = control_facts_agree(pair, 2, &table);
+    text_free(&table);
+    return agree;
+}
+
+/* The first of those that have stayed, where what they found is what the job runs with; else there are `size`. */
+static uint32_t join_find_stayed(const control_server_t *s)
+{
+    uint32_t first = s->size, count = 0;
+    for (uint32_t r = 0; r < s->size; r++) {
+        if (s->facts[r].hello.stayed == 0) continue;
+        if (first == s->size) first = r;
+        if (!join_agree(s, first, r)) return s->size;
+        count++;
+    }
+    return 2 * count >= s->size ? first : s->size;
+}
+
+/* "rank 2 on osaka/o1 was started anew and differs from rank 0 on tokyo/t1, which has met the others before: it is
+ * refused", and in which facts. */
+static bool join_differs(const control_t *c, uint32_t rank, uint32_t stayed, text_t *out)
+{
+    const control_server_t *s = c->server;
+    char name[CONTROL_NAME], of[CONTROL_NAME];
+    control_rank_name(c, rank, name);
+    control_rank_name(c, stayed, of);
+    text_printf(out,
+                "%s was started anew and differs from %s, which has met the others before: it is "
+                "refused",
+                name, of);
+    return !control_facts_within(&s->facts[rank], &s->facts[stayed], out);
+}
+
+/* Those that were started anew, and found something else than those that have stayed. Where rank 0 is one of them
+ * the others meet again, and wait for its machine. True: not all are there any more. */
+static bool join_refuses_anew(control_t *c)
+{
+    control_server_t *s = c->server;
+    const uint32_t stayed = join_find_stayed(s), before = s->joined;
+    for (uint32_t r = 0; stayed < s->size && r < s->size; r++) {
+        if (s->facts[r].hello.stayed != 0 || join_agree(s, r, stayed)) continue;
+        text_t sentence = {0};
+        const bool differs = join_differs(c, r, stayed, &sentence) && !sentence.failed;
+        if (differs && r == 0) {
+            control_end_own(c, sentence.data);
+        } else if (differs) {
+            control_join_refuse(c, s->seats[r].peer, LH_MISMATCH, sentence.data);
+            seat_vacate(s, r);
+        }
+        text_free(&sentence);
+        if (s->refused) return true;
+    }
+    if (s->joined == before) return false;
+    s->epoch = c->how.epoch;
+    for (uint32_t r = 0; r < s->size; r++)
+        if (s->facts[r].hello.epoch > s->epoch) s->epoch = s->facts[r].hello.epoch;
+    return true;
+}
+
 /* All are there: they compare what they found, and start together or not at all. */
 void control_join_finish(control_t *c)
 {
     text_t table = {0};
-    if (control_stop_ends(c) || !control_members_meet(c)) return;
+    if (control_stop_ends(c) || !control_members_meet(c) || join_refuses_anew(c)) return;
     join_close_door(c);
     if (!join_one_epoch(c)) return;
     text_append(&table, "ranks differ; nothing was started");

@@ -35,6 +35,7 @@ static lh_status_t write_hello(control_t *c)
                            .size = c->how.size,
                            .pid = (uint32_t)getpid(),
                            .epoch = c->how.epoch,
+                           .stayed = c->how.stayed ? 1u : 0u,
                            .site = c->site,
                            .host = c->host,
                            .fact_count = c->how.fact_count};

@@ -320,6 +320,7 @@ static lh_status_t meeting_begin(meeting_t *m)
                          .site = site != NULL ? site->name : "",
                          .port_fd = -1,
                          .epoch = l->place.epoch,
+                         .stayed = l->place.stayed,
                          .join_ns = launch_join_ns(l),
                          .patience_ns = launch_patience(l),
                          .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,

@@ -59,6 +59,7 @@ typedef struct launch_place {
     int memory;     /* likewise: of this rank's snapshots, which outlive it; -1: there are none */
     uint32_t row;   /* of the board */
     uint32_t epoch; /* the least that this rank can be of; 1: its launcher has met nobody yet */
+    bool stayed;    /* this launcher's ranks have met the others (control_how_t) */
     /* Of a job with hosts: which of them take part, "": it has none; where the launcher's ranks have met
      * last, and were to meet after that (control_members_t). */
     char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];

@@ -166,6 +166,34 @@ class Launchers(LaunchCase):
             shutil.rmtree(os.path.join(self.folder, "out"))
             os.unlink(os.path.join(self.folder, "job.key"))
 
+    def test_who_comes_back_with_another_ini_is_refused_alone(self):
+        """The others wait on, for one that has the job's."""
+        for gone in (1, 0):
+            ini, processes = self.start_both("rejoin = 60s\n", LH_STEPS=100000)
+            self.ranks(4)
+            self.met(1)
+            time.sleep(0.5)
+            processes[gone].kill()
+            processes[gone].communicate()
+            time.sleep(1)
+            host, other = ("t1", "o1")[gone], ("tokyo/t1", "osaka/o1")[1 - gone]
+            code, _, err = self.finish(self.start(ini, "--host", host, "--set", "train.batch=16", LH_STEPS=100000))
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, rf"longhaul: rank \d on \S+{host} was started anew and differs from rank \d on {other}, which has met the others "
+                                  r"before: it is refused\n  \[train\] batch: 16, expected 8\n\Z")
+            self.assertIsNone(processes[1 - gone].poll())
+            processes[gone] = self.start(ini, "--host", host, LH_STEPS=100000)
+            self.met(2)
+            for p in processes:
+                p.terminate()
+            results = [self.finish(p) for p in processes]
+            self.assertEqual([r[0] for r in results], [75, 75], results)
+            # Without rank 0 there is no meeting to wait in, so those of the other machine start once more.
+            self.assertEqual(results[1 - gone][2].count("starting again"), 1 if gone == 1 else 2, results)
+            self.nothing_is_left()
+            shutil.rmtree(os.path.join(self.folder, "out"))
+            os.unlink(os.path.join(self.folder, "job.key"))
+
     def test_an_end_at_once_is_one_of_all_machines(self):
         """A second signal to one launcher, or `longhaul stop` and then `--now`: the others neither start their ranks again nor wait for its,
         whoever has rank 0."""

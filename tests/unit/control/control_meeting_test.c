@@ -96,6 +96,114 @@ static void a_twin_is_refused_and_the_first_stays(void **state)
     secret_free(star.secret);
 }
 
+static const control_fact_t kept[] = {{"binary", "1f00"}, {"[train] batch", "8"}};
+static const control_fact_t found_anew[] = {{"binary", "1f00"}, {"[train] batch", "16"}};
+
+/* In epoch 3 of a job of two machines. Those of the second were started anew, or those of the first. */
+static void come_again(const star_t *star, rank_run_t *ranks, bool first_is_new)
+{
+    for (uint32_t i = 0; i < RANKS; i++) {
+        const bool anew = (i < 2) == first_is_new;
+        ranks[i] = (rank_run_t){.how = star_how(star, i, RANKS)};
+        ranks[i].how.epoch = anew ? 1 : 3;
+        ranks[i].how.stayed = !anew;
+        ranks[i].how.facts = anew ? found_anew : kept;
+        ranks[i].how.fact_count = 2;
+    }
+}
+
+/* The others wait for one that fits. */
+static void who_comes_anew_and_differs_is_refused_alone(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS], fitting[RANKS];
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    come_again(&star, ranks, false);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, rank_open_thread, &ranks[i]);
+    for (uint32_t i = 2; i < RANKS; i++) {
+        (void)pthread_join(ranks[i].thread, NULL);
+        assert_int_equal(ranks[i].status, LH_MISMATCH);
+        char expected[256];
+        (void)snprintf(
+            expected, sizeof(expected),
+            "rank %u on osaka/o1 was started anew and differs from rank 0 on tokyo/t1, "
+            "which has met the others before: it is refused\n[train] batch: 16, expected 8",
+            i);
+        assert_string_equal(ranks[i].reason, expected);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_tryjoin_np(ranks[i].thread, NULL), EBUSY);
+    come_again(&star, fitting, false);
+    for (uint32_t i = 2; i < RANKS; i++) {
+        fitting[i].how.facts = kept;
+        (void)pthread_create(&fitting[i].thread, NULL, rank_open_thread, &fitting[i]);
+    }
+    for (uint32_t i = 2; i < RANKS; i++)
+        (void)pthread_join(fitting[i].thread, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)pthread_join(ranks[i].thread, NULL);
+        fitting[i] = ranks[i];
+    }
+    for (uint32_t i = 0; i < RANKS; i++) {
+        if (fitting[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, fitting[i].reason);
+        assert_int_equal(fitting[i].world->row.epoch, 3);
+    }
+    ranks_close(fitting, RANKS);
+    secret_free(star.secret);
+}
+
+/* Its machine's other rank is refused with it; to those that have stayed rank 0 is lost, and their launchers
+ * start them again. */
+static void rank_0_that_comes_anew_and_differs_is_lost_to_the_others(void **state)
+{
+    static control_culprit_t told[RANKS];
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    come_again(&star, ranks, true);
+    for (uint32_t i = 0; i < RANKS; i++)
+        ranks[i].how.culprit = &told[i];
+    ranks_open(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        const lh_status_t expected = i < 2 ? LH_MISMATCH : LH_PEER_LOST;
+        assert_int_equal(ranks[i].status, expected);
+        assert_int_equal(told[i].status, expected);
+        assert_int_equal(told[i].rank, 0);
+        assert_string_equal(ranks[i].reason,
+                            "rank 0 on tokyo/t1 was started anew and differs from rank 2 on "
+                            "osaka/o1, which has met "
+                            "the others before: it is refused\n[train] batch: 16, expected 8");
+    }
+    secret_free(star.secret);
+}
+
+/* Fewer than half have stayed, or what they found is not the same: nobody knows who is right. */
+static void where_nobody_knows_who_is_right_all_are_refused(void **state)
+{
+    for (uint32_t few = 0; few < 2; few++) {
+        star_t star;
+        rank_run_t ranks[RANKS];
+        (void)state;
+        assert_int_equal(star_open(&star), LH_OK);
+        come_again(&star, ranks, false);
+        if (few == 1)
+            ranks[1].how.stayed = false;
+        else
+            ranks[2].how.stayed = true;
+        ranks_open(ranks, RANKS);
+        for (uint32_t i = 0; i < RANKS; i++) {
+            assert_int_equal(ranks[i].status, LH_MISMATCH);
+            assert_string_equal(ranks[i].reason,
+                                "ranks differ; nothing was started\n[train] batch: 8 on ranks 0-1 "
+                                "(tokyo/t1); 16 on ranks 2-3 (osaka/o1)");
+        }
+        secret_free(star.secret);
+    }
+}
+
 /* Eight seconds of it are one from soon_from on: where the first keys are proved, which has 2 s, it is
  * time as it is. 0: none is yet. Behind soon_to it is as it was, where that is not 0: it must be set before it
  * is there, or the clock would go back. */
@@ -494,6 +602,9 @@ int main(void)
         cmocka_unit_test(who_does_not_come_is_named),
         cmocka_unit_test(a_wait_is_told_often_and_then_seldom),
         cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
+        cmocka_unit_test(who_comes_anew_and_differs_is_refused_alone),
+        cmocka_unit_test(rank_0_that_comes_anew_and_differs_is_lost_to_the_others),
+        cmocka_unit_test(where_nobody_knows_who_is_right_all_are_refused),
         cmocka_unit_test(who_comes_without_the_key_is_counted),
         cmocka_unit_test(who_is_shut_out_without_a_word_comes_again),
         cmocka_unit_test(who_is_shut_out_and_finds_nobody_gives_up),
