@@ -1,7 +1,7 @@
 /* cpu.h - the cpu device as its own files see it: device, stream, the part runner and the base of
  * every prepared kernel.
  *
- * A kernel source (norm_kernels.c, attention.c, ...) is compiled once per instruction set and ends
+ * A kernel source (norm_kernels.c, attention_kernels.c, ...) is compiled once per instruction set and ends
  * in a table CPU_ISA(<noun>_ops); the one that fits the processor is taken when the device opens.
  * An op has a plan() that looks at shapes, sets scratch and up to CPU_PHASES phases, each a number
  * of parts; launch() runs part after part on the stream's threads. How work is cut into parts

@@ -1,4 +1,4 @@
-/* attention_grad.c - the gradient of attention: probabilities are computed again, tile by tile,
+/* attention_grad_kernels.c - the gradient of attention: probabilities are computed again, tile by tile,
  * from the saved logarithm of their sum.
  *
  * A part is a key head (or some of its query heads, where there are few key heads) in the documents

@@ -1,4 +1,4 @@
-/* attention.c - attention in tiles that stay in the cache: the scores of a block of queries against
+/* attention_kernels.c - attention in tiles that stay in the cache: the scores of a block of queries against
  * a tile of keys are used up before the next tile, with running maximum and sum for each query.
  *
  * A part is a block of query rows of all heads that share a key head: the tile of keys is packed

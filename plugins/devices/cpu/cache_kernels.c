@@ -1,4 +1,4 @@
-/* cache.c - appends the keys and values of new tokens to the cache of their sequence.
+/* cache_kernels.c - appends the keys and values of new tokens to the cache of their sequence.
  *
  * Where rows go is read from device memory (lengths), so a call is planned once and serves every
  * token of a generation. */
