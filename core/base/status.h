@@ -46,7 +46,7 @@ enum {
     EXIT_LOST = 3,        /* a rank, link or device was lost, or did not come */
     EXIT_STOPPED = 4,     /* training stopped: not finite too often */
     EXIT_INTERNAL = 5,    /* internal error                  */
-    EXIT_TERMINATED = 75, /* stopped by SIGTERM after a save */
+    EXIT_TERMINATED = 75, /* stopped as asked: after a save, or before there was anything to save */
     EXIT_ENDED = 143,     /* as after a second SIGTERM: 128 and its number */
 };
 /* The code with which a command ends that failed with this status. LH_AGAIN, which some caller

@@ -58,7 +58,7 @@ static inline bool coll_op_is_pair(uint32_t op)
     return op == COLL_SEND || op == COLL_RECV;
 }
 
-/* How pieces travel inside a site; between sites there is one way (script_make.c). DIRECT: owner
+/* How pieces travel inside a site; between sites goes by BETWEEN_*, below. DIRECT: owner
  * and members exchange messages without anybody between. RING: sums and results go from a member to
  * the next, so that each talks to two others only. HALVING: over distances of powers of two, in
  * log2(n) rounds.

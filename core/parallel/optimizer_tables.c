@@ -108,8 +108,8 @@ static uint32_t group_size(const lh_train_t *train, uint32_t group)
     return most;
 }
 
-/* What a move may ask for, whatever the other moves say: it runs whole, in every step, and carries
- * what is stored. */
+/* What a move may ask for, whatever the other moves say: it runs whole, in every step, and carries what is
+ * stored; a sum of gradients may cross borders as F32 or BF16 whatever that is. */
 static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
                               const lh_train_t *train)
 {

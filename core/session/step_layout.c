@@ -102,6 +102,7 @@ static lh_status_t make_schedule(const session_t *s, uint64_t micro_batches, sch
     const uint32_t count = (uint32_t)micro_batches;
     if (parallel->schedule != NULL) return read_schedule(s->job, count, out);
     if (parallel->accumulation == ACCUMULATION_DEPTH) return schedule_depth(count, out);
+    lh_assert(parallel->accumulation == ACCUMULATION_BREADTH);
     const uint32_t blocks = weights_parameters(s->weights)->blocks,
                    in_legs = leg_blocks(s, blocks, count);
     return schedule_breadth(blocks, in_legs, PART_LEGS, in_legs > 0, count, out);
