@@ -194,15 +194,10 @@ double text_real(const char *text, char **end)
     return c != (locale_t)0 ? strtod_l(text, end, c) : strtod(text, end);
 }
 
-/* Where there is none, both only ask which one this thread has. */
-void *text_locale_enter(void)
+/* Where there is none, it only asks which one this thread has. */
+void text_locale_hold(void)
 {
-    return uselocale(text_locale());
-}
-
-void text_locale_leave(void *before)
-{
-    (void)uselocale(before);
+    (void)uselocale(text_locale());
 }
 
 /* The calendar by counting, without the C library's, whose lock a thread may hold that failed.

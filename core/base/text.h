@@ -60,10 +60,9 @@ const char *text_nearest_name(const text_nearest_t *n);
 /* As strtod does in the C locale. A library that a plugin brings may call setlocale for all of this process, and
  * strtod would then want a comma where files have a point. */
 double text_real(const char *text, char **end);
-/* Between the two this thread's printf and strtod are those of the C locale as well. leave takes what enter has
- * given. */
-void *text_locale_enter(void);
-void text_locale_leave(void *before);
+/* From here on this thread's printf and strtod are those of the C locale as well, whatever is set for the process.
+ * Each thread that writes numbers begins with it, the program's first one too; a child has it of its parent. */
+void text_locale_hold(void);
 
 /* A time of day of CLOCK_REALTIME in UTC, as RFC 3339 writes it: "2026-01-31T23:59:59.123Z". */
 enum { TEXT_TIME = 25 };

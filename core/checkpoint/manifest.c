@@ -137,12 +137,10 @@ static void put_meta(json_writer_t *w, const checkpoint_meta_t *meta, const char
     json_put_u64(w, "cursor", meta->cursor);
     json_put_u64(w, "tokens", meta->tokens);
     json_open_as(w, "scalars", '{', &lines);
-    void *const before = text_locale_enter(); /* as they are read */
     for (uint32_t i = 0; i < meta->scalar_count; i++) {
         (void)snprintf(value, sizeof(value), "%.17g", meta->scalars[i].value);
         json_put_text(w, meta->scalars[i].name, value);
     }
-    text_locale_leave(before);
     json_close(w);
 }
 

@@ -17,6 +17,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <cli/cli.h>
 #include <cli/manual.h>
 #include <commit.h>
@@ -155,6 +156,7 @@ static void refuse_exit(int code, void *unused)
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
+    text_locale_hold();
     drop_privileges();
     allow_descriptors();
     fill_streams();

@@ -10,6 +10,7 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <control/control_conn.h>
 
 /* ASK_MS: to reach one machine, and to hear it; PAUSE_MS: between two. */
@@ -90,6 +91,7 @@ static void *ask_run(void *argument)
     const control_members_t *m = c->how.members;
     const uint32_t count = members_places(m->job);
     const control_scout_t *s = &c->scout;
+    text_locale_hold();
     for (uint32_t machine = 0; !atomic_load(&s->stop) && !atomic_load(&s->told);
          machine = (machine + 1) % count) {
         if (machine == m->machine) continue;

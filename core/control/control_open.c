@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <base/memory.h>
+#include <base/text.h>
 #include <control/control_ask.h>
 #include <control/control_client.h>
 #include <control/control_conn.h>
@@ -59,6 +60,7 @@ static void *control_thread_run(void *argument)
 {
     control_t *c = argument;
     (void)pthread_setname_np(pthread_self(), "lh-control");
+    text_locale_hold();
     if (c->server != NULL)
         control_server_run(c);
     else

@@ -601,8 +601,9 @@ void json_put_value(json_writer_t *w, const char *key, const json_value_t *v)
 
 /* Digits are added until the number reads back as it was, which 17 always do. Then the place of the
  * point is as Python's repr has it: an exponent below -4 and from 16 on. */
-static void write_real(double x, char out[JSON_REAL_TEXT])
+void json_real_text(double x, char out[JSON_REAL_TEXT])
 {
+    lh_assert(isfinite(x));
     int precision = 0;
     do
         (void)snprintf(out, JSON_REAL_TEXT, "%.*e", precision, x);
@@ -615,12 +616,4 @@ static void write_real(double x, char out[JSON_REAL_TEXT])
     const int decimals = precision - exponent;
     /* Stays a real when read again. */
     (void)snprintf(out, JSON_REAL_TEXT, "%.*f", decimals > 0 ? decimals : 1, x);
-}
-
-void json_real_text(double x, char out[JSON_REAL_TEXT])
-{
-    lh_assert(isfinite(x));
-    void *before = text_locale_enter();
-    write_real(x, out);
-    text_locale_leave(before);
 }

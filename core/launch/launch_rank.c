@@ -20,6 +20,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <control/control_open.h>
 #include <control/control_stop.h>
 #include <control/world.h>
@@ -355,6 +356,7 @@ static void *watchdog_run(void *argument)
     meeting_t *m = argument;
     struct pollfd fds[2] = {{.fd = m->watchdog_fd, .events = POLLIN},
                             {.fd = control_fd(m->launch->control), .events = POLLIN}};
+    text_locale_hold();
     while (poll(fds, 2, -1) <= 0) {
     }
     if (fds[0].revents != 0) return NULL;

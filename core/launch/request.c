@@ -121,6 +121,7 @@ static void *request_thread(void *argument)
 {
     request_server_t *s = argument;
     struct pollfd end = {.fd = s->end_fd, .events = POLLIN};
+    text_locale_hold();
     (void)sem_post(&s->began);
     while (poll(&end, 1, LOOK_MS) <= 0)
         for (uint32_t kind = 0; kind < KINDS; kind++)

@@ -28,6 +28,7 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <links/links_probe.h>
 
 /* As long as a sentence of base/status.h: it may be the control plane's. */
@@ -49,6 +50,7 @@ static void *early_run(void *argument)
 {
     links_early_t *e = argument;
     links_t *l = e->own;
+    text_locale_hold();
     e->status = links_probe(l, e->known, e->known_count);
     if (e->status != LH_OK) {
         (void)snprintf(e->reason, sizeof(e->reason), "%s", fail_reason());

@@ -20,6 +20,7 @@
 #include <base/memory.h>
 #include <base/processors.h>
 #include <base/sys.h>
+#include <base/text.h>
 
 typedef struct service { /* lh_host_t first: a plugin's pointer is one to this */
     lh_host_t api;
@@ -190,6 +191,7 @@ static void *plugin_thread_run(void *argument)
 {
     const lh_thread_t *t = argument;
     (void)pthread_setname_np(pthread_self(), t->name);
+    text_locale_hold();
     t->body(t->argument);
     return NULL;
 }

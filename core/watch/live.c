@@ -16,6 +16,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <format/json.h>
 #include <watch/figures.h>
 #include <watch/report.h>
@@ -150,6 +151,7 @@ static bool live_wait(live_t *l)
 static void *live_run(void *argument)
 {
     live_t *l = argument;
+    text_locale_hold();
     l->report_at = sys()->now_ns() + l->how->report_ns;
     do {
         live_write(l);

@@ -20,6 +20,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <config/quantity.h>
 
 /* ---- the address ---- */
@@ -255,6 +256,7 @@ static void *scrape_run(void *argument)
     enum { LISTENER = SCRAPE_PEERS, END, FDS, TICK_MS = 1000 };
     scrape_t *s = argument;
     struct pollfd fds[FDS];
+    text_locale_hold();
     for (;;) {
         bool any = false;
         for (uint32_t i = 0; i < SCRAPE_PEERS; i++) {

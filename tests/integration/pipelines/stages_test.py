@@ -620,6 +620,26 @@ class Calls(PipelineCase):
             self.assertEqual(note["tokens"], note["step"] * 4 * 32)
         self.assertEqual([r["step"] for r in read_json_lines(saves)], [2, 4, 6])
 
+    def test_a_locale_that_a_plugin_sets_changes_no_number(self):
+        """One with a comma for a point, set in the first step."""
+        with open(self.path("comma.src"), "w") as f:
+            f.write('LC_NUMERIC\ndecimal_point ","\nthousands_sep ""\ngrouping -1\nEND LC_NUMERIC\n')
+        subprocess.run(["localedef", "-c", "-i", self.path("comma.src"), self.path("comma")], capture_output=True)
+        if not os.path.exists(self.path("comma", "LC_NUMERIC")):
+            self.skipTest("localedef makes no locale here")
+        saves, page = self.path("saves.txt"), self.path("figures.prom")
+        job = self.small_job(train={"steps": 6}, checkpoint={"every": 2}, watch={"textfile": page},
+                             hook__after_step={"call": 'test_hooks:speak("comma")'},
+                             hook__before_save={"call": 'test_hooks:note_save("%s", step=step, loss=loss)' % saves})
+        _, said = self.run_longhaul("run", job, *self.plugins(), env={**os.environ, "LOCPATH": self.folder})
+        self.assertEqual([r["step"] for r in read_json_lines(saves)], [2, 4, 6])
+        with open(page) as f, open(self.path("out", "train.log")) as log:
+            texts = {"figures": f.read(), "train.log": log.read(), "the terminal": said}
+        self.assertIn('longhaul_step{', texts["figures"])
+        for what, text in texts.items():
+            self.assertRegex(text, r"\d\.\d", what)
+            self.assertNotRegex(text, r"\d,\d", what)
+
     def test_a_hook_that_fails_ends_the_run_with_its_sentence(self):
         job = self.small_job(hook__after_step={"call": "test_hooks:refuse(step, at=3)"})
         self.run_longhaul("prepare", job)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <dlfcn.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -52,6 +53,13 @@ LH_FUNCTION(status, stop_seen, (u64, step), (f64, loss), (u64, at))
     return loss > 0 ? stop(call, step, at) : LH_OK;
 }
 
+/* As a library that a plugin brings may do. */
+LH_FUNCTION(status, speak, (str, locale))
+{
+    if (setlocale(LC_ALL, locale) != NULL) return LH_OK;
+    return call->host->fail(call->host, LH_INVALID, "there is no locale %s", locale);
+}
+
 LH_FUNCTION(f64, stairs, (u64, step), (f64, height))
 {
     return height / (double)(1 + step / 2);
@@ -87,6 +95,7 @@ static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(refuse, "fails at one step"),
     LH_FUNCTION_ENTRY(stop, "asks the run to stop after one step"),
     LH_FUNCTION_ENTRY(stop_seen, "the same for one that reads the step's loss"),
+    LH_FUNCTION_ENTRY(speak, "sets the locale of the process"),
     LH_FUNCTION_ENTRY(stairs, "falls every other step"),
     LH_FUNCTION_ENTRY(slide, "falls by 1 a step, below 0 too"),
     LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
