@@ -101,13 +101,14 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
 }
 
 /* Facts are only checked here, and stepped through later with frame_next_fact. Of another version's
- * hello these three numbers are known, and nothing of what follows. */
+ * hello the first four numbers are known, and nothing of what follows. */
 lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_hello_t h = {.version = take_u32(&c)};
     h.rank = take_u32(&c);
     h.size = take_u32(&c);
+    h.stayed = take_u32(&c);
     if (c.good && h.version != FRAME_VERSION) {
         h.site = h.host = h.layout = h.met = h.tried = "";
         *out = h;
@@ -115,7 +116,6 @@ lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
     }
     h.pid = take_u32(&c);
     h.epoch = take_u32(&c);
-    h.stayed = take_u32(&c);
     h.site = frame_take_text(&c, FRAME_FACT_TEXT);
     h.host = frame_take_text(&c, FRAME_FACT_TEXT);
     h.herald = take_u32(&c);
@@ -271,9 +271,9 @@ void frame_write_hello(text_t *out, const frame_hello_t *hello)
     frame_put_u32(out, hello->version);
     frame_put_u32(out, hello->rank);
     frame_put_u32(out, hello->size);
+    frame_put_u32(out, hello->stayed);
     frame_put_u32(out, hello->pid);
     frame_put_u32(out, hello->epoch);
-    frame_put_u32(out, hello->stayed);
     frame_put_text(out, hello->site, FRAME_FACT_TEXT);
     frame_put_text(out, hello->host, FRAME_FACT_TEXT);
     frame_put_u32(out, hello->herald);
@@ -459,12 +459,12 @@ static bool all_have(const rank_facts_t *ranks, uint32_t count, const char *name
 }
 
 /* Two walks: one that finds out whether there is anything to tell, which is all that happens in a
- * job that is well; and one that writes the table. The table is cut at TABLE_BYTES, as it travels
+ * job that is well; and one that writes the table, where nothing differs but the order either. The table is cut at TABLE_BYTES, as it travels
  * to every rank in a notice, and says how many more rows there would have been. */
 bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table)
 {
     uint32_t left_out = 0;
-    bool agree = true;
+    bool agree = true, differ = false;
     for (uint32_t r = 1; agree && r < count; r++)
         agree = is_same_list(&ranks[0].hello, &ranks[r].hello);
     if (agree) return true;
@@ -474,6 +474,7 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
             const char *name, *value;
             frame_next_fact(&at, &name, &value);
             if (all_have(ranks, count, name, value) || came_before(ranks, r, name)) continue;
+            differ = true;
             if (table->length > TABLE_BYTES)
                 left_out++;
             else
@@ -481,7 +482,7 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
         }
     }
     if (left_out > 0) text_printf(table, "\nand %u more", left_out);
-    return false;
+    return !differ;
 }
 
 /* False: there is no room for it in the table. */
@@ -494,7 +495,8 @@ static bool append_pair(const char *name, const char *found, const char *expecte
 }
 
 /* Names of the INI's keys begin with their section. */
-bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, text_t *table)
+bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, bool loads,
+                          text_t *table)
 {
     const unsigned char *at = some->hello.facts;
     const char *name, *value;
@@ -509,7 +511,7 @@ bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, tex
     at = all->hello.facts;
     for (uint32_t i = 0; i < all->hello.fact_count; i++) {
         frame_next_fact(&at, &name, &value);
-        if (name[0] != '[' || value_of(some, name) != NULL) continue;
+        if ((name[0] != '[' && !loads) || value_of(some, name) != NULL) continue;
         rows++;
         shown += append_pair(name, NULL, value, table);
     }

@@ -98,10 +98,11 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
 
 /* To rank 0, the first frame of a rank. Texts point into the payload, here and below. */
 typedef struct frame_hello {
-    uint32_t version, rank, size, pid;
+    uint32_t version, rank, size;
+    uint32_t stayed; /* 1: control_how_t.stayed */
+    uint32_t pid;
     uint32_t
         epoch; /* the least that this rank can be of; 1: any, its launcher has met nobody yet */
-    uint32_t stayed; /* 1: control_how_t.stayed */
     const char *site, *host;
     /* Of a job whose members may change: the layout in which this rank is, or what its machine knows
      * where it is a herald, which is no rank, or only asks for news (HELLO_*); the last meeting of its
@@ -189,8 +190,9 @@ typedef struct rank_facts {
 /* True if all say the same. Else appends a line for each fact that differs: its values and the
  * ranks that have them. */
 bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table);
-/* True if `all` says what `some` says, and knows no other key of the INI: who loads no plugin has no fact of
- * one. Else appends a line for each fact that differs, with both values. */
-bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, text_t *table);
+/* True if `all` says what `some` says, and knows no other key of the INI; loads: nor anything else, as who loads
+ * no plugin has no fact of one. Else appends a line for each fact that differs, with both values. */
+bool control_facts_within(const rank_facts_t *some, const rank_facts_t *all, bool loads,
+                          text_t *table);
 
 #endif

@@ -100,13 +100,37 @@ static bool seat_gives_way(control_t *c, const frame_hello_t *h)
     return true;
 }
 
+/* It has met the others before, and whose place this is was started anew on another machine, as by an INI with other
+ * hosts. */
+static bool seat_goes_to(control_t *c, const frame_hello_t *h)
+{
+    control_server_t *s = c->server;
+    const frame_hello_t *first = &s->facts[h->rank].hello;
+    peer_t *there = s->seats[h->rank].peer;
+    char sentence[512], name[CONTROL_NAME], of[CONTROL_NAME];
+    const bool same = strcmp(first->site, h->site) == 0 && strcmp(first->host, h->host) == 0;
+    if (s->welcomed || same || there == NULL || h->stayed != 1 || first->stayed == 1) return false;
+    control_rank_name(c, h->rank, name);
+    control_name(h->rank, h->site, h->host, of);
+    (void)snprintf(sentence, sizeof(sentence),
+                   "%s was started anew, and %s has met the others before: it is refused", name,
+                   of);
+    control_join_refuse(c, there, LH_MISMATCH, sentence);
+    seat_vacate(s, h->rank);
+    return true;
+}
+
 /* Who proves the job's key may still be wrong: of another version or size, under a number that its
  * key is not for, of an epoch that is past, or a second process for a rank that is there. */
 static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
 {
     char sentence[512], name[CONTROL_NAME];
+    lh_status_t status = LH_MISMATCH;
     sentence[0] = '\0';
     control_name(h->rank, h->site, h->host, name);
+    /* Rank 0 may be the one that is wrong. */
+    if ((h->version != FRAME_VERSION || h->size != c->how.size) && h->stayed == 1 && !c->how.stayed)
+        status = LH_AGAIN;
     if (h->version != FRAME_VERSION)
         (void)snprintf(sentence, sizeof(sentence),
                        "%s speaks version %u of the control plane, rank 0 version %d", name,
@@ -120,7 +144,8 @@ static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is of epoch %u of the job, which is past: rank 0 on %s is of epoch %u",
                        name, h->epoch, c->host, c->server->epoch);
-    else if (h->rank == 0 || (c->server->seats[h->rank].hello != NULL && !seat_gives_way(c, h))) {
+    else if (h->rank == 0 || (c->server->seats[h->rank].hello != NULL && !seat_gives_way(c, h) &&
+                              !seat_goes_to(c, h))) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
         /* Too long for one that is well, and too short to be sure; or the job has ended, and who comes belongs to the
@@ -136,7 +161,7 @@ static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
                        first_name, first->pid, h->pid, h->host);
     }
     if (sentence[0] == '\0') return true;
-    control_join_refuse(c, p, LH_MISMATCH, sentence);
+    control_join_refuse(c, p, status, sentence);
     return false;
 }
 
@@ -181,6 +206,7 @@ static void join_welcome_all(control_t *c)
     if (status == LH_OK) {
         control_put_all(c, FRAME_WELCOME, &payload);
         s->welcomed = true;
+        control_members_compare(c);
         control_members_met(c);
         control_opened(c, LH_OK, "");
     } else {
@@ -236,7 +262,7 @@ static uint32_t join_find_stayed(const control_server_t *s)
 {
     uint32_t first = s->size, count = 0;
     for (uint32_t r = 0; r < s->size; r++) {
-        if (s->facts[r].hello.stayed == 0) continue;
+        if (s->facts[r].hello.stayed != 1) continue;
         if (first == s->size) first = r;
         if (!join_agree(s, first, r)) return s->size;
         count++;
@@ -246,7 +272,7 @@ static uint32_t join_find_stayed(const control_server_t *s)
 
 /* "rank 2 on osaka/o1 was started anew and differs from rank 0 on tokyo/t1, which has met the others before: it is
  * refused", and in which facts. */
-static bool join_differs(const control_t *c, uint32_t rank, uint32_t stayed, text_t *out)
+static void join_tell_difference(const control_t *c, uint32_t rank, uint32_t stayed, text_t *out)
 {
     const control_server_t *s = c->server;
     char name[CONTROL_NAME], of[CONTROL_NAME];
@@ -256,28 +282,51 @@ static bool join_differs(const control_t *c, uint32_t rank, uint32_t stayed, tex
                 "%s was started anew and differs from %s, which has met the others before: it is "
                 "refused",
                 name, of);
-    return !control_facts_within(&s->facts[rank], &s->facts[stayed], out);
+    (void)control_facts_within(&s->facts[rank], &s->facts[stayed], true, out);
 }
 
-/* Those that were started anew, and found something else than those that have stayed. Where rank 0 is one of them
- * the others meet again, and wait for its machine. True: not all are there any more. */
+/* Rank 0 is one of those that were started anew and differ. Who agrees with those that have stayed dials again until
+ * another rank 0 is there. */
+static void join_refuse_own(control_t *c, uint32_t stayed)
+{
+    const control_server_t *s = c->server;
+    text_t sentence = {0};
+    join_tell_difference(c, 0, stayed, &sentence);
+    const char *reason = sentence.failed ? "rank 0 differs from the others" : sentence.data;
+    for (uint32_t r = 1; r < s->size; r++) {
+        text_t payload = {0};
+        const lh_status_t status = join_agree(s, r, stayed) ? LH_AGAIN : LH_MISMATCH;
+        frame_write_notice(&payload, &(frame_notice_t){.status = status, .reason = reason});
+        control_put(c->server, s->seats[r].peer, FRAME_REFUSE, &payload);
+        text_free(&payload);
+    }
+    control_end_own(c, reason);
+    text_free(&sentence);
+}
+
+static void join_refuse_anew(control_t *c, uint32_t rank, uint32_t stayed)
+{
+    text_t sentence = {0};
+    join_tell_difference(c, rank, stayed, &sentence);
+    control_join_refuse(c, c->server->seats[rank].peer, LH_MISMATCH,
+                        sentence.failed ? "it differs from the others" : sentence.data);
+    seat_vacate(c->server, rank);
+    text_free(&sentence);
+}
+
+/* Those go that were started anew, and found something else than those that have stayed. True: not all are there
+ * any more. */
 static bool join_refuses_anew(control_t *c)
 {
     control_server_t *s = c->server;
     const uint32_t stayed = join_find_stayed(s), before = s->joined;
-    for (uint32_t r = 0; stayed < s->size && r < s->size; r++) {
-        if (s->facts[r].hello.stayed != 0 || join_agree(s, r, stayed)) continue;
-        text_t sentence = {0};
-        const bool differs = join_differs(c, r, stayed, &sentence) && !sentence.failed;
-        if (differs && r == 0) {
-            control_end_own(c, sentence.data);
-        } else if (differs) {
-            control_join_refuse(c, s->seats[r].peer, LH_MISMATCH, sentence.data);
-            seat_vacate(s, r);
-        }
-        text_free(&sentence);
-        if (s->refused) return true;
+    if (stayed == s->size) return false;
+    if (!join_agree(s, 0, stayed)) {
+        join_refuse_own(c, stayed);
+        return true;
     }
+    for (uint32_t r = 1; r < s->size; r++)
+        if (!join_agree(s, r, stayed)) join_refuse_anew(c, r, stayed);
     if (s->joined == before) return false;
     s->epoch = c->how.epoch;
     for (uint32_t r = 0; r < s->size; r++)

@@ -285,20 +285,10 @@ void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *se
 void control_end_own(control_t *c, const char *sentence)
 {
     control_server_t *s = c->server;
-    lh_assert(!s->welcomed);
-    if (s->refused) return;
+    lh_assert(!s->welcomed && !s->refused);
     control_blame(c, &(control_culprit_t){.status = LH_MISMATCH});
     if (s->listener >= 0) (void)close(s->listener);
     s->listener = -1;
-    for (uint32_t r = 1; r < c->how.size; r++) {
-        const bool stayed = s->facts[r].hello.stayed != 0;
-        text_t payload = {0};
-        frame_write_notice(
-            &payload,
-            &(frame_notice_t){.status = stayed ? LH_PEER_LOST : LH_MISMATCH, .reason = sentence});
-        control_put(s, s->seats[r].peer, FRAME_REFUSE, &payload);
-        text_free(&payload);
-    }
     meeting_ends(c, LH_MISMATCH, sentence);
 }
 

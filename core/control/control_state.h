@@ -83,8 +83,8 @@ typedef struct control_how {
     const control_members_t *members; /* NULL: the same ranks meet always */
     uint32_t epoch; /* the least that this rank takes part in: one more than its launcher's
                               last; 0 and 1: any */
-    /* This rank's launcher has met the others, and has run since: what was found there is what the job
-     * runs with. One that was started anew may find another program, other plugins or another INI. */
+    /* This rank's launcher has met the others, has run since, and finds what it found then: so that is what
+     * the job runs with. One that was started anew may find another program, other plugins or another INI. */
     bool stayed;
     const world_t
         *plan;        /* places that the INI gives the ranks, to name those who have not come, and
@@ -342,7 +342,7 @@ void control_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t ra
                     const char *reason);
 /* Before the welcome nobody may start; after it the job ends. */
 void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence);
-/* Before the welcome: rank 0 is refused, with who came anew as it did. To those that have stayed it is lost. */
+/* Before the welcome, by a sentence that all were told: rank 0 itself is refused. */
 void control_end_own(control_t *c, const char *sentence);
 /* As control_end, with a sentence that names the rank, what it did, and whether it failed by
  * itself. */

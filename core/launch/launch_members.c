@@ -215,7 +215,7 @@ lh_status_t starter_note_met(starter_t *s)
             continue;
         if (witness) memcpy(s->place.layout, t->met, sizeof(s->place.layout));
         s->place.epoch = epoch + 1;
-        s->place.stayed = s->place.stayed || !witness;
+        if (!witness) s->place.facts = s->board[i].facts;
         s->place.met_epoch = epoch;
         memcpy(s->place.met, s->place.layout, sizeof(s->place.met));
         s->place.tried[0] = '\0';

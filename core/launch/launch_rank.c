@@ -123,6 +123,20 @@ lh_status_t launch_facts_collect(const job_t *job, const registry_t *plugins, la
     return LH_OK;
 }
 
+/* Never 0, which says that there is none. */
+static lh_status_t facts_digest(const launch_facts_t *f, uint64_t *out)
+{
+    text_t all = {0};
+    for (uint32_t i = 0; i < f->count; i++) {
+        text_append_n(&all, f->rows[i].name, strlen(f->rows[i].name) + 1);
+        text_append_n(&all, f->rows[i].value, strlen(f->rows[i].value) + 1);
+    }
+    const lh_status_t status = text_status(&all);
+    if (status == LH_OK) *out = digest_xxh3(all.data, all.length) | 1;
+    text_free(&all);
+    return status;
+}
+
 void launch_facts_free(launch_facts_t *f)
 {
     for (uint32_t i = 0; i < f->count; i++) {
@@ -312,6 +326,8 @@ static lh_status_t meeting_begin(meeting_t *m)
     /* All plugins that the job names are loaded here, so that they can be compared. */
     if (status == LH_OK) status = l->how.check(l->how.context);
     if (status == LH_OK) status = launch_facts_collect(l->how.job, l->how.plugins, &m->facts);
+    uint64_t found = 0;
+    if (status == LH_OK) status = facts_digest(&m->facts, &found);
     job_rank_place(l->how.job, l->place.rank, &site, &host);
     m->members = meeting_members(l);
     control_how_t how = {.rank = l->place.rank,
@@ -321,7 +337,7 @@ static lh_status_t meeting_begin(meeting_t *m)
                          .site = site != NULL ? site->name : "",
                          .port_fd = -1,
                          .epoch = l->place.epoch,
-                         .stayed = l->place.stayed,
+                         .stayed = l->place.facts == found,
                          .join_ns = launch_join_ns(l),
                          .patience_ns = launch_patience(l),
                          .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
@@ -342,7 +358,10 @@ static lh_status_t meeting_begin(meeting_t *m)
     world_free(plan);
     if (status != LH_OK) return status;
     l->world->inside_nodes = l->how.job->parallel.inside == INSIDE_NODE;
-    if (l->row != NULL) atomic_store(&l->row->met, l->world->row.epoch);
+    if (l->row != NULL) {
+        l->row->facts = found;
+        atomic_store(&l->row->met, l->world->row.epoch);
+    }
     control_progress(l->control, 0, "its start");
     return world_publish(l->how.host, l->world, m->secret, &m->published);
 }
@@ -479,6 +498,7 @@ static int herald_run(launch_t *l)
                                .listener = -1,
                                .port_fd = -1,
                                .epoch = l->place.epoch,
+                               .stayed = l->place.facts != 0,
                                .join_ns = l->how.leads != NULL ? HERALD_NS : launch_patience(l),
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                                .culprit = meeting_culprit(&m),

@@ -300,14 +300,15 @@ static bool read_members(const char *text, launch_place_t *p, int *length)
 /* The one variable that a launcher of ours sets: all in one, as it is to be unset at once. */
 static lh_status_t read_ours(const char *text, launch_place_t *p)
 {
-    unsigned rank, size, port, row, skip, waits, door, epoch, stayed;
+    unsigned rank, size, port, row, skip, waits, door, epoch;
+    unsigned long long facts;
     int end = 0, more = 0;
     char address[PLACE_ADDRESS];
     if (sscanf(
             text,
-            "rank=%u size=%u port=%u row=%u skip=%u waits=%u door=%u epoch=%u stayed=%u board=%d "
+            "rank=%u size=%u port=%u row=%u skip=%u waits=%u door=%u epoch=%u facts=%llx board=%d "
             "secret=%d listener=%d memory=%d address=%255s%n",
-            &rank, &size, &port, &row, &skip, &waits, &door, &epoch, &stayed, &p->board, &p->secret,
+            &rank, &size, &port, &row, &skip, &waits, &door, &epoch, &facts, &p->board, &p->secret,
             &p->listener, &p->memory, address, &end) != 14 ||
         !read_members(text + end, p, &more) || text[end + more] != '\0' || rank >= size ||
         size > JOB_RANKS || port > UINT16_MAX)
@@ -324,7 +325,7 @@ static lh_status_t read_ours(const char *text, launch_place_t *p)
     p->door = door != 0;
     p->herald = p->herald || p->door;
     p->epoch = epoch;
-    p->stayed = stayed != 0;
+    p->facts = facts;
     (void)snprintf(p->address, sizeof(p->address), "%s", address);
     return LH_OK;
 }
@@ -334,10 +335,10 @@ void launch_place_write(const launch_place_t *p, text_t *out)
     lh_assert(p->rank < p->size && p->board >= 0 && p->secret >= 0);
     text_printf(out,
                 PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u waits=%u door=%u epoch=%u "
-                           "stayed=%u board=%d secret=%d listener=%d memory=%d address=%s",
+                           "facts=%llx board=%d secret=%d listener=%d memory=%d address=%s",
                 p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->waits ? 1u : 0u,
-                p->door ? 1u : 0u, p->epoch, p->stayed ? 1u : 0u, p->board, p->secret, p->listener,
-                p->memory, p->address);
+                p->door ? 1u : 0u, p->epoch, (unsigned long long)p->facts, p->board, p->secret,
+                p->listener, p->memory, p->address);
     if (p->layout[0] == '\0') return; /* no hosts, or too many */
     text_printf(out, " herald=%u elects=%u machine=%u layout=%s met=%u:%s tried=%s",
                 p->herald ? 1u : 0u, p->elects ? 1u : 0u, p->machine, p->layout, p->met_epoch,

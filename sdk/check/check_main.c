@@ -10,6 +10,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/text.h>
 #include <config/quantity.h>
 
 enum { FOLDERS = 16 };
@@ -357,6 +358,7 @@ static int check_plugin(const options_t *o)
 int main(int argc, char **argv)
 {
     options_t o = {.seed = 1};
+    text_locale_hold(); /* children have it, too */
     int code = parse(argc, argv, &o);
     log_threshold(LH_LOG_ERROR);
     if (code < 0) code = o.list ? list() : check_plugin(&o);

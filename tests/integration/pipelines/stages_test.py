@@ -624,7 +624,8 @@ class Calls(PipelineCase):
         """One with a comma for a point, set in the first step."""
         with open(self.path("comma.src"), "w") as f:
             f.write('LC_NUMERIC\ndecimal_point ","\nthousands_sep ""\ngrouping -1\nEND LC_NUMERIC\n')
-        subprocess.run(["localedef", "-c", "-i", self.path("comma.src"), self.path("comma")], capture_output=True)
+        if shutil.which("localedef"):
+            subprocess.run(["localedef", "-c", "-i", self.path("comma.src"), self.path("comma")], capture_output=True)
         if not os.path.exists(self.path("comma", "LC_NUMERIC")):
             self.skipTest("localedef makes no locale here")
         saves, page = self.path("saves.txt"), self.path("figures.prom")
