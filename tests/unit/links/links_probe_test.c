@@ -52,6 +52,9 @@ static lh_status_t tune_nothing(lh_transport_t *t, const lh_link_t *link, uint32
     return fail(LH_UNSUPPORTED, "choice %u of a link that it does not know", choice);
 }
 
+/* What ends send each other to connect has another tag. */
+static const uint32_t probe_tag = 0xffff0002;
+
 /* A lead is a message's first word: 3 is the end of a probe (KIND_END), 1 a burst, all of whose 128 messages
  * are the same bytes and longer than pings and words. */
 static lh_status_t send_and_see(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
@@ -59,9 +62,9 @@ static lh_status_t send_and_see(lh_conn_t *c, lh_region_t *region, const void *d
 {
     uint32_t kind = 0;
     if (bytes >= sizeof(kind)) memcpy(&kind, data, sizeof(kind));
-    burst_messages += kind == 1 && bytes >= 1024;
-    if (kind == 3 && !has_led) led_ns = sys()->now_ns();
-    has_led = has_led || kind == 3;
+    burst_messages += kind == 1 && bytes >= 1024 && tag == probe_tag;
+    if (kind == 3 && tag == probe_tag && !has_led) led_ns = sys()->now_ns();
+    has_led = has_led || (kind == 3 && tag == probe_tag);
     return real->isend(c, region, data, bytes, tag, cookie);
 }
 
@@ -172,9 +175,7 @@ static void a_rate_that_is_asked_for_bounds_its_probe(void **state)
         ranks(4, "[transport.wan]\nsecurity = plain\nrate = 80Mbps\n", probes_under_a_bound));
 }
 
-/* Messages of 1 KiB, of which 61 take a quarter of a second there; words and pings are shorter. What ends send each
- * other to connect has another tag. */
-static const uint32_t probe_tag = 0xffff0002;
+/* Messages of 1 KiB, of which 61 take a quarter of a second there; words and pings are shorter. */
 static uint32_t data_messages;
 
 /* Of the end that dials: pings that have left and whose answers have come, those that left before any had come, and
