@@ -107,31 +107,46 @@ uint64_t ib_exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, u
     return ib_ran_ns(e) - begin;
 }
 
-void ib_rest(end_t *e, uint32_t security, uint32_t messages, uint64_t bytes, uint64_t packets)
+/* True: an end came to rest only when all had come to it. */
+static bool rest_once(end_t *e, const buffer_t *out, const buffer_t *in, uint32_t messages,
+                      uint64_t bytes, uint64_t packets)
 {
     lh_wire_event_t event;
-    ib_meet(e, security);
-    buffer_t out = buffer_new(e, messages * bytes, false, 0);
-    buffer_t in = buffer_new(e, messages * bytes, false, 0);
     for (uint32_t i = 0; i < messages; i++)
-        end_receive(e, &in, i * bytes, bytes, i, i);
+        end_receive(e, in, i * bytes, bytes, i, i);
     end_barrier(e); /* of which both are told meanwhile */
     const uint64_t before = ib_count("packets"), until = check_now_ns() + 10000000000;
     for (uint32_t i = 0; i < messages; i++) {
-        buffer_fill(out.data + i * bytes, bytes, i + 100 * e->side);
-        end_send(e, &out, i * bytes, bytes, i, i);
+        buffer_fill(out->data + i * bytes, bytes, i + 100 * e->side);
+        end_send(e, out, i * bytes, bytes, i, i);
     }
     while (ib_count("packets") < before + packets) {
         CHECK(check_now_ns() < until, "nothing leaves");
         end_poll(e);
     }
     (void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
-    CHECK(!end_take(e, LH_WIRE_RECEIVED, messages - 1, &event), "all had come before");
+    const bool late = end_take(e, LH_WIRE_RECEIVED, messages - 1, &event);
     for (uint32_t i = 0; i < messages; i++) {
         (void)end_await(e, LH_WIRE_SENT, i);
-        (void)end_await(e, LH_WIRE_RECEIVED, i);
-        buffer_check(in.data + i * bytes, bytes, i + 100 * (1 - e->side));
+        if (!late || i + 1 < messages) (void)end_await(e, LH_WIRE_RECEIVED, i);
+        buffer_check(in->data + i * bytes, bytes, i + 100 * (1 - e->side));
     }
+    bool other;
+    end_tell(e, &late, sizeof(late));
+    end_hear(e, &other, sizeof(other));
+    return late || other;
+}
+
+/* An end that stands still between its last look and its rest may find half of what comes at once, and gives
+ * credits for the others: then once more. */
+void ib_rest(end_t *e, uint32_t security, uint32_t messages, uint64_t bytes, uint64_t packets)
+{
+    ib_meet(e, security);
+    buffer_t out = buffer_new(e, messages * bytes, false, 0);
+    buffer_t in = buffer_new(e, messages * bytes, false, 0);
+    uint32_t tries = 0;
+    while (rest_once(e, &out, &in, messages, bytes, packets))
+        CHECK(++tries < 10, "all had come before, each time");
     CHECK(ib_count("rnr") == 0 && ib_count("overruns") == 0, "%llu not ready, %llu overruns",
           (unsigned long long)ib_count("rnr"), (unsigned long long)ib_count("overruns"));
     end_barrier(e);
