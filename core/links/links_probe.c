@@ -189,8 +189,10 @@ static lh_status_t probe_part(probe_t *p, uint32_t kind)
 /* Over the service for bulk data, which training connects to anew later. */
 static lh_status_t pair_connect(probe_t *p, uint32_t peer)
 {
+    const uint64_t begun_ns = sys()->now_ns();
     const lh_status_t status = links_connect(p->l, &peer, 1, LH_SERVICE_BULK);
     p->moved_ns = sys()->now_ns();
+    p->connect_took_ns = p->moved_ns - begun_ns;
     p->k = links_find(p->l, peer, LH_SERVICE_BULK);
     return status;
 }
@@ -257,6 +259,15 @@ static lh_status_t losses_count(probe_t *p)
 
 static void figures_tell(const probe_t *p);
 
+/* Whether another tuning can still be tried: over a new connection, which may take as long as the last one, and by
+ * bursts like the last. */
+static bool has_time(const probe_t *p)
+{
+    const uint64_t least = 3 * link_probe_burst_ns(0);
+    const uint64_t last = p->connect_took_ns + BURSTS * p->burst_took_ns;
+    return sys()->now_ns() + (last > least ? last : least) <= p->deadline_ns;
+}
+
 /* The end that dialed leads: bursts by the plugin's first tuning, by its neighbours where that does
  * not keep the pace, and the best one's figures stay. A tuning with another number of streams than
  * the connection has needs a new connection, which takes six round trips; where the plugin can do with
@@ -292,8 +303,7 @@ static lh_status_t probe_lead(probe_t *p)
         }
         (void)losses_tell(p);
         const double *loss = p->figures->loss;
-        if (best >= kept_share || sys()->now_ns() + 3 * link_probe_burst_ns(0) > p->deadline_ns)
-            break;
+        if (best >= kept_share || !has_time(p)) break;
         if (choice == 0) p->loss = loss[0] > loss[1] ? loss[0] : loss[1];
     }
     return losses_count(p);

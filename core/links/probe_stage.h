@@ -61,11 +61,12 @@ typedef struct probe {
     uint64_t loaded_ns;
     uint64_t rate[2], burst[2]; /* what this end sends, what comes          */
     uint64_t sent_before, lost_before;
-    probe_tally_t losses[2]; /* of bursts by all tunings: how much is lost is the link's */
-    uint64_t burst_took_ns;  /* the last one, with its word                              */
-    uint32_t choice;         /* of the plugin's tunings */
-    double loss;             /* of the first choice's bursts; 0: of that itself */
-    probe_cards_t cards;     /* of this end, in bursts */
+    probe_tally_t losses[2];  /* of bursts by all tunings: how much is lost is the link's */
+    uint64_t burst_took_ns;   /* the last one, with its word                              */
+    uint64_t connect_took_ns; /* likewise */
+    uint32_t choice;          /* of the plugin's tunings */
+    double loss;              /* of the first choice's bursts; 0: of that itself */
+    probe_cards_t cards;      /* of this end, in bursts */
     probe_figures_t *figures;
 } probe_t;
 
