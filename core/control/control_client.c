@@ -187,13 +187,6 @@ static void client_tell_wait(const control_t *c, const char *sentence)
     log_line(first ? LH_LOG_WARN : herald ? LH_LOG_DEBUG : LH_LOG_INFO, "%s", sentence);
 }
 
-/* The door was shut, which needs no word; or it is rank 0's place that is to be taken by another. */
-static void client_comes_again(const control_t *c, const frame_notice_t *notice)
-{
-    if (!c->client->door) client_tell_wait(c, notice->reason);
-    client_dials_again(c->client);
-}
-
 /* For whom all wait, be it for the stages before: a door says so once, and this rank again (client_judge_door). */
 static void client_take_wait(const control_t *c, const frame_notice_t *notice)
 {
@@ -249,8 +242,8 @@ static lh_status_t client_take_frame(control_t *c, const frame_t *f)
     case FRAME_END:
         status = frame_read_notice(f, &notice);
         if (status != LH_OK) break;
-        if (!k->welcomed && notice.status == LH_AGAIN)
-            client_comes_again(c, &notice);
+        if (k->door && notice.status == LH_AGAIN)
+            client_dials_again(k);
         else
             client_end(c, &notice, true);
         break;

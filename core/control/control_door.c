@@ -117,7 +117,7 @@ static void visitor_take_hello(door_t *d, visitor_t *v, const frame_t *f)
         (void)snprintf(sentence, sizeof(sentence),
                        "this machine speaks version %u of the control plane, %.60s version %d",
                        h.version, d->how->host, FRAME_VERSION);
-        visitor_put_notice(v, FRAME_REFUSE, h.stayed == 1 ? LH_AGAIN : LH_MISMATCH, sentence);
+        visitor_put_notice(v, FRAME_REFUSE, LH_MISMATCH, sentence);
         if (conn_drive(v->conn) == LH_OK) conn_finish(v->conn);
         visitor_drop(d, v);
         return;

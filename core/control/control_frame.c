@@ -459,12 +459,12 @@ static bool all_have(const rank_facts_t *ranks, uint32_t count, const char *name
 }
 
 /* Two walks: one that finds out whether there is anything to tell, which is all that happens in a
- * job that is well; and one that writes the table, where nothing differs but the order either. The table is cut at TABLE_BYTES, as it travels
+ * job that is well; and one that writes the table. The table is cut at TABLE_BYTES, as it travels
  * to every rank in a notice, and says how many more rows there would have been. */
 bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table)
 {
     uint32_t left_out = 0;
-    bool agree = true, differ = false;
+    bool agree = true;
     for (uint32_t r = 1; agree && r < count; r++)
         agree = is_same_list(&ranks[0].hello, &ranks[r].hello);
     if (agree) return true;
@@ -474,7 +474,6 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
             const char *name, *value;
             frame_next_fact(&at, &name, &value);
             if (all_have(ranks, count, name, value) || came_before(ranks, r, name)) continue;
-            differ = true;
             if (table->length > TABLE_BYTES)
                 left_out++;
             else
@@ -482,7 +481,7 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
         }
     }
     if (left_out > 0) text_printf(table, "\nand %u more", left_out);
-    return !differ;
+    return false;
 }
 
 /* False: there is no room for it in the table. */

@@ -8,9 +8,10 @@
  * Where all places are taken the oldest that is silent makes room, so that strangers can't keep ranks out.
  * The price is that a slow rank may be let go as one of them: it dials again (control_client.c). Facts are
  * compared when the last rank has come, and not as each comes: a rank that differs may wait in vain for the
- * others, and one table names all that differ. All are refused then, as nobody knows who is right; but
- * where at least half of the ranks have met before, their launchers have run since (stayed) and they agree,
- * they are: then only those that came anew and differ go, and the others wait for better ones.
+ * others, and one table names all that differ. All are refused then, as nobody knows who is right; but where
+ * rank 0 and at least half of the ranks have met before, find what they found then, and agree, they are: only
+ * those that were started anew and differ go, and the others wait for better ones. A rank 0 that was started anew
+ * refuses all: the others could not wait for another one without ending.
  *
  * What is let in here the server's thread serves (control_server.c), which calls this file and is not
  * called by it. */
@@ -78,6 +79,7 @@ static void seat_vacate(control_server_t *s, uint32_t rank)
     lh_assert(rank > 0 && s->seats[rank].peer == NULL && s->joined > 0);
     mem_free(s->seats[rank].hello);
     s->seats[rank].hello = NULL;
+    s->seats[rank].departed = false;
     s->facts[rank].hello = (frame_hello_t){0};
     s->joined--;
 }
@@ -100,37 +102,13 @@ static bool seat_gives_way(control_t *c, const frame_hello_t *h)
     return true;
 }
 
-/* It has met the others before, and whose place this is was started anew on another machine, as by an INI with other
- * hosts. */
-static bool seat_goes_to(control_t *c, const frame_hello_t *h)
-{
-    control_server_t *s = c->server;
-    const frame_hello_t *first = &s->facts[h->rank].hello;
-    peer_t *there = s->seats[h->rank].peer;
-    char sentence[512], name[CONTROL_NAME], of[CONTROL_NAME];
-    const bool same = strcmp(first->site, h->site) == 0 && strcmp(first->host, h->host) == 0;
-    if (s->welcomed || same || there == NULL || h->stayed != 1 || first->stayed == 1) return false;
-    control_rank_name(c, h->rank, name);
-    control_name(h->rank, h->site, h->host, of);
-    (void)snprintf(sentence, sizeof(sentence),
-                   "%s was started anew, and %s has met the others before: it is refused", name,
-                   of);
-    control_join_refuse(c, there, LH_MISMATCH, sentence);
-    seat_vacate(s, h->rank);
-    return true;
-}
-
 /* Who proves the job's key may still be wrong: of another version or size, under a number that its
  * key is not for, of an epoch that is past, or a second process for a rank that is there. */
 static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
 {
     char sentence[512], name[CONTROL_NAME];
-    lh_status_t status = LH_MISMATCH;
     sentence[0] = '\0';
     control_name(h->rank, h->site, h->host, name);
-    /* Rank 0 may be the one that is wrong. */
-    if ((h->version != FRAME_VERSION || h->size != c->how.size) && h->stayed == 1 && !c->how.stayed)
-        status = LH_AGAIN;
     if (h->version != FRAME_VERSION)
         (void)snprintf(sentence, sizeof(sentence),
                        "%s speaks version %u of the control plane, rank 0 version %d", name,
@@ -144,8 +122,7 @@ static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is of epoch %u of the job, which is past: rank 0 on %s is of epoch %u",
                        name, h->epoch, c->host, c->server->epoch);
-    else if (h->rank == 0 || (c->server->seats[h->rank].hello != NULL && !seat_gives_way(c, h) &&
-                              !seat_goes_to(c, h))) {
+    else if (h->rank == 0 || (c->server->seats[h->rank].hello != NULL && !seat_gives_way(c, h))) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
         /* Too long for one that is well, and too short to be sure; or the job has ended, and who comes belongs to the
@@ -161,7 +138,7 @@ static bool join_check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
                        first_name, first->pid, h->pid, h->host);
     }
     if (sentence[0] == '\0') return true;
-    control_join_refuse(c, p, status, sentence);
+    control_join_refuse(c, p, LH_MISMATCH, sentence);
     return false;
 }
 
@@ -206,7 +183,6 @@ static void join_welcome_all(control_t *c)
     if (status == LH_OK) {
         control_put_all(c, FRAME_WELCOME, &payload);
         s->welcomed = true;
-        control_members_compare(c);
         control_members_met(c);
         control_opened(c, LH_OK, "");
     } else {
@@ -257,61 +233,43 @@ static bool join_agree(const control_server_t *s, uint32_t a, uint32_t b)
     return agree;
 }
 
-/* The first of those that have stayed, where what they found is what the job runs with; else there are `size`. */
-static uint32_t join_find_stayed(const control_server_t *s)
+/* Whether what rank 0 found is what the job runs with. Of machines that change only those count that have been at
+ * the last meeting that any of them knows. */
+static bool join_zero_is_right(const control_server_t *s)
 {
-    uint32_t first = s->size, count = 0;
+    uint32_t newest = 0, count = 0;
+    for (uint32_t r = 0; r < s->size; r++)
+        if (s->facts[r].hello.met_epoch > newest) newest = s->facts[r].hello.met_epoch;
     for (uint32_t r = 0; r < s->size; r++) {
-        if (s->facts[r].hello.stayed != 1) continue;
-        if (first == s->size) first = r;
-        if (!join_agree(s, first, r)) return s->size;
-        count++;
+        const frame_hello_t *h = &s->facts[r].hello;
+        const bool stayed = h->stayed == 1 && h->met_epoch == newest;
+        if ((r == 0 && !stayed) || (stayed && !join_agree(s, 0, r))) return false;
+        count += stayed;
     }
-    return 2 * count >= s->size ? first : s->size;
+    return 2 * count >= s->size;
 }
 
 /* "rank 2 on osaka/o1 was started anew and differs from rank 0 on tokyo/t1, which has met the others before: it is
- * refused", and in which facts. */
-static void join_tell_difference(const control_t *c, uint32_t rank, uint32_t stayed, text_t *out)
+ * refused", and in which facts. False: there is none that has a name. */
+static bool join_refuse_anew(control_t *c, uint32_t rank)
 {
     const control_server_t *s = c->server;
-    char name[CONTROL_NAME], of[CONTROL_NAME];
+    char name[CONTROL_NAME], zero[CONTROL_NAME];
+    text_t sentence = {0};
     control_rank_name(c, rank, name);
-    control_rank_name(c, stayed, of);
-    text_printf(out,
+    control_rank_name(c, 0, zero);
+    text_printf(&sentence,
                 "%s was started anew and differs from %s, which has met the others before: it is "
                 "refused",
-                name, of);
-    (void)control_facts_within(&s->facts[rank], &s->facts[stayed], true, out);
-}
-
-/* Rank 0 is one of those that were started anew and differ. Who agrees with those that have stayed dials again until
- * another rank 0 is there. */
-static void join_refuse_own(control_t *c, uint32_t stayed)
-{
-    const control_server_t *s = c->server;
-    text_t sentence = {0};
-    join_tell_difference(c, 0, stayed, &sentence);
-    const char *reason = sentence.failed ? "rank 0 differs from the others" : sentence.data;
-    for (uint32_t r = 1; r < s->size; r++) {
-        text_t payload = {0};
-        const lh_status_t status = join_agree(s, r, stayed) ? LH_AGAIN : LH_MISMATCH;
-        frame_write_notice(&payload, &(frame_notice_t){.status = status, .reason = reason});
-        control_put(c->server, s->seats[r].peer, FRAME_REFUSE, &payload);
-        text_free(&payload);
+                name, zero);
+    const bool differs = !control_facts_within(&s->facts[rank], &s->facts[0], true, &sentence);
+    if (differs) {
+        control_join_refuse(c, s->seats[rank].peer, LH_MISMATCH,
+                            sentence.failed ? "it differs from the others" : sentence.data);
+        seat_vacate(c->server, rank);
     }
-    control_end_own(c, reason);
     text_free(&sentence);
-}
-
-static void join_refuse_anew(control_t *c, uint32_t rank, uint32_t stayed)
-{
-    text_t sentence = {0};
-    join_tell_difference(c, rank, stayed, &sentence);
-    control_join_refuse(c, c->server->seats[rank].peer, LH_MISMATCH,
-                        sentence.failed ? "it differs from the others" : sentence.data);
-    seat_vacate(c->server, rank);
-    text_free(&sentence);
+    return differs;
 }
 
 /* Those go that were started anew, and found something else than those that have stayed. True: not all are there
@@ -319,15 +277,11 @@ static void join_refuse_anew(control_t *c, uint32_t rank, uint32_t stayed)
 static bool join_refuses_anew(control_t *c)
 {
     control_server_t *s = c->server;
-    const uint32_t stayed = join_find_stayed(s), before = s->joined;
-    if (stayed == s->size) return false;
-    if (!join_agree(s, 0, stayed)) {
-        join_refuse_own(c, stayed);
-        return true;
-    }
+    bool any = false;
+    if (!join_zero_is_right(s)) return false;
     for (uint32_t r = 1; r < s->size; r++)
-        if (!join_agree(s, r, stayed)) join_refuse_anew(c, r, stayed);
-    if (s->joined == before) return false;
+        if (s->seats[r].peer != NULL && !join_agree(s, 0, r)) any |= join_refuse_anew(c, r);
+    if (!any) return false;
     s->epoch = c->how.epoch;
     for (uint32_t r = 0; r < s->size; r++)
         if (s->facts[r].hello.epoch > s->epoch) s->epoch = s->facts[r].hello.epoch;

@@ -163,13 +163,11 @@ static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t
 }
 
 /* Whoever may come to have ranks is compared with who leads as it comes, but for plugins, of which a herald loads
- * none: these are compared when its ranks meet the others'. Before the welcome who leads may be the one that is
- * wrong, where it was started anew: then that has time. The witness computes nothing. */
+ * none: these are compared when its ranks meet the others'. The witness computes nothing. */
 static bool refuse_herald(control_t *c, peer_t *p, const frame_hello_t *h, uint32_t machine)
 {
     const rank_facts_t own = {.hello = *h};
     text_t table = {0};
-    if (!c->how.stayed && !c->server->welcomed && c->how.members->resumes) return false;
     if (machine == members_witness(c->how.members->job)) return false;
     text_printf(&table, "%.60s/%.60s differs from %.60s/%.60s: ranks of it would be refused",
                 h->site, h->host, c->site, c->host);
@@ -179,13 +177,6 @@ static bool refuse_herald(control_t *c, peer_t *p, const frame_hello_t *h, uint3
                             table.failed ? "its machine differs from rank 0's" : table.data);
     text_free(&table);
     return differs;
-}
-
-void control_members_compare(control_t *c)
-{
-    if (c->how.members == NULL) return;
-    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
-        if (!p->dead && p->herald != NULL) (void)refuse_herald(c, p, &p->hello, p->machine);
 }
 
 /* The answer goes out now or never, as of a peer that is refused. */

@@ -15,8 +15,6 @@ bool control_members_meet(control_t *c);
 /* Who has not come by the deadline is replaced or left out, as far as those that are here may do that.
  * False: they can't, and the job does not start. */
 bool control_members_judge(control_t *c, uint64_t now);
-/* All have met, and are right: heralds that were not compared as they came are now. */
-void control_members_compare(control_t *c);
 /* Ranks of different epochs have come: true, they are told to meet anew. */
 bool control_members_epochs(control_t *c);
 /* The job goes on with machines that are back, where some are. */

@@ -245,16 +245,6 @@ void control_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t ra
     text_free(&payload);
 }
 
-/* Nobody was welcomed, and all have been told: the thread ends soon. */
-static void meeting_ends(control_t *c, lh_status_t status, const char *sentence)
-{
-    control_server_t *s = c->server;
-    s->refused = true;
-    s->closing = true;
-    s->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
-    control_opened(c, status, sentence);
-}
-
 /* The job ends for all with this sentence. Before the welcome nobody may start: all are refused,
  * and the thread ends soon. After it all are told, and go on until they notice. */
 void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
@@ -278,18 +268,11 @@ void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *se
         control_decide(c, status, sentence);
         return;
     }
+    s->refused = true;
+    s->closing = true;
+    s->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
     control_notice(c, FRAME_REFUSE, status, rank, sentence);
-    meeting_ends(c, status, sentence);
-}
-
-void control_end_own(control_t *c, const char *sentence)
-{
-    control_server_t *s = c->server;
-    lh_assert(!s->welcomed && !s->refused);
-    control_blame(c, &(control_culprit_t){.status = LH_MISMATCH});
-    if (s->listener >= 0) (void)close(s->listener);
-    s->listener = -1;
-    meeting_ends(c, LH_MISMATCH, sentence);
+    control_opened(c, status, sentence);
 }
 
 /* "rank 3 on osaka/o1", or "rank 3" before its hello has come. */

@@ -342,8 +342,6 @@ void control_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t ra
                     const char *reason);
 /* Before the welcome nobody may start; after it the job ends. */
 void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence);
-/* Before the welcome, by a sentence that all were told: rank 0 itself is refused. */
-void control_end_own(control_t *c, const char *sentence);
 /* As control_end, with a sentence that names the rank, what it did, and whether it failed by
  * itself. */
 void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,

@@ -498,7 +498,6 @@ static int herald_run(launch_t *l)
                                .listener = -1,
                                .port_fd = -1,
                                .epoch = l->place.epoch,
-                               .stayed = l->place.facts != 0,
                                .join_ns = l->how.leads != NULL ? HERALD_NS : launch_patience(l),
                                .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                                .culprit = meeting_culprit(&m),

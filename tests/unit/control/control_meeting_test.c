@@ -154,143 +154,28 @@ static void who_comes_anew_and_differs_is_refused_alone(void **state)
     secret_free(star.secret);
 }
 
-/* Rank 1 was started anew, too, and fits; all but rank 0 wait for another one. */
-static void rank_0_that_comes_anew_and_differs_is_refused_alone(void **state)
-{
-    static control_culprit_t of_zero;
-    star_t star;
-    rank_run_t ranks[RANKS], zero;
-    (void)state;
-    assert_int_equal(star_open(&star), LH_OK);
-    come_again(&star, ranks, true);
-    ranks[0].how.culprit = &of_zero;
-    ranks[1].how.facts = kept;
-    for (uint32_t i = 0; i < RANKS; i++)
-        (void)pthread_create(&ranks[i].thread, NULL, rank_open_thread, &ranks[i]);
-    (void)pthread_join(ranks[0].thread, NULL);
-    assert_int_equal(ranks[0].status, LH_MISMATCH);
-    assert_int_equal(of_zero.status, LH_MISMATCH);
-    assert_string_equal(
-        ranks[0].reason,
-        "rank 0 on tokyo/t1 was started anew and differs from rank 2 on osaka/o1, which has met "
-        "the others before: it is refused\n[train] batch: 16, expected 8");
-    (void)usleep(600000); /* two tries */
-    for (uint32_t i = 1; i < RANKS; i++)
-        assert_int_equal(pthread_tryjoin_np(ranks[i].thread, NULL), EBUSY);
-    assert_int_equal(control_listen("127.0.0.1", star.port, &star.listener, &star.port), LH_OK);
-    zero = (rank_run_t){.how = star_how(&star, 0, RANKS)};
-    zero.how.facts = kept;
-    zero.how.fact_count = 2;
-    (void)rank_open_thread(&zero);
-    for (uint32_t i = 1; i < RANKS; i++)
-        (void)pthread_join(ranks[i].thread, NULL);
-    ranks[0] = zero;
-    for (uint32_t i = 0; i < RANKS; i++) {
-        if (ranks[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, ranks[i].reason);
-        assert_int_equal(ranks[i].world->row.epoch, 3);
-    }
-    ranks_close(ranks, RANKS);
-    secret_free(star.secret);
-}
-
-/* Its INI has fewer ranks: it can't know that it is wrong, and the others don't end by what it says. */
-static void rank_0_that_comes_anew_and_counts_other_ranks_ends_nobody(void **state)
-{
-    star_t star;
-    rank_run_t zero, one;
-    (void)state;
-    assert_int_equal(star_open(&star), LH_OK);
-    zero = (rank_run_t){.how = star_how(&star, 0, 2)};
-    zero.how.join_ns = 1500 * CONTROL_MS;
-    one = (rank_run_t){.how = star_how(&star, 1, RANKS)};
-    one.how.epoch = 3;
-    one.how.stayed = true;
-    one.how.join_ns = 4000 * CONTROL_MS;
-    (void)pthread_create(&one.thread, NULL, rank_open_thread, &one);
-    (void)rank_open_thread(&zero);
-    assert_int_equal(zero.status, LH_TIMED_OUT);
-    assert_int_equal(pthread_tryjoin_np(one.thread, NULL), EBUSY);
-    (void)pthread_join(one.thread, NULL);
-    assert_int_not_equal(one.status, LH_OK);
-    assert_int_not_equal(one.status, LH_MISMATCH);
-    secret_free(star.secret);
-}
-
-/* Its INI has the hosts in another order. */
-static void a_rank_that_has_stayed_has_its_place(void **state)
-{
-    star_t star;
-    rank_run_t zero, one, wrong;
-    (void)state;
-    assert_int_equal(star_open(&star), LH_OK);
-    zero = (rank_run_t){.how = star_how(&star, 0, 2)};
-    one = (rank_run_t){.how = star_how(&star, 1, 2)};
-    zero.how.epoch = one.how.epoch = 3;
-    zero.how.stayed = one.how.stayed = true;
-    wrong = (rank_run_t){.how = star_how(&star, 1, 2)};
-    wrong.how.site = "kyoto";
-    wrong.how.host = "k1";
-    wrong.how.facts = found_anew;
-    wrong.how.fact_count = 2;
-    zero.how.size = one.how.size = wrong.how.size = 3;
-    (void)pthread_create(&zero.thread, NULL, rank_open_thread, &zero);
-    (void)pthread_create(&wrong.thread, NULL, rank_open_thread, &wrong);
-    (void)usleep(500000);
-    (void)pthread_create(&one.thread, NULL, rank_open_thread, &one);
-    (void)pthread_join(wrong.thread, NULL);
-    assert_int_equal(wrong.status, LH_MISMATCH);
-    assert_string_equal(wrong.reason, "rank 1 on kyoto/k1 was started anew, and rank 1 on tokyo/t1 "
-                                      "has met the others before: it is refused");
-    rank_run_t two = {.how = star_how(&star, 2, 3)};
-    (void)rank_open_thread(&two);
-    (void)pthread_join(zero.thread, NULL);
-    (void)pthread_join(one.thread, NULL);
-    rank_run_t all[] = {zero, one, two};
-    for (uint32_t i = 0; i < 3; i++)
-        if (all[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, all[i].reason);
-    ranks_close(all, 3);
-    secret_free(star.secret);
-}
-
-/* As by --set, whose keys stand behind those of the INI. */
-static void facts_in_another_order_are_the_same(void **state)
-{
-    static const control_fact_t turned[] = {{"[train] batch", "8"}, {"binary", "1f00"}};
-    star_t star;
-    rank_run_t ranks[2];
-    (void)state;
-    assert_int_equal(star_open(&star), LH_OK);
-    for (uint32_t i = 0; i < 2; i++) {
-        ranks[i] = (rank_run_t){.how = star_how(&star, i, 2)};
-        ranks[i].how.facts = i == 0 ? kept : turned;
-        ranks[i].how.fact_count = 2;
-    }
-    ranks_open(ranks, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        if (ranks[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, ranks[i].reason);
-    ranks_close(ranks, 2);
-    secret_free(star.secret);
-}
-
-/* Fewer than half have stayed, or what they found is not the same: nobody knows who is right. */
+/* Fewer than half have stayed, or what they found is not the same, or rank 0 was started anew. */
 static void where_nobody_knows_who_is_right_all_are_refused(void **state)
 {
-    for (uint32_t few = 0; few < 2; few++) {
+    enum { FEW, NOT_ALIKE, WITHOUT_ZERO, CASES };
+    for (uint32_t what = 0; what < CASES; what++) {
         star_t star;
         rank_run_t ranks[RANKS];
+        char expected[160];
+        const bool without = what == WITHOUT_ZERO;
         (void)state;
         assert_int_equal(star_open(&star), LH_OK);
-        come_again(&star, ranks, false);
-        if (few == 1)
-            ranks[1].how.stayed = false;
-        else
-            ranks[2].how.stayed = true;
+        come_again(&star, ranks, without);
+        if (what == FEW) ranks[1].how.stayed = false;
+        if (what == NOT_ALIKE) ranks[2].how.stayed = true;
         ranks_open(ranks, RANKS);
+        (void)snprintf(expected, sizeof(expected),
+                       "ranks differ; nothing was started\n[train] batch: %d on ranks 0-1 "
+                       "(tokyo/t1); %d on ranks 2-3 (osaka/o1)",
+                       without ? 16 : 8, without ? 8 : 16);
         for (uint32_t i = 0; i < RANKS; i++) {
             assert_int_equal(ranks[i].status, LH_MISMATCH);
-            assert_string_equal(ranks[i].reason,
-                                "ranks differ; nothing was started\n[train] batch: 8 on ranks 0-1 "
-                                "(tokyo/t1); 16 on ranks 2-3 (osaka/o1)");
+            assert_string_equal(ranks[i].reason, expected);
         }
         secret_free(star.secret);
     }
@@ -695,10 +580,6 @@ int main(void)
         cmocka_unit_test(a_wait_is_told_often_and_then_seldom),
         cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
         cmocka_unit_test(who_comes_anew_and_differs_is_refused_alone),
-        cmocka_unit_test(rank_0_that_comes_anew_and_differs_is_refused_alone),
-        cmocka_unit_test(rank_0_that_comes_anew_and_counts_other_ranks_ends_nobody),
-        cmocka_unit_test(a_rank_that_has_stayed_has_its_place),
-        cmocka_unit_test(facts_in_another_order_are_the_same),
         cmocka_unit_test(where_nobody_knows_who_is_right_all_are_refused),
         cmocka_unit_test(who_comes_without_the_key_is_counted),
         cmocka_unit_test(who_is_shut_out_without_a_word_comes_again),
