@@ -59,8 +59,8 @@ typedef struct launch_place {
     int memory;     /* likewise: of this rank's snapshots, which outlive it; -1: there are none */
     uint32_t row;   /* of the board */
     uint32_t epoch; /* the least that this rank can be of; 1: its launcher has met nobody yet */
-    uint64_t
-        facts; /* of what this launcher's ranks had found when they met the others last; 0: they have not */
+    /* Of what this launcher's ranks had found when they met the others last; 0: they have not. */
+    uint64_t facts;
     /* Of a job with hosts: which of them take part, "": it has none; where the launcher's ranks have met
      * last, and were to meet after that (control_members_t). */
     char layout[MEMBERS_TEXT], met[MEMBERS_TEXT], tried[MEMBERS_TRIED];
@@ -100,7 +100,7 @@ typedef struct board_row {
     control_asked_t asked;      /* what the others are to hear from here */
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */
-    uint64_t facts;             /* launch_facts_digest; written before what follows */
+    uint64_t facts;             /* facts_digest (launch_rank.c); written before what follows */
     _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */
     control_culprit_t culprit;  /* whom the job's end was about */
     control_told_t told;        /* that all go on as others */
