@@ -101,14 +101,13 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
 }
 
 /* Facts are only checked here, and stepped through later with frame_next_fact. Of another version's
- * hello the first four numbers are known, and nothing of what follows. */
+ * hello these three numbers are known, and nothing of what follows. */
 lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_hello_t h = {.version = take_u32(&c)};
     h.rank = take_u32(&c);
     h.size = take_u32(&c);
-    h.stayed = take_u32(&c);
     if (c.good && h.version != FRAME_VERSION) {
         h.site = h.host = h.layout = h.met = h.tried = "";
         *out = h;
@@ -116,6 +115,7 @@ lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
     }
     h.pid = take_u32(&c);
     h.epoch = take_u32(&c);
+    h.stayed = take_u32(&c);
     h.site = frame_take_text(&c, FRAME_FACT_TEXT);
     h.host = frame_take_text(&c, FRAME_FACT_TEXT);
     h.herald = take_u32(&c);
@@ -271,9 +271,9 @@ void frame_write_hello(text_t *out, const frame_hello_t *hello)
     frame_put_u32(out, hello->version);
     frame_put_u32(out, hello->rank);
     frame_put_u32(out, hello->size);
-    frame_put_u32(out, hello->stayed);
     frame_put_u32(out, hello->pid);
     frame_put_u32(out, hello->epoch);
+    frame_put_u32(out, hello->stayed);
     frame_put_text(out, hello->site, FRAME_FACT_TEXT);
     frame_put_text(out, hello->host, FRAME_FACT_TEXT);
     frame_put_u32(out, hello->herald);
@@ -428,12 +428,11 @@ static void append_row(const rank_facts_t *ranks, uint32_t count, const char *na
     }
 }
 
-/* The usual case, in one walk: the same names and values in the same order. */
-static bool is_same_list(const frame_hello_t *a, const frame_hello_t *b)
+bool control_facts_same(const rank_facts_t *a, const rank_facts_t *b)
 {
-    const unsigned char *at_a = a->facts, *at_b = b->facts;
-    if (a->fact_count != b->fact_count) return false;
-    for (uint32_t i = 0; i < a->fact_count; i++) {
+    const unsigned char *at_a = a->hello.facts, *at_b = b->hello.facts;
+    if (a->hello.fact_count != b->hello.fact_count) return false;
+    for (uint32_t i = 0; i < a->hello.fact_count; i++) {
         const char *name_a, *value_a, *name_b, *value_b;
         frame_next_fact(&at_a, &name_a, &value_a);
         frame_next_fact(&at_b, &name_b, &value_b);
@@ -466,7 +465,7 @@ bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *tabl
     uint32_t left_out = 0;
     bool agree = true;
     for (uint32_t r = 1; agree && r < count; r++)
-        agree = is_same_list(&ranks[0].hello, &ranks[r].hello);
+        agree = control_facts_same(&ranks[0], &ranks[r]);
     if (agree) return true;
     for (uint32_t r = 0; r < count; r++) {
         const unsigned char *at = ranks[r].hello.facts;

@@ -98,11 +98,10 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
 
 /* To rank 0, the first frame of a rank. Texts point into the payload, here and below. */
 typedef struct frame_hello {
-    uint32_t version, rank, size;
-    uint32_t stayed; /* 1: control_how_t.stayed */
-    uint32_t pid;
+    uint32_t version, rank, size, pid;
     uint32_t
         epoch; /* the least that this rank can be of; 1: any, its launcher has met nobody yet */
+    uint32_t stayed; /* 1: control_how_t.stayed */
     const char *site, *host;
     /* Of a job whose members may change: the layout in which this rank is, or what its machine knows
      * where it is a herald, which is no rank, or only asks for news (HELLO_*); the last meeting of its
@@ -187,6 +186,8 @@ typedef struct rank_facts {
     frame_hello_t hello; /* its texts are owned by whoever calls */
 } rank_facts_t;
 
+/* Whether both say the same in the same order: one walk, as in a job that is well. */
+bool control_facts_same(const rank_facts_t *a, const rank_facts_t *b);
 /* True if all say the same. Else appends a line for each fact that differs: its values and the
  * ranks that have them. */
 bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table);

@@ -223,16 +223,6 @@ static bool join_one_epoch(control_t *c)
     return true;
 }
 
-/* Whether two ranks found the same. */
-static bool join_agree(const control_server_t *s, uint32_t a, uint32_t b)
-{
-    const rank_facts_t pair[] = {s->facts[a], s->facts[b]};
-    text_t table = {0};
-    const bool agree = control_facts_agree(pair, 2, &table);
-    text_free(&table);
-    return agree;
-}
-
 /* Whether what rank 0 found is what the job runs with. Of machines that change only those count that have been at
  * the last meeting that any of them knows. */
 static bool join_zero_is_right(const control_server_t *s)
@@ -243,7 +233,8 @@ static bool join_zero_is_right(const control_server_t *s)
     for (uint32_t r = 0; r < s->size; r++) {
         const frame_hello_t *h = &s->facts[r].hello;
         const bool stayed = h->stayed == 1 && h->met_epoch == newest;
-        if ((r == 0 && !stayed) || (stayed && !join_agree(s, 0, r))) return false;
+        if ((r == 0 && !stayed) || (stayed && !control_facts_same(&s->facts[0], &s->facts[r])))
+            return false;
         count += stayed;
     }
     return 2 * count >= s->size;
@@ -280,7 +271,8 @@ static bool join_refuses_anew(control_t *c)
     bool any = false;
     if (!join_zero_is_right(s)) return false;
     for (uint32_t r = 1; r < s->size; r++)
-        if (s->seats[r].peer != NULL && !join_agree(s, 0, r)) any |= join_refuse_anew(c, r);
+        if (s->seats[r].peer != NULL && !control_facts_same(&s->facts[0], &s->facts[r]))
+            any |= join_refuse_anew(c, r);
     if (!any) return false;
     s->epoch = c->how.epoch;
     for (uint32_t r = 0; r < s->size; r++)

@@ -18,7 +18,7 @@ static void walk_hello(const frame_t *f)
     frame_hello_t h;
     text_t again = {0};
     if (!fuzz_accepted(frame_read_hello(f, &h))) return;
-    if (h.version != FRAME_VERSION) { /* four numbers are known of it, and no text is read */
+    if (h.version != FRAME_VERSION) { /* three numbers are known of it, and no text is read */
         FUZZ_ASSERT(*h.site == '\0' && *h.host == '\0' && h.fact_count == 0);
         return;
     }

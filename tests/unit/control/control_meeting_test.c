@@ -470,7 +470,7 @@ static void a_rank_0_of_the_same_site_that_is_silent_while_ranks_meet_is_lost(vo
     secret_free(star.secret);
 }
 
-/* Its hello has other fields behind the first four. */
+/* Its hello has other fields behind the first three. */
 static void who_speaks_another_version_is_told_so(void **state)
 {
     star_t star;
