@@ -61,7 +61,7 @@ const char *text_nearest_name(const text_nearest_t *n);
  * strtod would then want a comma where files have a point. */
 double text_real(const char *text, char **end);
 /* From here on this thread's printf and strtod are those of the C locale as well, whatever is set for the process.
- * Each thread that writes numbers begins with it, the program's first one too; a child has it of its parent. */
+ * Every thread begins with it (thread_start), the program's first one too; a child has it of its parent. */
 void text_locale_hold(void);
 
 /* A time of day of CLOCK_REALTIME in UTC, as RFC 3339 writes it: "2026-01-31T23:59:59.123Z". */

@@ -3,10 +3,11 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <base/thread.h>
 
 /* The lock of the process's mappings is held for a piece, and free in between. */
 enum { PIECE_BYTES = 1 << 20, PAUSE_NS = 500000 };
@@ -47,13 +48,9 @@ static void *take_ahead(void *context)
 
 void writer_arena_ahead(writer_arena_t *a)
 {
-    sigset_t all, before;
     if (a->ahead) return;
     atomic_store(&a->stop, false);
-    (void)sigfillset(&all); /* signals are the trainer's to answer */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    a->ahead = pthread_create(&a->thread, NULL, take_ahead, a) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    a->ahead = thread_start(&a->thread, "lh-arena", take_ahead, a) == 0;
 }
 
 /* Waits for the thread to end its piece. From then on `taken` is the caller's. */

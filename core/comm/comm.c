@@ -19,6 +19,7 @@
 #include <base/memory.h>
 #include <base/processors.h>
 #include <base/sys.h>
+#include <base/thread.h>
 #include <comm/comm_agree.h>
 #include <comm/comm_expect.h>
 #include <comm/comm_runs.h>
@@ -557,10 +558,10 @@ static lh_status_t scripts_make(comm_t *c, const comm_facts_t *all)
 }
 
 /* A thread that can't be started is a failure of this rank alone. */
-static lh_status_t thread_start(comm_t *c)
+static lh_status_t runs_thread_start(comm_t *c)
 {
     if (!c->threaded) return LH_OK;
-    if (pthread_create(&c->thread, NULL, runs_thread, c) != 0)
+    if (thread_start(&c->thread, "lh-comm", runs_thread, c) != 0)
         return fail(LH_NO_MEMORY, "the thread that drives collectives can't be started");
     c->has_thread = true;
     return LH_OK;
@@ -626,7 +627,7 @@ lh_status_t comm_connect(comm_t *c)
     mem_free(all);
     if (status == LH_OK) status = comm_agree_lanes(c);
     if (status == LH_OK) status = native_join(c->native, c->control);
-    if (status == LH_OK) status = thread_start(c);
+    if (status == LH_OK) status = runs_thread_start(c);
     if (status == LH_OK) c->connected = true;
     return status;
 }

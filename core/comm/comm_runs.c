@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #include <base/sys.h>
-#include <base/text.h>
 #include <longhaul/dtype.h>
 
 /* Events taken from the links at a time; bytes that are added before links are looked at again. */
@@ -616,7 +615,6 @@ void *runs_thread(void *comm)
 {
     comm_t *c = comm;
     idle_t idle = {0};
-    text_locale_hold();
     (void)pthread_mutex_lock(&c->lock);
     while (!c->stop) {
         if (!runs_any(c) || c->waiters > 0 || c->status != LH_OK) {

@@ -5,12 +5,12 @@
 #include <control/control_ask.h>
 
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 #include <control/control_conn.h>
 
 /* ASK_MS: to reach one machine, and to hear it; PAUSE_MS: between two. */
@@ -91,7 +91,6 @@ static void *ask_run(void *argument)
     const control_members_t *m = c->how.members;
     const uint32_t count = members_places(m->job);
     const control_scout_t *s = &c->scout;
-    text_locale_hold();
     for (uint32_t machine = 0; !atomic_load(&s->stop) && !atomic_load(&s->told);
          machine = (machine + 1) % count) {
         if (machine == m->machine) continue;
@@ -106,13 +105,9 @@ void control_ask_start(control_t *c)
 {
     const control_members_t *m = c->how.members;
     control_scout_t *s = &c->scout;
-    sigset_t all, before;
     if (s->runs || m == NULL || !members_change(m->job) || members_places(m->job) < 2) return;
     atomic_store(&s->waits, MEMBERS_NONE);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    s->runs = pthread_create(&s->thread, NULL, ask_run, c) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->runs = thread_start(&s->thread, "lh-scout", ask_run, c) == 0;
 }
 
 void control_ask_enough(control_t *c)

@@ -8,13 +8,13 @@
 #include <control/control_open.h>
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <base/memory.h>
 #include <base/text.h>
+#include <base/thread.h>
 #include <control/control_ask.h>
 #include <control/control_client.h>
 #include <control/control_conn.h>
@@ -59,8 +59,6 @@ static lh_status_t write_hello(control_t *c)
 static void *control_thread_run(void *argument)
 {
     control_t *c = argument;
-    (void)pthread_setname_np(pthread_self(), "lh-control");
-    text_locale_hold();
     if (c->server != NULL)
         control_server_run(c);
     else
@@ -72,16 +70,9 @@ static void *control_thread_run(void *argument)
     return NULL;
 }
 
-/* All signals are blocked in the new thread: SIGTERM is the main thread's to answer, and SIGPIPE of
- * a lost peer is nobody's. A thread inherits the mask of its creator, which is why the mask is
- * changed around the call. */
 static lh_status_t start_thread(control_t *c)
 {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&c->thread, NULL, control_thread_run, c);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = thread_start(&c->thread, "lh-control", control_thread_run, c);
     if (error != 0)
         return fail(LH_NO_MEMORY, "cannot start the control plane's thread: %s", strerror(error));
     return LH_OK;

@@ -14,9 +14,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <base/memory.h>
+#include <base/thread.h>
 #include <data/input_lines.h>
 #include <format/json.h>
 
@@ -263,19 +263,15 @@ static void *worker_run(void *argument)
     return NULL;
 }
 
-/* Signals stay with the thread that called: only it knows what to do about them. */
 static lh_status_t ring_threads_start(encode_ring_t *ring)
 {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
     for (uint32_t i = 0; i <= ring->how.workers && error == 0; i++) {
-        error = pthread_create(&ring->threads[i], NULL, i == 0 ? reader_run : worker_run, ring);
+        error = i == 0 ? thread_start(&ring->threads[i], "lh-read", reader_run, ring)
+                       : thread_start(&ring->threads[i], "lh-encode", worker_run, ring);
         if (error == 0) ring->thread_count++;
     }
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    /* pthread_create returns what other calls set errno to. */
+    /* thread_start returns what other calls set errno to. */
     errno = error;
     return error == 0 ? LH_OK
                       : fail_io(errno, "cannot start %u threads to tokenize", ring->how.workers);

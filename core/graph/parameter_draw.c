@@ -2,11 +2,11 @@
 #include <graph/parameter_draw.h>
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 
 #include <base/memory.h>
 #include <base/processors.h>
+#include <base/thread.h>
 
 /* Elements of a span (1 MiB of F32), elements that a thread draws at a time (a share), and the most
  * threads. There are two spans: one is used by the caller while threads draw the other, share by
@@ -75,17 +75,12 @@ static void *rounds_draw(void *argument)
     return NULL;
 }
 
-/* Starts threads with all signals blocked, so that signals stay with the calling thread. Fewer
- * threads than asked for are no failure. */
+/* Fewer threads than asked for are no failure. */
 static void draw_threads_start(parameter_draw_t *in, uint32_t count)
 {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     while (in->thread_count < count &&
-           pthread_create(&in->threads[in->thread_count], NULL, rounds_draw, in) == 0)
+           thread_start(&in->threads[in->thread_count], "lh-draw", rounds_draw, in) == 0)
         in->thread_count++;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,

@@ -21,6 +21,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 #include <control/control_open.h>
 #include <control/control_stop.h>
 #include <control/world.h>
@@ -375,7 +376,6 @@ static void *watchdog_run(void *argument)
     meeting_t *m = argument;
     struct pollfd fds[2] = {{.fd = m->watchdog_fd, .events = POLLIN},
                             {.fd = control_fd(m->launch->control), .events = POLLIN}};
-    text_locale_hold();
     while (poll(fds, 2, -1) <= 0) {
     }
     if (fds[0].revents != 0) return NULL;
@@ -393,7 +393,7 @@ static lh_status_t watchdog_start(meeting_t *m)
     lh_assert(m->watchdog_fd < 0 && m->launch->control != NULL);
     m->watchdog_fd = eventfd(0, EFD_CLOEXEC);
     if (m->watchdog_fd < 0) return fail_io(errno, "cannot watch the control plane");
-    const int error = pthread_create(&m->watchdog, NULL, watchdog_run, m);
+    const int error = thread_start(&m->watchdog, "lh-watchdog", watchdog_run, m);
     if (error == 0) return LH_OK;
     (void)close(m->watchdog_fd);
     m->watchdog_fd = -1;

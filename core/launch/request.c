@@ -33,6 +33,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 
 /* LOOK_MS: between two looks. REQUEST_BYTES: the most that is read of a file. */
 enum { LOOK_MS = 200, REQUEST_BYTES = 512 };
@@ -121,7 +122,6 @@ static void *request_thread(void *argument)
 {
     request_server_t *s = argument;
     struct pollfd end = {.fd = s->end_fd, .events = POLLIN};
-    text_locale_hold();
     (void)sem_post(&s->began);
     while (poll(&end, 1, LOOK_MS) <= 0)
         for (uint32_t kind = 0; kind < KINDS; kind++)
@@ -141,15 +141,9 @@ static void request_free(request_server_t *s)
     mem_free(s);
 }
 
-/* All signals are blocked in the thread, so that one that this process is sent interrupts its main
- * thread, or waits in the descriptor that the launcher reads. */
 static lh_status_t request_start(request_server_t *s)
 {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&s->thread, NULL, request_thread, s);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = thread_start(&s->thread, "lh-request", request_thread, s);
     if (error != 0) return fail(LH_NO_MEMORY, "cannot look for requests: %s", strerror(error));
     while (sem_wait(&s->began) != 0 && errno == EINTR) {
     }

@@ -21,7 +21,6 @@
 #include <links/links_early.h>
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -29,6 +28,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 #include <links/links_probe.h>
 
 /* As long as a sentence of base/status.h: it may be the control plane's. */
@@ -50,7 +50,6 @@ static void *early_run(void *argument)
 {
     links_early_t *e = argument;
     links_t *l = e->own;
-    text_locale_hold();
     e->status = links_probe(l, e->known, e->known_count);
     if (e->status != LH_OK) {
         (void)snprintf(e->reason, sizeof(e->reason), "%s", fail_reason());
@@ -61,14 +60,9 @@ static void *early_run(void *argument)
     return NULL;
 }
 
-/* Signals are the main thread's; a thread has the mask of the one that starts it. */
 static lh_status_t early_thread(links_early_t *e)
 {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&e->thread, NULL, early_run, e);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = thread_start(&e->thread, "lh-probe", early_run, e);
     if (error == 0) return LH_OK;
     return fail(LH_NO_MEMORY, "the thread that measures links between sites can't be started: %s",
                 strerror(error));

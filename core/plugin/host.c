@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,6 +20,7 @@
 #include <base/processors.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 
 typedef struct service { /* lh_host_t first: a plugin's pointer is one to this */
     lh_host_t api;
@@ -47,7 +47,6 @@ struct lh_thread {
     pthread_t thread;
     void (*body)(void *);
     void *argument;
-    char name[16]; /* what Linux shows */
 };
 
 /* The inverse of &service->api; the host never hands out another lh_host_t. */
@@ -185,36 +184,23 @@ static lh_status_t do_derive_key(const lh_host_t *api, const char *purpose, uint
     return h->others.derive(h->others.context, purpose, peer, out, bytes);
 }
 
-/* Only Linux's name of a thread is set here; signals are blocked by whoever starts it, before it
- * is. */
 static void *plugin_thread_run(void *argument)
 {
     const lh_thread_t *t = argument;
-    (void)pthread_setname_np(pthread_self(), t->name);
-    text_locale_hold();
     t->body(t->argument);
     return NULL;
 }
 
-/* The mask is set around pthread_create, as a thread inherits it: set in the thread, a signal could
- * come first. */
 static lh_status_t do_thread_start(const lh_host_t *api, const char *name, void (*body)(void *),
                                    void *argument, lh_thread_t **out)
 {
-    sigset_t all, before;
     lh_thread_t *t = mem_new(sizeof(*t));
     if (t == NULL) return LH_NO_MEMORY;
 
     t->body = body;
     t->argument = argument;
-    (void)snprintf(t->name, sizeof(t->name), "%.15s",
-                   name != NULL ? name : service_of(api)->plugin);
-    /* Signals are the main thread's: a plugin's thread must not be the one that SIGTERM
-     * interrupts. */
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&t->thread, NULL, plugin_thread_run, t);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = thread_start(&t->thread, name != NULL ? name : service_of(api)->plugin,
+                                   plugin_thread_run, t);
     if (error != 0) {
         mem_free(t);
         return fail(LH_NO_MEMORY, "%s: cannot start thread %s: %s", service_of(api)->plugin,

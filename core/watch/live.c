@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -17,6 +16,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 #include <format/json.h>
 #include <watch/figures.h>
 #include <watch/report.h>
@@ -151,7 +151,6 @@ static bool live_wait(live_t *l)
 static void *live_run(void *argument)
 {
     live_t *l = argument;
-    text_locale_hold();
     l->report_at = sys()->now_ns() + l->how->report_ns;
     do {
         live_write(l);
@@ -222,10 +221,8 @@ static void live_serve(live_t *l)
         log_line(LH_LOG_WARN, "figures are not served: %s", fail_reason());
 }
 
-/* Signals are the other threads': this one must not be the one that takes SIGTERM. */
 void live_begin(live_t *l, const run_start_t *start)
 {
-    sigset_t all, before;
     run_state_begin(&l->state, start);
     if (start->first_step > 0 || start->restarts > 0) l->state.restarts = live_restarts(l->path);
     if (run_lateness_new(start->control, start->world, &l->late) != LH_OK) fail_clear();
@@ -233,10 +230,7 @@ void live_begin(live_t *l, const run_start_t *start)
     l->start = start;
     l->room = UINT64_MAX;
     live_serve(l);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&l->thread, NULL, live_run, l);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = thread_start(&l->thread, "lh-live", live_run, l);
     l->runs = error == 0;
     if (l->runs) return;
     log_line(LH_LOG_WARN, "%s is not renewed: %s", l->path, strerror(error));

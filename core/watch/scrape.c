@@ -21,6 +21,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 #include <config/quantity.h>
 
 /* ---- the address ---- */
@@ -256,7 +257,6 @@ static void *scrape_run(void *argument)
     enum { LISTENER = SCRAPE_PEERS, END, FDS, TICK_MS = 1000 };
     scrape_t *s = argument;
     struct pollfd fds[FDS];
-    text_locale_hold();
     for (;;) {
         bool any = false;
         for (uint32_t i = 0; i < SCRAPE_PEERS; i++) {
@@ -333,7 +333,6 @@ static void scrape_free(scrape_t *s)
 lh_status_t scrape_open(const char *address, void (*page)(void *context, text_t *out),
                         void *context, scrape_t **out)
 {
-    sigset_t all, before;
     lh_assert(page != NULL);
     scrape_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
@@ -347,10 +346,7 @@ lh_status_t scrape_open(const char *address, void (*page)(void *context, text_t 
     if (status == LH_OK) status = scrape_listen(s, address);
     if (status == LH_OK) {
         scrape_find_port(s);
-        (void)sigfillset(&all);
-        (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-        const int error = pthread_create(&s->thread, NULL, scrape_run, s);
-        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+        const int error = thread_start(&s->thread, "lh-scrape", scrape_run, s);
         if (error != 0) status = fail(LH_NO_MEMORY, "cannot serve figures: %s", strerror(error));
     }
     if (status != LH_OK) {

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <base/philox.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/thread.h>
 
 static void philox_gives_the_published_numbers(void **state)
 {
@@ -606,9 +608,50 @@ static void who_is_told_of_the_end_may_change_its_code(void **state)
     }
 }
 
+/* What a thread finds as it begins. */
+typedef struct found {
+    bool terminated, piped; /* whether it may be sent SIGTERM, SIGPIPE */
+    char name[16];
+    locale_t locale;
+} found_t;
+
+static void *look_around(void *argument)
+{
+    found_t *f = argument;
+    sigset_t mask;
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    f->terminated = sigismember(&mask, SIGTERM) == 0;
+    f->piped = sigismember(&mask, SIGPIPE) == 0;
+    (void)pthread_getname_np(pthread_self(), f->name, sizeof(f->name));
+    f->locale = uselocale((locale_t)0);
+    return f;
+}
+
+static void a_thread_begins_without_signals_and_with_a_locale_of_its_own(void **state)
+{
+    (void)state;
+    found_t f = {.terminated = true, .piped = true};
+    sigset_t before, after;
+    pthread_t thread;
+    void *result = NULL;
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &before);
+    const uint64_t allocations = mem_count();
+    assert_int_equal(thread_start(&thread, "a long name of a thread", look_around, &f), 0);
+    assert_int_equal(mem_count(), allocations);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, &f);
+    assert_false(f.terminated);
+    assert_false(f.piped);
+    assert_string_equal(f.name, "a long name of ");
+    assert_ptr_not_equal(f.locale, LC_GLOBAL_LOCALE);
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &after);
+    assert_int_equal(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_begins_without_signals_and_with_a_locale_of_its_own),
         cmocka_unit_test(who_is_told_of_the_end_may_change_its_code),
         cmocka_unit_test(a_signal_writes_nothing_where_the_stack_register_points),
         cmocka_unit_test(philox_gives_the_published_numbers),
