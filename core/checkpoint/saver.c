@@ -388,8 +388,8 @@ static noreturn void saver_be(const saver_how_t *how, int socket, const saver_t 
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)!nice(SAVER_NICE); /* training's threads come first */
     (void)prctl(PR_SET_NAME, before == NULL ? "longhaul-save" : "longhaul-spare");
+    (void)!nice(SAVER_NICE); /* training's threads come first */
     log_forked();
     if (how->rank > 0) log_as_rank(how->rank, -1, ""); /* its warnings say whose they are */
     status_assert_tell(NULL); /* the trainer's last words are not this process's to say */
