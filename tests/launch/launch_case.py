@@ -6,6 +6,7 @@ import pty
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,13 @@ def state_of(pid):
     return read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0]
 
 
+def parent_of(pid):
+    """0: it has ended."""
+    with contextlib.suppress(OSError):
+        return int(read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[1])
+    return 0
+
+
 def waits_of(pid):
     """What each thread of a process waits for, as far as the kernel tells."""
     text = ""
@@ -124,6 +132,28 @@ def waits_of(pid):
                 with contextlib.suppress(OSError):
                     text += f"{task} {name} {read(f'/proc/{pid}/task/{task}/{name}').strip()}\n"
     return text
+
+
+held = []  # sockets of free_port
+
+
+def free_port():
+    """One that nobody is given again while this program runs: it stays bound, which a listener that reuses addresses may share."""
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("", 0))
+    held.append(s)
+    return s.getsockname()[1]
+
+
+def wait_until_taken(pid, number):
+    """Until a process has been handed a signal that it was sent: two that are pending at once are one."""
+    def is_pending():
+        with contextlib.suppress(OSError):  # it may have ended
+            masks = re.findall(r"(?m)^(?:SigPnd|ShdPnd):\s+(\w+)$", read(f"/proc/{pid}/status"))
+            return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+        return False
+    wait_for(lambda: not is_pending())
 
 
 def kill_processes_with(mark, seconds=10):
@@ -183,8 +213,8 @@ class LaunchCase(unittest.TestCase):
             try:
                 match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", environment(pid))
                 # What a rank forks has its environment too: a launcher's child is a rank, but for savers whose rank has died.
-                name, rest = read(f"/proc/{pid}/stat").rsplit(")", 1)
-                parent = rest.split()[1]
+                name = read(f"/proc/{pid}/stat").rsplit(")", 1)[0]
+                parent = parent_of(pid)
                 helper = name.endswith(SAVERS) or b"LONGHAUL_LAUNCH=rank=" in environment(parent)
             except OSError:
                 continue
@@ -194,7 +224,7 @@ class LaunchCase(unittest.TestCase):
 
     def ranks(self, count):
         """Pids of started ranks by their number, once all have begun their work."""
-        end = time.time() + 20
+        end = time.time() + 60
         while time.time() < end:
             found = self.seen()
             logs = [os.path.join(self.folder, "out", f"rank-{r}.log") for r in range(1, count)]
@@ -214,7 +244,7 @@ class LaunchCase(unittest.TestCase):
         return [i for i in listeners() if f"socket:[{i}]" in held]
 
     def nothing_is_left(self):
-        end = time.time() + 1
+        end = time.time() + 5
         while processes_with(self.mark) and time.time() < end:
             time.sleep(0.01)
         self.assertEqual(processes_with(self.mark), [])
@@ -242,7 +272,7 @@ def skip(reason):
     sys.exit(77)
 
 
-def wait_for(fact, seconds=20):
+def wait_for(fact, seconds=60):
     end = time.time() + seconds
     while not fact():
         if time.time() > end:

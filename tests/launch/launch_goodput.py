@@ -21,7 +21,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -120,9 +119,7 @@ class Goodput(LaunchCase):
         except LabMissing as why:
             print("no link is cut:", why)
         self.addCleanup(self.end_all)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = 29400 if self.lab else s.getsockname()[1]
+        self.port = 29400 if self.lab else launch_case.free_port()
 
     def end_all(self):
         """Nothing trains on behind a test that has failed."""

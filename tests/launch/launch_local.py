@@ -80,11 +80,11 @@ class Local(LaunchCase):
     def test_a_rank_that_does_not_hear_the_end_is_ended(self):
         process = self.start(self.ini(FOUR), LH_STEPS=1000, LH_SLEEPS=1)
         ranks = self.ranks(4)
-        time.sleep(0.5)
+        self.one_sleeps()
         os.kill(ranks[3], signal.SIGKILL)
         begin = time.time()
         code, _, err = self.finish(process)
-        self.assertLess(time.time() - begin, 3.5)
+        self.assertLess(time.time() - begin, 20)  # it sleeps for a minute
         self.assertEqual(code, 3, err)
         self.assertRegex(err, r"\Alonghaul: rank 3 on \S+ was killed by signal 9 \(Killed\) in step \d+, a test barrier\n\Z")
         self.nothing_is_left()
@@ -96,7 +96,7 @@ class Local(LaunchCase):
         os.kill(ranks[2], signal.SIGSTOP)
         begin = time.time()
         code, _, err = self.finish(process)
-        self.assertLess(time.time() - begin, 5)  # 3 s of silence; it is not waited for after that
+        self.assertLess(time.time() - begin, 20)  # it is not waited for after 3 s of silence
         self.assertEqual(code, 3, err)
         self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s\n\Z")
         self.nothing_is_left()
@@ -202,9 +202,7 @@ class Local(LaunchCase):
         with open(log, "w"):
             pass
         for number, name in ((signal.SIGTERM, "Terminated"), (signal.SIGINT, "Interrupt"), (signal.SIGHUP, "Hangup")):
-            with socket.socket() as s:
-                s.bind(("127.0.0.1", 0))
-                port = s.getsockname()[1]
+            port = launch_case.free_port()
             process = self.start(ini, "--resume", "--set", f"launch.port={port}", preexec_fn=self.terminal())
             launch_case.wait_for(lambda: os.path.exists(os.path.join(self.folder, "out", "rank-1.log")))
             time.sleep(0.3)
@@ -266,10 +264,10 @@ class Local(LaunchCase):
     def test_a_machine_without_loopback_is_told(self):
         if subprocess.run(["unshare", "-n", "true"], stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("needs network namespaces")
-        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 4s\n"), wrap=("unshare", "-n"))
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 8s\n"), wrap=("unshare", "-n"))
         code, _, err = self.finish(process)
         self.assertEqual(code, 3)
-        self.assertRegex(err, r"\Alonghaul: rank 1 has not met rank 0 in 4 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
+        self.assertRegex(err, r"\A(warning: waiting [^\n]+\n)*longhaul: rank 1 has not met rank 0 in 8 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
 
     def test_the_log_of_a_rank_outlasts_a_resume(self):
         log = os.path.join(self.folder, "out", "rank-1.log")
@@ -288,13 +286,13 @@ class Local(LaunchCase):
     def ended_by(self, number):
         process = self.start(self.ini(FOUR), LH_STEPS=100000, LH_SLEEPS=1)
         self.ranks(4)
-        time.sleep(1.5)  # until rank 1 sleeps
+        self.one_sleeps()
         process.send_signal(number)
-        time.sleep(0.2)
+        launch_case.wait_until_taken(process.pid, number)
         process.send_signal(number)
         begin = time.time()
         code, _, _ = self.finish(process)
-        self.assertLess(time.time() - begin, 2)
+        self.assertLess(time.time() - begin, 20)  # rank 1 sleeps for a minute
         self.nothing_is_left()
         return code
 
@@ -314,7 +312,7 @@ class Local(LaunchCase):
         process.terminate()
         begin = time.time()
         code, _, err = self.finish(process)
-        self.assertLess(time.time() - begin, 5)  # a minute is what a saver has else
+        self.assertLess(time.time() - begin, 20)  # a minute is what a saver has else
         self.assertEqual(code, 3, err)
         self.assertIn("ranks were killed: no save came to its end within [launch] notice = 0.5 s", err)
         self.nothing_is_left()
@@ -348,7 +346,7 @@ class Local(LaunchCase):
         os.kill(stuck, signal.SIGSTOP)  # the signal of the stop does not end it either, if it comes when this has
         launch_case.wait_for(lambda: launch_case.state_of(stuck) == "T")
         process.terminate()
-        self.assertEqual(process.wait(timeout=5), 75)  # by 3 the unit for systemd would start the job again
+        self.assertEqual(process.wait(timeout=20), 75)  # by 3 the unit for systemd would start the job again
         _, _, err = self.finish(process)
         self.assertTrue(err.endswith("longhaul: stopped by signal 15 (Terminated) while no step was under way; "
                                      f"rank 1 (process {stuck}) can't be ended\n"), err)
@@ -361,8 +359,8 @@ class Local(LaunchCase):
         launch_case.wait_for(lambda: os.path.exists(log) and "is done" in launch_case.read(log) and 1 not in self.seen())
         for _ in range(2):  # it would wait for a minute
             process.terminate()
-            time.sleep(0.2)
-        self.assertEqual(process.wait(timeout=5), 128 + signal.SIGTERM)
+            launch_case.wait_until_taken(process.pid, signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=20), 128 + signal.SIGTERM)
         left = launch_case.processes_with(self.mark)
         launch_case.kill_processes_with(self.mark)
         _, _, err = self.finish(process)
@@ -379,7 +377,7 @@ class Local(LaunchCase):
             os.kill(self.seen()[1], signal.SIGKILL)
         launch_case.wait_for(lambda: launch_case.read(log).count("rank 1 of 2 on") == 3)
         process.terminate()
-        self.assertEqual(process.wait(timeout=5), 75)
+        self.assertEqual(process.wait(timeout=20), 75)
         left = launch_case.processes_with(self.mark)
         launch_case.kill_processes_with(self.mark)
         _, _, err = self.finish(process)

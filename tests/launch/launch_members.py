@@ -19,14 +19,9 @@ WAIT = 200  # seconds; on a machine that does much else
 MANY = "hosts = " + ",\n    ".join(f"h{i}" for i in range(256))  # as many as a layout has room for
 EVERY = 10  # steps between checkpoints
 REJOIN = 6  # seconds
+HERALDS = 65535  # the rank of each that waits beside the others
 # Waits for what others of these wait for, too, in another shape.
 LONG = unittest.skipUnless(TORTURE, "make torture")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def listens(address, port):
@@ -48,7 +43,7 @@ def unread(pipe):
 
 
 def launch_ini(sites, more="", rejoin=f"{REJOIN}s"):
-    return (f"[launch]\naddress = 127.0.0.1\nport = {free_port()}\nsecret = job.key\njoin_timeout = 60s\nrejoin = {rejoin}\n{more}"
+    return (f"[launch]\naddress = 127.0.0.1\nport = {launch_case.free_port()}\nsecret = job.key\njoin_timeout = 60s\nrejoin = {rejoin}\n{more}"
             + ("" if "restart" in more else "restart = 50\n")  # a machine that does much else may lose a rank by itself
             + "".join(f"[site.{name}]\n{text}\n" for name, text in sites.items()))
 
@@ -225,9 +220,19 @@ class Ranks(LaunchCase):
             return text in self.said_by(process) or (None if ended else False)
         self.wait_for(said, repr(text))
 
+    def witness_knows(self, host):
+        """It has been told of a meeting."""
+        votes = os.path.join(self.folder, "out", f".votes-{host}")
+        self.wait_for(lambda: os.path.exists(votes) and re.search(r"(?m)^met [1-9]", launch_case.read(votes)) is not None,
+                      f"{votes}: a meeting")
+
     def end(self, processes):
-        for p in processes.values():
+        """Those that wait beside the others go first: when the others have ended they would, too, with another code."""
+        leads = {launch_case.parent_of(pid) for rank, pid in self.seen().items() if rank < HERALDS}
+        for p in sorted(processes.values(), key=lambda p: p.pid in leads):
             p.terminate()
+            if p.pid not in leads:
+                launch_case.wait_until_taken(p.pid, signal.SIGTERM)
         try:
             codes = {h: p.wait(WAIT) for h, p in processes.items()}
         except subprocess.TimeoutExpired as e:
@@ -301,7 +306,7 @@ class Ranks(LaunchCase):
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"}, "go_on_with = ranks\nwitness = w1\n"))
         processes = self.start_told(ini, "w1", "t1", "o1")
         self.begun(1, "rank 1 of 2 on o1")
-        time.sleep(1)
+        self.witness_knows("w1")
         self.lose(processes, "w1")
         processes.update(self.start_told(ini, "w1", flags=["--resume"]))
         self.lose(processes, "t1")
@@ -322,10 +327,10 @@ class Ranks(LaunchCase):
         ini = self.ini(launch_ini({"tokyo": "hosts = t1:1", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"}, "go_on_with = ranks\nwitness = w1\n"))
         processes = self.start_told(ini, "w1", "t1", "o1", LH_DEAF=1)
         self.begun(1, "rank 1 of 2 on o1")
-        time.sleep(2)  # the witness is told of the meeting
+        self.witness_knows("w1")
         for _ in range(2):
             processes["t1"].terminate()
-            time.sleep(0.2)
+            launch_case.wait_until_taken(processes["t1"].pid, signal.SIGTERM)
         launch_case.wait_for(lambda: all(p.poll() is not None for p in processes.values()), 20)
         self.assertEqual({h: p.returncode for h, p in processes.items()}, {"w1": 0, "t1": 143, "o1": 143},
                          {h: self.said_by(p) for h, p in processes.items()})

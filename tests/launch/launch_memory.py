@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import struct
 import time
 
@@ -86,9 +85,7 @@ class Memory(Training):
         self.nothing_is_left()
 
     def test_a_machine_that_is_lost_leaves_its_snapshots_with_its_partner(self):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = launch_case.free_port()
         more = (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nrestart = 5\n"
                 "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
         whole = self.whole(more)
@@ -185,9 +182,7 @@ class Memory(Training):
         self.assertIn("warning: [launch] restart = 3: one rank has no launcher that would start it again\n", err)
         self.assertNotIn("memory", err)
         shutil.rmtree(os.path.join(os.path.dirname(ini), "out", "checkpoints"))
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = launch_case.free_port()
         processes = []
         for rank in range(2):
             os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank),
@@ -212,9 +207,7 @@ class Sites(Memory):
 
     def setUp(self):
         super().setUp()
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.more = self.places(s.getsockname()[1])
+        self.more = self.places(launch_case.free_port())
 
     def start_sites(self, ini, *flags):
         return [self.start_run(ini, "--host", host, *flags) for host in HOSTS]

@@ -78,7 +78,7 @@ class Bridges(NamespaceCase):
     def test_a_link_that_does_not_come_is_told_with_its_address(self):
         begin = time.time()
         results = [self.finish(p) for p in self.start_hosts("[transport.wan]\nbind = docker0\n", 1)]
-        self.assertLess(time.time() - begin, 7 + 8)
+        self.assertLess(time.time() - begin, 40)
         for code, _, err in results:
             self.assertEqual(code, 3, err)
             self.assertRegex(err, r"rank 2 on osaka/o1, link over tcp: \S* ?rank 2 on o1 at 172\.17\.0\.1:\d+: no connection after 6\.1 s: Connection refused")

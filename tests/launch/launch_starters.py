@@ -13,12 +13,6 @@ from launch_case import LaunchCase, clean_environment
 KEY = "[launch]\nsecret = job.key\n"
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Starters(LaunchCase):
     def all_ranks(self, ini, environments):
         """Starts a process for each, and gives (code, out, err) of all."""
@@ -34,7 +28,7 @@ class Starters(LaunchCase):
         self.assertEqual([n for n in os.listdir(os.path.join(self.folder, "out")) if "rendezvous" in n], [])
 
     def test_torchrun(self):
-        port = free_port()
+        port = launch_case.free_port()
         self.check_two(self.ini(KEY), [
             dict(RANK=r, WORLD_SIZE=2, LOCAL_RANK=r, LOCAL_WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=port)
             for r in (0, 1)])
@@ -124,7 +118,7 @@ class Starters(LaunchCase):
 
     def refusal(self, first, second):
         """What rank 0 says where each of two commands is a rank; seconds until both have ended."""
-        port = free_port()
+        port = launch_case.free_port()
         begin = time.monotonic()
         processes = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(
             LH_MARK=self.folder, RANK=r, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
@@ -140,7 +134,7 @@ class Starters(LaunchCase):
         place = r" on rank %d \(\S+\)"
         self.assertRegex(text, r"\Alonghaul: ranks differ; nothing was started\n"
                          rf"  {re.escape(name)}: {one}{place % 0}; {two}{place % 1}\n\Z")
-        self.assertLess(seconds, 5)  # unit.launch.launch_facts_test holds the second; two programs begin and end here
+        self.assertLess(seconds, 20)  # unit.launch.launch_facts_test holds the second; two programs begin and end here
         return seconds
 
     def command(self, ini, *flags, program=None):
@@ -186,7 +180,7 @@ class Starters(LaunchCase):
 
     def kill_one_of_three(self, victim):
         """(code, out, err) of all, once they are at work."""
-        port = free_port()
+        port = launch_case.free_port()
         ini = self.ini(KEY)
         processes = [self.start(ini, RANK=r, WORLD_SIZE=3, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                                 LH_STEPS=100000) for r in (0, 1, 2)]

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
@@ -74,9 +73,8 @@ class Connect(LaunchCase):
         places = ("address = 127.0.0.1\nport = {}\nsecret = job.key\njoin_timeout = 30s\n[site.a]\nhosts = t1:1\naddresses = 127.0.0.1\n"
                   "[site.b]\nhosts = o1:1\nspare = o2:1\naddresses = 127.0.0.2, 127.0.0.3\n")
         ini = os.path.join(self.folder, "job.ini")
-        with socket.socket() as s, open(ini, "w") as f:
-            s.bind(("127.0.0.1", 0))
-            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=1) + places.format(s.getsockname()[1]))
+        with open(ini, "w") as f:
+            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=1) + places.format(launch_case.free_port()))
 
         def start(host, *flags):
             return subprocess.Popen([launch_case.LONGHAUL, "check", ini, "--connect", "--host", host, *flags], stdout=subprocess.PIPE,

@@ -201,12 +201,16 @@ static pid_t child_of(pid_t parent)
     return 0;
 }
 
+static _Atomic bool *hung; /* of all processes of the test */
+
 /* Whoever tells them writes through a file system that works. */
 static int fsync_of_small_files_only(int fd)
 {
     struct stat st;
-    if (sys_real.fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 256)
+    if (sys_real.fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 256) {
+        *hung = true;
         return hang_fsync(fd);
+    }
     return sys_real.fsync(fd);
 }
 
@@ -220,10 +224,11 @@ static void shards_of_rank_0_hang(world_place_t *p)
         sys_use(&hanging);
     }
     if (world_open(p, &w) != LH_OK) _exit(1);
-    if (p->rank == 0 && fork() == 0) { /* it is in the middle of a save after a while */
-        const struct timespec nap = {.tv_nsec = 200 * MS};
+    if (p->rank == 0 && fork() == 0) {
+        const struct timespec nap = {.tv_nsec = 1 * MS};
         const pid_t saver = child_of(getppid());
-        (void)nanosleep(&nap, NULL);
+        for (int ms = 0; ms < 60000 && !*hung; ms++) /* until it is in the middle of a save */
+            (void)nanosleep(&nap, NULL);
         (void)kill(saver, SIGKILL);
         _exit(0);
     }
@@ -235,8 +240,11 @@ static void a_killed_saver_of_rank_0_costs_the_save(void **state)
 {
     scratch_t *s = *state;
     world_run_t run = {.folder = s->folder, .ranks = 3};
+    hung = mmap(NULL, sizeof(*hung), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(hung, MAP_FAILED);
     world_start(&run, shards_of_rank_0_hang);
     world_end(&run);
+    assert_int_equal(munmap(hung, sizeof(*hung)), 0);
     for (uint32_t r = 0; r < 3; r++)
         assert_int_equal(run.outcomes[r].status, LH_IO);
     assert_string_equal(run.outcomes[0].reason, "the process that saves was ended by signal 9");

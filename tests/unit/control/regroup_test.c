@@ -156,12 +156,12 @@ static void end(process_t *p)
     (void)pthread_join(p->run.thread, NULL);
 }
 
-/* Within ten seconds, else `why` is what it does instead. */
+/* Within half a minute, else `why` is what it does instead. */
 static void end_soon(process_t *p, const char *why)
 {
     const uint64_t since = sys()->now_ns();
     while (pthread_tryjoin_np(p->run.thread, NULL) == EBUSY) {
-        if (seconds_since(since) > 10) FAIL_TEST("%s\n", why);
+        if (seconds_since(since) > 30) FAIL_TEST("%s\n", why);
         (void)usleep(10000);
     }
 }
@@ -186,6 +186,19 @@ static void star_without_zero(star_t *star)
     assert_int_equal(star_open(star), LH_OK);
     (void)close(star->listener);
     star->listener = -1;
+}
+
+/* Until a machine has opened its port. Who looks is a stranger there. */
+static void until_it_listens(const star_t *star, const char *address)
+{
+    const uint64_t since = sys()->now_ns();
+    int fd;
+    while (control_dial(address, star->port, sys()->now_ns() + 1000 * CONTROL_MS, 0, &fd) !=
+           LH_OK) {
+        if (seconds_since(since) > 20) FAIL_TEST("%s\n", fail_reason());
+        (void)usleep(1000);
+    }
+    (void)close(fd);
 }
 
 /* One that was left out comes as it was, hears that, and waits as a herald until it is taken in. */
@@ -362,7 +375,7 @@ static void another_machine_leads(void **state)
     process_of(&star, &k1, &three, 2, "...", 5); /* it heard of a restart that failed */
     process_elects(&k1, false);
     begin(&o1);
-    (void)usleep(100000);
+    until_it_listens(&star, "127.0.0.2");
     begin(&k1);
     end(&o1);
     end(&k1);
@@ -814,7 +827,7 @@ static void who_can_not_lead_ends_after_quorum_timeout(void **state)
     k1.run.how.culprit = &of_k1;
     FILE *said = listen_to_logs();
     begin(&o1);
-    (void)usleep(100000);
+    until_it_listens(&star, "127.0.0.2");
     begin(&k1);
     end(&o1);
     end(&k1);
@@ -865,7 +878,7 @@ static void a_stop_is_told_where_others_lead(void **state)
     process_elects(&k1, false);
     k1.run.how.asked = &asked;
     begin(&o1);
-    (void)usleep(100000);
+    until_it_listens(&star, "127.0.0.2");
     begin(&k1);
     end_soon(&o1, "o1 waits on");
     end_soon(&k1, "k1 waits on");
