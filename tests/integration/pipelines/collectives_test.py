@@ -68,11 +68,12 @@ def run(op, shape, transport, algorithm, dtype):
 def between_machines():
     """As on two machines: a launcher for each, of which the first one's rank 0 tells; both here, over the loopback."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        # It stays bound, so that nobody else is given it, and does not listen.
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("", 0))
         ini = os.path.join(folder, "job.ini")
         with open(ini, "w") as f:
             f.write(MACHINES.format(port=free.getsockname()[1]))
-        free.close()
         command = [BINARY, "bench", "collectives", ini, "--quick", "--json", "--op", "all-gather", "--sizes", "4..64KiB"]
         both = [subprocess.Popen([*command, "--host", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                 for host in ("t1", "o1")]

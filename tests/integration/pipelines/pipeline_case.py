@@ -123,8 +123,9 @@ def read_pair(prefix):
 
 
 def read_json_lines(path):
+    """But for a last line of which a run has yet to write the rest."""
     with open(path) as f:
-        return [json.loads(line) for line in f if line.strip()]
+        return [json.loads(line) for line in f if line.endswith("\n") and line.strip()]
 
 
 def set_flags(*texts):
@@ -133,9 +134,9 @@ def set_flags(*texts):
 
 
 def log_lines(path):
-    """The lines of a log, each of which begins with its time of day, without it."""
+    """The whole lines of a log, each of which begins with its time of day, without it."""
     with open(path) as f:
-        lines = f.read().splitlines()
+        lines = [line.rstrip("\n") for line in f if line.endswith("\n")]
     for line in lines:
         if not re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line):
             raise AssertionError("no time of day: %r" % line)

@@ -223,19 +223,20 @@ class Resume(PipelineCase):
         return os.path.exists(path) and len(read_json_lines(path)) > 3
 
     def test_a_second_sigterm_exits_at_once(self):
-        # One step takes seconds: only the second signal can end it sooner.
+        # One step takes half a minute: only the second signal can end it sooner.
         job = self.prepared(model={"hidden": 256, "blocks": 6, "ffn": 704, "max_tokens": 256},
-                            train={"sequence": 256, "batch": 64, "micro_batch": 4})
+                            train={"sequence": 256, "batch": 1024, "micro_batch": 4})
         process = self.start("train", job)
         self.wait_for(lambda: os.path.exists(self.path("out", "metrics.jsonl")), process)
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        time.sleep(0.5)
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGTERM)
         since = time.monotonic()
+        process.wait(timeout=120)
+        self.assertLess(time.monotonic() - since, 5)
         process.communicate(timeout=120)
-        self.assertLess(time.monotonic() - since, 1.0)
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
         self.assertEqual(self.saved_steps(), [])
 

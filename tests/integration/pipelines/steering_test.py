@@ -3,6 +3,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -71,14 +72,16 @@ class Steering(PipelineCase):
         if os.environ.get("LONGHAUL_SANITIZED") == "1":
             self.skipTest("a sanitizer takes its time")
         _, process = self.run_of()
-        took = []
+        took, used = [], []
         for _ in range(20):
-            begin = time.monotonic()
+            begin, before = time.monotonic(), sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
             subprocess.run([BINARY, "status", "out"], cwd=self.folder, stdout=subprocess.DEVNULL, check=True)
             took.append(time.monotonic() - begin)
-        median = statistics.median(took)
-        print("status: %.1f ms, %.1f ms at best" % (1000 * median, 1000 * min(took)))
-        self.assertLess(median, 0.05)
+            used.append(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before)
+        print("status: %.1f ms, %.1f ms at best, %.1f ms of processors" % tuple(
+            1000 * seconds for seconds in (statistics.median(took), min(took), statistics.median(used))))
+        self.assertLess(statistics.median(used), 0.05)  # which a busy machine does not lengthen
+        self.assertLess(min(took), 1)  # nothing is waited for
         self.kill(process)
 
     def test_a_run_that_was_killed_has_not_said_why(self):
@@ -226,11 +229,15 @@ class Steering(PipelineCase):
             if len(start) > 1:
                 ranks[int(start[1].split()[0])] = int(pid)
         os.kill(ranks[2], signal.SIGSTOP)
-        self.wait_for(lambda: self.now()["late"] or process.poll() is not None, pause=0.02)
-        late = self.now()["late"]
-        self.assertEqual([row["rank"] for row in late], [2], late)
-        self.assertRegex(late[0]["name"], r"\Arank 2 on ")
-        self.assertRegex(late[0]["why"], r"\A(silent for \d\.\d s|in step \d+ for )")
+        rows = []  # one that waits for its last piece may be late by that
+
+        def is_late():
+            rows[:] = [row for row in self.now()["late"] if row["rank"] == 2]
+            return rows or process.poll() is not None
+        self.wait_for(is_late, pause=0.02)
+        self.assertEqual(len(rows), 1)
+        self.assertRegex(rows[0]["name"], r"\Arank 2 on ")
+        self.assertRegex(rows[0]["why"], r"\A(silent for \d\.\d s|in step \d+ for )")
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, LOST)
         self.assertRegex(self.status().splitlines()[0], "; failed at .*rank 2 ")

@@ -82,8 +82,7 @@ class Watching(PipelineCase):
         room = os.statvfs(self.path("out"))
         self.assertAlmostEqual(first["free_bytes"], room.f_bavail * room.f_frsize, delta=1 << 30)
         self.assertGreater(first["evaluation_loss"], 0)
-        time.sleep(0.3)
-        self.assertGreater(self.scrape()["tokens_total"], first["tokens_total"])
+        self.wait_for(lambda: self.scrape()["tokens_total"] > first["tokens_total"], process, pause=0.02)
         # The same as a file, and the report, while the run goes on.
         self.wait_for(lambda: os.path.exists(self.path("small.prom")), process)
         with open(self.path("small.prom")) as f:
