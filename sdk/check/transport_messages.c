@@ -157,7 +157,7 @@ void messages_of_a_direction_keep_their_order(end_t *e)
     buffer_t in = buffer_new(e, (uint64_t)ROOM * SLOTS, false, 0);
     uint32_t sent = 0, freed = 0, posted = 0, got = 0;
     lh_wire_event_t event;
-    const uint64_t until = check_now_ns() + 20000000000ull;
+    const uint64_t until = check_now_ns() + 90000000000ull;
     while (freed < MESSAGES || got < MESSAGES) {
         CHECK(check_now_ns() < until);
         if (sent < MESSAGES && sent < freed + SLOTS) {

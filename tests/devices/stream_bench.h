@@ -121,6 +121,20 @@ static inline void bench_replays(bench_t *b)
     b->rig.api->replay_free(replay);
 }
 
+/* A stream's next work waits from here on, until bench_go. */
+static inline void bench_hold(bench_t *b)
+{
+    uint32_t *word = b->in.address;
+    *word = 0;
+    MUST(b->rig.api->await(b->rig.stream, &b->in));
+}
+
+static inline void bench_go(bench_t *b)
+{
+    uint32_t *word = b->in.address;
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+}
+
 /* A stream that awaits a word in pinned memory holds until the host sets it, takes it back, and tells the
  * host by another. */
 static inline void bench_words(bench_t *b)

@@ -238,9 +238,10 @@ class Ranks(unittest.TestCase):
         self.addCleanup(os.sched_setaffinity, 0, every)
         os.sched_setaffinity(0, {min(every)})
         with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            # It stays bound, so that nobody else is given it, and does not listen.
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("", 0))
             port = free.getsockname()[1]
-            free.close()
             ini = os.path.join(folder, "job.ini")
             with open(ini, "w", encoding="utf-8") as f:
                 f.write(JOB.format(source=SOURCE).replace("ranks_per_node = 2", "address = 127.0.0.1\nport = %d\nsecret = job.key" % port)

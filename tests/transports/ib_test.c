@@ -377,12 +377,12 @@ static void replaces(end_t *e, uint32_t who, uint32_t pairs, uint32_t security)
         for (int i = 0; i < 3; i++)
             end_poll(e);
         if (e->side == who) ib_order(text);
-        const uint64_t begin = check_now_ns();
+        const uint64_t begin = ib_ran_ns(e);
         for (uint32_t i = 0; i < REPLACED_MESSAGES; i++) {
             (void)end_await(e, LH_WIRE_SENT, i);
             (void)end_await(e, LH_WIRE_RECEIVED, i);
         }
-        CHECK(check_now_ns() - begin < 2000000000);
+        CHECK(ib_ran_ns(e) - begin < 2000000000);
         for (uint32_t i = 0; i < REPLACED_MESSAGES; i++)
             buffer_check(in.data + i * REPLACED_BYTES, REPLACED_BYTES,
                          i + 100 * (1 - e->side) + round);
@@ -446,7 +446,7 @@ static void a_dead_path_is_seen_on_an_idle_link(end_t *e)
     const uint64_t begin = check_now_ns();
     ib_order("mute=1");
     ib_expect_end(e, LH_PEER_LOST, "does not answer");
-    CHECK(check_now_ns() - begin < 5000000000);
+    CHECK(check_now_ns() - begin < 15000000000); /* some four seconds */
     end_barrier(e);
 }
 
@@ -738,9 +738,16 @@ static void a_path_with_a_smaller_mtu_is_named(end_t *e)
     e->conn = end_join(e, LH_SERVICE_GRADIENT, RIG_CONN);
     const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
     CHECK(down.status == LH_UNREACHABLE || down.status == LH_PEER_LOST, "status %d", down.status);
-    CHECK(e->side == 1 || strstr(down.reason, "packets of 4096 bytes don't come through to rank 1, "
-                                              "though smaller ones did") != NULL,
-          "%s", down.reason);
+    /* Both find it, and the first of them ends the connection: the other may hear of that alone. */
+    char words[128];
+    bool other;
+    (void)snprintf(words, sizeof(words),
+                   "packets of 4096 bytes don't come through to rank %u, though smaller ones did",
+                   1 - e->side);
+    const bool named = strstr(down.reason, words) != NULL;
+    end_tell(e, &named, sizeof(named));
+    end_hear(e, &other, sizeof(other));
+    CHECK(named || other, "%s", down.reason);
     end_barrier(e);
 }
 
