@@ -2,7 +2,8 @@
 starts a killed launcher anew, as systemd does. The end has the bits of a run that was left alone.
 
 By itself: launch_goodput.py RANK_PROGRAM LONGHAUL WAN_LAB [SECONDS [EVERY [SEED [MODEL [AROUND]]]]]. Of a fault a minute goodput of 88 %
-is asked for, with ten minutes or more between two of 97 %. MODEL: small, or one of bench/llama_step.py by its name; what is promised is
+is asked for, with ten minutes or more between two of 97 %; of 20 faults or more 5 s to the next step in the median, and of any number
+10 s in 99 of 100. MODEL: small, or one of bench/llama_step.py by its name; what is promised is
 promised of 16.9M.
 
 A run that is left alone for as long takes as long again. With AROUND it goes on from what was saved so many seconds before a fault,
@@ -178,7 +179,8 @@ class Goodput(LaunchCase):
         steps = (100 if MODEL == "small" else 20) * LENGTH
         text = launch_train.JOB.format(source=SOURCE, steps=steps, ranks=1).replace("batch = 6", "batch = 8")
         often = 5 if MODEL == "small" else 2  # steps; of more parameters one takes longer
-        text = text.replace("every = 4\n", f"every = 2000\nmemory_every = {often}\n").replace("ranks_per_node = 1\n", "")
+        # A save that is asked for waits so long for one before.
+        text = text.replace("every = 4\n", f"every = 2000\nmemory_every = {often}\npatience = 60s\n").replace("ranks_per_node = 1\n", "")
         if MODEL != "small":
             m = llama_step.MODELS[MODEL]
             small = "vocab = from_tokenizer\nblocks = 2\nhidden = 64\nffn = 128\nheads = 2\n"
@@ -407,7 +409,7 @@ class Goodput(LaunchCase):
         launchers = [self.start_site(whole, site, "--set", f"checkpoint.every={to}", "--set", "checkpoint.keep=1000000",
                                      "--set", "checkpoint.memory_every=0")
                      for site in range(2)]
-        saved, end, look = self.step_folder(whole, to), time.time() + WAIT + 2 * LENGTH, time.time() + 30
+        saved, end, look = self.step_folder(whole, to), time.time() + WAIT + 2 * (LENGTH if since == 0 else 10 * AROUND), time.time() + 30
         while not os.path.isdir(saved):
             self.assertEqual([p.poll() for p in launchers], [None, None], f"the run without faults has ended before step {to}")
             self.assertLess(time.time(), end, f"the run without faults did not come to step {to}")
@@ -516,7 +518,8 @@ class Goodput(LaunchCase):
         if LENGTH > 60:
             most = 0.97 if EVERY >= 600 else 0.88
             self.must_be(share >= most, f"goodput {100 * share:.1f} %, expected at least {100 * most:.0f} %")
-            self.must_be(p50 <= 5, f"{p50:.2f} s to the next step at p50, expected at most 5 s")
+            if len(took) >= 20:  # of a few, each of another kind, two are the median
+                self.must_be(p50 <= 5, f"{p50:.2f} s to the next step at p50, expected at most 5 s")
             self.must_be(p99 <= 10, f"{p99:.2f} s to the next step at p99, expected at most 10 s")
 
 
