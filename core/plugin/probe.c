@@ -101,20 +101,30 @@ bool probe_is_child(void)
     return child_says >= 0;
 }
 
+/* SIGKILL to each child that there is at this moment. */
+static void kill_children(void)
+{
+    char path[64];
+    int child;
+    (void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "re");
+    while (f != NULL && fscanf(f, "%d", &child) == 1)
+        (void)kill((pid_t)child, SIGKILL);
+    if (f != NULL) (void)fclose(f);
+}
+
 /* What a constructor left at work, in whatever group or session, is this child's: it takes over
- * orphans. One that lived on would keep what the parent has open, its locks among it. */
+ * orphans, of which there may be new ones by the end of each that is killed. One that lived on would
+ * keep what the parent has open, its locks among it. */
 static void end_children(void)
 {
-    for (bool found = true; found;) {
-        char path[64];
-        int child;
-        (void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
-        FILE *f = fopen(path, "re");
-        for (found = false; f != NULL && fscanf(f, "%d", &child) == 1; found = true)
-            (void)kill((pid_t)child, SIGKILL);
-        if (f != NULL) (void)fclose(f);
-        while (waitpid(-1, NULL, 0) > 0) {
+    for (;;) {
+        pid_t ended;
+        kill_children();
+        while ((ended = waitpid(-1, NULL, WNOHANG)) > 0) {
         }
+        if (ended < 0) return; /* there is none */
+        (void)usleep(1000);
     }
 }
 

@@ -43,6 +43,7 @@ SENTENCES = {
     "does_start_thread": "loading it starts a thread" + UNCHANGED,
     "does_start_process": "loading it starts a process" + UNCHANGED,
     "does_leave_daemon": "loading it starts a process" + UNCHANGED,
+    "does_leave_two": "loading it starts a process" + UNCHANGED,
     "does_set_timer": "loading it sets a timer" + UNCHANGED,
     "does_make_timer": "loading it makes a timer" + UNCHANGED,
     "does_limit_files": "loading it changes limit 7 of getrlimit" + UNCHANGED,

@@ -214,6 +214,8 @@ static const struct {
                                                          "must leave this process as it was"},
     {"does_leave_daemon", FILE_OF("does_leave_daemon") ": loading it starts a process; a plugin "
                                                        "must leave this process as it was"},
+    {"does_leave_two", FILE_OF("does_leave_two") ": loading it starts a process; a plugin "
+                                                 "must leave this process as it was"},
     {"does_set_timer",
      FILE_OF(
          "does_set_timer") ": loading it sets a timer; a plugin must leave this process as it was"},
