@@ -1,6 +1,7 @@
 """What tests of launching share: an INI in a scratch folder, processes, and what they must not leave."""
 import contextlib
 import fcntl
+import glob
 import os
 import pty
 import re
@@ -149,9 +150,9 @@ def free_port():
 def wait_until_taken(pid, number):
     """Until a process has been handed a signal that it was sent: two that are pending at once are one."""
     def is_pending():
-        with contextlib.suppress(OSError):  # it may have ended
+        with contextlib.suppress(OSError):  # it may have ended, and what it died of stays there until it is waited for
             masks = re.findall(r"(?m)^(?:SigPnd|ShdPnd):\s+(\w+)$", read(f"/proc/{pid}/status"))
-            return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+            return state_of(pid) != "Z" and any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
         return False
     wait_for(lambda: not is_pending())
 
@@ -232,6 +233,11 @@ class LaunchCase(unittest.TestCase):
                 return found
             time.sleep(0.02)
         self.fail(f"the ranks did not begin: only {sorted(self.seen())} of {count} did")
+
+    def forget_logs(self):
+        """Of a run that has ended, so that what they say is not taken for the next one's."""
+        for path in glob.glob(os.path.join(self.folder, "out", "rank-*.log")):
+            os.unlink(path)
 
     def ports_open(self):
         """Sockets that listen and that a process of this test has."""

@@ -294,6 +294,7 @@ class Local(LaunchCase):
         code, _, _ = self.finish(process)
         self.assertLess(time.time() - begin, 20)  # rank 1 sleeps for a minute
         self.nothing_is_left()
+        self.forget_logs()
         return code
 
     def test_a_second_signal_ends_all(self):

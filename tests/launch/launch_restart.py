@@ -147,6 +147,7 @@ class Launchers(LaunchCase):
 
     def test_a_launcher_that_is_killed_may_come_back(self):
         for gone in (1, 0):
+            self.forget_logs()
             ini, processes = self.start_both(LH_STEPS=100000)
             self.ranks(4)
             self.met(1)
@@ -192,6 +193,7 @@ class Launchers(LaunchCase):
         """A second signal to one launcher, or `longhaul stop` and then `--now`: the others neither start their ranks again nor wait for its,
         whoever has rank 0."""
         for told in (0, 1):
+            self.forget_logs()
             _, processes = self.start_both(LH_STEPS=100000, LH_DEAF=1, LH_SERVES=1)
             self.ranks(4)
             self.met(1)
