@@ -8,13 +8,13 @@
 
 #include <base/text.h>
 
-/* What a new thread is handed, in memory of the one that starts it, which waits until it has been taken: a start
+/* What a new thread is handed, in memory of the one that starts it, which waits until the thread has begun: a start
  * allocates nothing of its own. */
 typedef struct beginning {
     void *(*run)(void *);
     void *argument;
     const char *name;
-    sem_t taken;
+    sem_t begun;
 } beginning_t;
 
 static void *thread_begin(void *given)
@@ -25,9 +25,9 @@ static void *thread_begin(void *given)
     void *const argument = b->argument;
     char name[SHOWN + 1];
     (void)snprintf(name, sizeof(name), "%.*s", SHOWN, b->name);
-    (void)sem_post(&b->taken);
     (void)pthread_setname_np(pthread_self(), name);
     text_locale_hold();
+    (void)sem_post(&b->begun);
     return run(argument);
 }
 
@@ -35,13 +35,13 @@ int thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *a
 {
     sigset_t all, before;
     beginning_t b = {.run = run, .argument = argument, .name = name};
-    (void)sem_init(&b.taken, 0, 0);
+    (void)sem_init(&b.begun, 0, 0);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(out, NULL, thread_begin, &b);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    while (error == 0 && sem_wait(&b.taken) != 0 && errno == EINTR) {
+    while (error == 0 && sem_wait(&b.begun) != 0 && errno == EINTR) {
     }
-    (void)sem_destroy(&b.taken);
+    (void)sem_destroy(&b.begun);
     return error;
 }

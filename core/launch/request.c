@@ -21,7 +21,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -45,8 +44,7 @@ struct request_server {
     char *folder;
     char *paths[KINDS]; /* NULL: not served */
     pthread_t thread;
-    sem_t began; /* posted once the thread is in its loop */
-    int end_fd;  /* readable once the thread is to end */
+    int end_fd; /* readable once the thread is to end */
     _Atomic bool accepts, save;
     bool passes; /* this process passes signals on to ranks */
     bool passed; /* a stop has become a signal; the thread's own */
@@ -122,7 +120,6 @@ static void *request_thread(void *argument)
 {
     request_server_t *s = argument;
     struct pollfd end = {.fd = s->end_fd, .events = POLLIN};
-    (void)sem_post(&s->began);
     while (poll(&end, 1, LOOK_MS) <= 0)
         for (uint32_t kind = 0; kind < KINDS; kind++)
             request_look(s, kind);
@@ -134,7 +131,6 @@ static void *request_thread(void *argument)
 static void request_free(request_server_t *s)
 {
     if (s->end_fd >= 0) (void)close(s->end_fd);
-    (void)sem_destroy(&s->began);
     for (uint32_t kind = 0; kind < KINDS; kind++)
         mem_free(s->paths[kind]);
     mem_free(s->folder);
@@ -145,8 +141,6 @@ static lh_status_t request_start(request_server_t *s)
 {
     const int error = thread_start(&s->thread, "lh-request", request_thread, s);
     if (error != 0) return fail(LH_NO_MEMORY, "cannot look for requests: %s", strerror(error));
-    while (sem_wait(&s->began) != 0 && errno == EINTR) {
-    }
     return LH_OK;
 }
 
@@ -154,7 +148,6 @@ lh_status_t request_serve(const char *folder, uint32_t which, request_server_t *
 {
     request_server_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
-    (void)sem_init(&s->began, 0, 0);
     s->end_fd = eventfd(0, EFD_CLOEXEC);
     s->folder = mem_text(folder);
     s->passes = (which & REQUEST_PASSES) != 0;

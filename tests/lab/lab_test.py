@@ -1,7 +1,6 @@
 """lab_test.py WAN_LAB - what the emulator of long links does is measured with plain sockets: delay, rate, loss, the
 queue, a cut, and the ways through a chain and a mesh. It is never early; how late it is depends on what else the machine
 does, so the best of several tries counts."""
-import contextlib
 import os
 import socket
 import statistics
@@ -12,7 +11,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from lab import Lab, Link, chain, mesh, skip_unless_played
+from lab import Lab, Link, chain, mesh, run_first, skip_unless_played
 
 PROGRAM = ""
 HEADS = 28 + 38  # of a datagram: IP and UDP, and Ethernet around it
@@ -217,6 +216,5 @@ class Emulator(unittest.TestCase):
 if __name__ == "__main__":
     PROGRAM = sys.argv[1]
     skip_unless_played(PROGRAM)
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, -15)  # beside other tests, as the emulator is
+    run_first()
     unittest.main(argv=sys.argv[:1], verbosity=2)

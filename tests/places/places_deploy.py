@@ -4,13 +4,15 @@ import configparser
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import unittest
 
 from places_case import BUILD, DATA, LONGHAUL, SOURCE, PlacesCase, main, read
+
+sys.path.insert(0, os.path.join(SOURCE, "tests", "launch"))
+from launch_case import free_port
 
 DEPLOY = os.path.join(SOURCE, "deploy")
 CODES = {"1", "2", "4", "5"}  # for a person: see docs/operations.md
@@ -198,7 +200,7 @@ class Manifest(PlacesCase):
         words = [w.replace("/etc/longhaul/job.ini", ini) for w in self.container["args"]]
         few = []
         for setting in ("train.steps=6", "train.batch=4", "train.micro_batch=1", "train.sequence=32", "launch.address=127.0.0.1",
-                        f"launch.port={self.free_port()}", "device.threads=1", "pipeline.stages=prepare train"):
+                        f"launch.port={free_port()}", "device.threads=1", "pipeline.stages=prepare train"):
             few += ["--set", setting]
         pods = []
         for host in ("longhaul-0", "longhaul-1"):
@@ -211,11 +213,6 @@ class Manifest(PlacesCase):
         said = "".join(read(os.path.join(self.folder, f"longhaul-{i}.log")) for i in (0, 1))
         self.assertEqual(codes, [0, 0], said)
         self.assertIn("step-000000000006", os.listdir(os.path.join(work, "out", "checkpoints")))
-
-    def free_port(self):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            return s.getsockname()[1]
 
 
 class Container(PlacesCase):

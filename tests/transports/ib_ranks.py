@@ -17,6 +17,8 @@ LONGHAUL = ""
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
 LIBM = next(iter(glob.glob("/lib/*/libm.so.6") + glob.glob("/lib64/libm.so.6")), "")
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "launch"))
+from launch_case import free_port
 JOB = """[pipeline]
 name = ib
 stages = prepare train
@@ -237,11 +239,8 @@ class Ranks(unittest.TestCase):
         every = os.sched_getaffinity(0)
         self.addCleanup(os.sched_setaffinity, 0, every)
         os.sched_setaffinity(0, {min(every)})
-        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-            # It stays bound, so that nobody else is given it, and does not listen.
-            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            free.bind(("", 0))
-            port = free.getsockname()[1]
+        with tempfile.TemporaryDirectory() as folder:
+            port = free_port()
             ini = os.path.join(folder, "job.ini")
             with open(ini, "w", encoding="utf-8") as f:
                 f.write(JOB.format(source=SOURCE).replace("ranks_per_node = 2", "address = 127.0.0.1\nport = %d\nsecret = job.key" % port)

@@ -4,10 +4,12 @@ algorithm; and between the machines of an INI. LONGHAUL_TORTURE runs the whole l
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch"))
+from launch_case import free_port
 
 BINARY = os.environ["LONGHAUL_BINARY"]
 MACHINES = """[pipeline]
@@ -67,13 +69,10 @@ def run(op, shape, transport, algorithm, dtype):
 
 def between_machines():
     """As on two machines: a launcher for each, of which the first one's rank 0 tells; both here, over the loopback."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        # It stays bound, so that nobody else is given it, and does not listen.
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("", 0))
+    with tempfile.TemporaryDirectory() as folder:
         ini = os.path.join(folder, "job.ini")
         with open(ini, "w") as f:
-            f.write(MACHINES.format(port=free.getsockname()[1]))
+            f.write(MACHINES.format(port=free_port()))
         command = [BINARY, "bench", "collectives", ini, "--quick", "--json", "--op", "all-gather", "--sizes", "4..64KiB"]
         both = [subprocess.Popen([*command, "--host", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                 for host in ("t1", "o1")]
