@@ -282,28 +282,38 @@ bool members_try(char tried[MEMBERS_TRIED], uint32_t epoch, const char *layout)
     return room;
 }
 
-/* Whether those who are to meet in `to` have most of another layout, by what they remember: one that was
- * started anew may have promised itself to others, and has forgotten. */
+/* Whether a machine's vote counts for `to`. One that was started anew has none: it may have promised
+ * itself to others, and has forgotten. Who has ranks in `to` is told of it before these come; so must
+ * be, before the meeting, the others who are for it: the witness, and a host that is left out with the rest
+ * of its site, or whose ranks a spare has. */
+static bool has_vote(const job_t *job, const member_record_t *r, uint32_t machine, const char *to,
+                     bool meets)
+{
+    uint32_t first;
+    if (!r->here || r->met_epoch == 0) return false;
+    return !meets || members_ranks_of(job, to, machine, &first) > 0 || strcmp(r->layout, to) == 0;
+}
+
+/* Whether those who are for `to` have most of another layout. */
 static bool have_most(const job_t *job, const member_record_t *records, const char *of,
-                      const char *to)
+                      const char *to, bool meets)
 {
     bool votes[MEMBERS_MOST] = {false};
-    uint32_t first;
     if (!members_are(job, of)) return false;
     for (uint32_t m = 0; m < members_machines(job); m++)
-        votes[m] = records[m].here && records[m].met_epoch > 0 &&
-                   (m == members_witness(job) || members_ranks_of(job, to, m, &first) > 0);
+        votes[m] = has_vote(job, &records[m], m, to, meets);
     return members_may(job, of, votes);
 }
 
-bool members_quorum(const job_t *job, const member_record_t *records, const char *layout)
+static bool have_quorum(const job_t *job, const member_record_t *records, const char *layout,
+                        bool meets)
 {
     const member_record_t *newest = newest_of(job, records);
     bool all = true;
     for (uint32_t m = 0; m < members_places(job); m++)
         all = all && records[m].here;
     if (all) return true; /* there is nobody else */
-    if (newest == NULL || !have_most(job, records, newest->met, layout)) return false;
+    if (newest == NULL || !have_most(job, records, newest->met, layout, meets)) return false;
     /* Two that decided apart may have given one epoch to two layouts, and both may have met: the first so
      * that its rank 0 alone knows. Of such two none is the newest: it takes most of both. */
     for (uint32_t m = 0; m < members_machines(job); m++) {
@@ -312,24 +322,24 @@ bool members_quorum(const job_t *job, const member_record_t *records, const char
         uint32_t epoch;
         if (!r->here) continue;
         if (r->met_epoch == newest->met_epoch && strcmp(r->met, newest->met) != 0 &&
-            !have_most(job, records, r->met, layout))
+            !have_most(job, records, r->met, layout, meets))
             return false;
         for (const char *at = r->tried; next_try(&at, &epoch, tried);)
             if (epoch >= newest->met_epoch && strcmp(tried, layout) != 0 &&
-                !have_most(job, records, tried, layout))
+                !have_most(job, records, tried, layout, meets))
                 return false;
     }
     return true;
 }
 
+bool members_quorum(const job_t *job, const member_record_t *records, const char *layout)
+{
+    return have_quorum(job, records, layout, false);
+}
+
 bool members_meets(const job_t *job, const member_record_t *records, const char *layout)
 {
-    member_record_t own[MEMBERS_MOST];
-    const uint32_t witness = members_witness(job);
-    if (witness == MEMBERS_NONE) return members_quorum(job, records, layout);
-    memcpy(own, records, members_machines(job) * sizeof(*own));
-    own[witness].here = own[witness].here && strcmp(own[witness].layout, layout) == 0;
-    return members_quorum(job, own, layout);
+    return have_quorum(job, records, layout, true);
 }
 
 /* Who has the ranks now keeps them while it is there; then the host itself, then spares in order. */

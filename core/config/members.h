@@ -82,12 +82,12 @@ typedef struct member_record {
 bool members_try(char tried[MEMBERS_TRIED], uint32_t epoch, const char *layout);
 /* The newest epoch in which any of those that are here has met; 0: in none. records: a machine each. */
 uint32_t members_newest(const job_t *job, const member_record_t *records);
-/* Whether the machines of `layout`, all of which are here, may meet in it: they have most of the newest
- * layout in which any that is here has met, and of each other one of that epoch or a later one in which
- * some have met or were to meet. */
+/* Whether the machines of `layout`, all of which are here, may come to meet in it: those that are here have
+ * most of the newest layout in which any of them has met, and of each other one of that epoch or a later
+ * one in which some have met or were to meet. */
 bool members_quorum(const job_t *job, const member_record_t *records, const char *layout);
-/* The same of those that are about to meet: all of them have been told of that layout, and so must a
- * witness have been whose vote counts. */
+/* The same of those that are about to meet: who has ranks in that layout has been told of it, and so must
+ * anybody else have been whose vote counts: the witness, and hosts that are left out. */
 bool members_meets(const job_t *job, const member_record_t *records, const char *layout);
 /* The layout after this one: who is here stays; a host that is not is replaced by a spare that is, or
  * gone, as [launch] go_on_with allows; who is back is taken in. False: not without the others. */

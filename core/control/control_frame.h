@@ -54,7 +54,7 @@ enum {
     FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t. With LH_AGAIN: rank 0 is not
                         there yet, and this is a door (control_door.h)         */
     FRAME_REGROUP,   /* from rank 0: all end, and meet anew as others; frame_regroup_t */
-    FRAME_MET,       /* from rank 0 to the witness: all have met; frame_regroup_t      */
+    FRAME_MET, /* from rank 0 to whoever has a vote and no ranks: all have met; frame_regroup_t */
     FRAME_TYPES,
 };
 
@@ -63,7 +63,7 @@ enum {
 enum { CONTROL_MAIN, CONTROL_ASIDE, CONTROL_CHANNELS };
 
 enum {
-    FRAME_VERSION = 9,
+    FRAME_VERSION = 10,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */

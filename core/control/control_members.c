@@ -34,10 +34,14 @@
  *    such layouts one works at most, and whoever works has most of the newest that has met.
  *  - A launcher that was started anew and remembers nothing has no vote: it may have promised itself to
  *    others. It adds to no majority, nor takes from one.
- *  - The witness has no ranks, and so is in no meeting. Its vote decides a tie all the same: it counts for a
- *    layout when that is decided on, and once more when it meets, for then only where the witness has been
- *    told of that layout and no other since. It is told of each meeting (FRAME_MET), and remembers as a
- *    member does.
+ *  - Who is for a layout need not have ranks in it. The witness, whose vote decides a tie, has none in any;
+ *    a host that is left out, as its site goes as a whole where it lacks another host, has none in the next,
+ *    and yet is one of the last meeting that stands with those who go on. Such a vote counts for a layout
+ *    when that is decided on, and once more when it meets, for then only where its machine has been told of
+ *    that layout and no other since. It is told of each meeting (FRAME_MET), and remembers as a member does.
+ *    In the argument above it is a machine that is in B and not in A's meeting any more, as no launcher has
+ *    ranks of one layout while it is for another; and one that has forgotten what it promised A, and whose
+ *    old connection A still has, adds nothing to B, so that B has another machine in common with A's.
  *
  * Who may not go on waits, as a cut may end, and says for whom and what a person can do; without end, or
  * for as long as [launch] quorum_timeout says. Then all that wait together end, rank 0 and its ranks, or
@@ -135,6 +139,12 @@ static void regroup_all(control_t *c, uint32_t epoch, const char *layout, const 
 
 /* ---- hellos ---------------------------------------------------------------------------------- */
 
+/* Whether a machine without ranks has a vote, as it has met before, or is the witness. */
+static bool may_vote(const control_members_t *m, const peer_t *p)
+{
+    return p->machine == members_witness(m->job) || p->hello.met_epoch > 0;
+}
+
 static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t *f)
 {
     char *copy = mem_new(f->length);
@@ -156,7 +166,7 @@ static void keep_herald(control_t *c, peer_t *p, uint32_t machine, const frame_t
     const control_members_t *m = c->how.members;
     if (m->elects && p->hello.epoch > c->server->epoch) c->server->epoch = p->hello.epoch;
     const control_server_t *s = c->server;
-    if (machine == members_witness(m->job) && s->welcomed)
+    if (may_vote(m, p) && s->welcomed)
         control_members_met(c);
     else if (!s->welcomed && !s->refused && !m->elects && s->joined == c->how.size)
         control_join_finish(c); /* they may have waited for its vote, or for all to be there */
@@ -356,8 +366,10 @@ bool control_members_meet(control_t *c)
     const bool first = !m->resumes && members_newest(m->job, sight.records) == 0 &&
                        strcmp(all, m->layout) == 0;
     if (first || members_meets(m->job, sight.records, m->layout)) return true;
-    /* A witness comes again as soon as it has been told of the layout. */
-    if (members_witness(m->job) == MEMBERS_NONE) tell_outvoted(c, &sight, false);
+    /* Who has a vote and no ranks comes again as soon as it has been told of the layout. */
+    const bool lacks_hosts = m->job->launch.go_on_with == GO_ON_SITES &&
+                             strcmp(all, m->layout) != 0;
+    if (members_witness(m->job) == MEMBERS_NONE && !lacks_hosts) tell_outvoted(c, &sight, false);
     return false;
 }
 
@@ -461,7 +473,7 @@ void control_members_met(control_t *c)
     if (m == NULL) return;
     frame_write_regroup(&payload, &(frame_regroup_t){c->server->epoch, m->layout, ""});
     for (peer_t *p = c->server->peers; p != NULL; p = p->next)
-        if (!p->dead && p->herald != NULL && p->machine == members_witness(m->job))
+        if (!p->dead && p->herald != NULL && may_vote(m, p))
             control_put(c->server, p, FRAME_MET, &payload);
     text_free(&payload);
 }
@@ -469,8 +481,8 @@ void control_members_met(control_t *c)
 void control_members_note_met(const control_t *c, const frame_regroup_t *r)
 {
     const control_members_t *m = c->how.members;
-    if (m == NULL || m->told == NULL || m->machine != members_witness(m->job) ||
-        !members_are(m->job, r->layout) || atomic_load(&m->told->met_epoch) != 0)
+    if (m == NULL || m->told == NULL || !members_are(m->job, r->layout) ||
+        atomic_load(&m->told->met_epoch) != 0)
         return;
     (void)snprintf(m->told->met, sizeof(m->told->met), "%s", r->layout);
     atomic_store(&m->told->met_epoch, r->epoch);

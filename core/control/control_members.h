@@ -29,7 +29,7 @@ void control_members_over(control_t *c);
 void control_members_end(control_t *c, lh_status_t status, const char *sentence);
 /* What rank 0 has told: for whoever starts the ranks again. */
 void control_members_told(const control_t *c, const frame_regroup_t *r);
-/* To the witness: all have met. */
+/* To all that have a vote and no ranks here: all have met. */
 void control_members_met(control_t *c);
 /* Of this one, of whom rank 0 has told that. */
 void control_members_note_met(const control_t *c, const frame_regroup_t *r);

@@ -332,7 +332,7 @@ static bool starter_gave_up(const starter_t *s)
 bool starter_regroups(starter_t *s, lh_status_t *status)
 {
     enum { PAUSE_US = 200000 };
-    const bool herald = s->place.herald;
+    const bool herald = s->place.herald, waited = herald && !s->place.elects;
     const control_told_t *told = starter_told(s);
     text_t line = {0};
     *status = LH_OK;
@@ -345,13 +345,15 @@ bool starter_regroups(starter_t *s, lh_status_t *status)
     }
     text_free(&s->ended);
     text_append(&s->ended, told->reason);
-    text_printf(&line, "%s; %s", told->reason,
-                herald && !s->place.elects ? "this machine waited" : "starting again");
+    text_append(&line, told->reason);
     *status = starter_become(s, told);
-    if (herald && s->place.herald) {
+    if (waited && s->place.herald) {
         text_free(&line);
         return true; /* nothing has changed here */
     }
+    text_append(&line, s->place.herald ? "; this machine waits"
+                       : waited        ? "; this machine waited"
+                                       : "; starting again");
     const char *sentence = line.failed ? "starting again with other machines" : line.data;
     log_line(LH_LOG_WARN, "%s", sentence);
     launch_note_restart(s->launch, sentence);

@@ -131,7 +131,20 @@ class Ranks(LaunchCase):
         self.begun(1, "rank 1 of 2 on t1", 2)
         said = self.stop(processes)
         self.assertRegex(said["t1"], rf"warning: rank 2 on osaka/o1 have not come in {REJOIN} s: osaka/o1 is gone; starting again\n")
-        self.assertIn("the job has gone on without osaka/o1; starting again", said["o1"])
+        self.assertIn("the job has gone on without osaka/o1; this machine waits\n", said["o1"])
+
+    def test_a_machine_that_is_left_out_with_its_site_stands_with_the_others(self):
+        """Of tokyo t1, on which rank 0 is, is lost; osaka alone is a third of the ranks, and most with t2, which has none then."""
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:1, t2:1\naddresses = 127.0.0.1, 127.0.0.3", "osaka": "hosts = o1:1\naddresses = 127.0.0.2"},
+                                  "go_on_with = sites\n"))
+        processes = self.start_told(ini, "t1", "t2", "o1")
+        self.begun(2, "rank 2 of 3 on o1")
+        self.lose(processes, "t1")
+        self.says(processes["o1"], "rank 0 of 1 on o1\n")
+        self.says(processes["t2"], "tokyo/t1 is gone, tokyo/t2 is gone; this machine waits\n")
+        os.kill(self.seen()[0], signal.SIGKILL)  # and again, of those that have met so
+        self.wait_for(lambda: self.said_by(processes["o1"]).count("rank 0 of 1 on o1\n") == 2, "that they meet once more")
+        self.end(processes)
 
     def test_less_than_most_wait(self):
         """Half of the ranks with no site that is preferred: neither half goes on, until the other is back."""
@@ -193,7 +206,7 @@ class Ranks(LaunchCase):
         processes.update(self.start_all(ini, "o1"))
         time.sleep(3)
         said = self.stop(processes)
-        self.assertIn("the job has gone on without osaka/o1; starting again", said["o1"])
+        self.assertIn("the job has gone on without osaka/o1; this machine waits\n", said["o1"])
         self.assertRegex(said["t1"], rf"warning: rank 1 on osaka/o1 have not come in {REJOIN} s: osaka/o1 is gone; starting again\n")
 
     def said_by(self, process):
@@ -252,7 +265,7 @@ class Ranks(LaunchCase):
         self.assertIn("warning: rank 0 on tokyo/t1 was not reached: tokyo/t1 is gone; starting again\n", said)
         self.says(processes["o1"], "rank 0 of 2 on o1\n")
         processes.update(self.start_told(ini, "t1"))
-        self.says(processes["t1"], "and tokyo/t1 was in 1; starting again\n")
+        self.says(processes["t1"], "and tokyo/t1 was in 1; this machine waits\n")
         time.sleep(1)
         self.assertEqual(sorted(self.seen())[:2], [0, 1])
         self.assertNotIn("rank 0 of", self.said_by(processes["t1"]))

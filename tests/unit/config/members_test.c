@@ -324,14 +324,14 @@ static void look(net_t *n, uint32_t leader, member_record_t records[MACHINES], b
     }
 }
 
-/* It is at the leader's port, then or when it comes there later. */
-static void tell_witness(net_t *n, uint32_t leader, uint32_t epoch)
+/* A machine without ranks that has a vote is at the leader's port, then or when it comes there later. */
+static void tell_voter(net_t *n, uint32_t leader, uint32_t voter, uint32_t epoch)
 {
-    node_t *w = &n->nodes[WITNESS];
+    node_t *w = &n->nodes[voter];
     const char *layout = n->nodes[leader].layout;
     const bool other = w->tried[0] != '\0' && strcmp(w->layout, layout) != 0;
-    if (members_witness(&n->job) == MEMBERS_NONE || !sees(n, WITNESS, leader) || !arrives(n) ||
-        epoch < w->epoch || (epoch == w->epoch && other))
+    if (takes_part(n, layout, voter) || (voter != WITNESS && w->met_epoch == 0) || w->runs != 0 ||
+        !sees(n, voter, leader) || !arrives(n) || epoch < w->epoch || (epoch == w->epoch && other))
         return;
     (void)snprintf(w->layout, sizeof(w->layout), "%s", layout);
     meet(w, epoch);
@@ -340,14 +340,16 @@ static void tell_witness(net_t *n, uint32_t leader, uint32_t epoch)
 }
 
 /* Who has not forgotten decides nothing, and meets in nothing, without most of the last meeting. It takes
- * machines that are to have ranks, and the witness; or all that there are. */
-static void check_most(const net_t *n, const bool *here, const char *layout)
+ * machines that are to have ranks, and others that are for it, who have been told before it meets; or all
+ * that there are. */
+static void check_most(const net_t *n, const bool *here, const char *layout, bool meets)
 {
     bool to[MACHINES], all = true;
     for (uint32_t m = 0; m < PLACES; m++)
         all = all && here[m];
     for (uint32_t m = 0; m < MACHINES; m++)
-        to[m] = here[m] && (m == WITNESS || takes_part(n, layout, m));
+        to[m] = here[m] &&
+                (!meets || takes_part(n, layout, m) || strcmp(n->nodes[m].layout, layout) == 0);
     if (!n->forgets && n->met[0] != '\0' && !all && !members_may(&n->job, n->met, to))
         FAIL_TEST("%s is decided on without most of %s, which has met\n", layout, n->met);
 }
@@ -380,12 +382,13 @@ static bool try_to_meet(net_t *n, uint32_t leader, const member_record_t *record
     if (!(members_newest(&n->job, records) == 0 && strcmp(all, lead->layout) == 0) &&
         !members_meets(&n->job, records, lead->layout))
         return false;
-    check_most(n, here, lead->layout);
+    check_most(n, here, lead->layout, true);
     memcpy(n->met, lead->layout, sizeof(n->met));
     for (uint32_t m = 0; m < MACHINES; m++)
         if (takes_part(n, lead->layout, m) && (m == leader || arrives(n)))
             meet(&n->nodes[m], epoch);
-    tell_witness(n, leader, epoch);
+    for (uint32_t m = 0; m < members_machines(&n->job); m++)
+        tell_voter(n, leader, m, epoch);
     return true;
 }
 
@@ -402,7 +405,7 @@ static void try_to_go_on(net_t *n, uint32_t leader, const member_record_t *recor
     if (!members_next(&n->job, lead->layout, here, next)) return;
     const bool same = strcmp(next, lead->layout) == 0;
     if ((same && !elects(n, leader)) || !members_quorum(&n->job, records, next)) return;
-    check_most(n, here, next);
+    check_most(n, here, next, false);
     n->again += same;
     for (uint32_t m = 0; m < MACHINES; m++)
         if (here[m] && (m == leader || arrives(n))) become(&n->nodes[m], epoch + 1, next);
@@ -584,6 +587,66 @@ static void a_tie_goes_to_whom_the_witness_sees(void **state)
     assert_false(members_quorum(&job, records, "-."));
 }
 
+/* Three hosts and two, one rank each, and a spare for each site. */
+static job_t uneven_job(uint32_t go_on_with)
+{
+    static job_host_t t[] = {{"t1", 1, 0, NULL}, {"t2", 1, 1, NULL}, {"t3", 1, 2, NULL}},
+                      o[] = {{"o1", 1, 3, NULL}, {"o2", 1, 4, NULL}};
+    static job_site_t both[] = {
+        {.name = "tokyo", .hosts = t, .host_count = 3, .spares = tokyo_spare, .spare_count = 1},
+        {.name = "osaka", .hosts = o, .host_count = 2, .spares = osaka_spare, .spare_count = 1},
+    };
+    return (job_t){.path = "a.ini",
+                   .sites = both,
+                   .site_count = 2,
+                   .site_ranks = 5,
+                   .all_sites = both,
+                   .all_site_count = 2,
+                   .launch = {.go_on_with = go_on_with}};
+}
+
+/* t1 is lost, and its site goes as a whole: o1 and o2 are not most, but t2 and t3 stand with them. Once they
+ * have been told of that, these are for nobody else. */
+static void who_is_left_out_with_its_site_has_its_vote(void **state)
+{
+    const job_t job = uneven_job(GO_ON_SITES);
+    const member_record_t met = {true, 3, ".....", "", "....."}, gone = {.here = false},
+                          told = {true, 3, ".....", "4:---..", "---.."};
+    const bool here[PLACES] = {false, true, true, true, true};
+    const member_record_t all_but_one[PLACES] = {gone, met, met, met, met},
+                          one_told[PLACES] = {gone, told, met, told, told},
+                          none_told[PLACES] = {gone, met, met, told, told},
+                          rest[PLACES] = {met, told, told};
+    char next[MEMBERS_TEXT];
+    (void)state;
+    assert_true(members_next(&job, ".....", here, next));
+    assert_string_equal(next, "---..");
+    assert_true(members_quorum(&job, all_but_one, next));
+    assert_false(members_meets(&job, none_told, next));
+    assert_true(members_meets(&job, one_told, next));
+    assert_false(members_quorum(&job, rest, "...--"));
+}
+
+/* Whichever host is lost, the others go on where they all see each other, whatever their sites are: who
+ * comes to the first of them is told, and comes again. */
+static void without_one_host_all_others_go_on(void **state)
+{
+    (void)state;
+    for (uint32_t lost = 0; lost < HOSTS; lost++)
+        for (uint32_t sites_go = 0; sites_go < 2; sites_go++) {
+            net_t n = {.random = lost, .job = uneven_job(sites_go ? GO_ON_SITES : GO_ON_RANKS)};
+            for (uint32_t m = 0; m < MACHINES; m++)
+                forget(&n, m);
+            settle(&n, 60);
+            const uint32_t before = n.newest;
+            assert_true(before > 0);
+            /* spares, too, as one would take the ranks */
+            n.nodes[lost].down = n.nodes[HOSTS].down = n.nodes[HOSTS + 1].down = true;
+            settle(&n, 60);
+            if (n.newest <= before) FAIL_TEST("nobody goes on without host %u\n", lost);
+        }
+}
+
 /* L decides for L x z, w for w x z, both for epoch 6, and few hear of it. x and z come to L first: they meet,
  * and are cut off before they hear that. Then they meet with w, in epoch 6 as well. */
 static void of_two_layouts_that_met_in_one_epoch_it_takes_both(void **state)
@@ -640,6 +703,8 @@ int main(void)
         cmocka_unit_test(of_two_groups_one_may_at_most),
         cmocka_unit_test(halves_that_do_not_see_each_other_never_both_go_on),
         cmocka_unit_test(a_tie_goes_to_whom_the_witness_sees),
+        cmocka_unit_test(who_is_left_out_with_its_site_has_its_vote),
+        cmocka_unit_test(without_one_host_all_others_go_on),
         cmocka_unit_test(of_two_layouts_that_met_in_one_epoch_it_takes_both),
         cmocka_unit_test(a_spare_that_forgets_what_it_tried_has_no_vote),
     };
