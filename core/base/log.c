@@ -161,7 +161,13 @@ static bool sink_reopen(sink_t *s)
     const int fd = flags < 0 ? -1
                              : sys_open(s->path, (flags & O_ACCMODE) | O_APPEND | O_CREAT, 0666);
     if (fd < 0) return false;
-    const bool done = dup3(fd, s->file.fd, O_CLOEXEC) >= 0;
+    /* What plugins print comes by stdout, which a rank has in its file too. */
+    struct stat old, out;
+    const bool printed = s == &rank_file && fstat(s->file.fd, &old) == 0 &&
+                         fstat(STDOUT_FILENO, &out) == 0 && old.st_dev == out.st_dev &&
+                         old.st_ino == out.st_ino;
+    const bool done = dup3(fd, s->file.fd, O_CLOEXEC) >= 0 &&
+                      (!printed || dup2(fd, STDOUT_FILENO) >= 0);
     const int error = errno;
     (void)sys()->close(fd);
     errno = error;

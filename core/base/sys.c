@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include <base/status.h>
+#include <base/text.h>
 
 /* No descriptor of this program outlives an exec: none is a child's to inherit. */
 static int real_open(const char *path, int flags, mode_t mode)
@@ -299,6 +301,36 @@ bool sys_stop_by_hand(void)
 /* What end_at_once needs to know; set before its handler is. */
 static int code_at_once;
 static pid_t owner; /* whose handler it is: a child of fork inherits the handler and not the role */
+static char log_at_once[PATH_MAX]; /* of sys_stop_log */
+
+/* Its name is written from its end on, so that a signal meanwhile finds none. */
+void sys_stop_log(const char *path)
+{
+    log_at_once[0] = '\0';
+    atomic_signal_fence(memory_order_seq_cst);
+    if (path[0] == '\0' || strlen(path) >= sizeof(log_at_once)) return;
+    memcpy(log_at_once + 1, path + 1, strlen(path));
+    atomic_signal_fence(memory_order_seq_cst);
+    log_at_once[0] = path[0];
+}
+
+/* In the handler. One write, as each line of a log; opened by its name, which may lead to another file by now. */
+static void log_line_at_once(const char *line)
+{
+    char text[TEXT_TIME + 128];
+    struct timespec now;
+    const size_t length = strlen(line);
+    const int fd = log_at_once[0] == '\0' || TEXT_TIME + length > sizeof(text)
+                       ? -1
+                       : open(log_at_once, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    text_time((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, text);
+    text[TEXT_TIME - 1] = ' ';
+    memcpy(text + TEXT_TIME, line, length);
+    (void)!write(fd, text, TEXT_TIME + length);
+    (void)close(fd);
+}
 
 /* The handler of sys_stop_at_once, of async-signal-safe calls alone: hence the texts that are made
  * already. In a child it stands aside: the signal does there what it does by default. */
@@ -324,6 +356,7 @@ static void end_at_once(int number)
     int code = second ? 128 + number : code_at_once;
     const bool told = stop_tell(second, &code);
     if (!second && !told) (void)!write(STDERR_FILENO, line, strlen(line));
+    if (!second && !told) log_line_at_once(line);
     _exit(code);
 }
 

@@ -212,10 +212,21 @@ void text_time(uint64_t wall_ns, char out[TEXT_TIME])
     const uint32_t of_year = day - (365 * year + year / 4 - year / 100);
     const uint32_t march = (5 * of_year + 2) / 153; /* months since March */
     const uint32_t month = march < 10 ? march + 3 : march - 9;
-    (void)snprintf(out, TEXT_TIME, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ",
-                   (days / ERA_DAYS * 400 + year + (month <= 2)) % 10000u, month % 100u,
-                   (of_year - (153 * march + 2) / 5 + 1) % 100u, of_day / 3600 % 100u,
-                   of_day / 60 % 60, of_day % 60, ms);
+    const uint32_t fields[] = {(days / ERA_DAYS * 400 + year + (month <= 2)) % 10000u,
+                               month,
+                               of_year - (153 * march + 2) / 5 + 1,
+                               of_day / 3600,
+                               of_day / 60 % 60,
+                               of_day % 60,
+                               ms};
+    static const char form[TEXT_TIME] = "0000-11-22T33:44:55.666Z"; /* each digit: of which field */
+    memcpy(out, form, TEXT_TIME);
+    for (uint32_t at = TEXT_TIME - 1, left = 0; at-- > 0;) {
+        if (form[at] < '0' || form[at] > '9') continue;
+        if (form[at] != form[at + 1]) left = fields[form[at] - '0'];
+        out[at] = (char)('0' + left % 10);
+        left /= 10;
+    }
 }
 
 void text_duration(double seconds, char out[24])

@@ -53,8 +53,14 @@ static int exit_code(const job_t *job, const train_result_t *result)
 {
     switch (result->outcome) {
     case TRAIN_TERMINATED:
-        log_line(LH_LOG_INFO, "stopped after step %llu, which is saved; go on with --resume",
-                 (unsigned long long)result->steps);
+        if (result->saved)
+            log_line(LH_LOG_INFO, "stopped after step %llu, which is saved; go on with --resume",
+                     (unsigned long long)result->steps);
+        else
+            log_line(LH_LOG_WARN,
+                     "stopped after step %llu, which is not saved, as a machine leaves; go on from "
+                     "the save before with --resume",
+                     (unsigned long long)result->steps);
         return EXIT_TERMINATED;
     case TRAIN_NOT_FINITE:
         log_line(LH_LOG_ERROR, "stopped: %llu steps in a row were not finite, the last was %llu",
@@ -270,7 +276,7 @@ static int train_stage(cli_t *cli)
     if (status == LH_OK && profiled) print_profile(&profile);
     mem_free(profile.rows);
     const int code = status == LH_OK ? exit_code(job, &result) : status;
-    if (status == LH_OK && result.leaving) launch_leave(cli->launch);
+    if (status == LH_OK && result.leaving) launch_leave(cli->launch, result.saved);
     watch_free(watch); /* after the last line that train.log is to have */
     if (status != LH_OK && leads) folders_unmake(job->pipeline.folder, missing);
     model_source_close(&source);

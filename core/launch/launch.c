@@ -77,6 +77,7 @@ static lh_status_t open_ranks(launch_t *l)
     l->starts = l->place.by == NULL && job_ranks(l->how.job) > 1;
     l->leads = find_lead(l);
     if (l->place.ours) return open_started(l);
+    if (l->how.leads != NULL && l->how.resume && l->leads) launch_note_signals(l);
     if (l->starts || l->place.size == 1) sys_stop_at_once(EXIT_TERMINATED);
     return LH_OK;
 }
@@ -191,7 +192,10 @@ void launch_began(launch_t *l)
 {
     if (l == NULL) return;
     l->began = true;
-    if (l->row != NULL) atomic_store(&l->row->began, 1);
+    if (l->row != NULL)
+        atomic_store(&l->row->began, 1);
+    else
+        launch_note_signals(l); /* in stages behind the training, too */
 }
 
 const job_site_t *launch_site(const launch_t *l)
@@ -227,9 +231,9 @@ bool launch_is_herald(const launch_t *l)
     return l != NULL && l->place.herald;
 }
 
-void launch_leave(launch_t *l)
+void launch_leave(launch_t *l, bool saved)
 {
-    if (l != NULL && l->row != NULL) atomic_store(&l->row->leaves, 1);
+    if (l != NULL && l->row != NULL) atomic_store(&l->row->leaves, saved ? LEAVES_SAVED : LEAVES);
 }
 
 launch_again_t launch_again(const launch_t *l)

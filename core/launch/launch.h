@@ -48,8 +48,9 @@ const job_site_t *launch_site(const launch_t *l);
 const char *launch_layout(const launch_t *l);
 /* This process is no rank, though it was started as one: it waits until its machine is to have some. */
 bool launch_is_herald(const launch_t *l);
-/* In a rank: it ends after a save, as a machine was told to leave, which need not be its own. */
-void launch_leave(launch_t *l);
+/* In a rank: it ends after a save, or after one that came to nothing, as a machine was told to leave, which
+ * need not be its own. */
+void launch_leave(launch_t *l, bool saved);
 
 /* Whether this rank's launcher has started its training before. */
 launch_again_t launch_again(const launch_t *l);

@@ -202,7 +202,9 @@ static bool starter_goes_on(starter_t *s)
     const uint64_t now = sys()->now_ns();
     const enum restart_answer answer = restart_judge(&s->restarts, &cause, now);
     text_t line = {0};
-    text_append(&line, "another machine was told to leave, and left after a save");
+    text_printf(&line, "another machine was told to leave, and left %s",
+                atomic_load(&s->board[0].leaves) == LEAVES_SAVED ? "after a save"
+                                                                 : "without a save");
     text_free(&s->ended);
     if (!line.failed) text_append(&s->ended, line.data);
     restart_tell(&s->restarts, answer, now, &line);

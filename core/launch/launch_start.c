@@ -142,7 +142,9 @@ static lh_status_t starter_make_board(starter_t *s)
  * stays when the rank dies. */
 static lh_status_t starter_make_memory(starter_t *s)
 {
-    const bool wanted = s->launch->how.job->checkpoint.memory_every > 0 && s->place.size > 1;
+    /* Also where one rank is left now: the others may be back. */
+    const job_t *job = s->launch->how.job;
+    const bool wanted = job->checkpoint.memory_every > 0 && job_ranks(job) > 1;
     for (uint32_t i = 0; wanted && i < s->most; i++) {
         s->ranks[i].memory = memfd_create("longhaul-snapshots", MFD_CLOEXEC);
         if (s->ranks[i].memory < 0) return fail_io(errno, "cannot share memory for snapshots");
@@ -465,6 +467,7 @@ static lh_status_t starter_keep(starter_t *s)
 {
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
+    if (s->launch->began) launch_note_signals(s->launch);
     return starter_note_met(s);
 }
 

@@ -109,6 +109,14 @@ void launch_note_end(const launch_t *l, const char *sentence)
     train_log_add(l, "longhaul", sentence);
 }
 
+void launch_note_signals(const launch_t *l)
+{
+    char *path = job_path(l->how.job, "train.log");
+    sys_stop_log(path == NULL ? "" : path);
+    if (path == NULL) fail_clear();
+    mem_free(path);
+}
+
 void launch_note_restart(const launch_t *l, const char *sentence)
 {
     train_log_add(l, "warning", sentence);

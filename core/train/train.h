@@ -234,6 +234,7 @@ typedef struct train_result {
     uint64_t steps;
     uint64_t refused;  /* the last steps in a row that were not applied */
     bool leaving;      /* TRAIN_TERMINATED as a machine leaves, and the job goes on without it */
+    bool saved;        /* the last step is; where a machine leaves it may not be */
     double loss;       /* of the last step           */
     double valid_loss; /* last evaluation; NAN: none */
 } train_result_t;

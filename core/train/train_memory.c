@@ -235,6 +235,10 @@ static lh_status_t tell_images(trainer_t *t, lh_status_t opened, const memory_fo
         tell_newest(t->job->checkpoint.folder, &own) != LH_OK)
         own.resume = own.opened = 0; /* whoever looks for a checkpoint says why */
     tell_found(found, &own);
+    if (t->agree.ranks == NULL) { /* what it has kept for the others counts */
+        all[0] = own;
+        return LH_OK;
+    }
     return t->agree.ranks->gather(t->agree.ranks->context, &own, sizeof(own), all);
 }
 
@@ -336,7 +340,7 @@ static lh_status_t rescue_images(trainer_t *t, lh_status_t opened, memory_told_t
         t->memory.keeps = t->memory.keeps && all[r].has;
         opens = opens && all[r].opened;
     }
-    if (status == LH_OK && !t->memory.keeps && train_agree_rank(&t->agree) == 0)
+    if (status == LH_OK && !t->memory.keeps && size > 1 && train_agree_rank(&t->agree) == 0)
         log_line(LH_LOG_WARN, "[checkpoint] memory_every: no rank's snapshots stay in memory, as "
                               "that needs ranks that longhaul itself has started");
     const memory_told_t *of = NULL;
@@ -355,8 +359,7 @@ static lh_status_t rescue_images(trainer_t *t, lh_status_t opened, memory_told_t
 lh_status_t train_memory_rescue(trainer_t *t, lh_status_t opened)
 {
     const uint32_t size = train_agree_size(&t->agree);
-    if (size == 1) return LH_OK;
-    t->memory.apart = t->job->checkpoint.apart && t->how->world->row.sites > 1;
+    t->memory.apart = t->job->checkpoint.apart && size > 1 && t->how->world->row.sites > 1;
     t->memory.keeps = t->job->checkpoint.memory_every > 0;
     lh_status_t status = LH_OK;
     if (t->memory.keeps) {
@@ -364,6 +367,8 @@ lh_status_t train_memory_rescue(trainer_t *t, lh_status_t opened)
         status = all == NULL ? LH_NO_MEMORY : rescue_images(t, opened, all);
         mem_free(all);
     }
+    t->memory.keeps = t->memory.keeps &&
+                      size > 1; /* one that is left may go on from an image, and makes none */
     t->memory.on = t->memory.apart || t->memory.keeps;
     return status;
 }

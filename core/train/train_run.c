@@ -414,6 +414,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
         out->steps = t.step;
         out->refused = t.not_finite;
         out->leaving = out->outcome == TRAIN_TERMINATED && t.leaving;
+        out->saved = t.saved_step == t.step;
         out->loss = t.loss;
         out->valid_loss = t.valid_loss;
     }

@@ -184,7 +184,7 @@ lh_status_t trainer_finish_save(trainer_t *t)
     if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;
     trainer_doing(t, t->step, "the last save");
     const lh_status_t status = save_await(t, UINT64_MAX);
-    if (status != LH_OK || t->save_result.status == LH_OK) return status;
+    if (status != LH_OK || t->save_result.status == LH_OK || t->leaving) return status;
     trainer_doing(t, t->step, "the last save"); /* agreeing on it said otherwise */
     return fail_again(t->save_result.status, t->save_result.reason);
 }
@@ -209,13 +209,14 @@ static lh_status_t save_begin(trainer_t *t, bool last, lh_status_t *agreed)
 }
 
 /* What the disk or the writer does to a save is told, and training goes on; the last save of a run
- * is what the run is for. status LH_OK here means that this rank could have saved and another
+ * is what the run is for, but for one that a machine leaves: the others go on from the save before, as
+ * if it had been lost. status LH_OK here means that this rank could have saved and another
  * can't. */
 static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64_t since)
 {
     if (status == LH_AGAIN) status = fail(LH_TIMED_OUT, "the save before is still being written");
     if (status == LH_OK) status = fail_io(0, "another rank cannot save");
-    if (last) return status;
+    if (last && !t->leaving) return status;
     writer_result_t failed = {.status = status, .step = t->step};
     (void)snprintf(failed.reason, sizeof(failed.reason), "%s", fail_reason());
     save_tell(t, &failed, false, (double)(sys()->now_ns() - since) * 1e-9);
@@ -330,8 +331,8 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     agreed = agree_save(t, status != LH_OK, &skip, &saved);
     if (agreed != LH_OK) return agreed;
     /* No save would ever be made again. The others have heard that this one is not, and hear of the
-     * end from the control plane. */
-    if (writer_lost(t->writer)) return status;
+     * end from the control plane. Where a machine leaves all end anyway, and start new processes. */
+    if (writer_lost(t->writer) && !(last && t->leaving)) return status;
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
     status = step_calls_before_save(t->calls, t->step, t->loss);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
@@ -382,6 +383,24 @@ static bool leads_site(const world_t *w)
     return w->ranks[w->row.rank].place == 0;
 }
 
+/* Ranks that start again find the folder's lock with those before them for as long as a server of files takes a
+ * machine that it does not hear for alive, or as a save of theirs is still being written: it is waited for longer,
+ * and what is not had then is a loss, which may be tried again, and no mistake of whoever has started them. */
+static lh_status_t open_writer(const trainer_t *t)
+{
+    enum { TRIES = 4 };
+    char why[AGREE_SENTENCE];
+    lh_status_t status = writer_open(t->writer);
+    for (int i = 1; t->how->restarts > 0 && status == LH_INVALID; i++) {
+        (void)snprintf(why, sizeof(why), "%s", fail_reason());
+        if (i == TRIES) return fail(LH_TIMED_OUT, "%s", why);
+        log_line(LH_LOG_WARN,
+                 "%s; that may be what is left of ranks that are lost, and is waited for", why);
+        status = writer_open(t->writer);
+    }
+    return status;
+}
+
 lh_status_t train_start_find(trainer_t *t)
 {
     const bool apart = t->job->checkpoint.apart && t->how->world != NULL &&
@@ -397,7 +416,7 @@ lh_status_t train_start_find(trainer_t *t)
                               .memory_fd = -1};
     t->named = t->how->resume_step != NULL;
     lh_status_t status = t->writer != NULL ? LH_OK : writer_start(&how, &t->writer);
-    if (status == LH_OK) status = writer_open(t->writer);
+    if (status == LH_OK) status = open_writer(t);
     const lh_status_t rescued = status == LH_OK || how.rank == 0 || how.apart
                                     ? train_memory_rescue(t, status)
                                     : LH_OK;

@@ -124,6 +124,15 @@ def parent_of(pid):
     return 0
 
 
+def descendants(pid):
+    """The processes that one has started, and those that they have."""
+    parents = {int(p): parent_of(int(p)) for p in os.listdir("/proc") if p.isdigit()}
+    found = {pid}
+    while more := {p for p, parent in parents.items() if parent in found and p not in found}:
+        found |= more
+    return found - {pid}
+
+
 def waits_of(pid):
     """What each thread of a process waits for, as far as the kernel tells."""
     text = ""

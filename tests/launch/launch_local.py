@@ -1,4 +1,5 @@
 """The launcher of longhaul on one machine: ranks come, end, fail, are killed, and leave nothing."""
+import contextlib
 import os
 import random
 import shutil
@@ -90,13 +91,17 @@ class Local(LaunchCase):
         self.nothing_is_left()
 
     def test_a_stopped_rank_is_named(self):
-        process = self.start(self.ini(FOUR), LH_STEPS=100000)
-        ranks = self.ranks(4)
-        time.sleep(0.6)
-        os.kill(ranks[2], signal.SIGSTOP)
-        begin = time.time()
-        code, _, err = self.finish(process)
-        self.assertLess(time.time() - begin, 20)  # it is not waited for after 3 s of silence
+        for _ in range(3):
+            process = self.start(self.ini(FOUR), LH_STEPS=100000)
+            ranks = self.ranks(4)
+            time.sleep(0.6)
+            os.kill(ranks[2], signal.SIGSTOP)
+            begin = time.time()
+            code, _, err = self.finish(process)
+            took = time.time() - begin
+            if took < 5:  # it is not waited for after 3 s of silence; a machine that does much else is looked at again
+                break
+        self.assertLess(took, 5)
         self.assertEqual(code, 3, err)
         self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s\n\Z")
         self.nothing_is_left()
@@ -218,11 +223,15 @@ class Local(LaunchCase):
             process = self.start(self.ini(), LH_START_MS=20000, preexec_fn=self.terminal())
             self.assertEqual(process.stdout.readline(), "starting\n")
             process.send_signal(number)
+            if os.environ.get("LONGHAUL_SANITIZED") == "1":  # ThreadSanitizer's own handler loses one in thousands, which is sent once more
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
+                process.send_signal(number)
             code, _, err = self.finish(process)
             self.assertEqual((code, err), (75, f"longhaul: stopped by signal {number:d} ({name}) while no step was under way\n"))
 
     def test_a_hangup_without_a_terminal_opens_the_logs_of_all_ranks_anew(self):
-        process = self.start(self.ini(FOUR), preexec_fn=os.setsid, LH_STEPS=100000)
+        process = self.start(self.ini(FOUR), preexec_fn=os.setsid, LH_STEPS=100000, LH_PRINTS=1)
         self.ranks(4)
         logs = [os.path.join(self.folder, "out", f"rank-{r}.log") for r in (1, 2, 3)]
         before = [launch_case.read(log) for log in logs]
@@ -234,7 +243,7 @@ class Local(LaunchCase):
         self.assertEqual((code, err), (75, "rank 0 is done\n"))
         for log, text in zip(logs, before):
             self.assertEqual(launch_case.read(log + ".1"), text)
-            self.assertIn("is done", launch_case.read(log))
+            self.assertRegex(launch_case.read(log), r"rank \d prints\n(?s:.*)is done|is done(?s:.*)rank \d prints\n")
         self.nothing_is_left()
 
     def test_ctrl_z_stops_the_ranks_and_they_go_on_together(self):

@@ -105,6 +105,33 @@ class Memory(Training):
             self.same_as(ini, whole)
             self.nothing_is_left()
 
+    def test_one_rank_that_is_left_goes_on_from_its_snapshot_and_its_partners(self):
+        """And makes snapshots again with the other, also where its launcher began with one rank."""
+        port = launch_case.free_port()
+        more = (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nrejoin = 4s\nrestart = 5\n"
+                "go_on_with = ranks\nprefer = tokyo\n[site.tokyo]\nhosts = t1:1\n[site.osaka]\nhosts = o1:1\n")
+        ini = self.job("left", more, every=50)
+        more_steps = ("--set", "train.steps=100000")
+        launchers = [self.start_run(ini, "--host", host, *more_steps) for host in HOSTS]
+        launch_case.wait_for(lambda: self.kept(ini) >= 6 and len(self.seen()) == 2, WAIT)
+        launchers[1].kill()
+        launchers[1].communicate()
+        launch_case.wait_for(lambda: self.restarts(ini) and len(self.seen()) == 1 and "osaka/o1 is gone" in self.log(ini), WAIT)
+        last = self.restarts(ini)[-1]
+        self.assertGreaterEqual(last["memory_step"], 6)
+        launch_case.wait_for(lambda: self.reached(ini, last["memory_step"] + 2), WAIT)
+        launchers[0].kill()  # its launcher remembers a layout of one rank
+        launchers[0].communicate()
+        launchers = [self.start_run(ini, "--host", host, "--resume", *more_steps) for host in HOSTS]
+        launch_case.wait_for(lambda: "osaka/o1 is back" in self.log(ini), WAIT)
+        step = max(self.losses(ini))
+        launch_case.wait_for(lambda: self.kept(ini) > step, WAIT)
+        self.assertNotIn("no rank's snapshots stay in memory", self.log(ini))
+        for p in launchers:
+            p.terminate()
+        self.assertEqual([self.finish(p, WAIT)[0] for p in launchers], [75, 75])
+        self.nothing_is_left()
+
     # ---- bits that change
 
     def memory_of(self, launcher, rank):

@@ -1,12 +1,16 @@
 """Ranks that are lost start again by themselves, from the last checkpoint, and end in the same bits."""
+import fcntl
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
+import unittest
 
 import launch_case
 from launch_case import LaunchCase, SOURCE, TORTURE, clean_environment, listeners
@@ -474,6 +478,33 @@ class Training(LaunchCase):
                       launch_case.read(os.path.join(folder, "report.html")))
         self.nothing_is_left()
 
+    @unittest.skipUnless(TORTURE, "make torture")
+    def test_a_lock_that_the_lost_ranks_still_have_is_waited_for(self):
+        """As a server of files may hold it for a machine that is gone, or a saver that writes: half a minute and more."""
+        ini = self.job("locked", "restart = 20\n")
+        process = self.start_run(ini)
+        launch_case.wait_for(lambda: self.reached(ini, 6) and len(self.seen()) == 3, WAIT)
+        folder = os.path.join(os.path.dirname(ini), "out", "checkpoints")
+        taken, lock = threading.Event(), os.open(folder, os.O_RDONLY)
+
+        def take():
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as soon as the ranks that are killed have let it go
+            taken.set()
+        threading.Thread(target=take, daemon=True).start()
+        for pid in self.seen().values():
+            os.kill(pid, signal.SIGKILL)
+        self.assertTrue(taken.wait(60))
+        since = time.time()
+        while time.time() - since < 36:
+            self.assertIsNone(process.poll())
+            time.sleep(0.2)
+        os.close(lock)
+        code, _, err = self.finish(process, WAIT)
+        self.assertEqual(code, 0, err)
+        self.assertIn("another run still writes in this folder; that may be what is left of ranks that are lost, and is waited for\n", err)
+        self.assertEqual(self.losses(ini).keys(), set(range(1, STEPS + 1)))
+        self.nothing_is_left()
+
     def test_a_machine_that_is_told_to_leave_saves_and_the_others_go_on(self):
         port = launch_case.free_port()
         places = (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nnotice = 60s\n"
@@ -506,6 +537,22 @@ class Training(LaunchCase):
             self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
             self.assertEqual(self.losses(ini), self.losses(whole))
             self.nothing_is_left()
+        # A disk that takes nothing at that moment costs the steps since the save before, as a loss would.
+        ini, launchers = start("full")
+        launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
+        for pid in launch_case.descendants(self.seen()[2]):  # who saves for the rank of the machine that leaves
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        launchers[1].terminate()
+        code, _, err = self.finish(launchers[1], WAIT)
+        self.assertEqual(code, 75, err)
+        launchers[1] = self.start_run(ini, "--host", "o1", "--resume")
+        code, _, err = self.finish(launchers[0], WAIT)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"warning: step \d+ was not saved: .*File too large\n")
+        self.assertIn("warning: another machine was told to leave, and left without a save; starting again, 1 of 3 within 1h 00m\n", err)
+        self.assertEqual(self.finish(launchers[1], WAIT)[0], 0)
+        self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
+        self.assertEqual(self.losses(ini), self.losses(whole))
         ini, launchers = start("no-restart", "restart = 0\n")
         launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
         launchers[0].terminate()

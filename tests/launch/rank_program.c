@@ -95,7 +95,7 @@ static void save(launch_t *launch, uint8_t all_stop)
     printf("saving\n");
     while (access(file, F_OK) != 0)
         (void)usleep(5000);
-    if (all_stop == STOP_MACHINE) launch_leave(launch);
+    if (all_stop == STOP_MACHINE) launch_leave(launch, true);
 }
 
 static void start_slowly(void)
@@ -164,6 +164,7 @@ static int body(void *context)
         (void)usleep((useconds_t)(ms * 1000));
     }
     if (all_stop != 0) save(launch, all_stop);
+    if (setting("LH_PRINTS", 0) != 0) printf("rank %ld prints\n", rank); /* as a plugin may */
     log_line(LH_LOG_INFO, "rank %ld is done", rank);
     return all_stop != 0 ? EXIT_TERMINATED : EXIT_DONE;
 }

@@ -81,7 +81,7 @@ class Steering(PipelineCase):
         print("status: %.1f ms, %.1f ms at best, %.1f ms of processors" % tuple(
             1000 * seconds for seconds in (statistics.median(took), min(took), statistics.median(used))))
         self.assertLess(statistics.median(used), 0.05)  # which a busy machine does not lengthen
-        self.assertLess(min(took), 1)  # nothing is waited for
+        self.assertLess(min(took), 0.05)  # the least of twenty: what a busy machine lengthens is the others
         self.kill(process)
 
     def test_a_run_that_was_killed_has_not_said_why(self):
@@ -148,7 +148,7 @@ class Steering(PipelineCase):
         ends = {"prepare": r"longhaul: prepare was stopped after \d+ of \d+ bytes\n\Z",
                 "eval": r"longhaul: stopped by signal 15 \(Terminated\) while no step was under way\n\Z"}
         for stage, *more in (("prepare", "prepare", "--set", "prepare.input=long.jsonl"),
-                             ("eval", "run", "--set", "pipeline.stages=prepare train eval")):
+                             ("eval", "run", "--resume", "--set", "pipeline.stages=prepare train eval", "--set", "train.steps=4")):
             if stage == "eval":
                 self.run_longhaul("run", job, "--set", "pipeline.stages=prepare train")
             before = self.files()
@@ -156,11 +156,19 @@ class Steering(PipelineCase):
             # It has the folder a moment after it began, and `prepare` reads some moments after that.
             if stage == "prepare":
                 self.wait_for(lambda: os.path.exists(self.path("out", "corpus.bin.tmp")), process)
+            else:
+                self.wait_for(lambda: self.log().count("report: ") == 2, process)  # of the training before and of this one
             self.assertTrue(self.wait_for(self.is_stopped, process), stage + " has ended")
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, TERMINATED, err)
             self.assertRegex(err, ends[stage])
+            if stage == "eval":  # behind a training that began: its log says so, too
+                self.assertRegex(self.log().splitlines()[-1] + "\n", r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z " + ends[stage])
             self.assertLessEqual(self.files(), before | {".run.lock", "train.log", "events"}, stage)
+
+    def log(self):
+        with open(self.path("out", "train.log")) as f:
+            return f.read()
 
     def is_stopped(self):
         return subprocess.run([BINARY, "stop", "out"], cwd=self.folder, capture_output=True).returncode == DONE
@@ -427,6 +435,33 @@ class Steering(PipelineCase):
             if not goes_on:
                 said = save.communicate(timeout=60)[1]
                 self.assertEqual((save.returncode, said), (REFUSED, "longhaul: out: the run has ended, and step 3 was not saved\n"))
+
+    def test_stop_finds_a_run_that_moves_to_another_machine(self):
+        """Ranks were lost, and nobody has the folder for a moment: that is not the end, and who takes it then is asked anew."""
+        end = {"time": "2026-11-27T08:15:30.000Z", "failed": True, "reason": "rank 0 was lost"}
+        request = self.path("out", ".request-stop")
+        for goes_on in (True, False):
+            self.leave({"name": "small", "step": 3, "steps": 9, "end": end})
+            with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+                fcntl.flock(f, fcntl.LOCK_EX)
+                stop = self.start("stop", "out")
+                self.wait_for(lambda: os.path.exists(request), stop)
+                fcntl.flock(f, fcntl.LOCK_UN)
+                time.sleep(0.3)
+                self.assertIsNone(stop.poll())
+                if goes_on:
+                    fcntl.flock(f, fcntl.LOCK_EX)
+                    self.write("out/.run.lock", "process 8 on o1")
+                    time.sleep(0.2)
+                    os.unlink(request)  # as whoever takes the folder begins
+                    self.wait_for(lambda: os.path.exists(request), stop)
+                    os.unlink(request)
+                    time.sleep(0.2)
+                    self.assertIsNone(stop.poll())
+                    fcntl.flock(f, fcntl.LOCK_UN)
+                out = stop.communicate(timeout=60)[0]
+            self.assertEqual((stop.returncode, out), (DONE, "out: ended after step 3\n"))
+            self.assertFalse(os.path.exists(request))
 
     def test_stop_does_not_wait_for_the_run_after_the_one_that_it_ends(self):
         self.leave({"name": "small", "step": 3, "steps": 9, "end": None})
