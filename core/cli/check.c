@@ -26,6 +26,7 @@
 #include <parallel/transfer_order.h>
 #include <plan/alike.h>
 #include <session/link_record.h>
+#include <subword/token_pieces.h>
 
 /* ---- what the job would write over ---- */
 
@@ -90,6 +91,24 @@ lh_status_t check_inputs(const job_t *job)
 }
 
 /* ---- there, or made before ---- */
+
+/* Neither may be there yet. Spelled differently the same folder is still the same: first by what
+ * the system says, then by text, for what is not there yet. */
+static bool path_holds(const char *above, const char *below)
+{
+    if (folder_holds(above, below)) return true;
+    char *a = mem_text(above), *b = mem_text(below);
+    bool held = false;
+    if (a != NULL && b != NULL) {
+        job_path_drop_missing(a);
+        job_path_drop_missing(b);
+        const size_t length = strlen(a);
+        held = strncmp(a, b, length) == 0 && (b[length] == '\0' || b[length] == '/');
+    }
+    mem_free(a);
+    mem_free(b);
+    return held;
+}
 
 /* Named by section and key, as the sentence begins with where they stand. */
 static lh_status_t need_file(const job_t *job, const char *section, const char *key,
@@ -161,6 +180,49 @@ static lh_status_t need_split(const job_t *job, const char *split, uint32_t read
     return need_sets(job, "train", data->train, reader);
 }
 
+/* The one that a stage takes which reads or writes text: the first that is named counts. An import
+ * brings one as well. */
+static lh_status_t need_tokenizer(const job_t *job, uint32_t reader)
+{
+    const bool prepares = job->prepare.tokenizer != NULL;
+    const char *path = prepares ? job->prepare.tokenizer : job->eval.tokenizer;
+    char *imported = job_path(job, "import");
+    if (imported == NULL) return LH_NO_MEMORY;
+    const bool made = path != NULL && path_holds(imported, path) &&
+                      turn_of(job, STAGE_IMPORT) < turn_of(job, reader);
+    mem_free(imported);
+    return made ? LH_OK : need_file(job, prepares ? "prepare" : "eval", "tokenizer", path);
+}
+
+/* What was imported is there, or an earlier stage imports. A job imports where [import] from is set,
+ * whether or not it has that stage. */
+static lh_status_t need_import(const job_t *job, uint32_t reader)
+{
+    if (job->import.from == NULL || turn_of(job, STAGE_IMPORT) < turn_of(job, reader)) return LH_OK;
+    char *made = job_path(job, "import/config.json");
+    if (made == NULL) return LH_NO_MEMORY;
+    const bool there = file_exists(made);
+    mem_free(made);
+    if (there) return LH_OK;
+    JOB_REFUSE(job, "import", "from",
+               "%s: nothing is imported yet, and no stage before %s imports it", job->import.from,
+               job_stage_names[reader]);
+}
+
+/* Weights: a folder of checkpoints, whatever it holds, or what an earlier stage trains or imports. */
+static lh_status_t need_weights(const job_t *job, uint32_t reader)
+{
+    const uint32_t turn = turn_of(job, reader);
+    lh_status_t status = need_import(job, reader);
+    if (status != LH_OK || job->import.from != NULL || turn_of(job, STAGE_TRAIN) < turn ||
+        file_exists(job->checkpoint.folder))
+        return status;
+    JOB_REFUSE(
+        job, "pipeline", "stages",
+        "... %s: it reads a checkpoint; %s is not there, and no stage before trains or imports",
+        job_stage_names[reader], job->checkpoint.folder);
+}
+
 /* Finding the files is all: nothing of them is read. */
 static lh_status_t need_prepare(const job_t *job)
 {
@@ -174,7 +236,8 @@ static lh_status_t need_prepare(const job_t *job)
 /* The tokenizer gives the vocabulary, so training needs it, too. */
 static lh_status_t need_train(const job_t *job)
 {
-    lh_status_t status = need_file(job, "prepare", "tokenizer", job->prepare.tokenizer);
+    lh_status_t status = need_tokenizer(job, STAGE_TRAIN);
+    if (status == LH_OK) status = need_import(job, STAGE_TRAIN);
     if (status == LH_OK) status = need_split(job, "train", STAGE_TRAIN);
     if (status == LH_OK && job->train.evaluate_every > 0)
         status = need_split(job, "valid", STAGE_TRAIN);
@@ -202,12 +265,42 @@ static lh_status_t need_eval_set(const job_t *job, const job_eval_set_t *set)
 static lh_status_t need_eval(const job_t *job)
 {
     lh_status_t status = need_file(job, "eval", "tokenizer", job->eval.tokenizer);
+    if (status == LH_OK) status = need_tokenizer(job, STAGE_EVAL);
+    if (status == LH_OK) status = need_weights(job, STAGE_EVAL);
     for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
         status = need_eval_set(job, &job->eval_sets[i]);
     for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)
         if (eval_data_is_split(job->eval_sets[i].data) && job->train.phase == PHASE_DPO)
             status = need_file(job, "dpo", "reference", job->dpo.reference);
     return status;
+}
+
+/* Prompts are read, and ids where these are given instead; a chat needs a format. */
+static lh_status_t need_generate(const job_t *job)
+{
+    const job_generate_t *g = &job->generate;
+    token_ids_t ids = {0};
+    lh_status_t status = need_tokenizer(job, STAGE_GENERATE);
+    if (status == LH_OK) status = need_file(job, "generate", "prompts", g->prompts);
+    if (status == LH_OK) status = need_weights(job, STAGE_GENERATE);
+    if (status != LH_OK) return status;
+    const bool by_ids = g->ids != NULL && g->prompts == NULL;
+    if (g->chat && !by_ids && job->chat.format == CHAT_NONE)
+        JOB_REFUSE(job, "generate", "chat", "yes: [chat] format is not set; longhaul help chat");
+    if (by_ids && token_ids_parse(g->ids, &ids) != LH_OK) {
+        char why[256];
+        (void)snprintf(why, sizeof(why), "%s", fail_reason());
+        token_ids_free(&ids);
+        return fail(LH_INVALID, "%s: [generate] %s", job->path, why);
+    }
+    token_ids_free(&ids);
+    return LH_OK;
+}
+
+static lh_status_t need_export(const job_t *job)
+{
+    const lh_status_t status = need_tokenizer(job, STAGE_EXPORT);
+    return status == LH_OK ? need_weights(job, STAGE_EXPORT) : status;
 }
 
 /* A share of 0 of `train` has no sample, however many documents there are; how few are too few for
@@ -245,32 +338,16 @@ lh_status_t check_inputs_there(const job_t *job)
 {
     lh_status_t status = LH_OK;
     if (job_has_stage(job, STAGE_PREPARE)) status = need_prepare(job);
+    if (status == LH_OK && job_has_stage(job, STAGE_IMPORT))
+        status = need_file(job, "import", "adapter", job->import.adapter);
     if (status == LH_OK && job_has_stage(job, STAGE_TRAIN)) status = need_train(job);
     if (status == LH_OK && job_has_stage(job, STAGE_EVAL)) status = need_eval(job);
-    if (status == LH_OK && job_has_stage(job, STAGE_GENERATE))
-        status = need_file(job, "generate", "prompts", job->generate.prompts);
+    if (status == LH_OK && job_has_stage(job, STAGE_EXPORT)) status = need_export(job);
+    if (status == LH_OK && job_has_stage(job, STAGE_GENERATE)) status = need_generate(job);
     return status == LH_OK ? need_shares(job) : status;
 }
 
 /* ---- an export ---- */
-
-/* Neither may be there yet. Spelled differently the same folder is still the same: first by what
- * the system says, then by text, for what is not there yet. */
-static bool path_holds(const char *above, const char *below)
-{
-    if (folder_holds(above, below)) return true;
-    char *a = mem_text(above), *b = mem_text(below);
-    bool held = false;
-    if (a != NULL && b != NULL) {
-        job_path_drop_missing(a);
-        job_path_drop_missing(b);
-        const size_t length = strlen(a);
-        held = strncmp(a, b, length) == 0 && (b[length] == '\0' || b[length] == '/');
-    }
-    mem_free(a);
-    mem_free(b);
-    return held;
-}
 
 /* folder NULL: the job has none of that kind. */
 static lh_status_t refuse_holding(const char *target, const char *folder, const char *what)

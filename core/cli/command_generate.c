@@ -155,24 +155,6 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     return status;
 }
 
-/* Whether the model has such ids is checked by generation_run. */
-static lh_status_t parse_ids(const char *text, token_ids_t *out)
-{
-    lh_status_t status = LH_OK;
-    for (const char *at = text; status == LH_OK && *text != '\0';) {
-        char *end;
-        const long id = strtol(at, &end, 10);
-        const size_t blanks = strspn(end, " ");
-        if (end == at || id < 0 || id > INT32_MAX || (end[blanks] != ',' && end[blanks] != '\0'))
-            return fail(LH_INVALID,
-                        "ids '%s': token ids separated by commas are expected, not '%s'", text, at);
-        status = token_ids_add(out, (int32_t)id);
-        if (end[blanks] == '\0') break;
-        at = end + blanks + 1;
-    }
-    return status;
-}
-
 /* A text as it is, with a begin token before it where [generate] bos asks for one. */
 static lh_status_t encode_plain(prompt_reader_t *r, const char *text, size_t length,
                                 token_ids_t *out)
@@ -265,7 +247,7 @@ static lh_status_t read_prompts(const cli_t *cli, const request_t *r, const toke
     } else if (status == LH_OK) {
         status = prompt_new(out, &ids);
         if (status == LH_OK && r->ids != NULL)
-            status = parse_ids(r->ids, ids);
+            status = token_ids_parse(r->ids, ids);
         else if (status == LH_OK && reader.chat != NULL)
             status = chat_encode_prompt(reader.chat, &reader.chat_scratch, reader.scratch, prompt,
                                         strlen(prompt), ids);

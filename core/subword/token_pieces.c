@@ -2,6 +2,8 @@
  * table of first bytes, pairs of characters as bits, and GPT-2's alphabet of bytes. */
 #include <subword/token_pieces.h>
 
+#include <stdlib.h>
+
 #include <base/digest.h>
 #include <base/memory.h>
 #include <base/text.h>
@@ -24,6 +26,23 @@ lh_status_t token_ids_add(token_ids_t *out, int32_t id)
 {
     const lh_status_t status = token_ids_reserve(out, 1);
     if (status == LH_OK) out->ids[out->count++] = id;
+    return status;
+}
+
+lh_status_t token_ids_parse(const char *text, token_ids_t *out)
+{
+    lh_status_t status = LH_OK;
+    for (const char *at = text; status == LH_OK && *text != '\0';) {
+        char *end;
+        const long id = strtol(at, &end, 10);
+        const size_t blanks = strspn(end, " ");
+        if (end == at || id < 0 || id > INT32_MAX || (end[blanks] != ',' && end[blanks] != '\0'))
+            return fail(LH_INVALID,
+                        "ids '%s': token ids separated by commas are expected, not '%s'", text, at);
+        status = token_ids_add(out, (int32_t)id);
+        if (end[blanks] == '\0') break;
+        at = end + blanks + 1;
+    }
     return status;
 }
 

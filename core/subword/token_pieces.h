@@ -40,6 +40,8 @@ typedef struct token_ids {
 /* Room for so many more, which may then be written without a check. */
 lh_status_t token_ids_reserve(token_ids_t *ids, size_t more) LH_MUST_CHECK;
 lh_status_t token_ids_add(token_ids_t *ids, int32_t id) LH_MUST_CHECK;
+/* Adds those of a text like "5, 17,3". Whether a model has such ids is not looked at. */
+lh_status_t token_ids_parse(const char *text, token_ids_t *ids) LH_MUST_CHECK;
 void token_ids_free(token_ids_t *ids);
 
 /* Whether a text that spells a special token becomes that token. */

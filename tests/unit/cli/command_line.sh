@@ -108,6 +108,20 @@ late 'train = other: .*/made/other.idx is not there, and no stage makes it' data
 late 'valid = other: .*/made/other.idx is not there' data.valid=other
 late 'data = .*none.jsonl: not there' eval.data=none.jsonl
 late 'tokenizer = .*none.json: not there' eval.tokenizer=none.json
+late 'prompts = .*none.txt: not there' generate.prompts=none.txt
+late 'stages = ... eval: it reads a checkpoint; .*/made/checkpoints is not there, and no stage before trains or imports' 'pipeline.stages=prepare eval train'
+late 'stages = ... export: it reads a checkpoint' 'pipeline.stages=prepare export'
+late 'chat = yes: .chat. format is not set' generate.chat=yes
+mkdir -p "$work/empty/checkpoints"
+refuse 1 "some.ini: \[generate\] ids '5,x': token ids separated by commas are expected, not 'x'" check some.ini \
+    --set pipeline.stages=generate --set "pipeline.folder=$work/empty" --set generate.ids=5,x --set device.plugin=cpu
+imports=$examples/continued.ini
+expect 0 'stages ' check "$imports" --set "pipeline.folder=$work/made"
+refuse 1 'from = .*data/stories260K: nothing is imported yet, and no stage before train imports it' check "$imports" \
+    --set "pipeline.folder=$work/made" --set 'pipeline.stages=prepare train import'
+refuse 1 'adapter = .*/none: not there' check "$examples/lora.ini" --set "pipeline.folder=$work/made" --set import.adapter=none
+refuse 1 'tokenizer = .*/none.json: not there' check "$imports" --set "pipeline.folder=$work/made" \
+    --set 'pipeline.stages=import generate' --set prepare.tokenizer=none.json
 late 'sequence = 257, the model is made for 256 tokens' train.sequence=257
 late 'tokens = 256 behind a prompt; the model is made for 256' generate.tokens=256
 late "is or holds the pipeline's folder" export.folder=.
