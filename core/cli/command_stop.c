@@ -23,15 +23,42 @@ static void ask_pause(void)
     (void)nanosleep(&pause, NULL);
 }
 
-/* Until the run has taken the request, or has ended by itself. */
-static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, uint32_t which,
-                                   const char *word)
+/* Whether the ranks have failed, as by a loss: whoever has the folder may start them again, or is about to end.
+ * Where rank 0 is on another machine from then on its launcher gives the folder, and another one takes it. */
+static bool ranks_failed(const run_look_t *look)
 {
+    const json_value_t *end = json_member(json_root(look->status), "end");
+    return json_is_yes(json_member(end, "failed"));
+}
+
+static bool run_may_move(const char *folder)
+{
+    run_look_t look;
+    if (run_look(folder, &look) != LH_OK) {
+        fail_clear();
+        return false;
+    }
+    const bool may = ranks_failed(&look);
+    run_look_free(&look);
+    return may;
+}
+
+/* Until the run has taken the request, or has ended by itself. *moved: nobody has had the folder meanwhile, and
+ * somebody has taken it then. Where it may move it is free for MOVE_S before that is the end. */
+static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, uint32_t which,
+                                   const char *word, bool *moved)
+{
+    uint64_t waited = 0, free_ns = 0;
     lh_status_t status = request_put(folder, which, word);
+    *moved = false;
     if (status != LH_OK) return status;
-    for (uint64_t waited = 0; request_pending(folder, which); waited += PAUSE_NS) {
+    for (; request_pending(folder, which); waited += PAUSE_NS) {
         char holder[FOLDER_HOLDER];
-        const bool gone = folder_lock_look(folder, holder) == FOLDER_FREE;
+        const bool is_free = folder_lock_look(folder, holder) == FOLDER_FREE;
+        *moved = *moved || (free_ns > 0 && !is_free);
+        free_ns = is_free ? free_ns + PAUSE_NS : 0;
+        const bool gone = is_free &&
+                          (free_ns >= (uint64_t)MOVE_S * NS_PER_S || !run_may_move(folder));
         if (gone || waited >= (uint64_t)TAKE_S * NS_PER_S) {
             request_withdraw(folder, which);
             if (gone) return LH_OK;
@@ -80,9 +107,19 @@ static int stop_command(cli_t *cli)
     run_look_t look;
     char holder[FOLDER_HOLDER];
     const bool now = cli_flag(cli, "now") != NULL;
+    const char *word = now ? REQUEST_NOW : "stop";
+    bool moved;
     lh_status_t status = look_at_work(cli->name, &look);
     if (status != LH_OK) return status;
-    status = ask_until_taken(cli->name, &look, REQUEST_STOP, now ? REQUEST_NOW : "stop");
+    /* Whoever takes a folder removes what it finds asked there; a stop that is asked twice is one. */
+    status = ask_until_taken(cli->name, &look, REQUEST_STOP, word, &moved);
+    if (status == LH_OK && moved) {
+        run_look_free(&look);
+        status = run_look(cli->name, &look);
+        if (status != LH_OK) return status;
+        if (look.held != FOLDER_FREE)
+            status = ask_until_taken(cli->name, &look, REQUEST_STOP, word, &moved);
+    }
     const bool known = look.held == FOLDER_HELD;
     char asked[FOLDER_HOLDER];
     (void)snprintf(asked, sizeof(asked), "%s", look.holder);
@@ -96,9 +133,18 @@ static int stop_command(cli_t *cli)
         held = folder_lock_look(cli->name, holder) == FOLDER_HELD;
         again = held && asked[0] != '\0' && holder[0] != '\0' && strcmp(holder, asked) != 0;
     }
+    /* Where no lock tells, its status does, as long as it trains. */
+    bool trains = !known;
+    while (trains) {
+        status = run_look(cli->name, &look);
+        if (status != LH_OK) return status;
+        trains = run_look_trains(&look);
+        run_look_free(&look);
+        if (trains) ask_pause();
+    }
     if (again)
         cli_print_line("%s: ended; now there is %s", cli->name, holder);
-    else if (known)
+    else
         tell_stopped(cli->name);
     return EXIT_DONE;
 }
@@ -133,7 +179,8 @@ static lh_status_t save_ask(const char *folder, const run_look_t *look, save_ask
 {
     (void)snprintf(out->training, sizeof(out->training), "%s", save_training(look));
     out->before = run_look_count(look, "asked_step");
-    return ask_until_taken(folder, look, REQUEST_SAVE, "save");
+    bool moved;
+    return ask_until_taken(folder, look, REQUEST_SAVE, "save", &moved);
 }
 
 /* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". */
@@ -144,13 +191,11 @@ static const json_value_t *save_outcome(const run_look_t *look, const char *kind
     return json_count(json_member(save, "step"), &step) && step >= asked ? save : NULL;
 }
 
-/* The ranks have failed, as by a loss, and whoever has the folder may start them again, or is about to end. Where
- * rank 0 is on another machine from then on its launcher gives the folder, and another one takes it: one that is
- * free for a moment is not the end. The price is that an end is told that much later. */
+/* The ranks have failed and may start again, also where the folder is free for a moment. The price is that an end
+ * is told that much later. */
 static bool save_may_come(const run_look_t *look, save_asked_t *of)
 {
-    const json_value_t *end = json_member(json_root(look->status), "end");
-    if (look->held == FOLDER_UNKNOWN || !json_is_yes(json_member(end, "failed"))) return false;
+    if (look->held == FOLDER_UNKNOWN || !ranks_failed(look)) return false;
     of->free_ns = look->held == FOLDER_FREE ? of->free_ns + PAUSE_NS : 0;
     return of->free_ns < (uint64_t)MOVE_S * NS_PER_S;
 }

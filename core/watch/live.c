@@ -263,7 +263,7 @@ void live_saved(live_t *l, const save_report_t *save)
 {
     (void)pthread_mutex_lock(&l->lock);
     run_state_saved(&l->state, save);
-    live_unlock(l, true);
+    live_unlock(l, !save->memory); /* snapshots may come as often as steps */
 }
 
 void live_asked(live_t *l, uint64_t step)

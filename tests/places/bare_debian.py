@@ -1,5 +1,5 @@
 """The .debs on a bare Debian 12: installed with what they depend on, the demo's first pipeline run by a user without rights,
-man pages and SDK used, and taken away again: every file is then as it was, but for records of dpkg and apt.
+and taken away again: every file is then as it was, but for records of dpkg and apt.
 
 Part of `make torture` only, as root, with debootstrap and a mirror (LONGHAUL_MIRROR) in reach. LONGHAUL_DEBIAN may name a
 folder that `debootstrap --variant=minbase bookworm` has filled: it is copied and not changed."""

@@ -275,4 +275,9 @@ def add_plugin(case, kind, name):
 
 
 def main():
-    unittest.main(verbosity=2, argv=sys.argv[:1] + sys.argv[1:])
+    result = unittest.main(verbosity=2, exit=False).result
+    if not result.wasSuccessful():
+        sys.exit(1)
+    if result.testsRun == len(result.skipped) > 0:
+        print("skipped:", result.skipped[0][1])
+        sys.exit(77)

@@ -276,15 +276,17 @@ class Surroundings(PipelineCase):
             self.wait_for(lambda: os.path.exists(self.path("out", "checkpoints", "latest")), first)
             names = [self.path("out", name) for name in ("corpus.bin", "corpus.idx", "prepare.json", "stages.json")]
             before = [os.stat(name) for name in names]
+            took = []
             for removed in (False, True):  # whoever removes the file of the lock is not let in either
                 for words in (("run", job), ("prepare", job), ("import", job), ("train", job, "--resume")):
                     begin = time.monotonic()
                     _, said = self.run_longhaul(*words, "--set", "prepare.on_error=skip", code=REFUSED)
                     who = "" if removed else rf": process {first.pid} on \S+ since \d{{4}}-\d\d-\d\dT[\d:]{{8}}Z: longhaul run \S+"
                     self.assertRegex(said, rf"\Alonghaul: \S*/out/\.run\.lock: another run still writes in this folder{who}\n\Z")
-                    self.assertLess(time.monotonic() - begin, 60)  # the run goes on until it is told to end
+                    took.append(time.monotonic() - begin)
                 if not removed:
                     os.unlink(self.path("out", ".run.lock"))
+            self.assertLess(min(took), 5)  # at once: the least of eight, which a busy machine does not lengthen
             self.assertEqual([(s.st_ino, s.st_mtime_ns) for s in map(os.stat, names)], [(s.st_ino, s.st_mtime_ns) for s in before])
             self.run_longhaul("generate", job, "--prompt", "Once", "--tokens", "2")
             first.send_signal(signal.SIGTERM)
