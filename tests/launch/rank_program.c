@@ -164,8 +164,8 @@ static int body(void *context)
         (void)usleep((useconds_t)(ms * 1000));
     }
     if (all_stop != 0) save(launch, all_stop);
-    if (setting("LH_PRINTS", 0) != 0) printf("rank %ld prints\n", rank); /* as a plugin may */
     log_line(LH_LOG_INFO, "rank %ld is done", rank);
+    if (setting("LH_PRINTS", 0) != 0) printf("rank %ld prints\n", rank); /* as a plugin may */
     return all_stop != 0 ? EXIT_TERMINATED : EXIT_DONE;
 }
 
