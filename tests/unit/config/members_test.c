@@ -333,7 +333,7 @@ static void tell_voter(net_t *n, uint32_t leader, uint32_t voter, uint32_t epoch
     if (takes_part(n, layout, voter) || (voter != WITNESS && w->met_epoch == 0) || w->runs != 0 ||
         !sees(n, voter, leader) || !arrives(n) || epoch < w->epoch || (epoch == w->epoch && other))
         return;
-    (void)snprintf(w->layout, sizeof(w->layout), "%s", layout);
+    memmove(w->layout, layout, sizeof(w->layout));
     meet(w, epoch);
     w->epoch = epoch + 1;
     w->runs = 0;
