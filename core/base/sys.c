@@ -314,21 +314,28 @@ void sys_stop_log(const char *path)
     log_at_once[0] = path[0];
 }
 
-/* In the handler. One write, as each line of a log; opened by its name, which may lead to another file by now. */
-static void log_line_at_once(const char *line)
+/* Opened by its name, which may lead to another file by now. One write, as each line of a log. */
+void sys_stop_say(const char *words)
 {
-    char text[TEXT_TIME + 128];
-    struct timespec now;
-    const size_t length = strlen(line);
-    const int fd = log_at_once[0] == '\0' || TEXT_TIME + length > sizeof(text)
-                       ? -1
-                       : open(log_at_once, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) return;
+    enum { WORDS = 2048 };
+    static const char begins[] = "longhaul: ";
+    char text[TEXT_TIME + sizeof(begins) + WORDS];
+    struct timespec now = {0};
+    size_t length = TEXT_TIME;
     (void)clock_gettime(CLOCK_REALTIME, &now);
     text_time((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, text);
     text[TEXT_TIME - 1] = ' ';
-    memcpy(text + TEXT_TIME, line, length);
-    (void)!write(fd, text, TEXT_TIME + length);
+    for (size_t i = 0; begins[i] != '\0'; i++)
+        text[length++] = begins[i];
+    for (size_t i = 0; words[i] != '\0' && i < WORDS; i++)
+        text[length++] = words[i];
+    text[length++] = '\n';
+    (void)!write(STDERR_FILENO, text + TEXT_TIME, length - TEXT_TIME);
+    const int fd = log_at_once[0] == '\0'
+                       ? -1
+                       : open(log_at_once, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return;
+    (void)!write(fd, text, length);
     (void)close(fd);
 }
 
@@ -336,12 +343,11 @@ static void log_line_at_once(const char *line)
  * already. In a child it stands aside: the signal does there what it does by default. */
 static void end_at_once(int number)
 {
-    const char *line = number == SIGTERM  ? "longhaul: stopped by signal 15 (Terminated) while no "
-                                            "step was under way\n"
-                       : number == SIGINT ? "longhaul: stopped by signal 2 (Interrupt) while no "
-                                            "step was under way\n"
-                                          : "longhaul: stopped by signal 1 (Hangup) while no step "
-                                            "was under way\n";
+    const char *words = number == SIGTERM
+                            ? "stopped by signal 15 (Terminated) while no step was under way"
+                        : number == SIGINT
+                            ? "stopped by signal 2 (Interrupt) while no step was under way"
+                            : "stopped by signal 1 (Hangup) while no step was under way";
     if (getpid() != owner) {
         (void)signal(number, SIG_DFL);
         (void)raise(number);
@@ -355,8 +361,7 @@ static void end_at_once(int number)
     const bool second = requests > 0;
     int code = second ? 128 + number : code_at_once;
     const bool told = stop_tell(second, &code);
-    if (!second && !told) (void)!write(STDERR_FILENO, line, strlen(line));
-    if (!second && !told) log_line_at_once(line);
+    if (!second && !told) sys_stop_say(words);
     _exit(code);
 }
 

@@ -90,9 +90,11 @@ bool sys_stop_by_hand(void);
  * second one. What is ignored stays so. Children that a fork makes end as if nothing had been set.
  */
 void sys_stop_at_once(int code);
-/* That line goes into this file as well, with its time, where it is there by then; "": into none. Before threads that
- * could call it too. */
+/* That line goes into this file as well, with its time, where it is there by then; "": into none. By one thread at a
+ * time. */
 void sys_stop_log(const char *path);
+/* Such a line, "longhaul: " before it. Async-signal-safe. */
+void sys_stop_say(const char *words);
 /* Before such a signal ends this process, by the first or (at_once) a second one, the handler calls this,
  * which may change the exit code and calls what is async-signal-safe alone. True: it has said why itself.
  * NULL: nobody need know. Not in children that a fork makes. */

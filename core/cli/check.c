@@ -180,18 +180,24 @@ static lh_status_t need_split(const job_t *job, const char *split, uint32_t read
     return need_sets(job, "train", data->train, reader);
 }
 
-/* The one that a stage takes which reads or writes text: the first that is named counts. An import
- * brings one as well. */
-static lh_status_t need_tokenizer(const job_t *job, uint32_t reader)
+/* An import brings one as well. */
+static lh_status_t need_tokenizer_of(const job_t *job, const char *section, const char *path,
+                                     uint32_t reader)
 {
-    const bool prepares = job->prepare.tokenizer != NULL;
-    const char *path = prepares ? job->prepare.tokenizer : job->eval.tokenizer;
     char *imported = job_path(job, "import");
     if (imported == NULL) return LH_NO_MEMORY;
     const bool made = path != NULL && path_holds(imported, path) &&
                       turn_of(job, STAGE_IMPORT) < turn_of(job, reader);
     mem_free(imported);
-    return made ? LH_OK : need_file(job, prepares ? "prepare" : "eval", "tokenizer", path);
+    return made ? LH_OK : need_file(job, section, "tokenizer", path);
+}
+
+/* The one that a stage takes which reads or writes text: the first that is named counts. */
+static lh_status_t need_tokenizer(const job_t *job, uint32_t reader)
+{
+    return job->prepare.tokenizer != NULL
+               ? need_tokenizer_of(job, "prepare", job->prepare.tokenizer, reader)
+               : need_tokenizer_of(job, "eval", job->eval.tokenizer, reader);
 }
 
 /* What was imported is there, or an earlier stage imports. A job imports where [import] from is set,
@@ -230,7 +236,7 @@ static lh_status_t need_prepare(const job_t *job)
     const lh_status_t status = input_files_of(job, &files);
     if (status != LH_OK) return status;
     input_files_free(&files);
-    return need_file(job, "prepare", "tokenizer", job->prepare.tokenizer);
+    return need_tokenizer_of(job, "prepare", job->prepare.tokenizer, STAGE_PREPARE);
 }
 
 /* The tokenizer gives the vocabulary, so training needs it, too. */
@@ -264,7 +270,7 @@ static lh_status_t need_eval_set(const job_t *job, const job_eval_set_t *set)
 /* Splits of pairs are scored beside the reference. */
 static lh_status_t need_eval(const job_t *job)
 {
-    lh_status_t status = need_file(job, "eval", "tokenizer", job->eval.tokenizer);
+    lh_status_t status = need_tokenizer_of(job, "eval", job->eval.tokenizer, STAGE_EVAL);
     if (status == LH_OK) status = need_tokenizer(job, STAGE_EVAL);
     if (status == LH_OK) status = need_weights(job, STAGE_EVAL);
     for (uint32_t i = 0; status == LH_OK && i < job->eval_set_count; i++)

@@ -116,6 +116,7 @@ static lh_status_t run_folder_take(cli_t *cli)
     text_free(&holder);
     cli->holds_folder = status == LH_OK;
     if (status == LH_OK) hear_requests(cli);
+    if (status == LH_OK) launch_note_signals(cli->launch, true);
     if (status != LH_UNSUPPORTED && status != LH_IO) return status;
     /* A system without locks is no reason not to run. Where not even the lock's file can be made,
      * no stage can write either, and says so if it wants to. */
@@ -131,6 +132,7 @@ static void run_folder_give(cli_t *cli)
 {
     request_end(cli->requests);
     cli->requests = NULL;
+    launch_note_signals(cli->launch, false);
     if (cli->holds_folder) folder_lock_undo(&cli->folder_lock, cli->job->pipeline.folder);
     cli->holds_folder = false;
 }

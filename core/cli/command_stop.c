@@ -7,6 +7,7 @@
 #include <cli/cli.h>
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include <base/log.h>
@@ -15,7 +16,7 @@
 
 /* PAUSE_NS: between two looks at the folder. MOVE_S: nobody may have it for so long where rank 0 goes to another
  * machine. */
-enum { TAKE_S = 10, MOVE_S = 2, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
+enum { TAKE_S = 10, MOVE_S = 2, SILENT_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
 
 static void ask_pause(void)
 {
@@ -43,8 +44,8 @@ static bool run_may_move(const char *folder)
     return may;
 }
 
-/* Until the run has taken the request, or has ended by itself. *moved: nobody has had the folder meanwhile, and
- * somebody has taken it then. Where it may move it is free for MOVE_S before that is the end. */
+/* Until the run has taken the request, or has ended by itself. Where it may move the folder is free for MOVE_S before
+ * that is the end. *moved: another process has it now than the one that was asked, or nobody had it meanwhile. */
 static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, uint32_t which,
                                    const char *word, bool *moved)
 {
@@ -55,7 +56,7 @@ static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, u
     for (; request_pending(folder, which); waited += PAUSE_NS) {
         char holder[FOLDER_HOLDER];
         const bool is_free = folder_lock_look(folder, holder) == FOLDER_FREE;
-        *moved = *moved || (free_ns > 0 && !is_free);
+        *moved = *moved || is_free;
         free_ns = is_free ? free_ns + PAUSE_NS : 0;
         const bool gone = is_free &&
                           (free_ns >= (uint64_t)MOVE_S * NS_PER_S || !run_may_move(folder));
@@ -67,15 +68,25 @@ static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, u
         }
         ask_pause();
     }
+    char holder[FOLDER_HOLDER] = "";
+    const bool other = folder_lock_look(folder, holder) == FOLDER_HELD && holder[0] != '\0' &&
+                       look->holder[0] != '\0' && strcmp(holder, look->holder) != 0;
+    *moved = *moved || (other && run_may_move(folder));
     return LH_OK;
 }
 
 /* A folder in which a run is at work, or may be. */
 static lh_status_t look_at_work(const char *folder, run_look_t *out)
 {
-    const lh_status_t status = run_look(folder, out);
-    if (status != LH_OK || out->held != FOLDER_FREE) return status;
-    run_look_free(out);
+    for (uint64_t waited = 0;; waited += PAUSE_NS) {
+        const lh_status_t status = run_look(folder, out);
+        if (status != LH_OK || out->held != FOLDER_FREE) return status;
+        const bool moves = ranks_failed(out) && out->age_s < 2 * MOVE_S &&
+                           waited < (uint64_t)MOVE_S * NS_PER_S;
+        run_look_free(out);
+        if (!moves) break;
+        ask_pause();
+    }
     return fail(LH_INVALID, "%s: no run is at work here", folder);
 }
 
@@ -133,15 +144,17 @@ static int stop_command(cli_t *cli)
         held = folder_lock_look(cli->name, holder) == FOLDER_HELD;
         again = held && asked[0] != '\0' && holder[0] != '\0' && strcmp(holder, asked) != 0;
     }
-    /* Where no lock tells, its status does, as long as it trains. */
-    bool trains = !known;
+    /* Where no lock tells, its status does, which is renewed each second as long as it trains. An end at once writes
+     * none, nor does a kill. */
+    bool trains = !known && !now;
     while (trains) {
-        status = run_look(cli->name, &look);
-        if (status != LH_OK) return status;
-        trains = run_look_trains(&look);
+        trains = run_look(cli->name, &look) == LH_OK;
+        if (!trains) break;
+        trains = run_look_trains(&look) && look.age_s < SILENT_S;
         run_look_free(&look);
         if (trains) ask_pause();
     }
+    fail_clear();
     if (again)
         cli_print_line("%s: ended; now there is %s", cli->name, holder);
     else

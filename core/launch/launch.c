@@ -77,7 +77,6 @@ static lh_status_t open_ranks(launch_t *l)
     l->starts = l->place.by == NULL && job_ranks(l->how.job) > 1;
     l->leads = find_lead(l);
     if (l->place.ours) return open_started(l);
-    if (l->how.leads != NULL && l->how.resume && l->leads) launch_note_signals(l);
     if (l->starts || l->place.size == 1) sys_stop_at_once(EXIT_TERMINATED);
     return LH_OK;
 }
@@ -195,7 +194,7 @@ void launch_began(launch_t *l)
     if (l->row != NULL)
         atomic_store(&l->row->began, 1);
     else
-        launch_note_signals(l); /* in stages behind the training, too */
+        launch_note_signals(l, true); /* in stages behind the training, too */
 }
 
 const job_site_t *launch_site(const launch_t *l)

@@ -52,6 +52,10 @@ bool launch_is_herald(const launch_t *l);
  * need not be its own. */
 void launch_leave(launch_t *l, bool saved);
 
+/* From here on a signal that ends this process while no step is under way says so in the job's train.log, too; off: no
+ * more, as that log is another process's. Only of a training that has begun, or is gone on with. */
+void launch_note_signals(const launch_t *l, bool on);
+
 /* Whether this rank's launcher has started its training before. */
 launch_again_t launch_again(const launch_t *l);
 

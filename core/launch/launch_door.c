@@ -51,16 +51,13 @@ static bool door_was_told(const board_row_t *row)
 /* sys_stop_tell's. Async-signal-safe. */
 static bool door_tell(bool at_once, int *code)
 {
-    static const char begins[] = "longhaul: ", ends[] = "\n";
     board_row_t *row = asked_door.row;
     const bool told = door_was_told(row);
     if (!told) atomic_store(&row->asked.what, at_once ? CONTROL_ASKS_END : CONTROL_ASKS_STOP);
     (void)door_has_ended(asked_door.pid);
     if (!told) return false;
     *code = row->code;
-    (void)!write(STDERR_FILENO, begins, sizeof(begins) - 1);
-    (void)!write(STDERR_FILENO, row->words, strnlen(row->words, sizeof(row->words)));
-    (void)!write(STDERR_FILENO, ends, sizeof(ends) - 1);
+    sys_stop_say(row->words);
     return true;
 }
 

@@ -31,6 +31,7 @@
 #include <base/sys.h>
 #include <control/control_conn.h>
 #include <control/control_stop.h>
+#include <launch/launch.h>
 #include <launch/launch_door.h>
 #include <launch/launch_end.h>
 #include <launch/launch_members.h>
@@ -467,7 +468,7 @@ static lh_status_t starter_keep(starter_t *s)
 {
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
-    if (s->launch->began) launch_note_signals(s->launch);
+    if (s->launch->began) launch_note_signals(s->launch, true);
     return starter_note_met(s);
 }
 

@@ -170,8 +170,6 @@ uint64_t launch_patience(const launch_t *l);
  * ranks were to go on with. What is printed to stderr as well is printed by the caller. l may be NULL, here
  * and below. */
 void launch_note_end(const launch_t *l, const char *sentence);
-/* From here on a signal that ends this process while no step is under way says so there, too. */
-void launch_note_signals(const launch_t *l);
 /* As launch_note_end, of ranks that end and will be started again. */
 void launch_note_restart(const launch_t *l, const char *sentence);
 /* For who leads: lines go to train.log, too, while ranks meet to go on with a training, so that it says for

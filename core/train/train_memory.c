@@ -312,7 +312,7 @@ static void tell_rescue(const trainer_t *t, const memory_told_t *all, const memo
     uint32_t elsewhere = 0;
     char newest[64] = "there was no checkpoint on disk";
     for (uint32_t r = 0; r < key->ranks; r++)
-        elsewhere += !rank_tells(&all[r < train_agree_size(&t->agree) ? r : 0], key, r);
+        elsewhere += r >= train_agree_size(&t->agree) || !rank_tells(&all[r], key, r);
     const uint64_t before = newest_on_disk(all, train_agree_size(&t->agree));
     if (before > 0)
         (void)snprintf(newest, sizeof(newest), "the newest on disk was step %llu",

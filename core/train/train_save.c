@@ -178,13 +178,19 @@ static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
     return LH_OK;
 }
 
+/* The last save of several ranks as a machine leaves, behind which the others go on. */
+static bool save_is_a_leave(const trainer_t *t)
+{
+    return t->stop && t->leaving && t->step < t->job->train.steps && !save_alone(t);
+}
+
 /* At the end of a run: waits without a limit, as there is nothing else to do. */
 lh_status_t trainer_finish_save(trainer_t *t)
 {
     if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;
     trainer_doing(t, t->step, "the last save");
     const lh_status_t status = save_await(t, UINT64_MAX);
-    if (status != LH_OK || t->save_result.status == LH_OK || t->leaving) return status;
+    if (status != LH_OK || t->save_result.status == LH_OK || save_is_a_leave(t)) return status;
     trainer_doing(t, t->step, "the last save"); /* agreeing on it said otherwise */
     return fail_again(t->save_result.status, t->save_result.reason);
 }
@@ -216,7 +222,7 @@ static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64
 {
     if (status == LH_AGAIN) status = fail(LH_TIMED_OUT, "the save before is still being written");
     if (status == LH_OK) status = fail_io(0, "another rank cannot save");
-    if (last && !t->leaving) return status;
+    if (last && !save_is_a_leave(t)) return status;
     writer_result_t failed = {.status = status, .step = t->step};
     (void)snprintf(failed.reason, sizeof(failed.reason), "%s", fail_reason());
     save_tell(t, &failed, false, (double)(sys()->now_ns() - since) * 1e-9);
@@ -332,7 +338,7 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     if (agreed != LH_OK) return agreed;
     /* No save would ever be made again. The others have heard that this one is not, and hear of the
      * end from the control plane. Where a machine leaves all end anyway, and start new processes. */
-    if (writer_lost(t->writer) && !(last && t->leaving)) return status;
+    if (writer_lost(t->writer) && !(last && save_is_a_leave(t))) return status;
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
     status = step_calls_before_save(t->calls, t->step, t->loss);

@@ -553,6 +553,13 @@ class Training(LaunchCase):
         self.assertEqual(self.finish(launchers[1], WAIT)[0], 0)
         self.assertEqual(self.weights(ini, steps), self.weights(whole, steps))
         self.assertEqual(self.losses(ini), self.losses(whole))
+        # What nobody leaves is an end without its save, with a notice as without.
+        ini, launchers = start("full-at-the-end")
+        launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
+        for pid in launch_case.descendants(self.seen()[2]):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        results = [self.finish(p, WAIT) for p in launchers]
+        self.assertEqual([code for code, _, _ in results], [1, 1], results)
         ini, launchers = start("no-restart", "restart = 0\n")
         launch_case.wait_for(lambda: self.reached(ini, 5) and len(self.seen()) == 3, WAIT)
         launchers[0].terminate()
