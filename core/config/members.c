@@ -282,26 +282,26 @@ bool members_try(char tried[MEMBERS_TRIED], uint32_t epoch, const char *layout)
     return room;
 }
 
-/* Whether a machine's vote counts for `to`. One that was started anew has none: it may have promised
- * itself to others, and has forgotten. Who has ranks in `to` is told of it before these come; so must
- * be, before the meeting, the others who are for it: the witness, and a host that is left out with the rest
- * of its site, or whose ranks a spare has. */
-static bool has_vote(const job_t *job, const member_record_t *r, uint32_t machine, const char *to,
-                     bool meets)
+/* Whether a machine is for `to`. Who has ranks in `to` is told of it before these come; so must be, before the
+ * meeting, the others who are for it: the witness, and a host that is left out with the rest of its site, or
+ * whose ranks a spare has. */
+static bool is_for(const job_t *job, const member_record_t *r, uint32_t machine, const char *to,
+                   bool meets)
 {
     uint32_t first;
-    if (!r->here || r->met_epoch == 0) return false;
-    return !meets || members_ranks_of(job, to, machine, &first) > 0 || strcmp(r->layout, to) == 0;
+    return r->here &&
+           (!meets || members_ranks_of(job, to, machine, &first) > 0 || strcmp(r->layout, to) == 0);
 }
 
-/* Whether those who are for `to` have most of another layout. */
+/* Whether those who are for `to` have most of another layout. One that was started anew has no vote: it may have
+ * promised itself to others, and has forgotten. */
 static bool have_most(const job_t *job, const member_record_t *records, const char *of,
                       const char *to, bool meets)
 {
     bool votes[MEMBERS_MOST] = {false};
     if (!members_are(job, of)) return false;
     for (uint32_t m = 0; m < members_machines(job); m++)
-        votes[m] = has_vote(job, &records[m], m, to, meets);
+        votes[m] = records[m].met_epoch > 0 && is_for(job, &records[m], m, to, meets);
     return members_may(job, of, votes);
 }
 
@@ -311,7 +311,7 @@ static bool have_quorum(const job_t *job, const member_record_t *records, const 
     const member_record_t *newest = newest_of(job, records);
     bool all = true;
     for (uint32_t m = 0; m < members_places(job); m++)
-        all = all && records[m].here;
+        all = all && is_for(job, &records[m], m, layout, meets);
     if (all) return true; /* there is nobody else */
     if (newest == NULL || !have_most(job, records, newest->met, layout, meets)) return false;
     /* Two that decided apart may have given one epoch to two layouts, and both may have met: the first so

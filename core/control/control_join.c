@@ -348,6 +348,7 @@ void control_join_hello(control_t *c, peer_t *p, const frame_t *f)
     join_note_address(s, p);
     atomic_fetch_add(&c->handshakes, 1);
     join_beat_first(c, p);
+    s->seated_ns = sys()->now_ns();
     if (++s->joined == c->how.size) control_join_finish(c);
 }
 

@@ -37,11 +37,11 @@
  *  - Who is for a layout need not have ranks in it. The witness, whose vote decides a tie, has none in any;
  *    a host that is left out, as its site goes as a whole where it lacks another host, has none in the next,
  *    and yet is one of the last meeting that stands with those who go on. Such a vote counts for a layout
- *    when that is decided on, and once more when it meets, for then only where its machine has been told of
- *    that layout and no other since. It is told of each meeting (FRAME_MET), and remembers as a member does.
- *    In the argument above it is a machine that is in B and not in A's meeting any more, as no launcher has
- *    ranks of one layout while it is for another; and one that has forgotten what it promised A, and whose
- *    old connection A still has, adds nothing to B, so that B has another machine in common with A's.
+ *    when that is decided on, and once more when it meets. For then it must come behind the last rank, and say
+ *    that its machine was told of that layout last: who came before them may have gone to others since, whom a
+ *    rank that came later has met with; it is told, and comes again. It is told of each meeting (FRAME_MET),
+ *    and remembers as a member does. In the argument above it is a machine that is in B and not in A's meeting
+ *    any more, as no launcher has ranks of one layout while it is for another.
  *
  * Who may not go on waits, as a cut may end, and says for whom and what a person can do; without end, or
  * for as long as [launch] quorum_timeout says. Then all that wait together end, rank 0 and its ranks, or
@@ -64,6 +64,9 @@
 #include <control/control_join.h>
 #include <control/control_state.h>
 #include <control/control_stop.h>
+
+/* For votes of machines without ranks, behind the last rank, before it is said that they lack. */
+enum { VOTES_MS = 2000 };
 
 /* Who is there, a machine each. */
 typedef struct sight {
@@ -273,19 +276,24 @@ static void notify_all(control_t *c, uint32_t type, lh_status_t status, const ch
     text_free(&payload);
 }
 
-/* "; not here: osaka/o1, w1": of the layout, and where nobody remembers a meeting of all machines. What
- * a person may do about it: nobody else can know that a machine is lost and not cut off. */
+/* "; not here: osaka/o1, w1": of the layout and of the last meeting, and where nobody remembers a meeting of all
+ * machines. What a person may do about it: nobody else can know that a machine is lost and not cut off. */
 static void tell_unseen(const control_t *c, const sight_t *sight, text_t *out)
 {
     enum { SHOWN = 8 };
     const control_members_t *m = c->how.members;
-    const bool none = members_newest(m->job, sight->records) == 0;
+    const uint32_t newest = members_newest(m->job, sight->records);
+    const bool none = newest == 0;
+    const char *met = m->layout;
     uint32_t count = 0;
+    for (uint32_t i = 0; i < members_machines(m->job) && newest > 0; i++)
+        if (sight->here[i] && sight->records[i].met_epoch == newest) met = sight->records[i].met;
     for (uint32_t i = 0; i < members_machines(m->job); i++) {
         machine_t at;
         uint32_t first;
         const bool counts = none || i == members_witness(m->job) ||
-                            members_ranks_of(m->job, m->layout, i, &first) > 0;
+                            members_ranks_of(m->job, m->layout, i, &first) > 0 ||
+                            members_ranks_of(m->job, met, i, &first) > 0;
         if (!counts || sight->here[i] || count++ >= SHOWN) continue;
         members_machine(m->job, i, &at);
         text_printf(out, "%s%s%s%s", count > 1 ? ", " : "; not here: ", at.site->name,
@@ -353,6 +361,25 @@ static void give_up_quorum(control_t *c, const sight_t *sight)
     text_free(&line);
 }
 
+/* Whether a herald's vote counts for those that are about to meet. */
+static bool is_told(const control_t *c, const peer_t *p)
+{
+    return p->since_ns > c->server->seated_ns &&
+           strcmp(p->hello.layout, c->how.members->layout) == 0;
+}
+
+/* They have been told of the layout then, and say what they have promised by then. */
+static void call_heralds_again(control_t *c)
+{
+    const control_members_t *m = c->how.members;
+    const frame_regroup_t r = {
+        .epoch = c->server->epoch,
+        .layout = m->layout,
+        .reason = "the ranks of this layout are there, and need this machine's word"};
+    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->herald != NULL && !is_told(c, p)) answer_at_once(c, p, &r);
+}
+
 bool control_members_meet(control_t *c)
 {
     const control_members_t *m = c->how.members;
@@ -365,11 +392,16 @@ bool control_members_meet(control_t *c)
      * here have forgotten the others, and spares may train where they are not seen. */
     const bool first = !m->resumes && members_newest(m->job, sight.records) == 0 &&
                        strcmp(all, m->layout) == 0;
-    if (first || members_meets(m->job, sight.records, m->layout)) return true;
-    /* Who has a vote and no ranks comes again as soon as it has been told of the layout. */
-    const bool lacks_hosts = m->job->launch.go_on_with == GO_ON_SITES &&
-                             strcmp(all, m->layout) != 0;
-    if (members_witness(m->job) == MEMBERS_NONE && !lacks_hosts) tell_outvoted(c, &sight, false);
+    member_record_t records[MEMBERS_MOST];
+    memcpy(records, sight.records, sizeof(records));
+    for (const peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->herald != NULL && !is_told(c, p)) records[p->machine].layout = "";
+    if (first || members_meets(m->job, records, m->layout)) return true;
+    /* Who has a vote and no ranks is a moment behind those that have some. */
+    if (members_quorum(m->job, sight.records, m->layout)) call_heralds_again(c);
+    control_server_t *s = c->server;
+    const uint64_t soon = sys()->now_ns() + VOTES_MS * CONTROL_MS;
+    if (s->join_deadline > soon) s->join_deadline = soon;
     return false;
 }
 

@@ -442,6 +442,7 @@ lh_status_t control_server_new(control_t *c, control_server_t **out)
     if (status == LH_OK && c->how.listener >= 0) status = control_port(s->listener, &port);
     if (status == LH_OK) status = tell_port(c, port);
     s->joined = 1;
+    s->seated_ns = sys()->now_ns();
     if (status != LH_OK) {
         control_server_free(s);
         return status;

@@ -300,6 +300,7 @@ struct control_server {
     seat_t *seats;                 /* [size]; seat 0 is this rank's own */
     rank_facts_t *facts;           /* [size]; hellos that are here      */
     uint32_t joined;               /* with this one */
+    uint64_t seated_ns;            /* when the last of them came; at first this one */
     uint32_t epoch;                /* the highest that any of them expects */
     char address[CONTROL_ADDRESS]; /* at which the others reach this machine */
     bool reached_inside;           /* all so far are of this machine         */

@@ -187,6 +187,16 @@ void launch_waits(launch_t *l)
     l->waits = true;
 }
 
+void launch_note_signals(const launch_t *l, bool on)
+{
+    if (l == NULL || l->how.leads == NULL) return; /* it does not train */
+    const bool of_ours = on && l->leads && !l->follows && (l->began || l->how.resume);
+    char *path = of_ours ? job_path(l->how.job, "train.log") : NULL;
+    sys_stop_log(path == NULL ? "" : path);
+    if (of_ours && path == NULL) fail_clear();
+    mem_free(path);
+}
+
 void launch_began(launch_t *l)
 {
     if (l == NULL) return;

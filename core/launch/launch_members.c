@@ -213,9 +213,11 @@ lh_status_t starter_note_met(starter_t *s)
         if (witness && epoch == s->place.epoch && s->place.tried[0] != '\0' &&
             strcmp(t->met, s->place.layout) != 0)
             continue;
+        /* Those have met without this machine, and lead by themselves. */
         if (witness) memcpy(s->place.layout, t->met, sizeof(s->place.layout));
+        if (witness) s->place.elects = false;
         s->place.epoch = epoch + 1;
-        if (!witness) s->place.facts = s->board[i].facts;
+        s->place.facts = witness ? 0 : s->board[i].facts; /* of what it has not loaded: not known */
         s->place.met_epoch = epoch;
         memcpy(s->place.met, s->place.layout, sizeof(s->place.met));
         s->place.tried[0] = '\0';

@@ -109,16 +109,6 @@ void launch_note_end(const launch_t *l, const char *sentence)
     train_log_add(l, "longhaul", sentence);
 }
 
-void launch_note_signals(const launch_t *l, bool on)
-{
-    if (l == NULL || l->how.leads == NULL) return; /* it does not train */
-    const bool of_ours = on && l->leads && !l->follows && (l->began || l->how.resume);
-    char *path = of_ours ? job_path(l->how.job, "train.log") : NULL;
-    sys_stop_log(path == NULL ? "" : path);
-    if (of_ours && path == NULL) fail_clear();
-    mem_free(path);
-}
-
 void launch_note_restart(const launch_t *l, const char *sentence)
 {
     train_log_add(l, "warning", sentence);

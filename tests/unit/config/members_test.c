@@ -380,8 +380,13 @@ static bool try_to_meet(net_t *n, uint32_t leader, const member_record_t *record
     if (!same) return true; /* they come again */
     members_all(&n->job, all);
     if (!(members_newest(&n->job, records) == 0 && strcmp(all, lead->layout) == 0) &&
-        !members_meets(&n->job, records, lead->layout))
-        return false;
+        !members_meets(&n->job, records, lead->layout)) {
+        const bool may = members_quorum(&n->job, records, lead->layout);
+        for (uint32_t m = 0; m < MACHINES && may; m++)
+            if (here[m] && !takes_part(n, layout, m) && arrives(n))
+                become(&n->nodes[m], epoch, layout);
+        return may; /* they come again */
+    }
     check_most(n, here, lead->layout, true);
     memcpy(n->met, lead->layout, sizeof(n->met));
     for (uint32_t m = 0; m < MACHINES; m++)

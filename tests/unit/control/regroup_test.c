@@ -671,8 +671,9 @@ static void a_witness_breaks_a_tie(void **state)
     process_of(&star, &witness, &tied, 2, "..", 4);
     begin(&zero);
     begin(&witness);
-    (void)usleep(1500000);
-    /* It has not been told, and may have gone to others. */
+    /* It has not been told, and may have gone to others: it is now, and comes again. */
+    end(&witness);
+    was_told(&witness, 5, ".-");
     assert_int_equal(pthread_tryjoin_np(zero.run.thread, NULL), EBUSY);
     process_t told;
     process_of(&star, &told, &tied, 2, ".-", 5);
@@ -688,9 +689,48 @@ static void a_witness_breaks_a_tie(void **state)
     assert_string_equal(told.told.met, ".-");
     (void)rank_close_thread(&zero.run);
     end(&told);
-    end(&witness);
     assert_true(told.told.over);
     secret_free(star.secret);
+}
+
+/* Half of the ranks go on, and t1, which has none then, stands with them. It came before the last of them, and
+ * may have gone to others since, whom that one has met: it is told, and its vote counts when it comes again. */
+static void who_is_left_out_has_its_vote_behind_the_last_rank(void **state)
+{
+    static process_t o1, k1, t1;
+    star_t star;
+    (void)state;
+    star_without_zero(&star);
+    process_t *const all[] = {&o1, &k1, &t1};
+    for (uint32_t i = 0; i < 3; i++) {
+        process_of(&star, all[i], &halves, (i + 1) % 3, "-..", 5);
+        all[i]->members.tried = "5:-..";
+        all[i]->run.how.address = at_o1;
+    }
+    assert_true(t1.members.herald);
+    begin(&o1);
+    until_it_listens(&star, at_o1);
+    begin(&t1);
+    (void)usleep(500000);
+    begin(&k1);
+    end_soon(&t1, "it is not told that it is to come again");
+    was_told(&t1, 5, "-..");
+    assert_int_equal(pthread_tryjoin_np(o1.run.thread, NULL), EBUSY);
+    process_of(&star, &t1, &halves, 0, "-..", 5);
+    t1.members.tried = "5:-..";
+    t1.run.how.address = at_o1;
+    begin(&t1);
+    end(&o1);
+    end(&k1);
+    have_met(&o1, &k1);
+    const uint64_t since = sys()->now_ns();
+    while (atomic_load(&t1.told.met_epoch) == 0 && seconds_since(since) < 20)
+        (void)usleep(10000);
+    assert_int_equal(atomic_load(&t1.told.met_epoch), 5);
+    assert_string_equal(t1.told.met, "-..");
+    close_both(&star, &o1, &k1);
+    end(&t1);
+    assert_true(t1.told.over);
 }
 
 /* Rank 1 of a job with a witness: rank 0 listens as long as that runs. */
@@ -992,6 +1032,7 @@ int main(void)
         cmocka_unit_test(an_old_leader_calls_nobody_back),
         cmocka_unit_test(who_resumes_and_remembers_nothing_waits_for_all),
         cmocka_unit_test(a_witness_breaks_a_tie),
+        cmocka_unit_test(who_is_left_out_has_its_vote_behind_the_last_rank),
         cmocka_unit_test(who_comes_anew_to_a_job_that_runs_is_not_refused),
         cmocka_unit_test(who_comes_anew_as_a_job_ends_is_not_refused),
         cmocka_unit_test(who_can_not_lead_ends_after_quorum_timeout),
