@@ -124,6 +124,7 @@ static lh_status_t run_folder_take(cli_t *cli)
         log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused",
                  fail_reason());
     if (status == LH_UNSUPPORTED) hear_requests(cli);
+    if (status == LH_UNSUPPORTED) launch_note_signals(cli->launch, true);
     fail_clear();
     return LH_OK;
 }

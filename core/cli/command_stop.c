@@ -56,10 +56,10 @@ static lh_status_t ask_until_taken(const char *folder, const run_look_t *look, u
     for (; request_pending(folder, which); waited += PAUSE_NS) {
         char holder[FOLDER_HOLDER];
         const bool is_free = folder_lock_look(folder, holder) == FOLDER_FREE;
-        *moved = *moved || is_free;
+        const bool moves = is_free && run_may_move(folder);
+        *moved = *moved || moves;
         free_ns = is_free ? free_ns + PAUSE_NS : 0;
-        const bool gone = is_free &&
-                          (free_ns >= (uint64_t)MOVE_S * NS_PER_S || !run_may_move(folder));
+        const bool gone = is_free && (!moves || free_ns >= (uint64_t)MOVE_S * NS_PER_S);
         if (gone || waited >= (uint64_t)TAKE_S * NS_PER_S) {
             request_withdraw(folder, which);
             if (gone) return LH_OK;
@@ -126,15 +126,18 @@ static int stop_command(cli_t *cli)
     status = ask_until_taken(cli->name, &look, REQUEST_STOP, word, &moved);
     if (status == LH_OK && moved) {
         run_look_free(&look);
-        status = run_look(cli->name, &look);
-        if (status != LH_OK) return status;
+        if (run_look(cli->name, &look) != LH_OK) {
+            tell_stopped(cli->name);
+            return EXIT_DONE;
+        }
         if (look.held != FOLDER_FREE)
             status = ask_until_taken(cli->name, &look, REQUEST_STOP, word, &moved);
     }
     const bool known = look.held == FOLDER_HELD;
     char asked[FOLDER_HOLDER];
     (void)snprintf(asked, sizeof(asked), "%s", look.holder);
-    if (status == LH_OK) log_line(LH_LOG_INFO, "%s is asked to end", run_look_holder(&look));
+    if (status == LH_OK && look.held != FOLDER_FREE)
+        log_line(LH_LOG_INFO, "%s is asked to end", run_look_holder(&look));
     run_look_free(&look);
     if (status != LH_OK) return status;
     /* Something may start it again as soon as it has ended, which is another run. */
@@ -146,7 +149,7 @@ static int stop_command(cli_t *cli)
     }
     /* Where no lock tells, its status does, which is renewed each second as long as it trains. An end at once writes
      * none, nor does a kill. */
-    bool trains = !known && !now;
+    bool trains = !known;
     while (trains) {
         trains = run_look(cli->name, &look) == LH_OK;
         if (!trains) break;

@@ -274,6 +274,7 @@ static bool join_refuses_anew(control_t *c)
         if (s->seats[r].peer != NULL && !control_facts_same(&s->facts[0], &s->facts[r]))
             any |= join_refuse_anew(c, r);
     if (!any) return false;
+    s->join_deadline = sys()->now_ns() + c->how.join_ns; /* a better one may come */
     s->epoch = c->how.epoch;
     for (uint32_t r = 0; r < s->size; r++)
         if (s->facts[r].hello.epoch > s->epoch) s->epoch = s->facts[r].hello.epoch;

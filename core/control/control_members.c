@@ -287,7 +287,9 @@ static void tell_unseen(const control_t *c, const sight_t *sight, text_t *out)
     const char *met = m->layout;
     uint32_t count = 0;
     for (uint32_t i = 0; i < members_machines(m->job) && newest > 0; i++)
-        if (sight->here[i] && sight->records[i].met_epoch == newest) met = sight->records[i].met;
+        if (sight->here[i] && sight->records[i].met_epoch == newest &&
+            members_are(m->job, sight->records[i].met))
+            met = sight->records[i].met;
     for (uint32_t i = 0; i < members_machines(m->job); i++) {
         machine_t at;
         uint32_t first;
@@ -435,6 +437,7 @@ bool control_members_judge(control_t *c, uint64_t now)
         control_join_finish(c);
         return true;
     }
+    if (whole) look_around(c, &sight); /* without those that were told to come again */
     const bool found = members_next(m->job, m->layout, sight.here, next);
     /* Where all of the layout have come to who elects, rank 0's machine too, nobody is about to lead. */
     const bool same = found && strcmp(next, m->layout) == 0;
@@ -447,7 +450,8 @@ bool control_members_judge(control_t *c, uint64_t now)
         const bool due = control_wait_due(&s->stands, now);
         if (can || whole || m->elects) tell_outvoted(c, &sight, due);
         s->join_deadline = now + 1000 * CONTROL_MS;
-        if (most > 0 && now - s->stands.since >= most) give_up_quorum(c, &sight);
+        if (most > 0 && now - s->stands.since >= most && now - s->began_ns >= c->how.join_ns + most)
+            give_up_quorum(c, &sight);
         return true;
     }
     tell_absent(c, &reason);

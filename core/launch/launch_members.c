@@ -73,9 +73,9 @@ static void starter_find_members(starter_t *s)
             starter_add_rank(s, r, m, at.host, at.site->name);
         if (herald == MEMBERS_NONE || (ranks > 0 && s->place.elects)) herald = m;
     }
-    if (leads != s->launch->leads && s->launch->how.leads != NULL)
-        s->launch->how.leads(s->launch->how.context, leads);
+    const bool news = leads != s->launch->leads;
     s->launch->leads = leads;
+    if (news && s->launch->how.leads != NULL) s->launch->how.leads(s->launch->how.context, leads);
     if (!leads) s->launch->follows = false; /* it has heard where rank 0 is */
     s->place.herald = s->count == 0;
     if (!s->place.herald) return;

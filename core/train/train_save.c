@@ -178,10 +178,11 @@ static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
     return LH_OK;
 }
 
-/* The last save of several ranks as a machine leaves, behind which the others go on. */
+/* The last save of several machines as one leaves, behind which the others go on. */
 static bool save_is_a_leave(const trainer_t *t)
 {
-    return t->stop && t->leaving && t->step < t->job->train.steps && !save_alone(t);
+    return t->stop && t->leaving && t->step < t->job->train.steps && !save_alone(t) &&
+           t->how->world != NULL && t->how->world->row.nodes > 1;
 }
 
 /* At the end of a run: waits without a limit, as there is nothing else to do. */
