@@ -309,7 +309,8 @@ class Surroundings(PipelineCase):
             said += line
         self.assertRegex(said, r"/out/metrics\.jsonl: was removed or replaced, or its folder was: lines of this run are lost from here on\n")
         self.assertRegex(said, r"/out/checkpoints: this folder was removed or replaced while a run writes in it\n")
-        self.assertFalse(os.path.exists(self.path("out")))
+        # A save that has just found its folder there makes one of that name anew.
+        self.assertLessEqual(set(os.listdir(self.path("out")) if os.path.exists(self.path("out")) else ()), {"checkpoints"}, said)
         first.kill()
         first.communicate()
 
