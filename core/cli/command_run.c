@@ -99,6 +99,13 @@ static void hear_requests(cli_t *cli)
     fail_clear();
 }
 
+/* The folder is this process's: what is asked in it is heard, and its log has why a signal ends this. */
+static void run_folder_heed(cli_t *cli)
+{
+    hear_requests(cli);
+    launch_note_signals(cli->launch, true);
+}
+
 /* Takes the pipeline's folder for this process, until cli_close: before anything in it is changed,
  * as another run may read there what this one would write anew. Refused at once where another has
  * it, with who that is. Does nothing where it is held already. The lock is the kernel's and ends
@@ -115,16 +122,14 @@ static lh_status_t run_folder_take(cli_t *cli)
         status = folder_lock_hold(folder, holder.data, has_folder_alone(job), &cli->folder_lock);
     text_free(&holder);
     cli->holds_folder = status == LH_OK;
-    if (status == LH_OK) hear_requests(cli);
-    if (status == LH_OK) launch_note_signals(cli->launch, true);
+    if (status == LH_OK) run_folder_heed(cli);
     if (status != LH_UNSUPPORTED && status != LH_IO) return status;
     /* A system without locks is no reason not to run. Where not even the lock's file can be made,
      * no stage can write either, and says so if it wants to. */
     if (status == LH_UNSUPPORTED)
         log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused",
                  fail_reason());
-    if (status == LH_UNSUPPORTED) hear_requests(cli);
-    if (status == LH_UNSUPPORTED) launch_note_signals(cli->launch, true);
+    if (status == LH_UNSUPPORTED) run_folder_heed(cli);
     fail_clear();
     return LH_OK;
 }

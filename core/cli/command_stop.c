@@ -15,7 +15,7 @@
 #include <watch/run_state.h>
 
 /* PAUSE_NS: between two looks at the folder. MOVE_S: nobody may have it for so long where rank 0 goes to another
- * machine. */
+ * machine. SILENT_S: a status of that age is of no run that trains. */
 enum { TAKE_S = 10, MOVE_S = 2, SILENT_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
 
 static void ask_pause(void)

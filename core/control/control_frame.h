@@ -54,7 +54,7 @@ enum {
     FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t. With LH_AGAIN: rank 0 is not
                         there yet, and this is a door (control_door.h)         */
     FRAME_REGROUP,   /* from rank 0: all end, and meet anew as others; frame_regroup_t */
-    FRAME_MET, /* from rank 0 to whoever has a vote and no ranks: all have met; frame_regroup_t */
+    FRAME_MET,       /* from rank 0 to votes without ranks: all have met; frame_regroup_t */
     FRAME_TYPES,
 };
 

@@ -102,6 +102,15 @@ static void was_told(const process_t *p, uint32_t epoch, const char *layout)
     assert_string_equal(p->told.layout, layout);
 }
 
+static void hears_of_meeting(const process_t *p, uint32_t epoch, const char *layout)
+{
+    const uint64_t since = sys()->now_ns();
+    while (atomic_load(&p->told.met_epoch) == 0 && seconds_since(since) < 20)
+        (void)usleep(10000);
+    assert_int_equal(atomic_load(&p->told.met_epoch), epoch);
+    assert_string_equal(p->told.met, layout);
+}
+
 static void open_alone(star_t *star, process_t *zero)
 {
     assert_int_equal(star_open(star), LH_OK);
@@ -682,11 +691,7 @@ static void a_witness_breaks_a_tie(void **state)
     end(&zero);
     if (zero.run.status != LH_OK) FAIL_TEST("rank 0: %s\n", zero.run.reason);
     assert_int_equal(zero.run.world->row.epoch, 5);
-    const uint64_t since = sys()->now_ns();
-    while (atomic_load(&told.told.met_epoch) == 0 && seconds_since(since) < 20)
-        (void)usleep(10000);
-    assert_int_equal(atomic_load(&told.told.met_epoch), 5);
-    assert_string_equal(told.told.met, ".-");
+    hears_of_meeting(&told, 5, ".-");
     (void)rank_close_thread(&zero.run);
     end(&told);
     assert_true(told.told.over);
@@ -723,11 +728,7 @@ static void who_is_left_out_has_its_vote_behind_the_last_rank(void **state)
     end(&o1);
     end(&k1);
     have_met(&o1, &k1);
-    const uint64_t since = sys()->now_ns();
-    while (atomic_load(&t1.told.met_epoch) == 0 && seconds_since(since) < 20)
-        (void)usleep(10000);
-    assert_int_equal(atomic_load(&t1.told.met_epoch), 5);
-    assert_string_equal(t1.told.met, "-..");
+    hears_of_meeting(&t1, 5, "-..");
     close_both(&star, &o1, &k1);
     end(&t1);
     assert_true(t1.told.over);
