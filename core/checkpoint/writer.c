@@ -85,6 +85,8 @@ struct writer {
     bool killed;
     bool committed; /* the saver has said so, and removes what the checkpoint displaces */
     saver_answer_t said;
+    char self
+        [SHA256_TEXT]; /* of what this rank has committed of the save at hand, "": nothing yet */
     uint64_t step, started_ns, killed_ns;
 };
 
@@ -538,6 +540,7 @@ static lh_status_t submit_task(writer_t *w, const checkpoint_meta_t *meta, uint3
     if (status != LH_OK) return status;
     w->busy = true;
     w->step = meta->step;
+    w->self[0] = '\0';
     writer_ask(w, task);
     return LH_OK;
 }
@@ -590,6 +593,7 @@ void writer_settle(writer_t *w, bool committed)
 {
     lh_assert(w->busy && !w->asked && w->how.ranks > 1);
     w->busy = false;
+    if (committed && w->self[0] != '\0') writer_parent(w, w->self);
     if (w->image && committed) {
         w->whole = w->slot;
         guests_arrived(w, true);
@@ -612,11 +616,13 @@ static void writer_ended(writer_t *w, lh_status_t status, const char *reason, wr
     (void)snprintf(out->reason, sizeof(out->reason), "%s", reason);
 }
 
-/* As the saver says it. */
+/* As the saver says it. What one of several folders has is the checkpoint before of the next save only once all have
+ * it: a second try of this step is to have the same manifest (writer_settle). */
 static void writer_take(writer_t *w, const saver_answer_t *answer, writer_result_t *out)
 {
     if (answer->status == LH_OK) w->job->leftovers = false;
-    if (answer->status == LH_OK && answer->self[0] != '\0') writer_parent(w, answer->self);
+    if (answer->status == LH_OK) memcpy(w->self, answer->self, sizeof(w->self));
+    if (w->how.ranks <= 1 && w->self[0] != '\0') writer_parent(w, w->self);
     writer_ended(w, answer->status, answer->reason, out);
     out->has_room = answer->has_room;
     out->free_bytes = answer->free_bytes;

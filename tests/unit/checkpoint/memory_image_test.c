@@ -17,19 +17,30 @@ typedef struct kept {
 } kept_t;
 
 /* One rank's writer, in this process, with room for a guest of as many bytes. */
-static void kept_open(kept_t *k, uint32_t rank, const char *folder, bool guest)
+static void kept_open_as(kept_t *k, uint32_t rank, const char *folder, bool guest, bool apart)
 {
     *k = (kept_t){.fd = memfd_create("snapshots", MFD_CLOEXEC)};
     assert_true(k->fd >= 0);
     k->place = (world_place_t){.folder = folder, .rank = rank, .ranks = RANKS};
     k->place.count = world_share(rank, RANKS, k->place.tensors, k->place.which);
-    const writer_how_t how = {
-        .folder = folder, .rank = rank, .ranks = RANKS, .memory = true, .memory_fd = dup(k->fd)};
+    const writer_how_t how = {.folder = folder,
+                              .keep = {.newest = 9},
+                              .rank = rank,
+                              .ranks = RANKS,
+                              .memory = true,
+                              .memory_fd = dup(k->fd),
+                              .apart = apart,
+                              .leads = apart && rank == 0};
     assert_int_equal(writer_start(&how, &k->writer), LH_OK);
     writer_session(k->writer, SESSION);
     assert_int_equal(writer_layout(k->writer, k->place.tensors, k->place.count), LH_OK);
     const uint64_t bytes = writer_slot_bytes(k->writer);
     if (guest) assert_int_equal(writer_guests(k->writer, &bytes, 1), LH_OK);
+}
+
+static void kept_open(kept_t *k, uint32_t rank, const char *folder, bool guest)
+{
+    kept_open_as(k, rank, folder, guest, false);
 }
 
 static void kept_close(kept_t *k)
@@ -60,6 +71,33 @@ static uint32_t kept_take(kept_t *k, uint64_t step, bool whole)
     assert_int_equal(result.status, LH_OK);
     writer_settle(k->writer, whole);
     return slot;
+}
+
+/* A save to the disk, which all ranks have written and rank 0 has committed; whole: so has who leads elsewhere. */
+static void kept_save(kept_t ranks[RANKS], uint64_t step, bool whole, writer_result_t *result)
+{
+    const checkpoint_meta_t meta = {.run = "test", .step = step, .seed = UINT64_MAX};
+    uint32_t slot;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        writer_t *w = ranks[r].writer;
+        assert_int_equal(writer_begin(w), LH_OK);
+        assert_int_equal(writer_reserve(w), LH_OK);
+        for (uint32_t i = 0; i < ranks[r].place.count; i++) {
+            void *place;
+            assert_int_equal(writer_place(w, i, &place), LH_OK);
+            memset(place, (int)step, ranks[r].place.tensors[i].part.count * sizeof(float));
+        }
+        assert_int_equal(writer_submit_memory(w, &meta, true, &slot), LH_OK);
+        assert_int_equal(writer_wait(w, result), LH_OK);
+        assert_string_equal(result->reason, "");
+        writer_write(w);
+        assert_int_equal(writer_wait(w, result), LH_OK);
+        assert_string_equal(result->reason, "");
+    }
+    writer_commit(ranks[0].writer);
+    assert_int_equal(writer_wait(ranks[0].writer, result), LH_OK);
+    for (uint32_t r = 0; r < RANKS; r++)
+        writer_settle(ranks[r].writer, whole);
 }
 
 static uint32_t steps_found(int fd, uint64_t steps[MEMORY_SLOTS])
@@ -166,6 +204,32 @@ static void folders_of_sites_get_the_same_whatever_each_had_before(void **state)
     for (uint32_t r = 0; r < RANKS; r++)
         kept_close(&ranks[r]);
     mem_free(elsewhere);
+}
+
+/* As the last save of a run is, where one site's folder did not take it: it has the same manifest, and the next one
+ * names it as the checkpoint before. */
+static void a_save_that_failed_elsewhere_is_made_again(void **state)
+{
+    scratch_t *s = *state;
+    kept_t ranks[RANKS];
+    writer_result_t result;
+    for (uint32_t r = 0; r < RANKS; r++)
+        kept_open_as(&ranks[r], r, s->folder, false, true);
+    kept_save(ranks, 5, false, &result);
+    assert_int_equal(result.status, LH_OK);
+    kept_save(ranks, 5, true, &result);
+    assert_string_equal(result.reason, "");
+    assert_int_equal(result.status, LH_OK);
+    kept_save(ranks, 7, true, &result);
+    assert_int_equal(result.status, LH_OK);
+    checkpoint_t *before, *last;
+    assert_int_equal(checkpoint_open_step(s->folder, 5, &before), LH_OK);
+    assert_int_equal(checkpoint_open_step(s->folder, 7, &last), LH_OK);
+    assert_string_equal(last->manifest->parent, before->manifest->self);
+    checkpoint_close(before);
+    checkpoint_close(last);
+    for (uint32_t r = 0; r < RANKS; r++)
+        kept_close(&ranks[r]);
 }
 
 /* What a message writes into a page that can't be had ends the process: all pages are taken before. */
@@ -325,6 +389,7 @@ int main(void)
 #define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
         FACT(what_is_left_in_memory_becomes_a_checkpoint),
+        FACT(a_save_that_failed_elsewhere_is_made_again),
         FACT(folders_of_sites_get_the_same_whatever_each_had_before),
         FACT(room_for_guests_is_taken_before_a_snapshot),
         FACT(what_a_run_says_about_itself_has_room),
