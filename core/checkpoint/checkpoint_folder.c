@@ -194,16 +194,20 @@ static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool
 typedef struct step_mark {
     bool refused;
     double held_out; /* NAN: not evaluated */
+    bool unread;     /* it has a manifest, which the disk or this process can't give now */
 } step_mark_t;
 
-/* What can't be read is good, and not the best. */
+/* Read once more where that fails, as when checkpoints are loaded. */
 static step_mark_t read_mark(const char *path)
 {
     static const char loss[] = "\"" MANIFEST_HELD_OUT "\": \"";
-    step_mark_t mark = {false, (double)NAN};
+    step_mark_t mark = {false, (double)NAN, true};
     char *manifest = path_join(path, MANIFEST_NAME), *text = NULL;
     size_t length;
-    if (manifest != NULL && file_read(manifest, MANIFEST_MOST, &text, &length) == LH_OK) {
+    for (int tries = 0; manifest != NULL && mark.unread && tries < 2; tries++)
+        mark.unread = file_exists(manifest) &&
+                      file_read(manifest, MANIFEST_MOST, &text, &length) != LH_OK;
+    if (text != NULL) {
         const char *at = strstr(text, loss);
         mark.refused = strstr(text, "\"" MANIFEST_REFUSED "\": ") != NULL;
         if (at != NULL) mark.held_out = text_real(at + sizeof(loss) - 1, NULL);
@@ -242,7 +246,7 @@ static lh_status_t prune_step(const char *path, bool stays, bool refused, uint64
     return status;
 }
 
-/* The mark of each step, and which has the least held-out loss; UINT64_MAX: none was evaluated.
+/* The mark of each step that can be read, and which has the least held-out loss; UINT64_MAX: none was evaluated.
  * Newest first, so that of two the older one is it. */
 static lh_status_t read_marks(const char *folder, const checkpoint_steps_t *steps, uint64_t newest,
                               step_mark_t *marks, uint64_t *best)
@@ -256,8 +260,10 @@ static lh_status_t read_marks(const char *folder, const checkpoint_steps_t *step
         char *path = path_join(folder, name);
         if (path == NULL) return LH_NO_MEMORY;
         marks[i] = read_mark(path);
+        if (marks[i].unread)
+            log_line(LH_LOG_WARN, "%s is neither counted nor removed: %s", path, fail_reason());
         mem_free(path);
-        if (marks[i].refused || !(marks[i].held_out <= least)) continue;
+        if (marks[i].unread || marks[i].refused || !(marks[i].held_out <= least)) continue;
         least = marks[i].held_out;
         *best = steps->steps[i];
     }
@@ -281,7 +287,8 @@ lh_status_t checkpoint_prune(const char *folder, uint64_t newest, const checkpoi
                            (keep->best && step == best);
         char name[CHECKPOINT_NAME];
         bool goes;
-        if (step > newest) continue;
+        /* It may be the best one, or not be good. */
+        if (step > newest || marks[i].unread) continue;
         checkpoint_name(step, name);
         char *path = path_join(folder, name);
         if (path == NULL) status = LH_NO_MEMORY;

@@ -282,6 +282,39 @@ static void a_step_is_saved_once(void **state)
     assert_int_equal(small_latest(s->folder), 5);
 }
 
+static const char *unread; /* of paths with this in them nothing can be had */
+
+static int open_others(const char *path, int flags, mode_t mode)
+{
+    if (unread == NULL || strstr(path, unread) == NULL) return sys_real.open(path, flags, mode);
+    errno = EIO;
+    return -1;
+}
+
+/* It may be the best one, or not be good: which, nobody knows for now. */
+static void a_step_whose_manifest_cannot_be_read_is_not_removed(void **state)
+{
+    scratch_t *s = *state;
+    const checkpoint_keep_t keep = {.newest = 1, .best = true};
+    sys_t table = sys_real;
+    for (uint64_t step = 1; step <= 4; step++)
+        assert_int_equal(small_save(s->folder, step, 0), LH_OK);
+    table.open = open_others;
+    unread = "step-000000000002/" MANIFEST_NAME;
+    sys_use(&table);
+    log_threshold(LH_LOG_ERROR + 1);
+    const lh_status_t status = checkpoint_prune(s->folder, 4, &keep);
+    log_threshold(LH_LOG_ERROR);
+    sys_use(NULL);
+    unread = NULL;
+    assert_int_equal(status, LH_OK);
+    assert_true(file_exists(scratch_path(s, "step-000000000002")));
+    assert_false(file_exists(scratch_path(s, "step-000000000003")));
+    assert_int_equal(checkpoint_prune(s->folder, 4, &keep), LH_OK);
+    assert_false(file_exists(scratch_path(s, "step-000000000002")));
+    assert_int_equal(small_latest(s->folder), 4);
+}
+
 static void the_newest_are_kept_and_leftovers_swept(void **state)
 {
     scratch_t *s = *state;
@@ -443,6 +476,7 @@ int main(void)
         FACT(a_step_removed_since_it_was_listed_is_no_damage),
         FACT(only_damage_is_an_error_and_not_a_fresh_start),
         FACT(a_step_is_saved_once),
+        FACT(a_step_whose_manifest_cannot_be_read_is_not_removed),
         FACT(the_newest_are_kept_and_leftovers_swept),
         FACT(a_linked_step_is_read_and_never_removed),
         FACT(only_what_was_saved_is_removed),
