@@ -46,7 +46,7 @@ lh_status_t fail_io(int error, const char *fmt, ...)
 
 lh_status_t fail_again(lh_status_t status, const char *sentence)
 {
-    return fail(status, "%s", sentence);
+    return sentence == reason ? status : fail(status, "%s", sentence);
 }
 
 const char *fail_reason(void)

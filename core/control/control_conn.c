@@ -46,7 +46,7 @@ static lh_status_t address_resolve(const char *address, uint16_t port, bool list
     (void)snprintf(service, sizeof(service), "%u", port);
     const int error = getaddrinfo(address, service, &how, out);
     if (error != 0)
-        return fail(listens && error != EAI_AGAIN ? LH_INVALID : LH_UNREACHABLE,
+        return fail(listens && error != EAI_AGAIN ? LH_IO : LH_UNREACHABLE,
                     "cannot resolve the address '%s' of rank 0: %s", address,
                     error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     return LH_OK;

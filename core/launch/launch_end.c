@@ -101,7 +101,9 @@ static bool starter_find_cause(const starter_t *s, restart_cause_t *out)
     return restart_is_loss(&row->culprit, atomic_load(&row->met) != 0, s->place.epoch <= 1);
 }
 
-/* What became of the ranks is told; whether they start again. A stop that was asked for is final. */
+/* What became of the ranks is told; whether they start again. A stop that was asked for is final. Ranks that met
+ * only to hear that their stage is done (skip) are no loss where they don't come: machines that have
+ * ended well behind it have no reason to, and the stages that are left are this one's. */
 static bool starter_restarts(starter_t *s, int *code)
 {
     restart_cause_t cause;
@@ -115,8 +117,15 @@ static bool starter_restarts(starter_t *s, int *code)
     text_free(&s->ended);
     if (!line.failed) text_append(&s->ended, line.data);
     restart_tell(&s->restarts, answer, now, &line);
+    const bool needless = answer != RESTART_AGAIN && s->launch->skip && *code == EXIT_LOST &&
+                          s->first_stop == 0;
+    if (needless) {
+        *code = EXIT_DONE;
+        text_append(&line,
+                    "; nothing was left to do for those ranks: the job goes on without them");
+    }
     const char *sentence = line.failed ? "a rank has ended" : line.data;
-    if (answer == RESTART_AGAIN) {
+    if (answer == RESTART_AGAIN || needless) {
         log_line(LH_LOG_WARN, "%s", sentence);
         launch_note_restart(s->launch, sentence);
     } else {

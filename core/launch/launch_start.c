@@ -64,9 +64,10 @@ static bool starter_has_zero(const starter_t *s)
 }
 
 /* Where rank 0 listens. A link that is cut may take the name server along, or the address itself:
- * ranks that have met are not ended for that, but wait as long as they do for each other. A stop that
- * is asked for meanwhile ends it. A launcher that something has started again for one that was killed may
- * find its rank 0 there for a moment, which is about to end. */
+ * ranks that have met are not ended for that, but wait as long as they do for each other; and so do those that
+ * something starts again (--resume), as a machine in the place of another may be up before the network
+ * knows its name and address. A stop that is asked for meanwhile ends it. A launcher that something has
+ * started again for one that was killed may find its rank 0 there for a moment, which is about to end. */
 static lh_status_t starter_listen(starter_t *s)
 {
     enum { PAUSE_MS = 500, TAKEN_MS = 5000 };
@@ -79,6 +80,7 @@ static lh_status_t starter_listen(starter_t *s)
                                                   &s->place.listener, &s->place.port);
         const bool is_taken = status == LH_INVALID && sys()->now_ns() < taken;
         const bool later = status == LH_UNREACHABLE || is_taken ||
+                           (status == LH_IO && s->launch->how.resume) ||
                            (status != LH_OK && s->place.epoch > 1);
         if (!later) return status;
         if (poll(&stop, 1, PAUSE_MS) > 0) starter_hear_signal(s);

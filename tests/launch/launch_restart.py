@@ -332,6 +332,27 @@ class Launchers(LaunchCase):
         self.assertEqual(self.finish(processes[1])[0], 75)
         self.nothing_is_left()
 
+    def test_who_is_started_again_waits_for_its_name_and_address(self):
+        """As one that takes the place of another may be up before the network knows of it. Who is started by hand is refused at once."""
+        ini = self.ini(self.sites_ini("", "4s"))
+        text = launch_case.read(ini)
+        self.assertIn("address = 127.0.0.1\n", text)
+        for address in ("192.0.2.1", "no-such-host.invalid"):
+            with open(ini, "w") as f:
+                f.write(text.replace("address = 127.0.0.1\n", f"address = {address}\n"))
+            begin = time.time()
+            code, _, err = self.finish(self.start(ini, "--resume", "--host", "t1"))
+            self.assertEqual(code, 3, err)
+            self.assertGreaterEqual(time.time() - begin, 4)
+            self.assertIn(address, err.splitlines()[-1])
+            if address[0] != "n":  # a resolver that does not answer says to try again
+                self.assertEqual(self.finish(self.start(ini, "--host", "t1"))[0], 1)
+            process = self.start(ini, "--resume", "--host", "t1")
+            time.sleep(1)
+            process.terminate()
+            code, _, err = self.finish(process)
+            self.assertEqual(code, 75, err)
+
     def test_a_machine_that_is_told_to_leave_leaves_within_its_notice(self):
         """A program that does not end within it: the machine leaves all the same, and the others take it for lost."""
         _, processes = self.start_both("notice = 2s\nrejoin = 3s\n", "10s", LH_STEPS=100000, LH_DEAF=1)
@@ -423,6 +444,23 @@ class Training(LaunchCase):
             sentence = f"longhaul: {('tokyo/t1', 'osaka/o1')[told]} was asked to stop while no step was under way"
             self.assertEqual(results[1 - told][2].splitlines()[-1], sentence, results)
             self.nothing_is_left()
+
+    def test_stages_behind_training_need_no_other_machine(self):
+        """Their machine comes back when the others have ended well, and meets nobody to tell that training is done."""
+        more = (f"address = 127.0.0.1\nport = {launch_case.free_port()}\nsecret = job.key\njoin_timeout = 3s\n"
+                "[site.tokyo]\nhosts = t1:1\n[site.osaka]\nhosts = o1:1\n")
+        ini = self.job("behind", more, ranks=1)
+        few = ("--set", "train.steps=2", "--set", "pipeline.stages=prepare train")
+        results = [self.finish(p) for p in [self.start_run(ini, *few, "--host", host) for host in ("t1", "o1")]]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        begin = time.time()
+        code, _, err = self.finish(self.start_run(ini, "--resume", *few[:3], "pipeline.stages=prepare train export", "--host", "t1"))
+        self.assertEqual(code, 0, err)
+        self.assertGreaterEqual(time.time() - begin, 3)
+        self.assertRegex(err, r"(?m)^(warning: )?1 of 2 ranks have come in 3 s; missing: rank 1 on osaka/o1.*; nothing was left to do for "
+                              r"those ranks: the job goes on without them$")
+        self.assertIn("-- export\n", err)
+        self.nothing_is_left()
 
     def rows(self, ini):
         """But for one that is just being written."""

@@ -544,6 +544,9 @@ static void every_status_has_a_text_and_an_exit_code(void **state)
     assert_int_equal(errno, ENOENT);
     assert_int_equal(fail_io(0, "%s", "y"), LH_IO);
     assert_string_equal(fail_reason(), "y");
+    assert_int_equal(fail_again(LH_UNREACHABLE, fail_reason()),
+                     LH_UNREACHABLE); /* of this thread itself */
+    assert_string_equal(fail_reason(), "y");
     fail_clear();
     assert_string_equal(fail_reason(), "");
 }
