@@ -254,9 +254,10 @@ void log_end(const char *sentence)
     write_at(LEVEL_END, "%s", sentence);
 }
 
-void log_note(const char *fmt, ...)
+void log_note(int32_t level, const char *fmt, ...)
 {
     va_list args;
+    if (level < atomic_load(&threshold)) return;
     va_start(args, fmt);
     write_line(LH_LOG_INFO, false, fmt, args);
     va_end(args);

@@ -21,8 +21,9 @@
  * priority as sd-daemon(3) writes it, <7> to <3>. A text is cut at 2,047 bytes. errno stays as it
  * is. [any thread] */
 void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
-/* For the files of log_also and log_as_rank alone: what nobody reads as it happens. [any thread] */
-void log_note(const char *fmt, ...) LH_PRINTF(1, 2);
+/* For the files of log_also and log_as_rank alone: what nobody reads as it happens. level: how much it matters, of
+ * which the line itself says nothing. [any thread] */
+void log_note(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
 /* Why this process ends, as "longhaul: ...": an error by its priority, whatever the threshold. */
 void log_end(const char *sentence);
 void log_threshold(int32_t level);

@@ -95,23 +95,23 @@ static int train_log_open(const launch_t *l, bool begins)
 }
 
 /* Rank 0's log may be closed by now, or have been another process's. */
-static void train_log_add(const launch_t *l, const char *kind, const char *sentence)
+static void train_log_add(const launch_t *l, int32_t level, const char *kind, const char *sentence)
 {
     const bool goes_on = l != NULL && l->meets && l->leads && !l->follows && l->how.resume;
     if (l == NULL || (!l->began && !goes_on)) return;
     const int fd = train_log_open(l, l->began);
-    if (fd >= 0) log_note("%s: %s", kind, sentence);
+    if (fd >= 0) log_note(level, "%s: %s", kind, sentence);
     launch_log_close(fd);
 }
 
 void launch_note_end(const launch_t *l, const char *sentence)
 {
-    train_log_add(l, "longhaul", sentence);
+    train_log_add(l, LH_LOG_ERROR, "longhaul", sentence);
 }
 
 void launch_note_restart(const launch_t *l, const char *sentence)
 {
-    train_log_add(l, "warning", sentence);
+    train_log_add(l, LH_LOG_WARN, "warning", sentence);
 }
 
 /* The log of a run that begins is another one's until then; and ranks that don't train (bench, check) have none,

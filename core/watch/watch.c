@@ -245,9 +245,10 @@ static void note_transports(const run_start_t *s)
                                           "between sites"};
     for (uint32_t k = LH_LINK_NODE; k < STEP_SCOPES; k++)
         if (s->transports[k] != NULL)
-            log_note("links %s over %s: security = %s", classes[k], s->transports[k],
+            log_note(LH_LOG_INFO, "links %s over %s: security = %s", classes[k], s->transports[k],
                      s->security[k]);
-    if (s->values_way != NULL && s->values_way[0] != '\0') log_note("%s", s->values_way);
+    if (s->values_way != NULL && s->values_way[0] != '\0')
+        log_note(LH_LOG_INFO, "%s", s->values_way);
 }
 
 /* They were measured before there was a train.log. log_note writes to train.log and not to the
@@ -258,7 +259,7 @@ static void note_links(const run_start_t *s)
     for (uint32_t i = 0; i < s->link_count; i++) {
         if (s->links[i].figures.measured_s == 0) continue;
         link_probe_text(&s->links[i], text, sizeof(text));
-        log_note("%s", text);
+        log_note(LH_LOG_INFO, "%s", text);
     }
 }
 
@@ -270,7 +271,8 @@ static void note_plugins(const registry_t *plugins)
         const plugin_t *p = registry_at(plugins, i);
         const char *build = p->origin.build[0] != '\0' ? p->origin.build : "none";
         const char *libraries = p->origin.libraries != NULL ? p->origin.libraries : "none";
-        log_note("plugin %s %s %s: sha256 %s, abi %u.%u, build-id %s, new libraries: %s",
+        log_note(LH_LOG_INFO,
+                 "plugin %s %s %s: sha256 %s, abi %u.%u, build-id %s, new libraries: %s",
                  plugin_kind_text(p->kind), p->name, p->version, p->sha256,
                  p->row.abi_version >> 16, p->row.abi_version & 0xffff, build, libraries);
     }
