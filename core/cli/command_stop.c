@@ -199,12 +199,14 @@ static lh_status_t save_ask(const char *folder, const run_look_t *look, save_ask
     return ask_until_taken(folder, look, REQUEST_SAVE, "save", &moved);
 }
 
-/* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". */
-static const json_value_t *save_outcome(const run_look_t *look, const char *kind, uint64_t asked)
+/* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". That a later one was not made says
+ * nothing of the asked one, which may still be written. */
+static const json_value_t *save_outcome(const run_look_t *look, bool saved, uint64_t asked)
 {
     uint64_t step = 0;
-    const json_value_t *save = json_member(json_root(look->status), kind);
-    return json_count(json_member(save, "step"), &step) && step >= asked ? save : NULL;
+    const json_value_t *save = json_member(json_root(look->status), saved ? "saved" : "not_saved");
+    if (!json_count(json_member(save, "step"), &step)) return NULL;
+    return step == asked || (saved && step > asked) ? save : NULL;
 }
 
 /* The ranks have failed and may start again, also where the folder is free for a moment. The price is that an end
@@ -225,8 +227,8 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, save_a
     /* A run that ended before it came to the request has saved its last step. */
     if (asked <= of->before && trains) return LH_AGAIN;
     if (asked <= of->before) asked = run_look_count(look, "step");
-    const json_value_t *saved = save_outcome(look, "saved", asked);
-    const json_value_t *failed = save_outcome(look, "not_saved", asked);
+    const json_value_t *saved = save_outcome(look, true, asked);
+    const json_value_t *failed = save_outcome(look, false, asked);
     if (saved != NULL) {
         (void)json_count(json_member(saved, "step"), &step);
         cli_print_line("step %llu saved to %s", (unsigned long long)step,

@@ -100,8 +100,12 @@ static void figures_of_steps(figures_t *f, const run_state_t *s)
         figures_gauge(f, "learning_rate", "Learning rate of the last step.", r->learning_rate);
         figures_gauge(f, "gradient_norm", "Global norm of the gradients, before clipping.",
                       r->gradient_norm);
-        figures_counter(f, "tokens_total", "Tokens since the start of training.",
-                        (double)r->tokens);
+        figures_gauge(f, "tokens", "Tokens since the start of training.", (double)r->tokens);
+        /* What is gone on with from an earlier step has fewer than were told before: a counter that fell a
+         * little would be taken for one that began anew, and all of it for new. */
+        figures_counter(f, "tokens_total",
+                        "Tokens of this run, since it began or was gone on with.",
+                        (double)((r->step - s->first_step) * s->tokens_per_step));
         figures_gauge(f, "tokens_per_second", "Tokens a second in the last step, of all ranks.",
                       r->tokens_per_s);
         figures_gauge(f, "step_seconds", "Mean time of a step, over some twenty.",

@@ -1,4 +1,4 @@
-/* live.c - the thread that tells how a run fares.
+/* live.c - the thread that tells how a run fares, and one that renews its report.
  *
  * status.json is replaced by a rename, so that a reader never sees half of it, and without fsync: it
  * is worth nothing after a power loss. It is made in memory that is there from the start. In a file
@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <base/file.h>
@@ -25,11 +26,12 @@
 /* STATUS_BYTES: room for the text, that no step nor second allocates; of a file that is read, the
  * most. */
 enum { STATUS_BYTES = 1 << 14, PERIOD_S = 1 };
+#define NS_PER_S UINT64_C(1000000000)
 
 struct live {
     char *path, *temporary; /* of status.json */
-    pthread_t thread;
-    bool runs, began;
+    pthread_t thread, reporter;
+    bool runs, reports, began;
     const job_watch_t *how;
     const run_start_t *start;
     char *folder, *textfile; /* textfile: under which name it is written; NULL: none is wanted */
@@ -45,7 +47,7 @@ struct live {
     lateness_t late;
     uint64_t room; /* UINT64_MAX: not known */
     text_t text, figures;
-    uint64_t report_at; /* when the report is due */
+    bool report_told; /* of the reporter: that the report could not be made */
 };
 
 /* ---- writing ---- */
@@ -118,19 +120,41 @@ static void live_page(void *context, text_t *out)
     (void)pthread_mutex_unlock(&l->work);
 }
 
-/* The page of the run so far. Reading a long metrics.jsonl takes its time: it is made so seldom that
- * it takes a hundredth of one processor at most. */
-static void live_report(live_t *l)
+/* The page of the run so far; for how long none is due behind it. Reading a long metrics.jsonl takes its time: it is
+ * made so seldom that it takes a hundredth of one processor at most. */
+static uint64_t live_report(live_t *l)
 {
     const uint64_t now = sys()->now_ns();
-    if (l->how->report_ns == 0 || now < l->report_at) return;
     (void)pthread_mutex_lock(&l->work);
     const run_end_t so_far = {.steps = l->copy.last.step,
                               .seconds = (double)(now - l->copy.started_at) * 1e-9};
     (void)pthread_mutex_unlock(&l->work);
-    if (report_write(l->folder, l->start, &so_far) != LH_OK) fail_clear();
-    const uint64_t end = sys()->now_ns(), pause = 100 * (end - now);
-    l->report_at = end + (pause > l->how->report_ns ? pause : l->how->report_ns);
+    if (report_write(l->folder, l->start, &so_far) != LH_OK && !l->report_told) {
+        l->report_told = true;
+        log_line(LH_LOG_WARN, "the report is not renewed: %s", fail_reason());
+    }
+    fail_clear();
+    const uint64_t pause = 100 * (sys()->now_ns() - now);
+    return pause > l->how->report_ns ? pause : l->how->report_ns;
+}
+
+/* In a thread of its own: status.json is renewed meanwhile, by which others see that the run is at work. */
+static void *live_reports(void *argument)
+{
+    live_t *l = argument;
+    uint64_t pause = l->how->report_ns;
+    for (;;) {
+        const uint64_t at = sys()->now_ns() + pause;
+        const struct timespec until = {.tv_sec = (time_t)(at / NS_PER_S),
+                                       .tv_nsec = (long)(at % NS_PER_S)};
+        (void)pthread_mutex_lock(&l->lock);
+        while (!l->ends && pthread_cond_timedwait(&l->changed, &l->lock, &until) != ETIMEDOUT) {
+        }
+        const bool ends = l->ends;
+        (void)pthread_mutex_unlock(&l->lock);
+        if (ends) return NULL;
+        pause = live_report(l);
+    }
 }
 
 /* Waits for the next second, or for what is worth telling at once. False: the end. */
@@ -151,11 +175,9 @@ static bool live_wait(live_t *l)
 static void *live_run(void *argument)
 {
     live_t *l = argument;
-    l->report_at = sys()->now_ns() + l->how->report_ns;
-    do {
+    do
         live_write(l);
-        live_report(l);
-    } while (live_wait(l));
+    while (live_wait(l));
     return NULL;
 }
 
@@ -199,17 +221,35 @@ lh_status_t live_new(const char *folder, const job_watch_t *how, live_t **out)
     return LH_OK;
 }
 
-/* A training that is gone on with counts those before it: what the file said that they left. */
-static uint64_t live_restarts(const char *path)
+/* The last checkpoint that a run before saved, if training goes on from it or a later one and it is still there. When
+ * it was committed, its folder's time tells. */
+static void live_saved_before(run_state_t *s, const json_value_t *saved)
+{
+    struct stat st;
+    uint64_t step;
+    const char *path = json_text(json_member(saved, "path"));
+    if (path == NULL || !json_count(json_member(saved, "step"), &step) || step > s->first_step ||
+        sys()->stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+        return;
+    s->saved.step = step;
+    s->saved.wall = (uint64_t)st.st_mtim.tv_sec * NS_PER_S + (uint64_t)st.st_mtim.tv_nsec;
+    (void)snprintf(s->saved.text, sizeof(s->saved.text), "%s", path);
+}
+
+/* A training that is gone on with counts those before it, and has their checkpoints: what the file said that they
+ * left. */
+static void live_go_on(live_t *l)
 {
     json_document_t *document = NULL;
     uint64_t before = 0;
-    if (!file_exists(path) || json_read(path, STATUS_BYTES * 4, UINT64_MAX, &document) != LH_OK)
+    if (!file_exists(l->path) ||
+        json_read(l->path, STATUS_BYTES * 4, UINT64_MAX, &document) != LH_OK)
         document = NULL;
     if (!json_count(json_member(json_root(document), "restarts"), &before)) before = 0;
+    live_saved_before(&l->state, json_member(json_root(document), "saved"));
     json_free(document);
     fail_clear();
-    return before + 1;
+    l->state.restarts = before + 1;
 }
 
 static void live_serve(live_t *l)
@@ -224,7 +264,7 @@ static void live_serve(live_t *l)
 void live_begin(live_t *l, const run_start_t *start)
 {
     run_state_begin(&l->state, start);
-    if (start->first_step > 0 || start->restarts > 0) l->state.restarts = live_restarts(l->path);
+    if (start->first_step > 0 || start->restarts > 0) live_go_on(l);
     if (run_lateness_new(start->control, start->world, &l->late) != LH_OK) fail_clear();
     l->began = true;
     l->start = start;
@@ -232,6 +272,8 @@ void live_begin(live_t *l, const run_start_t *start)
     live_serve(l);
     const int error = thread_start(&l->thread, "lh-live", live_run, l);
     l->runs = error == 0;
+    l->reports = l->runs && l->how->report_ns > 0 &&
+                 thread_start(&l->reporter, "lh-report", live_reports, l) == 0;
     if (l->runs) return;
     log_line(LH_LOG_WARN, "%s is not renewed: %s", l->path, strerror(error));
     live_write(l);
@@ -241,7 +283,7 @@ void live_begin(live_t *l, const run_start_t *start)
 static void live_unlock(live_t *l, bool hurries)
 {
     l->hurries = l->hurries || hurries;
-    if (hurries) (void)pthread_cond_signal(&l->changed);
+    if (hurries) (void)pthread_cond_broadcast(&l->changed);
     (void)pthread_mutex_unlock(&l->lock);
 }
 
@@ -282,7 +324,8 @@ static void live_join(live_t *l)
     l->ends = true;
     live_unlock(l, true);
     (void)pthread_join(l->thread, NULL);
-    l->runs = false;
+    if (l->reports) (void)pthread_join(l->reporter, NULL);
+    l->runs = l->reports = false;
 }
 
 /* The thread first: from here on the other ranks may be gone, and with them whoever could be late. */

@@ -416,6 +416,41 @@ class Steering(PipelineCase):
             # Rank 0 was killed, and its launcher has started another one.
             self.saves_anew(run, request, save)
 
+    def test_a_save_is_waited_for_though_a_later_one_was_not_made(self):
+        """That came due while it was written, and had no patience."""
+        run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
+        self.leave(run)
+        request = self.path("out", ".request-save")
+        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            save = self.start("save", "out")
+            self.wait_for(lambda: os.path.exists(request), save)
+            os.unlink(request)
+            run.update(asked_step=4, step=6, not_saved={"step": 6, "time": "", "reason": "the save before is still being written"})
+            self.leave(run)
+            time.sleep(0.5)
+            self.assertIsNone(save.poll())
+            self.leave(dict(run, saved={"step": 4, "time": "", "path": "out/checkpoints/step-4"}))
+            out = save.communicate(timeout=60)[0]
+            self.assertEqual((save.returncode, out), (DONE, "step 4 saved to out/checkpoints/step-4\n"))
+
+    def test_what_was_saved_before_is_told_by_a_run_that_goes_on(self):
+        """Before its own first save, too."""
+        job = self.small_job(train={"steps": 2})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job)
+        before = self.now()["saved"]
+        job = self.small_job(train={"steps": ENDLESS}, watch={"textfile": self.path("small.prom")})
+        process = self.start("train", job, "--resume")
+        self.wait_for(lambda: self.now().get("step", 0) > 2, process, seconds=300)
+        self.assertEqual((self.now()["saved"]["step"], self.now()["saved"]["path"]), (2, before["path"]))
+        self.assertEqual(self.now()["saved"]["time"][:17], before["time"][:17])  # but for seconds
+        self.assertRegex(self.status(), r"(?m)^  saved: step 2 \(\S+Z\)")
+        with open(self.path("small.prom")) as f:
+            self.assertRegex(f.read(), r'(?m)^longhaul_saved_step\{run="small"\} 2$')
+        self.run_longhaul("stop", "out", "--now")
+        process.communicate(timeout=60)
+
     def test_a_save_waits_for_ranks_that_are_started_again(self):
         """Another rank was lost than rank 0, which has told its end: the launcher has the folder still, but for a moment in which rank 0
         may move to another one. Once nobody has it for longer, none comes."""

@@ -73,7 +73,7 @@ class Watching(PipelineCase):
         rows = {row["step"]: row for row in read_json_lines(self.path("out", "metrics.jsonl")) if "loss" in row}
         row = rows[int(first["step"])]
         for name, key in (("loss", "loss"), ("learning_rate", "learning_rate"), ("gradient_norm", "gradient_norm"),
-                          ("tokens_total", "tokens"), ("tokens_per_second", "tokens_per_s")):
+                          ("tokens", "tokens"), ("tokens_total", "tokens"), ("tokens_per_second", "tokens_per_s")):
             self.assertAlmostEqual(first[name], row[key], delta=1e-8 * abs(row[key]), msg=name)
         made = [rows[step] for step in range(1, row["step"] + 1)]
         self.assertAlmostEqual(first["steps_seconds_total"], sum(r["seconds"] for r in made), places=5)

@@ -34,6 +34,7 @@ static void make(run_state_t *s, run_start_t *start)
                            .ranks = 4,
                            .sites = 2,
                            .first_step = 40,
+                           .tokens_per_step = 100,
                            .links = links,
                            .link_count = 2,
                            .world = &world,
@@ -106,7 +107,8 @@ static void values_are_those_of_the_state(void **state)
     has(page.data, "step", "", "44");
     has(page.data, "planned_steps", "", "1000");
     has(page.data, "loss", "", "2.5");
-    has(page.data, "tokens_total", "", "4400");
+    has(page.data, "tokens", "", "4400");
+    has(page.data, "tokens_total", "", "400"); /* of four steps */
     has(page.data, "tokens_per_second", "", "200");
     has(page.data, "steps_seconds_total", "", "2");
     has(page.data, "part_seconds_total", ",part=\"compute\"", "1");
