@@ -15,6 +15,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/saver_share.h>
 #include <config/job_outputs.h>
 #include <config/members.h>
 #include <config/options.h>
@@ -27,6 +28,7 @@
 #include <plan/alike.h>
 #include <session/link_record.h>
 #include <subword/token_pieces.h>
+#include <train/train_memory.h>
 
 /* ---- what the job would write over ---- */
 
@@ -737,7 +739,8 @@ static uint64_t kept_at_once(const job_t *job)
     return keep + 1 + (good < most ? good : most) + c->keep_best;
 }
 
-/* A job of one rank holds each state once and whole, whatever the optimizer cuts for several. */
+/* A job of one rank holds each state once and whole, whatever the optimizer cuts for several. Errors of INT8
+ * borders, of each element one a site (core/session/snapshot.c), it has none. */
 lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
 {
     world_t *alone;
@@ -751,18 +754,22 @@ lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
     if (status != LH_OK) return status;
     const job_t *job = session->job;
     const uint64_t weights = weights_parameters(session->weights)->elements * sizeof(float);
-    const uint64_t bytes = weights + held.bytes[MEMORY_STATE], ranks = job_ranks(job);
-    uint32_t hosts = 0;
-    for (uint32_t i = 0; i < job->site_count; i++)
-        hosts += job->sites[i].host_count;
+    const bool rounds_sums = job->comm.border == BORDER_INT8 && job->site_count > 1;
+    const uint64_t errors = rounds_sums ? job->site_count * weights : 0;
+    const uint64_t bytes = weights + held.bytes[MEMORY_STATE] + errors, ranks = job_ranks(job);
     const bool apart = job->checkpoint.apart && job->site_count > 1;
     const bool keeps = (job->checkpoint.memory_every > 0 || apart) && ranks > 1;
+    const uint64_t guests = keeps ? train_memory_guests(job, apart) : 0;
+    if (guests > SAVER_GUESTS)
+        return fail(
+            LH_INVALID,
+            "[checkpoint] %s: a rank would keep the snapshots of %llu ranks of other machines, "
+            "%d are the most",
+            apart ? "folder of each site" : "memory_every", (unsigned long long)guests,
+            SAVER_GUESTS);
     *out = (check_disk_t){.bytes = bytes,
                           .snapshot_bytes = keeps ? (bytes + ranks - 1) / ranks : 0,
-                          .snapshots = !keeps      ? 0
-                                       : apart     ? 2 * (uint64_t)job->site_count
-                                       : hosts > 1 ? 4
-                                                   : 2,
+                          .snapshots = keeps ? 2 + 2 * guests : 0,
                           .count = kept_at_once(job),
                           .free_bytes = room_free(job->checkpoint.folder)};
     return LH_OK;

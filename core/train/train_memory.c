@@ -420,6 +420,66 @@ static uint32_t targets_of(const world_t *w, uint32_t rank, bool apart, uint32_t
     return count;
 }
 
+static uint64_t ranks_of_site(const job_site_t *s)
+{
+    uint64_t ranks = 0;
+    for (uint32_t i = 0; i < s->host_count; i++)
+        ranks += s->hosts[i].ranks;
+    return ranks;
+}
+
+/* Where sites have folders of their own, each rank's snapshot goes to each other site as well, by its place in its
+ * own: of how many the first rank of a site, which has most, keeps the snapshots. */
+static uint64_t guests_of_site(const job_t *job, uint32_t site)
+{
+    const uint64_t own = ranks_of_site(&job->sites[site]);
+    uint64_t guests = 0;
+    for (uint32_t i = 0; i < job->site_count && own > 0; i++)
+        if (i != site) guests += (ranks_of_site(&job->sites[i]) + own - 1) / own;
+    return guests;
+}
+
+/* Else it goes to the next host of its site, or to the next one where the site has no other
+ * (train_memory_partner). *site, *host: the one behind them by that rule. */
+static void next_host(const job_t *job, uint32_t *site, uint32_t *host)
+{
+    const uint32_t in_site = job->sites[*site].host_count;
+    if (in_site > 1) {
+        *host = (*host + 1) % in_site;
+        return;
+    }
+    do
+        *site = (*site + 1) % job->site_count;
+    while (job->sites[*site].host_count == 0);
+    *host = 0;
+}
+
+/* Of how many ranks of other hosts the first rank of a host keeps the snapshots. */
+static uint64_t guests_of_host(const job_t *job, uint32_t site, uint32_t host)
+{
+    const uint64_t own = job->sites[site].hosts[host].ranks;
+    uint64_t guests = 0;
+    for (uint32_t i = 0; i < job->site_count; i++)
+        for (uint32_t k = 0; k < job->sites[i].host_count && own > 0; k++) {
+            uint32_t to_site = i, to_host = k;
+            next_host(job, &to_site, &to_host);
+            if (to_site != site || to_host != host || (i == site && k == host)) continue;
+            guests += (job->sites[i].hosts[k].ranks + own - 1) / own;
+        }
+    return guests;
+}
+
+uint64_t train_memory_guests(const job_t *job, bool apart)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < job->site_count; i++)
+        for (uint32_t k = 0; k < job->sites[i].host_count; k++) {
+            const uint64_t guests = apart ? guests_of_site(job, i) : guests_of_host(job, i, k);
+            if (guests > most) most = guests;
+        }
+    return most;
+}
+
 static uint32_t group_member_of(const group_t *g, uint32_t rank)
 {
     uint32_t m = 0;

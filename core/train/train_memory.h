@@ -33,5 +33,8 @@ lh_status_t train_memory_test(trainer_t *t) LH_MUST_CHECK;
 /* Which rank keeps the images of `rank`: one of the next machine of its site, or of the next machine
  * of all where its site has no other. World size: there is one machine only. */
 uint32_t train_memory_partner(const world_t *w, uint32_t rank);
+/* Of how many ranks of other machines a rank of this job keeps the snapshots, at most; by the INI alone. apart:
+ * sites have folders of their own, so that each rank's goes to each other site. */
+uint64_t train_memory_guests(const job_t *job, bool apart);
 
 #endif

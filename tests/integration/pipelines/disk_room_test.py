@@ -3,7 +3,7 @@ import json
 import os
 import re
 
-from pipeline_case import PipelineCase, main
+from pipeline_case import PipelineCase, main, set_flags
 
 
 class DiskRoom(PipelineCase):
@@ -12,20 +12,21 @@ class DiskRoom(PipelineCase):
         return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".safetensors"))
 
     def test_as_much_as_a_checkpoint_takes(self):
-        for ranks, optimizer, rule, precision in ((1, "zero0", "rules:adamw", "f32"), (2, "zero3", "rules:adamw", "bf16"),
-                                                  (1, "zero0", "rules:sgd", "bf16")):
-            job = self.small_job(train={"steps": 2, "precision": precision}, launch={"ranks_per_node": ranks},
+        of_sites = set_flags("comm.border=int8", "site.tokyo.hosts=localhost:2", "site.osaka.hosts=localhost:1")
+        for ranks, optimizer, rule, precision, more in ((1, "zero0", "rules:adamw", "f32", ()), (2, "zero3", "rules:adamw", "bf16", ()),
+                                                        (1, "zero0", "rules:sgd", "bf16", ()), (3, "zero1", "rules:sgd", "bf16", of_sites)):
+            job = self.small_job(train={"steps": 2, "precision": precision}, launch={} if more else {"ranks_per_node": ranks},
                                  checkpoint={"keep": 7, "folder": "kept"},
                                  optimizer={"plugin": optimizer, "rule": rule, "learning_rate": "1e-3"})
             self.run_longhaul("prepare", job)
-            plan = json.loads(self.run_longhaul("plan", job, "--json")[0])["checkpoints"]
+            plan = json.loads(self.run_longhaul("plan", job, *more, "--json")[0])["checkpoints"]
             room = os.statvfs(self.folder)
             self.assertEqual(plan["at_once"], 8)
             self.assertAlmostEqual(plan["free"], room.f_bavail * room.f_frsize, delta=1 << 30)
             line = r"checkpoints: \S+ KiB each, 8 at once: \S+ [KM]iB, of \S+ [KMGT]iB free in %s\n" % self.path("out", "kept")
-            self.assertRegex(self.run_longhaul("plan", job)[0], line)
-            self.assertRegex(self.run_longhaul("check", job)[0], "; " + line)
-            self.run_longhaul("train", job)
+            self.assertRegex(self.run_longhaul("plan", job, *more)[0], line)
+            self.assertRegex(self.run_longhaul("check", job, *more)[0], "; " + line)
+            self.run_longhaul("train", job, *more)
             os.rename(self.path("out", "kept"), self.path("out", "checkpoints"))
             taken = self.taken(2)
             # Headers of the files, and places in memory that are rounded up.

@@ -227,10 +227,62 @@ static int memory_setup(void **state)
     return 0;
 }
 
+/* How many snapshots a rank of this job keeps, by what the ranks of its world do. */
+static uint64_t guests_by_ranks(const job_t *job, bool apart)
+{
+    world_t *w;
+    uint64_t guests[64] = {0}, most = 0;
+    assert_int_equal(world_plan(job, 0, &w), LH_OK);
+    assert_true(w->row.size <= 64);
+    for (uint32_t r = 0; r < w->row.size; r++) {
+        const uint32_t partner = train_memory_partner(w, r);
+        if (!apart && partner < w->row.size) guests[partner]++;
+        for (uint32_t site = 0; apart && site < w->row.sites; site++)
+            if (site != w->ranks[r].site)
+                guests[world_site_rank(w, site, w->ranks[r].place % world_site_size(w, site))]++;
+    }
+    for (uint32_t r = 0; r < w->row.size; r++)
+        if (guests[r] > most) most = guests[r];
+    world_free(w);
+    return most;
+}
+
+/* What `check` tells by the INI alone is what ranks do. */
+static void guests_are_foretold(void **state)
+{
+    (void)state;
+    static char *const names[] = {"a1", "a2", "a3", "b1", "b2", "b3", "c1", "c2", "c3"};
+    uint32_t seed = 7;
+    for (int round = 0; round < 500; round++) {
+        job_host_t hosts[3][3];
+        job_site_t sites[3] = {{.name = "a"}, {.name = "b"}, {.name = "c"}};
+        job_t job = {.sites = sites};
+        uint32_t first = 0;
+        seed = seed * 1664525 + 1013904223;
+        job.site_count = 1 + (seed >> 8) % 3;
+        for (uint32_t i = 0; i < job.site_count; i++) {
+            seed = seed * 1664525 + 1013904223;
+            sites[i].hosts = hosts[i];
+            sites[i].host_count = 1 + (seed >> 8) % 3;
+            for (uint32_t k = 0; k < sites[i].host_count; k++) {
+                seed = seed * 1664525 + 1013904223;
+                hosts[i][k] = (job_host_t){
+                    .name = names[3 * i + k], .ranks = 1 + (seed >> 8) % 5, .first_rank = first};
+                first += hosts[i][k].ranks;
+            }
+        }
+        job.site_ranks = first;
+        assert_int_equal(train_memory_guests(&job, false), guests_by_ranks(&job, false));
+        if (job.site_count > 1)
+            assert_int_equal(train_memory_guests(&job, true), guests_by_ranks(&job, true));
+    }
+}
+
 int main(void)
 {
 #define FACT(f) cmocka_unit_test_setup_teardown(f, memory_setup, sites_teardown)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guests_are_foretold),
         FACT(of_two_images_that_of_the_later_start_is_taken),
         FACT(an_image_of_the_later_start_goes_before_a_newer_checkpoint),
         FACT(a_checkpoint_of_the_later_start_goes_before_a_newer_image),
