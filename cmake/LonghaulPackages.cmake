@@ -39,7 +39,11 @@ if(TARGET longhaul AND NOT LH_SANITIZE)
   install(FILES ${PROJECT_BINARY_DIR}/manual/longhaul DESTINATION share/bash-completion/completions)
   install(FILES ${PROJECT_BINARY_DIR}/manual/_longhaul DESTINATION share/zsh/vendor-completions)
 endif()
-install(FILES deploy/longhaul@.service DESTINATION lib/systemd/system)
+# With the program's own path: of another prefix systemd finds the unit, too.
+install(CODE "file(READ \"${PROJECT_SOURCE_DIR}/deploy/longhaul@.service\" unit)
+string(REPLACE /usr/bin/longhaul \"\${CMAKE_INSTALL_PREFIX}/bin/longhaul\" unit \"\${unit}\")
+file(WRITE \"${PROJECT_BINARY_DIR}/longhaul@.service\" \"\${unit}\")")
+install(FILES ${PROJECT_BINARY_DIR}/longhaul@.service DESTINATION lib/systemd/system)
 install(FILES LICENSE DESTINATION share/doc/longhaul RENAME copyright)
 install(DIRECTORY examples/recipes DESTINATION share/longhaul) # which `longhaul new` includes
 install(DIRECTORY docs DESTINATION share/doc/longhaul COMPONENT dev)

@@ -1,4 +1,5 @@
 """A real Slurm of one machine: munged, slurmctld and slurmd, started here and ended here."""
+import json
 import os
 import shutil
 import socket
@@ -168,6 +169,17 @@ class Batch(SlurmCase):
         self.assertIn("exit code 75: back into the queue", launch_case.read(os.path.join(self.folder, "job.log")))
         subprocess.run(["scancel", job], env=self.environment, check=True)
         self.wait_for(lambda: self.facts(job).get("JobState") == "CANCELLED")
+        # For good, and saved: what may not come again is stopped.
+        os.unlink(os.path.join(self.folder, "job.log"))
+        job = self.sbatch(ini)
+        size = os.path.getsize(rows)
+        self.wait_for(lambda: os.path.getsize(rows) > size + 2000)
+        subprocess.run(["scontrol", "update", f"JobId={job}", "Requeue=0"], env=self.environment, check=True)
+        subprocess.run([launch_case.LONGHAUL, "stop", os.path.join(self.folder, "out")], check=True, capture_output=True, timeout=60)
+        self.wait_for(lambda: self.facts(job).get("JobState") == "FAILED")
+        self.assertEqual(self.facts(job)["ExitCode"], "75:0")
+        last = [json.loads(line) for line in launch_case.read(rows).splitlines()][-1]["step"]
+        self.assertIn(f"step-{last:012d}", os.listdir(os.path.join(self.folder, "out", "checkpoints")))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,15 @@ def tree(folder):
 
 class Packages(PlacesCase):
     def test_uninstall_leaves_what_was_there(self):
-        prefix = os.path.join(self.folder, "longhaul at home")
+        prefix = os.path.join(self.folder, "longhaul at home (c++)")
         for name in ("bin/other", "share/man/man1/other.1", "lib/longhaul/parts/theirs.so"):
             os.makedirs(os.path.dirname(os.path.join(prefix, name)), exist_ok=True)
             open(os.path.join(prefix, name), "w").close()
         others = tree(prefix)
         self.call(CMAKE, "--install", BUILD, "--prefix", prefix)
         self.call(os.path.join(prefix, "bin", "longhaul"), "help", "train")
+        unit = read(os.path.join(prefix, "lib", "systemd", "system", "longhaul@.service"))
+        self.assertIn(f"\nExecStart={prefix}/bin/longhaul run /etc/longhaul/%i.ini --resume\n", unit)
         self.assertGreater(len(tree(prefix) - others), 100)
         manifest = os.path.join(self.folder, "manifest.txt")
         shutil.copy(os.path.join(BUILD, "install_manifest.txt"), manifest)
