@@ -41,7 +41,12 @@ if(TARGET longhaul AND NOT LH_SANITIZE)
 endif()
 # With the program's own path: of another prefix systemd finds the unit, too.
 install(CODE "file(READ \"${PROJECT_SOURCE_DIR}/deploy/longhaul@.service\" unit)
-string(REPLACE /usr/bin/longhaul \"\${CMAKE_INSTALL_PREFIX}/bin/longhaul\" unit \"\${unit}\")
+string(REPLACE % %% program \"\${CMAKE_INSTALL_PREFIX}/bin/longhaul\")
+if(program MATCHES \" \")
+  set(program \"\\\"\${program}\\\"\")
+endif()
+string(REPLACE /usr/bin/longhaul \"\${program}\" unit \"\${unit}\")
+file(REMOVE \"${PROJECT_BINARY_DIR}/longhaul@.service\") # it may be root's
 file(WRITE \"${PROJECT_BINARY_DIR}/longhaul@.service\" \"\${unit}\")")
 install(FILES ${PROJECT_BINARY_DIR}/longhaul@.service DESTINATION lib/systemd/system)
 install(FILES LICENSE DESTINATION share/doc/longhaul RENAME copyright)

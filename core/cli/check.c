@@ -739,6 +739,18 @@ static uint64_t kept_at_once(const job_t *job)
     return keep + 1 + (good < most ? good : most) + c->keep_best;
 }
 
+/* Of what is trained, as FP32. */
+static uint64_t updated_bytes(const session_t *session)
+{
+    const parameters_t *p = weights_parameters(session->weights);
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->items[i].storage == i &&
+            !(session->groups.frozen != NULL && session->groups.frozen[i]))
+            elements += p->items[i].elements;
+    return elements * sizeof(float);
+}
+
 /* A job of one rank holds each state once and whole, whatever the optimizer cuts for several. Errors of INT8
  * borders, of each element one a site (core/session/snapshot.c), it has none. */
 lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
@@ -755,7 +767,7 @@ lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
     const job_t *job = session->job;
     const uint64_t weights = weights_parameters(session->weights)->elements * sizeof(float);
     const bool rounds_sums = job->comm.border == BORDER_INT8 && job->site_count > 1;
-    const uint64_t errors = rounds_sums ? job->site_count * weights : 0;
+    const uint64_t errors = rounds_sums ? job->site_count * updated_bytes(session) : 0;
     const uint64_t bytes = weights + held.bytes[MEMORY_STATE] + errors, ranks = job_ranks(job);
     const bool apart = job->checkpoint.apart && job->site_count > 1;
     const bool keeps = (job->checkpoint.memory_every > 0 || apart) && ranks > 1;

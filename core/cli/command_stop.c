@@ -182,7 +182,7 @@ const command_t command_stop = {
  * has had the folder since ranks have failed. */
 typedef struct save_asked {
     char training[TEXT_TIME];
-    uint64_t before, free_ns;
+    uint64_t before, asked, free_ns; /* asked: what was taken of it; 0: not yet */
 } save_asked_t;
 
 static const char *save_training(const run_look_t *look)
@@ -195,18 +195,19 @@ static lh_status_t save_ask(const char *folder, const run_look_t *look, save_ask
 {
     (void)snprintf(out->training, sizeof(out->training), "%s", save_training(look));
     out->before = run_look_count(look, "asked_step");
+    out->asked = 0;
     bool moved;
     return ask_until_taken(folder, look, REQUEST_SAVE, "save", &moved);
 }
 
-/* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". That a later one was not made says
- * nothing of the asked one, which may still be written. */
-static const json_value_t *save_outcome(const run_look_t *look, bool saved, uint64_t asked)
+/* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". A later one that found a save before
+ * it still being written says nothing of the asked one, which that may be. */
+static const json_value_t *save_outcome(const run_look_t *look, const char *kind, uint64_t asked)
 {
     uint64_t step = 0;
-    const json_value_t *save = json_member(json_root(look->status), saved ? "saved" : "not_saved");
-    if (!json_count(json_member(save, "step"), &step)) return NULL;
-    return step == asked || (saved && step > asked) ? save : NULL;
+    const json_value_t *save = json_member(json_root(look->status), kind);
+    if (!json_count(json_member(save, "step"), &step) || step < asked) return NULL;
+    return step > asked && json_is_yes(json_member(save, "busy")) ? NULL : save;
 }
 
 /* The ranks have failed and may start again, also where the folder is free for a moment. The price is that an end
@@ -222,13 +223,15 @@ static bool save_may_come(const run_look_t *look, save_asked_t *of)
 static lh_status_t judge_save(const char *folder, const run_look_t *look, save_asked_t *of)
 {
     uint64_t step = 0;
-    uint64_t asked = run_look_count(look, "asked_step");
+    const uint64_t taken = run_look_count(look, "asked_step");
     const bool trains = run_look_trains(look) || save_may_come(look, of);
+    /* Somebody else may ask for a later one meanwhile. */
+    if (of->asked == 0 && taken > of->before) of->asked = taken;
+    if (of->asked == 0 && trains) return LH_AGAIN;
     /* A run that ended before it came to the request has saved its last step. */
-    if (asked <= of->before && trains) return LH_AGAIN;
-    if (asked <= of->before) asked = run_look_count(look, "step");
-    const json_value_t *saved = save_outcome(look, true, asked);
-    const json_value_t *failed = save_outcome(look, false, asked);
+    const uint64_t asked = of->asked == 0 ? run_look_count(look, "step") : of->asked;
+    const json_value_t *saved = save_outcome(look, "saved", asked);
+    const json_value_t *failed = save_outcome(look, "not_saved", asked);
     if (saved != NULL) {
         (void)json_count(json_member(saved, "step"), &step);
         cli_print_line("step %llu saved to %s", (unsigned long long)step,

@@ -46,7 +46,7 @@ static lh_status_t address_resolve(const char *address, uint16_t port, bool list
     (void)snprintf(service, sizeof(service), "%u", port);
     const int error = getaddrinfo(address, service, &how, out);
     if (error != 0)
-        return fail(listens && error != EAI_AGAIN ? LH_IO : LH_UNREACHABLE,
+        return fail(listens && error != EAI_AGAIN ? LH_INVALID : LH_UNREACHABLE,
                     "cannot resolve the address '%s' of rank 0: %s", address,
                     error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     return LH_OK;
@@ -126,6 +126,18 @@ static lh_status_t refuse_bind(const char *address, uint16_t port)
                                     address, owner.length > 0 ? owner.data : "");
     text_free(&owner);
     return status;
+}
+
+bool control_is_absent(const char *address)
+{
+    struct addrinfo *found;
+    if (address_resolve(address, 0, true, &found) != LH_OK) return true;
+    const int s = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool absent = s >= 0 && bind(s, found->ai_addr, found->ai_addrlen) != 0 &&
+                        errno == EADDRNOTAVAIL;
+    if (s >= 0) (void)close(s);
+    freeaddrinfo(found);
+    return absent;
 }
 
 /* SO_REUSEADDR: a port may be listened on again right after a run that ended; one that another

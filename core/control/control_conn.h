@@ -15,6 +15,9 @@
  * port that is taken is told with the process that has it, where that can be seen. */
 lh_status_t control_listen(const char *address, uint16_t port, int *fd,
                            uint16_t *bound) LH_MUST_CHECK;
+/* Whether this machine can't listen there at all, whatever the port: the name is not known, or the address is none of
+ * its own. */
+bool control_is_absent(const char *address);
 /* Port of a socket that listens. */
 lh_status_t control_port(int fd, uint16_t *port) LH_MUST_CHECK;
 /* LH_AGAIN: nobody there. Sockets are non-blocking. What is not acknowledged for silence_ns, or for

@@ -117,8 +117,10 @@ static bool starter_restarts(starter_t *s, int *code)
     text_free(&s->ended);
     if (!line.failed) text_append(&s->ended, line.data);
     restart_tell(&s->restarts, answer, now, &line);
+    const board_row_t *row = &s->board[s->first - s->ranks];
     const bool needless = answer != RESTART_AGAIN && s->launch->skip && *code == EXIT_LOST &&
-                          s->first_stop == 0;
+                          s->first_stop == 0 && !launch_end_is_death(s, s->first) &&
+                          atomic_load(&row->met) == 0;
     if (needless) {
         *code = EXIT_DONE;
         text_append(&line,

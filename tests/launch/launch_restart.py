@@ -22,6 +22,12 @@ WAIT = 200  # seconds; on a machine that does much else
 AGAIN = "[launch]\nranks_per_node = 4\nrestart = {most}\n"
 
 
+def caught(pid):
+    """The set of signals that a process has handlers for, as /proc has it."""
+    line = next(line for line in launch_case.read(f"/proc/{pid}/status").splitlines() if line.startswith("SigCgt:"))
+    return int(line.split()[1], 16)
+
+
 class Ranks(LaunchCase):
     """A program that only counts steps: which ends are a loss, how often one is made good, and what is said."""
 
@@ -348,7 +354,7 @@ class Launchers(LaunchCase):
             if address[0] != "n":  # a resolver that does not answer says to try again
                 self.assertEqual(self.finish(self.start(ini, "--host", "t1"))[0], 1)
             process = self.start(ini, "--resume", "--host", "t1")
-            time.sleep(1)
+            launch_case.wait_for(lambda: caught(process.pid) >> (signal.SIGTERM - 1) & 1)
             process.terminate()
             code, _, err = self.finish(process)
             self.assertEqual(code, 75, err)

@@ -163,7 +163,7 @@ class Batch(SlurmCase):
         rows = os.path.join(self.folder, "out", "metrics.jsonl")
         size = os.path.getsize(rows)
         self.wait_for(lambda: os.path.getsize(rows) > size + 2000)
-        # As Slurm itself does two minutes before the limit of time: the steps are told, the script goes on.
+        # As Slurm itself does five minutes before the limit of time: the steps are told, the script goes on.
         subprocess.run(["scancel", "--signal=TERM", job], env=self.environment, check=True)
         self.wait_for(lambda: self.facts(job).get("Restarts") == "1")
         self.assertIn("exit code 75: back into the queue", launch_case.read(os.path.join(self.folder, "job.log")))
@@ -178,7 +178,7 @@ class Batch(SlurmCase):
         subprocess.run([launch_case.LONGHAUL, "stop", os.path.join(self.folder, "out")], check=True, capture_output=True, timeout=60)
         self.wait_for(lambda: self.facts(job).get("JobState") == "FAILED")
         self.assertEqual(self.facts(job)["ExitCode"], "75:0")
-        last = [json.loads(line) for line in launch_case.read(rows).splitlines()][-1]["step"]
+        last = max(json.loads(line).get("step", 0) for line in launch_case.read(rows).splitlines())
         self.assertIn(f"step-{last:012d}", os.listdir(os.path.join(self.folder, "out", "checkpoints")))
 
 

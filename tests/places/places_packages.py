@@ -25,7 +25,7 @@ class Packages(PlacesCase):
         self.call(CMAKE, "--install", BUILD, "--prefix", prefix)
         self.call(os.path.join(prefix, "bin", "longhaul"), "help", "train")
         unit = read(os.path.join(prefix, "lib", "systemd", "system", "longhaul@.service"))
-        self.assertIn(f"\nExecStart={prefix}/bin/longhaul run /etc/longhaul/%i.ini --resume\n", unit)
+        self.assertIn(f'\nExecStart="{prefix}/bin/longhaul" run /etc/longhaul/%i.ini --resume\n', unit)
         self.assertGreater(len(tree(prefix) - others), 100)
         manifest = os.path.join(self.folder, "manifest.txt")
         shutil.copy(os.path.join(BUILD, "install_manifest.txt"), manifest)

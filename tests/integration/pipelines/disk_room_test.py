@@ -14,8 +14,10 @@ class DiskRoom(PipelineCase):
     def test_as_much_as_a_checkpoint_takes(self):
         of_sites = set_flags("comm.border=int8", "site.tokyo.hosts=localhost:2", "site.osaka.hosts=localhost:1")
         for ranks, optimizer, rule, precision, more in ((1, "zero0", "rules:adamw", "f32", ()), (2, "zero3", "rules:adamw", "bf16", ()),
-                                                        (1, "zero0", "rules:sgd", "bf16", ()), (3, "zero1", "rules:sgd", "bf16", of_sites)):
+                                                        (1, "zero0", "rules:sgd", "bf16", ()), (3, "zero1", "rules:sgd", "bf16", of_sites),
+                                                        (4, "zero1", "rules:sgd", "bf16", of_sites)):
             job = self.small_job(train={"steps": 2, "precision": precision}, launch={} if more else {"ranks_per_node": ranks},
+                                 **({"group__still": {"match": "blocks.*", "frozen": "yes"}} if ranks == 4 else {}),
                                  checkpoint={"keep": 7, "folder": "kept"},
                                  optimizer={"plugin": optimizer, "rule": rule, "learning_rate": "1e-3"})
             self.run_longhaul("prepare", job)

@@ -1,4 +1,5 @@
 """A run asked and steered from another shell: status, stop and save, through its folder alone."""
+import datetime
 import fcntl
 import json
 import os
@@ -426,13 +427,23 @@ class Steering(PipelineCase):
             save = self.start("save", "out")
             self.wait_for(lambda: os.path.exists(request), save)
             os.unlink(request)
-            run.update(asked_step=4, step=6, not_saved={"step": 6, "time": "", "reason": "the save before is still being written"})
+            later = {"step": 6, "time": "", "reason": "the save before is still being written", "busy": True}
+            run.update(asked_step=4, step=6, not_saved=later)
             self.leave(run)
             time.sleep(0.5)
             self.assertIsNone(save.poll())
-            self.leave(dict(run, saved={"step": 4, "time": "", "path": "out/checkpoints/step-4"}))
+            self.leave(dict(run, asked_step=7, step=7, saved={"step": 4, "time": "", "path": "out/checkpoints/step-4"}))
             out = save.communicate(timeout=60)[0]
             self.assertEqual((save.returncode, out), (DONE, "step 4 saved to out/checkpoints/step-4\n"))
+
+    def test_saves_that_fail_one_after_the_other_are_told(self):
+        """Also where the next one has failed before anybody has looked."""
+        _, process = self.run_of(checkpoint={"folder": "kept", "every": 1})
+        self.wait_for(lambda: self.now().get("saved") is not None, process)
+        os.rename(self.path("out", "kept"), self.path("out", "moved"))
+        _, said = self.run_longhaul("save", "out", code=REFUSED)
+        self.assertRegex(said, r"\Alonghaul: out: step \d+ was not saved: .*kept")
+        self.kill(process)
 
     def test_what_was_saved_before_is_told_by_a_run_that_goes_on(self):
         """Before its own first save, too."""
@@ -444,7 +455,8 @@ class Steering(PipelineCase):
         process = self.start("train", job, "--resume")
         self.wait_for(lambda: self.now().get("step", 0) > 2, process, seconds=300)
         self.assertEqual((self.now()["saved"]["step"], self.now()["saved"]["path"]), (2, before["path"]))
-        self.assertEqual(self.now()["saved"]["time"][:17], before["time"][:17])  # but for seconds
+        times = [datetime.datetime.fromisoformat(saved["time"].rstrip("Z")) for saved in (before, self.now()["saved"])]
+        self.assertLess(abs((times[1] - times[0]).total_seconds()), 10)
         self.assertRegex(self.status(), r"(?m)^  saved: step 2 \(\S+Z\)")
         with open(self.path("small.prom")) as f:
             self.assertRegex(f.read(), r'(?m)^longhaul_saved_step\{run="small"\} 2$')
