@@ -42,7 +42,7 @@ endif()
 # With the program's own path: of another prefix systemd finds the unit, too.
 install(CODE "file(READ \"${PROJECT_SOURCE_DIR}/deploy/longhaul@.service\" unit)
 string(REPLACE % %% program \"\${CMAKE_INSTALL_PREFIX}/bin/longhaul\")
-if(program MATCHES \" \")
+if(program MATCHES \"[^A-Za-z0-9_./%+-]\")
   set(program \"\\\"\${program}\\\"\")
 endif()
 string(REPLACE /usr/bin/longhaul \"\${program}\" unit \"\${unit}\")

@@ -200,8 +200,8 @@ static lh_status_t save_ask(const char *folder, const run_look_t *look, save_ask
     return ask_until_taken(folder, look, REQUEST_SAVE, "save", &moved);
 }
 
-/* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". A later one that found a save before
- * it still being written says nothing of the asked one, which that may be. */
+/* A save of the asked step, or a later one, of this kind: "saved", "not_saved" or "asked_not_saved". A later one that
+ * found a save before it still being written says nothing of the asked one, which that may be. */
 static const json_value_t *save_outcome(const run_look_t *look, const char *kind, uint64_t asked)
 {
     uint64_t step = 0;
@@ -224,14 +224,17 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, save_a
 {
     uint64_t step = 0;
     const uint64_t taken = run_look_count(look, "asked_step");
-    const bool trains = run_look_trains(look) || save_may_come(look, of);
+    /* Where no lock tells, status.json does, which is renewed each second. */
+    const bool heard = look->held != FOLDER_UNKNOWN || look->age_s < SILENT_S;
+    const bool trains = (run_look_trains(look) && heard) || save_may_come(look, of);
     /* Somebody else may ask for a later one meanwhile. */
     if (of->asked == 0 && taken > of->before) of->asked = taken;
     if (of->asked == 0 && trains) return LH_AGAIN;
     /* A run that ended before it came to the request has saved its last step. */
     const uint64_t asked = of->asked == 0 ? run_look_count(look, "step") : of->asked;
     const json_value_t *saved = save_outcome(look, "saved", asked);
-    const json_value_t *failed = save_outcome(look, "not_saved", asked);
+    const json_value_t *failed = save_outcome(look, "asked_not_saved", asked);
+    if (failed == NULL) failed = save_outcome(look, "not_saved", asked);
     if (saved != NULL) {
         (void)json_count(json_member(saved, "step"), &step);
         cli_print_line("step %llu saved to %s", (unsigned long long)step,

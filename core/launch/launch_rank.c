@@ -244,12 +244,15 @@ static lh_status_t meeting_read_address(meeting_t *m, launch_place_t *p)
 {
     enum { FILE_BYTES = 512 };
     const uint64_t end = sys()->now_ns() + launch_patience(m->launch);
+    control_wait_t told = {0};
     while (!file_exists(m->file)) {
         if (sys()->now_ns() > end)
             return fail(LH_TIMED_OUT,
                         "rank 0 has not told its address in %s: is the folder shared by all ranks? "
                         "Else set [launch] address and port",
                         m->file);
+        if (control_wait_due(&told, sys()->now_ns()))
+            log_line(LH_LOG_WARN, "waiting for rank 0, which tells its address in %s", m->file);
         (void)poll(NULL, 0, LOOK_MS);
     }
     char *text;

@@ -63,17 +63,6 @@ static bool starter_has_zero(const starter_t *s)
     return s->ranks[0].rank == 0;
 }
 
-/* The name or the address of this machine may come: something has started it again, and the network may not know it
- * yet. The failure that it is asked for stays that of this thread. */
-static bool starter_may_come(const starter_t *s)
-{
-    char reason[512];
-    (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
-    const bool may = s->launch->how.resume && control_is_absent(s->place.address);
-    (void)fail_again(LH_UNREACHABLE, reason);
-    return may;
-}
-
 /* Where rank 0 listens. A link that is cut may take the name server along, or the address itself:
  * ranks that have met are not ended for that, but wait as long as they do for each other; and so do those that
  * something starts again (--resume), as a machine in the place of another may be up before the network
@@ -87,11 +76,13 @@ static lh_status_t starter_listen(starter_t *s)
     const uint64_t taken = s->launch->how.resume ? begin + TAKEN_MS * LAUNCH_MS : begin;
     for (;;) {
         struct pollfd stop = {.fd = s->signals, .events = POLLIN};
+        /* Asked first: what comes between the two is tried once more. */
+        const bool absent = s->launch->how.resume && control_is_absent(s->place.address);
         const lh_status_t status = control_listen(s->place.address, s->place.port,
                                                   &s->place.listener, &s->place.port);
         const bool is_taken = status == LH_INVALID && sys()->now_ns() < taken;
         const bool later = status == LH_UNREACHABLE || is_taken ||
-                           (status != LH_OK && (s->place.epoch > 1 || starter_may_come(s)));
+                           (status != LH_OK && (s->place.epoch > 1 || absent));
         if (!later) return status;
         if (poll(&stop, 1, PAUSE_MS) > 0) starter_hear_signal(s);
         /* A port that is taken has its own time, and its own exit code behind that. */

@@ -279,6 +279,10 @@ static lh_status_t check_job(const job_t *job, const launch_place_t *p)
         return fail(LH_INVALID,
                     "%s starts %u ranks on this machine, [launch] ranks_per_node says %llu", p->by,
                     p->here, (unsigned long long)job->launch.ranks_per_node);
+    /* Where the starter does not tell how many are here, fewer in all are fewer here. */
+    if (e != NULL && p->here == 0 && job->site_count == 0 && job->launch.ranks_per_node > p->size)
+        return fail(LH_INVALID, "%s starts %u ranks, [launch] ranks_per_node says %llu", p->by,
+                    p->size, (unsigned long long)job->launch.ranks_per_node);
     return LH_OK;
 }
 
@@ -363,7 +367,7 @@ lh_status_t launch_place_find(const job_t *job, launch_place_t *out)
         const bool step = s->step == NULL || (is_set(s->size) && is_set(s->step));
         if (!is_set(s->rank) || !step) continue;
         status = read_starter(job, s, &p);
-        if (status == LH_OK && p.size > 1) status = check_job(job, &p);
+        if (status == LH_OK) status = check_job(job, &p);
         break;
     }
     if (status == LH_OK) *out = p;

@@ -96,6 +96,7 @@ void run_state_saved(run_state_t *s, const save_report_t *save)
     to->wall = sys()->wall_ns();
     to->busy = save->busy;
     state_text(to->text, sizeof(to->text), save->reason == NULL ? save->path : save->reason);
+    if (save->reason != NULL && save->step == s->asked_step) s->asked_failed = *to;
     if (save->reason == NULL)
         s->saves++;
     else
@@ -353,6 +354,7 @@ void run_state_write(const run_state_t *s, const lateness_t *late, text_t *out)
     json_put_u64(w, "save_every", s->save_every);
     put_save(w, "saved", &s->saved, "path");
     put_save(w, "not_saved", &s->failed, "reason");
+    put_save(w, "asked_not_saved", &s->asked_failed, "reason");
     put_save(w, "in_memory", &s->kept, NULL);
     json_put_u64(w, "asked_step", s->asked_step);
     json_put_u64(w, "restarts", s->restarts);

@@ -40,6 +40,7 @@ typedef struct run_state {
     evaluation_report_t evaluation;
     uint64_t evaluation_wall;
     run_save_t saved, failed; /* the last of either kind */
+    run_save_t asked_failed;  /* the last that somebody has asked for, and that failed */
     uint64_t saves, failures;
     bool has_room; /* known is what was left where checkpoints lie, as save_report_t says */
     uint64_t checkpoint_free_bytes;

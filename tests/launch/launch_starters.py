@@ -109,8 +109,11 @@ class Starters(LaunchCase):
                 ("", dict(RANK="x", WORLD_SIZE=2, **master), "the variable RANK is 'x', expected a whole number"),
                 ("", dict(RANK=0, WORLD_SIZE=2), "MASTER_ADDR and MASTER_PORT are not: where is rank 0?"),
                 ("[site.a]\nhosts = x:3\n", dict(RANK=0, WORLD_SIZE=2, **master), "torchrun starts 2 ranks, [site.*] hosts name 3"),
+                ("[site.a]\nhosts = x:3\n", dict(RANK=0, WORLD_SIZE=1, **master), "torchrun starts 1 ranks, [site.*] hosts name 3"),
                 ("ranks_per_node = 3\n", dict(RANK=0, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, **master),
                  "torchrun starts 2 ranks on this machine, [launch] ranks_per_node says 3"),
+                ("ranks_per_node = 3\n", dict(SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=1, SLURM_JOB_ID=7, SLURM_STEP_ID=0),
+                 "Slurm starts 1 ranks, [launch] ranks_per_node says 3"),
                 ("", dict(LONGHAUL_LAUNCH="rank=0"), "is for ranks that longhaul starts itself: unset it")):
             code, _, err = self.run_ranks(self.ini(KEY + more), **environment)
             self.assertEqual(code, 1, err)
