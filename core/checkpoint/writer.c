@@ -85,8 +85,8 @@ struct writer {
     bool killed;
     bool committed; /* the saver has said so, and removes what the checkpoint displaces */
     saver_answer_t said;
-    char self
-        [SHA256_TEXT]; /* of what this rank has committed of the save at hand, "": nothing yet */
+    /* Of what this rank has committed of the save at hand; "": nothing yet. */
+    char self[SHA256_TEXT];
     uint64_t step, started_ns, killed_ns;
 };
 

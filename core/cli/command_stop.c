@@ -32,6 +32,13 @@ static bool ranks_failed(const run_look_t *look)
     return json_is_yes(json_member(end, "failed"));
 }
 
+/* It trains. Where no lock tells, status.json does, which is renewed each second as long as it does: an end at once
+ * writes none, nor does a kill. */
+static bool run_is_heard(const run_look_t *look)
+{
+    return run_look_trains(look) && (look->held != FOLDER_UNKNOWN || look->age_s < SILENT_S);
+}
+
 static bool run_may_move(const char *folder)
 {
     run_look_t look;
@@ -147,13 +154,12 @@ static int stop_command(cli_t *cli)
         held = folder_lock_look(cli->name, holder) == FOLDER_HELD;
         again = held && asked[0] != '\0' && holder[0] != '\0' && strcmp(holder, asked) != 0;
     }
-    /* Where no lock tells, its status does, which is renewed each second as long as it trains. An end at once writes
-     * none, nor does a kill. */
+    /* Where no lock tells, its status does. */
     bool trains = !known;
     while (trains) {
         trains = run_look(cli->name, &look) == LH_OK;
         if (!trains) break;
-        trains = run_look_trains(&look) && look.age_s < SILENT_S;
+        trains = run_is_heard(&look);
         run_look_free(&look);
         if (trains) ask_pause();
     }
@@ -200,14 +206,14 @@ static lh_status_t save_ask(const char *folder, const run_look_t *look, save_ask
     return ask_until_taken(folder, look, REQUEST_SAVE, "save", &moved);
 }
 
-/* A save of the asked step, or a later one, of this kind: "saved", "not_saved" or "asked_not_saved". A later one that
- * found a save before it still being written says nothing of the asked one, which that may be. */
+/* What became of a save, by its kind: "saved", "not_saved" or "asked_not_saved". A later step that is saved will do; that
+ * a later one was not says nothing of the asked one, which may still be written. */
 static const json_value_t *save_outcome(const run_look_t *look, const char *kind, uint64_t asked)
 {
     uint64_t step = 0;
     const json_value_t *save = json_member(json_root(look->status), kind);
-    if (!json_count(json_member(save, "step"), &step) || step < asked) return NULL;
-    return step > asked && json_is_yes(json_member(save, "busy")) ? NULL : save;
+    const bool known = json_count(json_member(save, "step"), &step);
+    return known && (step == asked || (step > asked && strcmp(kind, "saved") == 0)) ? save : NULL;
 }
 
 /* The ranks have failed and may start again, also where the folder is free for a moment. The price is that an end
@@ -224,9 +230,7 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, save_a
 {
     uint64_t step = 0;
     const uint64_t taken = run_look_count(look, "asked_step");
-    /* Where no lock tells, status.json does, which is renewed each second. */
-    const bool heard = look->held != FOLDER_UNKNOWN || look->age_s < SILENT_S;
-    const bool trains = (run_look_trains(look) && heard) || save_may_come(look, of);
+    const bool trains = run_is_heard(look) || save_may_come(look, of);
     /* Somebody else may ask for a later one meanwhile. */
     if (of->asked == 0 && taken > of->before) of->asked = taken;
     if (of->asked == 0 && trains) return LH_AGAIN;

@@ -126,7 +126,6 @@ typedef struct save_report {
     bool committed;     /* false: refused or failed, see reason */
     bool memory;        /* a snapshot that stays in memory: path is none that is there */
     const char *reason; /* NULL where it was committed */
-    bool busy;          /* it was refused, as the save before was still being written */
     bool has_room;      /* known is what was left where checkpoints lie before it was committed */
     uint64_t free_bytes;
 } save_report_t;

@@ -50,7 +50,6 @@ static void save_tell(trainer_t *t, const writer_result_t *r, bool memory, doubl
                                   .committed = r->status == LH_OK,
                                   .has_room = r->has_room,
                                   .free_bytes = r->free_bytes,
-                                  .busy = r->status == LH_AGAIN,
                                   .reason = r->status == LH_OK ? NULL : r->reason};
     if (t->how->observer != NULL)
         t->how->observer->saved(t->how->observer, &report);
@@ -222,11 +221,10 @@ static lh_status_t save_begin(trainer_t *t, bool last, lh_status_t *agreed)
  * can't. */
 static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64_t since)
 {
-    const bool busy = status == LH_AGAIN;
-    if (busy) status = fail(LH_TIMED_OUT, "the save before is still being written");
+    if (status == LH_AGAIN) status = fail(LH_TIMED_OUT, "the save before is still being written");
     if (status == LH_OK) status = fail_io(0, "another rank cannot save");
     if (last && !save_is_a_leave(t)) return status;
-    writer_result_t failed = {.status = busy ? LH_AGAIN : status, .step = t->step};
+    writer_result_t failed = {.status = status, .step = t->step};
     (void)snprintf(failed.reason, sizeof(failed.reason), "%s", fail_reason());
     save_tell(t, &failed, false, (double)(sys()->now_ns() - since) * 1e-9);
     return LH_OK;

@@ -94,7 +94,6 @@ void run_state_saved(run_state_t *s, const save_report_t *save)
     run_save_t *to = save->reason == NULL ? &s->saved : &s->failed;
     to->step = save->step;
     to->wall = sys()->wall_ns();
-    to->busy = save->busy;
     state_text(to->text, sizeof(to->text), save->reason == NULL ? save->path : save->reason);
     if (save->reason != NULL && save->step == s->asked_step) s->asked_failed = *to;
     if (save->reason == NULL)
@@ -267,7 +266,6 @@ static void put_save(json_writer_t *w, const char *key, const run_save_t *save, 
     json_put_u64(w, "step", save->step);
     put_wall(w, "time", save->wall);
     if (what != NULL) json_put_text(w, what, save->text);
-    if (save->busy) json_put_flag(w, "busy", true);
     json_close(w);
 }
 

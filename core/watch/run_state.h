@@ -16,7 +16,6 @@ enum { STATE_TEXT = 128, STATE_PATH = 512 };
 typedef struct run_save { /* what became of one */
     uint64_t step, wall;
     char text[STATE_PATH]; /* its path, or why it failed */
-    bool busy;             /* it was not begun, as the one before was still being written */
 } run_save_t;
 
 typedef struct run_state {

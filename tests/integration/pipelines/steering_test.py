@@ -1,4 +1,5 @@
 """A run asked and steered from another shell: status, stop and save, through its folder alone."""
+import contextlib
 import datetime
 import fcntl
 import json
@@ -417,58 +418,53 @@ class Steering(PipelineCase):
             # Rank 0 was killed, and its launcher has started another one.
             self.saves_anew(run, request, save)
 
-    def test_a_save_is_waited_for_though_a_later_one_was_not_made(self):
-        """That came due while it was written, and had no patience."""
+    @contextlib.contextmanager
+    def save_taken(self, locked=True, **outcomes):
+        """(`longhaul save`, whose request a run has taken as of step 4 while it made two more, what that run says of itself). locked: it
+        is seen to be at work."""
         run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
         self.leave(run)
         request = self.path("out", ".request-save")
-        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
+        if not locked:
+            os.symlink("elsewhere", self.path("out", ".run.lock"))
+        with open(self.write("out/.run.lock" if locked else "out/.no.lock", "process 7 on t1")) as f:
             fcntl.flock(f, fcntl.LOCK_EX)
             save = self.start("save", "out")
             self.wait_for(lambda: os.path.exists(request), save)
             os.unlink(request)
-            later = {"step": 6, "time": "", "reason": "the save before is still being written", "busy": True}
-            run.update(asked_step=4, step=6, not_saved=later)
+            run.update(asked_step=4, step=6, **outcomes)
             self.leave(run)
-            time.sleep(0.5)
+            yield save, run
+
+    def test_a_save_is_waited_for_though_a_later_one_was_not_made(self):
+        """That came due while it was written, and had no patience; nor had one that somebody else has asked for."""
+        later = {"step": 6, "time": "", "reason": "the save before is still being written"}
+        with self.save_taken(not_saved=later) as (save, run):
+            time.sleep(0.3)
             self.assertIsNone(save.poll())
-            self.leave(dict(run, asked_step=7, step=7, saved={"step": 4, "time": "", "path": "out/checkpoints/step-4"}))
+            run.update(asked_step=6, asked_not_saved=later)
+            self.leave(run)
+            time.sleep(0.3)
+            self.assertIsNone(save.poll())
+            self.leave(dict(run, step=7, saved={"step": 4, "time": "", "path": "out/checkpoints/step-4"}))
             out = save.communicate(timeout=60)[0]
             self.assertEqual((save.returncode, out), (DONE, "step 4 saved to out/checkpoints/step-4\n"))
 
-    def save_taken(self, run):
-        """`longhaul save`, whose request such a run has taken as of step 4."""
-        request = self.path("out", ".request-save")
-        save = self.start("save", "out")
-        self.wait_for(lambda: os.path.exists(request), save)
-        os.unlink(request)
-        run.update(asked_step=4, step=6)
-        self.leave(run)
-        return save
-
     def test_a_save_that_was_refused_is_told_though_another_one_was_since(self):
-        run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
-        self.leave(run)
-        with open(self.write("out/.run.lock", "process 7 on t1")) as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
-            refused = {"time": "", "reason": "the save before is still being written", "busy": True}
-            run.update(not_saved=dict(refused, step=5), asked_not_saved=dict(refused, step=4))
-            save = self.save_taken(run)
+        refused = {"time": "", "reason": "the save before is still being written"}
+        with self.save_taken(not_saved=dict(refused, step=5), asked_not_saved=dict(refused, step=4)) as (save, _):
             said = save.communicate(timeout=60)[1]
             self.assertEqual((save.returncode, said),
                              (REFUSED, "longhaul: out: step 4 was not saved: the save before is still being written\n"))
 
     def test_a_save_of_a_run_that_is_not_heard_any_more(self):
         """No lock tells that it was killed."""
-        run = {"name": "small", "started": "2026-11-27T08:15:00.000Z", "step": 3, "steps": 9, "asked_step": 0, "end": None}
-        self.leave(run)
-        os.symlink("elsewhere", self.path("out", ".run.lock"))
-        save = self.save_taken(run)
-        time.sleep(0.3)
-        self.assertIsNone(save.poll())
-        os.utime(self.path("out", "status.json"), (0, time.time() - 60))
-        said = save.communicate(timeout=60)[1]
-        self.assertEqual((save.returncode, said), (REFUSED, "longhaul: out: the run has ended, and step 4 was not saved\n"))
+        with self.save_taken(locked=False) as (save, _):
+            time.sleep(0.3)
+            self.assertIsNone(save.poll())
+            os.utime(self.path("out", "status.json"), (0, time.time() - 60))
+            said = save.communicate(timeout=60)[1]
+            self.assertEqual((save.returncode, said), (REFUSED, "longhaul: out: the run has ended, and step 4 was not saved\n"))
 
     def test_saves_that_fail_one_after_the_other_are_told(self):
         """Also where the next one has failed before anybody has looked."""

@@ -291,7 +291,7 @@ static int open_others(const char *path, int flags, mode_t mode)
     return -1;
 }
 
-/* It may be the best one, or not be good: which, nobody knows for now. */
+/* The best one is to be kept, and one that is not good counts as none of `keep`: its manifest alone tells. */
 static void a_step_whose_manifest_cannot_be_read_is_not_removed(void **state)
 {
     scratch_t *s = *state;
