@@ -164,6 +164,13 @@ lh_status_t control_open(const control_how_t *how, control_t **out, world_t **wo
 
 /* The thread says goodbye and ends; on rank 0 it waits for the goodbyes of the others. The first
  * reason of the job goes before the caller's: all ranks end with one sentence. */
+void control_goes_on(control_t *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    c->request.goes_on = true;
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
 lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
 {
     if (c == NULL) return status;

@@ -311,6 +311,7 @@ static void server_requests(control_t *c)
         return; /* asked again at the next turn */
     if (r.status != LH_OK) control_tell(c, 0, r.status, true, r.reason);
     s->closing = true;
+    s->goes_on = r.goes_on;
     s->close_deadline = sys()->now_ns() + (control_status(c) == LH_OK
                                                ? c->how.join_ns
                                                : CONTROL_GOODBYE_MS * CONTROL_MS);
@@ -402,7 +403,8 @@ void control_server_run(control_t *c)
     } while (!server_has_ended(c, sys()->now_ns()));
     const lh_status_t end = control_status(c);
     const bool stopped = s->refused && s->stop_status != LH_OK;
-    if (stopped || (!s->refused && (end == LH_OK || control_stop_is(end)))) control_members_over(c);
+    const bool done = end == LH_OK && !s->goes_on;
+    if (stopped || (!s->refused && (done || control_stop_is(end)))) control_members_over(c);
     for (peer_t *p = s->peers; p != NULL; p = p->next) {
         if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
         control_drop(s, p);

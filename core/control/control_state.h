@@ -155,6 +155,7 @@ typedef struct control_request {
     bool fail, close;
     bool failed;  /* this rank has told why it fails, or of a peer that does */
     bool take_in; /* machines that are back: control_take_in */
+    bool goes_on; /* of close: control_goes_on */
     control_gather_t gathers[CONTROL_CHANNELS];
     /* Of fail: whom it is about. status and reason are of fail or of close. */
     uint32_t peer;
@@ -312,6 +313,7 @@ struct control_server {
     /* welcomed: all are there, the job runs. refused: it never will. closing: this rank's caller
      * has asked to close, or all were refused; the thread ends when all is said. */
     bool welcomed, refused, closing;
+    bool goes_on; /* of closing: control_goes_on */
     uint64_t close_deadline;
 
     uint64_t began_ns;

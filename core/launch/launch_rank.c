@@ -531,6 +531,9 @@ int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
     if (code == LH_OK) code = meeting_run(&m, body, context);
     watchdog_stop(&m);
     if (l->control != NULL) {
+        /* A machine leaves, and the others start ranks again: spares and votes are needed more than before. */
+        const bool leaves = l->row != NULL && atomic_load(&l->row->leaves) != 0;
+        if (leaves && l->how.job->launch.restarts > 0) control_goes_on(l->control);
         const lh_status_t end = control_close(l->control, code < 0 ? code : LH_OK, fail_reason());
         if (end != LH_OK) code = end;
         l->control = NULL;

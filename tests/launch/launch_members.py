@@ -115,6 +115,23 @@ class Ranks(LaunchCase):
         self.assertRegex(said["t1"], line + "starting again\n")
         self.assertRegex(said["o2"], line + "this machine waited\n")
 
+    def test_a_spare_takes_the_ranks_of_a_machine_that_leaves(self):
+        """By [launch] notice: what waits beside the job is not told that it is over."""
+        saved = os.path.join(self.folder, "saved")
+        with open(saved, "w"):
+            pass
+        ini = self.ini(launch_ini({"tokyo": "hosts = t1:2", "osaka": "hosts = o1:1\nspare = o2:1"}, "notice = 30s\n"))
+        processes = self.start_all(ini, "t1", "o2", LH_SAVES=saved)
+        time.sleep(1)  # o2 comes while ranks meet, and stays
+        processes.update(self.start_all(ini, "o1", LH_SAVES=saved))
+        self.begun(2, "rank 2 of 3 on o1\n")
+        processes["o1"].terminate()
+        code, _, err = self.finish(processes.pop("o1"), WAIT)
+        self.assertEqual(code, 75, err)
+        self.begun(2, "rank 2 of 3 on o2\n")
+        said = self.stop(processes)
+        self.assertIn("another machine was told to leave, and left after a save; starting again", said["t1"])
+        self.assertIn("osaka/o2 takes the ranks of o1; this machine waited", said["o2"])
 
     @LONG
     def test_a_site_that_is_lost_is_taken_in_again_only_by_what_saves(self):
