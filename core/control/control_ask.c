@@ -13,8 +13,9 @@
 #include <base/thread.h>
 #include <control/control_conn.h>
 
-/* ASK_MS: to reach one machine, and to hear it; PAUSE_MS: between two. */
-enum { ASK_MS = 1000, PAUSE_MS = 200, NAP_MS = 20 };
+/* ASK_MS: to reach a machine, and to hear it; GRACE_MS: for those that answer behind the first; PAUSE_MS:
+ * between two. */
+enum { ASK_MS = 1000, GRACE_MS = 250, PAUSE_MS = 200, NAP_MS = 20 };
 
 uint32_t control_ask_order(const control_members_t *m, uint32_t machine)
 {
@@ -69,32 +70,44 @@ static void ask_converse(control_t *c, control_conn_t *conn, uint32_t machine, u
     }
 }
 
-static void ask_machine(control_t *c, uint32_t machine)
+/* Talks to the first that answers, in their order behind the machine that was asked last. */
+static void ask_next(control_t *c, uint32_t *last)
 {
-    const uint64_t limit = ASK_MS * CONTROL_MS;
-    const uint32_t own = JOB_RANKS + c->how.members->machine; /* a key of no rank's */
-    machine_t at;
+    const control_members_t *m = c->how.members;
+    const uint32_t count = members_places(m->job),
+                   own = JOB_RANKS + m->machine; /* a key of no rank's */
+    const char *addresses[MEMBERS_MOST];
+    uint32_t machines[MEMBERS_MOST], others = 0, index;
     int fd;
     control_conn_t *conn;
-    members_machine(c->how.members->job, machine, &at);
-    if (control_dial(at.address, c->how.port, sys()->now_ns() + limit, control_outage_ns(c), &fd) !=
-        LH_OK)
-        return;
+    for (uint32_t i = 1; i <= count; i++) {
+        machine_t at;
+        const uint32_t machine = (*last + i) % count;
+        if (machine == m->machine) continue;
+        members_machine(m->job, machine, &at);
+        addresses[others] = at.address;
+        machines[others++] = machine;
+    }
+    const control_dials_t how = {.addresses = addresses,
+                                 .count = others,
+                                 .port = c->how.port,
+                                 .limit_ns = ASK_MS * CONTROL_MS,
+                                 .grace_ns = GRACE_MS * CONTROL_MS,
+                                 .silence_ns = control_outage_ns(c)};
+    if (control_dial_first(&how, &index, &fd) != LH_OK) return;
+    *last = machines[index];
     if (conn_new(c->tls, fd, own, FRAME_SMALL, &conn) != LH_OK) return;
-    ask_converse(c, conn, machine, sys()->now_ns() + limit);
+    ask_converse(c, conn, *last, sys()->now_ns() + ASK_MS * CONTROL_MS);
     conn_free(conn);
 }
 
 static void *ask_run(void *argument)
 {
     control_t *c = argument;
-    const control_members_t *m = c->how.members;
-    const uint32_t count = members_places(m->job);
     const control_scout_t *s = &c->scout;
-    for (uint32_t machine = 0; !atomic_load(&s->stop) && !atomic_load(&s->told);
-         machine = (machine + 1) % count) {
-        if (machine == m->machine) continue;
-        ask_machine(c, machine);
+    uint32_t last = members_places(c->how.members->job) - 1;
+    while (!atomic_load(&s->stop) && !atomic_load(&s->told)) {
+        ask_next(c, &last);
         for (uint32_t ms = 0; ms < PAUSE_MS && !atomic_load(&s->stop); ms += NAP_MS)
             (void)poll(NULL, 0, NAP_MS);
     }

@@ -24,13 +24,15 @@
 #include <control/control_members.h>
 #include <control/control_stop.h>
 
-/* How long one try to connect may take, and to prove the key, and the pauses between tries. A witness
- * goes on to the next machine after TURN_MS, and who is at a door and has no ranks after DOOR_MS, if not
- * before. */
+/* How long one try to connect may take, and to prove the key, and the pauses between tries. A herald that waits
+ * dials many at once, each ROUND_MS, and those that answer behind the first have GRACE_MS. A witness goes on to the
+ * next machine after TURN_MS, and who is at a door and has no ranks after DOOR_MS, if not before. */
 enum {
     DIAL_MS = 2000,
     FIRST_PAUSE_MS = 10,
     LAST_PAUSE_MS = 250,
+    ROUND_MS = 1000,
+    GRACE_MS = 250,
     TURN_MS = 4000,
     DOOR_MS = 60000,
 };
@@ -56,7 +58,7 @@ struct control_client {
     bool told_stop;       /* that this machine was asked to stop, on this connection */
     uint64_t asked_ns;    /* when that was seen while rank 0 was not reached; 0: never */
     uint64_t door_ns;     /* when it came to a door for the first time; 0: never */
-    uint32_t turn;        /* whom a herald tries next */
+    uint32_t turn;        /* of a herald: the place in its order at which it tries next */
     bool other;           /* not rank 0's machine is tried, by a herald */
     uint64_t came_ns;
     bool far; /* rank 0 is in another site            */
@@ -580,6 +582,16 @@ static lh_status_t client_shake_hands(control_t *c, uint64_t deadline)
     return LH_OK;
 }
 
+/* A connection is there: the key is proven on it. */
+static lh_status_t client_greet(control_t *c, int fd)
+{
+    const uint64_t limit = DIAL_MS * CONTROL_MS;
+    conn_free(c->client->conn);
+    c->client->conn = NULL;
+    const lh_status_t made = conn_new(c->tls, fd, c->how.rank, FRAME_LARGE, &c->client->conn);
+    return made == LH_OK ? client_shake_hands(c, sys()->now_ns() + limit) : made;
+}
+
 /* One try to connect and prove the key. LH_AGAIN: nobody is there, or who is there had no place for
  * us; the next try may do better. Everything else is final. */
 static lh_status_t client_try_once(control_t *c)
@@ -589,32 +601,70 @@ static lh_status_t client_try_once(control_t *c)
     const lh_status_t status = control_dial(c->address, c->how.port, sys()->now_ns() + limit,
                                             control_outage_ns(c), &fd);
     if (status == LH_UNREACHABLE) return LH_AGAIN;
-    if (status != LH_OK) return status;
-    conn_free(c->client->conn);
-    c->client->conn = NULL;
-    const lh_status_t made = conn_new(c->tls, fd, c->how.rank, FRAME_LARGE, &c->client->conn);
-    return made == LH_OK ? client_shake_hands(c, sys()->now_ns() + limit) : made;
+    return status == LH_OK ? client_greet(c, fd) : status;
 }
 
-/* Whom a herald tries next: rank 0's machine at every second try, and all others in turn; where it
- * elects, rank 0's, and then those before its own in order. False: it has tried all of those. */
-static bool client_next_machine(control_t *c, uint32_t *turn_at)
+/* Whom a herald tries, rank 0's machine first: all others, or those before its own where it elects. The rest
+ * of the order from k->turn on; and then its beginning, where it does not elect. */
+typedef struct round {
+    const char *addresses[MEMBERS_MOST];
+    uint32_t places[MEMBERS_MOST]; /* in the order */
+    bool other[MEMBERS_MOST];
+    uint32_t count;
+    uint32_t size; /* of the order */
+} round_t;
+
+static void client_plan_round(const control_t *c, round_t *out)
 {
     const control_members_t *m = c->how.members;
     const uint32_t leader = members_leader(m->job, m->layout);
-    if (m->elects && *turn_at == leader + 1) ++*turn_at; /* it was the first */
-    const uint32_t turn = (*turn_at)++;
-    uint32_t to = leader;
-    machine_t at;
-    if (m->elects && turn > m->machine) return false;
-    if (m->elects && turn > 0) to = turn - 1;
-    if (!m->elects && turn % 2 == 1) to = turn / 2 % members_places(m->job);
-    if (to == m->machine) to = leader;
-    c->client->other = to != leader;
-    members_machine(m->job, to, &at);
-    (void)snprintf(c->address, sizeof(c->address), "%s",
-                   to == leader ? c->how.address : at.address);
-    return true;
+    const uint32_t end = m->elects ? m->machine : members_places(m->job);
+    uint32_t order[MEMBERS_MOST] = {leader}, size = 1;
+    for (uint32_t i = 0; i < end; i++)
+        if (i != leader && i != m->machine) order[size++] = i;
+    *out = (round_t){.size = size};
+    const uint32_t from = m->elects ? c->client->turn : c->client->turn % size;
+    const uint32_t most = !m->elects ? size : from < size ? size - from : 0;
+    for (uint32_t i = 0; i < most; i++) {
+        machine_t at;
+        const uint32_t place = (from + i) % size;
+        members_machine(m->job, order[place], &at);
+        out->addresses[out->count] = place == 0 ? c->how.address : at.address;
+        out->other[out->count] = place != 0;
+        out->places[out->count++] = place;
+    }
+}
+
+/* All of them at once, and the first that answers; the next, where that has no place for this one or is
+ * another job's. Who elects waits for those before in the order, as they decide in its place. */
+static lh_status_t client_try_round(control_t *c)
+{
+    control_client_t *k = c->client;
+    round_t round;
+    client_plan_round(c, &round);
+    k->other = false;
+    lh_status_t status = LH_AGAIN;
+    for (uint32_t at = 0; at < round.count && status == LH_AGAIN;) {
+        const control_dials_t how = {
+            .addresses = round.addresses + at,
+            .count = round.count - at,
+            .port = c->how.port,
+            .limit_ns = (control_elects(c) ? DIAL_MS : ROUND_MS) * CONTROL_MS,
+            .grace_ns = (control_elects(c) ? DIAL_MS : GRACE_MS) * CONTROL_MS,
+            .silence_ns = control_outage_ns(c)};
+        uint32_t index;
+        int fd;
+        status = control_dial_first(&how, &index, &fd);
+        if (status == LH_UNREACHABLE) return LH_AGAIN;
+        if (status != LH_OK) return status;
+        at += index;
+        k->other = round.other[at];
+        k->turn = round.places[at] + 1;
+        (void)snprintf(c->address, sizeof(c->address), "%s", round.addresses[at]);
+        status = client_greet(c, fd);
+        at++;
+    }
+    return status;
 }
 
 /* This machine was asked to stop, and rank 0 was not there to be told for CONTROL_STOP_MS; for three times that
@@ -649,14 +699,13 @@ static lh_status_t client_join(control_t *c)
     if (sys()->now_ns() > end) return client_give_up(c, patience);
     for (uint32_t pause = FIRST_PAUSE_MS;;
          pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
-        if (client_is_herald(c) && !client_next_machine(c, &c->client->turn))
-            return fail(LH_UNREACHABLE, "no machine before this one is there");
-        lh_status_t status = client_try_once(c);
+        lh_status_t status = client_is_herald(c) ? client_try_round(c) : client_try_once(c);
         if (status != LH_AGAIN || client_stops(c, &status)) return status;
+        if (control_elects(c)) return fail(LH_UNREACHABLE, "no machine before this one is there");
         if (control_wait_due(&c->client->joins, sys()->now_ns())) client_tell_absence(c);
         if (client_hear_elsewhere(c, since)) return LH_PEER_LOST;
         if (sys()->now_ns() > end) return client_give_up(c, patience);
-        if (!control_elects(c)) client_pause_ms(pause);
+        client_pause_ms(pause);
     }
 }
 

@@ -288,6 +288,141 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
     return fail(LH_UNREACHABLE, "rank 0 at %s, port %u: %s", address, port, strerror(error));
 }
 
+/* ---- many at once ---------------------------------------------------------------------------- */
+
+/* One address of one machine: error is 0 once it is connected, EINPROGRESS until something is known. */
+typedef struct knock {
+    uint32_t index;
+    int fd, error;
+} knock_t;
+
+/* Of all machines, in their order. */
+typedef struct knocks {
+    knock_t *rows;
+    size_t capacity;
+    uint32_t count;
+    char *unknown; /* the sentence of the first machine's name, where that is not known */
+} knocks_t;
+
+static void knock_close(knock_t *k, int error)
+{
+    if (k->fd >= 0) (void)close(k->fd);
+    k->fd = -1;
+    k->error = error;
+}
+
+static lh_status_t knocks_add(knocks_t *all, uint32_t index, const struct addrinfo *to)
+{
+    knock_t *rows = mem_grow(all->rows, &all->capacity, all->count + 1u, sizeof(*rows));
+    if (rows == NULL) return LH_NO_MEMORY;
+    all->rows = rows;
+    knock_t *k = &rows[all->count++];
+    *k = (knock_t){index, socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), 0};
+    if (k->fd >= 0 && connect(k->fd, to->ai_addr, to->ai_addrlen) == 0) return LH_OK;
+    k->error = errno;
+    if (k->error != EINPROGRESS) knock_close(k, k->error);
+    return LH_OK;
+}
+
+/* All addresses of one machine. A name that is not known is a machine that does not answer. */
+static lh_status_t knocks_begin(knocks_t *all, uint32_t index, const char *address, uint16_t port)
+{
+    struct addrinfo *found;
+    if (address_resolve(address, port, false, &found) != LH_OK) {
+        if (index == 0) all->unknown = mem_text(fail_reason());
+        fail_clear();
+        return LH_OK;
+    }
+    lh_status_t status = LH_OK;
+    for (const struct addrinfo *a = found; a != NULL && status == LH_OK; a = a->ai_next)
+        status = knocks_add(all, index, a);
+    freeaddrinfo(found);
+    return status;
+}
+
+/* Waits for news of those that have not answered, until then at most. */
+static lh_status_t knocks_wait(knocks_t *all, uint64_t until_ns)
+{
+    struct pollfd *fds = mem_array(all->count, sizeof(*fds));
+    if (fds == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < all->count; i++)
+        fds[i] = (struct pollfd){.fd = all->rows[i].error == EINPROGRESS ? all->rows[i].fd : -1,
+                                 .events = POLLOUT};
+    const uint64_t now = sys()->now_ns();
+    const uint64_t ms = now >= until_ns ? 0 : (until_ns - now) / 1000000 + 1;
+    (void)poll(fds, all->count, (int)ms);
+    for (uint32_t i = 0; i < all->count; i++) {
+        int error = 0;
+        socklen_t length = sizeof(error);
+        if (fds[i].fd < 0 || fds[i].revents == 0) continue;
+        if (getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+        all->rows[i].error = error;
+        if (error != 0) knock_close(&all->rows[i], error);
+    }
+    mem_free(fds);
+    return LH_OK;
+}
+
+/* The first that is connected; NULL: none is. *before: whether one of a machine before it, or any where none
+ * is, may still answer. */
+static knock_t *knocks_first(const knocks_t *all, bool *before)
+{
+    *before = false;
+    for (uint32_t i = 0; i < all->count; i++) {
+        knock_t *k = &all->rows[i];
+        if (k->error == 0) return k;
+        *before = *before || k->error == EINPROGRESS;
+    }
+    return NULL;
+}
+
+static lh_status_t knocks_fail(const control_dials_t *how, const knocks_t *all)
+{
+    int error = EHOSTUNREACH;
+    if (all->unknown != NULL) return fail_again(LH_UNREACHABLE, all->unknown);
+    for (uint32_t i = 0; i < all->count && all->rows[i].index == 0; i++)
+        error = all->rows[i].error == EINPROGRESS ? ETIMEDOUT : all->rows[i].error;
+    return fail(LH_UNREACHABLE, "rank 0 at %s, port %u: %s", how->addresses[0], how->port,
+                strerror(error));
+}
+
+/* A machine that is down does not answer at all, and a site that is down is many such machines: one after
+ * the other would take the time of each. */
+lh_status_t control_dial_first(const control_dials_t *how, uint32_t *index, int *fd)
+{
+    lh_assert(how->count > 0);
+    knocks_t all = {0};
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < how->count && status == LH_OK; i++)
+        status = knocks_begin(&all, i, how->addresses[i], how->port);
+    uint64_t end = sys()->now_ns() + how->limit_ns;
+    bool before, answered = false;
+    knock_t *first;
+    for (;;) {
+        const uint64_t now = sys()->now_ns();
+        first = knocks_first(&all, &before);
+        if (first != NULL && !answered && now + how->grace_ns < end) end = now + how->grace_ns;
+        answered = answered || first != NULL;
+        if (status != LH_OK || !before || now >= end) break;
+        status = knocks_wait(&all, end);
+    }
+    if (status == LH_OK && first != NULL) {
+        set_options(first->fd, how->silence_ns);
+        *index = first->index;
+        *fd = first->fd;
+        first->fd = -1;
+    } else if (status == LH_OK) {
+        status = knocks_fail(how, &all);
+    }
+    for (uint32_t i = 0; i < all.count; i++)
+        knock_close(&all.rows[i], 0);
+    mem_free(all.rows);
+    mem_free(all.unknown);
+    return status;
+}
+
+/* ---- TLS and frames --------------------------------------------------------------------------- */
+
 /* OpenSSL with an external pre-shared key; the end that dials says which rank it is in the key's
  * identity, in clear text: it is a number that everybody may know. */
 enum { KEY_BYTES = 32, IDENTITY_BYTES = 32, READ_BYTES = 16384 };

@@ -1,7 +1,7 @@
 /* control/control_conn.h - a connection of the control plane, from its socket to frames that are
  * proven to come from a rank of this job.
  *
- * Nothing here blocks but control_dial, which has a deadline. A connection belongs to one thread at
+ * Nothing here blocks but what dials, which has a deadline. A connection belongs to one thread at
  * a time. */
 #ifndef CONTROL_CONTROL_CONN_H
 #define CONTROL_CONTROL_CONN_H
@@ -31,6 +31,18 @@ bool control_local(int fd, char text[CONTROL_ADDRESS]);
  * LH_UNREACHABLE: it may be there later. */
 lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_ns,
                          uint64_t silence_ns, int *fd) LH_MUST_CHECK;
+
+/* Many machines at once, each by a name or a number: of those that answer the first in their order. It waits for
+ * those before it until limit_ns are over, behind the look-up of names, and for grace_ns since some machine has
+ * answered. *index: whose connection it is. LH_UNREACHABLE: none has answered; the sentence is about the first. */
+typedef struct control_dials {
+    const char *const *addresses;
+    uint32_t count;
+    uint16_t port;
+    uint64_t limit_ns, grace_ns;
+    uint64_t silence_ns; /* as of control_accept */
+} control_dials_t;
+lh_status_t control_dial_first(const control_dials_t *how, uint32_t *index, int *fd) LH_MUST_CHECK;
 
 /* ---- connections ----------------------------------------------------------------------------- */
 

@@ -49,6 +49,17 @@ class NamespaceCase(LaunchCase):
     def wrap(self, host):
         return ("ip", "netns", "exec", self.names[host])
 
+    def start_said(self, ini):
+        """A launcher on each host, which writes into a file, and these files."""
+        said = {h: os.path.join(self.folder, f"said-{h}") for h in self.hosts}
+        processes = {}
+        for host in self.hosts:
+            with open(said[host], "w") as f:
+                processes[host] = subprocess.Popen(
+                    [*self.wrap(host), launch_case.PROGRAM, "train", ini, "--host", host], stdout=f, stderr=f,
+                    env=launch_case.clean_environment(LH_MARK=self.folder, LH_STEPS=100000))
+        return processes, said
+
 
 class Namespaces(NamespaceCase):
     def hosts_ini(self, restart=0):
@@ -124,13 +135,7 @@ class Partition(NamespaceCase):
         ini = self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\nrejoin = 4s\nrestart = 20\n"
                        "go_on_with = ranks\n[site.tokyo]\nhosts = t1:1\naddresses = 10.77.0.1\n"
                        "[site.osaka]\nhosts = o1:1\naddresses = 10.77.0.2\n[site.kyoto]\nhosts = k1:1\naddresses = 10.77.0.3\n")
-        said = {h: os.path.join(self.folder, f"said-{h}") for h in self.hosts}
-        processes = {}
-        for host in self.hosts:
-            with open(said[host], "w") as f:
-                processes[host] = subprocess.Popen(
-                    [*self.wrap(host), launch_case.PROGRAM, "train", ini, "--host", host], stdout=f, stderr=f,
-                    env=launch_case.clean_environment(LH_MARK=self.folder, LH_STEPS=100000))
+        processes, said = self.start_said(ini)
         self.ranks(3)
         time.sleep(0.6)
         self.must("-n", self.names["t1"], "link", "set", "eth0", "down")
@@ -146,6 +151,31 @@ class Partition(NamespaceCase):
             p.terminate()
         self.assertEqual({h: p.wait(60) for h, p in processes.items()}, {h: 75 for h in self.hosts},
                          {h: launch_case.read(path) for h, path in said.items()})
+        self.nothing_is_left()
+
+
+class PoweredOff(NamespaceCase):
+    """A machine without power refuses no connection: whoever dials it hears nothing at all."""
+    hosts = ("t1", "t2", "t3", "o1", "o2")
+
+    def test_a_spare_is_there_when_the_others_decide(self):
+        """They wait for machines that notice later, for seconds: a spare that asked the lost one again and again would miss them."""
+        ini = self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\nrejoin = 4s\nrestart = 20\n"
+                       "go_on_with = sites\n[site.tokyo]\nhosts = t1:1, t2:1\nspare = t3:1\naddresses = 10.77.0.1, 10.77.0.2, 10.77.0.3\n"
+                       "[site.osaka]\nhosts = o1:1, o2:1\naddresses = 10.77.0.4, 10.77.0.5\n")
+        processes, said = self.start_said(ini)
+        launch_case.wait_for(lambda: "rank 0 of 4 on t1\n" in launch_case.read(said["t1"]), 90)
+        time.sleep(0.6)
+        self.must("-n", self.names["t1"], "link", "set", "eth0", "down")
+        begin = time.time()
+        launch_case.wait_for(lambda: "rank 0 of 4 on t3\n" in launch_case.read(said["t3"]), 90)
+        print(f"no power: the spare goes on with all {time.time() - begin:.1f} s after the loss, 4 s of which are rejoin")
+        self.assertNotIn(" is gone", "".join(launch_case.read(said[h]) for h in ("t2", "t3", "o1", "o2")))
+        self.must("-n", self.names["t1"], "link", "set", "eth0", "up")
+        launch_case.wait_for(lambda: "the job is in epoch " in launch_case.read(said["t1"]), 90)
+        processes["t2"].terminate()
+        codes = {h: p.wait(60) for h, p in processes.items()}
+        self.assertEqual(codes, dict({h: 75 for h in self.hosts}, t1=0), {h: launch_case.read(path) for h, path in said.items()})
         self.nothing_is_left()
 
 

@@ -22,10 +22,10 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *ho
     struct addrinfo *behind = NULL;
     resolve_t real;
     *(void **)(&real) = dlsym(RTLD_NEXT, "getaddrinfo");
-    const bool two = strcmp(name, "two.test") == 0;
-    if (strcmp(name, "slow.test") == 0) (void)usleep(1200000);
+    const bool two = strcmp(name, "two.test") == 0, slow = strcmp(name, "slow.test") == 0;
+    if (slow) (void)usleep(1200000);
     if (two) assert_int_equal(real("127.0.0.1", service, how, &behind), 0);
-    const int error = real(two ? "127.0.0.2" : "127.0.0.1", service, how, out);
+    const int error = real(two ? "127.0.0.2" : slow ? "127.0.0.1" : name, service, how, out);
     if (error == 0 && two) (*out)->ai_next = behind;
     return error;
 }
@@ -42,31 +42,115 @@ static void a_slow_name_leaves_its_machine_the_time_to_answer(void **state)
     (void)close(listener);
 }
 
-/* A queue that is full drops whoever knocks, as a filter does. */
+/* A queue that is full drops whoever knocks, as a filter does, or a machine that is down. */
+enum { KNOCKS = 4 };
+typedef struct deaf {
+    int listener, knocks[KNOCKS];
+} deaf_t;
+
+static void deaf_begin(deaf_t *d, const char *address, uint16_t port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
+    assert_int_equal(inet_pton(AF_INET, address, &at.sin_addr), 1);
+    d->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(d->listener, (const struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(listen(d->listener, 0), 0);
+    for (int i = 0; i < KNOCKS; i++) {
+        d->knocks[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(d->knocks[i], (const struct sockaddr *)&at, sizeof(at));
+    }
+}
+
+static void deaf_end(const deaf_t *d)
+{
+    for (int i = 0; i < KNOCKS; i++)
+        (void)close(d->knocks[i]);
+    (void)close(d->listener);
+}
+
 static void an_address_without_answer_leaves_time_for_the_next(void **state)
 {
     (void)state;
-    enum { KNOCKS = 4 };
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    int listener, fd, knocks[KNOCKS];
+    int listener, fd;
     uint16_t port;
+    deaf_t full;
     assert_int_equal(control_listen("127.0.0.1", 0, &listener, &port), LH_OK);
-    at.sin_port = htons(port);
-    assert_int_equal(inet_pton(AF_INET, "127.0.0.2", &at.sin_addr), 1);
-    const int full = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(full, (const struct sockaddr *)&at, sizeof(at)), 0);
-    assert_int_equal(listen(full, 0), 0);
-    for (int i = 0; i < KNOCKS; i++) {
-        knocks[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        (void)connect(knocks[i], (const struct sockaddr *)&at, sizeof(at));
-    }
+    deaf_begin(&full, "127.0.0.2", port);
     if (control_dial("two.test", port, sys()->now_ns() + second, second, &fd) != LH_OK)
         FAIL_TEST("%s\n", fail_reason());
-    for (int i = 0; i < KNOCKS; i++)
-        (void)close(knocks[i]);
+    deaf_end(&full);
     (void)close(fd);
-    (void)close(full);
     (void)close(listener);
+}
+
+/* Who listens is found behind eight machines that are down, which would take eight times the limit one after the
+ * other; and those before it have their time where it is asked for. */
+static void the_first_that_answers_is_found_beside_machines_that_are_down(void **state)
+{
+    (void)state;
+    enum { DEAF = 8 };
+    static const char *const addresses[] = {"127.0.0.2", "127.0.0.3", "127.0.0.4",
+                                            "127.0.0.5", "127.0.0.6", "127.0.0.7",
+                                            "127.0.0.8", "127.0.0.9", "127.0.0.1"};
+    deaf_t deaf[DEAF];
+    int listener, fd;
+    uint16_t port;
+    uint32_t index = 0;
+    assert_int_equal(control_listen("127.0.0.1", 0, &listener, &port), LH_OK);
+    for (int i = 0; i < DEAF; i++)
+        deaf_begin(&deaf[i], addresses[i], port);
+    control_dials_t how = {.addresses = addresses,
+                           .count = DEAF + 1,
+                           .port = port,
+                           .limit_ns = 600 * second,
+                           .grace_ns = second / 10,
+                           .silence_ns = second};
+    assert_int_equal(control_dial_first(&how, &index, &fd), LH_OK);
+    assert_int_equal(index, DEAF);
+    (void)close(fd);
+
+    how.limit_ns = how.grace_ns = 2 * second;
+    uint64_t begin = sys()->now_ns();
+    assert_int_equal(control_dial_first(&how, &index, &fd), LH_OK);
+    assert_int_equal(index, DEAF);
+    assert_in_range(sys()->now_ns() - begin, 2 * second, DEAF * second);
+    (void)close(fd);
+
+    how.count = DEAF;
+    begin = sys()->now_ns();
+    assert_int_equal(control_dial_first(&how, &index, &fd), LH_UNREACHABLE);
+    assert_in_range(sys()->now_ns() - begin, 2 * second, DEAF * second);
+    assert_non_null(strstr(fail_reason(), "rank 0 at 127.0.0.2, port "));
+    for (int i = 0; i < DEAF; i++)
+        deaf_end(&deaf[i]);
+    (void)close(listener);
+}
+
+static void of_those_that_answer_the_first_in_their_order_counts(void **state)
+{
+    (void)state;
+    static const char *const addresses[] = {"no name", "127.0.0.2", "127.0.0.3", "127.0.0.1"};
+    int one, other, fd;
+    uint16_t port, same;
+    uint32_t index = 0;
+    control_dials_t how = {.addresses = addresses,
+                           .count = 4,
+                           .limit_ns = 600 * second,
+                           .grace_ns = 600 * second,
+                           .silence_ns = second};
+    assert_int_equal(control_listen("127.0.0.1", 0, &one, &port), LH_OK);
+    assert_int_equal(control_listen("127.0.0.3", port, &other, &same), LH_OK);
+    how.port = port;
+    assert_int_equal(control_dial_first(&how, &index, &fd), LH_OK);
+    assert_int_equal(index, 2);
+    (void)close(fd);
+    (void)close(other);
+    assert_int_equal(control_dial_first(&how, &index, &fd), LH_OK);
+    assert_int_equal(index, 3);
+    (void)close(fd);
+    (void)close(one);
+    assert_int_equal(control_dial_first(&how, &index, &fd), LH_UNREACHABLE);
+    assert_non_null(strstr(fail_reason(), "cannot resolve the address 'no name' of rank 0"));
 }
 
 int main(void)
@@ -74,6 +158,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_name_leaves_its_machine_the_time_to_answer),
         cmocka_unit_test(an_address_without_answer_leaves_time_for_the_next),
+        cmocka_unit_test(the_first_that_answers_is_found_beside_machines_that_are_down),
+        cmocka_unit_test(of_those_that_answer_the_first_in_their_order_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
