@@ -19,6 +19,7 @@
 #include <cli/model_source.h>
 #include <config/job_load.h>
 #include <plugin/host.h>
+#include <session/session.h>
 
 /* In the order that help shows. */
 /* clang-format off */
@@ -268,6 +269,13 @@ static lh_status_t check_rank(void *context)
     return cli->command->check(cli);
 }
 
+/* Likewise, of commands that train. */
+static lh_status_t try_device(void *context)
+{
+    const cli_t *cli = context;
+    return session_try_device(cli->job, cli->plugins);
+}
+
 /* Also for commands without ranks: it then says that this process is alone. */
 static lh_status_t open_launch(cli_t *cli)
 {
@@ -282,6 +290,7 @@ static lh_status_t open_launch(cli_t *cli)
                               .host = cli->host,
                               .plugins = cli->plugins,
                               .check = check_rank,
+                              .ready = cli->command->leads != NULL ? try_device : NULL,
                               .leads = cli->command->leads,
                               .context = cli};
     return launch_open(&how, &cli->launch);

@@ -253,6 +253,11 @@ static lh_status_t starter_become(starter_t *s, const control_told_t *told)
     memcpy(s->place.layout, told->layout, sizeof(s->place.layout));
     /* Who can't remember all that it took part in has no vote any more. */
     if (!members_try(s->place.tried, s->place.epoch, told->layout)) {
+        if (s->place.met_epoch != 0)
+            log_line(LH_LOG_WARN,
+                     "%d layouts in a row did not meet: this machine has no vote any more until it "
+                     "has met the others",
+                     MEMBERS_TRIES);
         s->place.met_epoch = 0;
         s->place.tried[0] = '\0';
     }

@@ -149,8 +149,8 @@ void launch_facts_free(launch_facts_t *f)
 }
 
 /* How long a rank that was told of the job's end has to come to its own, and how often the file with rank
- * 0's address is looked for. */
-enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
+ * 0's address is looked for, and whether the machine's other ranks are ready. */
+enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50, READY_MS = 5 };
 /* How long a process that is no rank looks for rank 0, which listens now and then. */
 #define HERALD_NS (UINT64_C(86400000000000) * 365)
 
@@ -318,6 +318,42 @@ static control_members_t meeting_members(launch_t *l)
                                .told = l->row != NULL ? &l->row->told : NULL};
 }
 
+/* All ranks of this machine or none: one that came, and were ended as another can't, would end the meeting for
+ * all. The launcher ends those that wait for one that has failed. */
+static lh_status_t meeting_await_ready(const meeting_t *m)
+{
+    const launch_t *l = m->launch;
+    board_row_t *first = l->row - l->place.row;
+    const uint64_t end = sys()->now_ns() + launch_patience(l);
+    (void)atomic_fetch_add(&first->ready, 1);
+    while (atomic_load(&first->ready) < first->ranks) {
+        if (sys()->now_ns() > end)
+            return fail(LH_PEER_LOST, "another rank of this machine is not ready to compute");
+        (void)poll(NULL, 0, READY_MS);
+    }
+    return LH_OK;
+}
+
+/* A machine that can't compute any more is as good as lost, though its launcher lives: it would be waited for, come,
+ * and fail in each start anew, for all. So it does not come, and spares or [launch] go_on_with decide. What its own
+ * options are wrong in stays a refusal. The plan says for so long which of the machine's devices is this rank's. */
+static lh_status_t meeting_is_ready(meeting_t *m, const world_t *plan)
+{
+    const launch_t *l = m->launch;
+    const bool goes_on = l->place.epoch > 1 || l->how.resume;
+    published_t *published = NULL;
+    if (l->how.ready == NULL || l->row == NULL || !goes_on || !members_change(l->how.job))
+        return LH_OK;
+    lh_status_t status = world_publish(l->how.host, plan, m->secret, &published);
+    if (status == LH_OK) status = l->how.ready(l->how.context);
+    world_unpublish(l->how.host, published);
+    if (status == LH_OK) return meeting_await_ready(m);
+    if (status == LH_INVALID || status == LH_UNSUPPORTED) return status;
+    char why[1024];
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    return fail(LH_DEVICE_LOST, "%s; this machine takes no part", why);
+}
+
 /* Up to the world that all have met in. What can be refused without the others is refused first: a
  * missing plugin or a wrong option costs no other rank its patience. Facts are collected after
  * plugins are loaded, as their digests are among them. */
@@ -355,6 +391,7 @@ static lh_status_t meeting_begin(meeting_t *m)
     if (status == LH_OK && job_ranks(l->how.job) == l->place.size)
         status = world_plan(l->how.job, l->place.rank, &plan);
     how.plan = plan;
+    if (status == LH_OK && plan != NULL) status = meeting_is_ready(m, plan);
     if (status == LH_OK) status = meeting_find_zero(m, &how);
     const int train_log = status == LH_OK && l->place.rank == 0 ? launch_log_open(l) : -1;
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);

@@ -163,6 +163,7 @@ static void starter_clear_board(starter_t *s)
     const bool goes_on = s->launch->began || s->followed || !starter_has_zero(s);
     const uint32_t made = (uint32_t)s->restarts.made + s->regroups + (s->tells ? 1 : 0);
     memset(s->board, 0, s->most * sizeof(*s->board));
+    s->board[0].ranks = s->count;
     for (uint32_t i = 0; i < s->count; i++)
         s->board[i].follows = s->launch->follows;
     for (uint32_t i = 0; goes_on && made > 0 && i < s->count; i++) {

@@ -541,6 +541,22 @@ static void free_config(const plugin_t *plugin, void *config)
     job_free_config(&table, config);
 }
 
+lh_status_t session_try_device(const job_t *job, registry_t *registry)
+{
+    const plugin_t *plugin = NULL;
+    void *config = NULL;
+    lh_device_t *device;
+    if (job->device.plugin == NULL) return LH_OK;
+    lh_status_t status = registry_load(registry, LH_KIND_DEVICE, job->device.plugin, &plugin);
+    if (status != LH_OK) return status;
+    const option_table_t table = plugin_options(plugin);
+    status = job_parse_plugin(job, "device", &table, NULL, 0, &config);
+    if (status == LH_OK) status = plugin->device->open(plugin->host, config, 0, &device);
+    if (status == LH_OK) plugin->device->close(device);
+    free_config(plugin, config);
+    return status;
+}
+
 /* The engine first: programs and weights in it hold pointers into all the rest. */
 void session_close(session_t *s)
 {

@@ -94,6 +94,8 @@ lh_status_t session_open(const session_how_t *how, session_t **out) LH_MUST_CHEC
 /* After what others own of its engine's programs (step_programs_free), and after the communicator,
  * whose memory lies here, is closed. */
 void session_close(session_t *s); /* NULL does nothing */
+/* Whether the job's device can be opened now. It is closed again, and nothing of it is kept. */
+lh_status_t session_try_device(const job_t *job, registry_t *registry) LH_MUST_CHECK;
 
 /* [device] tune: in place of engine_plan, after all programs are stated; blocking, all ranks. Rank 0
  * takes what the cache folder has of its device, lets kernels time what it lacks, and keeps that; all
