@@ -97,10 +97,16 @@ typedef struct checkpoint_copy {
 void checkpoint_copy_begin(checkpoint_copy_t *s, const manifest_t *manifest, const char *folder,
                            uint32_t first, uint32_t step, bool writes);
 uint64_t checkpoint_copy_bytes(const checkpoint_copy_t *s); /* of all its files */
-/* The next `bytes` of it, or what is left, from or to `piece`. A file that is whole is synced. */
+/* The next `bytes` of it, or what is left, from or to `piece`: a second time where the disk failed to give
+ * them. A file that is whole is synced. */
 lh_status_t checkpoint_copy_move(checkpoint_copy_t *s, void *piece, uint64_t bytes) LH_MUST_CHECK;
 /* Closes what is open. LH_INVALID: it has not come to its end. */
 lh_status_t checkpoint_copy_end(checkpoint_copy_t *s);
+
+/* Reads back what a stream has written, once that is at its end, by the manifest with this text: whether every
+ * file and part is as it was saved. */
+lh_status_t checkpoint_copy_verify(const checkpoint_copy_t *s, const char *text,
+                                   size_t length) LH_MUST_CHECK;
 
 /* The text of a checkpoint's manifest, as it lies there; *out is the caller's. */
 lh_status_t checkpoint_copy_manifest(const char *path, char **out, size_t *length) LH_MUST_CHECK;

@@ -2,6 +2,10 @@
  * whatever the pieces; what is short or changed in length is never committed. */
 #include <unit/checkpoint/small_state.h>
 
+#include <errno.h>
+#include <fcntl.h>
+
+#include <base/sys.h>
 #include <checkpoint/checkpoint.h>
 
 typedef struct copied {
@@ -105,6 +109,80 @@ static void what_is_short_is_never_committed(void **state)
     copied_close(&c);
 }
 
+static bool opens, reads; /* still to fail once */
+
+static int open_that_fails_for_a_moment(const char *path, int flags, mode_t mode)
+{
+    if (!opens || (flags & O_CREAT) != 0) return sys_real.open(path, flags, mode);
+    opens = false;
+    errno = EIO;
+    return -1;
+}
+
+static ssize_t pread_that_fails_for_a_moment(int fd, void *to, size_t bytes, off_t at)
+{
+    if (!reads) return sys_real.pread(fd, to, bytes, at);
+    reads = false;
+    errno = EIO;
+    return -1;
+}
+
+static void what_a_disk_fails_to_give_once_is_read_again(void **state)
+{
+    scratch_t *s = *state;
+    copied_t c;
+    checkpoint_t *found;
+    sys_t calls = sys_real;
+    calls.open = open_that_fails_for_a_moment;
+    calls.pread = pread_that_fails_for_a_moment;
+    copied_open(&c, s->folder);
+    commit_t *commit = copied_stage(&c);
+    opens = reads = true;
+    sys_use(&calls);
+    assert_int_equal(copied_move(&c, commit, 2, 64, 0), LH_OK);
+    sys_use(NULL);
+    assert_false(opens || reads);
+    assert_int_equal(checkpoint_copy_commit(commit, c.text, c.text_bytes), LH_OK);
+    assert_int_equal(checkpoint_open_latest(c.to, &found), LH_OK);
+    small_check(found, 3);
+    checkpoint_close(found);
+    copied_close(&c);
+}
+
+/* One byte of each file in turn, its header and length included: whoever has written that file finds it, and
+ * nobody else looks at it. */
+static void what_came_damaged_is_found_before_it_is_committed(void **state)
+{
+    enum { SENDERS = 2 };
+    scratch_t *s = *state;
+    copied_t c;
+    copied_open(&c, s->folder);
+    commit_t *commit = copied_stage(&c);
+    assert_int_equal(copied_move(&c, commit, SENDERS, 64, 0), LH_OK);
+    for (uint32_t file = 0; file < c.manifest->file_count; file++)
+        for (uint64_t at = 0; at < c.manifest->files[file].bytes; at += 16) {
+            char path[256];
+            uint8_t byte, other;
+            (void)snprintf(path, sizeof(path), "%s/%s", commit_staging(commit),
+                           c.manifest->files[file].name);
+            const int fd = open(path, O_RDWR);
+            assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+            other = byte ^ 1;
+            assert_int_equal(pwrite(fd, &other, 1, (off_t)at), 1);
+            for (uint32_t i = 0; i < SENDERS; i++) {
+                checkpoint_copy_t in;
+                checkpoint_copy_begin(&in, c.manifest, commit_staging(commit), i, SENDERS, true);
+                const lh_status_t status = checkpoint_copy_verify(&in, c.text, c.text_bytes);
+                assert_int_equal(status == LH_OK, file % SENDERS != i);
+                if (status != LH_OK) assert_true(checkpoint_damaged(status, errno));
+            }
+            assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+            assert_int_equal(close(fd), 0);
+        }
+    assert_int_equal(checkpoint_copy_commit(commit, c.text, c.text_bytes), LH_OK);
+    copied_close(&c);
+}
+
 static void another_manifest_is_refused(void **state)
 {
     scratch_t *s = *state;
@@ -136,6 +214,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FACT(every_cut_gives_the_same_files),
         FACT(what_is_short_is_never_committed),
+        FACT(what_a_disk_fails_to_give_once_is_read_again),
+        FACT(what_came_damaged_is_found_before_it_is_committed),
         FACT(another_manifest_is_refused),
         FACT(a_step_that_is_there_is_not_overwritten),
     };
