@@ -5,7 +5,8 @@
  * which it has, so that all choose the same (train_told.c). The manifest is told to all at once, as
  * the session is opened by it. The files come when the links are there: the ranks of the first site that
  * has them send to those of each site that lacks them, by the messages that bring images at a save, a
- * slot's bytes at a time. What has come is committed before anything of it is loaded.
+ * slot's bytes at a time. What has come is read back by its hashes, and committed before anything of it is
+ * loaded; nothing makes way for a copy that is not whole, and the next site that has one sends its own.
  *
  * A site may hold steps without which the others have gone on: a save came to its end there alone, then the
  * site was cut off, and the others made these steps again from the checkpoint before. The later start of the
@@ -42,7 +43,8 @@ typedef struct train_fetch {
     size_t text_bytes;
     uint32_t from; /* site */
     bool *lacks;   /* [sites] */
-    bool *gave;    /* [sites]: a copy of theirs has come already in the place of a damaged one */
+    /* [sites]: a copy of theirs has come already in the place of a damaged one, or came damaged. */
+    bool *gave;
     /* [stale_count]: those of the chosen step and above, in the folders of all sites. */
     stale_step_t *stale;
     size_t stale_count;
@@ -323,6 +325,7 @@ typedef struct fetch_work {
     commit_t *commit;
     lh_status_t status;        /* of the files here; the messages go on */
     char reason[FETCH_REASON]; /* of its failure */
+    bool damaged;              /* all have agreed on that: it is not whole where it comes from */
 } fetch_work_t;
 
 /* The first failure is the one that is told: what follows of it fails by itself. */
@@ -365,16 +368,33 @@ static lh_status_t fetch_begin(fetch_work_t *w)
     return LH_OK;
 }
 
-/* The next piece of what goes to others. What can't be read any more of this site's copy is damage of it,
- * which is told from a disk that takes no copy. */
-static lh_status_t fetch_read(fetch_work_t *w, uint64_t room)
+/* The status of damage where the copy comes from, which is told from a disk that takes none. */
+static lh_status_t fetch_damaged(void)
 {
     char why[FETCH_REASON];
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    return fail_again(LH_CORRUPT, why);
+}
+
+/* The next piece of what goes to others. */
+static lh_status_t fetch_read(fetch_work_t *w, uint64_t room)
+{
     void *slot = writer_slot(w->t->writer, 0, 0);
     const lh_status_t status = checkpoint_copy_move(&w->own, slot, room);
     if (status == LH_OK || !checkpoint_lost(status, errno)) return status;
-    (void)snprintf(why, sizeof(why), "%s", fail_reason());
-    return fail_again(LH_CORRUPT, why);
+    return fetch_damaged();
+}
+
+/* What this rank has written for its site. That it can't be read back is this disk's failure. */
+static lh_status_t fetch_verify(const fetch_work_t *w)
+{
+    const train_fetch_t *f = w->t->fetch;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; w->come != NULL && i < w->t->memory.guest_count && status == LH_OK; i++)
+        if (w->come[i].manifest != NULL)
+            status = checkpoint_copy_verify(&w->come[i], f->text, f->text_bytes);
+    if (status == LH_OK || status == LH_IO || !checkpoint_damaged(status, errno)) return status;
+    return fetch_damaged();
 }
 
 /* One piece of each stream; whoever has none left starts nothing, which both ends of a message know by
@@ -411,8 +431,8 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
     return status;
 }
 
-/* Every rank's files are on the disk: who leads commits. What is stale, or a damaged one of that step, and
- * those above, make way. */
+/* Every rank's files are on the disk and whole: who leads commits. What is stale, or a damaged one of that
+ * step, and those above, make way. */
 static lh_status_t fetch_commit(fetch_work_t *w)
 {
     trainer_t *t = w->t;
@@ -442,7 +462,9 @@ static lh_status_t fetch_agree(trainer_t *t, lh_status_t status)
 static lh_status_t fetch_agree_noted(fetch_work_t *w)
 {
     if (w->status != LH_OK) (void)fail_again(w->status, w->reason);
-    return fetch_agree(w->t, w->status);
+    const lh_status_t status = fetch_agree(w->t, w->status);
+    w->damaged = status == LH_CORRUPT;
+    return status;
 }
 
 /* Closes what is open, once it is known what all have met: of that the sentence stays. */
@@ -468,27 +490,86 @@ static lh_status_t fetch_all(fetch_work_t *w)
     while (status == LH_OK && more)
         status = fetch_round(w, &more);
     status = fetch_end(w, status);
+    if (status == LH_OK && w->status == LH_OK) fetch_note(w, fetch_verify(w));
     if (status == LH_OK) status = fetch_agree_noted(w);
     if (status != LH_OK) return status;
     if (w->takes && writer_leads(w->t->writer)) fetch_note(w, fetch_commit(w));
     return fetch_agree_noted(w);
 }
 
-lh_status_t train_sites_fetch(trainer_t *t)
+/* The first site that has a copy which is still to be tried; the count of sites: none has. */
+static uint32_t fetch_giver(const trainer_t *t)
+{
+    const train_fetch_t *f = t->fetch;
+    uint32_t site = 0;
+    while (site < t->how->world->row.sites && (f->lacks[site] || f->gave[site]))
+        site++;
+    return site;
+}
+
+/* That site's copy came damaged, as fail_reason() says. False: no other one is to be had. */
+static bool fetch_go_on(trainer_t *t)
+{
+    train_fetch_t *f = t->fetch;
+    const world_t *world = t->how->world;
+    const unsigned long long step = (unsigned long long)t->resumed->manifest->meta.step;
+    f->gave[f->from] = true;
+    const uint32_t from = fetch_giver(t);
+    const bool more = from < world->row.sites;
+    if (train_agree_rank(&t->agree) == 0 && more)
+        log_line(LH_LOG_WARN,
+                 "site %s: its copy of step %llu came damaged (%s): that of site %s is taken",
+                 world_site_name(world, f->from), step, fail_reason(),
+                 world_site_name(world, from));
+    else if (train_agree_rank(&t->agree) == 0)
+        log_line(LH_LOG_WARN, "step %llu did not come: %s", step, fail_reason());
+    if (more) f->from = from;
+    return more;
+}
+
+/* Removes what has come of a damaged copy. All wait for that: the next one comes into a staging folder of the
+ * same name. */
+static lh_status_t fetch_drop(fetch_work_t *w)
+{
+    double done = 1;
+    if (writer_leads(w->t->writer)) {
+        commit_abandon(w->commit);
+        w->commit = NULL;
+    }
+    return train_agree_sum(&w->t->agree, &done, 1);
+}
+
+/* From one site after the other, until a copy is whole. */
+static lh_status_t fetch_any(trainer_t *t, bool *brought)
+{
+    lh_status_t status;
+    bool more;
+    do {
+        fetch_work_t w = {
+            .t = t, .gives = own_site(t) == t->fetch->from, .takes = t->fetch->lacks[own_site(t)]};
+        status = fetch_all(&w);
+        *brought = !w.damaged;
+        more = w.damaged && fetch_go_on(t);
+        if (w.damaged) status = fetch_drop(&w);
+        if (w.commit != NULL) commit_leave(w.commit);
+        mem_free(w.come);
+    } while (status == LH_OK && more);
+    return status;
+}
+
+lh_status_t train_sites_fetch(trainer_t *t, bool *brought)
 {
     const world_t *world = t->how->world;
     bool any = false;
+    *brought = true;
     if (t->fetch == NULL || t->resumed == NULL) return LH_OK;
     for (uint32_t s = 0; s < world->row.sites; s++)
         any = any || t->fetch->lacks[s];
     if (!any) return LH_OK;
-    fetch_work_t w = {
-        .t = t, .gives = own_site(t) == t->fetch->from, .takes = t->fetch->lacks[own_site(t)]};
     const uint64_t since = sys()->now_ns();
-    lh_status_t status = fetch_all(&w);
-    if (w.commit != NULL) commit_leave(w.commit);
-    mem_free(w.come);
-    if (status == LH_OK && w.takes) {
+    lh_status_t status = fetch_any(t, brought);
+    if (status != LH_OK || !*brought) return status;
+    if (t->fetch->lacks[own_site(t)]) {
         char *path = mem_text(t->resumed->path);
         checkpoint_close(t->resumed);
         t->resumed = NULL;
@@ -519,24 +600,31 @@ static lh_status_t again_gather(trainer_t *t, bool lost, bool *sites)
     return status;
 }
 
-/* Those sites lack it from now on, and it comes from this one. What is stale in sites that lacked it before
- * was set aside with the copy that came. */
-static lh_status_t again_from(trainer_t *t, const bool *lost, uint32_t from)
+/* Those sites lack it from now on. What is stale in sites that lacked it before was set aside with the copy
+ * that came. */
+static void again_lack(trainer_t *t, const bool *lost)
 {
     train_fetch_t *f = t->fetch;
-    const world_t *world = t->how->world;
     size_t left = 0;
     for (size_t i = 0; i < f->stale_count; i++)
         if (!f->lacks[f->stale[i].site]) f->stale[left++] = f->stale[i];
     f->stale_count = left;
-    for (uint32_t s = 0; s < world->row.sites; s++)
+    for (uint32_t s = 0; s < t->how->world->row.sites; s++)
         f->lacks[s] = lost[s];
+}
+
+/* Whoever's copy takes the place of a damaged one gives it once: that one may be damaged anew, on a disk that
+ * changes what it is given. */
+static lh_status_t again_from(trainer_t *t, uint32_t from, bool *again)
+{
+    train_fetch_t *f = t->fetch;
+    lh_status_t status = LH_OK;
     f->from = from;
-    f->gave[from] = true;
-    const lh_status_t status = f->text != NULL ? LH_OK
-                                               : tell_manifest(t, t->resumed->path,
-                                                               world_site_rank(world, from, 0));
-    return status == LH_OK ? train_sites_fetch(t) : status;
+    if (f->text == NULL)
+        status = tell_manifest(t, t->resumed->path, world_site_rank(t->how->world, from, 0));
+    if (status == LH_OK) status = train_sites_fetch(t, again);
+    f->gave[f->from] = true;
+    return status;
 }
 
 lh_status_t train_sites_again(trainer_t *t, bool lost, bool *again)
@@ -548,24 +636,16 @@ lh_status_t train_sites_again(trainer_t *t, bool lost, bool *again)
     bool *sites = mem_array(world->row.sites, sizeof(*sites));
     if (sites == NULL) return LH_NO_MEMORY;
     lh_status_t status = again_gather(t, lost, sites);
-    uint32_t from = 0;
-    while (from < world->row.sites && (sites[from] || t->fetch->gave[from]))
-        from++;
+    if (status == LH_OK) again_lack(t, sites);
+    const uint32_t from = fetch_giver(t);
     if (status == LH_OK && from < world->row.sites) {
         if (lost)
             log_line(LH_LOG_WARN,
                      "site %s: its copy of step %llu is damaged (%s): that of site %s is taken",
                      world_site_name(world, own_site(t)), step, fail_reason(),
                      world_site_name(world, from));
-        status = again_from(t, sites, from);
-        *again = status == LH_OK;
-        /* That copy is damaged as well, which all ranks have agreed on: they go back to the step before
-         * together. What a disk has no room for does not make them go back: the step is whole elsewhere. */
-        if (status == LH_CORRUPT && t->resumed != NULL) {
-            if (train_agree_rank(&t->agree) == 0)
-                log_line(LH_LOG_WARN, "step %llu did not come: %s", step, fail_reason());
-            status = LH_OK;
-        }
+        /* Where a disk has no room for it all fail: they don't go back, as the step is whole elsewhere. */
+        status = again_from(t, from, again);
     }
     mem_free(sites);
     return status;

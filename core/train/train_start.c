@@ -430,11 +430,16 @@ lh_status_t train_start_find(trainer_t *t)
     return status;
 }
 
-/* errno is read at once: it tells a file that is gone from a disk that fails. */
-static lh_status_t start_load(trainer_t *t, bool *lost)
+/* errno is read at once: it tells a file that is gone from a disk that fails. lost: what this rank has read is
+ * damaged; whole: no rank has found damage. */
+static lh_status_t start_load(trainer_t *t, bool *lost, bool *whole)
 {
-    const lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
+    lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
     *lost = status != LH_OK && checkpoint_lost(status, errno);
+    if (status != LH_OK && !*lost) return status;
+    double found = *lost;
+    status = train_agree_sum(&t->agree, &found, 1);
+    *whole = found == 0;
     return status;
 }
 
@@ -456,8 +461,9 @@ static lh_status_t start_check_older(const trainer_t *t)
 }
 
 /* Whoever found the damage warns, and rank 0. checkpoint_skip only warns; the damaged one is moved
- * out of the way when an older one is whole. Everybody then repeats the finding of a start. */
-static lh_status_t start_older(trainer_t *t, bool lost)
+ * out of the way when an older one is whole. Everybody then repeats the finding of a start. *brought: as
+ * train_sites_fetch has it of the older one. */
+static lh_status_t start_older(trainer_t *t, bool lost, bool *brought)
 {
     lh_assert(t->resumed != NULL);
     const uint64_t step = t->resumed->manifest->meta.step;
@@ -472,8 +478,8 @@ static lh_status_t start_older(trainer_t *t, bool lost)
     lh_status_t status = t->memory.apart ? start_apart(t, LH_OK)
                          : leads         ? start_lead(t, LH_OK)
                                          : start_follow(t, LH_OK);
-    if (status == LH_OK) status = train_sites_fetch(t);
-    if (status != LH_OK) return status;
+    if (status == LH_OK) status = train_sites_fetch(t, brought);
+    if (status != LH_OK || !*brought) return status;
     start_take(t);
     uint64_t samples;
     const lh_status_t asked = step_samples(t->job, t->cursor, t->step, NULL, &samples);
@@ -489,25 +495,20 @@ static lh_status_t start_older(trainer_t *t, bool lost)
 
 /* Whether a tensor is whole is known only once it is read, and each rank reads other tensors: so after
  * loading all ranks add up who found damage, and if one did all go back together; where sites have copies of
- * their own, only when no other one's is whole. The loop ends since each round excludes a site's copy or a
- * step more. */
+ * their own, only when no other one's is whole, be it found as one is loaded or as it comes from another site.
+ * The loop ends since each round excludes a site's copy or a step more. */
 lh_status_t train_start_resume(trainer_t *t)
 {
-    lh_status_t fetched = train_sites_fetch(t);
-    if (fetched != LH_OK) return fetched;
-    for (;;) {
+    bool brought, whole = false;
+    lh_status_t status = train_sites_fetch(t, &brought);
+    while (status == LH_OK && !whole) {
         bool lost = false;
-        lh_status_t status = start_load(t, &lost);
-        if (status != LH_OK && !lost) return status;
-        double found = lost;
-        status = train_agree_sum(&t->agree, &found, 1);
-        if (status != LH_OK) return status;
-        if (found == 0) break;
-        bool again;
-        status = train_sites_again(t, lost, &again);
-        if (status == LH_OK && !again) status = start_older(t, lost);
-        if (status != LH_OK) return status;
+        if (brought) status = start_load(t, &lost, &whole);
+        if (status != LH_OK || whole) break;
+        if (brought) status = train_sites_again(t, lost, &brought);
+        if (status == LH_OK && !brought) status = start_older(t, lost, &brought);
     }
+    if (status != LH_OK) return status;
     train_sites_loaded(t);
     if (writer_leads(t->writer)) checkpoint_make_way(t->job->checkpoint.folder, t->step, t->named);
     return LH_OK;

@@ -477,11 +477,118 @@ class Sites(Memory):
             self.assertEqual(self.losses(ini), self.reference())
 
 
+class ThreeSites(Sites):
+    """Of a rank each, whose optimizer states no other rank loads: a copy may be damaged where its own site does not see it."""
+    names = ("tokyo", "osaka", "kyoto")
+    keep = ("--set", "train.batch=6", "--set", "optimizer.plugin=zero1", "--set", "checkpoint.keep=9")
+
+    def places(self, port):
+        return (f"address = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = 30s\nrestart = 0\n[site.tokyo]\nhosts = t1:1\n"
+                "[site.osaka]\nhosts = o1:1\ncheckpoint_folder = osaka\n[site.kyoto]\nhosts = k1:1\ncheckpoint_folder = kyoto\n")
+
+    def start_sites(self, ini, *flags):
+        return [self.start_run(ini, "--host", host, *self.keep, *flags) for host in (*HOSTS, "k1")]
+
+    def end_sites(self, ini, *flags, codes=(0, 0, 0)):
+        return super().end_sites(ini, *flags, codes=codes)
+
+    def folders(self, ini):
+        return (*super().folders(ini), os.path.join(os.path.dirname(ini), "out", "kyoto"))
+
+    def damage_of(self, rank, *folders):
+        """A state that this rank alone loads, in its site's copy."""
+        for folder in folders:
+            path = os.path.join(folder, f"shard-{rank:05d}-00000.safetensors")
+            header = launch_case.read(path, "rb")
+            length, = struct.unpack("<Q", header[:8])
+            rows = json.loads(header[8:8 + length])
+            at = 8 + length + next(row["data_offsets"][0] for name, row in rows.items() if name.startswith("exp_avg/"))
+            with open(path, "r+b") as f:
+                f.seek(at)
+                f.write(bytes([header[at] ^ 4]))
+
+    def names_in(self, folder):
+        return sorted(n for n in os.listdir(folder) if "step-" in n) if os.path.isdir(folder) else []
+
+    def resume(self, ini, steps):
+        results = self.end_sites(ini, "--resume", "--set", f"train.steps={steps}")
+        return "".join(err for _, _, err in results)
+
+    def parent(self, folder, steps):
+        return json.loads(launch_case.read(os.path.join(folder, f"step-{steps:012d}", "manifest.json")))["parent"]
+
+    def test_a_copy_comes_from_the_site_where_it_is_whole(self):
+        ini = self.job("job", self.more, memory=0, every=15)
+        self.end_sites(ini, "--set", "train.steps=30")
+        tokyo, osaka, kyoto = self.folders(ini)
+        step = self.steps(tokyo)[-1]
+        whole = self.files(os.path.join(kyoto, step))
+        made = json.loads(whole["manifest.json"])["self"]
+        # As it is loaded: tokyo's is damaged, and osaka's, which comes in its place.
+        self.damage_of(0, os.path.join(tokyo, step))
+        self.damage_of(2, os.path.join(osaka, step))
+        said = self.resume(ini, 32)
+        self.assertIn("site tokyo: its copy of step 30 is damaged (", said)
+        self.assertRegex(said, r"site osaka: its copy of step 30 came damaged \(.*its bytes hash to .*\): that of site kyoto is taken")
+        self.assertTrue(self.files(os.path.join(tokyo, step)) == whole)
+        self.assertEqual(self.parent(tokyo, 32), made)
+        self.assertEqual(self.names_in(tokyo), sorted([f"damaged-{step}", *self.steps(kyoto)]))
+        self.assertEqual(self.names_in(osaka), self.steps(kyoto))
+        # As it is brought to a site that lacks it; the first that has it is damaged.
+        step = self.steps(kyoto)[-1]
+        whole = self.files(os.path.join(kyoto, step))
+        made = json.loads(whole["manifest.json"])["self"]
+        shutil.rmtree(os.path.join(kyoto, step))
+        self.damage_of(2, os.path.join(tokyo, step))
+        said = self.resume(ini, 34)
+        self.assertRegex(said, r"site tokyo: its copy of step 32 came damaged \(.*\): that of site osaka is taken")
+        self.assertTrue(self.files(os.path.join(kyoto, step)) == whole)
+        self.assertEqual(self.parent(tokyo, 34), made)
+        # Where no site's is whole all go on from the step before, and it makes way.
+        before = json.loads(launch_case.read(os.path.join(kyoto, step, "manifest.json")))["self"]
+        step = self.steps(kyoto)[-1]
+        shutil.rmtree(os.path.join(kyoto, step))
+        self.damage_of(2, os.path.join(tokyo, step), os.path.join(osaka, step))
+        self.assertIn("step 34 did not come: ", self.resume(ini, 36))
+        self.assertEqual(self.parent(tokyo, 36), before)
+        for folder in (tokyo, osaka):
+            self.assertIn("damaged-" + step, self.names_in(folder))
+        self.assertFalse([n for n in self.names_in(kyoto) if step in n or n.startswith(".tmp")])
+
+    def test_nothing_makes_way_for_a_copy_that_is_not_whole(self):
+        """Nor for a step that was named, before that is loaded."""
+        ini = self.job("job", self.more, memory=0, every=15)
+        self.end_sites(ini, "--set", "train.steps=30")
+        folders = self.folders(ini)
+        self.damage_of(0, *[os.path.join(folder, self.steps(folder)[0]) for folder in folders])
+        before = [self.names_in(folder) for folder in folders]
+        results = self.end_sites(ini, "--resume", "15", codes=(1, 1, 1))
+        self.assertIn("--resume 15: no site's copy of that checkpoint is whole", results[0][2])
+        self.assertEqual([self.names_in(folder) for folder in folders], before)
+
+    def test_copies_of_a_damaged_checkpoint_do_not_pile_up(self):
+        """Two sites are new, and the only copy is damaged where its own site does not see it."""
+        ini = self.job("job", self.more, memory=0)
+        self.end_sites(ini, "--set", "train.steps=3")
+        tokyo, osaka, kyoto = folders = self.folders(ini)
+        step, = self.steps(tokyo)
+        shutil.rmtree(osaka)
+        shutil.rmtree(kyoto)
+        self.damage_of(2, os.path.join(tokyo, step))
+        for _ in range(2):
+            results = self.end_sites(ini, "--resume", codes=(1, 1, 1))
+            self.assertIn("none of any site's checkpoints is whole", results[0][2])
+            self.assertEqual([self.names_in(folder) for folder in folders], [[step], [], []])
+
+
 for name in [n for n in dir(Training) if n.startswith("test_")]:
     setattr(Memory, name, None)
 for name in [n for n in dir(Memory) if n.startswith("test_")]:
     if name not in vars(Sites):
         setattr(Sites, name, None)
+for name in [n for n in dir(Sites) if n.startswith("test_")]:
+    if name not in vars(ThreeSites):
+        setattr(ThreeSites, name, None)
 del Training
 
 if __name__ == "__main__":

@@ -341,7 +341,7 @@ static void osaka_is_full(sites_t *s, void *(*body)(void *context))
 static void *fetch_step(void *context)
 {
     site_t *s = context;
-    return site_note(s, train_sites_fetch(&s->trainer));
+    return site_note(s, train_sites_fetch(&s->trainer, &s->brought));
 }
 
 static void why_a_copy_did_not_come_is_told_by_all(void **state)
@@ -360,6 +360,46 @@ static void *load_again(void *context)
     const bool lost = s->ranks.rank == 1;
     if (lost) (void)fail(LH_CORRUPT, "a byte is another one");
     return site_note(s, train_sites_again(&s->trainer, lost, &again));
+}
+
+static ssize_t pread_without_data(int fd, void *to, size_t bytes, off_t at)
+{
+    (void)fd, (void)to, (void)bytes, (void)at;
+    errno = EIO;
+    return -1;
+}
+
+/* The start is not ended by it: all go back to the step before. No byte travels, so that the two need no links. */
+static void a_copy_that_its_disk_does_not_give_is_damage(void **state)
+{
+    sites_t *s = *state;
+    uint64_t slots[SITES] = {ROOM, ROOM};
+    sys_t calls = sys_real;
+    calls.pread = pread_without_data;
+    for (uint32_t r = 0; r < SITES; r++) {
+        site_save(&s->site[r], 10, RUN, 1, 10);
+        s->site[r].trainer.memory.bytes = slots;
+        assert_int_equal(writer_layout(s->site[r].trainer.writer, small_tensors, SMALL_TENSORS),
+                         LH_OK);
+    }
+    site_save(&s->site[0], 20, RUN, 1, 20);
+    check_found(s, 20, 20);
+    const int log = log_begin(s);
+    sys_use(&calls);
+    in_all(s, fetch_step);
+    sys_use(NULL);
+    log_stop(log);
+    assert_int_equal(log_count(s, "step 20 did not come: "), 1);
+    assert_int_equal(log_count(s, "Input/output error"), 1);
+    for (uint32_t r = 0; r < SITES; r++) {
+        assert_int_equal(s->site[r].status, LH_OK);
+        assert_false(s->site[r].brought);
+        assert_non_null(s->site[r].trainer.resumed);
+        s->site[r].trainer.below = 20;
+    }
+    assert_int_equal(checkpoint_clean(s->site[1].folder), LH_OK);
+    assert_true(site_has(&s->site[0], "", 20) && !site_has(&s->site[1], "", 20));
+    check_found(s, 10, 10);
 }
 
 /* Step 10 would take the place of one that tokyo has whole. */
@@ -502,6 +542,7 @@ int main(void)
         FACT(where_nothing_is_whole_the_start_is_refused),
         FACT(what_the_disk_fails_to_read_once_is_not_damaged),
         FACT(why_a_copy_did_not_come_is_told_by_all),
+        FACT(a_copy_that_its_disk_does_not_give_is_damage),
         FACT(no_older_step_is_taken_where_a_disk_has_no_room_for_a_whole_copy),
         FACT(a_start_counts_one_more_than_any_folder_has_seen),
         FACT(the_last_start_is_known_by_what_any_folder_has_seen),

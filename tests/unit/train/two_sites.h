@@ -34,6 +34,7 @@ typedef struct site {
     trainer_t trainer;
     lh_status_t status;
     char reason[512];
+    bool brought;
 } site_t;
 
 typedef struct sites {
