@@ -430,16 +430,34 @@ void checkpoint_make_way(const char *folder, uint64_t step, bool chosen)
     mem_free(steps.steps);
 }
 
-void checkpoint_set_stale(const char *folder, uint64_t step)
+/* By the name alone, as a link that leads nowhere is in the way, too. */
+static bool step_is_there(const char *folder, uint64_t step)
 {
     struct stat st;
     char name[CHECKPOINT_NAME];
     checkpoint_name(step, name);
     char *path = path_join(folder, name);
-    if (path == NULL || (sys()->lstat(path, &st) == 0 && set_aside(folder, step, "stale") != LH_OK))
-        log_line(LH_LOG_WARN, "step %llu is not out of the way: %s", (unsigned long long)step,
-                 fail_reason());
+    const bool taken = path == NULL || sys()->lstat(path, &st) == 0;
     mem_free(path);
+    return taken;
+}
+
+static void warn_of_in_the_way(uint64_t step)
+{
+    log_line(LH_LOG_WARN, "step %llu is not out of the way: %s", (unsigned long long)step,
+             fail_reason());
+}
+
+void checkpoint_set_stale(const char *folder, uint64_t step)
+{
+    if (step_is_there(folder, step) && set_aside(folder, step, "stale") != LH_OK)
+        warn_of_in_the_way(step);
+}
+
+void checkpoint_set_damaged(const char *folder, uint64_t step)
+{
+    if (step_is_there(folder, step) && set_aside_above(folder, step, false) != LH_OK)
+        warn_of_in_the_way(step);
 }
 
 /* The reason is copied, as a failure of the removal would write over it. */

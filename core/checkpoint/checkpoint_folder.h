@@ -56,6 +56,8 @@ void checkpoint_make_way(const char *folder, uint64_t step, bool chosen);
 /* Renames that step stale-step-..., which no start takes: a later start of the run has gone on without it
  * (incarnation.h). Nothing where it is not there. Only while holding the folder's lock. A failure is a warning. */
 void checkpoint_set_stale(const char *folder, uint64_t step);
+/* Likewise damaged-step-..., or refused-step-...: what stands where a copy that is whole is to be committed. */
+void checkpoint_set_damaged(const char *folder, uint64_t step);
 
 /* Removes a folder after a failure whose sentence stays what fail_reason() says. */
 void checkpoint_discard(const char *path);

@@ -432,19 +432,15 @@ static lh_status_t fetch_round(fetch_work_t *w, bool *more)
 }
 
 /* Every rank's files are on the disk and whole: who leads commits. What is stale, or a damaged one of that
- * step, and those above, make way. */
+ * step, makes way; others above it do once all is loaded. */
 static lh_status_t fetch_commit(fetch_work_t *w)
 {
     trainer_t *t = w->t;
     const train_fetch_t *f = t->fetch;
     commit_t *c = w->commit;
     w->commit = NULL;
-    const uint64_t step = t->resumed->manifest->meta.step;
     stale_set_aside(t, true);
-    if (step > 0 && file_exists(t->resumed->path)) {
-        checkpoint_make_way(t->job->checkpoint.folder, step, t->named);
-        checkpoint_make_way(t->job->checkpoint.folder, step - 1, false);
-    }
+    checkpoint_set_damaged(t->job->checkpoint.folder, t->resumed->manifest->meta.step);
     return checkpoint_copy_commit(c, f->text, f->text_bytes);
 }
 

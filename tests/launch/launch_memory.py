@@ -534,16 +534,18 @@ class ThreeSites(Sites):
         self.assertEqual(self.parent(tokyo, 32), made)
         self.assertEqual(self.names_in(tokyo), sorted([f"damaged-{step}", *self.steps(kyoto)]))
         self.assertEqual(self.names_in(osaka), self.steps(kyoto))
-        # As it is brought to a site that lacks it; the first that has it is damaged.
+        # As it is brought to a site that lacks it, and has a link to nowhere in its place; the first that has it is damaged.
         step = self.steps(kyoto)[-1]
         whole = self.files(os.path.join(kyoto, step))
         made = json.loads(whole["manifest.json"])["self"]
         shutil.rmtree(os.path.join(kyoto, step))
+        os.symlink("nowhere", os.path.join(kyoto, step))
         self.damage_of(2, os.path.join(tokyo, step))
         said = self.resume(ini, 34)
         self.assertRegex(said, r"site tokyo: its copy of step 32 came damaged \(.*\): that of site osaka is taken")
         self.assertTrue(self.files(os.path.join(kyoto, step)) == whole)
         self.assertEqual(self.parent(tokyo, 34), made)
+        self.assertTrue(os.path.islink(os.path.join(kyoto, "damaged-" + step)))
         # Where no site's is whole all go on from the step before, and it makes way.
         before = json.loads(launch_case.read(os.path.join(kyoto, step, "manifest.json")))["self"]
         step = self.steps(kyoto)[-1]
