@@ -316,6 +316,20 @@ void checkpoint_skip(uint64_t step)
     log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
 }
 
+/* A refused one is taken where there is no good one: none before it is to be looked for any more. */
+void checkpoint_exclude(checkpoint_below_t *below, const checkpoint_t *damaged)
+{
+    const uint64_t step = damaged->manifest->meta.step;
+    if (manifest_refused(damaged->manifest) > 0) below->refused = step;
+    if (step < below->good) below->good = step;
+}
+
+bool checkpoint_excluded(const checkpoint_below_t *below, const checkpoint_t *c)
+{
+    const bool good = manifest_refused(c->manifest) == 0;
+    return c->manifest->meta.step >= (good ? below->good : below->refused);
+}
+
 /* checkpoint_open, or the same with all data verified. */
 typedef lh_status_t (*open_func_t)(const char *path, checkpoint_t **out);
 
@@ -342,16 +356,35 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
     return status;
 }
 
+/* Above the good ones that have turned out damaged, where there is no other: the newest that lies behind steps
+ * which were not applied. NULL: none is whole. */
+static lh_status_t try_refused(const char *folder, const checkpoint_steps_t *steps,
+                               const checkpoint_below_t *below, open_func_t open,
+                               checkpoint_t **out)
+{
+    *out = NULL;
+    for (size_t i = 0; i < steps->count && *out == NULL; i++) {
+        if (steps->steps[i] < below->good || steps->steps[i] >= below->refused) continue;
+        const lh_status_t status = try_step(folder, steps->steps[i], open, out);
+        if (status != LH_OK && status != LH_CORRUPT) return status;
+        if (*out == NULL || !checkpoint_excluded(below, *out)) continue;
+        checkpoint_close(*out);
+        *out = NULL;
+    }
+    return LH_OK;
+}
+
 /* The newest good one; where there is none, the newest that is whole. Newest first, as the list is;
  * a checkpoint behind steps that were not applied is kept open until a good one below it is found,
  * so that it need not be opened twice. *newest: the newest that is whole, where *out is one. */
-static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps, uint64_t below,
-                             open_func_t open, checkpoint_t **out, uint64_t *newest)
+static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps,
+                             const checkpoint_below_t *below, open_func_t open, checkpoint_t **out,
+                             uint64_t *newest)
 {
     checkpoint_t *refused = NULL, *found = NULL;
     lh_status_t status = LH_OK;
     for (size_t i = 0; i < steps->count && found == NULL; i++) {
-        if (steps->steps[i] >= below) continue;
+        if (steps->steps[i] >= below->good) continue;
         status = try_step(folder, steps->steps[i], open, &found);
         if (status == LH_CORRUPT) status = LH_OK;
         if (status != LH_OK) break;
@@ -363,7 +396,10 @@ static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps
         found = NULL;
     }
     if (status == LH_OK && found == NULL) {
-        found = refused;
+        checkpoint_t *above;
+        status = try_refused(folder, steps, below, open, &above);
+        found = above != NULL ? above : refused;
+        if (above != NULL) checkpoint_close(refused);
         refused = NULL;
     }
     if (status == LH_OK && found != NULL)
@@ -376,8 +412,8 @@ static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps
     return status;
 }
 
-static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t open,
-                               checkpoint_t **out)
+static lh_status_t open_newest(const char *folder, const checkpoint_below_t *below,
+                               open_func_t open, checkpoint_t **out)
 {
     enum { LISTINGS = 16 };
     checkpoint_t *found = NULL;
@@ -398,7 +434,7 @@ static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t o
     if (status != LH_OK) return status;
     if (found == NULL && count > 0)
         return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, count);
-    if (found != NULL && below == UINT64_MAX) check_pointer(folder, newest);
+    if (found != NULL && below->good == UINT64_MAX) check_pointer(folder, newest);
     *out = found;
     return LH_OK;
 }
@@ -410,10 +446,11 @@ lh_status_t checkpoint_open_step(const char *folder, uint64_t step, checkpoint_t
 
 lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out)
 {
-    return open_newest(folder, UINT64_MAX, open_verified, out);
+    return open_newest(folder, &CHECKPOINT_ALL, open_verified, out);
 }
 
-lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, checkpoint_t **out)
+lh_status_t checkpoint_open_newest(const char *folder, const checkpoint_below_t *below,
+                                   checkpoint_t **out)
 {
     return open_newest(folder, below, checkpoint_open, out);
 }

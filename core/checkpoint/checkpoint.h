@@ -56,10 +56,21 @@ lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
  * newer version) is not skipped: that is the failure. */
 lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out) LH_MUST_CHECK;
 
-/* As checkpoint_open_latest, among the steps below `below` and by manifests and headers alone: no
- * data is verified. A caller that then reads the data and finds some of it lost calls
- * checkpoint_skip, and asks again below that step. */
-lh_status_t checkpoint_open_newest(const char *folder, uint64_t below,
+/* Which are still to be tried: good ones of steps below `good`, and below `refused` those behind steps that were
+ * not applied. Two bounds, as good ones are tried first, and a refused one above them all may be the one that is
+ * whole. */
+typedef struct checkpoint_below {
+    uint64_t good, refused;
+} checkpoint_below_t;
+#define CHECKPOINT_ALL ((checkpoint_below_t){UINT64_MAX, UINT64_MAX})
+/* That one, which was to be taken, has turned out damaged. */
+void checkpoint_exclude(checkpoint_below_t *below, const checkpoint_t *damaged);
+bool checkpoint_excluded(const checkpoint_below_t *below, const checkpoint_t *c);
+
+/* As checkpoint_open_latest, among those of `below` and by manifests and headers alone: no data is
+ * verified. A caller that then reads the data and finds some of it lost calls checkpoint_skip, and
+ * asks again without that one. */
+lh_status_t checkpoint_open_newest(const char *folder, const checkpoint_below_t *below,
                                    checkpoint_t **out) LH_MUST_CHECK;
 /* One step of a folder as checkpoint_open_newest tries it: a second time where the disk failed. LH_CORRUPT:
  * it is damaged, and skipped with a warning. LH_AGAIN: it is not there any more. */

@@ -369,20 +369,20 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
     lh_status_t status = snapshot_new(w, NULL, &s);
     if (status != LH_OK) return status;
     s->adds_nothing = true;
-    for (uint64_t below = UINT64_MAX; status == LH_OK && !*found;) {
+    for (checkpoint_below_t below = CHECKPOINT_ALL; status == LH_OK && !*found;) {
         checkpoint_t *newest = NULL;
-        status = checkpoint_open_newest(folder, below, &newest);
+        status = checkpoint_open_newest(folder, &below, &newest);
         if (newest == NULL) break;
-        below = newest->manifest->meta.step;
+        checkpoint_exclude(&below, newest);
         status = snapshot_identity_compare_model(newest->path, newest->manifest->meta.model, model);
         if (status == LH_OK) status = snapshot_load(s, newest, false);
         *found = status == LH_OK;
         const int error = errno;
         if (!*found && checkpoint_gone(newest->path) && tries++ < TRIES) {
-            below = UINT64_MAX;
+            below = CHECKPOINT_ALL;
             status = LH_OK;
         } else if (!*found && checkpoint_lost(status, error)) {
-            checkpoint_skip(below);
+            checkpoint_skip(newest->manifest->meta.step);
             status = LH_OK;
         }
         checkpoint_close(newest);
@@ -416,7 +416,7 @@ lh_status_t snapshot_load_reference(const session_t *s, const char *imported, co
                     "%s: [train] phase = dpo has no model to compare with; expected [dpo] "
                     "reference or [import] from",
                     s->job->path);
-    lh_status_t status = checkpoint_open_newest(folder, UINT64_MAX, &from);
+    lh_status_t status = checkpoint_open_newest(folder, &CHECKPOINT_ALL, &from);
     if (status == LH_OK && from == NULL)
         status = fail(LH_INVALID, "%s: holds no checkpoint; [dpo] reference is a folder of some",
                       folder);

@@ -62,7 +62,7 @@ static lh_status_t check_none(const trainer_t *t, const train_told_t *told)
 {
     const told_site_t *lead = &told->ranks[0];
     const unsigned long long named = (unsigned long long)lead->named_step;
-    bool damaged = t->below != UINT64_MAX;
+    bool damaged = t->below.good != UINT64_MAX;
     for (uint32_t r = 0; r < told->size; r++)
         damaged = damaged || told->ranks[r].damaged != 0;
     if (lead->named != 0 && !damaged)

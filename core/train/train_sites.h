@@ -6,7 +6,7 @@
 #include <checkpoint/incarnation.h>
 #include <train/train_state.h>
 
-/* What rank 0 and the ranks that lead in the other sites' folders find there, below t->below, and what
+/* What rank 0 and the ranks that lead in the other sites' folders find there of what t->below leaves, and what
  * all make of it: t->resumed, of a site that lacks it its manifest alone; NULL: no site has any. LH_CORRUPT:
  * all that there are are damaged. Of rank 0's answers besides only whether a run may go on counts. All ranks.
  * `opened`: what became of opening this rank's writer. */

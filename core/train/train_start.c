@@ -212,7 +212,7 @@ static lh_status_t start_find_named(trainer_t *t)
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;
-    if (t->below != UINT64_MAX)
+    if (t->below.good != UINT64_MAX)
         status = fail(LH_CORRUPT, "--resume %llu: %s is damaged", step, path);
     else if (!file_exists(path))
         status = fail(LH_INVALID, "--resume %llu: there is no %s", step, path);
@@ -227,9 +227,9 @@ static lh_status_t start_find_newest(trainer_t *t)
 {
     const char *folder = t->job->checkpoint.folder;
     if (t->how->resume_step != NULL) return start_find_named(t);
-    const lh_status_t status = checkpoint_open_newest(folder, t->below, &t->resumed);
+    const lh_status_t status = checkpoint_open_newest(folder, &t->below, &t->resumed);
     if (status != LH_OK) return status;
-    if (t->resumed == NULL && t->below != UINT64_MAX)
+    if (t->resumed == NULL && t->below.good != UINT64_MAX)
         return fail(LH_CORRUPT, "%s: none of its checkpoints is whole", folder);
     if (t->resumed == NULL) return LH_OK;
     if (t->how->resume) return start_check_order(t);
@@ -472,9 +472,9 @@ static lh_status_t start_older(trainer_t *t, bool lost, bool *brought)
         (void)fail(LH_CORRUPT, "another rank found it damaged");
     }
     if (lost || leads) checkpoint_skip(step);
+    checkpoint_exclude(&t->below, t->resumed);
     checkpoint_close(t->resumed);
     t->resumed = NULL;
-    t->below = step;
     lh_status_t status = t->memory.apart ? start_apart(t, LH_OK)
                          : leads         ? start_lead(t, LH_OK)
                                          : start_follow(t, LH_OK);

@@ -48,9 +48,9 @@ typedef struct trainer {
     /* The writer's processes were forked before a device was opened, so they hold no copy of its
      * memory. */
     writer_t *writer;
-    checkpoint_t *resumed; /* while opening */
-    bool named;            /* somebody has named its step, be it to rank 0 alone */
-    uint64_t below;        /* only checkpoints of earlier steps than this may be resumed */
+    checkpoint_t *resumed;    /* while opening */
+    bool named;               /* somebody has named its step, be it to rank 0 alone */
+    checkpoint_below_t below; /* which may be resumed: others have turned out damaged */
     /* Model, device, programs. The layout is a guess until the data says how many documents a
      * sequence may hold. */
     session_t *session;

@@ -36,20 +36,24 @@ static bool told_is_file(const char *folder, uint64_t step)
     return file;
 }
 
-/* Opening looks at every file's size and header; one that is damaged is told and left out. */
-static lh_status_t told_add_step(const char *folder, uint64_t step, told_site_t *own)
+/* Opening looks at every file's size and header; one that is damaged is told and left out, as is one whose data
+ * were. */
+static lh_status_t told_add_step(const trainer_t *t, uint64_t step, told_site_t *own)
 {
+    const char *folder = t->job->checkpoint.folder;
     checkpoint_t *c = NULL;
     const lh_status_t status = checkpoint_open_step(folder, step, &c);
     if (status == LH_CORRUPT && !told_is_file(folder, step)) own->damaged = 1;
     if (status == LH_CORRUPT || status == LH_AGAIN) return LH_OK;
     if (status != LH_OK) return status;
-    lh_assert(own->count < TOLD_STEPS);
-    told_step_t *to = &own->steps[own->count++];
-    *to = (told_step_t){.step = step,
-                        .refused = manifest_refused(c->manifest),
-                        .made = incarnation_of(c->manifest)};
-    memcpy(to->self, c->manifest->self, sizeof(to->self));
+    if (!checkpoint_excluded(&t->below, c)) {
+        lh_assert(own->count < TOLD_STEPS);
+        told_step_t *to = &own->steps[own->count++];
+        *to = (told_step_t){.step = step,
+                            .refused = manifest_refused(c->manifest),
+                            .made = incarnation_of(c->manifest)};
+        memcpy(to->self, c->manifest->self, sizeof(to->self));
+    }
     checkpoint_close(c);
     return LH_OK;
 }
@@ -75,9 +79,10 @@ static lh_status_t told_named(const trainer_t *t, told_site_t *own)
 static lh_status_t told_list(const trainer_t *t, const told_site_t *own, checkpoint_steps_t *out)
 {
     const lh_status_t status = checkpoint_steps(t->job->checkpoint.folder, out);
+    const uint64_t bound = t->below.good > t->below.refused ? t->below.good : t->below.refused;
     size_t asked = 0;
     for (size_t i = 0; i < out->count; i++)
-        if (out->steps[i] < t->below && (own->named == 0 || out->steps[i] == own->named_step))
+        if (out->steps[i] < bound && (own->named == 0 || out->steps[i] == own->named_step))
             out->steps[asked++] = out->steps[i];
     out->count = asked;
     return status;
@@ -89,7 +94,7 @@ static lh_status_t told_go_on(const trainer_t *t, const checkpoint_steps_t *list
 {
     lh_status_t status = LH_OK;
     while (*next < list->count && own->count < TOLD_STEPS && status == LH_OK)
-        status = told_add_step(t->job->checkpoint.folder, list->steps[(*next)++], own);
+        status = told_add_step(t, list->steps[(*next)++], own);
     own->rest = *next < list->count ? list->steps[*next] + 1 : 0;
     return status;
 }

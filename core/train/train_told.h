@@ -43,7 +43,7 @@ typedef struct train_told {
     bool refused_speak;
 } train_told_t;
 
-/* What is in the folders of all sites below t->below, of a step that was named that one alone: the newest
+/* What is in the folders of all sites of what t->below leaves, of a step that was named that one alone: the newest
  * checkpoints of each, and older ones for as long as they may matter to the choice, or stand above the
  * chosen step. All ranks. `opened`: what became of opening this rank's writer. What a rank has met is
  * told as its status. *out is to be cleared, whatever this returns. */

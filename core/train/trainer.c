@@ -341,7 +341,7 @@ static lh_status_t load_imported(trainer_t *t)
 {
     checkpoint_t *imported = NULL;
     /* Each rank reads and checks what it holds; one that fails ends the run. */
-    lh_status_t status = checkpoint_open_newest(t->how->imported, UINT64_MAX, &imported);
+    lh_status_t status = checkpoint_open_newest(t->how->imported, &CHECKPOINT_ALL, &imported);
     if (status == LH_OK && imported == NULL)
         status = fail(LH_INVALID, "%s: holds no checkpoint; run the import stage first",
                       t->how->imported);
@@ -470,7 +470,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     *t = (trainer_t){.how = how,
                      .job = how->job,
                      .writer = how->writer,
-                     .below = UINT64_MAX,
+                     .below = CHECKPOINT_ALL,
                      .saved_step = UINT64_MAX,
                      .valid_loss = NAN,
                      .valid_step = UINT64_MAX};

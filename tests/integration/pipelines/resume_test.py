@@ -290,6 +290,32 @@ class Resume(PipelineCase):
         self.assertEqual(sorted(n for n in os.listdir(checkpoints) if "step" in n),
                          ["refused-step-000000000012", "step-000000000004", "step-000000000006"])
 
+    def test_a_checkpoint_behind_refused_steps_is_taken_where_no_good_one_is_whole(self):
+        """That good ones are not shows as their data are read."""
+        job = self.small_job(train={"steps": 4, "same_bits": "no", "not_finite_limit": 100}, checkpoint={"every": 2, "keep": 2},
+                             optimizer={"clip": 0, "learning_rate": "constant(1e-3)"})
+        refused = ["--resume", "--set", "optimizer.learning_rate=constant(1e30)"]
+        self.run_longhaul("run", job)
+        self.run_longhaul("train", job, *refused, "--set", "train.steps=12", code=NOT_FINITE)
+
+        def damage(*steps):
+            for step in steps:
+                with open(os.path.join(self.step_folder(step), "shard-00000-00000.safetensors"), "r+b") as f:
+                    f.seek(-1, os.SEEK_END)
+                    byte = f.read(1)[0]
+                    f.seek(-1, os.SEEK_END)
+                    f.write(bytes([byte ^ 4]))
+        damage(2, 4)
+        said = self.run_longhaul("train", job, *refused, "--set", "train.steps=13", code=NOT_FINITE)[1]
+        self.assertIn("resumed after step 12", said)
+        self.assertIn("ended with step 13: the last 8 were not finite", said.splitlines()[-1])
+        damage(13)
+        before = sorted(os.listdir(self.path("out", "checkpoints")))
+        for _ in range(2):
+            said = self.run_longhaul("train", job, *refused, "--set", "train.steps=14", code=REFUSED)[1]
+            self.assertRegex(said, r"none of its 3 checkpoints is whole")
+            self.assertEqual(sorted(os.listdir(self.path("out", "checkpoints"))), before)
+
     def test_a_resume_behind_refused_steps_alone_counts_them_on(self):
         """Where there is no good checkpoint to go back to."""
         job = self.prepared(train={"steps": 6, "not_finite_limit": 8},

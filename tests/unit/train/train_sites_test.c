@@ -239,6 +239,22 @@ static void that_sites_have_different_runs_is_told(void **state)
                      1);
 }
 
+/* As all would have found as they loaded it: they go on from what is whole, the newest first. */
+static void where_good_ones_turn_out_damaged_refused_ones_are_taken(void **state)
+{
+    sites_t *s = *state;
+    static const uint64_t taken[] = {40, 20, 50, 30, 10};
+    for (uint32_t r = 0; r < SITES; r++)
+        for (uint64_t step = 10; step <= 50; step += 10)
+            site_save_refused(&s->site[r], step, RUN, 1, step, step / 10 % 2);
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        check_found(s, taken[i], taken[i]);
+        for (uint32_t r = 0; r < SITES; r++)
+            checkpoint_exclude(&s->site[r].trainer.below, s->site[r].trainer.resumed);
+    }
+    check_ended(s, LH_CORRUPT, ": none of any site's checkpoints is whole");
+}
+
 /* As where all have loaded its copies, and found each of them damaged. */
 static void a_step_that_was_named_and_is_damaged_everywhere_is_refused(void **state)
 {
@@ -251,7 +267,7 @@ static void a_step_that_was_named_and_is_damaged_everywhere_is_refused(void **st
     }
     check_found(s, named, 20);
     for (uint32_t r = 0; r < SITES; r++)
-        s->site[r].trainer.below = named;
+        checkpoint_exclude(&s->site[r].trainer.below, s->site[r].trainer.resumed);
     check_ended(s, LH_CORRUPT, "--resume 20: no site's copy of that checkpoint is whole");
 }
 
@@ -395,7 +411,7 @@ static void a_copy_that_its_disk_does_not_give_is_damage(void **state)
         assert_int_equal(s->site[r].status, LH_OK);
         assert_false(s->site[r].brought);
         assert_non_null(s->site[r].trainer.resumed);
-        s->site[r].trainer.below = 20;
+        checkpoint_exclude(&s->site[r].trainer.below, s->site[r].trainer.resumed);
     }
     assert_int_equal(checkpoint_clean(s->site[1].folder), LH_OK);
     assert_true(site_has(&s->site[0], "", 20) && !site_has(&s->site[1], "", 20));
@@ -537,6 +553,7 @@ int main(void)
         FACT(what_lies_below_many_steps_is_compared_too),
         FACT(a_good_step_below_many_refused_ones_is_taken),
         FACT(that_sites_have_different_runs_is_told),
+        FACT(where_good_ones_turn_out_damaged_refused_ones_are_taken),
         FACT(a_step_that_was_named_and_is_damaged_everywhere_is_refused),
         FACT(what_is_named_to_rank_0_alone_counts_for_all),
         FACT(where_nothing_is_whole_the_start_is_refused),

@@ -207,7 +207,7 @@ static inline void open_site(sites_t *all, uint32_t rank)
     s->ranks = (train_ranks_t){
         .rank = rank, .size = SITES, .context = &s->ranks, .gather = table_gather};
     s->how = (train_how_t){.job = &s->job, .world = s->world, .resume = true};
-    s->trainer = (trainer_t){.how = &s->how, .job = &s->job, .run = RUN, .below = UINT64_MAX};
+    s->trainer = (trainer_t){.how = &s->how, .job = &s->job, .run = RUN, .below = CHECKPOINT_ALL};
     assert_int_equal(train_agree_new(&s->ranks, &s->trainer.agree), LH_OK);
     s->memory = memfd_create("snapshots", MFD_CLOEXEC);
     assert_true(s->memory >= 0);
