@@ -446,14 +446,27 @@ static lh_status_t point_latest(const commit_t *c)
     return status;
 }
 
+/* Frees the name for another attempt, if what stands there is still this folder: on a network's disk a saver may
+ * come so late that the next leader has put its step aside and saved it anew. */
+static void take_name_back(const commit_t *c, const struct stat *own)
+{
+    struct stat there;
+    if (sys()->lstat(c->target, &there) != 0) return;
+    if (there.st_dev == own->st_dev && there.st_ino == own->st_ino)
+        (void)sys_rename(c->target, c->staging);
+}
+
 lh_status_t commit_finish(commit_t *c, char self[SHA256_TEXT])
 {
+    struct stat own = {0};
     lh_status_t status = folder_sync(c->staging);
     if (status == LH_OK) status = write_manifest(c);
     if (status == LH_OK) status = folder_sync(c->staging);
     /* A name is used once: who would commit the same step a second time fails here. What was committed
      * before may not have been synced, so that goes on as if it had been renamed now. */
-    if (status == LH_OK && c->again && is_saved(c))
+    const bool saved = status == LH_OK && c->again && is_saved(c);
+    (void)sys()->lstat(saved ? c->target : c->staging, &own); /* unknown: its name stays */
+    if (saved)
         checkpoint_discard(c->staging);
     else if (status == LH_OK && sys_rename_new(c->staging, c->target) != 0)
         status = fail_io(errno, "%s: cannot rename %s to it", c->target, c->staging);
@@ -472,7 +485,7 @@ lh_status_t commit_finish(commit_t *c, char self[SHA256_TEXT])
         /* Nobody is told that it is saved, and its name is free for another attempt. Its files stay
          * for checkpoint_clean: the rename that the disk may have must not lead to an empty folder.
          */
-        (void)sys_rename(c->target, c->staging);
+        take_name_back(c, &own);
     }
     commit_leave(c);
     return status;

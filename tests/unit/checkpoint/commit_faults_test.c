@@ -409,6 +409,52 @@ static void a_late_leader_commits_nothing(void **state)
     }
 }
 
+static const char *taken_over; /* the folder whose step 3 was renamed to its name last */
+
+static int rename_to_step(const char *from, const char *to)
+{
+    const int result = quick.rename_new(from, to);
+    if (strstr(to, "/step-000000000003") != NULL) taken_over = to;
+    return result;
+}
+
+/* The disk is away for as long as it takes the next leader to put step 3 aside and save its own. */
+static int fsync_behind_the_next_leader(int fd)
+{
+    if (taken_over == NULL) return quick.fsync(fd);
+    char aside[160];
+    (void)snprintf(aside, sizeof(aside), "%.140s.aside", taken_over);
+    assert_int_equal(sys_real.rename(taken_over, aside), 0);
+    assert_int_equal(sys_real.mkdir(taken_over, 0700), 0);
+    taken_over = NULL;
+    errno = ESTALE;
+    return -1;
+}
+
+static void a_late_leader_takes_no_name_from_the_next(void **state)
+{
+    static const float values[SMALL_MOST];
+    const void *data[SMALL_TENSORS] = {values, values, values, values};
+    const checkpoint_meta_t meta = {.run = "test", .step = 3, .seed = UINT64_MAX};
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    static sys_t table;
+    table = quick;
+    table.rename_new = rename_to_step;
+    table.fsync = fsync_behind_the_next_leader;
+    commit_t *c;
+    start_folder(s);
+    assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
+    assert_int_equal(commit_write_all(c, 0, small_tensors, data, SMALL_TENSORS, 64), LH_OK);
+    sys_use(&table);
+    const lh_status_t status = commit_finish(c, NULL);
+    sys_use(&quick);
+    assert_int_equal(status, LH_IO);
+    assert_true(file_exists(scratch_path(s, "c/step-000000000003")));
+    assert_false(file_exists(scratch_path(s, "c/step-000000000003/" MANIFEST_NAME)));
+}
+
 /* Folders of saves that are under way, or were given up. */
 static uint32_t staging_folders(const char *folder)
 {
@@ -495,6 +541,7 @@ int main(void)
         FACT(a_step_that_another_commits_meanwhile_is_not_replaced),
         FACT(a_disk_without_room_for_the_last_file_gets_no_data),
         FACT(a_late_leader_commits_nothing),
+        FACT(a_late_leader_takes_no_name_from_the_next),
         FACT(a_late_saver_removes_its_own_save_alone),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
