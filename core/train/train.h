@@ -40,6 +40,7 @@ typedef struct run_start {
     const char *folder; /* of the pipeline: where what is watched is written */
     const char *model, *optimizer, *rule, *device, *device_name, *precision;
     uint64_t steps, first_step; /* first_step > 0: resumed */
+    bool evaluates;             /* before its first step, what first_step left */
     /* The last three are in tokens and sequences as [train] names them; batch is the global one, of
      * all ranks. */
     uint64_t parameters, tokens_per_step, sequence, batch, micro_batch;

@@ -158,6 +158,18 @@ static void tell_restart(const trainer_t *t)
                  (unsigned long long)restarts);
 }
 
+static bool evaluation_is_due(const trainer_t *t)
+{
+    if (t->programs.evaluation == NULL) return false;
+    return t->step % t->job->train.evaluate_every == 0 || t->step == t->job->train.steps;
+}
+
+/* Of the start weights, or what the run before was ended in front of. */
+static bool begins_with_evaluation(const trainer_t *t)
+{
+    return (t->step == 0 || t->unevaluated) && evaluation_is_due(t);
+}
+
 /* The log of a fresh run begins anew first: a job that is started again in the same folder would
  * otherwise keep lines of a run that is gone. */
 static void tell_start(trainer_t *t, memory_report_t *memory)
@@ -194,6 +206,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                          .ranks = train_agree_size(&t->agree),
                          .sites = t->how->world == NULL ? 1 : t->how->world->row.sites,
                          .first_step = t->first_step,
+                         .evaluates = begins_with_evaluation(t),
                          .parameters = weights_parameters(t->session->weights)->elements,
                          .tokens_per_step = job->train.batch * job->train.sequence,
                          .sequence = job->train.sequence,
@@ -270,10 +283,7 @@ static void share_evenly(const trainer_t *t)
  * with an evaluation, which it has left out as an end must not take long. */
 static lh_status_t run_evaluate(trainer_t *t)
 {
-    const uint64_t every = t->job->train.evaluate_every;
-    const bool last = t->step == t->job->train.steps;
-    if (t->programs.evaluation == NULL || (t->step % every != 0 && !last)) return LH_OK;
-
+    if (!evaluation_is_due(t)) return LH_OK;
     evaluation_sum_t sum;
     trainer_doing(t, t->step, "evaluation");
     share_evenly(t);
@@ -354,7 +364,7 @@ static lh_status_t save_keep(trainer_t *t, lh_status_t failed)
 static lh_status_t run_loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
-    lh_status_t status = t->step == 0 || t->unevaluated ? run_evaluate(t) : LH_OK;
+    lh_status_t status = begins_with_evaluation(t) ? run_evaluate(t) : LH_OK;
     t->begun_ns = sys()->now_ns(); /* the evaluation of the start weights is no part of a step */
     memset(t->part_ns, 0, sizeof(t->part_ns));
 

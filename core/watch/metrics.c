@@ -233,25 +233,28 @@ lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
 /* Whether a line is of a step up to last, which a run that goes on after that step does not make
  * again. Of one that begins with step 0 only what was told of restarts stands; where its launcher
  * has started it again, that stands whatever step it went on after. What is no line of a step is
- * left out like steps that come again. Parses the whole line, as the step might stand anywhere in
- * it. */
-static bool line_stays(const char *line, size_t length, uint64_t last, bool restarted)
+ * left out like steps that come again, and like an evaluation that does. Parses the whole line, as
+ * the step might stand anywhere in it. */
+static bool line_stays(const char *line, size_t length, const run_start_t *start)
 {
+    const uint64_t last = start->first_step;
     json_document_t *document;
     if (json_parse("metrics.jsonl", line, length, UINT64_MAX, &document) != LH_OK) document = NULL;
     const json_value_t *root = json_root(document);
     const json_value_t *step = json_member(root, "step");
     const bool restart = json_member(root, "restart") != NULL;
     const bool made = json_is_whole(step) && (uint64_t)json_whole(step) <= last;
-    const bool stays = json_is_whole(step) &&
-                       ((restart && restarted) || (made && (last > 0 || restart)));
+    const bool again = made && start->evaluates && (uint64_t)json_whole(step) == last &&
+                       json_member(root, "evaluation") != NULL;
+    const bool stays = json_is_whole(step) && !again &&
+                       ((restart && start->restarts > 0) || (made && (last > 0 || restart)));
     json_free(document);
     return stays;
 }
 
-/* Keeps the whole lines of steps up to last. A resumed run makes the steps behind its checkpoint
- * again. Their old lines go first, so that each step stands in the file once. */
-static lh_status_t keep_until(const char *path, uint64_t last, bool restarted)
+/* Keeps the whole lines of steps up to the first one of a run. A resumed run makes the steps behind its
+ * checkpoint again. Their old lines go first, so that each step stands in the file once. */
+static lh_status_t keep_until(const char *path, const run_start_t *start)
 {
     char *data;
     size_t length;
@@ -264,7 +267,7 @@ static lh_status_t keep_until(const char *path, uint64_t last, bool restarted)
         const char *end = memchr(data + at, '\n', length - at);
         if (end == NULL) break;
         const size_t bytes = (size_t)(end - (data + at)) + 1;
-        if (line_stays(data + at, bytes, last, restarted)) text_append_n(&kept, data + at, bytes);
+        if (line_stays(data + at, bytes, start)) text_append_n(&kept, data + at, bytes);
         at += bytes;
     }
     status = text_status(&kept);
@@ -276,21 +279,22 @@ static lh_status_t keep_until(const char *path, uint64_t last, bool restarted)
 }
 
 /* The folder is there already. */
-lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step, bool restarted)
+lh_status_t metrics_open(metrics_t *m, const char *folder, const run_start_t *start)
 {
+    const bool fresh = start->first_step == 0 && start->restarts == 0;
     *m = (metrics_t){.file.fd = -1};
     const int length = snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", folder);
     if (length < 0 || (size_t)length >= sizeof(m->path))
         return fail(LH_INVALID, "%s: path too long for metrics", folder);
 
     /* A file that has grown too long to be read, over months, is better gone on with than left. */
-    if ((first_step > 0 || restarted) && keep_until(m->path, first_step, restarted) != LH_OK) {
+    if (!fresh && keep_until(m->path, start) != LH_OK) {
         log_line(LH_LOG_WARN, "%s; steps that are made again stand there twice", fail_reason());
         fail_clear();
     }
     text_printf(&m->line, "%*s", STEP_LINE, "");
     if (m->line.failed) return LH_NO_MEMORY;
-    const int how = O_APPEND | (first_step == 0 && !restarted ? O_TRUNC : 0);
+    const int how = O_APPEND | (fresh ? O_TRUNC : 0);
     const lh_status_t status = file_begin(m->path, how, &m->file.fd);
     if (status != LH_OK) text_free(&m->line);
     return status;

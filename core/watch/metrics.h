@@ -17,11 +17,11 @@ typedef struct metrics {
     uint32_t ranks; /* above 1, steps tell what they waited for; set by who opens */
 } metrics_t;
 
-/* Opens folder/metrics.jsonl: a fresh one when first_step is 0, else the old one without the lines
- * of steps after first_step, which a crash left behind and which will be made again. restarted: a
- * launcher has started this run before, whose lines of restarts stay in any case. */
-lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step,
-                         bool restarted) LH_MUST_CHECK;
+/* Opens folder/metrics.jsonl: a fresh one when the run's first_step is 0, else the old one without the
+ * lines of steps after first_step, which a crash left behind and which will be made again, as will the
+ * evaluation behind that step where the run begins with it. Where a launcher has started this run before
+ * its lines of restarts stay in any case. */
+lh_status_t metrics_open(metrics_t *m, const char *folder, const run_start_t *start) LH_MUST_CHECK;
 /* {"step": N, "time": T, "restart": {"count": 2, "reason": "rank 3 on ...", "memory_step": N}}, the last
  * only where that step was in memory alone, where the run was
  * started again by its launcher: step is the one that it goes on after. */

@@ -296,7 +296,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
         note_transports(s);
         note_links(s);
     }
-    if (metrics_open(&w->metrics, w->folder, s->first_step, s->restarts > 0) != LH_OK)
+    if (metrics_open(&w->metrics, w->folder, s) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
     w->metrics.ranks = s->ranks;
     metrics_restart(&w->metrics, s);

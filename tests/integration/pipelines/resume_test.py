@@ -213,6 +213,12 @@ class Resume(PipelineCase):
         _, said = process.communicate(timeout=120)
         self.assertEqual(process.returncode, TERMINATED, said)
         last = self.saved_steps()[-1] + 2
+        # One that is killed before it saves has made it, too, and leaves the checkpoint as it was.
+        process = self.start("train", job, "--resume", "--set", "checkpoint.every=100000")
+        self.wait_for(lambda: any("evaluation" in r and r["step"] >= last - 2
+                                  for r in read_json_lines(self.path("out", "metrics.jsonl"))), process)
+        self.kill(process)
+        self.assertEqual(self.saved_steps()[-1], last - 2)
         for _ in range(2):  # once, however often it is resumed
             self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % last)
             evaluated = [r["step"] for r in read_json_lines(self.path("out", "metrics.jsonl")) if "evaluation" in r]

@@ -54,7 +54,7 @@ static run_start_t start_of_20(void)
 static void write_steps(uint64_t first, uint64_t last, double loss)
 {
     metrics_t m;
-    assert_int_equal(metrics_open(&m, folder, first, false), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, &(run_start_t){.first_step = first}), LH_OK);
     for (uint64_t i = first + 1; i <= last; i++) {
         const step_report_t s = {
             .step = i, .loss = loss, .tokens = 100 * i, .seconds = 0.5, .applied = true};
@@ -100,7 +100,7 @@ static void tell_restart(uint64_t count, uint64_t first_step)
     metrics_t m;
     const run_start_t start = {
         .first_step = first_step, .restarts = count, .restart_reason = "rank 3 \"on\" o1"};
-    assert_int_equal(metrics_open(&m, folder, first_step, count > 0), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, &start), LH_OK);
     metrics_restart(&m, &start);
     metrics_close(&m);
 }
@@ -153,7 +153,7 @@ static void a_line_of_each_kind_has_its_time_of_day(void **state)
     sys_t table = sys_real;
     table.wall_ns = leap_day;
     sys_use(&table);
-    assert_int_equal(metrics_open(&m, folder, 0, false), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, &(run_start_t){0}), LH_OK);
     const probe_pair_t links[] = {{.site = {"a", "b"}, .figures = {.measured_s = 1}},
                                   {.site = {"a", "c"}}};
     metrics_links(&m, &(run_start_t){.first_step = 1, .links = &links[1], .link_count = 1});
@@ -210,7 +210,7 @@ static void a_link_that_is_tuned_anew_is_told_with_what_it_was_before(void **sta
     char *text, *path = path_join(folder, "metrics.jsonl"),
                 *page = path_join(folder, "report.html");
     write_steps(0, 1, 2);
-    assert_int_equal(metrics_open(&m, folder, 1, false), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, &(run_start_t){.first_step = 1}), LH_OK);
     for (uint64_t step = 1; step <= CHANGES; step++) {
         const link_change_t change = changed(step);
         metrics_retuned(&m, &change);
@@ -260,7 +260,7 @@ static void restarts_are_a_table_of_the_report(void **state)
                        (unsigned long long)start.restarts);
         start.first_step = 1;
         start.memory_step = start.restarts == MADE ? 1 : 0;
-        assert_int_equal(metrics_open(&m, folder, 1, true), LH_OK);
+        assert_int_equal(metrics_open(&m, folder, &start), LH_OK);
         metrics_restart(&m, &start);
         metrics_close(&m);
     }
@@ -303,7 +303,7 @@ static void a_full_disk_costs_whole_lines_and_only_while_it_is_full(void **state
     sys_t full = sys_real;
     full.write = write_while_space;
     sys_use(&full);
-    assert_int_equal(metrics_open(&m, folder, 0, false), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, &(run_start_t){0}), LH_OK);
     for (uint64_t i = 1; i <= 5; i++) {
         const step_report_t s = {.step = i, .loss = 1, .seconds = 0.5, .applied = true};
         space = i == 2 ? 30 : i == 3 ? 0 : SIZE_MAX;
