@@ -45,12 +45,11 @@ static lh_status_t check_part(const checkpoint_t *c, const manifest_tensor_t *t,
     return LH_OK;
 }
 
-/* Files first, first + step, ..., each against its line of the manifest; then every part of theirs
- * against the header of its file. All of that before any data is read. */
+/* Files first, first + step, ..., each against its line of the manifest. */
 static lh_status_t open_files(checkpoint_t *c, uint32_t first, uint32_t step)
 {
     const manifest_t *m = c->manifest;
-    c->files = mem_array(m->file_count, sizeof(c->files[0]));
+    if (c->files == NULL) c->files = mem_array(m->file_count, sizeof(c->files[0]));
     if (c->files == NULL) return LH_NO_MEMORY;
     for (uint32_t i = first; i < m->file_count; i += step) {
         char *path = path_join(c->path, m->files[i].name);
@@ -66,6 +65,13 @@ static lh_status_t open_files(checkpoint_t *c, uint32_t first, uint32_t step)
         mem_free(path);
         if (status != LH_OK) return status;
     }
+    return LH_OK;
+}
+
+/* Every part of the files that are open, before any data is read. */
+static lh_status_t check_parts(const checkpoint_t *c)
+{
+    const manifest_t *m = c->manifest;
     for (uint32_t i = 0; i < m->tensor_count; i++)
         for (uint32_t k = 0; k < m->tensors[i].part_count; k++) {
             if (c->files[m->tensors[i].parts[k].file] == NULL) continue;
@@ -98,6 +104,7 @@ lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
     status = manifest_read(manifest, &c->manifest);
     if (status == LH_OK) status = checkpoint_check_name(c);
     if (status == LH_OK) status = open_files(c, 0, 1);
+    if (status == LH_OK) status = check_parts(c);
     if (status != LH_OK) goto close_all;
     mem_free(manifest);
     *out = c;
@@ -569,13 +576,16 @@ lh_status_t checkpoint_copy_end(checkpoint_copy_t *s)
     return fail(LH_INVALID, "%s: only a part of a copy has come", s->folder);
 }
 
-lh_status_t checkpoint_copy_verify(const checkpoint_copy_t *s, const char *text, size_t length)
+lh_status_t checkpoint_copy_verify(const char *folder, const checkpoint_copy_t *streams,
+                                   uint32_t count, const char *text, size_t length)
 {
     checkpoint_t *c;
-    lh_status_t status = checkpoint_open_text(s->folder, text, length, &c);
+    lh_status_t status = checkpoint_open_text(folder, text, length, &c);
     if (status != LH_OK) return status;
-    status = open_files(c, s->first, s->step);
-    if (status == LH_OK) status = verify_open(c);
+    for (uint32_t i = 0; i < count && status == LH_OK; i++)
+        if (streams[i].manifest != NULL) status = open_files(c, streams[i].first, streams[i].step);
+    if (status == LH_OK && c->files != NULL) status = check_parts(c);
+    if (status == LH_OK && c->files != NULL) status = verify_open(c);
     const int error = errno;
     checkpoint_close(c);
     errno = error;

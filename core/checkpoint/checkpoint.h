@@ -114,10 +114,10 @@ lh_status_t checkpoint_copy_move(checkpoint_copy_t *s, void *piece, uint64_t byt
 /* Closes what is open. LH_INVALID: it has not come to its end. */
 lh_status_t checkpoint_copy_end(checkpoint_copy_t *s);
 
-/* Reads back what a stream has written, once that is at its end, by the manifest with this text: whether every
- * file and part is as it was saved. */
-lh_status_t checkpoint_copy_verify(const checkpoint_copy_t *s, const char *text,
-                                   size_t length) LH_MUST_CHECK;
+/* Reads back what streams have written into a folder, once they are at their end, by the manifest with this
+ * text: whether every file and part is as it was saved. One that is zero has none. */
+lh_status_t checkpoint_copy_verify(const char *folder, const checkpoint_copy_t *streams,
+                                   uint32_t count, const char *text, size_t length) LH_MUST_CHECK;
 
 /* The text of a checkpoint's manifest, as it lies there; *out is the caller's. */
 lh_status_t checkpoint_copy_manifest(const char *path, char **out, size_t *length) LH_MUST_CHECK;

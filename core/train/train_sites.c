@@ -389,10 +389,9 @@ static lh_status_t fetch_read(fetch_work_t *w, uint64_t room)
 static lh_status_t fetch_verify(const fetch_work_t *w)
 {
     const train_fetch_t *f = w->t->fetch;
-    lh_status_t status = LH_OK;
-    for (uint32_t i = 0; w->come != NULL && i < w->t->memory.guest_count && status == LH_OK; i++)
-        if (w->come[i].manifest != NULL)
-            status = checkpoint_copy_verify(&w->come[i], f->text, f->text_bytes);
+    if (!w->takes) return LH_OK;
+    const lh_status_t status = checkpoint_copy_verify(
+        commit_staging(w->commit), w->come, w->t->memory.guest_count, f->text, f->text_bytes);
     if (status == LH_OK || status == LH_IO || !checkpoint_damaged(status, errno)) return status;
     return fetch_damaged();
 }

@@ -172,7 +172,8 @@ static void what_came_damaged_is_found_before_it_is_committed(void **state)
             for (uint32_t i = 0; i < SENDERS; i++) {
                 checkpoint_copy_t in;
                 checkpoint_copy_begin(&in, c.manifest, commit_staging(commit), i, SENDERS, true);
-                const lh_status_t status = checkpoint_copy_verify(&in, c.text, c.text_bytes);
+                const lh_status_t status = checkpoint_copy_verify(in.folder, &in, 1, c.text,
+                                                                  c.text_bytes);
                 assert_int_equal(status == LH_OK, file % SENDERS != i);
                 if (status != LH_OK) assert_true(checkpoint_damaged(status, errno));
             }
