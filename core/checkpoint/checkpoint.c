@@ -92,7 +92,7 @@ static lh_status_t checkpoint_check_name(const checkpoint_t *c)
 }
 
 /* Also closes what was opened of it where it fails. */
-lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
+static lh_status_t open_once(const char *path, checkpoint_t **out)
 {
     checkpoint_t *c = mem_new(sizeof(*c));
     char *manifest = path_join(path, MANIFEST_NAME);
@@ -114,6 +114,13 @@ close_all:
     mem_free(manifest);
     checkpoint_close(c);
     return status;
+}
+
+/* What failed may succeed the next moment; but not what is not there. */
+lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
+{
+    const lh_status_t status = open_once(path, out);
+    return status == LH_IO && errno != ENOENT ? open_once(path, out) : status;
 }
 
 lh_status_t checkpoint_open_text(const char *path, const char *text, size_t length,
@@ -249,6 +256,7 @@ static lh_status_t open_verified(const char *path, checkpoint_t **out)
     lh_status_t status = checkpoint_open(path, &c);
     if (status != LH_OK) return status;
     status = verify_open(c);
+    if (status == LH_IO) status = verify_open(c); /* as with opening */
     if (status == LH_OK)
         *out = c;
     else
@@ -348,11 +356,7 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
     lh_status_t status = open(path, out);
-    int error = errno;
-    if (status == LH_IO && error != ENOENT) { /* it may be gone the next moment */
-        status = open(path, out);
-        error = errno;
-    }
+    const int error = errno;
     if (status != LH_OK && checkpoint_gone(path)) {
         status = LH_AGAIN;
     } else if (status != LH_OK && checkpoint_damaged(status, error)) {
@@ -596,7 +600,8 @@ lh_status_t checkpoint_copy_manifest(const char *path, char **out, size_t *lengt
 {
     char *name = path_join(path, MANIFEST_NAME);
     if (name == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = file_read_plain(name, MANIFEST_MOST, out, length);
+    lh_status_t status = file_read_plain(name, MANIFEST_MOST, out, length);
+    if (status == LH_IO) status = file_read_plain(name, MANIFEST_MOST, out, length);
     mem_free(name);
     return status;
 }

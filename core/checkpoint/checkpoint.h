@@ -22,7 +22,8 @@ typedef struct checkpoint {
     uint64_t scratch_bytes;
 } checkpoint_t;
 
-/* Manifest, its seal, every file's size and header against the manifest; not yet the data. */
+/* Manifest, its seal, every file's size and header against the manifest; not yet the data. A second time where
+ * the disk failed. */
 lh_status_t checkpoint_open(const char *path, checkpoint_t **out) LH_MUST_CHECK;
 /* Of a checkpoint that lies where this process can't see it: its manifest alone. Nothing can be read of
  * it. */
@@ -72,8 +73,8 @@ bool checkpoint_excluded(const checkpoint_below_t *below, const checkpoint_t *c)
  * asks again without that one. */
 lh_status_t checkpoint_open_newest(const char *folder, const checkpoint_below_t *below,
                                    checkpoint_t **out) LH_MUST_CHECK;
-/* One step of a folder as checkpoint_open_newest tries it: a second time where the disk failed. LH_CORRUPT:
- * it is damaged, and skipped with a warning. LH_AGAIN: it is not there any more. */
+/* One step of a folder as checkpoint_open_newest tries it. LH_CORRUPT: it is damaged, and skipped with a
+ * warning. LH_AGAIN: it is not there any more. */
 lh_status_t checkpoint_open_step(const char *folder, uint64_t step,
                                  checkpoint_t **out) LH_MUST_CHECK;
 /* Whether a read that failed so (errno: error) has met damage. */

@@ -175,7 +175,7 @@ static uint32_t own_place(const trainer_t *t)
     return t->memory.apart ? w->ranks[w->row.rank].site : 0;
 }
 
-/* One that can't be opened, also at a second try where the disk failed, or lies behind steps that were not
+/* One that can't be opened, or lies behind steps that were not
  * applied, is none. */
 static lh_status_t tell_newest_step(const char *folder, uint64_t step, memory_told_t *own)
 {
@@ -184,8 +184,7 @@ static lh_status_t tell_newest_step(const char *folder, uint64_t step, memory_to
     char *path = path_join(folder, name);
     checkpoint_t *c = NULL;
     if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = checkpoint_open(path, &c);
-    if (status == LH_IO) status = checkpoint_open(path, &c);
+    const lh_status_t status = checkpoint_open(path, &c);
     const int error = errno;
     mem_free(path);
     if (status != LH_OK && checkpoint_damaged(status, error)) {

@@ -196,9 +196,9 @@ static void what_the_disk_fails_to_read_once_hides_no_checkpoint(void **state)
         site_save(&s->site[r], 20, RUN, 1, 20);
     site_save(&s->site[1], 30, RUN, 1, 30);
     keep_image(s, 0, 0, 25, RUN, 1, 0);
-    disk_fails_once();
+    disk_fails_once(0);
     check_rescued(s, 0);
-    disk_is_well();
+    assert_true(disk_is_well());
     assert_false(site_has(&s->site[0], "", 25));
     check_found(s, 30, 30);
 }
