@@ -409,9 +409,14 @@ static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps
     if (status == LH_OK && found == NULL) {
         checkpoint_t *above;
         status = try_refused(folder, steps, below, open, &above);
-        found = above != NULL ? above : refused;
-        if (above != NULL) checkpoint_close(refused);
-        refused = NULL;
+        found = above;
+        if (status == LH_OK && above == NULL) {
+            found = refused;
+            refused = NULL;
+        } else if (above != NULL) { /* of two refused ones nothing is passed over */
+            checkpoint_close(refused);
+            refused = NULL;
+        }
     }
     if (status == LH_OK && found != NULL)
         *newest = (refused != NULL ? refused : found)->manifest->meta.step;
@@ -633,7 +638,7 @@ lh_status_t checkpoint_copy_commit(commit_t *c, const char *text, size_t length)
         commit_adopt(c, m, text, length);
         status = commit_finish(c, NULL);
     } else {
-        commit_leave(c);
+        commit_abandon(c);
     }
     manifest_free(m);
     return status;

@@ -336,16 +336,16 @@ static void fetch_note(fetch_work_t *w, lh_status_t status)
     (void)snprintf(w->reason, sizeof(w->reason), "%s", fail_reason());
 }
 
-/* The staging folder is this start's: a copy that was cut off before is another one's leftover. */
+/* The staging folder is this start's and of this giver: a copy that was cut off before is another one's leftover. */
 static lh_status_t fetch_begin(fetch_work_t *w)
 {
     trainer_t *t = w->t;
     const world_t *world = t->how->world;
     const manifest_t *m = t->resumed->manifest;
-    char name[CHECKPOINT_NAME], staging[CHECKPOINT_NAME + 32];
+    char name[CHECKPOINT_NAME], staging[CHECKPOINT_NAME + 48];
     checkpoint_name(m->meta.step, name);
-    (void)snprintf(staging, sizeof(staging), ".tmp-%s-%016llx-copy", name,
-                   (unsigned long long)t->session_number);
+    (void)snprintf(staging, sizeof(staging), ".tmp-%s-%016llx-copy-%u", name,
+                   (unsigned long long)t->session_number, t->fetch->from);
     const world_rank_t *own = &world->ranks[world->row.rank];
     w->senders = world_site_size(world, own->site);
     if (w->gives) {
@@ -390,8 +390,10 @@ static lh_status_t fetch_verify(const fetch_work_t *w)
 {
     const train_fetch_t *f = w->t->fetch;
     if (!w->takes) return LH_OK;
-    const lh_status_t status = checkpoint_copy_verify(
-        commit_staging(w->commit), w->come, w->t->memory.guest_count, f->text, f->text_bytes);
+    lh_status_t status = LH_IO;
+    for (int i = 0; i < 2 && status == LH_IO; i++) /* it may succeed the next moment */
+        status = checkpoint_copy_verify(commit_staging(w->commit), w->come,
+                                        w->t->memory.guest_count, f->text, f->text_bytes);
     if (status == LH_OK || status == LH_IO || !checkpoint_damaged(status, errno)) return status;
     return fetch_damaged();
 }
@@ -485,11 +487,15 @@ static lh_status_t fetch_all(fetch_work_t *w)
     while (status == LH_OK && more)
         status = fetch_round(w, &more);
     status = fetch_end(w, status);
-    if (status == LH_OK && w->status == LH_OK) fetch_note(w, fetch_verify(w));
+    /* Before it is read back: of what a giver could not read something else has come, which is no damage. */
+    if (status == LH_OK) status = fetch_agree_noted(w);
+    if (status == LH_OK) fetch_note(w, fetch_verify(w));
     if (status == LH_OK) status = fetch_agree_noted(w);
     if (status != LH_OK) return status;
     if (w->takes && writer_leads(w->t->writer)) fetch_note(w, fetch_commit(w));
-    return fetch_agree_noted(w);
+    status = fetch_agree_noted(w);
+    w->damaged = false; /* it was whole: this is the failure of a disk that takes it */
+    return status;
 }
 
 /* The first site that has a copy which is still to be tried; the count of sites: none has. */
@@ -522,16 +528,15 @@ static bool fetch_go_on(trainer_t *t)
     return more;
 }
 
-/* Removes what has come of a damaged copy. All wait for that: the next one comes into a staging folder of the
- * same name. */
+/* Removes what has come of a damaged copy. All wait for that, which may take long: the next one needs the
+ * space. */
 static lh_status_t fetch_drop(fetch_work_t *w)
 {
-    double done = 1;
     if (writer_leads(w->t->writer)) {
         commit_abandon(w->commit);
         w->commit = NULL;
     }
-    return train_agree_sum(&w->t->agree, &done, 1);
+    return fetch_agree(w->t, LH_OK);
 }
 
 /* From one site after the other, until a copy is whole. */
