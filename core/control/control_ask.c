@@ -13,9 +13,8 @@
 #include <base/thread.h>
 #include <control/control_conn.h>
 
-/* ASK_MS: to reach a machine, and to hear it; GRACE_MS: for those that answer behind the first; PAUSE_MS:
- * between two. */
-enum { ASK_MS = 1000, GRACE_MS = 250, PAUSE_MS = 200, NAP_MS = 20 };
+/* ASK_MS: to reach one machine, and to hear it; PAUSE_MS: between two. */
+enum { ASK_MS = 1000, PAUSE_MS = 200, NAP_MS = 20 };
 
 uint32_t control_ask_order(const control_members_t *m, uint32_t machine)
 {
@@ -77,7 +76,7 @@ static void ask_next(control_t *c, uint32_t *last)
     const uint32_t count = members_places(m->job),
                    own = JOB_RANKS + m->machine; /* a key of no rank's */
     const char *addresses[MEMBERS_MOST];
-    uint32_t machines[MEMBERS_MOST], others = 0, index;
+    uint32_t machines[MEMBERS_MOST], others = 0, tried, index;
     int fd;
     control_conn_t *conn;
     for (uint32_t i = 1; i <= count; i++) {
@@ -92,9 +91,11 @@ static void ask_next(control_t *c, uint32_t *last)
                                  .count = others,
                                  .port = c->how.port,
                                  .limit_ns = ASK_MS * CONTROL_MS,
-                                 .grace_ns = GRACE_MS * CONTROL_MS,
                                  .silence_ns = control_outage_ns(c)};
-    if (control_dial_first(&how, &index, &fd) != LH_OK) return;
+    if (control_dial_first(&how, &tried, &index, &fd) != LH_OK) {
+        *last = machines[tried - 1];
+        return;
+    }
     *last = machines[index];
     if (conn_new(c->tls, fd, own, FRAME_SMALL, &conn) != LH_OK) return;
     ask_converse(c, conn, *last, sys()->now_ns() + ASK_MS * CONTROL_MS);

@@ -25,14 +25,14 @@
 #include <control/control_stop.h>
 
 /* How long one try to connect may take, and to prove the key, and the pauses between tries. A herald that waits
- * dials many at once, each ROUND_MS, and those that answer behind the first have GRACE_MS. A witness goes on to the
- * next machine after TURN_MS, and who is at a door and has no ranks after DOOR_MS, if not before. */
+ * dials all at once, each ROUND_MS, and pauses PLACE_MS for each of them where they are many. A witness goes on to
+ * the next machine after TURN_MS, and who is at a door and has no ranks after DOOR_MS, if not before. */
 enum {
     DIAL_MS = 2000,
     FIRST_PAUSE_MS = 10,
     LAST_PAUSE_MS = 250,
     ROUND_MS = 1000,
-    GRACE_MS = 250,
+    PLACE_MS = 32,
     TURN_MS = 4000,
     DOOR_MS = 60000,
 };
@@ -645,17 +645,20 @@ static lh_status_t client_try_round(control_t *c)
     k->other = false;
     lh_status_t status = LH_AGAIN;
     for (uint32_t at = 0; at < round.count && status == LH_AGAIN;) {
-        const control_dials_t how = {
-            .addresses = round.addresses + at,
-            .count = round.count - at,
-            .port = c->how.port,
-            .limit_ns = (control_elects(c) ? DIAL_MS : ROUND_MS) * CONTROL_MS,
-            .grace_ns = (control_elects(c) ? DIAL_MS : GRACE_MS) * CONTROL_MS,
-            .silence_ns = control_outage_ns(c)};
-        uint32_t index;
+        const control_dials_t how = {.addresses = round.addresses + at,
+                                     .count = round.count - at,
+                                     .port = c->how.port,
+                                     .limit_ns = (control_elects(c) ? DIAL_MS : ROUND_MS) *
+                                                 CONTROL_MS,
+                                     .silence_ns = control_outage_ns(c)};
+        uint32_t tried, index;
         int fd;
-        status = control_dial_first(&how, &index, &fd);
-        if (status == LH_UNREACHABLE) return LH_AGAIN;
+        status = control_dial_first(&how, &tried, &index, &fd);
+        if (status == LH_UNREACHABLE) {
+            at += tried;
+            status = LH_AGAIN;
+            continue;
+        }
         if (status != LH_OK) return status;
         at += index;
         k->other = round.other[at];
@@ -685,6 +688,15 @@ static bool client_stops(control_t *c, lh_status_t *status)
     return true;
 }
 
+/* Of a round that found nobody: hundreds of machines are not to be dialed several times a second. */
+static uint32_t client_round_pause(const control_t *c, uint32_t pause)
+{
+    if (!client_is_herald(c)) return pause;
+    const uint32_t all = members_places(c->how.members->job) * PLACE_MS;
+    const uint32_t most = all < ROUND_MS ? all : ROUND_MS;
+    return pause > most ? pause : most;
+}
+
 /* Tries until rank 0 has this rank's hello, or patience ends. Pauses double up to a quarter of a
  * second: many ranks that start together do not all dial each 10 ms. Whoever was shut out knows that
  * rank 0 is there, and waits no longer for it than rank 0 does for the others. */
@@ -705,7 +717,7 @@ static lh_status_t client_join(control_t *c)
         if (control_wait_due(&c->client->joins, sys()->now_ns())) client_tell_absence(c);
         if (client_hear_elsewhere(c, since)) return LH_PEER_LOST;
         if (sys()->now_ns() > end) return client_give_up(c, patience);
-        client_pause_ms(pause);
+        client_pause_ms(client_round_pause(c, pause));
     }
 }
 

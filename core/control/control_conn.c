@@ -290,10 +290,17 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
 
 /* ---- many at once ---------------------------------------------------------------------------- */
 
+/* AGAIN_MS: between two tries at one that refuses; FRESH_MS: as long a connection may stand before it says
+ * something, as who listens lets those go that say nothing. */
+enum { AGAIN_MS = 250, FRESH_MS = 200 };
+
 /* One address of one machine: error is 0 once it is connected, EINPROGRESS until something is known. */
 typedef struct knock {
     uint32_t index;
     int fd, error;
+    uint64_t since_ns; /* it is connected, or was tried */
+    struct sockaddr_storage name;
+    socklen_t length;
 } knock_t;
 
 /* Of all machines, in their order. */
@@ -311,17 +318,14 @@ static void knock_close(knock_t *k, int error)
     k->error = error;
 }
 
-static lh_status_t knocks_add(knocks_t *all, uint32_t index, const struct addrinfo *to)
+static void knock_begin(knock_t *k)
 {
-    knock_t *rows = mem_grow(all->rows, &all->capacity, all->count + 1u, sizeof(*rows));
-    if (rows == NULL) return LH_NO_MEMORY;
-    all->rows = rows;
-    knock_t *k = &rows[all->count++];
-    *k = (knock_t){index, socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), 0};
-    if (k->fd >= 0 && connect(k->fd, to->ai_addr, to->ai_addrlen) == 0) return LH_OK;
-    k->error = errno;
-    if (k->error != EINPROGRESS) knock_close(k, k->error);
-    return LH_OK;
+    k->fd = socket(k->name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const bool done = k->fd >= 0 &&
+                      connect(k->fd, (const struct sockaddr *)&k->name, k->length) == 0;
+    k->error = done ? 0 : errno;
+    k->since_ns = sys()->now_ns();
+    if (k->error != 0 && k->error != EINPROGRESS) knock_close(k, k->error);
 }
 
 /* All addresses of one machine. A name that is not known is a machine that does not answer. */
@@ -334,30 +338,46 @@ static lh_status_t knocks_begin(knocks_t *all, uint32_t index, const char *addre
         return LH_OK;
     }
     lh_status_t status = LH_OK;
-    for (const struct addrinfo *a = found; a != NULL && status == LH_OK; a = a->ai_next)
-        status = knocks_add(all, index, a);
+    for (const struct addrinfo *a = found; a != NULL && status == LH_OK; a = a->ai_next) {
+        knock_t *rows = mem_grow(all->rows, &all->capacity, all->count + 1u, sizeof(*rows));
+        if (rows == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        all->rows = rows;
+        knock_t *k = &rows[all->count++];
+        *k = (knock_t){.index = index, .length = a->ai_addrlen};
+        memcpy(&k->name, a->ai_addr, a->ai_addrlen);
+        knock_begin(k);
+    }
     freeaddrinfo(found);
     return status;
 }
 
-/* Waits for news of those that have not answered, until then at most. */
+/* Waits for news of those that have not answered, until then at most; who refused is tried again when it is
+ * time. */
 static lh_status_t knocks_wait(knocks_t *all, uint64_t until_ns)
 {
-    struct pollfd *fds = mem_array(all->count, sizeof(*fds));
+    const uint64_t now = sys()->now_ns();
+    const uint64_t ms = now >= until_ns ? 0 : (until_ns - now) / 1000000 + 1;
+    struct pollfd *fds = mem_array(all->count + 1u, sizeof(*fds)); /* none may be known */
     if (fds == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < all->count; i++)
         fds[i] = (struct pollfd){.fd = all->rows[i].error == EINPROGRESS ? all->rows[i].fd : -1,
                                  .events = POLLOUT};
-    const uint64_t now = sys()->now_ns();
-    const uint64_t ms = now >= until_ns ? 0 : (until_ns - now) / 1000000 + 1;
-    (void)poll(fds, all->count, (int)ms);
+    (void)poll(fds, all->count, ms < AGAIN_MS ? (int)ms : AGAIN_MS);
     for (uint32_t i = 0; i < all->count; i++) {
         int error = 0;
         socklen_t length = sizeof(error);
+        knock_t *k = &all->rows[i];
+        if (k->error == ECONNREFUSED &&
+            sys()->now_ns() - k->since_ns > AGAIN_MS * UINT64_C(1000000))
+            knock_begin(k);
         if (fds[i].fd < 0 || fds[i].revents == 0) continue;
         if (getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-        all->rows[i].error = error;
-        if (error != 0) knock_close(&all->rows[i], error);
+        k->error = error;
+        k->since_ns = sys()->now_ns();
+        if (error != 0) knock_close(k, error);
     }
     mem_free(fds);
     return LH_OK;
@@ -367,13 +387,14 @@ static lh_status_t knocks_wait(knocks_t *all, uint64_t until_ns)
  * is, may still answer. */
 static knock_t *knocks_first(const knocks_t *all, bool *before)
 {
+    knock_t *first = NULL;
     *before = false;
-    for (uint32_t i = 0; i < all->count; i++) {
-        knock_t *k = &all->rows[i];
-        if (k->error == 0) return k;
-        *before = *before || k->error == EINPROGRESS;
-    }
-    return NULL;
+    for (uint32_t i = 0; i < all->count && first == NULL; i++)
+        if (all->rows[i].error == 0) first = &all->rows[i];
+    for (uint32_t i = 0; i < all->count; i++)
+        *before = *before || (all->rows[i].error == EINPROGRESS &&
+                              (first == NULL || all->rows[i].index < first->index));
+    return first;
 }
 
 static lh_status_t knocks_fail(const control_dials_t *how, const knocks_t *all)
@@ -386,27 +407,44 @@ static lh_status_t knocks_fail(const control_dials_t *how, const knocks_t *all)
                 strerror(error));
 }
 
+/* A connection that has stood while others were waited for is made anew. 0 or an errno. */
+static int knock_refresh(knock_t *k, const control_dials_t *how)
+{
+    const uint64_t now = sys()->now_ns();
+    const struct addrinfo to = {.ai_addr = (struct sockaddr *)&k->name, .ai_addrlen = k->length};
+    if (now - k->since_ns < FRESH_MS * UINT64_C(1000000)) return 0;
+    knock_close(k, 0);
+    k->fd = socket(k->name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int error = k->fd < 0 ? errno : connect_until(k->fd, &to, now + how->limit_ns);
+    if (error != 0) knock_close(k, error);
+    return error;
+}
+
 /* A machine that is down does not answer at all, and a site that is down is many such machines: one after
  * the other would take the time of each. */
-lh_status_t control_dial_first(const control_dials_t *how, uint32_t *index, int *fd)
+lh_status_t control_dial_first(const control_dials_t *how, uint32_t *tried, uint32_t *index,
+                               int *fd)
 {
     lh_assert(how->count > 0);
+    const uint64_t begin = sys()->now_ns();
     knocks_t all = {0};
+    bool before = true;
+    knock_t *first = NULL;
     lh_status_t status = LH_OK;
-    for (uint32_t i = 0; i < how->count && status == LH_OK; i++)
-        status = knocks_begin(&all, i, how->addresses[i], how->port);
-    uint64_t end = sys()->now_ns() + how->limit_ns;
-    bool before, answered = false;
-    knock_t *first;
-    for (;;) {
-        const uint64_t now = sys()->now_ns();
+    for (*tried = 0; *tried < how->count && status == LH_OK; ++*tried) {
+        if ((first != NULL && !before) || (*tried > 0 && sys()->now_ns() - begin > how->limit_ns))
+            break;
+        status = knocks_begin(&all, *tried, how->addresses[*tried], how->port);
+        if (status == LH_OK) status = knocks_wait(&all, 0);
         first = knocks_first(&all, &before);
-        if (first != NULL && !answered && now + how->grace_ns < end) end = now + how->grace_ns;
-        answered = answered || first != NULL;
-        if (status != LH_OK || !before || now >= end) break;
-        status = knocks_wait(&all, end);
     }
-    if (status == LH_OK && first != NULL) {
+    const uint64_t end = sys()->now_ns() + how->limit_ns;
+    while (status == LH_OK && before && sys()->now_ns() < end) {
+        status = knocks_wait(&all, end);
+        first = knocks_first(&all, &before);
+    }
+    const bool stands = status == LH_OK && first != NULL && knock_refresh(first, how) == 0;
+    if (stands) {
         set_options(first->fd, how->silence_ns);
         *index = first->index;
         *fd = first->fd;
@@ -740,6 +778,11 @@ int conn_fd(const control_conn_t *c)
 bool conn_wants_write(const control_conn_t *c)
 {
     return SSL_want_write(c->ssl) || (c->proven && conn_unsent(c) > 0);
+}
+
+bool conn_is_mute(const control_conn_t *c)
+{
+    return BIO_number_read(SSL_get_rbio(c->ssl)) == 0;
 }
 
 void conn_traffic(control_conn_t *c, uint64_t *sent, uint64_t *received)

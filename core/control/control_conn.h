@@ -32,17 +32,19 @@ bool control_local(int fd, char text[CONTROL_ADDRESS]);
 lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_ns,
                          uint64_t silence_ns, int *fd) LH_MUST_CHECK;
 
-/* Many machines at once, each by a name or a number: of those that answer the first in their order. It waits for
- * those before it until limit_ns are over, behind the look-up of names, and for grace_ns since some machine has
- * answered. *index: whose connection it is. LH_UNREACHABLE: none has answered; the sentence is about the first. */
+/* Many machines at once, each by a name or a number: of those that answer the first in their order. Those before
+ * it have limit_ns, behind the look-up of names, and one that refuses may come to listen meanwhile. *index: whose
+ * connection it is. Where looking names up takes longer than limit_ns, those behind are left out: *tried: how
+ * many were not. LH_UNREACHABLE: none of these has answered; the sentence is about the first. */
 typedef struct control_dials {
     const char *const *addresses;
     uint32_t count;
     uint16_t port;
-    uint64_t limit_ns, grace_ns;
+    uint64_t limit_ns;
     uint64_t silence_ns; /* as of control_accept */
 } control_dials_t;
-lh_status_t control_dial_first(const control_dials_t *how, uint32_t *index, int *fd) LH_MUST_CHECK;
+lh_status_t control_dial_first(const control_dials_t *how, uint32_t *tried, uint32_t *index,
+                               int *fd) LH_MUST_CHECK;
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
@@ -70,6 +72,8 @@ void conn_finish(control_conn_t *c);
  * proven, or a stranger; LH_PEER_LOST: it has ended, what came before is still to be cut. */
 lh_status_t conn_drive(control_conn_t *c) LH_MUST_CHECK;
 bool conn_is_proven(const control_conn_t *c);
+/* Not a byte has come of the peer. */
+bool conn_is_mute(const control_conn_t *c);
 /* The peer's first message has come and was made with the key of a rank, now or once before: it may
  * have been recorded. */
 bool conn_has_greeted(const control_conn_t *c);

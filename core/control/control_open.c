@@ -162,8 +162,6 @@ lh_status_t control_open(const control_how_t *how, control_t **out, world_t **wo
     return LH_OK;
 }
 
-/* The thread says goodbye and ends; on rank 0 it waits for the goodbyes of the others. The first
- * reason of the job goes before the caller's: all ranks end with one sentence. */
 void control_goes_on(control_t *c)
 {
     (void)pthread_mutex_lock(&c->lock);
@@ -171,6 +169,8 @@ void control_goes_on(control_t *c)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
+/* The thread says goodbye and ends; on rank 0 it waits for the goodbyes of the others. The first
+ * reason of the job goes before the caller's: all ranks end with one sentence. */
 lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
 {
     if (c == NULL) return status;

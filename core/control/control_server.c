@@ -203,6 +203,9 @@ static void server_serve(control_t *c, peer_t *p)
     control_count(c, p->conn);
     if (driven == LH_OK)
         control_watch(c->server, p);
+    else if (control_join_is_stranger(p) && conn_is_mute(p->conn))
+        control_drop(c->server,
+                     p); /* it only looked who is there (control_dial_first): no stranger */
     else
         control_lose(c, p, ended);
 }

@@ -31,6 +31,17 @@ bool launch_end_is_death(const starter_t *s, const started_t *r)
     return WEXITSTATUS(r->how) == EXIT_DONE && atomic_load(&row->closed) == 0;
 }
 
+bool launch_end_is_own(const starter_t *s)
+{
+    if (s->first == NULL || s->place.herald) return false;
+    if (launch_end_is_death(s, s->first)) return true;
+    const control_culprit_t *culprit = &s->board[s->first - s->ranks].culprit;
+    bool own = false;
+    for (uint32_t i = 0; i < s->count; i++)
+        own = own || (culprit->status != LH_OK && s->ranks[i].rank == culprit->rank);
+    return own;
+}
+
 /* The kernel's own kill has no other mark than its count. */
 static void started_tell_memory(const starter_t *s, const started_t *r, text_t *out)
 {

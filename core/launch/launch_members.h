@@ -41,19 +41,21 @@ typedef struct starter {
     board_row_t *board; /* [most] */
     int signals;        /* signalfd */
     sigset_t before;
-    uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
-    bool hung_up;          /* that came */
-    bool own_end;          /* an end at once was asked for through the folder */
-    bool late;             /* the first came when the ranks had ended, and asks nothing of them */
-    int first_stop;        /* which signal came first  */
-    int last_stop;         /* which but SIGHUP came last */
-    uint64_t deadline;     /* 0: none has failed      */
-    uint64_t leave_by;     /* this machine leaves, and its ranks by then; 0: it does not */
-    bool job_stops;        /* as it leaves: `longhaul stop` was asked for behind that    */
-    uint64_t end_by;       /* the job ends at once: ranks here that live then are killed */
-    started_t *first;      /* that failed              */
-    uint64_t ask_at;       /* a stop is told to other machines from then on; 0: none is */
-    bool tells;            /* ranks were started to tell others that this machine is to stop */
+    uint32_t stops;    /* signals that ask to stop, but for SIGHUP */
+    bool hung_up;      /* that came */
+    bool own_end;      /* an end at once was asked for through the folder */
+    bool late;         /* the first came when the ranks had ended, and asks nothing of them */
+    int first_stop;    /* which signal came first  */
+    int last_stop;     /* which but SIGHUP came last */
+    uint64_t deadline; /* 0: none has failed      */
+    uint64_t leave_by; /* this machine leaves, and its ranks by then; 0: it does not */
+    bool job_stops;    /* as it leaves: `longhaul stop` was asked for behind that    */
+    uint64_t end_by;   /* the job ends at once: ranks here that live then are killed */
+    started_t *first;  /* that failed              */
+    uint64_t ask_at;   /* a stop is told to other machines from then on; 0: none is */
+    bool
+        own_loss; /* its ranks begin with --resume, or one of them ended those before: they look at their devices first */
+    bool tells;   /* ranks were started to tell others that this machine is to stop */
     machine_kills_t kills; /* before the first was started */
     restarts_t restarts;
     text_t ended;      /* why the ranks before ended, where these were started again */

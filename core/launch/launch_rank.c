@@ -319,14 +319,14 @@ static control_members_t meeting_members(launch_t *l)
 }
 
 /* All ranks of this machine or none: one that came, and were ended as another can't, would end the meeting for
- * all. The launcher ends those that wait for one that has failed. */
-static lh_status_t meeting_await_ready(const meeting_t *m)
+ * all. The launcher ends those that wait for one that has failed. A stop is for the others to hear. */
+static lh_status_t meeting_await_ready(const meeting_t *m, board_row_t *first)
 {
     const launch_t *l = m->launch;
-    board_row_t *first = l->row - l->place.row;
     const uint64_t end = sys()->now_ns() + launch_patience(l);
     (void)atomic_fetch_add(&first->ready, 1);
-    while (atomic_load(&first->ready) < first->ranks) {
+    while (atomic_load(&first->ready) < first->asked_ready &&
+           control_stop_asked(&l->row->asked) == LH_OK) {
         if (sys()->now_ns() > end)
             return fail(LH_PEER_LOST, "another rank of this machine is not ready to compute");
         (void)poll(NULL, 0, READY_MS);
@@ -340,14 +340,15 @@ static lh_status_t meeting_await_ready(const meeting_t *m)
 static lh_status_t meeting_is_ready(meeting_t *m, const world_t *plan)
 {
     const launch_t *l = m->launch;
-    const bool goes_on = l->place.epoch > 1 || l->how.resume;
+    board_row_t *first = l->row == NULL ? NULL : l->row - l->place.row;
     published_t *published = NULL;
-    if (l->how.ready == NULL || l->row == NULL || !goes_on || !members_change(l->how.job))
+    if (l->how.ready == NULL || first == NULL || first->asked_ready == 0 ||
+        control_stop_asked(&l->row->asked) != LH_OK)
         return LH_OK;
     lh_status_t status = world_publish(l->how.host, plan, m->secret, &published);
     if (status == LH_OK) status = l->how.ready(l->how.context);
     world_unpublish(l->how.host, published);
-    if (status == LH_OK) return meeting_await_ready(m);
+    if (status == LH_OK) return meeting_await_ready(m, first);
     if (status == LH_INVALID || status == LH_UNSUPPORTED) return status;
     char why[1024];
     (void)snprintf(why, sizeof(why), "%s", fail_reason());

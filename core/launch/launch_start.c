@@ -163,7 +163,8 @@ static void starter_clear_board(starter_t *s)
     const bool goes_on = s->launch->began || s->followed || !starter_has_zero(s);
     const uint32_t made = (uint32_t)s->restarts.made + s->regroups + (s->tells ? 1 : 0);
     memset(s->board, 0, s->most * sizeof(*s->board));
-    s->board[0].ranks = s->count;
+    const bool asks = s->own_loss && !s->place.herald && members_change(s->launch->how.job);
+    s->board[0].asked_ready = asks ? s->count : 0;
     for (uint32_t i = 0; i < s->count; i++)
         s->board[i].follows = s->launch->follows;
     for (uint32_t i = 0; goes_on && made > 0 && i < s->count; i++) {
@@ -473,6 +474,7 @@ static lh_status_t starter_keep(starter_t *s)
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
     if (s->launch->began) launch_note_signals(s->launch, true);
+    s->own_loss = launch_end_is_own(s);
     return starter_note_met(s);
 }
 
@@ -606,6 +608,7 @@ int launch_start(launch_t *l, char *const *words)
                                .skip = l->skip,
                                .waits = l->waits,
                                .epoch = 1};
+    s.own_loss = l->how.resume; /* for all that is known */
     s.restarts = (restarts_t){.most = how->restarts, .window_ns = how->restart_window_ns};
     l->meets = true;
     int code = starter_take_over_door(&s);

@@ -31,8 +31,9 @@ typedef struct launch_how {
     const registry_t *plugins; /* loaded ones are compared between ranks                  */
     /* What a rank checks, and loads, before it meets the others. */
     lh_status_t (*check)(void *context);
-    /* Whether this rank could compute: asked before it meets the others of a job that goes on and whose machines may
-     * change (members.h). What it says is known to be so for this machine alone. NULL: nothing is asked. */
+    /* Whether this rank could compute: asked before it meets the others of a job whose machines may change
+     * (members.h), where its launcher begins with --resume, or a rank of this machine was what ended the ranks
+     * before. NULL: nothing is asked. */
     lh_status_t (*ready)(void *context);
     /* Of a launcher, between its ranks: rank 0 is here from now on, or not any more. NULL: nobody
      * need know, as of a command that does not train. */
@@ -97,12 +98,13 @@ enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64, LEAVES = 1, LEAVES_SAVED };
  * in it is under a lock that a dead process could hold. The first five are the other way round, but for
  * asked.heeds; all but asked are there before the rank is. To `ready` all ranks add. */
 typedef struct board_row {
-    bool follows;               /* launch_t.follows */
-    uint32_t restarts;          /* how often this rank's training was started again before */
-    char before[BOARD_WORDS];   /* why the ranks before this one ended; "": there were none */
-    control_asked_t asked;      /* what the others are to hear from here */
-    uint32_t ranks;             /* in the first row: of this machine, that start together */
-    _Atomic uint32_t ready;     /* likewise: how many of them can compute (launch_how_t.ready) */
+    bool follows;             /* launch_t.follows */
+    uint32_t restarts;        /* how often this rank's training was started again before */
+    char before[BOARD_WORDS]; /* why the ranks before this one ended; "": there were none */
+    control_asked_t asked;    /* what the others are to hear from here */
+    uint32_t
+        asked_ready; /* in the first row: how many ranks start here, where launch_how_t.ready is to be asked */
+    _Atomic uint32_t ready;     /* likewise: how many of them can compute */
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */
     uint64_t facts;             /* facts_digest (launch_rank.c); written before what follows */

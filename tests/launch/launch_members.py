@@ -539,21 +539,32 @@ class Training(LaunchCase):
         self.nothing_is_left()
 
     def test_a_machine_whose_device_is_gone_leaves_its_ranks_to_a_spare(self):
-        """Its launcher lives, and starts again: of its two ranks one could still compute, and comes to no meeting either."""
-        ini = self.job("gone", {"tokyo": "hosts = t1:4", "osaka": "hosts = o1:2\nspare = o2:2"})
-        text = launch_case.read(ini)
-        with open(ini, "w") as f:
-            f.write(text.replace("plugin = cpu\n", "plugin = fake\ndelay = 0s\ndevices = 4\n"))
-        processes = self.start_all(ini, "t1", "o1", "o2")
-        launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
-        self.lose(processes, "o1")
-        code, _, err = self.finish(self.start_run(ini, "--host", "o1", "--resume", "--set", "device.devices=1"), WAIT)
-        self.assertEqual(code, 3, err)
-        self.assertEqual(err, "longhaul: fake: this machine has 1 fake devices, number 1 is wanted; this machine takes no part\n")
-        last = self.lost(ini, "osaka/o2 takes the ranks of o1")
-        self.assertEqual(len(self.restarts(ini)), 1, self.restarts(ini))  # all start once, for both
-        self.until(ini, processes, last + 1)
-        self.nothing_is_left()
+        """Its launcher lives, or is started again: of its two ranks one could still compute, and comes to no meeting either."""
+        for lives in (True, False):
+            ini = self.job(f"gone-{lives}", {"tokyo": "hosts = t1:4", "osaka": "hosts = o1:2\nspare = o2:2"})
+            text = launch_case.read(ini).replace("plugin = cpu\n", "plugin = fake\ndelay = 0s\ndevices = 4\n")
+            own = ini.replace("job.ini", "own.ini")
+            for path in (ini, own):
+                with open(path, "w") as f:
+                    f.write(text)
+            processes = self.start_all(ini, "t1", "o2")
+            processes.update(self.start_all(own, "o1"))
+            launch_case.wait_for(lambda: self.reached(ini, EVERY + 2), WAIT)
+            with open(own, "w") as f:
+                f.write(text.replace("devices = 4\n", "devices = 1\n"))
+            if lives:
+                os.kill(self.seen()[4], signal.SIGKILL)
+                gone = processes.pop("o1")
+            else:
+                self.lose(processes, "o1")
+                gone = self.start_run(own, "--host", "o1", "--resume")
+            code, _, err = self.finish(gone, WAIT)
+            self.assertEqual(code, 3, err)
+            self.assertEqual(err.splitlines()[-1], "longhaul: fake: this machine has 1 fake devices, number 1 is wanted; this machine takes no part")
+            last = self.lost(ini, "osaka/o2 takes the ranks of o1")
+            self.assertEqual(len(self.restarts(ini)), 1, self.restarts(ini))  # all start once, for both
+            self.until(ini, processes, last + 1)
+            self.nothing_is_left()
 
     def test_rank_0s_machine_is_lost_and_comes_back_at_a_checkpoint(self):
         """The site that is left goes on with the losses of a run that was planned so; its `stop` and its files are the job's."""
