@@ -291,7 +291,7 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
 /* ---- many at once ---------------------------------------------------------------------------- */
 
 /* AGAIN_MS: between two tries at one that refuses; FRESH_MS: as long a connection may stand before it says
- * something, as who listens lets those go that say nothing. */
+ * something: who listens lets those go that say nothing for CONTROL_PROVE_MS. */
 enum { AGAIN_MS = 250, FRESH_MS = 200 };
 
 /* One address of one machine: error is 0 once it is connected, EINPROGRESS until something is known. */
@@ -376,8 +376,9 @@ static lh_status_t knocks_wait(knocks_t *all, uint64_t until_ns)
         if (fds[i].fd < 0 || fds[i].revents == 0) continue;
         if (getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
         k->error = error;
+        if (error == 0) continue; /* its age is from its first packet on */
         k->since_ns = sys()->now_ns();
-        if (error != 0) knock_close(k, error);
+        knock_close(k, error);
     }
     mem_free(fds);
     return LH_OK;
@@ -443,8 +444,9 @@ lh_status_t control_dial_first(const control_dials_t *how, uint32_t *tried, uint
         status = knocks_wait(&all, end);
         first = knocks_first(&all, &before);
     }
-    const bool stands = status == LH_OK && first != NULL && knock_refresh(first, how) == 0;
-    if (stands) {
+    while (status == LH_OK && first != NULL && knock_refresh(first, how) != 0)
+        first = knocks_first(&all, &before);
+    if (status == LH_OK && first != NULL) {
         set_options(first->fd, how->silence_ns);
         *index = first->index;
         *fd = first->fd;
@@ -719,7 +721,7 @@ lh_status_t conn_drive(control_conn_t *c)
             status = fail(LH_DENIED, "TLS: more than %d bytes before the key", CONN_STRANGER_BYTES);
     }
     if (status == LH_OK && !c->finished) status = send_out(c);
-    if (status == LH_PEER_LOST) status = LH_OK; /* what it said last is read first */
+    if (status == LH_PEER_LOST && c->proven) status = LH_OK; /* what it said last is read first */
     if (c->proven && (status == LH_OK || status == LH_AGAIN)) status = read_in(c);
     if (status == LH_AGAIN) return LH_OK;
     c->ended = status != LH_OK;

@@ -35,11 +35,14 @@ bool launch_end_is_own(const starter_t *s)
 {
     if (s->first == NULL || s->place.herald) return false;
     if (launch_end_is_death(s, s->first)) return true;
-    const control_culprit_t *culprit = &s->board[s->first - s->ranks].culprit;
+    const board_row_t *row = &s->board[s->first - s->ranks];
+    const control_culprit_t *culprit = &row->culprit;
     bool own = false;
     for (uint32_t i = 0; i < s->count; i++)
-        own = own || (culprit->status != LH_OK && s->ranks[i].rank == culprit->rank);
-    return own;
+        own = own || s->ranks[i].rank == culprit->rank;
+    /* Of ranks that have not come, and of a new layout, rank 0 tells, and is no loss itself. */
+    const bool told = culprit->status == LH_TIMED_OUT || atomic_load(&row->told.epoch) != 0;
+    return own && culprit->status != LH_OK && !told;
 }
 
 /* The kernel's own kill has no other mark than its count. */

@@ -54,8 +54,8 @@ typedef struct starter {
     started_t *first;  /* that failed              */
     uint64_t ask_at;   /* a stop is told to other machines from then on; 0: none is */
     bool
-        own_loss; /* its ranks begin with --resume, or one of them ended those before: they look at their devices first */
-    bool tells;   /* ranks were started to tell others that this machine is to stop */
+        own_loss; /* ranks look at their devices: one ended those before, or it begins with --resume */
+    bool tells;            /* ranks were started to tell others that this machine is to stop */
     machine_kills_t kills; /* before the first was started */
     restarts_t restarts;
     text_t ended;      /* why the ranks before ended, where these were started again */

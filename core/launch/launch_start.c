@@ -163,7 +163,8 @@ static void starter_clear_board(starter_t *s)
     const bool goes_on = s->launch->began || s->followed || !starter_has_zero(s);
     const uint32_t made = (uint32_t)s->restarts.made + s->regroups + (s->tells ? 1 : 0);
     memset(s->board, 0, s->most * sizeof(*s->board));
-    const bool asks = s->own_loss && !s->place.herald && members_change(s->launch->how.job);
+    const bool asks = s->own_loss && !s->tells && !s->place.herald &&
+                      members_change(s->launch->how.job);
     s->board[0].asked_ready = asks ? s->count : 0;
     for (uint32_t i = 0; i < s->count; i++)
         s->board[i].follows = s->launch->follows;
@@ -474,7 +475,7 @@ static lh_status_t starter_keep(starter_t *s)
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
     if (s->launch->began) launch_note_signals(s->launch, true);
-    s->own_loss = launch_end_is_own(s);
+    if (!s->place.herald) s->own_loss = launch_end_is_own(s); /* a herald makes no use of devices */
     return starter_note_met(s);
 }
 

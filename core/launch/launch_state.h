@@ -98,21 +98,20 @@ enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64, LEAVES = 1, LEAVES_SAVED };
  * in it is under a lock that a dead process could hold. The first five are the other way round, but for
  * asked.heeds; all but asked are there before the rank is. To `ready` all ranks add. */
 typedef struct board_row {
-    bool follows;             /* launch_t.follows */
-    uint32_t restarts;        /* how often this rank's training was started again before */
-    char before[BOARD_WORDS]; /* why the ranks before this one ended; "": there were none */
-    control_asked_t asked;    /* what the others are to hear from here */
-    uint32_t
-        asked_ready; /* in the first row: how many ranks start here, where launch_how_t.ready is to be asked */
-    _Atomic uint32_t ready;     /* likewise: how many of them can compute */
-    progress_word_t word;       /* what the rank is doing */
-    _Atomic uint32_t began;     /* its training has, and train.log is open */
-    uint64_t facts;             /* facts_digest (launch_rank.c); written before what follows */
-    _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */
-    control_culprit_t culprit;  /* whom the job's end was about */
-    control_told_t told;        /* that all go on as others */
-    _Atomic uint32_t leaves;    /* LEAVES*: it ended as some machine was told to leave */
-    _Atomic uint32_t closed;    /* it has come to its end; else exit code 0 is no success */
+    bool follows;              /* launch_t.follows */
+    uint32_t restarts;         /* how often this rank's training was started again before */
+    char before[BOARD_WORDS];  /* why the ranks before this one ended; "": there were none */
+    control_asked_t asked;     /* what the others are to hear from here */
+    uint32_t asked_ready;      /* in the first row: ranks here that are to ask launch_how_t.ready */
+    _Atomic uint32_t ready;    /* likewise: how many of them can compute */
+    progress_word_t word;      /* what the rank is doing */
+    _Atomic uint32_t began;    /* its training has, and train.log is open */
+    uint64_t facts;            /* facts_digest (launch_rank.c); written before what follows */
+    _Atomic uint32_t met;      /* the epoch in which it has met the others; 0: it has not */
+    control_culprit_t culprit; /* whom the job's end was about */
+    control_told_t told;       /* that all go on as others */
+    _Atomic uint32_t leaves;   /* LEAVES*: it ended as some machine was told to leave */
+    _Atomic uint32_t closed;   /* it has come to its end; else exit code 0 is no success */
     _Atomic uint32_t has_words; /* what follows is written before it */
     bool died;                  /* it says no goodbye: others take it for lost */
     int32_t code;               /* its exit code, as it knew it when it wrote the words */
