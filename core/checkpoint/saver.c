@@ -503,18 +503,24 @@ void saver_leave(saver_t *s)
     *s = (saver_t){.socket = -1};
 }
 
-/* Half closed, the saver reads an end and does what is left; then its socket ends. */
-void saver_end(saver_t *s)
+/* Half closed, the saver reads an end and does what is left; then its socket ends. What is left may be what a file
+ * system that hangs does not let it do, such as to give up a save. */
+void saver_end(saver_t *s, uint64_t most_ns)
 {
     saver_answer_t last;
     int how;
-    if (s->socket >= 0) {
-        (void)shutdown(s->socket, SHUT_WR);
-        for (;;) {
-            const ssize_t got = recv(s->socket, &last, sizeof(last), 0);
-            if (got == 0 || (got < 0 && errno != EINTR)) break;
-        }
+    const uint64_t until = sys()->now_ns() + most_ns;
+    bool ended = s->socket < 0;
+    if (!ended) (void)shutdown(s->socket, SHUT_WR);
+    for (uint64_t now = 0; !ended && now < until;) {
+        struct pollfd fd = {.fd = s->socket, .events = POLLIN};
+        now = sys()->now_ns();
+        const uint64_t ms = now >= until ? 0 : (until - now) / 1000000 + 1;
+        if (poll(&fd, 1, ms > INT_MAX ? INT_MAX : (int)ms) <= 0) continue;
+        const ssize_t got = recv(s->socket, &last, sizeof(last), MSG_DONTWAIT);
+        ended = got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
     }
+    if (!ended && s->pid > 0) (void)kill(s->pid, SIGKILL);
     (void)saver_reap(s, REAP_MS, &how);
     saver_leave(s);
 }

@@ -72,7 +72,8 @@ bool saver_gone(const saver_t *s);
 bool saver_reap(saver_t *s, int timeout_ms, int *how);
 /* The trainer's end of it is closed; the process ends once it has done what it does. */
 void saver_leave(saver_t *s);
-/* As saver_leave, and waits until the process has ended; once its socket has, for a second at most. */
-void saver_end(saver_t *s);
+/* As saver_leave, and waits until the process has ended: for most_ns, then it is killed; once its socket has ended, for a
+ * second at most. */
+void saver_end(saver_t *s, uint64_t most_ns);
 
 #endif

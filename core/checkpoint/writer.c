@@ -80,10 +80,10 @@ struct writer {
     bool image, to_disk;  /* the save at hand is described in its slot, and is written as well */
 
     bool begun;
-    bool busy;  /* a save was submitted, and has not ended */
-    bool asked; /* the saver is at work for it */
-    bool killed;
-    bool committed; /* the saver has said so, and removes what the checkpoint displaces */
+    bool busy;              /* a save was submitted, and has not ended */
+    bool asked;             /* the saver is at work for it */
+    bool killed, signalled; /* it is past its deadline; and has been sent a signal */
+    bool committed;         /* the saver has said so, and removes what the checkpoint displaces */
     saver_answer_t said;
     /* Of what this rank has committed of the save at hand; "": nothing yet. */
     char self[SHA256_TEXT];
@@ -517,7 +517,7 @@ static void writer_ask(writer_t *w, uint32_t task)
 {
     (void)saver_ask(&w->saver, task);
     w->asked = true;
-    w->killed = w->committed = false;
+    w->killed = w->signalled = w->committed = false;
     w->started_ns = sys()->now_ns();
 }
 
@@ -696,12 +696,10 @@ static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out
 static int saver_give_up(writer_t *w)
 {
     const uint64_t now = sys()->now_ns();
-    if (w->saver.pid == 0) return 1; /* its first words are on the way, or its end */
-    if (!w->killed) {
-        w->killed = true;
-        w->killed_ns = now;
-        (void)kill(w->saver.pid, SIGKILL);
-    }
+    if (!w->killed) w->killed_ns = now;
+    w->killed = true;
+    /* Of one that a saver was to fork the first words may be on their way; or they never come, as that one hangs. */
+    if (!w->signalled && w->saver.pid != 0) w->signalled = kill(w->saver.pid, SIGKILL) == 0;
     const uint64_t spent = (now - w->killed_ns) / 1000000;
     return spent >= KILL_WAIT_MS ? 0 : KILL_WAIT_MS - (int)spent;
 }
@@ -738,8 +736,8 @@ static void end_writer(writer_t *w, bool wait)
 {
     const bool wrote = w->job != NULL && w->job->attempt > 0;
     if (wait) {
-        saver_end(&w->saver);
-        saver_end(&w->spare);
+        saver_end(&w->saver, w->how.deadline_ns);
+        saver_end(&w->spare, w->how.deadline_ns);
     }
     saver_leave(&w->saver);
     saver_leave(&w->spare);

@@ -265,7 +265,7 @@ static lh_status_t status_print_json(const char *folder, const run_look_t *look,
 
 /* ---- the command ---- */
 
-/* *goes_on: there is more to come. Where the lock tells nothing, the end of the training is the end. */
+/* *goes_on: there is more to come. Where the lock tells nothing, the end of the training is the end, and its silence. */
 static lh_status_t print_once(cli_t *cli, bool follows, bool *goes_on)
 {
     run_look_t look;
@@ -275,7 +275,8 @@ static lh_status_t print_once(cli_t *cli, bool follows, bool *goes_on)
         status = status_print_json(cli->name, &look, follows);
     else
         print_status(cli->name, &look);
-    *goes_on = look.held == FOLDER_HELD || (look.held == FOLDER_UNKNOWN && run_look_trains(&look));
+    *goes_on = look.held == FOLDER_HELD ||
+               (look.held == FOLDER_UNKNOWN && run_look_is_heard(&look));
     run_look_free(&look);
     return status;
 }

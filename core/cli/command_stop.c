@@ -15,8 +15,8 @@
 #include <watch/run_state.h>
 
 /* PAUSE_NS: between two looks at the folder. MOVE_S: nobody may have it for so long where rank 0 goes to another
- * machine. SILENT_S: a status of that age is of no run that trains. */
-enum { TAKE_S = 10, MOVE_S = 2, SILENT_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
+ * machine. */
+enum { TAKE_S = 10, MOVE_S = 2, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
 
 static void ask_pause(void)
 {
@@ -30,13 +30,6 @@ static bool ranks_failed(const run_look_t *look)
 {
     const json_value_t *end = json_member(json_root(look->status), "end");
     return json_is_yes(json_member(end, "failed"));
-}
-
-/* It trains. Where no lock tells, status.json does, which is renewed each second as long as it does: an end at once
- * writes none, nor does a kill. */
-static bool run_is_heard(const run_look_t *look)
-{
-    return run_look_trains(look) && (look->held != FOLDER_UNKNOWN || look->age_s < SILENT_S);
 }
 
 static bool run_may_move(const char *folder)
@@ -159,7 +152,7 @@ static int stop_command(cli_t *cli)
     while (trains) {
         trains = run_look(cli->name, &look) == LH_OK;
         if (!trains) break;
-        trains = run_is_heard(&look);
+        trains = run_look_is_heard(&look);
         run_look_free(&look);
         if (trains) ask_pause();
     }
@@ -230,7 +223,7 @@ static lh_status_t judge_save(const char *folder, const run_look_t *look, save_a
 {
     uint64_t step = 0;
     const uint64_t taken = run_look_count(look, "asked_step");
-    const bool trains = run_is_heard(look) || save_may_come(look, of);
+    const bool trains = run_look_is_heard(look) || save_may_come(look, of);
     /* Somebody else may ask for a later one meanwhile. */
     if (of->asked == 0 && taken > of->before) of->asked = taken;
     if (of->asked == 0 && trains) return LH_AGAIN;

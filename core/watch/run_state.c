@@ -464,3 +464,10 @@ bool run_look_trains(const run_look_t *look)
     return look->held != FOLDER_FREE && look->status != NULL &&
            json_is_nil(json_member(json_root(look->status), "end"));
 }
+
+/* It is renewed each second. */
+bool run_look_is_heard(const run_look_t *look)
+{
+    enum { SILENT_S = 10 };
+    return run_look_trains(look) && (look->held != FOLDER_UNKNOWN || look->age_s < SILENT_S);
+}

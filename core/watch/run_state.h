@@ -111,5 +111,8 @@ uint64_t run_look_count(const run_look_t *look, const char *key);
 const char *run_look_holder(const run_look_t *look);
 /* A training is under way, as far as status.json says: it has begun and not ended. */
 bool run_look_trains(const run_look_t *look);
+/* It trains, and where no lock tells, status.json is not older than a run's that trains: an end at once writes none,
+ * nor does a kill. */
+bool run_look_is_heard(const run_look_t *look);
 
 #endif

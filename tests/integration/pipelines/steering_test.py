@@ -318,6 +318,9 @@ class Steering(PipelineCase):
         lines = self.status().splitlines()
         self.assertEqual(lines[0], "small: step 3 of 9; the training ended at 2026-11-27T08:15:00.000Z")
         self.assertNotIn("can't be told", "".join(lines))
+        self.leave(run)  # as a run that was killed leaves it: no end is told, and nothing more
+        os.utime(self.path("out", "status.json"), (time.time() - 60,) * 2)
+        self.assertIn("small: step 3 of 9", self.status("--follow"))
         os.unlink(self.path("out", "status.json"))
         self.refused(UNSEEN + ", and none has trained here")
 

@@ -310,6 +310,19 @@ static void a_saver_that_hangs_is_given_up_at_the_deadline(void **state)
     writer_close(w);
 }
 
+/* What it has to do besides saves, as where one is given up, may never come to its end either. */
+static void a_saver_that_hangs_at_the_end_has_the_deadline(void **state)
+{
+    scratch_t *s = *state;
+    pid_t pids[2];
+    writer_t *w = open_writer(s->folder, 200 * MS);
+    savers_of_test(pids);
+    assert_int_equal(kill(pids[0], SIGSTOP), 0);
+    const uint64_t before = sys()->now_ns();
+    writer_close(w);
+    assert_true(sys()->now_ns() - before < 5000 * MS);
+}
+
 /* The saver was given up, and its file system does not let it go: the reserve that has taken its place does not
  * wait for it once more when the trainer ends. */
 static void the_reserve_does_not_wait_for_a_saver_that_was_given_up(void **state)
@@ -328,8 +341,8 @@ static void the_reserve_does_not_wait_for_a_saver_that_was_given_up(void **state
     saver_fork(&reserve, &next);
     assert_true(next.socket >= 0);
     const uint64_t before = sys()->now_ns();
-    saver_end(&reserve);
-    saver_end(&next);
+    saver_end(&reserve, 3000 * MS);
+    saver_end(&next, 3000 * MS);
     assert_true(sys()->now_ns() - before < 2000 * MS);
     assert_int_equal(kill(stuck.pid, SIGKILL), 0);
     assert_int_equal(waitpid(stuck.pid, NULL, 0), stuck.pid);
@@ -470,6 +483,7 @@ int main(void)
         FACT(the_reserve_takes_over),
         FACT(without_savers_no_save_begins),
         FACT(a_saver_that_hangs_is_given_up_at_the_deadline),
+        FACT(a_saver_that_hangs_at_the_end_has_the_deadline),
         FACT(the_reserve_does_not_wait_for_a_saver_that_was_given_up),
         FACT(a_commit_is_told_where_the_file_system_hangs_behind_it),
         FACT(a_commit_stands_where_older_ones_can_not_be_removed),
