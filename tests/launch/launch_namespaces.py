@@ -173,9 +173,11 @@ class PoweredOff(NamespaceCase):
         self.assertNotIn(" is gone", "".join(launch_case.read(said[h]) for h in ("t2", "t3", "o1", "o2")))
         self.must("-n", self.names["t1"], "link", "set", "eth0", "up")
         launch_case.wait_for(lambda: "the job is in epoch " in launch_case.read(said["t1"]), 90)
-        processes["t2"].terminate()
+        for p in processes.values():
+            p.terminate()
         codes = {h: p.wait(60) for h, p in processes.items()}
-        self.assertEqual(codes, dict({h: 75 for h in self.hosts}, t1=0), {h: launch_case.read(path) for h, path in said.items()})
+        self.assertIn(codes.pop("t1"), (0, 75))  # it has none of the ranks, and may hear of the end before its own signal
+        self.assertEqual(set(codes.values()), {75}, {h: launch_case.read(path) for h, path in said.items()})
         self.nothing_is_left()
 
 
