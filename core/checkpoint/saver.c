@@ -34,10 +34,9 @@
 #include <checkpoint/memory_image.h>
 
 /* SAVER_NICE: training's threads come first. SAVER_FDS: descriptors that a saver keeps at its fork,
- * besides the first three. PASSED: how many come with a request, at most. ORPHAN_MS: what a saver
- * without a trainer gets beyond its deadline, and the others' shares beyond the time of its own. REAP_MS: what
+ * besides the first three. PASSED: how many come with a request, at most. REAP_MS: what
  * saver_end gives a process whose socket has ended. */
-enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000, REAP_MS = 1000 };
+enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, REAP_MS = 1000 };
 
 /* The saver's own state, in the process itself. */
 typedef struct saver_life {
@@ -254,7 +253,7 @@ static void saver_finish_orphan(const saver_life_t *l)
     if (!l->wrote) return;
     const saver_how_t *how = l->how;
     const saver_share_t ranks = saver_ranks(how);
-    const uint64_t until = sys()->now_ns() + l->write_ns + (uint64_t)ORPHAN_MS * 1000000;
+    const uint64_t until = sys()->now_ns() + l->write_ns + (uint64_t)SAVER_ORPHAN_MS * 1000000;
     if (saver_share_orphan(&ranks, until))
         checkpoint_displace(how->folder, how->job->meta.step, &how->keep);
 }
@@ -289,7 +288,8 @@ static noreturn void saver_exit(const saver_life_t *l)
  * ever: its reserve outlasts it. One that the trainer has given up is outlasted no more (saver_fork_reserve). */
 static void saver_outlast(const saver_life_t *l)
 {
-    const uint64_t until = sys()->now_ns() + l->how->deadline_ns + (uint64_t)ORPHAN_MS * 1000000;
+    const uint64_t until = sys()->now_ns() + l->how->deadline_ns +
+                           (uint64_t)SAVER_ORPHAN_MS * 1000000;
     struct pollfd fd = {.fd = l->before, .events = POLLIN};
     while (l->before >= 0) {
         const uint64_t now = sys()->now_ns();
@@ -519,6 +519,7 @@ void saver_end(saver_t *s, uint64_t most_ns)
         if (poll(&fd, 1, ms > INT_MAX ? INT_MAX : (int)ms) <= 0) continue;
         const ssize_t got = recv(s->socket, &last, sizeof(last), MSG_DONTWAIT);
         ended = got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
+        if (got == (ssize_t)sizeof(last) && last.pid > 0) s->pid = last.pid; /* its first words */
     }
     if (!ended && s->pid > 0) (void)kill(s->pid, SIGKILL);
     (void)saver_reap(s, REAP_MS, &how);

@@ -20,6 +20,9 @@
 #include <checkpoint/saver_share.h>
 
 /* What a saver knows from its fork on. The trainer's strings: each process has its copy. */
+/* What a saver without a trainer gets beyond its deadline, and the others' shares beyond the time of its own. */
+enum { SAVER_ORPHAN_MS = 1000 };
+
 typedef struct saver_how {
     const char *folder;
     checkpoint_keep_t keep;

@@ -735,9 +735,12 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out)
 static void end_writer(writer_t *w, bool wait)
 {
     const bool wrote = w->job != NULL && w->job->attempt > 0;
-    if (wait) {
-        saver_end(&w->saver, w->how.deadline_ns);
-        saver_end(&w->spare, w->how.deadline_ns);
+    if (wait) { /* the deadline for both: where the first hangs, the other one waits for it */
+        const uint64_t begin = sys()->now_ns();
+        const uint64_t most = w->how.deadline_ns + (uint64_t)SAVER_ORPHAN_MS * 1000000;
+        saver_end(&w->saver, most);
+        const uint64_t spent = sys()->now_ns() - begin;
+        saver_end(&w->spare, spent < most ? most - spent : 0);
     }
     saver_leave(&w->saver);
     saver_leave(&w->spare);

@@ -298,7 +298,7 @@ enum { AGAIN_MS = 250, FRESH_MS = 200 };
 typedef struct knock {
     uint32_t index;
     int fd, error;
-    uint64_t since_ns; /* it is connected, or was tried */
+    uint64_t since_ns; /* it was tried, or has failed */
     struct sockaddr_storage name;
     socklen_t length;
 } knock_t;

@@ -41,7 +41,8 @@ bool launch_end_is_own(const starter_t *s)
     for (uint32_t i = 0; i < s->count; i++)
         own = own || s->ranks[i].rank == culprit->rank;
     /* Of ranks that have not come, and of a new layout, rank 0 tells, and is no loss itself. */
-    const bool told = culprit->status == LH_TIMED_OUT || atomic_load(&row->told.epoch) != 0;
+    const bool absent = culprit->status == LH_TIMED_OUT && atomic_load(&row->met) == 0;
+    const bool told = absent || atomic_load(&row->told.epoch) != 0;
     return own && culprit->status != LH_OK && !told;
 }
 

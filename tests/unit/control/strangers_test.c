@@ -302,7 +302,6 @@ static double processor_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* All places are taken, and more knock all the time: rank 0 does not look without a pause. */
 /* As somebody does who only looks whether the port is open, be it one of the job's own machines. */
 static void who_goes_without_a_word_is_forgotten_at_once(void **state)
 {
@@ -324,6 +323,7 @@ static void who_goes_without_a_word_is_forgotten_at_once(void **state)
     assert_int_equal(party_end(&p, 20), 0);
 }
 
+/* All places are taken, and more knock all the time: rank 0 does not look without a pause. */
 static void a_flood_leaves_rank_0_its_processor(void **state)
 {
     party_t p;
