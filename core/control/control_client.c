@@ -608,10 +608,8 @@ static lh_status_t client_try_once(control_t *c)
  * of the order from k->turn on; and then its beginning, where it does not elect. */
 typedef struct round {
     const char *addresses[MEMBERS_MOST];
-    uint32_t places[MEMBERS_MOST]; /* in the order */
-    bool other[MEMBERS_MOST];
+    uint32_t places[MEMBERS_MOST]; /* in the order: 0 is rank 0's machine */
     uint32_t count;
-    uint32_t size; /* of the order */
 } round_t;
 
 static void client_plan_round(const control_t *c, round_t *out)
@@ -622,7 +620,7 @@ static void client_plan_round(const control_t *c, round_t *out)
     uint32_t order[MEMBERS_MOST] = {leader}, size = 1;
     for (uint32_t i = 0; i < end; i++)
         if (i != leader && i != m->machine) order[size++] = i;
-    *out = (round_t){.size = size};
+    out->count = 0;
     const uint32_t from = m->elects ? c->client->turn : c->client->turn % size;
     const uint32_t most = !m->elects ? size : from < size ? size - from : 0;
     for (uint32_t i = 0; i < most; i++) {
@@ -630,7 +628,6 @@ static void client_plan_round(const control_t *c, round_t *out)
         const uint32_t place = (from + i) % size;
         members_machine(m->job, order[place], &at);
         out->addresses[out->count] = place == 0 ? c->how.address : at.address;
-        out->other[out->count] = place != 0;
         out->places[out->count++] = place;
     }
 }
@@ -661,7 +658,7 @@ static lh_status_t client_try_round(control_t *c)
         }
         if (status != LH_OK) return status;
         at += index;
-        k->other = round.other[at];
+        k->other = round.places[at] != 0;
         k->turn = round.places[at] + 1;
         (void)snprintf(c->address, sizeof(c->address), "%s", round.addresses[at]);
         status = client_greet(c, fd);

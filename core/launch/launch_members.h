@@ -53,9 +53,8 @@ typedef struct starter {
     uint64_t end_by;   /* the job ends at once: ranks here that live then are killed */
     started_t *first;  /* that failed              */
     uint64_t ask_at;   /* a stop is told to other machines from then on; 0: none is */
-    bool
-        own_loss; /* ranks look at their devices: one ended those before, or it begins with --resume */
-    bool tells;            /* ranks were started to tell others that this machine is to stop */
+    bool own_loss; /* ranks look at their devices: one of them ended those before, or --resume */
+    bool tells;    /* ranks were started to tell others that this machine is to stop */
     machine_kills_t kills; /* before the first was started */
     restarts_t restarts;
     text_t ended;      /* why the ranks before ended, where these were started again */

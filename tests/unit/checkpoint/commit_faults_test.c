@@ -379,24 +379,31 @@ static int unlink_as_another_commits(const char *path)
     return result;
 }
 
-/* All of it is written when the next leader begins, which may not have heard of the lock: it commits in
- * the midst of the other's sweep, or after that. Nothing comes of it, and no half. */
-static void a_late_leader_commits_nothing(void **state)
+/* Step 3 in a folder that has steps before it, whose name it tells: written, and not committed. */
+static commit_t *late_begin(scratch_t *s, char folder[128])
 {
     static const float values[SMALL_MOST];
     const void *data[SMALL_TENSORS] = {values, values, values, values};
     const checkpoint_meta_t meta = {.run = "test", .step = 3, .seed = UINT64_MAX};
+    commit_t *c;
+    (void)snprintf(folder, 128, "%.100s/c", s->folder);
+    start_folder(s);
+    assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
+    assert_int_equal(commit_write_all(c, 0, small_tensors, data, SMALL_TENSORS, 64), LH_OK);
+    return c;
+}
+
+/* All of it is written when the next leader begins, which may not have heard of the lock: it commits in
+ * the midst of the other's sweep, or after that. Nothing comes of it, and no half. */
+static void a_late_leader_commits_nothing(void **state)
+{
     scratch_t *s = *state;
     char folder[128];
-    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
     static sys_t table;
     table = quick;
     table.unlink = unlink_as_another_commits;
     for (uint32_t meanwhile = 0; meanwhile < 2; meanwhile++) {
-        commit_t *c;
-        start_folder(s);
-        assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
-        assert_int_equal(commit_write_all(c, 0, small_tensors, data, SMALL_TENSORS, 64), LH_OK);
+        commit_t *c = late_begin(s, folder);
         late.commit = meanwhile ? c : NULL;
         late.status = LH_OK;
         sys_use(&table);
@@ -433,20 +440,13 @@ static int fsync_behind_the_next_leader(int fd)
 
 static void a_late_leader_takes_no_name_from_the_next(void **state)
 {
-    static const float values[SMALL_MOST];
-    const void *data[SMALL_TENSORS] = {values, values, values, values};
-    const checkpoint_meta_t meta = {.run = "test", .step = 3, .seed = UINT64_MAX};
     scratch_t *s = *state;
     char folder[128];
-    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
     static sys_t table;
     table = quick;
     table.rename_new = rename_to_step;
     table.fsync = fsync_behind_the_next_leader;
-    commit_t *c;
-    start_folder(s);
-    assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
-    assert_int_equal(commit_write_all(c, 0, small_tensors, data, SMALL_TENSORS, 64), LH_OK);
+    commit_t *c = late_begin(s, folder);
     sys_use(&table);
     const lh_status_t status = commit_finish(c, NULL);
     sys_use(&quick);
