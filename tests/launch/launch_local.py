@@ -258,11 +258,11 @@ class Local(LaunchCase):
             return [launch_case.state_of(pid) == "T" for pid in everyone]
         for length in (4.5, 0.5):  # longer than the silence that makes a rank lost, and shorter than a heartbeat's patience
             process.send_signal(signal.SIGTSTP)
-            launch_case.wait_for(lambda: all(stopped()), 5)
+            launch_case.wait_for(lambda: all(stopped()), 20)
             time.sleep(length)
             self.assertTrue(all(stopped()))
             process.send_signal(signal.SIGCONT)
-            launch_case.wait_for(lambda: not any(stopped()), 5)
+            launch_case.wait_for(lambda: not any(stopped()), 20)
             time.sleep(1)
             self.assertIsNone(process.poll())
         process.terminate()
@@ -339,7 +339,7 @@ class Local(LaunchCase):
         stuck = self.ranks(2)[1]
         self.one_sleeps()
         process.terminate()
-        self.assertEqual(process.wait(timeout=5), 3)
+        self.assertEqual(process.wait(timeout=20), 3)
         self.addCleanup(launch_case.kill_processes_with, self.mark)
         _, _, err = self.finish(process)  # the kernel ends a rank whose launcher has ended
         self.assertIn(f"rank 1 (process {stuck}) can't be ended; it is left behind\n", err)

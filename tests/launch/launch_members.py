@@ -361,7 +361,7 @@ class Ranks(LaunchCase):
         for _ in range(2):
             processes["t1"].terminate()
             launch_case.wait_until_taken(processes["t1"].pid, signal.SIGTERM)
-        launch_case.wait_for(lambda: all(p.poll() is not None for p in processes.values()), 20)
+        launch_case.wait_for(lambda: all(p.poll() is not None for p in processes.values()), 60)
         self.assertEqual({h: p.returncode for h, p in processes.items()}, {"w1": 0, "t1": 143, "o1": 143},
                          {h: self.said_by(p) for h, p in processes.items()})
         self.nothing_is_left()

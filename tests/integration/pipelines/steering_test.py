@@ -100,7 +100,7 @@ class Steering(PipelineCase):
             out, said = self.stop_again(process) if changes else self.run_longhaul("stop", "out")
             self.assertRegex(out, r"\Aout: ended after step (\d+), which is saved\n\Z")
             self.assertRegex(said, r"\Aprocess %d on .* is asked to end\n\Z" % process.pid)
-            self.assertIsNotNone(process.wait(timeout=10))
+            self.assertIsNotNone(process.wait(timeout=60))
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, TERMINATED, err)
             self.assertRegex(err, r"an end is asked for by process \d+ on \S+\n")

@@ -70,7 +70,7 @@ static void ranks_that_have_met_end_unless_they_answer_themselves(void **state)
 
     atomic_store(&asked[1].what, CONTROL_ASKS_STOP);
     for (uint32_t r = 0; r < RANKS; r++) {
-        assert_true(fails_within(ranks[r].control, 10));
+        assert_true(fails_within(ranks[r].control, 20));
         assert_int_equal(control_status(ranks[r].control), STATUS_STOPPED);
         assert_string_equal(control_failure(ranks[r].control), sentence);
     }

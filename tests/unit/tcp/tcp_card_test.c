@@ -543,7 +543,7 @@ static void messages_pass_over_a_card_that_is_named(void **state)
     assert_string_equal(info.name, "lo");
     assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
     assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
-    const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 10000);
+    const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, KIT_PATIENCE_MS);
     assert_non_null(got);
     assert_int_equal(got->status, LH_OK);
     assert_memory_equal(from, to, sizeof(to));

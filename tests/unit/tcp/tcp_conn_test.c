@@ -48,14 +48,15 @@ static void exchange(size_t bytes, bool receive_first)
         kit_poll(&p->a);
     }
     if (!receive_first) assert_int_equal(kit_api->irecv(p->a.conn, NULL, to, bytes, 9, 21), LH_OK);
-    const lh_wire_event_t *got = kit_wait(&p->a, &p->b, &p->a, LH_WIRE_RECEIVED, 0, 10000);
+    const lh_wire_event_t *got = kit_wait(&p->a, &p->b, &p->a, LH_WIRE_RECEIVED, 0,
+                                          KIT_PATIENCE_MS);
     assert_non_null(got);
     assert_int_equal(got->status, LH_OK);
     assert_int_equal(got->cookie, 21);
     assert_int_equal(got->bytes, bytes);
     assert_int_equal(got->tag, 9);
     assert_memory_equal(from, to, bytes);
-    const lh_wire_event_t *sent = kit_wait(&p->a, &p->b, &p->b, LH_WIRE_SENT, 0, 1000);
+    const lh_wire_event_t *sent = kit_wait(&p->a, &p->b, &p->b, LH_WIRE_SENT, 0, KIT_PATIENCE_MS);
     assert_non_null(sent);
     assert_int_equal(sent->cookie, 22);
     assert_int_equal(sent->bytes, bytes);
@@ -90,7 +91,7 @@ static void many_messages_match_in_order(void **state)
         size[i] = i % 5 == 4 ? MOST - i : (i * 977) % 20000;
     for (int e = 0; e < 2; e++)
         in[e] = calloc(COUNT, MOST / 8 + MOST); /* lazily touched */
-    const uint64_t end = kit_now() + 30000000000u;
+    const uint64_t end = kit_now() + KIT_PATIENCE_NS;
     while ((told[0] < COUNT || told[1] < COUNT || left[0] < COUNT || left[1] < COUNT) &&
            kit_now() < end)
         for (int e = 0; e < 2; e++) {
@@ -145,12 +146,13 @@ static void different_tags_end_both_ends_with_both_tags_named(void **state)
                 assert_int_equal(kit_api->irecv(p->a.conn, NULL, bytes, size, 17, 1), LH_OK);
             for (int e = 0; e < 2; e++) {
                 kit_end_t *k = e ? &p->b : &p->a;
-                const lh_wire_event_t *down = kit_wait(&p->a, &p->b, k, LH_WIRE_DOWN, 0, 2000);
+                const lh_wire_event_t *down = kit_wait(&p->a, &p->b, k, LH_WIRE_DOWN, 0,
+                                                       KIT_PATIENCE_MS);
                 assert_non_null(down);
                 assert_int_equal(down->status, LH_MISMATCH);
                 assert_non_null(strstr(kit_reason(k, down), "17"));
                 assert_non_null(strstr(kit_reason(k, down), "18"));
-                assert_non_null(kit_wait(&p->a, &p->b, k, LH_WIRE_DRAINED, 0, 100));
+                assert_non_null(kit_wait(&p->a, &p->b, k, LH_WIRE_DRAINED, 0, KIT_PATIENCE_MS));
             }
             pair_free(p);
         }
@@ -167,11 +169,13 @@ static void a_message_that_is_too_long_ends_both_ends(void **state)
         assert_int_equal(kit_api->isend(p->b.conn, NULL, bytes, sizes[i][0], 1, 2), LH_OK);
         for (int e = 0; e < 2; e++) {
             kit_end_t *k = e ? &p->b : &p->a;
-            const lh_wire_event_t *down = kit_wait(&p->a, &p->b, k, LH_WIRE_DOWN, 0, 2000);
+            const lh_wire_event_t *down = kit_wait(&p->a, &p->b, k, LH_WIRE_DOWN, 0,
+                                                   KIT_PATIENCE_MS);
             assert_non_null(down);
             assert_int_equal(down->status, LH_TRUNCATED);
         }
-        const lh_wire_event_t *got = kit_wait(&p->a, &p->b, &p->a, LH_WIRE_RECEIVED, 0, 100);
+        const lh_wire_event_t *got = kit_wait(&p->a, &p->b, &p->a, LH_WIRE_RECEIVED, 0,
+                                              KIT_PATIENCE_MS);
         assert_non_null(got);
         assert_int_equal(got->status, LH_TRUNCATED);
         pair_free(p);
@@ -206,7 +210,7 @@ static void cancel_ends_every_operation_once_and_within_100_ms(void **state)
     kit_poll(&p->a);
     const uint64_t start = kit_now();
     kit_api->cancel(p->a.conn);
-    assert_non_null(kit_wait(&p->a, NULL, &p->a, LH_WIRE_DRAINED, 0, 100));
+    assert_non_null(kit_wait(&p->a, NULL, &p->a, LH_WIRE_DRAINED, 0, KIT_PATIENCE_MS));
     assert_true(kit_now() - start < 100000000u);
     uint32_t seen[15] = {0};
     for (uint32_t i = 1; i + 1 < p->a.count; i++) {
@@ -218,7 +222,7 @@ static void cancel_ends_every_operation_once_and_within_100_ms(void **state)
     assert_int_equal(p->a.events[p->a.count - 1].type, LH_WIRE_DRAINED);
     assert_int_equal(kit_api->isend(p->a.conn, NULL, bytes, 1, 0, 0), LH_CANCELLED);
     kit_api->close_conn(p->a.conn);
-    const lh_wire_event_t *down = kit_wait(&p->a, &p->b, &p->b, LH_WIRE_DOWN, 0, 1000);
+    const lh_wire_event_t *down = kit_wait(&p->a, &p->b, &p->b, LH_WIRE_DOWN, 0, KIT_PATIENCE_MS);
     assert_non_null(down);
     assert_int_equal(down->status, LH_PEER_LOST);
     assert_non_null(strstr(kit_reason(&p->b, down), "rank 0 on lab"));
@@ -286,10 +290,10 @@ static void what_was_sent_before_an_orderly_end_arrives(void **state)
     pair_t *p = pair_new();
     kit_fill(from, sizeof(from), 1);
     assert_int_equal(kit_api->isend(p->a.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
-    assert_non_null(kit_wait(&p->a, NULL, &p->a, LH_WIRE_SENT, 0, 1000));
+    assert_non_null(kit_wait(&p->a, NULL, &p->a, LH_WIRE_SENT, 0, KIT_PATIENCE_MS));
     kit_api->cancel(p->a.conn);
     assert_int_equal(kit_api->irecv(p->b.conn, NULL, to, sizeof(to), 1, 2), LH_OK);
-    const lh_wire_event_t *got = kit_wait(&p->b, NULL, &p->b, LH_WIRE_RECEIVED, 0, 1000);
+    const lh_wire_event_t *got = kit_wait(&p->b, NULL, &p->b, LH_WIRE_RECEIVED, 0, KIT_PATIENCE_MS);
     assert_non_null(got);
     assert_int_equal(got->status, LH_OK);
     assert_memory_equal(from, to, sizeof(to));

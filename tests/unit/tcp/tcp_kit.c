@@ -255,7 +255,7 @@ const lh_wire_event_t *kit_wait(kit_end_t *a, kit_end_t *b, kit_end_t *e, uint32
 void kit_join(kit_end_t *a, kit_end_t *b, uint32_t security)
 {
     lh_hello_t hello;
-    const uint64_t end = kit_now() + 5000000000u;
+    const uint64_t end = kit_now() + KIT_PATIENCE_NS;
     lh_status_t status = LH_OK;
     if (a->listener == NULL)
         status = kit_api->listen(a->transport, 0, security, &a->address, &a->listener);
@@ -273,9 +273,9 @@ void kit_join(kit_end_t *a, kit_end_t *b, uint32_t security)
     params = kit_params(a, hello.rank, security);
     status = kit_api->admit(a->conn, &params);
     KIT_MUST(status == LH_OK);
-    const lh_wire_event_t *up = kit_wait(a, b, a, LH_WIRE_UP, 0, 3000);
+    const lh_wire_event_t *up = kit_wait(a, b, a, LH_WIRE_UP, 0, KIT_PATIENCE_MS);
     KIT_MUST(up != NULL && up->cookie == params.cookie);
-    up = kit_wait(a, b, b, LH_WIRE_UP, 0, 3000);
+    up = kit_wait(a, b, b, LH_WIRE_UP, 0, KIT_PATIENCE_MS);
     KIT_MUST(up != NULL);
 }
 

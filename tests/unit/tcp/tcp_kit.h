@@ -61,6 +61,9 @@ uint64_t kit_now(void);
 lh_conn_params_t kit_params(const kit_end_t *from, uint32_t peer, uint32_t security);
 /* a listens with `security`, b dials; both are up. */
 void kit_join(kit_end_t *a, kit_end_t *b, uint32_t security);
+/* What has not come by then does not come: far more than a machine that has much else to do needs. */
+#define KIT_PATIENCE_MS 30000u
+#define KIT_PATIENCE_NS 30000000000ull
 /* Polls both (b may be NULL) until `e` has an event of this type after `from`, or ms are over:
  * NULL. */
 const lh_wire_event_t *kit_wait(kit_end_t *a, kit_end_t *b, kit_end_t *e, uint32_t type,

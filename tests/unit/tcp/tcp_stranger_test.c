@@ -132,7 +132,7 @@ static void a_rank_that_a_crowd_pushes_out_comes_again(void **state)
             (void)close(crowd[i]);
     }
     const lh_wire_event_t *up = NULL;
-    for (const uint64_t end = kit_now() + 2000000000u; up == NULL && kit_now() < end;) {
+    for (const uint64_t end = kit_now() + KIT_PATIENCE_NS; up == NULL && kit_now() < end;) {
         up = kit_wait(&a, &b, &b, LH_WIRE_UP, 0, 1);
         const lh_wire_event_t *down = kit_wait(NULL, NULL, &b, LH_WIRE_DOWN, 0, 0);
         if (down != NULL) fail_msg("%s", kit_reason(&b, down));
@@ -263,7 +263,7 @@ static void who_dials_another_version_is_told_both(void **state)
     const lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PLAIN);
     assert_int_equal(kit_api->connect(b.transport, &r.own, &p, &b.conn), LH_OK);
     ssize_t n = -1;
-    for (const uint64_t end = kit_now() + 2000000000u; n < 0 && kit_now() < end;) {
+    for (const uint64_t end = kit_now() + KIT_PATIENCE_NS; n < 0 && kit_now() < end;) {
         kit_poll(&b);
         if (r.near < 0) r.near = accept(r.listener, NULL, NULL);
         if (r.near >= 0) n = recv(r.near, hello, sizeof(hello), MSG_DONTWAIT);
@@ -272,7 +272,7 @@ static void who_dials_another_version_is_told_both(void **state)
     const welcome_t w = {.answer = REFUSED_VERSION, .streams = 77};
     welcome_write(&w, welcome);
     frame_send(r.near, FRAME_WELCOME, welcome, WELCOME_BYTES);
-    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, 2000);
+    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, KIT_PATIENCE_MS);
     assert_non_null(down);
     assert_int_equal(down->status, LH_ABI);
     (void)snprintf(ours, sizeof(ours), "ours of version %u;", hello[HEAD_BYTES + 8]);
@@ -296,7 +296,7 @@ static void a_second_connection_of_the_same_name_is_refused(void **state)
     uint8_t from = 5, to = 0;
     assert_int_equal(kit_api->irecv(a.conn, NULL, &to, 1, 1, 1), LH_OK);
     assert_int_equal(kit_api->isend(first, NULL, &from, 1, 1, 1), LH_OK);
-    assert_non_null(kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 1000));
+    assert_non_null(kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, KIT_PATIENCE_MS));
     assert_int_equal(to, 5);
     kit_close(&a);
     kit_close(&b);
@@ -312,7 +312,7 @@ static void who_is_not_admitted_was_not_denied(void **state)
     open_both(&a, &b, LH_SECURITY_PROVEN);
     const lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PROVEN);
     assert_int_equal(kit_api->connect(b.transport, &a.address, &p, &b.conn), LH_OK);
-    for (const uint64_t end = kit_now() + 2000000000u; status != LH_OK && kit_now() < end;) {
+    for (const uint64_t end = kit_now() + KIT_PATIENCE_NS; status != LH_OK && kit_now() < end;) {
         kit_poll(&b);
         kit_poll(&a);
         status = kit_api->accept(a.listener, &hello, &a.conn);
@@ -320,7 +320,7 @@ static void who_is_not_admitted_was_not_denied(void **state)
     assert_int_equal(status, LH_OK);
     kit_api->close_conn(a.conn);
     a.conn = NULL;
-    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, 2000);
+    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, KIT_PATIENCE_MS);
     assert_non_null(down);
     assert_int_equal(down->status, LH_UNREACHABLE);
     assert_non_null(strstr(kit_reason(&b, down), "refused the connection: it did not admit it"));
@@ -373,7 +373,7 @@ static void a_dead_port_is_given_up_after_dial_ns(void **state)
     p.dial_ns = 300000000;
     const uint64_t start = kit_now();
     assert_int_equal(kit_api->connect(b.transport, &a.address, &p, &b.conn), LH_OK);
-    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, 2000);
+    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, KIT_PATIENCE_MS);
     assert_non_null(down);
     assert_int_equal(down->status, LH_UNREACHABLE);
     assert_non_null(strstr(kit_reason(&b, down), "refused"));
@@ -408,7 +408,7 @@ static void join_through(kit_end_t *a, kit_end_t *b, uint32_t security, relay_t 
 
 static void relay_until(kit_end_t *a, kit_end_t *b, relay_t *r, uint32_t events)
 {
-    const uint64_t end = kit_now() + 3000000000u;
+    const uint64_t end = kit_now() + KIT_PATIENCE_NS;
     while (a->count < events && kit_now() < end) {
         relay_step(r);
         kit_poll(a);

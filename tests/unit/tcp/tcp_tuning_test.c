@@ -378,7 +378,7 @@ static void a_message_goes_over_all_streams(void **state)
     for (uint32_t i = 0; i < b.conn->stream_count; i++)
         before[i] = b.conn->streams[i]->out_sequence;
     assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
-    assert_non_null(kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 5000));
+    assert_non_null(kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, KIT_PATIENCE_MS));
     assert_memory_equal(from, to, sizeof(to));
     /* Parts are not shorter than 32 KiB. */
     uint32_t streams = 0;
@@ -585,7 +585,7 @@ static void connections_that_send_at_once_keep_one_pace(void **state)
         assert_int_equal(kit_api->isend(there[i], NULL, from, BYTES, i, i), LH_OK);
     bool shared = false;
     uint32_t received = 0;
-    const uint64_t until = kit_now() + 10000 * MS;
+    const uint64_t until = kit_now() + KIT_PATIENCE_NS;
     for (uint32_t seen = 0; received < 2 && kit_now() < until;) {
         kit_poll(&a);
         kit_poll(&b);
@@ -689,7 +689,7 @@ static void a_connection_that_is_left_has_all_of_the_pace(void **state)
     kit_service = LH_SERVICE_GRADIENT;
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(kit_api->isend(there[i], NULL, from, BYTES, i, i), LH_OK);
-    const uint64_t until = kit_now() + 5000 * MS;
+    const uint64_t until = kit_now() + KIT_PATIENCE_NS;
     while (pace_of(there[0]) > PACE / 16 && kit_now() < until) {
         kit_poll(&a);
         kit_poll(&b);
@@ -802,13 +802,13 @@ static void padding_passes_unseen(void **state)
         kit_join(&a, &b, levels[i]);
         assert_int_equal(kit_api->irecv(a.conn, NULL, to, 1, 0, 0), LH_OK);
         assert_int_equal(kit_api->isend(b.conn, NULL, from, 1, 0, 0), LH_OK);
-        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 5000);
+        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, KIT_PATIENCE_MS);
         assert_non_null(got);
         const uint32_t seen = (uint32_t)(got - a.events) + 1;
         const uint64_t before = frames_of(b.conn);
         assert_false(b.conn->is_warmed);
         assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
-        const uint64_t until = kit_now() + 5000 * MS;
+        const uint64_t until = kit_now() + KIT_PATIENCE_NS;
         while ((!b.conn->is_warmed || b.conn->pad_left > 0) && kit_now() < until) {
             kit_poll(&a);
             kit_poll(&b);
@@ -819,7 +819,7 @@ static void padding_passes_unseen(void **state)
         assert_int_equal(kit_api->stats(b.conn, &stats), LH_OK);
         assert_int_equal(stats.bytes_sent, 1);
         assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
-        got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, seen, 5000);
+        got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, seen, KIT_PATIENCE_MS);
         assert_non_null(got);
         assert_int_equal(got->status, LH_OK);
         assert_memory_equal(from, to, sizeof(to));
@@ -851,7 +851,7 @@ static void messages_of_all_sizes_pass_in_private(void **state)
     for (uint32_t i = 0; i < count; at += sizes[i++])
         assert_int_equal(kit_api->isend(b.conn, NULL, from + at, sizes[i], i, i), LH_OK);
     for (uint32_t i = 0, seen = 0; i < count; i++) {
-        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, seen, 5000);
+        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, seen, KIT_PATIENCE_MS);
         assert_non_null(got);
         assert_int_equal(got->status, LH_OK);
         seen = (uint32_t)(got - a.events) + 1;
