@@ -863,7 +863,7 @@ static lh_status_t fail_to_connect(lh_transport_t *t, const lh_address_t *addres
 /* Both ranks hear of it before they wait, and again when they do. */
 static void fails_early(void)
 {
-    const uint64_t until = sys()->now_ns() + 60000000000ull;
+    const uint64_t until = sys()->now_ns() + RANKS_PATIENCE_NS;
     play_sites(1)->connect = fail_to_connect;
     CHECK(links_early_start(me.links, NULL, 0) == LH_OK);
     while (control_status(&me.control) == LH_OK)

@@ -152,7 +152,7 @@ static void different_tags_end_both_ends_with_both_tags_named(void **state)
                 assert_int_equal(down->status, LH_MISMATCH);
                 assert_non_null(strstr(kit_reason(k, down), "17"));
                 assert_non_null(strstr(kit_reason(k, down), "18"));
-                assert_non_null(kit_wait(&p->a, &p->b, k, LH_WIRE_DRAINED, 0, KIT_PATIENCE_MS));
+                assert_non_null(kit_wait(&p->a, &p->b, k, LH_WIRE_DRAINED, 0, KIT_DRAIN_MS));
             }
             pair_free(p);
         }
@@ -175,7 +175,7 @@ static void a_message_that_is_too_long_ends_both_ends(void **state)
             assert_int_equal(down->status, LH_TRUNCATED);
         }
         const lh_wire_event_t *got = kit_wait(&p->a, &p->b, &p->a, LH_WIRE_RECEIVED, 0,
-                                              KIT_PATIENCE_MS);
+                                              KIT_DRAIN_MS);
         assert_non_null(got);
         assert_int_equal(got->status, LH_TRUNCATED);
         pair_free(p);

@@ -63,7 +63,9 @@ lh_conn_params_t kit_params(const kit_end_t *from, uint32_t peer, uint32_t secur
 void kit_join(kit_end_t *a, kit_end_t *b, uint32_t security);
 /* What has not come by then does not come: far more than a machine that has much else to do needs. */
 #define KIT_PATIENCE_MS 30000u
-#define KIT_PATIENCE_NS 30000000000ull
+#define KIT_PATIENCE_NS (KIT_PATIENCE_MS * 1000000ull)
+/* What is outstanding behind a DOWN or a cancel is told within so much, whatever the peer does. */
+#define KIT_DRAIN_MS 100u
 /* Polls both (b may be NULL) until `e` has an event of this type after `from`, or ms are over:
  * NULL. */
 const lh_wire_event_t *kit_wait(kit_end_t *a, kit_end_t *b, kit_end_t *e, uint32_t type,

@@ -535,7 +535,7 @@ static void a_cut_cable_is_noticed_within_3500_ms(void **state)
         }
     for (int e = 0; e < 4; e++) {
         assert_true(down[e]);
-        assert_non_null(kit_wait(&ends[e], NULL, &ends[e], LH_WIRE_DRAINED, 0, KIT_PATIENCE_MS));
+        assert_non_null(kit_wait(&ends[e], NULL, &ends[e], LH_WIRE_DRAINED, 0, KIT_DRAIN_MS));
         kit_close(&ends[e]);
     }
 }
