@@ -178,7 +178,7 @@ class Vm(unittest.TestCase):
             self.assertIsNotNone(row, said)
             print("the prober: %s ms, %s Gb/s of 5 ms and 0.2 Gb/s" % row.groups(), flush=True)
             self.assertGreater(float(row.group(1)), 4.9)
-            # Without a limit 1 Gb/s are measured. Where processors are busy the machine stands still, and sees packets come at once then.
+            # Without a limit 1 Gb/s are measured, and beside other work up to 0.22 with it.
             self.assertLess(float(row.group(2)), 0.21 if TORTURE else 0.4)
             self.assertIn("s2: rxe2 port 1: active", said)
             self.assert_all_were_ready(said, 2)
